@@ -1,0 +1,97 @@
+//! What can go wrong between a client and the bytes, and whether it had an effect.
+
+use std::fmt;
+
+use crate::Addr;
+
+/// What an operation that failed did to the remote memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// Nothing changed.
+    None,
+    /// The change was made.
+    Done,
+    /// Nobody here can know: the connection was lost after the change had been sent.
+    Unknown,
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Effect::None => "nothing was changed",
+            Effect::Done => "the change was made",
+            Effect::Unknown => "whether the change was made is unknown",
+        })
+    }
+}
+
+/// A batch could not be carried out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// A verb reaches outside the region. The whole batch was refused.
+    #[error("{verb} of {words} words at {addr} lies outside the region ({space_bytes} bytes); the batch was refused")]
+    OutOfBounds {
+        /// The verb's name.
+        verb: &'static str,
+        /// Where it starts.
+        addr: Addr,
+        /// How many words it touches.
+        words: usize,
+        /// The size of the space it addresses.
+        space_bytes: u64,
+    },
+    /// A verb's address is not a multiple of 8. The whole batch was refused.
+    #[error("{verb} at {addr} is not aligned to 8 bytes; the batch was refused")]
+    Misaligned {
+        /// The verb's name.
+        verb: &'static str,
+        /// Where it starts.
+        addr: Addr,
+    },
+    /// The batch is longer than [`crate::Caps::max_batch`], or a verb longer than [`crate::Caps::max_verb_words`].
+    #[error("a batch of {verbs} verbs, the longest of {words} words, exceeds the fabric's limits; it was refused")]
+    TooLarge {
+        /// Verbs in the batch.
+        verbs: usize,
+        /// Words of its longest verb.
+        words: usize,
+    },
+    /// The backend cannot execute this verb; see [`crate::Caps`].
+    #[error("this fabric has no {verb}; the batch was refused")]
+    Unsupported {
+        /// The verb's name.
+        verb: &'static str,
+    },
+    /// The lane was opened for reading only. The batch was refused.
+    #[error("{verb} on a read-only lane; the batch was refused")]
+    ReadOnly {
+        /// The verb's name.
+        verb: &'static str,
+    },
+    /// The lane's client is dead: the fault plan cut its batch at a verb boundary or inside a WRITE.
+    #[error("the client died in the middle of a batch ({effect})")]
+    Died {
+        /// What the batch did before it was cut.
+        effect: Effect,
+    },
+    /// The connection to the memory node was lost.
+    #[error("the connection to the memory node was lost ({effect})")]
+    Disconnected {
+        /// What the batch in flight did.
+        effect: Effect,
+    },
+    /// The backend's own resources failed (mapping, descriptor, memory).
+    #[error("{0}")]
+    Backend(String),
+}
+
+impl FabricError {
+    /// What the batch that failed did to the remote memory.
+    pub fn effect(&self) -> Effect {
+        match self {
+            FabricError::Died { effect } | FabricError::Disconnected { effect } => *effect,
+            _ => Effect::None,
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! The in-process backend: a region on the heap, for tests, tools and models.
+//!
+//! Beside executing verbs it can be made to behave badly on purpose: it impersonates any network's [`Caps`], delays the
+//! completion of batches so that futures can be dropped while they are in flight, and calls a hook at every step a client
+//! could die at: before each verb and before each word of a WRITE.
+//!
+//! Invariants: a batch that is submitted while another is in flight is refused; a lane that died refuses everything.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use crate::memory::{self, AtomicU64, Memory};
+use crate::{Addr, Caps, Effect, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb, WORD_BYTES};
+
+/// A region in this process's memory. Clones share the bytes.
+#[derive(Clone)]
+pub struct HeapRegion {
+    shared: Arc<Shared>,
+    caps: Caps,
+}
+
+struct Shared {
+    main: Box<[AtomicU64]>,
+    device: Box<[AtomicU64]>,
+    alive: Mutex<HashSet<u16>>,
+    epoch: Instant,
+}
+
+impl Shared {
+    fn alive(&self) -> MutexGuard<'_, HashSet<u16>> {
+        self.alive.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Alive {
+    shared: Arc<Shared>,
+    slot: u16,
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.shared.alive().remove(&self.slot);
+    }
+}
+
+impl HeapRegion {
+    /// A zeroed region of `main_bytes` and `device_bytes` (each rounded up to whole words) that promises `caps`.
+    pub fn new(main_bytes: u64, device_bytes: u64, caps: Caps) -> HeapRegion {
+        let zeroed = |bytes: u64| (0..bytes.div_ceil(WORD_BYTES)).map(|_| AtomicU64::new(0)).collect();
+        let shared = Shared {
+            main: zeroed(main_bytes),
+            device: zeroed(device_bytes),
+            alive: Mutex::default(),
+            epoch: Instant::now(),
+        };
+        HeapRegion { shared: Arc::new(shared), caps }
+    }
+
+    /// The same bytes under other promises.
+    pub fn with_caps(&self, caps: Caps) -> HeapRegion {
+        HeapRegion { shared: Arc::clone(&self.shared), caps }
+    }
+
+    /// The bytes themselves, for tests that damage or inspect them.
+    pub fn memory(&self) -> Memory<'_> {
+        Memory { main: &self.shared.main, device: &self.shared.device }
+    }
+}
+
+impl Region for HeapRegion {
+    type Lane = HeapLane;
+
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn main_bytes(&self) -> u64 {
+        self.shared.main.len() as u64 * WORD_BYTES
+    }
+
+    fn device_bytes(&self) -> u64 {
+        self.shared.device.len() as u64 * WORD_BYTES
+    }
+
+    fn lane(&self) -> HeapLane {
+        HeapLane {
+            region: self.clone(),
+            traffic: Traffic::default(),
+            pace: Pace::Immediate,
+            hook: None,
+            in_flight: None,
+            dead: false,
+        }
+    }
+
+    fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
+        let taken = self.shared.alive().insert(slot);
+        Ok(taken.then(|| SlotHold::new(Alive { shared: Arc::clone(&self.shared), slot })))
+    }
+}
+
+/// When a lane's batches take effect and complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// At once, inside `submit`.
+    Immediate,
+    /// After this many polls; a forgotten batch takes effect when its lane is drained.
+    Deferred(u32),
+}
+
+/// A boundary at which a client can be preempted or die.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Before verb `index` of the batch.
+    Verb {
+        /// Its place in the batch.
+        index: usize,
+    },
+    /// Before word `word` (not the first) of the WRITE or READ at `index`.
+    Word {
+        /// The verb's place in the batch.
+        index: usize,
+        /// The word within it.
+        word: usize,
+    },
+    /// After the last verb, before the client learns of it.
+    Completion,
+}
+
+/// What a hook wants next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Go on.
+    Continue,
+    /// The client dies here: what was done stays done, nothing more is.
+    Die,
+}
+
+/// Called at every [`Step`].
+pub type Hook = Box<dyn FnMut(Step) -> Next>;
+
+/// A lane of a [`HeapRegion`].
+pub struct HeapLane {
+    region: HeapRegion,
+    traffic: Traffic,
+    pace: Pace,
+    hook: Option<Hook>,
+    in_flight: Option<Batch>,
+    dead: bool,
+}
+
+/// A batch that was sent: everything is copied out of the caller's buffers.
+struct Batch {
+    verbs: Vec<Sent>,
+    polls_left: u32,
+    forgotten: bool,
+}
+
+/// A verb with buffers of its own.
+enum Sent {
+    Read { addr: Addr, into: Vec<u64> },
+    Write { addr: Addr, words: Vec<u64> },
+    Cas { addr: Addr, compare: u64, swap: u64, compare_mask: u64, swap_mask: u64, found: u64 },
+    FetchAdd { addr: Addr, add: u64, found: u64 },
+}
+
+impl HeapLane {
+    /// The same lane with completions at another pace.
+    #[must_use]
+    pub fn paced(mut self, pace: Pace) -> HeapLane {
+        self.pace = pace;
+        self
+    }
+
+    /// The same lane with `hook` called at every step.
+    #[must_use]
+    pub fn hooked(mut self, hook: Hook) -> HeapLane {
+        self.hook = Some(hook);
+        self
+    }
+
+    /// Whether a hook killed this lane's client.
+    pub fn is_dead(&self) -> bool {
+        self.dead
+    }
+
+    #[inline(always)]
+    fn run(&mut self, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
+        let memory = self.region.memory();
+        match &mut self.hook {
+            None => batch.iter_mut().try_for_each(|verb| memory::execute(memory, verb)),
+            Some(hook) => run_stepped(memory, batch, hook).inspect_err(|_| self.dead = true),
+        }
+    }
+
+    fn finish(&mut self) -> (Batch, Result<(), FabricError>) {
+        let mut batch = self.in_flight.take().expect("the caller checked that a batch is in flight");
+        let mut verbs: Vec<Verb<'_>> = batch.verbs.iter_mut().map(Sent::as_verb).collect();
+        let result = self.run(&mut verbs);
+        drop(verbs);
+        (batch, result)
+    }
+}
+
+fn run_stepped(memory: Memory<'_>, batch: &mut [Verb<'_>], hook: &mut Hook) -> Result<(), FabricError> {
+    let mut effect = Effect::None;
+    let mut step = |at: Step, effect: Effect| match hook(at) {
+        Next::Continue => Ok(()),
+        Next::Die => Err(FabricError::Died { effect }),
+    };
+    for (index, verb) in batch.iter_mut().enumerate() {
+        step(Step::Verb { index }, effect)?;
+        match verb {
+            Verb::Read { addr, into } => {
+                for (word, cell) in into.iter_mut().enumerate() {
+                    if word > 0 {
+                        step(Step::Word { index, word }, effect)?;
+                    }
+                    let into = std::slice::from_mut(cell);
+                    memory::execute(memory, &mut Verb::Read { addr: addr.add_words(word as u64), into })?;
+                }
+            }
+            Verb::Write { addr, words } => {
+                for (word, value) in words.iter().enumerate() {
+                    if word > 0 {
+                        step(Step::Word { index, word }, effect)?;
+                    }
+                    let words = std::slice::from_ref(value);
+                    memory::execute(memory, &mut Verb::Write { addr: addr.add_words(word as u64), words })?;
+                    effect = Effect::Unknown;
+                }
+            }
+            atomic => {
+                memory::execute(memory, atomic)?;
+                effect = Effect::Unknown;
+            }
+        }
+    }
+    step(Step::Completion, effect)
+}
+
+impl Lane for HeapLane {
+    #[inline(always)]
+    fn caps(&self) -> &Caps {
+        &self.region.caps
+    }
+
+    #[inline(always)]
+    fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    #[inline(always)]
+    fn traffic_mut(&mut self) -> &mut Traffic {
+        &mut self.traffic
+    }
+
+    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
+        if self.dead {
+            return Submitted::Done(Err(FabricError::Died { effect: Effect::None }));
+        }
+        if self.in_flight.is_some() {
+            return Submitted::Done(Err(FabricError::Backend("a batch is still in flight on this lane".to_owned())));
+        }
+        if let Err(error) = memory::check(self.region.memory(), &self.region.caps, batch) {
+            return Submitted::Done(Err(error));
+        }
+        match self.pace {
+            Pace::Immediate => Submitted::Done(self.run(batch)),
+            Pace::Deferred(polls_left) => {
+                let verbs = batch.iter().map(Sent::copy_of).collect();
+                self.in_flight = Some(Batch { verbs, polls_left, forgotten: false });
+                Submitted::InFlight
+            }
+        }
+    }
+
+    fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        let Some(in_flight) = &mut self.in_flight else {
+            return Poll::Ready(Err(FabricError::Backend("no batch is in flight on this lane".to_owned())));
+        };
+        if in_flight.polls_left > 0 {
+            in_flight.polls_left -= 1;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let (sent, result) = self.finish();
+        for (sent, verb) in sent.verbs.iter().zip(batch) {
+            sent.copy_to(verb);
+        }
+        Poll::Ready(result)
+    }
+
+    fn forget(&mut self) {
+        if let Some(batch) = &mut self.in_flight {
+            batch.forgotten = true;
+        }
+    }
+
+    fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
+        match &mut self.in_flight {
+            None => return Poll::Ready(Ok(0)),
+            Some(batch) if batch.polls_left > 0 => {
+                batch.polls_left -= 1;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Some(_) => {}
+        }
+        let (batch, result) = self.finish();
+        if let Err(error) = result {
+            return Poll::Ready(Err(error));
+        }
+        let words: Vec<u64> = batch.verbs.iter().filter_map(Sent::found).collect();
+        for (into, word) in found.iter_mut().zip(&words) {
+            *into = *word;
+        }
+        Poll::Ready(Ok(words.len()))
+    }
+
+    fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
+        if self.now_ns() >= until_ns {
+            return Poll::Ready(());
+        }
+        #[cfg(not(loom))]
+        std::thread::yield_now();
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        u64::try_from(self.region.shared.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Sent {
+    fn copy_of(verb: &Verb<'_>) -> Sent {
+        match verb {
+            Verb::Read { addr, into } => Sent::Read { addr: *addr, into: vec![0; into.len()] },
+            Verb::Write { addr, words } => Sent::Write { addr: *addr, words: words.to_vec() },
+            Verb::Cas { addr, compare, swap, .. } => {
+                Sent::Cas { addr: *addr, compare: *compare, swap: *swap, compare_mask: !0, swap_mask: !0, found: 0 }
+            }
+            Verb::MaskedCas { addr, compare, swap, compare_mask, swap_mask, .. } => Sent::Cas {
+                addr: *addr,
+                compare: *compare,
+                swap: *swap,
+                compare_mask: *compare_mask,
+                swap_mask: *swap_mask,
+                found: 0,
+            },
+            Verb::FetchAdd { addr, add, .. } => Sent::FetchAdd { addr: *addr, add: *add, found: 0 },
+        }
+    }
+
+    fn as_verb(&mut self) -> Verb<'_> {
+        match self {
+            Sent::Read { addr, into } => Verb::Read { addr: *addr, into },
+            Sent::Write { addr, words } => Verb::Write { addr: *addr, words },
+            Sent::Cas { addr, compare, swap, compare_mask, swap_mask, found } => Verb::MaskedCas {
+                addr: *addr,
+                compare: *compare,
+                swap: *swap,
+                compare_mask: *compare_mask,
+                swap_mask: *swap_mask,
+                found,
+            },
+            Sent::FetchAdd { addr, add, found } => Verb::FetchAdd { addr: *addr, add: *add, found },
+        }
+    }
+
+    fn copy_to(&self, verb: &mut Verb<'_>) {
+        match (self, verb) {
+            (Sent::Read { into: from, .. }, Verb::Read { into, .. }) => into.copy_from_slice(from),
+            (Sent::Cas { found: from, .. }, Verb::Cas { found, .. } | Verb::MaskedCas { found, .. })
+            | (Sent::FetchAdd { found: from, .. }, Verb::FetchAdd { found, .. }) => **found = *from,
+            _ => {}
+        }
+    }
+
+    fn found(&self) -> Option<u64> {
+        match self {
+            Sent::Cas { found, .. } | Sent::FetchAdd { found, .. } => Some(*found),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::RefCell;
+    use std::pin::pin;
+    use std::rc::Rc;
+    use std::task::Waker;
+
+    use super::*;
+    use crate::{Profile, post};
+
+    fn region() -> HeapRegion {
+        HeapRegion::new(256, 64, Profile::Tcp.caps())
+    }
+
+    fn block_on<F: Future>(future: F) -> F::Output {
+        let mut future = pin!(future);
+        let mut cx = Context::from_waker(Waker::noop());
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                return output;
+            }
+        }
+    }
+
+    #[test]
+    fn a_deferred_batch_completes_after_its_polls() {
+        let region = region();
+        let mut lane = region.lane().paced(Pace::Deferred(3));
+        let (mut into, mut found) = ([0; 2], 9);
+        let mut batch = [
+            Verb::Write { addr: Addr::main(8), words: &[5, 6] },
+            Verb::Read { addr: Addr::main(8), into: &mut into },
+            Verb::MaskedCas {
+                addr: Addr::device(0),
+                compare: 0,
+                swap: 7,
+                compare_mask: 7,
+                swap_mask: 7,
+                found: &mut found,
+            },
+        ];
+        block_on(post(&mut lane, &mut batch)).unwrap();
+        assert_eq!((into, found), ([5, 6], 0));
+        assert_eq!(lane.traffic().round_trips, 1);
+    }
+
+    #[test]
+    fn a_forgotten_batch_still_takes_effect_and_reports_its_atomics() {
+        let region = region();
+        let mut lane = region.lane().paced(Pace::Deferred(2));
+        let mut found = 0;
+        {
+            let mut batch = [
+                Verb::FetchAdd { addr: Addr::device(8), add: 3, found: &mut found },
+                Verb::Write { addr: Addr::main(0), words: &[1] },
+            ];
+            let mut posted = pin!(post(&mut lane, &mut batch));
+            assert!(posted.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        let busy = lane.submit(&mut [Verb::Write { addr: Addr::main(0), words: &[2] }]);
+        assert!(matches!(busy, Submitted::Done(Err(_))), "a lane has one batch in flight");
+        let mut words = [77; 4];
+        let drained = block_on(std::future::poll_fn(|cx| lane.poll_drain(&mut words, cx))).unwrap();
+        assert_eq!((drained, words[0], words[1]), (1, 0, 77));
+        assert_eq!(region.memory().main[0].load(memory::Ordering::Relaxed), 1);
+        assert_eq!(region.memory().device[1].load(memory::Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn a_hook_can_kill_at_every_step() {
+        let steps = Rc::new(RefCell::new(Vec::new()));
+        let seen = Rc::clone(&steps);
+        let record = move |step| {
+            seen.borrow_mut().push(step);
+            Next::Continue
+        };
+        let mut lane = region().lane().hooked(Box::new(record));
+        block_on(post(&mut lane, &mut [Verb::Write { addr: Addr::main(0), words: &[1, 2] }])).unwrap();
+        let all = steps.borrow().clone();
+        assert_eq!(all, [Step::Verb { index: 0 }, Step::Word { index: 0, word: 1 }, Step::Completion]);
+        for (at, died) in all.iter().enumerate() {
+            let region = region();
+            let mut count = 0;
+            let die = move |_| {
+                count += 1;
+                if count > at { Next::Die } else { Next::Continue }
+            };
+            let mut lane = region.lane().hooked(Box::new(die));
+            let error = block_on(post(&mut lane, &mut [Verb::Write { addr: Addr::main(0), words: &[1, 2] }]));
+            assert_eq!(error.unwrap_err().effect(), if at == 0 { Effect::None } else { Effect::Unknown }, "{died:?}");
+            let written = region.memory().main.iter().filter(|w| w.load(memory::Ordering::Relaxed) != 0).count();
+            assert_eq!(written, at.min(2));
+            assert!(lane.is_dead());
+        }
+    }
+
+    #[test]
+    fn one_hold_a_slot() {
+        let region = region();
+        let hold = region.hold(3).unwrap().expect("free");
+        assert!(region.hold(3).unwrap().is_none());
+        assert!(region.hold(4).unwrap().is_some());
+        drop(hold);
+        assert!(region.hold(3).unwrap().is_some());
+    }
+}

@@ -1,0 +1,135 @@
+//! Lanes: one logical owner, one batch in flight; and the only two futures a protocol awaits.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::{Addr, Caps, FabricError, Traffic, Verb};
+
+/// What became of a batch handed to [`Lane::submit`].
+#[derive(Debug)]
+pub enum Submitted {
+    /// It was executed (or refused) in place.
+    Done(Result<(), FabricError>),
+    /// It was sent; [`Lane::poll`] reports its completion.
+    InFlight,
+}
+
+/// One logical owner's way to a region: at most one batch in flight. Many lanes may share a connection or queue pair.
+///
+/// Backends touch a batch's buffers only inside `submit` and `poll`.
+pub trait Lane {
+    /// What the region promises.
+    fn caps(&self) -> &Caps;
+
+    /// The lane's counters.
+    fn traffic(&self) -> &Traffic;
+
+    /// The lane's counters, for the one who counts.
+    fn traffic_mut(&mut self) -> &mut Traffic;
+
+    /// Executes the batch, or copies out all it sends. Keeps no pointer into it. A batch that is refused had no effect.
+    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted;
+
+    /// Drives the transport. On completion copies the results into `batch`, the one that was submitted.
+    fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>>;
+
+    /// The future that awaited the batch in flight is gone; its verbs still take effect. Until
+    /// [`Lane::poll_drain`] is ready, nothing else may be submitted.
+    fn forget(&mut self);
+
+    /// Waits for the forgotten batch. Fills `found` with the words its atomics found, in batch order, as many as fit, and
+    /// returns how many atomics there were. Ready with 0 when nothing was forgotten.
+    fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>>;
+
+    /// Hints that the `words` words at `addr` are about to be read. Costs no round trip.
+    #[inline(always)]
+    fn prefetch(&self, _addr: Addr, _words: usize) {}
+
+    /// Waits until the clock of [`Lane::now_ns`] reaches `until_ns`: spins, sleeps, arms a timer, or advances virtual time.
+    fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Nanoseconds of this lane's own monotonic clock.
+    fn now_ns(&mut self) -> u64;
+}
+
+/// The future of one batch: one round trip. It submits when made, so a local fabric never sees `Pending`.
+#[must_use = "a batch must be awaited to learn what it found"]
+pub struct Post<'l, 'b, L: Lane + ?Sized, B: AsMut<[Verb<'b>]>> {
+    lane: &'l mut L,
+    batch: B,
+    state: State,
+    verbs: PhantomData<&'b mut ()>,
+}
+
+enum State {
+    Done(Result<(), FabricError>),
+    InFlight,
+    Taken,
+}
+
+/// Hands `batch` to `lane` and counts one round trip.
+#[inline(always)]
+pub fn post<'l, 'b, L, B>(lane: &'l mut L, mut batch: B) -> Post<'l, 'b, L, B>
+where
+    L: Lane + ?Sized,
+    B: AsMut<[Verb<'b>]>,
+{
+    lane.traffic_mut().count(batch.as_mut());
+    let state = match lane.submit(batch.as_mut()) {
+        Submitted::Done(result) => State::Done(result),
+        Submitted::InFlight => State::InFlight,
+    };
+    Post { lane, batch, state, verbs: PhantomData }
+}
+
+impl<'b, L: Lane + ?Sized, B: AsMut<[Verb<'b>]> + Unpin> Future for Post<'_, 'b, L, B> {
+    type Output = Result<(), FabricError>;
+
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        match std::mem::replace(&mut this.state, State::Taken) {
+            State::Done(result) => Poll::Ready(result),
+            State::InFlight => {
+                let polled = this.lane.poll(this.batch.as_mut(), cx);
+                if polled.is_pending() {
+                    this.state = State::InFlight;
+                }
+                polled
+            }
+            State::Taken => panic!("a completed batch was polled again"),
+        }
+    }
+}
+
+impl<'b, L: Lane + ?Sized, B: AsMut<[Verb<'b>]>> Drop for Post<'_, 'b, L, B> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if matches!(self.state, State::InFlight) {
+            self.lane.forget();
+        }
+    }
+}
+
+/// The future of a wait on the lane's clock.
+#[must_use = "a pause must be awaited"]
+pub struct Pause<'l, L: Lane + ?Sized> {
+    lane: &'l mut L,
+    until_ns: u64,
+}
+
+/// Waits until `lane`'s clock reaches `until_ns`.
+pub fn pause_until<L: Lane + ?Sized>(lane: &mut L, until_ns: u64) -> Pause<'_, L> {
+    Pause { lane, until_ns }
+}
+
+impl<L: Lane + ?Sized> Future for Pause<'_, L> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let until_ns = self.until_ns;
+        self.lane.poll_pause(until_ns, cx)
+    }
+}

@@ -1,0 +1,209 @@
+//! The word-copy kernel: how verbs touch memory that other processes change at the same time.
+//!
+//! Every access is a whole aligned 64-bit word, relaxed, with fences between verbs; never `memcpy` over racing bytes, never
+//! two sizes on one word (both would be undefined behaviour). Reads of a multi-word object may therefore be torn between
+//! words, never within one: objects carry checksums.
+//!
+//! Ordering: a READ is followed by an acquire fence, so later verbs sample later; a WRITE is preceded by a release
+//! fence, so whoever sees one of its words sees everything written before; atomics are acquire-release.
+
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+pub use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::{Addr, Caps, FabricError, MaskedCas, Space, Verb, WORD_BYTES};
+
+/// The two spaces of a region, mapped as words.
+#[derive(Clone, Copy)]
+pub struct Memory<'m> {
+    /// Superblock, slots, rows, extents.
+    pub main: &'m [AtomicU64],
+    /// The lock table.
+    pub device: &'m [AtomicU64],
+}
+
+impl<'m> Memory<'m> {
+    /// The words of a space.
+    #[inline(always)]
+    pub fn space(&self, space: Space) -> &'m [AtomicU64] {
+        match space {
+            Space::Main => self.main,
+            Space::Device => self.device,
+        }
+    }
+
+    /// The words `verb` touches, or why it may not.
+    #[inline(always)]
+    pub fn range(&self, verb: &Verb<'_>) -> Result<&'m [AtomicU64], FabricError> {
+        let (addr, words) = (verb.addr(), verb.words());
+        let space = self.space(addr.space());
+        let first = addr.word() as usize;
+        match space.get(first..first.wrapping_add(words)) {
+            Some(range) if addr.is_aligned() => Ok(range),
+            _ => Err(refusal(verb, addr, words, space.len())),
+        }
+    }
+}
+
+#[cold]
+fn refusal(verb: &Verb<'_>, addr: Addr, words: usize, space_words: usize) -> FabricError {
+    if !addr.is_aligned() {
+        return FabricError::Misaligned { verb: verb.name(), addr };
+    }
+    FabricError::OutOfBounds { verb: verb.name(), addr, words, space_bytes: space_words as u64 * WORD_BYTES }
+}
+
+/// Checks a batch against the region's bounds and `caps`. A batch that fails here has had no effect.
+///
+/// # Errors
+/// `OutOfBounds`, `Misaligned`, `TooLarge` or `Unsupported`.
+#[inline(always)]
+pub fn check(memory: Memory<'_>, caps: &Caps, batch: &[Verb<'_>]) -> Result<(), FabricError> {
+    for verb in batch {
+        memory.range(verb)?;
+        if verb.words() > caps.max_verb_words {
+            return Err(too_large(batch));
+        }
+        if caps.masked_cas == MaskedCas::CasLoop && matches!(verb, Verb::MaskedCas { .. }) {
+            return Err(FabricError::Unsupported { verb: verb.name() });
+        }
+    }
+    if batch.len() > caps.max_batch {
+        return Err(too_large(batch));
+    }
+    Ok(())
+}
+
+#[cold]
+fn too_large(batch: &[Verb<'_>]) -> FabricError {
+    FabricError::TooLarge { verbs: batch.len(), words: batch.iter().map(Verb::words).max().unwrap_or(0) }
+}
+
+/// Executes one verb.
+///
+/// # Errors
+/// As [`check`], for the bounds of this verb.
+#[inline(always)]
+pub fn execute(memory: Memory<'_>, verb: &mut Verb<'_>) -> Result<(), FabricError> {
+    let range = memory.range(verb)?;
+    match verb {
+        Verb::Read { into, .. } => read_words(range, into),
+        Verb::Write { words, .. } => write_words(range, words),
+        Verb::Cas { compare, swap, found, .. } => **found = masked_cas(&range[0], *compare, *swap, !0, !0),
+        Verb::MaskedCas { compare, swap, compare_mask, swap_mask, found, .. } => {
+            **found = masked_cas(&range[0], *compare, *swap, *compare_mask, *swap_mask);
+        }
+        Verb::FetchAdd { add, found, .. } => **found = range[0].fetch_add(*add, Ordering::AcqRel),
+    }
+    Ok(())
+}
+
+/// Copies `from` into `into`, word by word in ascending order; what is read after the call is sampled later.
+///
+/// # Panics
+/// If the lengths differ.
+#[inline(always)]
+pub fn read_words(from: &[AtomicU64], into: &mut [u64]) {
+    assert_eq!(from.len(), into.len(), "a READ's range and its buffer have one length");
+    for (word, cell) in into.iter_mut().zip(from) {
+        *word = cell.load(Ordering::Relaxed);
+    }
+    fence(Ordering::Acquire);
+}
+
+/// Stores `words` into `to`, word by word in ascending order; whoever sees one of them sees all earlier writes.
+///
+/// # Panics
+/// If the lengths differ.
+#[inline(always)]
+pub fn write_words(to: &[AtomicU64], words: &[u64]) {
+    assert_eq!(to.len(), words.len(), "a WRITE's range and its data have one length");
+    fence(Ordering::Release);
+    for (cell, word) in to.iter().zip(words) {
+        cell.store(*word, Ordering::Relaxed);
+    }
+}
+
+/// Compare-and-swap under masks; returns the word as it was. The swap happened iff `(returned ^ compare) & compare_mask` is
+/// zero.
+#[inline(always)]
+pub fn masked_cas(cell: &AtomicU64, compare: u64, swap: u64, compare_mask: u64, swap_mask: u64) -> u64 {
+    let mut current = cell.load(Ordering::Acquire);
+    // Bounded by progress: each failed exchange means that another client's atomic on this word succeeded.
+    while (current ^ compare) & compare_mask == 0 {
+        let wanted = (current & !swap_mask) | (swap & swap_mask);
+        match cell.compare_exchange_weak(current, wanted, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => break,
+            Err(seen) => current = seen,
+        }
+    }
+    current
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Profile;
+
+    fn words(n: usize) -> Vec<AtomicU64> {
+        (0..n as u64).map(AtomicU64::new).collect()
+    }
+
+    #[test]
+    fn verbs_act_on_their_space() {
+        let (main, device) = (words(16), words(4));
+        let memory = Memory { main: &main, device: &device };
+        let mut into = [0; 2];
+        execute(memory, &mut Verb::Read { addr: Addr::main(8), into: &mut into }).unwrap();
+        assert_eq!(into, [1, 2]);
+        execute(memory, &mut Verb::Write { addr: Addr::device(0), words: &[7, 8] }).unwrap();
+        assert_eq!(device[1].load(Ordering::Relaxed), 8);
+        assert_eq!(main[1].load(Ordering::Relaxed), 1);
+        let mut found = 0;
+        execute(memory, &mut Verb::FetchAdd { addr: Addr::main(0), add: u64::MAX, found: &mut found }).unwrap();
+        assert_eq!((found, main[0].load(Ordering::Relaxed)), (0, u64::MAX));
+    }
+
+    #[test]
+    fn masked_cas_touches_its_lanes_only() {
+        let cell = AtomicU64::new(0xaaaa_0000_bbbb_cccc);
+        assert_eq!(masked_cas(&cell, 0, 0x1234 << 32, 0xffff << 32, 0xffff << 32), 0xaaaa_0000_bbbb_cccc);
+        assert_eq!(cell.load(Ordering::Relaxed), 0xaaaa_1234_bbbb_cccc);
+        assert_eq!(masked_cas(&cell, 0, 0x5678 << 32, 0xffff << 32, 0xffff << 32), 0xaaaa_1234_bbbb_cccc);
+        assert_eq!(cell.load(Ordering::Relaxed), 0xaaaa_1234_bbbb_cccc, "a failed swap changes nothing");
+    }
+
+    #[test]
+    fn a_bad_batch_is_refused_whole() {
+        let (main, device) = (words(16), words(4));
+        let memory = Memory { main: &main, device: &device };
+        let caps = Profile::Shm.caps();
+        let mut into = [0; 4];
+        for (addr, bounds) in [(Addr::main(13 * 8), true), (Addr::device(8), true), (Addr::main(4), false)] {
+            let batch = [Verb::Write { addr: Addr::main(0), words: &[99] }, Verb::Read { addr, into: &mut into }];
+            let error = check(memory, &caps, &batch).unwrap_err();
+            assert_eq!(matches!(error, FabricError::OutOfBounds { .. }), bounds, "{error}");
+            assert_eq!(error.effect(), crate::Effect::None);
+        }
+        let far = Addr::main(u64::MAX >> 1 & !7);
+        assert!(memory.range(&Verb::Read { addr: far, into: &mut into }).is_err());
+    }
+
+    #[test]
+    fn a_region_without_masked_cas_says_so() {
+        let (main, device) = (words(16), words(4));
+        let memory = Memory { main: &main, device: &device };
+        let mut found = 0;
+        let verb = Verb::MaskedCas {
+            addr: Addr::device(0),
+            compare: 0,
+            swap: 1,
+            compare_mask: 1,
+            swap_mask: 1,
+            found: &mut found,
+        };
+        let error = check(memory, &Profile::Rxe.caps(), &[verb]).unwrap_err();
+        assert_eq!(error, FabricError::Unsupported { verb: "MASKED CAS" });
+    }
+}

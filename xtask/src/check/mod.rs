@@ -1,0 +1,95 @@
+//! `cargo xtask check`: the rules of this project that no compiler and no linter knows. Each module is one check.
+//!
+//! Every check is a pure function from text to a [`Report`], so that its tests can show it failing on a bad sample.
+//! Reading files, printing and deciding the exit code happen here.
+
+mod arrows;
+mod documents;
+mod purity;
+mod rules;
+mod style;
+mod unsafety;
+mod words;
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::report::{Format, Report, Verdict, Violation, plural};
+use crate::tree::{self, Tree};
+use crate::{manifest, rust};
+
+/// Everything one run of the checks found.
+#[derive(Debug, Serialize)]
+pub struct Reports {
+    ok: bool,
+    checks: Vec<Report>,
+}
+
+impl Reports {
+    pub fn violations(&self) -> usize {
+        self.checks.iter().map(|report| report.violations.len()).sum()
+    }
+
+    /// Every report and a last line that says how it ended.
+    pub fn human(&self) -> String {
+        let mut lines: Vec<String> = self.checks.iter().map(Report::to_string).collect();
+        let count = self.violations();
+        lines.push(match count {
+            0 => "check: ok".to_owned(),
+            _ => format!("check: {count} violation{}", plural(count)),
+        });
+        lines.join("\n")
+    }
+}
+
+/// Runs `cargo xtask check`.
+pub fn command(format: Format) -> Result<Verdict> {
+    let reports = run(&tree::workspace_root()?)?;
+    match format {
+        Format::Human => println!("{}", reports.human()),
+        Format::Json => println!("{}", serde_json::to_string_pretty(&reports)?),
+    }
+    Ok(if reports.ok { Verdict::Passed } else { Verdict::Failed })
+}
+
+/// Runs every check over the repository at `root`.
+pub fn run(root: &Path) -> Result<Reports> {
+    let tree = Tree::load(root)?;
+    let (rust, unparsed_rust) = rust::parse_all(tree.with_extension("rs"));
+    let (manifests, unparsed_manifests) = manifest::parse_all(tree.with_extension("toml"));
+    let markdown: Vec<_> = tree.with_extension("md").collect();
+    let mut checks = vec![
+        parse_report(rust.len(), manifests.len(), [unparsed_rust, unparsed_manifests].concat()),
+        rules::check(tree.text(rules::PROTOCOL), &rust, &markdown),
+        style::check(&rust),
+        unsafety::check(&rust, &manifests),
+        purity::check(&rust, &manifests),
+        arrows::check(&manifests),
+        words::check(&tree.files),
+        documents::check(&markdown, &rust, &tree.paths),
+    ];
+    checks.iter_mut().for_each(|report| report.violations.sort());
+    Ok(Reports { ok: checks.iter().all(|report| report.violations.is_empty()), checks })
+}
+
+/// A file that does not parse would escape every other check, so it is a violation of its own.
+fn parse_report(rust_files: usize, manifests: usize, violations: Vec<Violation>) -> Report {
+    let looked_at = format!("{rust_files} Rust files and {manifests} package manifests parsed");
+    Report { name: "parse", looked_at, violations }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_does_not_parse_fails_the_run() {
+        let report = parse_report(0, 0, vec![Violation::new("a.rs", 2, "does not parse")]);
+        let reports = Reports { ok: report.violations.is_empty(), checks: vec![report] };
+        assert!(!reports.ok);
+        assert!(reports.human().contains("a.rs:2: does not parse"));
+        assert!(reports.human().ends_with("check: 1 violation"));
+    }
+}

@@ -1,0 +1,63 @@
+//! `cargo xtask`: what continuous integration runs and a laptop can run. `check` reads the sources for rules no
+//! compiler knows; `test` runs every check there is, in order, and says what each one cost.
+//!
+//! Nothing here is linked into Guira. Exit code 0 means that everything asked for passed, 1 that something did not,
+//! 2 that the command line was not understood.
+#![forbid(unsafe_code)]
+
+mod check;
+mod manifest;
+mod report;
+mod rust;
+mod test;
+mod tree;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::report::{Format, Verdict};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about, version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    /// How to print the result. With `json`, one object on standard output and everything else on standard error.
+    #[arg(long, value_enum, default_value = "human", global = true)]
+    format: Format,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check the project's own rules: rule numbers, sizes, unsafe, purity, dependencies, words, documents.
+    Check,
+    /// Install what the tests need, then run every check and every test.
+    Test(test::Options),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let verdict = match arguments.command {
+        Command::Check => check::command(arguments.format),
+        Command::Test(options) => test::command(&options, arguments.format),
+    };
+    match verdict {
+        Ok(Verdict::Passed) => ExitCode::SUCCESS,
+        Ok(Verdict::Failed) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("cargo xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Arguments::command().debug_assert();
+    }
+}
