@@ -1,1 +1,36 @@
-//! layout
+//! Every byte of a table in remote memory, and nothing else: no I/O, no clock, no `unsafe`.
+//!
+//! Remote words are parsed here once, into a valid type or an error; the protocol never looks at raw bits. All numbers are
+//! 64-bit words as the memory holds them; byte strings are packed into words little-endian. docs/layout.md draws it all.
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod config;
+mod entry;
+mod extent;
+mod geometry;
+mod ids;
+mod lock;
+mod preset;
+mod row;
+mod slot;
+mod superblock;
+
+pub use config::{
+    ChecksumKind, ConfigError, EntryFormat, MAX_ENTRIES_PER_ROW, MAX_KEY_BYTES, MAX_ROW_BYTES, MAX_VALUE_BYTES,
+    OffsetRule, Rules, TableConfig,
+};
+pub use entry::{Candidate, Probe};
+pub use extent::{
+    CHUNK_HEADER_WORDS, ChunkState, ChunkWord, EXTENT_HEADER_WORDS, Extent, ExtentClass, ExtentError, ExtentRef,
+    encode_extent, extent_words, parse_extent,
+};
+pub use geometry::Geometry;
+pub use ids::{Generation, LockId, OwnerId, RowId, Version};
+pub use lock::{LockLayout, LockMask};
+pub use preset::{Preset, PresetOptions};
+pub use row::{MAX_ROW_WORDS, Placement, RowFormat, Torn, Trailer};
+pub use slot::{Delta, Record, RecordError, Seal, SlotState, SlotWord, slot_words};
+pub use superblock::{
+    GENERATION_WORD, STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Superblock, SuperblockError, TableState,
+};

@@ -8,8 +8,8 @@
 //! Invariants, for every [`Algorithm`]:
 //! - The result is never 0. A row of zeros (fresh memory, a lost page) stores checksum 0 and therefore never verifies.
 //! - The result depends on the number of words, also when all of them are zero.
-//! - For [`Algorithm::Crc32cPair`] and [`Algorithm::Crc64`], two different seeds never give the same result for the same
-//!   words, except through the one value that replaces 0: a row's image cannot verify as another row's.
+//! - For [`Algorithm::Crc32cPair`] and [`Algorithm::Crc64`], two different seeds never give the same result for the
+//!   same words, except through the one value that replaces 0: a row's image cannot verify as another row's.
 //!   [`Algorithm::Xxh3`] promises this with probability 1 − 2⁻⁶⁴.
 //!
 //! These checksums find torn writes, stray writes and bit rot. None of them resists someone who chooses the bytes.
@@ -30,6 +30,7 @@ mod crc32c;
 mod tests;
 
 /// Stored in place of a checksum that came out as 0, so that 0 stays the mark of an image nobody wrote.
+/// ASCII "guira!Z1".
 const ZERO_SUBSTITUTE: u64 = 0x6775_6972_6121_5a31;
 
 /// Spreads a length over 64 bits. Odd, so different lengths give different words.
@@ -99,8 +100,8 @@ impl Algorithm {
 ///
 /// The product is no linear function of the bits of `w`, so an error pattern that one stream misses (1 in 2³²) is
 /// missed by the other only by chance again. The exception is a pattern made of the top bits of words alone, which both
-/// streams see alike; there CRC32C by itself guarantees to find up to 5 flipped bits in a row.
-/// Any single flipped bit is found with certainty, up to the one value that replaces 0.
+/// streams see alike; there CRC32C's own guarantee remains: up to 5 flipped bits in up to 655 bytes are found.
+/// A single flipped bit is always found, up to the one value that replaces 0.
 ///
 /// The seed enters through the initial states and the length through the end. Never 0.
 #[inline]

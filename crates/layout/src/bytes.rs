@@ -1,0 +1,85 @@
+//! Byte strings packed into words, little-endian: byte i of a string lives in word i / 8, bits 8 (i mod 8) and up.
+
+/// Copies `into.len()` bytes that start at byte `at` of `words`.
+///
+/// # Panics
+/// If the range does not lie within `words`.
+#[inline(always)]
+pub(crate) fn copy_out(words: &[u64], at: usize, into: &mut [u8]) {
+    let (first, skip) = (at / 8, at % 8);
+    for (i, chunk) in into.chunks_mut(8).enumerate() {
+        let low = words[first + i] >> (8 * skip);
+        let spills = skip + chunk.len() > 8;
+        let high = if spills { words[first + i + 1] << (64 - 8 * skip) } else { 0 };
+        chunk.copy_from_slice(&(low | high).to_le_bytes()[..chunk.len()]);
+    }
+}
+
+/// Stores `from` at byte `at` of `words`; other bytes keep their values.
+///
+/// # Panics
+/// If the range does not lie within `words`.
+#[inline(always)]
+pub(crate) fn copy_in(words: &mut [u64], at: usize, from: &[u8]) {
+    let (first, skip) = (at / 8, at % 8);
+    for (i, chunk) in from.chunks(8).enumerate() {
+        let (value, used) = (word_of(chunk), mask(chunk.len()));
+        let low = &mut words[first + i];
+        *low = *low & !(used << (8 * skip)) | value << (8 * skip);
+        if skip + chunk.len() > 8 {
+            let high = &mut words[first + i + 1];
+            *high = *high & !(used >> (64 - 8 * skip)) | value >> (64 - 8 * skip);
+        }
+    }
+}
+
+/// Whether the `key.len()` bytes at byte `at` of `words` are `key`.
+#[inline(always)]
+pub(crate) fn equal(words: &[u64], at: usize, key: &[u8]) -> bool {
+    debug_assert_eq!(at % 8, 0, "keys start at a word");
+    let mut words = words[at / 8..].iter();
+    key.chunks(8).all(|chunk| words.next().is_some_and(|word| word & mask(chunk.len()) == word_of(chunk)))
+}
+
+/// Up to 8 bytes as a word, zero-extended.
+#[inline(always)]
+pub(crate) fn word_of(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+/// The bits of a word that `bytes` low bytes occupy, 0 to 8.
+#[inline(always)]
+pub(crate) const fn mask(bytes: usize) -> u64 {
+    if bytes >= 8 { !0 } else { (1 << (8 * bytes)) - 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_goes_in_comes_out(at in 0usize..40, from in prop::collection::vec(any::<u8>(), 0..60)) {
+            let mut words = [0x5555_5555_5555_5555_u64; 13];
+            copy_in(&mut words, at, &from);
+            let mut back = vec![0; from.len()];
+            copy_out(&words, at, &mut back);
+            prop_assert_eq!(&back, &from);
+            let mut all = vec![0; 104];
+            copy_out(&words, 0, &mut all);
+            prop_assert!(all[..at].iter().chain(&all[at + from.len()..]).all(|b| *b == 0x55), "neighbours keep theirs");
+            if at % 8 == 0 {
+                prop_assert!(equal(&words, at, &from));
+                if !from.is_empty() {
+                    let mut other = from.clone();
+                    other[from.len() - 1] ^= 1;
+                    prop_assert!(!equal(&words, at, &other));
+                }
+            }
+        }
+    }
+}

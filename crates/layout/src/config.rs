@@ -1,0 +1,322 @@
+//! What everybody who uses a table must agree on: fixed at creation, fingerprinted in the superblock.
+
+use std::fmt;
+use std::str::FromStr;
+
+pub use guira_sum::Algorithm as ChecksumKind;
+
+/// Entries in a row, at most: as many as the trailer has occupancy bits.
+pub const MAX_ENTRIES_PER_ROW: usize = 14;
+/// Bytes of a row, at most.
+pub const MAX_ROW_BYTES: u32 = 16 << 10;
+/// Bytes of a key, at most.
+pub const MAX_KEY_BYTES: usize = 64 << 10;
+/// Bytes of a value, at most.
+pub const MAX_VALUE_BYTES: usize = 64 << 20;
+/// Rows are created, locked and split in groups of this many.
+pub(crate) const ROW_GROUP: u64 = 64;
+/// Bytes of the trailer at the end of each row.
+pub(crate) const TRAILER_BYTES: u32 = 16;
+/// Bytes of the header word in front of an inline entry of `bytes:N`.
+pub(crate) const INLINE_HEADER_BYTES: usize = 8;
+/// Words of an entry that refers to an extent.
+pub(crate) const EXTENT_ENTRY_WORDS: usize = 4;
+/// The largest number of trailing zeros of h3 that the offset table distinguishes.
+pub(crate) const MAX_ZEROS: usize = 32;
+/// The largest inline key and value together.
+pub(crate) const MAX_INLINE_BYTES: u32 = 1024;
+
+/// How keys and values are stored in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EntryFormat {
+    /// Every key has exactly `key_bytes`, every value exactly `value_bytes`, both inline: the paper's format.
+    Fixed {
+        /// Bytes of each key, 1 to 256.
+        key_bytes: u16,
+        /// Bytes of each value, 0 to 1,008.
+        value_bytes: u16,
+    },
+    /// Keys of 0 to 64 KiB and values of 0 to 64 MiB: inline when key and value together have at most `inline_bytes`,
+    /// in an extent otherwise.
+    Bytes {
+        /// Bytes of key and value that fit in a row, 24 to 1,024, a multiple of 8.
+        inline_bytes: u16,
+    },
+}
+
+impl EntryFormat {
+    /// Words of one entry in a row.
+    pub const fn entry_words(self) -> usize {
+        match self {
+            EntryFormat::Fixed { key_bytes, value_bytes } => (key_bytes as usize + value_bytes as usize).div_ceil(8),
+            EntryFormat::Bytes { inline_bytes } => (inline_bytes as usize + INLINE_HEADER_BYTES).div_ceil(8),
+        }
+    }
+
+    /// Whether some values of this format live in extents.
+    pub const fn has_extents(self) -> bool {
+        matches!(self, EntryFormat::Bytes { .. })
+    }
+
+    pub(crate) fn check(self) -> Result<(), ConfigError> {
+        let within = match self {
+            EntryFormat::Fixed { key_bytes, value_bytes } => {
+                (1..=256).contains(&key_bytes) && u32::from(key_bytes) + u32::from(value_bytes) <= MAX_INLINE_BYTES
+            }
+            EntryFormat::Bytes { inline_bytes } => {
+                (24..=MAX_INLINE_BYTES).contains(&u32::from(inline_bytes)) && inline_bytes % 8 == 0
+            }
+        };
+        if within { Ok(()) } else { Err(ConfigError::Format { text: self.to_string() }) }
+    }
+
+    pub(crate) fn encode(self) -> u64 {
+        match self {
+            EntryFormat::Fixed { key_bytes, value_bytes } => {
+                1 | u64::from(key_bytes) << 16 | u64::from(value_bytes) << 32
+            }
+            EntryFormat::Bytes { inline_bytes } => 2 | u64::from(inline_bytes) << 16,
+        }
+    }
+
+    pub(crate) fn decode(word: u64) -> Option<EntryFormat> {
+        let format = match word & 0xffff {
+            1 => EntryFormat::Fixed { key_bytes: (word >> 16) as u16, value_bytes: (word >> 32) as u16 },
+            2 => EntryFormat::Bytes { inline_bytes: (word >> 16) as u16 },
+            _ => return None,
+        };
+        (format.encode() == word).then_some(format)
+    }
+}
+
+impl fmt::Display for EntryFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EntryFormat::Fixed { key_bytes, value_bytes } => write!(f, "fixed:{key_bytes}:{value_bytes}"),
+            EntryFormat::Bytes { inline_bytes } => write!(f, "bytes:{inline_bytes}"),
+        }
+    }
+}
+
+impl FromStr for EntryFormat {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<EntryFormat, ConfigError> {
+        let bad = || ConfigError::Format { text: text.to_owned() };
+        let number = |part: Option<&str>| part.and_then(|p| p.parse::<u16>().ok()).ok_or_else(bad);
+        let mut parts = text.split(':');
+        let format = match parts.next() {
+            Some("fixed") => {
+                EntryFormat::Fixed { key_bytes: number(parts.next())?, value_bytes: number(parts.next())? }
+            }
+            Some("bytes") => EntryFormat::Bytes { inline_bytes: number(parts.next())? },
+            _ => return Err(bad()),
+        };
+        if parts.next().is_some() {
+            return Err(bad());
+        }
+        format.check().map(|()| format)
+    }
+}
+
+/// How the distance between a key's two rows is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OffsetRule {
+    /// `h2 mod m[z]`, as the paper prints it: 0 for some keys, so that both rows are one.
+    Printed,
+    /// `1 + 2 (h2 ceil(m[z] / 2) / 2^32)`: always odd, so never 0 modulo an even number of rows.
+    Odd,
+}
+
+/// Protocol choices that all clients of a table must share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rules {
+    /// A mutation that a dying client could leave half done is first written to its slot as a redo record.
+    pub commit_records: bool,
+    /// Every mutation locks and reads both of its key's rows, not just those on its path.
+    pub lock_both_rows: bool,
+    /// A miss is returned only after the trailers were sampled again.
+    pub validate_misses: bool,
+}
+
+/// A table's parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableConfig {
+    /// Rows of the index (T), a multiple of 64.
+    pub rows: u64,
+    /// Bytes of a row, trailer included; a multiple of 8, at most 16,384.
+    pub row_bytes: u32,
+    /// Entries in a row, 1 to 14.
+    pub entries_per_row: u8,
+    /// How keys and values are stored.
+    pub format: EntryFormat,
+    /// The checksum in each row's trailer.
+    pub checksum: ChecksumKind,
+    /// Bits of a row's version that are used, 8 to 32.
+    pub version_bits: u8,
+    /// How the offset is drawn.
+    pub offset_rule: OffsetRule,
+    /// m\[z\] = floor(f^(f+z)) for z = 0 to 32, capped at T and stored as integers because powers computed at run time may
+    /// differ between hosts.
+    pub offsets: [u64; MAX_ZEROS + 1],
+    /// Rows that share a lock; divides 64.
+    pub rows_per_lock: u32,
+    /// Bits of a lock, 1 to 16. One bit cannot tell its owner.
+    pub lock_bits: u8,
+    /// Physical locks; divides `rows / rows_per_lock`.
+    pub physical_locks: u64,
+    /// Client slots, 1 to 65,534.
+    pub max_clients: u16,
+    /// Rows one insert may change, 1 to 16: its search depth plus one. Sizes the redo record.
+    pub max_path_rows: u8,
+    /// Bytes of an extent chunk, a power of two; 0 if the format has no extents.
+    pub chunk_bytes: u64,
+    /// Number of chunks.
+    pub chunks: u64,
+    /// Seed of the key hash.
+    pub hash_seed: u64,
+    /// Protocol choices.
+    pub rules: Rules,
+}
+
+/// A table cannot have these parameters. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The entry format cannot be read, or is outside its bounds.
+    #[error(
+        "entry format {text:?} is not fixed:K:V (K 1 to 256, K + V to 1024) or bytes:N (N 24 to 1024, a multiple of 8)"
+    )]
+    Format {
+        /// What was given.
+        text: String,
+    },
+    /// A parameter is outside its bounds.
+    #[error("{name} cannot be {value}: {bounds}")]
+    OutOfRange {
+        /// The parameter.
+        name: &'static str,
+        /// What was given.
+        value: u64,
+        /// What it may be.
+        bounds: &'static str,
+    },
+    /// The table would be larger than the address space.
+    #[error(
+        "a table of {rows} rows of {row_bytes} bytes and {chunks} chunks of {chunk_bytes} bytes is beyond any memory"
+    )]
+    TooLarge {
+        /// Rows.
+        rows: u64,
+        /// Bytes of a row.
+        row_bytes: u32,
+        /// Chunks.
+        chunks: u64,
+        /// Bytes of a chunk.
+        chunk_bytes: u64,
+    },
+}
+
+impl TableConfig {
+    /// Entries the table can hold if every row is full.
+    pub fn slots(&self) -> u64 {
+        self.rows.saturating_mul(u64::from(self.entries_per_row))
+    }
+
+    /// m\[z\] = floor(f^(f+z)), at least 1 and at most `rows` (paper, section 3.3).
+    pub fn offset_table(f: f64, rows: u64) -> [u64; MAX_ZEROS + 1] {
+        std::array::from_fn(|z| {
+            let power = f.powf(f + z as f64).floor();
+            if power >= rows as f64 { rows } else { (power as u64).max(1) }
+        })
+    }
+
+    /// Checks every parameter and every relation between them.
+    ///
+    /// # Errors
+    /// The first parameter that is out of bounds.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.format.check()?;
+        let bound = |holds: bool, name: &'static str, value: u64, bounds: &'static str| {
+            if holds { Ok(()) } else { Err(ConfigError::OutOfRange { name, value, bounds }) }
+        };
+        let entries = u64::from(self.entries_per_row);
+        let row_bytes = u64::from(self.row_bytes);
+        let needed = entries * self.format.entry_words() as u64 * 8 + u64::from(TRAILER_BYTES);
+        let rows_per_lock = u64::from(self.rows_per_lock);
+        bound(self.rows > 0 && self.rows.is_multiple_of(ROW_GROUP), "rows", self.rows, "a positive multiple of 64")?;
+        bound((1..=MAX_ENTRIES_PER_ROW as u64).contains(&entries), "entries_per_row", entries, "1 to 14")?;
+        bound(row_bytes.is_multiple_of(8), "row_bytes", row_bytes, "a multiple of 8")?;
+        bound(row_bytes >= needed, "row_bytes", row_bytes, "at least the entries and a 16-byte trailer")?;
+        bound(row_bytes <= u64::from(MAX_ROW_BYTES), "row_bytes", row_bytes, "at most 16384")?;
+        bound((8..=32).contains(&self.version_bits), "version_bits", self.version_bits.into(), "8 to 32")?;
+        bound(
+            rows_per_lock > 0 && ROW_GROUP.is_multiple_of(rows_per_lock),
+            "rows_per_lock",
+            rows_per_lock,
+            "a divisor of 64",
+        )?;
+        bound((1..=16).contains(&self.lock_bits), "lock_bits", self.lock_bits.into(), "1 to 16")?;
+        let logical = self.rows / rows_per_lock;
+        bound(
+            self.physical_locks > 0 && logical.is_multiple_of(self.physical_locks),
+            "physical_locks",
+            self.physical_locks,
+            "a divisor of rows / rows_per_lock",
+        )?;
+        let owners = if self.lock_bits == 1 { 0xfffe } else { (1u64 << self.lock_bits) - 2 };
+        let clients = u64::from(self.max_clients);
+        bound((1..=owners).contains(&clients), "max_clients", clients, "1 to the owner ids a lock can hold")?;
+        bound((1..=16).contains(&self.max_path_rows), "max_path_rows", self.max_path_rows.into(), "1 to 16")?;
+        let offsets_hold = self.offsets.iter().all(|m| (1..=self.rows).contains(m));
+        bound(offsets_hold, "offsets", self.offsets[0], "each 1 to the number of rows")?;
+        self.check_chunks()
+    }
+
+    fn check_chunks(&self) -> Result<(), ConfigError> {
+        let wrong = |name, value, bounds| Err(ConfigError::OutOfRange { name, value, bounds });
+        if !self.format.has_extents() {
+            return if self.chunks == 0 {
+                Ok(())
+            } else {
+                wrong("chunks", self.chunks, "0: the format has no extents")
+            };
+        }
+        if !self.chunk_bytes.is_power_of_two() || !(4096..=1 << 30).contains(&self.chunk_bytes) {
+            return wrong("chunk_bytes", self.chunk_bytes, "a power of two, 4 KiB to 1 GiB");
+        }
+        if self.chunks == 0 || self.chunks > 1 << 32 {
+            return wrong("chunks", self.chunks, "1 to 2^32");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_round_trip() {
+        for text in ["fixed:4:4", "fixed:8:8", "fixed:8:56", "fixed:16:0", "bytes:24", "bytes:64", "bytes:1024"] {
+            let format: EntryFormat = text.parse().unwrap();
+            assert_eq!(format.to_string(), text);
+            assert_eq!(EntryFormat::decode(format.encode()), Some(format));
+        }
+        for text in ["", "fixed", "fixed:0:8", "fixed:8", "fixed:8:8:8", "fixed:300:1", "fixed:8:2000", "bytes:0"] {
+            assert!(text.parse::<EntryFormat>().is_err(), "{text}");
+        }
+        for text in ["bytes:63", "bytes:16", "bytes:2048", "bytes:-8", "bytes:64:8", "inline:8", "fixed:8:99999"] {
+            assert!(text.parse::<EntryFormat>().is_err(), "{text}");
+        }
+        assert_eq!(EntryFormat::decode(0), None);
+        assert_eq!(EntryFormat::decode(1 << 63 | 2 | 64 << 16), None);
+    }
+
+    #[test]
+    fn offsets_are_exact_powers() {
+        let m = TableConfig::offset_table(2.3, 1 << 40);
+        assert_eq!(m[..10], [6, 15, 35, 82, 190, 437, 1005, 2312, 5318, 12232]);
+        assert_eq!(TableConfig::offset_table(2.3, 64)[9], 64);
+    }
+}

@@ -1,0 +1,347 @@
+//! Entries: how a key is recognised in a row, and how keys and values are stored and taken out.
+//!
+//! `fixed:K:V` packs key and value bytes into whole words. `bytes:N` starts an inline entry with a header word
+//! {key length 16, value length 16, high half of the key's digest 32}, then key and value without a gap; an
+//! extent entry is {digest, address 48, generation 48, key length 32 | value length 32}.
+
+use crate::bytes::{copy_in, copy_out, equal, mask, word_of};
+use crate::config::{EXTENT_ENTRY_WORDS, EntryFormat, INLINE_HEADER_BYTES};
+use crate::row::Placement;
+use crate::{ExtentRef, Generation, RowFormat};
+
+/// A key prepared for looking up.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe<'k> {
+    key: &'k [u8],
+    digest: u64,
+    first: u64,
+    first_mask: u64,
+}
+
+/// An entry that holds, or may hold, the key looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Candidate {
+    /// Slot with this very key, and its value in the row.
+    Inline(usize),
+    /// Slot with the key's digest. Only the extent can tell whether it is the key.
+    Extent(usize),
+}
+
+impl Candidate {
+    /// The slot.
+    pub fn slot(self) -> usize {
+        match self {
+            Candidate::Inline(slot) | Candidate::Extent(slot) => slot,
+        }
+    }
+}
+
+impl<'k> Probe<'k> {
+    /// The key as it was given.
+    pub fn key(&self) -> &'k [u8] {
+        self.key
+    }
+
+    /// The key's 64-bit digest.
+    #[inline(always)]
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+}
+
+fn inline_header(key_bytes: usize, value_bytes: usize, digest: u64) -> u64 {
+    key_bytes as u64 | (value_bytes as u64) << 16 | digest >> 32 << 32
+}
+
+impl RowFormat {
+    /// Prepares `key`, whose digest is `digest`. The key's length is the caller's to check: see [`RowFormat::accepts_key`].
+    #[inline(always)]
+    pub fn probe<'k>(&self, key: &'k [u8], digest: u64) -> Probe<'k> {
+        let (first, first_mask) = match self.format {
+            EntryFormat::Fixed { .. } => {
+                let head = key.len().min(8);
+                (word_of(&key[..head]), mask(head))
+            }
+            EntryFormat::Bytes { .. } => (inline_header(key.len(), 0, digest), !0 << 32 | 0xffff),
+        };
+        Probe { key, digest, first, first_mask }
+    }
+
+    /// Whether a key of `bytes` bytes can be stored.
+    #[inline(always)]
+    pub fn accepts_key(&self, bytes: usize) -> bool {
+        match self.format {
+            EntryFormat::Fixed { key_bytes, .. } => bytes == usize::from(key_bytes),
+            EntryFormat::Bytes { .. } => bytes <= crate::MAX_KEY_BYTES,
+        }
+    }
+
+    /// Whether a value of `bytes` bytes can be stored.
+    #[inline(always)]
+    pub fn accepts_value(&self, bytes: usize) -> bool {
+        match self.format {
+            EntryFormat::Fixed { value_bytes, .. } => bytes == usize::from(value_bytes),
+            EntryFormat::Bytes { .. } => bytes <= crate::MAX_VALUE_BYTES,
+        }
+    }
+
+    /// Where a key and value of these sizes go.
+    pub fn place(&self, key_bytes: usize, value_bytes: usize) -> Placement {
+        match self.format {
+            EntryFormat::Fixed { .. } => Placement::Inline,
+            EntryFormat::Bytes { inline_bytes } => {
+                let fits = key_bytes + value_bytes <= usize::from(inline_bytes);
+                if fits { Placement::Inline } else { Placement::Extent }
+            }
+        }
+    }
+
+    /// The first entry of `row`, from slot `from` on, that holds or may hold the key. Safe on unverified words: whoever acts
+    /// on the answer verifies the row.
+    #[inline(always)]
+    pub fn find(&self, row: &[u64], probe: &Probe<'_>, from: usize) -> Option<Candidate> {
+        let occupancy = self.occupancy(row) & (!0 << from);
+        match self.format {
+            EntryFormat::Fixed { key_bytes, .. } => self.find_fixed(row, probe, occupancy, usize::from(key_bytes)),
+            EntryFormat::Bytes { .. } => self.find_bytes(row, probe, occupancy),
+        }
+    }
+
+    #[inline(always)]
+    fn find_fixed(&self, row: &[u64], probe: &Probe<'_>, occupancy: u64, key_bytes: usize) -> Option<Candidate> {
+        let mut hits = self.first_word_hits(row, probe) & occupancy;
+        while hits != 0 {
+            let slot = hits.trailing_zeros() as usize;
+            if key_bytes <= 8 || equal(self.entry(row, slot), 0, probe.key) {
+                return Some(Candidate::Inline(slot));
+            }
+            hits &= hits - 1;
+        }
+        None
+    }
+
+    /// Bit i: the first word of entry i matches. Compares all entries without a branch between them.
+    #[inline(always)]
+    fn first_word_hits(&self, row: &[u64], probe: &Probe<'_>) -> u64 {
+        let test = |word: u64| u64::from((word ^ probe.first) & probe.first_mask == 0);
+        let entries = &row[..self.entries() * self.entry_words()];
+        let fold = |hits: u64, (slot, word): (usize, u64)| hits | test(word) << slot;
+        match self.entry_words() {
+            1 => entries.iter().copied().enumerate().fold(0, fold),
+            2 => entries.chunks_exact(2).map(|entry| entry[0]).enumerate().fold(0, fold),
+            words => entries.chunks_exact(words).map(|entry| entry[0]).enumerate().fold(0, fold),
+        }
+    }
+
+    fn find_bytes(&self, row: &[u64], probe: &Probe<'_>, mut occupancy: u64) -> Option<Candidate> {
+        let extents = self.trailer(row).extents();
+        while occupancy != 0 {
+            let slot = occupancy.trailing_zeros() as usize;
+            let entry = self.entry(row, slot);
+            if extents & 1 << slot != 0 {
+                if entry[0] == probe.digest {
+                    return Some(Candidate::Extent(slot));
+                }
+            } else if (entry[0] ^ probe.first) & probe.first_mask == 0 && equal(entry, INLINE_HEADER_BYTES, probe.key) {
+                return Some(Candidate::Inline(slot));
+            }
+            occupancy &= occupancy - 1;
+        }
+        None
+    }
+
+    /// Bytes of the value in the inline entry `slot`. Clamped to the entry, so that damaged lengths cannot reach outside.
+    #[inline(always)]
+    pub fn inline_value_bytes(&self, row: &[u64], slot: usize) -> usize {
+        match self.format {
+            EntryFormat::Fixed { value_bytes, .. } => usize::from(value_bytes),
+            EntryFormat::Bytes { .. } => {
+                let (_, at, bytes) = self.inline_parts(self.entry(row, slot));
+                debug_assert!(at + bytes <= self.entry_words() * 8);
+                bytes
+            }
+        }
+    }
+
+    /// Key bytes, byte position of the value in the entry, and value bytes of an inline `bytes:N` entry.
+    fn inline_parts(&self, entry: &[u64]) -> (usize, usize, usize) {
+        let room = self.entry_words() * 8 - INLINE_HEADER_BYTES;
+        let key_bytes = (entry[0] as usize & 0xffff).min(room);
+        let value_bytes = (entry[0] as usize >> 16 & 0xffff).min(room - key_bytes);
+        (key_bytes, INLINE_HEADER_BYTES + key_bytes, value_bytes)
+    }
+
+    /// Appends the value of the inline entry `slot` to `into`.
+    pub fn append_inline_value(&self, row: &[u64], slot: usize, into: &mut Vec<u8>) {
+        let entry = self.entry(row, slot);
+        let (at, bytes) = match self.format {
+            EntryFormat::Fixed { key_bytes, value_bytes } => (usize::from(key_bytes), usize::from(value_bytes)),
+            EntryFormat::Bytes { .. } => {
+                let (_, at, bytes) = self.inline_parts(entry);
+                (at, bytes)
+            }
+        };
+        let start = into.len();
+        into.resize(start + bytes, 0);
+        copy_out(entry, at, &mut into[start..]);
+    }
+
+    /// Appends the key of the inline entry `slot` to `into`.
+    pub fn append_inline_key(&self, row: &[u64], slot: usize, into: &mut Vec<u8>) {
+        let entry = self.entry(row, slot);
+        let (at, bytes) = match self.format {
+            EntryFormat::Fixed { key_bytes, .. } => (0, usize::from(key_bytes)),
+            EntryFormat::Bytes { .. } => (INLINE_HEADER_BYTES, self.inline_parts(entry).0),
+        };
+        let start = into.len();
+        into.resize(start + bytes, 0);
+        copy_out(entry, at, &mut into[start..]);
+    }
+
+    /// Encodes an inline entry into `entry`, which must be one entry long.
+    ///
+    /// # Panics
+    /// If key and value do not fit: see [`RowFormat::place`].
+    pub fn encode_inline(&self, entry: &mut [u64], probe: &Probe<'_>, value: &[u8]) {
+        debug_assert_eq!(self.place(probe.key.len(), value.len()), Placement::Inline);
+        entry.fill(0);
+        match self.format {
+            EntryFormat::Fixed { .. } => {
+                copy_in(entry, 0, probe.key);
+                copy_in(entry, probe.key.len(), value);
+            }
+            EntryFormat::Bytes { .. } => {
+                entry[0] = inline_header(probe.key.len(), value.len(), probe.digest);
+                copy_in(entry, INLINE_HEADER_BYTES, probe.key);
+                copy_in(entry, INLINE_HEADER_BYTES + probe.key.len(), value);
+            }
+        }
+    }
+
+    /// Encodes an entry that refers to `extent` into `entry`, which must be one entry long.
+    ///
+    /// # Panics
+    /// If the format has no extents.
+    pub fn encode_extent_entry(&self, entry: &mut [u64], extent: &ExtentRef) {
+        assert!(self.format.has_extents() && entry.len() >= EXTENT_ENTRY_WORDS, "{} has no extents", self.format);
+        entry.fill(0);
+        entry[0] = extent.digest;
+        entry[1] = extent.offset;
+        entry[2] = extent.generation.0;
+        entry[3] = u64::from(extent.key_bytes) | u64::from(extent.value_bytes) << 32;
+    }
+
+    /// The extent that the extent entry `slot` refers to.
+    pub fn extent_of(&self, row: &[u64], slot: usize) -> ExtentRef {
+        let entry = self.entry(row, slot);
+        ExtentRef {
+            digest: entry[0],
+            offset: entry[1],
+            generation: Generation(entry[2]),
+            key_bytes: entry[3] as u32,
+            value_bytes: (entry[3] >> 32) as u32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::row::tests::row_format;
+    use crate::{Preset, RowId};
+
+    fn round_trip(format: &RowFormat, key: &[u8], value: &[u8]) {
+        let digest = 0x1234_5678_9abc_def0 ^ key.len() as u64;
+        let probe = format.probe(key, digest);
+        let mut row = vec![0; format.row_words()];
+        format.format(RowId(1), &mut row);
+        let mut entry = vec![0; format.entry_words()];
+        format.encode_inline(&mut entry, &probe, value);
+        let slot = format.entries() - 1;
+        format.put_entry(&mut row, slot, &entry, Placement::Inline);
+        assert_eq!(format.find(&row, &probe, 0), Some(Candidate::Inline(slot)));
+        assert_eq!(format.find(&row, &probe, slot + 1), None);
+        let (mut key_back, mut value_back) = (Vec::new(), Vec::new());
+        format.append_inline_key(&row, slot, &mut key_back);
+        format.append_inline_value(&row, slot, &mut value_back);
+        assert_eq!((key_back.as_slice(), value_back.as_slice()), (key, value));
+        assert_eq!(format.inline_value_bytes(&row, slot), value.len());
+    }
+
+    #[test]
+    fn fixed_entries_round_trip_with_any_key() {
+        for (name, key_bytes, value_bytes) in [
+            ("fixed:4:4", 4, 4),
+            ("fixed:8:8", 8, 8),
+            ("fixed:8:56", 8, 56),
+            ("fixed:16:3", 16, 3),
+            ("fixed:5:0", 5, 0),
+        ] {
+            for preset in Preset::ALL {
+                let format = row_format(preset, name);
+                round_trip(&format, &vec![0; key_bytes], &vec![0; value_bytes]);
+                round_trip(&format, &vec![0xff; key_bytes], &vec![0xee; value_bytes]);
+                let key: Vec<u8> = (1..=key_bytes as u8).collect();
+                round_trip(&format, &key, &vec![7; value_bytes]);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_entries_round_trip(key in prop::collection::vec(any::<u8>(), 0..40), value in prop::collection::vec(any::<u8>(), 0..64)) {
+            let format = row_format(Preset::Hardened, "bytes:64");
+            if format.place(key.len(), value.len()) == Placement::Inline {
+                round_trip(&format, &key, &value);
+            }
+        }
+
+        /// Garbage in a row gives wrong answers at worst, never a panic: the row's checksum tells.
+        #[test]
+        fn garbage_rows_do_not_panic(words in prop::collection::vec(any::<u64>(), 80), key in prop::collection::vec(any::<u8>(), 8)) {
+            for name in ["fixed:8:8", "fixed:4:4", "bytes:64"] {
+                for preset in Preset::ALL {
+                    let format = row_format(preset, name);
+                    let key = &key[..if name == "fixed:4:4" { 4 } else { 8 }];
+                    let probe = format.probe(key, words[0]);
+                    let row = &words[..format.row_words()];
+                    let mut out = Vec::new();
+                    let mut from = 0;
+                    while let Some(candidate) = format.find(row, &probe, from) {
+                        from = candidate.slot() + 1;
+                    }
+                    for slot in 0..format.entries() {
+                        format.append_inline_key(row, slot, &mut out);
+                        format.append_inline_value(row, slot, &mut out);
+                    }
+                    prop_assert!(format.verify(RowId(0), row).is_err());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn extent_entries_round_trip() {
+        let format = row_format(Preset::Hardened, "bytes:64");
+        let extent = ExtentRef {
+            digest: 77,
+            offset: (1 << 48) - 8,
+            generation: Generation(Generation::MAX),
+            key_bytes: 1 << 16,
+            value_bytes: 64 << 20,
+        };
+        let mut row = vec![0; format.row_words()];
+        format.format(RowId(1), &mut row);
+        let mut entry = vec![0; format.entry_words()];
+        format.encode_extent_entry(&mut entry, &extent);
+        format.put_entry(&mut row, 2, &entry, Placement::Extent);
+        assert_eq!(format.extent_of(&row, 2), extent);
+        let probe = format.probe(b"some key", 77);
+        assert_eq!(format.find(&row, &probe, 0), Some(Candidate::Extent(2)));
+        assert_eq!(format.place(0, 65), Placement::Extent);
+        assert_eq!(format.place(0, 64), Placement::Inline);
+        assert_eq!(format.place(1, 63), Placement::Inline);
+    }
+}

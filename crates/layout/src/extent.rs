@@ -1,0 +1,393 @@
+//! Extents: where values that do not fit in a row live, and the chunks they are cut from.
+//!
+//! An extent is {generation, key length 32 | value length 32, checksum}, then the key's bytes and, from the next word, the
+//! value's. Chunks are of equal size; a chunk is cut into slots of one size class, or is the head or the tail of a run of
+//! chunks that holds one larger extent. A chunk starts with a header: 8 words, then one *mark* a slot, the generation
+//! of the last extent freed there; then the slots.
+
+use guira_fabric::WORD_BYTES;
+
+use crate::bytes::{copy_in, copy_out, equal};
+use crate::{Generation, Geometry, OwnerId, TableConfig};
+
+/// Words in front of an extent's key.
+pub const EXTENT_HEADER_WORDS: usize = 3;
+/// Words in front of a chunk's marks.
+pub const CHUNK_HEADER_WORDS: u64 = 8;
+
+const GENERATION_WORD: usize = 0;
+const LENGTHS_WORD: usize = 1;
+const CHECKSUM_WORD: usize = 2;
+
+/// What an entry says of its extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExtentRef {
+    /// The key's digest, so that the entry can be moved without its key.
+    pub digest: u64,
+    /// Byte offset in the main space; 48 bits.
+    pub offset: u64,
+    /// The extent's generation.
+    pub generation: Generation,
+    /// Bytes of the key.
+    pub key_bytes: u32,
+    /// Bytes of the value.
+    pub value_bytes: u32,
+}
+
+/// An extent, read and verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent<'w> {
+    words: &'w [u64],
+    key_bytes: usize,
+    value_bytes: usize,
+}
+
+/// The words at an extent's address are not the extent an entry refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExtentError {
+    /// Another generation: the extent was freed and its place reused. The index has changed; start again from there.
+    #[error("the extent's place holds {found}, not {wanted}")]
+    Replaced {
+        /// What the entry refers to.
+        wanted: Generation,
+        /// What is there.
+        found: Generation,
+    },
+    /// The right generation, but lengths or checksum do not match: read while written, or damaged.
+    #[error("the extent of {generation} does not verify")]
+    Torn {
+        /// What the entry refers to.
+        generation: Generation,
+    },
+}
+
+/// Words of an extent for a key and value of these sizes.
+pub const fn extent_words(key_bytes: usize, value_bytes: usize) -> usize {
+    EXTENT_HEADER_WORDS + key_bytes.div_ceil(8) + value_bytes.div_ceil(8)
+}
+
+impl ExtentRef {
+    /// Words of the extent; `None` if its lengths are impossible (a damaged entry).
+    pub fn words(&self) -> Option<usize> {
+        let (key_bytes, value_bytes) = (self.key_bytes as usize, self.value_bytes as usize);
+        let possible = key_bytes <= crate::MAX_KEY_BYTES && value_bytes <= crate::MAX_VALUE_BYTES;
+        possible.then(|| extent_words(key_bytes, value_bytes))
+    }
+
+    fn lengths(&self) -> u64 {
+        u64::from(self.key_bytes) | u64::from(self.value_bytes) << 32
+    }
+
+    fn seed(&self, table_seed: u64) -> u64 {
+        table_seed ^ self.offset.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+fn checksum(words: &[u64], extent: &ExtentRef, table_seed: u64) -> u64 {
+    let head = guira_sum::bytes_checksum(&words[..CHECKSUM_WORD], extent.seed(table_seed));
+    guira_sum::bytes_checksum(&words[EXTENT_HEADER_WORDS..], head)
+}
+
+/// Encodes the extent that `extent` describes; `words` becomes exactly as long as it is.
+pub fn encode_extent(words: &mut Vec<u64>, extent: &ExtentRef, key: &[u8], value: &[u8], table_seed: u64) {
+    debug_assert_eq!((key.len(), value.len()), (extent.key_bytes as usize, extent.value_bytes as usize));
+    words.clear();
+    words.resize(extent_words(key.len(), value.len()), 0);
+    words[GENERATION_WORD] = extent.generation.0;
+    words[LENGTHS_WORD] = extent.lengths();
+    copy_in(words, EXTENT_HEADER_WORDS * 8, key);
+    copy_in(words, EXTENT_HEADER_WORDS * 8 + key.len().next_multiple_of(8), value);
+    words[CHECKSUM_WORD] = checksum(words, extent, table_seed);
+}
+
+/// The extent `extent` refers to, in the words read from its address.
+///
+/// # Errors
+/// The words are not this extent.
+pub fn parse_extent<'w>(words: &'w [u64], extent: &ExtentRef, table_seed: u64) -> Result<Extent<'w>, ExtentError> {
+    let (wanted, torn) = (extent.generation, ExtentError::Torn { generation: extent.generation });
+    if extent.words() != Some(words.len()) {
+        return Err(torn);
+    }
+    let found = Generation(words[GENERATION_WORD]);
+    if found != wanted {
+        return Err(ExtentError::Replaced { wanted, found });
+    }
+    if words[LENGTHS_WORD] != extent.lengths() || words[CHECKSUM_WORD] != checksum(words, extent, table_seed) {
+        return Err(torn);
+    }
+    Ok(Extent { words, key_bytes: extent.key_bytes as usize, value_bytes: extent.value_bytes as usize })
+}
+
+impl Extent<'_> {
+    /// Whether this is the extent of `key`.
+    pub fn has_key(&self, key: &[u8]) -> bool {
+        key.len() == self.key_bytes && equal(self.words, EXTENT_HEADER_WORDS * 8, key)
+    }
+
+    /// Appends the key to `into`.
+    pub fn append_key(&self, into: &mut Vec<u8>) {
+        self.append(EXTENT_HEADER_WORDS * 8, self.key_bytes, into);
+    }
+
+    /// Appends the value to `into`.
+    pub fn append_value(&self, into: &mut Vec<u8>) {
+        let at = EXTENT_HEADER_WORDS * 8 + self.key_bytes.next_multiple_of(8);
+        self.append(at, self.value_bytes, into);
+    }
+
+    fn append(&self, at: usize, bytes: usize, into: &mut Vec<u8>) {
+        let start = into.len();
+        into.resize(start + bytes, 0);
+        copy_out(self.words, at, &mut into[start..]);
+    }
+}
+
+/// How an extent is accommodated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ExtentClass {
+    /// A slot of this class: 0 is 64 bytes, then alternately by half and by a third more (96, 128, 192, 256, ...).
+    Slot(u8),
+    /// A run of this many whole chunks.
+    Run(u32),
+}
+
+const FIRST_CLASS_BYTES: u64 = 64;
+
+/// Bytes of a slot of class `class`.
+const fn class_bytes(class: u8) -> u64 {
+    let base = FIRST_CLASS_BYTES << (class / 2);
+    if class.is_multiple_of(2) { base } else { base + base / 2 }
+}
+
+impl ExtentClass {
+    /// The class of an extent of `words` words in chunks of `chunk_bytes`.
+    pub fn of(words: usize, chunk_bytes: u64) -> ExtentClass {
+        let bytes = words as u64 * WORD_BYTES;
+        // A class is used while at least two slots fit in a chunk; larger extents get chunks of their own.
+        let largest = (chunk_bytes - CHUNK_HEADER_WORDS * WORD_BYTES) / 2 - WORD_BYTES;
+        if bytes <= largest {
+            let fitting = (0..=u8::MAX).find(|class| class_bytes(*class) >= bytes);
+            if let Some(class) = fitting.filter(|class| class_bytes(*class) <= largest) {
+                return ExtentClass::Slot(class);
+            }
+        }
+        let whole = (bytes + ExtentClass::run_header_bytes()).div_ceil(chunk_bytes);
+        ExtentClass::Run(u32::try_from(whole).unwrap_or(u32::MAX))
+    }
+
+    /// Slots in a chunk of this class; 1 for a run.
+    pub fn slots(self, chunk_bytes: u64) -> u64 {
+        match self {
+            ExtentClass::Slot(class) => {
+                let room = chunk_bytes - CHUNK_HEADER_WORDS * WORD_BYTES;
+                room / (class_bytes(class) + WORD_BYTES)
+            }
+            ExtentClass::Run(_) => 1,
+        }
+    }
+
+    /// Bytes an extent of this class occupies.
+    pub fn bytes(self, chunk_bytes: u64) -> u64 {
+        match self {
+            ExtentClass::Slot(class) => class_bytes(class),
+            ExtentClass::Run(chunks) => u64::from(chunks) * chunk_bytes,
+        }
+    }
+
+    /// Byte offset of slot `slot` within its chunk.
+    pub fn slot_at(self, slot: u64, chunk_bytes: u64) -> u64 {
+        match self {
+            ExtentClass::Slot(class) => {
+                let marks = self.slots(chunk_bytes);
+                (CHUNK_HEADER_WORDS + marks) * WORD_BYTES + slot * class_bytes(class)
+            }
+            ExtentClass::Run(_) => ExtentClass::run_header_bytes(),
+        }
+    }
+
+    /// Byte offset of slot `slot`'s mark within its chunk.
+    pub fn mark_at(self, slot: u64) -> u64 {
+        (CHUNK_HEADER_WORDS + slot) * WORD_BYTES
+    }
+
+    /// The slot that starts at byte `within` of its chunk; `None` if none does.
+    pub fn slot_of(self, within: u64, chunk_bytes: u64) -> Option<u64> {
+        let first = self.slot_at(0, chunk_bytes);
+        let slot = match self {
+            ExtentClass::Slot(class) => within.checked_sub(first)? / class_bytes(class),
+            ExtentClass::Run(_) => 0,
+        };
+        (slot < self.slots(chunk_bytes) && self.slot_at(slot, chunk_bytes) == within).then_some(slot)
+    }
+
+    const fn run_header_bytes() -> u64 {
+        (CHUNK_HEADER_WORDS + 1) * WORD_BYTES
+    }
+
+    fn encode(self) -> u64 {
+        match self {
+            ExtentClass::Slot(class) => u64::from(class),
+            ExtentClass::Run(_) => 0xff,
+        }
+    }
+}
+
+impl ExtentRef {
+    /// Byte offset, in the main space, of the mark that frees this extent; `None` if no extent can lie where this one is
+    /// said to (a damaged entry).
+    pub fn mark_offset(&self, config: &TableConfig, geometry: &Geometry) -> Option<u64> {
+        let class = ExtentClass::of(self.words()?, config.chunk_bytes);
+        let (_, within) = geometry.chunk_of(self.offset)?;
+        let slot = class.slot_of(within, config.chunk_bytes)?;
+        Some(self.offset - within + class.mark_at(slot))
+    }
+}
+
+/// What a chunk is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkState {
+    /// Nothing.
+    Free,
+    /// Cut up or filled by a living client, which alone allocates from it.
+    Owned {
+        /// The client.
+        owner: OwnerId,
+        /// What it holds.
+        class: ExtentClass,
+    },
+    /// Its client closed or died; whoever needs its class may adopt it.
+    Orphan {
+        /// What it holds.
+        class: ExtentClass,
+    },
+    /// Not the first chunk of a run.
+    Tail,
+}
+
+/// A word of the chunk table: state 8 bits, class 8, owner 16, chunks of a run 32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkWord(pub u64);
+
+impl ChunkWord {
+    /// A free chunk's word: what a formatted chunk table is full of.
+    pub const FREE: ChunkWord = ChunkWord(0);
+
+    /// The word of a chunk in `state`.
+    pub fn encode(state: ChunkState) -> ChunkWord {
+        let pack = |state: u64, class: ExtentClass, owner: u16| {
+            let run = if let ExtentClass::Run(chunks) = class { u64::from(chunks) } else { 0 };
+            state | class.encode() << 8 | u64::from(owner) << 16 | run << 32
+        };
+        ChunkWord(match state {
+            ChunkState::Free => 0,
+            ChunkState::Owned { owner, class } => pack(1, class, owner.0),
+            ChunkState::Orphan { class } => pack(2, class, 0),
+            ChunkState::Tail => 3,
+        })
+    }
+
+    /// The state this word means; `None` if it means none (a damaged word).
+    pub fn decode(self) -> Option<ChunkState> {
+        let class = match (self.0 >> 8 & 0xff, self.0 >> 32) {
+            (0xff, chunks) => ExtentClass::Run(chunks as u32),
+            (class, _) => ExtentClass::Slot(class as u8),
+        };
+        let state = match self.0 & 0xff {
+            0 => ChunkState::Free,
+            1 => ChunkState::Owned { owner: OwnerId((self.0 >> 16) as u16), class },
+            2 => ChunkState::Orphan { class },
+            3 => ChunkState::Tail,
+            _ => return None,
+        };
+        (ChunkWord::encode(state) == self).then_some(state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn extents_round_trip(key in prop::collection::vec(any::<u8>(), 0..70), value in prop::collection::vec(any::<u8>(), 0..300)) {
+            let extent = ExtentRef {
+                digest: 1,
+                offset: 4096,
+                generation: Generation(9),
+                key_bytes: key.len() as u32,
+                value_bytes: value.len() as u32,
+            };
+            let mut words = Vec::new();
+            encode_extent(&mut words, &extent, &key, &value, 5);
+            let parsed = parse_extent(&words, &extent, 5).unwrap();
+            prop_assert!(parsed.has_key(&key));
+            let (mut key_back, mut value_back) = (Vec::new(), Vec::new());
+            parsed.append_key(&mut key_back);
+            parsed.append_value(&mut value_back);
+            prop_assert_eq!((key_back, value_back), (key, value));
+            prop_assert!(parse_extent(&words, &extent, 6).is_err(), "another incarnation");
+            let moved = ExtentRef { offset: 4104, ..extent };
+            prop_assert!(parse_extent(&words, &moved, 5).is_err(), "another place");
+            let other = ExtentRef { generation: Generation(10), ..extent };
+            prop_assert_eq!(
+                parse_extent(&words, &other, 5),
+                Err(ExtentError::Replaced { wanted: Generation(10), found: Generation(9) })
+            );
+            for word in 1..words.len() {
+                words[word] ^= 1 << (word % 64);
+                prop_assert!(parse_extent(&words, &extent, 5).is_err());
+                words[word] ^= 1 << (word % 64);
+            }
+        }
+
+        #[test]
+        fn slots_lie_within_their_chunk(words in 1usize..200_000, shift in 12u32..21) {
+            let chunk_bytes = 1u64 << shift;
+            let class = ExtentClass::of(words, chunk_bytes);
+            let bytes = words as u64 * 8;
+            match class {
+                ExtentClass::Slot(_) => {
+                    prop_assert!(class.bytes(chunk_bytes) >= bytes);
+                    prop_assert!(class.bytes(chunk_bytes) <= (bytes * 3 / 2 + 16).max(64));
+                    let slots = class.slots(chunk_bytes);
+                    prop_assert!(slots >= 2);
+                    prop_assert!(class.slot_at(slots - 1, chunk_bytes) + class.bytes(chunk_bytes) <= chunk_bytes);
+                    prop_assert!(class.mark_at(slots - 1) < class.slot_at(0, chunk_bytes));
+                    for slot in [0, slots / 2, slots - 1] {
+                        let at = class.slot_at(slot, chunk_bytes);
+                        prop_assert_eq!(class.slot_of(at, chunk_bytes), Some(slot));
+                        prop_assert_eq!(class.slot_of(at + 8, chunk_bytes), None);
+                    }
+                }
+                ExtentClass::Run(chunks) => {
+                    let end = class.slot_at(0, chunk_bytes) + bytes;
+                    prop_assert!(end <= u64::from(chunks) * chunk_bytes);
+                    prop_assert!(end > (u64::from(chunks) - 1) * chunk_bytes);
+                }
+            }
+        }
+
+        #[test]
+        fn chunk_words_mean_one_state_or_none(word: u64) {
+            if let Some(state) = ChunkWord(word).decode() {
+                prop_assert_eq!(ChunkWord::encode(state), ChunkWord(word));
+            }
+        }
+    }
+
+    #[test]
+    fn chunk_words_round_trip() {
+        let classes = [ExtentClass::Slot(0), ExtentClass::Slot(29), ExtentClass::Run(1), ExtentClass::Run(u32::MAX)];
+        for class in classes {
+            for state in [ChunkState::Owned { owner: OwnerId(1024), class }, ChunkState::Orphan { class }] {
+                assert_eq!(ChunkWord::encode(state).decode(), Some(state));
+            }
+        }
+        assert_eq!(ChunkWord::FREE.decode(), Some(ChunkState::Free));
+        assert_eq!(ChunkWord::encode(ChunkState::Tail).decode(), Some(ChunkState::Tail));
+        assert_eq!(ChunkWord(4).decode(), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! Where everything lies: addresses derived from a table's parameters, with checked arithmetic.
+
+use guira_fabric::{Addr, WORD_BYTES};
+
+use crate::slot::slot_words;
+use crate::{ConfigError, LockLayout, RowFormat, RowId, SUPERBLOCK_BYTES, TableConfig};
+
+/// Areas of the main space start at multiples of this, a memory page.
+const PAGE_BYTES: u64 = 4096;
+
+/// The addresses of a table's areas. Main space: superblock, client slots, rows, chunk table, chunks. Device space: locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    slots_at: u64,
+    slot_words: u64,
+    max_clients: u16,
+    rows_at: u64,
+    row_bytes: u64,
+    chunk_table_at: u64,
+    chunks_at: u64,
+    chunk_bytes: u64,
+    chunks: u64,
+    main_bytes: u64,
+    device_bytes: u64,
+}
+
+impl Geometry {
+    /// The addresses for `config`.
+    ///
+    /// # Errors
+    /// `TooLarge` if the areas do not fit in 62 bits of addresses.
+    pub fn new(config: &TableConfig) -> Result<Geometry, ConfigError> {
+        Geometry::checked(config).ok_or(ConfigError::TooLarge {
+            rows: config.rows,
+            row_bytes: config.row_bytes,
+            chunks: config.chunks,
+            chunk_bytes: config.chunk_bytes,
+        })
+    }
+
+    fn checked(config: &TableConfig) -> Option<Geometry> {
+        let slot_words = slot_words(config) as u64;
+        let slots_at = SUPERBLOCK_BYTES;
+        let slot_bytes = u64::from(config.max_clients).checked_mul(slot_words * WORD_BYTES)?;
+        let rows_at = page_up(slots_at.checked_add(slot_bytes)?)?;
+        let row_bytes = u64::from(config.row_bytes);
+        let chunk_table_at = page_up(rows_at.checked_add(config.rows.checked_mul(row_bytes)?)?)?;
+        let chunks_at = page_up(chunk_table_at.checked_add(config.chunks.checked_mul(WORD_BYTES)?)?)?;
+        let chunk_area = config.chunks.checked_mul(config.chunk_bytes)?;
+        let main_bytes = page_up(chunks_at.checked_add(chunk_area)?)?;
+        let device_bytes = page_up(LockLayout::new(config).words().checked_mul(WORD_BYTES)?)?;
+        if main_bytes.checked_add(device_bytes)? >= 1 << 62 {
+            return None;
+        }
+        Some(Geometry {
+            slots_at,
+            slot_words,
+            max_clients: config.max_clients,
+            rows_at,
+            row_bytes,
+            chunk_table_at,
+            chunks_at,
+            chunk_bytes: config.chunk_bytes,
+            chunks: config.chunks,
+            main_bytes,
+            device_bytes,
+        })
+    }
+
+    /// Bytes of main space the table needs.
+    pub fn main_bytes(&self) -> u64 {
+        self.main_bytes
+    }
+
+    /// Bytes of device space the table needs.
+    pub fn device_bytes(&self) -> u64 {
+        self.device_bytes
+    }
+
+    /// Where word `word` of the superblock lies.
+    pub fn superblock_word(&self, word: usize) -> Addr {
+        Addr::main(word as u64 * WORD_BYTES)
+    }
+
+    /// Where client slot `slot` starts.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn slot(&self, slot: u16) -> Addr {
+        assert!(slot < self.max_clients, "slot {slot} of {}", self.max_clients);
+        Addr::main(self.slots_at + u64::from(slot) * self.slot_words * WORD_BYTES)
+    }
+
+    /// Words of one client slot.
+    pub fn slot_words(&self) -> usize {
+        self.slot_words as usize
+    }
+
+    /// Where `row` starts. The caller's rows are below T.
+    #[inline(always)]
+    pub fn row(&self, row: RowId) -> Addr {
+        Addr::main(self.rows_at + row.0 * self.row_bytes)
+    }
+
+    /// Where the trailer of `row` starts.
+    #[inline(always)]
+    pub fn trailer(&self, row: RowId, format: &RowFormat) -> Addr {
+        self.row(row).add_words(format.trailer_word() as u64)
+    }
+
+    /// Where the chunk table's word for chunk `chunk` lies.
+    ///
+    /// # Panics
+    /// If there is no such chunk.
+    pub fn chunk_word(&self, chunk: u64) -> Addr {
+        assert!(chunk < self.chunks, "chunk {chunk} of {}", self.chunks);
+        Addr::main(self.chunk_table_at + chunk * WORD_BYTES)
+    }
+
+    /// Where chunk `chunk` starts.
+    ///
+    /// # Panics
+    /// If there is no such chunk.
+    pub fn chunk(&self, chunk: u64) -> Addr {
+        assert!(chunk < self.chunks, "chunk {chunk} of {}", self.chunks);
+        Addr::main(self.chunks_at + chunk * self.chunk_bytes)
+    }
+
+    /// The chunk that byte `offset` of the main space lies in, and the offset within it.
+    pub fn chunk_of(&self, offset: u64) -> Option<(u64, u64)> {
+        let inside = offset.checked_sub(self.chunks_at)?;
+        let chunk = inside.checked_div(self.chunk_bytes)?;
+        (chunk < self.chunks).then_some((chunk, inside % self.chunk_bytes))
+    }
+}
+
+fn page_up(bytes: u64) -> Option<u64> {
+    bytes.checked_next_multiple_of(PAGE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Preset, PresetOptions};
+
+    #[test]
+    fn areas_follow_each_other() {
+        let options = PresetOptions {
+            capacity: 10_000,
+            format: "bytes:64".parse().unwrap(),
+            extent_bytes: Some(1 << 20),
+            max_clients: None,
+            hash_seed: 1,
+            device_bytes: u64::MAX,
+        };
+        for preset in Preset::ALL {
+            let config = preset.config(&options).unwrap();
+            let geometry = Geometry::new(&config).unwrap();
+            let last_slot = geometry.slot(config.max_clients - 1).offset() + geometry.slot_words() as u64 * 8;
+            assert!(last_slot <= geometry.row(RowId(0)).offset());
+            assert!(geometry.row(RowId(config.rows)).offset() <= geometry.chunk_word(0).offset());
+            assert!(geometry.chunk_word(config.chunks - 1).offset() < geometry.chunk(0).offset());
+            let last = geometry.chunk(config.chunks - 1).offset();
+            assert_eq!(last + config.chunk_bytes, geometry.main_bytes());
+            assert_eq!(geometry.chunk_of(last + 8), Some((config.chunks - 1, 8)));
+            assert_eq!(geometry.chunk_of(last + config.chunk_bytes), None);
+            assert_eq!(geometry.chunk_of(0), None);
+        }
+    }
+
+    #[test]
+    fn sizes_beyond_any_memory_are_refused() {
+        let options = PresetOptions {
+            capacity: 100,
+            format: "fixed:8:8".parse().unwrap(),
+            extent_bytes: None,
+            max_clients: None,
+            hash_seed: 1,
+            device_bytes: u64::MAX,
+        };
+        let mut config = Preset::Hardened.config(&options).unwrap();
+        config.rows = 1 << 60;
+        assert!(matches!(Geometry::new(&config), Err(ConfigError::TooLarge { .. })));
+    }
+}

@@ -1,0 +1,55 @@
+//! Newtypes for everything that is stored or sent.
+
+use std::fmt;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $word:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($word, " {}"), self.0)
+            }
+        }
+    };
+}
+
+id! {
+    /// A row of the index, 0 to T - 1.
+    RowId(u64), "row"
+}
+id! {
+    /// A physical lock of the lock table.
+    LockId(u64), "lock"
+}
+id! {
+    /// Who holds a lock: the number of a client slot plus one. 0 means free, all ones of the lock's width means poisoned.
+    OwnerId(u16), "owner"
+}
+id! {
+    /// A row's version; grows by one with each WRITE of the row and wraps at the table's version width.
+    Version(u32), "version"
+}
+id! {
+    /// An extent's generation: 48 bits, unique in the table, never 0.
+    Generation(u64), "generation"
+}
+
+impl Generation {
+    /// Generations have 48 bits: at a billion extents a second they last three days short of nine years.
+    pub const MAX: u64 = (1 << 48) - 1;
+}
+
+impl OwnerId {
+    /// The owner id of client slot `slot`.
+    pub const fn of_slot(slot: u16) -> OwnerId {
+        OwnerId(slot + 1)
+    }
+
+    /// The client slot of this owner, unless the id is 0 (free).
+    pub const fn slot(self) -> Option<u16> {
+        self.0.checked_sub(1)
+    }
+}

@@ -1,0 +1,234 @@
+//! Named sets of parameters: values of one configuration, never forks of code.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::config::{EXTENT_ENTRY_WORDS, MAX_ZEROS, ROW_GROUP, TRAILER_BYTES};
+use crate::{ChecksumKind, ConfigError, EntryFormat, OffsetRule, Rules, TableConfig};
+
+/// Which set of parameters a table starts from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Preset {
+    /// The protocol as the paper prints it, with its holes: for measuring.
+    Paper,
+    /// Every known hole closed, same round trips: the default.
+    #[default]
+    Hardened,
+    /// `Hardened` with every size shrunk, so that tests meet every edge.
+    Tiny,
+}
+
+impl Preset {
+    /// Every preset.
+    pub const ALL: [Preset; 3] = [Preset::Paper, Preset::Hardened, Preset::Tiny];
+}
+
+impl fmt::Display for Preset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Preset::Paper => "paper",
+            Preset::Hardened => "hardened",
+            Preset::Tiny => "tiny",
+        })
+    }
+}
+
+impl FromStr for Preset {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Preset, String> {
+        let known = Preset::ALL.into_iter().find(|preset| preset.to_string() == text);
+        known.ok_or_else(|| format!("preset {text:?} is not one of paper, hardened, tiny"))
+    }
+}
+
+/// What a user says about a new table; the preset derives the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PresetOptions {
+    /// Keys the table must hold. It is sized so that they fill it to 90 %.
+    pub capacity: u64,
+    /// How keys and values are stored.
+    pub format: EntryFormat,
+    /// Bytes for extents; `None` derives them from the capacity. Ignored by fixed formats.
+    pub extent_bytes: Option<u64>,
+    /// Client slots; `None` is the preset's.
+    pub max_clients: Option<u16>,
+    /// Seed of the key hash.
+    pub hash_seed: u64,
+    /// Bytes the lock table may have, at most: what the region's device space offers.
+    pub device_bytes: u64,
+}
+
+/// Fill at which a table of the asked capacity ends: every preset's tables reach it before their first `Full`.
+const TARGET_FILL_PERCENT: u64 = 90;
+/// `tiny` rows hold 3 entries, which fill to about 80 % only.
+const TINY_FILL_PERCENT: u64 = 60;
+/// The paper's locality factor (section 3.3).
+const PAPER_FACTOR: f64 = 2.3;
+/// docs/decisions/0001: with odd offsets and rows of 6 or 7 entries, 2.3 reaches 91.9 %, 2.5 reaches 96.2 % and more.
+const HARDENED_FACTOR: f64 = 2.5;
+/// The paper's search depth, 5, plus the root.
+const PAPER_PATH_ROWS: u8 = 6;
+/// PROTOCOL section 4: depth 8, plus the root.
+const HARDENED_PATH_ROWS: u8 = 9;
+/// Default client slots (docs/protocol.md, liveness).
+const DEFAULT_CLIENTS: u16 = 1024;
+/// Few enough that tests run out of slots.
+const TINY_CLIENTS: u16 = 24;
+
+impl Preset {
+    /// The parameters of a table of this preset.
+    ///
+    /// # Errors
+    /// A capacity of 0 or beyond any memory, or an option out of bounds.
+    pub fn config(self, options: &PresetOptions) -> Result<TableConfig, ConfigError> {
+        options.format.check()?;
+        if options.capacity == 0 {
+            return Err(ConfigError::OutOfRange { name: "capacity", value: 0, bounds: "at least 1 key" });
+        }
+        let (entries, row_bytes) = self.row_shape(options.format);
+        let percent = if self == Preset::Tiny { TINY_FILL_PERCENT } else { TARGET_FILL_PERCENT };
+        let needed = u128::from(options.capacity) * 100 / u128::from(percent) / u128::from(entries) + 1;
+        let too_large = || ConfigError::TooLarge { rows: u64::MAX, row_bytes, chunks: 0, chunk_bytes: 0 };
+        let rows = u64::try_from(needed).ok().and_then(|rows| rows.checked_next_multiple_of(ROW_GROUP));
+        let rows = rows.filter(|rows| rows.checked_mul(u64::from(row_bytes)).is_some()).ok_or_else(too_large)?;
+        self.config_of_rows(rows, options)
+    }
+
+    /// The parameters of a table of exactly `rows` rows, whatever the capacity in `options`.
+    ///
+    /// # Errors
+    /// An option out of bounds.
+    pub fn config_of_rows(self, rows: u64, options: &PresetOptions) -> Result<TableConfig, ConfigError> {
+        options.format.check()?;
+        let (entries_per_row, row_bytes) = self.row_shape(options.format);
+        let hardened = self != Preset::Paper;
+        let rows_per_lock = if self == Preset::Tiny { 4 } else { 16 };
+        let lock_bits = if hardened { 16 } else { 1 };
+        let (chunk_bytes, chunks) = self.chunks(options);
+        let factor = if hardened { HARDENED_FACTOR } else { PAPER_FACTOR };
+        let locks = rows / u64::from(rows_per_lock);
+        let device_bytes = if self == Preset::Tiny { 16 } else { options.device_bytes };
+        let config = TableConfig {
+            rows,
+            row_bytes,
+            entries_per_row,
+            format: options.format,
+            checksum: if hardened { ChecksumKind::Xxh3 } else { ChecksumKind::Crc64 },
+            version_bits: if hardened { 32 } else { 8 },
+            offset_rule: if hardened { OffsetRule::Odd } else { OffsetRule::Printed },
+            offsets: if rows == 0 { [1; MAX_ZEROS + 1] } else { TableConfig::offset_table(factor, rows) },
+            rows_per_lock,
+            lock_bits,
+            physical_locks: physical_locks(locks, lock_bits, device_bytes),
+            max_clients: options.max_clients.unwrap_or(match self {
+                Preset::Tiny => TINY_CLIENTS,
+                _ => DEFAULT_CLIENTS,
+            }),
+            max_path_rows: if hardened { HARDENED_PATH_ROWS } else { PAPER_PATH_ROWS },
+            chunk_bytes,
+            chunks,
+            hash_seed: options.hash_seed,
+            rules: Rules { commit_records: hardened, lock_both_rows: hardened, validate_misses: hardened },
+        };
+        config.check().map(|()| config)
+    }
+
+    /// Entries in a row and bytes of a row.
+    fn row_shape(self, format: EntryFormat) -> (u8, u32) {
+        let entry_bytes = format.entry_words() as u32 * 8;
+        let packed = |entries: u32| entries * entry_bytes + TRAILER_BYTES;
+        match self {
+            Preset::Paper => (8, packed(8)),
+            Preset::Tiny => (3, packed(3)),
+            Preset::Hardened => {
+                // Whole cache lines; among 6 to 8 entries, and the 14 that 4-byte entries allow, the densest row.
+                let lines = |entries: u32| packed(entries).next_multiple_of(64);
+                let waste = |entries: &u32| (lines(*entries) - entries * entry_bytes) * 1000 / entries;
+                let entries = (6..=8).min_by_key(waste).unwrap_or(8);
+                (entries as u8, lines(entries))
+            }
+        }
+    }
+
+    /// Bytes of a chunk and number of chunks.
+    fn chunks(self, options: &PresetOptions) -> (u64, u64) {
+        let EntryFormat::Bytes { inline_bytes } = options.format else { return (0, 0) };
+        debug_assert!(options.format.entry_words() >= EXTENT_ENTRY_WORDS);
+        if self == Preset::Tiny {
+            let wanted = options.extent_bytes.unwrap_or(1 << 20);
+            return (4096, wanted.div_ceil(4096).max(1));
+        }
+        let derived = options.capacity.saturating_mul(4 * u64::from(inline_bytes)).max(64 << 20);
+        let wanted = options.extent_bytes.unwrap_or(derived);
+        // Chunks of 1/256 of the space, 64 KiB to 1 MiB: enough of them for every client and size class to have one.
+        let chunk_bytes = (wanted / 256).clamp(64 << 10, 1 << 20).next_power_of_two();
+        (chunk_bytes, wanted.div_ceil(chunk_bytes).max(1))
+    }
+}
+
+/// The most physical locks that divide `locks` by a power of two and fit in `device_bytes`.
+fn physical_locks(locks: u64, lock_bits: u8, device_bytes: u64) -> u64 {
+    let mut physical = locks.max(1);
+    let per_word = 64 / u64::from(lock_bits);
+    while physical.div_ceil(per_word) > device_bytes / 8 && physical.is_multiple_of(2) {
+        physical /= 2;
+    }
+    physical
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(capacity: u64, format: &str) -> PresetOptions {
+        PresetOptions {
+            capacity,
+            format: format.parse().unwrap(),
+            extent_bytes: None,
+            max_clients: None,
+            hash_seed: 1,
+            device_bytes: u64::MAX,
+        }
+    }
+
+    #[test]
+    fn presets_are_valid_for_every_format() {
+        for preset in Preset::ALL {
+            for format in ["fixed:4:4", "fixed:8:8", "fixed:8:56", "fixed:16:100", "bytes:24", "bytes:64", "bytes:1024"]
+            {
+                for capacity in [1, 63, 1000, 1 << 20, 100_000_000] {
+                    let config = preset.config(&options(capacity, format)).unwrap();
+                    assert!(config.slots() >= capacity, "{preset} {format} {capacity}: {config:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn hardened_rows_are_whole_lines() {
+        let shape = |format: &str| Preset::Hardened.row_shape(format.parse().unwrap());
+        assert_eq!(shape("fixed:4:4"), (6, 64));
+        assert_eq!(shape("fixed:8:8"), (7, 128));
+        assert_eq!(shape("bytes:64"), (6, 448));
+    }
+
+    #[test]
+    fn a_capacity_of_nothing_or_of_everything_is_refused() {
+        assert!(matches!(
+            Preset::Hardened.config(&options(0, "fixed:8:8")),
+            Err(ConfigError::OutOfRange { name: "capacity", .. })
+        ));
+        assert!(matches!(Preset::Hardened.config(&options(u64::MAX, "fixed:8:8")), Err(ConfigError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn lock_tables_fit_the_device() {
+        let mut options = options(100_000_000, "fixed:4:4");
+        options.device_bytes = 256 << 10;
+        let config = Preset::Hardened.config(&options).unwrap();
+        let words = config.physical_locks.div_ceil(4);
+        assert!(words * 8 <= 256 << 10 || config.physical_locks % 2 == 1, "{config:?}");
+        assert_eq!((config.rows / 16) % config.physical_locks, 0);
+    }
+}

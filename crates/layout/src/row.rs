@@ -1,0 +1,307 @@
+//! Rows: entries, padding, and the trailer that makes a sampled row trustworthy.
+//!
+//! The last two words of a row are its trailer: word 0 holds version (32 bits), level (4), occupancy (14) and entry types
+//! (14); word 1 is the checksum of everything before it, seeded with table, incarnation and row number. A row of zeros, a
+//! row of another table, another incarnation or another place never verifies. Entry i occupies `entry_words` words from
+//! word i x `entry_words`; an all-zero key is legal because occupancy is not told by key bits.
+
+use guira_fabric::WORD_BYTES;
+
+use crate::config::{EntryFormat, MAX_ROW_BYTES, TRAILER_BYTES};
+use crate::{ChecksumKind, RowId, Superblock, Version};
+
+/// Words of a row, at most.
+pub const MAX_ROW_WORDS: usize = MAX_ROW_BYTES as usize / WORD_BYTES as usize;
+
+const TRAILER_WORDS: usize = TRAILER_BYTES as usize / WORD_BYTES as usize;
+const LEVEL_SHIFT: u32 = 32;
+const OCCUPANCY_SHIFT: u32 = 36;
+const TYPES_SHIFT: u32 = 50;
+const ENTRY_BITS: u64 = (1 << 14) - 1;
+
+const _: () =
+    assert!(TYPES_SHIFT + 14 == 64 && OCCUPANCY_SHIFT + 14 == TYPES_SHIFT && LEVEL_SHIFT + 4 == OCCUPANCY_SHIFT);
+const _: () = assert!(crate::config::MAX_ENTRIES_PER_ROW == 14);
+
+/// A sampled row's checksum does not match its words: it was read while being written, or it is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Torn {
+    /// The row.
+    pub row: RowId,
+}
+
+/// The first trailer word, parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trailer(pub u64);
+
+impl Trailer {
+    /// The row's version.
+    pub fn version(self) -> Version {
+        Version(self.0 as u32)
+    }
+
+    /// How often the table has doubled since this row was last split.
+    pub fn level(self) -> u8 {
+        (self.0 >> LEVEL_SHIFT & 0xf) as u8
+    }
+
+    /// Bit i: entry i is occupied.
+    #[inline(always)]
+    pub fn occupancy(self) -> u64 {
+        self.0 >> OCCUPANCY_SHIFT & ENTRY_BITS
+    }
+
+    /// Bit i: entry i refers to an extent.
+    #[inline(always)]
+    pub fn extents(self) -> u64 {
+        self.0 >> TYPES_SHIFT & ENTRY_BITS
+    }
+
+    /// The same trailer with slot `slot` occupied, inline or by an extent.
+    pub fn with_entry(self, slot: usize, extent: Placement) -> Trailer {
+        let types = match extent {
+            Placement::Inline => self.extents() & !(1 << slot),
+            Placement::Extent => self.extents() | 1 << slot,
+        };
+        self.with_bits(self.occupancy() | 1 << slot, types)
+    }
+
+    /// The same trailer with slot `slot` free.
+    pub fn without_entry(self, slot: usize) -> Trailer {
+        self.with_bits(self.occupancy() & !(1 << slot), self.extents() & !(1 << slot))
+    }
+
+    fn with_bits(self, occupancy: u64, extents: u64) -> Trailer {
+        let kept = self.0 & ((1 << OCCUPANCY_SHIFT) - 1);
+        Trailer(kept | (occupancy & ENTRY_BITS) << OCCUPANCY_SHIFT | (extents & ENTRY_BITS) << TYPES_SHIFT)
+    }
+
+    fn next_version(self, version_bits: u32) -> Trailer {
+        let mask = if version_bits >= 32 { u32::MAX } else { (1 << version_bits) - 1 };
+        let next = self.version().0.wrapping_add(1) & mask;
+        Trailer(self.0 & !0xffff_ffff | u64::from(next))
+    }
+}
+
+/// Where an entry's value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// In the row.
+    Inline,
+    /// In an extent the row refers to.
+    Extent,
+}
+
+/// How the rows of one table are read and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowFormat {
+    pub(crate) format: EntryFormat,
+    entries: usize,
+    entry_words: usize,
+    row_words: usize,
+    checksum: ChecksumKind,
+    version_bits: u32,
+    seed: u64,
+}
+
+impl RowFormat {
+    /// The rows of the table `superblock` describes.
+    pub fn new(superblock: &Superblock) -> RowFormat {
+        let config = &superblock.config;
+        RowFormat {
+            format: config.format,
+            entries: usize::from(config.entries_per_row),
+            entry_words: config.format.entry_words(),
+            row_words: config.row_bytes as usize / WORD_BYTES as usize,
+            checksum: config.checksum,
+            version_bits: u32::from(config.version_bits),
+            seed: superblock.checksum_seed(),
+        }
+    }
+
+    /// Words of a row.
+    #[inline(always)]
+    pub fn row_words(&self) -> usize {
+        self.row_words
+    }
+
+    /// Entries of a row.
+    #[inline(always)]
+    pub fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// Words of an entry.
+    #[inline(always)]
+    pub fn entry_words(&self) -> usize {
+        self.entry_words
+    }
+
+    /// How entries are stored.
+    pub fn entry_format(&self) -> EntryFormat {
+        self.format
+    }
+
+    /// The index of the trailer's first word in a row.
+    #[inline(always)]
+    pub fn trailer_word(&self) -> usize {
+        self.row_words - TRAILER_WORDS
+    }
+
+    /// The first trailer word of a sampled row.
+    #[inline(always)]
+    pub fn trailer(&self, row: &[u64]) -> Trailer {
+        Trailer(row[self.trailer_word()])
+    }
+
+    /// Bit i: entry i is occupied. Bits beyond the row's entries are never set, not even in a damaged row.
+    #[inline(always)]
+    pub fn occupancy(&self, row: &[u64]) -> u64 {
+        self.trailer(row).occupancy() & self.all_entries()
+    }
+
+    /// The lowest free slot of a row.
+    #[inline(always)]
+    pub fn free_slot(&self, row: &[u64]) -> Option<usize> {
+        let free = !self.occupancy(row) & self.all_entries();
+        (free != 0).then(|| free.trailing_zeros() as usize)
+    }
+
+    /// How many entries of a row are occupied.
+    pub fn occupied(&self, row: &[u64]) -> u32 {
+        self.occupancy(row).count_ones()
+    }
+
+    #[inline(always)]
+    pub(crate) fn all_entries(&self) -> u64 {
+        (1 << self.entries) - 1
+    }
+
+    /// Entry `slot` of a row.
+    #[inline(always)]
+    pub fn entry<'r>(&self, row: &'r [u64], slot: usize) -> &'r [u64] {
+        &row[slot * self.entry_words..][..self.entry_words]
+    }
+
+    #[inline(always)]
+    pub(crate) fn entry_mut<'r>(&self, row: &'r mut [u64], slot: usize) -> &'r mut [u64] {
+        &mut row[slot * self.entry_words..][..self.entry_words]
+    }
+
+    /// Where the value of the occupied entry `slot` is.
+    pub fn placement(&self, row: &[u64], slot: usize) -> Placement {
+        if self.trailer(row).extents() & 1 << slot != 0 { Placement::Extent } else { Placement::Inline }
+    }
+
+    /// Whether the sample `words` of `row` is whole: written for this row of this table in this incarnation. // [R-ROW-1]
+    #[inline(always)]
+    pub fn verify(&self, row: RowId, words: &[u64]) -> Result<(), Torn> {
+        if self.checksum(row, words) == words[self.row_words - 1] { Ok(()) } else { Err(Torn { row }) }
+    }
+
+    #[inline(always)]
+    fn checksum(&self, row: RowId, words: &[u64]) -> u64 {
+        // Spread over the seed, because the seed may differ from another table's in a few low bits only.
+        let seed = self.seed ^ (row.0 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.checksum.checksum(&words[..self.row_words - 1], seed)
+    }
+
+    /// Makes `words` an empty, valid row.
+    pub fn format(&self, row: RowId, words: &mut [u64]) {
+        words.fill(0);
+        words[self.row_words - 1] = self.checksum(row, words);
+    }
+
+    /// Ends a change of `words`: the next version, and the checksum over it. // [R-ROW-2]
+    pub fn finish(&self, row: RowId, words: &mut [u64]) {
+        let trailer = self.trailer(words).next_version(self.version_bits);
+        words[self.trailer_word()] = trailer.0;
+        words[self.row_words - 1] = self.checksum(row, words);
+    }
+
+    /// Stores the words of an entry in slot `slot`.
+    ///
+    /// # Panics
+    /// If `entry` is not one entry long.
+    pub fn put_entry(&self, words: &mut [u64], slot: usize, entry: &[u64], placement: Placement) {
+        self.entry_mut(words, slot).copy_from_slice(entry);
+        words[self.trailer_word()] = self.trailer(words).with_entry(slot, placement).0;
+    }
+
+    /// Frees slot `slot`, and zeroes it: nothing is left of what it held.
+    pub fn clear_entry(&self, words: &mut [u64], slot: usize) {
+        self.entry_mut(words, slot).fill(0);
+        words[self.trailer_word()] = self.trailer(words).without_entry(slot).0;
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::{Preset, PresetOptions};
+
+    pub(crate) fn row_format(preset: Preset, format: &str) -> RowFormat {
+        let options = PresetOptions {
+            capacity: 1_000,
+            format: format.parse().unwrap(),
+            extent_bytes: None,
+            max_clients: None,
+            hash_seed: 3,
+            device_bytes: u64::MAX,
+        };
+        RowFormat::new(&Superblock { incarnation: 5, table: 9, config: preset.config(&options).unwrap() })
+    }
+
+    /// [R-ROW-1] Zeroed, misdirected, foreign, older and damaged rows do not verify.
+    #[test]
+    fn only_the_right_row_verifies() {
+        for preset in Preset::ALL {
+            for format in ["fixed:4:4", "fixed:8:8", "bytes:64"] {
+                let row_format = row_format(preset, format);
+                let mut words = vec![0; row_format.row_words()];
+                assert!(row_format.verify(RowId(0), &words).is_err(), "a zeroed row");
+                row_format.format(RowId(7), &mut words);
+                row_format.verify(RowId(7), &words).unwrap();
+                assert!(row_format.verify(RowId(8), &words).is_err(), "a misdirected row");
+                let other = RowFormat { seed: row_format.seed + 1, ..row_format };
+                assert!(other.verify(RowId(7), &words).is_err(), "another incarnation");
+                for word in 0..words.len() {
+                    for bit in [0, 1, 31, 32, 62, 63] {
+                        words[word] ^= 1 << bit;
+                        assert!(row_format.verify(RowId(7), &words).is_err(), "word {word} bit {bit}");
+                        words[word] ^= 1 << bit;
+                    }
+                }
+            }
+        }
+    }
+
+    /// [R-ROW-2] Each change has the next version; narrow versions wrap at their width.
+    #[test]
+    fn versions_grow_and_wrap() {
+        let row_format = row_format(Preset::Paper, "fixed:4:4");
+        let mut words = vec![0; row_format.row_words()];
+        row_format.format(RowId(0), &mut words);
+        for i in 1..=300u32 {
+            row_format.finish(RowId(0), &mut words);
+            assert_eq!(row_format.trailer(&words).version(), Version(i % 256));
+            row_format.verify(RowId(0), &words).unwrap();
+        }
+    }
+
+    #[test]
+    fn entries_come_and_go() {
+        let row_format = row_format(Preset::Hardened, "fixed:8:8");
+        let mut words = vec![0; row_format.row_words()];
+        row_format.format(RowId(0), &mut words);
+        for slot in 0..row_format.entries() {
+            assert_eq!(row_format.free_slot(&words), Some(slot));
+            row_format.put_entry(&mut words, slot, &[0, slot as u64], Placement::Inline);
+        }
+        assert_eq!(row_format.free_slot(&words), None);
+        row_format.clear_entry(&mut words, 3);
+        assert_eq!(row_format.free_slot(&words), Some(3));
+        assert_eq!(row_format.entry(&words, 3), [0, 0]);
+        assert_eq!(row_format.occupied(&words), 6);
+    }
+}

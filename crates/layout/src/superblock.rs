@@ -1,0 +1,285 @@
+//! The first 4 KiB of the main space: what the table is, and the few words of it that change.
+
+use crate::config::{EntryFormat, MAX_ZEROS};
+use crate::{ChecksumKind, ConfigError, OffsetRule, Rules, TableConfig};
+
+/// Bytes of the superblock.
+pub const SUPERBLOCK_BYTES: u64 = 4096;
+/// Words of the superblock.
+pub const SUPERBLOCK_WORDS: usize = 512;
+/// The word that holds the [`TableState`].
+pub const STATE_WORD: usize = 64;
+/// The word from which extent generations are drawn, by FETCH-ADD.
+pub const GENERATION_WORD: usize = 65;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"GUIRATAB");
+const VERSION: u64 = 1;
+const MAGIC_WORD: usize = 0;
+const VERSION_WORD: usize = 1;
+const INCARNATION_WORD: usize = 2;
+const TABLE_WORD: usize = 3;
+const FINGERPRINT_WORD: usize = 4;
+const CONFIG_WORD: usize = 8;
+const OFFSETS_WORD: usize = CONFIG_WORD + 15;
+const CHECKED_WORDS: usize = OFFSETS_WORD + MAX_ZEROS + 1;
+const FINGERPRINT_SEED: u64 = 0x6775_6972_6131;
+
+const _: () = assert!(CHECKED_WORDS <= STATE_WORD, "what changes lies behind what is checked");
+const _: () = assert!(SUPERBLOCK_WORDS as u64 * 8 == SUPERBLOCK_BYTES);
+
+/// Whether a table may be used. Patterns far apart, so that no single flipped bit turns one into the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableState {
+    /// In use.
+    Live,
+    /// Being destroyed, or destroyed: nobody may change it any more.
+    Destroyed,
+}
+
+impl TableState {
+    const LIVE: u64 = 0x4c49_5645_4c49_5645;
+    const DESTROYED: u64 = 0xdead_dead_dead_dead;
+
+    /// The state as a word.
+    pub const fn encode(self) -> u64 {
+        match self {
+            TableState::Live => TableState::LIVE,
+            TableState::Destroyed => TableState::DESTROYED,
+        }
+    }
+
+    /// The state a word means, if any.
+    pub const fn decode(word: u64) -> Option<TableState> {
+        match word {
+            TableState::LIVE => Some(TableState::Live),
+            TableState::DESTROYED => Some(TableState::Destroyed),
+            _ => None,
+        }
+    }
+}
+
+/// The superblock of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Drawn at random each time bytes are formatted, and part of every checksum: memory that came back empty or belongs to
+    /// an older table never verifies.
+    pub incarnation: u64,
+    /// Drawn at random when the table is created.
+    pub table: u64,
+    /// The table's parameters.
+    pub config: TableConfig,
+}
+
+/// The first bytes of the region are not a superblock this program can use. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SuperblockError {
+    /// Fewer words than a superblock has.
+    #[error("{words} words are too few for a superblock")]
+    Truncated {
+        /// How many there were.
+        words: usize,
+    },
+    /// The region is formatted, but not as a table.
+    #[error("not a Guira table: its first word is {found:#018x}")]
+    Foreign {
+        /// Its first word.
+        found: u64,
+    },
+    /// The region was never formatted: its creator died, or the memory node came back empty.
+    #[error("the region holds no table: its superblock is empty")]
+    Empty,
+    /// A later or earlier format.
+    #[error("the table has format version {found}; this program knows version {supported}")]
+    Version {
+        /// The table's.
+        found: u64,
+        /// This program's.
+        supported: u64,
+    },
+    /// The parameters do not match their fingerprint.
+    #[error("the superblock is damaged: fingerprint {stored:#018x}, computed {computed:#018x}")]
+    Corrupt {
+        /// What the superblock says.
+        stored: u64,
+        /// What its words give.
+        computed: u64,
+    },
+    /// The state word is neither live nor destroyed.
+    #[error("the superblock is damaged: the state word is {found:#018x}")]
+    State {
+        /// The word.
+        found: u64,
+    },
+    /// The parameters match their fingerprint, but no table can have them.
+    #[error("the superblock describes an impossible table: {0}")]
+    Config(#[from] ConfigError),
+}
+
+impl Superblock {
+    /// The superblock of a live table, as words.
+    pub fn encode(&self) -> Vec<u64> {
+        let mut words = vec![0; SUPERBLOCK_WORDS];
+        words[MAGIC_WORD] = MAGIC;
+        words[VERSION_WORD] = VERSION;
+        words[INCARNATION_WORD] = self.incarnation;
+        words[TABLE_WORD] = self.table;
+        encode_config(&self.config, &mut words);
+        words[FINGERPRINT_WORD] = fingerprint(&words);
+        words[STATE_WORD] = TableState::Live.encode();
+        words[GENERATION_WORD] = 1;
+        words
+    }
+
+    /// The superblock in `words`, and the table's state.
+    ///
+    /// # Errors
+    /// Why these are not the words of a superblock.
+    pub fn decode(words: &[u64]) -> Result<(Superblock, TableState), SuperblockError> {
+        if words.len() < SUPERBLOCK_WORDS {
+            return Err(SuperblockError::Truncated { words: words.len() });
+        }
+        match words[MAGIC_WORD] {
+            MAGIC => {}
+            0 if words[..CHECKED_WORDS].iter().all(|word| *word == 0) => return Err(SuperblockError::Empty),
+            found => return Err(SuperblockError::Foreign { found }),
+        }
+        if words[VERSION_WORD] != VERSION {
+            return Err(SuperblockError::Version { found: words[VERSION_WORD], supported: VERSION });
+        }
+        let (stored, computed) = (words[FINGERPRINT_WORD], fingerprint(words));
+        if stored != computed {
+            return Err(SuperblockError::Corrupt { stored, computed });
+        }
+        let config = decode_config(words).ok_or(SuperblockError::Corrupt { stored, computed })?;
+        config.check()?;
+        let found = words[STATE_WORD];
+        let state = TableState::decode(found).ok_or(SuperblockError::State { found })?;
+        Ok((Superblock { incarnation: words[INCARNATION_WORD], table: words[TABLE_WORD], config }, state))
+    }
+
+    /// A number that all clients of one formatting of one table agree on, and hardly anyone else.
+    pub fn fingerprint(&self) -> u64 {
+        self.encode()[FINGERPRINT_WORD]
+    }
+
+    /// The seed of every checksum in the table.
+    pub fn checksum_seed(&self) -> u64 {
+        self.table.rotate_left(32) ^ self.incarnation
+    }
+}
+
+fn fingerprint(words: &[u64]) -> u64 {
+    let mut checked = [0; CHECKED_WORDS];
+    checked.copy_from_slice(&words[..CHECKED_WORDS]);
+    checked[FINGERPRINT_WORD] = 0;
+    guira_sum::bytes_checksum(&checked, FINGERPRINT_SEED)
+}
+
+fn encode_config(config: &TableConfig, words: &mut [u64]) {
+    let rules = config.rules;
+    let fields = [
+        config.rows,
+        u64::from(config.row_bytes),
+        u64::from(config.entries_per_row),
+        config.format.encode(),
+        u64::from(config.checksum.code()),
+        u64::from(config.version_bits),
+        match config.offset_rule {
+            OffsetRule::Printed => 1,
+            OffsetRule::Odd => 2,
+        },
+        u64::from(config.rows_per_lock),
+        u64::from(config.lock_bits),
+        config.physical_locks,
+        u64::from(config.max_clients) | u64::from(config.max_path_rows) << 32,
+        config.chunk_bytes,
+        config.chunks,
+        config.hash_seed,
+        u64::from(rules.commit_records) | u64::from(rules.lock_both_rows) << 1 | u64::from(rules.validate_misses) << 2,
+    ];
+    words[CONFIG_WORD..OFFSETS_WORD].copy_from_slice(&fields);
+    words[OFFSETS_WORD..CHECKED_WORDS].copy_from_slice(&config.offsets);
+}
+
+fn decode_config(words: &[u64]) -> Option<TableConfig> {
+    let field = |i: usize| words[CONFIG_WORD + i];
+    let mut offsets = [0; MAX_ZEROS + 1];
+    offsets.copy_from_slice(&words[OFFSETS_WORD..CHECKED_WORDS]);
+    let rules = field(14);
+    Some(TableConfig {
+        rows: field(0),
+        row_bytes: field(1).try_into().ok()?,
+        entries_per_row: field(2).try_into().ok()?,
+        format: EntryFormat::decode(field(3))?,
+        checksum: ChecksumKind::from_code(field(4).try_into().ok()?)?,
+        version_bits: field(5).try_into().ok()?,
+        offset_rule: match field(6) {
+            1 => OffsetRule::Printed,
+            2 => OffsetRule::Odd,
+            _ => return None,
+        },
+        rows_per_lock: field(7).try_into().ok()?,
+        lock_bits: field(8).try_into().ok()?,
+        physical_locks: field(9),
+        max_clients: (field(10) & 0xffff_ffff).try_into().ok()?,
+        max_path_rows: (field(10) >> 32).try_into().ok()?,
+        chunk_bytes: field(11),
+        chunks: field(12),
+        hash_seed: field(13),
+        offsets,
+        rules: Rules {
+            commit_records: rules & 1 != 0,
+            lock_both_rows: rules & 2 != 0,
+            validate_misses: rules & 4 != 0,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Preset, PresetOptions};
+
+    fn superblock(preset: Preset) -> Superblock {
+        let options = PresetOptions {
+            capacity: 5_000,
+            format: "bytes:64".parse().unwrap(),
+            extent_bytes: None,
+            max_clients: None,
+            hash_seed: 77,
+            device_bytes: u64::MAX,
+        };
+        Superblock { incarnation: 5, table: 9, config: preset.config(&options).unwrap() }
+    }
+
+    #[test]
+    fn superblocks_round_trip() {
+        for preset in Preset::ALL {
+            let superblock = superblock(preset);
+            assert_eq!(Superblock::decode(&superblock.encode()), Ok((superblock.clone(), TableState::Live)));
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_of_the_checked_words_is_noticed() {
+        let words = superblock(Preset::Hardened).encode();
+        for word in (0..CHECKED_WORDS).chain([STATE_WORD]) {
+            for bit in 0..64 {
+                let mut damaged = words.clone();
+                damaged[word] ^= 1 << bit;
+                assert!(Superblock::decode(&damaged).is_err(), "word {word} bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_superblock_is_named() {
+        assert_eq!(Superblock::decode(&[0; 8]), Err(SuperblockError::Truncated { words: 8 }));
+        assert_eq!(Superblock::decode(&[0; 512]), Err(SuperblockError::Empty));
+        assert_eq!(Superblock::decode(&[7; 512]), Err(SuperblockError::Foreign { found: 7 }));
+        let mut words = superblock(Preset::Tiny).encode();
+        words[VERSION_WORD] = 2;
+        assert_eq!(Superblock::decode(&words), Err(SuperblockError::Version { found: 2, supported: 1 }));
+    }
+}
