@@ -31,8 +31,9 @@ impl RustFile {
         // The lexer counts lines from 1, as do all reports.
         let unreadable = |line: usize, error: String| Violation::new(path, line, format!("does not parse: {error}"));
         let without_shebang = blank_shebang(text);
-        let tokens: TokenStream =
-            without_shebang.parse().map_err(|error: proc_macro2::LexError| unreadable(line_of(error.span()), error.to_string()))?;
+        let tokens: TokenStream = without_shebang
+            .parse()
+            .map_err(|error: proc_macro2::LexError| unreadable(line_of(error.span()), error.to_string()))?;
         let syntax: syn::File =
             syn::parse2(tokens.clone()).map_err(|error| unreadable(line_of(error.span()), error.to_string()))?;
         let mut finder = TestFinder { lines: Vec::new() };
@@ -95,16 +96,14 @@ pub fn line_of(span: Span) -> usize {
     span.start().line
 }
 
-/// Calls `see` with every list of sibling tokens and each position in it, groups before their contents.
+/// Calls `see` with every list of sibling tokens and each position in it, in the order of the source. The depth of the
+/// recursion is the nesting of the source, which the parser has already walked.
 pub fn walk_tokens(stream: &TokenStream, see: &mut dyn FnMut(&[TokenTree], usize)) {
-    let mut open = vec![stream.clone()];
-    while let Some(stream) = open.pop() {
-        let siblings: Vec<TokenTree> = stream.into_iter().collect();
-        for (position, token) in siblings.iter().enumerate() {
-            see(&siblings, position);
-            if let TokenTree::Group(group) = token {
-                open.push(group.stream());
-            }
+    let siblings: Vec<TokenTree> = stream.clone().into_iter().collect();
+    for (position, token) in siblings.iter().enumerate() {
+        see(&siblings, position);
+        if let TokenTree::Group(group) = token {
+            walk_tokens(&group.stream(), see);
         }
     }
 }
@@ -220,9 +219,10 @@ mod tests {
     fn items_under_cfg_test_are_test_lines_and_others_are_not() {
         let text = "fn code() {}\n#[cfg(test)]\nmod tests {\n    fn inner() {}\n}\nfn more() {}\n";
         let file = parsed("crates/a/src/lib.rs", text);
-        assert_eq!((1..=6).map(|line| file.is_test_line(line)).collect::<Vec<_>>(), [
-            false, true, true, true, true, false
-        ]);
+        assert_eq!(
+            (1..=6).map(|line| file.is_test_line(line)).collect::<Vec<_>>(),
+            [false, true, true, true, true, false]
+        );
     }
 
     #[test]

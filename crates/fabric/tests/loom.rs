@@ -2,7 +2,6 @@
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p guira-fabric --test loom --release`.
 #![cfg(loom)]
-#![expect(missing_docs, reason = "a test binary")]
 
 use guira_fabric::memory::{AtomicU64, masked_cas, read_words, write_words};
 use loom::sync::Arc;

@@ -119,6 +119,19 @@ pub fn parse_extent<'w>(words: &'w [u64], extent: &ExtentRef, table_seed: u64) -
     Ok(Extent { words, key_bytes: extent.key_bytes as usize, value_bytes: extent.value_bytes as usize })
 }
 
+/// Whether `words`, the header and key of the extent `extent` refers to, hold `key`. Without the value nothing can be
+/// verified: the caller's lock on the entry's row keeps the extent as it is.
+///
+/// # Errors
+/// The words belong to another extent.
+pub fn extent_key_matches(words: &[u64], extent: &ExtentRef, key: &[u8]) -> Result<bool, ExtentError> {
+    let (wanted, found) = (extent.generation, Generation(words[GENERATION_WORD]));
+    if found != wanted || words[LENGTHS_WORD] != extent.lengths() {
+        return Err(ExtentError::Replaced { wanted, found });
+    }
+    Ok(key.len() == extent.key_bytes as usize && equal(words, EXTENT_HEADER_WORDS * 8, key))
+}
+
 impl Extent<'_> {
     /// Whether this is the extent of `key`.
     pub fn has_key(&self, key: &[u8]) -> bool {

@@ -23,7 +23,7 @@ pub use config::{
 pub use entry::{Candidate, Probe};
 pub use extent::{
     CHUNK_HEADER_WORDS, ChunkState, ChunkWord, EXTENT_HEADER_WORDS, Extent, ExtentClass, ExtentError, ExtentRef,
-    encode_extent, extent_words, parse_extent,
+    encode_extent, extent_key_matches, extent_words, parse_extent,
 };
 pub use geometry::Geometry;
 pub use ids::{Generation, LockId, OwnerId, RowId, Version};

@@ -136,7 +136,8 @@ mod tests {
 
     #[test]
     fn a_dependency_that_draws_numbers_fails() {
-        let text = "[package]\nname = \"guira-layout\"\n[dependencies]\nrand = \"1\"\n[dev-dependencies]\nlog = \"1\"\n";
+        let text =
+            "[package]\nname = \"guira-layout\"\n[dependencies]\nrand = \"1\"\n[dev-dependencies]\nlog = \"1\"\n";
         let manifest = Manifest::parse("crates/layout/Cargo.toml", text).expect("the sample parses");
         let violations = check(&[], &[manifest.expect("it has a package")]).violations;
         assert_eq!(violations, [impure_at("crates/layout/Cargo.toml", 4, "rand")]);

@@ -2,9 +2,9 @@
 //! test.
 //!
 //! A definition is a bold id at the start of a heading or list item: `- **R-AREA-n** ..`. A citation is an id in square
-//! brackets; in code it stands in a comment, in a test it may also stand in an assertion's message. An id is `R`, one or
-//! more upper-case words, and a number, joined by `-`. A rule marked `(planned: reason)` owes no citation yet. This tool
-//! is not the protocol: its own files cite nothing.
+//! brackets; in code it stands in a comment, in a test it may also stand in an assertion's message. An id is `R`, one
+//! or more upper-case words, and a number, joined by `-`. A rule marked `(planned: reason)` owes no citation yet. This
+//! tool is not the protocol: its own files cite nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -235,20 +235,24 @@ mod tests {
     fn an_uncited_rule_fails_for_code_for_tests_and_for_both() {
         let protocol = "- **R-A-1** x\n- **R-A-2** x\n- **R-A-3** x\n";
         let code = "// [R-A-2]\nfn a() {}\n#[cfg(test)]\nmod tests {\n    // [R-A-1]\n}\n";
-        assert_eq!(reasons(protocol, &[(CODE, code)]), [
-            "docs/protocol.md:1: R-A-1 is cited by no code",
-            "docs/protocol.md:2: R-A-2 is named by no test",
-            "docs/protocol.md:3: R-A-3 is cited by no code and named by no test",
-        ]);
+        assert_eq!(
+            reasons(protocol, &[(CODE, code)]),
+            [
+                "docs/protocol.md:1: R-A-1 is cited by no code",
+                "docs/protocol.md:2: R-A-2 is named by no test",
+                "docs/protocol.md:3: R-A-3 is cited by no code and named by no test",
+            ]
+        );
     }
 
     #[test]
     fn a_string_in_code_is_no_citation_but_in_a_test_it_is() {
         let protocol = "- **R-A-1** x\n";
         let string = "const A: &str = \"[R-A-1]\";\n";
-        assert_eq!(reasons(protocol, &[(CODE, string), (TEST, string)]), [
-            "docs/protocol.md:1: R-A-1 is cited by no code"
-        ]);
+        assert_eq!(
+            reasons(protocol, &[(CODE, string), (TEST, string)]),
+            ["docs/protocol.md:1: R-A-1 is cited by no code"]
+        );
     }
 
     #[test]
@@ -256,9 +260,10 @@ mod tests {
         let protocol = "- **R-A-1** (planned: needs hardware) x\n- **R-A-2** long text\n  (planned: later) x\n";
         assert_eq!(reasons(protocol, &[(CODE, "// [R-A-1]\n")]), [""; 0]);
         let found = reasons(protocol, &[(CODE, "// [R-A-2]\n"), (TEST, "// [R-A-2]\n")]);
-        assert_eq!(found, [
-            "docs/protocol.md:2: R-A-2 is marked planned, yet code and a test cite it: remove the mark"
-        ]);
+        assert_eq!(
+            found,
+            ["docs/protocol.md:2: R-A-2 is marked planned, yet code and a test cite it: remove the mark"]
+        );
     }
 
     #[test]
@@ -272,10 +277,13 @@ mod tests {
     #[test]
     fn double_and_malformed_definitions_fail() {
         let found = reasons("- **R-A-1** x (planned: y)\n- **R-A-1** x (planned: y)\n- **R-READ** x\n", &[]);
-        assert_eq!(found, [
-            "docs/protocol.md:2: R-A-1 is defined twice, first on line 1",
-            "docs/protocol.md:3: R-READ is no rule id (R-AREA-number)",
-        ]);
+        assert_eq!(
+            found,
+            [
+                "docs/protocol.md:2: R-A-1 is defined twice, first on line 1",
+                "docs/protocol.md:3: R-READ is no rule id (R-AREA-number)",
+            ]
+        );
     }
 
     #[test]
@@ -296,9 +304,9 @@ mod tests {
 
     #[test]
     fn this_tool_and_benches_cite_nothing() {
-        assert_eq!(reasons("", &[("xtask/src/a.rs", "// [R-A-1]\n"), ("crates/a/benches/b.rs", "// [R-A-1]\n")]), [
-            "";
-            0
-        ]);
+        assert_eq!(
+            reasons("", &[("xtask/src/a.rs", "// [R-A-1]\n"), ("crates/a/benches/b.rs", "// [R-A-1]\n")]),
+            [""; 0]
+        );
     }
 }

@@ -144,21 +144,24 @@ mod tests {
     fn a_long_file_fails_and_a_test_file_may_be_longer() {
         let text = |lines: usize| "// x\n".repeat(lines);
         assert_eq!(reasons("crates/a/src/a.rs", &text(CODE_FILE_LINES)), [""; 0]);
-        assert_eq!(reasons("crates/a/src/a.rs", &text(CODE_FILE_LINES + 1)), [
-            "crates/a/src/a.rs:801: the file has 801 lines; the limit is 800"
-        ]);
+        assert_eq!(
+            reasons("crates/a/src/a.rs", &text(CODE_FILE_LINES + 1)),
+            ["crates/a/src/a.rs:801: the file has 801 lines; the limit is 800"]
+        );
         assert_eq!(reasons("crates/a/tests/a.rs", &text(TEST_FILE_LINES)), [""; 0]);
-        assert_eq!(reasons("conformance/src/a.rs", &text(TEST_FILE_LINES + 1)), [
-            "conformance/src/a.rs:1201: the file has 1201 lines; the limit is 1200"
-        ]);
+        assert_eq!(
+            reasons("conformance/src/a.rs", &text(TEST_FILE_LINES + 1)),
+            ["conformance/src/a.rs:1201: the file has 1201 lines; the limit is 1200"]
+        );
     }
 
     #[test]
     fn a_long_line_fails_and_is_counted_in_characters() {
         assert_eq!(reasons("a.rs", &format!("//{}", "é".repeat(118))), [""; 0]);
-        assert_eq!(reasons("a.rs", &format!("\n//{}", "x".repeat(119))), [
-            "a.rs:2: the line has 121 columns; the limit is 120"
-        ]);
+        assert_eq!(
+            reasons("a.rs", &format!("\n//{}", "x".repeat(119))),
+            ["a.rs:2: the line has 121 columns; the limit is 120"]
+        );
     }
 
     #[test]
@@ -176,10 +179,7 @@ mod tests {
             ("#[cfg(test)] mod tests { #[test]", "}"),
         ] {
             let found = reasons("a.rs", &format!("\n{before}\n{long}{after}\n"));
-            assert!(
-                found.contains(&"a.rs:3: fn long has 71 lines; the limit is 70".to_owned()),
-                "{before}: {found:?}"
-            );
+            assert!(found.contains(&"a.rs:3: fn long has 71 lines; the limit is 70".to_owned()), "{before}: {found:?}");
         }
     }
 

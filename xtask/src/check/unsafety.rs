@@ -28,12 +28,7 @@ pub fn check(rust: &[RustFile], manifests: &[Manifest]) -> Report {
     let unforbidden = roots.iter().filter(|file| !forbids_unsafe(&file.syntax));
     violations.extend(unforbidden.map(|file| Violation::new(&file.path, 1, "lacks #![forbid(unsafe_code)]")));
     let allowed: Vec<&str> = UNSAFE_ALLOWED.iter().map(|(directory, _)| *directory).collect();
-    let looked_at = format!(
-        "{} Rust files and {} crate roots outside {}",
-        safe.len(),
-        roots.len(),
-        allowed.join(", ")
-    );
+    let looked_at = format!("{} Rust files and {} crate roots outside {}", safe.len(), roots.len(), allowed.join(", "));
     Report { name: "unsafe", looked_at, violations }
 }
 
@@ -81,10 +76,10 @@ mod tests {
     fn unsafe_outside_the_allowed_packages_fails_in_code_macros_and_tests() {
         let reason = "unsafe code outside the packages that may have it";
         let text = "fn a() {\n    unsafe { b() }\n}\nmacro_rules! c { () => {\n    unsafe fn d() {}\n} }\n";
-        assert_eq!(reasons("crates/guira/src/a.rs", text), [
-            format!("crates/guira/src/a.rs:2: {reason}"),
-            format!("crates/guira/src/a.rs:5: {reason}"),
-        ]);
+        assert_eq!(
+            reasons("crates/guira/src/a.rs", text),
+            [format!("crates/guira/src/a.rs:2: {reason}"), format!("crates/guira/src/a.rs:5: {reason}"),]
+        );
         assert_eq!(reasons("crates/fabricated/src/a.rs", text).len(), 2);
         assert_eq!(reasons("crates/guira/tests/a.rs", text).len(), 2);
         assert_eq!(reasons("crates/fabric/src/a.rs", text), [""; 0]);

@@ -1,0 +1,160 @@
+//! A table on the heap and clients that act on it, under any profile's promises.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use guira_fabric::heap::{HeapLane, HeapRegion};
+use guira_fabric::{Caps, Lane, Profile, Region, SlotHold, Traffic};
+use guira_layout::{Geometry, Preset, PresetOptions, Superblock, TableConfig};
+use guira_rcuckoo::{Change, Changed, Client, ClientConfig, Error, NewValue, Table, claim_slot, format_table};
+
+/// Polls `future` until it is ready.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut cx = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// A table in this process's memory.
+#[derive(Clone)]
+pub struct Bench {
+    /// Its bytes.
+    pub region: HeapRegion,
+    /// The table.
+    pub table: Arc<Table>,
+}
+
+impl Bench {
+    /// A table of `preset` with exactly `rows` rows.
+    ///
+    /// # Panics
+    /// If no table can be so.
+    pub fn of_rows(preset: Preset, format: &str, rows: u64, profile: Profile, seed: u64) -> Bench {
+        let options = Bench::options(format, 1, profile, seed);
+        Bench::of_config(preset.config_of_rows(rows, &options).expect("valid parameters"), profile, seed)
+    }
+
+    /// A table of `preset` for `capacity` keys.
+    ///
+    /// # Panics
+    /// If no table can be so.
+    pub fn of_capacity(preset: Preset, format: &str, capacity: u64, profile: Profile, seed: u64) -> Bench {
+        let options = Bench::options(format, capacity, profile, seed);
+        Bench::of_config(preset.config(&options).expect("valid parameters"), profile, seed)
+    }
+
+    fn options(format: &str, capacity: u64, profile: Profile, seed: u64) -> PresetOptions {
+        PresetOptions {
+            capacity,
+            format: format.parse().expect("a valid format"),
+            extent_bytes: Some(4 << 20),
+            max_clients: Some(64),
+            hash_seed: seed,
+            device_bytes: profile.caps().device_bytes,
+        }
+    }
+
+    /// A table of `config`.
+    ///
+    /// # Panics
+    /// If no table can be so.
+    pub fn of_config(config: TableConfig, profile: Profile, seed: u64) -> Bench {
+        let geometry = Geometry::new(&config).expect("a table that fits");
+        let region = HeapRegion::new(geometry.main_bytes(), geometry.device_bytes(), profile.caps());
+        let table = Table::new(Superblock { incarnation: seed ^ 0x11, table: seed ^ 0x22, config }).expect("valid");
+        let mut lane = region.with_caps(Profile::Shm.caps()).lane();
+        block_on(format_table(&mut lane, &table, |_| ())).expect("the heap takes every batch");
+        Bench { region, table }
+    }
+
+    /// A client in slot `slot`.
+    ///
+    /// # Panics
+    /// If the slot is taken.
+    pub fn client(&self, slot: u16) -> TestClient {
+        self.client_with(slot, self.region.lane(), ClientConfig::for_table(&self.table))
+    }
+
+    /// A client in slot `slot` that acts through `lane`.
+    ///
+    /// # Panics
+    /// If the slot is taken.
+    pub fn client_with(&self, slot: u16, mut lane: HeapLane, config: ClientConfig) -> TestClient {
+        let hold = self.region.hold(slot).expect("the heap holds").expect("a free slot");
+        let owner = block_on(claim_slot(&mut lane, &self.table, slot, 0, 0)).expect("a slot");
+        let owner = owner.expect("a slot nobody died in");
+        let client = Client::new(Arc::clone(&self.table), owner, ClientConfig { seed: u64::from(slot), ..config });
+        TestClient { client, lane, _hold: hold }
+    }
+
+    /// What the region promises.
+    pub fn caps(&self) -> Caps {
+        *self.region.caps()
+    }
+
+    /// How many of the table's entries are occupied, and how many rows verify.
+    pub fn occupied(&self) -> (u64, u64) {
+        let (mut entries, mut valid, mut words) = (0, 0, Vec::new());
+        let mut lane = self.region.with_caps(Profile::Shm.caps()).lane();
+        for first in (0..self.table.config().rows).step_by(64) {
+            let row = guira_layout::RowId(first);
+            let sampled = guira_rcuckoo::sample_rows(&mut lane, &self.table, row, 64, &mut words, |sample| {
+                entries += u64::from(self.table.rows().occupied(sample.words));
+                valid += u64::from(sample.valid);
+            });
+            block_on(sampled).expect("the heap reads");
+        }
+        (entries, valid)
+    }
+}
+
+/// A client and its lane.
+pub struct TestClient {
+    /// The client.
+    pub client: Client,
+    /// Its lane.
+    pub lane: HeapLane,
+    _hold: SlotHold,
+}
+
+impl TestClient {
+    /// Looks `key` up.
+    ///
+    /// # Errors
+    /// As [`guira_rcuckoo::Reader::get`].
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let mut value = Vec::new();
+        let found = block_on(self.client.reader().get(&mut self.lane, key, &mut value))?;
+        Ok(found.then_some(value))
+    }
+
+    /// Carries out `change`.
+    ///
+    /// # Errors
+    /// As [`Client::change`].
+    pub fn change(&mut self, key: &[u8], change: Change<'_>) -> Result<Changed, Error> {
+        block_on(self.client.change(&mut self.lane, key, change))
+    }
+
+    /// Puts an inline value.
+    ///
+    /// # Errors
+    /// As [`Client::change`].
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Changed, Error> {
+        self.change(key, Change::Put(NewValue::Inline(value)))
+    }
+
+    /// What `action` sent and received.
+    pub fn traffic_of<T>(&mut self, action: impl FnOnce(&mut TestClient) -> T) -> (T, Traffic) {
+        let before = *self.lane.traffic();
+        let result = action(self);
+        let traffic = self.lane.traffic().since(&before);
+        (result, traffic)
+    }
+}

@@ -1,0 +1,122 @@
+//! Exact round trips of every operation without contention, under the promises of every fabric.
+
+use std::collections::BTreeMap;
+
+use guira_conformance::{Bench, TestClient};
+use guira_fabric::{Profile, Traffic};
+use guira_layout::Preset;
+use guira_rcuckoo::{Change, NewValue, Outcome};
+
+fn key(i: u64) -> [u8; 8] {
+    i.to_le_bytes()
+}
+
+#[expect(clippy::unwrap_used, reason = "a test's helper: a failure is the test's")]
+fn filled(profile: Profile, format: &str, rows: u64, percent: u64) -> (Bench, TestClient, u64) {
+    let bench = Bench::of_rows(Preset::Hardened, format, rows, profile, 7);
+    let mut client = bench.client(0);
+    let keys = bench.table.config().slots() * percent / 100;
+    for i in 0..keys {
+        assert_eq!(client.put(&key(i), &key(i)).unwrap().outcome, Outcome::Inserted);
+    }
+    (bench, client, keys)
+}
+
+/// [R-READ-1] [R-UPDATE-1] A hit is 1 round trip; update, remove and put on an existing key are exactly 2.
+#[test]
+fn remote_operations_cost_what_they_promise() {
+    for profile in Profile::REMOTE {
+        let (_bench, mut client, keys) = filled(profile, "fixed:8:8", 1024, 85);
+        for i in (0..keys).step_by(7) {
+            let (value, traffic) = client.traffic_of(|client| client.get(&key(i)).unwrap());
+            assert_eq!(value.as_deref(), Some(&key(i)[..]));
+            assert_eq!(traffic.round_trips, 1, "{profile}: hit");
+            let (value, traffic) = client.traffic_of(|client| client.get(&key(keys + i)).unwrap());
+            assert_eq!(value, None);
+            let most = if profile == Profile::Tcp { 1 } else { 2 };
+            assert!(traffic.round_trips <= most, "{profile}: miss in {}", traffic.round_trips);
+            let put = |client: &mut TestClient| client.put(&key(i), &key(i + 1)).unwrap().outcome;
+            let (outcome, traffic) = client.traffic_of(put);
+            assert_eq!((outcome, traffic.round_trips), (Outcome::Replaced, 2), "{profile}: put");
+            let update = |client: &mut TestClient| {
+                client.change(&key(i), Change::Update(NewValue::Inline(&key(i)))).unwrap().outcome
+            };
+            let (outcome, traffic) = client.traffic_of(update);
+            assert_eq!((outcome, traffic.round_trips), (Outcome::Replaced, 2), "{profile}: update");
+            let remove = |client: &mut TestClient| client.change(&key(i), Change::Remove).unwrap().outcome;
+            let (outcome, traffic) = client.traffic_of(remove);
+            assert_eq!((outcome, traffic.round_trips), (Outcome::Removed, 2), "{profile}: remove");
+        }
+    }
+}
+
+fn percentile(counts: &BTreeMap<u64, u64>, percent: u64) -> u64 {
+    let total: u64 = counts.values().sum();
+    let mut seen = 0;
+    for (trips, count) in counts {
+        seen += count;
+        if seen * 100 >= total * percent {
+            return *trips;
+        }
+    }
+    unreachable!("percentiles are at most 100")
+}
+
+/// [R-INSERT-1] The median insert takes 2 round trips while a table fills to 90 %.
+#[test]
+fn the_median_insert_takes_two_round_trips() {
+    for profile in Profile::REMOTE {
+        for format in ["fixed:4:4", "fixed:8:8"] {
+            let bench = Bench::of_rows(Preset::Hardened, format, 4096, profile, 7);
+            let mut client = bench.client(0);
+            let keys = bench.table.config().slots() * 90 / 100;
+            let mut trips = BTreeMap::new();
+            let mut sum = Traffic::default();
+            let width = if format == "fixed:4:4" { 4 } else { 8 };
+            for i in 0..keys {
+                let (changed, traffic) = client.traffic_of(|client| client.put(&key(i)[..width], &key(i)[..width]));
+                assert_eq!(changed.unwrap().outcome, Outcome::Inserted);
+                *trips.entry(traffic.round_trips).or_insert(0) += 1;
+                sum.round_trips += traffic.round_trips;
+                sum.bytes_in += traffic.payload_bytes();
+            }
+            println!(
+                "{profile} {format}: insert round trips mean {:.2}, p50 {}, p90 {}, p99 {}, max {}; {} payload bytes; {:?}",
+                sum.round_trips as f64 / keys as f64,
+                percentile(&trips, 50),
+                percentile(&trips, 90),
+                percentile(&trips, 99),
+                trips.keys().max().unwrap(),
+                sum.bytes_in / keys,
+                client.client.counters(),
+            );
+            assert_eq!(percentile(&trips, 50), 2, "{profile} {format}");
+        }
+    }
+}
+
+/// [R-READ-7] On a local fabric a hit reads its second row only when it needs it: at most 2 posts, 1.2 on average.
+#[test]
+fn local_hits_rarely_read_their_second_row() {
+    for format in ["fixed:4:4", "fixed:8:8"] {
+        let width = if format == "fixed:4:4" { 4 } else { 8 };
+        let bench = Bench::of_rows(Preset::Hardened, format, 4096, Profile::Shm, 7);
+        let mut client = bench.client(0);
+        let keys = bench.table.config().slots() * 90 / 100;
+        for i in 0..keys {
+            client.put(&key(i)[..width], &key(i)[..width]).unwrap();
+        }
+        let mut posts = 0;
+        for i in 0..keys {
+            let (found, traffic) = client.traffic_of(|client| client.get(&key(i)[..width]).unwrap());
+            assert_eq!(found.as_deref(), Some(&key(i)[..width]));
+            assert!(traffic.round_trips <= 2);
+            posts += traffic.round_trips;
+            let (missing, traffic) = client.traffic_of(|client| client.get(&key(keys + i)[..width]).unwrap());
+            assert_eq!((missing, traffic.round_trips), (None, 2));
+        }
+        let mean = posts as f64 / keys as f64;
+        println!("{format}: {mean:.3} posts a hit at 90 % fill");
+        assert!(mean <= 1.2, "{format}: {mean}");
+    }
+}

@@ -1,0 +1,53 @@
+//! The client's cache of rows: bounded, and only ever a hint. // [R-INSERT-2]
+//!
+//! Direct-mapped by row number, so that a stretch of neighbouring rows never evicts itself. What it says is checked under
+//! locks before anything is built on it.
+
+use guira_layout::RowId;
+
+/// Rows seen by earlier operations.
+#[derive(Debug)]
+pub(crate) struct RowCache {
+    rows: Vec<Option<RowId>>,
+    words: Vec<u64>,
+    row_words: usize,
+}
+
+impl RowCache {
+    /// A cache of at most `bytes` bytes of rows, and at least one row.
+    pub(crate) fn new(bytes: usize, row_words: usize) -> RowCache {
+        let rows = (bytes / (row_words * 8)).max(1);
+        RowCache { rows: vec![None; rows], words: vec![0; rows * row_words], row_words }
+    }
+
+    fn place(&self, row: RowId) -> usize {
+        (row.0 % self.rows.len() as u64) as usize
+    }
+
+    pub(crate) fn get(&self, row: RowId) -> Option<&[u64]> {
+        let place = self.place(row);
+        (self.rows[place] == Some(row)).then(|| &self.words[place * self.row_words..][..self.row_words])
+    }
+
+    pub(crate) fn put(&mut self, row: RowId, words: &[u64]) {
+        let place = self.place(row);
+        self.rows[place] = Some(row);
+        self.words[place * self.row_words..][..self.row_words].copy_from_slice(words);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_remembered_until_another_takes_its_place() {
+        let mut cache = RowCache::new(64, 4);
+        assert_eq!(cache.get(RowId(1)), None);
+        cache.put(RowId(1), &[1, 2, 3, 4]);
+        cache.put(RowId(2), &[5, 6, 7, 8]);
+        assert_eq!(cache.get(RowId(1)), Some(&[1, 2, 3, 4][..]));
+        cache.put(RowId(3), &[9; 4]);
+        assert_eq!((cache.get(RowId(1)), cache.get(RowId(3))), (None, Some(&[9; 4][..])));
+    }
+}

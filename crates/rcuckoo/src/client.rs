@@ -1,0 +1,182 @@
+//! A client: one logical owner, its locks, its cache, its slot.
+
+use std::sync::Arc;
+
+use guira_fabric::{FabricError, Lane};
+use guira_layout::{OwnerId, Record};
+
+use crate::cache::RowCache;
+use crate::journal::Journal;
+use crate::pace::Pace;
+use crate::search::Search;
+use crate::window::Window;
+use crate::{Reader, Table};
+
+/// From which rows a path may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchRoots {
+    /// From both of the key's rows, the primary first.
+    Both,
+    /// From the primary row only, as the paper prints it.
+    Primary,
+}
+
+/// Which rows are sampled under the locks of an insert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Synchronize {
+    /// The key's rows and the path's.
+    Path,
+    /// Every row the locks guard, as the paper prints it: more bytes, more paths for the second search.
+    Locks,
+}
+
+/// What each client chooses for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientConfig {
+    /// Bytes of rows remembered for path searches.
+    pub cache_bytes: usize,
+    /// How long an operation waits for a lock, in nanoseconds.
+    pub deadline_ns: u64,
+    /// Wait after the first failure to take a lock, in nanoseconds; doubles with each further one.
+    pub backoff_ns: u64,
+    /// The longest such wait, in nanoseconds.
+    pub longest_backoff_ns: u64,
+    /// Samples of a row that does not verify before its lock is looked at.
+    pub row_samples: u32,
+    /// Rows between two wanted rows that one covering READ may fetch for nothing.
+    pub covering_gap_rows: u64,
+    /// Moves on a cuckoo path; at most the table's `max_path_rows` less one.
+    pub search_depth: usize,
+    /// Rows one search visits.
+    pub search_rows: usize,
+    /// Where paths start.
+    pub search_roots: SearchRoots,
+    /// Paths tried from the cache before rows are sampled for the search.
+    pub speculations: u32,
+    /// Which rows an insert samples.
+    pub synchronize: Synchronize,
+    /// Seed of the jitter.
+    pub seed: u64,
+}
+
+impl ClientConfig {
+    /// The configuration for `table`: as printed for tables of the `paper` preset (they keep no redo records), hardened
+    /// otherwise.
+    pub fn for_table(table: &Table) -> ClientConfig {
+        let printed = !table.config().rules.lock_both_rows;
+        ClientConfig {
+            cache_bytes: 64 << 10,
+            deadline_ns: 10_000_000_000,
+            backoff_ns: 500,
+            longest_backoff_ns: 200_000,
+            row_samples: 16,
+            covering_gap_rows: 0,
+            search_depth: usize::from(table.config().max_path_rows) - 1,
+            search_rows: 2048,
+            search_roots: if printed { SearchRoots::Primary } else { SearchRoots::Both },
+            speculations: 2,
+            synchronize: if printed { Synchronize::Locks } else { Synchronize::Path },
+            seed: 0,
+        }
+    }
+}
+
+/// What a client met. Only grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Times a lock was found taken.
+    pub lock_conflicts: u64,
+    /// Paths that did not hold under locks, so that the insert searched again.
+    pub stale_paths: u64,
+    /// Entries moved to make room.
+    pub moves: u64,
+    /// Searches that sampled rows.
+    pub sampled_searches: u64,
+    /// Rows sampled again because they did not verify, or because a miss did not validate.
+    pub row_retries: u64,
+    /// Redo records written.
+    pub records: u64,
+}
+
+/// One logical owner: one operation at a time. It holds a slot of the table, by the number of its owner id.
+///
+/// Dropping an operation in the middle strands nothing: the next one first waits for what was in flight and gives back
+/// what it had acquired. // [R-DROP-1]
+#[derive(Debug)]
+pub struct Client {
+    pub(crate) table: Arc<Table>,
+    pub(crate) config: ClientConfig,
+    pub(crate) owner: OwnerId,
+    pub(crate) sequence: u32,
+    pub(crate) journal: Journal,
+    pub(crate) cache: RowCache,
+    pub(crate) search: Search,
+    pub(crate) window: Window,
+    pub(crate) sampled: Window,
+    pub(crate) record: Record,
+    pub(crate) entry: Vec<u64>,
+    pub(crate) extent: Vec<u64>,
+    pub(crate) plan: Vec<guira_layout::RowId>,
+    pub(crate) pace: Pace,
+    pub(crate) counters: Counters,
+    reader: Reader,
+}
+
+impl Client {
+    /// A client that acts as `owner`, whose slot the caller holds: see [`crate::claim_slot`].
+    pub fn new(table: Arc<Table>, owner: OwnerId, config: ClientConfig) -> Client {
+        let row_words = table.rows().row_words();
+        Client {
+            reader: Reader::new(Arc::clone(&table), config),
+            config,
+            owner,
+            sequence: 0,
+            journal: Journal::default(),
+            cache: RowCache::new(config.cache_bytes, row_words),
+            search: Search::new(config.search_rows),
+            window: Window::new(row_words, 64),
+            sampled: Window::new(row_words, 256),
+            record: Record::default(),
+            entry: vec![0; table.rows().entry_words()],
+            extent: Vec::new(),
+            plan: Vec::new(),
+            pace: Pace::new(config.seed ^ u64::from(owner.0) << 48, config.backoff_ns, config.longest_backoff_ns),
+            counters: Counters::default(),
+            table,
+        }
+    }
+
+    /// The table.
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// The owner id the client's locks carry.
+    pub fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    /// What the client met.
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.counters;
+        counters.row_retries += self.reader.row_retries();
+        counters
+    }
+
+    /// Lookups through the same lane.
+    pub fn reader(&mut self) -> &mut Reader {
+        &mut self.reader
+    }
+
+    /// Waits for what a dropped operation left in flight and gives back the locks it had acquired. Every mutation does this
+    /// first. No round trip if nothing was left. // [R-DROP-1]
+    ///
+    /// # Errors
+    /// The fabric lost the batch in flight.
+    pub async fn settle(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        if self.journal.is_clean() {
+            return Ok(());
+        }
+        self.journal.settle(lane, &self.table, self.owner).await
+    }
+}

@@ -1,0 +1,101 @@
+//! The commit: one post that makes a change durable against its client's death, visible, and free to others.
+
+use guira_fabric::{Addr, Lane, Verb, WORD_BYTES, post};
+use guira_layout::{ExtentRef, Record, RowId, Seal, Version};
+
+use crate::journal::{Flight, release_verb};
+use crate::locks::MAX_LOCK_WORDS;
+use crate::{Batch, Client, Error, Operation, Place};
+
+/// A row to be written: its place in the window, the one slot that changed, and its version before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write {
+    pub(crate) place: usize,
+    pub(crate) row: RowId,
+    pub(crate) slot: usize,
+    pub(crate) before: Version,
+}
+
+impl Client {
+    /// Posts `record, seal | rows in order | mark | retire | release` as one batch. 1 round trip. // [R-COMMIT-1]
+    ///
+    /// The linearization point is the WRITE of the last row in `writes`: the row the key is in afterwards, or was in before.
+    pub(crate) async fn commit(
+        &mut self,
+        lane: &mut dyn Lane,
+        writes: &[Write],
+        freed: Option<ExtentRef>,
+        operation: Operation,
+    ) -> Result<(), Error> {
+        let mark = match freed {
+            Some(extent) => Some((self.mark_of(&extent, operation)?, [extent.generation.0])),
+            None => None,
+        };
+        let recorded = self.needs_record(lane, writes);
+        if recorded {
+            self.write_record(writes, freed, mark.as_ref().map(|(addr, _)| addr.offset()));
+        }
+        let slot = self.table.geometry().slot(self.owner.0 - 1);
+        let (seal, retired) = if recorded { self.seals() } else { ([0], [0]) };
+        let seal_at = slot.add_words(Seal::WORD as u64);
+        let mut found = [0; MAX_LOCK_WORDS];
+        let mut batch = Batch::new();
+        if recorded {
+            batch.push(Verb::Write { addr: slot.add_words(Record::WORD as u64), words: self.record.words() });
+            batch.push(Verb::Write { addr: seal_at, words: &seal });
+        }
+        for write in writes {
+            let addr = self.table.geometry().row(write.row);
+            batch.push(Verb::Write { addr, words: self.window.at(write.place) });
+        }
+        if let Some((addr, generation)) = &mark {
+            // Before the release: once the lock is free, nobody else may free this extent again. // [R-EXTENT-4]
+            batch.push(Verb::Write { addr: *addr, words: generation });
+        }
+        if recorded {
+            batch.push(Verb::Write { addr: seal_at, words: &retired });
+        }
+        for (locks, found) in self.journal.held.iter().zip(found.iter_mut()) {
+            batch.push(release_verb(&self.table, self.owner, locks, found));
+        }
+        self.journal.flight = Flight::Release;
+        post(lane, batch).await.map_err(Error::fabric(operation))?;
+        self.journal.landed(&[]);
+        for write in writes {
+            self.cache.put(write.row, self.window.at(write.place));
+        }
+        Ok(())
+    }
+
+    /// The word that seals the record, and the one that retires it.
+    fn seals(&self) -> ([u64; 1], [u64; 1]) {
+        ([Seal::of(self.record.words(), self.sequence).0], [Seal::retired(self.sequence).0])
+    }
+
+    /// Whether a client that dies in this commit could leave it half done: more than one row changes, or a row is larger than
+    /// what a WRITE cannot tear. // [R-COMMIT-2]
+    fn needs_record(&self, lane: &mut dyn Lane, writes: &[Write]) -> bool {
+        let row_bytes = self.table.rows().row_words() as u64 * WORD_BYTES;
+        let torn = row_bytes > lane.caps().atomic_write_unit;
+        self.table.config().rules.commit_records && (writes.len() > 1 || torn)
+    }
+
+    fn write_record(&mut self, writes: &[Write], freed: Option<ExtentRef>, mark_offset: Option<u64>) {
+        self.sequence = self.sequence.wrapping_add(1) & 0x7fff_ffff;
+        self.counters.records += 1;
+        self.record.clear();
+        for write in writes {
+            let after = self.window.at(write.place);
+            self.record.push(self.table.rows(), write.row, write.before, write.slot, after);
+        }
+        if let (Some(extent), Some(offset)) = (freed, mark_offset) {
+            self.record.free_extent(offset, extent.generation);
+        }
+    }
+
+    fn mark_of(&self, extent: &ExtentRef, operation: Operation) -> Result<Addr, Error> {
+        let place = Place::Extent { offset: extent.offset, generation: extent.generation };
+        let offset = extent.mark_offset(self.table.config(), self.table.geometry());
+        offset.map(Addr::main).ok_or(Error::Corrupt { operation, place })
+    }
+}

@@ -1,0 +1,163 @@
+//! What can go wrong in an operation, sorted by blame, and whether it had an effect.
+
+use std::fmt;
+
+use guira_fabric::{Effect, FabricError};
+use guira_layout::{Generation, LockId, OwnerId, RowId};
+
+/// What was attempted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// A lookup.
+    Get,
+    /// Insert or replace.
+    Put,
+    /// Insert a new key.
+    Insert,
+    /// Replace an existing key's value.
+    Update,
+    /// Remove a key.
+    Remove,
+    /// Read rows in bulk.
+    Scan,
+    /// Open, claim or give back a client slot.
+    Session,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Operation::Get => "get",
+            Operation::Put => "put",
+            Operation::Insert => "insert",
+            Operation::Update => "update",
+            Operation::Remove => "remove",
+            Operation::Scan => "scan",
+            Operation::Session => "open a client session",
+        })
+    }
+}
+
+/// Where damage was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A row whose checksum does not match though nobody is writing it.
+    Row(RowId),
+    /// An extent whose checksum does not match though its entry still refers to it.
+    Extent {
+        /// Byte offset in the main space.
+        offset: u64,
+        /// The generation the entry refers to.
+        generation: Generation,
+    },
+    /// An entry that refers to an extent where none can be.
+    Entry {
+        /// The entry's row.
+        row: RowId,
+        /// The entry's slot.
+        slot: usize,
+    },
+    /// A client slot.
+    Slot(u16),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Row(row) => write!(f, "{row}"),
+            Place::Extent { offset, generation } => write!(f, "the extent of {generation} at offset {offset:#x}"),
+            Place::Entry { row, slot } => write!(f, "entry {slot} of {row}"),
+            Place::Slot(slot) => write!(f, "client slot {slot}"),
+        }
+    }
+}
+
+/// An operation failed. A miss is not an error.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The fabric: the batch could not be carried out.
+    #[error("{operation}: {source}")]
+    Fabric {
+        /// What was attempted.
+        operation: Operation,
+        /// Why it failed.
+        source: FabricError,
+    },
+    /// The memory: something is damaged. Nothing was changed.
+    #[error(
+        "{operation}: {place} is damaged: its checksum does not match and nobody is writing it; nothing was changed"
+    )]
+    Corrupt {
+        /// What was attempted.
+        operation: Operation,
+        /// Where.
+        place: Place,
+    },
+    /// The table: no cuckoo path leads to a free entry. Nothing was changed.
+    #[error(
+        "{operation}: the table is full: no free entry within reach of the key ({rows} rows searched); nothing was changed"
+    )]
+    Full {
+        /// What was attempted.
+        operation: Operation,
+        /// Rows that were searched.
+        rows: usize,
+    },
+    /// Somebody else: a lock stayed taken until the deadline. Nothing was changed.
+    #[error("{operation}: {lock} stayed taken{} for {waited_ms} ms; nothing was changed", by(owner))]
+    Busy {
+        /// What was attempted.
+        operation: Operation,
+        /// The lock.
+        lock: LockId,
+        /// Who holds it, if locks name their owners.
+        owner: Option<OwnerId>,
+        /// How long the operation waited, in milliseconds.
+        waited_ms: u64,
+    },
+    /// Somebody else: the table was destroyed. Nothing was changed.
+    #[error("{operation}: the table was destroyed; nothing was changed")]
+    Destroyed {
+        /// What was attempted.
+        operation: Operation,
+    },
+    /// The caller: this key cannot be stored in this table. Nothing was changed.
+    #[error("{operation}: a key of {bytes} bytes does not fit the table's format {format}; nothing was changed")]
+    KeyLength {
+        /// What was attempted.
+        operation: Operation,
+        /// The key's length.
+        bytes: usize,
+        /// The table's format.
+        format: guira_layout::EntryFormat,
+    },
+    /// The caller: this value cannot be stored in this table. Nothing was changed.
+    #[error("{operation}: a value of {bytes} bytes does not fit the table's format {format}; nothing was changed")]
+    ValueLength {
+        /// What was attempted.
+        operation: Operation,
+        /// The value's length.
+        bytes: usize,
+        /// The table's format.
+        format: guira_layout::EntryFormat,
+    },
+}
+
+fn by(owner: &Option<OwnerId>) -> String {
+    owner.map_or_else(String::new, |owner| format!(" by {owner}"))
+}
+
+impl Error {
+    /// What the operation did to the table.
+    pub fn effect(&self) -> Effect {
+        match self {
+            Error::Fabric { source, .. } => source.effect(),
+            _ => Effect::None,
+        }
+    }
+
+    pub(crate) fn fabric(operation: Operation) -> impl Fn(FabricError) -> Error {
+        move |source| Error::Fabric { operation, source }
+    }
+}

@@ -1,0 +1,149 @@
+//! Dependent hashing: a key's 64-bit digest gives both of its rows (paper, section 3.3).
+//!
+//! Everything derives from the digest, so that an extent entry, which stores it, can be moved without its key. The first row
+//! is uniform; the second lies a short, probabilistically bounded distance behind it.
+
+use guira_layout::{OffsetRule, RowId, TableConfig};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Mixes the digest into the bits that h2 and h3 are taken from. Odd, with about as many ones as zeros.
+const SECOND_HASH_MULTIPLIER: u64 = 0xd6e8_feb8_6659_fd93;
+
+/// A key's two rows. They are one row for some keys under [`OffsetRule::Printed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowPair {
+    /// The primary row, L1.
+    pub first: RowId,
+    /// The secondary row, L2.
+    pub second: RowId,
+}
+
+impl RowPair {
+    /// The one that is not `row`; `None` if neither is.
+    #[inline(always)]
+    pub fn other(self, row: RowId) -> Option<RowId> {
+        if row == self.first {
+            Some(self.second)
+        } else if row == self.second {
+            Some(self.first)
+        } else {
+            None
+        }
+    }
+
+    /// Whether both are one row.
+    #[inline(always)]
+    pub fn is_single(self) -> bool {
+        self.first == self.second
+    }
+}
+
+/// Where keys live in a table.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    rows: u64,
+    seed: u64,
+    rule: OffsetRule,
+    offsets: [u64; 33],
+}
+
+impl Placement {
+    /// The placement of `config`.
+    pub fn new(config: &TableConfig) -> Placement {
+        let mut offsets = config.offsets;
+        if config.offset_rule == OffsetRule::Odd {
+            offsets = offsets.map(|m| m.div_ceil(2));
+        }
+        Placement { rows: config.rows, seed: config.hash_seed, rule: config.offset_rule, offsets }
+    }
+
+    /// The key's digest: XXH3-64 with the table's seed.
+    #[inline(always)]
+    pub fn digest(&self, key: &[u8]) -> u64 {
+        xxh3_64_with_seed(key, self.seed)
+    }
+
+    /// The rows of the key with this digest. // [R-HASH-1] [R-HASH-2]
+    #[inline(always)]
+    pub fn rows(&self, digest: u64) -> RowPair {
+        let product = u128::from(digest) * u128::from(SECOND_HASH_MULTIPLIER);
+        let mixed = (product >> 64) as u64 ^ product as u64;
+        let (h2, h3) = (mixed >> 32, mixed as u32);
+        let m = self.offsets[h3.trailing_zeros() as usize];
+        let first = self.reduce(digest);
+        let offset = match self.rule {
+            OffsetRule::Odd => 1 + 2 * ((h2 * m) >> 32),
+            OffsetRule::Printed => h2 % m,
+        };
+        RowPair { first: RowId(first), second: RowId(self.reduce(first + offset)) }
+    }
+
+    #[inline(always)]
+    fn reduce(&self, value: u64) -> u64 {
+        if self.rows.is_power_of_two() { value & (self.rows - 1) } else { value % self.rows }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use guira_layout::{Preset, PresetOptions};
+
+    use super::*;
+
+    fn placement(preset: Preset, rows: u64) -> Placement {
+        let options = PresetOptions {
+            capacity: 1,
+            format: "fixed:8:8".parse().unwrap(),
+            extent_bytes: None,
+            max_clients: None,
+            hash_seed: 11,
+            device_bytes: u64::MAX,
+        };
+        Placement::new(&preset.config_of_rows(rows, &options).unwrap())
+    }
+
+    fn pairs(placement: &Placement) -> impl Iterator<Item = RowPair> {
+        (0..200_000u64).map(|i| placement.rows(placement.digest(&i.to_le_bytes())))
+    }
+
+    /// [R-HASH-2] Under the odd rule no key has one row twice, for any even number of rows.
+    #[test]
+    fn odd_offsets_never_meet() {
+        for rows in [64, 128, 192, 320, 1 << 17, 100_032] {
+            let placement = placement(Preset::Hardened, rows);
+            for pair in pairs(&placement) {
+                assert!(pair.first.0 < rows && pair.second.0 < rows);
+                assert_eq!((pair.first.0 + pair.second.0) % 2, 1, "opposite parity");
+                assert_eq!(pair.other(pair.first), Some(pair.second));
+            }
+        }
+    }
+
+    /// The hole H13 of the printed formula: about a tenth of all keys have L1 = L2 (reference/: 10.5 % at f = 2.3).
+    #[test]
+    fn printed_offsets_meet_for_a_tenth_of_the_keys() {
+        let placement = placement(Preset::Paper, 1 << 17);
+        let single = pairs(&placement).filter(|pair| pair.is_single()).count();
+        assert!((18_000..24_000).contains(&single), "{single} of 200,000");
+    }
+
+    /// [R-HASH-1] Rows double exactly: a key in row r of T rows is in row r or r + T of 2 T rows, both of its rows.
+    #[test]
+    fn rows_split_exactly_when_the_table_doubles() {
+        let small = placement(Preset::Hardened, 640);
+        let mut large = small.clone();
+        large.rows *= 2;
+        for (a, b) in pairs(&small).zip(pairs(&large)) {
+            assert_eq!(b.first.0 % 640, a.first.0);
+            assert_eq!(b.second.0 % 640, a.second.0);
+        }
+    }
+
+    /// Most keys' rows share a lock word of 64 rows: what makes one masked CAS enough (paper, section 3.4.1).
+    #[test]
+    fn most_keys_need_one_lock_word() {
+        let placement = placement(Preset::Hardened, 1 << 17);
+        let one_word = pairs(&placement).filter(|pair| pair.first.0 / 64 == pair.second.0 / 64).count();
+        assert!(one_word > 150_000, "{one_word} of 200,000 in one word of 64 rows");
+    }
+}

@@ -1,0 +1,117 @@
+//! What a client must not forget when its operation is dropped in the middle. // [R-DROP-1]
+//!
+//! Invariant: before a batch with atomics is posted, `flight` says what it will do; after its completion was seen, `held`
+//! says exactly which locks this client holds and `flight` is `None`.
+
+use std::future::poll_fn;
+
+use arrayvec::ArrayVec;
+use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_layout::{LockMask, OwnerId};
+
+use crate::Table;
+use crate::locks::{LockSet, MAX_LOCK_WORDS};
+
+/// A lock word a batch tries to take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Try {
+    pub(crate) locks: LockMask,
+    /// The word compared with.
+    pub(crate) compare: u64,
+    /// Which of its bits are compared.
+    pub(crate) compare_mask: u64,
+}
+
+impl Try {
+    pub(crate) fn won(&self, found: u64) -> bool {
+        (found ^ self.compare) & self.compare_mask == 0
+    }
+}
+
+/// The batch whose completion was not seen yet.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Flight {
+    /// None is.
+    #[default]
+    None,
+    /// One that first releases all that is held and then tries these.
+    Acquire(ArrayVec<Try, MAX_LOCK_WORDS>),
+    /// One that tries these and keeps what is held.
+    Extend(ArrayVec<Try, MAX_LOCK_WORDS>),
+    /// One that releases all that is held, last of all.
+    Release,
+}
+
+/// A client's locks.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    pub(crate) held: LockSet,
+    pub(crate) flight: Flight,
+}
+
+impl Journal {
+    pub(crate) fn is_clean(&self) -> bool {
+        self.held.is_empty() && matches!(self.flight, Flight::None)
+    }
+
+    /// Books the outcome of a flight whose atomics found `found`, in batch order.
+    pub(crate) fn landed(&mut self, found: &[u64]) {
+        let (tries, skip) = match std::mem::take(&mut self.flight) {
+            Flight::None => return,
+            Flight::Release => return self.held.clear(),
+            Flight::Acquire(tries) => (tries, std::mem::take(&mut self.held).len()),
+            Flight::Extend(tries) => (tries, 0),
+        };
+        for (attempt, found) in tries.iter().zip(&found[skip.min(found.len())..]) {
+            if attempt.won(*found) {
+                self.held.push(attempt.locks);
+            }
+        }
+    }
+
+    /// Waits for a batch that a dropped operation left in flight, and gives back every lock it won. At most one round trip
+    /// beyond the batch's own.
+    pub(crate) async fn settle(
+        &mut self,
+        lane: &mut dyn Lane,
+        table: &Table,
+        owner: OwnerId,
+    ) -> Result<(), FabricError> {
+        let mut found = [0; 2 * MAX_LOCK_WORDS];
+        let atomics = poll_fn(|cx| lane.poll_drain(&mut found, cx)).await?;
+        if atomics > 0 {
+            self.landed(&found[..atomics.min(found.len())]);
+        } else {
+            // Nothing was forgotten: the batch was refused, and had no effect.
+            self.flight = Flight::None;
+        }
+        self.release(lane, table, owner).await
+    }
+
+    /// Releases everything that is held. 1 round trip, none if nothing is.
+    pub(crate) async fn release(
+        &mut self,
+        lane: &mut dyn Lane,
+        table: &Table,
+        owner: OwnerId,
+    ) -> Result<(), FabricError> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let mut found = [0; MAX_LOCK_WORDS];
+        let mut batch: ArrayVec<Verb<'_>, MAX_LOCK_WORDS> = ArrayVec::new();
+        for (locks, found) in self.held.iter().zip(found.iter_mut()) {
+            batch.push(release_verb(table, owner, locks, found));
+        }
+        self.flight = Flight::Release;
+        post(lane, batch).await?;
+        self.landed(&[]);
+        Ok(())
+    }
+}
+
+/// Gives back locks of one word. Never fails, never disturbs a neighbour, needs no retry. // [R-LOCK-2]
+pub(crate) fn release_verb<'b>(table: &Table, owner: OwnerId, locks: &LockMask, found: &'b mut u64) -> Verb<'b> {
+    let layout = table.locks();
+    Verb::FetchAdd { addr: layout.addr(locks.word), add: layout.release_addend(owner, locks.mask), found }
+}

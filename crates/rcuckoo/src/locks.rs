@@ -1,0 +1,324 @@
+//! Taking locks: several words in one batch, retries that carry only atomics, and an ordered last resort.
+
+use arrayvec::ArrayVec;
+use guira_fabric::{FabricError, Lane, MaskedCas, Verb, pause_until, post};
+use guira_layout::{LockId, LockMask, OwnerId, RowId, STATE_WORD, TableState};
+
+use crate::journal::{Flight, Try, release_verb};
+use crate::window::{Window, spans};
+use crate::{Batch, Client, Error, Operation, Table};
+
+/// Lock words one operation can need: a path of 16 rows and both rows of the key.
+pub(crate) const MAX_LOCK_WORDS: usize = 18;
+
+/// Locks by word, in address order. No word occurs twice.
+pub(crate) type LockSet = ArrayVec<LockMask, MAX_LOCK_WORDS>;
+
+/// After this many failures to take all locks at once, they are taken one by one in address order. // [R-LOCK-3]
+const TRIES_AT_ONCE: u32 = 3;
+/// Without masked CAS: posts in a row whose only obstacle is a neighbouring lock in the same word. // [R-LOCK-6]
+const NEIGHBOUR_TRIES: u32 = 16;
+/// Extent words one WRITE carries, at most: the smallest `max_verb_words` of all fabrics.
+const WRITE_WORDS: usize = 1 << 17;
+
+/// The locks of `rows`: mapped, without doubles, in address order. // [R-LOCK-5]
+pub(crate) fn lock_set(table: &Table, rows: impl IntoIterator<Item = RowId>) -> LockSet {
+    let mut set = LockSet::new();
+    for row in rows {
+        let locks = table.locks().mask(table.locks().lock_of(row));
+        match set.iter().position(|other| other.word >= locks.word) {
+            Some(at) if set[at].word == locks.word => set[at].mask |= locks.mask,
+            Some(at) => set.insert(at, locks),
+            None => set.push(locks),
+        }
+    }
+    set
+}
+
+/// An extent to be written before anything can point to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExtentWrite<'v> {
+    pub(crate) offset: u64,
+    pub(crate) words: &'v [u64],
+}
+
+impl<'v> ExtentWrite<'v> {
+    fn verbs<'b>(&self, batch: &mut Batch<'b>)
+    where
+        'v: 'b,
+    {
+        let mut addr = guira_fabric::Addr::main(self.offset);
+        for words in self.words.chunks(WRITE_WORDS) {
+            batch.push(Verb::Write { addr, words });
+            addr = addr.add_words(words.len() as u64);
+        }
+    }
+}
+
+/// Why a lock was not taken.
+#[derive(Clone, Copy, Debug)]
+struct Conflict {
+    lock: LockId,
+    owner: Option<OwnerId>,
+}
+
+/// What a try came to.
+enum Tried {
+    /// Every lock is held.
+    All,
+    /// Somebody holds one.
+    Conflict(Conflict),
+}
+
+/// What a batch of tries does first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// Gives back all that is held.
+    Release,
+    /// Nothing: what is held stays held.
+    Keep,
+}
+
+/// Whether a batch also samples the window.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    With,
+    Without,
+}
+
+impl Client {
+    /// Takes the locks of `plan` and samples the window's rows under them, after giving back what was held before. 1 round
+    /// trip without contention. `extent` is written first, in the same batch. // [R-LOCK-2] [R-LOCK-3] [R-EXTENT-1]
+    pub(crate) async fn acquire(
+        &mut self,
+        lane: &mut dyn Lane,
+        plan: &LockSet,
+        extent: Option<ExtentWrite<'_>>,
+        operation: Operation,
+    ) -> Result<(), Error> {
+        let fabric = Error::fabric(operation);
+        match self.try_all(lane, plan, Before::Release, Reads::With, extent).await.map_err(&fabric)? {
+            Tried::All => Ok(()),
+            Tried::Conflict(conflict) => {
+                self.contend(lane, plan, conflict, operation).await?;
+                self.sample_window(lane).await.map_err(&fabric)
+            }
+        }
+    }
+
+    /// Tries again until every lock is held or the deadline passes. // [R-LOCK-4]
+    #[cold]
+    async fn contend(
+        &mut self,
+        lane: &mut dyn Lane,
+        plan: &LockSet,
+        mut conflict: Conflict,
+        operation: Operation,
+    ) -> Result<(), Error> {
+        let fabric = Error::fabric(operation);
+        let started_ns = lane.now_ns();
+        let deadline_ns = started_ns.saturating_add(self.config.deadline_ns);
+        for attempt in 1u32.. {
+            self.release_held(lane).await.map_err(&fabric)?;
+            self.check_conflict(lane, conflict, started_ns, deadline_ns, operation).await?;
+            self.counters.lock_conflicts += 1;
+            lane.traffic_mut().retries += 1;
+            let until_ns = lane.now_ns() + self.pace.wait_ns(attempt);
+            pause_until(lane, until_ns.min(deadline_ns)).await;
+            if attempt >= TRIES_AT_ONCE {
+                break;
+            }
+            match self.try_all(lane, plan, Before::Release, Reads::Without, None).await.map_err(&fabric)? {
+                Tried::All => return Ok(()),
+                Tried::Conflict(again) => conflict = again,
+            }
+        }
+        self.acquire_in_order(lane, plan, started_ns, deadline_ns, operation).await
+    }
+
+    /// One word after the other in address order, holding: whoever waits holds only smaller words, so nobody waits in a
+    /// circle. // [R-LOCK-3]
+    async fn acquire_in_order(
+        &mut self,
+        lane: &mut dyn Lane,
+        plan: &LockSet,
+        started_ns: u64,
+        deadline_ns: u64,
+        operation: Operation,
+    ) -> Result<(), Error> {
+        let fabric = Error::fabric(operation);
+        for locks in plan {
+            let word: LockSet = std::iter::once(*locks).collect();
+            for attempt in 1u32.. {
+                let tried = self.try_all(lane, &word, Before::Keep, Reads::Without, None).await.map_err(&fabric)?;
+                let Tried::Conflict(conflict) = tried else { break };
+                let checked = self.check_conflict(lane, conflict, started_ns, deadline_ns, operation).await;
+                if let Err(error) = checked {
+                    self.release_held(lane).await.map_err(&fabric)?;
+                    return Err(error);
+                }
+                self.counters.lock_conflicts += 1;
+                lane.traffic_mut().retries += 1;
+                let until_ns = lane.now_ns() + self.pace.wait_ns(attempt);
+                pause_until(lane, until_ns.min(deadline_ns)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the wait when the table is gone or the deadline has passed.
+    async fn check_conflict(
+        &mut self,
+        lane: &mut dyn Lane,
+        conflict: Conflict,
+        started_ns: u64,
+        deadline_ns: u64,
+        operation: Operation,
+    ) -> Result<(), Error> {
+        let late = lane.now_ns() >= deadline_ns;
+        let poisoned = conflict.owner.is_some_and(|owner| self.table.locks().is_poison(owner));
+        if !late && !poisoned {
+            return Ok(());
+        }
+        if self.is_destroyed(lane).await.map_err(Error::fabric(operation))? {
+            return Err(Error::Destroyed { operation });
+        }
+        if !late {
+            return Ok(());
+        }
+        let waited_ms = lane.now_ns().saturating_sub(started_ns) / 1_000_000;
+        Err(Error::Busy { operation, lock: conflict.lock, owner: conflict.owner, waited_ms })
+    }
+
+    async fn is_destroyed(&mut self, lane: &mut dyn Lane) -> Result<bool, FabricError> {
+        let mut state = [0];
+        let addr = self.table.geometry().superblock_word(STATE_WORD);
+        post(lane, [Verb::Read { addr, into: &mut state }]).await?;
+        Ok(TableState::decode(state[0]) != Some(TableState::Live))
+    }
+
+    /// Tries every word of `plan` at once, and keeps what it wins. One batch, or a few where a plain CAS failed only because a
+    /// neighbouring lock of the same word changed.
+    async fn try_all(
+        &mut self,
+        lane: &mut dyn Lane,
+        plan: &LockSet,
+        mut before: Before,
+        reads: Reads,
+        mut extent: Option<ExtentWrite<'_>>,
+    ) -> Result<Tried, FabricError> {
+        let mut guesses = Guesses::default();
+        let mut wanted = plan.clone();
+        for _ in 0..NEIGHBOUR_TRIES {
+            let found = self.post_tries(lane, &wanted, &guesses, before, reads, extent.take()).await?;
+            guesses.clear();
+            let mut missing = LockSet::new();
+            for (locks, found) in wanted.iter().zip(found).filter(|(locks, _)| !self.holds(locks)) {
+                let layout = self.table.locks();
+                if let Some((lock, owner)) = layout.first_held(locks.word, found, locks.mask) {
+                    let owner = layout.names_owners().then_some(owner);
+                    return Ok(Tried::Conflict(Conflict { lock, owner }));
+                }
+                missing.push(*locks);
+                guesses.push(found);
+            }
+            if missing.is_empty() {
+                return Ok(Tried::All);
+            }
+            // Only neighbours changed: post the CAS again with the words found, and the READs behind it. // [R-LOCK-6]
+            lane.traffic_mut().retries += 1;
+            wanted = missing;
+            before = Before::Keep;
+        }
+        let lock = LockId(wanted[0].word * (64 / u64::from(self.table.config().lock_bits)));
+        Ok(Tried::Conflict(Conflict { lock, owner: None }))
+    }
+
+    /// Posts one batch of tries and books what it won. Returns the words found, in the order of `wanted`.
+    async fn post_tries(
+        &mut self,
+        lane: &mut dyn Lane,
+        wanted: &LockSet,
+        guesses: &Guesses,
+        before: Before,
+        reads: Reads,
+        extent: Option<ExtentWrite<'_>>,
+    ) -> Result<Guesses, FabricError> {
+        let table = &self.table;
+        let cas_loop = lane.caps().masked_cas == MaskedCas::CasLoop;
+        let tries: ArrayVec<Try, MAX_LOCK_WORDS> = wanted
+            .iter()
+            .enumerate()
+            .map(|(i, locks)| match cas_loop {
+                true => Try { locks: *locks, compare: guesses.get(i).copied().unwrap_or(0), compare_mask: !0 },
+                false => Try { locks: *locks, compare: 0, compare_mask: locks.mask },
+            })
+            .collect();
+        let released = if before == Before::Release { self.journal.held.clone() } else { LockSet::new() };
+        let mut found = [0; 2 * MAX_LOCK_WORDS];
+        let mut batch = Batch::new();
+        let (given_back, tried) = found.split_at_mut(released.len());
+        for (locks, found) in released.iter().zip(given_back) {
+            batch.push(release_verb(table, self.owner, locks, found));
+        }
+        if let Some(extent) = &extent {
+            extent.verbs(&mut batch);
+        }
+        for (attempt, found) in tries.iter().zip(tried) {
+            batch.push(try_verb(table, self.owner, attempt, cas_loop, found));
+        }
+        if reads == Reads::With {
+            window_reads(table, &mut self.window, &mut batch);
+        }
+        self.journal.flight = match before {
+            Before::Release => Flight::Acquire(tries),
+            Before::Keep => Flight::Extend(tries),
+        };
+        post(lane, batch).await?;
+        let atomics = released.len() + wanted.len();
+        self.journal.landed(&found[..atomics]);
+        Ok(found[released.len()..atomics].iter().copied().collect())
+    }
+
+    fn holds(&self, locks: &LockMask) -> bool {
+        self.journal.held.iter().any(|held| held.word == locks.word && held.mask & locks.mask == locks.mask)
+    }
+
+    /// Samples the window's rows. 1 round trip.
+    pub(crate) async fn sample_window(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        let mut batch = Batch::new();
+        window_reads(&self.table, &mut self.window, &mut batch);
+        post(lane, batch).await
+    }
+
+    /// Gives back every lock. 1 round trip, none if none is held.
+    pub(crate) async fn release_held(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        self.journal.release(lane, &self.table, self.owner).await
+    }
+}
+
+/// Words found by tries, in their order.
+type Guesses = ArrayVec<u64, MAX_LOCK_WORDS>;
+
+fn try_verb<'b>(table: &Table, owner: OwnerId, attempt: &Try, cas_loop: bool, found: &'b mut u64) -> Verb<'b> {
+    let layout = table.locks();
+    let (addr, mask) = (layout.addr(attempt.locks.word), attempt.locks.mask);
+    let held = layout.held(owner, mask);
+    if cas_loop {
+        let swap = attempt.compare & !mask | held;
+        return Verb::Cas { addr, compare: attempt.compare, swap, found };
+    }
+    Verb::MaskedCas { addr, compare: 0, swap: held, compare_mask: mask, swap_mask: mask, found }
+}
+
+/// One READ for each stretch of neighbouring rows in `window`. // [R-READ-2]
+fn window_reads<'b>(table: &Table, window: &'b mut Window, batch: &mut Batch<'b>) {
+    let row_words = table.rows().row_words();
+    let spans: ArrayVec<_, { crate::MAX_BATCH }> = spans(window.rows()).collect();
+    let mut words = window.words_mut();
+    for span in spans {
+        let (into, rest) = words.split_at_mut(span.rows * row_words);
+        words = rest;
+        batch.push(Verb::Read { addr: table.geometry().row(span.first), into });
+    }
+}

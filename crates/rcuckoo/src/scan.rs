@@ -1,0 +1,140 @@
+//! Rows in bulk: for scans, dumps, statistics and the table checker.
+
+use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_layout::{ExtentRef, Placement, RowId, parse_extent};
+
+use crate::read::read_extent;
+use crate::{Error, Operation, Place, Reader, Table};
+
+/// Samples of one row, with a growing number of looks in between, before a scan calls it damaged or busy. A writer that is
+/// preempted in the middle of a row comes back within milliseconds; samples are paced by the reader.
+const ROW_SAMPLES: u32 = 4096;
+
+/// One row of a bulk sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowSample<'w> {
+    /// The row.
+    pub row: RowId,
+    /// Its words.
+    pub words: &'w [u64],
+    /// Whether it verifies.
+    pub valid: bool,
+}
+
+/// Samples `count` rows from `first` on with one READ, and hands each to `visit`. 1 round trip. The caller's rows are below T.
+///
+/// # Errors
+/// The fabric refused or lost the batch.
+pub async fn sample_rows(
+    lane: &mut dyn Lane,
+    table: &Table,
+    first: RowId,
+    count: usize,
+    words: &mut Vec<u64>,
+    mut visit: impl FnMut(RowSample<'_>),
+) -> Result<(), FabricError> {
+    let row_words = table.rows().row_words();
+    words.clear();
+    words.resize(count * row_words, 0);
+    post(lane, [Verb::Read { addr: table.geometry().row(first), into: words }]).await?;
+    for (i, words) in words.chunks_exact(row_words).enumerate() {
+        let row = RowId(first.0 + i as u64);
+        visit(RowSample { row, words, valid: table.rows().verify(row, words).is_ok() });
+    }
+    Ok(())
+}
+
+/// Keys and values of one row, without an allocation for each.
+#[derive(Debug, Default)]
+pub struct RowItems {
+    bytes: Vec<u8>,
+    ends: Vec<(usize, usize)>,
+}
+
+impl RowItems {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    /// Each key and its value.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let starts = std::iter::once(0).chain(self.ends.iter().map(|(_, end)| *end));
+        starts.zip(&self.ends).map(|(start, (key, end))| (&self.bytes[start..*key], &self.bytes[*key..*end]))
+    }
+}
+
+impl Reader {
+    /// Reads every key and value that `row` holds, as they are at one sample of the row. 1 round trip, and 1 more for each
+    /// extent.
+    ///
+    /// # Errors
+    /// `Corrupt` if the row or an extent does not verify and stays so; the fabric's.
+    pub async fn read_row(&mut self, lane: &mut dyn Lane, row: RowId, items: &mut RowItems) -> Result<(), Error> {
+        let operation = Operation::Scan;
+        let mut words = Vec::new();
+        let mut damaged = Place::Row(row);
+        for attempt in 0..ROW_SAMPLES {
+            if attempt > 0 {
+                let until_ns = lane.now_ns() + u64::from(attempt) * 100;
+                guira_fabric::pause_until(lane, until_ns).await;
+            }
+            let mut valid = false;
+            sample_rows(lane, &std::sync::Arc::clone(&self.table), row, 1, &mut words, |sample| valid = sample.valid)
+                .await
+                .map_err(Error::fabric(operation))?;
+            if !valid {
+                damaged = Place::Row(row);
+                continue;
+            }
+            match self.row_items(lane, row, &words, items).await? {
+                None => return Ok(()),
+                Some(extent) => {
+                    damaged = Place::Extent { offset: extent.offset, generation: extent.generation };
+                }
+            }
+        }
+        Err(Error::Corrupt { operation, place: damaged })
+    }
+
+    /// Takes the items out of the valid sample `words`; the extent that no longer fits its entry, if there is one.
+    async fn row_items(
+        &mut self,
+        lane: &mut dyn Lane,
+        row: RowId,
+        words: &[u64],
+        items: &mut RowItems,
+    ) -> Result<Option<ExtentRef>, Error> {
+        let operation = Operation::Scan;
+        let table = std::sync::Arc::clone(&self.table);
+        let rows = table.rows();
+        items.clear();
+        let occupied = rows.occupancy(words);
+        for slot in (0..rows.entries()).filter(|slot| occupied >> slot & 1 != 0) {
+            let key_end = match rows.placement(words, slot) {
+                Placement::Inline => {
+                    rows.append_inline_key(words, slot, &mut items.bytes);
+                    let key_end = items.bytes.len();
+                    rows.append_inline_value(words, slot, &mut items.bytes);
+                    key_end
+                }
+                Placement::Extent => {
+                    let extent = rows.extent_of(words, slot);
+                    if extent.mark_offset(table.config(), table.geometry()).is_none() {
+                        return Err(Error::Corrupt { operation, place: Place::Entry { row, slot } });
+                    }
+                    read_extent(lane, &extent, &mut self.extent).await.map_err(Error::fabric(operation))?;
+                    let Ok(parsed) = parse_extent(&self.extent, &extent, table.superblock().checksum_seed()) else {
+                        return Ok(Some(extent));
+                    };
+                    parsed.append_key(&mut items.bytes);
+                    let key_end = items.bytes.len();
+                    parsed.append_value(&mut items.bytes);
+                    key_end
+                }
+            };
+            items.ends.push((key_end, items.bytes.len()));
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,196 @@
+//! A table as every client sees it, and how one comes to be: formatting, opening, poisoning.
+
+use std::sync::Arc;
+
+use guira_fabric::{Addr, FabricError, Lane, Verb, post};
+use guira_layout::{
+    Geometry, LockLayout, RowFormat, RowId, STATE_WORD, SUPERBLOCK_WORDS, Superblock, SuperblockError, TableConfig,
+    TableState,
+};
+
+use crate::Placement;
+
+/// What all clients of a table agree on, derived from its superblock.
+#[derive(Clone, Debug)]
+pub struct Table {
+    superblock: Superblock,
+    geometry: Geometry,
+    rows: RowFormat,
+    locks: LockLayout,
+    placement: Placement,
+}
+
+/// A table could not be opened. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The superblock could not be read.
+    #[error("cannot read the superblock: {0}")]
+    Fabric(#[from] FabricError),
+    /// The superblock is not one.
+    #[error(transparent)]
+    Superblock(#[from] SuperblockError),
+    /// The region is smaller than the table in it.
+    #[error("the table needs {wanted} bytes but its region has {found}: it was cut short")]
+    Truncated {
+        /// Bytes the superblock implies.
+        wanted: u64,
+        /// Bytes there are.
+        found: u64,
+    },
+    /// The table was destroyed.
+    #[error("the table was destroyed")]
+    Destroyed,
+}
+
+impl Table {
+    /// The table that `superblock` describes.
+    ///
+    /// # Errors
+    /// Its parameters are impossible.
+    pub fn new(superblock: Superblock) -> Result<Arc<Table>, SuperblockError> {
+        superblock.config.check()?;
+        let geometry = Geometry::new(&superblock.config)?;
+        let rows = RowFormat::new(&superblock);
+        let locks = LockLayout::new(&superblock.config);
+        let placement = Placement::new(&superblock.config);
+        Ok(Arc::new(Table { superblock, geometry, rows, locks, placement }))
+    }
+
+    /// The parameters.
+    #[inline(always)]
+    pub fn config(&self) -> &TableConfig {
+        &self.superblock.config
+    }
+
+    /// The superblock.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Where everything lies.
+    #[inline(always)]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// How rows are read and written.
+    #[inline(always)]
+    pub fn rows(&self) -> &RowFormat {
+        &self.rows
+    }
+
+    /// The lock table.
+    #[inline(always)]
+    pub fn locks(&self) -> &LockLayout {
+        &self.locks
+    }
+
+    /// Where keys live.
+    #[inline(always)]
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+}
+
+/// Rows formatted by one WRITE: large enough to be fast, small enough for every fabric's limits.
+const FORMAT_ROWS: u64 = 64;
+
+/// Formats a region that nobody else can see yet: rows, slots, locks and chunk table; the superblock last, so that a
+/// region whose creator died is never taken for a table. // [R-CREATE-1]
+///
+/// The region must be zeroed and as large as the table's [`Geometry`] says. Round trips: one for 64 rows. `progress` is
+/// called with the rows done.
+///
+/// # Errors
+/// The fabric refused or lost a batch.
+pub async fn format_table(
+    lane: &mut dyn Lane,
+    table: &Table,
+    mut progress: impl FnMut(u64),
+) -> Result<(), FabricError> {
+    let row_words = table.rows.row_words();
+    let mut words = vec![0; row_words * FORMAT_ROWS as usize];
+    for start in (0..table.config().rows).step_by(FORMAT_ROWS as usize) {
+        for (i, row) in words.chunks_exact_mut(row_words).enumerate() {
+            table.rows.format(RowId(start + i as u64), row);
+        }
+        let addr = table.geometry.row(RowId(start));
+        post(lane, [Verb::Write { addr, words: &words }]).await?;
+        progress(start + FORMAT_ROWS);
+    }
+    let superblock = table.superblock.encode();
+    let (magic, rest) = superblock.split_at(1);
+    let write_rest = Verb::Write { addr: Addr::main(8), words: rest };
+    let write_magic = Verb::Write { addr: Addr::main(0), words: magic };
+    post(lane, [write_rest, write_magic]).await
+}
+
+/// Reads the superblock of a region of `main_bytes` bytes. 1 round trip.
+///
+/// # Errors
+/// There is no table, or not one this program can use.
+pub async fn open_table(lane: &mut dyn Lane, main_bytes: u64) -> Result<Arc<Table>, OpenError> {
+    let mut words = vec![0; SUPERBLOCK_WORDS];
+    if main_bytes < words.len() as u64 * 8 {
+        return Err(OpenError::Truncated { wanted: words.len() as u64 * 8, found: main_bytes });
+    }
+    post(lane, [Verb::Read { addr: Addr::main(0), into: &mut words }]).await?;
+    let (superblock, state) = Superblock::decode(&words)?;
+    let table = Table::new(superblock)?;
+    let wanted = table.geometry.main_bytes();
+    if wanted > main_bytes {
+        return Err(OpenError::Truncated { wanted, found: main_bytes });
+    }
+    match state {
+        TableState::Live => Ok(table),
+        TableState::Destroyed => Err(OpenError::Destroyed),
+    }
+}
+
+/// Lock words poisoned by one batch.
+const POISON_WORDS: usize = 64;
+
+/// Marks the table destroyed and takes every lock for good, so that no client that still maps it can change it and think
+/// the change was kept. // [R-DESTROY-1]
+///
+/// A client that holds a lock at this moment completes its commit; its release then leaves that lock unpoisoned, which
+/// is why waiters and openers look at the state word as well.
+///
+/// # Errors
+/// The fabric refused or lost a batch.
+pub async fn poison_table(lane: &mut dyn Lane, table: &Table) -> Result<(), FabricError> {
+    let state = [TableState::Destroyed.encode()];
+    let addr = table.geometry.superblock_word(STATE_WORD);
+    post(lane, [Verb::Write { addr, words: &state }]).await?;
+    let words: Vec<u64> = (0..table.locks.words()).collect();
+    for words in words.chunks(POISON_WORDS) {
+        let mut found = vec![0; words.len()];
+        let read = words.iter().zip(found.iter_mut());
+        let mut batch: Vec<_> = read
+            .map(|(word, found)| Verb::Read { addr: table.locks.addr(*word), into: std::slice::from_mut(found) })
+            .collect();
+        post(lane, &mut batch[..]).await?;
+        for (word, seen) in words.iter().zip(&found) {
+            poison_word(lane, table, *word, *seen).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Tries before a lock word that keeps changing is left to the state word alone.
+const POISON_TRIES: u32 = 64;
+
+async fn poison_word(lane: &mut dyn Lane, table: &Table, word: u64, mut seen: u64) -> Result<(), FabricError> {
+    for _ in 0..POISON_TRIES {
+        let held: u64 = table.locks.all_held(word, seen).fold(0, |mask, (lock, _)| mask | table.locks.mask(lock).mask);
+        let (compare, mut found) = (seen, 0);
+        let swap = !held | seen;
+        post(lane, [Verb::Cas { addr: table.locks.addr(word), compare, swap, found: &mut found }]).await?;
+        if found == compare {
+            return Ok(());
+        }
+        seen = found;
+    }
+    Ok(())
+}

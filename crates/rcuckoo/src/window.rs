@@ -1,0 +1,195 @@
+//! Rows at hand: sampled in this operation, in one buffer, found by number.
+
+use guira_layout::RowId;
+
+/// A map from rows to small numbers that is emptied in constant time.
+#[derive(Debug)]
+pub(crate) struct RowIndex {
+    cells: Vec<Cell>,
+    stamp: u32,
+    len: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Cell {
+    row: u64,
+    value: u32,
+    stamp: u32,
+}
+
+impl RowIndex {
+    /// An index that grows beyond `rows` rows only with an allocation.
+    pub(crate) fn with_capacity(rows: usize) -> RowIndex {
+        let cells = (2 * rows).next_power_of_two().max(16);
+        RowIndex { cells: vec![Cell::default(); cells], stamp: 1, len: 0 }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+        self.stamp = self.stamp.wrapping_add(1);
+        if self.stamp == 0 {
+            self.cells.fill(Cell::default());
+            self.stamp = 1;
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn cell(&self, row: RowId) -> usize {
+        let mask = self.cells.len() - 1;
+        let mut at = (row.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & mask;
+        // Ends: at most half of the cells are in use.
+        while self.cells[at].stamp == self.stamp && self.cells[at].row != row.0 {
+            at = (at + 1) & mask;
+        }
+        at
+    }
+
+    pub(crate) fn get(&self, row: RowId) -> Option<u32> {
+        let cell = self.cells[self.cell(row)];
+        (cell.stamp == self.stamp).then_some(cell.value)
+    }
+
+    /// Adds `row`; false if it was there already, and keeps its value then.
+    pub(crate) fn insert(&mut self, row: RowId, value: u32) -> bool {
+        let at = self.cell(row);
+        if self.cells[at].stamp == self.stamp {
+            return false;
+        }
+        self.cells[at] = Cell { row: row.0, value, stamp: self.stamp };
+        self.len += 1;
+        if self.len * 2 > self.cells.len() {
+            self.grow();
+        }
+        true
+    }
+
+    fn grow(&mut self) {
+        let larger = vec![Cell::default(); self.cells.len() * 2];
+        let old = std::mem::replace(&mut self.cells, larger);
+        let stamp = self.stamp;
+        for cell in old.into_iter().filter(|cell| cell.stamp == stamp) {
+            let at = self.cell(RowId(cell.row));
+            self.cells[at] = cell;
+        }
+    }
+}
+
+/// A stretch of neighbouring rows that one READ covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) first: RowId,
+    pub(crate) rows: usize,
+}
+
+/// Rows sampled together, each in its place of one buffer.
+#[derive(Debug)]
+pub(crate) struct Window {
+    index: RowIndex,
+    rows: Vec<RowId>,
+    words: Vec<u64>,
+    row_words: usize,
+}
+
+impl Window {
+    pub(crate) fn new(row_words: usize, rows: usize) -> Window {
+        Window { index: RowIndex::with_capacity(rows), rows: Vec::new(), words: Vec::new(), row_words }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.index.clear();
+        self.rows.clear();
+        self.words.clear();
+    }
+
+    /// Makes room for `rows`, which are sorted here and must not be in the window yet; returns the words to read them into.
+    pub(crate) fn extend(&mut self, rows: &[RowId]) -> &mut [u64] {
+        let start = self.words.len();
+        for row in rows {
+            let place = self.rows.len() as u32;
+            if self.index.insert(*row, place) {
+                self.rows.push(*row);
+            }
+        }
+        self.words.resize(self.rows.len() * self.row_words, 0);
+        &mut self.words[start..]
+    }
+
+    pub(crate) fn rows(&self) -> &[RowId] {
+        &self.rows
+    }
+
+    pub(crate) fn place(&self, row: RowId) -> Option<usize> {
+        self.index.get(row).map(|place| place as usize)
+    }
+
+    pub(crate) fn row(&self, row: RowId) -> Option<&[u64]> {
+        self.place(row).map(|place| self.at(place))
+    }
+
+    pub(crate) fn at(&self, place: usize) -> &[u64] {
+        &self.words[place * self.row_words..][..self.row_words]
+    }
+
+    pub(crate) fn at_mut(&mut self, place: usize) -> &mut [u64] {
+        &mut self.words[place * self.row_words..][..self.row_words]
+    }
+
+    /// All rows' words, in the order of [`Window::rows`].
+    pub(crate) fn words_mut(&mut self) -> &mut [u64] {
+        &mut self.words
+    }
+}
+
+/// Sorts `rows`, drops doubles, and fills gaps of up to `gap` rows between neighbours, so that one READ covers them.
+pub(crate) fn cover(rows: &mut Vec<RowId>, gap: u64) {
+    rows.sort_unstable();
+    rows.dedup();
+    let known = rows.len();
+    for i in 1..known {
+        let (before, after) = (rows[i - 1].0, rows[i].0);
+        if after - before - 1 <= gap {
+            rows.extend((before + 1..after).map(RowId));
+        }
+    }
+    if rows.len() > known {
+        rows.sort_unstable();
+    }
+}
+
+/// The stretches of neighbours in `rows`, which are sorted.
+pub(crate) fn spans(rows: &[RowId]) -> impl Iterator<Item = Span> {
+    rows.chunk_by(|a, b| a.0 + 1 == b.0).map(|rows| Span { first: rows[0], rows: rows.len() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_finds_what_it_holds() {
+        let mut index = RowIndex::with_capacity(4);
+        for round in 0..3u64 {
+            for i in 0..100 {
+                assert!(index.insert(RowId(i * 7 + round), i as u32));
+                assert!(!index.insert(RowId(i * 7 + round), 9999));
+            }
+            assert_eq!(index.len(), 100);
+            assert!((0..100).all(|i| index.get(RowId(i * 7 + round)) == Some(i as u32)));
+            assert_eq!(index.get(RowId(3 + round + 1)), None);
+            index.clear();
+            assert_eq!(index.get(RowId(round)), None);
+        }
+    }
+
+    #[test]
+    fn near_rows_are_covered_by_one_read() {
+        let mut rows = [9, 3, 4, 7, 3].map(RowId).to_vec();
+        cover(&mut rows, 1);
+        assert_eq!(rows, [3, 4, 7, 8, 9].map(RowId));
+        let spans: Vec<_> = spans(&rows).collect();
+        assert_eq!(spans, [Span { first: RowId(3), rows: 2 }, Span { first: RowId(7), rows: 3 }]);
+    }
+}

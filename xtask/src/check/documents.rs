@@ -1,0 +1,201 @@
+//! Documents: every relative link leads to a file of the repository, and every regression tells its story.
+//!
+//! A link is checked where it is written as `[text](target)` or `[label]: target` outside code. A regression file opens
+//! with a doc comment whose parts `Cause:`, `Effect:` and `Fix:` each say something.
+
+use std::collections::BTreeSet;
+
+use crate::report::{Report, Violation};
+use crate::rust::RustFile;
+use crate::tree::SourceFile;
+
+/// The parts of a regression's story.
+const STORY: [&str; 3] = ["Cause", "Effect", "Fix"];
+
+/// Files that only list regressions.
+const LISTS: [&str; 3] = ["lib.rs", "main.rs", "mod.rs"];
+
+/// Checks the links of every document against `paths`, and the story of every regression.
+pub fn check(markdown: &[&SourceFile], rust: &[RustFile], paths: &BTreeSet<String>) -> Report {
+    let mut violations = Vec::new();
+    let mut links = 0;
+    for file in markdown {
+        let found = relative_links(&file.text);
+        links += found.len();
+        violations.extend(found.iter().filter_map(|link| dead(&file.path, link, paths)));
+    }
+    let regressions: Vec<&RustFile> = rust.iter().filter(|file| is_regression(&file.path)).collect();
+    violations.extend(regressions.iter().flat_map(|file| missing_story(file)));
+    let looked_at =
+        format!("{links} relative links in {} documents, {} regression files", markdown.len(), regressions.len());
+    Report { name: "docs", looked_at, violations }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Link {
+    line: usize,
+    target: String,
+}
+
+/// The links of a document that name a file, without their fragments.
+fn relative_links(text: &str) -> Vec<Link> {
+    let mut links = Vec::new();
+    let mut fence: Option<&str> = None;
+    for (index, line) in text.lines().enumerate() {
+        let start = line.trim_start();
+        let marker = ["```", "~~~"].into_iter().find(|marker| start.starts_with(marker));
+        match (fence, marker) {
+            (None, Some(_)) => fence = marker,
+            (Some(open), Some(close)) if open == close => fence = None,
+            (Some(_), _) => {}
+            (None, None) => links.extend(
+                targets(&without_code(line))
+                    .filter_map(|target| file_of(&target))
+                    .map(|target| Link { line: index + 1, target }),
+            ),
+        }
+    }
+    links
+}
+
+/// The line with what stands between backticks left out; an unpaired backtick is text.
+fn without_code(line: &str) -> String {
+    let parts: Vec<&str> = line.split('`').collect();
+    let unpaired = parts.len().is_multiple_of(2);
+    let last = parts.len() - 1;
+    let is_text = |index: usize| index.is_multiple_of(2) || (unpaired && index == last);
+    parts.iter().enumerate().filter(|(index, _)| is_text(*index)).map(|(_, part)| *part).collect()
+}
+
+/// Every link target of a line: inline links and images, and a reference's definition.
+fn targets(line: &str) -> impl Iterator<Item = String> {
+    let inline = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let definition = line.trim_start().strip_prefix('[').and_then(|rest| rest.split_once("]: "));
+    // A footnote's definition is prose.
+    let reference = definition.filter(|(label, _)| !label.starts_with('^')).map(|(_, target)| target);
+    let all: Vec<String> = inline.chain(reference).map(str::to_owned).collect();
+    all.into_iter()
+}
+
+/// The file a target names: without title, angle brackets and fragment; none for a web address or a fragment alone.
+fn file_of(target: &str) -> Option<String> {
+    let bare = target.split_whitespace().next()?.trim_start_matches('<').trim_end_matches('>');
+    let file = bare.split(['#', '?']).next().unwrap_or_default();
+    let is_elsewhere = file.contains("://") || file.starts_with("mailto:") || file.is_empty();
+    (!is_elsewhere).then(|| file.to_owned())
+}
+
+fn dead(document: &str, link: &Link, paths: &BTreeSet<String>) -> Option<Violation> {
+    let violation = |reason: String| Some(Violation::new(document, link.line, reason));
+    if link.target.starts_with('/') {
+        return violation(format!("the link to {} is not relative", link.target));
+    }
+    let Some(path) = resolve(document, &link.target) else {
+        return violation(format!("the link to {} leaves the repository", link.target));
+    };
+    let is_directory = paths.iter().any(|known| path.is_empty() || known.starts_with(&format!("{path}/")));
+    if paths.contains(&path) || is_directory {
+        None
+    } else {
+        violation(format!("the link to {} leads to no file ({path})", link.target))
+    }
+}
+
+/// `target` seen from `document`, as a path from the root.
+fn resolve(document: &str, target: &str) -> Option<String> {
+    let mut parts: Vec<&str> = document.split('/').collect();
+    parts.pop();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            name => parts.push(name),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+fn is_regression(path: &str) -> bool {
+    let mut parts: Vec<&str> = path.split('/').collect();
+    let name = parts.pop().unwrap_or_default();
+    parts.first() == Some(&"conformance") && parts.contains(&"regressions") && !LISTS.contains(&name)
+}
+
+fn missing_story(file: &RustFile) -> Vec<Violation> {
+    let doc: Vec<&str> = file.text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim).collect();
+    let missing = STORY.iter().filter(|part| !tells(&doc, part));
+    let reason = |part: &str| format!("the leading doc comment lacks `//! {part}:` with a text");
+    missing.map(|part| Violation::new(&file.path, 1, reason(part))).collect()
+}
+
+/// Whether a line starts with `part:` and words follow, there or on the next line.
+fn tells(doc: &[&str], part: &str) -> bool {
+    let is_label = |text: &str| STORY.iter().any(|part| text.starts_with(&format!("{part}:")));
+    doc.iter().enumerate().any(|(index, line)| {
+        let Some(said) = line.strip_prefix(part).and_then(|rest| rest.strip_prefix(':')) else { return false };
+        let next = doc.get(index + 1).copied().unwrap_or_default();
+        !said.trim().is_empty() || (!next.is_empty() && !is_label(next))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dead_links(text: &str) -> Vec<(usize, String)> {
+        let document = SourceFile { path: "docs/a.md".to_owned(), text: text.to_owned() };
+        let paths = ["README.md", "docs/a.md", "docs/decisions/0001.md"].map(str::to_owned).into();
+        let violations = check(&[&document], &[], &paths).violations;
+        violations.into_iter().map(|violation| (violation.line, violation.reason)).collect()
+    }
+
+    #[test]
+    fn dead_links_fail() {
+        for (text, reason) in [
+            ("[a](b.md)", "the link to b.md leads to no file (docs/b.md)"),
+            ("[a](../b.md#part \"title\")", "the link to ../b.md leads to no file (b.md)"),
+            ("![a](b.png) and [c](a.md)", "the link to b.png leads to no file (docs/b.png)"),
+            ("[label]: b.md", "the link to b.md leads to no file (docs/b.md)"),
+            ("[a](/README.md)", "the link to /README.md is not relative"),
+            ("[a](../../b.md)", "the link to ../../b.md leaves the repository"),
+            ("`a` [a](b.md) `b`", "the link to b.md leads to no file (docs/b.md)"),
+        ] {
+            assert_eq!(dead_links(&format!("x\n{text}\n")), [(2, reason.to_owned())], "{text}");
+        }
+    }
+
+    #[test]
+    fn live_links_other_addresses_and_code_pass() {
+        let text = "[a](a.md) [b](../README.md#part) [c](decisions/) [d](decisions/0001.md) [e](#part)\n\
+                    [f](https://example.org/b.md) [g](mailto:a@example.org) `[h](b.md)`\n[^1]: words\n\
+                    ```text\n[i](b.md)\n~~~\n[j](b.md)\n```\n[k](./a.md) [l](..)\n";
+        assert_eq!(dead_links(text), []);
+    }
+
+    #[test]
+    fn links_after_a_closed_fence_are_checked_again() {
+        assert_eq!(dead_links("```\n```\n[a](b.md)\n").len(), 1);
+    }
+
+    fn untold(path: &str, text: &str) -> Vec<String> {
+        let file = RustFile::parse(path, text).expect("the sample parses");
+        check(&[], &[file], &BTreeSet::new()).violations.into_iter().map(|violation| violation.reason).collect()
+    }
+
+    #[test]
+    fn a_regression_without_its_story_fails() {
+        let path = "conformance/regressions/torn_row.rs";
+        let lacks = |part: &str| format!("the leading doc comment lacks `//! {part}:` with a text");
+        assert_eq!(untold(path, "//! Torn row.\n//!\n//! Cause: x\n//! Effect:\n//! y\n//! Fix: z\n"), [""; 0]);
+        assert_eq!(untold(path, "//! Torn row.\n//! Cause: x\n//! Effect: y\n"), [lacks("Fix")]);
+        assert_eq!(untold(path, "//! Cause:\n//! Effect: y\n//! Fix:\n"), [lacks("Cause"), lacks("Fix")]);
+    }
+
+    #[test]
+    fn only_regression_files_owe_a_story() {
+        assert_eq!(untold("conformance/tests/regressions/torn_row.rs", "fn a() {}").len(), 3);
+        assert_eq!(untold("conformance/regressions/mod.rs", "mod torn_row;"), [""; 0]);
+        assert_eq!(untold("conformance/src/lib.rs", "fn a() {}"), [""; 0]);
+        assert_eq!(untold("crates/a/tests/regressions/b.rs", "fn a() {}"), [""; 0]);
+    }
+}

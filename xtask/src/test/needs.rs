@@ -1,0 +1,114 @@
+//! What the tests need from the system: a C compiler to link with, and the package lists that tests load as real data.
+//!
+//! As root on Debian and its relatives what is missing is installed; otherwise the exact command is named, and the step
+//! fails. Where there is no apt, the package lists do not exist and the tests that want them say so themselves.
+
+use super::Outcome;
+use super::process::Shell;
+use super::steps::Budget;
+
+const UPDATE: [&str; 2] = ["apt-get", "update"];
+const INSTALL_COMPILER: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-recommends", "gcc"];
+
+/// Installs what is missing, or says which command would.
+pub fn install(shell: &Shell, budget: &Budget) -> Outcome {
+    let host = Host::look(shell, budget);
+    match plan(&host) {
+        Plan::Nothing => Outcome::Passed,
+        Plan::Run(commands) => {
+            for arguments in commands {
+                shell.say(&arguments.join(" "));
+                let mut command = shell.command(arguments[0], &arguments[1..]);
+                command.env("DEBIAN_FRONTEND", "noninteractive");
+                let outcome = shell.run(&mut command, budget);
+                if outcome != Outcome::Passed {
+                    return outcome;
+                }
+            }
+            Outcome::Passed
+        }
+        Plan::Ask(message) => Outcome::Failed(message),
+    }
+}
+
+/// What was found on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Host {
+    is_root: bool,
+    has_apt: bool,
+    has_compiler: bool,
+    has_package_lists: bool,
+}
+
+impl Host {
+    fn look(shell: &Shell, budget: &Budget) -> Self {
+        let holds = |script: &str| shell.succeeds("sh", ["-c", script], budget);
+        Self {
+            is_root: holds("[ \"$(id -u)\" = 0 ]"),
+            has_apt: holds("command -v apt-get && command -v apt-cache"),
+            has_compiler: holds("command -v gcc"),
+            has_package_lists: holds("apt-cache dumpavail | head -n 1 | grep -q ."),
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Plan {
+    Nothing,
+    Run(Vec<&'static [&'static str]>),
+    Ask(String),
+}
+
+fn plan(host: &Host) -> Plan {
+    if !host.has_apt {
+        return match host.has_compiler {
+            true => Plan::Nothing,
+            false => Plan::Ask("install a C compiler under the name gcc".to_owned()),
+        };
+    }
+    let mut commands: Vec<&'static [&'static str]> = Vec::new();
+    if !host.has_package_lists {
+        commands.push(&UPDATE);
+    }
+    if !host.has_compiler {
+        commands.push(&INSTALL_COMPILER);
+    }
+    match (commands.is_empty(), host.is_root) {
+        (true, _) => Plan::Nothing,
+        (false, true) => Plan::Run(commands),
+        (false, false) => {
+            let lines: Vec<String> = commands.iter().map(|command| format!("sudo {}", command.join(" "))).collect();
+            Plan::Ask(format!("run: {}", lines.join(" && ")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BARE: Host = Host { is_root: true, has_apt: true, has_compiler: false, has_package_lists: false };
+
+    #[test]
+    fn root_installs_exactly_what_is_missing() {
+        assert_eq!(plan(&BARE), Plan::Run(vec![&UPDATE, &INSTALL_COMPILER]));
+        assert_eq!(plan(&Host { has_compiler: true, ..BARE }), Plan::Run(vec![&UPDATE]));
+        assert_eq!(plan(&Host { has_package_lists: true, ..BARE }), Plan::Run(vec![&INSTALL_COMPILER]));
+        assert_eq!(plan(&Host { has_compiler: true, has_package_lists: true, ..BARE }), Plan::Nothing);
+    }
+
+    #[test]
+    fn others_are_told_the_exact_command() {
+        assert_eq!(
+            plan(&Host { is_root: false, ..BARE }),
+            Plan::Ask("run: sudo apt-get update && sudo apt-get install --yes --no-install-recommends gcc".to_owned())
+        );
+    }
+
+    #[test]
+    fn without_apt_only_the_compiler_is_asked_for() {
+        let host = Host { has_apt: false, ..BARE };
+        assert!(matches!(plan(&host), Plan::Ask(_)));
+        assert_eq!(plan(&Host { has_compiler: true, ..host }), Plan::Nothing);
+    }
+}

@@ -1,0 +1,186 @@
+//! Child processes with a bounded life.
+//!
+//! Each child leads a process group of its own, and a watcher holds the other end of a pipe: when the watcher hears
+//! nothing but the pipe's end, it kills the group. So the same line of shell ends a child that is out of time, together
+//! with all it started, and one whose parent died, for instance of an interrupt from the keyboard.
+
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Outcome;
+use super::steps::Budget;
+use crate::report::Format;
+
+/// Pause between two looks at a child: short beside any step, long beside the cost of looking.
+const LOOK_EVERY_MS: u64 = 20;
+
+/// Reads one word; kills the process group in its first argument unless the word is `done`.
+const WATCHER: &str = "read -r word; [ \"$word\" = done ] || kill -s KILL -- \"-$1\"";
+
+/// Runs commands at the root of the workspace and prints where the output format allows.
+pub struct Shell {
+    root: PathBuf,
+    format: Format,
+}
+
+impl Shell {
+    pub fn new(root: PathBuf, format: Format) -> Self {
+        Self { root, format }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Prints a line for the reader: on standard error where standard output is for one JSON object.
+    pub fn say(&self, line: &str) {
+        match self.format {
+            Format::Human => println!("{line}"),
+            Format::Json => eprintln!("{line}"),
+        }
+    }
+
+    /// A command at the root of the workspace.
+    pub fn command<I: IntoIterator<Item: AsRef<OsStr>>>(&self, program: &str, arguments: I) -> Command {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(&self.root);
+        command
+    }
+
+    /// Runs a command whose output the reader sees.
+    pub fn run(&self, command: &mut Command, budget: &Budget) -> Outcome {
+        if self.format == Format::Json {
+            command.stdout(io::stderr());
+        }
+        match run_until(command, budget.until) {
+            Ok(Ended::Exited(status)) if status.success() => Outcome::Passed,
+            Ok(Ended::Exited(status)) => Outcome::Failed(status.to_string()),
+            Ok(Ended::Killed) => budget.exceeded(),
+            Err(error) => Outcome::Failed(format!("{}: {error}", command.get_program().display())),
+        }
+    }
+
+    /// Whether a command exists and exits with 0; nobody sees its output. Never installs a toolchain on the way.
+    pub fn succeeds<I: IntoIterator<Item: AsRef<OsStr>>>(&self, program: &str, arguments: I, budget: &Budget) -> bool {
+        let mut command = self.command(program, arguments);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).env("RUSTUP_AUTO_INSTALL", "0");
+        matches!(run_until(&mut command, budget.until), Ok(Ended::Exited(status)) if status.success())
+    }
+}
+
+/// How a child ended.
+#[derive(Debug)]
+pub enum Ended {
+    Exited(ExitStatus),
+    Killed,
+}
+
+/// Runs `command` to its end, or kills it and all it started at `until`, whichever comes first. A process that outlives
+/// a command that ended by itself is left alone: it may be meant to.
+pub fn run_until(command: &mut Command, until: Instant) -> io::Result<Ended> {
+    let mut child = command.stdin(Stdio::null()).process_group(0).spawn()?;
+    let watcher = match Watcher::over(&child) {
+        Ok(watcher) => watcher,
+        Err(error) => {
+            child.kill()?;
+            child.wait()?;
+            return Err(error);
+        }
+    };
+    loop {
+        if let Some(status) = child.try_wait()? {
+            watcher.dismiss()?;
+            return Ok(Ended::Exited(status));
+        }
+        if Instant::now() >= until {
+            watcher.kill()?;
+            child.wait()?;
+            return Ok(Ended::Killed);
+        }
+        thread::sleep(Duration::from_millis(LOOK_EVERY_MS));
+    }
+}
+
+/// The process that kills a child's group when the pipe from this one ends.
+struct Watcher {
+    shell: Child,
+}
+
+impl Watcher {
+    /// Starts a watcher in a group of its own, so that the keyboard's interrupt does not end it before its work.
+    fn over(child: &Child) -> io::Result<Self> {
+        let mut command = Command::new("sh");
+        command.args(["-c", WATCHER, "watcher", &child.id().to_string()]);
+        let shell =
+            command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn()?;
+        Ok(Self { shell })
+    }
+
+    /// Ends the watcher without harm to its group.
+    fn dismiss(mut self) -> io::Result<()> {
+        if let Some(mut pipe) = self.shell.stdin.take() {
+            // A watcher that is gone already needs no dismissal.
+            drop(pipe.write_all(b"done\n"));
+        }
+        self.shell.wait().map(drop)
+    }
+
+    /// Has the watcher kill its group.
+    fn kill(mut self) -> io::Result<()> {
+        drop(self.shell.stdin.take());
+        self.shell.wait().map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn sh(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    fn in_seconds(seconds: u64) -> Instant {
+        Instant::now() + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_child_that_ends_reports_its_status() {
+        let ended = run_until(&mut sh("exit 3"), in_seconds(60)).expect("sh exists");
+        assert!(matches!(ended, Ended::Exited(status) if status.code() == Some(3)));
+    }
+
+    #[test]
+    fn a_child_that_hangs_is_killed_with_all_it_started() {
+        let (mut reader, writer) = io::pipe().expect("a pipe can be made");
+        let mut command = sh("sleep 600 & sleep 600");
+        command.stdout(writer);
+        let ended = run_until(&mut command, Instant::now() + Duration::from_millis(300)).expect("sh exists");
+        assert!(matches!(ended, Ended::Killed));
+        // The pipe ends only when every process that holds it is gone: this one's copy is in `command`.
+        drop(command);
+        let mut rest = Vec::new();
+        assert_eq!(reader.read_to_end(&mut rest).expect("the pipe can be read"), 0);
+    }
+
+    #[test]
+    fn a_program_that_does_not_exist_is_an_error_and_no_success() {
+        assert!(run_until(&mut Command::new("no-such-program-anywhere"), in_seconds(60)).is_err());
+        let shell = Shell::new(PathBuf::from("."), Format::Json);
+        let budget = Budget { until: in_seconds(60), limit_s: 60 };
+        assert!(shell.succeeds("sh", ["-c", "exit 0"], &budget));
+        assert!(!shell.succeeds("sh", ["-c", "exit 1"], &budget));
+        assert!(!shell.succeeds("no-such-program-anywhere", ["x"], &budget));
+        let hung = shell.run(&mut sh("sleep 600"), &Budget { until: Instant::now(), limit_s: 0 });
+        assert_eq!(hung, Outcome::TimedOut("killed after 0 s".to_owned()));
+    }
+}

@@ -1,0 +1,230 @@
+//! The steps of `cargo xtask test`: what each runs, in which order, and how long it may take.
+//!
+//! Limits are several times what two slow cores need with nothing compiled: they end a hang, they measure nothing.
+
+use std::fmt::{self, Display};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::process::Shell;
+use super::{Outcome, needs};
+use crate::check;
+
+/// Installing over a slow network: package lists are tens of megabytes.
+const INSTALL_LIMIT_S: u64 = 600;
+/// Reading sources takes seconds.
+const READ_LIMIT_S: u64 = 120;
+/// Compiling the whole workspace without its code, or its documents.
+const LINT_LIMIT_S: u64 = 1_200;
+/// Compiling the whole workspace optimised, across crates.
+const BUILD_LIMIT_S: u64 = 1_800;
+/// Compiling and running every test: the longest suites fill tables and kill processes for minutes.
+const TEST_LIMIT_S: u64 = 3_600;
+/// Exploring every interleaving of the kernel: bounded by its own preemption limit, minutes at most.
+const LOOM_LIMIT_S: u64 = 1_200;
+/// Interpreting the unit tests: hundreds of times slower than running them.
+const MIRI_LIMIT_S: u64 = 1_800;
+
+const _: () = assert!(READ_LIMIT_S < INSTALL_LIMIT_S && BUILD_LIMIT_S < TEST_LIMIT_S);
+
+/// The name of a step, as `--skip` and `--only` take it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum StepName {
+    Needs,
+    Components,
+    Format,
+    Clippy,
+    Doc,
+    Check,
+    Build,
+    Test,
+    Loom,
+    Miri,
+}
+
+impl Display for StepName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_possible_value().map_or(Ok(()), |value| f.write_str(value.get_name()))
+    }
+}
+
+/// One step: its name, what it does in a line, and its limit.
+#[derive(Debug, Serialize)]
+pub struct Step {
+    pub name: StepName,
+    pub title: &'static str,
+    pub limit_s: u64,
+}
+
+/// Every step, in order: what the others need, then the cheap checks, then the build, then tests from short to long.
+pub const STEPS: [Step; 10] = [
+    step(StepName::Needs, "the system's tools and data that tests use", INSTALL_LIMIT_S),
+    step(StepName::Components, "rustup component add rustfmt clippy, where they are missing", INSTALL_LIMIT_S),
+    step(StepName::Format, "cargo fmt --all --check", READ_LIMIT_S),
+    step(StepName::Clippy, "cargo clippy --workspace --all-targets -- -D warnings", LINT_LIMIT_S),
+    step(StepName::Doc, "RUSTDOCFLAGS=\"-D warnings\" cargo doc --workspace --no-deps", LINT_LIMIT_S),
+    step(StepName::Check, "cargo xtask check", READ_LIMIT_S),
+    step(StepName::Build, "cargo build --release -p guira-cli", BUILD_LIMIT_S),
+    step(StepName::Test, "cargo test --workspace", TEST_LIMIT_S),
+    step(
+        StepName::Loom,
+        "RUSTFLAGS=\"--cfg loom\" cargo test -p guira-fabric --test loom --release --target-dir target/loom",
+        LOOM_LIMIT_S,
+    ),
+    step(
+        StepName::Miri,
+        "MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p guira-fabric --lib --target-dir target/miri",
+        MIRI_LIMIT_S,
+    ),
+];
+
+const fn step(name: StepName, title: &'static str, limit_s: u64) -> Step {
+    Step { name, title, limit_s }
+}
+
+impl Step {
+    /// Runs the step within its limit.
+    pub fn run(&self, shell: &Shell) -> Outcome {
+        let budget = Budget { until: Instant::now() + Duration::from_secs(self.limit_s), limit_s: self.limit_s };
+        let cargo = |line: &str| shell.command("cargo", line.split_whitespace());
+        let run = |mut command: Command| shell.run(&mut command, &budget);
+        match self.name {
+            StepName::Needs => needs::install(shell, &budget),
+            StepName::Components => components(shell, &budget),
+            StepName::Format => run(cargo("fmt --all --check")),
+            StepName::Clippy => run(cargo("clippy --workspace --all-targets -- -D warnings")),
+            StepName::Doc => {
+                let mut command = cargo("doc --workspace --no-deps");
+                command.env("RUSTDOCFLAGS", with_inherited("RUSTDOCFLAGS", "-D warnings"));
+                run(command)
+            }
+            StepName::Check => own_check(shell, &budget),
+            StepName::Build => run(cargo("build --release -p guira-cli")),
+            StepName::Test => run(cargo("test --workspace")),
+            StepName::Loom => {
+                let mut command = cargo("test -p guira-fabric --test loom --release --target-dir");
+                command.arg(target_directory(shell, "loom"));
+                command.env("RUSTFLAGS", with_inherited("RUSTFLAGS", "--cfg loom"));
+                run(command)
+            }
+            StepName::Miri => miri(shell, &budget),
+        }
+    }
+}
+
+/// The time a step has: all its commands share it.
+pub struct Budget {
+    pub until: Instant,
+    pub limit_s: u64,
+}
+
+impl Budget {
+    /// What to say when it ran out.
+    pub fn exceeded(&self) -> Outcome {
+        Outcome::TimedOut(format!("killed after {} s", self.limit_s))
+    }
+}
+
+fn components(shell: &Shell, budget: &Budget) -> Outcome {
+    let is_there = |tool: &str| shell.succeeds("cargo", [tool, "--version"], budget);
+    if is_there("fmt") && is_there("clippy") {
+        return Outcome::Passed;
+    }
+    shell.run(&mut shell.command("rustup", ["component", "add", "rustfmt", "clippy"]), budget)
+}
+
+/// Runs the checks in this process.
+fn own_check(shell: &Shell, budget: &Budget) -> Outcome {
+    let root = shell.root().to_owned();
+    let reports = match within(budget, move || check::run(&root)) {
+        Ok(Ok(reports)) => reports,
+        Ok(Err(error)) => return Outcome::Failed(format!("{error:#}")),
+        Err(outcome) => return outcome,
+    };
+    shell.say(&reports.human());
+    match reports.violations() {
+        0 => Outcome::Passed,
+        count => Outcome::Failed(format!("violations: {count}")),
+    }
+}
+
+/// The result of `work`, which runs on a thread that is left behind if it does not end in time.
+fn within<T: Send + 'static>(budget: &Budget, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Outcome> {
+    let (sender, receiver) = mpsc::channel();
+    // When the receiver has given up, nobody needs the result.
+    thread::spawn(move || drop(sender.send(work())));
+    let left = budget.until.saturating_duration_since(Instant::now());
+    receiver.recv_timeout(left).map_err(|error| match error {
+        mpsc::RecvTimeoutError::Timeout => budget.exceeded(),
+        mpsc::RecvTimeoutError::Disconnected => Outcome::Failed("it panicked".to_owned()),
+    })
+}
+
+/// Miri needs a nightly toolchain, which no machine must have: without it the step is not available, which is no error.
+fn miri(shell: &Shell, budget: &Budget) -> Outcome {
+    if !shell.succeeds("rustup", ["run", "nightly", "rustc", "--version"], budget) {
+        return Outcome::NotAvailable("there is no nightly toolchain".to_owned());
+    }
+    let is_there = || shell.succeeds("cargo", ["+nightly", "miri", "--version"], budget);
+    let add = ["component", "add", "miri", "rust-src", "--toolchain", "nightly"];
+    let can_install = || shell.succeeds("rustup", add, budget);
+    let is_available = is_there() || (can_install() && is_there());
+    if !is_available {
+        return Outcome::NotAvailable("the nightly toolchain has no Miri and could not add it".to_owned());
+    }
+    // Miri interprets a standard library that it builds from source first: a fact of the machine, not of this code.
+    if !shell.succeeds("cargo", ["+nightly", "miri", "setup"], budget) {
+        return Outcome::NotAvailable("Miri is there but could not build its standard library".to_owned());
+    }
+    let arguments = ["+nightly", "miri", "test", "-p", "guira-fabric", "--lib", "--target-dir"];
+    let mut command = shell.command("cargo", arguments);
+    command.arg(target_directory(shell, "miri")).env("MIRIFLAGS", "-Zmiri-disable-isolation");
+    shell.run(&mut command, budget)
+}
+
+/// A target directory of its own, so that other flags do not rebuild what the other steps share.
+fn target_directory(shell: &Shell, name: &str) -> PathBuf {
+    let shared = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| shell.root().join("target"), PathBuf::from);
+    shared.join(name)
+}
+
+/// `flags` after those that the environment already gives in `variable`.
+fn with_inherited(variable: &str, flags: &str) -> String {
+    let inherited = std::env::var(variable).unwrap_or_default();
+    format!("{inherited} {flags}").trim_start().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Format;
+
+    #[test]
+    fn every_name_is_one_step_in_the_order_of_the_list() {
+        let names: Vec<StepName> = STEPS.iter().map(|step| step.name).collect();
+        assert_eq!(names, StepName::value_variants());
+    }
+
+    #[test]
+    fn work_in_this_process_is_bounded_too() {
+        let budget = |limit_s| Budget { until: Instant::now() + Duration::from_secs(limit_s), limit_s };
+        let (_held, never) = mpsc::channel::<()>();
+        assert_eq!(within(&budget(0), move || never.recv().is_ok()), Err(budget(0).exceeded()));
+        assert_eq!(within(&budget(60), || 7), Ok(7));
+    }
+
+    #[test]
+    fn a_step_without_its_tool_is_not_available_and_no_failure() {
+        let budget = Budget { until: Instant::now() + Duration::from_secs(20), limit_s: 20 };
+        let shell = Shell::new(PathBuf::from("."), Format::Json);
+        assert!(!shell.succeeds("no-such-tool-anywhere", ["--version"], &budget));
+        assert!(!Outcome::NotAvailable(String::new()).is_failure());
+    }
+}
