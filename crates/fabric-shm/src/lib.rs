@@ -1,1 +1,87 @@
-//! fabric-shm
+//! The shared-memory fabric: a region in a file that many processes of one host map and change directly.
+//!
+//! The file is `/dev/shm/<name>`, or any path on a file system that keeps the promises below ([`Location`]). There is
+//! no server: every verb is executed by the process that posts it, on the mapped words, and the region outlives all of
+//! them.
+//!
+//! # The file
+//! ```text
+//! offset 0              4096                    4096 + main_bytes, up to the next multiple of 4096
+//! +---------------------+-----------------------+------------------------+---------+
+//! | header (this crate) | Main space            | Device space           | padding |
+//! +---------------------+-----------------------+------------------------+---------+
+//! ```
+//! The padding fills the last page: 4096 bytes, or a huge page on hugetlbfs. The header's fields never change once the
+//! file has a name.
+//!
+//! # What is promised
+//! - *Creation is atomic.* A region is built in a file without a name, reserved to its last byte, formatted, and only
+//!   then linked. Nobody ever opens a half-built region, an existing file is never replaced, and a failure leaves
+//!   nothing. (Where the file system has no files without a name, a creator that is killed leaves a file
+//!   `.guira-*.unpublished`, which anybody may remove.)
+//! - *Death is proved by the kernel.* [`ShmRegion::hold`](guira_fabric::Region::hold) locks one byte of the file, far
+//!   beyond its end, through a descriptor of its own. The kernel drops that lock when the process is gone, however it
+//!   died, and not while it is stopped. This is why only tmpfs, hugetlbfs, ext4 (with ext2 and ext3, which share its
+//!   magic number) and xfs are accepted: on network, FUSE and overlay file systems the lock may be lost or belong to
+//!   another file.
+//! - *Forks are noticed.* In a forked child every region opened before the fork is stale: its lanes refuse to submit,
+//!   its holds are closed, and the parent's life no longer depends on the child. The child opens the store again.
+//!
+//! # What is not
+//! - *Truncation.* Whoever may write the file may also truncate it, and touching a page beyond the end of a file kills
+//!   the process (SIGBUS). The length is checked before and after mapping and whenever [`ShmRegion::verify_length`] is
+//!   called, but files outside memfd cannot be sealed against it: give `mode` only to users you trust.
+//! - *Power loss.* tmpfs and hugetlbfs forget everything; on disk nothing is flushed in any order.
+//! - *Raw clone.* A child made by a bare `clone` system call, past the C library, is not noticed.
+//! - *DAX.* Files on ext4 or xfs mounted with `dax` work like any other. Device-DAX nodes (`/dev/dax0.0`) are devices,
+//!   not files: they are refused.
+//!
+//! # Example
+//! ```
+//! use guira_fabric::{Addr, FabricError, Lane, Region, Submitted, Verb};
+//! use guira_fabric_shm::{Access, CreateOptions, Location, ShmRegion};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let location = Location::shm(&format!("guira-doc-{}", std::process::id()))?;
+//! let created = ShmRegion::create(&location, CreateOptions::new(1 << 16, 4096), |_| Ok::<(), FabricError>(()))?;
+//! let opened = ShmRegion::open(&location, Access::ReadWrite)?;
+//!
+//! let mut batch = [Verb::Write { addr: Addr::main(64), words: &[7] }];
+//! assert!(matches!(created.lane().submit(&mut batch), Submitted::Done(Ok(()))));
+//! let mut seen = [0];
+//! let mut batch = [Verb::Read { addr: Addr::main(64), into: &mut seen }];
+//! assert!(matches!(opened.lane().submit(&mut batch), Submitted::Done(Ok(()))));
+//! assert_eq!(seen, [7]);
+//! ShmRegion::destroy(&location)?;
+//! # Ok(())
+//! # }
+//! ```
+
+// Under loom the kernel's words are models that cannot lie in a mapped file; the heap backend stands in there.
+#![cfg(all(target_os = "linux", not(loom)))]
+#![deny(unsafe_code)]
+
+mod create;
+mod error;
+mod file;
+mod fork;
+mod header;
+mod hold;
+mod lane;
+mod location;
+#[allow(unsafe_code)]
+mod mapping;
+mod region;
+#[allow(unsafe_code)]
+mod sys;
+
+pub use create::CreateOptions;
+pub use error::{Attempt, CreateError, FileKind, ShmError};
+pub use lane::{ShmLane, Waiting};
+pub use location::Location;
+pub use region::{Access, Boot, RegionInfo, ShmRegion};
+
+// Words are read with plain 64-bit loads, which alone are allowed on a read-only mapping, and offsets fit `usize`.
+const _: () = assert!(usize::BITS == 64);
+// The file holds native words; a header of the other byte order must not verify.
+const _: () = assert!(cfg!(target_endian = "little"));

@@ -33,7 +33,7 @@ pub enum EntryFormat {
     Fixed {
         /// Bytes of each key, 1 to 256.
         key_bytes: u16,
-        /// Bytes of each value, 0 to 1,008.
+        /// Bytes of each value, 0 to 1,024 less the key's.
         value_bytes: u16,
     },
     /// Keys of 0 to 64 KiB and values of 0 to 64 MiB: inline when key and value together have at most `inline_bytes`,

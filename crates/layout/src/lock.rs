@@ -15,6 +15,7 @@ pub struct LockLayout {
     physical: u64,
     bits: u32,
     per_word: u64,
+    max_clients: u16,
 }
 
 /// Some locks of one word, as bits.
@@ -34,6 +35,7 @@ impl LockLayout {
             physical: config.physical_locks.max(1),
             bits: u32::from(config.lock_bits),
             per_word: 64 / u64::from(config.lock_bits.max(1)),
+            max_clients: config.max_clients,
         }
     }
 
@@ -110,9 +112,15 @@ impl LockLayout {
         self.bits > 1
     }
 
-    /// Whether `owner` is the poison that destroying a table leaves in its locks.
+    /// Every bit of every lock of a word: the word of a destroyed table. A lock that was held at that moment is left at all
+    /// ones less its owner's id when that owner releases it: never 0, so it is never taken again.
+    pub fn poison(&self) -> u64 {
+        self.one_per_lane() * self.lane_mask()
+    }
+
+    /// Whether `owner` is what destroying a table leaves in its locks: nobody's id.
     pub fn is_poison(&self, owner: OwnerId) -> bool {
-        self.names_owners() && u64::from(owner.0) == self.lane_mask()
+        self.names_owners() && owner.0 > self.max_clients
     }
 
     #[inline(always)]

@@ -69,7 +69,7 @@ const PAPER_FACTOR: f64 = 2.3;
 const HARDENED_FACTOR: f64 = 2.6;
 /// The paper's search depth, 5, plus the root.
 const PAPER_PATH_ROWS: u8 = 6;
-/// PROTOCOL section 4: depth 8, plus the root.
+/// R-INSERT-1: depth 8, plus the root.
 const HARDENED_PATH_ROWS: u8 = 9;
 /// Default client slots (docs/protocol.md, liveness).
 const DEFAULT_CLIENTS: u16 = 1024;
@@ -142,7 +142,7 @@ impl Preset {
             Preset::Paper => (8, packed(8)),
             Preset::Tiny => (3, packed(3)),
             Preset::Hardened => {
-                // Whole cache lines; among 6 to 8 entries, and the 14 that 4-byte entries allow, the densest row.
+                // Whole cache lines; among 6 to 8 entries, the densest row.
                 let lines = |entries: u32| packed(entries).next_multiple_of(64);
                 let waste = |entries: &u32| (lines(*entries) - entries * entry_bytes) * 1000 / entries;
                 let entries = (6..=8).min_by_key(waste).unwrap_or(8);

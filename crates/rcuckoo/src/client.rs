@@ -1,5 +1,6 @@
 //! A client: one logical owner, its locks, its cache, its slot.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 
 use guira_fabric::{FabricError, Lane};
@@ -119,6 +120,7 @@ pub struct Client {
     pub(crate) plan: Vec<guira_layout::RowId>,
     pub(crate) pace: Pace,
     pub(crate) counters: Counters,
+    pub(crate) committed: bool,
     reader: Reader,
 }
 
@@ -142,6 +144,7 @@ impl Client {
             plan: Vec::new(),
             pace: Pace::new(config.seed ^ u64::from(owner.0) << 48, config.backoff_ns, config.longest_backoff_ns),
             counters: Counters::default(),
+            committed: false,
             table,
         }
     }
@@ -163,6 +166,12 @@ impl Client {
         counters
     }
 
+    /// Whether the last change, dropped or not, posted its commit, which then takes effect as a whole. Meaningful after
+    /// [`Client::settle`].
+    pub fn has_committed(&self) -> bool {
+        self.committed
+    }
+
     /// Lookups through the same lane.
     pub fn reader(&mut self) -> &mut Reader {
         &mut self.reader
@@ -175,7 +184,8 @@ impl Client {
     /// The fabric lost the batch in flight.
     pub async fn settle(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         if self.journal.is_clean() {
-            return Ok(());
+            // A READ may still be in flight.
+            return poll_fn(|cx| lane.poll_drain(&mut [], cx)).await.map(drop);
         }
         self.journal.settle(lane, &self.table, self.owner).await
     }

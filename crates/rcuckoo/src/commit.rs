@@ -1,6 +1,6 @@
 //! The commit: one post that makes a change durable against its client's death, visible, and free to others.
 
-use guira_fabric::{Addr, Lane, Verb, WORD_BYTES, post};
+use guira_fabric::{Addr, Effect, Lane, Verb, WORD_BYTES, post};
 use guira_layout::{ExtentRef, Record, RowId, Seal, Version};
 
 use crate::journal::{Flight, release_verb};
@@ -59,7 +59,11 @@ impl Client {
             batch.push(release_verb(&self.table, self.owner, locks, found));
         }
         self.journal.flight = Flight::Release;
-        post(lane, batch).await.map_err(Error::fabric(operation))?;
+        self.committed = true;
+        if let Err(error) = post(lane, batch).await {
+            self.committed = error.effect() != Effect::None;
+            return Err(Error::fabric(operation)(error));
+        }
         self.journal.landed(&[]);
         for write in writes {
             self.cache.put(write.row, self.window.at(write.place));

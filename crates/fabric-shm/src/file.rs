@@ -1,0 +1,150 @@
+//! Region files: finding, checking and removing them.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, fstatfs, openat, statat, unlink};
+
+use crate::error::{Attempt, FileKind, ShmError, Task};
+use crate::header::{self, HEADER_BYTES, Header, PAGE_BYTES};
+use crate::location::{Links, Location};
+use crate::region::Access;
+
+const TMPFS: u64 = 0x0102_1994;
+const HUGETLBFS: u64 = 0x9584_58f6;
+/// Also ext2 and ext3.
+const EXT4: u64 = 0xef53;
+const XFS: u64 = 0x5846_5342;
+
+/// Names for the file systems users meet and that are refused.
+const REFUSED: [(u64, &str); 14] = [
+    (0x6969, "NFS"),
+    (0x6573_5546, "FUSE or virtiofs"),
+    (0x0102_1997, "9p"),
+    (0x794c_7630, "overlayfs"),
+    (0x9123_683e, "btrfs"),
+    (0xf2f5_2010, "f2fs"),
+    (0x2fc1_2fc1, "zfs"),
+    (0x8584_58f6, "ramfs"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB"),
+    (0x00c3_6400, "Ceph"),
+    (0x9fa0, "procfs"),
+    (0x6265_6572, "sysfs"),
+    (0x4d44, "FAT"),
+];
+
+/// A file system that keeps what a region needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileSystem {
+    Tmpfs,
+    /// Its files are whole pages of this size.
+    Hugetlbfs {
+        page_bytes: u64,
+    },
+    Disk,
+}
+
+impl FileSystem {
+    /// The file system of `file`, if it is a safe one.
+    pub(crate) fn of(file: BorrowedFd<'_>, task: Task<'_>) -> Result<FileSystem, ShmError> {
+        let answer = fstatfs(file).map_err(task.failed("learn its file system"))?;
+        // The kernel's magic numbers have 32 bits; the field's width and sign differ between architectures.
+        let magic = answer.f_type as u64 & 0xffff_ffff;
+        match magic {
+            TMPFS => Ok(FileSystem::Tmpfs),
+            HUGETLBFS => Ok(FileSystem::Hugetlbfs { page_bytes: answer.f_bsize as u64 }),
+            EXT4 | XFS => Ok(FileSystem::Disk),
+            _ => {
+                let name = REFUSED.iter().find(|(refused, _)| *refused == magic).map_or("unknown", |(_, name)| name);
+                let path = task.path.to_owned();
+                Err(ShmError::UnsupportedFileSystem { attempt: task.attempt, path, name, magic })
+            }
+        }
+    }
+
+    /// Files are multiples of this many bytes.
+    pub(crate) fn unit_bytes(self) -> u64 {
+        match self {
+            FileSystem::Hugetlbfs { page_bytes } => page_bytes,
+            FileSystem::Tmpfs | FileSystem::Disk => PAGE_BYTES,
+        }
+    }
+}
+
+/// Opens the region file at `location` and reads its header. Nothing beyond the file's length is assumed to exist.
+pub(crate) fn open_region(location: &Location, access: Access, task: Task<'_>) -> Result<(OwnedFd, Header), ShmError> {
+    let file = open_regular(location, access, task)?;
+    FileSystem::of(file.as_fd(), task)?;
+    let len = length(file.as_fd(), task)?;
+    let first = read_start(file.as_fd(), task)?;
+    let header = Header::decode(task, &first, len)?;
+    Ok((file, header))
+}
+
+/// Checks that `file` still has the bytes its header promised.
+pub(crate) fn verify_length(file: BorrowedFd<'_>, expected: u64, task: Task<'_>) -> Result<(), ShmError> {
+    let actual = length(file, task)?;
+    if actual < expected { Err(task.truncated(expected, actual)) } else { Ok(()) }
+}
+
+/// Removes the name of the region file at `location`. Whoever has it mapped keeps it.
+pub(crate) fn destroy(location: &Location) -> Result<(), ShmError> {
+    let task = Task::new(Attempt::Destroy, location.path());
+    location.split()?;
+    // A damaged region may be destroyed, and one of another version; a file that never was one may not.
+    let file = open_regular(location, Access::ReadOnly, task)?;
+    if !header::is_region(&read_start(file.as_fd(), task)?) {
+        return Err(task.foreign());
+    }
+    unlink(location.path()).map_err(task.failed("remove its name"))
+}
+
+/// The path under which this process can open `file` anew, even if it has no name.
+pub(crate) fn proc_path(file: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+fn open_regular(location: &Location, access: Access, task: Task<'_>) -> Result<OwnedFd, ShmError> {
+    let (look, open) = match location.links() {
+        Links::Follow => (AtFlags::empty(), OFlags::empty()),
+        Links::Refuse => (AtFlags::SYMLINK_NOFOLLOW, OFlags::NOFOLLOW),
+    };
+    // Look before opening: merely opening a device can have effects. NONBLOCK, in case it becomes a pipe in between.
+    require_regular(&statat(CWD, location.path(), look).map_err(task.failed("find it"))?, task)?;
+    let rights = match access {
+        Access::ReadWrite => OFlags::RDWR,
+        Access::ReadOnly => OFlags::RDONLY,
+    };
+    let flags = rights | open | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = openat(CWD, location.path(), flags, Mode::empty()).map_err(task.failed("open it"))?;
+    require_regular(&fstat(&file).map_err(task.failed("learn its kind"))?, task)?;
+    Ok(file)
+}
+
+fn require_regular(stat: &Stat, task: Task<'_>) -> Result<(), ShmError> {
+    match FileKind::irregular(stat.st_mode) {
+        None => Ok(()),
+        Some(kind) => Err(ShmError::NotAFile { attempt: task.attempt, path: task.path.to_owned(), kind }),
+    }
+}
+
+fn length(file: BorrowedFd<'_>, task: Task<'_>) -> Result<u64, ShmError> {
+    let stat = fstat(file).map_err(task.failed("learn its length"))?;
+    Ok(u64::try_from(stat.st_size).expect("a regular file's length is not negative"))
+}
+
+/// The first bytes of the file, as many as there are, up to the header's size.
+fn read_start(file: BorrowedFd<'_>, task: Task<'_>) -> Result<Vec<u8>, ShmError> {
+    let mut bytes = vec![0; HEADER_BYTES as usize];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let read = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut bytes[filled..], filled as u64))
+            .map_err(task.failed("read its header"))?;
+        if read == 0 {
+            break;
+        }
+        filled += read;
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}

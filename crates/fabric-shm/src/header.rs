@@ -1,0 +1,228 @@
+//! The header: the first 4096 bytes of a region's file, and the sizes it fixes.
+//!
+//! ```text
+//! byte   0  magic "GUIRASHM"
+//!        8  version, u32          12  header bytes, u32 (4096)
+//!       16  main bytes            24  device bytes
+//!       32  file bytes            40  boot id at creation, 16 bytes (zero: unknown)
+//!       56  creator's process id  64  creation time, ns since 1970
+//!       72  FNV-1a 64 of bytes 0 to 71
+//!       80  zero, not looked at
+//! ```
+//! All fields are little-endian and never change. Magic, version and checksum keep their places and their meaning in
+//! every version, so that another version is told from a damaged header.
+
+use crate::error::{ShmError, Task};
+
+/// Bytes before the main space.
+pub(crate) const HEADER_BYTES: u64 = 4096;
+/// The main space is followed by the device space at the next multiple of this.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+/// Words of the header that carry something.
+pub(crate) const HEADER_WORDS: usize = 10;
+/// The version this crate writes, and the only one it reads.
+pub(crate) const VERSION: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"GUIRASHM";
+/// Bytes under the checksum; it follows them.
+const SUMMED_BYTES: usize = 72;
+/// No file is larger: the address space of one process on today's 64-bit machines.
+const MAX_FILE_BYTES: u64 = 1 << 47;
+
+const _: () = assert!(SUMMED_BYTES + 8 == HEADER_WORDS * 8);
+const _: () = assert!(HEADER_BYTES.is_multiple_of(PAGE_BYTES) && HEADER_BYTES >= (HEADER_WORDS * 8) as u64);
+
+/// Sizes of a region that were checked: nothing computed from them overflows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    /// Bytes of the main space, whole words.
+    pub(crate) main_bytes: u64,
+    /// Bytes of the device space, whole words.
+    pub(crate) device_bytes: u64,
+    /// Bytes of the file, whole pages.
+    pub(crate) file_bytes: u64,
+}
+
+impl Sizes {
+    /// The sizes of a region of `main_bytes` and `device_bytes`, each rounded up to whole words, in a file of whole
+    /// `unit_bytes`. `None` if they exceed what can be mapped.
+    pub(crate) fn new(main_bytes: u64, device_bytes: u64, unit_bytes: u64) -> Option<Sizes> {
+        let main_bytes = main_bytes.checked_next_multiple_of(8)?;
+        let device_bytes = device_bytes.checked_next_multiple_of(8)?;
+        let end = device_offset(main_bytes)?.checked_add(device_bytes)?;
+        let file_bytes = end.checked_next_multiple_of(unit_bytes.max(PAGE_BYTES))?;
+        (file_bytes <= MAX_FILE_BYTES).then_some(Sizes { main_bytes, device_bytes, file_bytes })
+    }
+
+    /// Where the device space begins in the file.
+    pub(crate) fn device_offset(&self) -> u64 {
+        device_offset(self.main_bytes).expect("the sizes were checked when they were made")
+    }
+
+    /// Whether these sizes, as they stand in a header, fit each other.
+    fn are_consistent(&self) -> bool {
+        Sizes::new(self.main_bytes, self.device_bytes, PAGE_BYTES).is_some_and(|least| {
+            (least.main_bytes, least.device_bytes) == (self.main_bytes, self.device_bytes)
+                && (least.file_bytes..=MAX_FILE_BYTES).contains(&self.file_bytes)
+                && self.file_bytes.is_multiple_of(PAGE_BYTES)
+        })
+    }
+}
+
+fn device_offset(main_bytes: u64) -> Option<u64> {
+    HEADER_BYTES.checked_add(main_bytes)?.checked_next_multiple_of(PAGE_BYTES)
+}
+
+/// What the header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) sizes: Sizes,
+    pub(crate) boot_id: [u8; 16],
+    pub(crate) creator_pid: u64,
+    pub(crate) created_unix_ns: u64,
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u64; HEADER_WORDS] {
+        assert!(self.sizes.are_consistent(), "a header is written with sizes that a reader accepts");
+        let mut bytes = [0; HEADER_WORDS * 8];
+        bytes[0..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(HEADER_BYTES as u32).to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.sizes.main_bytes.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.sizes.device_bytes.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.sizes.file_bytes.to_le_bytes());
+        bytes[40..56].copy_from_slice(&self.boot_id);
+        bytes[56..64].copy_from_slice(&self.creator_pid.to_le_bytes());
+        bytes[64..72].copy_from_slice(&self.created_unix_ns.to_le_bytes());
+        let sum = fnv1a(&bytes[..SUMMED_BYTES]);
+        bytes[72..80].copy_from_slice(&sum.to_le_bytes());
+        std::array::from_fn(|word| u64_at(&bytes, word * 8))
+    }
+
+    /// Parses the first bytes of a file that has `file_len` of them.
+    pub(crate) fn decode(task: Task<'_>, bytes: &[u8], file_len: u64) -> Result<Header, ShmError> {
+        if !bytes.starts_with(&MAGIC) {
+            return Err(task.foreign());
+        }
+        if bytes.len() < HEADER_WORDS * 8 {
+            return Err(task.truncated(HEADER_BYTES, file_len));
+        }
+        if u64_at(bytes, SUMMED_BYTES) != fnv1a(&bytes[..SUMMED_BYTES]) {
+            return Err(task.corrupt());
+        }
+        let version = u64_at(bytes, 8) as u32;
+        if version != VERSION {
+            let path = task.path.to_owned();
+            return Err(ShmError::Version { attempt: task.attempt, path, found: version, supported: VERSION });
+        }
+        let sizes =
+            Sizes { main_bytes: u64_at(bytes, 16), device_bytes: u64_at(bytes, 24), file_bytes: u64_at(bytes, 32) };
+        if !sizes.are_consistent() || u64_at(bytes, 8) >> 32 != HEADER_BYTES {
+            return Err(task.corrupt());
+        }
+        if file_len < sizes.file_bytes {
+            return Err(task.truncated(sizes.file_bytes, file_len));
+        }
+        let mut boot_id = [0; 16];
+        boot_id.copy_from_slice(&bytes[40..56]);
+        Ok(Header { sizes, boot_id, creator_pid: u64_at(bytes, 56), created_unix_ns: u64_at(bytes, 64) })
+    }
+}
+
+/// Whether a file that begins with `bytes` was made by this crate, in whatever state and version it is.
+pub(crate) fn is_region(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+/// FNV-1a, 64 bits: every step is a bijection of the state, so a change of one byte always changes the sum.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    bytes.iter().fold(OFFSET_BASIS, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(PRIME))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::error::Attempt;
+
+    fn task() -> Task<'static> {
+        Task::new(Attempt::Open, Path::new("/somewhere"))
+    }
+
+    fn sample() -> (Header, Vec<u8>) {
+        let sizes = Sizes::new(12_345, 100, PAGE_BYTES).unwrap();
+        let header = Header { sizes, boot_id: [7; 16], creator_pid: 42, created_unix_ns: 1 << 60 };
+        let bytes = header.encode().iter().flat_map(|word| word.to_le_bytes()).collect();
+        (header, bytes)
+    }
+
+    #[test]
+    fn a_header_survives_the_round_trip() {
+        let (header, bytes) = sample();
+        assert_eq!(Header::decode(task(), &bytes, header.sizes.file_bytes).unwrap(), header);
+        let longer = header.sizes.file_bytes + 1;
+        assert_eq!(
+            Header::decode(task(), &bytes, longer).unwrap(),
+            header,
+            "bytes after the end are nobody's business"
+        );
+    }
+
+    #[test]
+    fn the_checksum_is_fnv1a() {
+        assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv1a(b"foobar"), 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let (header, bytes) = sample();
+        for bit in 0..HEADER_WORDS * 64 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let error = Header::decode(task(), &damaged, header.sizes.file_bytes).unwrap_err();
+            match bit / 8 {
+                0..8 => assert!(matches!(error, ShmError::Foreign { .. }), "bit {bit}: {error}"),
+                _ => assert!(matches!(error, ShmError::HeaderCorrupt { .. }), "bit {bit}: {error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_sizes_are_corrupt_even_under_a_good_checksum() {
+        let (header, good) = sample();
+        let file_bytes = header.sizes.file_bytes;
+        for (at, value) in
+            [(16, u64::MAX), (16, 9), (24, 1 << 63), (32, file_bytes - 4096), (32, file_bytes + 1), (8, 1)]
+        {
+            let mut bytes = good.clone();
+            bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            let sum = fnv1a(&bytes[..SUMMED_BYTES]);
+            bytes[72..80].copy_from_slice(&sum.to_le_bytes());
+            let error = Header::decode(task(), &bytes, u64::MAX).unwrap_err();
+            assert!(matches!(error, ShmError::HeaderCorrupt { .. }), "{at} {value}: {error}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_rounded_and_bounded() {
+        let sizes = Sizes::new(1, 0, PAGE_BYTES).unwrap();
+        assert_eq!((sizes.main_bytes, sizes.device_bytes, sizes.file_bytes), (8, 0, 8192));
+        assert_eq!(Sizes::new(4096, 8, PAGE_BYTES).unwrap().device_offset(), 8192);
+        assert_eq!(Sizes::new(4096, 8, 2 << 20).unwrap().file_bytes, 2 << 20);
+        for (main_bytes, device_bytes) in [(u64::MAX, 0), (0, u64::MAX), (1 << 63, 1 << 63), (1 << 47, 0)] {
+            assert_eq!(Sizes::new(main_bytes, device_bytes, PAGE_BYTES), None);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Lanes over mapped words: a batch is executed by the thread that submits it.
+//!
+//! Invariants: nothing is ever in flight after `submit`; a batch is refused whole, before its first effect; no lane
+//! touches the region in a forked child.
+
+use std::sync::OnceLock;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use guira_fabric::memory::{self, AtomicU64, Memory};
+use guira_fabric::{Addr, Caps, FabricError, Lane, MaskedCas, Profile, Submitted, Traffic, Verb};
+
+use crate::fork::Process;
+use crate::mapping::{self, Mapped};
+use crate::region::{Access, stale};
+
+/// How a lane waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Waiting {
+    /// The thread waits: it spins, then yields, then sleeps. For blocking callers, one lane per thread.
+    #[default]
+    InPlace,
+    /// The task is woken at once and asks again: the executor runs others meanwhile. For many lanes per thread.
+    Cooperative,
+}
+
+/// A lane of a [`crate::ShmRegion`]. It can move between threads, and keeps the mapping alive.
+pub struct ShmLane {
+    mapped: Mapped,
+    process: Process,
+    access: Access,
+    waiting: Waiting,
+    epoch: Instant,
+    traffic: Traffic,
+    caps: Caps,
+}
+
+/// Words in a cache line.
+const LINE_WORDS: usize = 8;
+/// Lines prefetched for one READ, at most: beyond a few, the processor's own prefetcher follows, and the lines it has
+/// to track at once are fewer than these.
+const MAX_PREFETCH_LINES: usize = 32;
+/// A lock is usually held for less than this, and waking a sleeper costs more.
+const SPIN_NS: u64 = 2_000;
+/// From here on sleeping is cheaper than yielding; it is about what the kernel oversleeps.
+const YIELD_NS: u64 = 50_000;
+/// One sleep, at most.
+const MAX_SLEEP_NS: u64 = 1_000_000;
+
+// What `check` looks at beyond the bounds of each verb and the length of the batch is unlimited here, so that a verb on
+// its own is checked by its execution.
+const _: () = assert!(Profile::Shm.caps().max_verb_words == usize::MAX && Profile::Shm.caps().max_batch >= 1);
+const _: () = assert!(matches!(Profile::Shm.caps().masked_cas, MaskedCas::Software));
+
+impl ShmLane {
+    pub(crate) fn new(mapped: Mapped, caps: Caps, access: Access, process: Process) -> ShmLane {
+        let (waiting, traffic) = (Waiting::default(), Traffic::default());
+        ShmLane { mapped, process, access, waiting, epoch: epoch(), traffic, caps }
+    }
+
+    /// The same lane, waiting in another way.
+    #[must_use]
+    pub fn waiting(mut self, waiting: Waiting) -> ShmLane {
+        self.waiting = waiting;
+        self
+    }
+
+    /// Whether this process was forked after the region was opened; see [`crate::ShmRegion::is_stale`].
+    #[inline]
+    pub fn is_stale(&self) -> bool {
+        !self.process.is_this()
+    }
+
+    #[inline]
+    fn run(&self, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
+        if self.is_stale() {
+            return Err(stale());
+        }
+        if self.access == Access::ReadOnly {
+            refuse_changes(batch)?;
+        }
+        let memory = self.mapped.memory();
+        if let [verb] = batch {
+            return memory::execute(memory, verb);
+        }
+        check_and_prefetch(memory, &self.caps, batch)?;
+        batch.iter_mut().try_for_each(|verb| memory::execute(memory, verb))
+    }
+
+    fn wait_in_place(&self, until_ns: u64) {
+        let start_ns = self.clock_ns();
+        loop {
+            let now_ns = self.clock_ns();
+            if now_ns >= until_ns {
+                return;
+            }
+            match now_ns - start_ns {
+                0..SPIN_NS => std::hint::spin_loop(),
+                SPIN_NS..YIELD_NS => std::thread::yield_now(),
+                _ => std::thread::sleep(Duration::from_nanos(MAX_SLEEP_NS.min(until_ns - now_ns))),
+            }
+        }
+    }
+
+    #[inline]
+    fn clock_ns(&self) -> u64 {
+        // 584 years.
+        self.epoch.elapsed().as_nanos() as u64
+    }
+}
+
+/// When this process's clock of lanes started.
+fn epoch() -> Instant {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    *EPOCH.get_or_init(Instant::now)
+}
+
+fn refuse_changes(batch: &[Verb<'_>]) -> Result<(), FabricError> {
+    match batch.iter().find(|verb| !matches!(verb, Verb::Read { .. })) {
+        None => Ok(()),
+        Some(verb) => Err(FabricError::ReadOnly { verb: verb.name() }),
+    }
+}
+
+/// Checks every verb before the first takes effect, and starts loading what the batch will read.
+#[inline]
+fn check_and_prefetch(memory: Memory<'_>, caps: &Caps, batch: &[Verb<'_>]) -> Result<(), FabricError> {
+    if batch.len() > caps.max_batch {
+        return memory::check(memory, caps, batch);
+    }
+    for verb in batch {
+        let range = memory.range(verb)?;
+        if let Verb::Read { .. } = verb {
+            prefetch(range);
+        }
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn prefetch(range: &[AtomicU64]) {
+    range.iter().step_by(LINE_WORDS).take(MAX_PREFETCH_LINES).for_each(mapping::prefetch);
+}
+
+impl Lane for ShmLane {
+    #[inline(always)]
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    #[inline(always)]
+    fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    #[inline(always)]
+    fn traffic_mut(&mut self) -> &mut Traffic {
+        &mut self.traffic
+    }
+
+    #[inline]
+    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
+        Submitted::Done(self.run(batch))
+    }
+
+    #[cold]
+    fn poll(&mut self, _batch: &mut [Verb<'_>], _cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        Poll::Ready(Err(FabricError::Backend("no batch is ever in flight on a shared-memory lane".to_owned())))
+    }
+
+    fn forget(&mut self) {}
+
+    #[inline]
+    fn poll_drain(&mut self, _found: &mut [u64], _cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
+        Poll::Ready(Ok(0))
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, addr: Addr, words: usize) {
+        let first = addr.word() as usize;
+        if let Some(range) = self.mapped.memory().space(addr.space()).get(first..first.wrapping_add(words)) {
+            prefetch(range);
+        }
+    }
+
+    fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
+        match self.waiting {
+            Waiting::InPlace => self.wait_in_place(until_ns),
+            Waiting::Cooperative if self.clock_ns() < until_ns => {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Waiting::Cooperative => {}
+        }
+        Poll::Ready(())
+    }
+
+    #[inline]
+    fn now_ns(&mut self) -> u64 {
+        self.clock_ns()
+    }
+}

@@ -1,0 +1,136 @@
+//! The mapped file: the only place where its memory becomes Rust values.
+//!
+//! Invariants: a [`Mapping`] is one `MAP_SHARED` mapping of a whole region file, page-aligned, never moved, and
+//! unmapped when its last owner is gone. Its memory becomes nothing but `&[AtomicU64]`, which lives no longer than the
+//! owner it was borrowed from: other processes change these words at any time, and words are never accessed in another
+//! size. A read-only mapping is only loaded from; 64-bit atomic loads do not write on the targets this crate builds
+//! for.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use guira_fabric::memory::{AtomicU64, Memory};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+use crate::header::{HEADER_BYTES, HEADER_WORDS, Sizes};
+use crate::region::Access;
+
+const WORD_BYTES: usize = size_of::<AtomicU64>();
+/// Below this, huge pages cannot help.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+/// Pages are faulted in this many bytes at a time, so that a signal is not held up for long.
+const POPULATE_BYTES: usize = 256 << 20;
+
+/// A file's bytes in this process's address space.
+struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread; any thread may use and unmap it.
+unsafe impl Send for Mapping {}
+// SAFETY: shared access hands out atomics only (the module's invariant).
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly this range was mapped by `Mapped::new` and nothing else unmaps it; every slice of it was
+        // borrowed from an owner of this mapping, and the last owner is gone.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "unmapping a whole mapping cannot fail");
+    }
+}
+
+/// A region's spaces, and a share in the mapping they lie in.
+#[derive(Clone)]
+pub(crate) struct Mapped {
+    main: NonNull<AtomicU64>,
+    main_words: usize,
+    device: NonNull<AtomicU64>,
+    device_words: usize,
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: the pointers lead into `mapping`, which is Send and Sync and kept alive by this value.
+unsafe impl Send for Mapped {}
+// SAFETY: as above; shared access hands out atomics only.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// Maps the whole of `file`, which is a region of `sizes`, and asks for huge pages where they help.
+    pub(crate) fn new(file: BorrowedFd<'_>, sizes: &Sizes, access: Access) -> Result<Mapped, Errno> {
+        let bytes = sizes.file_bytes as usize;
+        let protection = match access {
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+            Access::ReadOnly => ProtFlags::READ,
+        };
+        // SAFETY: the kernel chooses the address, so no existing memory is replaced.
+        let base = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0)? };
+        let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        let mapping = Arc::new(Mapping { base, bytes });
+        if sizes.file_bytes >= HUGE_PAGE_BYTES {
+            // SAFETY: the range is the mapping just made; the advice does not change what it holds. A refusal costs
+            // speed only.
+            let _ = unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
+        }
+        let at = |offset: u64| {
+            assert!(offset <= sizes.file_bytes && offset.is_multiple_of(WORD_BYTES as u64));
+            // SAFETY: the offset is at most the mapping's length, so the result is within it or one past its end.
+            unsafe { base.add(offset as usize) }.cast::<AtomicU64>()
+        };
+        let (main, device) = (at(HEADER_BYTES), at(sizes.device_offset()));
+        assert!(sizes.device_offset() + sizes.device_bytes <= sizes.file_bytes, "sizes are checked when they are made");
+        let words = |space_bytes: u64| space_bytes as usize / WORD_BYTES;
+        let (main_words, device_words) = (words(sizes.main_bytes), words(sizes.device_bytes));
+        Ok(Mapped { main, main_words, device, device_words, mapping })
+    }
+
+    /// The two spaces.
+    #[inline(always)]
+    pub(crate) fn memory(&self) -> Memory<'_> {
+        // SAFETY: `new` checked that the main space lies inside the mapping, which `self` keeps alive for the borrow;
+        // it is aligned, initialised by the kernel, and accessed as atomics only (the module's invariant).
+        let main = unsafe { std::slice::from_raw_parts(self.main.as_ptr(), self.main_words) };
+        // SAFETY: as above, for the device space, which begins after the main space ends.
+        let device = unsafe { std::slice::from_raw_parts(self.device.as_ptr(), self.device_words) };
+        Memory { main, device }
+    }
+
+    /// The header's words that carry something.
+    pub(crate) fn header(&self) -> &[AtomicU64] {
+        // SAFETY: a mapping holds at least the header's page, at its base; for the rest as in `memory`.
+        unsafe { std::slice::from_raw_parts(self.mapping.base.as_ptr().cast(), HEADER_WORDS) }
+    }
+
+    /// Faults every page in for writing, with huge pages where the file system gives them. Stops at the first refusal:
+    /// the caller reserves the space by other means as well.
+    pub(crate) fn populate(&self) {
+        let mut done = 0;
+        while done < self.mapping.bytes {
+            let bytes = POPULATE_BYTES.min(self.mapping.bytes - done);
+            // SAFETY: the range lies within the mapping; the kernel touches its pages and does not change them.
+            let populated =
+                unsafe { madvise(self.mapping.base.as_ptr().add(done).cast(), bytes, Advice::LinuxPopulateWrite) };
+            match populated {
+                Ok(()) => done += bytes,
+                Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Asks the processor to load the line of `word`.
+#[inline(always)]
+pub(crate) fn prefetch(word: &AtomicU64) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch is a hint that never faults, and every x86-64 processor has it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(word.as_ptr().cast::<i8>()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = word;
+}

@@ -1,0 +1,283 @@
+//! A region that is mapped: what every process that opened its file shares.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use guira_fabric::{Caps, FabricError, Profile, Region, SlotHold};
+use rustix::io::Errno;
+
+use crate::create::{self, CreateOptions};
+use crate::error::{Attempt, CreateError, ShmError, Task};
+use crate::file;
+use crate::fork::Process;
+use crate::header::Header;
+use crate::hold;
+use crate::lane::ShmLane;
+use crate::location::Location;
+use crate::mapping::Mapped;
+
+/// What a process may do with a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Every verb, and holds.
+    ReadWrite,
+    /// READs only: the pages are mapped read-only, and the file is opened for reading.
+    ReadOnly,
+}
+
+/// Whether the machine was started anew since a region was created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Boot {
+    /// It was not.
+    Current,
+    /// It was; a region on disk may have lost its latest changes, in any order.
+    Earlier,
+    /// The kernel did not say, now or then.
+    Unknown,
+}
+
+/// What a region's header and file say about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RegionInfo {
+    /// The path it was opened under.
+    pub path: PathBuf,
+    /// Bytes of the main space.
+    pub main_bytes: u64,
+    /// Bytes of the device space.
+    pub device_bytes: u64,
+    /// Bytes of the file, as the header has it: header, both spaces and padding.
+    pub file_bytes: u64,
+    /// Whether it was created since the machine was started.
+    pub boot: Boot,
+    /// The process that created it.
+    pub creator_pid: u64,
+    /// When it was created, by the clock of that time.
+    pub created_at: SystemTime,
+    /// The user who owns the file, and could put anything into it.
+    pub owner_uid: u32,
+    /// The file's permission bits.
+    pub mode: u32,
+    /// Whether the file still has a name; without one, nobody can open it any more.
+    pub is_linked: bool,
+}
+
+/// A region in a file that this process has mapped. Clones share the mapping.
+#[derive(Clone)]
+pub struct ShmRegion {
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) path: PathBuf,
+    pub(crate) file: OwnedFd,
+    pub(crate) process: Process,
+    pub(crate) access: Access,
+    header: Header,
+    mapped: Mapped,
+    caps: Caps,
+}
+
+impl ShmRegion {
+    /// Creates the region at `location`: reserves its space, zeroed, lets `init` format it, and gives it its name.
+    /// Until then nobody can open it, and it never replaces anything.
+    ///
+    /// `init` gets the region with both spaces zero; lanes and holds work on it. The file needs room for both spaces
+    /// and up to three pages, all of which is taken from the file system (on tmpfs: from memory) at once. Give the
+    /// owner permission to read and write (`0o600`) in `options.mode`: without it, holds fail for everybody but root.
+    ///
+    /// # Errors
+    /// [`CreateError::Init`] with the error of `init`; [`CreateError::Shm`] with anything else: `AlreadyExists`,
+    /// `NoSpace`, `TooLarge`, `UnsupportedFileSystem`, `NotFound` (the directory), `Permission`, `BadName`, `BadMode`,
+    /// `Io`. In each case nothing is left behind.
+    pub fn create<E>(
+        location: &Location,
+        options: CreateOptions,
+        init: impl FnOnce(&ShmRegion) -> Result<(), E>,
+    ) -> Result<ShmRegion, CreateError<E>> {
+        create::create(location, options, init)
+    }
+
+    /// Opens the region at `location`.
+    ///
+    /// # Errors
+    /// `NotFound`, `Permission`; `NotAFile`, `UnsupportedFileSystem`, `Foreign`, `Version`, `HeaderCorrupt` or
+    /// `Truncated` for a file that is not an intact region; `TooLarge` if it does not fit into the address space;
+    /// `BadName`, `Io`.
+    pub fn open(location: &Location, access: Access) -> Result<ShmRegion, ShmError> {
+        let task = Task::new(Attempt::Open, location.path());
+        location.split()?;
+        let (file, header) = file::open_region(location, access, task)?;
+        let mapped = Mapped::new(file.as_fd(), &header.sizes, access).map_err(|errno| match errno {
+            Errno::NOMEM | Errno::OVERFLOW => task.too_large(header.sizes.main_bytes, header.sizes.device_bytes),
+            _ => task.failed("map it")(errno),
+        })?;
+        let region = ShmRegion::new(location.path(), file, header, mapped, access, task)?;
+        file::verify_length(region.file(), header.sizes.file_bytes, task)?;
+        Ok(region)
+    }
+
+    /// Removes the name of the region at `location`. Processes that have it mapped keep it until they drop it; the
+    /// memory is free when the last of them does. A corrupt region can be destroyed; a file that never was a region
+    /// cannot.
+    ///
+    /// # Errors
+    /// `NotFound`, `Permission`, `NotAFile`, `Foreign`, `BadName`, `Io`.
+    pub fn destroy(location: &Location) -> Result<(), ShmError> {
+        file::destroy(location)
+    }
+
+    pub(crate) fn new(
+        path: &Path,
+        file: OwnedFd,
+        header: Header,
+        mapped: Mapped,
+        access: Access,
+        task: Task<'_>,
+    ) -> Result<ShmRegion, ShmError> {
+        let process = Process::current().map_err(task.failed("register fork handlers"))?;
+        let caps = Caps { device_bytes: header.sizes.device_bytes, ..Profile::Shm.caps() };
+        let path = path.to_owned();
+        Ok(ShmRegion { shared: Arc::new(Shared { path, file, process, access, header, mapped, caps }) })
+    }
+
+    /// The path the region was opened under.
+    pub fn path(&self) -> &Path {
+        &self.shared.path
+    }
+
+    /// What this process may do with the region.
+    pub fn access(&self) -> Access {
+        self.shared.access
+    }
+
+    /// Whether this process was forked from the one that opened the region. Then its lanes refuse to submit and its
+    /// holds are the parent's: the child opens the region again.
+    #[inline]
+    pub fn is_stale(&self) -> bool {
+        !self.shared.process.is_this()
+    }
+
+    /// Checks that nobody has truncated the file: touching a page beyond its end would kill this process. Worth a call
+    /// before any long wait for somebody else.
+    ///
+    /// # Errors
+    /// `Truncated` with both lengths, `Io`.
+    pub fn verify_length(&self) -> Result<(), ShmError> {
+        let task = Task::new(Attempt::Inspect, self.path());
+        file::verify_length(self.file(), self.shared.header.sizes.file_bytes, task)
+    }
+
+    /// What the header and the file say about the region.
+    ///
+    /// # Errors
+    /// `Io`, if the kernel does not answer.
+    pub fn info(&self) -> Result<RegionInfo, ShmError> {
+        let task = Task::new(Attempt::Inspect, self.path());
+        let stat = rustix::fs::fstat(&self.shared.file).map_err(task.failed("learn its owner"))?;
+        let header = &self.shared.header;
+        Ok(RegionInfo {
+            path: self.shared.path.clone(),
+            main_bytes: header.sizes.main_bytes,
+            device_bytes: header.sizes.device_bytes,
+            file_bytes: header.sizes.file_bytes,
+            boot: boot_of(header.boot_id, boot_id()),
+            creator_pid: header.creator_pid,
+            created_at: UNIX_EPOCH + Duration::from_nanos(header.created_unix_ns),
+            owner_uid: stat.st_uid,
+            mode: stat.st_mode & 0o777,
+            is_linked: stat.st_nlink > 0,
+        })
+    }
+
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.shared.file.as_fd()
+    }
+}
+
+impl Region for ShmRegion {
+    type Lane = ShmLane;
+
+    fn caps(&self) -> &Caps {
+        &self.shared.caps
+    }
+
+    fn main_bytes(&self) -> u64 {
+        self.shared.header.sizes.main_bytes
+    }
+
+    fn device_bytes(&self) -> u64 {
+        self.shared.header.sizes.device_bytes
+    }
+
+    fn lane(&self) -> ShmLane {
+        ShmLane::new(self.shared.mapped.clone(), self.shared.caps, self.shared.access, self.shared.process)
+    }
+
+    /// Takes slot `slot`'s liveness by locking its byte of the file; see the trait. The hold outlives the region
+    /// handle. It is freed when the process ends in any way, not while it is stopped, and a forked child does not keep
+    /// it.
+    fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
+        hold::hold(&self.shared, slot)
+    }
+}
+
+impl fmt::Debug for ShmRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { path, access, header, .. } = &*self.shared;
+        f.debug_struct("ShmRegion").field("path", path).field("access", access).field("header", header).finish()
+    }
+}
+
+#[cold]
+pub(crate) fn stale() -> FabricError {
+    FabricError::Backend("this process was forked after it opened the store; open the store again".to_owned())
+}
+
+/// The kernel's name for the time since the machine was started; zero if it does not say.
+pub(crate) fn boot_id() -> [u8; 16] {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .ok()
+        .and_then(|text| parse_uuid(&text))
+        .unwrap_or_default()
+}
+
+fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let digits: Option<Vec<u8>> = text
+        .trim()
+        .bytes()
+        .filter(|byte| *byte != b'-')
+        .map(|byte| char::from(byte).to_digit(16).map(|digit| digit as u8))
+        .collect();
+    let bytes: Vec<u8> = digits?.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit)).collect();
+    bytes.try_into().ok()
+}
+
+fn boot_of(created: [u8; 16], current: [u8; 16]) -> Boot {
+    match (created, current) {
+        _ if created == [0; 16] || current == [0; 16] => Boot::Unknown,
+        _ if created == current => Boot::Current,
+        _ => Boot::Earlier,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boots_are_told_apart() {
+        let id = parse_uuid("00112233-4455-6677-8899-aabbccddeeff\n").unwrap();
+        assert_eq!(id[..4], [0x00, 0x11, 0x22, 0x33]);
+        for bad in ["", "zz", "0011", "00112233-4455-6677-8899-aabbccddeeff00"] {
+            assert_eq!(parse_uuid(bad), None, "{bad:?}");
+        }
+        assert_eq!(boot_of(id, id), Boot::Current);
+        assert_eq!(boot_of([1; 16], id), Boot::Earlier);
+        assert_eq!(boot_of([0; 16], id), Boot::Unknown);
+        assert_eq!(boot_of(id, [0; 16]), Boot::Unknown);
+    }
+}

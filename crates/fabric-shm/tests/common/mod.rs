@@ -1,0 +1,89 @@
+//! What the tests share: regions that are removed again, and verbs one at a time.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use guira_fabric::{Addr, FabricError, Lane, Submitted, Verb};
+use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
+
+pub const MAIN_BYTES: u64 = 1 << 16;
+pub const DEVICE_BYTES: u64 = 1 << 12;
+
+/// A name in /dev/shm that nobody else uses, removed on drop whatever became of it.
+pub struct Scratch {
+    pub location: Location,
+}
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        Scratch { location: Location::shm(&unique()).unwrap() }
+    }
+
+    /// A region of the usual sizes under this name.
+    pub fn create(&self) -> ShmRegion {
+        create(&self.location)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.location.path());
+    }
+}
+
+/// A directory of its own in /dev/shm, removed with everything in it on drop.
+pub struct ScratchDirectory {
+    pub path: PathBuf,
+}
+
+impl ScratchDirectory {
+    pub fn new() -> ScratchDirectory {
+        ScratchDirectory::within("/dev/shm".into())
+    }
+
+    pub fn within(parent: PathBuf) -> ScratchDirectory {
+        let path = parent.join(unique());
+        std::fs::create_dir(&path).unwrap();
+        ScratchDirectory { path }
+    }
+
+    pub fn file(&self, name: &str) -> Location {
+        Location::file(self.path.join(name))
+    }
+
+    pub fn entries(&self) -> usize {
+        std::fs::read_dir(&self.path).unwrap().count()
+    }
+}
+
+impl Drop for ScratchDirectory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+fn unique() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("guira-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+pub fn create(location: &Location) -> ShmRegion {
+    ShmRegion::create(location, CreateOptions::new(MAIN_BYTES, DEVICE_BYTES), |_| Ok::<(), FabricError>(())).unwrap()
+}
+
+pub fn submit(lane: &mut impl Lane, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
+    match lane.submit(batch) {
+        Submitted::Done(result) => result,
+        Submitted::InFlight => panic!("nothing is ever in flight on shared memory"),
+    }
+}
+
+pub fn read(lane: &mut impl Lane, addr: Addr) -> u64 {
+    let mut into = [0];
+    submit(lane, &mut [Verb::Read { addr, into: &mut into }]).unwrap();
+    into[0]
+}
+
+pub fn write(lane: &mut impl Lane, addr: Addr, word: u64) {
+    submit(lane, &mut [Verb::Write { addr, words: &[word] }]).unwrap();
+}

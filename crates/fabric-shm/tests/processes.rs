@@ -1,0 +1,400 @@
+//! Regions between processes: who sees what, who counts as alive, and what a fork changes.
+//!
+//! Other processes are this test program again: it runs the one test `child`, which does what its environment says. A
+//! child says "@@" and a word when it has reached a point, and goes on when it is sent a line.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests are not tests themselves to the lint")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use guira_fabric::{Addr, FabricError, Region, SlotHold, Verb};
+use guira_fabric_shm::{Access, CreateError, CreateOptions, Location, ShmError, ShmRegion};
+
+use common::{DEVICE_BYTES, MAIN_BYTES, Scratch, ScratchDirectory, read, submit, write};
+
+const ROLE: &str = "GUIRA_SHM_TEST_ROLE";
+const PATH: &str = "GUIRA_SHM_TEST_PATH";
+/// No step of a child takes longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A child process, killed on drop.
+struct Actor {
+    process: Child,
+    orders: ChildStdin,
+    words: BufReader<ChildStdout>,
+}
+
+impl Actor {
+    fn spawn(role: &str, location: &Location) -> Actor {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(PATH, location.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (orders, words) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
+        Actor { process, orders, words: BufReader::new(words) }
+    }
+
+    /// The next word the child says.
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        while self.words.read_line(&mut line).unwrap() > 0 {
+            if let Some((_, word)) = line.split_once("@@") {
+                return word.trim().to_owned();
+            }
+            line.clear();
+        }
+        panic!("the child ended: {:?}", self.process.wait());
+    }
+
+    fn go_on(&mut self) {
+        writeln!(self.orders).unwrap();
+    }
+
+    fn signal(&self, signal: libc::c_int) {
+        send_signal(self.process.id(), signal);
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A process that is not our child, killed on drop.
+struct Orphan(u32);
+
+impl Orphan {
+    fn is_running(&self) -> bool {
+        std::fs::read_to_string(format!("/proc/{}/stat", self.0)).is_ok_and(|stat| !stat.contains(") Z "))
+    }
+}
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        send_signal(self.0, libc::SIGKILL);
+    }
+}
+
+fn send_signal(pid: u32, signal: libc::c_int) {
+    // SAFETY: a plain system call on a process this test started.
+    unsafe { libc::kill(pid as libc::pid_t, signal) };
+}
+
+/// Forks; the child runs `body` and ends with the code it returns, without unwinding or exit handlers.
+fn fork(body: impl FnOnce() -> i32) -> u32 {
+    // SAFETY: the child runs `body` only, on a process whose other threads the test keeps away from locks it needs.
+    match unsafe { libc::fork() } {
+        0 => {
+            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(99);
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(code) }
+        }
+        pid => u32::try_from(pid).expect("fork failed"),
+    }
+}
+
+fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !reached() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn is_free(region: &ShmRegion, slot: u16) -> bool {
+    region.hold(slot).unwrap().is_some()
+}
+
+// ---- What children do.
+
+#[test]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let location = Location::file(std::env::var_os(PATH).unwrap());
+    match role.as_str() {
+        "writer" => writer(&location),
+        "umask" => umask(&location),
+        "holder" => holder(&location),
+        "spawner" => spawner(&location),
+        "forker" => forker(&location),
+        "storm" => storm(&location),
+        "nobody" => nobody(&location),
+        other => panic!("no role {other}"),
+    }
+}
+
+fn say(word: impl std::fmt::Display) {
+    println!("@@{word}");
+    std::io::stdout().flush().unwrap();
+}
+
+fn wait_for_order() {
+    // A parent that is gone ends the wait as well.
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+fn open(location: &Location) -> ShmRegion {
+    ShmRegion::open(location, Access::ReadWrite).unwrap()
+}
+
+fn take(region: &ShmRegion, slot: u16) -> SlotHold {
+    region.hold(slot).unwrap().unwrap()
+}
+
+/// A slot that was just freed may be kept for a moment by a process that was forked meanwhile and has not run yet.
+fn take_soon(region: &ShmRegion, slot: u16) -> SlotHold {
+    let start = Instant::now();
+    loop {
+        if let Some(hold) = region.hold(slot).unwrap() {
+            return hold;
+        }
+        assert!(start.elapsed() < PATIENCE, "slot {slot} was not freed");
+        std::thread::yield_now();
+    }
+}
+
+fn writer(location: &Location) {
+    let region = open(location);
+    let mut lane = region.lane();
+    assert_eq!(read(&mut lane, Addr::main(8)), 41);
+    write(&mut lane, Addr::main(8), 42);
+    write(&mut lane, Addr::device(8), 43);
+    say("written");
+    wait_for_order();
+}
+
+fn umask(location: &Location) {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o777));
+    let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES).with_mode(0o664);
+    ShmRegion::create(location, options, |_| Ok::<(), FabricError>(())).unwrap();
+    say("created");
+    wait_for_order();
+}
+
+fn holder(location: &Location) {
+    let region = open(location);
+    let _hold = take_soon(&region, 1);
+    say("held");
+    wait_for_order();
+}
+
+/// Holds a slot and runs another program.
+fn spawner(location: &Location) {
+    let region = open(location);
+    let _hold = take_soon(&region, 1);
+    let mut other = Command::new("sleep").arg("60").stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    say(other.id());
+    wait_for_order();
+    other.wait().unwrap();
+}
+
+/// Holds slot 1 and forks; the forked process uses the region as it may, and stays.
+fn forker(location: &Location) {
+    let region = open(location);
+    let mut lane = region.lane();
+    // Options, for the forked process to drop its copies without moving the parent's.
+    let mut hold = Some(take_soon(&region, 1));
+    write(&mut lane, Addr::main(0), 1);
+    let mut region = Some(region);
+    let pid = fork(|| {
+        let region = region.take().unwrap();
+        assert!(region.is_stale() && lane.is_stale() && region.clone().is_stale() && region.lane().is_stale());
+        let mut seen = [0];
+        let refusal = submit(&mut lane, &mut [Verb::Read { addr: Addr::main(0), into: &mut seen }]);
+        assert!(matches!(refusal, Err(FabricError::Backend(_))) && seen == [0]);
+        assert!(matches!(region.hold(2), Err(FabricError::Backend(_))));
+
+        let mine = open(location);
+        assert!(!mine.is_stale());
+        assert_eq!(read(&mut mine.lane(), Addr::main(0)), 1);
+        assert!(mine.hold(1).unwrap().is_none(), "the parent is alive");
+        // Takes the table entry and the descriptor's number the parent's hold had here.
+        let own = take(&mine, 2);
+        drop((hold.take(), region));
+        write(&mut mine.lane(), Addr::main(0), 2);
+        loop {
+            std::thread::park();
+            std::hint::black_box(&own);
+        }
+    });
+    say(pid);
+    wait_for_order();
+}
+
+/// Takes and frees slots on two threads while a third forks; then stops with slots 1 to 8 held.
+fn storm(location: &Location) {
+    const FORKS: usize = 60;
+    let region = open(location);
+    let done = AtomicBool::new(false);
+    let (region, done) = (&region, &done);
+    let (pids, _holds) = std::thread::scope(|scope| {
+        let churn = |slots: [u16; 4]| {
+            move || loop {
+                let holds = slots.map(|slot| take_soon(region, slot));
+                if done.load(Ordering::Relaxed) {
+                    return holds;
+                }
+            }
+        };
+        let churners = [scope.spawn(churn([1, 2, 3, 4])), scope.spawn(churn([5, 6, 7, 8]))];
+        let pids: Vec<u32> = (0..FORKS)
+            .map(|_| {
+                fork(|| {
+                    // SAFETY: two system calls without effects on memory: die after the test at the latest, and wait.
+                    unsafe { (libc::alarm(60), libc::pause()) }.1
+                })
+            })
+            .collect();
+        done.store(true, Ordering::Relaxed);
+        (pids, churners.map(|churner| churner.join().unwrap()))
+    });
+    say(pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" "));
+    wait_for_order();
+}
+
+/// Without privileges: everything about the file is refused.
+fn nobody(location: &Location) {
+    const NOBODY: u32 = 65_534;
+    if rustix::process::geteuid().is_root() {
+        // SAFETY: system calls that give up privileges; nothing else runs in this process.
+        let answers = unsafe { (libc::setgroups(0, std::ptr::null()), libc::setgid(NOBODY), libc::setuid(NOBODY)) };
+        assert_eq!(answers, (0, 0, 0));
+    }
+    for access in [Access::ReadWrite, Access::ReadOnly] {
+        let error = ShmRegion::open(location, access).unwrap_err();
+        assert!(matches!(error, ShmError::Permission { .. }), "{error}");
+    }
+    let error = ShmRegion::destroy(location).unwrap_err();
+    assert!(matches!(error, ShmError::Permission { .. }), "{error}");
+    let sibling = Location::file(location.path().with_file_name("sibling"));
+    let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES);
+    let error = ShmRegion::create(&sibling, options, |_| Ok::<(), FabricError>(())).unwrap_err();
+    assert!(matches!(error, CreateError::Shm(ShmError::Permission { .. })), "{error}");
+    say("refused");
+    wait_for_order();
+}
+
+// ---- What is asserted about them.
+
+#[test]
+fn processes_share_the_words() {
+    let scratch = Scratch::new();
+    let region = scratch.create();
+    let mut lane = region.lane();
+    write(&mut lane, Addr::main(8), 41);
+    assert_eq!(Actor::spawn("writer", &scratch.location).hear(), "written");
+    assert_eq!(read(&mut lane, Addr::main(8)), 42);
+    assert_eq!(read(&mut lane, Addr::device(8)), 43);
+}
+
+#[test]
+fn the_umask_has_no_say() {
+    let scratch = Scratch::new();
+    assert_eq!(Actor::spawn("umask", &scratch.location).hear(), "created");
+    let mode = std::fs::metadata(scratch.location.path()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o664);
+}
+
+#[test]
+fn a_killed_holder_is_dead_and_a_stopped_one_is_not() {
+    let scratch = Scratch::new();
+    let region = scratch.create();
+    let mut actor = Actor::spawn("holder", &scratch.location);
+    assert_eq!(actor.hear(), "held");
+    assert!(!is_free(&region, 1) && is_free(&region, 2));
+
+    actor.signal(libc::SIGSTOP);
+    let stat = format!("/proc/{}/stat", actor.process.id());
+    wait_for("the holder is stopped", || std::fs::read_to_string(&stat).unwrap().contains(") T "));
+    for _ in 0..20 {
+        assert!(!is_free(&region, 1));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    actor.signal(libc::SIGKILL);
+    actor.process.wait().unwrap();
+    assert!(is_free(&region, 1), "once the process is gone its slot is free at once");
+
+    let mut actor = Actor::spawn("holder", &scratch.location);
+    assert_eq!(actor.hear(), "held");
+    actor.go_on();
+    assert!(actor.process.wait().unwrap().success());
+    assert!(is_free(&region, 1));
+}
+
+#[test]
+fn a_program_the_holder_started_does_not_keep_it_alive() {
+    let scratch = Scratch::new();
+    let region = scratch.create();
+    let mut actor = Actor::spawn("spawner", &scratch.location);
+    let other = Orphan(actor.hear().parse().unwrap());
+    assert!(!is_free(&region, 1));
+    actor.kill();
+    // The kernel lets the holder go on before it closes what the new program must not have.
+    wait_for("the program has started", || is_free(&region, 1));
+    assert!(other.is_running());
+}
+
+#[test]
+fn a_forked_child_has_a_life_of_its_own() {
+    let scratch = Scratch::new();
+    let region = scratch.create();
+    let mut lane = region.lane();
+    let mut actor = Actor::spawn("forker", &scratch.location);
+    let forked = Orphan(actor.hear().parse().unwrap());
+    wait_for("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 2);
+    assert!(!is_free(&region, 1), "the child dropped its copy of the parent's hold; the parent lives");
+    assert!(!is_free(&region, 2), "the child's own hold was not hit by that");
+    actor.kill();
+    assert!(forked.is_running() && is_free(&region, 1), "the child does not keep its parent's slot");
+    assert!(!is_free(&region, 2));
+    send_signal(forked.0, libc::SIGKILL);
+    wait_for("the child's slot is free", || is_free(&region, 2));
+}
+
+/// Forks at any moment of taking and freeing a slot leave no copy of a hold behind.
+#[test]
+fn no_fork_catches_a_hold_halfway() {
+    let scratch = Scratch::new();
+    let region = scratch.create();
+    let mut actor = Actor::spawn("storm", &scratch.location);
+    let forked: Vec<Orphan> = actor.hear().split(' ').map(|pid| Orphan(pid.parse().unwrap())).collect();
+    assert!((1..=8).all(|slot| !is_free(&region, slot)));
+    actor.kill();
+    assert!(forked.iter().all(Orphan::is_running));
+    for slot in 1..=8 {
+        wait_for("every forked process has run", || is_free(&region, slot));
+    }
+}
+
+/// As root the child becomes the user nobody first; as anybody else, permissions are taken away.
+#[test]
+fn strangers_are_refused() {
+    let directory = ScratchDirectory::new();
+    let location = directory.file("region");
+    drop(common::create(&location));
+    let set = |path: &std::path::Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    if !rustix::process::geteuid().is_root() {
+        set(location.path(), 0);
+    }
+    set(&directory.path, 0o555);
+    let word = Actor::spawn("nobody", &location).hear();
+    set(&directory.path, 0o755);
+    assert_eq!((word.as_str(), directory.entries()), ("refused", 1));
+}

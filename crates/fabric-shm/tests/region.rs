@@ -1,0 +1,536 @@
+//! Regions within one process: creating, opening, refusing and destroying files; lanes; holds.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests are not tests themselves to the lint")]
+
+mod common;
+
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::panic::AssertUnwindSafe;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use guira_fabric::heap::HeapRegion;
+use guira_fabric::{Addr, FabricError, Fence, Lane, Profile, Region, Verb};
+use guira_fabric_shm::{
+    Access, Boot, CreateError, CreateOptions, FileKind, Location, ShmError, ShmLane, ShmRegion, Waiting,
+};
+
+use common::{DEVICE_BYTES, MAIN_BYTES, Scratch, ScratchDirectory, create, read, submit, write};
+
+fn open(location: &Location) -> Result<ShmRegion, ShmError> {
+    ShmRegion::open(location, Access::ReadWrite)
+}
+
+fn file_of(location: &Location) -> std::fs::File {
+    std::fs::File::options().read(true).write(true).open(location.path()).unwrap()
+}
+
+#[test]
+fn two_mappings_share_their_words() {
+    let scratch = Scratch::new();
+    let (created, opened) = (scratch.create(), open(&scratch.location).unwrap());
+    for region in [&created, &opened] {
+        assert_eq!((region.main_bytes(), region.device_bytes()), (MAIN_BYTES, DEVICE_BYTES));
+        assert_eq!((region.caps().device_bytes, region.caps().fence), (DEVICE_BYTES, Fence::OpenFileLock));
+        assert!(region.caps().local && !region.is_stale());
+    }
+    let (mut first, mut second) = (created.lane(), opened.lane());
+    for addr in [Addr::main(0), Addr::main(MAIN_BYTES - 8), Addr::device(0), Addr::device(DEVICE_BYTES - 8)] {
+        assert_eq!(read(&mut second, addr), 0, "{addr} of a new region");
+        write(&mut first, addr, addr.word() + 1);
+        assert_eq!(read(&mut second, addr), addr.word() + 1, "{addr}");
+    }
+    let mut found = 0;
+    let bump = Verb::FetchAdd { addr: Addr::device(0), add: 5, found: &mut found };
+    submit(&mut second, &mut [bump]).unwrap();
+    assert_eq!((found, read(&mut first, Addr::device(0))), (1, 6));
+}
+
+#[test]
+fn a_lane_outlives_its_region_and_moves_between_threads() {
+    let scratch = Scratch::new();
+    let mut lane = scratch.create().lane();
+    let lane = std::thread::spawn(move || {
+        write(&mut lane, Addr::main(8), 3);
+        lane
+    });
+    assert_eq!(read(&mut lane.join().unwrap(), Addr::main(8)), 3);
+}
+
+#[test]
+fn info_says_where_the_region_comes_from() {
+    let scratch = Scratch::new();
+    let before = std::time::SystemTime::now();
+    let options = CreateOptions::new(100, 1).with_mode(0o640);
+    ShmRegion::create(&scratch.location, options, |_| Ok::<(), FabricError>(())).unwrap();
+    let info = open(&scratch.location).unwrap().info().unwrap();
+    assert_eq!((info.main_bytes, info.device_bytes, info.file_bytes), (104, 8, 3 * 4096));
+    assert_eq!((info.boot, info.creator_pid, info.mode), (Boot::Current, u64::from(std::process::id()), 0o640));
+    assert!(info.created_at >= before && info.created_at <= std::time::SystemTime::now());
+    assert!(info.is_linked);
+    assert_eq!(info.path, scratch.location.path());
+    assert_eq!(std::fs::metadata(scratch.location.path()).unwrap().len(), info.file_bytes);
+}
+
+/// Eight creators race while others keep opening: one wins, and whoever opens finds the winner's formatting complete.
+#[test]
+fn one_creator_wins_and_nobody_sees_half_a_region() {
+    const CREATORS: usize = 8;
+    let scratch = Scratch::new();
+    let (start, done) = (Barrier::new(CREATORS), AtomicBool::new(false));
+    let marks = [Addr::main(0), Addr::main(MAIN_BYTES - 8), Addr::device(DEVICE_BYTES - 8)];
+    let attempt = |me: usize| {
+        start.wait();
+        let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES);
+        ShmRegion::create(&scratch.location, options, |region| {
+            let mut lane = region.lane();
+            for addr in marks {
+                write(&mut lane, addr, me as u64 + 1);
+                std::thread::yield_now();
+            }
+            Ok::<(), FabricError>(())
+        })
+    };
+    let watch = || {
+        let mut opened = 0;
+        while !done.load(Ordering::Relaxed) || opened == 0 {
+            match open(&scratch.location) {
+                Err(ShmError::NotFound { .. }) => {}
+                Err(error) => panic!("{error}"),
+                Ok(region) => {
+                    let mut lane = region.lane();
+                    let seen = marks.map(|addr| read(&mut lane, addr));
+                    assert!(seen[0] != 0 && seen.iter().all(|mark| *mark == seen[0]), "{seen:?}");
+                    opened += 1;
+                }
+            }
+        }
+    };
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        scope.spawn(watch);
+        scope.spawn(watch);
+        let creators: Vec<_> = (0..CREATORS).map(|me| scope.spawn(move || attempt(me))).collect();
+        let outcomes = creators.into_iter().map(|creator| creator.join().unwrap()).collect();
+        done.store(true, Ordering::Relaxed);
+        outcomes
+    });
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1);
+    for outcome in outcomes {
+        match outcome {
+            Ok(_) | Err(CreateError::Shm(ShmError::AlreadyExists { .. })) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_failed_creation_leaves_nothing() {
+    let directory = ScratchDirectory::new();
+    let location = directory.file("region");
+    let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES);
+
+    let error = ShmRegion::create(&location, options, |_| Err::<(), _>(std::fmt::Error)).unwrap_err();
+    assert!(matches!(error, CreateError::Init { source: std::fmt::Error, .. }), "{error}");
+    assert_eq!(directory.entries(), 0);
+
+    let panics = || ShmRegion::create(&location, options, |_| -> Result<(), FabricError> { panic!("on purpose") });
+    assert!(std::panic::catch_unwind(AssertUnwindSafe(panics)).is_err());
+    assert_eq!(directory.entries(), 0);
+
+    // Somebody takes the name while the region is being formatted.
+    let occupied = ShmRegion::create(&location, options, |_| std::fs::write(location.path(), b"mine")).unwrap_err();
+    assert!(matches!(occupied, CreateError::Shm(ShmError::AlreadyExists { .. })), "{occupied}");
+    assert_eq!(std::fs::read(location.path()).unwrap(), b"mine");
+    assert_eq!(directory.entries(), 1);
+}
+
+#[test]
+fn what_cannot_be_created_says_why() {
+    let directory = ScratchDirectory::new();
+    let location = directory.file("region");
+    let attempt = |location: &Location, options: CreateOptions| match ShmRegion::create(location, options, |_| {
+        Ok::<(), FabricError>(())
+    }) {
+        Err(CreateError::Shm(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    let space = rustix::fs::statvfs("/dev/shm").unwrap();
+    let available = space.f_bavail * space.f_frsize;
+    let error = attempt(&location, CreateOptions::new(available + (1 << 30), 0));
+    match error {
+        ShmError::NoSpace { wanted, available, .. } => assert!(wanted > available && available > 0),
+        error => panic!("{error}"),
+    }
+    for (main_bytes, device_bytes) in [(u64::MAX, 0), (0, u64::MAX), (1 << 63, 1 << 63), (1 << 47, 0)] {
+        let error = attempt(&location, CreateOptions::new(main_bytes, device_bytes));
+        assert!(matches!(error, ShmError::TooLarge { .. }), "{error}");
+    }
+    let usual = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES);
+    assert!(matches!(attempt(&location, usual.with_mode(0o4755)), ShmError::BadMode { mode: 0o4755, .. }));
+    assert!(matches!(attempt(&directory.file("none/region"), usual), ShmError::NotFound { .. }));
+    assert!(matches!(attempt(&directory.file(".."), usual), ShmError::BadName { .. }));
+    assert!(matches!(attempt(&Location::file(&directory.path), usual), ShmError::AlreadyExists { .. }));
+    assert_eq!(directory.entries(), 0);
+}
+
+#[test]
+fn a_truncated_region_is_refused() {
+    let scratch = Scratch::new();
+    let region = scratch.create();
+    let expected = region.info().unwrap().file_bytes;
+    let file = file_of(&scratch.location);
+    for actual in [expected - 1, expected - 4096, 4097, 4096, 4095, 80, 79, 9, 8] {
+        file.set_len(actual).unwrap();
+        let error = open(&scratch.location).unwrap_err();
+        assert!(matches!(error, ShmError::Truncated { actual: seen, .. } if seen == actual), "{actual}: {error}");
+        let error = region.verify_length().unwrap_err();
+        assert!(matches!(error, ShmError::Truncated { expected: promised, .. } if promised == expected), "{error}");
+    }
+    for actual in [7, 0] {
+        file.set_len(actual).unwrap();
+        let error = open(&scratch.location).unwrap_err();
+        assert!(matches!(error, ShmError::Foreign { .. }), "{actual}: {error}");
+    }
+}
+
+#[test]
+fn a_longer_file_is_the_same_region() {
+    let scratch = Scratch::new();
+    let region = scratch.create();
+    let file_bytes = region.info().unwrap().file_bytes;
+    file_of(&scratch.location).set_len(file_bytes + 5).unwrap();
+    region.verify_length().unwrap();
+    assert_eq!(open(&scratch.location).unwrap().main_bytes(), MAIN_BYTES);
+}
+
+#[test]
+fn every_flipped_bit_of_the_header_is_found() {
+    let scratch = Scratch::new();
+    drop(scratch.create());
+    let file = file_of(&scratch.location);
+    let mut header = [0; 80];
+    file.read_exact_at(&mut header, 0).unwrap();
+    for bit in 0..header.len() * 8 {
+        let damaged = header[bit / 8] ^ 1 << (bit % 8);
+        file.write_all_at(&[damaged], bit as u64 / 8).unwrap();
+        let error = open(&scratch.location).unwrap_err();
+        match bit / 8 {
+            0..8 => assert!(matches!(error, ShmError::Foreign { .. }), "bit {bit}: {error}"),
+            _ => assert!(matches!(error, ShmError::HeaderCorrupt { .. }), "bit {bit}: {error}"),
+        }
+        file.write_all_at(&header, 0).unwrap();
+    }
+    open(&scratch.location).unwrap();
+}
+
+#[test]
+fn another_version_is_named() {
+    let scratch = Scratch::new();
+    drop(scratch.create());
+    let file = file_of(&scratch.location);
+    let mut header = [0; 72];
+    file.read_exact_at(&mut header, 0).unwrap();
+    header[8] = 9;
+    let sum = header
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    file.write_all_at(&header, 0).unwrap();
+    file.write_all_at(&sum.to_le_bytes(), 72).unwrap();
+    let error = open(&scratch.location).unwrap_err();
+    assert!(matches!(error, ShmError::Version { found: 9, supported: 1, .. }), "{error}");
+    ShmRegion::destroy(&scratch.location).unwrap();
+}
+
+#[test]
+fn what_is_no_region_is_refused() {
+    let directory = ScratchDirectory::new();
+    let refused = |location: &Location| {
+        let error = open(location).unwrap_err();
+        let other = ShmRegion::destroy(location).unwrap_err();
+        assert_eq!(std::mem::discriminant(&error), std::mem::discriminant(&other), "{error}; {other}");
+        error
+    };
+    assert!(matches!(refused(&directory.file("missing")), ShmError::NotFound { .. }));
+    let kind_of = |location: &Location| match refused(location) {
+        ShmError::NotAFile { kind, .. } => kind,
+        error => panic!("{error}"),
+    };
+    assert_eq!(kind_of(&Location::file(&directory.path)), FileKind::Directory);
+    assert_eq!(kind_of(&Location::file("/dev/null")), FileKind::Device);
+    let fifo = directory.file("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, fifo.path(), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert_eq!(kind_of(&fifo), FileKind::Fifo);
+    let _socket = std::os::unix::net::UnixListener::bind(directory.path.join("socket")).unwrap();
+    assert_eq!(kind_of(&directory.file("socket")), FileKind::Socket);
+
+    for (name, bytes) in [("empty", vec![]), ("short", b"GUIRA".to_vec()), ("other", vec![0x7f; 1 << 16])] {
+        let location = directory.file(name);
+        std::fs::write(location.path(), &bytes).unwrap();
+        assert!(matches!(refused(&location), ShmError::Foreign { .. }), "{name}");
+        assert_eq!(std::fs::read(location.path()).unwrap(), bytes, "{name}");
+    }
+}
+
+#[test]
+fn links_are_followed_only_where_the_user_chose_the_path() {
+    let (target, link) = (Scratch::new(), Scratch::new());
+    drop(target.create());
+    symlink(target.location.path(), link.location.path()).unwrap();
+    let error = open(&link.location).unwrap_err();
+    assert!(matches!(error, ShmError::NotAFile { kind: FileKind::Symlink, .. }), "{error}");
+    open(&Location::file(link.location.path())).unwrap();
+
+    let dangling = Scratch::new();
+    symlink("/dev/shm/guira-test-nowhere", dangling.location.path()).unwrap();
+    let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES);
+    let error = ShmRegion::create(&dangling.location, options, |_| Ok::<(), FabricError>(())).unwrap_err();
+    assert!(matches!(error, CreateError::Shm(ShmError::AlreadyExists { .. })), "{error}");
+}
+
+#[test]
+fn unsafe_file_systems_are_refused_by_name() {
+    let error = ShmRegion::open(&Location::file("/proc/self/status"), Access::ReadOnly).unwrap_err();
+    assert!(matches!(error, ShmError::UnsupportedFileSystem { name: "procfs", magic: 0x9fa0, .. }), "{error}");
+}
+
+#[test]
+fn a_file_on_disk_is_a_region_too() {
+    let disk = ScratchDirectory::within(env!("CARGO_TARGET_TMPDIR").into());
+    let location = disk.file("region");
+    let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES);
+    match ShmRegion::create(&location, options, |_| Ok::<(), FabricError>(())) {
+        Err(CreateError::Shm(ShmError::UnsupportedFileSystem { name, .. })) => {
+            println!("the build directory is on {name}, where regions are refused: only that was tested");
+            assert_eq!(disk.entries(), 0);
+            return;
+        }
+        outcome => outcome.unwrap(),
+    };
+    let (first, second) = (open(&location).unwrap(), open(&location).unwrap());
+    write(&mut first.lane(), Addr::main(16), 16);
+    assert_eq!(read(&mut second.lane(), Addr::main(16)), 16);
+    let held = first.hold(3).unwrap();
+    assert!(held.is_some() && second.hold(3).unwrap().is_none());
+    ShmRegion::destroy(&location).unwrap();
+    assert_eq!(disk.entries(), 0);
+}
+
+#[test]
+fn a_destroyed_region_lives_as_long_as_it_is_mapped() {
+    let scratch = Scratch::new();
+    let (first, second) = (scratch.create(), open(&scratch.location).unwrap());
+    ShmRegion::destroy(&scratch.location).unwrap();
+    assert!(matches!(open(&scratch.location), Err(ShmError::NotFound { .. })));
+    assert!(matches!(ShmRegion::destroy(&scratch.location), Err(ShmError::NotFound { .. })));
+    write(&mut first.lane(), Addr::main(0), 1);
+    assert_eq!(read(&mut second.lane(), Addr::main(0)), 1);
+    assert!(!first.info().unwrap().is_linked);
+
+    let successor = scratch.create();
+    assert_eq!(read(&mut successor.lane(), Addr::main(0)), 0);
+    // Holds go to the mapped file, not to whatever has its name now.
+    let old = first.hold(1).unwrap();
+    assert!(old.is_some() && second.hold(1).unwrap().is_none());
+    assert!(successor.hold(1).unwrap().is_some());
+}
+
+#[test]
+fn a_slot_has_one_holder() {
+    let scratch = Scratch::new();
+    let (first, second) = (scratch.create(), open(&scratch.location).unwrap());
+    for slot in [0, 1, 1023, u16::MAX] {
+        let hold = first.hold(slot).unwrap();
+        assert!(hold.is_some(), "slot {slot}");
+        assert!(second.hold(slot).unwrap().is_none(), "slot {slot} by another handle");
+        assert!(first.hold(slot).unwrap().is_none(), "slot {slot} by the same handle");
+        let neighbour = second.hold(slot ^ 2).unwrap();
+        assert!(neighbour.is_some(), "the neighbour of slot {slot}");
+        drop(hold);
+        assert!(second.hold(slot).unwrap().is_some(), "slot {slot} after its end");
+    }
+    // A hold does not need its region handle.
+    let hold = first.hold(7).unwrap();
+    drop(first);
+    assert!(hold.is_some() && second.hold(7).unwrap().is_none());
+}
+
+#[test]
+fn many_threads_take_turns_on_a_slot() {
+    let scratch = Scratch::new();
+    let region = scratch.create();
+    let inside = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    if let Some(hold) = region.hold(5).unwrap() {
+                        assert!(!inside.swap(true, Ordering::SeqCst), "two holders at once");
+                        inside.store(false, Ordering::SeqCst);
+                        drop(hold);
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_read_only_region_is_only_read() {
+    let scratch = Scratch::new();
+    let writer = scratch.create();
+    std::fs::set_permissions(scratch.location.path(), std::fs::Permissions::from_mode(0o400)).unwrap();
+    let reader = ShmRegion::open(&scratch.location, Access::ReadOnly).unwrap();
+    write(&mut writer.lane(), Addr::main(8), 9);
+    let mut lane = reader.lane();
+    assert_eq!(read(&mut lane, Addr::main(8)), 9);
+
+    let (mut found, mut into) = (0, [0]);
+    let addr = Addr::main(8);
+    let refused = [
+        ("WRITE", Verb::Write { addr, words: &[1] }),
+        ("CAS", Verb::Cas { addr, compare: 9, swap: 1, found: &mut found }),
+        ("FETCH-ADD", Verb::FetchAdd { addr, add: 1, found: &mut into[0] }),
+    ];
+    for (name, verb) in refused {
+        assert_eq!(submit(&mut lane, &mut [verb]), Err(FabricError::ReadOnly { verb: name }));
+    }
+    let masked = Verb::MaskedCas { addr, compare: 0, swap: 0, compare_mask: 0, swap_mask: 0, found: &mut found };
+    let mut batch = [Verb::Read { addr, into: &mut into }, masked];
+    assert_eq!(submit(&mut lane, &mut batch), Err(FabricError::ReadOnly { verb: "MASKED CAS" }));
+    assert!(matches!(reader.hold(0), Err(FabricError::ReadOnly { .. })));
+    assert_eq!(read(&mut lane, Addr::main(8)), 9);
+}
+
+#[test]
+fn a_bad_batch_is_refused_whole() {
+    let scratch = Scratch::new();
+    let mut lane = scratch.create().lane();
+    let mut into = [0; 2];
+    for (addr, words) in [(Addr::main(MAIN_BYTES), 1), (Addr::main(MAIN_BYTES - 8), 2), (Addr::device(DEVICE_BYTES), 1)]
+    {
+        let bad = Verb::Read { addr, into: &mut into[..words] };
+        let error = submit(&mut lane, &mut [Verb::Write { addr: Addr::main(0), words: &[1] }, bad]).unwrap_err();
+        assert!(matches!(error, FabricError::OutOfBounds { .. }), "{error}");
+        let alone = submit(&mut lane, &mut [Verb::Read { addr, into: &mut into[..words] }]).unwrap_err();
+        assert_eq!(error, alone);
+    }
+    let odd = submit(&mut lane, &mut [Verb::Write { addr: Addr::main(4), words: &[1] }]).unwrap_err();
+    assert!(matches!(odd, FabricError::Misaligned { .. }), "{odd}");
+    let mut long: Vec<_> =
+        (0..=lane.caps().max_batch).map(|_| Verb::Write { addr: Addr::main(0), words: &[1] }).collect();
+    let error = submit(&mut lane, &mut long).unwrap_err();
+    assert!(matches!(error, FabricError::TooLarge { .. }), "{error}");
+    assert_eq!(read(&mut lane, Addr::main(0)), 0, "no refused batch had an effect");
+    submit(&mut lane, &mut []).unwrap();
+}
+
+/// The same random batches on shared memory and on the heap find and leave the same words.
+#[test]
+fn verbs_agree_with_the_heap() {
+    const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+    println!("seed {SEED:#x}");
+    let scratch = Scratch::new();
+    let mut shm = scratch.create().lane();
+    let heap = HeapRegion::new(MAIN_BYTES, DEVICE_BYTES, Profile::Shm.caps());
+    let mut heap = heap.lane();
+    let mut state = SEED;
+    let mut draw = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % below
+    };
+    for _ in 0..20_000 {
+        let drawn: Vec<[u64; 5]> = (0..1 + draw(4)).map(|_| [5, 2, 40, 4, 4].map(&mut draw)).collect();
+        let outcomes = [run_drawn(&mut shm, &drawn), run_drawn(&mut heap, &drawn)];
+        assert_eq!(outcomes[0], outcomes[1], "{drawn:?}");
+    }
+}
+
+fn run_drawn(lane: &mut impl Lane, drawn: &[[u64; 5]]) -> Vec<[u64; 8]> {
+    let mut results = vec![[0; 8]; drawn.len()];
+    let data: Vec<Vec<u64>> = drawn.iter().map(|verb| vec![verb[3]; 1 + verb[4] as usize]).collect();
+    let mut batch: Vec<_> = drawn
+        .iter()
+        .zip(&mut results)
+        .zip(&data)
+        .map(|((&[kind, space, word, a, b], result), words)| {
+            let addr = if space == 0 { Addr::main(word * 8) } else { Addr::device(word * 8) };
+            if kind == 0 {
+                return Verb::Read { addr, into: &mut result[..1 + b as usize] };
+            }
+            let found = &mut result[0];
+            match kind {
+                1 => Verb::Write { addr, words },
+                2 => Verb::Cas { addr, compare: a, swap: b, found },
+                3 => Verb::MaskedCas { addr, compare: a, swap: b, compare_mask: 2, swap_mask: 7, found },
+                _ => Verb::FetchAdd { addr, add: a, found },
+            }
+        })
+        .collect();
+    submit(lane, &mut batch).unwrap();
+    drop(batch);
+    results
+}
+
+#[test]
+fn nothing_is_in_flight_and_prefetching_is_harmless() {
+    let scratch = Scratch::new();
+    let mut lane = scratch.create().lane();
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(matches!(lane.poll(&mut [], &mut cx), Poll::Ready(Err(FabricError::Backend(_)))));
+    lane.forget();
+    assert_eq!(lane.poll_drain(&mut [], &mut cx), Poll::Ready(Ok(0)));
+    for addr in [Addr::main(0), Addr::main(MAIN_BYTES - 8), Addr::main(u64::MAX >> 1), Addr::device(DEVICE_BYTES)] {
+        for words in [0, 1, 16, usize::MAX] {
+            lane.prefetch(addr, words);
+        }
+    }
+}
+
+#[test]
+fn pauses_end_on_time_in_both_modes() {
+    let scratch = Scratch::new();
+    let region = scratch.create();
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut lane = region.lane();
+    for pause_ns in [0, 500, 20_000, 3_000_000] {
+        let until_ns = lane.now_ns() + pause_ns;
+        assert_eq!(lane.poll_pause(until_ns, &mut cx), Poll::Ready(()));
+        assert!(lane.now_ns() >= until_ns);
+    }
+    let mut lane: ShmLane = region.lane().waiting(Waiting::Cooperative);
+    let until_ns = lane.now_ns() + 2_000_000;
+    let mut polls = 0;
+    while lane.poll_pause(until_ns, &mut cx).is_pending() {
+        polls += 1;
+    }
+    assert!(polls > 1 && lane.now_ns() >= until_ns);
+}
+
+#[test]
+fn regions_of_no_bytes_have_nothing_to_read() {
+    let scratch = Scratch::new();
+    let options = CreateOptions::new(0, 0);
+    let region = ShmRegion::create(&scratch.location, options, |_| Ok::<(), FabricError>(())).unwrap();
+    let mut into = [0];
+    for addr in [Addr::main(0), Addr::device(0)] {
+        assert!(submit(&mut region.lane(), &mut [Verb::Read { addr, into: &mut into }]).is_err());
+    }
+    assert_eq!(open(&scratch.location).unwrap().device_bytes(), 0);
+}
+
+#[test]
+fn errors_say_what_where_and_that_nothing_changed() {
+    let scratch = Scratch::new();
+    let missing = open(&scratch.location).unwrap_err().to_string();
+    let region = create(&scratch.location);
+    let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES);
+    let exists = ShmRegion::create(&scratch.location, options, |_| Ok::<(), FabricError>(())).unwrap_err().to_string();
+    file_of(&scratch.location).set_len(4096).unwrap();
+    let truncated = region.verify_length().unwrap_err().to_string();
+    for (text, attempt) in [(&missing, "open"), (&exists, "create"), (&truncated, "inspect")] {
+        let path = scratch.location.path().display();
+        assert!(text.starts_with(&format!("cannot {attempt} {path}: ")), "{text}");
+        assert!(text.ends_with("; nothing was changed"), "{text}");
+    }
+}
