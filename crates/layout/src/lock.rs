@@ -140,7 +140,13 @@ mod tests {
     use super::*;
 
     fn layout(bits: u8, physical: u64) -> LockLayout {
-        LockLayout { rows_per_lock_shift: 4, physical, bits: u32::from(bits), per_word: 64 / u64::from(bits) }
+        LockLayout {
+            rows_per_lock_shift: 4,
+            physical,
+            bits: u32::from(bits),
+            per_word: 64 / u64::from(bits),
+            max_clients: 8,
+        }
     }
 
     /// [R-LOCK-2] Taking and giving back a lock of any width leaves every neighbour as it was, for every owner id.
