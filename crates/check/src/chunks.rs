@@ -1,0 +1,206 @@
+//! The chunk table: words, owners, runs; and how many extents nobody refers to.
+
+use guira_fabric::{Addr, FabricError, Verb, post};
+use guira_layout::{ChunkState, ChunkWord, ExtentClass, Generation, MAX_KEY_BYTES, MAX_VALUE_BYTES, extent_words};
+
+use crate::findings::{Findings, Subject};
+use crate::scan::{PIECE_WORDS, Scan};
+use crate::{ProblemKind, Stage};
+
+/// The largest class number whose bytes do not overflow; chunks are far too small for it.
+const MOST_CLASS: u8 = 60;
+/// Places of extents looked at with one batch: half of the smallest `max_batch` of all fabrics.
+const BATCH_PLACES: u64 = 64;
+
+/// A chunk, to be named.
+#[derive(Clone, Copy)]
+struct ChunkPlace(u64);
+
+impl std::fmt::Display for ChunkPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "chunk {}", self.0)
+    }
+}
+
+/// A run whose tails are expected.
+#[derive(Clone, Copy)]
+struct Run {
+    head: u64,
+    end: u64,
+}
+
+impl Scan<'_> {
+    pub(crate) async fn check_chunks(&mut self) -> Result<(), FabricError> {
+        let chunks = self.table.config().chunks;
+        let (mut words, mut run) = (Vec::new(), None);
+        for first in (0..chunks).step_by(PIECE_WORDS as usize) {
+            self.show(Stage::Chunks, first, chunks);
+            words.resize(PIECE_WORDS.min(chunks - first) as usize, 0);
+            self.read(self.table.geometry().chunk_word(first), &mut words).await?;
+            for (chunk, word) in (first..).zip(&words) {
+                self.report.counts.chunks.count(ChunkWord(*word).decode());
+                self.check_chunk(chunk, *word, &mut run).await?;
+            }
+        }
+        self.show(Stage::Chunks, chunks, chunks);
+        Ok(())
+    }
+
+    /// Looks at the next chunk of the pass; `run` is the one it may belong to.
+    async fn check_chunk(&mut self, chunk: u64, word: u64, run: &mut Option<Run>) -> Result<(), FabricError> {
+        let state = ChunkWord(word).decode();
+        let within = run.take().filter(|run| chunk < run.end);
+        if let (Some(within), Some(ChunkState::Tail)) = (within, state) {
+            *run = Some(within);
+            return Ok(());
+        }
+        if let Some(Run { head, end }) = within {
+            let mut findings = Findings::default();
+            add_broken_run(&mut findings, head, end - head, chunk);
+            self.settle(Subject::Chunk(head), findings, true).await?;
+        }
+        let mut findings = self.inspect_chunk_word(chunk, word);
+        if state == Some(ChunkState::Tail) {
+            add_stray_tail(&mut findings, chunk);
+        }
+        if let Some(class) = self.possible_class(chunk, state) {
+            if let ExtentClass::Run(count) = class {
+                *run = Some(Run { head: chunk, end: chunk + u64::from(count) });
+            }
+            self.count_unreferenced(chunk, class).await?;
+        }
+        self.settle(Subject::Chunk(chunk), findings, true).await
+    }
+
+    /// What a chunk's word says by itself. // [R-EXTENT-2]
+    fn inspect_chunk_word(&self, chunk: u64, word: u64) -> Findings {
+        let (mut findings, place, config) = (Findings::default(), ChunkPlace(chunk), self.table.config());
+        let state = ChunkWord(word).decode();
+        let text = format!("its word {word:#x} means nothing");
+        findings.require(state.is_some(), ProblemKind::ChunkWord, place, text);
+        if let Some(ChunkState::Owned { owner, .. }) = state {
+            let text = format!("it is owned by {}", self.describe(owner));
+            findings.require(self.is_live(owner), ProblemKind::ChunkOwner, place, text);
+        }
+        if let Some(class) = class_of(state) {
+            let text = format!("chunks of {} bytes cannot be used for {class:?}", config.chunk_bytes);
+            findings.require(self.is_possible(class), ProblemKind::ChunkClass, place, text);
+            let text = format!("its run reaches beyond the last chunk, {}", config.chunks - 1);
+            findings.require(self.fits(chunk, class), ProblemKind::BrokenRun, place, text);
+        }
+        findings
+    }
+
+    /// What the chunk is used for, if chunks of this table can be used so.
+    fn possible_class(&self, chunk: u64, state: Option<ChunkState>) -> Option<ExtentClass> {
+        class_of(state).filter(|class| self.is_possible(*class) && self.fits(chunk, *class))
+    }
+
+    /// Whether a run of `class` that starts at `chunk` ends within the table.
+    fn fits(&self, chunk: u64, class: ExtentClass) -> bool {
+        let ExtentClass::Run(count) = class else { return true };
+        chunk + u64::from(count) <= self.table.config().chunks
+    }
+
+    /// Whether a chunk of this table can be of `class`.
+    fn is_possible(&self, class: ExtentClass) -> bool {
+        let chunk_bytes = self.table.config().chunk_bytes;
+        match class {
+            ExtentClass::Slot(number) if number > MOST_CLASS => false,
+            ExtentClass::Slot(_) => ExtentClass::of((class.bytes(chunk_bytes) / 8) as usize, chunk_bytes) == class,
+            ExtentClass::Run(count) => (1..=self.longest_run()).contains(&u64::from(count)),
+        }
+    }
+
+    /// Chunks of the largest extent.
+    fn longest_run(&self) -> u64 {
+        let words = extent_words(MAX_KEY_BYTES, MAX_VALUE_BYTES);
+        match ExtentClass::of(words, self.table.config().chunk_bytes) {
+            ExtentClass::Run(count) => count.into(),
+            ExtentClass::Slot(_) => 1,
+        }
+    }
+
+    /// Samples one chunk's word and whatever it depends on, and looks at it.
+    pub(crate) async fn inspect_chunk(&mut self, chunk: u64) -> Result<Findings, FabricError> {
+        let mut word = [0];
+        self.read(self.table.geometry().chunk_word(chunk), &mut word).await?;
+        let state = ChunkWord(word[0]).decode();
+        if let Some(ChunkState::Owned { owner, .. }) = state {
+            self.refresh_slot(owner).await?;
+        }
+        let mut findings = self.inspect_chunk_word(chunk, word[0]);
+        match (state, self.possible_class(chunk, state)) {
+            (_, Some(ExtentClass::Run(count))) => {
+                let mut tails = vec![0; count as usize - 1];
+                if !tails.is_empty() {
+                    self.read(self.table.geometry().chunk_word(chunk + 1), &mut tails).await?;
+                }
+                if let Some(missing) = tails.iter().position(|word| !is_tail(*word)) {
+                    add_broken_run(&mut findings, chunk, count.into(), chunk + 1 + missing as u64);
+                }
+            }
+            (Some(ChunkState::Tail), _) if !self.has_head(chunk).await? => add_stray_tail(&mut findings, chunk),
+            _ => {}
+        }
+        Ok(findings)
+    }
+
+    /// Whether the tail `chunk` belongs to a run: the nearest chunk before it that is no tail heads one that reaches it.
+    async fn has_head(&mut self, chunk: u64) -> Result<bool, FabricError> {
+        let first = chunk.saturating_sub(self.longest_run());
+        let mut words = vec![0; (chunk - first) as usize];
+        if !words.is_empty() {
+            self.read(self.table.geometry().chunk_word(first), &mut words).await?;
+        }
+        let Some(back) = words.iter().rev().position(|word| !is_tail(*word)) else { return Ok(false) };
+        let head = ChunkWord(words[words.len() - 1 - back]).decode();
+        Ok(matches!(class_of(head), Some(ExtentClass::Run(count)) if u64::from(count) > back as u64 + 1))
+    }
+
+    /// Counts the extents of a chunk that are neither marked free nor referred to. 1 round trip for 64 of them.
+    async fn count_unreferenced(&mut self, chunk: u64, class: ExtentClass) -> Result<(), FabricError> {
+        let chunk_bytes = self.table.config().chunk_bytes;
+        let at = self.table.geometry().chunk(chunk).offset();
+        let slots = class.slots(chunk_bytes);
+        for first in (0..slots).step_by(BATCH_PLACES as usize) {
+            let count = BATCH_PLACES.min(slots - first) as usize;
+            let (mut marks, mut generations) = (vec![0; count], vec![0; count]);
+            let offset = |slot| at + class.slot_at(slot, chunk_bytes);
+            let reads = generations.iter_mut().zip(first..);
+            let mut batch: Vec<Verb<'_>> = reads
+                .map(|(into, slot)| Verb::Read { addr: Addr::main(offset(slot)), into: std::slice::from_mut(into) })
+                .collect();
+            batch.push(Verb::Read { addr: Addr::main(at + class.mark_at(first)), into: &mut marks });
+            post(&mut *self.lane, &mut batch[..]).await?;
+            for ((generation, mark), slot) in generations.iter().zip(&marks).zip(first..) {
+                // A place that was never used since its chunk was claimed holds whatever was there before.
+                let drawn = (1..=Generation::MAX).contains(generation) && *generation < self.next_generation;
+                let used = drawn && generation != mark && !self.extents.contains_key(&offset(slot));
+                self.report.unreferenced_extents += u64::from(used);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn class_of(state: Option<ChunkState>) -> Option<ExtentClass> {
+    match state {
+        Some(ChunkState::Owned { class, .. } | ChunkState::Orphan { class }) => Some(class),
+        _ => None,
+    }
+}
+
+fn is_tail(word: u64) -> bool {
+    ChunkWord(word).decode() == Some(ChunkState::Tail)
+}
+
+fn add_broken_run(findings: &mut Findings, head: u64, count: u64, missing: u64) {
+    let text = format!("its run has {count} chunks, but chunk {missing} is not a tail");
+    findings.add(ProblemKind::BrokenRun, ChunkPlace(head), text);
+}
+
+fn add_stray_tail(findings: &mut Findings, chunk: u64) {
+    let text = "it is the tail of a run, but no run reaches it";
+    findings.add(ProblemKind::StrayTail, ChunkPlace(chunk), text);
+}

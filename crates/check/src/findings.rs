@@ -1,0 +1,99 @@
+//! What one look at one subject came to, and what several looks at a suspect come to.
+//!
+//! Invariant: a problem of a table that others work on is reported only if more than half of all looks saw it, and no
+//! look found its subject sound.
+
+use std::fmt::Display;
+
+use guira_layout::RowId;
+
+use crate::{Problem, ProblemKind};
+
+/// What can be looked at by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Slot(u16),
+    LockWord(u64),
+    Row(RowId),
+    Chunk(u64),
+}
+
+/// What one look found.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    pub(crate) problems: Vec<Problem>,
+    /// Something could not be judged: another row was torn, or it changed under the look.
+    pub(crate) unsettled: bool,
+}
+
+impl Findings {
+    pub(crate) fn add(&mut self, kind: ProblemKind, place: impl Display, text: impl Into<String>) {
+        self.problems.push(Problem { kind, place: place.to_string(), text: text.into() });
+    }
+
+    /// Adds a problem unless `holds`.
+    pub(crate) fn require(&mut self, holds: bool, kind: ProblemKind, place: impl Display, text: impl Into<String>) {
+        if !holds {
+            self.add(kind, place, text);
+        }
+    }
+
+    pub(crate) fn is_sound(&self) -> bool {
+        self.problems.is_empty() && !self.unsettled
+    }
+}
+
+/// A subject that looked wrong while others worked, and what later looks saw.
+#[derive(Debug)]
+pub(crate) struct Suspect {
+    pub(crate) subject: Subject,
+    /// Whether the row was counted: it verified once.
+    pub(crate) counted: bool,
+    seen: Vec<(Problem, u32)>,
+}
+
+impl Suspect {
+    pub(crate) fn new(subject: Subject, counted: bool) -> Suspect {
+        Suspect { subject, counted, seen: Vec::new() }
+    }
+
+    /// Notes what one more look found.
+    pub(crate) fn note(&mut self, findings: Findings) {
+        for problem in findings.problems {
+            let same = |seen: &&mut (Problem, u32)| seen.0.kind == problem.kind && seen.0.place == problem.place;
+            match self.seen.iter_mut().find(same) {
+                Some((last, times)) => (*last, *times) = (problem, *times + 1),
+                None => self.seen.push((problem, 1)),
+            }
+        }
+    }
+
+    /// The problems that more than half of `looks` looks saw, as the last of them saw each.
+    pub(crate) fn lasting(self, looks: u32) -> impl Iterator<Item = Problem> {
+        self.seen.into_iter().filter(move |(_, times)| *times > looks / 2).map(|(problem, _)| problem)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(problems: &[(ProblemKind, &str)]) -> Findings {
+        let mut findings = Findings::default();
+        problems.iter().for_each(|(kind, text)| findings.add(*kind, "here", *text));
+        findings
+    }
+
+    #[test]
+    fn only_what_lasts_is_reported() {
+        let mut suspect = Suspect::new(Subject::Row(RowId(1)), true);
+        suspect.note(findings(&[(ProblemKind::RowTorn, "a")]));
+        suspect.note(findings(&[(ProblemKind::DuplicateKey, "first")]));
+        suspect.note(findings(&[(ProblemKind::DuplicateKey, "last"), (ProblemKind::ExtentTorn, "b")]));
+        let lasting: Vec<Problem> = suspect.lasting(3).collect();
+        assert_eq!(lasting.len(), 1);
+        assert_eq!((lasting[0].kind, lasting[0].text.as_str()), (ProblemKind::DuplicateKey, "last"));
+        assert!(Findings::default().is_sound());
+        assert!(!Findings { unsettled: true, ..Findings::default() }.is_sound());
+    }
+}

@@ -1,0 +1,123 @@
+//! Rows: checksum, trailer, and everything that is not an entry.
+
+use std::fmt;
+
+use guira_fabric::FabricError;
+use guira_layout::RowId;
+
+use crate::findings::{Findings, Subject};
+use crate::sample::{Block, occupied};
+use crate::scan::Scan;
+use crate::stats::BLOCK_ROWS;
+use crate::{ProblemKind, Stage};
+
+/// An entry of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) row: RowId,
+    pub(crate) slot: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "entry {} of {}", self.slot, self.row)
+    }
+}
+
+impl Scan<'_> {
+    pub(crate) async fn check_rows(&mut self) -> Result<(), FabricError> {
+        let rows = self.table.config().rows;
+        let mut block = Block::new(self.table);
+        for first in (0..rows).step_by(BLOCK_ROWS as usize) {
+            self.show(Stage::Rows, first, rows);
+            block.sample(&mut *self.lane, self.table, RowId(first), BLOCK_ROWS as usize).await?;
+            for row in block.rows() {
+                let counted = block.valid(row).is_some();
+                if counted {
+                    self.count_row(&block, row);
+                }
+                let findings = self.inspect_row(&block, row).await?;
+                self.settle(Subject::Row(row), findings, counted).await?;
+            }
+        }
+        self.show(Stage::Rows, rows, rows);
+        Ok(())
+    }
+
+    /// Counts `row` of `block`, which verifies.
+    pub(crate) fn count_row(&mut self, block: &Block, row: RowId) {
+        let Some(words) = block.valid(row) else { return };
+        self.report.counts.count_row(self.table, row, words, &mut self.buffers.key);
+    }
+
+    /// Looks at `row` as `block` sampled it.
+    pub(crate) async fn inspect_row(&mut self, block: &Block, row: RowId) -> Result<Findings, FabricError> {
+        let mut findings = Findings::default();
+        let Some(words) = block.valid(row) else {
+            let zeroed = block.at(row).is_some_and(|words| words.iter().all(|word| *word == 0));
+            self.add_torn(row, zeroed, &mut findings).await?;
+            return Ok(findings);
+        };
+        self.inspect_trailer(row, words, &mut findings);
+        self.inspect_free_words(row, words, &mut findings);
+        for slot in occupied(self.table, words) {
+            self.inspect_entry(block, words, Place { row, slot }, &mut findings).await?;
+        }
+        Ok(findings)
+    }
+
+    /// A row that does not verify. // [R-ROW-1]
+    async fn add_torn(&mut self, row: RowId, zeroed: bool, findings: &mut Findings) -> Result<(), FabricError> {
+        let locks = self.table.locks();
+        let mask = locks.mask(locks.lock_of(row));
+        let mut word = [0];
+        self.read(locks.addr(mask.word), &mut word).await?;
+        let what = match zeroed {
+            true => "the row is all zeros: it was never formatted, or its memory was lost",
+            false => "the row's checksum does not match its words: it is half written, or damaged",
+        };
+        let holder = locks.first_held(mask.word, word[0], mask.mask);
+        if let Some((_, owner)) = holder {
+            self.refresh_slot(owner).await?;
+        }
+        let who = match holder {
+            Some((lock, owner)) if locks.names_owners() => format!("{lock} is held by {}", self.describe(owner)),
+            Some((lock, _)) => format!("{lock} is held"),
+            None => "nobody is writing it".to_owned(),
+        };
+        findings.add(ProblemKind::RowTorn, row, format!("{what}; {who}"));
+        Ok(())
+    }
+
+    fn inspect_trailer(&self, row: RowId, words: &[u64], findings: &mut Findings) {
+        let (rows, config) = (self.table.rows(), self.table.config());
+        let trailer = rows.trailer(words);
+        let level = format!("its level is {}, but this table never doubled", trailer.level());
+        findings.require(trailer.level() == 0, ProblemKind::RowLevel, row, level);
+        // [R-ROW-2]
+        let version = u64::from(trailer.version().0);
+        let text = format!("its {} exceeds the table's {} bits", trailer.version(), config.version_bits);
+        findings.require(version >> config.version_bits == 0, ProblemKind::RowVersion, row, text);
+        let beyond = trailer.occupancy() & !rows.occupancy(words);
+        let text = format!("occupancy bits {beyond:#b} are set, but it has {} entries", rows.entries());
+        findings.require(beyond == 0, ProblemKind::OccupancyBits, row, text);
+        // [R-ROW-3]
+        let allowed = if config.format.has_extents() { rows.occupancy(words) } else { 0 };
+        let wrong = trailer.extents() & !allowed;
+        let text = format!("type bits {wrong:#b} are set, but these entries cannot refer to extents");
+        findings.require(wrong == 0, ProblemKind::TypeBits, row, text);
+    }
+
+    fn inspect_free_words(&self, row: RowId, words: &[u64], findings: &mut Findings) {
+        let rows = self.table.rows();
+        let occupied = rows.occupancy(words);
+        for slot in (0..rows.entries()).filter(|slot| occupied >> slot & 1 == 0) {
+            let zeroed = rows.entry(words, slot).iter().all(|word| *word == 0);
+            let text = "it is free but not zeroed";
+            findings.require(zeroed, ProblemKind::FreeEntryNotZero, Place { row, slot }, text);
+        }
+        let padding = &words[rows.entries() * rows.entry_words()..rows.trailer_word()];
+        let zeroed = padding.iter().all(|word| *word == 0);
+        findings.require(zeroed, ProblemKind::PaddingNotZero, row, "its padding is not zero");
+    }
+}

@@ -1,0 +1,132 @@
+//! Rows sampled together, with the secondary rows of their entries, so that duplicates are found without a map of keys.
+
+use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_layout::{Placement, RowId};
+use guira_rcuckoo::{RowPair, Table, sample_rows};
+
+/// READs of one batch of single rows: half of the smallest `max_batch` of all fabrics.
+const BATCH_ROWS: usize = 64;
+
+/// A stretch of rows, and those others that their primary entries may be in as well.
+#[derive(Debug)]
+pub(crate) struct Block {
+    first: RowId,
+    words: Vec<u64>,
+    valid: Vec<bool>,
+    others: Vec<RowId>,
+    other_words: Vec<u64>,
+    row_words: usize,
+}
+
+impl Block {
+    pub(crate) fn new(table: &Table) -> Block {
+        let row_words = table.rows().row_words();
+        Block {
+            first: RowId(0),
+            words: Vec::new(),
+            valid: Vec::new(),
+            others: Vec::new(),
+            other_words: Vec::new(),
+            row_words,
+        }
+    }
+
+    /// Samples `count` rows from `first` on, then the secondary rows of their entries. 1 round trip, and 1 more for each 64
+    /// secondary rows that are not among them.
+    pub(crate) async fn sample(
+        &mut self,
+        lane: &mut dyn Lane,
+        table: &Table,
+        first: RowId,
+        count: usize,
+    ) -> Result<(), FabricError> {
+        let Block { valid, words, .. } = self;
+        self.first = first;
+        valid.clear();
+        sample_rows(&mut *lane, table, first, count, words, |sample| valid.push(sample.valid)).await?;
+        self.find_others(table);
+        self.other_words.resize(self.others.len() * self.row_words, 0);
+        let rows = self.others.chunks(BATCH_ROWS);
+        for (rows, words) in rows.zip(self.other_words.chunks_mut(BATCH_ROWS * self.row_words)) {
+            let reads = rows.iter().zip(words.chunks_exact_mut(self.row_words));
+            let mut batch: Vec<Verb<'_>> =
+                reads.map(|(row, into)| Verb::Read { addr: table.geometry().row(*row), into }).collect();
+            post(&mut *lane, &mut batch[..]).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes the secondary rows, outside of the stretch, of the keys whose primary row is in it.
+    fn find_others(&mut self, table: &Table) {
+        let mut key = Vec::new();
+        self.others.clear();
+        for (i, words) in self.words.chunks_exact(self.row_words).enumerate() {
+            let row = RowId(self.first.0 + i as u64);
+            if !self.valid[i] {
+                continue;
+            }
+            for slot in occupied(table, words) {
+                let pair = entry_rows(table, words, slot, &mut key);
+                if pair.first == row && self.at(pair.second).is_none() {
+                    self.others.push(pair.second);
+                }
+            }
+        }
+        self.others.sort_unstable();
+        self.others.dedup();
+    }
+
+    /// The rows of the stretch.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = RowId> + use<> {
+        (self.first.0..self.first.0 + self.valid.len() as u64).map(RowId)
+    }
+
+    /// A row of the stretch, whether it verifies or not.
+    pub(crate) fn at(&self, row: RowId) -> Option<&[u64]> {
+        let place = usize::try_from(row.0.checked_sub(self.first.0)?).ok()?;
+        self.words.chunks_exact(self.row_words).nth(place)
+    }
+
+    /// A row of the stretch, if it verifies.
+    pub(crate) fn valid(&self, row: RowId) -> Option<&[u64]> {
+        let place = usize::try_from(row.0.checked_sub(self.first.0)?).ok()?;
+        if *self.valid.get(place)? { self.at(row) } else { None }
+    }
+
+    /// A row of the stretch or of the others, if it was sampled and verifies.
+    pub(crate) fn valid_anywhere(&self, table: &Table, row: RowId) -> Option<&[u64]> {
+        if self.at(row).is_some() {
+            return self.valid(row);
+        }
+        let place = self.others.binary_search(&row).ok()?;
+        let words = &self.other_words[place * self.row_words..][..self.row_words];
+        table.rows().verify(row, words).is_ok().then_some(words)
+    }
+}
+
+/// The occupied slots of a row.
+pub(crate) fn occupied(table: &Table, words: &[u64]) -> impl Iterator<Item = usize> + use<> {
+    let occupied = table.rows().occupancy(words);
+    (0..table.rows().entries()).filter(move |slot| occupied >> slot & 1 != 0)
+}
+
+/// Where the value of an occupied entry is. Type bits mean nothing in a format without extents. // [R-ROW-3]
+pub(crate) fn placement(table: &Table, words: &[u64], slot: usize) -> Placement {
+    match table.config().format.has_extents() {
+        true => table.rows().placement(words, slot),
+        false => Placement::Inline,
+    }
+}
+
+/// The rows of the entry in `slot`, by the digest it stores or its key gives; `key` is a buffer.
+pub(crate) fn entry_rows(table: &Table, words: &[u64], slot: usize, key: &mut Vec<u8>) -> RowPair {
+    let digest = match placement(table, words, slot) {
+        Placement::Extent => table.rows().extent_of(words, slot).digest,
+        Placement::Inline => {
+            key.clear();
+            table.rows().append_inline_key(words, slot, key);
+            table.placement().digest(key)
+        }
+    };
+    table.placement().rows(digest)
+}

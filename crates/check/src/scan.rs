@@ -1,0 +1,304 @@
+//! The check itself: one pass over everything, then further looks at what seemed wrong.
+//!
+//! Invariants: every row is counted once, on its first verified sample; every suspect is either found sound by one look,
+//! or looked at [`LOOKS`] times.
+
+use std::collections::HashMap;
+
+use guira_fabric::{Addr, FabricError, Lane, Verb, pause_until, post};
+use guira_layout::{
+    GENERATION_WORD, Generation, SUPERBLOCK_WORDS, SlotState, SlotWord, Superblock, SuperblockError, TableState,
+};
+use guira_rcuckoo::Table;
+
+use crate::findings::{Findings, Subject, Suspect};
+use crate::sample::Block;
+use crate::{CheckError, CheckReport, Problem, ProblemKind, Progress, Stage};
+
+/// Looks at a suspect, the first sample not counted. With [`FIRST_PAUSE_NS`] they span 0.65 s: longer than a preempted
+/// writer is off its processor, short enough to wait for.
+const LOOKS: u32 = 15;
+/// The pause before the first look; it doubles with each.
+const FIRST_PAUSE_NS: u64 = 20_000;
+/// Suspects that wait for their looks together, at most. Bounds memory; many, because the pauses are shared.
+const MOST_SUSPECTS: usize = 16_384;
+/// Words of one READ of a table of words.
+pub(crate) const PIECE_WORDS: u64 = 4096;
+
+/// Whether others may change the table during the check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quiet {
+    /// Nobody does: the first look counts, a lock that is held is stuck, and a sealed record is an unfinished commit.
+    NobodyWorks,
+    /// Others may: what looks wrong is looked at again before it is reported.
+    OthersWork,
+}
+
+/// How to check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckOptions {
+    /// Whether others may change the table during the check.
+    pub quiet: Quiet,
+    /// Problems kept in the report, at most; all are counted.
+    pub problem_limit: usize,
+}
+
+impl Default for CheckOptions {
+    /// Others may work; 100 problems.
+    fn default() -> CheckOptions {
+        CheckOptions { quiet: Quiet::OthersWork, problem_limit: 100 }
+    }
+}
+
+/// Checks every row, entry, extent, chunk, lock and slot of `table`, and counts them. Changes nothing.
+///
+/// Round trips: 1 for 64 rows, and 1 for each further 64 secondary rows of their entries; 2 an extent; 1 for 64 places of an
+/// extent chunk, for 32 slots and for 4,096 lock or chunk words. What looks wrong while others work is read 15 times more,
+/// over 0.65 s. `progress` is called about once a round trip.
+///
+/// # Errors
+/// The fabric refused or lost a batch. A problem of the table is not an error.
+pub async fn check_table(
+    lane: &mut dyn Lane,
+    table: &Table,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<CheckReport, CheckError> {
+    let mut scan = Scan::new(lane, table, *options, progress);
+    match scan.run().await {
+        Ok(()) => {
+            scan.report.counts.finish(table);
+            Ok(scan.report)
+        }
+        Err(source) => Err(CheckError::Fabric { stage: scan.stage, source }),
+    }
+}
+
+/// Whether it makes sense to go on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Proceed {
+    WithAll,
+    WithoutLocks,
+    No,
+}
+
+/// Buffers that are kept from one entry to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+    pub(crate) entry: Vec<u64>,
+    pub(crate) extent: Vec<u64>,
+}
+
+/// A check under way.
+pub(crate) struct Scan<'s> {
+    pub(crate) lane: &'s mut dyn Lane,
+    pub(crate) table: &'s Table,
+    pub(crate) quiet: Quiet,
+    pub(crate) report: CheckReport,
+    /// What each slot's state word last said.
+    pub(crate) slots: Vec<Option<SlotWord>>,
+    /// Each referenced extent's offset, and the row whose entry referred to it last.
+    pub(crate) extents: HashMap<u64, u64>,
+    /// Generations below this one were drawn.
+    pub(crate) next_generation: u64,
+    pub(crate) buffers: Buffers,
+    problem_limit: usize,
+    progress: &'s mut dyn FnMut(Progress),
+    stage: Stage,
+    suspects: Vec<Suspect>,
+}
+
+impl<'s> Scan<'s> {
+    fn new(
+        lane: &'s mut dyn Lane,
+        table: &'s Table,
+        options: CheckOptions,
+        progress: &'s mut dyn FnMut(Progress),
+    ) -> Scan<'s> {
+        Scan {
+            lane,
+            table,
+            quiet: options.quiet,
+            report: CheckReport::default(),
+            slots: vec![None; usize::from(table.config().max_clients)],
+            extents: HashMap::new(),
+            next_generation: 0,
+            buffers: Buffers::default(),
+            problem_limit: options.problem_limit,
+            progress,
+            stage: Stage::Superblock,
+            suspects: Vec::new(),
+        }
+    }
+
+    async fn run(&mut self) -> Result<(), FabricError> {
+        let proceed = self.check_superblock().await?;
+        if proceed == Proceed::No {
+            return Ok(());
+        }
+        self.check_slots().await?;
+        if proceed == Proceed::WithAll {
+            self.check_locks().await?;
+        }
+        self.check_rows().await?;
+        self.check_chunks().await?;
+        self.look_again().await
+    }
+
+    /// Reads the superblock once more: the table was opened some time ago. // [R-OPEN-1]
+    async fn check_superblock(&mut self) -> Result<Proceed, FabricError> {
+        self.show(Stage::Superblock, 0, 1);
+        let mut words = vec![0; SUPERBLOCK_WORDS];
+        self.read(Addr::main(0), &mut words).await?;
+        let mut findings = Findings::default();
+        let place = "superblock";
+        let mut proceed = Proceed::WithAll;
+        match Superblock::decode(&words) {
+            Ok((found, _)) if &found != self.table.superblock() => {
+                let text = "it describes another table than the one that was opened; nothing else was checked";
+                findings.add(ProblemKind::SuperblockReplaced, place, text);
+                proceed = Proceed::No;
+            }
+            Ok((_, TableState::Live)) => {}
+            Ok((_, TableState::Destroyed)) => {
+                findings.add(
+                    ProblemKind::TableDestroyed,
+                    place,
+                    "the table is marked destroyed; its locks were not checked",
+                );
+                proceed = Proceed::WithoutLocks;
+            }
+            Err(error @ SuperblockError::Empty) => {
+                findings.add(ProblemKind::SuperblockDamaged, place, format!("{error}; nothing else was checked"));
+                proceed = Proceed::No;
+            }
+            Err(error) => findings.add(ProblemKind::SuperblockDamaged, place, error.to_string()),
+        }
+        self.next_generation = words[GENERATION_WORD];
+        let drawable = (1..=Generation::MAX).contains(&self.next_generation);
+        if self.table.config().format.has_extents() && proceed != Proceed::No && !drawable {
+            let text = format!("the next generation is {:#x}, which no extent can have", self.next_generation);
+            findings.add(ProblemKind::GenerationCounter, place, text);
+        }
+        self.report_all(findings.problems);
+        Ok(proceed)
+    }
+
+    /// Reads the generation counter again: it only grows.
+    pub(crate) async fn refresh_generation(&mut self) -> Result<(), FabricError> {
+        let mut word = [0];
+        self.read(self.table.geometry().superblock_word(GENERATION_WORD), &mut word).await?;
+        self.next_generation = word[0];
+        Ok(())
+    }
+
+    /// What is to become of the first look's findings: reported if nobody works, looked at again otherwise.
+    pub(crate) async fn settle(
+        &mut self,
+        subject: Subject,
+        findings: Findings,
+        counted: bool,
+    ) -> Result<(), FabricError> {
+        if findings.is_sound() {
+            return Ok(());
+        }
+        if self.quiet == Quiet::NobodyWorks {
+            self.report.counts.unverified_rows += u64::from(!counted);
+            self.report_all(findings.problems);
+            return Ok(());
+        }
+        self.suspects.push(Suspect::new(subject, counted));
+        if self.suspects.len() < MOST_SUSPECTS {
+            return Ok(());
+        }
+        let stage = self.stage;
+        self.look_again().await?;
+        self.stage = stage;
+        Ok(())
+    }
+
+    /// Looks at all suspects again and again, and reports what lasts.
+    async fn look_again(&mut self) -> Result<(), FabricError> {
+        let mut suspects = std::mem::take(&mut self.suspects);
+        let mut block = Block::new(self.table);
+        for look in 0..LOOKS {
+            if suspects.is_empty() {
+                return Ok(());
+            }
+            self.show(Stage::Suspects, u64::from(look), u64::from(LOOKS));
+            let until_ns = self.lane.now_ns().saturating_add(FIRST_PAUSE_NS << look);
+            pause_until(&mut *self.lane, until_ns).await;
+            let mut kept = Vec::new();
+            for mut suspect in suspects {
+                let findings = self.look_at(&mut suspect, &mut block).await?;
+                if !findings.is_sound() {
+                    suspect.note(findings);
+                    kept.push(suspect);
+                }
+            }
+            suspects = kept;
+        }
+        for suspect in suspects {
+            self.report.counts.unverified_rows += u64::from(!suspect.counted);
+            self.report_all(suspect.lasting(LOOKS));
+        }
+        Ok(())
+    }
+
+    async fn look_at(&mut self, suspect: &mut Suspect, block: &mut Block) -> Result<Findings, FabricError> {
+        match suspect.subject {
+            Subject::Slot(slot) => self.inspect_slot(slot).await,
+            Subject::LockWord(word) => self.inspect_lock_word(word).await,
+            Subject::Chunk(chunk) => self.inspect_chunk(chunk).await,
+            Subject::Row(row) => {
+                block.sample(&mut *self.lane, self.table, row, 1).await?;
+                if !suspect.counted && block.valid(row).is_some() {
+                    suspect.counted = true;
+                    self.count_row(block, row);
+                }
+                self.inspect_row(block, row).await
+            }
+        }
+    }
+
+    pub(crate) fn report_all(&mut self, problems: impl IntoIterator<Item = Problem>) {
+        for problem in problems {
+            self.report.problems_total += 1;
+            if self.report.problems.len() < self.problem_limit {
+                self.report.problems.push(problem);
+            }
+        }
+    }
+
+    pub(crate) fn show(&mut self, stage: Stage, done: u64, total: u64) {
+        self.stage = stage;
+        (self.progress)(Progress { stage, done, total });
+    }
+
+    /// One READ. 1 round trip.
+    pub(crate) async fn read(&mut self, addr: Addr, into: &mut [u64]) -> Result<(), FabricError> {
+        post(&mut *self.lane, [Verb::Read { addr, into }]).await
+    }
+
+    /// Whether the owner id `owner` is that of a slot in use, as far as is known.
+    pub(crate) fn is_live(&self, owner: guira_layout::OwnerId) -> bool {
+        let word = owner.slot().and_then(|slot| self.slots.get(usize::from(slot)));
+        matches!(word, Some(Some(SlotWord { state: SlotState::Live, .. })))
+    }
+
+    /// What is known of the owner `owner`, in words.
+    pub(crate) fn describe(&self, owner: guira_layout::OwnerId) -> String {
+        let Some(word) = owner.slot().and_then(|slot| self.slots.get(usize::from(slot))) else {
+            return format!("{owner}, which is no client's id");
+        };
+        let state = match word.map(|word| word.state) {
+            Some(SlotState::Live) => "in use",
+            Some(SlotState::Free) => "free",
+            Some(SlotState::Recovering) => "being recovered",
+            None => "damaged",
+        };
+        format!("{owner}, whose slot is {state}")
+    }
+}

@@ -1,0 +1,101 @@
+//! Client slots: state words and redo records.
+
+use guira_fabric::FabricError;
+use guira_layout::{Record, Seal, SlotState, SlotWord};
+
+use crate::findings::{Findings, Subject};
+use crate::scan::{Quiet, Scan};
+use crate::{ProblemKind, Stage};
+
+/// Slots of one READ: of the largest slots, 16 rows of entries of 1,032 bytes, they fill half of the smallest
+/// `max_verb_words` of all fabrics.
+const READ_SLOTS: u16 = 32;
+
+impl Scan<'_> {
+    pub(crate) async fn check_slots(&mut self) -> Result<(), FabricError> {
+        let (slots, slot_words) = (self.table.config().max_clients, self.table.geometry().slot_words());
+        let mut words = Vec::new();
+        for first in (0..slots).step_by(usize::from(READ_SLOTS)) {
+            self.show(Stage::Slots, first.into(), slots.into());
+            let count = READ_SLOTS.min(slots - first);
+            words.resize(usize::from(count) * slot_words, 0);
+            self.read(self.table.geometry().slot(first), &mut words).await?;
+            for (slot, words) in (first..).zip(words.chunks_exact(slot_words)) {
+                let findings = self.inspect_slot_words(slot, words).await?;
+                let free = matches!(self.slots[usize::from(slot)], Some(SlotWord { state: SlotState::Free, .. }));
+                self.report.used_slots += u64::from(!free);
+                self.settle(Subject::Slot(slot), findings, true).await?;
+            }
+        }
+        self.show(Stage::Slots, slots.into(), slots.into());
+        Ok(())
+    }
+
+    /// Samples a slot and looks at it. 1 round trip, or 2.
+    pub(crate) async fn inspect_slot(&mut self, slot: u16) -> Result<Findings, FabricError> {
+        let mut words = vec![0; self.table.geometry().slot_words()];
+        self.read(self.table.geometry().slot(slot), &mut words).await?;
+        self.inspect_slot_words(slot, &words).await
+    }
+
+    async fn inspect_slot_words(&mut self, slot: u16, words: &[u64]) -> Result<Findings, FabricError> {
+        let (mut findings, place) = (Findings::default(), SlotPlace(slot));
+        let state_word = words[SlotWord::WORD];
+        let word = SlotWord::decode(state_word);
+        self.slots[usize::from(slot)] = word;
+        let state = word.map(|word| word.state);
+        let text = format!("its state word {state_word:#x} means nothing");
+        findings.require(state.is_some(), ProblemKind::SlotWord, place, text);
+        if state == Some(SlotState::Recovering) && self.quiet == Quiet::NobodyWorks {
+            let text = "its dead client's recovery was begun and not completed";
+            findings.add(ProblemKind::UnfinishedRecovery, place, text);
+        }
+        let seal = Seal(words[Seal::WORD]);
+        if !seal.is_sealed() {
+            return Ok(findings);
+        }
+        // A client may be in the middle of a commit. A slot that nobody has may not. // [R-COMMIT-1] [R-SLOT-1]
+        if self.quiet == Quiet::NobodyWorks || state == Some(SlotState::Free) {
+            let text = format!(
+                "the record of its commit {} is sealed and not retired: its rows may be half written",
+                seal.sequence()
+            );
+            findings.add(ProblemKind::UnfinishedCommit, place, text);
+        }
+        if let Some(text) = self.record_damage(words)
+            && self.is_still_sealed(slot, seal).await?
+        {
+            findings.add(ProblemKind::RecordDamaged, place, text);
+        }
+        Ok(findings)
+    }
+
+    /// What is wrong with the sealed record of a slot.
+    fn record_damage(&self, words: &[u64]) -> Option<String> {
+        match Record::decode(words, self.table.rows()) {
+            Err(error) => Some(error.to_string()),
+            Ok(None) => None,
+            Ok(Some(record)) => {
+                let rows = self.table.config().rows;
+                let strange = record.deltas(self.table.rows()).find(|delta| delta.row.0 >= rows)?;
+                Some(format!("its record changes {} of {rows}", strange.row))
+            }
+        }
+    }
+
+    /// Whether the seal is the same as before the record was read: otherwise the next commit may have begun.
+    async fn is_still_sealed(&mut self, slot: u16, seal: Seal) -> Result<bool, FabricError> {
+        let mut again = [0];
+        self.read(self.table.geometry().slot(slot).add_words(Seal::WORD as u64), &mut again).await?;
+        Ok(Seal(again[0]) == seal)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct SlotPlace(u16);
+
+impl std::fmt::Display for SlotPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "client slot {}", self.0)
+    }
+}

@@ -1,0 +1,133 @@
+//! The same operations, carried out in place: for threads without an executor.
+//!
+//! On shared memory an operation never waits except for a lock, so this is what most programs want.
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use guira_fabric::Traffic;
+use guira_rcuckoo::Counters;
+
+use crate::{Error, Put};
+
+/// Polls `future` in place until it is ready. Ends because lanes wait in place: a pause is over when its future is polled.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut cx = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Looks keys up; see [`crate::Reader`].
+pub struct Reader(pub(crate) crate::Reader);
+
+impl Reader {
+    /// See [`crate::Reader::get`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        block_on(self.0.get(key))
+    }
+
+    /// See [`crate::Reader::get_into`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
+        block_on(self.0.get_into(key, into))
+    }
+
+    /// See [`crate::Reader::contains`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn contains(&mut self, key: &[u8]) -> Result<bool, Error> {
+        block_on(self.0.contains(key))
+    }
+
+    /// What this reader sent and received.
+    pub fn traffic(&self) -> Traffic {
+        self.0.traffic()
+    }
+}
+
+/// Reads and changes the table; see [`crate::Client`].
+pub struct Client(pub(crate) crate::Client);
+
+impl Client {
+    /// See [`crate::Client::get`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        block_on(self.0.get(key))
+    }
+
+    /// See [`crate::Client::get_into`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
+        block_on(self.0.get_into(key, into))
+    }
+
+    /// See [`crate::Client::contains`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn contains(&mut self, key: &[u8]) -> Result<bool, Error> {
+        block_on(self.0.contains(key))
+    }
+
+    /// See [`crate::Client::put`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Put, Error> {
+        block_on(self.0.put(key, value))
+    }
+
+    /// See [`crate::Client::insert`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        block_on(self.0.insert(key, value))
+    }
+
+    /// See [`crate::Client::update`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        block_on(self.0.update(key, value))
+    }
+
+    /// See [`crate::Client::remove`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
+        block_on(self.0.remove(key))
+    }
+
+    /// What this client sent and received.
+    pub fn traffic(&self) -> Traffic {
+        self.0.traffic()
+    }
+
+    /// What this client met.
+    pub fn counters(&self) -> Counters {
+        self.0.counters()
+    }
+
+    /// The number of this client's slot.
+    pub fn slot(&self) -> u16 {
+        self.0.slot()
+    }
+}

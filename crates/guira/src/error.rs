@@ -1,0 +1,190 @@
+//! Errors, sorted by blame; each says what was attempted and whether it had an effect.
+
+use std::fmt;
+
+use guira_fabric::{Effect, FabricError};
+use guira_fabric_shm::ShmError;
+use guira_layout::ConfigError;
+use guira_rcuckoo::OpenError;
+
+use crate::{ExtentError, Url, UrlError};
+
+/// Whose fault an error is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Blame {
+    /// The way to the memory.
+    Fabric,
+    /// The memory: it is damaged, or not a table.
+    Corrupt,
+    /// The table: there is no room.
+    Full,
+    /// Other clients: they hold what is needed.
+    Busy,
+    /// This client was shut out, or its table destroyed.
+    Fenced,
+    /// The caller.
+    Misuse,
+    /// This library.
+    Bug,
+}
+
+impl Blame {
+    /// One lower-case word, for machines.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Blame::Fabric => "fabric",
+            Blame::Corrupt => "corrupt",
+            Blame::Full => "full",
+            Blame::Busy => "busy",
+            Blame::Fenced => "fenced",
+            Blame::Misuse => "misuse",
+            Blame::Bug => "bug",
+        }
+    }
+}
+
+impl fmt::Display for Blame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// An operation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The URL is not one.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// The region's file.
+    #[error(transparent)]
+    Region(#[from] ShmError),
+    /// The parameters of a new table.
+    #[error("cannot create {url}: {source}; nothing was changed")]
+    Create {
+        /// The table.
+        url: Url,
+        /// What is wrong with its parameters.
+        source: ConfigError,
+    },
+    /// The new table could not be formatted. Nothing is left of it.
+    #[error("cannot format {url}: {source}; nothing is left of it")]
+    Format {
+        /// The table.
+        url: Url,
+        /// Why.
+        source: FabricError,
+    },
+    /// What the region holds is not a table this program can use.
+    #[error("cannot open {url}: {source}; nothing was changed")]
+    Open {
+        /// The table.
+        url: Url,
+        /// Why.
+        source: OpenError,
+    },
+    /// Every client slot is taken.
+    #[error(
+        "cannot open a client of {url}: all {max} client slots are taken, {dead} of them by clients that died; \
+             nothing was changed"
+    )]
+    TooManyClients {
+        /// The table.
+        url: Url,
+        /// How many slots there are.
+        max: u16,
+        /// How many of them have a dead client.
+        dead: u16,
+    },
+    /// The table was opened for reading only.
+    #[error("cannot open a client of {url}: it was opened for reading only; nothing was changed")]
+    ReadOnly {
+        /// The table.
+        url: Url,
+    },
+    /// A region operation outside any table operation.
+    #[error("{doing} {url}: {source}")]
+    Fabric {
+        /// What was attempted.
+        doing: &'static str,
+        /// The table.
+        url: Url,
+        /// Why it failed.
+        source: FabricError,
+    },
+    /// The table could not be read for statistics or a check.
+    #[error("{url}: {source}; nothing was changed")]
+    Check {
+        /// The table.
+        url: Url,
+        /// Why.
+        source: guira_check::CheckError,
+    },
+    /// There is no room for a value that needs an extent.
+    #[error(transparent)]
+    Extent(#[from] ExtentError),
+    /// An operation on the table.
+    #[error(transparent)]
+    Operation(#[from] guira_rcuckoo::Error),
+    /// The operating system gives no random numbers.
+    #[error("the operating system gives no random numbers: {reason}; nothing was changed")]
+    Random {
+        /// Its answer.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// What the operation did to the table.
+    pub fn effect(&self) -> Effect {
+        match self {
+            Error::Fabric { source, .. } | Error::Extent(ExtentError::Fabric(source)) => source.effect(),
+            Error::Operation(error) => error.effect(),
+            _ => Effect::None,
+        }
+    }
+
+    /// Whose fault it is.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Error::Url(_) | Error::Create { .. } | Error::ReadOnly { .. } => Blame::Misuse,
+            Error::Region(error) => region_blame(error),
+            Error::Open { source, .. } => match source {
+                OpenError::Fabric(_) => Blame::Fabric,
+                OpenError::Destroyed => Blame::Fenced,
+                _ => Blame::Corrupt,
+            },
+            Error::TooManyClients { .. } => Blame::Busy,
+            Error::Format { .. } | Error::Fabric { .. } | Error::Check { .. } | Error::Random { .. } => Blame::Fabric,
+            Error::Extent(ExtentError::Full { .. }) => Blame::Full,
+            Error::Extent(ExtentError::Fabric(_)) => Blame::Fabric,
+            Error::Operation(error) => operation_blame(error),
+        }
+    }
+}
+
+fn region_blame(error: &ShmError) -> Blame {
+    match error {
+        ShmError::Foreign { .. }
+        | ShmError::Version { .. }
+        | ShmError::HeaderCorrupt { .. }
+        | ShmError::Truncated { .. } => Blame::Corrupt,
+        ShmError::NoSpace { .. } => Blame::Full,
+        ShmError::Io { .. } => Blame::Fabric,
+        _ => Blame::Misuse,
+    }
+}
+
+fn operation_blame(error: &guira_rcuckoo::Error) -> Blame {
+    use guira_rcuckoo::Error;
+    match error {
+        Error::Fabric { .. } => Blame::Fabric,
+        Error::Corrupt { .. } => Blame::Corrupt,
+        Error::Full { .. } => Blame::Full,
+        Error::Busy { .. } => Blame::Busy,
+        Error::Destroyed { .. } => Blame::Fenced,
+        Error::KeyLength { .. } | Error::ValueLength { .. } => Blame::Misuse,
+        _ => Blame::Bug,
+    }
+}

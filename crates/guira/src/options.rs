@@ -1,0 +1,119 @@
+//! How a table is created and opened.
+
+use std::time::Duration;
+
+use guira_layout::{EntryFormat, Preset};
+
+/// What a new table is like.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    pub(crate) capacity: u64,
+    pub(crate) format: EntryFormat,
+    pub(crate) preset: Preset,
+    pub(crate) extent_bytes: Option<u64>,
+    pub(crate) max_clients: Option<u16>,
+    pub(crate) mode: u32,
+    pub(crate) seed: Option<u64>,
+}
+
+impl CreateOptions {
+    /// A table for `capacity` keys: `bytes:64`, preset `hardened`, permissions 0600.
+    pub fn new(capacity: u64) -> CreateOptions {
+        CreateOptions {
+            capacity,
+            format: EntryFormat::Bytes { inline_bytes: 64 },
+            preset: Preset::Hardened,
+            extent_bytes: None,
+            max_clients: None,
+            mode: 0o600,
+            seed: None,
+        }
+    }
+
+    /// How keys and values are stored.
+    #[must_use]
+    pub fn format(mut self, format: EntryFormat) -> CreateOptions {
+        self.format = format;
+        self
+    }
+
+    /// Which parameters the table starts from.
+    #[must_use]
+    pub fn preset(mut self, preset: Preset) -> CreateOptions {
+        self.preset = preset;
+        self
+    }
+
+    /// Bytes for values that do not fit in a row. The default is 4 times the inline bytes for each key of the capacity, and
+    /// 64 MiB at least. Fixed formats ignore it.
+    #[must_use]
+    pub fn extent_bytes(mut self, bytes: u64) -> CreateOptions {
+        self.extent_bytes = Some(bytes);
+        self
+    }
+
+    /// Clients that may have the table open for changing at once; default 1,024, at most 65,534.
+    #[must_use]
+    pub fn max_clients(mut self, clients: u16) -> CreateOptions {
+        self.max_clients = Some(clients);
+        self
+    }
+
+    /// Permission bits of the region's file, whatever the umask; default 0600.
+    #[must_use]
+    pub fn mode(mut self, mode: u32) -> CreateOptions {
+        self.mode = mode;
+        self
+    }
+
+    /// Seed of the key hash; default drawn at random. Equal seeds and equal operations give equal tables.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> CreateOptions {
+        self.seed = Some(seed);
+        self
+    }
+}
+
+/// How a table is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    pub(crate) access: Access,
+    pub(crate) deadline: Duration,
+    pub(crate) cache_bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    ReadWrite,
+    ReadOnly,
+}
+
+impl Default for OpenOptions {
+    /// For reading and changing, a deadline of 10 s, a row cache of 64 KiB.
+    fn default() -> OpenOptions {
+        OpenOptions { access: Access::ReadWrite, deadline: Duration::from_secs(10), cache_bytes: 64 << 10 }
+    }
+}
+
+impl OpenOptions {
+    /// For reading only: needs no write permission and no client slot.
+    #[must_use]
+    pub fn read_only(mut self) -> OpenOptions {
+        self.access = Access::ReadOnly;
+        self
+    }
+
+    /// How long an operation waits for a lock before it fails with `Busy`.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> OpenOptions {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Bytes of rows each client remembers for its path searches; a hint only. Local tables hardly need any.
+    #[must_use]
+    pub fn cache_bytes(mut self, bytes: usize) -> OpenOptions {
+        self.cache_bytes = bytes;
+        self
+    }
+}

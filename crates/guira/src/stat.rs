@@ -1,0 +1,166 @@
+//! What a table holds and who uses it, for people and machines.
+
+use std::time::UNIX_EPOCH;
+
+use guira_check::{TableStats, table_stats};
+use guira_fabric::Region;
+use guira_fabric_shm::Boot;
+use guira_layout::{SlotState, SlotWord};
+use guira_rcuckoo::slots;
+
+use crate::Error;
+use crate::blocking::block_on;
+use crate::store::Inner;
+
+/// A table in numbers.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Stat {
+    /// Where it is.
+    pub url: String,
+    /// Its entry format.
+    pub format: String,
+    /// Its row checksum.
+    pub checksum: &'static str,
+    /// Bytes of a row.
+    pub row_bytes: u32,
+    /// Entries of a row.
+    pub entries_per_row: u8,
+    /// Bits of a lock.
+    pub lock_bits: u8,
+    /// Rows that share a lock.
+    pub rows_per_lock: u32,
+    /// Locks.
+    pub physical_locks: u64,
+    /// Client slots.
+    pub max_clients: u16,
+    /// Bytes of an extent chunk; 0 if the format has none.
+    pub chunk_bytes: u64,
+    /// What it holds.
+    pub table: TableStats,
+    /// Who has it open for changing.
+    pub clients: Vec<ClientStat>,
+    /// The file it lies in.
+    pub region: RegionStat,
+}
+
+/// Whether a client lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ClientState {
+    /// Its process has the slot's liveness.
+    Live,
+    /// Its process is gone.
+    Dead,
+    /// Its process is gone, and another client is cleaning up.
+    Recovering,
+    /// Its slot cannot be read.
+    Damaged,
+}
+
+/// A client slot that is not free.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct ClientStat {
+    /// Its number.
+    pub slot: u16,
+    /// The id its locks carry.
+    pub owner: u16,
+    /// How often the slot was taken.
+    pub generation: u64,
+    /// Whether its client lives.
+    pub state: ClientState,
+    /// Its process id.
+    pub process: u64,
+    /// When it was opened, in nanoseconds since 1970.
+    pub since_unix_ns: u64,
+    /// Whether it has a commit under way.
+    pub committing: bool,
+}
+
+/// The file a table lies in.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct RegionStat {
+    /// Its path.
+    pub path: String,
+    /// Bytes of the main space.
+    pub main_bytes: u64,
+    /// Bytes of the device space.
+    pub device_bytes: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// When it was created, in nanoseconds since 1970.
+    pub created_unix_ns: u64,
+    /// Whether the machine was started anew since: `None` if nobody knows.
+    pub same_boot: Option<bool>,
+    /// Its permission bits.
+    pub mode: u32,
+    /// The user who owns it.
+    pub owner_uid: u32,
+}
+
+pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
+    let config = inner.table.config();
+    let mut lane = inner.region.lane();
+    let table = block_on(table_stats(&mut lane, &inner.table))
+        .map_err(|source| Error::Check { url: inner.url.clone(), source })?;
+    let mut clients = Vec::new();
+    for info in block_on(slots(&mut lane, &inner.table)).map_err(inner.fabric("cannot read the clients of"))? {
+        let generation = info.word.map_or(0, |word| word.generation);
+        let state = match info.word {
+            None => ClientState::Damaged,
+            Some(SlotWord { state: SlotState::Recovering, .. }) => ClientState::Recovering,
+            Some(_) => liveness(inner, info.slot),
+        };
+        clients.push(ClientStat {
+            slot: info.slot,
+            owner: info.slot + 1,
+            generation,
+            state,
+            process: info.process,
+            since_unix_ns: info.since_unix_ns,
+            committing: info.seal.is_sealed(),
+        });
+    }
+    Ok(Stat {
+        url: inner.url.to_string(),
+        format: config.format.to_string(),
+        checksum: config.checksum.name(),
+        row_bytes: config.row_bytes,
+        entries_per_row: config.entries_per_row,
+        lock_bits: config.lock_bits,
+        rows_per_lock: config.rows_per_lock,
+        physical_locks: config.physical_locks,
+        max_clients: config.max_clients,
+        chunk_bytes: config.chunk_bytes,
+        table,
+        clients,
+        region: region_stat(inner)?,
+    })
+}
+
+/// Whoever obtains the hold of a used slot has proved its client dead. A read-only store cannot ask, and believes the slot.
+pub(crate) fn liveness(inner: &Inner, slot: u16) -> ClientState {
+    match inner.region.hold(slot) {
+        Ok(Some(_proof)) => ClientState::Dead,
+        _ => ClientState::Live,
+    }
+}
+
+fn region_stat(inner: &Inner) -> Result<RegionStat, Error> {
+    let info = inner.region.info()?;
+    let created = info.created_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok(RegionStat {
+        path: info.path.display().to_string(),
+        main_bytes: info.main_bytes,
+        device_bytes: info.device_bytes,
+        file_bytes: info.file_bytes,
+        created_unix_ns: u64::try_from(created.as_nanos()).unwrap_or(u64::MAX),
+        same_boot: match info.boot {
+            Boot::Current => Some(true),
+            Boot::Earlier => Some(false),
+            Boot::Unknown => None,
+        },
+        mode: info.mode,
+        owner_uid: info.owner_uid,
+    })
+}

@@ -1,0 +1,271 @@
+//! Stores: tables that this process has opened.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
+use guira_fabric::{FabricError, Region};
+use guira_fabric_shm::{CreateError, CreateOptions as RegionOptions, ShmRegion};
+use guira_layout::{Geometry, PresetOptions, RowId, Superblock};
+use guira_rcuckoo::{ClientConfig, OpenError, RowItems, Table, claim_slot, format_table, open_table, poison_table};
+
+use crate::blocking::{self, block_on};
+use crate::options::Access;
+use crate::{Client, CreateOptions, Error, OpenOptions, Reader, Stat, Url};
+
+/// A table this process has opened. Clones and threads share it; each thread takes a client or reader of its own.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) url: Url,
+    pub(crate) region: ShmRegion,
+    pub(crate) table: Arc<Table>,
+    options: OpenOptions,
+    opened: AtomicU32,
+}
+
+/// Sees each key and value of a scan, and says whether to go on.
+pub type Visitor<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
+
+/// What a scan saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanSummary {
+    /// Rows read.
+    pub rows: u64,
+    /// Entries visited.
+    pub entries: u64,
+}
+
+/// Draws a random number from the operating system.
+fn random() -> Result<u64, Error> {
+    getrandom::u64().map_err(|error| Error::Random { reason: error.to_string() })
+}
+
+impl Store {
+    /// Creates a table and opens it. It appears under its name when it is complete; of several creators one succeeds.
+    ///
+    /// # Errors
+    /// `Create` for impossible parameters; `Region` if the file exists, does not fit, or is not permitted. Nothing is left
+    /// behind.
+    pub fn create(url: &Url, options: &CreateOptions) -> Result<Store, Error> {
+        Store::create_with_progress(url, options, &mut |_, _| ())
+    }
+
+    /// As [`Store::create`]; `progress` is called with the rows formatted so far and all rows.
+    ///
+    /// # Errors
+    /// As [`Store::create`].
+    pub fn create_with_progress(
+        url: &Url,
+        options: &CreateOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Store, Error> {
+        let preset_options = PresetOptions {
+            capacity: options.capacity,
+            format: options.format,
+            extent_bytes: options.extent_bytes,
+            max_clients: options.max_clients,
+            hash_seed: match options.seed {
+                Some(seed) => seed,
+                None => random()?,
+            },
+            device_bytes: guira_fabric::Profile::Shm.caps().device_bytes,
+        };
+        let wrong = |source| Error::Create { url: url.clone(), source };
+        let config = options.preset.config(&preset_options).map_err(wrong)?;
+        let geometry = Geometry::new(&config).map_err(wrong)?;
+        let rows = config.rows;
+        let superblock = Superblock { incarnation: random()?, table: random()?, config };
+        let corrupt = |source| Error::Open { url: url.clone(), source };
+        let table = Table::new(superblock).map_err(|error| corrupt(OpenError::Superblock(error)))?;
+        let region_options = RegionOptions::new(geometry.main_bytes(), geometry.device_bytes()).with_mode(options.mode);
+        let format = |region: &ShmRegion| {
+            block_on(format_table(&mut region.lane(), &table, |done| progress(done.min(rows), rows)))
+        };
+        let region = ShmRegion::create(&url.location()?, region_options, format).map_err(|error| match error {
+            CreateError::Shm(error) => Error::Region(error),
+            CreateError::Init { source, .. } => Error::Format { url: url.clone(), source },
+        })?;
+        Ok(Store::assemble(url, region, table, OpenOptions::default()))
+    }
+
+    /// Opens a table for reading and changing.
+    ///
+    /// # Errors
+    /// `Region` if the file is missing, not permitted, cut short or not a region; `Open` if what it holds is not a table.
+    pub fn open(url: &Url) -> Result<Store, Error> {
+        Store::open_with(url, &OpenOptions::default())
+    }
+
+    /// Opens a table as `options` say.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_with(url: &Url, options: &OpenOptions) -> Result<Store, Error> {
+        let access = match options.access {
+            Access::ReadWrite => guira_fabric_shm::Access::ReadWrite,
+            Access::ReadOnly => guira_fabric_shm::Access::ReadOnly,
+        };
+        let region = ShmRegion::open(&url.location()?, access)?;
+        let opened = block_on(open_table(&mut region.lane(), region.main_bytes()));
+        let table = opened.map_err(|source| Error::Open { url: url.clone(), source })?;
+        if table.geometry().device_bytes() > region.device_bytes() {
+            let (wanted, found) = (table.geometry().device_bytes(), region.device_bytes());
+            return Err(Error::Open { url: url.clone(), source: OpenError::Truncated { wanted, found } });
+        }
+        Ok(Store::assemble(url, region, table, options.clone()))
+    }
+
+    fn assemble(url: &Url, region: ShmRegion, table: Arc<Table>, options: OpenOptions) -> Store {
+        let inner = Inner { url: url.clone(), region, table, options, opened: AtomicU32::new(0) };
+        Store { inner: Arc::new(inner) }
+    }
+
+    /// Destroys a table: no client can change it any more, its name is gone, and its memory is freed when the last process
+    /// closes it.
+    ///
+    /// # Errors
+    /// `Region` if there is no such file, it is not permitted, or not a region: it is left alone then.
+    pub fn destroy(url: &Url) -> Result<(), Error> {
+        let location = url.location()?;
+        if let Ok(store) = Store::open(url) {
+            let inner = &store.inner;
+            block_on(poison_table(&mut inner.region.lane(), &inner.table)).map_err(inner.fabric("cannot destroy"))?;
+        }
+        // A region whose table cannot be opened is damaged, or destroyed by somebody who died meanwhile: the name goes.
+        Ok(ShmRegion::destroy(&location)?)
+    }
+
+    /// Where the table is.
+    pub fn url(&self) -> &Url {
+        &self.inner.url
+    }
+
+    /// The table's parameters and layout.
+    pub fn table(&self) -> &Table {
+        &self.inner.table
+    }
+
+    /// A client whose operations block in place.
+    ///
+    /// # Errors
+    /// `TooManyClients`, `ReadOnly`, or the fabric's.
+    pub fn client(&self) -> Result<blocking::Client, Error> {
+        let lane = self.inner.region.lane();
+        self.claim(lane).map(blocking::Client)
+    }
+
+    /// A client whose operations are futures, for any executor: a wait for a lock yields.
+    ///
+    /// # Errors
+    /// As [`Store::client`].
+    pub fn async_client(&self) -> Result<Client, Error> {
+        let lane = self.inner.region.lane().waiting(guira_fabric_shm::Waiting::Cooperative);
+        self.claim(lane)
+    }
+
+    /// A reader whose lookups block in place.
+    pub fn reader(&self) -> blocking::Reader {
+        let inner = &self.inner;
+        blocking::Reader(Reader::new(Arc::clone(&inner.table), inner.region.lane(), inner.client_config(0)))
+    }
+
+    /// Takes a free client slot. Slots are tried from a place that differs between processes, so that many that start at
+    /// once rarely meet. // [R-SLOT-1] [R-SLOT-2]
+    fn claim(&self, lane: guira_fabric_shm::ShmLane) -> Result<Client, Error> {
+        let inner = &self.inner;
+        if inner.options.access == Access::ReadOnly {
+            return Err(Error::ReadOnly { url: inner.url.clone() });
+        }
+        let max = inner.table.config().max_clients;
+        let turn = inner.opened.fetch_add(1, Ordering::Relaxed);
+        let start = std::process::id().wrapping_add(turn) % u32::from(max);
+        let mut dead = 0;
+        let mut claiming = inner.region.lane();
+        for slot in (start..u32::from(max)).chain(0..start) {
+            let slot = slot as u16;
+            let Some(hold) = inner.region.hold(slot).map_err(inner.fabric("cannot open a client of"))? else {
+                continue;
+            };
+            let process = u64::from(std::process::id());
+            let claimed = block_on(claim_slot(&mut claiming, &inner.table, slot, process, unix_ns()));
+            match claimed.map_err(inner.fabric("cannot open a client of"))? {
+                Some(owner) => {
+                    let config = inner.client_config(unix_ns());
+                    return Ok(Client::new(Arc::clone(&inner.table), lane, owner, hold, config));
+                }
+                None => dead += 1,
+            }
+        }
+        Err(Error::TooManyClients { url: inner.url.clone(), max, dead })
+    }
+
+    /// Visits every key and value, in the table's order. A key that no insert moves meanwhile is visited at least once; one
+    /// that is moved may be missed or visited twice. The visitor may stop the scan.
+    ///
+    /// # Errors
+    /// `Corrupt` if a row or an extent does not verify; the fabric's.
+    pub fn scan(&self, visit: &mut Visitor<'_>) -> Result<ScanSummary, Error> {
+        let inner = &self.inner;
+        let mut reader = guira_rcuckoo::Reader::new(Arc::clone(&inner.table), inner.client_config(0));
+        let mut lane = inner.region.lane();
+        let mut items = RowItems::default();
+        let mut summary = ScanSummary::default();
+        for row in 0..inner.table.config().rows {
+            block_on(reader.read_row(&mut lane, RowId(row), &mut items))?;
+            summary.rows += 1;
+            for (key, value) in items.iter() {
+                summary.entries += 1;
+                if visit(key, value).is_break() {
+                    return Ok(summary);
+                }
+            }
+        }
+        Ok(summary)
+    }
+
+    /// What the table holds and who uses it. Reads every row.
+    ///
+    /// # Errors
+    /// The region's or the fabric's.
+    pub fn stat(&self) -> Result<Stat, Error> {
+        crate::stat::stat(&self.inner)
+    }
+
+    /// Checks every row, checksum, entry, lock, slot and extent, while others work.
+    ///
+    /// # Errors
+    /// The fabric's. Damage is not an error but in the report.
+    pub fn check(&self) -> Result<CheckReport, Error> {
+        let inner = &self.inner;
+        let options = CheckOptions { quiet: Quiet::OthersWork, ..CheckOptions::default() };
+        block_on(check_table(&mut inner.region.lane(), &inner.table, &options, &mut |_| ()))
+            .map_err(|source| Error::Check { url: inner.url.clone(), source })
+    }
+}
+
+impl Inner {
+    fn client_config(&self, seed: u64) -> ClientConfig {
+        ClientConfig {
+            deadline_ns: u64::try_from(self.options.deadline.as_nanos()).unwrap_or(u64::MAX),
+            cache_bytes: self.options.cache_bytes,
+            seed,
+            ..ClientConfig::for_table(&self.table)
+        }
+    }
+
+    pub(crate) fn fabric(&self, doing: &'static str) -> impl Fn(FabricError) -> Error {
+        let url = self.url.clone();
+        move |source| Error::Fabric { doing, url: url.clone(), source }
+    }
+}
+
+fn unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}

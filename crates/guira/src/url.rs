@@ -1,0 +1,140 @@
+//! Where a table is: `shm://name` or `file:///path`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use guira_fabric_shm::{Location, ShmError};
+
+/// The place of a table.
+///
+/// `shm://name` is a file in `/dev/shm`, visible to every process of this host; `file:///absolute/path` is any file on a local
+/// file system, huge-page mounts and DAX included.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Url(Kind);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Shm(String),
+    File(PathBuf),
+}
+
+/// A text is not the place of a table. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UrlError {
+    /// There is no scheme.
+    #[error("{text:?} is not a table URL: it has no scheme; write shm://NAME or file:///PATH; nothing was changed")]
+    NoScheme {
+        /// The text.
+        text: String,
+    },
+    /// The scheme is not one of this build's.
+    #[error("{text:?}: there is no fabric {scheme:?}; known are shm://NAME and file:///PATH; nothing was changed")]
+    UnknownScheme {
+        /// The text.
+        text: String,
+        /// Its scheme.
+        scheme: String,
+    },
+    /// The name after `shm://` cannot be one.
+    #[error("{text:?} is not a table URL: {reason}; nothing was changed")]
+    Name {
+        /// The text.
+        text: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The path after `file://` is not absolute.
+    #[error("{text:?} is not a table URL: the path must be absolute, as in file:///var/tmp/table; nothing was changed")]
+    RelativePath {
+        /// The text.
+        text: String,
+    },
+}
+
+impl Url {
+    /// The table `name` in shared memory.
+    ///
+    /// # Errors
+    /// `Name` if it is empty, too long, or contains a slash.
+    pub fn shm(name: &str) -> Result<Url, UrlError> {
+        format!("shm://{name}").parse()
+    }
+
+    /// The table in the file at `path`, which must be absolute.
+    ///
+    /// # Errors
+    /// `RelativePath`.
+    pub fn file(path: &Path) -> Result<Url, UrlError> {
+        if !path.is_absolute() {
+            return Err(UrlError::RelativePath { text: path.display().to_string() });
+        }
+        Ok(Url(Kind::File(path.to_path_buf())))
+    }
+
+    pub(crate) fn location(&self) -> Result<Location, ShmError> {
+        match &self.0 {
+            Kind::Shm(name) => Location::shm(name),
+            Kind::File(path) => Ok(Location::file(path)),
+        }
+    }
+}
+
+impl FromStr for Url {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Url, UrlError> {
+        let owned = || text.to_owned();
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(UrlError::NoScheme { text: owned() });
+        };
+        match scheme {
+            "shm" => match Location::shm(rest) {
+                Ok(_) => Ok(Url(Kind::Shm(rest.to_owned()))),
+                Err(ShmError::BadName { reason, .. }) => {
+                    Err(UrlError::Name { text: owned(), reason: reason.to_owned() })
+                }
+                Err(error) => Err(UrlError::Name { text: owned(), reason: error.to_string() }),
+            },
+            "file" if rest.starts_with('/') => Ok(Url(Kind::File(PathBuf::from(rest)))),
+            "file" => Err(UrlError::RelativePath { text: owned() }),
+            _ => Err(UrlError::UnknownScheme { text: owned(), scheme: scheme.to_owned() }),
+        }
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Shm(name) => write!(f, "shm://{name}"),
+            Kind::File(path) => write!(f, "file://{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_round_trip() {
+        for text in ["shm://cache", "shm://a.b-c_d", "file:///var/tmp/table", "file:///dev/hugepages/x y"] {
+            assert_eq!(text.parse::<Url>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn mistyped_urls_are_named() {
+        let error = |text: &str| text.parse::<Url>().unwrap_err();
+        assert!(matches!(error("cache"), UrlError::NoScheme { .. }));
+        assert!(matches!(error(""), UrlError::NoScheme { .. }));
+        assert!(matches!(error("smh://cache"), UrlError::UnknownScheme { .. }));
+        assert!(matches!(error("shm://"), UrlError::Name { .. }));
+        assert!(matches!(error("shm://a/b"), UrlError::Name { .. }));
+        assert!(matches!(error("shm:///cache"), UrlError::Name { .. }));
+        assert!(matches!(error("shm://.."), UrlError::Name { .. }));
+        assert!(matches!(error("file://table"), UrlError::RelativePath { .. }));
+        assert!(matches!(Url::file(Path::new("table")), Err(UrlError::RelativePath { .. })));
+    }
+}
