@@ -1,8 +1,8 @@
 //! The in-process backend: a region on the heap, for tests, tools and models.
 //!
 //! Beside executing verbs it can be made to behave badly on purpose: it impersonates any network's [`Caps`], delays the
-//! completion of batches so that futures can be dropped while they are in flight, and calls a hook at every step a client
-//! could die at: before each verb and before each word of a WRITE.
+//! completion of batches so that futures can be dropped while they are in flight, and calls a hook at every step a
+//! client could die at: before each verb and before each word of a WRITE.
 //!
 //! Invariants: a batch that is submitted while another is in flight is refused; a lane that died refuses everything.
 

@@ -39,15 +39,16 @@ pub trait Lane {
     /// [`Lane::poll_drain`] is ready, nothing else may be submitted.
     fn forget(&mut self);
 
-    /// Waits for the forgotten batch. Fills `found` with the words its atomics found, in batch order, as many as fit, and
-    /// returns how many atomics there were. Ready with 0 when nothing was forgotten.
+    /// Waits for the forgotten batch. Fills `found` with the words its atomics found, in batch order, as many as fit,
+    /// and returns how many atomics there were. Ready with 0 when nothing was forgotten.
     fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>>;
 
     /// Hints that the `words` words at `addr` are about to be read. Costs no round trip.
     #[inline(always)]
     fn prefetch(&self, _addr: Addr, _words: usize) {}
 
-    /// Waits until the clock of [`Lane::now_ns`] reaches `until_ns`: spins, sleeps, arms a timer, or advances virtual time.
+    /// Waits until the clock of [`Lane::now_ns`] reaches `until_ns`: spins, sleeps, arms a timer, or advances virtual
+    /// time.
     fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()>;
 
     /// Nanoseconds of this lane's own monotonic clock.

@@ -1,16 +1,17 @@
 //! One-sided verbs as data, the lanes that carry them, and what a region of remote memory promises.
 //!
-//! A protocol builds an ordered batch of [`Verb`]s, hands it to a [`Lane`] with [`post`] and awaits its completions: that is
-//! one round trip. It never asks which network lies underneath; it asks [`Caps`]. The crate also holds the word-copy
-//! kernel every memory-mapped backend shares ([`memory`]) and the in-process backend ([`heap`]), which can impersonate
-//! each network's promises, delay completions, and stop a client at any verb boundary.
+//! A protocol builds an ordered batch of [`Verb`]s, hands it to a [`Lane`] with [`post`] and awaits its completions:
+//! that is one round trip. It never asks which network lies underneath; it asks [`Caps`]. The crate also holds the
+//! word-copy kernel every memory-mapped backend shares ([`memory`]) and the in-process backend ([`heap`]), which can
+//! impersonate each network's promises, delay completions, and stop a client at any verb boundary.
 //!
 //! # What is promised, and what is not
 //! - The verbs of one batch take effect in order; batches of one lane take effect in the order they were posted.
-//! - A READ is atomic per aligned 8-byte word and no further. Whether two READs of one batch sample memory in batch order is
-//!   [`Caps::ordered_read_sampling`].
+//! - A READ is atomic per aligned 8-byte word and no further. Whether two READs of one batch sample memory in batch
+//!   order is [`Caps::ordered_read_sampling`].
 //! - A WRITE whose client dies may be cut after any multiple of [`Caps::atomic_write_unit`].
-//! - CAS, masked CAS and FETCH-ADD are atomic against each other on the same word; lock words are touched by nothing else.
+//! - CAS, masked CAS and FETCH-ADD are atomic against each other on the same word; lock words are touched by nothing
+//!   else.
 
 mod addr;
 mod caps;

@@ -1,8 +1,8 @@
 //! The word-copy kernel: how verbs touch memory that other processes change at the same time.
 //!
-//! Every access is a whole aligned 64-bit word, relaxed, with fences between verbs; never `memcpy` over racing bytes, never
-//! two sizes on one word (both would be undefined behaviour). Reads of a multi-word object may therefore be torn between
-//! words, never within one: objects carry checksums.
+//! Every access is a whole aligned 64-bit word, relaxed, with fences between verbs; never `memcpy` over racing bytes,
+//! never two sizes on one word (both would be undefined behaviour). Reads of a multi-word object may therefore be torn
+//! between words, never within one: objects carry checksums.
 //!
 //! Ordering: a READ is followed by an acquire fence, so later verbs sample later; a WRITE is preceded by a release
 //! fence, so whoever sees one of its words sees everything written before; atomics are acquire-release.
@@ -125,8 +125,8 @@ pub fn write_words(to: &[AtomicU64], words: &[u64]) {
     }
 }
 
-/// Compare-and-swap under masks; returns the word as it was. The swap happened iff `(returned ^ compare) & compare_mask` is
-/// zero.
+/// Compare-and-swap under masks; returns the word as it was. The swap happened iff `(returned ^ compare) &
+/// compare_mask` is zero.
 #[inline(always)]
 pub fn masked_cas(cell: &AtomicU64, compare: u64, swap: u64, compare_mask: u64, swap_mask: u64) -> u64 {
     let mut current = cell.load(Ordering::Acquire);

@@ -2,8 +2,8 @@
 
 use crate::Addr;
 
-/// One step of an ordered batch. Buffers are the caller's; a backend touches them only inside [`crate::Lane::submit`] and
-/// [`crate::Lane::poll`], so dropping or leaking the future that awaits a batch is memory-safe.
+/// One step of an ordered batch. Buffers are the caller's; a backend touches them only inside [`crate::Lane::submit`]
+/// and [`crate::Lane::poll`], so dropping or leaking the future that awaits a batch is memory-safe.
 ///
 /// Lengths are in 8-byte words; addresses are aligned to 8 bytes. A batch that breaks this is refused whole, before any
 /// of its verbs has an effect.
@@ -34,8 +34,8 @@ pub enum Verb<'b> {
         /// The word before the attempt.
         found: &'b mut u64,
     },
-    /// Compares under `compare_mask`, swaps under `swap_mask`; `found` receives the word as it was. Only for regions whose
-    /// [`crate::Caps::masked_cas`] is not [`crate::MaskedCas::CasLoop`].
+    /// Compares under `compare_mask`, swaps under `swap_mask`; `found` receives the word as it was. Only for regions
+    /// whose [`crate::Caps::masked_cas`] is not [`crate::MaskedCas::CasLoop`].
     MaskedCas {
         /// The word.
         addr: Addr,

@@ -31,7 +31,8 @@ fn writes_are_seen_in_order() {
     });
 }
 
-/// [R-READ-3] A key that moves from row 2 to row 1 (destination written first) is found, or row 1's second sample differs.
+/// [R-READ-3] A key that moves from row 2 to row 1 (destination written first) is found, or row 1's second sample
+/// differs.
 #[test]
 fn a_moving_key_is_not_missed() {
     loom::model(|| {

@@ -10,7 +10,8 @@ use guira_rcuckoo::Counters;
 
 use crate::{Error, Put};
 
-/// Polls `future` in place until it is ready. Ends because lanes wait in place: a pause is over when its future is polled.
+/// Polls `future` in place until it is ready. Ends because lanes wait in place: a pause is over when its future is
+/// polled.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());

@@ -33,7 +33,8 @@ impl Reader {
         Reader { reader: guira_rcuckoo::Reader::new(table, config), lane }
     }
 
-    /// The value of `key`, or `None` if there is no such key. An inline hit is 1 round trip, an extent hit 2, a miss at most
+    /// The value of `key`, or `None` if there is no such key. An inline hit is 1 round trip, an extent hit 2, a miss at
+    /// most
     /// 2. Source: R-READ-1 to R-READ-7.
     ///
     /// # Errors
@@ -43,8 +44,8 @@ impl Reader {
         Ok(self.get_into(key, &mut value).await?.then_some(value))
     }
 
-    /// Replaces the content of `into` by the value of `key` and returns true; leaves it empty and returns false if there is no
-    /// such key. Allocates nothing if the value fits in `into`'s capacity.
+    /// Replaces the content of `into` by the value of `key` and returns true; leaves it empty and returns false if
+    /// there is no such key. Allocates nothing if the value fits in `into`'s capacity.
     ///
     /// # Errors
     /// As [`Reader::get`].
@@ -70,8 +71,8 @@ impl Reader {
 
 /// One logical owner: it may change the table, one operation at a time, and holds a client slot while it lives.
 ///
-/// Dropping an operation's future before it is ready strands nothing: it takes effect wholly or not at all, and the next
-/// operation first gives back what it had acquired (R-DROP-1).
+/// Dropping an operation's future before it is ready strands nothing: it takes effect wholly or not at all, and the
+/// next operation first gives back what it had acquired (R-DROP-1).
 pub struct Client {
     client: guira_rcuckoo::Client,
     lane: ShmLane,
@@ -102,7 +103,8 @@ impl Client {
         }
     }
 
-    /// The value of `key`, or `None` if there is no such key. An inline hit is 1 round trip, an extent hit 2, a miss at most
+    /// The value of `key`, or `None` if there is no such key. An inline hit is 1 round trip, an extent hit 2, a miss at
+    /// most
     /// 2. Source: R-READ-1 to R-READ-7.
     ///
     /// # Errors
@@ -112,8 +114,8 @@ impl Client {
         Ok(self.get_into(key, &mut value).await?.then_some(value))
     }
 
-    /// Replaces the content of `into` by the value of `key` and returns true; leaves it empty and returns false if there is no
-    /// such key. Allocates nothing if the value fits in `into`'s capacity.
+    /// Replaces the content of `into` by the value of `key` and returns true; leaves it empty and returns false if
+    /// there is no such key. Allocates nothing if the value fits in `into`'s capacity.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -131,8 +133,9 @@ impl Client {
         self.get_into(key, &mut value).await
     }
 
-    /// Inserts `key`, or replaces its value. 2 round trips for an existing inline key and for an insert whose rows have room; 3
-    /// for an existing extent key, and for most inserts that have to move others. Source: R-INSERT-1 to R-UPDATE-2.
+    /// Inserts `key`, or replaces its value. 2 round trips for an existing inline key and for an insert whose rows have
+    /// room; 3 for an existing extent key, and for most inserts that have to move others. Source: R-INSERT-1 to
+    /// R-UPDATE-2.
     ///
     /// # Errors
     /// `KeyLength`, `ValueLength`, `Full`, `Busy`, `Corrupt`, `Destroyed`, `Extent`, or the fabric's.
@@ -261,7 +264,8 @@ impl Drop for Client {
             }
             release_slot(&mut self.lane, self.client.table(), self.owner).await
         };
-        // A slot that cannot be given back stays taken by a client that is no longer alive, as if this process had died.
+        // A slot that cannot be given back stays taken by a client that is no longer alive, as if this process had
+        // died.
         let _ = block_on(closing);
         self.hold = None;
     }

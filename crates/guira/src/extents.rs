@@ -1,8 +1,8 @@
 //! Where values that do not fit in a row go: a client's own chunks, cut into slots of one size class each.
 //!
-//! Invariants: a slot is handed out by the owner of its chunk only; a slot is free if its mark equals the generation of the
-//! extent in it, or if no extent ever was in it; a generation is used once in a table's life. Whoever takes the last
-//! reference to an extent out of the index writes its mark, so owners learn of free slots by reading their marks.
+//! Invariants: a slot is handed out by the owner of its chunk only; a slot is free if its mark equals the generation of
+//! the extent in it, or if no extent ever was in it; a generation is used once in a table's life. Whoever takes the
+//! last reference to an extent out of the index writes its mark, so owners learn of free slots by reading their marks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -26,8 +26,8 @@ const ZERO_WORDS: usize = 4096;
 pub enum ExtentError {
     /// No chunk, or no run of neighbouring chunks, is free.
     #[error(
-        "no room for a value of {value_bytes} bytes: it needs {chunks} neighbouring free chunks of {chunk_bytes} bytes, and \
-         {free} of {total} chunks are free; nothing was changed"
+        "no room for a value of {value_bytes} bytes: it needs {chunks} neighbouring free chunks of {chunk_bytes} \
+         bytes, and {free} of {total} chunks are free; nothing was changed"
     )]
     Full {
         /// Bytes of the value.

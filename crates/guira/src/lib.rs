@@ -1,7 +1,7 @@
 //! A key/value store in memory nobody serves.
 //!
-//! Every process maps the same table and reads and changes it by itself, with one-sided operations: there is no server to
-//! start, to overload, or to lose. The table is RCuckoo (ATC'25), made safe against clients that die at any instant.
+//! Every process maps the same table and reads and changes it by itself, with one-sided operations: there is no server
+//! to start, to overload, or to lose. The table is RCuckoo (ATC'25), made safe against clients that die at any instant.
 //!
 //! ```
 //! use guira::{CreateOptions, Store, Url};

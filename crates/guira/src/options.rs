@@ -44,8 +44,8 @@ impl CreateOptions {
         self
     }
 
-    /// Bytes for values that do not fit in a row. The default is 4 times the inline bytes for each key of the capacity, and
-    /// 64 MiB at least. Fixed formats ignore it.
+    /// Bytes for values that do not fit in a row. The default is 4 times the inline bytes for each key of the capacity,
+    /// and 64 MiB at least. Fixed formats ignore it.
     #[must_use]
     pub fn extent_bytes(mut self, bytes: u64) -> CreateOptions {
         self.extent_bytes = Some(bytes);

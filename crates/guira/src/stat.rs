@@ -138,7 +138,8 @@ pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
     })
 }
 
-/// Whoever obtains the hold of a used slot has proved its client dead. A read-only store cannot ask, and believes the slot.
+/// Whoever obtains the hold of a used slot has proved its client dead. A read-only store cannot ask, and believes the
+/// slot.
 pub(crate) fn liveness(inner: &Inner, slot: u16) -> ClientState {
     match inner.region.hold(slot) {
         Ok(Some(_proof)) => ClientState::Dead,

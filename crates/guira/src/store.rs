@@ -50,8 +50,8 @@ impl Store {
     /// Creates a table and opens it. It appears under its name when it is complete; of several creators one succeeds.
     ///
     /// # Errors
-    /// `Create` for impossible parameters; `Region` if the file exists, does not fit, or is not permitted. Nothing is left
-    /// behind.
+    /// `Create` for impossible parameters; `Region` if the file exists, does not fit, or is not permitted. Nothing is
+    /// left behind.
     pub fn create(url: &Url, options: &CreateOptions) -> Result<Store, Error> {
         Store::create_with_progress(url, options, &mut |_, _| ())
     }
@@ -97,7 +97,8 @@ impl Store {
     /// Opens a table for reading and changing.
     ///
     /// # Errors
-    /// `Region` if the file is missing, not permitted, cut short or not a region; `Open` if what it holds is not a table.
+    /// `Region` if the file is missing, not permitted, cut short or not a region; `Open` if what it holds is not a
+    /// table.
     pub fn open(url: &Url) -> Result<Store, Error> {
         Store::open_with(url, &OpenOptions::default())
     }
@@ -126,8 +127,8 @@ impl Store {
         Store { inner: Arc::new(inner) }
     }
 
-    /// Destroys a table: no client can change it any more, its name is gone, and its memory is freed when the last process
-    /// closes it.
+    /// Destroys a table: no client can change it any more, its name is gone, and its memory is freed when the last
+    /// process closes it.
     ///
     /// # Errors
     /// `Region` if there is no such file, it is not permitted, or not a region: it is left alone then.
@@ -175,8 +176,8 @@ impl Store {
         blocking::Reader(Reader::new(Arc::clone(&inner.table), inner.region.lane(), inner.client_config(0)))
     }
 
-    /// Takes a free client slot. Slots are tried from a place that differs between processes, so that many that start at
-    /// once rarely meet. // [R-SLOT-1] [R-SLOT-2]
+    /// Takes a free client slot. Slots are tried from a place that differs between processes, so that many that start
+    /// at once rarely meet. // [R-SLOT-1] [R-SLOT-2]
     fn claim(&self, lane: guira_fabric_shm::ShmLane) -> Result<Client, Error> {
         let inner = &self.inner;
         if inner.options.access == Access::ReadOnly {
@@ -205,8 +206,8 @@ impl Store {
         Err(Error::TooManyClients { url: inner.url.clone(), max, dead })
     }
 
-    /// Visits every key and value, in the table's order. A key that no insert moves meanwhile is visited at least once; one
-    /// that is moved may be missed or visited twice. The visitor may stop the scan.
+    /// Visits every key and value, in the table's order. A key that no insert moves meanwhile is visited at least once;
+    /// one that is moved may be missed or visited twice. The visitor may stop the scan.
     ///
     /// # Errors
     /// `Corrupt` if a row or an extent does not verify; the fabric's.

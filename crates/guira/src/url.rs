@@ -8,8 +8,8 @@ use guira_fabric_shm::{Location, ShmError};
 
 /// The place of a table.
 ///
-/// `shm://name` is a file in `/dev/shm`, visible to every process of this host; `file:///absolute/path` is any file on a local
-/// file system, huge-page mounts and DAX included.
+/// `shm://name` is a file in `/dev/shm`, visible to every process of this host; `file:///absolute/path` is any file on
+/// a local file system, huge-page mounts and DAX included.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Url(Kind);
 

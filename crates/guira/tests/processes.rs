@@ -1,8 +1,8 @@
 //! Real processes on one table: eight of them, mixed operations over a thousand hot keys.
 //!
-//! Each value says for which key it was written, by whom, and as that writer's how-many-eth. So every reader can tell that what
-//! it reads was written for that key, that no writer's count ever goes back, and that a key that is never removed is never
-//! missed. The test program starts itself again as the workers, told by an environment variable.
+//! Each value says for which key it was written, by whom, and as that writer's how-many-eth. So every reader can tell
+//! that what it reads was written for that key, that no writer's count ever goes back, and that a key that is never
+//! removed is never missed. The test program starts itself again as the workers, told by an environment variable.
 
 use std::collections::HashMap;
 use std::process::{Child, Command, Stdio};

@@ -156,8 +156,8 @@ pub struct TableConfig {
     pub version_bits: u8,
     /// How the offset is drawn.
     pub offset_rule: OffsetRule,
-    /// m\[z\] = floor(f^(f+z)) for z = 0 to 32, capped at T and stored as integers because powers computed at run time may
-    /// differ between hosts.
+    /// m\[z\] = floor(f^(f+z)) for z = 0 to 32, capped at T and stored as integers because powers computed at run time
+    /// may differ between hosts.
     pub offsets: [u64; MAX_ZEROS + 1],
     /// Rows that share a lock; divides 64.
     pub rows_per_lock: u32,
@@ -223,7 +223,8 @@ impl TableConfig {
         self.rows.saturating_mul(u64::from(self.entries_per_row))
     }
 
-    /// m\[z\] = floor(f^(f+z)), at least 1 and at most `rows` (paper, section 3.3).
+    /// m\[z\] = floor(f^(f+z)), at least 1 and at most `rows` (paper, section 3.3). Computed once, by the creator. //
+    /// [R-HASH-3]
     pub fn offset_table(f: f64, rows: u64) -> [u64; MAX_ZEROS + 1] {
         std::array::from_fn(|z| {
             let power = f.powf(f + z as f64).floor();

@@ -54,7 +54,8 @@ fn inline_header(key_bytes: usize, value_bytes: usize, digest: u64) -> u64 {
 }
 
 impl RowFormat {
-    /// Prepares `key`, whose digest is `digest`. The key's length is the caller's to check: see [`RowFormat::accepts_key`].
+    /// Prepares `key`, whose digest is `digest`. The key's length is the caller's to check: see
+    /// [`RowFormat::accepts_key`].
     #[inline(always)]
     pub fn probe<'k>(&self, key: &'k [u8], digest: u64) -> Probe<'k> {
         let (first, first_mask) = match self.format {
@@ -96,8 +97,8 @@ impl RowFormat {
         }
     }
 
-    /// The first entry of `row`, from slot `from` on, that holds or may hold the key. Safe on unverified words: whoever acts
-    /// on the answer verifies the row.
+    /// The first entry of `row`, from slot `from` on, that holds or may hold the key. Safe on unverified words: whoever
+    /// acts on the answer verifies the row.
     #[inline(always)]
     pub fn find(&self, row: &[u64], probe: &Probe<'_>, from: usize) -> Option<Candidate> {
         let occupancy = self.occupancy(row) & (!0 << from);
@@ -150,7 +151,8 @@ impl RowFormat {
         None
     }
 
-    /// Bytes of the value in the inline entry `slot`. Clamped to the entry, so that damaged lengths cannot reach outside.
+    /// Bytes of the value in the inline entry `slot`. Clamped to the entry, so that damaged lengths cannot reach
+    /// outside.
     #[inline(always)]
     pub fn inline_value_bytes(&self, row: &[u64], slot: usize) -> usize {
         match self.format {
@@ -291,7 +293,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_entries_round_trip(key in prop::collection::vec(any::<u8>(), 0..40), value in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn bytes_entries_round_trip(
+            key in prop::collection::vec(any::<u8>(), 0..40),
+            value in prop::collection::vec(any::<u8>(), 0..64),
+        ) {
             let format = row_format(Preset::Hardened, "bytes:64");
             if format.place(key.len(), value.len()) == Placement::Inline {
                 round_trip(&format, &key, &value);
@@ -300,7 +305,10 @@ mod tests {
 
         /// Garbage in a row gives wrong answers at worst, never a panic: the row's checksum tells.
         #[test]
-        fn garbage_rows_do_not_panic(words in prop::collection::vec(any::<u64>(), 80), key in prop::collection::vec(any::<u8>(), 8)) {
+        fn garbage_rows_do_not_panic(
+            words in prop::collection::vec(any::<u64>(), 80),
+            key in prop::collection::vec(any::<u8>(), 8),
+        ) {
             for name in ["fixed:8:8", "fixed:4:4", "bytes:64"] {
                 for preset in Preset::ALL {
                     let format = row_format(preset, name);

@@ -1,9 +1,9 @@
 //! Extents: where values that do not fit in a row live, and the chunks they are cut from.
 //!
-//! An extent is {generation, key length 32 | value length 32, checksum}, then the key's bytes and, from the next word, the
-//! value's. Chunks are of equal size; a chunk is cut into slots of one size class, or is the head or the tail of a run of
-//! chunks that holds one larger extent. A chunk starts with a header: 8 words, then one *mark* a slot, the generation
-//! of the last extent freed there; then the slots.
+//! An extent is {generation, key length 32 | value length 32, checksum}, then the key's bytes and, from the next word,
+//! the value's. Chunks are of equal size; a chunk is cut into slots of one size class, or is the head or the tail of a
+//! run of chunks that holds one larger extent. A chunk starts with a header: 8 words, then one *mark* a slot, the
+//! generation of the last extent freed there; then the slots.
 
 use guira_fabric::WORD_BYTES;
 
@@ -247,8 +247,8 @@ impl ExtentClass {
 }
 
 impl ExtentRef {
-    /// Byte offset, in the main space, of the mark that frees this extent; `None` if no extent can lie where this one is
-    /// said to (a damaged entry).
+    /// Byte offset, in the main space, of the mark that frees this extent; `None` if no extent can lie where this one
+    /// is said to (a damaged entry).
     pub fn mark_offset(&self, config: &TableConfig, geometry: &Geometry) -> Option<u64> {
         let class = ExtentClass::of(self.words()?, config.chunk_bytes);
         let (_, within) = geometry.chunk_of(self.offset)?;
@@ -325,7 +325,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn extents_round_trip(key in prop::collection::vec(any::<u8>(), 0..70), value in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn extents_round_trip(
+            key in prop::collection::vec(any::<u8>(), 0..70),
+            value in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
             let extent = ExtentRef {
                 digest: 1,
                 offset: 4096,

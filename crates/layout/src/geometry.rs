@@ -8,7 +8,8 @@ use crate::{ConfigError, LockLayout, RowFormat, RowId, SUPERBLOCK_BYTES, TableCo
 /// Areas of the main space start at multiples of this, a memory page.
 const PAGE_BYTES: u64 = 4096;
 
-/// The addresses of a table's areas. Main space: superblock, client slots, rows, chunk table, chunks. Device space: locks.
+/// The addresses of a table's areas. Main space: superblock, client slots, rows, chunk table, chunks. Device space:
+/// locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     slots_at: u64,

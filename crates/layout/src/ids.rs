@@ -25,7 +25,8 @@ id! {
     LockId(u64), "lock"
 }
 id! {
-    /// Who holds a lock: the number of a client slot plus one. 0 means free, all ones of the lock's width means poisoned.
+    /// Who holds a lock: the number of a client slot plus one. 0 means free, all ones of the lock's width means
+    /// poisoned.
     OwnerId(u16), "owner"
 }
 id! {

@@ -1,7 +1,8 @@
 //! Every byte of a table in remote memory, and nothing else: no I/O, no clock, no `unsafe`.
 //!
-//! Remote words are parsed here once, into a valid type or an error; the protocol never looks at raw bits. All numbers are
-//! 64-bit words as the memory holds them; byte strings are packed into words little-endian. docs/layout.md draws it all.
+//! Remote words are parsed here once, into a valid type or an error; the protocol never looks at raw bits. All numbers
+//! are 64-bit words as the memory holds them; byte strings are packed into words little-endian. docs/layout.md draws it
+//! all.
 #![forbid(unsafe_code)]
 
 mod bytes;

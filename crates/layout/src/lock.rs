@@ -1,8 +1,8 @@
 //! The lock table: which lock guards a row, and where its bits are.
 //!
-//! A lock guards `rows_per_lock` neighbouring rows. Logical lock l is physical lock l mod P (paper, section 3.4.2), so rows r
-//! and r + P x rows_per_lock share one. Physical locks lie side by side in 64-bit words; a lock's value is 0 when free,
-//! its owner's id when held (1 for 1-bit locks), all ones when the table was destroyed.
+//! A lock guards `rows_per_lock` neighbouring rows. Logical lock l is physical lock l mod P (paper, section 3.4.2), so
+//! rows r and r + P x rows_per_lock share one. Physical locks lie side by side in 64-bit words; a lock's value is 0
+//! when free, its owner's id when held (1 for 1-bit locks), all ones when the table was destroyed.
 
 use guira_fabric::{Addr, WORD_BYTES};
 
@@ -81,8 +81,8 @@ impl LockLayout {
         (self.one_per_lane() * value) & mask
     }
 
-    /// What to add to a word to set the locks in `mask` from held by `owner` to free. Exact while `owner` holds them: each
-    /// lock's bits reach 0 without a borrow from its neighbour.
+    /// What to add to a word to set the locks in `mask` from held by `owner` to free. Exact while `owner` holds them:
+    /// each lock's bits reach 0 without a borrow from its neighbour.
     #[inline(always)]
     pub fn release_addend(&self, owner: OwnerId, mask: u64) -> u64 {
         self.held(owner, mask).wrapping_neg()
@@ -112,8 +112,8 @@ impl LockLayout {
         self.bits > 1
     }
 
-    /// Every bit of every lock of a word: the word of a destroyed table. A lock that was held at that moment is left at all
-    /// ones less its owner's id when that owner releases it: never 0, so it is never taken again.
+    /// Every bit of every lock of a word: the word of a destroyed table. A lock that was held at that moment is left at
+    /// all ones less its owner's id when that owner releases it: never 0, so it is never taken again.
     pub fn poison(&self) -> u64 {
         self.one_per_lane() * self.lane_mask()
     }

@@ -65,7 +65,8 @@ const TARGET_FILL_PERCENT: u64 = 90;
 const TINY_FILL_PERCENT: u64 = 60;
 /// The paper's locality factor (section 3.3).
 const PAPER_FACTOR: f64 = 2.3;
-/// docs/decisions/0001: with odd offsets, rows of 6 or 7 entries and L1 tried first, 2.3 reaches 92 %, 2.6 reaches 97 %.
+/// docs/decisions/0001: with odd offsets, rows of 6 or 7 entries and L1 tried first, 2.3 reaches 92 %, 2.6 reaches 97
+/// %.
 const HARDENED_FACTOR: f64 = 2.6;
 /// The paper's search depth, 5, plus the root.
 const PAPER_PATH_ROWS: u8 = 6;

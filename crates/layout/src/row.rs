@@ -1,9 +1,9 @@
 //! Rows: entries, padding, and the trailer that makes a sampled row trustworthy.
 //!
-//! The last two words of a row are its trailer: word 0 holds version (32 bits), level (4), occupancy (14) and entry types
-//! (14); word 1 is the checksum of everything before it, seeded with table, incarnation and row number. A row of zeros, a
-//! row of another table, another incarnation or another place never verifies. Entry i occupies `entry_words` words from
-//! word i x `entry_words`; an all-zero key is legal because occupancy is not told by key bits.
+//! The last two words of a row are its trailer: word 0 holds version (32 bits), level (4), occupancy (14) and entry
+//! types (14); word 1 is the checksum of everything before it, seeded with table, incarnation and row number. A row of
+//! zeros, a row of another table, another incarnation or another place never verifies. Entry i occupies `entry_words`
+//! words from word i x `entry_words`; an all-zero key is legal because occupancy is not told by key bits.
 
 use guira_fabric::WORD_BYTES;
 
@@ -193,7 +193,8 @@ impl RowFormat {
         if self.trailer(row).extents() & 1 << slot != 0 { Placement::Extent } else { Placement::Inline }
     }
 
-    /// Whether the sample `words` of `row` is whole: written for this row of this table in this incarnation. // [R-ROW-1]
+    /// Whether the sample `words` of `row` is whole: written for this row of this table in this incarnation. //
+    /// [R-ROW-1]
     #[inline(always)]
     pub fn verify(&self, row: RowId, words: &[u64]) -> Result<(), Torn> {
         if self.checksum(row, words) == words[self.row_words - 1] { Ok(()) } else { Err(Torn { row }) }

@@ -1,8 +1,9 @@
 //! Client slots: who is alive, and the redo record of the commit a client has begun.
 //!
-//! Word 0 is the slot's state and generation, word 1 the seal of its record, words 2 to 4 say who the client is, and from
-//! word 8 on lies the record: how many rows change, which extent is freed, then one *delta* a row. A delta replaces one
-//! entry and the trailer, so applied to the row before, to the row after, and to any mixture of both it gives the row after.
+//! Word 0 is the slot's state and generation, word 1 the seal of its record, words 2 to 4 say who the client is, and
+//! from word 8 on lies the record: how many rows change, which extent is freed, then one *delta* a row. A delta
+//! replaces one entry and the trailer, so applied to the row before, to the row after, and to any mixture of both it
+//! gives the row after.
 
 use crate::row::Placement;
 use crate::{Generation, RowFormat, RowId, TableConfig, Trailer, Version};
@@ -212,7 +213,7 @@ impl Record {
 }
 
 impl Delta<'_> {
-    /// Turns `words`, the row before, after, or any mixture of both, into the row after.
+    /// Turns `words`, the row before, after, or any mixture of both, into the row after. // [R-COMMIT-3]
     pub fn apply(&self, format: &RowFormat, words: &mut [u64]) {
         let occupied = Trailer(self.trailer[0]).occupancy() & 1 << self.slot != 0;
         let extent = Trailer(self.trailer[0]).extents() & 1 << self.slot != 0;

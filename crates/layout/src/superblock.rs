@@ -61,8 +61,8 @@ impl TableState {
 /// The superblock of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Drawn at random each time bytes are formatted, and part of every checksum: memory that came back empty or belongs to
-    /// an older table never verifies.
+    /// Drawn at random each time bytes are formatted, and part of every checksum: memory that came back empty or
+    /// belongs to an older table never verifies.
     pub incarnation: u64,
     /// Drawn at random when the table is created.
     pub table: u64,

@@ -1,7 +1,7 @@
 //! The client's cache of rows: bounded, and only ever a hint. // [R-INSERT-2]
 //!
-//! Direct-mapped by row number, so that a stretch of neighbouring rows never evicts itself. What it says is checked under
-//! locks before anything is built on it.
+//! Direct-mapped by row number, so that a stretch of neighbouring rows never evicts itself. What it says is checked
+//! under locks before anything is built on it.
 
 use guira_layout::RowId;
 

@@ -177,8 +177,8 @@ impl Client {
         &mut self.reader
     }
 
-    /// Waits for what a dropped operation left in flight and gives back the locks it had acquired. Every mutation does this
-    /// first. No round trip if nothing was left. // [R-DROP-1]
+    /// Waits for what a dropped operation left in flight and gives back the locks it had acquired. Every mutation does
+    /// this first. No round trip if nothing was left. // [R-DROP-1]
     ///
     /// # Errors
     /// The fabric lost the batch in flight.

@@ -19,7 +19,8 @@ pub(crate) struct Write {
 impl Client {
     /// Posts `record, seal | rows in order | mark | retire | release` as one batch. 1 round trip. // [R-COMMIT-1]
     ///
-    /// The linearization point is the WRITE of the last row in `writes`: the row the key is in afterwards, or was in before.
+    /// The linearization point is the WRITE of the last row in `writes`: the row the key is in afterwards, or was in
+    /// before.
     pub(crate) async fn commit(
         &mut self,
         lane: &mut dyn Lane,
@@ -76,8 +77,8 @@ impl Client {
         ([Seal::of(self.record.words(), self.sequence).0], [Seal::retired(self.sequence).0])
     }
 
-    /// Whether a client that dies in this commit could leave it half done: more than one row changes, or a row is larger than
-    /// what a WRITE cannot tear. // [R-COMMIT-2]
+    /// Whether a client that dies in this commit could leave it half done: more than one row changes, or a row is
+    /// larger than what a WRITE cannot tear. // [R-COMMIT-2]
     fn needs_record(&self, lane: &mut dyn Lane, writes: &[Write]) -> bool {
         let row_bytes = self.table.rows().row_words() as u64 * WORD_BYTES;
         let torn = row_bytes > lane.caps().atomic_write_unit;

@@ -1,7 +1,7 @@
 //! Dependent hashing: a key's 64-bit digest gives both of its rows (paper, section 3.3).
 //!
-//! Everything derives from the digest, so that an extent entry, which stores it, can be moved without its key. The first row
-//! is uniform; the second lies a short, probabilistically bounded distance behind it.
+//! Everything derives from the digest, so that an extent entry, which stores it, can be moved without its key. The
+//! first row is uniform; the second lies a short, probabilistically bounded distance behind it.
 
 use guira_layout::{OffsetRule, RowId, TableConfig};
 use xxhash_rust::xxh3::xxh3_64_with_seed;

@@ -1,7 +1,7 @@
 //! What a client must not forget when its operation is dropped in the middle. // [R-DROP-1]
 //!
-//! Invariant: before a batch with atomics is posted, `flight` says what it will do; after its completion was seen, `held`
-//! says exactly which locks this client holds and `flight` is `None`.
+//! Invariant: before a batch with atomics is posted, `flight` says what it will do; after its completion was seen,
+//! `held` says exactly which locks this client holds and `flight` is `None`.
 
 use std::future::poll_fn;
 
@@ -69,8 +69,8 @@ impl Journal {
         }
     }
 
-    /// Waits for a batch that a dropped operation left in flight, and gives back every lock it won. At most one round trip
-    /// beyond the batch's own.
+    /// Waits for a batch that a dropped operation left in flight, and gives back every lock it won. At most one round
+    /// trip beyond the batch's own.
     pub(crate) async fn settle(
         &mut self,
         lane: &mut dyn Lane,

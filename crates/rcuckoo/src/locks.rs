@@ -87,8 +87,9 @@ enum Reads {
 }
 
 impl Client {
-    /// Takes the locks of `plan` and samples the window's rows under them, after giving back what was held before. 1 round
-    /// trip without contention. `extent` is written first, in the same batch. // [R-LOCK-2] [R-LOCK-3] [R-EXTENT-1]
+    /// Takes the locks of `plan` and samples the window's rows under them, after giving back what was held before. 1
+    /// round trip without contention. `extent` is written first, in the same batch. // [R-LOCK-2] [R-LOCK-3]
+    /// [R-EXTENT-1]
     pub(crate) async fn acquire(
         &mut self,
         lane: &mut dyn Lane,
@@ -197,8 +198,8 @@ impl Client {
         Ok(TableState::decode(state[0]) != Some(TableState::Live))
     }
 
-    /// Tries every word of `plan` at once, and keeps what it wins. One batch, or a few where a plain CAS failed only because a
-    /// neighbouring lock of the same word changed.
+    /// Tries every word of `plan` at once, and keeps what it wins. One batch, or a few where a plain CAS failed only
+    /// because a neighbouring lock of the same word changed.
     async fn try_all(
         &mut self,
         lane: &mut dyn Lane,

@@ -1,7 +1,7 @@
 //! Changes: put, insert, update, remove.
 //!
-//! All four are one: lock both of the key's rows and sample them, look for the key, then change it in place or find it a
-//! place. Linearization point: the WRITE of the one row that holds the key afterwards, or held it before.
+//! All four are one: lock both of the key's rows and sample them, look for the key, then change it in place or find it
+//! a place. Linearization point: the WRITE of the one row that holds the key afterwards, or held it before.
 
 use arrayvec::ArrayVec;
 use guira_fabric::{Lane, Verb, post};
@@ -13,8 +13,8 @@ use crate::search::{Limits, Path, Progress, Sight};
 use crate::window::cover;
 use crate::{Client, Error, Operation, Place, RowPair, SearchRoots, Synchronize};
 
-/// Attempts of one insert before it gives up with [`Error::Busy`]: each failed one means that another client moved entries
-/// along the path in the meantime.
+/// Attempts of one insert before it gives up with [`Error::Busy`]: each failed one means that another client moved
+/// entries along the path in the meantime.
 const INSERT_ATTEMPTS: u32 = 1024;
 /// Rows one batch of a sampled search fetches.
 const SEARCH_BATCH_ROWS: usize = 32;
@@ -129,12 +129,12 @@ impl<'v> Change<'v> {
 impl Client {
     /// Carries out `change` on `key`.
     ///
-    /// Round trips without contention: 2 for an existing inline key and for an insert whose rows have room (the usual case);
-    /// 3 for an existing extent key, and for most inserts that have to move others.
+    /// Round trips without contention: 2 for an existing inline key and for an insert whose rows have room (the usual
+    /// case); 3 for an existing extent key, and for most inserts that have to move others.
     ///
     /// # Errors
-    /// See [`Error`]; [`Error::effect`] tells whether anything changed. `Full` only if no path exists among rows sampled in
-    /// this operation. // [R-INSERT-5]
+    /// See [`Error`]; [`Error::effect`] tells whether anything changed. `Full` only if no path exists among rows
+    /// sampled in this operation. // [R-INSERT-5]
     pub async fn change(&mut self, lane: &mut dyn Lane, key: &[u8], change: Change<'_>) -> Result<Changed, Error> {
         let operation = change.operation();
         let fabric = Error::fabric(operation);
@@ -341,7 +341,8 @@ impl Client {
             }
             let (window, rows) = (&self.window, self.table.rows());
             let locks = self.table.locks();
-            // Rows that a covering READ fetched along may belong to somebody else's lock, and be in the middle of a write.
+            // Rows that a covering READ fetched along may belong to somebody else's lock, and be in the middle of a
+            // write.
             let mine = |row: &RowId| {
                 let mask = locks.mask(locks.lock_of(*row));
                 self.journal.held.iter().any(|held| held.word == mask.word && held.mask & mask.mask != 0)
@@ -424,8 +425,8 @@ impl Client {
         Ok(None)
     }
 
-    /// Whether `extent`, which the lock keeps in place, holds the key: equal digests are not equal keys. 1 round trip unless
-    /// the lengths differ. // [R-UPDATE-2]
+    /// Whether `extent`, which the lock keeps in place, holds the key: equal digests are not equal keys. 1 round trip
+    /// unless the lengths differ. // [R-UPDATE-2]
     async fn extent_has_key(
         &mut self,
         lane: &mut dyn Lane,
@@ -522,7 +523,8 @@ impl Client {
         self.search.found()
     }
 
-    /// Moves entries along `path`, from its empty end, and puts the new one in its first row. 1 round trip. // [R-INSERT-4]
+    /// Moves entries along `path`, from its empty end, and puts the new one in its first row. 1 round trip. //
+    /// [R-INSERT-4]
     async fn insert_along(
         &mut self,
         lane: &mut dyn Lane,

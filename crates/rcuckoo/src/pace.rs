@@ -16,7 +16,8 @@ impl Pace {
         Pace { state: seed, base_ns, longest_ns }
     }
 
-    /// Nanoseconds to wait after the `attempt`th failure, from 1: half to all of base x 2^(attempt - 1), at most the longest.
+    /// Nanoseconds to wait after the `attempt`th failure, from 1: half to all of base x 2^(attempt - 1), at most the
+    /// longest.
     pub(crate) fn wait_ns(&mut self, attempt: u32) -> u64 {
         let doubled = self.base_ns.saturating_mul(1 << attempt.saturating_sub(1).min(MAX_DOUBLINGS));
         let longest = doubled.min(self.longest_ns).max(2);

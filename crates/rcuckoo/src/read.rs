@@ -1,7 +1,7 @@
 //! Lookups: lock-free, one round trip for an inline hit, never a wrong miss.
 //!
-//! Linearization points: a hit, the sample of the row that holds the key; a miss, the sample of the second row, because the
-//! first row was the same before and after it.
+//! Linearization points: a hit, the sample of the row that holds the key; a miss, the sample of the second row, because
+//! the first row was the same before and after it.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -79,7 +79,8 @@ impl Reader {
     /// order). On a local fabric a hit in the key's second row takes 2 posts.
     ///
     /// # Errors
-    /// `KeyLength`, `Corrupt`, `Busy` (a row stayed half written until the deadline), or the fabric's. `into` is unchanged.
+    /// `KeyLength`, `Corrupt`, `Busy` (a row stayed half written until the deadline), or the fabric's. `into` is
+    /// unchanged.
     #[inline]
     pub async fn get<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
         // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]

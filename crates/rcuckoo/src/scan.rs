@@ -6,8 +6,8 @@ use guira_layout::{ExtentRef, Placement, RowId, parse_extent};
 use crate::read::read_extent;
 use crate::{Error, Operation, Place, Reader, Table};
 
-/// Samples of one row, with a growing number of looks in between, before a scan calls it damaged or busy. A writer that is
-/// preempted in the middle of a row comes back within milliseconds; samples are paced by the reader.
+/// Samples of one row, with a growing number of looks in between, before a scan calls it damaged or busy. A writer that
+/// is preempted in the middle of a row comes back within milliseconds; samples are paced by the reader.
 const ROW_SAMPLES: u32 = 4096;
 
 /// One row of a bulk sample.
@@ -21,7 +21,8 @@ pub struct RowSample<'w> {
     pub valid: bool,
 }
 
-/// Samples `count` rows from `first` on with one READ, and hands each to `visit`. 1 round trip. The caller's rows are below T.
+/// Samples `count` rows from `first` on with one READ, and hands each to `visit`. 1 round trip. The caller's rows are
+/// below T.
 ///
 /// # Errors
 /// The fabric refused or lost the batch.
@@ -65,8 +66,8 @@ impl RowItems {
 }
 
 impl Reader {
-    /// Reads every key and value that `row` holds, as they are at one sample of the row. 1 round trip, and 1 more for each
-    /// extent.
+    /// Reads every key and value that `row` holds, as they are at one sample of the row. 1 round trip, and 1 more for
+    /// each extent.
     ///
     /// # Errors
     /// `Corrupt` if the row or an extent does not verify and stays so; the fabric's.

@@ -1,7 +1,8 @@
 //! Cuckoo paths: breadth-first, from the key's rows to the nearest row with room. // [R-INSERT-1]
 //!
-//! One search serves three sources of rows: the client's cache (a hint), the rows this operation sampled (to decide that the
-//! table is full), and the rows it holds locks on (to act). Each row is visited once, so a path never crosses itself.
+//! One search serves three sources of rows: the client's cache (a hint), the rows this operation sampled (to decide
+//! that the table is full), and the rows it holds locks on (to act). Each row is visited once, so a path never crosses
+//! itself.
 
 use arrayvec::ArrayVec;
 use guira_layout::RowId;
@@ -24,8 +25,8 @@ pub(crate) enum Sight<'r> {
     Unsampled,
 }
 
-/// A row on a path and the slot that changes there: the entry to be moved on, or for the last row the free slot (`None` if it
-/// is only presumed).
+/// A row on a path and the slot that changes there: the entry to be moved on, or for the last row the free slot (`None`
+/// if it is only presumed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
     pub(crate) row: RowId,

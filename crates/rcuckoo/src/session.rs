@@ -23,8 +23,8 @@ pub struct SlotInfo {
 /// Words of a slot before its record that say who has it.
 const HEAD_WORDS: usize = 8;
 
-/// Takes `slot` if it is free. The caller holds the slot's liveness ([`guira_fabric::Region::hold`]) and keeps it as long as
-/// it uses the slot. 2 round trips. `None` if the slot is not free: its last client died in it. // [R-SLOT-1]
+/// Takes `slot` if it is free. The caller holds the slot's liveness ([`guira_fabric::Region::hold`]) and keeps it as
+/// long as it uses the slot. 2 round trips. `None` if the slot is not free: its last client died in it. // [R-SLOT-1]
 ///
 /// # Errors
 /// The fabric refused or lost a batch.

@@ -148,11 +148,12 @@ pub async fn open_table(lane: &mut dyn Lane, main_bytes: u64) -> Result<Arc<Tabl
     }
 }
 
-/// Marks the table destroyed and takes every lock for good, so that no client that still maps it can change it and think
-/// the change was kept. // [R-DESTROY-1]
+/// Marks the table destroyed and takes every lock for good, so that no client that still maps it can change it and
+/// think the change was kept. // [R-DESTROY-1]
 ///
-/// A client that holds a lock at this moment completes its commit; its release leaves that lock neither free nor anybody's.
-/// (1-bit locks cannot tell: there the release frees the lock, and only the state word warns.) 1 round trip for 64 words.
+/// A client that holds a lock at this moment completes its commit; its release leaves that lock neither free nor
+/// anybody's. (1-bit locks cannot tell: there the release frees the lock, and only the state word warns.) 1 round trip
+/// for 64 words.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.

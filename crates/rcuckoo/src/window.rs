@@ -104,7 +104,8 @@ impl Window {
         self.words.clear();
     }
 
-    /// Makes room for `rows`, which are sorted here and must not be in the window yet; returns the words to read them into.
+    /// Makes room for `rows`, which are sorted here and must not be in the window yet; returns the words to read them
+    /// into.
     pub(crate) fn extend(&mut self, rows: &[RowId]) -> &mut [u64] {
         let start = self.words.len();
         for row in rows {

@@ -22,6 +22,7 @@ const ARROWS: [(&str, &str, &str); 27] = [
     ("guira-check", "guira-rcuckoo", "the scanner asks where a key belongs"),
     ("guira-check", "guira-sum", "the scanner verifies checksums"),
     ("guira", "guira-rcuckoo", "the store runs the protocol"),
+    ("guira", "guira-check", "a store can be checked, and counts what it holds"),
     ("guira", "guira-layout", "the store creates tables and extents"),
     ("guira", "guira-fabric", "the store opens lanes"),
     ("guira", "guira-fabric-*", "a URL names a backend"),
