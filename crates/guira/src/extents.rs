@@ -27,7 +27,7 @@ pub enum ExtentError {
     /// No chunk, or no run of neighbouring chunks, is free.
     #[error(
         "no room for a value of {value_bytes} bytes: it needs {chunks} neighbouring free chunks of {chunk_bytes} \
-         bytes, and {free} of {total} chunks are free; nothing was changed"
+         bytes; {free} of {total} chunks are free, {longest_run} of them in a row; nothing was changed"
     )]
     Full {
         /// Bytes of the value.
@@ -38,6 +38,8 @@ pub enum ExtentError {
         chunk_bytes: u64,
         /// Free chunks, anywhere.
         free: u64,
+        /// The longest run of neighbouring free chunks.
+        longest_run: u64,
         /// All chunks.
         total: u64,
     },
@@ -94,7 +96,7 @@ impl Extents {
             None => {
                 self.refill(lane, class, value.len()).await?;
                 let place = self.take(class, generation);
-                place.ok_or_else(|| self.full(class, value.len(), 0))?
+                place.ok_or_else(|| self.full(class, value.len(), &[]))?
             }
         };
         Ok(ExtentRef {
@@ -165,14 +167,24 @@ impl Extents {
         if self.classes.get(&class).is_some_and(|owned| !owned.free.is_empty()) || self.find_chunk(lane, class).await? {
             return Ok(());
         }
-        let free = self.count_free(lane).await?;
-        Err(self.full(class, bytes, free))
+        let words = self.read_chunk_table(lane).await?;
+        Err(self.full(class, bytes, &words))
     }
 
-    fn full(&self, class: ExtentClass, value_bytes: usize, free: u64) -> ExtentError {
+    fn full(&self, class: ExtentClass, value_bytes: usize, words: &[ChunkWord]) -> ExtentError {
         let config = self.table.config();
+        let free = words.iter().filter(|word| **word == ChunkWord::FREE).count() as u64;
+        let runs = words.chunk_by(|a, b| a == b).filter(|run| run[0] == ChunkWord::FREE);
+        let longest_run = runs.map(<[ChunkWord]>::len).max().unwrap_or(0) as u64;
         let chunks = if let ExtentClass::Run(chunks) = class { chunks } else { 1 };
-        ExtentError::Full { value_bytes, chunks, chunk_bytes: config.chunk_bytes, free, total: config.chunks }
+        ExtentError::Full {
+            value_bytes,
+            chunks,
+            chunk_bytes: config.chunk_bytes,
+            free,
+            longest_run,
+            total: config.chunks,
+        }
     }
 
     async fn sweep_all(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
@@ -328,17 +340,21 @@ impl Extents {
         Ok(false)
     }
 
-    /// Claims the head, then the tails; gives back what it got if somebody else was faster.
+    /// Claims the head, then the tails, 64 a batch; gives back what it got if somebody else was faster.
     async fn claim_run(&self, lane: &mut dyn Lane, head: u64, chunks: u64) -> Result<bool, FabricError> {
         let class = ExtentClass::Run(chunks as u32);
         if !self.claim(lane, head, ChunkWord::FREE, class).await? {
             return Ok(false);
         }
         let tail = ChunkWord::encode(ChunkState::Tail);
-        for index in head + 1..head + chunks {
-            if !self.swap(lane, index, ChunkWord::FREE, tail).await? {
-                for won in head + 1..index {
-                    self.swap(lane, won, tail, ChunkWord::FREE).await?;
+        let tails: Vec<u64> = (head + 1..head + chunks).collect();
+        let mut won = Vec::new();
+        for batch in tails.chunks(BATCH_VERBS) {
+            let found = self.swap_all(lane, batch, ChunkWord::FREE, tail).await?;
+            won.extend(batch.iter().zip(&found).filter(|(_, found)| **found == 0).map(|(index, _)| *index));
+            if found.iter().any(|found| *found != ChunkWord::FREE.0) {
+                for won in won.chunks(BATCH_VERBS) {
+                    self.swap_all(lane, won, tail, ChunkWord::FREE).await?;
                 }
                 let mine = ChunkWord::encode(ChunkState::Owned { owner: self.owner, class });
                 self.swap(lane, head, mine, ChunkWord::FREE).await?;
@@ -346,6 +362,24 @@ impl Extents {
             }
         }
         Ok(true)
+    }
+
+    /// One batch of CAS on chunk words; returns what each found.
+    async fn swap_all(
+        &self,
+        lane: &mut dyn Lane,
+        chunks: &[u64],
+        compare: ChunkWord,
+        swap: ChunkWord,
+    ) -> Result<Vec<u64>, FabricError> {
+        let mut found = vec![0; chunks.len()];
+        let mut batch: Vec<Verb<'_>> = Vec::with_capacity(chunks.len());
+        for (index, found) in chunks.iter().zip(&mut found) {
+            let addr = self.table.geometry().chunk_word(*index);
+            batch.push(Verb::Cas { addr, compare: compare.0, swap: swap.0, found });
+        }
+        post(lane, batch).await?;
+        Ok(found)
     }
 
     /// Takes over every orphan, to learn which of them are empty.
@@ -391,18 +425,13 @@ impl Extents {
         state: ChunkState,
     ) -> Result<(), FabricError> {
         if let (ExtentClass::Run(chunks), ChunkState::Free) = (class, state) {
-            let tail = ChunkWord::encode(ChunkState::Tail);
-            for tail_index in index + 1..index + u64::from(chunks) {
-                self.swap(lane, tail_index, tail, ChunkWord::FREE).await?;
+            let tails: Vec<u64> = (index + 1..index + u64::from(chunks)).collect();
+            for tails in tails.chunks(BATCH_VERBS) {
+                self.swap_all(lane, tails, ChunkWord::encode(ChunkState::Tail), ChunkWord::FREE).await?;
             }
         }
         let mine = ChunkWord::encode(ChunkState::Owned { owner: self.owner, class });
         self.swap(lane, index, mine, ChunkWord::encode(state)).await.map(drop)
-    }
-
-    async fn count_free(&self, lane: &mut dyn Lane) -> Result<u64, FabricError> {
-        let words = self.read_chunk_table(lane).await?;
-        Ok(words.iter().filter(|word| **word == ChunkWord::FREE).count() as u64)
     }
 
     /// Gives up every chunk: empty ones become free, others orphans that the next client adopts. // [R-EXTENT-2]
