@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use guira_fabric::heap::{HeapLane, HeapRegion};
+use guira_fabric::memory::Ordering;
 use guira_fabric::{Caps, Lane, Profile, Region, SlotHold, Traffic};
 use guira_layout::{Geometry, Preset, PresetOptions, Superblock, TableConfig};
 use guira_rcuckoo::{Change, Changed, Client, ClientConfig, Error, NewValue, Table, claim_slot, format_table};
+
+use crate::{Extents, Op, Seen};
 
 /// Polls `future` until it is ready.
 pub fn block_on<F: Future>(future: F) -> F::Output {
@@ -85,12 +88,36 @@ impl Bench {
     ///
     /// # Panics
     /// If the slot is taken.
-    pub fn client_with(&self, slot: u16, mut lane: HeapLane, config: ClientConfig) -> TestClient {
+    pub fn client_with<L: Lane>(&self, slot: u16, mut lane: L, config: ClientConfig) -> TestClient<L> {
         let hold = self.region.hold(slot).expect("the heap holds").expect("a free slot");
         let owner = block_on(claim_slot(&mut lane, &self.table, slot, 0, 0)).expect("a slot");
         let owner = owner.expect("a slot nobody died in");
         let client = Client::new(Arc::clone(&self.table), owner, ClientConfig { seed: u64::from(slot), ..config });
-        TestClient { client, lane, _hold: hold }
+        TestClient { extents: Extents::new(&self.table, owner), client, lane, _hold: hold }
+    }
+
+    /// A copy: the same bytes in a region of their own, under the same promises. Nobody is alive on it.
+    pub fn fork(&self) -> Bench {
+        let (main_bytes, device_bytes) = (self.region.main_bytes(), self.region.device_bytes());
+        let region = HeapRegion::new(main_bytes, device_bytes, self.caps());
+        let (from, to) = (self.region.memory(), region.memory());
+        for (from, to) in [(from.main, to.main), (from.device, to.device)] {
+            for (from, to) in from.iter().zip(to) {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+        Bench { region, table: Arc::clone(&self.table) }
+    }
+
+    /// The same bytes under the promises of `profile`.
+    pub fn under(&self, profile: Profile) -> Bench {
+        Bench { region: self.region.with_caps(profile.caps()), table: Arc::clone(&self.table) }
+    }
+
+    /// Every word of both spaces.
+    pub fn words(&self) -> Vec<u64> {
+        let memory = self.region.memory();
+        memory.main.iter().chain(memory.device).map(|word| word.load(Ordering::Relaxed)).collect()
     }
 
     /// What the region promises.
@@ -114,16 +141,23 @@ impl Bench {
     }
 }
 
-/// A client and its lane.
-pub struct TestClient {
+/// A client, its lane, and the chunks it cuts its extents from.
+pub struct TestClient<L = HeapLane> {
     /// The client.
     pub client: Client,
     /// Its lane.
-    pub lane: HeapLane,
+    pub lane: L,
+    /// Its extents.
+    pub extents: Extents,
     _hold: SlotHold,
 }
 
-impl TestClient {
+impl<L: Lane> TestClient<L> {
+    /// The same client, through another lane.
+    pub fn through<M: Lane>(self, lane: M) -> TestClient<M> {
+        TestClient { client: self.client, lane, extents: self.extents, _hold: self._hold }
+    }
+
     /// Looks `key` up.
     ///
     /// # Errors
@@ -150,8 +184,35 @@ impl TestClient {
         self.change(key, Change::Put(NewValue::Inline(value)))
     }
 
+    /// Carries out `op`; values that do not fit in a row go to an extent.
+    ///
+    /// # Errors
+    /// As [`guira_rcuckoo::Reader::get`] and [`Client::change`].
+    pub fn apply(&mut self, op: &Op) -> Result<Seen, Error> {
+        let Some(value) = op.value() else {
+            return match op {
+                Op::Remove(key) => self.change(key, Change::Remove).map(|changed| Seen::Outcome(changed.outcome)),
+                _ => self.get(op.key()).map(Seen::Value),
+            };
+        };
+        let prepared = self.extents.prepare(&mut self.lane, op.key(), value);
+        let value = prepared.as_ref().map_or(NewValue::Inline(value), |prepared| prepared.value());
+        let change = match op {
+            Op::Insert(..) => Change::Insert(value),
+            Op::Update(..) => Change::Update(value),
+            _ => Change::Put(value),
+        };
+        let changed = block_on(self.client.change(&mut self.lane, op.key(), change));
+        if let Some(prepared) = prepared
+            && !changed.as_ref().is_ok_and(Changed::took_effect)
+        {
+            self.extents.give_back(prepared);
+        }
+        changed.map(|changed| Seen::Outcome(changed.outcome))
+    }
+
     /// What `action` sent and received.
-    pub fn traffic_of<T>(&mut self, action: impl FnOnce(&mut TestClient) -> T) -> (T, Traffic) {
+    pub fn traffic_of<T>(&mut self, action: impl FnOnce(&mut TestClient<L>) -> T) -> (T, Traffic) {
         let before = *self.lane.traffic();
         let result = action(self);
         let traffic = self.lane.traffic().since(&before);

@@ -3,8 +3,17 @@
 //! The tests live in `tests/`; each file states what it proves. `regressions/` holds one file a fixed bug.
 #![forbid(unsafe_code)]
 
+mod audit;
 mod bench;
+mod craft;
+mod extents;
+mod lane;
+mod model;
 mod rng;
 
 pub use bench::{Bench, TestClient, block_on};
+pub use craft::KeyFinder;
+pub use extents::{Extents, Prepared};
+pub use lane::{Moment, Sampling, SteppedLane};
+pub use model::{Model, Op, Seen};
 pub use rng::Rng;

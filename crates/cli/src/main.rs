@@ -1,1 +1,35 @@
-fn main() {}
+//! The `guira` program: create, load, read, change, check and measure a key/value table in shared memory.
+//!
+//! It is the first user of the public API and owns no protocol: it turns arguments and files into calls, and answers into
+//! text that is made to be read or JSON that is made to be parsed.
+//!
+//! Invariants: nothing but a command's answer goes to standard output; whatever fails is one line on standard error and an
+//! exit code of [`failure::EXIT_CODES`]; a closed standard output ends the program quietly.
+
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod commands;
+mod failure;
+mod input;
+mod loader;
+mod output;
+mod progress;
+mod text;
+mod units;
+mod workers;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let parsed = match arguments::parse() {
+        Ok(parsed) => parsed,
+        Err(code) => return code,
+    };
+    let output = output::Output::new(parsed.format);
+    match commands::run(&parsed.command, &output) {
+        Ok(commands::Verdict::Fine) => ExitCode::SUCCESS,
+        Ok(commands::Verdict::Negative) => ExitCode::from(failure::EXIT_NEGATIVE),
+        Err(failure) => output.fail(&failure),
+    }
+}

@@ -75,13 +75,13 @@ impl Worker {
             _ if stays(number) => self.client.put(&key, &next).map(|_| true),
             _ => self.client.remove(&key).map(|_| false),
         };
-        if wrote.unwrap() {
+        if wrote.expect("the operation succeeds") {
             *count += 1;
         }
     }
 
     fn read(&mut self, number: u64) {
-        let found = self.client.get_into(&key(number), &mut self.buffer).unwrap();
+        let found = self.client.get_into(&key(number), &mut self.buffer).expect("the operation succeeds");
         assert!(found || !stays(number), "key {number} exists and was missed");
         if found {
             let (writer, count) = parse(number, &self.buffer);
@@ -122,41 +122,45 @@ impl Drop for Table {
 
 fn start(url: &Url, id: u64, seed: u64, longest_value: u64, milliseconds: u64) -> Child {
     let told = format!("{url},{id},{seed},{longest_value},{milliseconds}");
-    Command::new(std::env::current_exe().unwrap())
+    Command::new(std::env::current_exe().expect("the table works"))
         .args(["--exact", "worker", "--nocapture"])
         .env(WORKER, told)
         .stdout(Stdio::null())
         .spawn()
-        .unwrap()
+        .expect("the table works")
 }
 
 fn run(preset: Preset, format: &str, longest_value: u64) {
     let seed = 42;
     println!("seed {seed}, {preset}, {format}, values to {longest_value} bytes");
-    let url = Url::shm(&format!("guira-test-hot-{}-{preset}-{longest_value}", std::process::id())).unwrap();
+    let url =
+        Url::shm(&format!("guira-test-hot-{}-{preset}-{longest_value}", std::process::id())).expect("the table works");
     let capacity = HOT_KEYS + if preset == Preset::Tiny { 200 } else { 0 };
-    let options = CreateOptions::new(capacity).format(format.parse().unwrap()).preset(preset).extent_bytes(64 << 20);
-    let store = Store::create(&url, &options).unwrap();
+    let options = CreateOptions::new(capacity)
+        .format(format.parse().expect("the table works"))
+        .preset(preset)
+        .extent_bytes(64 << 20);
+    let store = Store::create(&url, &options).expect("the table works");
     let _table = Table(url.clone());
-    let mut client = store.client().unwrap();
+    let mut client = store.client().expect("the table works");
     for number in (0..HOT_KEYS).filter(|number| stays(*number)) {
-        client.put(&key(number), &value(number, 99, 1, 24)).unwrap();
+        client.put(&key(number), &value(number, 99, 1, 24)).expect("the table works");
     }
     let children: Vec<Child> = (0..PROCESSES).map(|id| start(&url, id, seed, longest_value, 4_000)).collect();
     // While they work: no false alarm.
-    let report = store.check().unwrap();
+    let report = store.check().expect("the table works");
     assert!(report.is_clean(), "while others work: {:?}", report.problems);
     for mut child in children {
-        assert!(child.wait().unwrap().success(), "a worker failed: see its message above");
+        assert!(child.wait().expect("the table works").success(), "a worker failed: see its message above");
     }
     drop(client);
-    let report = store.check().unwrap();
+    let report = store.check().expect("the table works");
     assert!(report.is_clean(), "{:?}", report.problems);
-    let stat = store.stat().unwrap();
+    let stat = store.stat().expect("the table works");
     assert_eq!((stat.clients.len(), stat.table.chunks.owned), (0, 0), "everything was given back");
     let mut reader = store.reader();
     for number in 0..HOT_KEYS {
-        match reader.get(&key(number)).unwrap() {
+        match reader.get(&key(number)).expect("the table works") {
             Some(found) => drop(parse(number, &found)),
             None => assert!(!stays(number)),
         }
