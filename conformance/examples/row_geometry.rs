@@ -21,13 +21,7 @@ struct Shape {
     checksum: ChecksumKind,
 }
 
-const fn shape(
-    name: &'static str,
-    format: &'static str,
-    entries: u8,
-    row_bytes: u32,
-    checksum: ChecksumKind,
-) -> Shape {
+const fn shape(name: &'static str, format: &'static str, entries: u8, row_bytes: u32, checksum: ChecksumKind) -> Shape {
     Shape { name, format, entries, row_bytes, checksum }
 }
 

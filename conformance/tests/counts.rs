@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use guira_conformance::{Bench, TestClient};
-use guira_fabric::{Profile, Traffic};
+use guira_conformance::{Bench, Extents, TestClient};
+use guira_fabric::{Profile, Region, Traffic};
 use guira_layout::Preset;
 use guira_rcuckoo::{Change, NewValue, Outcome};
 
@@ -46,6 +46,34 @@ fn remote_operations_cost_what_they_promise() {
             let remove = |client: &mut TestClient| client.change(&key(i), Change::Remove).unwrap().outcome;
             let (outcome, traffic) = client.traffic_of(remove);
             assert_eq!((outcome, traffic.round_trips), (Outcome::Removed, 2), "{profile}: remove");
+        }
+    }
+}
+
+/// [R-READ-6] [R-UPDATE-2] An extent hit is exactly 2 round trips; changing an existing extent key is 3, a new one 2.
+#[test]
+fn extents_cost_what_they_promise() {
+    for profile in Profile::REMOTE {
+        let bench = Bench::of_rows(Preset::Hardened, "bytes:64", 256, profile, 7);
+        let mut client = bench.client(0);
+        let mut lane = bench.region.lane();
+        let mut extents = Extents::new(&bench.table, client.client.owner());
+        for i in 0..200 {
+            let value = vec![i as u8; 100 + i as usize];
+            for round in 0..2 {
+                let prepared = extents.prepare(&mut lane, &key(i), &value).expect("too long for a row");
+                let put = |client: &mut TestClient| client.change(&key(i), Change::Put(prepared.value())).unwrap();
+                let (changed, traffic) = client.traffic_of(put);
+                let (outcome, trips) = if round == 0 { (Outcome::Inserted, 2) } else { (Outcome::Replaced, 3) };
+                assert_eq!((changed.outcome, traffic.round_trips), (outcome, trips), "{profile}: put");
+            }
+            let (found, traffic) = client.traffic_of(|client| client.get(&key(i)).unwrap());
+            assert_eq!((found.as_deref(), traffic.round_trips), (Some(&value[..]), 2), "{profile}: hit");
+        }
+        for i in 0..200 {
+            let remove = |client: &mut TestClient| client.change(&key(i), Change::Remove).unwrap().outcome;
+            let (outcome, traffic) = client.traffic_of(remove);
+            assert_eq!((outcome, traffic.round_trips), (Outcome::Removed, 3), "{profile}: remove");
         }
     }
 }

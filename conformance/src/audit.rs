@@ -1,0 +1,124 @@
+//! Looks at every byte of a table that nobody changes meanwhile: what must hold between operations.
+
+use std::collections::BTreeMap;
+
+use guira_fabric::memory::Ordering;
+use guira_fabric::{Addr, Profile, Region, Space, WORD_BYTES};
+use guira_layout::{ChunkState, ChunkWord, ExtentRef, Placement, RowId, parse_extent};
+use guira_rcuckoo::slots;
+
+use crate::{Bench, block_on};
+
+impl Bench {
+    /// Everything in the table, after checking that every row verifies, every key stands once and in one of its rows,
+    /// every extent is whole, owned and not freed, every lock is free, and no record is sealed.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn audit(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
+        let layout = self.table.locks();
+        for (word, value) in self.region.memory().device.iter().enumerate() {
+            if let Some((lock, owner)) = layout.all_held(word as u64, value.load(Ordering::Relaxed)).next() {
+                return Err(format!("{lock} is still held by {owner}"));
+            }
+        }
+        let mut lane = self.region.with_caps(Profile::Shm.caps()).lane();
+        for slot in block_on(slots(&mut lane, &self.table)).map_err(|error| error.to_string())? {
+            if slot.seal.is_sealed() {
+                return Err(format!("slot {}: a record is sealed that nobody replays", slot.slot));
+            }
+        }
+        self.contents()
+    }
+
+    /// Everything in the table; checks as [`Bench::audit`] does, locks and records apart.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn contents(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
+        let mut contents = BTreeMap::new();
+        for row in (0..self.table.config().rows).map(RowId) {
+            let words = self.row_words(row);
+            self.table.rows().verify(row, &words).map_err(|_| format!("{row} does not verify"))?;
+            let occupied = self.table.rows().occupancy(&words);
+            for slot in (0..self.table.rows().entries()).filter(|slot| occupied >> slot & 1 != 0) {
+                let (digest, key, value) = self.entry(row, &words, slot)?;
+                let pair = self.table.placement().rows(digest);
+                if pair.other(row).is_none() {
+                    return Err(format!("key {key:x?} stands in {row}, where nobody looks for it"));
+                }
+                if contents.insert(key.clone(), value).is_some() {
+                    return Err(format!("key {key:x?} stands twice, the second time in {row}"));
+                }
+            }
+        }
+        Ok(contents)
+    }
+
+    fn entry(&self, row: RowId, words: &[u64], slot: usize) -> Result<(u64, Vec<u8>, Vec<u8>), String> {
+        let rows = self.table.rows();
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        if rows.placement(words, slot) == Placement::Inline {
+            rows.append_inline_key(words, slot, &mut key);
+            rows.append_inline_value(words, slot, &mut value);
+            return Ok((self.table.placement().digest(&key), key, value));
+        }
+        let extent = rows.extent_of(words, slot);
+        let wrong = |what: &str| format!("{row} slot {slot}: {extent:?} {what}");
+        self.check_chunk(&extent).map_err(wrong)?;
+        let words = self.words_at(Addr::main(extent.offset), extent.words().ok_or_else(|| wrong("is impossible"))?);
+        let seed = self.table.superblock().checksum_seed();
+        let parsed = parse_extent(&words, &extent, seed).map_err(|error| wrong(&error.to_string()))?;
+        parsed.append_key(&mut key);
+        parsed.append_value(&mut value);
+        Ok((extent.digest, key, value))
+    }
+
+    fn check_chunk(&self, extent: &ExtentRef) -> Result<(), &'static str> {
+        let (config, geometry) = (self.table.config(), self.table.geometry());
+        let mark = extent.mark_offset(config, geometry).ok_or("lies where no extent can")?;
+        if self.words_at(Addr::main(mark), 1)[0] == extent.generation.0 {
+            return Err("is in use but marked free");
+        }
+        let (chunk, _) = geometry.chunk_of(extent.offset).ok_or("lies in no chunk")?;
+        let word = ChunkWord(self.words_at(geometry.chunk_word(chunk), 1)[0]);
+        let owned = matches!(word.decode(), Some(ChunkState::Owned { .. } | ChunkState::Orphan { .. }));
+        if owned { Ok(()) } else { Err("lies in a chunk that nobody claimed") }
+    }
+
+    /// The words of `row` as they are.
+    pub fn row_words(&self, row: RowId) -> Vec<u64> {
+        self.words_at(self.table.geometry().row(row), self.table.rows().row_words())
+    }
+
+    /// `count` words from `addr` on, as they are.
+    ///
+    /// # Panics
+    /// If they lie outside the region.
+    pub fn words_at(&self, addr: Addr, count: usize) -> Vec<u64> {
+        let first = (addr.offset() / WORD_BYTES) as usize;
+        let words = self.region.memory().space(addr.space());
+        words[first..first + count].iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Stores `words` from `addr` on, past every lock.
+    ///
+    /// # Panics
+    /// If they lie outside the region.
+    pub fn store(&self, addr: Addr, words: &[u64]) {
+        let first = (addr.offset() / WORD_BYTES) as usize;
+        let cells = &self.region.memory().space(addr.space())[first..first + words.len()];
+        for (cell, word) in cells.iter().zip(words) {
+            cell.store(*word, Ordering::Release);
+        }
+    }
+
+    /// Which lock words hold a lock, as (word, value).
+    pub fn lock_words(&self) -> Vec<(u64, u64)> {
+        let words = self.region.memory().space(Space::Device).iter().enumerate();
+        words
+            .map(|(word, value)| (word as u64, value.load(Ordering::Relaxed)))
+            .filter(|(_, value)| *value != 0)
+            .collect()
+    }
+}

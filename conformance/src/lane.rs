@@ -1,0 +1,131 @@
+//! A lane whose every step a test controls: a call before each word, a clock of its own, and READs that sample in the
+//! least convenient order the fabric allows.
+//!
+//! Invariants: equal steps, equal results, because no real clock is read; a batch is executed inside `submit`.
+
+use std::task::{Context, Poll};
+
+use guira_fabric::heap::HeapRegion;
+use guira_fabric::memory::{check, execute};
+use guira_fabric::{Caps, FabricError, Lane, Region, Submitted, Traffic, Verb};
+
+/// In which order READs sample where the fabric promises none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sampling {
+    /// As written.
+    Ascending,
+    /// The other way round: words of a READ unless verbs execute in place, and READs next to each other in a batch
+    /// unless their order is promised.
+    Descending,
+}
+
+/// Where a lane stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// Before a verb.
+    Verb,
+    /// Before a further word of a READ or WRITE.
+    Word,
+    /// Waiting for somebody else.
+    Pause,
+}
+
+/// A lane of a heap region that calls `step` before each word it touches, and when it waits.
+pub struct SteppedLane {
+    region: HeapRegion,
+    traffic: Traffic,
+    sampling: Sampling,
+    step: Box<dyn FnMut(Moment)>,
+    now_ns: u64,
+}
+
+impl SteppedLane {
+    /// A lane of `region`.
+    pub fn new(region: &HeapRegion, sampling: Sampling, step: Box<dyn FnMut(Moment)>) -> SteppedLane {
+        SteppedLane { region: region.clone(), traffic: Traffic::default(), sampling, step, now_ns: 0 }
+    }
+
+    fn run(&mut self, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
+        let swaps = self.sampling == Sampling::Descending && !self.caps().ordered_read_sampling;
+        let is_read = |verb: &Verb<'_>| matches!(verb, Verb::Read { .. });
+        for run in batch.chunk_by_mut(|a, b| is_read(a) && is_read(b)) {
+            if swaps {
+                run.reverse();
+            }
+            let result = run.iter_mut().try_for_each(|verb| self.execute(verb));
+            if swaps {
+                run.reverse();
+            }
+            result?;
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, verb: &mut Verb<'_>) -> Result<(), FabricError> {
+        let region = self.region.clone();
+        let memory = region.memory();
+        let down = self.sampling == Sampling::Descending && !self.caps().local;
+        match verb {
+            Verb::Read { addr, into } => {
+                let words = into.len();
+                for i in 0..words {
+                    (self.step)(if i == 0 { Moment::Verb } else { Moment::Word });
+                    let word = if down { words - 1 - i } else { i };
+                    let into = &mut into[word..=word];
+                    execute(memory, &mut Verb::Read { addr: addr.add_words(word as u64), into })?;
+                }
+            }
+            Verb::Write { addr, words } => {
+                for word in 0..words.len() {
+                    (self.step)(if word == 0 { Moment::Verb } else { Moment::Word });
+                    let words = &words[word..=word];
+                    execute(memory, &mut Verb::Write { addr: addr.add_words(word as u64), words })?;
+                }
+            }
+            atomic => {
+                (self.step)(Moment::Verb);
+                execute(memory, atomic)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Lane for SteppedLane {
+    fn caps(&self) -> &Caps {
+        self.region.caps()
+    }
+
+    fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    fn traffic_mut(&mut self) -> &mut Traffic {
+        &mut self.traffic
+    }
+
+    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
+        let checked = check(self.region.memory(), self.region.caps(), batch);
+        Submitted::Done(checked.and_then(|()| self.run(batch)))
+    }
+
+    fn poll(&mut self, _: &mut [Verb<'_>], _: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        Poll::Ready(Err(FabricError::Backend("no batch is in flight on this lane".to_owned())))
+    }
+
+    fn forget(&mut self) {}
+
+    fn poll_drain(&mut self, _: &mut [u64], _: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
+        Poll::Ready(Ok(0))
+    }
+
+    fn poll_pause(&mut self, until_ns: u64, _: &mut Context<'_>) -> Poll<()> {
+        (self.step)(Moment::Pause);
+        self.now_ns = self.now_ns.max(until_ns);
+        Poll::Ready(())
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.now_ns
+    }
+}

@@ -1,0 +1,71 @@
+//! What a table should answer: one map, and the five operations on it.
+
+use std::collections::BTreeMap;
+
+use guira_rcuckoo::Outcome;
+
+/// An operation on a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Looks the key up.
+    Get(Vec<u8>),
+    /// Inserts the key, or replaces its value.
+    Put(Vec<u8>, Vec<u8>),
+    /// Inserts the key unless it exists.
+    Insert(Vec<u8>, Vec<u8>),
+    /// Replaces the key's value if it exists.
+    Update(Vec<u8>, Vec<u8>),
+    /// Removes the key.
+    Remove(Vec<u8>),
+}
+
+impl Op {
+    /// The key.
+    pub fn key(&self) -> &[u8] {
+        match self {
+            Op::Get(key) | Op::Put(key, _) | Op::Insert(key, _) | Op::Update(key, _) | Op::Remove(key) => key,
+        }
+    }
+
+    /// The new value, if the operation has one.
+    pub fn value(&self) -> Option<&[u8]> {
+        match self {
+            Op::Put(_, value) | Op::Insert(_, value) | Op::Update(_, value) => Some(value),
+            Op::Get(_) | Op::Remove(_) => None,
+        }
+    }
+}
+
+/// What an operation answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// A lookup: the value, if there is one.
+    Value(Option<Vec<u8>>),
+    /// A change: what became of it.
+    Outcome(Outcome),
+}
+
+/// The map that a table must behave like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Model(pub BTreeMap<Vec<u8>, Vec<u8>>);
+
+impl Model {
+    /// Carries out `op`, and says what it must answer.
+    pub fn apply(&mut self, op: &Op) -> Seen {
+        let map = &mut self.0;
+        let exists = map.contains_key(op.key());
+        match op {
+            Op::Get(key) => return Seen::Value(map.get(key).cloned()),
+            Op::Insert(..) if exists => return Seen::Outcome(Outcome::Exists),
+            Op::Update(..) | Op::Remove(_) if !exists => return Seen::Outcome(Outcome::Missing),
+            Op::Remove(key) => {
+                map.remove(key);
+                return Seen::Outcome(Outcome::Removed);
+            }
+            Op::Put(key, value) | Op::Insert(key, value) | Op::Update(key, value) => {
+                map.insert(key.clone(), value.clone());
+            }
+        }
+        Seen::Outcome(if exists { Outcome::Replaced } else { Outcome::Inserted })
+    }
+}

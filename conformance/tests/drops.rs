@@ -1,0 +1,404 @@
+//! Operations that are dropped in the middle strand nothing.
+//!
+//! Batches complete two polls after they were sent. Each operation of each kind is polled once, twice, and so on until it is
+//! complete, and then dropped; the same client goes on, and afterwards the table is in order, every lock is free, and the
+//! dropped operation took effect wholly or not at all. What a drop leaves in flight takes effect when it is drained, so
+//! these drops are those *before* a batch's effect as seen by others; the sleeping batch is also overtaken by another client.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use guira_conformance::{Bench, Model, Op, Prepared, Seen, TestClient, block_on};
+use guira_fabric::heap::{Next, Pace, Step};
+use guira_fabric::memory::Ordering;
+use guira_fabric::{Profile, Region};
+use guira_layout::{OwnerId, Preset};
+use guira_rcuckoo::{Change, ClientConfig, Error, NewValue, Outcome};
+
+const SEED: u64 = 5;
+/// Polls a batch stays in flight.
+const IN_FLIGHT_POLLS: u32 = 2;
+/// A deadline that never passes.
+const FAR_NS: u64 = 10_000_000_000;
+/// Far more polls than any operation here takes.
+const MOST_POLLS: usize = 400;
+
+/// A nearly full table, what it holds, and an operation of every kind on it.
+struct Scene {
+    bench: Bench,
+    model: Model,
+    ops: Vec<Op>,
+}
+
+fn key(i: u64) -> Vec<u8> {
+    i.to_le_bytes().to_vec()
+}
+
+impl Scene {
+    /// Fills a table until puts move up to four entries, and picks puts of new keys by their moves.
+    fn new(preset: Preset) -> Scene {
+        println!("drops: preset {preset}, seed {SEED}, batches in flight for {IN_FLIGHT_POLLS} polls");
+        let bench = Bench::of_rows(preset, "fixed:8:8", 64, Profile::Shm, SEED);
+        let mut model = Model::default();
+        let mut client = bench.client(9);
+        for i in 0..bench.table.config().slots() * 3 / 4 {
+            let op = Op::Put(key(i), key(i));
+            if client.apply(&op).is_ok() {
+                model.apply(&op);
+            }
+        }
+        let exists = model.0.keys().next().expect("a filled table").clone();
+        let absent = key(1 << 40);
+        let mut ops = vec![
+            Op::Get(exists.clone()),
+            Op::Get(absent.clone()),
+            Op::Put(exists.clone(), key(91)),
+            Op::Insert(exists.clone(), key(92)),
+            Op::Update(exists.clone(), key(93)),
+            Op::Update(absent.clone(), key(94)),
+            Op::Remove(exists),
+            Op::Remove(absent),
+        ];
+        for moves in 0..4 {
+            ops.extend(put_with_moves(&bench, moves).map(|key| Op::Put(key, vec![moves as u8; 8])));
+        }
+        assert!(ops.len() >= 10, "puts of new keys that move others");
+        Scene { bench, model, ops }
+    }
+}
+
+/// A new key whose put moves exactly `moves` entries.
+fn put_with_moves(bench: &Bench, moves: u64) -> Option<Vec<u8>> {
+    (0..400).map(|i| key(1 << 32 | i)).find(|key| {
+        let mut client = bench.fork().client(0);
+        client.put(key, key).is_ok() && client.client.counters().moves == moves
+    })
+}
+
+/// How an operation under test ends.
+enum End {
+    Finished(Result<Seen, Error>),
+    Dropped,
+}
+
+/// Polls `op` at most `polls` times, then drops it. An extent, if the value needs one, is made first, through a lane of its
+/// own.
+fn poll_some(bench: &Bench, client: &mut TestClient, op: &Op, polls: usize) -> End {
+    let mut value = Vec::new();
+    let new = op.value().unwrap_or_default();
+    let prepared = client.extents.prepare(&mut bench.under(Profile::Shm).region.lane(), op.key(), new);
+    let (client, lane) = (&mut client.client, &mut client.lane);
+    match op {
+        Op::Get(key) => {
+            let found = poll_at_most(client.reader().get(lane, key, &mut value), polls);
+            let seen = |found: bool| Seen::Value(found.then_some(value));
+            found.map_or(End::Dropped, |found| End::Finished(found.map(seen)))
+        }
+        _ => {
+            let changed = poll_at_most(client.change(lane, op.key(), change_of(op, prepared.as_ref())), polls);
+            changed.map_or(End::Dropped, |changed| End::Finished(changed.map(|changed| Seen::Outcome(changed.outcome))))
+        }
+    }
+}
+
+fn change_of<'v>(op: &'v Op, prepared: Option<&'v Prepared>) -> Change<'v> {
+    let value = prepared.map_or(NewValue::Inline(op.value().unwrap_or_default()), |prepared| prepared.value());
+    match op {
+        Op::Put(..) => Change::Put(value),
+        Op::Insert(..) => Change::Insert(value),
+        Op::Update(..) => Change::Update(value),
+        Op::Get(_) | Op::Remove(_) => Change::Remove,
+    }
+}
+
+fn poll_at_most<F: Future>(future: F, polls: usize) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut cx = Context::from_waker(Waker::noop());
+    for _ in 0..polls {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return Some(output);
+        }
+    }
+    None
+}
+
+fn slow_client(bench: &Bench, slot: u16, deadline_ns: u64) -> TestClient {
+    let config = ClientConfig { deadline_ns, ..ClientConfig::for_table(&bench.table) };
+    bench.client_with(slot, bench.region.lane().paced(Pace::Deferred(IN_FLIGHT_POLLS)), config)
+}
+
+/// The table holds what it did before `op`, or what it must hold after it.
+fn whole_or_not_at_all(before: &Model, op: &Op, bench: &Bench) -> Result<(), String> {
+    let now = Model(bench.audit()?);
+    let mut after = before.clone();
+    after.apply(op);
+    if now == *before || now == after { Ok(()) } else { Err("the dropped operation took effect in part".to_owned()) }
+}
+
+/// Drops `op` after every possible number of polls; `follow` is what the client does next.
+fn drop_everywhere(scene: &Scene, profile: Profile, op: &Op, follow: fn(&mut TestClient)) -> usize {
+    for polls in 0..MOST_POLLS {
+        let bench = scene.bench.fork().under(profile);
+        let mut client = slow_client(&bench, 0, FAR_NS);
+        let end = poll_some(&bench, &mut client, op, polls);
+        let finished = if let End::Finished(answer) = end {
+            let mut model = scene.model.clone();
+            assert_eq!(answer, Ok(model.apply(op)), "{profile} {op:x?}");
+            true
+        } else {
+            false
+        };
+        follow(&mut client);
+        let context = || format!("{profile} {op:x?} dropped after {polls} polls");
+        whole_or_not_at_all(&scene.model, op, &bench).unwrap_or_else(|wrong| panic!("{}: {wrong}", context()));
+        if finished {
+            return polls;
+        }
+    }
+    panic!("{op:x?} did not end within {MOST_POLLS} polls");
+}
+
+fn drop_all(preset: Preset, follow: fn(&mut TestClient)) {
+    drop_all_in(&Scene::new(preset), preset, follow);
+}
+
+fn drop_all_in(scene: &Scene, preset: Preset, follow: fn(&mut TestClient)) {
+    for profile in Profile::ALL {
+        let polls: usize = scene.ops.iter().map(|op| drop_everywhere(scene, profile, op, follow)).sum();
+        println!("{preset} {profile}: {} operations dropped at {polls} points", scene.ops.len());
+    }
+}
+
+/// What a client does after a drop that changes nothing by itself.
+fn remove_nothing(client: &mut TestClient) {
+    let seen = client.apply(&Op::Remove(key(1 << 50)));
+    assert_eq!(seen, Ok(Seen::Outcome(Outcome::Missing)), "[R-DROP-1] the client is usable");
+}
+
+/// [R-DROP-1] Owner locks: a mutation follows the dropped operation.
+#[test]
+fn a_mutation_follows_a_drop() {
+    drop_all(Preset::Tiny, remove_nothing);
+    drop_all(Preset::Hardened, remove_nothing);
+}
+
+/// [R-DROP-1] 1-bit locks, which do not tell whose they are: the drained batch does.
+#[test]
+fn a_mutation_follows_a_drop_with_printed_locks() {
+    drop_all(Preset::Paper, remove_nothing);
+}
+
+/// [R-DROP-1] Settling alone gives everything back.
+#[test]
+fn settling_follows_a_drop() {
+    drop_all(Preset::Tiny, |client| {
+        block_on(client.client.settle(&mut client.lane)).expect("the heap loses nothing");
+    });
+}
+
+/// [R-DROP-1] A lookup follows the dropped operation at once: it must answer. Then the client settles.
+#[test]
+fn a_lookup_follows_a_drop() {
+    drop_all(Preset::Tiny, |client| {
+        assert_eq!(client.get(&key(1 << 50)), Ok(None), "[R-DROP-1] the lane is usable");
+        block_on(client.client.settle(&mut client.lane)).expect("the heap loses nothing");
+    });
+}
+
+/// Settles, or fails the test.
+fn settle(client: &mut TestClient) {
+    block_on(client.client.settle(&mut client.lane)).expect("the heap loses nothing");
+}
+
+/// [R-DROP-1] [R-EXTENT-1] [R-EXTENT-4] The same for values in extents: none is freed while it is in use.
+#[test]
+fn a_mutation_follows_a_drop_of_an_extent() {
+    println!("drops of extents: preset tiny, seed {SEED}");
+    let bench = Bench::of_rows(Preset::Tiny, "bytes:24", 64, Profile::Shm, SEED);
+    let (mut client, mut model) = (bench.client(9), Model::default());
+    for i in 0..bench.table.config().slots() / 2 {
+        let op = Op::Put(key(i), vec![i as u8; 80]);
+        assert_eq!(client.apply(&op), Ok(model.apply(&op)));
+    }
+    let ops = vec![
+        Op::Get(key(1)),
+        Op::Put(key(1), vec![1; 90]),
+        Op::Put(key(1), vec![2; 3]),
+        Op::Update(key(2), vec![3; 80]),
+        Op::Insert(key(2), vec![4; 80]),
+        Op::Insert(key(1 << 40), vec![5; 80]),
+        Op::Remove(key(3)),
+    ];
+    drop_all_in(&Scene { bench, model, ops }, Preset::Tiny, remove_nothing);
+}
+
+/// [R-DROP-1] An operation is dropped, and so is the one after it, at every pair of polls.
+#[test]
+fn drops_follow_drops() {
+    let scene = Scene::new(Preset::Tiny);
+    let crowded = scene.ops.last().expect("a put that moves others");
+    let update = Op::Update(scene.model.0.keys().next_back().expect("a filled table").clone(), key(95));
+    for profile in Profile::ALL {
+        for (first, second) in [(crowded, &update), (&update, crowded), (crowded, crowded), (&update, &update)] {
+            for polls in 0..40 {
+                for polls_after in 0..40 {
+                    let bench = scene.bench.fork().under(profile);
+                    let mut client = slow_client(&bench, 0, FAR_NS);
+                    poll_some(&bench, &mut client, first, polls);
+                    poll_some(&bench, &mut client, second, polls_after);
+                    settle(&mut client);
+                    let context =
+                        || format!("{profile} {first:x?} after {polls}, {second:x?} after {polls_after} polls");
+                    let now = Model(bench.audit().unwrap_or_else(|wrong| panic!("{}: {wrong}", context())));
+                    let possible = possible(&scene.model, &[first, second]);
+                    assert!(possible.contains(&now), "{}: in part", context());
+                }
+            }
+        }
+    }
+}
+
+/// What a table may hold if each operation took effect in this order or not at all.
+fn possible(before: &Model, ops: &[&Op]) -> Vec<Model> {
+    ops.iter().fold(vec![before.clone()], |models, op| {
+        let after = models.iter().cloned().map(|mut model| {
+            model.apply(op);
+            model
+        });
+        let after: Vec<Model> = after.collect();
+        models.into_iter().chain(after).collect()
+    })
+}
+
+/// [R-DROP-1] [R-LOCK-4] While a dropped operation sleeps, another client changes the same key, or finds it `Busy` and
+/// changes nothing; afterwards the sleeper settles.
+#[test]
+fn another_client_overtakes_a_drop() {
+    for preset in [Preset::Tiny, Preset::Paper] {
+        let scene = Scene::new(preset);
+        for profile in Profile::ALL {
+            for op in scene.ops.iter().filter(|op| !matches!(op, Op::Get(_))) {
+                for polls in 0..40 {
+                    let bench = scene.bench.fork().under(profile);
+                    let mut client = slow_client(&bench, 0, FAR_NS);
+                    poll_some(&bench, &mut client, op, polls);
+                    let config = ClientConfig { deadline_ns: 20_000, ..ClientConfig::for_table(&bench.table) };
+                    let mut other = bench.client_with(1, bench.region.lane(), config);
+                    let change = Op::Put(op.key().to_vec(), key(96));
+                    let possible = match other.apply(&change) {
+                        Ok(Seen::Outcome(Outcome::Inserted | Outcome::Replaced)) => {
+                            [possible(&scene.model, &[op, &change]), possible(&scene.model, &[&change, op])].concat()
+                        }
+                        Err(Error::Busy { owner, .. }) => {
+                            assert!(owner.is_none_or(|owner| owner == OwnerId(1)), "[R-LOCK-1] {owner:?}");
+                            possible(&scene.model, &[op])
+                        }
+                        answer => panic!("{profile} {op:x?} after {polls} polls: the other client got {answer:?}"),
+                    };
+                    settle(&mut client);
+                    let now = Model(bench.audit().unwrap_or_else(|wrong| panic!("{profile} {op:x?} {polls}: {wrong}")));
+                    assert!(possible.contains(&now), "{profile} {op:x?} after {polls} polls: in part");
+                }
+            }
+        }
+    }
+}
+
+/// [R-DROP-1] [R-LOCK-3] An operation that waits for a lock is dropped, at every poll up to the phase in which it holds one
+/// word and waits for the next.
+#[test]
+fn a_wait_is_dropped() {
+    for preset in [Preset::Tiny, Preset::Paper] {
+        let scene = Scene::new(preset);
+        for profile in Profile::ALL {
+            for op in scene.ops.iter().filter(|op| !matches!(op, Op::Get(_))) {
+                for polls in (0..120).step_by(3) {
+                    let bench = scene.bench.fork().under(profile);
+                    let config = ClientConfig {
+                        deadline_ns: FAR_NS,
+                        longest_backoff_ns: 2,
+                        ..ClientConfig::for_table(&bench.table)
+                    };
+                    let lane = bench.region.lane().paced(Pace::Deferred(IN_FLIGHT_POLLS));
+                    let mut client = bench.client_with(0, lane, config);
+                    // The key's last lock in address order is somebody else's.
+                    let pair = bench.table.placement().rows(bench.table.placement().digest(op.key()));
+                    let lock = |row| bench.table.locks().mask(bench.table.locks().lock_of(row));
+                    let taken = [lock(pair.first), lock(pair.second)].into_iter().max_by_key(|lock| lock.word);
+                    let taken = taken.expect("two rows");
+                    let cell = &bench.region.memory().device[taken.word as usize];
+                    let held = bench.table.locks().held(OwnerId(40), taken.mask);
+                    cell.fetch_add(held, Ordering::AcqRel);
+                    poll_some(&bench, &mut client, op, polls);
+                    settle(&mut client);
+                    assert_eq!(bench.lock_words(), [(taken.word, held)], "{profile} {op:x?} after {polls} polls");
+                    cell.fetch_sub(held, Ordering::AcqRel);
+                    assert_eq!(bench.audit().as_ref(), Ok(&scene.model.0), "{profile} {op:x?} after {polls} polls");
+                }
+            }
+        }
+    }
+}
+
+/// [R-DROP-1] A panic between two polls unwinds the operation: the client goes on as after any other drop.
+#[test]
+fn unwinding_is_a_drop() {
+    let scene = Scene::new(Preset::Tiny);
+    for profile in Profile::ALL {
+        for op in &scene.ops {
+            for polls in 0..20 {
+                let bench = scene.bench.fork().under(profile);
+                let mut client = slow_client(&bench, 0, FAR_NS);
+                let unwound = catch_unwind(AssertUnwindSafe(|| {
+                    let mut future = pin!(client.client.change(&mut client.lane, op.key(), change_of(op, None)));
+                    let mut cx = Context::from_waker(Waker::noop());
+                    for _ in 0..polls {
+                        if future.as_mut().poll(&mut cx).is_ready() {
+                            break;
+                        }
+                    }
+                    std::panic::resume_unwind(Box::new("between two polls"));
+                }));
+                assert!(unwound.is_err());
+                remove_nothing(&mut client);
+                let op = if let Op::Get(key) = op { &Op::Remove(key.clone()) } else { op };
+                whole_or_not_at_all(&scene.model, op, &bench)
+                    .unwrap_or_else(|wrong| panic!("{profile} {op:x?}: {wrong}"));
+            }
+        }
+    }
+}
+
+/// [R-DROP-1] A fabric that panics before the first verb of any batch has changed nothing: the client gives its locks back.
+#[test]
+fn a_fabric_that_panics_before_a_batch_strands_nothing() {
+    let scene = Scene::new(Preset::Tiny);
+    for (profile, fatal) in Profile::ALL.into_iter().flat_map(|profile| (1..20).map(move |fatal| (profile, fatal))) {
+        for op in scene.ops.iter().filter(|op| !matches!(op, Op::Get(_))) {
+            let bench = scene.bench.fork().under(profile);
+            let batches_left = Rc::new(Cell::new(fatal));
+            let left = Rc::clone(&batches_left);
+            let hook = move |step| {
+                if step == (Step::Verb { index: 0 }) && left.get() > 0 {
+                    left.set(left.get() - 1);
+                    if left.get() == 0 {
+                        std::panic::resume_unwind(Box::new("before a batch"));
+                    }
+                }
+                Next::Continue
+            };
+            let quiet = bench.client(0);
+            let mut client = quiet.through(bench.region.lane().hooked(Box::new(hook)));
+            let result = catch_unwind(AssertUnwindSafe(|| client.apply(op)));
+            batches_left.set(0);
+            remove_nothing(&mut client);
+            let now = Model(bench.audit().unwrap_or_else(|wrong| panic!("{profile} {op:x?} batch {fatal}: {wrong}")));
+            let mut after = scene.model.clone();
+            after.apply(op);
+            assert!(now == if result.is_ok() { after } else { scene.model.clone() }, "{profile} {op:x?} batch {fatal}");
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! What happens when somebody else holds a lock, word by word: tries, retries, the ordered phase, deadlines, poison; and rows
+//! that do not verify, with and without a lock. No thread, no clock: other clients act at chosen steps of a lane.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use guira_conformance::{Bench, KeyFinder, Model, Moment, Op, Sampling, Seen, SteppedLane, TestClient, block_on};
+use guira_fabric::memory::Ordering;
+use guira_fabric::{Profile, Region, Traffic};
+use guira_layout::{LockMask, OwnerId, Preset, RowId};
+use guira_rcuckoo::{Change, ClientConfig, Error, NewValue, Outcome, Place, poison_table};
+
+const SEED: u64 = 3;
+const STRANGER: OwnerId = OwnerId(40);
+const DEADLINE_NS: u64 = 5_000_000;
+/// Posts of plain CAS that a changing neighbour may cost before it counts as a conflict.
+const NEIGHBOUR_TRIES: u64 = 16;
+/// Tries at everything before words are taken one by one.
+const TRIES_AT_ONCE: usize = 3;
+
+/// A table with two keys: one whose rows need two lock words, and one whose rows need one.
+struct Scene {
+    bench: Bench,
+    /// Rows in two lock words, the first in the lower one; both rows are apart.
+    wide: [u8; 8],
+    /// Rows under locks of one word.
+    narrow: [u8; 8],
+}
+
+impl Scene {
+    fn new(preset: Preset, profile: Profile) -> Scene {
+        println!("locks: preset {preset}, profile {profile}, seed {SEED}");
+        let bench = Bench::of_rows(preset, "fixed:8:8", 4096, profile, SEED);
+        let mut keys = KeyFinder::new(&bench.table, 50_000);
+        let word = |row| bench.table.locks().mask(bench.table.locks().lock_of(row)).word;
+        let apart = |a: RowId, b: RowId| a.0 + 1 < b.0;
+        let wide = keys.take_any(|a, b| word(a) < word(b) && apart(a, b)).expect("a key of two words").0;
+        let narrow = keys.take_any(|a, b| word(a) == word(b) && apart(a, b)).expect("a key of one word").0;
+        let mut client = bench.client(9);
+        for key in [wide, narrow] {
+            assert_eq!(client.put(&key, &key).map(|changed| changed.outcome), Ok(Outcome::Inserted));
+        }
+        Scene { bench, wide, narrow }
+    }
+
+    /// The locks of a key's rows, in address order.
+    fn locks(&self, key: &[u8]) -> Vec<LockMask> {
+        let pair = self.bench.table.placement().rows(self.bench.table.placement().digest(key));
+        let mut locks =
+            [pair.first, pair.second].map(|row| self.bench.table.locks().mask(self.bench.table.locks().lock_of(row)));
+        locks.sort_unstable_by_key(|lock| lock.word);
+        locks.to_vec()
+    }
+
+    fn client(&self, step: impl FnMut(Moment) + 'static) -> TestClient<SteppedLane> {
+        let lane = SteppedLane::new(&self.bench.region, Sampling::Ascending, Box::new(step));
+        let config = ClientConfig { deadline_ns: DEADLINE_NS, ..ClientConfig::for_table(&self.bench.table) };
+        self.bench.client_with(0, lane, config)
+    }
+
+    /// Takes `lock` for somebody else.
+    fn take(&self, lock: LockMask) {
+        let held = self.bench.table.locks().held(STRANGER, lock.mask);
+        let before = self.bench.region.memory().device[lock.word as usize].fetch_add(held, Ordering::AcqRel);
+        assert_eq!(before & lock.mask, 0, "the lock was free");
+    }
+
+    fn row_of(&self, key: &[u8]) -> RowId {
+        self.bench.table.placement().rows(self.bench.table.placement().digest(key)).first
+    }
+}
+
+fn give_back(bench: &Bench, lock: LockMask) {
+    let addend = bench.table.locks().release_addend(STRANGER, lock.mask);
+    bench.region.memory().device[lock.word as usize].fetch_add(addend, Ordering::AcqRel);
+}
+
+/// Every change that can meet a lock.
+fn changes(key: [u8; 8]) -> [Op; 4] {
+    let (key, value) = (key.to_vec(), vec![9; 8]);
+    [
+        Op::Put(key.clone(), value.clone()),
+        Op::Insert(key.clone(), value.clone()),
+        Op::Update(key.clone(), value),
+        Op::Remove(key),
+    ]
+}
+
+/// [R-LOCK-1] [R-LOCK-4] A lock that stays held: `Busy` with its owner at the deadline, and not a bit is changed.
+#[test]
+fn a_held_lock_is_waited_for_until_the_deadline() {
+    for preset in [Preset::Hardened, Preset::Tiny, Preset::Paper] {
+        for profile in Profile::ALL {
+            let scene = Scene::new(preset, profile);
+            let taken = scene.locks(&scene.wide);
+            // `paper` inserts lock the primary row only, which is in the lower word.
+            for (i, op) in changes(scene.wide).into_iter().enumerate() {
+                let lock = taken[if preset == Preset::Paper { 0 } else { i % 2 }];
+                scene.take(lock);
+                let mut client = scene.client(|_| ());
+                let before = scene.bench.words();
+                let error = client.apply(&op).unwrap_err();
+                let Error::Busy { owner, lock: busy, waited_ms, .. } = error else { panic!("{error}") };
+                assert_eq!(owner, (preset != Preset::Paper).then_some(STRANGER), "{op:x?}");
+                assert_eq!(scene.bench.table.locks().mask(busy), lock, "{op:x?}");
+                assert!((DEADLINE_NS / 1_000_000..DEADLINE_NS / 500_000).contains(&waited_ms), "{waited_ms} ms");
+                assert!(before == scene.bench.words(), "{op:x?} changed something");
+                drop(client);
+                free_slot(&scene.bench);
+                give_back(&scene.bench, lock);
+                scene.bench.audit().unwrap();
+            }
+        }
+    }
+}
+
+/// Gives slot 0 back, for the next client.
+fn free_slot(bench: &Bench) {
+    let mut lane = bench.region.lane();
+    block_on(guira_rcuckoo::release_slot(&mut lane, &bench.table, OwnerId::of_slot(0))).unwrap();
+}
+
+/// [R-LOCK-4] Retries carry only atomics: rows are read with the first try, and once more when all locks are held.
+#[test]
+fn retries_carry_only_atomics() {
+    for profile in Profile::ALL {
+        let scene = Scene::new(Preset::Hardened, profile);
+        for given_back_at in [1, 2, 3, 5, 20] {
+            for key in [scene.wide, scene.narrow] {
+                let lock = *scene.locks(&key).last().unwrap();
+                scene.take(lock);
+                let (bench, mut pauses) = (scene.bench.clone(), 0);
+                let mut client = scene.client(move |moment| {
+                    pauses += u32::from(moment == Moment::Pause);
+                    if moment == Moment::Pause && pauses == given_back_at {
+                        give_back(&bench, lock);
+                    }
+                });
+                let update = Change::Update(NewValue::Inline(&key));
+                let (changed, traffic) = client.traffic_of(|client| client.change(&key, update).unwrap());
+                assert_eq!(changed.outcome, Outcome::Replaced);
+                let Traffic { verbs, retries, .. } = traffic;
+                assert_eq!(verbs.reads, 2 + 2, "{profile}, lock free at wait {given_back_at}: rows are read twice");
+                let record = if profile == Profile::Shm { 3 } else { 0 };
+                assert_eq!(verbs.writes, 1 + record, "{profile}: one row");
+                assert!(u64::from(given_back_at) <= retries, "{profile}: {retries} retries");
+                drop(client);
+                free_slot(&scene.bench);
+                scene.bench.audit().unwrap();
+            }
+        }
+    }
+}
+
+/// [R-LOCK-3] Three tries at all words, each of which gives back what it won; then one word after the other, lowest first,
+/// holding.
+#[test]
+fn after_three_failures_words_are_taken_in_order() {
+    for profile in Profile::ALL {
+        let scene = Scene::new(Preset::Hardened, profile);
+        let locks = scene.locks(&scene.wide);
+        for (taken, other) in [(locks[1], locks[0]), (locks[0], locks[1])] {
+            scene.take(taken);
+            // Whether the word that is free is held at each wait.
+            let holds = Rc::new(RefCell::new(Vec::new()));
+            let (bench, seen) = (scene.bench.clone(), Rc::clone(&holds));
+            let mut client = scene.client(move |moment| {
+                if moment == Moment::Pause {
+                    let word = bench.region.memory().device[other.word as usize].load(Ordering::Acquire);
+                    seen.borrow_mut().push(word & other.mask != 0);
+                }
+            });
+            let busy = client.apply(&Op::Remove(scene.wide.to_vec()));
+            assert!(matches!(busy, Err(Error::Busy { owner: Some(STRANGER), .. })), "{busy:?}");
+            let holds = holds.borrow();
+            assert!(holds.len() > TRIES_AT_ONCE + 1, "{profile}: {} waits", holds.len());
+            assert!(
+                holds[..TRIES_AT_ONCE].iter().all(|held| !held),
+                "{profile}: what was won is given back: {holds:?}"
+            );
+            let lower_is_free = other.word < taken.word;
+            let after = &holds[TRIES_AT_ONCE..];
+            assert!(after.iter().all(|held| *held == lower_is_free), "{profile}: lowest first, holding: {holds:?}");
+            drop(client);
+            free_slot(&scene.bench);
+            give_back(&scene.bench, taken);
+            scene.bench.audit().unwrap();
+        }
+    }
+}
+
+/// The lock next to `lock` in its word.
+fn neighbour(scene: &Scene, lock: LockMask) -> LockMask {
+    let layout = scene.bench.table.locks();
+    let mut of_word = (0..layout.locks()).map(|id| layout.mask(guira_layout::LockId(id)));
+    let used: Vec<_> = scene.locks(&scene.narrow);
+    of_word
+        .find(|other| other.word == lock.word && used.iter().all(|used| used.mask != other.mask))
+        .expect("a neighbour")
+}
+
+/// [R-LOCK-6] Without masked CAS a held neighbour costs one more post, and the READs behind the CAS go with it: what the
+/// operation builds on was sampled behind the CAS that won.
+#[test]
+fn a_neighbour_makes_a_plain_cas_try_again_with_its_reads() {
+    let scene = Scene::new(Preset::Hardened, Profile::Rxe);
+    let key = scene.narrow;
+    let lock = neighbour(&scene, scene.locks(&key)[0]);
+    scene.take(lock);
+    let mut keys = KeyFinder::new(&scene.bench.table, 200_000);
+    let row = scene.row_of(&key);
+    let (newcomer, _, _) = keys.take_any(|a, b| a == row && b != row).expect("a key of this row");
+    let (bench, mut verbs) = (scene.bench.clone(), 0);
+    let mut client = scene.client(move |moment| {
+        verbs += u32::from(moment == Moment::Verb);
+        // Behind the first post (CAS and two READs), before the second: what was sampled is stale now.
+        if moment == Moment::Verb && verbs == 4 {
+            bench.fill_row(row, &[(&newcomer, &[5; 8])]);
+        }
+    });
+    let update = Change::Update(NewValue::Inline(&[9; 8]));
+    let (changed, traffic) = client.traffic_of(|client| client.change(&key, update).unwrap());
+    assert_eq!(changed.outcome, Outcome::Replaced);
+    assert_eq!((traffic.round_trips, traffic.verbs.swaps, traffic.verbs.reads), (3, 2, 4), "{traffic:?}");
+    give_back(&scene.bench, lock);
+    let contents = scene.bench.audit().unwrap();
+    assert_eq!(contents.get(&newcomer[..]), Some(&vec![5; 8]), "a change between the posts is not undone");
+    assert_eq!(contents.get(&key[..]), Some(&vec![9; 8]));
+}
+
+/// [R-LOCK-6] [R-LOCK-4] A neighbour that changes before each CAS: 16 posts are a conflict, and the deadline holds.
+#[test]
+fn a_neighbour_that_never_rests_ends_in_busy() {
+    let scene = Scene::new(Preset::Hardened, Profile::Rxe);
+    let key = scene.narrow;
+    let before = Model(scene.bench.audit().unwrap());
+    let lock = neighbour(&scene, scene.locks(&key)[0]);
+    let (bench, pauses) = (scene.bench.clone(), Rc::new(RefCell::new(0)));
+    let counted = Rc::clone(&pauses);
+    let mut client = scene.client(move |moment| match moment {
+        Moment::Pause => *counted.borrow_mut() += 1,
+        Moment::Word => {}
+        Moment::Verb => {
+            // Another owner each time, so that no word is ever what it was.
+            let cell = &bench.region.memory().device[lock.word as usize];
+            let change = bench.table.locks().held(OwnerId(1), lock.mask);
+            cell.fetch_add(change, Ordering::AcqRel);
+        }
+    });
+    let (result, traffic) = client.traffic_of(|client| client.change(&key, Change::Remove));
+    assert!(matches!(result, Err(Error::Busy { .. })), "{result:?}");
+    let tries = *pauses.borrow();
+    assert!(traffic.verbs.swaps.is_multiple_of(NEIGHBOUR_TRIES), "{traffic:?}");
+    assert!(traffic.verbs.swaps >= NEIGHBOUR_TRIES * tries, "{tries} waits, {traffic:?}");
+    drop(client);
+    let cell = &scene.bench.region.memory().device[lock.word as usize];
+    let rest = cell.load(Ordering::Acquire);
+    assert_eq!(rest & !lock.mask, 0, "[R-LOCK-2] only the neighbour's lock is left");
+    cell.store(0, Ordering::Release);
+    free_slot(&scene.bench);
+    assert_eq!(scene.bench.audit(), Ok(before.0), "nothing changed");
+}
+
+/// [R-DESTROY-1] Whoever meets the poison of a destroyed table says so; with 1-bit locks, which cannot be told from held ones,
+/// at the deadline.
+#[test]
+fn a_poisoned_lock_means_a_destroyed_table() {
+    for preset in Preset::ALL {
+        for profile in Profile::ALL {
+            let scene = Scene::new(preset, profile);
+            let mut client = scene.client(|_| ());
+            let mut lane = scene.bench.region.lane();
+            block_on(poison_table(&mut lane, &scene.bench.table)).unwrap();
+            let before = scene.bench.words();
+            for op in changes(scene.wide).iter().chain(&changes(scene.narrow)) {
+                let error = client.apply(op).unwrap_err();
+                assert!(matches!(error, Error::Destroyed { .. }), "{preset} {profile} {op:x?}: {error}");
+            }
+            assert!(before == scene.bench.words(), "{preset} {profile}: something changed");
+        }
+    }
+}
+
+/// Tears the primary row of `key`, which holds it: another entry, the old trailer.
+fn tear(scene: &Scene, key: &[u8]) -> RowId {
+    let row = scene.row_of(key);
+    let mut words = scene.bench.row_words(row);
+    words[scene.bench.table.rows().entry_words()] ^= 0x5555;
+    scene.bench.store(scene.bench.table.geometry().row(row), &words);
+    row
+}
+
+/// [R-READ-5] A torn row that nobody writes: `Corrupt`, after a bounded number of samples; for changes too, and nothing
+/// changes.
+#[test]
+fn a_torn_row_with_a_free_lock_is_corrupt() {
+    for profile in Profile::ALL {
+        let scene = Scene::new(Preset::Hardened, profile);
+        let mut client = scene.client(|_| ());
+        let samples = u64::from(ClientConfig::for_table(&scene.bench.table).row_samples);
+        let row = tear(&scene, &scene.narrow);
+        let before = scene.bench.words();
+        let (found, traffic) = client.traffic_of(|client| client.get(&scene.narrow));
+        let corrupt = |error: &Error| matches!(error, Error::Corrupt { place: Place::Row(at), .. } if *at == row);
+        assert!(corrupt(found.as_ref().unwrap_err()), "{profile}: {found:?}");
+        // 16 samples, 17 more with a look at the lock each, and the last one; a sample is one or two posts.
+        let most = 2 * samples + (samples + 1) * 3 + 1;
+        assert!(traffic.round_trips <= most, "{profile}: {} round trips", traffic.round_trips);
+        for op in changes(scene.narrow) {
+            let error = client.apply(&op).unwrap_err();
+            assert!(corrupt(&error), "{profile} {op:x?}: {error}");
+            assert!(before == scene.bench.words(), "{profile} {op:x?} changed something");
+        }
+    }
+}
+
+/// [R-READ-5] A torn row whose lock is held: readers wait, and say for whom at the deadline; once it is whole, they read it.
+#[test]
+fn a_torn_row_with_a_held_lock_is_busy() {
+    for preset in Preset::ALL {
+        for profile in Profile::ALL {
+            let scene = Scene::new(preset, profile);
+            let whole = scene.bench.row_words(scene.row_of(&scene.narrow));
+            let row = tear(&scene, &scene.narrow);
+            let lock = scene.bench.table.locks().mask(scene.bench.table.locks().lock_of(row));
+            scene.take(lock);
+            let mut client = scene.client(|_| ());
+            let error = client.get(&scene.narrow).unwrap_err();
+            let Error::Busy { owner, lock: busy, waited_ms, .. } = error else { panic!("{preset} {profile}: {error}") };
+            assert_eq!(owner, (preset != Preset::Paper).then_some(STRANGER));
+            assert_eq!(scene.bench.table.locks().mask(busy), lock);
+            assert!(waited_ms >= DEADLINE_NS / 1_000_000, "{waited_ms} ms");
+            drop(client);
+            free_slot(&scene.bench);
+            let (bench, mut pauses) = (scene.bench.clone(), 0);
+            let mut client = scene.client(move |moment| {
+                pauses += u32::from(moment == Moment::Pause);
+                if moment == Moment::Pause && pauses == 10 {
+                    bench.store(bench.table.geometry().row(row), &whole);
+                    give_back(&bench, lock);
+                }
+            });
+            let found = client.get(&scene.narrow);
+            assert_eq!(found, Ok(Some(scene.narrow.to_vec())), "{preset} {profile}");
+        }
+    }
+}
+
+/// [R-READ-1] A hit needs only the row that holds the key: the other one may be torn. A miss needs both.
+#[test]
+fn a_hit_does_not_need_the_other_row() {
+    for profile in Profile::ALL {
+        let scene = Scene::new(Preset::Hardened, profile);
+        let pair = scene.bench.table.placement().rows(scene.bench.table.placement().digest(&scene.narrow));
+        let addr = scene.bench.table.geometry().row(pair.second);
+        scene.bench.store(addr, &[0xabcd]);
+        let mut client = scene.client(|_| ());
+        assert_eq!(client.get(&scene.narrow), Ok(Some(scene.narrow.to_vec())), "{profile}");
+        let mut keys = KeyFinder::new(&scene.bench.table, 100_000);
+        let mut other = || keys.take_any(|a, b| a == pair.second || b == pair.second).expect("a key of this row").0;
+        let missing = [other(), other()].into_iter().find(|key| *key != scene.narrow && *key != scene.wide);
+        let error = client.get(&missing.unwrap()).unwrap_err();
+        assert!(
+            matches!(error, Error::Corrupt { place: Place::Row(at), .. } if at == pair.second),
+            "{profile}: {error}"
+        );
+    }
+}
+
+/// [R-ROW-1] Any flipped bit of a row gives `Corrupt` with that row: never a wrong value, a wrong miss, or a change.
+#[test]
+fn every_flipped_bit_of_a_row_is_noticed() {
+    for profile in Profile::ALL {
+        for preset in Preset::ALL {
+            let scene = Scene::new(preset, profile);
+            let mut client = scene.client(|_| ());
+            let row = scene.row_of(&scene.narrow);
+            let addr = scene.bench.table.geometry().row(row);
+            let whole = scene.bench.row_words(row);
+            for bit in 0..whole.len() * 64 {
+                let mut words = whole.clone();
+                words[bit / 64] ^= 1 << (bit % 64);
+                scene.bench.store(addr, &words);
+                let seen = client.get(&scene.narrow);
+                let corrupt =
+                    |error: &Error| matches!(error, Error::Corrupt { place: Place::Row(at), .. } if *at == row);
+                assert!(seen.as_ref().is_err_and(corrupt), "{preset} {profile} bit {bit}: {seen:?}");
+                let put = client.apply(&Op::Put(scene.narrow.to_vec(), vec![8; 8]));
+                assert!(put.as_ref().is_err_and(corrupt), "{preset} {profile} bit {bit}: {put:?}");
+                assert_eq!(scene.bench.row_words(row), words, "{preset} {profile} bit {bit}: the row was changed");
+            }
+            scene.bench.store(addr, &whole);
+            let get = Op::Get(scene.narrow.to_vec());
+            assert_eq!(client.apply(&get), Ok(Seen::Value(Some(scene.narrow.to_vec()))));
+            scene.bench.audit().unwrap();
+        }
+    }
+}

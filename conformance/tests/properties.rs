@@ -1,0 +1,290 @@
+//! A table behaves like a map: drawn sequences of operations against a model, for every preset, format and profile, and every
+//! short sequence there is. After each run the whole table is audited against the model.
+//!
+//! Preset `paper` inserts under the lock of one row only, so that inserting a key that stands in its other row doubles it (H12,
+//! closed by R-LOCK-7): there, keys that exist are put instead.
+
+use guira_conformance::{Bench, Model, Op, Rng, Seen, TestClient};
+use guira_fabric::Profile;
+use guira_layout::{EntryFormat, MAX_KEY_BYTES, MAX_VALUE_BYTES, Preset, PresetOptions};
+use guira_rcuckoo::{Change, Error, NewValue, Outcome};
+
+/// Seeds of each combination.
+const SEEDS: u64 = 3;
+const OPERATIONS: u64 = 1_500;
+
+/// What keys and values a run draws from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sizes {
+    /// Whatever fits in a row.
+    Inline,
+    /// Rows and extents, each now and then.
+    Mixed,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    preset: Preset,
+    format: &'static str,
+    profile: Profile,
+    sizes: Sizes,
+    /// Keys there are; more than the table holds, for some cases.
+    keys: u64,
+    seed: u64,
+}
+
+impl Case {
+    /// The `i`th key: all zeros, all ones, then others; in `bytes` formats of different lengths, the first one empty.
+    fn key(&self, format: EntryFormat, i: u64) -> Vec<u8> {
+        let bytes = match format {
+            EntryFormat::Fixed { key_bytes, .. } => usize::from(key_bytes),
+            EntryFormat::Bytes { .. } if i < 8 => i as usize,
+            EntryFormat::Bytes { .. } if self.sizes == Sizes::Mixed && i.is_multiple_of(5) => 40 + (i % 60) as usize,
+            EntryFormat::Bytes { .. } => 8 + (i % 9) as usize,
+        };
+        match (i, format) {
+            (0, _) => vec![0; bytes],
+            (1, EntryFormat::Fixed { .. }) => vec![0xff; bytes],
+            _ => i.wrapping_mul(0x9e37_79b9).to_le_bytes().iter().copied().cycle().take(bytes).collect(),
+        }
+    }
+
+    fn value(&self, format: EntryFormat, key_bytes: usize, rng: &mut Rng) -> Vec<u8> {
+        let bytes = match format {
+            EntryFormat::Fixed { value_bytes, .. } => usize::from(value_bytes),
+            EntryFormat::Bytes { inline_bytes } => {
+                let room = usize::from(inline_bytes).saturating_sub(key_bytes);
+                match (self.sizes, rng.below(4)) {
+                    (_, 0) => room,
+                    (_, 1) => 0,
+                    (Sizes::Inline, _) => rng.below(room as u64 + 1) as usize,
+                    (Sizes::Mixed, 2) => room + 1,
+                    (Sizes::Mixed, _) => rng.below(1_000) as usize,
+                }
+            }
+        };
+        let word = rng.draw().to_le_bytes();
+        word.iter().copied().cycle().take(bytes).collect()
+    }
+
+    fn op(&self, format: EntryFormat, model: &Model, rng: &mut Rng) -> Op {
+        let key = self.key(format, rng.below(self.keys));
+        let value = self.value(format, key.len(), rng);
+        match rng.below(10) {
+            0 | 1 => Op::Get(key),
+            2..=4 => Op::Put(key, value),
+            5 if self.preset == Preset::Paper && model.0.contains_key(&key) => Op::Put(key, value),
+            5 | 6 if self.preset != Preset::Paper => Op::Insert(key, value),
+            5..=7 => Op::Update(key, value),
+            _ => Op::Remove(key),
+        }
+    }
+
+    fn run(&self) {
+        println!("{self:?}, {OPERATIONS} operations");
+        let bench = Bench::of_rows(self.preset, self.format, 64, self.profile, self.seed);
+        let format = bench.table.config().format;
+        let (mut model, mut rng) = (Model::default(), Rng(self.seed));
+        let mut clients = [bench.client(0), bench.client(1)];
+        for i in 0..OPERATIONS {
+            let op = self.op(format, &model, &mut rng);
+            let client = &mut clients[rng.below(2) as usize];
+            let before = model.clone();
+            match (client.apply(&op), model.apply(&op)) {
+                (Ok(seen), expected) => assert_eq!(seen, expected, "operation {i} of seed {}: {op:x?}", self.seed),
+                (Err(Error::Full { .. }), Seen::Outcome(Outcome::Inserted)) => model = before,
+                (Err(error), _) => panic!("operation {i} of seed {}: {op:x?}: {error}", self.seed),
+            }
+        }
+        for i in 0..self.keys {
+            let get = Op::Get(self.key(format, i));
+            assert_eq!(clients[0].apply(&get), Ok(model.apply(&get)), "{get:x?}");
+        }
+        assert_eq!(bench.audit(), Ok(model.0), "{self:?}");
+    }
+}
+
+fn run_all(format: &'static str, sizes: Sizes) {
+    for preset in Preset::ALL {
+        for profile in Profile::ALL {
+            for seed in 1..=SEEDS {
+                let base = Case { preset, format, profile, sizes, keys: 0, seed };
+                // Few keys that come and go; as many as the smallest table here holds, and more.
+                for keys in [10, 200, 600] {
+                    Case { keys, ..base }.run();
+                }
+            }
+        }
+    }
+}
+
+/// [R-ROW-3] [R-INSERT-1] [R-UPDATE-1] Keys and values of 4 bytes, one word an entry.
+#[test]
+fn a_table_of_words_is_a_map() {
+    run_all("fixed:4:4", Sizes::Inline);
+}
+
+/// [R-ROW-3] [R-INSERT-1] [R-UPDATE-1] Keys and values of 8 bytes.
+#[test]
+fn a_table_of_numbers_is_a_map() {
+    run_all("fixed:8:8", Sizes::Inline);
+}
+
+/// [R-ROW-3] [R-INSERT-1] [R-UPDATE-1] Rows of several cache lines.
+#[test]
+fn a_table_of_long_entries_is_a_map() {
+    run_all("fixed:8:56", Sizes::Inline);
+}
+
+/// [R-ROW-3] Keys and values of any length that fit in a row, empty ones too.
+#[test]
+fn a_table_of_short_strings_is_a_map() {
+    run_all("bytes:24", Sizes::Inline);
+    run_all("bytes:64", Sizes::Inline);
+}
+
+/// [R-EXTENT-1] [R-EXTENT-2] [R-EXTENT-3] [R-EXTENT-4] [R-UPDATE-2] Values that move between rows and extents.
+#[test]
+fn a_table_of_strings_is_a_map() {
+    run_all("bytes:24", Sizes::Mixed);
+    run_all("bytes:64", Sizes::Mixed);
+}
+
+/// Every sequence of up to four operations out of six, on every profile.
+#[test]
+fn every_short_sequence_is_right() {
+    let (a, b) = (vec![0; 8], vec![1; 8]);
+    let value = |at: usize| vec![0x10 + at as u8; 8];
+    let ops = |at: usize| {
+        [
+            Op::Put(a.clone(), value(at)),
+            Op::Put(b.clone(), value(at)),
+            Op::Insert(a.clone(), value(at)),
+            Op::Update(a.clone(), value(at)),
+            Op::Remove(a.clone()),
+            Op::Get(a.clone()),
+        ]
+    };
+    println!("every sequence of up to 4 of 6 operations, tiny, 64 rows");
+    let empty = Bench::of_rows(Preset::Tiny, "fixed:8:8", 64, Profile::Shm, 1);
+    for profile in Profile::ALL {
+        for length in 1..=4u32 {
+            for mut number in 0..6u32.pow(length) {
+                let bench = empty.fork().under(profile);
+                let (mut client, mut model) = (bench.client(0), Model::default());
+                for at in 0..length as usize {
+                    let op = &ops(at)[(number % 6) as usize];
+                    number /= 6;
+                    assert_eq!(client.apply(op), Ok(model.apply(op)), "{profile} {op:x?}");
+                }
+                assert_eq!(bench.audit(), Ok(model.0), "{profile}");
+            }
+        }
+    }
+}
+
+fn large_bench(extent_bytes: u64) -> Bench {
+    let options = PresetOptions {
+        capacity: 1,
+        format: "bytes:64".parse().expect("a valid format"),
+        extent_bytes: Some(extent_bytes),
+        max_clients: Some(4),
+        hash_seed: 9,
+        device_bytes: u64::MAX,
+    };
+    let config = Preset::Hardened.config_of_rows(64, &options).expect("valid parameters");
+    Bench::of_config(config, Profile::Tcp, 9)
+}
+
+/// [R-EXTENT-2] The largest key with the largest value, a run of chunks, and the largest key alone.
+#[test]
+fn the_largest_keys_and_values_round_trip() {
+    let bench = large_bench(160 << 20);
+    let mut client = bench.client(0);
+    let mut model = Model::default();
+    let long_key = vec![7; MAX_KEY_BYTES];
+    let value: Vec<u8> = (0..MAX_VALUE_BYTES).map(|i| (i * 31 >> 7) as u8).collect();
+    for op in [
+        Op::Put(long_key.clone(), Vec::new()),
+        Op::Put(vec![], vec![1; 65]),
+        Op::Update(long_key.clone(), value),
+        Op::Get(long_key.clone()),
+        Op::Get(vec![]),
+    ] {
+        assert!(client.apply(&op) == Ok(model.apply(&op)), "a key of {} bytes", op.key().len());
+    }
+    assert!(bench.audit() == Ok(model.0.clone()));
+    let removed = client.apply(&Op::Remove(long_key));
+    assert_eq!(removed, Ok(Seen::Outcome(Outcome::Removed)));
+}
+
+/// Keys and values of the wrong size are the caller's mistake, and change nothing.
+#[test]
+fn sizes_that_do_not_fit_are_refused() {
+    for (format, wrong_key, key) in [("fixed:8:8", 7, 8), ("fixed:4:4", 8, 4), ("bytes:24", MAX_KEY_BYTES + 1, 8)] {
+        let bench = Bench::of_rows(Preset::Tiny, format, 64, Profile::Shm, 1);
+        let mut client = bench.client(0);
+        let before = bench.words();
+        let key_error = |error: &Error| matches!(error, Error::KeyLength { bytes, .. } if *bytes == wrong_key);
+        assert!(key_error(&client.get(&vec![1; wrong_key]).unwrap_err()));
+        assert!(key_error(&client.put(&vec![1; wrong_key], &[1; 4]).unwrap_err()));
+        assert!(key_error(&client.change(&vec![1; wrong_key], Change::Remove).unwrap_err()));
+        let value = vec![1; 25];
+        for change in [Change::Put, Change::Insert, Change::Update] {
+            let error = client.change(&vec![1; key], change(NewValue::Inline(&value))).unwrap_err();
+            assert!(matches!(error, Error::ValueLength { bytes: 25, .. }), "{error}");
+        }
+        assert!(before == bench.words(), "{format}: something changed");
+    }
+}
+
+/// A table with another key whose digest is that of `key`, in the row where `key` is looked for first or last.
+fn twin_bench(profile: Profile, key: &[u8], twins: u64, secondary: bool) -> (Bench, TestClient, Model) {
+    let bench = Bench::of_rows(Preset::Hardened, "bytes:24", 64, profile, 3);
+    let mut client = bench.client(0);
+    let digest = bench.table.placement().digest(key);
+    let pair = bench.table.placement().rows(digest);
+    let row = if secondary { pair.second } else { pair.first };
+    let mut model = Model::default();
+    for i in 0..twins {
+        // Of the same length, so that only its bytes tell it apart.
+        let twin: Vec<u8> = key.iter().map(|byte| byte ^ (i + 1) as u8).collect();
+        let value = vec![0x70 + i as u8; 50];
+        let prepared = client.extents.prepare_as(&mut client.lane, digest, &twin, &value);
+        bench.plant(row, &prepared);
+        model.0.insert(twin, value);
+    }
+    (bench, client, model)
+}
+
+/// [R-UPDATE-2] Two keys with one digest are two keys: looking one up, changing or removing it never touches the other.
+#[test]
+fn keys_of_one_digest_are_told_apart() {
+    let key = b"one of the twins".to_vec();
+    let ops = [
+        Op::Get(key.clone()),
+        Op::Update(key.clone(), vec![1; 40]),
+        Op::Remove(key.clone()),
+        Op::Insert(key.clone(), vec![2; 40]),
+        Op::Get(key.clone()),
+        Op::Insert(key.clone(), vec![3; 40]),
+        Op::Put(key.clone(), vec![4; 2]),
+        Op::Get(key.clone()),
+        Op::Put(key.clone(), vec![5; 60]),
+        Op::Get(key.clone()),
+        Op::Remove(key.clone()),
+        Op::Get(key.clone()),
+    ];
+    for profile in Profile::ALL {
+        for twins in [1, 2, 4] {
+            for secondary in [false, true] {
+                println!("{twins} twins, profile {profile}, in the secondary row: {secondary}");
+                let (bench, mut client, mut model) = twin_bench(profile, &key, twins, secondary);
+                for op in &ops {
+                    assert_eq!(client.apply(op), Ok(model.apply(op)), "{profile} {twins} {op:x?}");
+                    assert_eq!(bench.audit().as_ref(), Ok(&model.0), "{profile} {twins} {op:x?}");
+                }
+            }
+        }
+    }
+}
