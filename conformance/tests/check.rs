@@ -1,16 +1,16 @@
 //! The table scanner: sound tables are clean, every kind of damage is reported as what it is, and a table that others
 //! work on has no problems that are not there.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use guira_check::{CheckOptions, CheckReport, ProblemKind, Progress, Quiet, Stage, check_table, table_stats};
-use guira_conformance::{Bench, Rng, TestClient, block_on};
+use guira_conformance::{Bench, Extents, Rng, TestClient, block_on};
+use guira_fabric::heap::Next;
 use guira_fabric::{Addr, Profile, Region};
 use guira_layout::{
-    ChunkState, ChunkWord, ExtentClass, ExtentRef, GENERATION_WORD, Generation, LockId, OwnerId, Placement, Preset,
-    Record, RowFormat, RowId, STATE_WORD, Seal, SlotState, SlotWord, Superblock, TableState, Version, encode_extent,
-    extent_words,
+    ChunkState, ChunkWord, ExtentClass, ExtentRef, GENERATION_WORD, LockId, OwnerId, Placement, Preset, Record,
+    RowFormat, RowId, STATE_WORD, Seal, SlotState, SlotWord, Superblock, TableState, Version, encode_extent,
 };
 use guira_rcuckoo::{Change, Error, NewValue, Outcome, RowPair};
 
@@ -76,84 +76,25 @@ fn value(bench: &Bench, i: u64) -> Vec<u8> {
     vec![i as u8; width]
 }
 
-/// Extents of one client: chunks claimed by hand, places reused in the order of their freeing.
-struct Extents {
-    bench: Bench,
-    owner: OwnerId,
-    places: Vec<(ExtentClass, VecDeque<u64>)>,
-    words: Vec<u64>,
+/// Puts a value that lives in an extent; `None` if the table is full.
+fn put_extent(extents: &mut Extents, client: &mut TestClient, key: &[u8], value: &[u8]) -> Option<Outcome> {
+    let prepared = extents.prepare(&mut client.lane, key, value).expect("a value too large for a row");
+    match client.change(key, Change::Put(prepared.value())) {
+        Ok(changed) => Some(changed.outcome),
+        Err(Error::Full { .. }) => {
+            extents.give_back(prepared);
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
-#[expect(clippy::unwrap_used, reason = "a test's helper: a failure is the test's")]
-impl Extents {
-    fn of(bench: &Bench, client: &TestClient) -> Extents {
-        Extents { bench: bench.clone(), owner: client.client.owner(), places: Vec::new(), words: Vec::new() }
-    }
-
-    fn claim(&self, class: ExtentClass) -> Option<u64> {
-        let geometry = self.bench.table.geometry();
-        let claimed = ChunkWord::encode(ChunkState::Owned { owner: self.owner, class }).0;
-        let count = if let ExtentClass::Run(count) = class { u64::from(count) } else { 1 };
-        let free = |chunk: u64| load(&self.bench, geometry.chunk_word(chunk)) == ChunkWord::FREE.0;
-        (0..=self.bench.table.config().chunks - count).find(|chunk| {
-            let at = word(&self.bench, geometry.chunk_word(*chunk));
-            let tails = *chunk + 1..*chunk + count;
-            let head = (*chunk..*chunk + count).all(free)
-                && at.compare_exchange(0, claimed, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-            if head {
-                let tail = ChunkWord::encode(ChunkState::Tail).0;
-                tails.for_each(|chunk| store(&self.bench, geometry.chunk_word(chunk), &[tail]));
-            }
-            head
-        })
-    }
-
-    /// Makes an extent of `key` and `value`.
-    fn make(&mut self, key: &[u8], value: &[u8]) -> ExtentRef {
-        let chunk_bytes = self.bench.table.config().chunk_bytes;
-        let class = ExtentClass::of(extent_words(key.len(), value.len()), chunk_bytes);
-        if !self.places.iter().any(|(other, places)| *other == class && !places.is_empty()) {
-            let chunk = self.bench.table.geometry().chunk(self.claim(class).expect("a free chunk")).offset();
-            let slots = 0..class.slots(chunk_bytes);
-            let places = slots.map(|slot| chunk + class.slot_at(slot, chunk_bytes)).collect();
-            self.places.push((class, places));
-        }
-        let places = self.places.iter_mut().filter(|(other, _)| *other == class);
-        let offset = places.filter_map(|(_, places)| places.pop_front()).next().unwrap();
-        let generation = word(&self.bench, Addr::main(GENERATION_WORD as u64 * 8)).fetch_add(1, Ordering::AcqRel);
-        let extent = ExtentRef {
-            digest: self.bench.table.placement().digest(key),
-            offset,
-            generation: Generation(generation),
-            key_bytes: key.len() as u32,
-            value_bytes: value.len() as u32,
-        };
-        encode_extent(&mut self.words, &extent, key, value, self.bench.table.superblock().checksum_seed());
-        extent
-    }
-
-    /// Puts a value that lives in an extent; `None` if the table is full.
-    fn put(&mut self, client: &mut TestClient, key: &[u8], value: &[u8]) -> Option<Outcome> {
-        let extent = self.make(key, value);
-        match client.change(key, Change::Put(NewValue::Extent { extent, words: &self.words })) {
-            Ok(changed) => {
-                changed.freed.into_iter().for_each(|freed| self.give_back(freed));
-                Some(changed.outcome)
-            }
-            Err(Error::Full { .. }) => {
-                self.give_back(extent);
-                None
-            }
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    fn give_back(&mut self, extent: ExtentRef) {
-        let chunk_bytes = self.bench.table.config().chunk_bytes;
-        let class = ExtentClass::of(extent.words().unwrap(), chunk_bytes);
-        let places = self.places.iter_mut().find(|(other, _)| *other == class);
-        places.expect("it was made here").1.push_back(extent.offset);
-    }
+/// Writes an extent that no entry refers to.
+fn write_extent(bench: &Bench, extents: &mut Extents, key: &[u8], value: &[u8]) -> ExtentRef {
+    let prepared = extents.prepare(&mut bench.region.lane(), key, value).expect("a value too large for a row");
+    let NewValue::Extent { extent, words } = prepared.value() else { unreachable!("it is an extent") };
+    store(bench, Addr::main(extent.offset), words);
+    extent
 }
 
 /// A table of 128 rows with 100 inline entries, and some extents if its format has any.
@@ -165,9 +106,9 @@ fn filled(preset: Preset, format: &str, profile: Profile) -> (Bench, TestClient)
         assert_eq!(client.put(&key(&bench, i), &value(&bench, i)).unwrap().outcome, Outcome::Inserted);
     }
     if bench.table.config().format.has_extents() {
-        let mut extents = Extents::of(&bench, &client);
+        let mut extents = Extents::new(&bench.table, client.client.owner());
         for (i, bytes) in [70, 200, 65, 900, 3000, 9000, 140_000, 70].into_iter().enumerate() {
-            let put = extents.put(&mut client, &key(&bench, 1000 + i as u64), &vec![3; bytes]);
+            let put = put_extent(&mut extents, &mut client, &key(&bench, 1000 + i as u64), &vec![3; bytes]);
             assert_eq!(put, Some(Outcome::Inserted));
         }
     }
@@ -232,10 +173,9 @@ fn progress_goes_through_every_stage() {
 #[test]
 fn extents_nobody_refers_to_are_counted_not_reported() {
     let (bench, client) = filled(Preset::Hardened, "bytes:64", Profile::Shm);
-    let mut extents = Extents::of(&bench, &client);
+    let mut extents = Extents::new(&bench.table, client.client.owner());
     for bytes in [100, 100, 200_000] {
-        let extent = extents.make(b"lost", &vec![1; bytes]);
-        store(&bench, Addr::main(extent.offset), &extents.words);
+        write_extent(&bench, &mut extents, b"lost", &vec![1; bytes]);
     }
     let report = check(&bench, Quiet::NobodyWorks);
     assert_clean(&report, "leaked extents");
@@ -391,10 +331,9 @@ const ENTRIES: &[Damage] = &[
         let at = extent_entry(bench);
         let old = extent_at(bench, at);
         let key = key(bench, 1001);
-        let mut extents = Extents { bench: bench.clone(), owner: OwnerId(3), places: Vec::new(), words: Vec::new() };
-        let extent = extents.make(&key, &[9; 100]);
+        let mut extents = Extents::new(&bench.table, OwnerId(3));
+        let extent = write_extent(bench, &mut extents, &key, &[9; 100]);
         assert_ne!(old.offset, extent.offset);
-        store(bench, Addr::main(extent.offset), &extents.words);
         let to = other_row(bench, 1001, at.0);
         let (mut entry, slot) = (vec![0; bench.table.rows().entry_words()], free_slot(bench, to));
         bench.table.rows().encode_extent_entry(&mut entry, &extent);
@@ -499,12 +438,12 @@ const CHUNKS_LOCKS_AND_SLOTS: &[Damage] = &[
         set_chunk(bench, 42, ChunkState::Tail);
     }),
     (ProblemKind::StuckLock, "of a free slot", |bench| hold_lock(bench, 3, 9)),
-    (ProblemKind::StuckLock, "of no client", |bench| hold_lock(bench, 3, 9000)),
     (ProblemKind::StuckLock, "of a slot in recovery", |bench| {
         set_slot(bench, 20, SlotWord { state: SlotState::Recovering, generation: 4 }.encode());
         hold_lock(bench, 3, 21);
     }),
     (ProblemKind::LockPoisoned, "poison", |bench| hold_lock(bench, 3, 0xffff)),
+    (ProblemKind::LockPoisoned, "what a release leaves of it", |bench| hold_lock(bench, 3, 0xffff - 3)),
     (ProblemKind::SlotWord, "no state", |bench| set_slot(bench, 20, 0x7f)),
     (ProblemKind::UnfinishedCommit, "of a free slot", |bench| {
         seal_record(bench, SOME_ROW);
@@ -535,19 +474,26 @@ fn kinds_after(bench: &Bench, damage: fn(&Bench), quiet: Quiet) -> Vec<ProblemKi
     report.problems.iter().map(|problem| problem.kind).collect()
 }
 
+/// Damage to a table of another preset and format.
+type DamageElsewhere = (ProblemKind, Preset, &'static str, fn(&Bench));
+
+/// Each damage has a table and a thread of its own, because a check that looks again mostly waits.
 fn provoke(damages: &[Damage], quiet: Quiet, provoked: &mut HashSet<ProblemKind>) {
-    for (kind, name, damage) in damages {
-        println!("{kind:?}: {name}");
-        let (bench, _client) = filled(Preset::Hardened, "bytes:64", Profile::Shm);
-        let kinds = kinds_after(&bench, *damage, quiet);
-        assert!(kinds.contains(kind), "{kind:?}, {name}: {kinds:?}");
-        provoked.insert(*kind);
-    }
+    std::thread::scope(|scope| {
+        for (kind, name, damage) in damages {
+            scope.spawn(move || {
+                let (bench, _client) = filled(Preset::Hardened, "bytes:64", Profile::Shm);
+                let kinds = kinds_after(&bench, *damage, quiet);
+                assert!(kinds.contains(kind), "{kind:?}, {name}: {kinds:?}");
+            });
+        }
+    });
+    provoked.extend(damages.iter().map(|(kind, _, _)| *kind));
 }
 
 /// Damage that `bytes:64` in `hardened` cannot have.
 fn provoke_elsewhere(quiet: Quiet, provoked: &mut HashSet<ProblemKind>) {
-    let cases: [(ProblemKind, Preset, &str, fn(&Bench)); 6] = [
+    let cases: [DamageElsewhere; 6] = [
         (ProblemKind::PaddingNotZero, Preset::Hardened, "fixed:8:56", |bench| {
             craft(bench, SOME_ROW, |rows, words| words[rows.trailer_word() - 1] = 1);
         }),
@@ -693,31 +639,86 @@ struct Work {
     moves: u64,
 }
 
-/// Changes the table until `stop`: puts, removes, and extents where there are any. Keys are this worker's own.
-fn work(bench: &Bench, worker: u64, keys: u64, stop: &AtomicBool) -> Work {
-    let mut client = bench.client(worker as u16);
-    let mut extents = Extents::of(bench, &client);
-    let (mut rng, mut done) = (Rng(worker), Work::default());
-    while !stop.load(Ordering::Relaxed) {
-        let key = key(bench, rng.below(keys) * 16 + worker);
-        let changed = match rng.below(12) {
-            0 => client.change(&key, Change::Remove),
-            1..=5 if bench.table.config().format.has_extents() => {
-                let value = vec![worker as u8; 65 + rng.below(3000) as usize];
-                done.full += u64::from(extents.put(&mut client, &key, &value).is_none());
-                continue;
+/// A client that changes keys of its own: puts, removes, and extents where there are any.
+struct Worker {
+    bench: Bench,
+    client: TestClient,
+    extents: Extents,
+    rng: Rng,
+    number: u64,
+    keys: u64,
+    done: Work,
+}
+
+impl Worker {
+    fn new(bench: &Bench, number: u64, keys: u64) -> Worker {
+        let client = bench.client(number as u16);
+        let extents = Extents::new(&bench.table, client.client.owner());
+        Worker { bench: bench.clone(), client, extents, rng: Rng(number), number, keys, done: Work::default() }
+    }
+
+    fn change_one(&mut self) {
+        let key = key(&self.bench, self.rng.below(self.keys) * 16 + self.number);
+        let changed = match self.rng.below(12) {
+            0 => self.client.change(&key, Change::Remove),
+            1..=5 if self.bench.table.config().format.has_extents() => {
+                let value = vec![self.number as u8; 65 + self.rng.below(3000) as usize];
+                let put = put_extent(&mut self.extents, &mut self.client, &key, &value);
+                self.done.full += u64::from(put.is_none());
+                return;
             }
-            _ => client.put(&key, &value(bench, done.changes)),
+            _ => self.client.put(&key, &value(&self.bench, self.done.changes)),
         };
         match changed {
-            Ok(changed) => changed.freed.into_iter().for_each(|freed| extents.give_back(freed)),
-            Err(Error::Full { .. }) => done.full += 1,
+            Ok(_) => self.done.changes += 1,
+            Err(Error::Full { .. }) => self.done.full += 1,
             Err(error) => panic!("{error}"),
         }
-        done.changes += 1;
+        self.done.moves = self.client.client.counters().moves;
     }
-    done.moves = client.client.counters().moves;
-    done
+}
+
+fn work(bench: &Bench, number: u64, keys: u64, stop: &AtomicBool) -> Work {
+    let mut worker = Worker::new(bench, number, keys);
+    while !stop.load(Ordering::Relaxed) {
+        worker.change_one();
+    }
+    worker.done
+}
+
+/// However the table changes between any two words the checker reads, it finds no problem that is not there; and one
+/// that is there it finds all the same.
+#[test]
+fn changes_between_any_two_words_are_no_problems() {
+    for (preset, format) in [(Preset::Hardened, "fixed:8:8"), (Preset::Tiny, "fixed:4:4"), (Preset::Tiny, "bytes:64")] {
+        let bench = Bench::of_rows(preset, format, 64, Profile::Tcp, 5);
+        let keys = bench.table.config().slots() * 80 / 100;
+        let mut worker = Worker::new(&bench, 1, keys);
+        (0..keys * 4).for_each(|_| worker.change_one());
+        let mut rng = Rng(77);
+        let hook = move |_| {
+            if rng.below(4) == 0 {
+                worker.change_one();
+            }
+            Next::Continue
+        };
+        let mut lane = bench.region.lane().hooked(Box::new(hook));
+        let (mut looks, options) = (0, CheckOptions::default());
+        for _ in 0..20 {
+            let mut show = |progress: Progress| looks += u64::from(progress.stage == Stage::Suspects);
+            let checked = check_table(&mut lane, &bench.table, &options, &mut show);
+            let report = block_on(checked).unwrap();
+            assert_clean(&report, format);
+            assert!(report.counts.entries > 0 && report.counts.unverified_rows == 0);
+        }
+        println!("{preset} {format}: {looks} second looks");
+        assert!(looks > 0, "{preset} {format}: the changes met no READ");
+        let row = SOME_ROW;
+        craft(&bench, row, |rows, words| words[rows.trailer_word()] |= 1 << 32);
+        let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).unwrap();
+        let problems: Vec<_> = report.problems.iter().map(|problem| (problem.kind, problem.place.clone())).collect();
+        assert_eq!(problems, [(ProblemKind::RowLevel, row.to_string())], "{preset} {format}");
+    }
 }
 
 /// A table that others work on has no problem, however often it is checked; and damage is still found.

@@ -1,10 +1,12 @@
-//! Real threads on one table: eight clients, hot keys, and entries that are moved all the time. Now and then a thread gives
-//! its processor away between two words of a verb, so that half-written rows and held locks are met on few processors too.
+//! Real threads on one table: eight clients, hot keys, and entries that are moved all the time. Now and then a thread
+//! gives its processor away between two words of a verb, so that half-written rows and held locks are met on few
+//! processors too.
 //!
-//! Three kinds of keys. *Steady* keys always exist, and one thread alone changes each of them: nobody may ever miss one or see
-//! its counter go back. *Fickle* keys are inserted and removed by one thread each, which knows what every answer must be;
-//! they force the steady ones to move. *Shared* keys are changed by everybody: what is read must have been written for
-//! that key, and in the end inserts less removes must be what is there. Afterwards the table is audited.
+//! Three kinds of keys. *Steady* keys always exist, and one thread alone changes each of them: nobody may ever miss
+//! one or see its counter go back. *Fickle* keys are inserted and removed by one thread each, which knows what every
+//! answer must be; they force the steady ones to move. *Shared* keys are changed by everybody: what is read must have
+//! been written for that key, and in the end inserts less removes must be what is there. Afterwards the table is
+//! audited.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -47,8 +49,8 @@ fn key(kind: Kind, i: u64) -> Vec<u8> {
 }
 
 impl Case {
-    /// A value says for which key it was written, by whom, and for the how manyth time. In formats with extents it is padded,
-    /// with its own bytes, to a size that differs from one to the next.
+    /// A value says for which key it was written, by whom, and for the how manyth time. In formats with extents it is
+    /// padded, with its own bytes, to a size that differs from one to the next.
     fn value(&self, kind: Kind, i: u64, writer: u64, counter: u64) -> Vec<u8> {
         let word = ((kind as u64) << 62 | i << 46 | writer << 40 | counter).to_le_bytes();
         let bytes = if self.format.starts_with("bytes") { 8 + (counter * 13 % 120) as usize } else { 8 };

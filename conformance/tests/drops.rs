@@ -1,9 +1,10 @@
 //! Operations that are dropped in the middle strand nothing.
 //!
-//! Batches complete two polls after they were sent. Each operation of each kind is polled once, twice, and so on until it is
-//! complete, and then dropped; the same client goes on, and afterwards the table is in order, every lock is free, and the
-//! dropped operation took effect wholly or not at all. What a drop leaves in flight takes effect when it is drained, so
-//! these drops are those *before* a batch's effect as seen by others; the sleeping batch is also overtaken by another client.
+//! Batches complete two polls after they were sent. Each operation of each kind is polled once, twice, and so on until
+//! it is complete, and then dropped; the same client goes on, and afterwards the table is in order, every lock is
+//! free, and the dropped operation took effect wholly or not at all. What a drop leaves in flight takes effect when it
+//! is drained, so these drops are those *before* a batch's effect as seen by others; the sleeping batch is also
+//! overtaken by another client.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -84,8 +85,8 @@ enum End {
     Dropped,
 }
 
-/// Polls `op` at most `polls` times, then drops it. An extent, if the value needs one, is made first, through a lane of its
-/// own.
+/// Polls `op` at most `polls` times, then drops it. An extent, if the value needs one, is made first, through a lane
+/// of its own.
 fn poll_some(bench: &Bench, client: &mut TestClient, op: &Op, polls: usize) -> End {
     let mut value = Vec::new();
     let new = op.value().unwrap_or_default();
@@ -307,8 +308,8 @@ fn another_client_overtakes_a_drop() {
     }
 }
 
-/// [R-DROP-1] [R-LOCK-3] An operation that waits for a lock is dropped, at every poll up to the phase in which it holds one
-/// word and waits for the next.
+/// [R-DROP-1] [R-LOCK-3] An operation that waits for a lock is dropped, at every poll up to the phase in which it
+/// holds one word and waits for the next.
 #[test]
 fn a_wait_is_dropped() {
     for preset in [Preset::Tiny, Preset::Paper] {
@@ -372,7 +373,8 @@ fn unwinding_is_a_drop() {
     }
 }
 
-/// [R-DROP-1] A fabric that panics before the first verb of any batch has changed nothing: the client gives its locks back.
+/// [R-DROP-1] A fabric that panics before the first verb of any batch has changed nothing: the client gives its locks
+/// back.
 #[test]
 fn a_fabric_that_panics_before_a_batch_strands_nothing() {
     let scene = Scene::new(Preset::Tiny);

@@ -133,7 +133,8 @@ fn larger_tables_fill() {
     }
 }
 
-/// [R-INSERT-5] The very first put that finds a small table full changes no byte, on every profile; nor does any later one.
+/// [R-INSERT-5] The very first put that finds a small table full changes no byte, on every profile; nor does any later
+/// one.
 #[test]
 fn full_changes_nothing() {
     for (preset, profile) in Preset::ALL.into_iter().flat_map(|preset| Profile::ALL.map(|profile| (preset, profile))) {

@@ -429,8 +429,8 @@ fn large(writer: u8) -> Vec<u8> {
     vec![writer; 60]
 }
 
-/// [R-READ-6] [R-EXTENT-1] [R-EXTENT-3] [R-EXTENT-4] [R-UPDATE-2] Values in extents are read whole while their places are
-/// freed and reused at once, and stay linearizable: H15, H16 and H17 are closed.
+/// [R-READ-6] [R-EXTENT-1] [R-EXTENT-3] [R-EXTENT-4] [R-UPDATE-2] Values in extents are read whole while their places
+/// are freed and reused at once, and stay linearizable: H15, H16 and H17 are closed.
 #[test]
 fn extents_are_linearizable_while_their_places_are_reused() {
     let (bench, key) = extent_scene();

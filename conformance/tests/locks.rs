@@ -1,5 +1,6 @@
-//! What happens when somebody else holds a lock, word by word: tries, retries, the ordered phase, deadlines, poison; and rows
-//! that do not verify, with and without a lock. No thread, no clock: other clients act at chosen steps of a lane.
+//! What happens when somebody else holds a lock, word by word: tries, retries, the ordered phase, deadlines, poison;
+//! and rows that do not verify, with and without a lock. No thread, no clock: other clients act at chosen steps of a
+//! lane.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -117,7 +118,7 @@ fn a_held_lock_is_waited_for_until_the_deadline() {
 /// Gives slot 0 back, for the next client.
 fn free_slot(bench: &Bench) {
     let mut lane = bench.region.lane();
-    block_on(guira_rcuckoo::release_slot(&mut lane, &bench.table, OwnerId::of_slot(0))).unwrap();
+    block_on(guira_rcuckoo::release_slot(&mut lane, &bench.table, OwnerId::of_slot(0))).expect("the heap swaps");
 }
 
 /// [R-LOCK-4] Retries carry only atomics: rows are read with the first try, and once more when all locks are held.
@@ -152,8 +153,8 @@ fn retries_carry_only_atomics() {
     }
 }
 
-/// [R-LOCK-3] Three tries at all words, each of which gives back what it won; then one word after the other, lowest first,
-/// holding.
+/// [R-LOCK-3] Three tries at all words, each of which gives back what it won; then one word after the other, lowest
+/// first, holding.
 #[test]
 fn after_three_failures_words_are_taken_in_order() {
     for profile in Profile::ALL {
@@ -199,8 +200,8 @@ fn neighbour(scene: &Scene, lock: LockMask) -> LockMask {
         .expect("a neighbour")
 }
 
-/// [R-LOCK-6] Without masked CAS a held neighbour costs one more post, and the READs behind the CAS go with it: what the
-/// operation builds on was sampled behind the CAS that won.
+/// [R-LOCK-6] Without masked CAS a held neighbour costs one more post, and the READs behind the CAS go with it: what
+/// the operation builds on was sampled behind the CAS that won.
 #[test]
 fn a_neighbour_makes_a_plain_cas_try_again_with_its_reads() {
     let scene = Scene::new(Preset::Hardened, Profile::Rxe);
@@ -261,8 +262,8 @@ fn a_neighbour_that_never_rests_ends_in_busy() {
     assert_eq!(scene.bench.audit(), Ok(before.0), "nothing changed");
 }
 
-/// [R-DESTROY-1] Whoever meets the poison of a destroyed table says so; with 1-bit locks, which cannot be told from held ones,
-/// at the deadline.
+/// [R-DESTROY-1] Whoever meets the poison of a destroyed table says so; with 1-bit locks, which cannot be told from
+/// held ones, at the deadline.
 #[test]
 fn a_poisoned_lock_means_a_destroyed_table() {
     for preset in Preset::ALL {
@@ -314,7 +315,8 @@ fn a_torn_row_with_a_free_lock_is_corrupt() {
     }
 }
 
-/// [R-READ-5] A torn row whose lock is held: readers wait, and say for whom at the deadline; once it is whole, they read it.
+/// [R-READ-5] A torn row whose lock is held: readers wait, and say for whom at the deadline; once it is whole, they
+/// read it.
 #[test]
 fn a_torn_row_with_a_held_lock_is_busy() {
     for preset in Preset::ALL {

@@ -1,8 +1,8 @@
-//! A table behaves like a map: drawn sequences of operations against a model, for every preset, format and profile, and every
-//! short sequence there is. After each run the whole table is audited against the model.
+//! A table behaves like a map: drawn sequences of operations against a model, for every preset, format and profile,
+//! and every short sequence there is. After each run the whole table is audited against the model.
 //!
-//! Preset `paper` inserts under the lock of one row only, so that inserting a key that stands in its other row doubles it (H12,
-//! closed by R-LOCK-7): there, keys that exist are put instead.
+//! Preset `paper` inserts under the lock of one row only, so that inserting a key that stands in its other row doubles
+//! it (H12, closed by R-LOCK-7): there, keys that exist are put instead.
 
 use guira_conformance::{Bench, Model, Op, Rng, Seen, TestClient};
 use guira_fabric::Profile;
@@ -203,7 +203,7 @@ fn the_largest_keys_and_values_round_trip() {
     let mut client = bench.client(0);
     let mut model = Model::default();
     let long_key = vec![7; MAX_KEY_BYTES];
-    let value: Vec<u8> = (0..MAX_VALUE_BYTES).map(|i| (i * 31 >> 7) as u8).collect();
+    let value: Vec<u8> = (0..MAX_VALUE_BYTES).map(|i| ((i * 31) >> 7) as u8).collect();
     for op in [
         Op::Put(long_key.clone(), Vec::new()),
         Op::Put(vec![], vec![1; 65]),
