@@ -164,7 +164,7 @@ impl<L: Lane> TestClient<L> {
     /// As [`guira_rcuckoo::Reader::get`].
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut value = Vec::new();
-        let found = block_on(self.client.reader().get(&mut self.lane, key, &mut value))?;
+        let found = block_on(self.client.get(&mut self.lane, key, &mut value))?;
         Ok(found.then_some(value))
     }
 

@@ -47,7 +47,7 @@ fn craft(bench: &Bench, row: RowId, change: impl FnOnce(&RowFormat, &mut [u64]))
 #[expect(clippy::unwrap_used, reason = "a test's helper: a failure is the test's")]
 fn check(bench: &Bench, quiet: Quiet) -> CheckReport {
     let mut lane = bench.region.lane();
-    let options = CheckOptions { quiet, problem_limit: 50 };
+    let options = CheckOptions { quiet, problem_limit: 50, ..CheckOptions::default() };
     block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).unwrap()
 }
 
@@ -595,7 +595,7 @@ fn reports_keep_what_they_are_asked_to_keep() {
         xor(&bench, bench.table.geometry().row(RowId(row)), 1);
     }
     for quiet in [Quiet::NobodyWorks, Quiet::OthersWork] {
-        let options = CheckOptions { quiet, problem_limit: 5 };
+        let options = CheckOptions { quiet, problem_limit: 5, ..CheckOptions::default() };
         let report = block_on(check_table(&mut bench.region.lane(), &bench.table, &options, &mut |_| ())).unwrap();
         assert_eq!((report.problems.len(), report.problems_total), (5, 128));
         assert_eq!((report.counts.unverified_rows, report.counts.entries), (128, 0));
@@ -755,7 +755,7 @@ fn check_while_busy(bench: &Bench, format: &str) {
     let started = std::time::Instant::now();
     while checks < 20 || started.elapsed().as_millis() < 1500 {
         let mut show = |progress: Progress| looked_again += u64::from(progress.stage == Stage::Suspects);
-        let options = CheckOptions { quiet: Quiet::OthersWork, problem_limit: 50 };
+        let options = CheckOptions { quiet: Quiet::OthersWork, problem_limit: 50, ..CheckOptions::default() };
         let report =
             block_on(check_table(&mut bench.region.lane(), &bench.table, &options, &mut show)).expect("a check");
         assert_clean(&report, format);

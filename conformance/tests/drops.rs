@@ -94,7 +94,7 @@ fn poll_some(bench: &Bench, client: &mut TestClient, op: &Op, polls: usize) -> E
     let (client, lane) = (&mut client.client, &mut client.lane);
     match op {
         Op::Get(key) => {
-            let found = poll_at_most(client.reader().get(lane, key, &mut value), polls);
+            let found = poll_at_most(client.get(lane, key, &mut value), polls);
             let seen = |found: bool| Seen::Value(found.then_some(value));
             found.map_or(End::Dropped, |found| End::Finished(found.map(seen)))
         }

@@ -146,7 +146,8 @@ impl Scan<'_> {
         Ok(findings)
     }
 
-    /// Whether the tail `chunk` belongs to a run: the nearest chunk before it that is no tail heads one that reaches it.
+    /// Whether the tail `chunk` belongs to a run: the nearest chunk before it that is no tail heads one that reaches
+    /// it.
     async fn has_head(&mut self, chunk: u64) -> Result<bool, FabricError> {
         let first = chunk.saturating_sub(self.longest_run());
         let mut words = vec![0; (chunk - first) as usize];

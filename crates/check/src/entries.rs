@@ -1,7 +1,7 @@
 //! Entries: encoding, place, and whether their key is stored twice.
 //!
-//! A key can only be in its digest's two rows, so each primary entry's key is looked for behind it and in its secondary row,
-//! and no map of keys is needed. Equal digests are not equal keys: the keys of extents are read. // [R-UPDATE-2]
+//! A key can only be in its digest's two rows, so each primary entry's key is looked for behind it and in its secondary
+//! row, and no map of keys is needed. Equal digests are not equal keys: the keys of extents are read. // [R-UPDATE-2]
 
 use guira_fabric::{Addr, FabricError};
 use guira_layout::{Candidate, EXTENT_HEADER_WORDS, Placement, Probe, extent_key_matches};
@@ -101,8 +101,8 @@ impl Scan<'_> {
         Key::Known
     }
 
-    /// Looks for a second entry with the key of the entry at `place`: behind it in its row, and in the secondary row if this
-    /// is the primary one.
+    /// Looks for a second entry with the key of the entry at `place`: behind it in its row, and in the secondary row if
+    /// this is the primary one.
     async fn find_twin(
         &mut self,
         block: &Block,

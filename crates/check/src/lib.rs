@@ -1,15 +1,16 @@
-//! The table scanner, which `guira check` runs: reads every byte of a table that means something, and says what cannot be.
+//! The table scanner, which `guira check` runs: reads every byte of a table that means something, and says what cannot
+//! be.
 //!
-//! It only reads: no lock, no slot, no repair. It may run while clients change the table. What looks wrong then is usually a
-//! change under way (a row torn while it is written, a key in two rows while it moves, an extent just replaced), so it is
-//! looked at again under growing pauses, a bounded number of times, and reported only if it stays.
+//! It only reads: no lock, no slot, no repair. It may run while clients change the table. What looks wrong then is
+//! usually a change under way (a row torn while it is written, a key in two rows while it moves, an extent just
+//! replaced), so it is looked at again under growing pauses, a bounded number of times, and reported only if it stays.
 //!
-//! - [`check_table`]: every check, and the counts. Memory: 16 bytes and a hash table's overhead an extent; two rows' worth
-//!   of buffers an entry of 64 rows; nothing that grows with the number of inline entries.
+//! - [`check_table`]: every check, and the counts. Memory: 16 bytes and a hash table's overhead an extent; 64
+//!   rows and at most one more for each of their entries; nothing that grows with the number of inline entries.
 //! - [`table_stats`]: the counts only.
 //!
-//! What it cannot see: that something is *missing*, and damage to single words whose damaged value is possible too (a lock
-//! word that names another living owner): they carry no checksum.
+//! What it cannot see: that something is *missing*, and damage to single words whose damaged value is possible too (a
+//! lock word that names another living owner): they carry no checksum.
 #![forbid(unsafe_code)]
 
 mod chunks;

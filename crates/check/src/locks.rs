@@ -26,8 +26,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Samples a lock word and the slots of all who hold locks in it, and looks at it. A table that was destroyed meanwhile
-    /// has poisoned locks.
+    /// Samples a lock word and the slots of all who hold locks in it, and looks at it. A table that was destroyed
+    /// meanwhile has poisoned locks. // [R-DESTROY-1]
     pub(crate) async fn inspect_lock_word(&mut self, word: u64) -> Result<Findings, FabricError> {
         let mut value = [0];
         self.read(self.table.locks().addr(word), &mut value).await?;
@@ -65,11 +65,11 @@ impl Scan<'_> {
         findings
     }
 
-    /// A lock that is held, by a client that may be able to release it. // [R-LOCK-1]
+    /// A lock that is held: by poison, by a client that may be able to release it, or by one that is not. // [R-LOCK-1]
     fn inspect_held(&self, lock: LockId, owner: OwnerId, findings: &mut Findings) {
         let locks = self.table.locks();
         if locks.is_poison(owner) {
-            let text = "it is poisoned, but the table is not destroyed: its rows can never be changed";
+            let text = format!("it holds {owner}, poison, but the table is not destroyed: its rows cannot be changed");
             findings.add(ProblemKind::LockPoisoned, lock, text);
             return;
         }

@@ -84,7 +84,7 @@ problem_kinds! {
     StrayTail,
     /// A lock is held by nobody who could release it.
     StuckLock,
-    /// A lock is poisoned though the table is not destroyed.
+    /// A lock holds an id beyond every client's, as those of a destroyed table do, but the table is not destroyed.
     LockPoisoned,
     /// Bits of the lock table that belong to no lock are not zero.
     LockBits,
@@ -124,8 +124,8 @@ pub struct CheckReport {
     pub used_slots: u64,
     /// Locks that were held when they were first read.
     pub held_locks: u64,
-    /// Extents that no entry refers to and that are not marked free: their space is lost until it is swept. Not a problem;
-    /// includes extents whose entry is about to be written.
+    /// Extents that no entry refers to and that are not marked free: their space is lost until it is swept. Not a
+    /// problem; includes extents whose entry is about to be written.
     pub unreferenced_extents: u64,
     /// The first problems, as many as the options' limit, in the order of their discovery.
     pub problems: Vec<Problem>,

@@ -31,8 +31,8 @@ impl Block {
         }
     }
 
-    /// Samples `count` rows from `first` on, then the secondary rows of their entries. 1 round trip, and 1 more for each 64
-    /// secondary rows that are not among them.
+    /// Samples `count` rows from `first` on, then the secondary rows of their entries. 1 round trip, and 1 more for
+    /// each 64 secondary rows that are not among them.
     pub(crate) async fn sample(
         &mut self,
         lane: &mut dyn Lane,

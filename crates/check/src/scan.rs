@@ -1,7 +1,7 @@
 //! The check itself: one pass over everything, then further looks at what seemed wrong.
 //!
-//! Invariants: every row is counted once, on its first verified sample; every suspect is either found sound by one look,
-//! or looked at [`LOOKS`] times.
+//! Invariants: every row is counted once, on its first verified sample; every suspect is either found sound by one
+//! look, or looked at [`LOOKS`] times.
 
 use std::collections::HashMap;
 
@@ -35,26 +35,29 @@ pub enum Quiet {
 }
 
 /// How to check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
     /// Whether others may change the table during the check.
     pub quiet: Quiet,
     /// Problems kept in the report, at most; all are counted.
     pub problem_limit: usize,
+    /// Slots whose clients are proved dead, though their words say live: the lane cannot know. What these clients hold, nobody
+    /// gives back.
+    pub dead: Vec<u16>,
 }
 
 impl Default for CheckOptions {
-    /// Others may work; 100 problems.
+    /// Others may work; 100 problems; nobody is known to be dead.
     fn default() -> CheckOptions {
-        CheckOptions { quiet: Quiet::OthersWork, problem_limit: 100 }
+        CheckOptions { quiet: Quiet::OthersWork, problem_limit: 100, dead: Vec::new() }
     }
 }
 
 /// Checks every row, entry, extent, chunk, lock and slot of `table`, and counts them. Changes nothing.
 ///
-/// Round trips: 1 for 64 rows, and 1 for each further 64 secondary rows of their entries; 2 an extent; 1 for 64 places of an
-/// extent chunk, for 32 slots and for 4,096 lock or chunk words. What looks wrong while others work is read 15 times more,
-/// over 0.65 s. `progress` is called about once a round trip.
+/// Round trips: 1 for 64 rows, and 1 for each further 64 secondary rows of their entries; 2 an extent; 1 for 64 places
+/// of an extent chunk, for 32 slots and for 4,096 lock or chunk words. What looks wrong while others work is read 15
+/// times more, over 0.65 s. `progress` is called about once a round trip.
 ///
 /// # Errors
 /// The fabric refused or lost a batch. A problem of the table is not an error.
@@ -64,7 +67,7 @@ pub async fn check_table(
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CheckReport, CheckError> {
-    let mut scan = Scan::new(lane, table, *options, progress);
+    let mut scan = Scan::new(lane, table, options, progress);
     match scan.run().await {
         Ok(()) => {
             scan.report.counts.finish(table);
@@ -105,6 +108,7 @@ pub(crate) struct Scan<'s> {
     pub(crate) next_generation: u64,
     pub(crate) buffers: Buffers,
     problem_limit: usize,
+    pub(crate) dead: &'s [u16],
     progress: &'s mut dyn FnMut(Progress),
     stage: Stage,
     suspects: Vec<Suspect>,
@@ -114,7 +118,7 @@ impl<'s> Scan<'s> {
     fn new(
         lane: &'s mut dyn Lane,
         table: &'s Table,
-        options: CheckOptions,
+        options: &'s CheckOptions,
         progress: &'s mut dyn FnMut(Progress),
     ) -> Scan<'s> {
         Scan {
@@ -127,6 +131,7 @@ impl<'s> Scan<'s> {
             next_generation: 0,
             buffers: Buffers::default(),
             problem_limit: options.problem_limit,
+            dead: &options.dead,
             progress,
             stage: Stage::Superblock,
             suspects: Vec::new(),
@@ -284,7 +289,8 @@ impl<'s> Scan<'s> {
 
     /// Whether the owner id `owner` is that of a slot in use, as far as is known.
     pub(crate) fn is_live(&self, owner: guira_layout::OwnerId) -> bool {
-        let word = owner.slot().and_then(|slot| self.slots.get(usize::from(slot)));
+        let slot = owner.slot().filter(|slot| !self.dead.contains(slot));
+        let word = slot.and_then(|slot| self.slots.get(usize::from(slot)));
         matches!(word, Some(Some(SlotWord { state: SlotState::Live, .. })))
     }
 
@@ -294,6 +300,7 @@ impl<'s> Scan<'s> {
             return format!("{owner}, which is no client's id");
         };
         let state = match word.map(|word| word.state) {
+            Some(SlotState::Live) if owner.slot().is_some_and(|slot| self.dead.contains(&slot)) => "of a dead client",
             Some(SlotState::Live) => "in use",
             Some(SlotState::Free) => "free",
             Some(SlotState::Recovering) => "being recovered",

@@ -54,8 +54,9 @@ impl Scan<'_> {
         if !seal.is_sealed() {
             return Ok(findings);
         }
-        // A client may be in the middle of a commit. A slot that nobody has may not. // [R-COMMIT-1] [R-SLOT-1]
-        if self.quiet == Quiet::NobodyWorks || state == Some(SlotState::Free) {
+        // A client may be in the middle of a commit. A slot that nobody living has may not. // [R-COMMIT-1] [R-SLOT-1]
+        let is_dead = self.dead.contains(&slot);
+        if self.quiet == Quiet::NobodyWorks || state == Some(SlotState::Free) || is_dead {
             let text = format!(
                 "the record of its commit {} is sealed and not retired: its rows may be half written",
                 seal.sequence()

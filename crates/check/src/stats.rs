@@ -106,8 +106,8 @@ impl ChunkCounts {
     }
 }
 
-/// Counts what `table` holds, without checking it. 1 round trip for 64 rows and for 4,096 chunks; rows that do not verify are
-/// sampled up to 11 times more, over 41 ms.
+/// Counts what `table` holds, without checking it. 1 round trip for 64 rows and for 4,096 chunks; rows that do not
+/// verify are sampled up to 11 times more, over 41 ms.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.

@@ -386,6 +386,7 @@ impl Extents {
     async fn adopt_orphans(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         for (index, word) in self.read_chunk_table(lane).await?.into_iter().enumerate() {
             if let Some(ChunkState::Orphan { class }) = word.decode()
+                && class.fits(self.table.config())
                 && self.claim(lane, index as u64, word, class).await?
             {
                 self.adopt(lane, index as u64, class).await?;

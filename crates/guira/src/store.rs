@@ -9,11 +9,14 @@ use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
 use guira_fabric::{FabricError, Region};
 use guira_fabric_shm::{CreateError, CreateOptions as RegionOptions, ShmRegion};
 use guira_layout::{Geometry, PresetOptions, RowId, Superblock};
-use guira_rcuckoo::{ClientConfig, OpenError, RowItems, Table, claim_slot, format_table, open_table, poison_table};
+use guira_rcuckoo::{
+    ClientConfig, OpenError, RowItems, Table, claim_slot, format_table, open_table, poison_table, slots,
+};
 
 use crate::blocking::{self, block_on};
 use crate::options::Access;
-use crate::{Client, CreateOptions, Error, OpenOptions, Reader, Stat, Url};
+use crate::stat::liveness;
+use crate::{Client, ClientState, CreateOptions, Error, OpenOptions, Reader, Stat, Url};
 
 /// A table this process has opened. Clones and threads share it; each thread takes a client or reader of its own.
 #[derive(Clone)]
@@ -238,13 +241,17 @@ impl Store {
         crate::stat::stat(&self.inner)
     }
 
-    /// Checks every row, checksum, entry, lock, slot and extent, while others work.
+    /// Checks every row, checksum, entry, lock, slot and extent, while others work. Locks and half-done commits of clients
+    /// that died are problems.
     ///
     /// # Errors
     /// The fabric's. Damage is not an error but in the report.
     pub fn check(&self) -> Result<CheckReport, Error> {
         let inner = &self.inner;
-        let options = CheckOptions { quiet: Quiet::OthersWork, ..CheckOptions::default() };
+        let slots = block_on(slots(&mut inner.region.lane(), &inner.table)).map_err(inner.fabric("cannot check"))?;
+        let used = slots.into_iter().map(|info| info.slot);
+        let dead = used.filter(|slot| liveness(inner, *slot) == ClientState::Dead).collect();
+        let options = CheckOptions { quiet: Quiet::OthersWork, dead, ..CheckOptions::default() };
         block_on(check_table(&mut inner.region.lane(), &inner.table, &options, &mut |_| ()))
             .map_err(|source| Error::Check { url: inner.url.clone(), source })
     }

@@ -166,6 +166,8 @@ pub enum ExtentClass {
 }
 
 const FIRST_CLASS_BYTES: u64 = 64;
+/// Size classes: the largest is 768 MiB, beyond half of the largest chunk.
+const CLASSES: u8 = 48;
 
 /// Bytes of a slot of class `class`.
 const fn class_bytes(class: u8) -> u64 {
@@ -173,20 +175,40 @@ const fn class_bytes(class: u8) -> u64 {
     if class.is_multiple_of(2) { base } else { base + base / 2 }
 }
 
+/// The largest slot: at least two fit in a chunk. Larger extents get chunks of their own.
+const fn largest_slot(chunk_bytes: u64) -> u64 {
+    (chunk_bytes - CHUNK_HEADER_WORDS * WORD_BYTES) / 2 - WORD_BYTES
+}
+
 impl ExtentClass {
     /// The class of an extent of `words` words in chunks of `chunk_bytes`.
     pub fn of(words: usize, chunk_bytes: u64) -> ExtentClass {
         let bytes = words as u64 * WORD_BYTES;
-        // A class is used while at least two slots fit in a chunk; larger extents get chunks of their own.
-        let largest = (chunk_bytes - CHUNK_HEADER_WORDS * WORD_BYTES) / 2 - WORD_BYTES;
+        let largest = largest_slot(chunk_bytes);
         if bytes <= largest {
-            let fitting = (0..=u8::MAX).find(|class| class_bytes(*class) >= bytes);
+            let fitting = (0..CLASSES).find(|class| class_bytes(*class) >= bytes);
             if let Some(class) = fitting.filter(|class| class_bytes(*class) <= largest) {
                 return ExtentClass::Slot(class);
             }
         }
         let whole = (bytes + ExtentClass::run_header_bytes()).div_ceil(chunk_bytes);
         ExtentClass::Run(u32::try_from(whole).unwrap_or(u32::MAX))
+    }
+
+    /// Whether chunks of `config` can be of this class: a damaged chunk word can name any.
+    pub fn fits(self, config: &TableConfig) -> bool {
+        match self {
+            ExtentClass::Slot(class) => class < CLASSES && class_bytes(class) <= largest_slot(config.chunk_bytes),
+            ExtentClass::Run(chunks) => chunks > 0 && u64::from(chunks) <= config.chunks,
+        }
+    }
+
+    /// Chunks that an extent, or the slots, of this class occupy.
+    pub fn chunks(self) -> u64 {
+        match self {
+            ExtentClass::Slot(_) => 1,
+            ExtentClass::Run(chunks) => u64::from(chunks),
+        }
     }
 
     /// Slots in a chunk of this class; 1 for a run.
@@ -251,8 +273,9 @@ impl ExtentRef {
     /// is said to (a damaged entry).
     pub fn mark_offset(&self, config: &TableConfig, geometry: &Geometry) -> Option<u64> {
         let class = ExtentClass::of(self.words()?, config.chunk_bytes);
-        let (_, within) = geometry.chunk_of(self.offset)?;
-        let slot = class.slot_of(within, config.chunk_bytes)?;
+        let (chunk, within) = geometry.chunk_of(self.offset)?;
+        let fits = class.fits(config) && chunk + class.chunks() <= config.chunks;
+        let slot = class.slot_of(within, config.chunk_bytes).filter(|_| fits)?;
         Some(self.offset - within + class.mark_at(slot))
     }
 }

@@ -190,7 +190,9 @@ impl RowFormat {
 
     /// Where the value of the occupied entry `slot` is.
     pub fn placement(&self, row: &[u64], slot: usize) -> Placement {
-        if self.trailer(row).extents() & 1 << slot != 0 { Placement::Extent } else { Placement::Inline }
+        // A damaged row of a format without extents may have the bit set.
+        let extent = self.format.has_extents() && self.trailer(row).extents() & 1 << slot != 0;
+        if extent { Placement::Extent } else { Placement::Inline }
     }
 
     /// Whether the sample `words` of `row` is whole: written for this row of this table in this incarnation. //

@@ -11,7 +11,7 @@ use crate::journal::Journal;
 use crate::pace::Pace;
 use crate::search::Search;
 use crate::window::Window;
-use crate::{Reader, Table};
+use crate::{Buffer, Error, Operation, Reader, Table};
 
 /// From which rows a path may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +119,7 @@ pub struct Client {
     pub(crate) extent: Vec<u64>,
     pub(crate) plan: Vec<guira_layout::RowId>,
     pub(crate) pace: Pace,
+    pub(crate) buffer: Buffer,
     pub(crate) counters: Counters,
     pub(crate) committed: bool,
     reader: Reader,
@@ -143,6 +144,7 @@ impl Client {
             extent: Vec::new(),
             plan: Vec::new(),
             pace: Pace::new(config.seed ^ u64::from(owner.0) << 48, config.backoff_ns, config.longest_backoff_ns),
+            buffer: Buffer::default(),
             counters: Counters::default(),
             committed: false,
             table,
@@ -172,9 +174,18 @@ impl Client {
         self.committed
     }
 
-    /// Lookups through the same lane.
-    pub fn reader(&mut self) -> &mut Reader {
-        &mut self.reader
+    /// Looks `key` up through the client's own lane; see [`Reader::get`]. Settles first, because a change that was dropped may
+    /// have its batch in flight on this lane. // [R-DROP-1]
+    ///
+    /// # Errors
+    /// As [`Reader::get`].
+    #[inline]
+    pub async fn get<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
+        if !self.journal.is_clean() {
+            let settled = self.journal.settle(lane, &self.table, self.owner).await;
+            settled.map_err(Error::fabric(Operation::Get))?;
+        }
+        self.reader.get(lane, key, into).await
     }
 
     /// Waits for what a dropped operation left in flight and gives back the locks it had acquired. Every mutation does

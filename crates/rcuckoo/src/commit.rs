@@ -4,8 +4,7 @@ use guira_fabric::{Addr, Effect, Lane, Verb, WORD_BYTES, post};
 use guira_layout::{ExtentRef, Record, RowId, Seal, Version};
 
 use crate::journal::{Flight, release_verb};
-use crate::locks::MAX_LOCK_WORDS;
-use crate::{Batch, Client, Error, Operation, Place};
+use crate::{Client, Error, MAX_LOCK_WORDS, Operation, Place};
 
 /// A row to be written: its place in the window, the one slot that changed, and its version before.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +39,7 @@ impl Client {
         let (seal, retired) = if recorded { self.seals() } else { ([0], [0]) };
         let seal_at = slot.add_words(Seal::WORD as u64);
         let mut found = [0; MAX_LOCK_WORDS];
-        let mut batch = Batch::new();
+        let mut batch = self.buffer.take();
         if recorded {
             batch.push(Verb::Write { addr: slot.add_words(Record::WORD as u64), words: self.record.words() });
             batch.push(Verb::Write { addr: seal_at, words: &seal });
@@ -61,7 +60,9 @@ impl Client {
         }
         self.journal.flight = Flight::Release;
         self.committed = true;
-        if let Err(error) = post(lane, batch).await {
+        let posted = post(lane, &mut batch[..]).await;
+        self.buffer.keep(batch);
+        if let Err(error) = posted {
             self.committed = error.effect() != Effect::None;
             return Err(Error::fabric(operation)(error));
         }

@@ -9,8 +9,8 @@ use arrayvec::ArrayVec;
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{LockMask, OwnerId};
 
-use crate::Table;
-use crate::locks::{LockSet, MAX_LOCK_WORDS};
+use crate::locks::LockSet;
+use crate::{MAX_LOCK_WORDS, Table};
 
 /// A lock word a batch tries to take.
 #[derive(Clone, Copy, Debug)]
@@ -71,9 +71,9 @@ impl Journal {
 
     /// Waits for a batch that a dropped operation left in flight, and gives back every lock it won. At most one round
     /// trip beyond the batch's own.
-    pub(crate) async fn settle(
+    pub(crate) async fn settle<L: Lane + ?Sized>(
         &mut self,
-        lane: &mut dyn Lane,
+        lane: &mut L,
         table: &Table,
         owner: OwnerId,
     ) -> Result<(), FabricError> {
@@ -89,9 +89,9 @@ impl Journal {
     }
 
     /// Releases everything that is held. 1 round trip, none if nothing is.
-    pub(crate) async fn release(
+    pub(crate) async fn release<L: Lane + ?Sized>(
         &mut self,
-        lane: &mut dyn Lane,
+        lane: &mut L,
         table: &Table,
         owner: OwnerId,
     ) -> Result<(), FabricError> {
@@ -104,7 +104,7 @@ impl Journal {
             batch.push(release_verb(table, owner, locks, found));
         }
         self.flight = Flight::Release;
-        post(lane, batch).await?;
+        post(lane, &mut batch[..]).await?;
         self.landed(&[]);
         Ok(())
     }

@@ -33,9 +33,29 @@ pub use scan::{RowItems, RowSample, sample_rows};
 pub use session::{SlotInfo, claim_slot, release_slot, slots};
 pub use table::{OpenError, Table, format_table, open_table, poison_table};
 
-/// Verbs of one batch, at most: releases, extent writes, lock words, reads, record and rows of the longest operation.
-/// Rxe's `max_batch` is the smallest of all fabrics.
-pub(crate) const MAX_BATCH: usize = 128;
+/// Lock words one operation can need: a path of 16 rows and both rows of the key.
+pub(crate) const MAX_LOCK_WORDS: usize = 18;
+/// Verbs of one batch, at most, on every fabric: releases, tries and READs for all lock words, and a value of 64 MiB and a
+/// key of 64 KiB in WRITEs of 1 MiB.
+const _: () = assert!(3 * MAX_LOCK_WORDS + 66 <= 128, "Rxe's max_batch is the smallest");
 
-/// A batch under construction, without a heap allocation.
-pub(crate) type Batch<'b> = arrayvec::ArrayVec<guira_fabric::Verb<'b>, MAX_BATCH>;
+/// A batch under construction. Its memory comes from the client and goes back to it: see [`Buffer`].
+pub(crate) type Batch<'b> = Vec<guira_fabric::Verb<'b>>;
+
+/// The memory of a batch between batches: never holds a verb.
+#[derive(Debug, Default)]
+pub(crate) struct Buffer(Vec<guira_fabric::Verb<'static>>);
+
+impl Buffer {
+    /// An empty batch, with the memory of the last one.
+    pub(crate) fn take<'b>(&mut self) -> Batch<'b> {
+        std::mem::take(&mut self.0)
+    }
+
+    /// Keeps the batch's memory. A batch that is dropped instead costs the next one an allocation.
+    pub(crate) fn keep(&mut self, mut batch: Batch<'_>) {
+        batch.clear();
+        // Collecting an emptied vector reuses its memory, and gives it another lifetime.
+        self.0 = batch.into_iter().map(|_| -> guira_fabric::Verb<'static> { unreachable!("it is empty") }).collect();
+    }
+}

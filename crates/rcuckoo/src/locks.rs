@@ -6,10 +6,7 @@ use guira_layout::{LockId, LockMask, OwnerId, RowId, STATE_WORD, TableState};
 
 use crate::journal::{Flight, Try, release_verb};
 use crate::window::{Window, spans};
-use crate::{Batch, Client, Error, Operation, Table};
-
-/// Lock words one operation can need: a path of 16 rows and both rows of the key.
-pub(crate) const MAX_LOCK_WORDS: usize = 18;
+use crate::{Batch, Client, Error, MAX_LOCK_WORDS, Operation, Table};
 
 /// Locks by word, in address order. No word occurs twice.
 pub(crate) type LockSet = ArrayVec<LockMask, MAX_LOCK_WORDS>;
@@ -257,7 +254,7 @@ impl Client {
             .collect();
         let released = if before == Before::Release { self.journal.held.clone() } else { LockSet::new() };
         let mut found = [0; 2 * MAX_LOCK_WORDS];
-        let mut batch = Batch::new();
+        let mut batch = self.buffer.take();
         let (given_back, tried) = found.split_at_mut(released.len());
         for (locks, found) in released.iter().zip(given_back) {
             batch.push(release_verb(table, self.owner, locks, found));
@@ -275,7 +272,9 @@ impl Client {
             Before::Release => Flight::Acquire(tries),
             Before::Keep => Flight::Extend(tries),
         };
-        post(lane, batch).await?;
+        let posted = post(lane, &mut batch[..]).await;
+        self.buffer.keep(batch);
+        posted?;
         let atomics = released.len() + wanted.len();
         self.journal.landed(&found[..atomics]);
         Ok(found[released.len()..atomics].iter().copied().collect())
@@ -287,9 +286,11 @@ impl Client {
 
     /// Samples the window's rows. 1 round trip.
     pub(crate) async fn sample_window(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
-        let mut batch = Batch::new();
+        let mut batch = self.buffer.take();
         window_reads(&self.table, &mut self.window, &mut batch);
-        post(lane, batch).await
+        let posted = post(lane, &mut batch[..]).await;
+        self.buffer.keep(batch);
+        posted
     }
 
     /// Gives back every lock. 1 round trip, none if none is held.
@@ -315,9 +316,8 @@ fn try_verb<'b>(table: &Table, owner: OwnerId, attempt: &Try, cas_loop: bool, fo
 /// One READ for each stretch of neighbouring rows in `window`. // [R-READ-2]
 fn window_reads<'b>(table: &Table, window: &'b mut Window, batch: &mut Batch<'b>) {
     let row_words = table.rows().row_words();
-    let spans: ArrayVec<_, { crate::MAX_BATCH }> = spans(window.rows()).collect();
-    let mut words = window.words_mut();
-    for span in spans {
+    let (rows, mut words) = window.rows_and_words();
+    for span in spans(rows) {
         let (into, rest) = words.split_at_mut(span.rows * row_words);
         words = rest;
         batch.push(Verb::Read { addr: table.geometry().row(span.first), into });

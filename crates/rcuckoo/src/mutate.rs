@@ -325,7 +325,7 @@ impl Client {
                     for (row, into) in wanted.iter().zip(into.chunks_exact_mut(rows.row_words())) {
                         batch.push(Verb::Read { addr: self.table.geometry().row(*row), into });
                     }
-                    post(lane, batch).await.map_err(Error::fabric(operation))?;
+                    post(lane, &mut batch[..]).await.map_err(Error::fabric(operation))?;
                 }
             }
         }
@@ -392,7 +392,11 @@ impl Client {
     /// Rows seen under locks are the best hints there are.
     fn remember_window(&mut self) {
         for (place, row) in self.window.rows().iter().enumerate() {
-            self.cache.put(*row, self.window.at(place));
+            // Rows that a covering READ fetched along may be torn.
+            let words = self.window.at(place);
+            if self.config.covering_gap_rows == 0 || self.table.rows().verify(*row, words).is_ok() {
+                self.cache.put(*row, words);
+            }
         }
     }
 

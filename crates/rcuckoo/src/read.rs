@@ -342,7 +342,7 @@ impl Reader {
             Some(_) => patience.unlocked = 0,
             None => patience.unlocked += 1,
         }
-        if patience.unlocked > self.config.row_samples && self.row_is_torn(lane, row).await? {
+        if patience.unlocked > self.config.row_samples && self.row_is_damaged(lane, row).await? {
             return Err(Error::Corrupt { operation, place: Place::Row(row) });
         }
         if waited_ns >= self.config.deadline_ns {
@@ -367,11 +367,17 @@ impl Reader {
         Ok((lock, locks.first_held(mask.word, word[0], mask.mask).map(|(_, owner)| owner)))
     }
 
-    async fn row_is_torn<L: Lane + ?Sized>(&mut self, lane: &mut L, row: RowId) -> Result<bool, Error> {
-        let mut words = vec![0; self.table.rows().row_words()];
-        let read = Verb::Read { addr: self.table.geometry().row(row), into: &mut words };
-        post(lane, [read]).await.map_err(Error::fabric(Operation::Get))?;
-        Ok(self.table.rows().verify(row, &words).is_err())
+    /// Two samples of one torn image with a free lock between them: nobody is writing it. A writer who came and went would
+    /// have left another version, and one who is in the middle of it holds the lock.
+    async fn row_is_damaged<L: Lane + ?Sized>(&mut self, lane: &mut L, row: RowId) -> Result<bool, Error> {
+        let fabric = Error::fabric(Operation::Get);
+        let row_words = self.table.rows().row_words();
+        let (mut before, mut after) = (vec![0; row_words], vec![0; row_words]);
+        let addr = self.table.geometry().row(row);
+        post(lane, [Verb::Read { addr, into: &mut before }]).await.map_err(&fabric)?;
+        let (_, owner) = self.lock_owner(lane, row).await.map_err(&fabric)?;
+        post(lane, [Verb::Read { addr, into: &mut after }]).await.map_err(&fabric)?;
+        Ok(owner.is_none() && before == after && self.table.rows().verify(row, &after).is_err())
     }
 }
 
@@ -401,5 +407,5 @@ pub async fn read_extent<L: Lane + ?Sized>(
         batch.push(Verb::Read { addr, into });
         addr = next;
     }
-    post(lane, batch).await
+    post(lane, &mut batch[..]).await
 }

@@ -138,9 +138,9 @@ impl Window {
         &mut self.words[place * self.row_words..][..self.row_words]
     }
 
-    /// All rows' words, in the order of [`Window::rows`].
-    pub(crate) fn words_mut(&mut self) -> &mut [u64] {
-        &mut self.words
+    /// All rows, and their words in the same order.
+    pub(crate) fn rows_and_words(&mut self) -> (&[RowId], &mut [u64]) {
+        (&self.rows, &mut self.words)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::manifest::{Dependency, Manifest};
 use crate::report::{Report, Violation};
 
 /// Allowed dependencies: from, to, why. A name that ends in `*` stands for every package that starts so.
-const ARROWS: [(&str, &str, &str); 27] = [
+const ARROWS: [(&str, &str, &str); 28] = [
     ("guira-layout", "guira-fabric", "addresses and spaces are words of the fabric"),
     ("guira-layout", "guira-sum", "a row is valid only with its checksum"),
     ("guira-rcuckoo", "guira-layout", "the protocol reads and writes rows, entries and lock words"),
