@@ -148,3 +148,47 @@ fn local_hits_rarely_read_their_second_row() {
         assert!(mean <= 1.2, "{format}: {mean}");
     }
 }
+
+/// [R-COMMIT-2] A record is written when more than one row changes, or when a dying client could tear the one row.
+#[test]
+fn records_are_written_when_a_death_could_leave_half_a_change() {
+    for (profile, always) in [(Profile::Shm, true), (Profile::Tcp, false), (Profile::Mlx5, false)] {
+        let bench = Bench::of_rows(Preset::Hardened, "fixed:8:8", 64, profile, 7);
+        let mut client = bench.client(0);
+        let keys = bench.table.config().slots() * 90 / 100;
+        for i in 0..keys {
+            let before = client.client.counters();
+            let (_, traffic) = client.traffic_of(|client| client.put(&key(i), &key(i)).unwrap());
+            let after = client.client.counters();
+            let moved = after.moves > before.moves;
+            assert_eq!(after.records - before.records, u64::from(moved || always), "{profile}: put {i}");
+            let rows = after.moves - before.moves + 1;
+            assert_eq!(traffic.verbs.writes, rows + 3 * (after.records - before.records), "{profile}: put {i}");
+        }
+        assert!(client.client.counters().moves > 0, "some inserts moved others");
+    }
+}
+
+/// [R-INSERT-2] What the cache says may be stale: that costs round trips, never a key.
+#[test]
+fn a_stale_cache_costs_trips_only() {
+    let bench = Bench::of_rows(Preset::Hardened, "fixed:8:8", 64, Profile::Mlx5, 7);
+    let (mut stale, mut busy) = (bench.client(0), bench.client(1));
+    let keys = bench.table.config().slots() * 90 / 100;
+    // Sees every row while it is almost empty, and remembers that.
+    for i in 0..40 {
+        stale.put(&key(i), &key(i)).unwrap();
+    }
+    for i in 40..keys - 20 {
+        busy.put(&key(i), &key(i)).unwrap();
+    }
+    let before = stale.client.counters();
+    for i in keys - 20..keys {
+        stale.put(&key(i), &key(i)).unwrap();
+    }
+    assert!(stale.client.counters().sampled_searches > before.sampled_searches, "the cache was stale");
+    for i in 0..keys {
+        assert_eq!(stale.get(&key(i)).unwrap().as_deref(), Some(&key(i)[..]));
+    }
+    assert_eq!(bench.occupied(), (keys, 64));
+}
