@@ -1,0 +1,30 @@
+//! `guira destroy`.
+
+use clap::Args;
+use guira::{Store, Url};
+use serde::Serialize;
+
+use super::Verdict;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Remove a table and all that is in it. Processes that have it open cannot change it any more.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The table.
+    pub url: Url,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    url: String,
+    destroyed: bool,
+}
+
+/// Carries out the command.
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
+    Store::destroy(&arguments.url)?;
+    let url = arguments.url.to_string();
+    output.answer(&Answer { url, destroyed: true }, || format!("destroyed {}", arguments.url))?;
+    Ok(Verdict::Fine)
+}

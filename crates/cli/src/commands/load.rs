@@ -1,0 +1,122 @@
+//! `guira load`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use guira::{Store, Url};
+use guira_lab::driver::OperationFigures;
+use serde::Serialize;
+
+use super::Verdict;
+use crate::failure::{Failure, Loaded};
+use crate::input::{self, BadRecord, Fit, InputFormat, Notation};
+use crate::loader::{BadRecords, LoadOptions, LoadReport, load};
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::units::{bytes, count, counted, per_second, percent, rate, share, time};
+
+/// Store every record of a file. Where a key occurs more than once, the last one wins.
+///
+/// The file is TSV (key, TAB, value; \t \n \r \\ and \xHH stand for bytes that cannot), JSON lines ({"key": …,
+/// "value": …}, or key_b64 and value_b64 for bytes that are no text), or Debian control records (apt-cache
+/// dumpavail).
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The table.
+    pub url: Url,
+    /// The file, or - for standard input.
+    pub file: PathBuf,
+    /// How records are written. Default: recognised from the first bytes.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub input: Option<InputFormat>,
+    /// Keys and values are decimal numbers, stored little-endian. For tables of a fixed format.
+    #[arg(long)]
+    pub numbers: bool,
+    /// Threads that store records.
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
+    /// Count records that cannot be read, and go on, instead of stopping at the first.
+    #[arg(long)]
+    pub skip_bad: bool,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    url: String,
+    input: String,
+    records: u64,
+    inserted: u64,
+    replaced: u64,
+    bad: u64,
+    bad_examples: Vec<String>,
+    bytes: u64,
+    elapsed_ns: u64,
+    records_per_s: f64,
+    entries: u64,
+    fill: f64,
+    put: OperationFigures,
+}
+
+/// Carries out the command.
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
+    let store = Store::open(&arguments.url)?;
+    let config = store.table().config();
+    let notation = if arguments.numbers { Notation::Numbers } else { Notation::Bytes };
+    let fit = Fit::new(config.format, notation).map_err(Failure::Misuse)?;
+    let opened = input::open(&arguments.file, arguments.input, fit);
+    let (mut records, total) = opened.map_err(|source| Failure::Input { source, loaded: Loaded(0) })?;
+    let bad = if arguments.skip_bad { BadRecords::Skip } else { BadRecords::Stop };
+    let entries_before = store.stat()?.table.entries;
+    let options = LoadOptions { threads: arguments.threads.into(), bad, entries_before };
+    let mut progress = Progress::new(output, "loading", total);
+    let report = load(&store, &mut records, options, &mut progress);
+    progress.finish();
+    let report = report?;
+    let entries = entries_before + report.inserted;
+    let answer = Answer {
+        url: arguments.url.to_string(),
+        input: records.format().to_string(),
+        records: report.records,
+        inserted: report.inserted,
+        replaced: report.records - report.inserted,
+        bad: report.bad,
+        bad_examples: report.bad_shown.iter().map(BadRecord::to_string).collect(),
+        bytes: report.bytes,
+        elapsed_ns: report.elapsed_ns,
+        records_per_s: per_second(report.records, report.elapsed_ns),
+        entries,
+        fill: share(entries, config.slots()),
+        put: report.tally.figures(),
+    };
+    output.answer(&answer, || human(&answer, &report))?;
+    Ok(Verdict::Fine)
+}
+
+fn human(answer: &Answer, report: &LoadReport) -> String {
+    let mut lines = vec![
+        format!(
+            "loaded {} ({}, {} of keys and values): {} inserted, {} replaced",
+            counted(answer.records, "record"),
+            answer.input,
+            bytes(answer.bytes),
+            count(answer.inserted),
+            count(answer.replaced)
+        ),
+        format!(
+            "{}, {}; {:.2} round trips each; fill {}",
+            time(answer.elapsed_ns),
+            rate(answer.records_per_s),
+            answer.put.round_trips.mean,
+            percent(answer.fill)
+        ),
+    ];
+    if report.bad > 0 {
+        lines.push(format!("skipped {} that could not be read:", counted(report.bad, "record")));
+        lines.extend(answer.bad_examples.iter().map(|bad| format!("  {bad}")));
+        let unshown = report.bad - answer.bad_examples.len() as u64;
+        if unshown > 0 {
+            lines.push(format!("  and {} more", count(unshown)));
+        }
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,45 @@
+//! The commands: each turns its arguments into calls of the library, and the answers into output.
+
+pub mod check;
+pub mod create;
+pub mod destroy;
+pub mod dump;
+pub mod load;
+pub mod quickstart;
+pub mod single;
+pub mod stat;
+pub mod ycsb;
+
+use crate::arguments::Command;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// What a command that did not fail came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Done, or yes.
+    Fine,
+    /// No: a miss, or something is wrong. It has been said.
+    Negative,
+}
+
+/// Carries out a command.
+pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
+    match command {
+        Command::Quickstart(arguments) => quickstart::run(arguments, output),
+        Command::Create(arguments) => create::run(arguments, output),
+        Command::Get(arguments) => single::get(arguments, output),
+        Command::Put(arguments) => single::put(arguments, output),
+        Command::Insert(arguments) => single::insert(arguments, output),
+        Command::Update(arguments) => single::update(arguments, output),
+        Command::Del(arguments) => single::del(arguments, output),
+        Command::Load(arguments) => load::run(arguments, output),
+        Command::Dump(arguments) => dump::run(arguments, output),
+        Command::Stat(arguments) => stat::run(arguments, output),
+        Command::Check(arguments) => check::run(arguments, output),
+        Command::Destroy(arguments) => destroy::run(arguments, output),
+        Command::Ycsb(arguments) => ycsb::run(arguments, output),
+        Command::YcsbWorker => ycsb::worker::run(),
+        Command::QuickstartWorker(arguments) => quickstart::worker::run(arguments),
+    }
+}

@@ -1,0 +1,97 @@
+//! `guira quickstart`: the whole of it, shown at work on real data.
+//!
+//! This process reads the data and tells others what to do; the table is used by the others, which are real
+//! processes. It believes nobody: what was stored is read back by a process that did not store it, and compared with
+//! the source.
+
+mod changes;
+mod frames;
+mod report;
+mod source;
+mod steps;
+pub mod worker;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use guira::{Store, Url};
+
+use self::report::Report;
+use self::source::Source;
+use self::steps::Steps;
+use self::worker::Task;
+use super::Verdict;
+use crate::failure::Failure;
+use crate::input::InputFormat;
+use crate::output::Output;
+
+/// See it work: load real data from several processes, read every byte back in another one, change some from all of
+/// them at once, check the table.
+///
+/// Without a FILE, the data is the Debian package index, or on other systems the files in /usr/share/doc.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Your own data: a file as guira load takes.
+    pub file: Option<PathBuf>,
+    /// How its records are written. Default: recognised from the first bytes.
+    #[arg(long, value_enum, value_name = "FORMAT", requires = "file")]
+    pub input: Option<InputFormat>,
+    /// The table to make.
+    #[arg(long, default_value = "shm://guira-quickstart")]
+    pub url: Url,
+    /// Processes that use the table at once.
+    #[arg(long, value_name = "P", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub processes: u32,
+    /// Keep the table.
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// One of the processes of quickstart.
+#[derive(Debug, Args)]
+pub struct WorkerArguments {
+    /// The table.
+    #[arg(long)]
+    pub url: Url,
+    /// What to do.
+    #[arg(long, value_enum)]
+    pub task: Task,
+    /// The process's number.
+    #[arg(long, default_value_t = 0)]
+    pub index: u32,
+    /// Rounds of changes.
+    #[arg(long, default_value_t = 0)]
+    pub rounds: u32,
+}
+
+/// Carries out the command.
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
+    let source = source(arguments, output)?;
+    let mut report = Report::new(&arguments.url, arguments.processes);
+    let steps = Steps { url: &arguments.url, processes: arguments.processes, source: &source, output };
+    let made = steps.create()?;
+    let shown = steps.show(&made, &mut report);
+    // Whatever happened, nothing stays behind that was not asked for.
+    let removed = if arguments.keep { Ok(()) } else { Store::destroy(&arguments.url) };
+    shown?;
+    removed?;
+    (report.kept, report.ok) = (arguments.keep, report.is_ok());
+    output.answer(&report, || report.farewell())?;
+    Ok(if report.ok { Verdict::Fine } else { Verdict::Negative })
+}
+
+fn source(arguments: &Arguments, output: &Output) -> Result<Source, Failure> {
+    match &arguments.file {
+        Some(path) if path == std::path::Path::new("-") => {
+            Err(Failure::Misuse("quickstart reads its input more than once: name a file instead of -".to_owned()))
+        }
+        Some(path) => Ok(Source::File(path.clone(), arguments.input)),
+        None => {
+            let source = Source::without_file()?;
+            if source != Source::DebianIndex {
+                output.say(&format!("No Debian package index here: taking {} instead.", source.name()))?;
+            }
+            Ok(source)
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Real data to start with: a file of the user's, the Debian package index, or a directory of files.
+//!
+//! Invariant: a source can be read again, and yields the same records as long as nobody changes what it reads; whoever
+//! reads it twice compares the digests.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use guira::EntryFormat;
+
+use crate::failure::{Failure, Loaded};
+use crate::input::{self, Fit, InputError, InputFormat, Notation, Record, Records};
+
+/// Entry format of the table that a source goes into.
+pub const FORMAT: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
+/// Directories of files that most systems have.
+const TREES: [&str; 3] = ["/usr/share/doc", "/usr/include", "/etc"];
+/// Files taken of a directory: a start shall take seconds.
+const FILES_MAX: u64 = 50_000;
+/// Larger files are left out.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of all files together.
+const TREE_BYTES_MAX: u64 = 512 << 20;
+
+/// Records from a source, one after another.
+pub type SourceRecords = Box<dyn Iterator<Item = Result<Record, Failure>>>;
+
+/// Where records come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A file in a format of `guira load`.
+    File(PathBuf, Option<InputFormat>),
+    /// What `apt-cache dumpavail` prints.
+    DebianIndex,
+    /// The files of a directory: path and content.
+    Tree(PathBuf),
+}
+
+impl Source {
+    /// What people call it.
+    pub fn name(&self) -> String {
+        match self {
+            Source::File(path, _) => path.display().to_string(),
+            Source::DebianIndex => "the Debian package index (apt-cache dumpavail)".to_owned(),
+            Source::Tree(path) => format!("the files in {}", path.display()),
+        }
+    }
+
+    /// The source to use where the user names none: the first that has any records.
+    pub fn without_file() -> Result<Source, Failure> {
+        let trees = TREES.iter().map(|path| Source::Tree(PathBuf::from(path)));
+        let mut sources = std::iter::once(Source::DebianIndex).chain(trees);
+        let found =
+            sources.find(|source| source.records().is_ok_and(|mut records| matches!(records.next(), Some(Ok(_)))));
+        found.ok_or_else(|| {
+            let trees = TREES.join(", ");
+            Failure::Misuse(format!("there is no Debian package index, and nothing in {trees}: name a FILE to load"))
+        })
+    }
+
+    /// The records, from the first.
+    pub fn records(&self) -> Result<SourceRecords, Failure> {
+        let failed = |source| Failure::Input { source, loaded: Loaded(0) };
+        match self {
+            Source::File(path, format) => {
+                let fit = Fit::new(FORMAT, Notation::Bytes).map_err(Failure::Misuse)?;
+                let (records, _) = input::open(path, *format, fit).map_err(failed)?;
+                Ok(Box::new(records.map(move |record| record.map_err(failed))))
+            }
+            Source::DebianIndex => Ok(Box::new(DebianIndex::start()?)),
+            Source::Tree(root) => Ok(Box::new(Tree { pending: vec![root.clone()], files: 0, bytes: 0 })),
+        }
+    }
+}
+
+/// What reading a source to its end showed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// Records.
+    pub records: u64,
+    /// Bytes of all keys and values.
+    pub bytes: u64,
+    /// Bytes that those values take which do not fit in a row.
+    pub extent_bytes: u64,
+    /// The first key.
+    pub first_key: Vec<u8>,
+    /// A digest of everything.
+    pub digest: u64,
+}
+
+/// Builds a [`Survey`].
+#[derive(Default)]
+pub struct Surveyor {
+    survey: Survey,
+    hasher: DefaultHasher,
+}
+
+impl Surveyor {
+    /// Takes note of a record.
+    pub fn note(&mut self, key: &[u8], value: &[u8]) {
+        let survey = &mut self.survey;
+        if survey.records == 0 {
+            survey.first_key = key.to_vec();
+        }
+        survey.records += 1;
+        survey.bytes += (key.len() + value.len()) as u64;
+        survey.extent_bytes += extent_bytes(key.len(), value.len());
+        for bytes in [key, value] {
+            self.hasher.write_usize(bytes.len());
+            self.hasher.write(bytes);
+        }
+    }
+
+    /// The survey of the records so far.
+    pub fn finish(self) -> Survey {
+        Survey { digest: self.hasher.finish(), ..self.survey }
+    }
+}
+
+/// About the memory that a key and value take outside the rows: none if they fit inside; otherwise a header, both in
+/// whole words, rounded up to a size class, which are powers of two and half as much again; twice its size for a
+/// large one, which takes whole chunks.
+fn extent_bytes(key_bytes: usize, value_bytes: usize) -> u64 {
+    const HEADER_BYTES: usize = 24;
+    const LARGE_BYTES: u64 = 24 << 10;
+    let EntryFormat::Bytes { inline_bytes } = FORMAT else { return 0 };
+    if key_bytes + value_bytes <= usize::from(inline_bytes) {
+        return 0;
+    }
+    let needed = (HEADER_BYTES + key_bytes.next_multiple_of(8) + value_bytes.next_multiple_of(8)) as u64;
+    if needed > LARGE_BYTES {
+        return 2 * needed;
+    }
+    let power = needed.next_power_of_two();
+    let class = if needed <= power / 4 * 3 { power / 4 * 3 } else { power };
+    class.max(64) + 8
+}
+
+/// `apt-cache dumpavail`, while it prints.
+struct DebianIndex {
+    child: Child,
+    records: Records<BufReader<ChildStdout>>,
+}
+
+impl DebianIndex {
+    fn start() -> Result<DebianIndex, Failure> {
+        const ATTEMPT: &str = "run apt-cache dumpavail";
+        let mut command = Command::new("apt-cache");
+        command.arg("dumpavail").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(Failure::host(ATTEMPT))?;
+        let Some(stdout) = child.stdout.take() else {
+            return Err(Failure::host(ATTEMPT)(std::io::Error::other("it has no output")));
+        };
+        let fit = Fit::new(FORMAT, Notation::Bytes).map_err(Failure::Misuse)?;
+        let reader = BufReader::with_capacity(256 << 10, stdout);
+        let records = Records::new(reader, "apt-cache dumpavail", Some(InputFormat::Debian), fit);
+        let records = records.map_err(|source| Failure::Input { source, loaded: Loaded(0) })?;
+        Ok(DebianIndex { child, records })
+    }
+}
+
+impl Iterator for DebianIndex {
+    type Item = Result<Record, Failure>;
+
+    /// The next package. Records that cannot be read are left out: the index is not the user's to mend.
+    fn next(&mut self) -> Option<Result<Record, Failure>> {
+        // Bounded by the input: each turn consumes a record.
+        loop {
+            match self.records.next()? {
+                Ok(record) => return Some(Ok(record)),
+                Err(InputError::Bad(_)) => {}
+                Err(source) => return Some(Err(Failure::Input { source, loaded: Loaded(0) })),
+            }
+        }
+    }
+}
+
+impl Drop for DebianIndex {
+    fn drop(&mut self) {
+        // Whoever does not read on does not want the rest.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The regular files below a directory, in the order of their names. Links are not followed; what cannot be read is
+/// left out.
+struct Tree {
+    /// Paths to visit, the next one last.
+    pending: Vec<PathBuf>,
+    files: u64,
+    bytes: u64,
+}
+
+impl Iterator for Tree {
+    type Item = Result<Record, Failure>;
+
+    fn next(&mut self) -> Option<Result<Record, Failure>> {
+        // Bounded by the files there are.
+        while let Some(path) = self.pending.pop() {
+            let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+            if metadata.is_dir() {
+                self.enter(&path);
+            } else if metadata.is_file() && metadata.len() <= FILE_BYTES_MAX {
+                if self.files == FILES_MAX || self.bytes > TREE_BYTES_MAX {
+                    return None;
+                }
+                let Some(value) = content(&path) else { continue };
+                self.files += 1;
+                self.bytes += value.len() as u64;
+                return Some(Ok(Record { key: path.as_os_str().as_bytes().to_vec(), value, line: self.files }));
+            }
+        }
+        None
+    }
+}
+
+impl Tree {
+    fn enter(&mut self, directory: &Path) {
+        let Ok(entries) = fs::read_dir(directory) else { return };
+        let mut paths: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+        paths.sort_unstable_by(|one, two| two.cmp(one));
+        self.pending.append(&mut paths);
+    }
+}
+
+/// A file's content, unless it cannot be read or grows beyond bounds meanwhile.
+fn content(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(path).ok()?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() as u64 <= FILE_BYTES_MAX).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn survey(records: &[(&[u8], &[u8])]) -> Survey {
+        let mut surveyor = Surveyor::default();
+        records.iter().for_each(|(key, value)| surveyor.note(key, value));
+        surveyor.finish()
+    }
+
+    #[test]
+    fn surveys_differ_where_records_do() {
+        let one = survey(&[(b"a", b"bc"), (b"d", b"")]);
+        assert_eq!((one.records, one.bytes, one.first_key.as_slice(), one.extent_bytes), (2, 4, &b"a"[..], 0));
+        assert_eq!(one, survey(&[(b"a", b"bc"), (b"d", b"")]));
+        assert_ne!(one.digest, survey(&[(b"ab", b"c"), (b"d", b"")]).digest);
+        assert_ne!(one.digest, survey(&[(b"d", b""), (b"a", b"bc")]).digest);
+    }
+
+    #[test]
+    fn memory_is_estimated_upwards() {
+        assert_eq!(
+            [(8, 56), (8, 57), (8, 1000), (100, 100_000)].map(|(k, v)| extent_bytes(k, v)),
+            [0, 96 + 8, 1536 + 8, 2 * (24 + 104 + 100_000)]
+        );
+        for value_bytes in 57..30_000 {
+            assert!(extent_bytes(8, value_bytes) >= (24 + 8 + value_bytes) as u64);
+        }
+    }
+
+    #[test]
+    fn a_tree_yields_its_files_in_order() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |name: &str, content: &[u8]| fs::write(root.path().join(name), content).unwrap();
+        fs::create_dir(root.path().join("b")).unwrap();
+        write("c", b"3");
+        write("b/x", b"2");
+        write("a", b"1");
+        write("large", &vec![0; FILE_BYTES_MAX as usize + 1]);
+        std::os::unix::fs::symlink(root.path(), root.path().join("loop")).unwrap();
+        let source = Source::Tree(root.path().to_owned());
+        let read = || source.records().unwrap().map(Result::unwrap).collect::<Vec<_>>();
+        let names: Vec<_> = read().into_iter().map(|record| record.value).collect();
+        assert_eq!(names, [b"1", b"2", b"3"]);
+        assert_eq!(read(), read());
+        assert!(read()[1].key.ends_with(b"b/x"));
+    }
+}

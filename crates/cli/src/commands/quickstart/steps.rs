@@ -1,0 +1,210 @@
+//! The steps of a quickstart. Each is shown as soon as it is done.
+
+use std::time::Instant;
+
+use guira::{CreateOptions, OpenOptions, Preset, Store, Url};
+use guira_fabric_shm::ShmError;
+use guira_lab::driver::OperationTally;
+
+use super::changes::{self, COUNTERS, Changes, SHARED_KEYS};
+use super::frames;
+use super::report::{Change, Check, Input, Load, ReadBack, Report, Table};
+use super::source::{FORMAT, Source, Survey, Surveyor};
+use super::worker::{Compared, Stored};
+use crate::commands::{check, create};
+use crate::failure::Failure;
+use crate::loader::shard_of;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::units;
+use crate::workers::Worker;
+
+/// Rounds of changes of each process: enough that all of them work at the same time.
+const ROUNDS: u32 = 20_000;
+/// Client slots beside those of the processes.
+const SPARE_CLIENTS: u16 = 60;
+/// Size classes of values that a process may have a chunk for.
+const CLASSES: u64 = 26;
+/// Share of the memory there is that a quickstart takes when not all of its data fits.
+const FALLBACK_SHARE: f64 = 0.8;
+
+/// What the steps work on.
+pub struct Steps<'s> {
+    /// The table to make.
+    pub url: &'s Url,
+    /// Processes that use it at once.
+    pub processes: u32,
+    /// The data.
+    pub source: &'s Source,
+    /// Where steps are shown.
+    pub output: &'s Output,
+}
+
+/// A table that was made, and what goes into it.
+pub struct Made {
+    store: Store,
+    survey: Survey,
+    /// Records of the source, also those for which there is no memory.
+    records_all: u64,
+}
+
+impl Steps<'_> {
+    /// Reads the source, and creates a table of its size. Where memory is short, takes the first part of the source.
+    pub fn create(&self) -> Result<Made, Failure> {
+        let mut survey = self.survey(u64::MAX)?;
+        let records_all = survey.records;
+        let created = match self.create_for(&survey) {
+            Err(Failure::Store(guira::Error::Region(ShmError::NoSpace { wanted, available, .. }))) => {
+                let part = available as f64 / wanted.max(1) as f64 * FALLBACK_SHARE;
+                survey = self.survey((survey.records as f64 * part) as u64)?;
+                self.create_for(&survey)
+            }
+            created => created,
+        };
+        Ok(Made { store: created?, survey, records_all })
+    }
+
+    /// Everything that follows.
+    pub fn show(&self, made: &Made, report: &mut Report) -> Result<(), Failure> {
+        let input = Input::new(self.source.name(), &made.survey, made.records_all);
+        self.output.say(&input.human())?;
+        let created = create::Created::of(&made.store, Preset::Hardened, capacity(&made.survey, self.processes));
+        let table = Table::new(&created);
+        self.output.say(&table.human())?;
+        (report.input, report.table) = (Some(input), Some(table));
+        let load = self.load(made)?;
+        self.output.say(&load.human(self.processes))?;
+        report.load = Some(load);
+        let read_back = self.read_back(made)?;
+        self.output.say(&read_back.human())?;
+        report.read_back = Some(read_back);
+        let change = self.change(made)?;
+        self.output.say(&change.human())?;
+        report.change = Some(change);
+        let checked = made.store.check()?;
+        let check = Check::new(checked.is_clean(), check::summary(&self.url.to_string(), &checked));
+        self.output.say(&check.human(&check::problems(&checked)))?;
+        report.check = Some(check);
+        report.first_key = crate::text::printable(&made.survey.first_key, 200);
+        Ok(())
+    }
+
+    fn survey(&self, records_max: u64) -> Result<Survey, Failure> {
+        let mut surveyor = Surveyor::default();
+        let mut progress = Progress::new(self.output, "reading", None);
+        for (record, number) in self.source.records()?.zip(0..records_max) {
+            let record = record?;
+            surveyor.note(&record.key, &record.value);
+            progress.tick(number, || units::counted(number, "record"));
+        }
+        progress.finish();
+        let survey = surveyor.finish();
+        if survey.records == 0 {
+            return Err(Failure::Misuse(format!(
+                "{} has no records, or there is no memory for any",
+                self.source.name()
+            )));
+        }
+        Ok(survey)
+    }
+
+    fn create_for(&self, survey: &Survey) -> Result<Store, Failure> {
+        let clients = u16::try_from(self.processes).unwrap_or(u16::MAX / 2) + SPARE_CLIENTS;
+        let options = CreateOptions::new(capacity(survey, self.processes))
+            .format(FORMAT)
+            .max_clients(clients)
+            .extent_bytes(extent_bytes(survey, self.processes));
+        create::create(self.url, &options, self.output)
+    }
+
+    fn start(&self, name: String, task: &str, index: u32) -> Result<Worker, Failure> {
+        let (url, index, rounds) = (self.url.to_string(), index.to_string(), ROUNDS.to_string());
+        let arguments = ["quickstart-worker", "--url", &url, "--task", task, "--index", &index, "--rounds", &rounds];
+        Worker::start(name, &arguments)
+    }
+
+    /// Sends every record to the process of its key, so that the last one of a key wins. Returns when the first was
+    /// there to be sent.
+    fn send(&self, what: &'static str, made: &Made, workers: &mut [Worker]) -> Result<Instant, Failure> {
+        let mut surveyor = Surveyor::default();
+        let mut progress = Progress::new(self.output, what, Some(made.survey.records));
+        let mut records = self.source.records()?.zip(0..made.survey.records).peekable();
+        records.peek();
+        let started = Instant::now();
+        for (record, number) in records {
+            let record = record?;
+            surveyor.note(&record.key, &record.value);
+            let shard = shard_of(&record.key, workers.len());
+            workers[shard].write(|to| frames::write(to, &record.key, &record.value))?;
+            progress.tick(number, || units::counted(number, "record"));
+        }
+        for worker in workers {
+            worker.write(frames::write_end)?;
+        }
+        progress.finish();
+        if surveyor.finish() != made.survey {
+            return Err(Failure::Misuse(format!("{} changed while it was read: try again", self.source.name())));
+        }
+        Ok(started)
+    }
+
+    fn load(&self, made: &Made) -> Result<Load, Failure> {
+        let start = |index| self.start(format!("loading process {index}"), "store", index);
+        let mut workers = (0..self.processes).map(start).collect::<Result<Vec<_>, _>>()?;
+        let started = self.send("loading", made, &mut workers)?;
+        let mut total = Stored::default();
+        for worker in workers {
+            let stored: Stored = worker.finish()?;
+            total.records += stored.records;
+            total.inserted += stored.inserted;
+            total.tally.merge(&stored.tally);
+        }
+        let elapsed = started.elapsed();
+        let stat = made.store.stat()?;
+        Ok(Load::new(&total, elapsed, &stat))
+    }
+
+    fn read_back(&self, made: &Made) -> Result<ReadBack, Failure> {
+        let mut workers = [self.start("comparing process".to_owned(), "compare", 0)?];
+        let started = self.send("comparing", made, &mut workers)?;
+        let [worker] = workers;
+        let compared: Compared = worker.finish()?;
+        Ok(ReadBack::new(compared, made.survey.records, started.elapsed()))
+    }
+
+    fn change(&self, made: &Made) -> Result<Change, Failure> {
+        let mut client = made.store.client()?;
+        for process in 0..self.processes {
+            for counter in 0..COUNTERS {
+                client.put(changes::counter_key(process, counter).as_bytes(), b"0")?;
+            }
+        }
+        drop(client);
+        let start = |index| self.start(format!("changing process {index}"), "change", index);
+        let mut workers = (0..self.processes).map(start).collect::<Result<Vec<_>, _>>()?;
+        workers.iter_mut().try_for_each(Worker::receive::<()>)?;
+        let started = Instant::now();
+        workers.iter_mut().try_for_each(|worker| worker.send(&()))?;
+        let changes = workers.into_iter().map(Worker::finish::<Changes>).collect::<Result<Vec<_>, _>>()?;
+        let elapsed = started.elapsed();
+        // A store of its own: nothing of what this process did before is believed.
+        let mut reader = Store::open_with(self.url, &OpenOptions::default().read_only())?.reader();
+        let wrong = changes::verify(&changes, |key| reader.get(key.as_bytes()))?;
+        let mut tally = OperationTally::default();
+        changes.iter().for_each(|changes| tally.merge(&changes.tally));
+        Ok(Change::new(self.processes, &tally, wrong, elapsed))
+    }
+}
+
+/// Keys the table must hold: the input's, those that are changed, and a few more.
+fn capacity(survey: &Survey, processes: u32) -> u64 {
+    let changed = u64::from(processes * (COUNTERS + 1) + SHARED_KEYS);
+    survey.records + survey.records / 8 + changed + 1000
+}
+
+/// Memory for values outside the rows: theirs, and chunks that each process has begun, one for each size class.
+fn extent_bytes(survey: &Survey, processes: u32) -> u64 {
+    let held = survey.extent_bytes + survey.extent_bytes / 10;
+    let chunk_bytes = (held / 128).clamp(64 << 10, 1 << 20).next_power_of_two();
+    held + u64::from(processes + 2) * CLASSES * chunk_bytes
+}

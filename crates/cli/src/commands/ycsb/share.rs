@@ -1,0 +1,101 @@
+//! What a process is told: its share of the workers, and which phase to carry out.
+
+use guira::Store;
+use guira_lab::driver::{Driver, DriverError, PhaseTally, Plan, RecordShape, Verification};
+use guira_lab::workload::{WorkloadError, WorkloadSpec};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+
+/// A process's share of a run, and the whole run's parameters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// The table.
+    pub url: String,
+    /// The workload's letter.
+    pub workload: String,
+    /// Records loaded before the run.
+    pub records: u64,
+    /// Operations of the run, of all workers.
+    pub operations: u64,
+    /// Zipf exponent.
+    pub theta: f64,
+    /// Seed of keys and operations.
+    pub seed: u64,
+    /// Bytes of each value, if they were asked for.
+    pub value_bytes: Option<usize>,
+    /// Workers of all processes.
+    pub workers: u32,
+    /// First worker of this process.
+    pub first: u32,
+    /// One past its last.
+    pub end: u32,
+    /// What reads verify.
+    pub verify: Verify,
+    /// Every how manyth operation is timed.
+    pub latency_every: u32,
+}
+
+/// What reads verify.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verify {
+    /// Nothing.
+    Off,
+    /// Every value.
+    EveryRead,
+}
+
+/// What a process is to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Open the table and get ready. Answered with nothing.
+    Prepare(Share),
+    /// Load this share's records. Answered with a tally.
+    Load,
+    /// Carry out this share's operations. Answered with a tally.
+    Run,
+}
+
+impl Share {
+    /// The driver of this share.
+    pub fn driver(&self) -> Result<Driver, Failure> {
+        self.driver_of(Store::open(&self.url.parse().map_err(guira::Error::from)?)?)
+    }
+
+    /// The driver of this share, against a store that is open.
+    pub fn driver_of(&self, store: Store) -> Result<Driver, Failure> {
+        let name = self.workload.parse().map_err(|error: WorkloadError| DriverError::from(error))?;
+        let spec = WorkloadSpec { name, records: self.records, theta: self.theta, seed: self.seed };
+        let verification = match self.verify {
+            Verify::Off => Verification::Off,
+            Verify::EveryRead => Verification::EveryRead,
+        };
+        let plan = Plan {
+            spec,
+            operations: self.operations,
+            workers: self.workers,
+            shape: self.shape(&store)?,
+            verification,
+            latency_every: self.latency_every,
+        };
+        Ok(Driver::new(store, plan, self.first..self.end)?)
+    }
+
+    /// How records look in this table.
+    pub fn shape(&self, store: &Store) -> Result<RecordShape, Failure> {
+        Ok(RecordShape::new(store.table().config().format, self.value_bytes, self.seed)?)
+    }
+}
+
+impl Order {
+    /// Carries out a phase.
+    pub fn carry_out(&self, driver: &mut Driver) -> Result<PhaseTally, Failure> {
+        match self {
+            Order::Load => Ok(driver.load()?),
+            Order::Run => Ok(driver.run()?),
+            Order::Prepare(_) => Err(Failure::Misuse("this process is prepared already".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Standard output and standard error: the only place that writes to them.
+//!
+//! Invariants: a closed standard output is [`Failure::ClosedOutput`] and never a panic; a closed standard error is
+//! ignored; JSON is one object on one line.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::failure::{ErrorText, Failure};
+
+/// How answers are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Text made to be read.
+    #[default]
+    Human,
+    /// One JSON object (dump: one a line).
+    Json,
+}
+
+/// Where answers and errors go.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    format: Format,
+}
+
+impl Output {
+    /// Output in this format.
+    pub fn new(format: Format) -> Output {
+        Output { format }
+    }
+
+    /// The format asked for.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Gives the answer: `human` as text or `json` as an object, whichever was asked for.
+    pub fn answer(&self, json: &impl Serialize, human: impl FnOnce() -> String) -> Result<(), Failure> {
+        match self.format {
+            Format::Human => self.line(&human()),
+            Format::Json => {
+                let text = serde_json::to_string(json).map_err(|error| Failure::host("write JSON")(error.into()))?;
+                self.line(&text)
+            }
+        }
+    }
+
+    /// Writes a line for people, and nothing where JSON was asked for.
+    pub fn say(&self, line: &str) -> Result<(), Failure> {
+        if self.format == Format::Human { self.line(line) } else { Ok(()) }
+    }
+
+    /// Writes these bytes as they are; on a terminal a line end follows.
+    pub fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut stdout = io::stdout().lock();
+        let end: &[u8] = if stdout.is_terminal() { b"\n" } else { b"" };
+        stdout.write_all(bytes).and_then(|()| stdout.write_all(end)).and_then(|()| stdout.flush()).map_err(closed)
+    }
+
+    /// Writes a line.
+    pub fn line(&self, line: &str) -> Result<(), Failure> {
+        let mut stdout = io::stdout().lock();
+        writeln!(stdout, "{line}").and_then(|()| stdout.flush()).map_err(closed)
+    }
+
+    /// Writes a line for people to standard error.
+    pub fn remark(&self, line: &str) {
+        if self.format == Format::Human {
+            complain(line);
+        }
+    }
+
+    /// Says what failed, and returns the exit code that says so.
+    pub fn fail(&self, failure: &Failure) -> ExitCode {
+        if matches!(failure, Failure::ClosedOutput) {
+            // Whoever read our output has seen enough: `guira dump | head`.
+            return ExitCode::SUCCESS;
+        }
+        self.error(&failure.text());
+        ExitCode::from(failure.exit_code())
+    }
+
+    /// Writes an error to standard error.
+    pub fn error(&self, error: &ErrorText) {
+        match self.format {
+            Format::Human => complain(&format!("guira: {}", error.message.replace('\n', " "))),
+            Format::Json => {
+                #[derive(Serialize)]
+                struct Object<'e> {
+                    error: &'e ErrorText,
+                }
+                complain(&serde_json::to_string(&Object { error }).unwrap_or_default());
+            }
+        }
+    }
+}
+
+/// What writing to standard output failed with.
+pub fn closed(error: io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        Failure::ClosedOutput
+    } else {
+        Failure::host("write to standard output")(error)
+    }
+}
+
+/// Writes a line to standard error, if anybody listens.
+fn complain(line: &str) {
+    // Nobody is left to tell that nobody listens.
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Rows of text as aligned columns: the first to the left, all others to the right.
+pub fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let cells_of = |column: usize| rows.iter().filter_map(move |row| row.get(column));
+    let width_of = |column| cells_of(column).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width_of(column).unwrap_or(0)).collect();
+    let lines = rows.iter().map(|row| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Names and what they are, one a line, the names padded.
+pub fn fields(fields: &[(&str, String)]) -> String {
+    let width = fields.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let lines = fields.iter().map(|(name, text)| format!("{name:<width$}  {text}").trim_end().to_owned());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned() {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let text = table(&[row(["", "count", "µs"]), row(["read", "1", "12"]), row(["update", "1,000", ""])]);
+        assert_eq!(text, "        count  µs\nread        1  12\nupdate  1,000");
+        assert_eq!(table(&[]), "");
+    }
+
+    #[test]
+    fn fields_are_aligned() {
+        let text = fields(&[("rows", "64".to_owned()), ("fill", "1 %".to_owned()), ("entries", String::new())]);
+        assert_eq!(text, "rows     64\nfill     1 %\nentries");
+    }
+}

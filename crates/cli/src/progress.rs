@@ -1,0 +1,96 @@
+//! How far something long has got: a bar on a terminal, a line every few seconds elsewhere, nothing beside JSON.
+//!
+//! Invariant: a tick that shows nothing costs one reading of the clock; nothing is shown of what is over at once.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::output::{Format, Output};
+use crate::units;
+
+/// Between two lines: seldom enough for a log file.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
+/// Between two changes of a bar: as often as eyes can follow.
+const BAR_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Shows how far something has got.
+pub struct Progress {
+    what: &'static str,
+    total: Option<u64>,
+    shown_at: Instant,
+    surface: Surface,
+}
+
+enum Surface {
+    Nothing,
+    Lines,
+    Bar(ProgressBar),
+}
+
+impl Progress {
+    /// Progress of `what`, of `total` units if that is known.
+    pub fn new(output: &Output, what: &'static str, total: Option<u64>) -> Progress {
+        let surface = match output.format() {
+            Format::Json => Surface::Nothing,
+            Format::Human if io::stderr().is_terminal() => Surface::Bar(bar(total, what)),
+            Format::Human => Surface::Lines,
+        };
+        Progress { what, total, shown_at: Instant::now(), surface }
+    }
+
+    /// Says how much there is, if that was not known before.
+    pub fn set_total(&mut self, total: u64) {
+        if self.total != Some(total) {
+            self.total = Some(total);
+            if let Surface::Bar(bar) = &mut self.surface {
+                bar.finish_and_clear();
+                self.surface = Surface::Bar(self::bar(Some(total), self.what));
+            }
+        }
+    }
+
+    /// Shows that `done` units are done, unless something was shown just now.
+    pub fn tick(&mut self, done: u64, text: impl FnOnce() -> String) {
+        let interval = match self.surface {
+            Surface::Nothing => return,
+            Surface::Lines => LINE_INTERVAL,
+            Surface::Bar(_) => BAR_INTERVAL,
+        };
+        if self.shown_at.elapsed() < interval {
+            return;
+        }
+        self.shown_at = Instant::now();
+        match &self.surface {
+            Surface::Nothing => {}
+            Surface::Bar(bar) => {
+                bar.set_message(text());
+                bar.set_position(done);
+            }
+            Surface::Lines => {
+                let part = self.total.filter(|total| *total > 0);
+                let part =
+                    part.map_or(String::new(), |total| format!(" {}:", units::percent(units::share(done, total))));
+                // Nobody is left to tell that nobody listens.
+                let _ = writeln!(io::stderr().lock(), "{}:{part} {}", self.what, text());
+            }
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&mut self) {
+        if let Surface::Bar(bar) = &self.surface {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn bar(total: Option<u64>, what: &'static str) -> ProgressBar {
+    let (bar, template) = match total {
+        Some(total) => (ProgressBar::new(total), "{prefix} {bar:30} {percent:>3} % {msg}"),
+        None => (ProgressBar::new_spinner(), "{prefix} {spinner} {msg}"),
+    };
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.with_style(style).with_prefix(what)
+}

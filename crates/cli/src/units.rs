@@ -1,0 +1,177 @@
+//! Counts, sizes and times, as people write and read them.
+
+/// Reads a number of things: `10000`, `10_000`, `10k`, `1M`, `2G` (powers of 1000).
+pub fn parse_count(text: &str) -> Result<u64, String> {
+    let factors = [("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("G", 1_000_000_000)];
+    parse(text, &factors).ok_or_else(|| format!("{text:?} is no count; write 10000, 10_000, 10k, 1M or 2G"))
+}
+
+/// Reads a number of bytes: `4096`, `64MiB` or `64M` (powers of 1024), `64MB` (powers of 1000).
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let factors = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+        ("kB", 1_000),
+        ("KB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("K", 1 << 10),
+        ("k", 1 << 10),
+        ("M", 1 << 20),
+        ("G", 1 << 30),
+        ("T", 1 << 40),
+        ("B", 1),
+    ];
+    parse(text, &factors).ok_or_else(|| format!("{text:?} is no size; write 4096, 64MiB, 1G (powers of 1024) or 1GB"))
+}
+
+/// Reads permission bits: `600`, `0o660`.
+pub fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text.trim_start_matches("0o"), 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| format!("{text:?} is no mode; write octal permission bits such as 600 or 660"))
+}
+
+fn parse(text: &str, factors: &[(&str, u64)]) -> Option<u64> {
+    let suffixed = factors.iter().find_map(|(suffix, factor)| Some((text.strip_suffix(suffix)?, *factor)));
+    let (digits, factor) = suffixed.unwrap_or((text, 1));
+    let digits = digits.trim_end();
+    let plain: String = digits.chars().filter(|c| *c != '_').collect();
+    let is_number = digits.starts_with(|c: char| c.is_ascii_digit()) && plain.bytes().all(|b| b.is_ascii_digit());
+    if is_number { plain.parse::<u64>().ok()?.checked_mul(factor) } else { None }
+}
+
+/// `1,234,567`.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `1 record`, `2 records`.
+pub fn counted(number: u64, thing: &str) -> String {
+    format!("{} {thing}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+/// `47.8 MiB`.
+pub fn bytes(number: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if number < 1024 {
+        return format!("{number} B");
+    }
+    let mut scaled = number as f64 / 1024.0;
+    let mut unit = 0;
+    // 1023.95 would be shown as 1024.0.
+    while scaled >= 1023.95 && unit + 1 < UNITS.len() {
+        scaled /= 1024.0;
+        unit += 1;
+    }
+    format!("{scaled:.1} {}", UNITS[unit])
+}
+
+/// `307,000/s`: three digits that mean something.
+pub fn rate(per_second: f64) -> String {
+    if per_second < 1000.0 {
+        return format!("{per_second:.1}/s");
+    }
+    let step = 10_f64.powf(per_second.log10().floor() - 2.0).max(1.0);
+    format!("{}/s", count(((per_second / step).round() * step) as u64))
+}
+
+/// `1.23 µs`.
+pub fn time(nanoseconds: u64) -> String {
+    let ns = nanoseconds as f64;
+    match nanoseconds {
+        0..1_000 => format!("{nanoseconds} ns"),
+        1_000..1_000_000 => format!("{:.2} µs", ns / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.2} ms", ns / 1e6),
+        _ => format!("{:.2} s", ns / 1e9),
+    }
+}
+
+/// `62.1 %`.
+pub fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+/// `part / whole`, and 0 of nothing.
+pub fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// Events in a second, given how long they took.
+pub fn per_second(events: u64, elapsed_ns: u64) -> f64 {
+    if elapsed_ns == 0 { 0.0 } else { events as f64 * 1e9 / elapsed_ns as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read() {
+        for (text, number) in [
+            ("0", 0),
+            ("10000", 10_000),
+            ("10_000", 10_000),
+            ("10k", 10_000),
+            ("1M", 1_000_000),
+            ("2 G", 2_000_000_000),
+        ] {
+            assert_eq!(parse_count(text), Ok(number), "{text}");
+        }
+        for text in ["", "M", "-1", "1.5M", "_1", "1MM", "1MiB", "99999999999999999999", "99999999999G", "0x10", "+1"] {
+            assert!(parse_count(text).unwrap_err().contains("no count"), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_read() {
+        for (text, number) in [
+            ("4096", 4096),
+            ("64MiB", 64 << 20),
+            ("64M", 64 << 20),
+            ("1G", 1 << 30),
+            ("1 GiB", 1 << 30),
+            ("1GB", 1_000_000_000),
+            ("2k", 2048),
+            ("3kB", 3000),
+            ("7B", 7),
+            ("1T", 1 << 40),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(number), "{text}");
+        }
+        for text in ["", "MiB", "1.5G", "-1", "1X", "1MiBs", "16777216T"] {
+            assert!(parse_bytes(text).unwrap_err().contains("no size"), "{text}");
+        }
+    }
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!((parse_mode("600"), parse_mode("0o660")), (Ok(0o600), Ok(0o660)));
+        for text in ["", "800", "1777", "rw", "-600"] {
+            assert!(parse_mode(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_shown() {
+        assert_eq!([0, 12, 123, 1234, 1_234_567].map(count), ["0", "12", "123", "1,234", "1,234,567"]);
+        assert_eq!([1, 2].map(|n| counted(n, "record")), ["1 record", "2 records"]);
+        let sizes = [0, 1023, 1024, 1536, 50_164_600, (1 << 20) - 1, u64::MAX];
+        assert_eq!(sizes.map(bytes), ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "47.8 MiB", "1.0 MiB", "16384.0 PiB"]);
+        assert_eq!([0.0, 999.94, 307_123.0, 12_345_678.0].map(rate), ["0.0/s", "999.9/s", "307,000/s", "12,300,000/s"]);
+        let times = [1, 1_234, 12_345_678, 1_500_000_000];
+        assert_eq!(times.map(time), ["1 ns", "1.23 µs", "12.35 ms", "1.50 s"]);
+        assert_eq!(percent(0.621), "62.1 %");
+        assert_eq!((share(1, 4), share(1, 0), per_second(3, 1_500_000_000), per_second(3, 0)), (0.25, 0.0, 2.0, 0.0));
+    }
+}

@@ -1,0 +1,160 @@
+//! Further processes of a command: copies of this program that take orders on standard input and answer on standard
+//! output.
+//!
+//! Invariants: an answer is one JSON line, either what was asked for or the error that prevented it. A process that
+//! is not needed any more is gone: it ends when its input does, and is killed if its owner fails.
+
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{ErrorText, Failure};
+
+/// Bytes of one line between processes, at most: histograms of a whole run have some 100 kB.
+const LINE_BYTES_MAX: u64 = 64 << 20;
+/// Bytes gathered before they are sent.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// How long a process whose input was closed may take to end by itself, giving back what it holds of the table.
+const GRACE: Duration = Duration::from_secs(2);
+/// Between two looks whether it has.
+const POLL: Duration = Duration::from_millis(2);
+
+/// An answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply<T> {
+    /// What was asked for.
+    Ok(T),
+    /// Why there is none.
+    Error(ErrorText),
+}
+
+/// A further process.
+pub struct Worker {
+    name: String,
+    child: Child,
+    input: Option<BufWriter<ChildStdin>>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    /// Starts this program again with these arguments. `name` is what errors call it.
+    pub fn start(name: String, arguments: &[&str]) -> Result<Worker, Failure> {
+        let attempt = || format!("start {name}");
+        let program = std::env::current_exe().map_err(Failure::host(attempt()))?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(Failure::host(attempt()))?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Failure::host(attempt())(io::Error::other("it has no pipes")));
+        };
+        let input = Some(BufWriter::with_capacity(BUFFER_BYTES, input));
+        Ok(Worker { name, child, input, output: BufReader::new(output) })
+    }
+
+    /// Sends one line.
+    pub fn send(&mut self, order: &impl Serialize) -> Result<(), Failure> {
+        self.write(|input| {
+            serde_json::to_writer(&mut *input, order)?;
+            input.write_all(b"\n")?;
+            input.flush()
+        })
+    }
+
+    /// Writes to the process. If it does not listen any more, its own error is the answer.
+    pub fn write(&mut self, write: impl FnOnce(&mut BufWriter<ChildStdin>) -> io::Result<()>) -> Result<(), Failure> {
+        let written = match &mut self.input {
+            Some(input) => write(input),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        match written {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.drop_input();
+                Err(match self.receive::<serde::de::IgnoredAny>() {
+                    Err(failure) => failure,
+                    Ok(_) => Failure::host(format!("write to {}", self.name))(error),
+                })
+            }
+        }
+    }
+
+    /// Waits for one answer.
+    pub fn receive<T: DeserializeOwned>(&mut self) -> Result<T, Failure> {
+        let mut line = String::new();
+        let read = self.output.by_ref().take(LINE_BYTES_MAX).read_line(&mut line);
+        read.map_err(Failure::host(format!("read from {}", self.name)))?;
+        if line.is_empty() {
+            self.drop_input();
+            let status = self.child.wait().map_err(Failure::host(format!("wait for {}", self.name)))?;
+            return Err(Failure::host(format!("read from {}", self.name))(io::Error::other(format!(
+                "it ended: {status}"
+            ))));
+        }
+        let reply: Reply<T> = serde_json::from_str(&line)
+            .map_err(|error| Failure::host(format!("understand {}", self.name))(error.into()))?;
+        match reply {
+            Reply::Ok(answer) => Ok(answer),
+            Reply::Error(said) => Err(Failure::Worker { name: self.name.clone(), said }),
+        }
+    }
+
+    /// The last answer: nothing more is sent, and the process ends.
+    pub fn finish<T: DeserializeOwned>(mut self) -> Result<T, Failure> {
+        let answer = self.receive()?;
+        self.drop_input();
+        self.child.wait().map_err(Failure::host(format!("wait for {}", self.name)))?;
+        Ok(answer)
+    }
+
+    /// Closes the process's input without sending what was gathered for it.
+    fn drop_input(&mut self) {
+        if let Some(input) = self.input.take() {
+            drop(input.into_parts());
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.drop_input();
+        let until = Instant::now() + GRACE;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() >= until {
+                // It has ended by itself, or it ends now.
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            thread::sleep(POLL);
+        }
+    }
+}
+
+/// The other side: one line of standard input, or `None` at its end.
+pub fn next_order<T: DeserializeOwned>(input: &mut impl BufRead) -> Result<Option<T>, Failure> {
+    let mut line = String::new();
+    let read = input.take(LINE_BYTES_MAX).read_line(&mut line);
+    read.map_err(Failure::host("read an order"))?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    let order = serde_json::from_str(&line);
+    order.map(Some).map_err(|error| Failure::Misuse(format!("no order: {error}")))
+}
+
+/// The other side: answers.
+pub fn reply<T: Serialize>(answer: Result<T, Failure>) -> Result<(), Failure> {
+    let reply = match answer {
+        Ok(answer) => Reply::Ok(answer),
+        Err(failure) => Reply::Error(failure.text()),
+    };
+    let text = serde_json::to_string(&reply).map_err(|error| Failure::host("answer")(error.into()))?;
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{text}").and_then(|()| stdout.flush()).map_err(crate::output::closed)
+}

@@ -1,0 +1,184 @@
+//! One worker: its client, its buffers, and the loop that carries out and measures operations.
+
+use std::fmt;
+use std::time::Instant;
+
+use guira::Traffic;
+use guira::blocking::Client;
+
+use super::tally::nanoseconds;
+use super::{DriverError, PhaseTally, Plan, Verification};
+use crate::workload::{Generator, Operation, ValueError, check_value};
+
+/// A worker stops after this many failures in a row: the table is full, fenced or gone, and each further operation may
+/// take as long as its deadline.
+const FAILURES_IN_A_ROW_MAX: u32 = 100;
+
+/// What one thread carries out in one phase.
+pub(super) struct Worker<'w> {
+    plan: &'w Plan,
+    number: u32,
+    operations: u64,
+    client: &'w mut Client,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    found: Vec<u8>,
+    /// Values this worker wrote, 0 being the version as loaded.
+    version: u64,
+    tally: PhaseTally,
+    started: Instant,
+}
+
+/// Why an operation failed.
+enum Failure {
+    Store(guira::Error),
+    Missing,
+    Exists,
+    Length { expected: usize, found: usize },
+    Value(ValueError),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Store(error) => error.fmt(f),
+            Failure::Missing => f.write_str("it is missing, and must exist (was the table loaded with this seed?)"),
+            Failure::Exists => f.write_str("it exists already (was this workload run before?)"),
+            Failure::Length { expected, found } => write!(f, "its value has {found} bytes instead of {expected}"),
+            Failure::Value(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<guira::Error> for Failure {
+    fn from(error: guira::Error) -> Failure {
+        Failure::Store(error)
+    }
+}
+
+impl<'w> Worker<'w> {
+    pub(super) fn new(plan: &'w Plan, number: u32, operations: u64, client: &'w mut Client) -> Worker<'w> {
+        Worker {
+            plan,
+            number,
+            operations,
+            client,
+            key: Vec::with_capacity(plan.shape.key_bytes()),
+            value: Vec::with_capacity(plan.shape.value_bytes()),
+            found: Vec::with_capacity(plan.shape.value_bytes()),
+            version: 0,
+            tally: PhaseTally::default(),
+            started: Instant::now(),
+        }
+    }
+
+    /// The counts, with the time since the worker was made.
+    pub(super) fn finish(mut self) -> PhaseTally {
+        self.tally.elapsed_ns = nanoseconds(self.started.elapsed());
+        self.tally
+    }
+
+    /// Puts every record of this worker.
+    pub(super) fn load(&mut self) -> Result<(), DriverError> {
+        let mut traffic = self.client.traffic();
+        let mut record = u64::from(self.number);
+        while record < self.plan.spec.records {
+            self.plan.shape.key_into(record, &mut self.key);
+            self.plan.shape.value_into(record, 0, &mut self.value);
+            let started = Instant::now();
+            let put = self.client.put(&self.key, &self.value);
+            put.map_err(|source| DriverError::Store { attempt: format!("loading record {record}"), source })?;
+            let latency = started.elapsed();
+            let cost = self.cost(&mut traffic);
+            self.tally.operations.insert.success(&cost, Some(latency));
+            record += u64::from(self.plan.workers);
+        }
+        Ok(())
+    }
+
+    /// Carries out and counts this worker's operations.
+    pub(super) fn run(&mut self, generator: &mut Generator) {
+        let mut traffic = self.client.traffic();
+        let (mut untimed, mut failures_in_a_row) = (0, 0);
+        for _ in 0..self.operations {
+            let (operation, record) = generator.next();
+            self.plan.shape.key_into(record, &mut self.key);
+            untimed += 1;
+            let started = (untimed == self.plan.latency_every).then(|| {
+                untimed = 0;
+                Instant::now()
+            });
+            let outcome = self.carry_out(operation, record);
+            let latency = started.map(|started| started.elapsed());
+            let cost = self.cost(&mut traffic);
+            match outcome {
+                Ok(()) => {
+                    failures_in_a_row = 0;
+                    self.tally.operations.of_mut(operation).success(&cost, latency);
+                }
+                Err(failure) => {
+                    failures_in_a_row += 1;
+                    self.tally.operations.of_mut(operation).failure();
+                    self.tally.note(|| format!("{operation:?} of record {record}: {failure}"));
+                    if failures_in_a_row == FAILURES_IN_A_ROW_MAX {
+                        let number = self.number;
+                        self.tally
+                            .note(|| format!("worker {number} stopped after {failures_in_a_row} failures in a row"));
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What was sent since `traffic`, which becomes the present.
+    #[inline]
+    fn cost(&self, traffic: &mut Traffic) -> Traffic {
+        let now = self.client.traffic();
+        now.since(&std::mem::replace(traffic, now))
+    }
+
+    /// Carries out one operation on the record whose key is in `self.key`.
+    #[inline]
+    fn carry_out(&mut self, operation: Operation, record: u64) -> Result<(), Failure> {
+        match operation {
+            Operation::Read => self.read(record),
+            Operation::Update => self.update(record),
+            Operation::Insert => {
+                self.plan.shape.value_into(record, 0, &mut self.value);
+                if self.client.insert(&self.key, &self.value)? { Ok(()) } else { Err(Failure::Exists) }
+            }
+            Operation::ReadModifyWrite => {
+                self.read(record)?;
+                self.update(record)
+            }
+        }
+    }
+
+    #[inline]
+    fn read(&mut self, record: u64) -> Result<(), Failure> {
+        self.found.clear();
+        if !self.client.get_into(&self.key, &mut self.found)? {
+            return Err(Failure::Missing);
+        }
+        match self.plan.verification {
+            Verification::Off => Ok(()),
+            Verification::EveryRead => self.verify(record),
+        }
+    }
+
+    fn verify(&self, record: u64) -> Result<(), Failure> {
+        let (expected, found) = (self.plan.shape.value_bytes(), self.found.len());
+        if expected != found {
+            return Err(Failure::Length { expected, found });
+        }
+        check_value(record, &self.found).map(|_| ()).map_err(Failure::Value)
+    }
+
+    #[inline]
+    fn update(&mut self, record: u64) -> Result<(), Failure> {
+        self.version += 1;
+        self.plan.shape.value_into(record, self.version, &mut self.value);
+        if self.client.update(&self.key, &self.value)? { Ok(()) } else { Err(Failure::Missing) }
+    }
+}
