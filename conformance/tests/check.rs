@@ -370,7 +370,7 @@ const EXTENTS: &[Damage] = &[
     }),
     (ProblemKind::ExtentChunk, "a chunk of another class", |bench| {
         let chunk = bench.table.geometry().chunk_of(extent_at(bench, extent_entry(bench)).offset).expect("a chunk").0;
-        set_chunk(bench, chunk, ChunkState::Orphan { class: ExtentClass::Slot(7) });
+        set_chunk(bench, chunk, ChunkState::Orphan { class: ExtentClass::Slot(7), free: 0 });
     }),
     (ProblemKind::ExtentFreed, "its mark", |bench| {
         let extent = extent_at(bench, extent_entry(bench));
@@ -406,13 +406,13 @@ const EXTENTS: &[Damage] = &[
 const CHUNKS_LOCKS_AND_SLOTS: &[Damage] = &[
     (ProblemKind::ChunkWord, "no state", |bench| store(bench, bench.table.geometry().chunk_word(40), &[9])),
     (ProblemKind::ChunkClass, "slots too large", |bench| {
-        set_chunk(bench, 40, ChunkState::Orphan { class: ExtentClass::Slot(40) });
+        set_chunk(bench, 40, ChunkState::Orphan { class: ExtentClass::Slot(40), free: 0 });
     }),
     (ProblemKind::ChunkClass, "slots beyond all bounds", |bench| {
-        set_chunk(bench, 40, ChunkState::Orphan { class: ExtentClass::Slot(250) });
+        set_chunk(bench, 40, ChunkState::Orphan { class: ExtentClass::Slot(250), free: 0 });
     }),
     (ProblemKind::ChunkClass, "a run of nothing", |bench| {
-        set_chunk(bench, 40, ChunkState::Orphan { class: ExtentClass::Run(0) });
+        set_chunk(bench, 40, ChunkState::Orphan { class: ExtentClass::Run(0), free: 0 });
     }),
     (ProblemKind::ChunkOwner, "a free slot's", |bench| {
         set_chunk(bench, 40, ChunkState::Owned { owner: OwnerId(9), class: ExtentClass::Slot(1) });
@@ -424,16 +424,16 @@ const CHUNKS_LOCKS_AND_SLOTS: &[Damage] = &[
         set_chunk(bench, 40, ChunkState::Owned { owner: OwnerId(5000), class: ExtentClass::Run(1) });
     }),
     (ProblemKind::BrokenRun, "a missing tail", |bench| {
-        set_chunk(bench, 40, ChunkState::Orphan { class: ExtentClass::Run(3) });
+        set_chunk(bench, 40, ChunkState::Orphan { class: ExtentClass::Run(3), free: 0 });
         set_chunk(bench, 41, ChunkState::Tail);
     }),
     (ProblemKind::BrokenRun, "beyond the last chunk", |bench| {
         let last = bench.table.config().chunks - 1;
-        set_chunk(bench, last, ChunkState::Orphan { class: ExtentClass::Run(2) });
+        set_chunk(bench, last, ChunkState::Orphan { class: ExtentClass::Run(2), free: 0 });
     }),
     (ProblemKind::StrayTail, "no run", |bench| set_chunk(bench, 40, ChunkState::Tail)),
     (ProblemKind::StrayTail, "a run too short", |bench| {
-        set_chunk(bench, 40, ChunkState::Orphan { class: ExtentClass::Run(2) });
+        set_chunk(bench, 40, ChunkState::Orphan { class: ExtentClass::Run(2), free: 0 });
         set_chunk(bench, 41, ChunkState::Tail);
         set_chunk(bench, 42, ChunkState::Tail);
     }),

@@ -187,7 +187,7 @@ impl Scan<'_> {
 
 fn class_of(state: Option<ChunkState>) -> Option<ExtentClass> {
     match state {
-        Some(ChunkState::Owned { class, .. } | ChunkState::Orphan { class }) => Some(class),
+        Some(ChunkState::Owned { class, .. } | ChunkState::Orphan { class, .. }) => Some(class),
         _ => None,
     }
 }

@@ -94,8 +94,8 @@ impl Scan<'_> {
 
     fn inspect_chunk_of(&self, at: ExtentPlace, word: u64, place: Place, findings: &mut Findings) {
         let text = match ChunkWord(word).decode() {
-            Some(ChunkState::Owned { class, .. } | ChunkState::Orphan { class }) if class == at.class => return,
-            Some(ChunkState::Owned { class, .. } | ChunkState::Orphan { class }) => {
+            Some(ChunkState::Owned { class, .. } | ChunkState::Orphan { class, .. }) if class == at.class => return,
+            Some(ChunkState::Owned { class, .. } | ChunkState::Orphan { class, .. }) => {
                 format!("its extent needs a chunk for {:?}, but chunk {} is one for {class:?}", at.class, at.chunk)
             }
             Some(ChunkState::Free) => format!("its extent lies in chunk {}, which is free", at.chunk),

@@ -17,8 +17,8 @@ const GENERATION_BLOCK: u64 = 1024;
 const TABLE_WORDS: u64 = 512;
 /// Verbs in one batch of CAS or slot READs.
 const BATCH_VERBS: usize = 64;
-/// Words one WRITE zeroes.
-const ZERO_WORDS: usize = 4096;
+/// Words one WRITE zeroes, at most: the smallest `max_verb_words` of all fabrics.
+const ZERO_WORDS: usize = 1 << 17;
 
 /// There is no room for a value that needs an extent. Nothing was changed in the index.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,6 +65,28 @@ struct Class {
     free: VecDeque<(u64, u64)>,
     /// Slots handed out since the marks were last read.
     since_sweep: u64,
+}
+
+/// A chunk worth claiming.
+#[derive(Clone, Copy)]
+enum Wanted {
+    /// An orphan of the class that had free slots when it was given up.
+    RoomyOrphan,
+    /// A chunk nobody uses.
+    Free,
+    /// An orphan of the class that was full.
+    FullOrphan,
+}
+
+impl Wanted {
+    fn is(self, word: ChunkWord, class: ExtentClass) -> bool {
+        match (self, word.decode()) {
+            (Wanted::RoomyOrphan, Some(ChunkState::Orphan { class: of, free })) => of == class && free > 0,
+            (Wanted::FullOrphan, Some(ChunkState::Orphan { class: of, free })) => of == class && free == 0,
+            (Wanted::Free, Some(ChunkState::Free)) => true,
+            _ => false,
+        }
+    }
 }
 
 struct Chunk {
@@ -223,18 +245,17 @@ impl Extents {
         let words = self.read_chunk_table(lane).await?;
         let start = self.cursor as usize;
         let order = (start..words.len()).chain(0..start);
-        let orphan = ChunkState::Orphan { class };
-        for wanted in [orphan, ChunkState::Free] {
-            for index in order.clone().filter(|index| words[*index].decode() == Some(wanted)) {
-                let claimed = self.claim(lane, index as u64, words[index], class).await?;
-                if !claimed {
+        // Orphans that were full when they were given up come last: adopting one costs many reads, for little hope.
+        for wanted in [Wanted::RoomyOrphan, Wanted::Free, Wanted::FullOrphan] {
+            for index in order.clone().filter(|index| wanted.is(words[*index], class)) {
+                if !self.claim(lane, index as u64, words[index], class).await? {
                     continue;
                 }
                 self.cursor = index as u64;
-                if wanted == ChunkState::Free {
-                    self.format_chunk(lane, index as u64, class).await?;
+                match wanted {
+                    Wanted::Free => self.format_chunk(lane, index as u64, class).await?,
+                    Wanted::RoomyOrphan | Wanted::FullOrphan => self.adopt(lane, index as u64, class).await?,
                 }
-                self.adopt(lane, index as u64, class).await?;
                 if self.classes.get(&class).is_some_and(|owned| !owned.free.is_empty()) {
                     return Ok(true);
                 }
@@ -277,16 +298,21 @@ impl Extents {
         Ok(found == compare.0)
     }
 
-    /// Zeroes the marks and the slots' first words, which may be left from the chunk's former use.
-    async fn format_chunk(&self, lane: &mut dyn Lane, index: u64, class: ExtentClass) -> Result<(), FabricError> {
-        let zeros = [0; ZERO_WORDS];
+    /// Zeroes a free chunk this client has just claimed: marks and slots may be left from its former use. All of its slots are
+    /// free then. 1 round trip for 1 MiB.
+    async fn format_chunk(&mut self, lane: &mut dyn Lane, index: u64, class: ExtentClass) -> Result<(), FabricError> {
         let start = self.table.geometry().chunk(index);
         let words = self.table.config().chunk_bytes / 8;
         let end = if matches!(class, ExtentClass::Run(_)) { class.slot_at(0, words * 8) / 8 + 1 } else { words };
+        let zeros = vec![0; ZERO_WORDS.min(end as usize)];
         for at in (0..end).step_by(ZERO_WORDS) {
             let words = &zeros[..ZERO_WORDS.min((end - at) as usize)];
             post(lane, [Verb::Write { addr: start.add_words(at), words }]).await?;
         }
+        let slots = class.slots(words * 8);
+        let owned = self.classes.entry(class).or_default();
+        owned.free.extend((0..slots).map(|slot| (index, slot)));
+        owned.chunks.push(Chunk { index, slots: vec![0; slots as usize] });
         Ok(())
     }
 
@@ -333,7 +359,6 @@ impl Extents {
             let head = index as u64 + 1 - chunks;
             if self.claim_run(lane, head, chunks).await? {
                 self.format_chunk(lane, head, class).await?;
-                self.adopt(lane, head, class).await?;
                 return Ok(true);
             }
         }
@@ -385,7 +410,7 @@ impl Extents {
     /// Takes over every orphan, to learn which of them are empty.
     async fn adopt_orphans(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         for (index, word) in self.read_chunk_table(lane).await?.into_iter().enumerate() {
-            if let Some(ChunkState::Orphan { class }) = word.decode()
+            if let Some(ChunkState::Orphan { class, .. }) = word.decode()
                 && class.fits(self.table.config())
                 && self.claim(lane, index as u64, word, class).await?
             {
@@ -442,7 +467,9 @@ impl Extents {
         let classes = std::mem::take(&mut self.classes);
         for (class, owned) in &classes {
             for chunk in &owned.chunks {
-                self.leave(lane, chunk.index, *class, ChunkState::Orphan { class: *class }).await?;
+                let free = chunk.slots.iter().filter(|generation| **generation == 0).count();
+                let free = u16::try_from(free).unwrap_or(u16::MAX);
+                self.leave(lane, chunk.index, *class, ChunkState::Orphan { class: *class, free }).await?;
             }
         }
         Ok(())

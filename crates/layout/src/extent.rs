@@ -296,12 +296,14 @@ pub enum ChunkState {
     Orphan {
         /// What it holds.
         class: ExtentClass,
+        /// Slots that were free when it was given up, at most 65,535: a hint where to look first. More may be free by now.
+        free: u16,
     },
     /// Not the first chunk of a run.
     Tail,
 }
 
-/// A word of the chunk table: state 8 bits, class 8, owner 16, chunks of a run 32.
+/// A word of the chunk table: state 8 bits, class 8, owner or an orphan's free slots 16, chunks of a run 32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkWord(pub u64);
 
@@ -318,7 +320,7 @@ impl ChunkWord {
         ChunkWord(match state {
             ChunkState::Free => 0,
             ChunkState::Owned { owner, class } => pack(1, class, owner.0),
-            ChunkState::Orphan { class } => pack(2, class, 0),
+            ChunkState::Orphan { class, free } => pack(2, class, free),
             ChunkState::Tail => 3,
         })
     }
@@ -332,7 +334,7 @@ impl ChunkWord {
         let state = match self.0 & 0xff {
             0 => ChunkState::Free,
             1 => ChunkState::Owned { owner: OwnerId((self.0 >> 16) as u16), class },
-            2 => ChunkState::Orphan { class },
+            2 => ChunkState::Orphan { class, free: (self.0 >> 16) as u16 },
             3 => ChunkState::Tail,
             _ => return None,
         };
@@ -421,7 +423,7 @@ mod tests {
     fn chunk_words_round_trip() {
         let classes = [ExtentClass::Slot(0), ExtentClass::Slot(29), ExtentClass::Run(1), ExtentClass::Run(u32::MAX)];
         for class in classes {
-            for state in [ChunkState::Owned { owner: OwnerId(1024), class }, ChunkState::Orphan { class }] {
+            for state in [ChunkState::Owned { owner: OwnerId(1024), class }, ChunkState::Orphan { class, free: 9 }] {
                 assert_eq!(ChunkWord::encode(state).decode(), Some(state));
             }
         }

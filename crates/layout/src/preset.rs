@@ -90,9 +90,12 @@ impl Preset {
         let (entries, row_bytes) = self.row_shape(options.format);
         let percent = if self == Preset::Tiny { TINY_FILL_PERCENT } else { TARGET_FILL_PERCENT };
         let needed = u128::from(options.capacity) * 100 / u128::from(percent) / u128::from(entries) + 1;
-        let too_large = || ConfigError::TooLarge { rows: u64::MAX, row_bytes, chunks: 0, chunk_bytes: 0 };
+        let bounds = "at most what 2^62 bytes of rows hold";
+        let too_large = || ConfigError::OutOfRange { name: "capacity", value: options.capacity, bounds };
         let rows = u64::try_from(needed).ok().and_then(|rows| rows.checked_next_multiple_of(ROW_GROUP));
-        let rows = rows.filter(|rows| rows.checked_mul(u64::from(row_bytes)).is_some()).ok_or_else(too_large)?;
+        let rows = rows
+            .filter(|rows| rows.checked_mul(u64::from(row_bytes)).is_some_and(|bytes| bytes < 1 << 62))
+            .ok_or_else(too_large)?;
         self.config_of_rows(rows, options)
     }
 
@@ -220,7 +223,10 @@ mod tests {
             Preset::Hardened.config(&options(0, "fixed:8:8")),
             Err(ConfigError::OutOfRange { name: "capacity", .. })
         ));
-        assert!(matches!(Preset::Hardened.config(&options(u64::MAX, "fixed:8:8")), Err(ConfigError::TooLarge { .. })));
+        assert!(matches!(
+            Preset::Hardened.config(&options(u64::MAX, "fixed:8:8")),
+            Err(ConfigError::OutOfRange { name: "capacity", .. })
+        ));
     }
 
     #[test]
