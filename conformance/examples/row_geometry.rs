@@ -80,7 +80,8 @@ fn measure(shape: &Shape, keys: u64) -> Option<()> {
     // Over a network both rows travel: with headers, and as one message where they are neighbours.
     let wire = 2 * (74 + 62 + shape.row_bytes);
     println!(
-        "{:<24} {:<11} {fastest_ns:>7.1} ns a get, {bytes:>4} bytes read in place, {wire:>4} on the wire, {full} did not fit",
+        "{:<24} {:<11} {fastest_ns:>7.1} ns a get, {bytes:>4} bytes read in place, \
+         {wire:>4} on the wire, {full} did not fit",
         shape.name,
         shape.checksum.name(),
     );

@@ -109,7 +109,8 @@ fn the_median_insert_takes_two_round_trips() {
                 sum.bytes_in += traffic.payload_bytes();
             }
             println!(
-                "{profile} {format}: insert round trips mean {:.2}, p50 {}, p90 {}, p99 {}, max {}; {} payload bytes; {:?}",
+                "{profile} {format}: insert round trips mean {:.2}, p50 {}, p90 {}, p99 {}, max {}; \
+                 {} payload bytes; {:?}",
                 sum.round_trips as f64 / keys as f64,
                 percentile(&trips, 50),
                 percentile(&trips, 90),

@@ -41,8 +41,8 @@ pub struct CheckOptions {
     pub quiet: Quiet,
     /// Problems kept in the report, at most; all are counted.
     pub problem_limit: usize,
-    /// Slots whose clients are proved dead, though their words say live: the lane cannot know. What these clients hold, nobody
-    /// gives back.
+    /// Slots whose clients are proved dead, though their words say live: the lane cannot know. What these clients hold,
+    /// nobody gives back.
     pub dead: Vec<u16>,
 }
 

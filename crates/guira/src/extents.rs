@@ -298,8 +298,8 @@ impl Extents {
         Ok(found == compare.0)
     }
 
-    /// Zeroes a free chunk this client has just claimed: marks and slots may be left from its former use. All of its slots are
-    /// free then. 1 round trip for 1 MiB.
+    /// Zeroes a free chunk this client has just claimed: marks and slots may be left from its former use. All of its
+    /// slots are free then. 1 round trip for 1 MiB.
     async fn format_chunk(&mut self, lane: &mut dyn Lane, index: u64, class: ExtentClass) -> Result<(), FabricError> {
         let start = self.table.geometry().chunk(index);
         let words = self.table.config().chunk_bytes / 8;

@@ -241,8 +241,8 @@ impl Store {
         crate::stat::stat(&self.inner)
     }
 
-    /// Checks every row, checksum, entry, lock, slot and extent, while others work. Locks and half-done commits of clients
-    /// that died are problems.
+    /// Checks every row, checksum, entry, lock, slot and extent, while others work. Locks and half-done commits of
+    /// clients that died are problems.
     ///
     /// # Errors
     /// The fabric's. Damage is not an error but in the report.

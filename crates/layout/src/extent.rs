@@ -296,7 +296,8 @@ pub enum ChunkState {
     Orphan {
         /// What it holds.
         class: ExtentClass,
-        /// Slots that were free when it was given up, at most 65,535: a hint where to look first. More may be free by now.
+        /// Slots that were free when it was given up, at most 65,535: a hint where to look first. More may be free by
+        /// now.
         free: u16,
     },
     /// Not the first chunk of a run.

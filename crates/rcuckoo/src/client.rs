@@ -174,8 +174,8 @@ impl Client {
         self.committed
     }
 
-    /// Looks `key` up through the client's own lane; see [`Reader::get`]. Settles first, because a change that was dropped may
-    /// have its batch in flight on this lane. // [R-DROP-1]
+    /// Looks `key` up through the client's own lane; see [`Reader::get`]. Settles first, because a change that was
+    /// dropped may have its batch in flight on this lane. // [R-DROP-1]
     ///
     /// # Errors
     /// As [`Reader::get`].

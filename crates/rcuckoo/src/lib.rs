@@ -35,8 +35,8 @@ pub use table::{OpenError, Table, format_table, open_table, poison_table};
 
 /// Lock words one operation can need: a path of 16 rows and both rows of the key.
 pub(crate) const MAX_LOCK_WORDS: usize = 18;
-/// Verbs of one batch, at most, on every fabric: releases, tries and READs for all lock words, and a value of 64 MiB and a
-/// key of 64 KiB in WRITEs of 1 MiB.
+/// Verbs of one batch, at most, on every fabric: releases, tries and READs for all lock words, and a value of 64 MiB
+/// and a key of 64 KiB in WRITEs of 1 MiB.
 const _: () = assert!(3 * MAX_LOCK_WORDS + 66 <= 128, "Rxe's max_batch is the smallest");
 
 /// A batch under construction. Its memory comes from the client and goes back to it: see [`Buffer`].

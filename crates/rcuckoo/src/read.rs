@@ -367,8 +367,8 @@ impl Reader {
         Ok((lock, locks.first_held(mask.word, word[0], mask.mask).map(|(_, owner)| owner)))
     }
 
-    /// Two samples of one torn image with a free lock between them: nobody is writing it. A writer who came and went would
-    /// have left another version, and one who is in the middle of it holds the lock.
+    /// Two samples of one torn image with a free lock between them: nobody is writing it. A writer who came and went
+    /// would have left another version, and one who is in the middle of it holds the lock.
     async fn row_is_damaged<L: Lane + ?Sized>(&mut self, lane: &mut L, row: RowId) -> Result<bool, Error> {
         let fabric = Error::fabric(Operation::Get);
         let row_words = self.table.rows().row_words();
