@@ -1,0 +1,38 @@
+//! Cause: a client that needed a chunk adopted every orphan of the class before it took a free chunk, full ones too, and
+//! read the heads of all their slots, 64 a round trip. A fresh chunk was zeroed 32 KiB at a time and then read as well.
+//!
+//! Effect: after a table was loaded, the first value in an extent that another client stored took thousands of round
+//! trips: one `guira put` of 2,000 bytes up to 1,975.
+//!
+//! Fix: a chunk's word says how many slots were free when it became an orphan; full ones are adopted last; a chunk that
+//! was just zeroed is known to be free. // [R-EXTENT-2]
+
+use guira::{CreateOptions, Store, Url};
+
+struct Table(Url);
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        drop(Store::destroy(&self.0));
+    }
+}
+
+#[test]
+fn the_first_extent_of_a_client_is_cheap() {
+    let url = Url::shm(&format!("guira-regression-orphans-{}", std::process::id())).unwrap();
+    let store = Store::create(&url, &CreateOptions::new(20_000).extent_bytes(64 << 20)).unwrap();
+    let _table = Table(url);
+    let mut loader = store.client().unwrap();
+    for i in 0..20_000u64 {
+        loader.put(&i.to_le_bytes(), &[i as u8; 2_000]).unwrap();
+    }
+    drop(loader);
+    assert!(store.stat().unwrap().table.chunks.orphan > 100, "many full orphans");
+    for i in 0..20u64 {
+        let mut client = store.client().unwrap();
+        let before = client.traffic();
+        client.put(&i.to_le_bytes(), &[7; 2_000]).unwrap();
+        let trips = client.traffic().since(&before).round_trips;
+        assert!(trips <= 16, "{trips} round trips");
+    }
+}
