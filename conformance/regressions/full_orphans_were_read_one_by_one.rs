@@ -1,5 +1,6 @@
-//! Cause: a client that needed a chunk adopted every orphan of the class before it took a free chunk, full ones too, and
-//! read the heads of all their slots, 64 a round trip. A fresh chunk was zeroed 32 KiB at a time and then read as well.
+//! Cause: a client that needed a chunk adopted every orphan of the class before it took a free chunk, full ones too,
+//! and read the heads of all their slots, 64 a round trip. A fresh chunk was zeroed 32 KiB at a time and then read as
+//! well.
 //!
 //! Effect: after a table was loaded, the first value in an extent that another client stored took thousands of round
 //! trips: one `guira put` of 2,000 bytes up to 1,975.
