@@ -7,9 +7,9 @@ use guira_fabric_shm::ShmLane;
 use guira_layout::{ExtentRef, OwnerId, Placement};
 use guira_rcuckoo::{Change, Changed, ClientConfig, Counters, NewValue, Operation, Outcome, Table, release_slot};
 
-use crate::Error;
 use crate::blocking::block_on;
 use crate::extents::Extents;
+use crate::{Error, ExtentError};
 
 /// What a [`Client::put`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,7 +206,7 @@ impl Client {
                 Ok(changed) if changed.took_effect() => {}
                 // Whether an entry refers to it cannot be known: it stays allocated until a sweep finds out.
                 Err(error) if error.effect() == Effect::Unknown => {}
-                _ => extents.give_back(&extent),
+                _ => extents.cancel(&extent),
             }
             if let Ok(Changed { freed: Some(freed), .. }) = &result {
                 extents.give_back(freed);
@@ -230,7 +230,7 @@ impl Client {
         if let (Some(extent), Some(extents)) = (self.pending.take(), &mut self.extents)
             && !self.client.has_committed()
         {
-            extents.give_back(&extent);
+            extents.cancel(&extent);
         }
         Ok(())
     }
@@ -258,11 +258,12 @@ impl Drop for Client {
             return;
         }
         let closing = async {
-            self.client.settle(&mut self.lane).await?;
+            self.settle_extent(Operation::Session).await?;
             if let Some(extents) = &mut self.extents {
-                extents.close(&mut self.lane).await?;
+                extents.close(&mut self.lane).await.map_err(ExtentError::Fabric)?;
             }
-            release_slot(&mut self.lane, self.client.table(), self.owner).await
+            let released = release_slot(&mut self.lane, self.client.table(), self.owner).await;
+            released.map_err(|error| Error::Extent(ExtentError::Fabric(error)))
         };
         // A slot that cannot be given back stays taken by a client that is no longer alive, as if this process had
         // died.

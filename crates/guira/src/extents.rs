@@ -4,7 +4,7 @@
 //! the extent in it, or if no extent ever was in it; a generation is used once in a table's life. Whoever takes the
 //! last reference to an extent out of the index writes its mark, so owners learn of free slots by reading their marks.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
@@ -63,6 +63,8 @@ struct Class {
     chunks: Vec<Chunk>,
     /// Free slots, first freed first: a reader that is late finds its extent as long as possible. // [R-EXTENT-4]
     free: VecDeque<(u64, u64)>,
+    /// Free slots whose extent was, or may have been, written and never linked: their marks do not say that they are free.
+    unmarked: BTreeSet<(u64, u64)>,
     /// Slots handed out since the marks were last read.
     since_sweep: u64,
 }
@@ -130,25 +132,36 @@ impl Extents {
         })
     }
 
-    /// Takes back an extent that no entry refers to, if it lies in one of this client's chunks.
-    pub(crate) fn give_back(&mut self, extent: &ExtentRef) {
-        let Some(words) = extent.words() else { return };
-        let chunk_bytes = self.table.config().chunk_bytes;
-        let class = ExtentClass::of(words, chunk_bytes);
-        let Some((index, within)) = self.table.geometry().chunk_of(extent.offset) else { return };
-        let Some(slot) = class.slot_of(within, chunk_bytes) else { return };
-        let Some(owned) = self.classes.get_mut(&class) else { return };
-        let Some(chunk) = owned.chunks.iter_mut().find(|chunk| chunk.index == index) else { return };
-        let generation = &mut chunk.slots[slot as usize];
-        if *generation == extent.generation.0 {
-            *generation = 0;
-            owned.free.push_back((index, slot));
+    /// Takes back an extent that was reserved and never linked.
+    pub(crate) fn cancel(&mut self, extent: &ExtentRef) {
+        if let Some((class, place)) = self.give_back(extent)
+            && let Some(owned) = self.classes.get_mut(&class)
+        {
+            owned.unmarked.insert(place);
         }
+    }
+
+    /// Takes back an extent whose mark is written, if it lies in one of this client's chunks; its class and place.
+    pub(crate) fn give_back(&mut self, extent: &ExtentRef) -> Option<(ExtentClass, (u64, u64))> {
+        let chunk_bytes = self.table.config().chunk_bytes;
+        let class = ExtentClass::of(extent.words()?, chunk_bytes);
+        let (index, within) = self.table.geometry().chunk_of(extent.offset)?;
+        let slot = class.slot_of(within, chunk_bytes)?;
+        let owned = self.classes.get_mut(&class)?;
+        let chunk = owned.chunks.iter_mut().find(|chunk| chunk.index == index)?;
+        let generation = &mut chunk.slots[slot as usize];
+        if *generation != extent.generation.0 {
+            return None;
+        }
+        *generation = 0;
+        owned.free.push_back((index, slot));
+        Some((class, (index, slot)))
     }
 
     fn take(&mut self, class: ExtentClass, generation: u64) -> Option<(u64, u64)> {
         let owned = self.classes.get_mut(&class)?;
         let (index, slot) = owned.free.pop_front()?;
+        owned.unmarked.remove(&(index, slot));
         let chunk = owned.chunks.iter_mut().find(|chunk| chunk.index == index)?;
         chunk.slots[slot as usize] = generation;
         owned.since_sweep += 1;
@@ -184,8 +197,11 @@ impl Extents {
         }
         // Nothing is free: give back what this client and the dead no longer need, and look once more.
         self.sweep_all(lane).await?;
-        self.adopt_orphans(lane).await?;
+        let adopted = self.adopt_orphans(lane).await?;
         self.return_empty(lane).await?;
+        for (of, index) in adopted.into_iter().filter(|(of, _)| *of != class) {
+            self.give_up(lane, of, index).await?;
+        }
         if self.classes.get(&class).is_some_and(|owned| !owned.free.is_empty()) || self.find_chunk(lane, class).await? {
             return Ok(());
         }
@@ -407,17 +423,53 @@ impl Extents {
         Ok(found)
     }
 
-    /// Takes over every orphan, to learn which of them are empty.
-    async fn adopt_orphans(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+    /// Takes over every orphan, to learn which of them are empty. Returns them.
+    async fn adopt_orphans(&mut self, lane: &mut dyn Lane) -> Result<Vec<(ExtentClass, u64)>, FabricError> {
+        let mut adopted = Vec::new();
         for (index, word) in self.read_chunk_table(lane).await?.into_iter().enumerate() {
             if let Some(ChunkState::Orphan { class, .. }) = word.decode()
                 && class.fits(self.table.config())
+                && index as u64 + class.chunks() <= self.table.config().chunks
                 && self.claim(lane, index as u64, word, class).await?
             {
                 self.adopt(lane, index as u64, class).await?;
+                adopted.push((class, index as u64));
             }
         }
-        Ok(())
+        Ok(adopted)
+    }
+
+    /// Makes a chunk this client has an orphan, unless it was given back already.
+    async fn give_up(&mut self, lane: &mut dyn Lane, class: ExtentClass, index: u64) -> Result<(), FabricError> {
+        let Some(owned) = self.classes.get_mut(&class) else { return Ok(()) };
+        let Some(at) = owned.chunks.iter().position(|chunk| chunk.index == index) else { return Ok(()) };
+        let chunk = owned.chunks.swap_remove(at);
+        owned.free.retain(|(of, _)| *of != index);
+        let unmarked: Vec<_> = owned.unmarked.iter().copied().filter(|(of, _)| *of == index).collect();
+        owned.unmarked.retain(|(of, _)| *of != index);
+        for (_, slot) in unmarked {
+            self.mark_free(lane, class, index, slot).await?;
+        }
+        let free = chunk.slots.iter().filter(|generation| **generation == 0).count();
+        let free = u16::try_from(free).unwrap_or(u16::MAX);
+        self.leave(lane, index, class, ChunkState::Orphan { class, free }).await
+    }
+
+    /// Writes the mark of a slot whose extent nothing refers to, so that whoever adopts the chunk finds it free. The extent
+    /// may never have been written: then an older one's generation is there, and freed already.
+    async fn mark_free(
+        &self,
+        lane: &mut dyn Lane,
+        class: ExtentClass,
+        index: u64,
+        slot: u64,
+    ) -> Result<(), FabricError> {
+        let start = self.table.geometry().chunk(index).offset();
+        let mut generation = [0];
+        let head = Addr::main(start + class.slot_at(slot, self.table.config().chunk_bytes));
+        post(lane, [Verb::Read { addr: head, into: &mut generation }]).await?;
+        let mark = Addr::main(start + class.mark_at(slot));
+        post(lane, [Verb::Write { addr: mark, words: &generation }]).await
     }
 
     /// Gives back every chunk without an extent.
@@ -433,6 +485,7 @@ impl Extents {
                     continue;
                 }
                 owned.free.retain(|(index, _)| *index != chunk.index);
+                owned.unmarked.retain(|(index, _)| *index != chunk.index);
                 result = self.leave(lane, chunk.index, *class, ChunkState::Free).await;
             }
             owned.chunks = kept;
@@ -464,13 +517,11 @@ impl Extents {
     pub(crate) async fn close(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         self.sweep_all(lane).await?;
         self.return_empty(lane).await?;
-        let classes = std::mem::take(&mut self.classes);
-        for (class, owned) in &classes {
-            for chunk in &owned.chunks {
-                let free = chunk.slots.iter().filter(|generation| **generation == 0).count();
-                let free = u16::try_from(free).unwrap_or(u16::MAX);
-                self.leave(lane, chunk.index, *class, ChunkState::Orphan { class: *class, free }).await?;
-            }
+        let chunks =
+            self.classes.iter().flat_map(|(class, owned)| owned.chunks.iter().map(|chunk| (*class, chunk.index)));
+        let chunks: Vec<(ExtentClass, u64)> = chunks.collect();
+        for (class, index) in chunks {
+            self.give_up(lane, class, index).await?;
         }
         Ok(())
     }

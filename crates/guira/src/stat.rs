@@ -6,7 +6,7 @@ use guira_check::{TableStats, table_stats};
 use guira_fabric::Region;
 use guira_fabric_shm::Boot;
 use guira_layout::{SlotState, SlotWord};
-use guira_rcuckoo::slots;
+use guira_rcuckoo::{SlotInfo, read_slot, slots};
 
 use crate::Error;
 use crate::blocking::block_on;
@@ -142,7 +142,11 @@ pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
 /// slot.
 pub(crate) fn liveness(inner: &Inner, slot: u16) -> ClientState {
     match inner.region.hold(slot) {
-        Ok(Some(_proof)) => ClientState::Dead,
+        // Looked at again under the proof: a client that closed in between is not dead.
+        Ok(Some(_proof)) => match block_on(read_slot(&mut inner.region.lane(), &inner.table, slot)) {
+            Ok(SlotInfo { word: Some(SlotWord { state: SlotState::Free, .. }), .. }) => ClientState::Live,
+            _ => ClientState::Dead,
+        },
         _ => ClientState::Live,
     }
 }

@@ -122,6 +122,7 @@ pub struct Client {
     pub(crate) buffer: Buffer,
     pub(crate) counters: Counters,
     pub(crate) committed: bool,
+    pub(crate) waiting_since_ns: Option<u64>,
     reader: Reader,
 }
 
@@ -147,6 +148,7 @@ impl Client {
             buffer: Buffer::default(),
             counters: Counters::default(),
             committed: false,
+            waiting_since_ns: None,
             table,
         }
     }

@@ -16,7 +16,7 @@ pub(crate) struct Write {
 }
 
 impl Client {
-    /// Posts `record, seal | rows in order | mark | retire | release` as one batch. 1 round trip. // [R-COMMIT-1]
+    /// Posts `record, seal | rows in order | retire | mark | release` as one batch. 1 round trip. // [R-COMMIT-1]
     ///
     /// The linearization point is the WRITE of the last row in `writes`: the row the key is in afterwards, or was in
     /// before.
@@ -48,12 +48,14 @@ impl Client {
             let addr = self.table.geometry().row(write.row);
             batch.push(Verb::Write { addr, words: self.window.at(write.place) });
         }
-        if let Some((addr, generation)) = &mark {
-            // Before the release: once the lock is free, nobody else may free this extent again. // [R-EXTENT-4]
-            batch.push(Verb::Write { addr: *addr, words: generation });
-        }
         if recorded {
             batch.push(Verb::Write { addr: seal_at, words: &retired });
+        }
+        if let Some((addr, generation)) = &mark {
+            // After the retirement: a sealed record implies that the extent it frees is still allocated, so replaying it
+            // never writes into somebody else's. Before the release: once the lock is free, nobody else may free this
+            // extent again. // [R-EXTENT-4]
+            batch.push(Verb::Write { addr: *addr, words: generation });
         }
         for (locks, found) in self.journal.held.iter().zip(found.iter_mut()) {
             batch.push(release_verb(&self.table, self.owner, locks, found));
@@ -64,6 +66,7 @@ impl Client {
         self.buffer.keep(batch);
         if let Err(error) = posted {
             self.committed = error.effect() != Effect::None;
+            self.journal.failed(&error);
             return Err(Error::fabric(operation)(error));
         }
         self.journal.landed(&[]);

@@ -72,7 +72,7 @@ impl Placement {
         let m = self.offsets[h3.trailing_zeros() as usize];
         let first = self.reduce(digest);
         let offset = match self.rule {
-            OffsetRule::Odd => 1 + 2 * ((h2 * m) >> 32),
+            OffsetRule::Odd => 1 + 2 * ((u128::from(h2) * u128::from(m)) >> 32) as u64,
             OffsetRule::Printed => h2 % m,
         };
         RowPair { first: RowId(first), second: RowId(self.reduce(first + offset)) }

@@ -6,7 +6,7 @@
 use std::future::poll_fn;
 
 use arrayvec::ArrayVec;
-use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_fabric::{Effect, FabricError, Lane, Verb, post};
 use guira_layout::{LockMask, OwnerId};
 
 use crate::locks::LockSet;
@@ -54,6 +54,15 @@ impl Journal {
         self.held.is_empty() && matches!(self.flight, Flight::None)
     }
 
+    /// Books a batch that failed. If it may have taken effect, the lane is lost, and what it held is for recovery to give
+    /// back: releasing a lock twice would corrupt its neighbours.
+    pub(crate) fn failed(&mut self, error: &FabricError) {
+        self.flight = Flight::None;
+        if error.effect() != Effect::None {
+            self.held.clear();
+        }
+    }
+
     /// Books the outcome of a flight whose atomics found `found`, in batch order.
     pub(crate) fn landed(&mut self, found: &[u64]) {
         let (tries, skip) = match std::mem::take(&mut self.flight) {
@@ -78,7 +87,8 @@ impl Journal {
         owner: OwnerId,
     ) -> Result<(), FabricError> {
         let mut found = [0; 2 * MAX_LOCK_WORDS];
-        let atomics = poll_fn(|cx| lane.poll_drain(&mut found, cx)).await?;
+        let drained = poll_fn(|cx| lane.poll_drain(&mut found, cx)).await;
+        let atomics = drained.inspect_err(|error| self.failed(error))?;
         if atomics > 0 {
             self.landed(&found[..atomics.min(found.len())]);
         } else {
@@ -104,9 +114,12 @@ impl Journal {
             batch.push(release_verb(table, owner, locks, found));
         }
         self.flight = Flight::Release;
-        post(lane, &mut batch[..]).await?;
-        self.landed(&[]);
-        Ok(())
+        let posted = post(lane, &mut batch[..]).await;
+        match &posted {
+            Ok(()) => self.landed(&[]),
+            Err(error) => self.failed(error),
+        }
+        posted
     }
 }
 

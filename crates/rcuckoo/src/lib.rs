@@ -30,7 +30,7 @@ pub use hash::{Placement, RowPair};
 pub use mutate::{Change, Changed, NewValue, Outcome};
 pub use read::{Reader, read_extent};
 pub use scan::{RowItems, RowSample, sample_rows};
-pub use session::{SlotInfo, claim_slot, release_slot, slots};
+pub use session::{SlotInfo, claim_slot, read_slot, release_slot, slots};
 pub use table::{OpenError, Table, format_table, open_table, poison_table};
 
 /// Lock words one operation can need: a path of 16 rows and both rows of the key.

@@ -114,7 +114,8 @@ impl Client {
         operation: Operation,
     ) -> Result<(), Error> {
         let fabric = Error::fabric(operation);
-        let started_ns = lane.now_ns();
+        // The deadline is the operation's, however many paths it tries. // [R-LOCK-4]
+        let started_ns = *self.waiting_since_ns.get_or_insert_with(|| lane.now_ns());
         let deadline_ns = started_ns.saturating_add(self.config.deadline_ns);
         for attempt in 1u32.. {
             self.release_held(lane).await.map_err(&fabric)?;
@@ -274,10 +275,15 @@ impl Client {
         };
         let posted = post(lane, &mut batch[..]).await;
         self.buffer.keep(batch);
-        posted?;
+        posted.inspect_err(|error| self.journal.failed(error))?;
         let atomics = released.len() + wanted.len();
         self.journal.landed(&found[..atomics]);
         Ok(found[released.len()..atomics].iter().copied().collect())
+    }
+
+    /// Whether this client holds the lock of `row`.
+    pub(crate) fn is_locked(&self, row: RowId) -> bool {
+        self.holds(&self.table.locks().mask(self.table.locks().lock_of(row)))
     }
 
     fn holds(&self, locks: &LockMask) -> bool {

@@ -9,7 +9,7 @@ use guira_layout::{Candidate, EXTENT_HEADER_WORDS, ExtentRef, MAX_KEY_BYTES, Pla
 
 use crate::commit::Write;
 use crate::locks::{ExtentWrite, LockSet, lock_set};
-use crate::search::{Limits, Path, Progress, Sight};
+use crate::search::{Limits, Path, Progress, Search, Sight};
 use crate::window::cover;
 use crate::{Client, Error, Operation, Place, RowPair, SearchRoots, Synchronize};
 
@@ -141,13 +141,17 @@ impl Client {
         self.check_lengths(key, &change, operation)?;
         self.settle(lane).await.map_err(&fabric)?;
         self.committed = false;
+        self.waiting_since_ns = None;
         let digest = self.table.placement().digest(key);
         let pair = self.table.placement().rows(digest);
         let table = std::sync::Arc::clone(&self.table);
         let probe = table.rows().probe(key, digest);
         let result = self.change_settled(lane, &probe, pair, change).await;
-        if !self.journal.is_clean() {
-            self.settle(lane).await.map_err(&fabric)?;
+        if !self.journal.is_clean()
+            && let Err(error) = self.settle(lane).await
+            && result.is_ok()
+        {
+            return Err(fabric(error));
         }
         result
     }
@@ -340,15 +344,10 @@ impl Client {
                 self.sample_window(lane).await.map_err(Error::fabric(operation))?;
             }
             let (window, rows) = (&self.window, self.table.rows());
-            let locks = self.table.locks();
-            // Rows that a covering READ fetched along may belong to somebody else's lock, and be in the middle of a
-            // write.
-            let mine = |row: &RowId| {
-                let mask = locks.mask(locks.lock_of(*row));
-                self.journal.held.iter().any(|held| held.word == mask.word && held.mask & mask.mask != 0)
-            };
-            let place = |row: RowId| window.row(row).is_none_or(|words| rows.verify(row, words).is_err());
-            torn = window.rows().iter().copied().filter(mine).find(|row| place(*row));
+            // Rows that a covering READ fetched along may belong to somebody else's lock, and be in the middle of a write.
+            let mine = window.rows().iter().copied().filter(|row| self.is_locked(*row));
+            let is_torn = |row: RowId| window.row(row).is_none_or(|words| rows.verify(row, words).is_err());
+            torn = mine.into_iter().find(|row| is_torn(*row));
             if torn.is_none() {
                 return Ok(());
             }
@@ -410,7 +409,7 @@ impl Client {
     ) -> Result<Option<Found>, Error> {
         let second = if pair.is_single() { None } else { Some(pair.second) };
         for row in [Some(pair.first), second].into_iter().flatten() {
-            let Some(place) = self.window.place(row) else { continue };
+            let Some(place) = self.window.place(row).filter(|_| self.is_locked(row)) else { continue };
             let mut from = 0;
             while let Some(candidate) = self.table.rows().find(self.window.at(place), probe, from) {
                 let slot = candidate.slot();
@@ -514,17 +513,16 @@ impl Client {
         let limits = self.limits();
         let both = [pair.first, pair.second];
         let roots = self.roots(&both);
-        self.search.start(pair, roots, limits);
-        let (window, locks, held) = (&self.window, self.table.locks(), &self.journal.held);
-        self.search.advance(&self.table, |row| {
-            let mask = locks.mask(locks.lock_of(row));
-            let locked = held.iter().any(|held| held.word == mask.word && held.mask & mask.mask == mask.mask);
-            match window.row(row) {
-                Some(words) if locked => Sight::Row(words),
-                _ => Sight::Closed,
-            }
+        // Out of the client, because the search and what it looks at are both parts of it.
+        let mut search = std::mem::replace(&mut self.search, Search::new(0));
+        search.start(pair, roots, limits);
+        search.advance(&self.table, |row| match self.window.row(row) {
+            Some(words) if self.is_locked(row) => Sight::Row(words),
+            _ => Sight::Closed,
         });
-        self.search.found()
+        let found = search.found();
+        self.search = search;
+        found
     }
 
     /// Moves entries along `path`, from its empty end, and puts the new one in its first row. 1 round trip. //

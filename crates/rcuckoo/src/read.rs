@@ -53,12 +53,28 @@ enum Which {
 
 /// Counts a lookup's samples and decides when to stop.
 #[derive(Default)]
-struct Patience {
+pub(crate) struct Patience {
     samples: u32,
     started_ns: u64,
     unlocked: u32,
     torn_extent: Option<(ExtentRef, u32)>,
     rejected: ArrayVec<ExtentRef, DIGEST_TWINS>,
+}
+
+impl Patience {
+    /// Notes that `extent` does not fit its entry: damage, if the entry has said so several times. // [R-READ-6]
+    pub(crate) fn note_unfit(&mut self, extent: &ExtentRef, operation: Operation) -> Result<(), Error> {
+        let times = match self.torn_extent {
+            Some((before, times)) if before == *extent => times + 1,
+            _ => 1,
+        };
+        self.torn_extent = Some((*extent, times));
+        if times < EXTENT_SAMPLES {
+            return Ok(());
+        }
+        let place = Place::Extent { offset: extent.offset, generation: extent.generation };
+        Err(Error::Corrupt { operation, place })
+    }
 }
 
 impl Reader {
@@ -140,7 +156,7 @@ impl Reader {
                     }
                 }
             };
-            self.wait_for(lane, unsettled, &mut patience).await?;
+            self.wait_for(lane, unsettled, &mut patience, Operation::Get).await?;
         }
     }
 
@@ -168,14 +184,19 @@ impl Reader {
         lane.prefetch(first_at, rows.row_words());
         lane.prefetch(second_at, rows.row_words());
         post(lane, [Verb::Read { addr: first_at, into: first }]).await?;
-        if let Some(candidate) = self.find(probe, first, rejected) {
-            return Ok(verified(rows.verify(pair.first, first), Which::First, candidate));
+        // A row that does not verify says nothing; the other may hold the key all the same. // [R-READ-1]
+        if let Some(candidate) = self.find(probe, first, rejected)
+            && rows.verify(pair.first, first).is_ok()
+        {
+            return Ok(Verdict::Hit(Which::First, candidate));
         }
         let mut trailer = [0; TRAILER_WORDS];
         let again = Verb::Read { addr: geometry.trailer(pair.first, rows), into: &mut trailer };
         post(lane, [Verb::Read { addr: second_at, into: second }, again]).await?;
-        if let Some(candidate) = self.find(probe, second, rejected) {
-            return Ok(verified(rows.verify(pair.second, second), Which::Second, candidate));
+        if let Some(candidate) = self.find(probe, second, rejected)
+            && rows.verify(pair.second, second).is_ok()
+        {
+            return Ok(Verdict::Hit(Which::Second, candidate));
         }
         let verdict = self.absence(pair, first, second);
         let moved = self.table.config().rules.validate_misses && trailer != first[rows.trailer_word()..];
@@ -217,11 +238,16 @@ impl Reader {
             post(lane, batch).await?;
         }
         let (first, second) = words.split_at(row_words);
-        if let Some(candidate) = self.find(probe, first, rejected) {
-            return Ok(verified(rows.verify(pair.first, first), Which::First, candidate));
+        // A row that does not verify says nothing; the other may hold the key all the same. // [R-READ-1]
+        if let Some(candidate) = self.find(probe, first, rejected)
+            && rows.verify(pair.first, first).is_ok()
+        {
+            return Ok(Verdict::Hit(Which::First, candidate));
         }
-        if let Some(candidate) = self.find(probe, second, rejected) {
-            return Ok(verified(rows.verify(pair.second, second), Which::Second, candidate));
+        if let Some(candidate) = self.find(probe, second, rejected)
+            && rows.verify(pair.second, second).is_ok()
+        {
+            return Ok(Verdict::Hit(Which::Second, candidate));
         }
         let verdict = self.absence(pair, first, second);
         if !validates || !matches!(verdict, Verdict::Absent) {
@@ -303,29 +329,21 @@ impl Reader {
                 patience.rejected.try_push(*extent).map_err(|_| Error::Corrupt { operation, place })?;
                 Ok(None)
             }
-            Err(error) => {
-                let times = match patience.torn_extent {
-                    Some((before, times)) if before == *extent => times + 1,
-                    _ => 1,
-                };
-                patience.torn_extent = Some((*extent, times));
-                let place = Place::Extent { offset: extent.offset, generation: extent.generation };
-                if times >= EXTENT_SAMPLES && matches!(error, ExtentError::Torn { .. } | ExtentError::Replaced { .. }) {
-                    return Err(Error::Corrupt { operation, place });
-                }
+            Err(ExtentError::Torn { .. } | ExtentError::Replaced { .. }) => {
+                patience.note_unfit(extent, operation)?;
                 Ok(None)
             }
         }
     }
 
     /// Before another sample: at once the first times, then with a look at the row's lock. // [R-READ-5]
-    async fn wait_for<L: Lane + ?Sized>(
+    pub(crate) async fn wait_for<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
         row: RowId,
         patience: &mut Patience,
+        operation: Operation,
     ) -> Result<(), Error> {
-        let operation = Operation::Get;
         self.row_retries += 1;
         lane.traffic_mut().retries += 1;
         patience.samples += 1;
@@ -378,14 +396,6 @@ impl Reader {
         let (_, owner) = self.lock_owner(lane, row).await.map_err(&fabric)?;
         post(lane, [Verb::Read { addr, into: &mut after }]).await.map_err(&fabric)?;
         Ok(owner.is_none() && before == after && self.table.rows().verify(row, &after).is_err())
-    }
-}
-
-#[inline(always)]
-fn verified(verified: Result<(), guira_layout::Torn>, which: Which, candidate: Candidate) -> Verdict {
-    match verified {
-        Ok(()) => Verdict::Hit(which, candidate),
-        Err(torn) => Verdict::Torn(torn.row),
     }
 }
 

@@ -3,12 +3,8 @@
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{ExtentRef, Placement, RowId, parse_extent};
 
-use crate::read::read_extent;
+use crate::read::{Patience, read_extent};
 use crate::{Error, Operation, Place, Reader, Table};
-
-/// Samples of one row, with a growing number of looks in between, before a scan calls it damaged or busy. A writer that
-/// is preempted in the middle of a row comes back within milliseconds; samples are paced by the reader.
-const ROW_SAMPLES: u32 = 4096;
 
 /// One row of a bulk sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,32 +66,27 @@ impl Reader {
     /// each extent.
     ///
     /// # Errors
-    /// `Corrupt` if the row or an extent does not verify and stays so; the fabric's.
+    /// `Corrupt` if the row or an extent does not verify, stays so, and nobody is writing it; `Busy` if somebody is, and does
+    /// not finish within the deadline; the fabric's.
     pub async fn read_row(&mut self, lane: &mut dyn Lane, row: RowId, items: &mut RowItems) -> Result<(), Error> {
         let operation = Operation::Scan;
+        let table = std::sync::Arc::clone(&self.table);
         let mut words = Vec::new();
-        let mut damaged = Place::Row(row);
-        for attempt in 0..ROW_SAMPLES {
-            if attempt > 0 {
-                let until_ns = lane.now_ns() + u64::from(attempt) * 100;
-                guira_fabric::pause_until(lane, until_ns).await;
-            }
+        let mut patience = Patience::default();
+        loop {
             let mut valid = false;
-            sample_rows(lane, &std::sync::Arc::clone(&self.table), row, 1, &mut words, |sample| valid = sample.valid)
+            sample_rows(lane, &table, row, 1, &mut words, |sample| valid = sample.valid)
                 .await
                 .map_err(Error::fabric(operation))?;
-            if !valid {
-                damaged = Place::Row(row);
-                continue;
-            }
-            match self.row_items(lane, row, &words, items).await? {
-                None => return Ok(()),
-                Some(extent) => {
-                    damaged = Place::Extent { offset: extent.offset, generation: extent.generation };
+            if valid {
+                match self.row_items(lane, row, &words, items).await? {
+                    None => return Ok(()),
+                    Some(extent) => patience.note_unfit(&extent, operation)?,
                 }
             }
+            // Ends: by the deadline, or when the row turns out to be damaged. // [R-READ-5]
+            self.wait_for(lane, row, &mut patience, operation).await?;
         }
-        Err(Error::Corrupt { operation, place: damaged })
     }
 
     /// Takes the items out of the valid sample `words`; the extent that no longer fits its entry, if there is one.

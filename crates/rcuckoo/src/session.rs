@@ -62,7 +62,11 @@ pub async fn release_slot(lane: &mut dyn Lane, table: &Table, owner: OwnerId) ->
     post(lane, [Verb::Cas { addr, compare: live.encode(), swap, found: &mut found }]).await
 }
 
-async fn read_slot(lane: &mut dyn Lane, table: &Table, slot: u16) -> Result<SlotInfo, FabricError> {
+/// What a slot's words say now. 1 round trip.
+///
+/// # Errors
+/// The fabric refused or lost a batch.
+pub async fn read_slot(lane: &mut dyn Lane, table: &Table, slot: u16) -> Result<SlotInfo, FabricError> {
     let mut words = [0; HEAD_WORDS];
     post(lane, [Verb::Read { addr: table.geometry().slot(slot), into: &mut words }]).await?;
     Ok(SlotInfo {
