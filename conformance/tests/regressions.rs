@@ -2,5 +2,15 @@
 
 #[path = "../regressions/a_lookup_drained_a_dropped_change.rs"]
 mod a_lookup_drained_a_dropped_change;
+#[path = "../regressions/a_mark_preceded_the_retirement.rs"]
+mod a_mark_preceded_the_retirement;
+#[path = "../regressions/a_scan_called_a_slow_writer_damage.rs"]
+mod a_scan_called_a_slow_writer_damage;
+#[path = "../regressions/a_torn_row_hid_the_other.rs"]
+mod a_torn_row_hid_the_other;
+#[path = "../regressions/an_error_lost_its_effect.rs"]
+mod an_error_lost_its_effect;
 #[path = "../regressions/full_orphans_were_read_one_by_one.rs"]
 mod full_orphans_were_read_one_by_one;
+#[path = "../regressions/refused_changes_leaked_extents.rs"]
+mod refused_changes_leaked_extents;

@@ -63,7 +63,8 @@ struct Class {
     chunks: Vec<Chunk>,
     /// Free slots, first freed first: a reader that is late finds its extent as long as possible. // [R-EXTENT-4]
     free: VecDeque<(u64, u64)>,
-    /// Free slots whose extent was, or may have been, written and never linked: their marks do not say that they are free.
+    /// Free slots whose extent was, or may have been, written and never linked: their marks do not say that they are
+    /// free.
     unmarked: BTreeSet<(u64, u64)>,
     /// Slots handed out since the marks were last read.
     since_sweep: u64,
@@ -455,8 +456,8 @@ impl Extents {
         self.leave(lane, index, class, ChunkState::Orphan { class, free }).await
     }
 
-    /// Writes the mark of a slot whose extent nothing refers to, so that whoever adopts the chunk finds it free. The extent
-    /// may never have been written: then an older one's generation is there, and freed already.
+    /// Writes the mark of a slot whose extent nothing refers to, so that whoever adopts the chunk finds it free. The
+    /// extent may never have been written: then an older one's generation is there, and freed already.
     async fn mark_free(
         &self,
         lane: &mut dyn Lane,

@@ -52,9 +52,9 @@ impl Client {
             batch.push(Verb::Write { addr: seal_at, words: &retired });
         }
         if let Some((addr, generation)) = &mark {
-            // After the retirement: a sealed record implies that the extent it frees is still allocated, so replaying it
-            // never writes into somebody else's. Before the release: once the lock is free, nobody else may free this
-            // extent again. // [R-EXTENT-4]
+            // After the retirement: a sealed record implies that the extent it frees is still allocated, so replaying
+            // it never writes into somebody else's. Before the release: once the lock is free, nobody else may free
+            // this extent again. // [R-EXTENT-4]
             batch.push(Verb::Write { addr: *addr, words: generation });
         }
         for (locks, found) in self.journal.held.iter().zip(found.iter_mut()) {

@@ -54,8 +54,8 @@ impl Journal {
         self.held.is_empty() && matches!(self.flight, Flight::None)
     }
 
-    /// Books a batch that failed. If it may have taken effect, the lane is lost, and what it held is for recovery to give
-    /// back: releasing a lock twice would corrupt its neighbours.
+    /// Books a batch that failed. If it may have taken effect, the lane is lost, and what it held is for recovery to
+    /// give back: releasing a lock twice would corrupt its neighbours.
     pub(crate) fn failed(&mut self, error: &FabricError) {
         self.flight = Flight::None;
         if error.effect() != Effect::None {

@@ -344,7 +344,8 @@ impl Client {
                 self.sample_window(lane).await.map_err(Error::fabric(operation))?;
             }
             let (window, rows) = (&self.window, self.table.rows());
-            // Rows that a covering READ fetched along may belong to somebody else's lock, and be in the middle of a write.
+            // Rows that a covering READ fetched along may belong to somebody else's lock, and be in the middle of a
+            // write.
             let mine = window.rows().iter().copied().filter(|row| self.is_locked(*row));
             let is_torn = |row: RowId| window.row(row).is_none_or(|words| rows.verify(row, words).is_err());
             torn = mine.into_iter().find(|row| is_torn(*row));

@@ -66,8 +66,8 @@ impl Reader {
     /// each extent.
     ///
     /// # Errors
-    /// `Corrupt` if the row or an extent does not verify, stays so, and nobody is writing it; `Busy` if somebody is, and does
-    /// not finish within the deadline; the fabric's.
+    /// `Corrupt` if the row or an extent does not verify, stays so, and nobody is writing it; `Busy` if somebody is,
+    /// and does not finish within the deadline; the fabric's.
     pub async fn read_row(&mut self, lane: &mut dyn Lane, row: RowId, items: &mut RowItems) -> Result<(), Error> {
         let operation = Operation::Scan;
         let table = std::sync::Arc::clone(&self.table);

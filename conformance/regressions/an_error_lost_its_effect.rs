@@ -1,0 +1,33 @@
+//! Cause: after a failed change the client settled, and an error of that replaced the change's own.
+//!
+//! Effect: a commit whose outcome is unknown was reported as "nothing was changed", and the extent it had linked could
+//! be handed out again.
+//!
+//! Fix: the change's own error wins; a lane that may have lost a commit forgets its locks instead of releasing them.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use guira_conformance::Bench;
+use guira_fabric::heap::{Next, Step};
+use guira_fabric::{Effect, Profile, Region};
+use guira_layout::Preset;
+
+#[test]
+fn a_commit_of_unknown_effect_says_so() {
+    for profile in [Profile::Shm, Profile::Tcp] {
+        let bench = Bench::of_rows(Preset::Hardened, "fixed:8:8", 64, profile, 7);
+        let completions = Rc::new(Cell::new(0));
+        let hook = move |step| {
+            if step == Step::Completion {
+                completions.set(completions.get() + 1);
+            }
+            // The first batch takes the locks, the second commits: its client dies before it learns of it.
+            if completions.get() == 2 { Next::Die } else { Next::Continue }
+        };
+        let mut client = bench.client(0).through(bench.region.lane().hooked(Box::new(hook)));
+        let error = client.put(&[1; 8], &[2; 8]).unwrap_err();
+        assert_eq!(bench.client(1).get(&[1; 8]).unwrap().as_deref(), Some(&[2; 8][..]), "it took effect");
+        assert_eq!(error.effect(), Effect::Unknown, "{profile}: {error}");
+    }
+}

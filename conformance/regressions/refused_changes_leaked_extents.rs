@@ -1,0 +1,51 @@
+//! Cause: an extent that was written and never linked (its key existed, or was missing) was freed in its client's
+//! memory only; and a client that found no room kept every orphan it had looked through.
+//!
+//! Effect: the space of refused changes was lost when their client closed; after one client's failed large value,
+//! others found no room for small ones.
+//!
+//! Fix: a closing client marks such slots free, and gives orphans it has no use for back at once. // [R-EXTENT-4]
+
+use guira::{CreateOptions, Store, Url};
+
+struct Table(Url);
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        drop(Store::destroy(&self.0));
+    }
+}
+
+fn table(name: &str) -> (Table, Store) {
+    let url = Url::shm(&format!("guira-regression-{name}-{}", std::process::id())).expect("a name");
+    let store = Store::create(&url, &CreateOptions::new(1_000).extent_bytes(1 << 20)).expect("a fresh name");
+    (Table(url), store)
+}
+
+#[test]
+fn refused_inserts_cost_no_space() {
+    let (_table, store) = table("refused");
+    for i in 0..40u32 {
+        let mut client = store.client().unwrap();
+        client.put(&i.to_le_bytes(), &[7; 1_000]).unwrap();
+        for _ in 0..60 {
+            assert!(!client.insert(&i.to_le_bytes(), &[7; 1_000]).unwrap());
+        }
+    }
+    assert_eq!(store.check().unwrap().unreferenced_extents, 0);
+}
+
+#[test]
+fn whoever_finds_no_room_takes_none_from_others() {
+    let (_table, store) = table("hoard");
+    let mut first = store.client().unwrap();
+    for i in 0..10u32 {
+        first.put(&i.to_le_bytes(), &[1; 100]).unwrap();
+    }
+    drop(first);
+    let mut second = store.client().unwrap();
+    let full = (100..1_000u32).any(|i| second.put(&i.to_le_bytes(), &[2; 50_000]).is_err());
+    assert!(full, "the extents are used up");
+    // The chunk of the first client's small values has some 390 places left.
+    store.client().unwrap().put(b"small", &[3; 100]).unwrap();
+}
