@@ -184,18 +184,13 @@ impl Reader {
         lane.prefetch(first_at, rows.row_words());
         lane.prefetch(second_at, rows.row_words());
         post(lane, [Verb::Read { addr: first_at, into: first }]).await?;
-        // A row that does not verify says nothing; the other may hold the key all the same. // [R-READ-1]
-        if let Some(candidate) = self.find(probe, first, rejected)
-            && rows.verify(pair.first, first).is_ok()
-        {
+        if let Some(candidate) = self.verified(probe, pair.first, first, rejected) {
             return Ok(Verdict::Hit(Which::First, candidate));
         }
         let mut trailer = [0; TRAILER_WORDS];
         let again = Verb::Read { addr: geometry.trailer(pair.first, rows), into: &mut trailer };
         post(lane, [Verb::Read { addr: second_at, into: second }, again]).await?;
-        if let Some(candidate) = self.find(probe, second, rejected)
-            && rows.verify(pair.second, second).is_ok()
-        {
+        if let Some(candidate) = self.verified(probe, pair.second, second, rejected) {
             return Ok(Verdict::Hit(Which::Second, candidate));
         }
         let verdict = self.absence(pair, first, second);
@@ -238,15 +233,10 @@ impl Reader {
             post(lane, batch).await?;
         }
         let (first, second) = words.split_at(row_words);
-        // A row that does not verify says nothing; the other may hold the key all the same. // [R-READ-1]
-        if let Some(candidate) = self.find(probe, first, rejected)
-            && rows.verify(pair.first, first).is_ok()
-        {
+        if let Some(candidate) = self.verified(probe, pair.first, first, rejected) {
             return Ok(Verdict::Hit(Which::First, candidate));
         }
-        if let Some(candidate) = self.find(probe, second, rejected)
-            && rows.verify(pair.second, second).is_ok()
-        {
+        if let Some(candidate) = self.verified(probe, pair.second, second, rejected) {
             return Ok(Verdict::Hit(Which::Second, candidate));
         }
         let verdict = self.absence(pair, first, second);
@@ -273,6 +263,14 @@ impl Reader {
         let first = Verb::Read { addr: geometry.trailer(pair.first, rows), into: first };
         let second = Verb::Read { addr: geometry.trailer(pair.second, rows), into: second };
         post(lane, [first, second]).await
+    }
+
+    /// The key's entry in a sampled row, if the row verifies. One that does not says nothing: the other row may hold the key
+    /// all the same. // [R-READ-1]
+    #[inline(always)]
+    fn verified(&self, probe: &Probe<'_>, row: RowId, words: &[u64], rejected: &[ExtentRef]) -> Option<Candidate> {
+        let candidate = self.find(probe, words, rejected)?;
+        self.table.rows().verify(row, words).is_ok().then_some(candidate)
     }
 
     /// The key's entry in a sampled row, if any, other than extents known to hold another key.
