@@ -94,6 +94,15 @@ struct Found {
     extent: Option<ExtentRef>,
 }
 
+/// What a search makes of a row that was sampled while it was being written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TornRows {
+    /// It leads nowhere.
+    Avoided,
+    /// It may have room: the locks will tell.
+    PresumedRoom,
+}
+
 /// What an attempt under locks came to.
 enum Attempt {
     Done(Changed),
@@ -301,8 +310,31 @@ impl Client {
     }
 
     /// A path over rows sampled now, without locks. // [R-INSERT-5]
+    ///
+    /// Rows that are being written are avoided as long as there is a path around them: their writer may have died, and
+    /// whoever wants their locks would wait for nothing. Only if there is none are they presumed to have room.
     async fn sampled_path(&mut self, lane: &mut dyn Lane, pair: RowPair, operation: Operation) -> Result<Path, Error> {
         self.counters.sampled_searches += 1;
+        for torn in [TornRows::Avoided, TornRows::PresumedRoom] {
+            if let Some(path) = self.search_sampling(lane, pair, torn, operation).await? {
+                return Ok(path);
+            }
+            let (sampled, rows) = (&self.sampled, self.table.rows());
+            let mut samples = sampled.rows().iter().enumerate();
+            if samples.all(|(place, row)| rows.verify(*row, sampled.at(place)).is_ok()) {
+                break;
+            }
+        }
+        Err(Error::Full { operation, rows: self.search.visited() })
+    }
+
+    async fn search_sampling(
+        &mut self,
+        lane: &mut dyn Lane,
+        pair: RowPair,
+        torn: TornRows,
+        operation: Operation,
+    ) -> Result<Option<Path>, Error> {
         let limits = self.limits();
         let most = if lane.caps().local { LOCAL_SEARCH_BATCH_ROWS } else { SEARCH_BATCH_ROWS };
         self.sampled.clear();
@@ -311,17 +343,15 @@ impl Client {
         self.search.start(pair, roots, limits);
         loop {
             let (sampled, rows) = (&self.sampled, self.table.rows());
-            // A row that was sampled while being written may have room or not: the locks will tell.
             let progress = self.search.advance(&self.table, |row| match sampled.row(row) {
                 None => Sight::Unsampled,
-                Some(words) if rows.verify(row, words).is_err() => Sight::PresumedRoom,
-                Some(words) => Sight::Row(words),
+                Some(words) if rows.verify(row, words).is_ok() => Sight::Row(words),
+                // The key's own rows have to be locked anyway.
+                Some(_) if torn == TornRows::PresumedRoom || both.contains(&row) => Sight::PresumedRoom,
+                Some(_) => Sight::Closed,
             });
             match progress {
-                Progress::Found | Progress::Exhausted => {
-                    let rows = self.search.visited();
-                    return self.search.found().ok_or(Error::Full { operation, rows });
-                }
+                Progress::Found | Progress::Exhausted => return Ok(self.search.found()),
                 Progress::NeedsRows => {
                     let wanted = self.search.wanted(most, |row| self.sampled.place(row).is_some());
                     let into = self.sampled.extend(wanted);

@@ -265,8 +265,8 @@ impl Reader {
         post(lane, [first, second]).await
     }
 
-    /// The key's entry in a sampled row, if the row verifies. One that does not says nothing: the other row may hold the key
-    /// all the same. // [R-READ-1]
+    /// The key's entry in a sampled row, if the row verifies. One that does not says nothing: the other row may hold
+    /// the key all the same. // [R-READ-1]
     #[inline(always)]
     fn verified(&self, probe: &Probe<'_>, row: RowId, words: &[u64], rejected: &[ExtentRef]) -> Option<Candidate> {
         let candidate = self.find(probe, words, rejected)?;
