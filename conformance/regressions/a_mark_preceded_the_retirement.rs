@@ -3,7 +3,7 @@
 //! Effect: had the client died in between, the extent's owner could have reused the chunk for something else, and
 //! replaying the sealed record would have written the mark into somebody's value.
 //!
-//! Fix: rows, retire, mark, release: a sealed record implies that the extent it frees is still allocated. //
+//! Fix: rows, retire, mark, release: a sealed record implies that the extent it frees is still allocated.
 //! [R-COMMIT-1]
 
 use guira_conformance::Bench;

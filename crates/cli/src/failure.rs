@@ -8,6 +8,7 @@ use guira_lab::driver::DriverError;
 use serde::{Deserialize, Serialize};
 
 use crate::input::InputError;
+use crate::interrupt::EXIT_INTERRUPTED;
 
 /// Exit code of an answer that is "no".
 pub const EXIT_NEGATIVE: u8 = 1;
@@ -25,6 +26,7 @@ Exit codes:
   2  misuse: arguments, keys, values or input that cannot be
   3  any other failure: no memory, a full table, a damaged file, a file that
      cannot be read
+  130  interrupted
 
 Errors are one line on standard error; with --format json it is
 {\"error\":{\"blame\":…,\"effect\":…,\"message\":…}}.";
@@ -77,6 +79,9 @@ pub enum Failure {
         /// What it said.
         said: ErrorText,
     },
+    /// Ctrl-C. What was stored is stored; nothing is half done.
+    #[error("interrupted; {0}")]
+    Interrupted(Loaded),
     /// Nobody reads standard output any more.
     #[error("standard output is closed")]
     ClosedOutput,
@@ -135,6 +140,7 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self.text().blame.as_str() {
             _ if self.is_absent() => EXIT_NEGATIVE,
+            _ if matches!(self, Failure::Interrupted(_)) => EXIT_INTERRUPTED,
             "misuse" => EXIT_MISUSE,
             _ => EXIT_FAILURE,
         }
@@ -158,7 +164,7 @@ impl Failure {
                 guira::Blame::Misuse.as_str()
             }
             Failure::Worker { said, .. } => &said.blame,
-            Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput => "host",
+            Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput | Failure::Interrupted(_) => "host",
         }
     }
 
@@ -169,7 +175,7 @@ impl Failure {
                 Effect::None => loaded.effect(),
                 effect => effect,
             },
-            Failure::Input { loaded, .. } => loaded.effect(),
+            Failure::Input { loaded, .. } | Failure::Interrupted(loaded) => loaded.effect(),
             Failure::Driver(DriverError::Store { source, .. }) => source.effect(),
             _ => Effect::None,
         }

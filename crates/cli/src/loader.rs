@@ -11,11 +11,13 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Instant;
 
+use guira::blocking::Client;
 use guira::{Put, Store};
 use guira_lab::driver::OperationTally;
 
 use crate::failure::{Failure, Loaded};
 use crate::input::{BadRecord, InputError, Record, Records};
+use crate::interrupt;
 use crate::progress::Progress;
 use crate::text::printable;
 use crate::units;
@@ -77,13 +79,17 @@ pub fn load<R: BufRead>(
     options: LoadOptions,
     progress: &mut Progress,
 ) -> Result<LoadReport, Failure> {
+    // All of them first: a load that cannot have its clients stores nothing.
+    let clients: Vec<Client> = (0..options.threads.max(1)).map(|_| store.client()).collect::<Result<_, _>>()?;
+    interrupt::note();
     let started = Instant::now();
     let counters = Counters::default();
     let (read, stored) = thread::scope(|scope| {
-        let (senders, threads): (Vec<_>, Vec<_>) = (0..options.threads.max(1))
-            .map(|_| {
+        let (senders, threads): (Vec<_>, Vec<_>) = clients
+            .into_iter()
+            .map(|client| {
                 let (sender, receiver) = sync_channel(WAITING_BATCHES);
-                (sender, scope.spawn(|| store_all(store, receiver, &counters)))
+                (sender, scope.spawn(|| store_all(client, receiver, &counters)))
             })
             .unzip();
         let mut reading = Reading { senders, counters: &counters, report: LoadReport::default(), started };
@@ -101,7 +107,7 @@ pub fn load<R: BufRead>(
         let stored = thread.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         tally.merge(&stored.tally);
         refused = match (refused, stored.refused) {
-            (Some(one), Some(two)) => Some(if two.line() < one.line() { two } else { one }),
+            (Some(one), Some(two)) => Some(if two.line < one.line { two } else { one }),
             (one, two) => one.or(two),
         };
     }
@@ -109,6 +115,9 @@ pub fn load<R: BufRead>(
         return Err(refused.failure(loaded));
     }
     let report = read.map_err(|source| Failure::Input { source, loaded })?;
+    if interrupt::requested() {
+        return Err(Failure::Interrupted(loaded));
+    }
     Ok(LoadReport {
         records: loaded.0,
         inserted: counters.inserted.load(Ordering::Relaxed),
@@ -141,35 +150,22 @@ struct Stored {
 }
 
 /// What the store refused.
-enum Refused {
-    Client(guira::Error),
-    Record { line: u64, key: String, source: guira::Error },
+struct Refused {
+    line: u64,
+    key: String,
+    source: guira::Error,
 }
 
 impl Refused {
-    /// The line at which it happened, 0 being before the first.
-    fn line(&self) -> u64 {
-        match self {
-            Refused::Client(_) => 0,
-            Refused::Record { line, .. } => *line,
-        }
-    }
-
     fn failure(self, loaded: Loaded) -> Failure {
-        match self {
-            Refused::Client(source) => Failure::Store(source),
-            Refused::Record { line, key, source } => Failure::Record { line, key, loaded, source: Box::new(source) },
-        }
+        let Refused { line, key, source } = self;
+        Failure::Record { line, key, loaded, source: Box::new(source) }
     }
 }
 
 /// One thread's work. It ends early at the first refusal; whoever sends to it learns of that.
-fn store_all(store: &Store, batches: Receiver<Vec<Record>>, counters: &Counters) -> Stored {
+fn store_all(mut client: Client, batches: Receiver<Vec<Record>>, counters: &Counters) -> Stored {
     let mut stored = Stored { tally: OperationTally::default(), refused: None };
-    let mut client = match store.client() {
-        Ok(client) => client,
-        Err(source) => return Stored { refused: Some(Refused::Client(source)), ..stored },
-    };
     let mut traffic = client.traffic();
     for record in batches.iter().flatten() {
         let started = Instant::now();
@@ -177,7 +173,7 @@ fn store_all(store: &Store, batches: Receiver<Vec<Record>>, counters: &Counters)
             Ok(put) => put,
             Err(source) => {
                 let key = printable(&record.key, KEY_CHARS);
-                let refused = Refused::Record { line: record.line, key, source };
+                let refused = Refused { line: record.line, key, source };
                 return Stored { refused: Some(refused), ..stored };
             }
         };
@@ -208,7 +204,8 @@ struct Batch {
 }
 
 impl Reading<'_> {
-    /// Reads every record and hands it to the thread of its key. Ends early, without an error, if a thread has.
+    /// Reads every record and hands it to the thread of its key. Ends early, without an error, if a thread has, or on
+    /// Ctrl-C: what was handed over is still stored.
     fn read<R: BufRead>(
         &mut self,
         store: &Store,
@@ -220,6 +217,9 @@ impl Reading<'_> {
         let mut batches: Vec<Batch> = self.senders.iter().map(|_| Batch::default()).collect();
         let mut ended = Ok(());
         while let Some(read) = records.next() {
+            if interrupt::requested() {
+                return Ok(());
+            }
             let record = match read {
                 Ok(record) => record,
                 Err(InputError::Bad(bad)) if options.bad == BadRecords::Skip => {

@@ -12,6 +12,7 @@ mod arguments;
 mod commands;
 mod failure;
 mod input;
+mod interrupt;
 mod loader;
 mod output;
 mod progress;

@@ -136,13 +136,15 @@ impl Store {
     /// # Errors
     /// `Region` if there is no such file, it is not permitted, or not a region: it is left alone then.
     pub fn destroy(url: &Url) -> Result<(), Error> {
-        let location = url.location()?;
-        if let Ok(store) = Store::open(url) {
-            let inner = &store.inner;
+        // A region whose table cannot be opened is damaged, or destroyed by somebody who died meanwhile: only its name
+        // goes.
+        let store = Store::open(url).ok();
+        // The name first: who may write a table need not be allowed to remove it, and then nothing must change.
+        ShmRegion::destroy(&url.location()?)?;
+        if let Some(Store { inner }) = &store {
             block_on(poison_table(&mut inner.region.lane(), &inner.table)).map_err(inner.fabric("cannot destroy"))?;
         }
-        // A region whose table cannot be opened is damaged, or destroyed by somebody who died meanwhile: the name goes.
-        Ok(ShmRegion::destroy(&location)?)
+        Ok(())
     }
 
     /// Where the table is.

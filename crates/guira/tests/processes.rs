@@ -8,11 +8,15 @@ use std::collections::HashMap;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use guira::{CreateOptions, Preset, Store, Url};
+use guira::{Blame, ClientState, CreateOptions, Effect, OpenOptions, Preset, ProblemKind, Store, Url};
+use guira_fabric::{Lane, Region, Submitted, Verb};
+use guira_fabric_shm::{Access, Location, ShmRegion};
+use guira_layout::OwnerId;
 
 const PROCESSES: u64 = 8;
 const HOT_KEYS: u64 = 1_000;
 const WORKER: &str = "GUIRA_TEST_WORKER";
+const DESERTER: &str = "GUIRA_TEST_DESERTER";
 
 struct Rng(u64);
 
@@ -48,6 +52,49 @@ fn parse(number: u64, found: &[u8]) -> (u64, u64) {
 /// Keys whose number is even are never removed once they were there.
 fn stays(number: u64) -> bool {
     number.is_multiple_of(2)
+}
+
+/// A client's process that ends without closing it, when this program was started as one; nothing otherwise.
+#[test]
+fn deserter() {
+    let Ok(told) = std::env::var(DESERTER) else { return };
+    let client = Store::open(&told.parse().unwrap()).unwrap().client().unwrap();
+    println!("slot {}", client.slot());
+    std::process::exit(0);
+}
+
+/// [R-SLOT-1] [R-LOCK-4] What a dead client holds is told by `stat` and `check`, and by whoever needs it: with its
+/// slot.
+#[test]
+fn dead_clients_are_told_from_living_ones() {
+    let url = Url::shm(&format!("guira-test-dead-{}", std::process::id())).unwrap();
+    let store = Store::create(&url, &CreateOptions::new(1_000).format("fixed:8:8".parse().unwrap())).unwrap();
+    let _table = Table(url.clone());
+    let arguments = ["--exact", "deserter", "--nocapture"];
+    let child = Command::new(std::env::current_exe().unwrap()).args(arguments).env(DESERTER, url.to_string()).output();
+    assert!(child.unwrap().status.success());
+    let mut living = store.client().unwrap();
+    let stat = store.stat().unwrap();
+    let dead: Vec<_> = stat.clients.iter().filter(|client| client.state == ClientState::Dead).collect();
+    assert_eq!((stat.clients.len(), dead.len()), (2, 1), "{stat:?}");
+    assert!(store.check().unwrap().is_clean(), "a dead client that holds nothing harms nobody");
+    // As if it had died under the lock of this key's first row.
+    let table = store.table();
+    let row = table.placement().rows(table.placement().digest(&[1; 8])).first;
+    let mask = table.locks().mask(table.locks().lock_of(row));
+    let region = ShmRegion::open(&Location::file(&stat.region.path), Access::ReadWrite).unwrap();
+    let (addr, add) = (table.locks().addr(mask.word), table.locks().held(OwnerId(dead[0].owner), mask.mask));
+    let mut found = 0;
+    let submitted = region.lane().submit(&mut [Verb::FetchAdd { addr, add, found: &mut found }]);
+    assert!(matches!(submitted, Submitted::Done(Ok(()))));
+    let report = store.check().unwrap();
+    assert_eq!(report.problems.len(), 1, "{report:?}");
+    assert_eq!(report.problems[0].kind, ProblemKind::StuckLock);
+    let quick = OpenOptions::default().deadline(Duration::from_millis(50));
+    let error = Store::open_with(&url, &quick).unwrap().client().unwrap().put(&[1; 8], &[2; 8]).unwrap_err();
+    assert_eq!((error.blame(), error.effect()), (Blame::Busy, Effect::None));
+    assert!(error.to_string().contains(&format!("client slot {}", dead[0].slot)), "{error}");
+    assert_eq!(living.get(&[1; 8]).unwrap(), None, "reads go on");
 }
 
 struct Worker {

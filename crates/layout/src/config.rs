@@ -223,7 +223,7 @@ impl TableConfig {
         self.rows.saturating_mul(u64::from(self.entries_per_row))
     }
 
-    /// m\[z\] = floor(f^(f+z)), at least 1 and at most `rows` (paper, section 3.3). Computed once, by the creator. //
+    /// m\[z\] = floor(f^(f+z)), at least 1 and at most `rows` (paper, section 3.3). Computed once, by the creator.
     /// [R-HASH-3]
     pub fn offset_table(f: f64, rows: u64) -> [u64; MAX_ZEROS + 1] {
         std::array::from_fn(|z| {

@@ -195,7 +195,7 @@ impl RowFormat {
         if extent { Placement::Extent } else { Placement::Inline }
     }
 
-    /// Whether the sample `words` of `row` is whole: written for this row of this table in this incarnation. //
+    /// Whether the sample `words` of `row` is whole: written for this row of this table in this incarnation.
     /// [R-ROW-1]
     #[inline(always)]
     pub fn verify(&self, row: RowId, words: &[u64]) -> Result<(), Torn> {

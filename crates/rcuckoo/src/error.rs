@@ -145,7 +145,8 @@ pub enum Error {
 }
 
 fn by(owner: &Option<OwnerId>) -> String {
-    owner.map_or_else(String::new, |owner| format!(" by {owner}"))
+    let slot = |owner: OwnerId| owner.slot().map_or_else(String::new, |slot| format!(" (client slot {slot})"));
+    owner.map_or_else(String::new, |owner| format!(" by {owner}{}", slot(owner)))
 }
 
 impl Error {

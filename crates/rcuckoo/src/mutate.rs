@@ -556,7 +556,7 @@ impl Client {
         found
     }
 
-    /// Moves entries along `path`, from its empty end, and puts the new one in its first row. 1 round trip. //
+    /// Moves entries along `path`, from its empty end, and puts the new one in its first row. 1 round trip.
     /// [R-INSERT-4]
     async fn insert_along(
         &mut self,

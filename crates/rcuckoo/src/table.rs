@@ -126,7 +126,7 @@ pub async fn format_table(
     post(lane, [write_rest, write_magic]).await
 }
 
-/// Reads the superblock of a region of `main_bytes` bytes. 1 round trip.
+/// Reads the superblock of a region of `main_bytes` bytes. 1 round trip. // [R-OPEN-1]
 ///
 /// # Errors
 /// There is no table, or not one this program can use.

@@ -72,7 +72,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let report = load(&store, &mut records, options, &mut progress);
     progress.finish();
     let report = report?;
-    let entries = entries_before + report.inserted;
+    // Counted, because others may have stored and removed at the same time.
+    let entries = store.stat()?.table.entries;
     let answer = Answer {
         url: arguments.url.to_string(),
         input: records.format().to_string(),

@@ -23,6 +23,7 @@ use self::worker::Task;
 use super::Verdict;
 use crate::failure::Failure;
 use crate::input::InputFormat;
+use crate::interrupt;
 use crate::output::Output;
 
 /// See it work: load real data from several processes, read every byte back in another one, change some from all of
@@ -70,6 +71,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let mut report = Report::new(&arguments.url, arguments.processes);
     let steps = Steps { url: &arguments.url, processes: arguments.processes, source: &source, output };
     let made = steps.create()?;
+    if !arguments.keep {
+        interrupt::destroy(&arguments.url);
+    }
     let shown = steps.show(&made, &mut report);
     // Whatever happened, nothing stays behind that was not asked for.
     let removed = if arguments.keep { Ok(()) } else { Store::destroy(&arguments.url) };

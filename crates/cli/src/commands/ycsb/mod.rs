@@ -17,6 +17,7 @@ use self::share::{Order, Share, Verify};
 use super::Verdict;
 use super::create::create;
 use crate::failure::{Failure, is_absent};
+use crate::interrupt;
 use crate::output::Output;
 use crate::units::{self, parse_count};
 use crate::workers::Worker;
@@ -89,6 +90,9 @@ fn parse_workload(text: &str) -> Result<WorkloadName, WorkloadError> {
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let (store, origin) = table(arguments, output)?;
+    if origin == Origin::MadeHere && !arguments.keep {
+        interrupt::destroy(&arguments.url);
+    }
     let measured = measure(arguments, &store, origin);
     if origin == Origin::MadeHere && !arguments.keep {
         let destroyed = Store::destroy(&arguments.url);
