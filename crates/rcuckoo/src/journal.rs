@@ -7,7 +7,7 @@ use std::future::poll_fn;
 
 use arrayvec::ArrayVec;
 use guira_fabric::{Effect, FabricError, Lane, Verb, post};
-use guira_layout::{LockMask, OwnerId};
+use guira_layout::{LockMask, OwnerId, RowId};
 
 use crate::locks::LockSet;
 use crate::{MAX_LOCK_WORDS, Table};
@@ -52,6 +52,16 @@ pub(crate) struct Journal {
 impl Journal {
     pub(crate) fn is_clean(&self) -> bool {
         self.held.is_empty() && matches!(self.flight, Flight::None)
+    }
+
+    /// Whether every lock in `locks` is held.
+    pub(crate) fn holds(&self, locks: &LockMask) -> bool {
+        self.held.iter().any(|held| held.word == locks.word && held.mask & locks.mask == locks.mask)
+    }
+
+    /// Whether the lock of `row` is held.
+    pub(crate) fn holds_row(&self, table: &Table, row: RowId) -> bool {
+        self.holds(&table.locks().mask(table.locks().lock_of(row)))
     }
 
     /// Books a batch that failed. If it may have taken effect, the lane is lost, and what it held is for recovery to

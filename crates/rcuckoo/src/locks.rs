@@ -212,7 +212,7 @@ impl Client {
             let found = self.post_tries(lane, &wanted, &guesses, before, reads, extent.take()).await?;
             guesses.clear();
             let mut missing = LockSet::new();
-            for (locks, found) in wanted.iter().zip(found).filter(|(locks, _)| !self.holds(locks)) {
+            for (locks, found) in wanted.iter().zip(found).filter(|(locks, _)| !self.journal.holds(locks)) {
                 let layout = self.table.locks();
                 if let Some((lock, owner)) = layout.first_held(locks.word, found, locks.mask) {
                     let owner = layout.names_owners().then_some(owner);
@@ -279,15 +279,6 @@ impl Client {
         let atomics = released.len() + wanted.len();
         self.journal.landed(&found[..atomics]);
         Ok(found[released.len()..atomics].iter().copied().collect())
-    }
-
-    /// Whether this client holds the lock of `row`.
-    pub(crate) fn is_locked(&self, row: RowId) -> bool {
-        self.holds(&self.table.locks().mask(self.table.locks().lock_of(row)))
-    }
-
-    fn holds(&self, locks: &LockMask) -> bool {
-        self.journal.held.iter().any(|held| held.word == locks.word && held.mask & locks.mask == locks.mask)
     }
 
     /// Samples the window's rows. 1 round trip.

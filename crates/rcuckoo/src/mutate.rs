@@ -9,7 +9,7 @@ use guira_layout::{Candidate, EXTENT_HEADER_WORDS, ExtentRef, MAX_KEY_BYTES, Pla
 
 use crate::commit::Write;
 use crate::locks::{ExtentWrite, LockSet, lock_set};
-use crate::search::{Limits, Path, Progress, Search, Sight};
+use crate::search::{Limits, Path, Progress, Sight};
 use crate::window::cover;
 use crate::{Client, Error, Operation, Place, RowPair, SearchRoots, Synchronize};
 
@@ -376,7 +376,7 @@ impl Client {
             let (window, rows) = (&self.window, self.table.rows());
             // Rows that a covering READ fetched along may belong to somebody else's lock, and be in the middle of a
             // write.
-            let mine = window.rows().iter().copied().filter(|row| self.is_locked(*row));
+            let mine = window.rows().iter().copied().filter(|row| self.journal.holds_row(&self.table, *row));
             let is_torn = |row: RowId| window.row(row).is_none_or(|words| rows.verify(row, words).is_err());
             torn = mine.into_iter().find(|row| is_torn(*row));
             if torn.is_none() {
@@ -440,7 +440,9 @@ impl Client {
     ) -> Result<Option<Found>, Error> {
         let second = if pair.is_single() { None } else { Some(pair.second) };
         for row in [Some(pair.first), second].into_iter().flatten() {
-            let Some(place) = self.window.place(row).filter(|_| self.is_locked(row)) else { continue };
+            let Some(place) = self.window.place(row).filter(|_| self.journal.holds_row(&self.table, row)) else {
+                continue;
+            };
             let mut from = 0;
             while let Some(candidate) = self.table.rows().find(self.window.at(place), probe, from) {
                 let slot = candidate.slot();
@@ -544,16 +546,13 @@ impl Client {
         let limits = self.limits();
         let both = [pair.first, pair.second];
         let roots = self.roots(&both);
-        // Out of the client, because the search and what it looks at are both parts of it.
-        let mut search = std::mem::replace(&mut self.search, Search::new(0));
-        search.start(pair, roots, limits);
-        search.advance(&self.table, |row| match self.window.row(row) {
-            Some(words) if self.is_locked(row) => Sight::Row(words),
+        self.search.start(pair, roots, limits);
+        let (table, window, journal) = (&self.table, &self.window, &self.journal);
+        self.search.advance(table, |row| match window.row(row) {
+            Some(words) if journal.holds_row(table, row) => Sight::Row(words),
             _ => Sight::Closed,
         });
-        let found = search.found();
-        self.search = search;
-        found
+        self.search.found()
     }
 
     /// Moves entries along `path`, from its empty end, and puts the new one in its first row. 1 round trip.
