@@ -5,8 +5,7 @@
 //!
 //! Fix: the change's own error wins; a lane that may have lost a commit forgets its locks instead of releasing them.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use guira_conformance::Bench;
 use guira_fabric::heap::{Next, Step};
@@ -17,13 +16,13 @@ use guira_layout::Preset;
 fn a_commit_of_unknown_effect_says_so() {
     for profile in [Profile::Shm, Profile::Tcp] {
         let bench = Bench::of_rows(Preset::Hardened, "fixed:8:8", 64, profile, 7);
-        let completions = Rc::new(Cell::new(0));
+        let completions = AtomicU32::new(0);
         let hook = move |step| {
             if step == Step::Completion {
-                completions.set(completions.get() + 1);
+                completions.fetch_add(1, Ordering::Relaxed);
             }
             // The first batch takes the locks, the second commits: its client dies before it learns of it.
-            if completions.get() == 2 { Next::Die } else { Next::Continue }
+            if completions.load(Ordering::Relaxed) == 2 { Next::Die } else { Next::Continue }
         };
         let mut client = bench.client(0).through(bench.region.lane().hooked(Box::new(hook)));
         let error = client.put(&[1; 8], &[2; 8]).unwrap_err();

@@ -35,13 +35,13 @@ pub struct SteppedLane {
     region: HeapRegion,
     traffic: Traffic,
     sampling: Sampling,
-    step: Box<dyn FnMut(Moment)>,
+    step: Box<dyn FnMut(Moment) + Send>,
     now_ns: u64,
 }
 
 impl SteppedLane {
     /// A lane of `region`.
-    pub fn new(region: &HeapRegion, sampling: Sampling, step: Box<dyn FnMut(Moment)>) -> SteppedLane {
+    pub fn new(region: &HeapRegion, sampling: Sampling, step: Box<dyn FnMut(Moment) + Send>) -> SteppedLane {
         SteppedLane { region: region.clone(), traffic: Traffic::default(), sampling, step, now_ns: 0 }
     }
 

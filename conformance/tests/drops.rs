@@ -6,15 +6,14 @@
 //! is drained, so these drops are those *before* a batch's effect as seen by others; the sleeping batch is also
 //! overtaken by another client.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use guira_conformance::{Bench, Model, Op, Prepared, Seen, TestClient, block_on};
 use guira_fabric::heap::{Next, Pace, Step};
-use guira_fabric::memory::Ordering;
 use guira_fabric::{Profile, Region};
 use guira_layout::{OwnerId, Preset};
 use guira_rcuckoo::{Change, ClientConfig, Error, NewValue, Outcome};
@@ -381,21 +380,20 @@ fn a_fabric_that_panics_before_a_batch_strands_nothing() {
     for (profile, fatal) in Profile::ALL.into_iter().flat_map(|profile| (1..20).map(move |fatal| (profile, fatal))) {
         for op in scene.ops.iter().filter(|op| !matches!(op, Op::Get(_))) {
             let bench = scene.bench.fork().under(profile);
-            let batches_left = Rc::new(Cell::new(fatal));
-            let left = Rc::clone(&batches_left);
+            let batches_left = Arc::new(AtomicU32::new(fatal));
+            let left = Arc::clone(&batches_left);
             let hook = move |step| {
-                if step == (Step::Verb { index: 0 }) && left.get() > 0 {
-                    left.set(left.get() - 1);
-                    if left.get() == 0 {
-                        std::panic::resume_unwind(Box::new("before a batch"));
-                    }
+                let is_first = step == Step::Verb { index: 0 };
+                let counts = is_first && left.load(Ordering::Relaxed) > 0;
+                if counts && left.fetch_sub(1, Ordering::Relaxed) == 1 {
+                    std::panic::resume_unwind(Box::new("before a batch"));
                 }
                 Next::Continue
             };
             let quiet = bench.client(0);
             let mut client = quiet.through(bench.region.lane().hooked(Box::new(hook)));
             let result = catch_unwind(AssertUnwindSafe(|| client.apply(op)));
-            batches_left.set(0);
+            batches_left.store(0, Ordering::Relaxed);
             remove_nothing(&mut client);
             let now = Model(bench.audit().unwrap_or_else(|wrong| panic!("{profile} {op:x?} batch {fatal}: {wrong}")));
             let mut after = scene.model.clone();

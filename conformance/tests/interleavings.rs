@@ -106,7 +106,7 @@ impl Scene {
         bench: &Bench,
         slot: u16,
         sampling: Sampling,
-        step: Box<dyn FnMut(Moment)>,
+        step: Box<dyn FnMut(Moment) + Send>,
     ) -> TestClient<SteppedLane> {
         let lane = SteppedLane::new(&bench.region, sampling, step);
         let config = ClientConfig { cache_bytes: 1 << 10, ..ClientConfig::for_table(&self.bench.table) };

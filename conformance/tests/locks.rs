@@ -2,8 +2,8 @@
 //! and rows that do not verify, with and without a lock. No thread, no clock: other clients act at chosen steps of a
 //! lane.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 use guira_conformance::{Bench, KeyFinder, Model, Moment, Op, Sampling, Seen, SteppedLane, TestClient, block_on};
 use guira_fabric::memory::Ordering;
@@ -53,7 +53,7 @@ impl Scene {
         locks.to_vec()
     }
 
-    fn client(&self, step: impl FnMut(Moment) + 'static) -> TestClient<SteppedLane> {
+    fn client(&self, step: impl FnMut(Moment) + Send + 'static) -> TestClient<SteppedLane> {
         let lane = SteppedLane::new(&self.bench.region, Sampling::Ascending, Box::new(step));
         let config = ClientConfig { deadline_ns: DEADLINE_NS, ..ClientConfig::for_table(&self.bench.table) };
         self.bench.client_with(0, lane, config)
@@ -163,17 +163,17 @@ fn after_three_failures_words_are_taken_in_order() {
         for (taken, other) in [(locks[1], locks[0]), (locks[0], locks[1])] {
             scene.take(taken);
             // Whether the word that is free is held at each wait.
-            let holds = Rc::new(RefCell::new(Vec::new()));
-            let (bench, seen) = (scene.bench.clone(), Rc::clone(&holds));
+            let holds = Arc::new(Mutex::new(Vec::new()));
+            let (bench, seen) = (scene.bench.clone(), Arc::clone(&holds));
             let mut client = scene.client(move |moment| {
                 if moment == Moment::Pause {
                     let word = bench.region.memory().device[other.word as usize].load(Ordering::Acquire);
-                    seen.borrow_mut().push(word & other.mask != 0);
+                    seen.lock().unwrap().push(word & other.mask != 0);
                 }
             });
             let busy = client.apply(&Op::Remove(scene.wide.to_vec()));
             assert!(matches!(busy, Err(Error::Busy { owner: Some(STRANGER), .. })), "{busy:?}");
-            let holds = holds.borrow();
+            let holds = holds.lock().unwrap();
             assert!(holds.len() > TRIES_AT_ONCE + 1, "{profile}: {} waits", holds.len());
             assert!(
                 holds[..TRIES_AT_ONCE].iter().all(|held| !held),
@@ -236,10 +236,10 @@ fn a_neighbour_that_never_rests_ends_in_busy() {
     let key = scene.narrow;
     let before = Model(scene.bench.audit().unwrap());
     let lock = neighbour(&scene, scene.locks(&key)[0]);
-    let (bench, pauses) = (scene.bench.clone(), Rc::new(RefCell::new(0)));
-    let counted = Rc::clone(&pauses);
+    let (bench, pauses) = (scene.bench.clone(), Arc::new(AtomicU64::new(0)));
+    let counted = Arc::clone(&pauses);
     let mut client = scene.client(move |moment| match moment {
-        Moment::Pause => *counted.borrow_mut() += 1,
+        Moment::Pause => _ = counted.fetch_add(1, Ordering::Relaxed),
         Moment::Word => {}
         Moment::Verb => {
             // Another owner each time, so that no word is ever what it was.
@@ -250,7 +250,7 @@ fn a_neighbour_that_never_rests_ends_in_busy() {
     });
     let (result, traffic) = client.traffic_of(|client| client.change(&key, Change::Remove));
     assert!(matches!(result, Err(Error::Busy { .. })), "{result:?}");
-    let tries = *pauses.borrow();
+    let tries = pauses.load(Ordering::Relaxed);
     assert!(traffic.verbs.swaps.is_multiple_of(NEIGHBOUR_TRIES), "{traffic:?}");
     assert!(traffic.verbs.swaps >= NEIGHBOUR_TRIES * tries, "{tries} waits, {traffic:?}");
     drop(client);

@@ -139,7 +139,7 @@ pub enum Next {
 }
 
 /// Called at every [`Step`].
-pub type Hook = Box<dyn FnMut(Step) -> Next>;
+pub type Hook = Box<dyn FnMut(Step) -> Next + Send>;
 
 /// A lane of a [`HeapRegion`].
 pub struct HeapLane {
@@ -390,9 +390,8 @@ impl Sent {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::cell::RefCell;
     use std::pin::pin;
-    use std::rc::Rc;
+    use std::sync::Mutex;
     use std::task::Waker;
 
     use super::*;
@@ -458,15 +457,15 @@ mod tests {
 
     #[test]
     fn a_hook_can_kill_at_every_step() {
-        let steps = Rc::new(RefCell::new(Vec::new()));
-        let seen = Rc::clone(&steps);
+        let steps = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&steps);
         let record = move |step| {
-            seen.borrow_mut().push(step);
+            seen.lock().unwrap().push(step);
             Next::Continue
         };
         let mut lane = region().lane().hooked(Box::new(record));
         block_on(post(&mut lane, &mut [Verb::Write { addr: Addr::main(0), words: &[1, 2] }])).unwrap();
-        let all = steps.borrow().clone();
+        let all = steps.lock().unwrap().clone();
         assert_eq!(all, [Step::Verb { index: 0 }, Step::Word { index: 0, word: 1 }, Step::Completion]);
         for (at, died) in all.iter().enumerate() {
             let region = region();

@@ -20,8 +20,7 @@
 //! ```
 //!
 //! Another process opens the same table with [`Store::open`]. A [`Store`] is shared by threads; each thread takes a
-//! [`blocking::Client`] of its own, or a [`Client`] whose operations are `async` and run on any executor that keeps to
-//! one thread.
+//! [`blocking::Client`] of its own, or a [`Client`] whose operations are `async` and run on any executor.
 //!
 //! A miss is `None`, never an error. An [`Error`] says what was attempted and whether it had an effect
 //! ([`Error::effect`]), and whose fault it is ([`Error::blame`]).

@@ -166,8 +166,8 @@ impl Store {
         self.claim(lane).map(blocking::Client)
     }
 
-    /// A client whose operations are futures, for any executor that polls them on one thread (they are not `Send`): a
-    /// wait for a lock yields to the executor.
+    /// A client whose operations are futures, for any executor: they are `Send`, and a wait for a lock yields to the
+    /// executor.
     ///
     /// # Errors
     /// As [`Store::client`].
