@@ -102,7 +102,7 @@ fn build(file: &OwnedFd, options: CreateOptions, task: Task<'_>) -> Result<(Head
         _ => task.failed("map it")(errno),
     })?;
     if system == FileSystem::Tmpfs {
-        // tmpfs gives huge pages to faults in a mapping that asked for them, not to fallocate.
+        // tmpfs gives huge pages to mappings that ask for them, not to fallocate.
         mapped.populate();
     }
     reserve(file, &sizes, task)?;

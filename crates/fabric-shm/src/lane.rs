@@ -66,12 +66,12 @@ impl ShmLane {
     }
 
     /// Whether this process was forked after the region was opened; see [`crate::ShmRegion::is_stale`].
-    #[inline]
+    #[inline(always)]
     pub fn is_stale(&self) -> bool {
         !self.process.is_this()
     }
 
-    #[inline]
+    #[inline(always)]
     fn run(&self, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
         if self.is_stale() {
             return Err(stale());
@@ -115,6 +115,7 @@ fn epoch() -> Instant {
     *EPOCH.get_or_init(Instant::now)
 }
 
+#[inline(always)]
 fn refuse_changes(batch: &[Verb<'_>]) -> Result<(), FabricError> {
     match batch.iter().find(|verb| !matches!(verb, Verb::Read { .. })) {
         None => Ok(()),
@@ -123,7 +124,7 @@ fn refuse_changes(batch: &[Verb<'_>]) -> Result<(), FabricError> {
 }
 
 /// Checks every verb before the first takes effect, and starts loading what the batch will read.
-#[inline]
+#[inline(always)]
 fn check_and_prefetch(memory: Memory<'_>, caps: &Caps, batch: &[Verb<'_>]) -> Result<(), FabricError> {
     if batch.len() > caps.max_batch {
         return memory::check(memory, caps, batch);
@@ -158,7 +159,8 @@ impl Lane for ShmLane {
         &mut self.traffic
     }
 
-    #[inline]
+    /// Inlined into every operation: its verbs then never exist in memory, and a READ is the copy of its words.
+    #[inline(always)]
     fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
         Submitted::Done(self.run(batch))
     }

@@ -12,16 +12,38 @@ use std::sync::Arc;
 use guira_fabric::memory::{AtomicU64, Memory};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::header::{HEADER_BYTES, HEADER_WORDS, Sizes};
 use crate::region::Access;
+use crate::sys::last_errno;
 
+const POPULATE_WRITE: libc::c_int = libc::MADV_POPULATE_WRITE;
 const WORD_BYTES: usize = size_of::<AtomicU64>();
 /// Below this, huge pages cannot help.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Pages are faulted in this many bytes at a time, so that a signal is not held up for long.
 const POPULATE_BYTES: usize = 256 << 20;
+/// What `populate` asks for before it gathers pages: the smallest page of any machine.
+const SMALL_PAGE_BYTES: usize = 4096;
+
+const _: () = assert!(POPULATE_BYTES.is_multiple_of(HUGE_PAGE_BYTES as usize));
+
+/// An address where a file of `bytes` bytes can be mapped by huge pages, which start at multiples of their size; null
+/// if it does not matter or there is none. It may be taken by somebody else before it is used.
+fn huge_page_hint(bytes: usize) -> *mut std::ffi::c_void {
+    let align = HUGE_PAGE_BYTES as usize;
+    let Some(reserved_bytes) = bytes.checked_add(align).filter(|_| bytes >= align) else {
+        return std::ptr::null_mut();
+    };
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: the kernel chooses the address, and nobody ever touches this memory.
+    let reserved = unsafe { mmap_anonymous(std::ptr::null_mut(), reserved_bytes, ProtFlags::empty(), flags) };
+    let Ok(reserved) = reserved else { return std::ptr::null_mut() };
+    // SAFETY: exactly the range just mapped, of which no reference exists.
+    let _ = unsafe { munmap(reserved, reserved_bytes) };
+    reserved.map_addr(|addr| addr.next_multiple_of(align))
+}
 
 /// A file's bytes in this process's address space.
 struct Mapping {
@@ -66,8 +88,8 @@ impl Mapped {
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
             Access::ReadOnly => ProtFlags::READ,
         };
-        // SAFETY: the kernel chooses the address, so no existing memory is replaced.
-        let base = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0)? };
+        // SAFETY: the kernel takes the address as a hint only, so no existing memory is replaced.
+        let base = unsafe { mmap(huge_page_hint(bytes), bytes, protection, MapFlags::SHARED, file, 0)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
         let mapping = Arc::new(Mapping { base, bytes });
         if sizes.file_bytes >= HUGE_PAGE_BYTES {
@@ -104,21 +126,33 @@ impl Mapped {
         unsafe { std::slice::from_raw_parts(self.mapping.base.as_ptr().cast(), HEADER_WORDS) }
     }
 
-    /// Faults every page in for writing, with huge pages where the file system gives them. Stops at the first refusal:
-    /// the caller reserves the space by other means as well.
+    /// Faults every page in for writing, and gathers them in huge pages where the kernel can: a lookup in a large table
+    /// would otherwise wait for the processor's walk through its page tables as long as for the row. Stops at the first
+    /// refusal: the caller reserves the space by other means as well.
     pub(crate) fn populate(&self) {
         let mut done = 0;
         while done < self.mapping.bytes {
             let bytes = POPULATE_BYTES.min(self.mapping.bytes - done);
-            // SAFETY: the range lies within the mapping; the kernel touches its pages and does not change them.
-            let populated =
-                unsafe { madvise(self.mapping.base.as_ptr().add(done).cast(), bytes, Advice::LinuxPopulateWrite) };
-            match populated {
-                Ok(()) => done += bytes,
-                Err(Errno::INTR) => {}
-                Err(_) => return,
+            // A mount that does not give huge pages by itself still makes them of blocks that have a page already.
+            let starts = (done..done + bytes).step_by(HUGE_PAGE_BYTES as usize);
+            starts.for_each(|start| _ = self.advise(start, SMALL_PAGE_BYTES.min(done + bytes - start), POPULATE_WRITE));
+            let _ = self.advise(done, bytes, libc::MADV_COLLAPSE);
+            if self.advise(done, bytes, POPULATE_WRITE).is_err() {
+                return;
             }
+            done += bytes;
         }
+    }
+
+    /// Advises the kernel about a part of the mapping, in a way that does not change what it holds.
+    fn advise(&self, start: usize, bytes: usize, advice: libc::c_int) -> Result<(), Errno> {
+        assert!(start + bytes <= self.mapping.bytes && [POPULATE_WRITE, libc::MADV_COLLAPSE].contains(&advice));
+        rustix::io::retry_on_intr(|| {
+            // SAFETY: the range lies within the mapping; the kernel touches or gathers its pages and does not change
+            // them.
+            let answer = unsafe { libc::madvise(self.mapping.base.as_ptr().add(start).cast(), bytes, advice) };
+            if answer == 0 { Ok(()) } else { Err(last_errno()) }
+        })
     }
 }
 

@@ -51,7 +51,7 @@ impl Reader {
     /// As [`Reader::get`].
     pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
         into.clear();
-        Ok(self.reader.get(&mut self.lane, key, into).await?)
+        Ok(self.reader.get(&mut self.lane, key, into).await?.is_some())
     }
 
     /// Whether there is such a key. Costs as much as [`Reader::get`].
@@ -121,7 +121,7 @@ impl Client {
     /// As [`Client::get`].
     pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
         into.clear();
-        Ok(self.client.get(&mut self.lane, key, into).await?)
+        Ok(self.client.get(&mut self.lane, key, into).await?.is_some())
     }
 
     /// Whether there is such a key. Costs as much as [`Client::get`].

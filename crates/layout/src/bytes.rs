@@ -44,6 +44,13 @@ pub(crate) fn equal(words: &[u64], at: usize, key: &[u8]) -> bool {
 /// Up to 8 bytes as a word, zero-extended.
 #[inline(always)]
 pub(crate) fn word_of(bytes: &[u8]) -> u64 {
+    // The lengths of most keys, without a call to copy a number of bytes that is not known.
+    if let Ok(eight) = bytes.try_into() {
+        return u64::from_le_bytes(eight);
+    }
+    if let Ok(four) = bytes.try_into() {
+        return u64::from(u32::from_le_bytes(four));
+    }
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);
     u64::from_le_bytes(word)

@@ -9,6 +9,7 @@ mod bytes;
 mod config;
 mod entry;
 mod extent;
+mod fixed;
 mod geometry;
 mod ids;
 mod lock;
@@ -26,6 +27,7 @@ pub use extent::{
     CHUNK_HEADER_WORDS, ChunkState, ChunkWord, EXTENT_HEADER_WORDS, Extent, ExtentClass, ExtentError, ExtentRef,
     encode_extent, extent_key_matches, extent_words, parse_extent,
 };
+pub use fixed::{FixedRows, RowShape, Rows, Rows4x4, Rows8x8};
 pub use geometry::Geometry;
 pub use ids::{Generation, LockId, OwnerId, RowId, Version};
 pub use lock::{LockLayout, LockMask};

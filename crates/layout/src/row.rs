@@ -92,6 +92,13 @@ pub enum Placement {
     Extent,
 }
 
+/// The seed of a row's checksum. Spread over the table's seed, because that may differ from another table's in a few low
+/// bits only.
+#[inline(always)]
+pub(crate) fn seed_of_row(seed: u64, row: RowId) -> u64 {
+    seed ^ (row.0 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
 /// How the rows of one table are read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowFormat {
@@ -204,9 +211,15 @@ impl RowFormat {
 
     #[inline(always)]
     fn checksum(&self, row: RowId, words: &[u64]) -> u64 {
-        // Spread over the seed, because the seed may differ from another table's in a few low bits only.
-        let seed = self.seed ^ (row.0 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.checksum.checksum(&words[..self.row_words - 1], seed)
+        self.checksum.checksum(&words[..self.row_words - 1], seed_of_row(self.seed, row))
+    }
+
+    pub(crate) fn checksum_kind(&self) -> ChecksumKind {
+        self.checksum
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// Makes `words` an empty, valid row.

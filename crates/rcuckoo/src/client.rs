@@ -11,7 +11,7 @@ use crate::journal::Journal;
 use crate::pace::Pace;
 use crate::search::Search;
 use crate::window::Window;
-use crate::{Buffer, Error, Operation, Reader, Table};
+use crate::{Buffer, Error, Operation, Reader, Table, Token};
 
 /// From which rows a path may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,7 +182,12 @@ impl Client {
     /// # Errors
     /// As [`Reader::get`].
     #[inline]
-    pub async fn get<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
+    pub async fn get<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        key: &[u8],
+        into: &mut Vec<u8>,
+    ) -> Result<Option<Token>, Error> {
         if !self.journal.is_clean() {
             let settled = self.journal.settle(lane, &self.table, self.owner).await;
             settled.map_err(Error::fabric(Operation::Get))?;

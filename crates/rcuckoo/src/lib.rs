@@ -18,10 +18,12 @@ mod locks;
 mod mutate;
 mod pace;
 mod read;
+mod sample;
 mod scan;
 mod search;
 mod session;
 mod table;
+mod token;
 mod window;
 
 pub use client::{Client, ClientConfig, Counters, SearchRoots, Synchronize};
@@ -32,6 +34,7 @@ pub use read::{Reader, read_extent};
 pub use scan::{RowItems, RowSample, sample_rows};
 pub use session::{SlotInfo, claim_slot, read_slot, release_slot, slots};
 pub use table::{OpenError, Table, format_table, open_table, poison_table};
+pub use token::Token;
 
 /// Lock words one operation can need: a path of 16 rows and both rows of the key.
 pub(crate) const MAX_LOCK_WORDS: usize = 18;

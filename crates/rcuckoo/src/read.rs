@@ -8,15 +8,12 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use guira_fabric::{Addr, FabricError, Lane, Verb, pause_until, post};
-use guira_layout::{Candidate, ExtentError, ExtentRef, LockId, OwnerId, Probe, RowId, parse_extent};
+use guira_layout::{Candidate, ExtentError, ExtentRef, LockId, OwnerId, RowId, RowShape, Rows, parse_extent};
 
 use crate::pace::Pace;
-use crate::{Batch, ClientConfig, Error, Operation, Place, RowPair, Table};
+use crate::sample::{Lookup, Verdict};
+use crate::{Batch, ClientConfig, Error, Operation, Place, Table, Token};
 
-/// Words of two rows that are kept on the stack; larger rows use the reader's buffer.
-const STACK_WORDS: usize = 32;
-/// Words of a trailer.
-const TRAILER_WORDS: usize = 2;
 /// Times an extent may fail to verify while its entry stays the same. // [R-READ-6]
 const EXTENT_SAMPLES: u32 = 3;
 /// Keys of one row pair that can share a 64-bit digest before the reader gives up: two is a once-in-ages event.
@@ -30,25 +27,10 @@ pub struct Reader {
     pub(crate) table: Arc<Table>,
     pub(crate) config: ClientConfig,
     pub(crate) extent: Vec<u64>,
-    large: Vec<u64>,
+    shape: RowShape,
+    words: Vec<u64>,
     pace: Pace,
     row_retries: u64,
-}
-
-/// What a sample of both rows says.
-enum Verdict {
-    /// The key is in this slot of the verified row; the flag says of which one.
-    Hit(Which, Candidate),
-    /// Both rows verify, and neither has the key.
-    Absent,
-    /// This row does not verify.
-    Torn(RowId),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
-    First,
-    Second,
 }
 
 /// Counts a lookup's samples and decides when to stop.
@@ -81,7 +63,8 @@ impl Reader {
     /// A reader of `table`.
     pub fn new(table: Arc<Table>, config: ClientConfig) -> Reader {
         let pace = Pace::new(config.seed ^ 0x7265_6164, config.backoff_ns, config.longest_backoff_ns);
-        Reader { table, config, extent: Vec::new(), large: Vec::new(), pace, row_retries: 0 }
+        let shape = table.rows().shape();
+        Reader { table, config, extent: Vec::new(), shape, words: Vec::new(), pace, row_retries: 0 }
     }
 
     /// Rows sampled again so far.
@@ -89,7 +72,8 @@ impl Reader {
         self.row_retries
     }
 
-    /// Appends the value of `key` to `into` and returns true, or returns false if there is no such key.
+    /// Appends the value of `key` to `into` and returns a token of the state it was in, or returns `None` if there is no
+    /// such key.
     ///
     /// Round trips without contention: an inline hit 1, an extent hit 2, a miss 2 (1 where READs of a batch sample in
     /// order). On a local fabric a hit in the key's second row takes 2 posts.
@@ -98,58 +82,83 @@ impl Reader {
     /// `KeyLength`, `Corrupt`, `Busy` (a row stayed half written until the deadline), or the fabric's. `into` is
     /// unchanged.
     #[inline]
-    pub async fn get<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
-        // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
-        poll_fn(|cx| lane.poll_drain(&mut [], cx)).await.map_err(Error::fabric(Operation::Get))?;
-        let row_words = self.table.rows().row_words();
-        if !self.table.rows().accepts_key(key.len()) {
-            let format = self.table.rows().entry_format();
-            return Err(Error::KeyLength { operation: Operation::Get, bytes: key.len(), format });
-        }
-        if 2 * row_words <= STACK_WORDS {
-            let mut words = [0; STACK_WORDS];
-            return self.get_with(lane, key, into, &mut words[..2 * row_words]).await;
-        }
-        let mut words = std::mem::take(&mut self.large);
-        words.resize(2 * row_words, 0);
-        let result = self.get_with(lane, key, into, &mut words).await;
-        self.large = words;
-        result
-    }
-
-    #[inline]
-    async fn get_with<L: Lane + ?Sized>(
+    pub async fn get<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
         key: &[u8],
         into: &mut Vec<u8>,
+    ) -> Result<Option<Token>, Error> {
+        // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
+        poll_fn(|cx| lane.poll_drain(&mut [], cx)).await.map_err(Error::fabric(Operation::Get))?;
+        self.check_key(key)?;
+        match self.shape {
+            RowShape::Fixed8x8(rows) => self.get_in(lane, rows, key, into, &mut [0; 32]).await,
+            RowShape::Fixed4x4(rows) => self.get_in(lane, rows, key, into, &mut [0; 16]).await,
+            RowShape::General => {
+                let rows = *self.table.rows();
+                let mut words = std::mem::take(&mut self.words);
+                words.resize(2 * rows.row_words(), 0);
+                let result = self.get_in(lane, rows, key, into, &mut words).await;
+                self.words = words;
+                result
+            }
+        }
+    }
+
+    pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), Error> {
+        let rows = self.table.rows();
+        if rows.accepts_key(key.len()) {
+            return Ok(());
+        }
+        Err(Error::KeyLength { operation: Operation::Get, bytes: key.len(), format: rows.entry_format() })
+    }
+
+    #[inline(always)]
+    async fn get_in<L: Lane + ?Sized, R: Rows>(
+        &mut self,
+        lane: &mut L,
+        rows: R,
+        key: &[u8],
+        into: &mut Vec<u8>,
         words: &mut [u64],
-    ) -> Result<bool, Error> {
-        let digest = self.table.placement().digest(key);
-        let pair = self.table.placement().rows(digest);
-        let probe = self.table.rows().probe(key, digest);
+    ) -> Result<Option<Token>, Error> {
+        let lookup = Lookup::new(&self.table, rows, key);
+        lookup.prefetch(&self.table, lane);
+        self.get_with(lane, lookup, into, words).await
+    }
+
+    #[inline(always)]
+    async fn get_with<L: Lane + ?Sized, R: Rows>(
+        &mut self,
+        lane: &mut L,
+        lookup: Lookup<'_, R>,
+        into: &mut Vec<u8>,
+        words: &mut [u64],
+    ) -> Result<Option<Token>, Error> {
         let mut patience = Patience::default();
         loop {
             let sampled = if lane.caps().local {
-                self.sample_local(lane, &probe, pair, words, &patience.rejected).await
+                lookup.sample_local(&self.table, lane, words, &patience.rejected).await
             } else {
-                self.sample_remote(lane, &probe, pair, words, &patience.rejected).await
+                lookup.sample_remote(&self.table, lane, words, &patience.rejected).await
             };
             // A retry samples both rows again: what was sampled before is stale. // [R-READ-4]
             let unsettled = match sampled.map_err(Error::fabric(Operation::Get))? {
-                Verdict::Absent => return Ok(false),
+                Verdict::Absent => return Ok(None),
                 Verdict::Torn(row) => row,
                 Verdict::Hit(which, candidate) => {
-                    let (row, sample) = self.half(pair, words, which);
+                    let (row, sample) = lookup.half(words, which);
                     match candidate {
                         Candidate::Inline(slot) => {
-                            self.table.rows().append_inline_value(sample, slot, into);
-                            return Ok(true);
+                            lookup.rows.append_inline_value(sample, slot, into);
+                            return Ok(Some(Token::Inline { row, version: lookup.rows.version(sample) }));
                         }
                         Candidate::Extent(slot) => {
-                            let extent = self.table.rows().extent_of(sample, slot);
-                            match self.read_value(lane, row, slot, &extent, key, into, &mut patience).await? {
-                                Some(()) => return Ok(true),
+                            let extent = lookup.rows.extent_of(sample, slot);
+                            let entry = Place::Entry { row, slot };
+                            let key = lookup.probe.key();
+                            match self.read_value(lane, entry, &extent, key, into, &mut patience).await? {
+                                Some(()) => return Ok(Some(Token::Extent { generation: extent.generation })),
                                 None => row,
                             }
                         }
@@ -160,161 +169,20 @@ impl Reader {
         }
     }
 
-    fn half<'w>(&self, pair: RowPair, words: &'w [u64], which: Which) -> (RowId, &'w [u64]) {
-        let row_words = self.table.rows().row_words();
-        match which {
-            Which::First => (pair.first, &words[..row_words]),
-            Which::Second => (pair.second, &words[row_words..]),
-        }
-    }
-
-    /// Samples L1, and L2 only without a hit: in place, a second post costs nothing but its bytes. // [R-READ-7]
-    #[inline]
-    async fn sample_local<L: Lane + ?Sized>(
-        &self,
-        lane: &mut L,
-        probe: &Probe<'_>,
-        pair: RowPair,
-        words: &mut [u64],
-        rejected: &[ExtentRef],
-    ) -> Result<Verdict, FabricError> {
-        let (geometry, rows) = (self.table.geometry(), self.table.rows());
-        let (first, second) = words.split_at_mut(rows.row_words());
-        let (first_at, second_at) = (geometry.row(pair.first), geometry.row(pair.second));
-        lane.prefetch(first_at, rows.row_words());
-        lane.prefetch(second_at, rows.row_words());
-        post(lane, [Verb::Read { addr: first_at, into: first }]).await?;
-        if let Some(candidate) = self.verified(probe, pair.first, first, rejected) {
-            return Ok(Verdict::Hit(Which::First, candidate));
-        }
-        let mut trailer = [0; TRAILER_WORDS];
-        let again = Verb::Read { addr: geometry.trailer(pair.first, rows), into: &mut trailer };
-        post(lane, [Verb::Read { addr: second_at, into: second }, again]).await?;
-        if let Some(candidate) = self.verified(probe, pair.second, second, rejected) {
-            return Ok(Verdict::Hit(Which::Second, candidate));
-        }
-        let verdict = self.absence(pair, first, second);
-        let moved = self.table.config().rules.validate_misses && trailer != first[rows.trailer_word()..];
-        Ok(if moved && matches!(verdict, Verdict::Absent) { Verdict::Torn(pair.first) } else { verdict })
-    }
-
-    /// Samples both rows in one batch, in one READ if they are neighbours. // [R-READ-1] [R-READ-2]
-    async fn sample_remote<L: Lane + ?Sized>(
-        &self,
-        lane: &mut L,
-        probe: &Probe<'_>,
-        pair: RowPair,
-        words: &mut [u64],
-        rejected: &[ExtentRef],
-    ) -> Result<Verdict, FabricError> {
-        let (geometry, rows) = (self.table.geometry(), self.table.rows());
-        let row_words = rows.row_words();
-        let validates = self.table.config().rules.validate_misses;
-        let ordered = lane.caps().ordered_read_sampling;
-        let mut trailers = [[0; TRAILER_WORDS]; 2];
-        let neighbours = pair.first.0 + 1 == pair.second.0;
-        {
-            let mut batch = ArrayVec::<_, 4>::new();
-            let first_at = geometry.row(pair.first);
-            if neighbours {
-                batch.push(Verb::Read { addr: first_at, into: &mut *words });
-            } else {
-                let (first, second) = words.split_at_mut(row_words);
-                batch.push(Verb::Read { addr: first_at, into: first });
-                batch.push(Verb::Read { addr: geometry.row(pair.second), into: second });
-            }
-            if validates && ordered {
-                // The second row's own sample follows the first's, except within a covering READ.
-                let again = [pair.first, pair.second].into_iter().take(if neighbours { 2 } else { 1 });
-                for (row, into) in again.zip(&mut trailers) {
-                    batch.push(Verb::Read { addr: geometry.trailer(row, rows), into });
-                }
-            }
-            post(lane, batch).await?;
-        }
-        let (first, second) = words.split_at(row_words);
-        if let Some(candidate) = self.verified(probe, pair.first, first, rejected) {
-            return Ok(Verdict::Hit(Which::First, candidate));
-        }
-        if let Some(candidate) = self.verified(probe, pair.second, second, rejected) {
-            return Ok(Verdict::Hit(Which::Second, candidate));
-        }
-        let verdict = self.absence(pair, first, second);
-        if !validates || !matches!(verdict, Verdict::Absent) {
-            return Ok(verdict);
-        }
-        if !ordered {
-            self.sample_trailers(lane, pair, &mut trailers).await?;
-        }
-        // A covering READ or an unordered batch may have sampled L2 first: then both must be unchanged. // [R-READ-3]
-        let at = rows.trailer_word();
-        let same = trailers[0] == first[at..] && (ordered && !neighbours || trailers[1] == second[at..]);
-        Ok(if same { Verdict::Absent } else { Verdict::Torn(pair.first) })
-    }
-
-    async fn sample_trailers<L: Lane + ?Sized>(
-        &self,
-        lane: &mut L,
-        pair: RowPair,
-        trailers: &mut [[u64; TRAILER_WORDS]; 2],
-    ) -> Result<(), FabricError> {
-        let (geometry, rows) = (self.table.geometry(), self.table.rows());
-        let [first, second] = trailers;
-        let first = Verb::Read { addr: geometry.trailer(pair.first, rows), into: first };
-        let second = Verb::Read { addr: geometry.trailer(pair.second, rows), into: second };
-        post(lane, [first, second]).await
-    }
-
-    /// The key's entry in a sampled row, if the row verifies. One that does not says nothing: the other row may hold
-    /// the key all the same. // [R-READ-1]
-    #[inline(always)]
-    fn verified(&self, probe: &Probe<'_>, row: RowId, words: &[u64], rejected: &[ExtentRef]) -> Option<Candidate> {
-        let candidate = self.find(probe, words, rejected)?;
-        self.table.rows().verify(row, words).is_ok().then_some(candidate)
-    }
-
-    /// The key's entry in a sampled row, if any, other than extents known to hold another key.
-    #[inline(always)]
-    fn find(&self, probe: &Probe<'_>, row: &[u64], rejected: &[ExtentRef]) -> Option<Candidate> {
-        let mut from = 0;
-        loop {
-            let candidate = self.table.rows().find(row, probe, from)?;
-            match candidate {
-                Candidate::Extent(slot) if rejected.contains(&self.table.rows().extent_of(row, slot)) => {
-                    from = slot + 1;
-                }
-                _ => return Some(candidate),
-            }
-        }
-    }
-
-    /// A row without the key says nothing unless it verifies.
-    fn absence(&self, pair: RowPair, first: &[u64], second: &[u64]) -> Verdict {
-        let rows = self.table.rows();
-        if rows.verify(pair.first, first).is_err() {
-            Verdict::Torn(pair.first)
-        } else if rows.verify(pair.second, second).is_err() {
-            Verdict::Torn(pair.second)
-        } else {
-            Verdict::Absent
-        }
-    }
-
     /// Reads the extent of an entry. 1 round trip. `None` means: look into the index again. // [R-READ-6]
-    #[expect(clippy::too_many_arguments, reason = "where the entry is, what it says, and where the answer goes")]
     async fn read_value<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
-        row: RowId,
-        slot: usize,
+        entry: Place,
         extent: &ExtentRef,
         key: &[u8],
         into: &mut Vec<u8>,
         patience: &mut Patience,
     ) -> Result<Option<()>, Error> {
         let operation = Operation::Get;
+        let damaged = Error::Corrupt { operation, place: entry };
         if extent.mark_offset(self.table.config(), self.table.geometry()).is_none() {
-            return Err(Error::Corrupt { operation, place: Place::Entry { row, slot } });
+            return Err(damaged);
         }
         read_extent(lane, extent, &mut self.extent).await.map_err(Error::fabric(operation))?;
         match parse_extent(&self.extent, extent, self.table.superblock().checksum_seed()) {
@@ -323,8 +191,7 @@ impl Reader {
                 Ok(Some(()))
             }
             Ok(_) => {
-                let place = Place::Entry { row, slot };
-                patience.rejected.try_push(*extent).map_err(|_| Error::Corrupt { operation, place })?;
+                patience.rejected.try_push(*extent).map_err(|_| damaged)?;
                 Ok(None)
             }
             Err(ExtentError::Torn { .. } | ExtentError::Replaced { .. }) => {

@@ -1,0 +1,233 @@
+//! Samples of a key's two rows, and what they say about the key.
+//!
+//! A verdict is about one sample: a hit is true at the sample of its row, an absence at the sample of the second row,
+//! because the first row was the same before and after it. Everything else is to be sampled again, both rows.
+
+use arrayvec::ArrayVec;
+use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_layout::{Candidate, ExtentRef, Probe, RowFormat, RowId, Rows};
+
+use crate::{RowPair, Table};
+
+/// Words of a trailer.
+pub(crate) const TRAILER_WORDS: usize = 2;
+
+/// A key that is looked for, in rows read as `R` says.
+#[derive(Clone, Copy)]
+pub(crate) struct Lookup<'k, R> {
+    pub(crate) rows: R,
+    pub(crate) probe: Probe<'k>,
+    pub(crate) pair: RowPair,
+}
+
+/// What a sample of both rows says.
+pub(crate) enum Verdict {
+    /// The key is in this slot of the verified row; the flag says of which one.
+    Hit(Which, Candidate),
+    /// Both rows verify, and neither has the key.
+    Absent,
+    /// This row does not verify, or changed between two samples.
+    Torn(RowId),
+}
+
+/// One of a key's two rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    First,
+    Second,
+}
+
+/// The first trailer of each row, sampled again after the rows.
+pub(crate) type Trailers = [[u64; TRAILER_WORDS]; 2];
+
+impl<'k, R: Rows> Lookup<'k, R> {
+    /// A lookup of `key`, whose length the caller has checked.
+    #[inline(always)]
+    pub(crate) fn new(table: &Table, rows: R, key: &'k [u8]) -> Lookup<'k, R> {
+        let digest = table.placement().digest(key);
+        let pair = table.placement().rows(digest);
+        Lookup { rows, probe: table.rows().probe(key, digest), pair }
+    }
+
+    /// The row `which` names, and its sample among `words`, which hold both.
+    #[inline(always)]
+    pub(crate) fn half<'w>(&self, words: &'w [u64], which: Which) -> (RowId, &'w [u64]) {
+        match which {
+            Which::First => (self.pair.first, &words[..self.rows.row_words()]),
+            Which::Second => (self.pair.second, &words[self.rows.row_words()..]),
+        }
+    }
+
+    /// Starts loading both rows.
+    #[inline(always)]
+    pub(crate) fn prefetch<L: Lane + ?Sized>(&self, table: &Table, lane: &L) {
+        lane.prefetch(table.geometry().row(self.pair.first), self.rows.row_words());
+        lane.prefetch(table.geometry().row(self.pair.second), self.rows.row_words());
+    }
+
+    /// Samples L1, and L2 only without a hit: in place, a second post costs nothing but its bytes. // [R-READ-7]
+    #[inline(always)]
+    pub(crate) async fn sample_local<L: Lane + ?Sized>(
+        &self,
+        table: &Table,
+        lane: &mut L,
+        words: &mut [u64],
+        rejected: &[ExtentRef],
+    ) -> Result<Verdict, FabricError> {
+        let (first, second) = words.split_at_mut(self.rows.row_words());
+        post(lane, [Verb::Read { addr: table.geometry().row(self.pair.first), into: &mut *first }]).await?;
+        if let Some(candidate) = self.verified(self.pair.first, first, rejected) {
+            return Ok(Verdict::Hit(Which::First, candidate));
+        }
+        self.sample_second(table, lane, first, second, rejected).await
+    }
+
+    /// Samples L2 after L1 had no hit, and L1's trailer once more. // [R-READ-3]
+    #[inline]
+    async fn sample_second<L: Lane + ?Sized>(
+        &self,
+        table: &Table,
+        lane: &mut L,
+        first: &[u64],
+        second: &mut [u64],
+        rejected: &[ExtentRef],
+    ) -> Result<Verdict, FabricError> {
+        let (geometry, rows) = (table.geometry(), table.rows());
+        let mut trailer = [0; TRAILER_WORDS];
+        let again = Verb::Read { addr: geometry.trailer(self.pair.first, rows), into: &mut trailer };
+        post(lane, [Verb::Read { addr: geometry.row(self.pair.second), into: &mut *second }, again]).await?;
+        if let Some(candidate) = self.verified(self.pair.second, second, rejected) {
+            return Ok(Verdict::Hit(Which::Second, candidate));
+        }
+        let verdict = self.absence(first, second);
+        let moved = table.config().rules.validate_misses && trailer != first[rows.trailer_word()..];
+        Ok(if moved && matches!(verdict, Verdict::Absent) { Verdict::Torn(self.pair.first) } else { verdict })
+    }
+
+    /// The READs of both rows, one READ if they are neighbours, and of the trailers that validate a miss where READs of
+    /// one batch sample in order. // [R-READ-1] [R-READ-2] [R-READ-3]
+    pub(crate) fn reads<'b, const N: usize>(
+        &self,
+        table: &Table,
+        words: &'b mut [u64],
+        trailers: &'b mut Trailers,
+        ordered: bool,
+        batch: &mut ArrayVec<Verb<'b>, N>,
+    ) {
+        let (geometry, rows) = (table.geometry(), table.rows());
+        let first_at = geometry.row(self.pair.first);
+        if self.are_neighbours() {
+            batch.push(Verb::Read { addr: first_at, into: words });
+        } else {
+            let (first, second) = words.split_at_mut(self.rows.row_words());
+            batch.push(Verb::Read { addr: first_at, into: first });
+            batch.push(Verb::Read { addr: geometry.row(self.pair.second), into: second });
+        }
+        if table.config().rules.validate_misses && ordered {
+            // The second row's own sample follows the first's, except within a covering READ.
+            let again = [self.pair.first, self.pair.second].into_iter().take(if self.are_neighbours() { 2 } else { 1 });
+            for (row, into) in again.zip(trailers) {
+                batch.push(Verb::Read { addr: geometry.trailer(row, rows), into });
+            }
+        }
+    }
+
+    fn are_neighbours(&self) -> bool {
+        self.pair.first.0 + 1 == self.pair.second.0
+    }
+
+    /// What the words that [`Lookup::reads`] fetched say. `None`: a miss that only another sample of both trailers can
+    /// validate.
+    pub(crate) fn verdict(
+        &self,
+        table: &Table,
+        words: &[u64],
+        trailers: &Trailers,
+        ordered: bool,
+        rejected: &[ExtentRef],
+    ) -> Option<Verdict> {
+        let (first, second) = words.split_at(self.rows.row_words());
+        if let Some(candidate) = self.verified(self.pair.first, first, rejected) {
+            return Some(Verdict::Hit(Which::First, candidate));
+        }
+        if let Some(candidate) = self.verified(self.pair.second, second, rejected) {
+            return Some(Verdict::Hit(Which::Second, candidate));
+        }
+        let verdict = self.absence(first, second);
+        if !table.config().rules.validate_misses || !matches!(verdict, Verdict::Absent) {
+            return Some(verdict);
+        }
+        ordered.then(|| self.validated(table.rows(), words, trailers, ordered && !self.are_neighbours()))
+    }
+
+    /// A miss, if the trailers are what they were. A covering READ or an unordered batch may have sampled L2 first: then
+    /// both must be unchanged. // [R-READ-3]
+    fn validated(&self, rows: &RowFormat, words: &[u64], trailers: &Trailers, second_is_later: bool) -> Verdict {
+        let (first, second) = words.split_at(self.rows.row_words());
+        let at = rows.trailer_word();
+        let same = trailers[0] == first[at..] && (second_is_later || trailers[1] == second[at..]);
+        if same { Verdict::Absent } else { Verdict::Torn(self.pair.first) }
+    }
+
+    /// Samples both rows in one batch. // [R-READ-1] [R-READ-2]
+    #[inline]
+    pub(crate) async fn sample_remote<L: Lane + ?Sized>(
+        &self,
+        table: &Table,
+        lane: &mut L,
+        words: &mut [u64],
+        rejected: &[ExtentRef],
+    ) -> Result<Verdict, FabricError> {
+        let ordered = lane.caps().ordered_read_sampling;
+        let mut trailers = Trailers::default();
+        {
+            let mut batch = ArrayVec::<_, 4>::new();
+            self.reads(table, words, &mut trailers, ordered, &mut batch);
+            post(lane, batch).await?;
+        }
+        if let Some(verdict) = self.verdict(table, words, &trailers, ordered, rejected) {
+            return Ok(verdict);
+        }
+        let (geometry, rows) = (table.geometry(), table.rows());
+        {
+            let [first, second] = &mut trailers;
+            let first = Verb::Read { addr: geometry.trailer(self.pair.first, rows), into: first };
+            let second = Verb::Read { addr: geometry.trailer(self.pair.second, rows), into: second };
+            post(lane, [first, second]).await?;
+        }
+        Ok(self.validated(rows, words, &trailers, false))
+    }
+
+    /// The key's entry in a sampled row, if the row verifies. One that does not says nothing: the other row may hold
+    /// the key all the same. // [R-READ-1]
+    #[inline(always)]
+    fn verified(&self, row: RowId, words: &[u64], rejected: &[ExtentRef]) -> Option<Candidate> {
+        let candidate = self.find(words, rejected)?;
+        self.rows.verify(row, words).is_ok().then_some(candidate)
+    }
+
+    /// The key's entry in a sampled row, if any, other than extents known to hold another key.
+    #[inline(always)]
+    fn find(&self, row: &[u64], rejected: &[ExtentRef]) -> Option<Candidate> {
+        let mut from = 0;
+        loop {
+            let candidate = self.rows.find(row, &self.probe, from)?;
+            match candidate {
+                Candidate::Extent(slot) if rejected.contains(&self.rows.extent_of(row, slot)) => from = slot + 1,
+                _ => return Some(candidate),
+            }
+        }
+    }
+
+    /// A row without the key says nothing unless it verifies.
+    #[inline]
+    fn absence(&self, first: &[u64], second: &[u64]) -> Verdict {
+        if self.rows.verify(self.pair.first, first).is_err() {
+            Verdict::Torn(self.pair.first)
+        } else if self.rows.verify(self.pair.second, second).is_err() {
+            Verdict::Torn(self.pair.second)
+        } else {
+            Verdict::Absent
+        }
+    }
+}
