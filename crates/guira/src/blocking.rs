@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use guira_fabric::Traffic;
-use guira_rcuckoo::Counters;
+use guira_rcuckoo::{Counters, Now, Sampled};
 
 use crate::{Error, Put};
 
@@ -39,8 +39,18 @@ impl Reader {
     ///
     /// # Errors
     /// As there.
+    #[inline]
     pub fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
-        block_on(self.0.get_into(key, into))
+        match self.0.get_now(key, into) {
+            Now::Done(token) => Ok(token.is_some()),
+            Now::Wait(sampled) => self.get_waiting(key, into, sampled),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn get_waiting(&mut self, key: &[u8], into: &mut Vec<u8>, sampled: Sampled) -> Result<bool, Error> {
+        block_on(self.0.get_waiting(key, into, sampled))
     }
 
     /// See [`crate::Reader::contains`].
@@ -73,8 +83,18 @@ impl Client {
     ///
     /// # Errors
     /// As there.
+    #[inline]
     pub fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
-        block_on(self.0.get_into(key, into))
+        match self.0.get_now(key, into) {
+            Now::Done(token) => Ok(token.is_some()),
+            Now::Wait(sampled) => self.get_waiting(key, into, sampled),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn get_waiting(&mut self, key: &[u8], into: &mut Vec<u8>, sampled: Sampled) -> Result<bool, Error> {
+        block_on(self.0.get_waiting(key, into, sampled))
     }
 
     /// See [`crate::Client::contains`].

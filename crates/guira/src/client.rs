@@ -5,7 +5,9 @@ use std::sync::Arc;
 use guira_fabric::{Effect, Lane, SlotHold, Traffic};
 use guira_fabric_shm::ShmLane;
 use guira_layout::{ExtentRef, OwnerId, Placement};
-use guira_rcuckoo::{Change, Changed, ClientConfig, Counters, NewValue, Operation, Outcome, Table, release_slot};
+use guira_rcuckoo::{
+    Change, Changed, ClientConfig, Counters, NewValue, Now, Operation, Outcome, Sampled, Table, release_slot,
+};
 
 use crate::blocking::block_on;
 use crate::extents::Extents;
@@ -49,9 +51,30 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::get`].
+    #[inline(always)]
     pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
         into.clear();
-        Ok(self.reader.get(&mut self.lane, key, into).await?.is_some())
+        match self.reader.get_now(&mut self.lane, key, into) {
+            Now::Done(token) => Ok(token.is_some()),
+            Now::Wait(sampled) => self.get_waiting(key, into, sampled).await,
+        }
+    }
+
+    /// The first part of [`Reader::get_into`]: all of it, unless it has to wait.
+    #[inline(always)]
+    pub(crate) fn get_now(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now {
+        into.clear();
+        self.reader.get_now(&mut self.lane, key, into)
+    }
+
+    /// The second part.
+    pub(crate) async fn get_waiting(
+        &mut self,
+        key: &[u8],
+        into: &mut Vec<u8>,
+        sampled: Sampled,
+    ) -> Result<bool, Error> {
+        Ok(self.reader.get_waiting(&mut self.lane, key, into, sampled).await?.is_some())
     }
 
     /// Whether there is such a key. Costs as much as [`Reader::get`].
@@ -119,9 +142,30 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`].
+    #[inline(always)]
     pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
         into.clear();
-        Ok(self.client.get(&mut self.lane, key, into).await?.is_some())
+        match self.client.get_now(&mut self.lane, key, into) {
+            Now::Done(token) => Ok(token.is_some()),
+            Now::Wait(sampled) => self.get_waiting(key, into, sampled).await,
+        }
+    }
+
+    /// The first part of [`Client::get_into`]: all of it, unless it has to wait.
+    #[inline(always)]
+    pub(crate) fn get_now(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now {
+        into.clear();
+        self.client.get_now(&mut self.lane, key, into)
+    }
+
+    /// The second part.
+    pub(crate) async fn get_waiting(
+        &mut self,
+        key: &[u8],
+        into: &mut Vec<u8>,
+        sampled: Sampled,
+    ) -> Result<bool, Error> {
+        Ok(self.client.get_waiting(&mut self.lane, key, into, sampled).await?.is_some())
     }
 
     /// Whether there is such a key. Costs as much as [`Client::get`].

@@ -11,7 +11,7 @@ use crate::journal::Journal;
 use crate::pace::Pace;
 use crate::search::Search;
 use crate::window::Window;
-use crate::{Buffer, Error, Operation, Reader, Table, Token};
+use crate::{Buffer, Error, Now, Operation, Reader, Sampled, Table, Token};
 
 /// From which rows a path may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,18 +181,41 @@ impl Client {
     ///
     /// # Errors
     /// As [`Reader::get`].
-    #[inline]
+    #[inline(always)]
     pub async fn get<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
         key: &[u8],
         into: &mut Vec<u8>,
     ) -> Result<Option<Token>, Error> {
+        match self.get_now(lane, key, into) {
+            Now::Done(token) => Ok(token),
+            Now::Wait(sampled) => self.get_waiting(lane, key, into, sampled).await,
+        }
+    }
+
+    /// See [`Reader::get_now`].
+    #[inline(always)]
+    pub fn get_now<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now {
+        if self.journal.is_clean() { self.reader.get_now(lane, key, into) } else { Now::Wait(Sampled::default()) }
+    }
+
+    /// See [`Reader::get_waiting`].
+    ///
+    /// # Errors
+    /// As [`Reader::get`].
+    pub async fn get_waiting<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        key: &[u8],
+        into: &mut Vec<u8>,
+        sampled: Sampled,
+    ) -> Result<Option<Token>, Error> {
         if !self.journal.is_clean() {
             let settled = self.journal.settle(lane, &self.table, self.owner).await;
             settled.map_err(Error::fabric(Operation::Get))?;
         }
-        self.reader.get(lane, key, into).await
+        self.reader.get_waiting(lane, key, into, sampled).await
     }
 
     /// Waits for what a dropped operation left in flight and gives back the locks it had acquired. Every mutation does

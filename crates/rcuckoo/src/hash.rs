@@ -42,6 +42,8 @@ impl RowPair {
 #[derive(Clone, Debug)]
 pub struct Placement {
     rows: u64,
+    /// floor(2^64 / rows)
+    inverse: u64,
     seed: u64,
     rule: OffsetRule,
     offsets: [u64; 33],
@@ -54,7 +56,9 @@ impl Placement {
         if config.offset_rule == OffsetRule::Odd {
             offsets = offsets.map(|m| m.div_ceil(2));
         }
-        Placement { rows: config.rows, seed: config.hash_seed, rule: config.offset_rule, offsets }
+        assert!(config.rows > 1 && offsets.iter().all(|m| *m <= config.rows), "checked with the configuration");
+        let inverse = ((1 << 64) / u128::from(config.rows)) as u64;
+        Placement { rows: config.rows, inverse, seed: config.hash_seed, rule: config.offset_rule, offsets }
     }
 
     /// The key's digest: XXH3-64 with the table's seed.
@@ -75,12 +79,24 @@ impl Placement {
             OffsetRule::Odd => 1 + 2 * ((u128::from(h2) * u128::from(m)) >> 32) as u64,
             OffsetRule::Printed => h2 % m,
         };
-        RowPair { first: RowId(first), second: RowId(self.reduce(first + offset)) }
+        RowPair { first: RowId(first), second: RowId(self.wrap(first + offset)) }
     }
 
+    /// `value` mod T, by two multiplications: a division would take as long as all the rest of the hash.
+    ///
+    /// With m = floor(2^64 / T), value x m / 2^64 lies below value / T by less than 1: its floor is the quotient, or one
+    /// less.
     #[inline(always)]
     fn reduce(&self, value: u64) -> u64 {
-        if self.rows.is_power_of_two() { value & (self.rows - 1) } else { value % self.rows }
+        let quotient = (u128::from(value) * u128::from(self.inverse) >> 64) as u64;
+        self.wrap(value - quotient * self.rows)
+    }
+
+    /// `row` mod T, for a row below 2 T.
+    #[inline(always)]
+    fn wrap(&self, row: u64) -> u64 {
+        debug_assert!(row < 2 * self.rows);
+        if row >= self.rows { row - self.rows } else { row }
     }
 }
 

@@ -30,7 +30,7 @@ pub use client::{Client, ClientConfig, Counters, SearchRoots, Synchronize};
 pub use error::{Error, Operation, Place};
 pub use hash::{Placement, RowPair};
 pub use mutate::{Change, Changed, NewValue, Outcome};
-pub use read::{Reader, read_extent};
+pub use read::{Now, Reader, Sampled, read_extent};
 pub use scan::{RowItems, RowSample, sample_rows};
 pub use session::{SlotInfo, claim_slot, read_slot, release_slot, slots};
 pub use table::{OpenError, Table, format_table, open_table, poison_table};

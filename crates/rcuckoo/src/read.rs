@@ -29,9 +29,24 @@ pub struct Reader {
     pub(crate) extent: Vec<u64>,
     shape: RowShape,
     words: Vec<u64>,
+    /// The digest of the key whose rows are in `words`, while they are fresh.
+    sampled: Option<u64>,
     pace: Pace,
     row_retries: u64,
 }
+
+/// How far a lookup came without waiting.
+#[derive(Debug)]
+pub enum Now {
+    /// To its end: the state the key was in, or `None` if there is no such key.
+    Done(Option<Token>),
+    /// To here.
+    Wait(Sampled),
+}
+
+/// What a lookup has sampled so far. Its words are in the reader, until the reader's next lookup.
+#[derive(Debug, Default)]
+pub struct Sampled(Option<(u64, Verdict)>);
 
 /// Counts a lookup's samples and decides when to stop.
 #[derive(Default)]
@@ -64,7 +79,7 @@ impl Reader {
     pub fn new(table: Arc<Table>, config: ClientConfig) -> Reader {
         let pace = Pace::new(config.seed ^ 0x7265_6164, config.backoff_ns, config.longest_backoff_ns);
         let shape = table.rows().shape();
-        Reader { table, config, extent: Vec::new(), shape, words: Vec::new(), pace, row_retries: 0 }
+        Reader { table, config, extent: Vec::new(), shape, words: Vec::new(), sampled: None, pace, row_retries: 0 }
     }
 
     /// Rows sampled again so far.
@@ -88,62 +103,120 @@ impl Reader {
         key: &[u8],
         into: &mut Vec<u8>,
     ) -> Result<Option<Token>, Error> {
-        // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
-        poll_fn(|cx| lane.poll_drain(&mut [], cx)).await.map_err(Error::fabric(Operation::Get))?;
-        self.check_key(key)?;
-        match self.shape {
-            RowShape::Fixed8x8(rows) => self.get_in(lane, rows, key, into, &mut [0; 32]).await,
-            RowShape::Fixed4x4(rows) => self.get_in(lane, rows, key, into, &mut [0; 16]).await,
-            RowShape::General => {
-                let rows = *self.table.rows();
-                let mut words = std::mem::take(&mut self.words);
-                words.resize(2 * rows.row_words(), 0);
-                let result = self.get_in(lane, rows, key, into, &mut words).await;
-                self.words = words;
-                result
-            }
+        match self.get_now(lane, key, into) {
+            Now::Done(token) => Ok(token),
+            Now::Wait(sampled) => self.get_waiting(lane, key, into, sampled).await,
         }
     }
 
-    pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), Error> {
-        let rows = self.table.rows();
-        if rows.accepts_key(key.len()) {
-            return Ok(());
-        }
-        Err(Error::KeyLength { operation: Operation::Get, bytes: key.len(), format: rows.entry_format() })
-    }
-
+    /// As [`Reader::get`], as far as it goes without waiting: on a local lane, every inline hit and every miss whose rows
+    /// nobody is writing. The rest is for [`Reader::get_waiting`], with the same key; `into` is unchanged then.
     #[inline(always)]
-    async fn get_in<L: Lane + ?Sized, R: Rows>(
+    pub fn get_now<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now {
+        match self.shape {
+            _ if !lane.caps().local => Now::Wait(Sampled::default()),
+            RowShape::Fixed8x8(rows) if key.len() == 8 => self.get_fixed(lane, rows, key, into, &mut [0; 32]),
+            RowShape::Fixed4x4(rows) if key.len() == 4 => self.get_fixed(lane, rows, key, into, &mut [0; 16]),
+            RowShape::Fixed8x8(_) | RowShape::Fixed4x4(_) => Now::Wait(Sampled::default()),
+            RowShape::General => self.get_general(lane, key, into),
+        }
+    }
+
+    /// The lookup of a key with its length, and all lengths of its row, known at compile time.
+    #[inline(always)]
+    fn get_fixed<L: Lane + ?Sized, R: Rows>(
         &mut self,
         lane: &mut L,
         rows: R,
         key: &[u8],
         into: &mut Vec<u8>,
         words: &mut [u64],
-    ) -> Result<Option<Token>, Error> {
+    ) -> Now {
         let lookup = Lookup::new(&self.table, rows, key);
         lookup.prefetch(&self.table, lane);
-        self.get_with(lane, lookup, into, words).await
+        match lookup.sample_now(&self.table, lane, words, &[]) {
+            Some(Verdict::Hit(which, Candidate::Inline(slot))) => {
+                let (row, sample) = lookup.half(words, which);
+                rows.append_inline_value(sample, slot, into);
+                Now::Done(Some(Token::Inline { row, version: rows.version(sample) }))
+            }
+            Some(Verdict::Absent) => Now::Done(None),
+            _ => Now::Wait(Sampled::default()),
+        }
     }
 
-    #[inline(always)]
-    async fn get_with<L: Lane + ?Sized, R: Rows>(
+    #[inline(never)]
+    fn get_general<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now {
+        let rows = *self.table.rows();
+        if !rows.accepts_key(key.len()) {
+            return Now::Wait(Sampled::default());
+        }
+        let lookup = Lookup::new(&self.table, rows, key);
+        lookup.prefetch(&self.table, lane);
+        self.words.resize(2 * rows.row_words(), 0);
+        self.sampled = Some(lookup.probe.digest());
+        match lookup.sample_now(&self.table, lane, &mut self.words, &[]) {
+            Some(Verdict::Hit(which, Candidate::Inline(slot))) => {
+                let (row, sample) = lookup.half(&self.words, which);
+                rows.append_inline_value(sample, slot, into);
+                Now::Done(Some(Token::Inline { row, version: rows.version(sample) }))
+            }
+            Some(Verdict::Absent) => Now::Done(None),
+            Some(verdict) => Now::Wait(Sampled(Some((lookup.probe.digest(), verdict)))),
+            None => Now::Wait(Sampled::default()),
+        }
+    }
+
+    /// The rest of a lookup that [`Reader::get_now`] began.
+    ///
+    /// # Errors
+    /// As [`Reader::get`].
+    #[inline(never)]
+    pub async fn get_waiting<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        key: &[u8],
+        into: &mut Vec<u8>,
+        sampled: Sampled,
+    ) -> Result<Option<Token>, Error> {
+        let rows = *self.table.rows();
+        if !rows.accepts_key(key.len()) {
+            let format = rows.entry_format();
+            return Err(Error::KeyLength { operation: Operation::Get, bytes: key.len(), format });
+        }
+        // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
+        poll_fn(|cx| lane.poll_drain(&mut [], cx)).await.map_err(Error::fabric(Operation::Get))?;
+        let lookup = Lookup::new(&self.table, rows, key);
+        // Another lookup in between has overwritten the words.
+        let fresh = self.sampled.take();
+        let digest = lookup.probe.digest();
+        let verdict = sampled.0.filter(|(of, _)| *of == digest && fresh == Some(digest)).map(|(_, verdict)| verdict);
+        let mut words = std::mem::take(&mut self.words);
+        words.resize(2 * rows.row_words(), 0);
+        let result = self.get_sampled(lane, lookup, into, &mut words, verdict).await;
+        self.words = words;
+        result
+    }
+
+    async fn get_sampled<L: Lane + ?Sized, R: Rows>(
         &mut self,
         lane: &mut L,
         lookup: Lookup<'_, R>,
         into: &mut Vec<u8>,
         words: &mut [u64],
+        mut sampled: Option<Verdict>,
     ) -> Result<Option<Token>, Error> {
         let mut patience = Patience::default();
         loop {
-            let sampled = if lane.caps().local {
-                lookup.sample_local(&self.table, lane, words, &patience.rejected).await
-            } else {
-                lookup.sample_remote(&self.table, lane, words, &patience.rejected).await
+            let verdict = match sampled.take() {
+                Some(verdict) => verdict,
+                // A retry samples both rows again: what was sampled before is stale. // [R-READ-4]
+                None => {
+                    let again = lookup.sample(&self.table, lane, words, &patience.rejected).await;
+                    again.map_err(Error::fabric(Operation::Get))?
+                }
             };
-            // A retry samples both rows again: what was sampled before is stale. // [R-READ-4]
-            let unsettled = match sampled.map_err(Error::fabric(Operation::Get))? {
+            let unsettled = match verdict {
                 Verdict::Absent => return Ok(None),
                 Verdict::Torn(row) => row,
                 Verdict::Hit(which, candidate) => {

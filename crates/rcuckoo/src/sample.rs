@@ -3,8 +3,10 @@
 //! A verdict is about one sample: a hit is true at the sample of its row, an absence at the sample of the second row,
 //! because the first row was the same before and after it. Everything else is to be sampled again, both rows.
 
+use std::future::poll_fn;
+
 use arrayvec::ArrayVec;
-use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_fabric::{FabricError, Lane, Verb, post, post_now};
 use guira_layout::{Candidate, ExtentRef, Probe, RowFormat, RowId, Rows};
 
 use crate::{RowPair, Table};
@@ -21,6 +23,7 @@ pub(crate) struct Lookup<'k, R> {
 }
 
 /// What a sample of both rows says.
+#[derive(Debug)]
 pub(crate) enum Verdict {
     /// The key is in this slot of the verified row; the flag says of which one.
     Hit(Which, Candidate),
@@ -31,7 +34,7 @@ pub(crate) enum Verdict {
 }
 
 /// One of a key's two rows.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     First,
     Second,
@@ -65,43 +68,42 @@ impl<'k, R: Rows> Lookup<'k, R> {
         lane.prefetch(table.geometry().row(self.pair.second), self.rows.row_words());
     }
 
-    /// Samples L1, and L2 only without a hit: in place, a second post costs nothing but its bytes. // [R-READ-7]
+    /// Samples L1, and L2 only without a hit: in place, a second post costs nothing but its bytes. `None` if the lane
+    /// refused, or does not execute in place after all: then [`Lookup::sample`] finds out. (To carry the error from here
+    /// would cost each hit more than its checksum.) // [R-READ-7]
     #[inline(always)]
-    pub(crate) async fn sample_local<L: Lane + ?Sized>(
+    pub(crate) fn sample_now<L: Lane + ?Sized>(
         &self,
         table: &Table,
         lane: &mut L,
         words: &mut [u64],
         rejected: &[ExtentRef],
-    ) -> Result<Verdict, FabricError> {
+    ) -> Option<Verdict> {
         let (first, second) = words.split_at_mut(self.rows.row_words());
-        post(lane, [Verb::Read { addr: table.geometry().row(self.pair.first), into: &mut *first }]).await?;
-        if let Some(candidate) = self.verified(self.pair.first, first, rejected) {
-            return Ok(Verdict::Hit(Which::First, candidate));
+        let first_at = table.geometry().row(self.pair.first);
+        if !post_now(lane, &mut [Verb::Read { addr: first_at, into: &mut *first }]) {
+            return None;
         }
-        self.sample_second(table, lane, first, second, rejected).await
+        if let Some(candidate) = self.verified(self.pair.first, first, rejected) {
+            return Some(Verdict::Hit(Which::First, candidate));
+        }
+        let mut trailer = [0; TRAILER_WORDS];
+        let again = Verb::Read { addr: table.geometry().trailer(self.pair.first, table.rows()), into: &mut trailer };
+        let second_at = table.geometry().row(self.pair.second);
+        if !post_now(lane, &mut [Verb::Read { addr: second_at, into: &mut *second }, again]) {
+            return None;
+        }
+        if let Some(candidate) = self.verified(self.pair.second, second, rejected) {
+            return Some(Verdict::Hit(Which::Second, candidate));
+        }
+        Some(self.absence_now(table, first, second, &trailer))
     }
 
-    /// Samples L2 after L1 had no hit, and L1's trailer once more. // [R-READ-3]
-    #[inline]
-    async fn sample_second<L: Lane + ?Sized>(
-        &self,
-        table: &Table,
-        lane: &mut L,
-        first: &[u64],
-        second: &mut [u64],
-        rejected: &[ExtentRef],
-    ) -> Result<Verdict, FabricError> {
-        let (geometry, rows) = (table.geometry(), table.rows());
-        let mut trailer = [0; TRAILER_WORDS];
-        let again = Verb::Read { addr: geometry.trailer(self.pair.first, rows), into: &mut trailer };
-        post(lane, [Verb::Read { addr: geometry.row(self.pair.second), into: &mut *second }, again]).await?;
-        if let Some(candidate) = self.verified(self.pair.second, second, rejected) {
-            return Ok(Verdict::Hit(Which::Second, candidate));
-        }
+    /// A miss, if L1 has not changed since it was sampled. // [R-READ-3]
+    fn absence_now(&self, table: &Table, first: &[u64], second: &[u64], trailer: &[u64]) -> Verdict {
         let verdict = self.absence(first, second);
-        let moved = table.config().rules.validate_misses && trailer != first[rows.trailer_word()..];
-        Ok(if moved && matches!(verdict, Verdict::Absent) { Verdict::Torn(self.pair.first) } else { verdict })
+        let moved = table.config().rules.validate_misses && trailer != &first[table.rows().trailer_word()..];
+        if moved && matches!(verdict, Verdict::Absent) { Verdict::Torn(self.pair.first) } else { verdict }
     }
 
     /// The READs of both rows, one READ if they are neighbours, and of the trailers that validate a miss where READs of
@@ -169,9 +171,25 @@ impl<'k, R: Rows> Lookup<'k, R> {
         if same { Verdict::Absent } else { Verdict::Torn(self.pair.first) }
     }
 
+    /// Samples both rows, in the way that suits the lane.
+    pub(crate) async fn sample<L: Lane + ?Sized>(
+        &self,
+        table: &Table,
+        lane: &mut L,
+        words: &mut [u64],
+        rejected: &[ExtentRef],
+    ) -> Result<Verdict, FabricError> {
+        if lane.caps().local {
+            if let Some(verdict) = self.sample_now(table, lane, words, rejected) {
+                return Ok(verdict);
+            }
+            poll_fn(|cx| lane.poll_drain(&mut [], cx)).await?;
+        }
+        self.sample_remote(table, lane, words, rejected).await
+    }
+
     /// Samples both rows in one batch. // [R-READ-1] [R-READ-2]
-    #[inline]
-    pub(crate) async fn sample_remote<L: Lane + ?Sized>(
+    async fn sample_remote<L: Lane + ?Sized>(
         &self,
         table: &Table,
         lane: &mut L,
