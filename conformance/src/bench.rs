@@ -165,7 +165,7 @@ impl<L: Lane> TestClient<L> {
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut value = Vec::new();
         let found = block_on(self.client.get(&mut self.lane, key, &mut value))?;
-        Ok(found.then_some(value))
+        Ok(found.is_some().then_some(value))
     }
 
     /// Carries out `change`.

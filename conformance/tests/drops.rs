@@ -16,7 +16,7 @@ use guira_conformance::{Bench, Model, Op, Prepared, Seen, TestClient, block_on};
 use guira_fabric::heap::{Next, Pace, Step};
 use guira_fabric::{Profile, Region};
 use guira_layout::{OwnerId, Preset};
-use guira_rcuckoo::{Change, ClientConfig, Error, NewValue, Outcome};
+use guira_rcuckoo::{Change, ClientConfig, Error, NewValue, Outcome, Token};
 
 const SEED: u64 = 5;
 /// Polls a batch stays in flight.
@@ -94,7 +94,7 @@ fn poll_some(bench: &Bench, client: &mut TestClient, op: &Op, polls: usize) -> E
     match op {
         Op::Get(key) => {
             let found = poll_at_most(client.get(lane, key, &mut value), polls);
-            let seen = |found: bool| Seen::Value(found.then_some(value));
+            let seen = |found: Option<Token>| Seen::Value(found.map(|_| value));
             found.map_or(End::Dropped, |found| End::Finished(found.map(seen)))
         }
         _ => {

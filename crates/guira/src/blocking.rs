@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use guira_fabric::Traffic;
 use guira_rcuckoo::{Counters, Now, Sampled};
 
-use crate::{Error, Put};
+use crate::{Error, Expected, Put, Swap, Token, Versioned};
 
 /// Polls `future` in place until it is ready. Ends because lanes wait in place: a pause is over when its future is
 /// polled.
@@ -51,6 +51,36 @@ impl Reader {
     #[inline(never)]
     fn get_waiting(&mut self, key: &[u8], into: &mut Vec<u8>, sampled: Sampled) -> Result<bool, Error> {
         block_on(self.0.get_waiting(key, into, sampled))
+    }
+
+    /// See [`crate::Reader::get_versioned`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
+        block_on(self.0.get_versioned(key))
+    }
+
+    /// See [`crate::Reader::get_versioned_into`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
+        block_on(self.0.get_versioned_into(key, into))
+    }
+
+    /// See [`crate::Reader::get_many`].
+    pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>, Error>> {
+        block_on(self.0.get_many(keys))
+    }
+
+    /// See [`crate::Reader::get_many_with`].
+    pub fn get_many_with<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
+    ) {
+        block_on(self.0.get_many_with(keys, visit));
     }
 
     /// See [`crate::Reader::contains`].
@@ -97,6 +127,36 @@ impl Client {
         block_on(self.0.get_waiting(key, into, sampled))
     }
 
+    /// See [`crate::Client::get_versioned`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
+        block_on(self.0.get_versioned(key))
+    }
+
+    /// See [`crate::Client::get_versioned_into`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
+        block_on(self.0.get_versioned_into(key, into))
+    }
+
+    /// See [`crate::Client::get_many`].
+    pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>, Error>> {
+        block_on(self.0.get_many(keys))
+    }
+
+    /// See [`crate::Client::get_many_with`].
+    pub fn get_many_with<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
+    ) {
+        block_on(self.0.get_many_with(keys, visit));
+    }
+
     /// See [`crate::Client::contains`].
     ///
     /// # Errors
@@ -135,6 +195,37 @@ impl Client {
     /// As there.
     pub fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
         block_on(self.0.remove(key))
+    }
+
+    /// See [`crate::Client::compare_and_swap`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compare_and_swap<'e>(
+        &mut self,
+        key: &[u8],
+        expected: impl Into<Expected<'e>>,
+        value: &[u8],
+    ) -> Result<Swap, Error> {
+        block_on(self.0.compare_and_swap(key, expected, value))
+    }
+
+    /// See [`crate::Client::compare_and_remove`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compare_and_remove<'e>(&mut self, key: &[u8], expected: impl Into<Expected<'e>>) -> Result<Swap, Error> {
+        block_on(self.0.compare_and_remove(key, expected))
+    }
+
+    /// See [`crate::Client::put_many`].
+    pub fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(&mut self, items: &[(K, V)]) -> Vec<Result<Put, Error>> {
+        block_on(self.0.put_many(items))
+    }
+
+    /// See [`crate::Client::remove_many`].
+    pub fn remove_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<bool, Error>> {
+        block_on(self.0.remove_many(keys))
     }
 
     /// What this client sent and received.

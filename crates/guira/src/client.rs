@@ -11,7 +11,17 @@ use guira_rcuckoo::{
 
 use crate::blocking::block_on;
 use crate::extents::Extents;
-use crate::{Error, ExtentError};
+use crate::{Error, Expected, ExtentError, Swap, Token, Versioned};
+
+/// Keys whose rows are loaded ahead of the one that is being changed.
+const AHEAD_KEYS: usize = 4;
+/// Row versions of fewer bits come round while somebody thinks about what to do with a token.
+const TOKEN_VERSION_BITS: u8 = 32;
+
+fn check_versions(table: &Table) -> Result<(), Error> {
+    let version_bits = table.config().version_bits;
+    if version_bits >= TOKEN_VERSION_BITS { Ok(()) } else { Err(Error::NarrowVersions { version_bits }) }
+}
 
 /// What a [`Client::put`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +85,51 @@ impl Reader {
         sampled: Sampled,
     ) -> Result<bool, Error> {
         Ok(self.reader.get_waiting(&mut self.lane, key, into, sampled).await?.is_some())
+    }
+
+    /// The value of `key` and the state it was read in, or `None` if there is no such key. Costs as much as
+    /// [`Reader::get`]. Source: R-CAS-2.
+    ///
+    /// # Errors
+    /// As [`Reader::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart (preset `paper`).
+    pub async fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
+        let mut value = Vec::new();
+        let token = self.get_versioned_into(key, &mut value).await?;
+        Ok(token.map(|token| Versioned { value, token }))
+    }
+
+    /// Replaces the content of `into` by the value of `key` and returns the state it was read in; leaves it empty and
+    /// returns `None` if there is no such key.
+    ///
+    /// # Errors
+    /// As [`Reader::get_versioned`].
+    pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
+        check_versions(self.reader.table())?;
+        into.clear();
+        Ok(self.reader.get(&mut self.lane, key, into).await?.map(Token))
+    }
+
+    /// Looks up many keys at once: their memory accesses overlap. One result for each key, in order; see
+    /// [`Reader::get_many_with`] for the cost.
+    pub async fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>, Error>> {
+        let mut values = Vec::with_capacity(keys.len());
+        self.get_many_with(keys, |_, result| values.push(result.map(|value| value.map(<[u8]>::to_vec)))).await;
+        values
+    }
+
+    /// Looks up many keys at once and hands the place of each in `keys`, and its result, to `visit`, in order. There is
+    /// no snapshot of several keys: each result is that of a lookup of its own. No allocation for each key.
+    ///
+    /// On shared memory the rows of 32 keys at a time are prefetched; where batches travel, 32 keys are 1 round trip, 2
+    /// with extents among them. Errors are per key, as those of [`Reader::get`]. Source: R-READ-8.
+    pub async fn get_many_with<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
+    ) {
+        let visit =
+            |i: usize, result: Result<Option<&[u8]>, guira_rcuckoo::Error>| visit(i, result.map_err(Error::from));
+        self.reader.get_many(&mut self.lane, keys, visit).await;
     }
 
     /// Whether there is such a key. Costs as much as [`Reader::get`].
@@ -168,6 +223,51 @@ impl Client {
         Ok(self.client.get_waiting(&mut self.lane, key, into, sampled).await?.is_some())
     }
 
+    /// The value of `key` and the state it was read in, or `None` if there is no such key. Costs as much as
+    /// [`Client::get`]. Source: R-CAS-2.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart (preset `paper`).
+    pub async fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
+        let mut value = Vec::new();
+        let token = self.get_versioned_into(key, &mut value).await?;
+        Ok(token.map(|token| Versioned { value, token }))
+    }
+
+    /// Replaces the content of `into` by the value of `key` and returns the state it was read in; leaves it empty and
+    /// returns `None` if there is no such key.
+    ///
+    /// # Errors
+    /// As [`Client::get_versioned`].
+    pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
+        check_versions(self.client.table())?;
+        into.clear();
+        Ok(self.client.get(&mut self.lane, key, into).await?.map(Token))
+    }
+
+    /// Looks up many keys at once: their memory accesses overlap. One result for each key, in order; see
+    /// [`Client::get_many_with`] for the cost.
+    pub async fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>, Error>> {
+        let mut values = Vec::with_capacity(keys.len());
+        self.get_many_with(keys, |_, result| values.push(result.map(|value| value.map(<[u8]>::to_vec)))).await;
+        values
+    }
+
+    /// Looks up many keys at once and hands the place of each in `keys`, and its result, to `visit`, in order. There is
+    /// no snapshot of several keys: each result is that of a lookup of its own. No allocation for each key.
+    ///
+    /// On shared memory the rows of 32 keys at a time are prefetched; where batches travel, 32 keys are 1 round trip, 2
+    /// with extents among them. Errors are per key, as those of [`Client::get`]. Source: R-READ-8.
+    pub async fn get_many_with<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
+    ) {
+        let visit =
+            |i: usize, result: Result<Option<&[u8]>, guira_rcuckoo::Error>| visit(i, result.map_err(Error::from));
+        self.client.get_many(&mut self.lane, keys, visit).await;
+    }
+
     /// Whether there is such a key. Costs as much as [`Client::get`].
     ///
     /// # Errors
@@ -215,6 +315,66 @@ impl Client {
         let changed = self.client.change(&mut self.lane, key, Change::Remove).await?;
         self.reclaim(&changed);
         Ok(changed.outcome == Outcome::Removed)
+    }
+
+    /// Replaces the value of `key` if the key is as expected: has a certain value, or has not been changed since it was
+    /// read. 2 round trips for an inline key, 3 for an extent key, 4 for an extent key expected to have a value of the
+    /// same length. Source: R-CAS-1, R-CAS-2.
+    ///
+    /// # Errors
+    /// As [`Client::update`].
+    pub async fn compare_and_swap<'e>(
+        &mut self,
+        key: &[u8],
+        expected: impl Into<Expected<'e>>,
+        value: &[u8],
+    ) -> Result<Swap, Error> {
+        let expected = expected.into().inner();
+        let changed =
+            self.change_value(key, value, Operation::CompareAndSwap, |new| Change::Swap(expected, new)).await?;
+        Ok(Swap::of(changed.outcome))
+    }
+
+    /// Removes `key` if it is as expected; see [`Client::compare_and_swap`].
+    ///
+    /// # Errors
+    /// As [`Client::remove`].
+    pub async fn compare_and_remove<'e>(
+        &mut self,
+        key: &[u8],
+        expected: impl Into<Expected<'e>>,
+    ) -> Result<Swap, Error> {
+        self.settle_extent(Operation::CompareAndRemove).await?;
+        let change = Change::RemoveIf(expected.into().inner());
+        let changed = self.client.change(&mut self.lane, key, change).await?;
+        self.reclaim(&changed);
+        Ok(Swap::of(changed.outcome))
+    }
+
+    /// Puts many keys, one after the other, in order: one result for each. A key's failure does not keep the next from
+    /// being put. On shared memory the rows of keys to come are prefetched. Round trips: as many as single puts.
+    pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(&mut self, items: &[(K, V)]) -> Vec<Result<Put, Error>> {
+        let mut results = Vec::with_capacity(items.len());
+        for (i, (key, value)) in items.iter().enumerate() {
+            if let Some((ahead, _)) = items.get(i + AHEAD_KEYS) {
+                self.client.prefetch(&self.lane, ahead.as_ref());
+            }
+            results.push(self.put(key.as_ref(), value.as_ref()).await);
+        }
+        results
+    }
+
+    /// Removes many keys, one after the other, in order: one result for each, true if it existed. As
+    /// [`Client::put_many`].
+    pub async fn remove_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<bool, Error>> {
+        let mut results = Vec::with_capacity(keys.len());
+        for (i, key) in keys.iter().enumerate() {
+            if let Some(ahead) = keys.get(i + AHEAD_KEYS) {
+                self.client.prefetch(&self.lane, ahead.as_ref());
+            }
+            results.push(self.remove(key.as_ref()).await);
+        }
+        results
     }
 
     async fn change_value<'v>(

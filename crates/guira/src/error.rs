@@ -127,6 +127,15 @@ pub enum Error {
     /// An operation on the table.
     #[error(transparent)]
     Operation(#[from] guira_rcuckoo::Error),
+    /// The table's row versions cannot tell the states of a key apart.
+    #[error(
+        "versioned reads need row versions of 32 bits, and this table's have {version_bits} (preset `paper`); nothing \
+         was changed"
+    )]
+    NarrowVersions {
+        /// Bits of a row version in this table.
+        version_bits: u8,
+    },
     /// The operating system gives no random numbers.
     #[error("the operating system gives no random numbers: {reason}; nothing was changed")]
     Random {
@@ -148,7 +157,9 @@ impl Error {
     /// Whose fault it is.
     pub fn blame(&self) -> Blame {
         match self {
-            Error::Url(_) | Error::Create { .. } | Error::ReadOnly { .. } => Blame::Misuse,
+            Error::Url(_) | Error::Create { .. } | Error::ReadOnly { .. } | Error::NarrowVersions { .. } => {
+                Blame::Misuse
+            }
             Error::Region(error) => region_blame(error),
             Error::Open { source, .. } => match source {
                 OpenError::Fabric(_) => Blame::Fabric,

@@ -32,6 +32,7 @@ mod error;
 mod extents;
 mod options;
 mod stat;
+mod state;
 mod store;
 mod url;
 
@@ -44,5 +45,6 @@ pub use guira_layout::{EntryFormat, Preset};
 pub use guira_rcuckoo::Counters;
 pub use options::{CreateOptions, OpenOptions};
 pub use stat::{ClientStat, ClientState, RegionStat, Stat};
+pub use state::{Expected, Swap, Token, Versioned};
 pub use store::{ScanSummary, Store, Visitor};
 pub use url::{Url, UrlError};

@@ -194,6 +194,20 @@ impl RowFormat {
         copy_out(entry, at, &mut into[start..]);
     }
 
+    /// Whether the value of the inline entry `slot` is `value`.
+    pub fn inline_value_is(&self, row: &[u64], slot: usize, value: &[u8]) -> bool {
+        let entry = self.entry(row, slot);
+        let (at, bytes) = match self.format {
+            EntryFormat::Fixed { key_bytes, value_bytes } => (usize::from(key_bytes), usize::from(value_bytes)),
+            EntryFormat::Bytes { .. } => {
+                let (_, at, bytes) = self.inline_parts(entry);
+                (at, bytes)
+            }
+        };
+        let byte = |i: usize| entry[i / 8].to_le_bytes()[i % 8];
+        value.len() == bytes && value.iter().enumerate().all(|(i, wanted)| byte(at + i) == *wanted)
+    }
+
     /// Appends the key of the inline entry `slot` to `into`.
     pub fn append_inline_key(&self, row: &[u64], slot: usize, into: &mut Vec<u8>) {
         let entry = self.entry(row, slot);

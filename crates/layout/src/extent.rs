@@ -138,6 +138,12 @@ impl Extent<'_> {
         key.len() == self.key_bytes && equal(self.words, EXTENT_HEADER_WORDS * 8, key)
     }
 
+    /// Whether its value is `value`.
+    pub fn has_value(&self, value: &[u8]) -> bool {
+        let at = EXTENT_HEADER_WORDS * 8 + self.key_bytes.next_multiple_of(8);
+        value.len() == self.value_bytes && equal(self.words, at, value)
+    }
+
     /// Appends the key to `into`.
     pub fn append_key(&self, into: &mut Vec<u8>) {
         self.append(EXTENT_HEADER_WORDS * 8, self.key_bytes, into);

@@ -128,14 +128,19 @@ impl<const ENTRY_WORDS: usize, const ENTRIES: usize, const ROW_WORDS: usize> Row
     #[inline(always)]
     fn find(&self, row: &[u64], probe: &Probe<'_>, from: usize) -> Option<Candidate> {
         let row: &[u64; ROW_WORDS] = row.try_into().ok()?;
-        let mut hits = 0;
-        for slot in 0..ENTRIES {
+        // Damaged rows may have more bits.
+        let occupancy = Trailer(row[Self::TRAILER_WORD]).occupancy() & ((1 << ENTRIES) - 1) & (!0 << from);
+        let has_key = |slot: usize| {
             let differs = row[slot * ENTRY_WORDS] ^ probe.first();
-            let differs = if ENTRY_WORDS == 1 { differs << 32 } else { differs };
-            hits |= u64::from(differs == 0) << slot;
+            (if ENTRY_WORDS == 1 { differs << 32 } else { differs }) == 0
+        };
+        let first = (0..ENTRIES).rev().fold(ENTRIES, |found, slot| if has_key(slot) { slot } else { found });
+        if occupancy >> first & 1 != 0 {
+            return Some(Candidate::Inline(first));
         }
-        hits &= Trailer(row[Self::TRAILER_WORD]).occupancy() & (!0 << from);
-        (hits != 0).then(|| Candidate::Inline(hits.trailing_zeros() as usize))
+        // Keys of one row differ, but all free entries hold zeros: they hide an all-zero key.
+        let hidden = (first + 1..ENTRIES).find(|slot| has_key(*slot) && occupancy >> slot & 1 != 0);
+        hidden.map(Candidate::Inline)
     }
 
     #[inline(always)]
@@ -165,5 +170,87 @@ impl<const ENTRY_WORDS: usize, const ENTRIES: usize, const ROW_WORDS: usize> Row
     #[cold]
     fn extent_of(&self, _row: &[u64], _slot: usize) -> ExtentRef {
         unreachable!("an entry of a fixed format is inline")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::row::tests::row_format;
+    use crate::{Placement, Preset};
+
+    /// Looks `key` up in `words` by both, and compares what they say.
+    fn agree<R: Rows>(general: &RowFormat, fixed: R, words: &[u64], key: &[u8]) -> Result<(), TestCaseError> {
+        let probe = general.probe(key, 0);
+        for from in 0..=general.entries() {
+            let found = Rows::find(general, words, &probe, from);
+            prop_assert_eq!(found, fixed.find(words, &probe, from));
+            let Some(Candidate::Inline(slot)) = found else { continue };
+            let (mut by_general, mut by_fixed) = (Vec::new(), Vec::new());
+            Rows::append_inline_value(general, words, slot, &mut by_general);
+            fixed.append_inline_value(words, slot, &mut by_fixed);
+            prop_assert_eq!(by_general, by_fixed);
+        }
+        prop_assert_eq!(Rows::version(general, words), fixed.version(words));
+        for row in [RowId(3), RowId(4)] {
+            prop_assert_eq!(Rows::verify(general, row, words), fixed.verify(row, words));
+        }
+        Ok(())
+    }
+
+    fn compare(format: &str, keys: &[u64], occupied: u64, noise: Option<(usize, u64)>) -> Result<(), TestCaseError> {
+        let general = row_format(Preset::Hardened, format);
+        let key_bytes = general.entry_words() * 4;
+        let mut words = vec![0; general.row_words()];
+        general.format(RowId(3), &mut words);
+        let mut entry = vec![0; general.entry_words()];
+        for slot in (0..general.entries()).filter(|slot| occupied >> slot & 1 != 0) {
+            let key = keys[slot].to_le_bytes();
+            general.encode_inline(&mut entry, &general.probe(&key[..key_bytes], 0), &[slot as u8; 8][..key_bytes]);
+            general.put_entry(&mut words, slot, &entry, Placement::Inline);
+        }
+        general.finish(RowId(3), &mut words);
+        if let Some((word, bits)) = noise {
+            let at = word % words.len();
+            words[at] ^= bits;
+        }
+        for key in keys.iter().chain(&[0, 77]) {
+            let key = &key.to_le_bytes()[..key_bytes];
+            match general.shape() {
+                RowShape::Fixed4x4(fixed) => agree(&general, fixed, &words, key)?,
+                RowShape::Fixed8x8(fixed) => agree(&general, fixed, &words, key)?,
+                RowShape::General => prop_assert!(false, "{} has a shape of its own", format),
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        /// [R-READ-1] Both readings of a row agree, all-zero keys, free entries and damage included. The keys of a row
+        /// differ, as in any row a client writes.
+        #[test]
+        fn the_fixed_reading_is_the_general_one(
+            keys in proptest::sample::subsequence((0..16u64).map(|i| i * 0x0101_0101_0101_0101).collect::<Vec<_>>(), 7),
+            occupied in 0u64..128,
+            noise in proptest::option::of((0usize..16, any::<u64>())),
+        ) {
+            for format in ["fixed:4:4", "fixed:8:8"] {
+                let same_slot = noise.filter(|(word, _)| *word >= 14);
+                compare(format, &keys, occupied, None)?;
+                compare(format, &keys, occupied, same_slot)?;
+            }
+        }
+    }
+
+    /// Other geometries and checksums are read in general.
+    #[test]
+    fn other_formats_have_no_shape_of_their_own() {
+        for (preset, format) in
+            [(Preset::Hardened, "fixed:8:16"), (Preset::Hardened, "bytes:64"), (Preset::Paper, "fixed:4:4")]
+        {
+            assert_eq!(row_format(preset, format).shape(), RowShape::General, "{preset} {format}");
+        }
     }
 }

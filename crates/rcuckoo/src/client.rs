@@ -218,6 +218,33 @@ impl Client {
         self.reader.get_waiting(lane, key, into, sampled).await
     }
 
+    /// See [`Reader::get_many`].
+    pub async fn get_many<L: Lane + ?Sized, K: AsRef<[u8]>>(
+        &mut self,
+        lane: &mut L,
+        keys: &[K],
+        mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
+    ) {
+        if !self.journal.is_clean()
+            && let Err(source) = self.journal.settle(lane, &self.table, self.owner).await
+        {
+            let lost = Error::Fabric { operation: Operation::Get, source };
+            return (0..keys.len()).for_each(|i| visit(i, Err(lost.clone())));
+        }
+        self.reader.get_many(lane, keys, visit).await;
+    }
+
+    /// Starts loading what a change of `key` looks at first: both of its rows and their locks. A hint; costs no round
+    /// trip.
+    pub fn prefetch<L: Lane + ?Sized>(&self, lane: &L, key: &[u8]) {
+        let table = &*self.table;
+        let pair = table.placement().rows(table.placement().digest(key));
+        for row in [pair.first, pair.second] {
+            lane.prefetch(table.geometry().row(row), table.rows().row_words());
+            lane.prefetch(table.locks().addr(table.locks().mask(table.locks().lock_of(row)).word), 1);
+        }
+    }
+
     /// Waits for what a dropped operation left in flight and gives back the locks it had acquired. Every mutation does
     /// this first. No round trip if nothing was left. // [R-DROP-1]
     ///

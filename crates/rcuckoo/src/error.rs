@@ -18,6 +18,10 @@ pub enum Operation {
     Update,
     /// Remove a key.
     Remove,
+    /// Replace an existing key's value if it is what is expected.
+    CompareAndSwap,
+    /// Remove a key if its value is what is expected.
+    CompareAndRemove,
     /// Read rows in bulk.
     Scan,
     /// Open, claim or give back a client slot.
@@ -32,6 +36,8 @@ impl fmt::Display for Operation {
             Operation::Insert => "insert",
             Operation::Update => "update",
             Operation::Remove => "remove",
+            Operation::CompareAndSwap => "compare-and-swap",
+            Operation::CompareAndRemove => "compare-and-remove",
             Operation::Scan => "scan",
             Operation::Session => "open a client session",
         })

@@ -38,6 +38,11 @@ impl RowPair {
     }
 }
 
+/// floor(2^64 / rows), for more than one row.
+fn inverse_of(rows: u64) -> u64 {
+    ((1 << 64) / u128::from(rows)) as u64
+}
+
 /// Where keys live in a table.
 #[derive(Clone, Debug)]
 pub struct Placement {
@@ -57,7 +62,7 @@ impl Placement {
             offsets = offsets.map(|m| m.div_ceil(2));
         }
         assert!(config.rows > 1 && offsets.iter().all(|m| *m <= config.rows), "checked with the configuration");
-        let inverse = ((1 << 64) / u128::from(config.rows)) as u64;
+        let inverse = inverse_of(config.rows);
         Placement { rows: config.rows, inverse, seed: config.hash_seed, rule: config.offset_rule, offsets }
     }
 
@@ -88,7 +93,7 @@ impl Placement {
     /// less.
     #[inline(always)]
     fn reduce(&self, value: u64) -> u64 {
-        let quotient = (u128::from(value) * u128::from(self.inverse) >> 64) as u64;
+        let quotient = ((u128::from(value) * u128::from(self.inverse)) >> 64) as u64;
         self.wrap(value - quotient * self.rows)
     }
 
@@ -122,6 +127,19 @@ mod tests {
         (0..200_000u64).map(|i| placement.rows(placement.digest(&i.to_le_bytes())))
     }
 
+    /// [R-HASH-1] Two multiplications are the remainder of a division.
+    #[test]
+    fn rows_are_remainders() {
+        for rows in [64, 128, 192, 64 * 3 * 1_000_003, 1 << 20, (1 << 40) - 64, 1 << 40] {
+            let placement = placement(Preset::Hardened, rows);
+            let edges = [0, 1, rows - 1, rows, 2 * rows - 1, u64::MAX, u64::MAX - 1, u64::MAX / rows * rows];
+            let digests = (0..100_000u64).map(|i| placement.digest(&i.to_le_bytes())).chain(edges);
+            for digest in digests.chain(edges.map(|edge| edge.wrapping_sub(1))) {
+                assert_eq!(placement.rows(digest).first.0, digest % rows, "{digest} mod {rows}");
+            }
+        }
+    }
+
     /// [R-HASH-2] Under the odd rule no key has one row twice, for any even number of rows.
     #[test]
     fn odd_offsets_never_meet() {
@@ -147,8 +165,7 @@ mod tests {
     #[test]
     fn rows_split_exactly_when_the_table_doubles() {
         let small = placement(Preset::Hardened, 640);
-        let mut large = small.clone();
-        large.rows *= 2;
+        let large = Placement { rows: 2 * small.rows, inverse: inverse_of(2 * small.rows), ..small.clone() };
         for (a, b) in pairs(&small).zip(pairs(&large)) {
             assert_eq!(b.first.0 % 640, a.first.0);
             assert_eq!(b.second.0 % 640, a.second.0);

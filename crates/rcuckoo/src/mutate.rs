@@ -1,17 +1,20 @@
-//! Changes: put, insert, update, remove.
+//! Changes: put, insert, update, remove, compare-and-swap, compare-and-remove.
 //!
-//! All four are one: lock both of the key's rows and sample them, look for the key, then change it in place or find it
+//! All are one: lock both of the key's rows and sample them, look for the key, then change it in place or find it
 //! a place. Linearization point: the WRITE of the one row that holds the key afterwards, or held it before.
 
 use arrayvec::ArrayVec;
 use guira_fabric::{Lane, Verb, post};
-use guira_layout::{Candidate, EXTENT_HEADER_WORDS, ExtentRef, MAX_KEY_BYTES, Placement, Probe, RowId, Version};
+use guira_layout::{
+    Candidate, EXTENT_HEADER_WORDS, ExtentRef, MAX_KEY_BYTES, Placement, Probe, RowId, Version, parse_extent,
+};
 
 use crate::commit::Write;
 use crate::locks::{ExtentWrite, LockSet, lock_set};
+use crate::read::read_extent;
 use crate::search::{Limits, Path, Progress, Sight};
 use crate::window::cover;
-use crate::{Client, Error, Operation, Place, RowPair, SearchRoots, Synchronize};
+use crate::{Client, Error, Operation, Place, RowPair, SearchRoots, Synchronize, Token};
 
 /// Attempts of one insert before it gives up with [`Error::Busy`]: each failed one means that another client moved
 /// entries along the path in the meantime.
@@ -49,6 +52,19 @@ pub enum Change<'v> {
     Update(NewValue<'v>),
     /// Remove it.
     Remove,
+    /// Replace its value if it is what is expected; change nothing otherwise. // [R-CAS-1]
+    Swap(Expected<'v>, NewValue<'v>),
+    /// Remove it if its value is what is expected; change nothing otherwise. // [R-CAS-1]
+    RemoveIf(Expected<'v>),
+}
+
+/// The state a key has to be in for a change that depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected<'v> {
+    /// It has this value, whatever it had in the meantime. // [R-CAS-1]
+    Value(&'v [u8]),
+    /// Nobody has changed it since it was read. // [R-CAS-2]
+    Unchanged(Token),
 }
 
 /// What became of a change.
@@ -64,6 +80,8 @@ pub enum Outcome {
     Exists,
     /// Nothing changed: there is no such key.
     Missing,
+    /// Nothing changed: the key is not in the state that was expected.
+    Different,
 }
 
 /// A change that was carried out.
@@ -82,7 +100,7 @@ impl Changed {
 
     /// Whether the table changed, and an extent that came with the change is in use.
     pub fn took_effect(&self) -> bool {
-        !matches!(self.outcome, Outcome::Exists | Outcome::Missing)
+        !matches!(self.outcome, Outcome::Exists | Outcome::Missing | Outcome::Different)
     }
 }
 
@@ -117,13 +135,22 @@ impl<'v> Change<'v> {
             Change::Insert(_) => Operation::Insert,
             Change::Update(_) => Operation::Update,
             Change::Remove => Operation::Remove,
+            Change::Swap(..) => Operation::CompareAndSwap,
+            Change::RemoveIf(_) => Operation::CompareAndRemove,
+        }
+    }
+
+    fn expected(&self) -> Option<Expected<'v>> {
+        match self {
+            Change::Swap(expected, _) | Change::RemoveIf(expected) => Some(*expected),
+            _ => None,
         }
     }
 
     fn value(&self) -> Option<NewValue<'v>> {
         match self {
-            Change::Put(value) | Change::Insert(value) | Change::Update(value) => Some(*value),
-            Change::Remove => None,
+            Change::Put(value) | Change::Insert(value) | Change::Update(value) | Change::Swap(_, value) => Some(*value),
+            Change::Remove | Change::RemoveIf(_) => None,
         }
     }
 
@@ -193,7 +220,9 @@ impl Client {
         // As printed: updates and deletes lock both rows, inserts only the rows of their path. // [R-LOCK-7]
         match change {
             Change::Insert(_) => self.insert_printed(lane, probe, pair, change).await,
-            Change::Update(_) | Change::Remove => self.change_locking_both(lane, probe, pair, change).await,
+            Change::Update(_) | Change::Remove | Change::Swap(..) | Change::RemoveIf(_) => {
+                self.change_locking_both(lane, probe, pair, change).await
+            }
             Change::Put(value) => {
                 let updated = self.change_locking_both(lane, probe, pair, Change::Update(value)).await?;
                 match updated.outcome {
@@ -399,9 +428,16 @@ impl Client {
     ) -> Result<Attempt, Error> {
         let operation = change.operation();
         let found = self.locate(lane, probe, pair, operation).await?;
+        if let (Some(expected), Some(found)) = (change.expected(), &found)
+            && !self.is_as_expected(lane, found, expected, operation).await?
+        {
+            return self.leave(lane, Outcome::Different, operation).await;
+        }
         match (change, found) {
             (Change::Insert(_), Some(_)) => self.leave(lane, Outcome::Exists, operation).await,
-            (Change::Update(_) | Change::Remove, None) => self.leave(lane, Outcome::Missing, operation).await,
+            (Change::Update(_) | Change::Remove | Change::Swap(..) | Change::RemoveIf(_), None) => {
+                self.leave(lane, Outcome::Missing, operation).await
+            }
             (_, Some(found)) => self.change_in_place(lane, probe, found, change).await,
             (Change::Put(value) | Change::Insert(value), None) => {
                 let Some(path) = self.second_search(pair) else {
@@ -409,6 +445,35 @@ impl Client {
                     return Ok(Attempt::Again);
                 };
                 self.insert_along(lane, probe, &path, value, operation).await
+            }
+        }
+    }
+
+    /// Whether the key, found under its lock, is in the state a change depends on. 1 round trip for the value of an
+    /// extent of the same length, none otherwise. // [R-CAS-1] [R-CAS-2]
+    async fn is_as_expected(
+        &mut self,
+        lane: &mut dyn Lane,
+        found: &Found,
+        expected: Expected<'_>,
+        operation: Operation,
+    ) -> Result<bool, Error> {
+        let row = self.window.rows()[found.place];
+        let words = self.window.at(found.place);
+        let rows = self.table.rows();
+        match (expected, found.extent) {
+            (Expected::Unchanged(token), None) => {
+                Ok(token == Token::Inline { row, version: rows.trailer(words).version() })
+            }
+            (Expected::Unchanged(token), Some(extent)) => Ok(token == Token::Extent { generation: extent.generation }),
+            (Expected::Value(value), None) => Ok(rows.inline_value_is(words, found.slot, value)),
+            (Expected::Value(value), Some(extent)) if extent.value_bytes as usize != value.len() => Ok(false),
+            (Expected::Value(value), Some(extent)) => {
+                read_extent(lane, &extent, &mut self.extent).await.map_err(Error::fabric(operation))?;
+                let seed = self.table.superblock().checksum_seed();
+                let place = Place::Extent { offset: extent.offset, generation: extent.generation };
+                let parsed = parse_extent(&self.extent, &extent, seed);
+                Ok(parsed.map_err(|_| Error::Corrupt { operation, place })?.has_value(value))
             }
         }
     }

@@ -11,6 +11,7 @@ use guira_fabric::{Addr, FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{Candidate, ExtentError, ExtentRef, LockId, OwnerId, RowId, RowShape, Rows, parse_extent};
 
 use crate::pace::Pace;
+use crate::read_many::Group;
 use crate::sample::{Lookup, Verdict};
 use crate::{Batch, ClientConfig, Error, Operation, Place, Table, Token};
 
@@ -19,7 +20,7 @@ const EXTENT_SAMPLES: u32 = 3;
 /// Keys of one row pair that can share a 64-bit digest before the reader gives up: two is a once-in-ages event.
 const DIGEST_TWINS: usize = 8;
 /// Extent words one READ carries, at most: the smallest `max_verb_words` of all fabrics.
-const READ_WORDS: usize = 1 << 17;
+pub(crate) const READ_WORDS: usize = 1 << 17;
 
 /// Looks keys up. Holds no slot and no lock: any number of readers may use a table.
 #[derive(Debug)]
@@ -27,10 +28,11 @@ pub struct Reader {
     pub(crate) table: Arc<Table>,
     pub(crate) config: ClientConfig,
     pub(crate) extent: Vec<u64>,
-    shape: RowShape,
+    pub(crate) shape: RowShape,
     words: Vec<u64>,
     /// The digest of the key whose rows are in `words`, while they are fresh.
     sampled: Option<u64>,
+    pub(crate) group: Group,
     pace: Pace,
     row_retries: u64,
 }
@@ -79,7 +81,22 @@ impl Reader {
     pub fn new(table: Arc<Table>, config: ClientConfig) -> Reader {
         let pace = Pace::new(config.seed ^ 0x7265_6164, config.backoff_ns, config.longest_backoff_ns);
         let shape = table.rows().shape();
-        Reader { table, config, extent: Vec::new(), shape, words: Vec::new(), sampled: None, pace, row_retries: 0 }
+        Reader {
+            table,
+            config,
+            extent: Vec::new(),
+            shape,
+            words: Vec::new(),
+            sampled: None,
+            group: Group::default(),
+            pace,
+            row_retries: 0,
+        }
+    }
+
+    /// The table.
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
     }
 
     /// Rows sampled again so far.
@@ -133,7 +150,6 @@ impl Reader {
         words: &mut [u64],
     ) -> Now {
         let lookup = Lookup::new(&self.table, rows, key);
-        lookup.prefetch(&self.table, lane);
         match lookup.sample_now(&self.table, lane, words, &[]) {
             Some(Verdict::Hit(which, Candidate::Inline(slot))) => {
                 let (row, sample) = lookup.half(words, which);
@@ -152,7 +168,6 @@ impl Reader {
             return Now::Wait(Sampled::default());
         }
         let lookup = Lookup::new(&self.table, rows, key);
-        lookup.prefetch(&self.table, lane);
         self.words.resize(2 * rows.row_words(), 0);
         self.sampled = Some(lookup.probe.digest());
         match lookup.sample_now(&self.table, lane, &mut self.words, &[]) {

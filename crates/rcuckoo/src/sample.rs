@@ -61,11 +61,32 @@ impl<'k, R: Rows> Lookup<'k, R> {
         }
     }
 
-    /// Starts loading both rows.
+    /// Starts loading the first row, where most hits are.
     #[inline(always)]
-    pub(crate) fn prefetch<L: Lane + ?Sized>(&self, table: &Table, lane: &L) {
+    pub(crate) fn prefetch_first<L: Lane + ?Sized>(&self, table: &Table, lane: &L) {
         lane.prefetch(table.geometry().row(self.pair.first), self.rows.row_words());
+    }
+
+    /// Starts loading the second row.
+    #[inline(always)]
+    pub(crate) fn prefetch_second<L: Lane + ?Sized>(&self, table: &Table, lane: &L) {
         lane.prefetch(table.geometry().row(self.pair.second), self.rows.row_words());
+    }
+
+    /// Samples L1 alone: a hit, or `None` if only both rows can tell.
+    #[inline(always)]
+    pub(crate) fn sample_first_now<L: Lane + ?Sized>(
+        &self,
+        table: &Table,
+        lane: &mut L,
+        words: &mut [u64],
+    ) -> Option<Verdict> {
+        let (first, _) = words.split_at_mut(self.rows.row_words());
+        let first_at = table.geometry().row(self.pair.first);
+        if !post_now(lane, &mut [Verb::Read { addr: first_at, into: &mut *first }]) {
+            return None;
+        }
+        self.verified(self.pair.first, first, &[]).map(|candidate| Verdict::Hit(Which::First, candidate))
     }
 
     /// Samples L1, and L2 only without a hit: in place, a second post costs nothing but its bytes. `None` if the lane
@@ -108,29 +129,31 @@ impl<'k, R: Rows> Lookup<'k, R> {
 
     /// The READs of both rows, one READ if they are neighbours, and of the trailers that validate a miss where READs of
     /// one batch sample in order. // [R-READ-1] [R-READ-2] [R-READ-3]
-    pub(crate) fn reads<'b, const N: usize>(
+    pub(crate) fn reads<'b>(
         &self,
         table: &Table,
         words: &'b mut [u64],
         trailers: &'b mut Trailers,
         ordered: bool,
-        batch: &mut ArrayVec<Verb<'b>, N>,
+        batch: &mut impl Extend<Verb<'b>>,
     ) {
         let (geometry, rows) = (table.geometry(), table.rows());
         let first_at = geometry.row(self.pair.first);
         if self.are_neighbours() {
-            batch.push(Verb::Read { addr: first_at, into: words });
+            batch.extend([Verb::Read { addr: first_at, into: words }]);
         } else {
             let (first, second) = words.split_at_mut(self.rows.row_words());
-            batch.push(Verb::Read { addr: first_at, into: first });
-            batch.push(Verb::Read { addr: geometry.row(self.pair.second), into: second });
+            let second_at = geometry.row(self.pair.second);
+            batch.extend([Verb::Read { addr: first_at, into: first }, Verb::Read { addr: second_at, into: second }]);
         }
         if table.config().rules.validate_misses && ordered {
             // The second row's own sample follows the first's, except within a covering READ.
             let again = [self.pair.first, self.pair.second].into_iter().take(if self.are_neighbours() { 2 } else { 1 });
-            for (row, into) in again.zip(trailers) {
-                batch.push(Verb::Read { addr: geometry.trailer(row, rows), into });
-            }
+            let reread = |(row, into): (RowId, &'b mut [u64; TRAILER_WORDS])| Verb::Read {
+                addr: geometry.trailer(row, rows),
+                into,
+            };
+            batch.extend(again.zip(trailers).map(reread));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use guira_layout::{Generation, RowId, Version};
 
-/// The state a key was in when it was read: a change may be made to depend on it ([`crate::Change::UpdateIf`]).
+/// The state a key was in when it was read: a change may be made to depend on it ([`crate::Expected::Unchanged`]).
 ///
 /// Two equal tokens of one key mean that nobody changed it in between. Two different ones mean it only for extents: the
 /// version is that of the whole row, which grows with every change of any of its entries. // [R-CAS-2]

@@ -1,0 +1,90 @@
+//! The state a key is in, and changes that depend on it.
+
+use guira_rcuckoo::Outcome;
+
+/// The state a key was in when it was read, for [`crate::Client::compare_and_swap`] and
+/// [`crate::Client::compare_and_remove`].
+///
+/// A change that depends on a token takes effect only if nobody changed the key since, not even to another value and
+/// back. It may fail although nobody did: an inline value shares its version with its neighbours in the row. Read again
+/// then, and try again. Tokens belong to one table. Source: R-CAS-2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token(pub(crate) guira_rcuckoo::Token);
+
+/// A value and the state it was read in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Versioned {
+    /// The value.
+    pub value: Vec<u8>,
+    /// The state.
+    pub token: Token,
+}
+
+/// What a key has to be for a change that depends on it. Made from a value (`b"old"`, `&bytes`) or a [`Token`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected<'v> {
+    /// It has this value, whatever it had in the meantime: blind to a value that went and came back (ABA).
+    Value(&'v [u8]),
+    /// Nobody has changed it since it was read.
+    Unchanged(Token),
+}
+
+impl<'v> Expected<'v> {
+    pub(crate) fn inner(self) -> guira_rcuckoo::Expected<'v> {
+        match self {
+            Expected::Value(value) => guira_rcuckoo::Expected::Value(value),
+            Expected::Unchanged(Token(token)) => guira_rcuckoo::Expected::Unchanged(token),
+        }
+    }
+}
+
+impl From<Token> for Expected<'_> {
+    fn from(token: Token) -> Self {
+        Expected::Unchanged(token)
+    }
+}
+
+impl<'v> From<&'v [u8]> for Expected<'v> {
+    fn from(value: &'v [u8]) -> Self {
+        Expected::Value(value)
+    }
+}
+
+impl<'v, const N: usize> From<&'v [u8; N]> for Expected<'v> {
+    fn from(value: &'v [u8; N]) -> Self {
+        Expected::Value(value)
+    }
+}
+
+impl<'v> From<&'v Vec<u8>> for Expected<'v> {
+    fn from(value: &'v Vec<u8>) -> Self {
+        Expected::Value(value)
+    }
+}
+
+/// What a change that depends on the key's state did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "the key may have been in another state, and nothing changed"]
+pub enum Swap {
+    /// The key was as expected, and is changed.
+    Done,
+    /// Nothing changed: the key is in another state.
+    Different,
+    /// Nothing changed: there is no such key.
+    Missing,
+}
+
+impl Swap {
+    /// Whether the change was made.
+    pub fn is_done(self) -> bool {
+        self == Swap::Done
+    }
+
+    pub(crate) fn of(outcome: Outcome) -> Swap {
+        match outcome {
+            Outcome::Different => Swap::Different,
+            Outcome::Missing => Swap::Missing,
+            Outcome::Inserted | Outcome::Replaced | Outcome::Removed | Outcome::Exists => Swap::Done,
+        }
+    }
+}
