@@ -12,6 +12,10 @@ mod a_torn_row_attracted_every_path;
 mod a_torn_row_hid_the_other;
 #[path = "../regressions/an_error_lost_its_effect.rs"]
 mod an_error_lost_its_effect;
+#[path = "../regressions/distances_overflowed_in_large_tables.rs"]
+mod distances_overflowed_in_large_tables;
+#[path = "../regressions/every_lock_had_a_deadline_of_its_own.rs"]
+mod every_lock_had_a_deadline_of_its_own;
 #[path = "../regressions/full_orphans_were_read_one_by_one.rs"]
 mod full_orphans_were_read_one_by_one;
 #[path = "../regressions/refused_changes_leaked_extents.rs"]
