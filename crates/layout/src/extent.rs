@@ -286,6 +286,16 @@ impl ExtentRef {
     }
 }
 
+/// Whether the mark of an extent can lie at byte `offset` of the main space: behind the header of a chunk, where the
+/// class of the most slots, or a run, has its marks.
+pub(crate) fn is_mark(offset: u64, config: &TableConfig, geometry: &Geometry) -> bool {
+    let Some((_, within)) = geometry.chunk_of(offset) else { return false };
+    let smallest = ExtentClass::Slot(0);
+    let marks = if smallest.fits(config) { smallest.slots(config.chunk_bytes) } else { 1 };
+    let mark = within.checked_sub(smallest.mark_at(0));
+    offset.is_multiple_of(WORD_BYTES) && mark.is_some_and(|mark| mark / WORD_BYTES < marks)
+}
+
 /// What a chunk is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkState {

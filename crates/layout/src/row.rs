@@ -257,6 +257,10 @@ pub(crate) mod tests {
     use crate::{Preset, PresetOptions};
 
     pub(crate) fn row_format(preset: Preset, format: &str) -> RowFormat {
+        RowFormat::new(&superblock(preset, format))
+    }
+
+    pub(crate) fn superblock(preset: Preset, format: &str) -> Superblock {
         let options = PresetOptions {
             capacity: 1_000,
             format: format.parse().unwrap(),
@@ -265,7 +269,7 @@ pub(crate) mod tests {
             hash_seed: 3,
             device_bytes: u64::MAX,
         };
-        RowFormat::new(&Superblock { incarnation: 5, table: 9, config: preset.config(&options).unwrap() })
+        Superblock { incarnation: 5, table: 9, config: preset.config(&options).unwrap() }
     }
 
     /// [R-ROW-1] Zeroed, misdirected, foreign, older and damaged rows do not verify.
