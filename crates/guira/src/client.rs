@@ -427,6 +427,7 @@ impl Client {
 
     /// Finds out what became of the extent of an operation that was dropped. // [R-DROP-1]
     async fn settle_extent(&mut self, operation: Operation) -> Result<(), Error> {
+        self.client.refuse_if_lost(operation)?;
         self.client
             .settle(&mut self.lane)
             .await

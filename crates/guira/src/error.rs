@@ -190,7 +190,7 @@ fn region_blame(error: &ShmError) -> Blame {
 fn operation_blame(error: &guira_rcuckoo::Error) -> Blame {
     use guira_rcuckoo::Error;
     match error {
-        Error::Fabric { .. } => Blame::Fabric,
+        Error::Fabric { .. } | Error::Lost { .. } => Blame::Fabric,
         Error::Corrupt { .. } => Blame::Corrupt,
         Error::Full { .. } => Blame::Full,
         Error::Busy { .. } => Blame::Busy,

@@ -180,7 +180,7 @@ impl Client {
     /// dropped may have its batch in flight on this lane. // [R-DROP-1]
     ///
     /// # Errors
-    /// As [`Reader::get`].
+    /// As [`Reader::get`], or `Lost`.
     #[inline(always)]
     pub async fn get<L: Lane + ?Sized>(
         &mut self,
@@ -203,7 +203,7 @@ impl Client {
     /// See [`Reader::get_waiting`].
     ///
     /// # Errors
-    /// As [`Reader::get`].
+    /// As [`Reader::get`], or `Lost`.
     pub async fn get_waiting<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
@@ -212,6 +212,7 @@ impl Client {
         sampled: Sampled,
     ) -> Result<Option<Token>, Error> {
         if !self.journal.is_clean() {
+            self.refuse_if_lost(Operation::Get)?;
             let settled = self.journal.settle(lane, &self.table, self.owner).await;
             settled.map_err(Error::fabric(Operation::Get))?;
         }
@@ -249,12 +250,24 @@ impl Client {
     /// this first. No round trip if nothing was left. // [R-DROP-1]
     ///
     /// # Errors
-    /// The fabric lost the batch in flight.
+    /// The fabric lost the batch in flight, or an earlier one.
     pub async fn settle(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         if self.journal.is_clean() {
             // A READ may still be in flight.
             return poll_fn(|cx| lane.poll_drain(&mut [], cx)).await.map(drop);
         }
         self.journal.settle(lane, &self.table, self.owner).await
+    }
+
+    /// Refuses to begin `operation` if the fabric lost a batch of this client: which locks that batch took or gave back
+    /// is not known, so none may be given back. Every operation does this first. // [R-DROP-2]
+    ///
+    /// # Errors
+    /// `Lost`.
+    pub fn refuse_if_lost(&self, operation: Operation) -> Result<(), Error> {
+        match &self.journal.lost {
+            Some(source) => Err(Error::Lost { operation, source: source.clone() }),
+            None => Ok(()),
+        }
     }
 }
