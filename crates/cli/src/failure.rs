@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use guira::Effect;
+use guira::{Effect, Url};
 use guira_lab::driver::DriverError;
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +59,7 @@ pub enum Failure {
     },
     /// A workload could not be run.
     #[error(transparent)]
-    Driver(#[from] DriverError),
+    Driver(DriverError),
     /// Arguments, keys or values that cannot be. Nothing was changed.
     #[error("{0}")]
     Misuse(String),
@@ -82,6 +82,12 @@ pub enum Failure {
     /// Ctrl-C. What was stored is stored; nothing is half done.
     #[error("interrupted; {0}")]
     Interrupted(Loaded),
+    /// Ctrl-C. The table that the command made is destroyed.
+    #[error("interrupted; {0} was made by this command and is destroyed")]
+    Abandoned(Url),
+    /// Ctrl-C in the middle of a workload on a table that is somebody's. Every operation was carried out or not begun.
+    #[error("interrupted between two operations; those before it are done")]
+    Stopped,
     /// Nobody reads standard output any more.
     #[error("standard output is closed")]
     ClosedOutput,
@@ -140,7 +146,7 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self.text().blame.as_str() {
             _ if self.is_absent() => EXIT_NEGATIVE,
-            _ if matches!(self, Failure::Interrupted(_)) => EXIT_INTERRUPTED,
+            _ if self.is_interrupt() => EXIT_INTERRUPTED,
             "misuse" => EXIT_MISUSE,
             _ => EXIT_FAILURE,
         }
@@ -154,6 +160,10 @@ impl Failure {
         }
     }
 
+    fn is_interrupt(&self) -> bool {
+        matches!(self, Failure::Interrupted(_) | Failure::Abandoned(_) | Failure::Stopped)
+    }
+
     fn blame(&self) -> &str {
         match self {
             Failure::Store(error) => error.blame().as_str(),
@@ -164,7 +174,8 @@ impl Failure {
                 guira::Blame::Misuse.as_str()
             }
             Failure::Worker { said, .. } => &said.blame,
-            Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput | Failure::Interrupted(_) => "host",
+            Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput => "host",
+            Failure::Interrupted(_) | Failure::Abandoned(_) | Failure::Stopped => "host",
         }
     }
 
@@ -177,7 +188,18 @@ impl Failure {
             },
             Failure::Input { loaded, .. } | Failure::Interrupted(loaded) => loaded.effect(),
             Failure::Driver(DriverError::Store { source, .. }) => source.effect(),
+            Failure::Stopped => Effect::Done,
             _ => Effect::None,
+        }
+    }
+}
+
+/// A workload that could not be run; one that was stopped between two operations is no fault of its own.
+impl From<DriverError> for Failure {
+    fn from(error: DriverError) -> Failure {
+        match error {
+            DriverError::Stopped => Failure::Stopped,
+            error => Failure::Driver(error),
         }
     }
 }

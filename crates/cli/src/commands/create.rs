@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::Verdict;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::units;
@@ -76,15 +77,22 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     Ok(Verdict::Fine)
 }
 
-/// Creates a table and shows how far it got.
+/// Creates a table and shows how far it got. It has its name when it is complete: Ctrl-C lets it get there and destroys
+/// it.
 pub fn create(url: &Url, options: &CreateOptions, output: &Output) -> Result<Store, Failure> {
+    interrupt::note();
     let mut progress = Progress::new(output, "formatting", None);
     let store = Store::create_with_progress(url, options, &mut |done, total| {
         progress.set_total(total);
         progress.tick(done, || format!("{} of {} rows", units::count(done), units::count(total)));
     });
     progress.finish();
-    Ok(store?)
+    let store = store?;
+    if interrupt::requested() {
+        Store::destroy(url)?;
+        return Err(Failure::Abandoned(url.clone()));
+    }
+    Ok(store)
 }
 
 impl Created {

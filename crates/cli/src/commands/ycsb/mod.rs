@@ -90,10 +90,12 @@ fn parse_workload(text: &str) -> Result<WorkloadName, WorkloadError> {
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let (store, origin) = table(arguments, output)?;
-    if origin == Origin::MadeHere && !arguments.keep {
-        interrupt::destroy(&arguments.url);
+    match origin {
+        Origin::MadeHere => interrupt::arm(&arguments.url, output),
+        Origin::Existing => interrupt::note(),
     }
     let measured = measure(arguments, &store, origin);
+    interrupt::disarm();
     if origin == Origin::MadeHere && !arguments.keep {
         let destroyed = Store::destroy(&arguments.url);
         if measured.is_ok() {
