@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::input::InputError;
 use crate::interrupt::EXIT_INTERRUPTED;
+use crate::units::counted;
 
 /// Exit code of an answer that is "no".
 pub const EXIT_NEGATIVE: u8 = 1;
@@ -88,6 +89,20 @@ pub enum Failure {
     /// Ctrl-C in the middle of a workload on a table that is somebody's. Every operation was carried out or not begun.
     #[error("interrupted between two operations; those before it are done")]
     Stopped,
+    /// The answer could not be written: what it would have said was done before.
+    #[error("{source}; this was done before: {done}")]
+    Unanswered {
+        /// What was done.
+        done: String,
+        /// Why it could not be said.
+        source: Box<Failure>,
+    },
+    /// Not all of a table could be read. The rows concerned were named before.
+    #[error("{rows} could not be read in whole; everything else was printed", rows = counted(*rows, "row"))]
+    Unreadable {
+        /// How many rows.
+        rows: u64,
+    },
     /// Nobody reads standard output any more.
     #[error("standard output is closed")]
     ClosedOutput,
@@ -128,6 +143,14 @@ impl Failure {
     /// A file, a pipe or a process that refused `attempt`.
     pub fn host(attempt: impl Into<String>) -> impl FnOnce(io::Error) -> Failure {
         move |source| Failure::Host { attempt: attempt.into(), source }
+    }
+
+    /// What a failure to write the answer is, after `done` was done.
+    pub fn after(done: impl Into<String>) -> impl FnOnce(Failure) -> Failure {
+        move |failure| match failure {
+            Failure::ClosedOutput => Failure::ClosedOutput,
+            failure => Failure::Unanswered { done: done.into(), source: Box::new(failure) },
+        }
     }
 
     /// What JSON shows.
@@ -174,6 +197,8 @@ impl Failure {
                 guira::Blame::Misuse.as_str()
             }
             Failure::Worker { said, .. } => &said.blame,
+            Failure::Unanswered { source, .. } => source.blame(),
+            Failure::Unreadable { .. } => guira::Blame::Corrupt.as_str(),
             Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput => "host",
             Failure::Interrupted(_) | Failure::Abandoned(_) | Failure::Stopped => "host",
         }
@@ -188,7 +213,7 @@ impl Failure {
             },
             Failure::Input { loaded, .. } | Failure::Interrupted(loaded) => loaded.effect(),
             Failure::Driver(DriverError::Store { source, .. }) => source.effect(),
-            Failure::Stopped => Effect::Done,
+            Failure::Stopped | Failure::Unanswered { .. } => Effect::Done,
             _ => Effect::None,
         }
     }

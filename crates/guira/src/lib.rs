@@ -46,5 +46,5 @@ pub use guira_rcuckoo::Counters;
 pub use options::{CreateOptions, OpenOptions};
 pub use stat::{ClientStat, ClientState, RegionStat, Stat};
 pub use state::{Expected, Swap, Token, Versioned};
-pub use store::{ScanSummary, Store, Visitor};
+pub use store::{DamageVisitor, ScanSummary, Store, Unread, Visitor};
 pub use url::{Url, UrlError};

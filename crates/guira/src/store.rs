@@ -16,7 +16,7 @@ use guira_rcuckoo::{
 use crate::blocking::{self, block_on};
 use crate::options::Access;
 use crate::stat::liveness;
-use crate::{Client, ClientState, CreateOptions, Error, OpenOptions, Reader, Stat, Url};
+use crate::{Blame, Client, ClientState, CreateOptions, Error, OpenOptions, Reader, Stat, Url};
 
 /// A table this process has opened. Clones and threads share it; each thread takes a client or reader of its own.
 #[derive(Clone)]
@@ -35,6 +35,18 @@ pub(crate) struct Inner {
 /// Sees each key and value of a scan, and says whether to go on.
 pub type Visitor<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
 
+/// What a scan could not read of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// Any of it.
+    Row,
+    /// One of its entries, whose extent is damaged.
+    Entry,
+}
+
+/// Learns of a row's number, what of it a scan could not read, and why.
+pub type DamageVisitor<'v> = dyn FnMut(u64, Unread, &Error) + 'v;
+
 /// What a scan saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanSummary {
@@ -42,6 +54,8 @@ pub struct ScanSummary {
     pub rows: u64,
     /// Entries visited.
     pub entries: u64,
+    /// Rows among them that could not be read, or not in whole. Always 0 after [`Store::scan`].
+    pub unreadable_rows: u64,
 }
 
 /// Draws a random number from the operating system.
@@ -218,14 +232,52 @@ impl Store {
     /// # Errors
     /// `Corrupt` if a row or an extent does not verify; the fabric's.
     pub fn scan(&self, visit: &mut Visitor<'_>) -> Result<ScanSummary, Error> {
+        self.scan_rows(visit, &mut |_, _, error| Err(error))
+    }
+
+    /// As [`Store::scan`], but goes on past rows that are damaged, or that somebody is writing and does not finish within
+    /// the deadline, and past entries whose extents are damaged: `unreadable` learns of each.
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub fn scan_past_damage(
+        &self,
+        visit: &mut Visitor<'_>,
+        unreadable: &mut DamageVisitor<'_>,
+    ) -> Result<ScanSummary, Error> {
+        self.scan_rows(visit, &mut |row, unread, error| match error.blame() {
+            Blame::Corrupt | Blame::Busy => {
+                unreadable(row, unread, &error);
+                Ok(())
+            }
+            _ => Err(error),
+        })
+    }
+
+    fn scan_rows(
+        &self,
+        visit: &mut Visitor<'_>,
+        unreadable: &mut dyn FnMut(u64, Unread, Error) -> Result<(), Error>,
+    ) -> Result<ScanSummary, Error> {
         let inner = &self.inner;
         let mut reader = guira_rcuckoo::Reader::new(Arc::clone(&inner.table), inner.client_config(0));
         let mut lane = inner.region.lane();
         let mut items = RowItems::default();
         let mut summary = ScanSummary::default();
         for row in 0..inner.table.config().rows {
-            block_on(reader.read_row(&mut lane, RowId(row), &mut items))?;
             summary.rows += 1;
+            items.reset();
+            let mut is_whole = true;
+            // Each failure passes over one entry more, or ends the row.
+            while let Err(error) = block_on(reader.read_row(&mut lane, RowId(row), &mut items)) {
+                is_whole = false;
+                let unread = if items.pass_over(&error) { Unread::Entry } else { Unread::Row };
+                unreadable(row, unread, error.into())?;
+                if unread == Unread::Row {
+                    break;
+                }
+            }
+            summary.unreadable_rows += u64::from(!is_whole);
             for (key, value) in items.iter() {
                 summary.entries += 1;
                 if visit(key, value).is_break() {

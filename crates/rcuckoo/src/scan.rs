@@ -46,9 +46,34 @@ pub async fn sample_rows(
 pub struct RowItems {
     bytes: Vec<u8>,
     ends: Vec<(usize, usize)>,
+    passed_over: Vec<Place>,
 }
 
 impl RowItems {
+    /// Forgets every item and every entry that was to be passed over: the next row is another one.
+    pub fn reset(&mut self) {
+        self.clear();
+        self.passed_over.clear();
+    }
+
+    /// After [`Reader::read_row`] failed: if one entry is to blame, reads of this row pass over it from now on, and the
+    /// rest of the row can be read. Otherwise there are no items, and the answer is false.
+    pub fn pass_over(&mut self, error: &Error) -> bool {
+        self.clear();
+        match error {
+            Error::Corrupt { place: place @ (Place::Entry { .. } | Place::Extent { .. }), .. } => {
+                self.passed_over.push(*place);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn passes_over(&self, row: RowId, slot: usize, extent: &ExtentRef) -> bool {
+        let extent = Place::Extent { offset: extent.offset, generation: extent.generation };
+        self.passed_over.contains(&Place::Entry { row, slot }) || self.passed_over.contains(&extent)
+    }
+
     fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
@@ -112,6 +137,9 @@ impl Reader {
                 }
                 Placement::Extent => {
                     let extent = rows.extent_of(words, slot);
+                    if items.passes_over(row, slot, &extent) {
+                        continue;
+                    }
                     if extent.mark_offset(table.config(), table.geometry()).is_none() {
                         return Err(Error::Corrupt { operation, place: Place::Entry { row, slot } });
                     }

@@ -73,7 +73,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     }
     let store = create(&arguments.url, &options, output)?;
     let created = Created::of(&store, arguments.preset, arguments.capacity);
-    output.answer(&created, || created.human())?;
+    let said = output.answer(&created, || created.human());
+    said.map_err(Failure::after(format!("created {}", arguments.url)))?;
     Ok(Verdict::Fine)
 }
 

@@ -25,6 +25,8 @@ struct Answer {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     Store::destroy(&arguments.url)?;
     let url = arguments.url.to_string();
-    output.answer(&Answer { url, destroyed: true }, || format!("destroyed {}", arguments.url))?;
+    let done = format!("destroyed {}", arguments.url);
+    let said = output.answer(&Answer { url, destroyed: true }, || done.clone());
+    said.map_err(Failure::after(done))?;
     Ok(Verdict::Fine)
 }

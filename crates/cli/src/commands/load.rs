@@ -89,7 +89,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         fill: share(entries, config.slots()),
         put: report.tally.figures(),
     };
-    output.answer(&answer, || human(&answer, &report))?;
+    let said = output.answer(&answer, || human(&answer, &report));
+    said.map_err(Failure::after(Loaded(answer.records).to_string()))?;
     Ok(Verdict::Fine)
 }
 
