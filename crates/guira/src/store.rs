@@ -269,7 +269,8 @@ impl Store {
             items.reset();
             let mut is_whole = true;
             // Each failure passes over one entry more, or ends the row.
-            while let Err(error) = block_on(reader.read_row(&mut lane, RowId(row), &mut items)) {
+            for _ in 0..=inner.table.rows().entries() {
+                let Err(error) = block_on(reader.read_row(&mut lane, RowId(row), &mut items)) else { break };
                 is_whole = false;
                 let unread = if items.pass_over(&error) { Unread::Entry } else { Unread::Row };
                 unreadable(row, unread, error.into())?;
