@@ -172,7 +172,7 @@ fn an_interrupted_ycsb_leaves_a_table_of_others_sound() {
     for target in [Target::Command, Target::Group] {
         let table = Table::unused("ycsb-existing");
         guira(&["create", table.url(), "--capacity", "20000", "--entry", "fixed:8:8"]).expect(0);
-        let size = ["--records", "10000", "--operations", "1G", "--processes", "3"];
+        let size = ["--records", "10000", "--operations", "30M", "--processes", "3"];
         let arguments = [&["ycsb", table.url(), "--workload", "a"], &size[..]].concat();
         let child = start(&arguments);
         until("the load", || stat(&table)["table"]["entries"] == 10_000);
