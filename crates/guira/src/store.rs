@@ -235,8 +235,8 @@ impl Store {
         self.scan_rows(visit, &mut |_, _, error| Err(error))
     }
 
-    /// As [`Store::scan`], but goes on past rows that are damaged, or that somebody is writing and does not finish within
-    /// the deadline, and past entries whose extents are damaged: `unreadable` learns of each.
+    /// As [`Store::scan`], but goes on past rows that are damaged, or that somebody is writing and does not finish
+    /// within the deadline, and past entries whose extents are damaged: `unreadable` learns of each.
     ///
     /// # Errors
     /// The fabric's.

@@ -21,8 +21,8 @@ use crate::units::{bytes, count, counted, per_second, percent, rate, share, time
 /// "value": …}, or key_b64 and value_b64 for bytes that are no text), or Debian control records (apt-cache
 /// dumpavail).
 ///
-/// Lines end in LF or CR LF; a CR anywhere else belongs to the key or value (write \r for one at the end of a TSV line).
-/// Empty lines, and a UTF-8 byte order mark at the start of the file, are skipped.
+/// Lines end in LF or CR LF; a CR anywhere else belongs to the key or value (write \r for one at the end of a TSV
+/// line). Empty lines, and a UTF-8 byte order mark at the start of the file, are skipped.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.

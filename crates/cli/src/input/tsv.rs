@@ -4,8 +4,8 @@
 //! \t TAB    \n line feed    \r carriage return    \\ backslash    \xHH the byte of two hexadecimal digits
 //! ```
 //! Written: those, every control character, every byte that is not UTF-8, and the first byte of a line that would
-//! make the file look like another format, or its key like a byte order mark. Read: those; any other byte stands for itself, except that a line may end
-//! in CR LF.
+//! make the file look like another format, or its key like a byte order mark. Read: those; any other byte stands for
+//! itself, except that a line may end in CR LF.
 
 use std::io::{self, Write};
 
