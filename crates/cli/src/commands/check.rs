@@ -9,7 +9,9 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::units::{self, count, counted};
 
-/// Verify every row, checksum, entry, lock, client slot and extent. Others may go on working.
+/// Verify every row, checksum, entry, lock, client slot and extent.
+///
+/// Others may go on working.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.

@@ -8,7 +8,9 @@ use super::Verdict;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Remove a table and all that is in it. Processes that have it open cannot change it any more.
+/// Remove a table and all that is in it.
+///
+/// Processes that have it open cannot change it any more.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.

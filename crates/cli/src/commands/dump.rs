@@ -14,9 +14,10 @@ use crate::output::{Format, Output, closed};
 /// Bytes gathered before they are written out.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Print every key and value, in the table's own order. What it prints, `guira load` takes.
+/// Print every key and value.
 ///
-/// A key that another process moves meanwhile may be printed twice or not at all.
+/// They come in the table's own order, in a form that guira load takes. A key that another process moves meanwhile may
+/// be printed twice or not at all.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.

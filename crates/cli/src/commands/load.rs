@@ -15,11 +15,11 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::units::{bytes, count, counted, per_second, percent, rate, share, time};
 
-/// Store every record of a file. Where a key occurs more than once, the last one wins.
+/// Store every record of a file.
 ///
-/// The file is TSV (key, TAB, value; \t \n \r \\ and \xHH stand for bytes that cannot), JSON lines ({"key": …,
-/// "value": …}, or key_b64 and value_b64 for bytes that are no text), or Debian control records (apt-cache
-/// dumpavail).
+/// Where a key occurs more than once, the last one wins. The file is TSV (key, TAB, value; \t \n \r \\ and \xHH stand
+/// for bytes that cannot), JSON lines ({"key": …, "value": …}, or key_b64 and value_b64 for bytes that are no text), or
+/// Debian control records (apt-cache dumpavail).
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.

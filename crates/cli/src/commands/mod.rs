@@ -1,10 +1,12 @@
 //! The commands: each turns its arguments into calls of the library, and the answers into output.
 
 pub mod check;
+pub mod completions;
 pub mod create;
 pub mod destroy;
 pub mod dump;
 pub mod load;
+pub mod man;
 pub mod quickstart;
 pub mod single;
 pub mod stat;
@@ -39,6 +41,8 @@ pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
         Command::Check(arguments) => check::run(arguments, output),
         Command::Destroy(arguments) => destroy::run(arguments, output),
         Command::Ycsb(arguments) => ycsb::run(arguments, output),
+        Command::Completions(arguments) => completions::run(arguments, output),
+        Command::Man(arguments) => man::run(arguments, output),
         Command::YcsbWorker => ycsb::worker::run(),
         Command::QuickstartWorker(arguments) => quickstart::worker::run(arguments),
     }

@@ -13,7 +13,9 @@ use crate::text::{JsonBytes, Notation, printable, to_hex};
 /// Characters of a key that answers show.
 const KEY_CHARS: usize = 80;
 
-/// Print the value of a key: its bytes as they are, and a line end only on a terminal.
+/// Print the value of a key.
+///
+/// Its bytes are printed as they are, with a line end only on a terminal.
 #[derive(Debug, Args)]
 pub struct GetArguments {
     /// The table.

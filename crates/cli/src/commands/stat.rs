@@ -15,7 +15,9 @@ const BAR_CHARS: u64 = 40;
 /// Clients that are listed; JSON has them all.
 const CLIENTS_MAX: usize = 20;
 
-/// Say what a table holds and who uses it. Reads every row.
+/// Say what a table holds and who uses it.
+///
+/// Reads every row.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.

@@ -29,8 +29,9 @@ const FIXED_VALUE_BYTES_MAX: usize = 1008;
 /// Keys of a table made for a run.
 const KEY_BYTES: u16 = 8;
 
-/// Measure a table under a YCSB workload: throughput, and per kind of operation round trips, messages, bytes and
-/// latency.
+/// Measure a table under a YCSB workload.
+///
+/// Says the throughput, and per kind of operation round trips, messages, bytes and latency.
 ///
 /// A table that does not exist is made for the run and destroyed after it. Throughput includes the two clock readings
 /// that timing an operation costs; --latency-every times fewer of them.
