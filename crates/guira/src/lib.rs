@@ -47,3 +47,8 @@ pub use options::{CreateOptions, OpenOptions};
 pub use stat::{ClientStat, ClientState, RegionStat, Stat};
 pub use store::{ScanSummary, Store, Visitor};
 pub use url::{Url, UrlError};
+
+/// The example of the README is run with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
