@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use guira::Effect;
+use guira::{Effect, Url};
 use guira_lab::driver::DriverError;
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +77,12 @@ pub enum Failure {
     /// The store's answer.
     #[error(transparent)]
     Store(#[from] guira::Error),
+    /// There is no such table.
+    #[error("{url} does not exist; create it with: guira create {url} --capacity N")]
+    Absent {
+        /// The table.
+        url: Url,
+    },
     /// The store's answer to one record of an input.
     #[error("line {line}, key {key}: {source}; {loaded}")]
     Record {
@@ -164,6 +170,11 @@ impl Failure {
         move |source| Failure::Host { attempt: attempt.into(), source }
     }
 
+    /// The store's answer about the table at `url`.
+    pub fn of_table(url: &Url) -> impl FnOnce(guira::Error) -> Failure {
+        |error| if error.is_absent() { Failure::Absent { url: url.clone() } } else { Failure::Store(error) }
+    }
+
     /// What JSON shows.
     pub fn text(&self) -> ErrorText {
         if let Failure::Worker { said, .. } = self {
@@ -189,7 +200,8 @@ impl Failure {
     /// Whether the failure is that there is no such table.
     pub fn is_absent(&self) -> bool {
         match self {
-            Failure::Store(error) => is_absent(error),
+            Failure::Absent { .. } => true,
+            Failure::Store(error) => error.is_absent(),
             _ => false,
         }
     }
@@ -200,9 +212,10 @@ impl Failure {
             Failure::Record { source, .. } => source.blame().as_str(),
             Failure::Driver(DriverError::Store { source, .. }) => source.blame().as_str(),
             Failure::Driver(DriverError::Panicked) => guira::Blame::Bug.as_str(),
-            Failure::Input { source: InputError::Bad(_), .. } | Failure::Driver(_) | Failure::Misuse(_) => {
-                guira::Blame::Misuse.as_str()
-            }
+            Failure::Input { source: InputError::Bad(_), .. }
+            | Failure::Driver(_)
+            | Failure::Misuse(_)
+            | Failure::Absent { .. } => guira::Blame::Misuse.as_str(),
             Failure::Worker { said, .. } => &said.blame,
             Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput | Failure::Interrupted(_) => "host",
         }
@@ -220,13 +233,6 @@ impl Failure {
             _ => Effect::None,
         }
     }
-}
-
-/// Whether an error of the store says that there is no such table.
-pub fn is_absent(error: &guira::Error) -> bool {
-    use guira_fabric_shm::{Attempt, ShmError};
-    // A creation that finds no directory is a mistake of the path.
-    matches!(error, guira::Error::Region(ShmError::NotFound { attempt, .. }) if *attempt != Attempt::Create)
 }
 
 fn effect_word(effect: Effect) -> &'static str {

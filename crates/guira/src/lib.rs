@@ -37,7 +37,7 @@ mod store;
 mod url;
 
 pub use client::{Client, Put, Reader};
-pub use error::{Blame, Error};
+pub use error::{Blame, Error, Shortage};
 pub use extents::ExtentError;
 pub use guira_check::{CheckReport, Problem, ProblemKind};
 pub use guira_fabric::{Effect, Traffic};

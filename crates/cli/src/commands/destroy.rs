@@ -25,7 +25,7 @@ struct Answer {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    Store::destroy(&arguments.url)?;
+    Store::destroy(&arguments.url).map_err(Failure::of_table(&arguments.url))?;
     let url = arguments.url.to_string();
     output.answer(&Answer { url, destroyed: true }, || format!("destroyed {}", arguments.url))?;
     Ok(Verdict::Fine)

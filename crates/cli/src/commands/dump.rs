@@ -4,9 +4,9 @@ use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 
 use clap::{Args, ValueEnum};
-use guira::{OpenOptions, Store, Url};
+use guira::Url;
 
-use super::Verdict;
+use super::{Patience, Verdict};
 use crate::failure::Failure;
 use crate::input::{jsonl, tsv};
 use crate::output::{Format, Output, closed};
@@ -25,6 +25,8 @@ pub struct Arguments {
     /// How to write records. Default: tsv; with --format json: jsonl.
     #[arg(long, value_enum, value_name = "KIND")]
     pub output: Option<Kind>,
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 /// How records are written.
@@ -46,7 +48,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         (None, Format::Json) => Kind::Jsonl,
         (None, Format::Human) => Kind::Tsv,
     };
-    let store = Store::open_with(&arguments.url, &OpenOptions::default().read_only())?;
+    let store = arguments.patience.open_read_only(&arguments.url)?;
     let mut writer = BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
     let mut written = Ok(());
     store.scan(&mut |key, value| {

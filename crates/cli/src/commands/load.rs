@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use guira::{Store, Url};
+use guira::Url;
 use guira_lab::driver::OperationFigures;
 use serde::Serialize;
 
-use super::Verdict;
+use super::{Patience, Verdict};
 use crate::failure::{Failure, Loaded};
 use crate::input::{self, BadRecord, Fit, InputFormat, Notation};
 use crate::loader::{BadRecords, LoadOptions, LoadReport, load};
@@ -38,6 +38,8 @@ pub struct Arguments {
     /// Count records that cannot be read, and go on, instead of stopping at the first.
     #[arg(long)]
     pub skip_bad: bool,
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 #[derive(Serialize)]
@@ -59,7 +61,7 @@ struct Answer {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    let store = Store::open(&arguments.url)?;
+    let store = arguments.patience.open(&arguments.url)?;
     let config = store.table().config();
     let notation = if arguments.numbers { Notation::Numbers } else { Notation::Bytes };
     let fit = Fit::new(config.format, notation).map_err(Failure::Misuse)?;

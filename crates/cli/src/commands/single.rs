@@ -2,10 +2,10 @@
 
 use clap::Args;
 use guira::blocking::Client;
-use guira::{OpenOptions, Put, Store, Url};
+use guira::{Put, Url};
 use serde::Serialize;
 
-use super::Verdict;
+use super::{Patience, Verdict};
 use crate::failure::Failure;
 use crate::output::{Format, Output};
 use crate::text::{JsonBytes, Notation, printable, to_hex};
@@ -26,6 +26,8 @@ pub struct GetArguments {
     /// Key and value are hexadecimal digits, two a byte.
     #[arg(long)]
     pub hex: bool,
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 /// Store a value.
@@ -42,6 +44,8 @@ pub struct ChangeArguments {
     /// Key and value are hexadecimal digits, two a byte. Files are stored as they are.
     #[arg(long)]
     pub hex: bool,
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 /// Remove a key.
@@ -55,11 +59,13 @@ pub struct DelArguments {
     /// The key is hexadecimal digits, two a byte.
     #[arg(long)]
     pub hex: bool,
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 /// Carries out `get`.
 pub fn get(arguments: &GetArguments, output: &Output) -> Result<Verdict, Failure> {
-    let store = Store::open_with(&arguments.url, &OpenOptions::default().read_only())?;
+    let store = arguments.patience.open_read_only(&arguments.url)?;
     let notation = Notation::of_flag(arguments.hex);
     let key = notation.key(&arguments.key, store.table().config().format)?;
     let value = store.reader().get(&key)?;
@@ -129,7 +135,7 @@ pub fn update(arguments: &ChangeArguments, output: &Output) -> Result<Verdict, F
 
 /// Carries out `del`.
 pub fn del(arguments: &DelArguments, output: &Output) -> Result<Verdict, Failure> {
-    let store = Store::open(&arguments.url)?;
+    let store = arguments.patience.open(&arguments.url)?;
     let key = Notation::of_flag(arguments.hex).key(&arguments.key, store.table().config().format)?;
     let outcome = if store.client()?.remove(&key)? { Outcome::Removed } else { Outcome::Missing };
     conclude(outcome, &arguments.url, &key, output)
@@ -151,7 +157,7 @@ fn change(
     output: &Output,
     change: impl FnOnce(&mut Client, &[u8], &[u8]) -> Result<Outcome, guira::Error>,
 ) -> Result<Verdict, Failure> {
-    let store = Store::open(&arguments.url)?;
+    let store = arguments.patience.open(&arguments.url)?;
     let format = store.table().config().format;
     let notation = Notation::of_flag(arguments.hex);
     let key = notation.key(&arguments.key, format)?;

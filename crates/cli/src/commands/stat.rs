@@ -33,8 +33,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
 
 /// Only a store that may write can ask whether a client lives; a table that may only be read still has a stat.
 fn open(url: &Url) -> Result<Store, Failure> {
-    Ok(Store::open(url)
-        .or_else(|error| Store::open_with(url, &OpenOptions::default().read_only()).map_err(|_| error))?)
+    let opened = Store::open(url);
+    let opened = opened.or_else(|error| Store::open_with(url, &OpenOptions::default().read_only()).map_err(|_| error));
+    opened.map_err(Failure::of_table(url))
 }
 
 fn human(stat: &Stat) -> String {

@@ -16,7 +16,7 @@ use self::report::{Report, Table};
 use self::share::{Order, Share, Verify};
 use super::Verdict;
 use super::create::create;
-use crate::failure::{Failure, is_absent};
+use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Output;
 use crate::units::{self, parse_count};
@@ -117,7 +117,7 @@ enum Origin {
 fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), Failure> {
     match Store::open(&arguments.url) {
         Ok(store) => return Ok((store, Origin::Existing)),
-        Err(error) if is_absent(&error) => {}
+        Err(error) if error.is_absent() => {}
         Err(error) => return Err(error.into()),
     }
     if arguments.no_load {
