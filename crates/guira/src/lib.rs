@@ -37,7 +37,7 @@ mod store;
 mod url;
 
 pub use client::{Client, Put, Reader};
-pub use error::{Blame, Error};
+pub use error::{Blame, Error, Shortage};
 pub use extents::ExtentError;
 pub use guira_check::{CheckReport, Problem, ProblemKind};
 pub use guira_fabric::{Effect, Traffic};
@@ -48,3 +48,8 @@ pub use stat::{ClientStat, ClientState, RegionStat, Stat};
 pub use state::{Expected, Swap, Token, Versioned};
 pub use store::{DamageVisitor, ScanSummary, Store, Unread, Visitor};
 pub use url::{Url, UrlError};
+
+/// The example of the README is run with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

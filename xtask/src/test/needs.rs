@@ -1,7 +1,9 @@
-//! What the tests need from the system: a C compiler to link with, and the package lists that tests load as real data.
+//! What the tests need from the system: a C compiler to link with, the package lists that tests load as real data, and
+//! groff, which sets the manual pages.
 //!
 //! As root on Debian and its relatives what is missing is installed; otherwise the exact command is named, and the step
-//! fails. Where there is no apt, the package lists do not exist and the tests that want them say so themselves.
+//! fails. Where there is no apt, the package lists do not exist and groff is not asked for: the tests that want them
+//! say so themselves.
 
 use super::Outcome;
 use super::process::Shell;
@@ -9,6 +11,7 @@ use super::steps::Budget;
 
 const UPDATE: [&str; 2] = ["apt-get", "update"];
 const INSTALL_COMPILER: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-recommends", "gcc"];
+const INSTALL_ROFF: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-recommends", "groff-base"];
 
 /// Installs what is missing, or says which command would.
 pub fn install(shell: &Shell, budget: &Budget) -> Outcome {
@@ -37,6 +40,7 @@ struct Host {
     is_root: bool,
     has_apt: bool,
     has_compiler: bool,
+    has_roff: bool,
     has_package_lists: bool,
 }
 
@@ -47,6 +51,7 @@ impl Host {
             is_root: holds("[ \"$(id -u)\" = 0 ]"),
             has_apt: holds("command -v apt-get && command -v apt-cache"),
             has_compiler: holds("command -v gcc"),
+            has_roff: holds("command -v groff"),
             has_package_lists: holds("apt-cache dumpavail | head -n 1 | grep -q ."),
         }
     }
@@ -73,6 +78,9 @@ fn plan(host: &Host) -> Plan {
     if !host.has_compiler {
         commands.push(&INSTALL_COMPILER);
     }
+    if !host.has_roff {
+        commands.push(&INSTALL_ROFF);
+    }
     match (commands.is_empty(), host.is_root) {
         (true, _) => Plan::Nothing,
         (false, true) => Plan::Run(commands),
@@ -87,20 +95,23 @@ fn plan(host: &Host) -> Plan {
 mod tests {
     use super::*;
 
-    const BARE: Host = Host { is_root: true, has_apt: true, has_compiler: false, has_package_lists: false };
+    const BARE: Host =
+        Host { is_root: true, has_apt: true, has_compiler: false, has_roff: false, has_package_lists: false };
+    const WHOLE: Host = Host { has_compiler: true, has_roff: true, has_package_lists: true, ..BARE };
 
     #[test]
     fn root_installs_exactly_what_is_missing() {
-        assert_eq!(plan(&BARE), Plan::Run(vec![&UPDATE, &INSTALL_COMPILER]));
-        assert_eq!(plan(&Host { has_compiler: true, ..BARE }), Plan::Run(vec![&UPDATE]));
-        assert_eq!(plan(&Host { has_package_lists: true, ..BARE }), Plan::Run(vec![&INSTALL_COMPILER]));
-        assert_eq!(plan(&Host { has_compiler: true, has_package_lists: true, ..BARE }), Plan::Nothing);
+        assert_eq!(plan(&BARE), Plan::Run(vec![&UPDATE, &INSTALL_COMPILER, &INSTALL_ROFF]));
+        assert_eq!(plan(&Host { has_package_lists: false, ..WHOLE }), Plan::Run(vec![&UPDATE]));
+        assert_eq!(plan(&Host { has_compiler: false, ..WHOLE }), Plan::Run(vec![&INSTALL_COMPILER]));
+        assert_eq!(plan(&Host { has_roff: false, ..WHOLE }), Plan::Run(vec![&INSTALL_ROFF]));
+        assert_eq!(plan(&WHOLE), Plan::Nothing);
     }
 
     #[test]
     fn others_are_told_the_exact_command() {
         assert_eq!(
-            plan(&Host { is_root: false, ..BARE }),
+            plan(&Host { is_root: false, has_roff: true, ..BARE }),
             Plan::Ask("run: sudo apt-get update && sudo apt-get install --yes --no-install-recommends gcc".to_owned())
         );
     }

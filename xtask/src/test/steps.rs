@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::process::Shell;
-use super::{Outcome, needs};
+use super::{Outcome, needs, ship};
 use crate::check;
 
 /// Installing over a slow network: package lists are tens of megabytes.
@@ -47,6 +47,9 @@ pub enum StepName {
     Test,
     Loom,
     Miri,
+    Deny,
+    Msrv,
+    Package,
 }
 
 impl Display for StepName {
@@ -64,7 +67,7 @@ pub struct Step {
 }
 
 /// Every step, in order: what the others need, then the cheap checks, then the build, then tests from short to long.
-pub const STEPS: [Step; 10] = [
+pub const STEPS: [Step; 13] = [
     step(StepName::Needs, "the system's tools and data that tests use", INSTALL_LIMIT_S),
     step(StepName::Components, "rustup component add rustfmt clippy, where they are missing", INSTALL_LIMIT_S),
     step(StepName::Format, "cargo fmt --all --check", READ_LIMIT_S),
@@ -83,6 +86,13 @@ pub const STEPS: [Step; 10] = [
         "MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p guira-fabric --lib --target-dir target/miri",
         MIRI_LIMIT_S,
     ),
+    step(StepName::Deny, "cargo deny check", ship::DENY_LIMIT_S),
+    step(
+        StepName::Msrv,
+        "cargo +MSRV check --locked, of what is published, with the rust-version of Cargo.toml",
+        ship::MSRV_LIMIT_S,
+    ),
+    step(StepName::Package, "cargo package --locked, of what is published", ship::PACKAGE_LIMIT_S),
 ];
 
 const fn step(name: StepName, title: &'static str, limit_s: u64) -> Step {
@@ -115,6 +125,9 @@ impl Step {
                 run(command)
             }
             StepName::Miri => miri(shell, &budget),
+            StepName::Deny => ship::deny(shell, &budget),
+            StepName::Msrv => ship::msrv(shell, &budget),
+            StepName::Package => ship::package(shell, &budget),
         }
     }
 }
@@ -156,7 +169,7 @@ fn own_check(shell: &Shell, budget: &Budget) -> Outcome {
 }
 
 /// The result of `work`, which runs on a thread that is left behind if it does not end in time.
-fn within<T: Send + 'static>(budget: &Budget, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Outcome> {
+pub fn within<T: Send + 'static>(budget: &Budget, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Outcome> {
     let (sender, receiver) = mpsc::channel();
     // When the receiver has given up, nobody needs the result.
     thread::spawn(move || drop(sender.send(work())));
@@ -190,7 +203,7 @@ fn miri(shell: &Shell, budget: &Budget) -> Outcome {
 }
 
 /// A target directory of its own, so that other flags do not rebuild what the other steps share.
-fn target_directory(shell: &Shell, name: &str) -> PathBuf {
+pub fn target_directory(shell: &Shell, name: &str) -> PathBuf {
     let shared = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| shell.root().join("target"), PathBuf::from);
     shared.join(name)
 }

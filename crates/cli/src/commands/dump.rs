@@ -4,9 +4,9 @@ use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 
 use clap::{Args, ValueEnum};
-use guira::{OpenOptions, Store, Unread, Url};
+use guira::{Unread, Url};
 
-use super::Verdict;
+use super::{Patience, Verdict};
 use crate::failure::{ErrorText, Failure};
 use crate::input::{jsonl, tsv};
 use crate::output::{Format, Output, closed};
@@ -18,11 +18,12 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// Failures to read a row, or an entry of it, that are named; all are counted.
 const UNREADABLE_SHOWN: u64 = 100;
 
-/// Print every key and value, in the table's own order. What it prints, `guira load` takes (with --numbers, if that is
-/// how it was printed; not after --hex).
+/// Print every key and value.
 ///
-/// A key that another process moves meanwhile may be printed twice or not at all. A damaged row is named on standard
-/// error, and so is an entry whose value is damaged; everything else is printed, and the exit code is 3.
+/// They come in the table's own order, in a form that guira load takes (with --numbers, if that is how they were
+/// printed; not after --hex). A key that another process moves meanwhile may be printed twice or not at all. A damaged
+/// row is named on standard error, and so is an entry whose value is damaged; everything else is printed, and the exit
+/// code is 3.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
@@ -33,6 +34,8 @@ pub struct Arguments {
     /// How keys and values are written.
     #[command(flatten)]
     pub notation: NotationOptions,
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 /// How records are written.
@@ -54,7 +57,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         (None, Format::Json) => Kind::Jsonl,
         (None, Format::Human) => Kind::Tsv,
     };
-    let store = Store::open_with(&arguments.url, &OpenOptions::default().read_only())?;
+    let store = arguments.patience.open_read_only(&arguments.url)?;
     let notation = arguments.notation.notation(store.table().config().format)?;
     let mut writer = BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
     let mut written = Ok(());

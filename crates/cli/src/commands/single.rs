@@ -2,15 +2,17 @@
 
 use clap::Args;
 use guira::blocking::Client;
-use guira::{OpenOptions, Put, Store, Url};
+use guira::{Put, Url};
 use serde::Serialize;
 
-use super::Verdict;
+use super::{Patience, Verdict};
 use crate::failure::Failure;
 use crate::output::{Format, Output};
 use crate::text::{JsonBytes, Notation, NotationOptions};
 
-/// Print the value of a key: its bytes as they are, and a line end only on a terminal.
+/// Print the value of a key.
+///
+/// Its bytes are printed as they are, with a line end only on a terminal.
 #[derive(Debug, Args)]
 pub struct GetArguments {
     /// The table.
@@ -21,6 +23,8 @@ pub struct GetArguments {
     /// How key and value are written.
     #[command(flatten)]
     pub notation: NotationOptions,
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 /// Store a value.
@@ -37,6 +41,8 @@ pub struct ChangeArguments {
     /// How key and value are written; files are stored as they are.
     #[command(flatten)]
     pub notation: NotationOptions,
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 /// Remove a key.
@@ -50,11 +56,13 @@ pub struct DelArguments {
     /// How the key is written.
     #[command(flatten)]
     pub notation: NotationOptions,
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 /// Carries out `get`.
 pub fn get(arguments: &GetArguments, output: &Output) -> Result<Verdict, Failure> {
-    let store = Store::open_with(&arguments.url, &OpenOptions::default().read_only())?;
+    let store = arguments.patience.open_read_only(&arguments.url)?;
     let format = store.table().config().format;
     let notation = arguments.notation.notation(format)?;
     let key = notation.key(&arguments.key, format)?;
@@ -126,7 +134,7 @@ pub fn update(arguments: &ChangeArguments, output: &Output) -> Result<Verdict, F
 
 /// Carries out `del`.
 pub fn del(arguments: &DelArguments, output: &Output) -> Result<Verdict, Failure> {
-    let store = Store::open(&arguments.url)?;
+    let store = arguments.patience.open(&arguments.url)?;
     let format = store.table().config().format;
     let notation = arguments.notation.notation(format)?;
     let key = notation.key(&arguments.key, format)?;
@@ -150,7 +158,7 @@ fn change(
     output: &Output,
     change: impl FnOnce(&mut Client, &[u8], &[u8]) -> Result<Outcome, guira::Error>,
 ) -> Result<Verdict, Failure> {
-    let store = Store::open(&arguments.url)?;
+    let store = arguments.patience.open(&arguments.url)?;
     let format = store.table().config().format;
     let notation = arguments.notation.notation(format)?;
     let key = notation.key(&arguments.key, format)?;

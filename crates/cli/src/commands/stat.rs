@@ -15,7 +15,9 @@ const BAR_CHARS: u64 = 40;
 /// Clients that are listed; JSON has them all.
 const CLIENTS_MAX: usize = 20;
 
-/// Say what a table holds and who uses it. Reads every row.
+/// Say what a table holds and who uses it.
+///
+/// Reads every row.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
@@ -31,8 +33,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
 
 /// Only a store that may write can ask whether a client lives; a table that may only be read still has a stat.
 fn open(url: &Url) -> Result<Store, Failure> {
-    Ok(Store::open(url)
-        .or_else(|error| Store::open_with(url, &OpenOptions::default().read_only()).map_err(|_| error))?)
+    let opened = Store::open(url);
+    let opened = opened.or_else(|error| Store::open_with(url, &OpenOptions::default().read_only()).map_err(|_| error));
+    opened.map_err(Failure::of_table(url))
 }
 
 fn human(stat: &Stat) -> String {

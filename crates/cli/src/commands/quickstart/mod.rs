@@ -26,8 +26,10 @@ use crate::input::InputFormat;
 use crate::interrupt;
 use crate::output::Output;
 
-/// See it work: load real data from several processes, read every byte back in another one, change some from all of
-/// them at once, check the table.
+/// See it work: real data, several processes, every byte checked. Start here.
+///
+/// Several processes load the data into a new table, another one reads every byte back, all of them change some at
+/// once, and the table is checked.
 ///
 /// Without a FILE, the data is the Debian package index, or on other systems the files in /usr/share/doc.
 #[derive(Debug, Args)]
