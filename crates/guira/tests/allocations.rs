@@ -1,5 +1,5 @@
-//! No operation on an inline entry allocates: a client's buffers are its own and are kept from one operation to the
-//! next.
+//! No operation on an inline entry allocates, nor does any lookup: a client's buffers are its own and are kept from one
+//! operation to the next.
 //!
 //! A client is warmed up by filling its table, which is when its buffers grow to what its searches need. Then every
 //! operation runs some ten thousand times under an allocator that counts.
@@ -21,6 +21,8 @@ const DENSE_KEYS: u64 = CAPACITY - OPERATIONS;
 /// Bytes of the keys and values of the format whose lengths vary: together they are less than its 64 inline bytes.
 const KEY_BYTES: usize = 16;
 const VALUE_BYTES: usize = 32;
+/// Bytes of a value that does not fit in a row.
+const EXTENT_VALUE_BYTES: usize = 300;
 /// Seed of the tables' key hash. Equal seeds give equal tables, and equal searches.
 const SEED: u64 = 19;
 
@@ -167,4 +169,22 @@ fn operations_on_eight_byte_entries_allocate_nothing() {
 #[test]
 fn operations_on_inline_entries_of_any_length_allocate_nothing() {
     operations_allocate_nothing("bytes:64");
+}
+
+/// A lookup reads an extent into a buffer of its own, which grows to the longest value it has met. (Changes of extents
+/// allocate: they keep lists of free places.)
+#[test]
+fn lookups_of_extents_allocate_nothing() {
+    let mut bench = Bench::new("bytes:64");
+    let extent = vec![7; EXTENT_VALUE_BYTES];
+    bench.run(0..OPERATIONS, |client, key, _, _| {
+        assert!(client.insert(key, &extent).expect("room for a value"), "the key is new");
+    });
+    bench.into.reserve(EXTENT_VALUE_BYTES);
+    let look_up = |client: &mut Client, key: &[u8], _: &[u8], into: &mut Vec<u8>| {
+        assert!(client.get_into(key, into).expect("a readable table"), "the key exists");
+        assert_eq!(into, &extent);
+    };
+    bench.run(0..1, look_up);
+    bench.count("get_into of an extent", 0, look_up);
 }
