@@ -37,6 +37,12 @@ pub struct Item {
     pub value: Vec<u8>,
 }
 
+impl AsRef<[u8]> for Item {
+    fn as_ref(&self) -> &[u8] {
+        &self.key
+    }
+}
+
 impl Sizes {
     /// Items of numbers from `first` on. Different numbers have different keys.
     pub fn items(self, first: u32, items: u32) -> Vec<Item> {
@@ -109,10 +115,22 @@ impl Bench {
         items: &[Item],
         mut operation: impl FnMut(&mut Bench, &Item) -> Result<bool, Error>,
     ) -> Result<()> {
+        self.count_groups(shape, items, 1, |bench, group| Ok(usize::from(operation(bench, &group[0])?)))
+    }
+
+    /// As [`Bench::count`], for an operation that takes up to `group_items` items at once and says how many of them it
+    /// did. The counts are of one item.
+    pub fn count_groups(
+        &mut self,
+        shape: &str,
+        items: &[Item],
+        group_items: usize,
+        mut operation: impl FnMut(&mut Bench, &[Item]) -> Result<usize, Error>,
+    ) -> Result<()> {
         let mut done = 0;
         counted_operations(&mut || {
-            for item in items {
-                done += usize::from(operation(self, black_box(item))?);
+            for group in items.chunks(group_items) {
+                done += operation(self, black_box(group))?;
             }
             Ok(())
         })

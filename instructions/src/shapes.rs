@@ -13,6 +13,8 @@ const INLINE: [(&str, Sizes); 3] = [
 /// The format that stores in extents what is too long for a row, and two lengths of values that are.
 const EXTENTS: (&str, [usize; 2]) = ("bytes:64", [200, 4096]);
 const EXTENT_KEY_BYTES: usize = 16;
+/// Keys that are looked up at once.
+const GROUP_KEYS: usize = 32;
 
 /// Carries out every shape, each on a table of its own.
 pub fn run_all() -> Result<()> {
@@ -42,6 +44,13 @@ fn lookups(format: &str, sizes: Sizes) -> Result<()> {
             bench.reader.get_into(&item.key, &mut into)
         })?;
     }
+    let mut bench = Bench::new(format, sizes, DENSE_KEYS)?;
+    let shape = format!("{format} get_many_with, {GROUP_KEYS} keys, per key");
+    bench.count_groups(&shape, &sizes.items(0, OPERATIONS), GROUP_KEYS, |bench, group| {
+        let mut found = 0;
+        bench.reader.get_many_with(group, |_, value| found += usize::from(matches!(value, Ok(Some(_)))));
+        Ok(found)
+    })?;
     let missing = sizes.items(DENSE_KEYS, OPERATIONS);
     let mut bench = Bench::new(format, sizes, DENSE_KEYS)?;
     bench.count(&format!("{format} get, missing"), &missing, |bench, item| Ok(bench.reader.get(&item.key)?.is_none()))
@@ -53,6 +62,9 @@ fn changes(format: &str, sizes: Sizes) -> Result<()> {
     fresh()?.count(&format!("{format} update"), &items, |bench, item| bench.client.update(&item.key, &item.value))?;
     fresh()?.count(&format!("{format} put, key exists"), &items, |bench, item| {
         Ok(bench.client.put(&item.key, &item.value)? == guira::Put::Replaced)
+    })?;
+    fresh()?.count(&format!("{format} compare_and_swap"), &items, |bench, item| {
+        Ok(bench.client.compare_and_swap(&item.key, &item.value, &item.value)?.is_done())
     })?;
     fresh()?.count(&format!("{format} remove"), &items, |bench, item| bench.client.remove(&item.key))
 }
