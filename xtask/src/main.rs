@@ -1,11 +1,13 @@
 //! `cargo xtask`: what continuous integration runs and a laptop can run. `check` reads the sources for rules no
-//! compiler knows; `test` runs every check there is, in order, and says what each one cost.
+//! compiler knows; `test` runs every check there is, in order, and says what each one cost; `instructions` counts what
+//! each operation executes.
 //!
 //! Nothing here is linked into Guira. Exit code 0 means that everything asked for passed, 1 that something did not,
 //! 2 that the command line was not understood.
 #![forbid(unsafe_code)]
 
 mod check;
+mod instructions;
 mod manifest;
 mod report;
 mod rust;
@@ -32,6 +34,8 @@ struct Arguments {
 enum Command {
     /// Check the project's own rules: rule numbers, sizes, unsafe, purity, dependencies, words, documents.
     Check,
+    /// Count the instructions of every operation and compare them with the record.
+    Instructions(instructions::Options),
     /// Install what the tests need, then run every check and every test.
     Test(test::Options),
 }
@@ -40,6 +44,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let verdict = match arguments.command {
         Command::Check => check::command(arguments.format),
+        Command::Instructions(options) => instructions::command(&options, arguments.format),
         Command::Test(options) => test::command(&options, arguments.format),
     };
     match verdict {

@@ -9,9 +9,16 @@ use guira_layout::{OwnerId, Record};
 use crate::cache::RowCache;
 use crate::journal::Journal;
 use crate::pace::Pace;
-use crate::search::Search;
+use crate::search::{SEARCH_ROWS, Search};
 use crate::window::Window;
-use crate::{Buffer, Error, Now, Operation, Reader, Sampled, Table, Token};
+use crate::{Buffer, Error, MAX_LOCK_WORDS, Now, Operation, Reader, Sampled, Table, Token};
+
+/// Rows a client has room for under its locks from the start: both of a key and a path. What `Synchronize::Locks` adds
+/// costs an allocation the first time.
+const WINDOW_ROWS: usize = MAX_LOCK_WORDS;
+/// Verbs a client has room for in a batch from the start: releases, tries and READs for every lock word, which is more
+/// than a commit needs. Only the WRITEs of a long value come on top.
+const BATCH_VERBS: usize = 3 * MAX_LOCK_WORDS;
 
 /// From which rows a path may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,14 +145,14 @@ impl Client {
             journal: Journal::default(),
             cache: RowCache::new(config.cache_bytes, row_words),
             search: Search::new(config.search_rows),
-            window: Window::new(row_words, 64),
-            sampled: Window::new(row_words, 256),
+            window: Window::new(row_words, WINDOW_ROWS),
+            sampled: Window::new(row_words, SEARCH_ROWS),
             record: Record::default(),
             entry: vec![0; table.rows().entry_words()],
             extent: Vec::new(),
-            plan: Vec::new(),
+            plan: Vec::with_capacity(WINDOW_ROWS),
             pace: Pace::new(config.seed ^ u64::from(owner.0) << 48, config.backoff_ns, config.longest_backoff_ns),
-            buffer: Buffer::default(),
+            buffer: Buffer::with_capacity(BATCH_VERBS),
             counters: Counters::default(),
             committed: false,
             waiting_since_ns: None,

@@ -364,6 +364,10 @@ pub async fn read_extent<L: Lane + ?Sized>(
     words.clear();
     words.resize(extent.words().unwrap_or(0), 0);
     let mut addr = Addr::main(extent.offset);
+    if (1..=READ_WORDS).contains(&words.len()) {
+        // Nearly every extent: its batch needs no memory of its own.
+        return post(lane, [Verb::Read { addr, into: words }]).await;
+    }
     let mut batch = Batch::new();
     for into in words.chunks_mut(READ_WORDS) {
         let next = addr.add_words(into.len() as u64);

@@ -44,6 +44,7 @@ pub enum StepName {
     Doc,
     Check,
     Build,
+    Instructions,
     Test,
     Loom,
     Miri,
@@ -67,7 +68,7 @@ pub struct Step {
 }
 
 /// Every step, in order: what the others need, then the cheap checks, then the build, then tests from short to long.
-pub const STEPS: [Step; 13] = [
+pub const STEPS: [Step; 14] = [
     step(StepName::Needs, "the system's tools and data that tests use", INSTALL_LIMIT_S),
     step(StepName::Components, "rustup component add rustfmt clippy, where they are missing", INSTALL_LIMIT_S),
     step(StepName::Format, "cargo fmt --all --check", READ_LIMIT_S),
@@ -75,6 +76,7 @@ pub const STEPS: [Step; 13] = [
     step(StepName::Doc, "RUSTDOCFLAGS=\"-D warnings\" cargo doc --workspace --no-deps", LINT_LIMIT_S),
     step(StepName::Check, "cargo xtask check", READ_LIMIT_S),
     step(StepName::Build, "cargo build --release -p guira-cli", BUILD_LIMIT_S),
+    step(StepName::Instructions, "cargo xtask instructions", BUILD_LIMIT_S),
     step(StepName::Test, "cargo test --workspace", TEST_LIMIT_S),
     step(
         StepName::Loom,
@@ -117,6 +119,7 @@ impl Step {
             }
             StepName::Check => own_check(shell, &budget),
             StepName::Build => run(cargo("build --release -p guira-cli")),
+            StepName::Instructions => instructions(shell, &budget),
             StepName::Test => run(cargo("test --workspace")),
             StepName::Loom => {
                 let mut command = cargo("test -p guira-fabric --test loom --release --target-dir");
@@ -178,6 +181,17 @@ pub fn within<T: Send + 'static>(budget: &Budget, work: impl FnOnce() -> T + Sen
         mpsc::RecvTimeoutError::Timeout => budget.exceeded(),
         mpsc::RecvTimeoutError::Disconnected => Outcome::Failed("it panicked".to_owned()),
     })
+}
+
+/// Counts are of one kind of processor, and taken by valgrind, which no machine must have.
+fn instructions(shell: &Shell, budget: &Budget) -> Outcome {
+    if std::env::consts::ARCH != "x86_64" {
+        return Outcome::NotAvailable("the instructions on record are those of x86-64".to_owned());
+    }
+    if !shell.succeeds("valgrind", ["--version"], budget) {
+        return Outcome::NotAvailable("there is no valgrind; the step needs says how to install it".to_owned());
+    }
+    shell.run(&mut shell.command("cargo", ["xtask", "instructions"]), budget)
 }
 
 /// Miri needs a nightly toolchain, which no machine must have: without it the step is not available, which is no error.
