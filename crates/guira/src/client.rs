@@ -91,7 +91,8 @@ impl Reader {
     /// [`Reader::get`]. Source: R-CAS-2.
     ///
     /// # Errors
-    /// As [`Reader::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart (preset `paper`).
+    /// As [`Reader::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart (preset
+    /// `paper`).
     pub async fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
         let mut value = Vec::new();
         let token = self.get_versioned_into(key, &mut value).await?;
@@ -227,7 +228,8 @@ impl Client {
     /// [`Client::get`]. Source: R-CAS-2.
     ///
     /// # Errors
-    /// As [`Client::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart (preset `paper`).
+    /// As [`Client::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart (preset
+    /// `paper`).
     pub async fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
         let mut value = Vec::new();
         let token = self.get_versioned_into(key, &mut value).await?;

@@ -31,6 +31,7 @@ mod client;
 mod error;
 mod extents;
 mod options;
+mod scan;
 mod stat;
 mod state;
 mod store;
@@ -44,9 +45,10 @@ pub use guira_fabric::{Effect, Traffic};
 pub use guira_layout::{EntryFormat, Preset};
 pub use guira_rcuckoo::Counters;
 pub use options::{CreateOptions, OpenOptions};
+pub use scan::{DamageVisitor, Len, ScanSummary, StableScan, Unread, Visitor};
 pub use stat::{ClientStat, ClientState, RegionStat, Stat};
 pub use state::{Expected, Swap, Token, Versioned};
-pub use store::{DamageVisitor, ScanSummary, Store, Unread, Visitor};
+pub use store::Store;
 pub use url::{Url, UrlError};
 
 /// The example of the README is run with the others.

@@ -23,6 +23,7 @@ mod sample;
 mod scan;
 mod search;
 mod session;
+mod snapshot;
 mod table;
 mod token;
 mod window;
@@ -34,6 +35,7 @@ pub use mutate::{Change, Changed, Expected, NewValue, Outcome};
 pub use read::{Now, Reader, Sampled, read_extent};
 pub use scan::{RowItems, RowSample, sample_rows};
 pub use session::{SlotInfo, claim_slot, read_slot, release_slot, slots};
+pub use snapshot::{LEN_SAMPLES, Len, Snapshot};
 pub use table::{OpenError, Table, format_table, open_table, poison_table};
 pub use token::Token;
 

@@ -22,8 +22,8 @@ pub struct RowSample<'w> {
 ///
 /// # Errors
 /// The fabric refused or lost the batch.
-pub async fn sample_rows(
-    lane: &mut dyn Lane,
+pub async fn sample_rows<L: Lane + ?Sized>(
+    lane: &mut L,
     table: &Table,
     first: RowId,
     count: usize,
@@ -40,6 +40,9 @@ pub async fn sample_rows(
     }
     Ok(())
 }
+
+/// The words of a sampled row's trailer.
+pub type Trailer = [u64; 2];
 
 /// Keys and values of one row, without an allocation for each.
 #[derive(Debug, Default)]
@@ -87,13 +90,18 @@ impl RowItems {
 }
 
 impl Reader {
-    /// Reads every key and value that `row` holds, as they are at one sample of the row. 1 round trip, and 1 more for
-    /// each extent.
+    /// Reads every key and value that `row` holds, as they are at one sample of the row, whose trailer it returns. 1
+    /// round trip, and 1 more for each extent.
     ///
     /// # Errors
     /// `Corrupt` if the row or an extent does not verify, stays so, and nobody is writing it; `Busy` if somebody is,
     /// and does not finish within the deadline; the fabric's.
-    pub async fn read_row(&mut self, lane: &mut dyn Lane, row: RowId, items: &mut RowItems) -> Result<(), Error> {
+    pub async fn read_row<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        row: RowId,
+        items: &mut RowItems,
+    ) -> Result<Trailer, Error> {
         let operation = Operation::Scan;
         let table = std::sync::Arc::clone(&self.table);
         let mut words = Vec::new();
@@ -105,7 +113,7 @@ impl Reader {
                 .map_err(Error::fabric(operation))?;
             if valid {
                 match self.row_items(lane, row, &words, items).await? {
-                    None => return Ok(()),
+                    None => return Ok([words[table.rows().trailer_word()], words[table.rows().trailer_word() + 1]]),
                     Some(extent) => patience.note_unfit(&extent, operation)?,
                 }
             }
@@ -115,9 +123,9 @@ impl Reader {
     }
 
     /// Takes the items out of the valid sample `words`; the extent that no longer fits its entry, if there is one.
-    async fn row_items(
+    async fn row_items<L: Lane + ?Sized>(
         &mut self,
-        lane: &mut dyn Lane,
+        lane: &mut L,
         row: RowId,
         words: &[u64],
         items: &mut RowItems,
