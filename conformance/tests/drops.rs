@@ -9,7 +9,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use guira_conformance::{Bench, Model, Op, Prepared, Seen, TestClient, block_on};
@@ -464,13 +464,14 @@ fn a_client_whose_dropped_batch_is_lost_refuses_everything() {
     for (profile, op) in Profile::ALL.iter().flat_map(|profile| scene.ops.iter().map(move |op| (*profile, op))) {
         for polls in 0..20 {
             let bench = scene.bench.fork().under(profile);
-            let armed = Rc::new(Cell::new(false));
-            let fatal = Rc::clone(&armed);
-            let hook = move |step| if fatal.get() && step == Step::Completion { Next::Die } else { Next::Continue };
+            let armed = Arc::new(AtomicBool::new(false));
+            let fatal = Arc::clone(&armed);
+            let dies = move |step| fatal.load(Ordering::Relaxed) && step == Step::Completion;
+            let hook = move |step| if dies(step) { Next::Die } else { Next::Continue };
             let lane = bench.region.lane().paced(Pace::Deferred(IN_FLIGHT_POLLS)).hooked(Box::new(hook));
             let mut client = bench.client(0).through(lane);
             poll_some(&bench, &mut client, op, polls);
-            armed.set(true);
+            armed.store(true, Ordering::Relaxed);
             let settled = block_on(client.client.settle(&mut client.lane));
             let mut client = client.through(bench.region.lane());
             let context = format!("{profile} {op:x?} dropped after {polls} polls");
