@@ -1,9 +1,13 @@
 //! Fixed bugs, one file each under `regressions/`, named by what broke: each fails without its fix.
 
+#[path = "../regressions/a_dropped_put_leaked_its_extent.rs"]
+mod a_dropped_put_leaked_its_extent;
 #[path = "../regressions/a_lookup_drained_a_dropped_change.rs"]
 mod a_lookup_drained_a_dropped_change;
 #[path = "../regressions/a_mark_preceded_the_retirement.rs"]
 mod a_mark_preceded_the_retirement;
+#[path = "../regressions/a_run_beyond_the_last_chunk_was_believed.rs"]
+mod a_run_beyond_the_last_chunk_was_believed;
 #[path = "../regressions/a_scan_called_a_slow_writer_damage.rs"]
 mod a_scan_called_a_slow_writer_damage;
 #[path = "../regressions/a_torn_row_attracted_every_path.rs"]

@@ -40,7 +40,9 @@ mod url;
 pub use client::{Client, Put, Reader};
 pub use error::{Blame, Error, Shortage};
 pub use extents::ExtentError;
-pub use guira_check::{CheckReport, Problem, ProblemKind};
+pub use guira_check::{
+    CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, TableStats,
+};
 pub use guira_fabric::{Effect, Traffic};
 pub use guira_layout::{EntryFormat, Preset};
 pub use guira_rcuckoo::Counters;
