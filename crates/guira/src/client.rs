@@ -6,7 +6,7 @@ use guira_fabric::{Effect, Lane, SlotHold, Traffic};
 use guira_fabric_shm::ShmLane;
 use guira_layout::{ExtentRef, OwnerId, Placement};
 use guira_rcuckoo::{
-    Change, Changed, ClientConfig, Counters, NewValue, Now, Operation, Outcome, Sampled, Table, release_slot,
+    Begun, Change, Changed, ClientConfig, Counters, NewValue, Now, Operation, Outcome, Sampled, Table, release_slot,
 };
 
 use crate::blocking::block_on;
@@ -388,6 +388,16 @@ impl Client {
         operation: Operation,
         change: impl Fn(NewValue<'v>) -> Change<'v>,
     ) -> Result<Changed, Error> {
+        let rows = self.client.table().rows();
+        if self.pending.is_none() && rows.place(key.len(), value.len()) == Placement::Inline {
+            let change = change(NewValue::Inline(value));
+            let changed = match self.client.begin(&mut self.lane, key, &change) {
+                Begun::Done(changed) => changed,
+                begun => self.client.finish(&mut self.lane, key, change, begun).await?,
+            };
+            self.reclaim(&changed);
+            return Ok(changed);
+        }
         self.settle_extent(operation).await?;
         let rows = self.client.table().rows();
         let (format, placement) = (rows.entry_format(), rows.place(key.len(), value.len()));

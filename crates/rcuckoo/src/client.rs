@@ -7,6 +7,7 @@ use guira_fabric::{FabricError, Lane};
 use guira_layout::{OwnerId, Record};
 
 use crate::cache::RowCache;
+use crate::in_place::Stage;
 use crate::journal::Journal;
 use crate::pace::Pace;
 use crate::search::{SEARCH_ROWS, Search};
@@ -122,6 +123,10 @@ pub struct Client {
     pub(crate) window: Window,
     pub(crate) sampled: Window,
     pub(crate) record: Record,
+    /// Both rows of a key that is changed in place.
+    pub(crate) pair: Vec<u64>,
+    /// How far the operation had come when its first attempt began.
+    pub(crate) entry_stage: Stage,
     pub(crate) entry: Vec<u64>,
     pub(crate) extent: Vec<u64>,
     pub(crate) plan: Vec<guira_layout::RowId>,
@@ -148,6 +153,8 @@ impl Client {
             window: Window::new(row_words, WINDOW_ROWS),
             sampled: Window::new(row_words, SEARCH_ROWS),
             record: Record::default(),
+            pair: vec![0; 2 * row_words],
+            entry_stage: Stage::Beginning,
             entry: vec![0; table.rows().entry_words()],
             extent: Vec::new(),
             plan: Vec::with_capacity(WINDOW_ROWS),

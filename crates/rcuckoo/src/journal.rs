@@ -10,6 +10,7 @@ use arrayvec::ArrayVec;
 use guira_fabric::{Effect, FabricError, Lane, Verb, post};
 use guira_layout::{LockMask, OwnerId, RowId};
 
+use crate::in_place::PAIR_WORDS;
 use crate::locks::LockSet;
 use crate::{MAX_LOCK_WORDS, Table};
 
@@ -37,6 +38,8 @@ pub(crate) enum Flight {
     None,
     /// One that first releases all that is held and then tries these.
     Acquire(ArrayVec<Try, MAX_LOCK_WORDS>),
+    /// One that tries the first so many of these, while nothing is held.
+    AcquirePair([Try; PAIR_WORDS], usize),
     /// One that tries these and keeps what is held.
     Extend(ArrayVec<Try, MAX_LOCK_WORDS>),
     /// One that releases all that is held, last of all.
@@ -82,6 +85,10 @@ impl Journal {
         let (tries, skip) = match std::mem::take(&mut self.flight) {
             Flight::None => return,
             Flight::Release => return self.held.clear(),
+            Flight::AcquirePair(tries, words) => {
+                let won = tries.iter().take(words).zip(found).filter(|(attempt, found)| attempt.won(**found));
+                return self.held.extend(won.map(|(attempt, _)| attempt.locks));
+            }
             Flight::Acquire(tries) => (tries, std::mem::take(&mut self.held).len()),
             Flight::Extend(tries) => (tries, 0),
         };

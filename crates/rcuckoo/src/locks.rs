@@ -53,10 +53,19 @@ impl<'v> ExtentWrite<'v> {
 }
 
 /// Why a lock was not taken.
-#[derive(Clone, Copy, Debug)]
-struct Conflict {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Conflict {
     lock: LockId,
     owner: Option<OwnerId>,
+}
+
+impl Conflict {
+    /// The lock among `locks` that is taken in `found`, the word as a try found it.
+    pub(crate) fn of(table: &Table, locks: &LockMask, found: u64) -> Option<Conflict> {
+        let layout = table.locks();
+        let (lock, owner) = layout.first_held(locks.word, found, locks.mask)?;
+        Some(Conflict { lock, owner: layout.names_owners().then_some(owner) })
+    }
 }
 
 /// What a try came to.
@@ -97,11 +106,20 @@ impl Client {
         let fabric = Error::fabric(operation);
         match self.try_all(lane, plan, Before::Release, Reads::With, extent).await.map_err(&fabric)? {
             Tried::All => Ok(()),
-            Tried::Conflict(conflict) => {
-                self.contend(lane, plan, conflict, operation).await?;
-                self.sample_window(lane).await.map_err(&fabric)
-            }
+            Tried::Conflict(conflict) => self.acquire_contended(lane, plan, conflict, operation).await,
         }
+    }
+
+    /// As [`Client::acquire`], after a first try met `conflict`.
+    pub(crate) async fn acquire_contended(
+        &mut self,
+        lane: &mut dyn Lane,
+        plan: &LockSet,
+        conflict: Conflict,
+        operation: Operation,
+    ) -> Result<(), Error> {
+        self.contend(lane, plan, conflict, operation).await?;
+        self.sample_window(lane).await.map_err(Error::fabric(operation))
     }
 
     /// Tries again until every lock is held or the deadline passes. // [R-LOCK-4]
@@ -213,10 +231,8 @@ impl Client {
             guesses.clear();
             let mut missing = LockSet::new();
             for (locks, found) in wanted.iter().zip(found).filter(|(locks, _)| !self.journal.holds(locks)) {
-                let layout = self.table.locks();
-                if let Some((lock, owner)) = layout.first_held(locks.word, found, locks.mask) {
-                    let owner = layout.names_owners().then_some(owner);
-                    return Ok(Tried::Conflict(Conflict { lock, owner }));
+                if let Some(conflict) = Conflict::of(&self.table, locks, found) {
+                    return Ok(Tried::Conflict(conflict));
                 }
                 missing.push(*locks);
                 guesses.push(found);

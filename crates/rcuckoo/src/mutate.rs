@@ -10,6 +10,7 @@ use guira_layout::{
 };
 
 use crate::commit::Write;
+use crate::in_place::{Begun, Rest, Stage};
 use crate::locks::{ExtentWrite, LockSet, lock_set};
 use crate::read::read_extent;
 use crate::search::{Limits, Path, Progress, Sight};
@@ -129,7 +130,7 @@ enum Attempt {
 }
 
 impl<'v> Change<'v> {
-    fn operation(&self) -> Operation {
+    pub(crate) fn operation(&self) -> Operation {
         match self {
             Change::Put(_) => Operation::Put,
             Change::Insert(_) => Operation::Insert,
@@ -140,14 +141,14 @@ impl<'v> Change<'v> {
         }
     }
 
-    fn expected(&self) -> Option<Expected<'v>> {
+    pub(crate) fn expected(&self) -> Option<Expected<'v>> {
         match self {
             Change::Swap(expected, _) | Change::RemoveIf(expected) => Some(*expected),
             _ => None,
         }
     }
 
-    fn value(&self) -> Option<NewValue<'v>> {
+    pub(crate) fn value(&self) -> Option<NewValue<'v>> {
         match self {
             Change::Put(value) | Change::Insert(value) | Change::Update(value) | Change::Swap(_, value) => Some(*value),
             Change::Remove | Change::RemoveIf(_) => None,
@@ -172,18 +173,33 @@ impl Client {
     /// See [`Error`]; [`Error::effect`] tells whether anything changed. `Full` only if no path exists among rows
     /// sampled in this operation. // [R-INSERT-5]
     pub async fn change(&mut self, lane: &mut dyn Lane, key: &[u8], change: Change<'_>) -> Result<Changed, Error> {
-        let operation = change.operation();
-        let fabric = Error::fabric(operation);
-        self.check_lengths(key, &change, operation)?;
-        self.refuse_if_lost(operation)?;
-        self.settle(lane).await.map_err(&fabric)?;
-        self.committed = false;
-        self.waiting_since_ns = None;
-        let digest = self.table.placement().digest(key);
-        let pair = self.table.placement().rows(digest);
-        let table = std::sync::Arc::clone(&self.table);
-        let probe = table.rows().probe(key, digest);
-        let result = self.change_settled(lane, &probe, pair, change).await;
+        match self.begin(lane, key, &change) {
+            Begun::Done(changed) => Ok(changed),
+            begun => self.finish(lane, key, change, begun).await,
+        }
+    }
+
+    /// The rest of a change that [`Client::begin`] began with the same key and change.
+    ///
+    /// # Errors
+    /// As [`Client::change`].
+    pub async fn finish(
+        &mut self,
+        lane: &mut dyn Lane,
+        key: &[u8],
+        change: Change<'_>,
+        begun: Begun,
+    ) -> Result<Changed, Error> {
+        let fabric = Error::fabric(change.operation());
+        let result = match begun {
+            Begun::Done(changed) => Ok(changed),
+            Begun::Failed(error) => Err(error),
+            Begun::Rest(Rest(Stage::Committed(changed))) => {
+                self.settle(lane).await.map_err(&fabric)?;
+                Ok(changed)
+            }
+            Begun::Rest(Rest(stage)) => self.change_from(lane, key, change, stage).await,
+        };
         if !self.journal.is_clean()
             && let Err(error) = self.settle(lane).await
             && result.is_ok()
@@ -193,7 +209,32 @@ impl Client {
         result
     }
 
-    fn check_lengths(&self, key: &[u8], change: &Change<'_>, operation: Operation) -> Result<(), Error> {
+    async fn change_from(
+        &mut self,
+        lane: &mut dyn Lane,
+        key: &[u8],
+        change: Change<'_>,
+        stage: Stage,
+    ) -> Result<Changed, Error> {
+        let operation = change.operation();
+        self.entry_stage = stage;
+        if stage == Stage::Beginning {
+            self.check_lengths(key, &change)?;
+            self.refuse_if_lost(operation)?;
+            self.settle(lane).await.map_err(Error::fabric(operation))?;
+            self.committed = false;
+            self.waiting_since_ns = None;
+        }
+        let digest = self.table.placement().digest(key);
+        let pair = self.table.placement().rows(digest);
+        let table = std::sync::Arc::clone(&self.table);
+        let probe = table.rows().probe(key, digest);
+        self.change_settled(lane, &probe, pair, change).await
+    }
+
+    #[inline]
+    pub(crate) fn check_lengths(&self, key: &[u8], change: &Change<'_>) -> Result<(), Error> {
+        let operation = change.operation();
         let (rows, format) = (self.table.rows(), self.table.rows().entry_format());
         if !rows.accepts_key(key.len()) {
             return Err(Error::KeyLength { operation, bytes: key.len(), format });
@@ -278,8 +319,18 @@ impl Client {
                 self.release_held(lane).await.map_err(Error::fabric(operation))?;
                 Some(self.sampled_path(lane, pair, operation).await?)
             };
-            let locks = self.plan_rows(always, path.as_ref(), pair);
-            self.acquire(lane, &locks, extent.take(), operation).await?;
+            match std::mem::take(&mut self.entry_stage) {
+                // What was begun in place has its locks and samples.
+                Stage::Locked => {}
+                Stage::Contended(conflict) => {
+                    let locks = self.plan_rows(always, path.as_ref(), pair);
+                    self.acquire_contended(lane, &locks, conflict, operation).await?;
+                }
+                Stage::Beginning | Stage::Committed(_) => {
+                    let locks = self.plan_rows(always, path.as_ref(), pair);
+                    self.acquire(lane, &locks, extent.take(), operation).await?;
+                }
+            }
             self.verify_window(lane, operation).await?;
             match self.attempt(lane, probe, pair, change).await? {
                 Attempt::Done(changed) => return Ok(changed),

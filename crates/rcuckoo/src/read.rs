@@ -157,6 +157,11 @@ impl Reader {
                 Now::Done(Some(Token::Inline { row, version: rows.version(sample) }))
             }
             Some(Verdict::Absent) => Now::Done(None),
+            Some(verdict @ Verdict::Torn(_)) => {
+                let digest = lookup.probe.digest();
+                self.sampled = Some(digest);
+                Now::Wait(Sampled(Some((digest, verdict))))
+            }
             _ => Now::Wait(Sampled::default()),
         }
     }

@@ -1,0 +1,320 @@
+//! Changes where batches execute in place: the common case without futures, windows and searches.
+//!
+//! The posts are those of any change: locks of both rows and their READs, then the commit. What is left out is the
+//! bookkeeping of paths: a change of an inline entry, or an insert into a row with room, touches one row. Whatever is
+//! not so is handed over, with its locks held and its rows sampled, and goes on in mutate.rs where it stands.
+
+use std::task::{Context, Poll, Waker};
+
+use arrayvec::ArrayVec;
+use guira_fabric::{Effect, FabricError, Lane, MaskedCas, Submitted, Verb};
+use guira_layout::{Candidate, LockMask, Placement, Record, RowId, Seal, Version};
+
+use crate::journal::{Flight, Try, release_verb};
+use crate::locks::Conflict;
+use crate::mutate::{Change, Changed, NewValue, Outcome};
+use crate::{Client, Error, Expected, RowPair, Synchronize, Token};
+
+/// Lock words of one key's rows.
+pub(crate) const PAIR_WORDS: usize = 2;
+/// Verbs of a batch here: a record, its seal and retirement, a row, releases.
+const COMMIT_VERBS: usize = 4 + PAIR_WORDS;
+
+/// How far a change came in place.
+#[derive(Debug)]
+pub enum Begun {
+    /// To its end.
+    Done(Changed),
+    /// It failed.
+    Failed(Error),
+    /// Not to its end: [`Client::finish`] does the rest.
+    Rest(Rest),
+}
+
+/// What is left of a change.
+#[derive(Debug)]
+pub struct Rest(pub(crate) Stage);
+
+/// Where a change stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// At its beginning.
+    #[default]
+    Beginning,
+    /// Both rows are locked, and in the window.
+    Locked,
+    /// Somebody else holds a lock; this client may hold others.
+    Contended(Conflict),
+    /// Its commit is in flight.
+    Committed(Changed),
+}
+
+/// What to do under the locks.
+enum Plan {
+    /// Nothing: only give the locks back.
+    Leave(Outcome),
+    /// Change this slot of one of the rows.
+    Change { which: usize, slot: usize, outcome: Outcome },
+    /// More than one row, or an extent.
+    HandOver,
+}
+
+impl Client {
+    /// Carries out `change` on `key`, if its lane executes batches in place and it concerns one row.
+    ///
+    /// Round trips: as [`Client::change`].
+    #[inline]
+    pub fn begin<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], change: &Change<'_>) -> Begun {
+        let caps = lane.caps();
+        let in_place = caps.local && caps.masked_cas != MaskedCas::CasLoop;
+        let by_path = self.config.synchronize == Synchronize::Path && self.table.config().rules.lock_both_rows;
+        let is_inline = !matches!(change.value(), Some(NewValue::Extent { .. }));
+        let applies = in_place && by_path && is_inline && self.journal.is_clean();
+        if !applies || self.check_lengths(key, change).is_err() || !is_idle(lane) {
+            return Begun::Rest(Rest(Stage::Beginning));
+        }
+        self.committed = false;
+        self.waiting_since_ns = None;
+        let digest = self.table.placement().digest(key);
+        let pair = self.table.placement().rows(digest);
+        match self.lock_pair(lane, pair) {
+            Ok(Stage::Locked) => self.change_locked(lane, key, digest, pair, change),
+            Ok(stage) => Begun::Rest(Rest(stage)),
+            Err(source) => Begun::Failed(Error::Fabric { operation: change.operation(), source }),
+        }
+    }
+
+    /// Locks and samples both rows. // [R-LOCK-2] [R-LOCK-5]
+    fn lock_pair<L: Lane + ?Sized>(&mut self, lane: &mut L, pair: RowPair) -> Result<Stage, FabricError> {
+        let table = &self.table;
+        let (geometry, layout, row_words) = (table.geometry(), table.locks(), table.rows().row_words());
+        let locks = pair_locks(layout.mask(layout.lock_of(pair.first)), layout.mask(layout.lock_of(pair.second)));
+        let tries = locks.map(|locks| Try { locks, compare: 0, compare_mask: locks.mask });
+        let words = if locks[0].word == locks[1].word { 1 } else { PAIR_WORDS };
+        self.pair.resize(2 * row_words, 0);
+        let mut found = [0; PAIR_WORDS];
+        let (first, second) = self.pair.split_at_mut(row_words);
+        let [found_first, found_second] = &mut found;
+        let mut batch = ArrayVec::<Verb<'_>, { 2 + PAIR_WORDS }>::new();
+        for (locks, found) in locks.iter().zip([found_first, found_second]).take(words) {
+            let (addr, swap) = (layout.addr(locks.word), layout.held(self.owner, locks.mask));
+            let (compare_mask, swap_mask) = (locks.mask, locks.mask);
+            batch.push(Verb::MaskedCas { addr, compare: 0, swap, compare_mask, swap_mask, found });
+        }
+        batch.push(Verb::Read { addr: geometry.row(pair.first), into: first });
+        batch.push(Verb::Read { addr: geometry.row(pair.second), into: second });
+        self.journal.flight = Flight::AcquirePair(tries, words);
+        let posted = post_in_place(lane, &mut batch);
+        drop(batch);
+        match posted {
+            Ok(true) => {}
+            // The next step settles.
+            Ok(false) => return Ok(Stage::Beginning),
+            Err(error) => {
+                self.journal.failed(&error);
+                return Err(error);
+            }
+        }
+        self.journal.landed(&found[..words]);
+        if self.journal.held.len() == words {
+            return Ok(Stage::Locked);
+        }
+        let conflict = locks.iter().zip(found).take(words).find_map(|(locks, found)| Conflict::of(table, locks, found));
+        Ok(conflict.map_or(Stage::Beginning, Stage::Contended))
+    }
+
+    fn change_locked<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        key: &[u8],
+        digest: u64,
+        pair: RowPair,
+        change: &Change<'_>,
+    ) -> Begun {
+        let row_words = self.table.rows().row_words();
+        match self.plan_locked(key, digest, pair, change) {
+            Plan::Leave(outcome) => self.release_pair(lane, Changed { outcome, freed: None }, change),
+            Plan::Change { which, slot, outcome } => {
+                let rows = self.table.rows();
+                let words = &mut self.pair[which * row_words..][..row_words];
+                let before = rows.trailer(words).version();
+                match change.value() {
+                    Some(NewValue::Inline(value)) => {
+                        rows.encode_inline(&mut self.entry, &rows.probe(key, digest), value);
+                        rows.put_entry(words, slot, &self.entry, Placement::Inline);
+                    }
+                    _ => rows.clear_entry(words, slot),
+                }
+                let row = if which == 0 { pair.first } else { pair.second };
+                rows.finish(row, words);
+                self.commit_pair(lane, (which, row, slot, before), Changed { outcome, freed: None }, change)
+            }
+            Plan::HandOver => {
+                let both = [pair.first, pair.second];
+                self.window.clear();
+                self.plan.clear();
+                self.plan.extend(both);
+                self.plan.sort_unstable();
+                self.plan.dedup();
+                self.window.extend(&self.plan);
+                for (row, words) in both.iter().zip(self.pair.chunks_exact(row_words)) {
+                    if let Some(place) = self.window.place(*row) {
+                        self.window.at_mut(place).copy_from_slice(words);
+                    }
+                }
+                Begun::Rest(Rest(Stage::Locked))
+            }
+        }
+    }
+
+    /// What the sampled rows ask for. A row that does not verify, and an entry that may be the key's but is an extent,
+    /// are for others.
+    fn plan_locked(&self, key: &[u8], digest: u64, pair: RowPair, change: &Change<'_>) -> Plan {
+        let rows = self.table.rows();
+        let (first, second) = self.pair.split_at(rows.row_words());
+        let probe = rows.probe(key, digest);
+        let is_whole = |row, words| rows.verify(row, words).is_ok();
+        for (which, row, words) in [(0, pair.first, first), (1, pair.second, second)] {
+            match rows.find(words, &probe, 0) {
+                None => {}
+                Some(Candidate::Inline(slot)) if is_whole(row, words) => {
+                    return self.plan_found(change, which, row, words, slot);
+                }
+                Some(_) => return Plan::HandOver,
+            }
+        }
+        if pair.is_single() || !is_whole(pair.first, first) || !is_whole(pair.second, second) {
+            return Plan::HandOver;
+        }
+        match (change, rows.free_slot(first), rows.free_slot(second)) {
+            (Change::Put(_) | Change::Insert(_), Some(slot), _) => {
+                Plan::Change { which: 0, slot, outcome: Outcome::Inserted }
+            }
+            (Change::Put(_) | Change::Insert(_), None, Some(slot)) => {
+                Plan::Change { which: 1, slot, outcome: Outcome::Inserted }
+            }
+            (Change::Put(_) | Change::Insert(_), None, None) => Plan::HandOver,
+            _ => Plan::Leave(Outcome::Missing),
+        }
+    }
+
+    fn plan_found(&self, change: &Change<'_>, which: usize, row: RowId, words: &[u64], slot: usize) -> Plan {
+        let rows = self.table.rows();
+        // [R-CAS-1] [R-CAS-2]
+        let as_expected = match change.expected() {
+            None => true,
+            Some(Expected::Value(value)) => rows.inline_value_is(words, slot, value),
+            Some(Expected::Unchanged(token)) => token == Token::Inline { row, version: rows.trailer(words).version() },
+        };
+        match change {
+            Change::Insert(_) => Plan::Leave(Outcome::Exists),
+            _ if !as_expected => Plan::Leave(Outcome::Different),
+            Change::Remove | Change::RemoveIf(_) => Plan::Change { which, slot, outcome: Outcome::Removed },
+            _ => Plan::Change { which, slot, outcome: Outcome::Replaced },
+        }
+    }
+
+    /// Posts `record, seal | row | retire | release` for one row. // [R-COMMIT-1]
+    fn commit_pair<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        (which, row, slot, before): (usize, RowId, usize, Version),
+        changed: Changed,
+        change: &Change<'_>,
+    ) -> Begun {
+        let (table, owner) = (&self.table, self.owner);
+        let rows = table.rows();
+        let words = &self.pair[which * rows.row_words()..][..rows.row_words()];
+        // [R-COMMIT-2]
+        let torn = words.len() as u64 * guira_fabric::WORD_BYTES > lane.caps().atomic_write_unit;
+        let recorded = table.config().rules.commit_records && torn;
+        let (mut seal, mut retired) = ([0], [0]);
+        if recorded {
+            self.sequence = self.sequence.wrapping_add(1) & 0x7fff_ffff;
+            self.counters.records += 1;
+            self.record.clear();
+            self.record.push(rows, row, before, slot, words);
+            seal = [Seal::of(self.record.words(), self.sequence).0];
+            retired = [Seal::retired(self.sequence).0];
+        }
+        let slot_at = table.geometry().slot(owner.0 - 1);
+        let seal_at = slot_at.add_words(Seal::WORD as u64);
+        let mut found = [0; PAIR_WORDS];
+        let mut batch = ArrayVec::<Verb<'_>, COMMIT_VERBS>::new();
+        if recorded {
+            batch.push(Verb::Write { addr: slot_at.add_words(Record::WORD as u64), words: self.record.words() });
+            batch.push(Verb::Write { addr: seal_at, words: &seal });
+        }
+        batch.push(Verb::Write { addr: table.geometry().row(row), words });
+        if recorded {
+            batch.push(Verb::Write { addr: seal_at, words: &retired });
+        }
+        for (locks, found) in self.journal.held.iter().zip(&mut found) {
+            batch.push(release_verb(table, owner, locks, found));
+        }
+        self.journal.flight = Flight::Release;
+        self.committed = true;
+        let posted = post_in_place(lane, &mut batch);
+        drop(batch);
+        self.conclude(posted, changed, change)
+    }
+
+    fn release_pair<L: Lane + ?Sized>(&mut self, lane: &mut L, changed: Changed, change: &Change<'_>) -> Begun {
+        let mut found = [0; PAIR_WORDS];
+        let mut batch = ArrayVec::<Verb<'_>, PAIR_WORDS>::new();
+        for (locks, found) in self.journal.held.iter().zip(&mut found) {
+            batch.push(release_verb(&self.table, self.owner, locks, found));
+        }
+        self.journal.flight = Flight::Release;
+        let posted = post_in_place(lane, &mut batch);
+        drop(batch);
+        self.conclude(posted, changed, change)
+    }
+
+    /// Books what became of the last batch.
+    fn conclude(&mut self, posted: Result<bool, FabricError>, changed: Changed, change: &Change<'_>) -> Begun {
+        match posted {
+            Ok(true) => {
+                self.journal.landed(&[]);
+                Begun::Done(changed)
+            }
+            Ok(false) => Begun::Rest(Rest(Stage::Committed(changed))),
+            Err(source) => {
+                self.committed &= source.effect() != Effect::None;
+                self.journal.failed(&source);
+                Begun::Failed(Error::Fabric { operation: change.operation(), source })
+            }
+        }
+    }
+}
+
+/// The locks of two rows by word, in address order; the first word twice if one word has both.
+fn pair_locks(first: LockMask, second: LockMask) -> [LockMask; PAIR_WORDS] {
+    if first.word == second.word {
+        let both = LockMask { word: first.word, mask: first.mask | second.mask };
+        [both, both]
+    } else if first.word < second.word {
+        [first, second]
+    } else {
+        [second, first]
+    }
+}
+
+/// Whether no batch of a dropped operation is in flight. // [R-DROP-1]
+#[inline(always)]
+fn is_idle<L: Lane + ?Sized>(lane: &mut L) -> bool {
+    matches!(lane.poll_drain(&mut [], &mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(_)))
+}
+
+/// Hands `batch` to `lane` and counts one round trip. False if it is in flight, and forgotten: it has to be drained.
+#[inline(always)]
+fn post_in_place<L: Lane + ?Sized>(lane: &mut L, batch: &mut [Verb<'_>]) -> Result<bool, FabricError> {
+    lane.traffic_mut().count(batch);
+    match lane.submit(batch) {
+        Submitted::Done(result) => result.map(|()| true),
+        Submitted::InFlight => {
+            lane.forget();
+            Ok(false)
+        }
+    }
+}
