@@ -1,0 +1,27 @@
+//! `guira bench`: measurements that say what Guira is worth.
+
+mod peers;
+
+use clap::Subcommand;
+
+use super::Verdict;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Compare Guira with Redis, memcached, LMDB, concurrent maps and bare memory, in one run on this machine.
+    Peers(peers::Arguments),
+    /// The second client of peers.
+    #[command(hide = true)]
+    PeersHelper,
+}
+
+/// Carries out the command.
+pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
+    match command {
+        Command::Peers(arguments) => peers::run(arguments, output),
+        Command::PeersHelper => peers::help(),
+    }
+}
