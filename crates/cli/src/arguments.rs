@@ -157,6 +157,7 @@ mod tests {
             "completions bash",
             "man",
             "bench peers",
+            "bench large",
         ] {
             let format = |line: String| parsed(&line).unwrap_or_else(|error| panic!("{line}: {error}")).format;
             assert_eq!(format(format!("guira {line}")), Format::Human);

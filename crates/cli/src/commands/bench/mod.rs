@@ -1,5 +1,6 @@
 //! `guira bench`: measurements that say what Guira is worth.
 
+mod large;
 mod peers;
 
 use clap::Subcommand;
@@ -13,6 +14,8 @@ use crate::output::Output;
 pub enum Command {
     /// Compare Guira with Redis, memcached, LMDB, concurrent maps and bare memory, in one run on this machine.
     Peers(peers::Arguments),
+    /// Load a large table from several processes and run YCSB A, B and C on it.
+    Large(large::Arguments),
     /// The second client of peers.
     #[command(hide = true)]
     PeersHelper,
@@ -22,6 +25,7 @@ pub enum Command {
 pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
     match command {
         Command::Peers(arguments) => peers::run(arguments, output),
+        Command::Large(arguments) => large::run(arguments, output),
         Command::PeersHelper => peers::help(),
     }
 }
