@@ -94,6 +94,7 @@ fn a_run_compares_what_is_installed_and_leaves_nothing() {
     assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), report);
     let table = fs::read_to_string(outputs.path().join("peers.md")).unwrap();
     assert!(table.contains("](peers.svg)") && table.contains("| Guira | "), "{table}");
+    assert!(table.contains("--features peers -- bench peers --records 2000"), "the command that repeats it: {table}");
 }
 
 fn has_the_schema(report: &Value) {
@@ -115,7 +116,7 @@ fn has_the_schema(report: &Value) {
         ]
     );
     assert_eq!((&report["schema"], &report["rounds"]), (&1.into(), &2.into()));
-    let cells = report["cells"].as_array().unwrap();
+    let cells = report["cells"].as_array().expect("cells");
     for cell in cells {
         assert_eq!(
             keys(cell),
@@ -143,9 +144,10 @@ fn has_the_schema(report: &Value) {
     assert_eq!(found("clients"), set(&["1", "2"]));
     assert_eq!(found("popularity"), set(&["\"uniform\"", "\"zipf\""]));
     assert_eq!(found("value_bytes"), set(&["100", "1024", "65536", "8"]));
-    for aim in report["aims"].as_array().unwrap() {
+    for aim in report["aims"].as_array().expect("aims") {
         assert_eq!(keys(aim), ["aimed", "bound", "is_met", "measured", "name", "popularity", "title"]);
-        let (measured, aimed) = (aim["measured"].as_f64().unwrap(), aim["aimed"].as_f64().unwrap());
+        let ratio = |name: &str| aim[name].as_f64().expect("a ratio");
+        let (measured, aimed) = (ratio("measured"), ratio("aimed"));
         let is_met = if aim["bound"] == "at_least" { measured >= aimed } else { measured <= aimed };
         assert_eq!(aim["is_met"], is_met, "{aim}");
     }

@@ -24,6 +24,8 @@ pub struct Machine {
     pub shared_huge_pages: String,
     /// When it gives other memory huge pages.
     pub huge_pages: String,
+    /// What was asked of the C library's allocator, which the maps use.
+    pub malloc: String,
     /// The kernel's release.
     pub kernel: String,
 }
@@ -43,6 +45,7 @@ impl Machine {
             page_bytes: rustix::param::page_size(),
             shared_huge_pages: chosen(&text(&format!("{huge}/shmem_enabled"))),
             huge_pages: chosen(&text(&format!("{huge}/enabled"))),
+            malloc: std::env::var("GLIBC_TUNABLES").unwrap_or_default(),
             kernel: text("/proc/sys/kernel/osrelease").trim().to_owned(),
         }
     }

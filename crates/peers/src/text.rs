@@ -70,13 +70,14 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
         (
             "machine",
             format!(
-                "{}, {} cores, {:.1} GiB, pages of {} KiB, huge pages {} (memory files: {}), Linux {}",
+                "{}, {} cores, {:.1} GiB, pages of {} KiB, huge pages {} (memory files: {}), {}Linux {}",
                 machine.processor,
                 machine.cores,
                 gib(machine.memory_bytes),
                 machine.page_bytes >> 10,
                 machine.huge_pages,
                 machine.shared_huge_pages,
+                if machine.malloc.is_empty() { String::new() } else { format!("{}, ", machine.malloc) },
                 machine.kernel
             ),
         ),

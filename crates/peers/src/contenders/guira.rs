@@ -8,7 +8,7 @@ use guira::{CreateOptions, EntryFormat, Store, Url};
 use crate::draws::Draws;
 use crate::error::PeersError;
 use crate::load::Loading;
-use crate::measure::{Client, Job, Runner, run_client, verify_client};
+use crate::measure::{Client, Job, MANY, Runner, run_client, verify_client};
 use crate::record::{KEY_BYTES, Key, Records, Seen, WORD_BYTES};
 
 /// Extent bytes beside those of the values: chunks that clients hold.
@@ -67,6 +67,18 @@ impl Client for Guira {
             return Err(PeersError::missing(key));
         }
         Ok(Seen::of(&self.value, self.value_bytes))
+    }
+
+    #[inline(always)]
+    fn get_many(&mut self, keys: &[Key; MANY], seen: &mut [Seen; MANY]) -> Result<(), PeersError> {
+        let mut failed = None;
+        let value_bytes = self.value_bytes;
+        self.client.get_many_with(keys, |index, found| match found {
+            Ok(Some(value)) => seen[index] = Seen::of(value, value_bytes),
+            Ok(None) => failed = Some(PeersError::missing(&keys[index])),
+            Err(error) => failed = Some(error.into()),
+        });
+        failed.map_or(Ok(()), Err)
     }
 
     #[inline(always)]

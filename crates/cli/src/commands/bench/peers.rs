@@ -87,7 +87,9 @@ mod absent {
 mod present {
     use std::fs;
     use std::io;
+    use std::os::unix::process::CommandExt;
     use std::path::Path;
+    use std::process::Command;
 
     use guira_peers::{Name, Options, PeersError, Prepared, Report, human, markdown, serve_helper, svg};
 
@@ -108,12 +110,18 @@ mod present {
     const FULL: Sizes = Sizes { records: 10_000_000, operations: 4_000_000, rounds: 5, value_memory_bytes: 256 << 20 };
     const QUICK: Sizes = Sizes { records: 20_000, operations: 32_000, rounds: 3, value_memory_bytes: 8 << 20 };
 
+    /// How this program is called from the repository.
+    const PROGRAM: &str = "cargo run --release -p guira-cli --features peers --";
     /// The files that `--publish` writes.
     const JSON_FILE: &str = "peers.json";
     const PLOT_FILE: &str = "peers.svg";
     const TABLE_FILE: &str = "peers.md";
 
+    /// Asks the C library for huge pages: Guira's table has them, and the maps shall not be slower for want of them.
+    const MALLOC: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+
     pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
+        with_huge_pages()?;
         let prepared = Prepared::new(options(arguments)?)?;
         prepared.missing().for_each(|missing| output.remark(missing));
         let needs = prepared.needs;
@@ -127,6 +135,18 @@ mod present {
         publish(arguments, &report)?;
         output.answer(&report, || human(&report))?;
         Ok(Verdict::Fine)
+    }
+
+    /// Starts this program anew, in the same process, with huge pages for what it allocates; the C library reads such
+    /// wishes when a program starts. Where there is another wish already, that one holds.
+    fn with_huge_pages() -> Result<(), Failure> {
+        let (name, wish) = MALLOC;
+        if std::env::var_os(name).is_some() {
+            return Ok(());
+        }
+        let program = std::env::current_exe().map_err(Failure::host("find this program"))?;
+        let error = Command::new(program).args(std::env::args_os().skip(1)).env(name, wish).exec();
+        Err(Failure::host("start this program anew")(error))
     }
 
     pub fn help() -> Result<Verdict, Failure> {
@@ -185,8 +205,9 @@ mod present {
             let json = json.map_err(|error| Failure::host("write JSON")(error.into()))?;
             write(&directory.join(JSON_FILE), &(json + "\n"))?;
             write(&directory.join(PLOT_FILE), &svg(report))?;
-            let command = "cargo run --release -p guira-cli --features peers -- bench peers --publish docs/bench";
-            write(&directory.join(TABLE_FILE), &markdown(report, PLOT_FILE, command))?;
+            let arguments: Vec<String> = std::env::args().skip(1).collect();
+            let command = format!("{PROGRAM} {}", arguments.join(" "));
+            write(&directory.join(TABLE_FILE), &markdown(report, PLOT_FILE, &command))?;
         }
         Ok(())
     }
