@@ -67,8 +67,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     // A workload that cannot be is refused before anything is made.
     let first = steps.next().ok_or_else(|| Failure::Misuse("there is no workload".to_owned()))?;
     let (store, origin) = ycsb::table(&first, output)?;
-    interrupt::destroy(&url);
+    interrupt::arm(&url, output);
     let measured = measure(first, steps, &store, origin, output);
+    interrupt::disarm();
     let destroyed = Store::destroy(&url);
     let large = measured?;
     destroyed?;
