@@ -23,7 +23,7 @@ const PROCESSES_MAX: u16 = 64;
 /// Load a large table from several processes and run YCSB A, B and C on it.
 ///
 /// The table is made for the run, in /dev/shm, and destroyed after it, on Ctrl-C too. 100 million entries of 4-byte
-/// keys and values take about 1.2 GiB, and loading them a minute or two on two cores.
+/// keys and values take about 1.2 GiB, and loading them two or three minutes on two cores.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Entries; the table is then 90 % full.
