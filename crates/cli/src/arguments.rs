@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{check, completions, create, destroy, dump, load, man, quickstart, single, stat, ycsb};
+use crate::commands::{bench, check, completions, create, destroy, dump, load, man, quickstart, single, stat, ycsb};
 use crate::failure::{EXIT_MISUSE, ErrorText, exit_codes};
 use crate::output::{Format, Output};
 
@@ -45,6 +45,9 @@ pub enum Command {
     Ycsb(ycsb::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
+    /// Measure Guira against what you would use instead, or at a large size.
+    #[command(subcommand)]
+    Bench(bench::Command),
     /// One of the processes of ycsb.
     #[command(hide = true)]
     YcsbWorker,
@@ -153,6 +156,8 @@ mod tests {
             "quickstart",
             "completions bash",
             "man",
+            "bench peers",
+            "bench large",
         ] {
             let format = |line: String| parsed(&line).unwrap_or_else(|error| panic!("{line}: {error}")).format;
             assert_eq!(format(format!("guira {line}")), Format::Human);

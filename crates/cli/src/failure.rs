@@ -149,6 +149,10 @@ pub enum Failure {
         /// How many rows.
         rows: u64,
     },
+    /// A comparison could not be carried out, or a contender answered wrongly. All that was started is ended.
+    #[cfg(feature = "peers")]
+    #[error("{0}; all that was started for the run is ended")]
+    Peers(String),
     /// Nobody reads standard output any more.
     #[error("standard output is closed")]
     ClosedOutput,
@@ -254,6 +258,8 @@ impl Failure {
             Failure::Unreadable { .. } => guira::Blame::Corrupt.as_str(),
             Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput => "host",
             Failure::Interrupted(_) | Failure::Abandoned(_) | Failure::Stopped => "host",
+            #[cfg(feature = "peers")]
+            Failure::Peers(_) => "host",
         }
     }
 

@@ -17,7 +17,7 @@ const BAR_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Shows how far something has got.
 pub struct Progress {
-    what: &'static str,
+    what: String,
     total: Option<u64>,
     shown_at: Instant,
     surface: Surface,
@@ -31,10 +31,11 @@ enum Surface {
 
 impl Progress {
     /// Progress of `what`, of `total` units if that is known.
-    pub fn new(output: &Output, what: &'static str, total: Option<u64>) -> Progress {
+    pub fn new(output: &Output, what: impl Into<String>, total: Option<u64>) -> Progress {
+        let what = what.into();
         let surface = match output.format() {
             Format::Json => Surface::Nothing,
-            Format::Human if io::stderr().is_terminal() => Surface::Bar(bar(total, what)),
+            Format::Human if io::stderr().is_terminal() => Surface::Bar(bar(total, what.clone())),
             Format::Human => Surface::Lines,
         };
         Progress { what, total, shown_at: Instant::now(), surface }
@@ -46,7 +47,7 @@ impl Progress {
             self.total = Some(total);
             if let Surface::Bar(bar) = &mut self.surface {
                 bar.finish_and_clear();
-                self.surface = Surface::Bar(self::bar(Some(total), self.what));
+                self.surface = Surface::Bar(self::bar(Some(total), self.what.clone()));
             }
         }
     }
@@ -86,7 +87,7 @@ impl Progress {
     }
 }
 
-fn bar(total: Option<u64>, what: &'static str) -> ProgressBar {
+fn bar(total: Option<u64>, what: String) -> ProgressBar {
     let (bar, template) = match total {
         Some(total) => (ProgressBar::new(total), "{prefix} {bar:30} {percent:>3} % {msg}"),
         None => (ProgressBar::new_spinner(), "{prefix} {spinner} {msg}"),

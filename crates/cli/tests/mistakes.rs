@@ -186,3 +186,11 @@ fn mistakes_on_the_command_line_are_misuse() {
     refused(&["quickstart", "-"], 2, "misuse", "name a file");
     refused(&["quickstart", "/no/such/file"], 3, "host", "/no/such/file");
 }
+
+#[cfg(not(feature = "peers"))]
+#[test]
+fn a_program_without_peers_says_how_to_build_one_with_them() {
+    let run = guira(&["bench", "peers", "--quick", "--format", "json"]).expect(2);
+    let message = run.error()["message"].to_string();
+    assert!(message.contains("cargo run --release -p guira-cli --features peers -- bench peers"), "{message}");
+}

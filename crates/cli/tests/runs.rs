@@ -170,3 +170,18 @@ fn quickstart_refuses_what_it_cannot_read() {
     assert!(run.stderr.contains("line 2 "), "{}", run.stderr);
     assert!(!Path::new(&table.path()).exists());
 }
+
+#[test]
+fn a_large_table_is_loaded_measured_checked_and_gone() {
+    let arguments = ["bench", "large", "--records", "30000", "--operations", "9000", "--processes", "2"];
+    let report = guira(&[&arguments[..], &["--format", "json"]].concat()).expect(0).json();
+    assert_eq!((&report["problems"], report["runs"].as_array().map(Vec::len)), (&0.into(), Some(3)), "{report}");
+    assert_eq!(report["runs"][0]["load"]["records"], 30_000);
+    for (run, workload) in report["runs"].as_array().expect("runs").iter().zip(["a", "b", "c"]) {
+        assert_eq!((&run["workload"], &run["entry"]), (&workload.into(), &"fixed:4:4".into()));
+        assert!(run["fill"].as_f64().is_some_and(|fill| fill > 0.85), "{run}");
+        assert!(!Path::new(&run["url"].as_str().expect("a URL").replace("shm://", "/dev/shm/")).exists());
+    }
+    let human = guira(&arguments).expect(0);
+    assert!(human.text().contains("nothing is wrong") && human.stderr.contains("YCSB C"), "{}", human.stderr);
+}

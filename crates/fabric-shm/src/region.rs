@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use guira_fabric::memory::AtomicU64;
 use guira_fabric::{Caps, FabricError, Profile, Region, SlotHold};
 use rustix::io::Errno;
 
@@ -191,6 +192,13 @@ impl ShmRegion {
             mode: stat.st_mode & 0o777,
             is_linked: stat.st_nlink > 0,
         })
+    }
+
+    /// The words of the main space, as they lie in memory. Other processes change them at any time: whoever reads them
+    /// without the protocol learns what memory costs, and nothing that can be relied upon.
+    #[must_use]
+    pub fn main_words(&self) -> &[AtomicU64] {
+        self.shared.mapped.memory().main
     }
 
     pub(crate) fn file(&self) -> BorrowedFd<'_> {

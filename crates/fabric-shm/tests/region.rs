@@ -48,6 +48,19 @@ fn two_mappings_share_their_words() {
 }
 
 #[test]
+fn bare_words_are_those_that_lanes_write() {
+    let scratch = Scratch::new();
+    let (created, opened) = (scratch.create(), ShmRegion::open(&scratch.location, Access::ReadOnly).unwrap());
+    let last = MAIN_BYTES / 8 - 1;
+    write(&mut created.lane(), Addr::main(8 * last), 7);
+    write(&mut created.lane(), Addr::device(0), 9);
+    let words = opened.main_words();
+    assert_eq!(words.len() as u64, last + 1, "the main space and nothing behind it");
+    let seen = |at: u64| words[at as usize].load(Ordering::Relaxed);
+    assert_eq!((seen(0), seen(last)), (0, 7));
+}
+
+#[test]
 fn a_lane_outlives_its_region_and_moves_between_threads() {
     let scratch = Scratch::new();
     let mut lane = scratch.create().lane();

@@ -1,5 +1,6 @@
 //! Workloads against real tables in shared memory.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use guira::{CreateOptions, Store, Url};
@@ -52,6 +53,25 @@ impl Drop for Table {
 
 fn counts(tally: &PhaseTally) -> [u64; 4] {
     tally.operations.named().map(|(_, kind)| kind.count)
+}
+
+#[test]
+fn loading_tells_how_far_it_has_got() {
+    const RECORDS: u64 = 20_001;
+    let table = Table::new("fixed:8:8", RECORDS);
+    let spec = WorkloadSpec { name: WorkloadName::C, records: RECORDS, theta: 0.0, seed: SEED };
+    let plan = Plan { spec, ..table.plan(WorkloadName::C, 4) };
+    let mut of_all = 0;
+    for share in [0..1, 1..4] {
+        let driver = Driver::new(table.store.clone(), plan.clone(), share).expect("the plan is possible");
+        let told = Mutex::new(Vec::new());
+        driver.load_with_progress(&|loaded| told.lock().unwrap().push(loaded)).unwrap();
+        let told = told.into_inner().unwrap();
+        assert_eq!(told.iter().max(), Some(&driver.records()), "{told:?}");
+        assert!(told.len() > 1, "{told:?}");
+        of_all += driver.records();
+    }
+    assert_eq!(of_all, RECORDS);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::manifest::{Dependency, Manifest};
 use crate::report::{Report, Violation};
 
 /// Allowed dependencies: from, to, why. A name that ends in `*` stands for every package that starts so.
-const ARROWS: [(&str, &str, &str); 29] = [
+const ARROWS: [(&str, &str, &str); 34] = [
     ("guira-layout", "guira-fabric", "addresses and spaces are words of the fabric"),
     ("guira-layout", "guira-sum", "a row is valid only with its checksum"),
     ("guira-rcuckoo", "guira-layout", "the protocol reads and writes rows, entries and lock words"),
@@ -33,9 +33,14 @@ const ARROWS: [(&str, &str, &str); 29] = [
     ("guira-lab", "guira-fabric", "comparison systems post verbs"),
     ("guira-lab", "guira-fabric-*", "figures run on chosen backends"),
     ("guira-lab", "guira-check", "an experiment checks the table it leaves"),
+    ("guira-peers", "guira", "a comparison measures what users call"),
+    ("guira-peers", "guira-lab", "every contender gets the same workload"),
+    ("guira-peers", "guira-fabric", "the physical limit is prefetched reads"),
+    ("guira-peers", "guira-fabric-shm", "the physical limit is reads of the same memory"),
     ("guira-cli", "guira", "the program is the store's first user"),
     ("guira-cli", "guira-check", "the program scans a table"),
     ("guira-cli", "guira-lab", "the program runs workloads"),
+    ("guira-cli", "guira-peers", "the program compares itself, if it is asked to"),
     ("guira-cli", "guira-fabric-*", "the program starts a backend's memory node"),
     ("guira-instructions", "guira", "what is counted is what users call"),
     ("guira-python", "guira", "bindings show the public API"),

@@ -46,6 +46,7 @@ pub enum StepName {
     Build,
     Instructions,
     Test,
+    Peers,
     Loom,
     Miri,
     Deny,
@@ -68,7 +69,7 @@ pub struct Step {
 }
 
 /// Every step, in order: what the others need, then the cheap checks, then the build, then tests from short to long.
-pub const STEPS: [Step; 14] = [
+pub const STEPS: [Step; 15] = [
     step(StepName::Needs, "the system's tools and data that tests use", INSTALL_LIMIT_S),
     step(StepName::Components, "rustup component add rustfmt clippy, where they are missing", INSTALL_LIMIT_S),
     step(StepName::Format, "cargo fmt --all --check", READ_LIMIT_S),
@@ -78,6 +79,7 @@ pub const STEPS: [Step; 14] = [
     step(StepName::Build, "cargo build --release -p guira-cli", BUILD_LIMIT_S),
     step(StepName::Instructions, "cargo xtask instructions", BUILD_LIMIT_S),
     step(StepName::Test, "cargo test --workspace", TEST_LIMIT_S),
+    step(StepName::Peers, "clippy and tests of guira-cli --features peers, which runs other stores", TEST_LIMIT_S),
     step(
         StepName::Loom,
         "RUSTFLAGS=\"--cfg loom\" cargo test -p guira-fabric --test loom --release --target-dir target/loom",
@@ -121,6 +123,13 @@ impl Step {
             StepName::Build => run(cargo("build --release -p guira-cli")),
             StepName::Instructions => instructions(shell, &budget),
             StepName::Test => run(cargo("test --workspace")),
+            StepName::Peers => {
+                let lints = run(cargo("clippy -p guira-cli --features peers --all-targets -- -D warnings"));
+                if lints != Outcome::Passed {
+                    return lints;
+                }
+                run(cargo("test -p guira-cli --features peers --bin guira --test peers"))
+            }
             StepName::Loom => {
                 let mut command = cargo("test -p guira-fabric --test loom --release --target-dir");
                 command.arg(target_directory(shell, "loom"));

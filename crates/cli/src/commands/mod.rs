@@ -1,5 +1,6 @@
 //! The commands: each turns its arguments into calls of the library, and the answers into output.
 
+pub mod bench;
 pub mod check;
 pub mod completions;
 pub mod create;
@@ -74,6 +75,7 @@ pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
         Command::Ycsb(arguments) => ycsb::run(arguments, output),
         Command::Completions(arguments) => completions::run(arguments, output),
         Command::Man(arguments) => man::run(arguments, output),
+        Command::Bench(arguments) => bench::run(arguments, output),
         Command::YcsbWorker => ycsb::worker::run(),
         Command::QuickstartWorker(arguments) => quickstart::worker::run(arguments),
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use guira::Store;
@@ -89,7 +90,25 @@ impl Driver {
     /// # Errors
     /// The first record that could not be stored: without it, a run would measure misses.
     pub fn load(&self) -> Result<PhaseTally, DriverError> {
-        self.phase(&mut self.generators.clone(), |worker, _| worker.load())
+        self.load_with_progress(&|_| ())
+    }
+
+    /// As [`Driver::load`]; every few thousand records, some worker calls `progress` with how many this share has
+    /// loaded so far.
+    ///
+    /// # Errors
+    /// As [`Driver::load`].
+    pub fn load_with_progress(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<PhaseTally, DriverError> {
+        let loaded = AtomicU64::new(0);
+        let add = |records| progress(loaded.fetch_add(records, Ordering::Relaxed) + records);
+        self.phase(&mut self.generators.clone(), |worker, _| worker.load(&add))
+    }
+
+    /// Records that this share loads.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        let (records, workers) = (self.plan.spec.records, u64::from(self.plan.workers));
+        self.share.clone().map(|worker| records.saturating_sub(worker.into()).div_ceil(workers)).sum()
     }
 
     /// Runs this share of the operations. A second run goes on where the first ended.

@@ -16,6 +16,9 @@ const FAILURES_IN_A_ROW_MAX: u32 = 100;
 /// Operations between two looks whether the run is to be stopped: seldom enough to cost nothing.
 const STOP_INTERVAL: u64 = 64;
 
+/// Records loaded between two calls of a progress function: a millisecond's work at least.
+const PROGRESS_RECORDS: u64 = 4096;
+
 /// What one thread carries out in one phase.
 pub(super) struct Worker<'w> {
     plan: &'w Plan,
@@ -88,10 +91,11 @@ impl<'w> Worker<'w> {
         self.tally
     }
 
-    /// Puts every record of this worker.
-    pub(super) fn load(&mut self) -> Result<(), DriverError> {
+    /// Puts every record of this worker; calls `progress` with how many it has put since it last did.
+    pub(super) fn load(&mut self, progress: &dyn Fn(u64)) -> Result<(), DriverError> {
         let mut traffic = self.client.traffic();
         let mut record = u64::from(self.number);
+        let mut unsaid = 0;
         while record < self.plan.spec.records {
             self.check_stop(record / u64::from(self.plan.workers))?;
             self.plan.shape.key_into(record, &mut self.key);
@@ -103,7 +107,12 @@ impl<'w> Worker<'w> {
             let cost = self.cost(&mut traffic);
             self.tally.operations.insert.success(&cost, Some(latency));
             record += u64::from(self.plan.workers);
+            unsaid += 1;
+            if unsaid == PROGRESS_RECORDS {
+                progress(std::mem::take(&mut unsaid));
+            }
         }
+        progress(unsaid);
         Ok(())
     }
 

@@ -7,19 +7,23 @@ mod report;
 mod share;
 pub mod worker;
 
+use std::sync::Mutex;
+
 use clap::Args;
 use guira::{CreateOptions, EntryFormat, Store, Url};
 use guira_lab::driver::{DEFAULT_VALUE_BYTES, Driver, PhaseTally};
 use guira_lab::workload::{WorkloadError, WorkloadName};
 
-use self::report::{Report, Table};
+pub use self::report::Report;
+use self::report::Table;
 use self::share::{Order, Share, Verify};
 use super::Verdict;
 use super::create::create;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Output;
-use crate::units::{self, parse_count};
+use crate::progress::Progress;
+use crate::units::{self, count, counted, parse_count};
 use crate::workers::Worker;
 
 /// Client slots beside those of the workers: for whoever looks at the table meanwhile.
@@ -95,7 +99,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         Origin::MadeHere => interrupt::arm(&arguments.url, output),
         Origin::Existing => interrupt::note(),
     }
-    let measured = measure(arguments, &store, origin);
+    let measured = measure(arguments, &store, origin, output);
     interrupt::disarm();
     if origin == Origin::MadeHere && !arguments.keep {
         let destroyed = Store::destroy(&arguments.url);
@@ -110,13 +114,15 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
 
 /// Where the table comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
+pub enum Origin {
+    /// It was there.
     Existing,
+    /// It was made for the run.
     MadeHere,
 }
 
 /// Opens the table, or makes one.
-fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), Failure> {
+pub fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), Failure> {
     match Store::open(&arguments.url) {
         Ok(store) => return Ok((store, Origin::Existing)),
         Err(error) if error.is_absent() => {}
@@ -170,7 +176,7 @@ fn value_bytes(arguments: &Arguments) -> Result<Option<usize>, Failure> {
 }
 
 /// Runs the phases in all processes.
-fn measure(arguments: &Arguments, store: &Store, origin: Origin) -> Result<Report, Failure> {
+pub fn measure(arguments: &Arguments, store: &Store, origin: Origin, output: &Output) -> Result<Report, Failure> {
     let mut own = Share {
         url: arguments.url.to_string(),
         workload: arguments.workload.to_string(),
@@ -194,8 +200,8 @@ fn measure(arguments: &Arguments, store: &Store, origin: Origin) -> Result<Repor
         processes.start(number, &own)?;
     }
     processes.answers::<()>()?;
-    let load = if arguments.no_load { None } else { Some(processes.phase(&Order::Load)?) };
-    let run = processes.phase(&Order::Run)?;
+    let load = if arguments.no_load { None } else { Some(processes.load(output)?) };
+    let run = processes.phase(&Order::Run, &|_| ())?;
     let fill = store.stat()?.table.fill;
     let format = store.table().config().format;
     let table = Table { format, value_bytes, fill, made_here: origin == Origin::MadeHere };
@@ -220,12 +226,31 @@ impl Processes {
         self.others.iter_mut().map(Worker::receive).collect()
     }
 
+    /// Lets every process load its share. How far all have got is told by how far this one has: shares are equal.
+    fn load(&mut self, output: &Output) -> Result<PhaseTally, Failure> {
+        let processes = 1 + self.others.len() as u64;
+        let total = self.own.records() * processes;
+        let shown = Mutex::new(Progress::new(output, "loading", Some(total)));
+        let show = |own: u64| {
+            // Whoever finds it in use leaves the showing to the other thread.
+            if let Ok(mut progress) = shown.try_lock() {
+                let done = own * processes;
+                progress.tick(done, || format!("about {} of {}", count(done), counted(total, "record")));
+            }
+        };
+        let tally = self.phase(&Order::Load, &show);
+        if let Ok(mut progress) = shown.lock() {
+            progress.finish();
+        }
+        tally
+    }
+
     /// Lets every process carry out a phase, this one included.
-    fn phase(&mut self, order: &Order) -> Result<PhaseTally, Failure> {
+    fn phase(&mut self, order: &Order, progress: &(dyn Fn(u64) + Sync)) -> Result<PhaseTally, Failure> {
         for other in &mut self.others {
             other.send(order)?;
         }
-        let mut total = order.carry_out(&mut self.own)?;
+        let mut total = order.carry_out(&mut self.own, progress)?;
         self.answers()?.into_iter().for_each(|tally| total.merge(tally));
         Ok(total)
     }

@@ -90,6 +90,11 @@ impl Report {
         self.operations.named().iter().map(|(_, figures)| figures.errors).sum()
     }
 
+    /// Operations that succeeded, in a second.
+    pub fn throughput_ops_per_s(&self) -> f64 {
+        self.throughput_ops_per_s
+    }
+
     /// The report for people.
     pub fn human(&self) -> String {
         let mut lines = vec![format!(

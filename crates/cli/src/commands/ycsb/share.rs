@@ -91,10 +91,10 @@ impl Share {
 }
 
 impl Order {
-    /// Carries out a phase.
-    pub fn carry_out(&self, driver: &mut Driver) -> Result<PhaseTally, Failure> {
+    /// Carries out a phase. While loading, `progress` is called with the records of this share that are loaded.
+    pub fn carry_out(&self, driver: &mut Driver, progress: &(dyn Fn(u64) + Sync)) -> Result<PhaseTally, Failure> {
         match self {
-            Order::Load => Ok(driver.load()?),
+            Order::Load => Ok(driver.load_with_progress(progress)?),
             Order::Run => Ok(driver.run()?),
             Order::Prepare(_) => Err(Failure::Misuse("this process is prepared already".to_owned())),
         }

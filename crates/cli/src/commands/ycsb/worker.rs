@@ -46,7 +46,7 @@ pub fn run() -> Result<Verdict, Failure> {
                 }
                 Err(failure) => reply::<()>(Err(failure))?,
             },
-            (order, Some(driver)) => reply(order.carry_out(driver))?,
+            (order, Some(driver)) => reply(order.carry_out(driver, &|_| ()))?,
             (_, None) => reply::<()>(Err(Failure::Misuse("this process was not prepared".to_owned())))?,
         }
     }

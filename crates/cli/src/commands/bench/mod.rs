@@ -1,0 +1,31 @@
+//! `guira bench`: measurements that say what Guira is worth.
+
+mod large;
+mod peers;
+
+use clap::Subcommand;
+
+use super::Verdict;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Compare Guira with Redis, memcached, LMDB, concurrent maps and bare memory, in one run on this machine.
+    Peers(peers::Arguments),
+    /// Load a large table from several processes and run YCSB A, B and C on it.
+    Large(large::Arguments),
+    /// The second client of peers.
+    #[command(hide = true)]
+    PeersHelper,
+}
+
+/// Carries out the command.
+pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
+    match command {
+        Command::Peers(arguments) => peers::run(arguments, output),
+        Command::Large(arguments) => large::run(arguments, output),
+        Command::PeersHelper => peers::help(),
+    }
+}

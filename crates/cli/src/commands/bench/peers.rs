@@ -1,0 +1,229 @@
+//! `guira bench peers`: Guira beside what a user would pick instead.
+//!
+//! The peers are libraries and servers that nobody needs who only uses Guira, so they are compiled in by a feature of
+//! this package. Without it the command says how to get it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Verdict;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::units::{parse_bytes, parse_count};
+
+#[cfg(not(feature = "peers"))]
+use absent as carry_out;
+#[cfg(feature = "peers")]
+use present as carry_out;
+
+/// Compare Guira with Redis, memcached, LMDB, concurrent maps and bare memory, in one run on this machine.
+///
+/// Everything is loaded with the same records and timed in turn, round after round; every answer is checked. Servers
+/// are started for the run on Unix sockets, write nothing to disk, and are gone after it; those that are not installed
+/// are left out. A full run takes some ten minutes and some 4 GiB of memory.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Small sizes, for a first look: well under a minute. The figures mean little.
+    #[arg(long)]
+    pub quick: bool,
+    /// Records with values of 8 bytes [default: 10M, with --quick 20k].
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub records: Option<u64>,
+    /// Look-ups that one measurement of a table or map takes; slower contenders take fixed fractions of it [default:
+    /// 4M, with --quick 32k].
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub operations: Option<u64>,
+    /// Times everything is measured; the median counts [default: 5, with --quick 3].
+    #[arg(long, value_name = "N")]
+    pub rounds: Option<u32>,
+    /// Bytes of values that each contender holds when values are longer [default: 256MiB, with --quick 8MiB].
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub value_memory: Option<u64>,
+    /// Seed of keys and operations.
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub seed: u64,
+    /// Only these contenders: guira, raw, dashmap, papaya, lmdb, redis, memcached.
+    #[arg(long, value_name = "CONTENDER", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// All but these.
+    #[arg(long, value_name = "CONTENDER", value_delimiter = ',')]
+    pub skip: Vec<String>,
+    /// Draw the result into this SVG file.
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+    /// Write peers.json, peers.svg and peers.md into this directory.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub publish: Option<PathBuf>,
+}
+
+/// Carries out the command.
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
+    carry_out::run(arguments, output)
+}
+
+/// Is the second client.
+pub fn help() -> Result<Verdict, Failure> {
+    carry_out::help()
+}
+
+#[cfg(not(feature = "peers"))]
+mod absent {
+    use super::*;
+
+    const HOW: &str = "this guira was built without its peers; \
+        run: cargo run --release -p guira-cli --features peers -- bench peers";
+
+    pub fn run(_arguments: &Arguments, _output: &Output) -> Result<Verdict, Failure> {
+        help()
+    }
+
+    pub fn help() -> Result<Verdict, Failure> {
+        Err(Failure::Misuse(HOW.to_owned()))
+    }
+}
+
+#[cfg(feature = "peers")]
+mod present {
+    use std::fs;
+    use std::io;
+    use std::os::unix::process::CommandExt;
+    use std::path::Path;
+    use std::process::Command;
+
+    use guira_peers::{Name, Options, PeersError, Prepared, Report, human, markdown, serve_helper, svg};
+
+    use super::*;
+    use crate::failure::Loaded;
+    use crate::interrupt;
+    use crate::progress::Progress;
+    use crate::units::{bytes, counted};
+
+    /// Sizes of a run, where the arguments do not say.
+    struct Sizes {
+        records: u64,
+        operations: u64,
+        rounds: u32,
+        value_memory_bytes: u64,
+    }
+
+    const FULL: Sizes = Sizes { records: 10_000_000, operations: 4_000_000, rounds: 5, value_memory_bytes: 256 << 20 };
+    const QUICK: Sizes = Sizes { records: 20_000, operations: 32_000, rounds: 3, value_memory_bytes: 8 << 20 };
+
+    /// How this program is called from the repository.
+    const PROGRAM: &str = "cargo run --release -p guira-cli --features peers --";
+    /// The files that `--publish` writes.
+    const JSON_FILE: &str = "peers.json";
+    const PLOT_FILE: &str = "peers.svg";
+    const TABLE_FILE: &str = "peers.md";
+
+    /// Asks the C library for huge pages: Guira's table has them, and the maps shall not be slower for want of them.
+    const MALLOC: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+
+    pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
+        with_huge_pages()?;
+        let prepared = Prepared::new(options(arguments)?)?;
+        prepared.missing().for_each(|missing| output.remark(missing));
+        let needs = prepared.needs;
+        output.remark(&format!(
+            "this takes about {} and {} of memory",
+            counted(needs.seconds.div_ceil(60), "minute"),
+            bytes(needs.memory_bytes)
+        ));
+        interrupt::note();
+        let report = measured(prepared, output)?;
+        publish(arguments, &report)?;
+        output.answer(&report, || human(&report))?;
+        Ok(Verdict::Fine)
+    }
+
+    /// Starts this program anew, in the same process, with huge pages for what it allocates; the C library reads such
+    /// wishes when a program starts. Where there is another wish already, that one holds.
+    fn with_huge_pages() -> Result<(), Failure> {
+        let (name, wish) = MALLOC;
+        if std::env::var_os(name).is_some() {
+            return Ok(());
+        }
+        let program = std::env::current_exe().map_err(Failure::host("find this program"))?;
+        let error = Command::new(program).args(std::env::args_os().skip(1)).env(name, wish).exec();
+        Err(Failure::host("start this program anew")(error))
+    }
+
+    pub fn help() -> Result<Verdict, Failure> {
+        serve_helper(io::stdin().lock(), io::stdout().lock())?;
+        Ok(Verdict::Fine)
+    }
+
+    fn options(arguments: &Arguments) -> Result<Options, Failure> {
+        let sizes = if arguments.quick { QUICK } else { FULL };
+        let names =
+            |texts: &[String]| -> Result<Vec<Name>, PeersError> { texts.iter().map(|text| text.parse()).collect() };
+        let operations = arguments.operations.unwrap_or(sizes.operations);
+        let program = std::env::current_exe().map_err(Failure::host("find this program"))?;
+        Ok(Options {
+            records: arguments.records.unwrap_or(sizes.records),
+            operations: usize::try_from(operations).unwrap_or(usize::MAX),
+            rounds: arguments.rounds.unwrap_or(sizes.rounds),
+            value_memory_bytes: arguments.value_memory.unwrap_or(sizes.value_memory_bytes),
+            seed: arguments.seed,
+            only: names(&arguments.only)?,
+            skip: names(&arguments.skip)?,
+            helper: vec![program.into(), "bench".into(), "peers-helper".into()],
+        })
+    }
+
+    fn measured(prepared: Prepared, output: &Output) -> Result<Report, Failure> {
+        let mut shown: Option<(String, Progress)> = None;
+        let report = prepared.run(&mut |what, done, total| {
+            if interrupt::requested() {
+                return Err(PeersError::Interrupted);
+            }
+            match &mut shown {
+                Some((showing, progress)) if showing == what => progress.tick(done, || format!("{done} of {total}")),
+                _ => {
+                    if let Some((_, progress)) = &mut shown {
+                        progress.finish();
+                    }
+                    shown = Some((what.to_owned(), Progress::new(output, what.to_owned(), Some(total))));
+                }
+            }
+            Ok(())
+        });
+        if let Some((_, progress)) = &mut shown {
+            progress.finish();
+        }
+        Ok(report?)
+    }
+
+    fn publish(arguments: &Arguments, report: &Report) -> Result<(), Failure> {
+        if let Some(file) = &arguments.plot {
+            write(file, &svg(report))?;
+        }
+        if let Some(directory) = &arguments.publish {
+            fs::create_dir_all(directory).map_err(Failure::host(format!("make {}", directory.display())))?;
+            let json = serde_json::to_string_pretty(report);
+            let json = json.map_err(|error| Failure::host("write JSON")(error.into()))?;
+            write(&directory.join(JSON_FILE), &(json + "\n"))?;
+            write(&directory.join(PLOT_FILE), &svg(report))?;
+            let arguments: Vec<String> = std::env::args().skip(1).collect();
+            let command = format!("{PROGRAM} {}", arguments.join(" "));
+            write(&directory.join(TABLE_FILE), &markdown(report, PLOT_FILE, &command))?;
+        }
+        Ok(())
+    }
+
+    fn write(file: &Path, text: &str) -> Result<(), Failure> {
+        fs::write(file, text).map_err(Failure::host(format!("write {}", file.display())))
+    }
+
+    impl From<PeersError> for Failure {
+        fn from(error: PeersError) -> Failure {
+            match error {
+                PeersError::Options(text) => Failure::Misuse(text),
+                PeersError::Store(error) => Failure::Store(error),
+                PeersError::Interrupted => Failure::Interrupted(Loaded(0)),
+                error => Failure::Peers(error.to_string()),
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Guira, through its public API.
+
+use std::path::Path;
+
+use guira::blocking::Client as StoreClient;
+use guira::{CreateOptions, EntryFormat, Store, Url};
+
+use crate::draws::Draws;
+use crate::error::PeersError;
+use crate::load::Loading;
+use crate::measure::{Client, Job, MANY, Runner, run_client, verify_client};
+use crate::record::{KEY_BYTES, Key, Records, Seen, WORD_BYTES};
+
+/// Extent bytes beside those of the values: chunks that clients hold.
+const SPARE_EXTENT_BYTES: u64 = 8 << 20;
+/// Bytes of a long value's place beside the value, at most: header and padding.
+const EXTENT_OVERHEAD_BYTES: u64 = 64;
+
+/// A client of a table.
+pub struct Guira {
+    client: StoreClient,
+    value: Vec<u8>,
+    value_bytes: usize,
+}
+
+/// Makes the table in `file` for `records` keys, which then fill it to about 90 %, and loads it.
+///
+/// # Errors
+/// The store's; an interruption.
+pub fn create(file: &Path, records: &Records, loading: &mut Loading<'_>) -> Result<Store, PeersError> {
+    let url = Url::file(file).map_err(::guira::Error::from)?;
+    let capacity = loading.records();
+    let value_bytes = records.value_bytes();
+    let options = CreateOptions::new(capacity).max_clients(16).seed(1);
+    let options = if value_bytes == WORD_BYTES {
+        options.format(EntryFormat::Fixed { key_bytes: KEY_BYTES as u16, value_bytes: WORD_BYTES as u16 })
+    } else {
+        // Twice the values: places are larger than what they hold.
+        let each = 2 * (value_bytes as u64 + EXTENT_OVERHEAD_BYTES);
+        options.extent_bytes(capacity.saturating_mul(each).saturating_add(SPARE_EXTENT_BYTES))
+    };
+    let store = Store::create(&url, &options)?;
+    let mut client = store.client()?;
+    loading.each(records, |key, value| {
+        client.put(key, value)?;
+        Ok(())
+    })?;
+    drop(client);
+    Ok(store)
+}
+
+impl Guira {
+    /// A client of the table in `file`.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn open(file: &Path, value_bytes: usize) -> Result<Guira, PeersError> {
+        let store = Store::open(&Url::file(file).map_err(::guira::Error::from)?)?;
+        Ok(Guira { client: store.client()?, value: Vec::with_capacity(value_bytes), value_bytes })
+    }
+}
+
+impl Client for Guira {
+    #[inline(always)]
+    fn get(&mut self, key: &Key) -> Result<Seen, PeersError> {
+        if !self.client.get_into(key, &mut self.value)? {
+            return Err(PeersError::missing(key));
+        }
+        Ok(Seen::of(&self.value, self.value_bytes))
+    }
+
+    #[inline(always)]
+    fn get_many(&mut self, keys: &[Key; MANY], seen: &mut [Seen; MANY]) -> Result<(), PeersError> {
+        let mut failed = None;
+        let value_bytes = self.value_bytes;
+        self.client.get_many_with(keys, |index, found| match found {
+            Ok(Some(value)) => seen[index] = Seen::of(value, value_bytes),
+            Ok(None) => failed = Some(PeersError::missing(&keys[index])),
+            Err(error) => failed = Some(error.into()),
+        });
+        failed.map_or(Ok(()), Err)
+    }
+
+    #[inline(always)]
+    fn update(&mut self, key: &Key, word: u64) -> Result<(), PeersError> {
+        if !self.client.update(key, &word.to_le_bytes())? {
+            return Err(PeersError::missing(key));
+        }
+        Ok(())
+    }
+
+    fn fetch(&mut self, key: &Key, into: &mut Vec<u8>) -> Result<(), PeersError> {
+        if self.client.get_into(key, into)? { Ok(()) } else { Err(PeersError::missing(key)) }
+    }
+}
+
+impl Runner for Guira {
+    fn run(&mut self, job: &Job, draws: &Draws) -> Result<u64, PeersError> {
+        run_client(self, job, draws)
+    }
+
+    fn verify(&mut self, keys: &[Key], records: &Records) -> Result<(), PeersError> {
+        verify_client(self, keys, records)
+    }
+}

@@ -1,0 +1,198 @@
+//! LMDB, mapped from a memory file system and never flushed. Two clients are two processes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lmdb::{Database, DatabaseFlags, Environment, EnvironmentFlags, RoTransaction, Transaction, WriteFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::draws::Draws;
+use crate::error::PeersError;
+use crate::load::Loading;
+use crate::measure::{Client, Job, Runner, run_client, verify_client};
+use crate::record::{Key, Records, Seen, WORD_BYTES};
+
+/// Bytes of address space: far more than any run stores. The file grows as pages are used.
+const MAP_BYTES: usize = 64 << 30;
+/// Records stored by one transaction while loading: few commits, and dirty pages that fit in the cache.
+const LOAD_RECORDS: u64 = 1 << 20;
+/// Look-ups served by one read transaction where it is kept: its cost vanishes, and pages are freed in time.
+const LONG_READS: u32 = 1024;
+
+/// An open environment and its one database.
+pub type Shared = Arc<(Environment, Database)>;
+
+/// How many look-ups one transaction serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reads {
+    /// 1,024, then it is renewed.
+    Long,
+    /// One.
+    Each,
+}
+
+/// Whether there is an environment yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// There is.
+    Existing,
+    /// There is none.
+    New,
+}
+
+/// Opens the environment in `directory`. A process may do so once.
+///
+/// # Errors
+/// LMDB's.
+pub fn open(directory: &Path, opening: Opening) -> Result<Shared, PeersError> {
+    let flags = EnvironmentFlags::NO_SYNC | EnvironmentFlags::NO_META_SYNC | EnvironmentFlags::WRITE_MAP;
+    let mut builder = Environment::new();
+    let environment = builder.set_flags(flags).set_map_size(MAP_BYTES).open(directory).map_err(refused("open it"))?;
+    let database = match opening {
+        Opening::Existing => environment.open_db(None),
+        Opening::New => environment.create_db(None, DatabaseFlags::empty()),
+    };
+    let database = database.map_err(refused("open its database"))?;
+    Ok(Arc::new((environment, database)))
+}
+
+/// Loads an empty environment, in the order of the keys: its pages are full then, which is best for reading.
+///
+/// # Errors
+/// LMDB's; an interruption.
+pub fn load(shared: &Shared, records: &Records, loading: &mut Loading<'_>) -> Result<(), PeersError> {
+    let (environment, database) = &**shared;
+    let begin = || environment.begin_rw_txn().map_err(refused("begin to write"));
+    let (mut transaction, mut stored) = (Some(begin()?), 0);
+    loading.each_sorted(records, |key, value| {
+        if let Some(open) = &mut transaction {
+            open.put(*database, key, &value, WriteFlags::APPEND).map_err(refused("store"))?;
+        }
+        stored += 1;
+        if stored % LOAD_RECORDS == 0
+            && let Some(full) = transaction.take()
+        {
+            full.commit().map_err(refused("commit"))?;
+            transaction = Some(begin()?);
+        }
+        Ok(())
+    })?;
+    transaction.map_or(Ok(()), |last| last.commit().map_err(refused("commit")))
+}
+
+/// A client of an environment.
+pub struct Lmdb {
+    shared: Shared,
+    reads: Reads,
+    buffer: Vec<u8>,
+    value_bytes: usize,
+}
+
+impl Lmdb {
+    /// A client of this environment.
+    pub fn new(shared: Shared, reads: Reads, value_bytes: usize) -> Lmdb {
+        Lmdb { shared, reads, buffer: Vec::with_capacity(value_bytes), value_bytes }
+    }
+
+    fn session(&mut self) -> Session<'_> {
+        let (environment, database) = &*self.shared;
+        Session {
+            environment,
+            database: *database,
+            reads_max: if self.reads == Reads::Long { LONG_READS } else { 1 },
+            reads: 0,
+            transaction: None,
+            buffer: &mut self.buffer,
+            value_bytes: self.value_bytes,
+        }
+    }
+}
+
+impl Runner for Lmdb {
+    fn run(&mut self, job: &Job, draws: &Draws) -> Result<u64, PeersError> {
+        run_client(&mut self.session(), job, draws)
+    }
+
+    fn verify(&mut self, keys: &[Key], records: &Records) -> Result<(), PeersError> {
+        verify_client(&mut self.session(), keys, records)
+    }
+}
+
+/// An environment, and the read transaction that is open, if one is.
+struct Session<'e> {
+    environment: &'e Environment,
+    database: Database,
+    reads_max: u32,
+    reads: u32,
+    transaction: Option<RoTransaction<'e>>,
+    buffer: &'e mut Vec<u8>,
+    value_bytes: usize,
+}
+
+impl Session<'_> {
+    /// Opens or renews the read transaction, if it is time.
+    #[inline(always)]
+    fn ready(&mut self) -> Result<(), PeersError> {
+        if self.transaction.is_some() && self.reads < self.reads_max {
+            self.reads += 1;
+            return Ok(());
+        }
+        self.reads = 1;
+        let begun = match self.transaction.take() {
+            Some(used) => used.reset().renew(),
+            None => self.environment.begin_ro_txn(),
+        };
+        self.transaction = Some(begun.map_err(refused("begin to read"))?);
+        Ok(())
+    }
+}
+
+/// The value of `key`, in LMDB's page.
+#[inline(always)]
+fn value<'t>(
+    transaction: &'t Option<RoTransaction<'_>>,
+    database: Database,
+    key: &Key,
+) -> Result<&'t [u8], PeersError> {
+    match transaction.as_ref().map(|transaction| transaction.get(database, key)) {
+        Some(Ok(value)) => Ok(value),
+        Some(Err(lmdb::Error::NotFound)) | None => Err(PeersError::missing(key)),
+        Some(Err(error)) => Err(refused("read")(error)),
+    }
+}
+
+impl Client for Session<'_> {
+    #[inline(always)]
+    fn get(&mut self, key: &Key) -> Result<Seen, PeersError> {
+        self.ready()?;
+        let value = value(&self.transaction, self.database, key)?;
+        if value.len() == WORD_BYTES {
+            return Ok(Seen::of(value, self.value_bytes));
+        }
+        self.buffer.clear();
+        self.buffer.extend_from_slice(value);
+        Ok(Seen::of(self.buffer, self.value_bytes))
+    }
+
+    #[inline(always)]
+    fn update(&mut self, key: &Key, word: u64) -> Result<(), PeersError> {
+        // A thread has one transaction at a time.
+        self.transaction = None;
+        let mut transaction = self.environment.begin_rw_txn().map_err(refused("begin to write"))?;
+        let put = transaction.put(self.database, key, &word.to_le_bytes(), WriteFlags::empty());
+        put.map_err(refused("store"))?;
+        transaction.commit().map_err(refused("commit"))
+    }
+
+    fn fetch(&mut self, key: &Key, into: &mut Vec<u8>) -> Result<(), PeersError> {
+        self.ready()?;
+        into.clear();
+        into.extend_from_slice(value(&self.transaction, self.database, key)?);
+        Ok(())
+    }
+}
+
+fn refused(attempt: &'static str) -> impl Fn(lmdb::Error) -> PeersError {
+    move |error| PeersError::peer(attempt, error.to_string())
+}

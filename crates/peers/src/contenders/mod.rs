@@ -1,0 +1,106 @@
+//! The contenders: how each is opened, loaded and called, in the way that suits it best.
+
+pub mod guira;
+pub mod lmdb;
+pub mod maps;
+pub mod memcached;
+pub mod raw;
+pub mod redis;
+mod wire;
+
+pub use wire::load as load_server;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::PeersError;
+use crate::measure::Runner;
+use crate::record::Records;
+
+/// Where a contender that several processes can share is, and how it is called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// Guira's table.
+    Guira {
+        /// Its file.
+        file: PathBuf,
+    },
+    /// The memory of Guira's table, read without any protocol.
+    Raw {
+        /// The table's file.
+        file: PathBuf,
+    },
+    /// An LMDB environment.
+    Lmdb {
+        /// Its directory.
+        directory: PathBuf,
+        /// How many look-ups one transaction serves.
+        reads: lmdb::Reads,
+    },
+    /// A Redis server.
+    Redis {
+        /// Its socket.
+        socket: PathBuf,
+        /// Commands sent before an answer is awaited.
+        depth: usize,
+    },
+    /// A memcached server.
+    Memcached {
+        /// Its socket.
+        socket: PathBuf,
+        /// Commands sent before an answer is awaited.
+        depth: usize,
+    },
+}
+
+/// One process's ways to contenders. An LMDB environment may be opened only once in a process, so it is shared.
+#[derive(Default)]
+pub struct Connections {
+    lmdb: Option<(PathBuf, lmdb::Shared)>,
+}
+
+impl Connections {
+    /// A client of the contender at `place`.
+    ///
+    /// # Errors
+    /// Whatever it refuses with.
+    pub fn connect(&mut self, place: &Place, records: &Records) -> Result<Box<dyn Runner>, PeersError> {
+        let value_bytes = records.value_bytes();
+        Ok(match place {
+            Place::Guira { file } => Box::new(guira::Guira::open(file, value_bytes)?),
+            Place::Raw { file } => Box::new(raw::Raw::open(file, value_bytes)?),
+            Place::Lmdb { directory, reads } => {
+                let shared = self.environment(directory)?;
+                Box::new(lmdb::Lmdb::new(shared, *reads, value_bytes))
+            }
+            Place::Redis { socket, depth } => {
+                Box::new(wire::Piped::new(redis::Redis::connect(socket, value_bytes)?, *depth))
+            }
+            Place::Memcached { socket, depth } => {
+                Box::new(wire::Piped::new(memcached::Memcached::connect(socket, value_bytes)?, *depth))
+            }
+        })
+    }
+
+    /// The environment in `directory`.
+    ///
+    /// # Errors
+    /// LMDB's.
+    pub fn environment(&mut self, directory: &PathBuf) -> Result<lmdb::Shared, PeersError> {
+        if let Some((open, shared)) = &self.lmdb
+            && open == directory
+        {
+            return Ok(shared.clone());
+        }
+        let shared = lmdb::open(directory, lmdb::Opening::Existing)?;
+        self.lmdb = Some((directory.clone(), shared.clone()));
+        Ok(shared)
+    }
+
+    /// Keeps an environment that this process has opened already.
+    pub fn keep(&mut self, directory: PathBuf, shared: lmdb::Shared) {
+        self.lmdb = Some((directory, shared));
+    }
+}

@@ -1,0 +1,302 @@
+//! What the two servers' clients share: one write for a batch of commands, then reads until every answer is there.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::draws::{Draws, Step};
+use crate::error::PeersError;
+use crate::measure::{Job, MANY, Runner, Task, keys_of, right, steps_of, timed};
+use crate::record::{Key, Records, Seen, difference};
+
+/// How long one answer may take before the server counts as dead: far longer than any it gives.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+/// Bytes read at once, at least.
+const READ_BYTES: usize = 64 << 10;
+
+/// A connection, and the bytes on their way.
+pub struct Wire {
+    stream: UnixStream,
+    /// Commands that are gathered.
+    pub out: Vec<u8>,
+    input: Vec<u8>,
+    /// What of `input` is filled, and what of that has been taken.
+    filled: usize,
+    taken: usize,
+}
+
+impl Wire {
+    /// Connects to the socket at `path`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn connect(path: &Path) -> Result<Wire, PeersError> {
+        let attempt = || format!("connect to {}", path.display());
+        let stream = UnixStream::connect(path).map_err(PeersError::host(attempt()))?;
+        stream.set_read_timeout(Some(ANSWER_LIMIT)).map_err(PeersError::host(attempt()))?;
+        stream.set_write_timeout(Some(ANSWER_LIMIT)).map_err(PeersError::host(attempt()))?;
+        Ok(Wire { stream, out: Vec::with_capacity(READ_BYTES), input: vec![0; READ_BYTES], filled: 0, taken: 0 })
+    }
+
+    /// Sends what was gathered, with one write where the system takes it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn send(&mut self) -> Result<(), PeersError> {
+        let sent = self.stream.write_all(&self.out).map_err(PeersError::host("send commands"));
+        self.out.clear();
+        sent
+    }
+
+    /// The next line, without its end.
+    ///
+    /// # Errors
+    /// The system's; a server that ends.
+    #[inline]
+    pub fn line(&mut self) -> Result<&[u8], PeersError> {
+        let mut searched = self.taken;
+        loop {
+            let found = self.input[searched..self.filled].windows(2).position(|pair| pair == b"\r\n");
+            if let Some(at) = found {
+                let line = self.taken..searched + at;
+                self.taken = line.end + 2;
+                return Ok(&self.input[line]);
+            }
+            let kept = self.filled.saturating_sub(1).max(self.taken) - self.taken;
+            self.more(1)?;
+            searched = self.taken + kept;
+        }
+    }
+
+    /// The next `bytes` bytes, whatever they are, and the line end behind them.
+    ///
+    /// # Errors
+    /// As [`Wire::line`].
+    #[inline]
+    pub fn block(&mut self, bytes: usize) -> Result<&[u8], PeersError> {
+        let wanted = bytes + 2;
+        // Bounded: each turn reads a byte at least, or fails.
+        while self.filled - self.taken < wanted {
+            self.more(wanted - (self.filled - self.taken))?;
+        }
+        let block = self.taken..self.taken + bytes;
+        self.taken = block.end + 2;
+        Ok(&self.input[block])
+    }
+
+    /// Reads once, with room for `wanted` bytes more.
+    fn more(&mut self, wanted: usize) -> Result<(), PeersError> {
+        if self.taken == self.filled {
+            (self.taken, self.filled) = (0, 0);
+        } else if self.input.len() - self.filled < wanted.max(READ_BYTES / 2) {
+            self.input.copy_within(self.taken..self.filled, 0);
+            (self.taken, self.filled) = (0, self.filled - self.taken);
+        }
+        if self.input.len() - self.filled < wanted {
+            self.input.resize(self.filled + wanted + READ_BYTES, 0);
+        }
+        match self.stream.read(&mut self.input[self.filled..]) {
+            Ok(0) => Err(PeersError::host("read an answer")(ErrorKind::UnexpectedEof.into())),
+            Ok(read) => {
+                self.filled += read;
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(PeersError::host("read an answer")(error)),
+        }
+    }
+}
+
+/// A server's way of asking and answering.
+pub trait Protocol {
+    /// Gathers a look-up.
+    fn ask_get(&mut self, key: &Key);
+    /// Gathers a replacement of a value.
+    fn ask_set(&mut self, key: &Key, value: &[u8]);
+    /// Gathers a look-up of several keys, as the server takes it best.
+    fn ask_many(&mut self, keys: &[Key]);
+    /// Awaits the beginning of what `ask_many` is answered with.
+    ///
+    /// # Errors
+    /// Anything else that is answered.
+    fn begin_many(&mut self, keys: usize) -> Result<(), PeersError>;
+    /// Awaits the value of `key`.
+    ///
+    /// # Errors
+    /// Anything else that is answered.
+    fn value(&mut self, key: &Key) -> Result<&[u8], PeersError>;
+    /// Awaits that a value was replaced.
+    ///
+    /// # Errors
+    /// Anything else that is answered.
+    fn stored(&mut self, key: &Key) -> Result<(), PeersError>;
+    /// The connection.
+    fn wire(&mut self) -> &mut Wire;
+    /// Bytes of every value.
+    fn value_bytes(&self) -> usize;
+}
+
+/// A client that sends `depth` commands before it awaits their answers.
+pub struct Piped<P> {
+    protocol: P,
+    depth: usize,
+}
+
+impl<P: Protocol> Piped<P> {
+    /// A client with this many commands on their way.
+    pub fn new(protocol: P, depth: usize) -> Piped<P> {
+        Piped { protocol, depth: depth.max(1) }
+    }
+
+    fn get(&mut self, keys: &[Key]) -> Result<(), PeersError> {
+        let mut wrong = 0;
+        let value_bytes = self.protocol.value_bytes();
+        for keys in keys.chunks(self.depth) {
+            keys.iter().for_each(|key| self.protocol.ask_get(key));
+            self.protocol.wire().send()?;
+            for key in keys {
+                wrong |= difference(key, Seen::of(self.protocol.value(key)?, value_bytes));
+            }
+        }
+        right(wrong)
+    }
+
+    fn get_many(&mut self, keys: &[Key]) -> Result<(), PeersError> {
+        let mut wrong = 0;
+        let value_bytes = self.protocol.value_bytes();
+        for keys in keys.chunks(MANY) {
+            self.protocol.ask_many(keys);
+            self.protocol.wire().send()?;
+            self.protocol.begin_many(keys.len())?;
+            for key in keys {
+                wrong |= difference(key, Seen::of(self.protocol.value(key)?, value_bytes));
+            }
+        }
+        right(wrong)
+    }
+
+    fn mix(&mut self, steps: &[Step]) -> Result<(), PeersError> {
+        let mut wrong = 0;
+        let value_bytes = self.protocol.value_bytes();
+        for steps in steps.chunks(self.depth) {
+            for step in steps {
+                match step {
+                    Step::Read(key) => self.protocol.ask_get(key),
+                    Step::Update(key, word) => self.protocol.ask_set(key, &word.to_le_bytes()),
+                }
+            }
+            self.protocol.wire().send()?;
+            for step in steps {
+                match step {
+                    Step::Read(key) => {
+                        wrong |= difference(key, Seen::of(self.protocol.value(key)?, value_bytes));
+                    }
+                    Step::Update(key, _) => self.protocol.stored(key)?,
+                }
+            }
+        }
+        right(wrong)
+    }
+}
+
+impl<P: Protocol> Runner for Piped<P> {
+    fn run(&mut self, job: &Job, draws: &Draws) -> Result<u64, PeersError> {
+        match job.task {
+            // At depth 1 every look-up awaits the answer to the last: dependent or not makes no difference.
+            Task::Get | Task::DependentGet => timed(job, || self.get(keys_of(job, draws)?)),
+            Task::GetMany => timed(job, || self.get_many(keys_of(job, draws)?)),
+            Task::YcsbA => timed(job, || self.mix(steps_of(job, draws)?)),
+        }
+    }
+
+    fn verify(&mut self, keys: &[Key], records: &Records) -> Result<(), PeersError> {
+        for key in keys {
+            self.protocol.ask_get(key);
+            self.protocol.wire().send()?;
+            let value = self.protocol.value(key)?;
+            if !records.is_whole(key, value) {
+                return Err(PeersError::wrong(key, Seen::of(value, records.value_bytes())));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of commands that are gathered while loading before their answers are awaited.
+const LOAD_BYTES: usize = 32 << 10;
+
+/// Stores every record.
+///
+/// # Errors
+/// The server's; an interruption.
+pub fn load<P: Protocol>(
+    protocol: &mut P,
+    records: &Records,
+    loading: &mut crate::load::Loading<'_>,
+) -> Result<(), PeersError> {
+    let mut asked: Vec<Key> = Vec::new();
+    loading.each(records, |key, value| {
+        protocol.ask_set(key, value);
+        asked.push(*key);
+        if protocol.wire().out.len() >= LOAD_BYTES { settle(protocol, &mut asked) } else { Ok(()) }
+    })?;
+    settle(protocol, &mut asked)
+}
+
+fn settle<P: Protocol>(protocol: &mut P, asked: &mut Vec<Key>) -> Result<(), PeersError> {
+    protocol.wire().send()?;
+    asked.drain(..).try_for_each(|key| protocol.stored(&key))
+}
+
+/// Reads a decimal number that ends where the bytes end.
+pub fn number(digits: &[u8]) -> Option<usize> {
+    let digit = |total: usize, byte: &u8| {
+        let value = byte.checked_sub(b'0').filter(|value| *value < 10)?;
+        total.checked_mul(10)?.checked_add(value.into())
+    };
+    if digits.is_empty() { None } else { digits.iter().try_fold(0, digit) }
+}
+
+/// What a server said instead of an answer.
+#[cold]
+pub fn unexpected(attempt: &str, key: &Key, line: &[u8]) -> PeersError {
+    let key = String::from_utf8_lossy(key);
+    PeersError::peer(format!("{attempt} {key}"), format!("{:?}", String::from_utf8_lossy(line)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A wire whose other end has said `text`, in pieces of `piece` bytes.
+    fn hearing(text: &'static [u8], piece: usize) -> Wire {
+        let (stream, mut other) = UnixStream::pair().expect("a pair of sockets");
+        std::thread::spawn(move || {
+            for piece in text.chunks(piece) {
+                other.write_all(piece).expect("the test listens");
+                std::thread::yield_now();
+            }
+        });
+        Wire { stream, out: Vec::new(), input: vec![0; 4], filled: 0, taken: 0 }
+    }
+
+    #[test]
+    fn lines_and_blocks_survive_any_cut() {
+        for piece in 1..20 {
+            let mut wire = hearing(b"$5\r\na\r\nbc\r\n\r\n+OK\r\nrest of it\r\n", piece);
+            assert_eq!(wire.line().expect("a line"), b"$5");
+            assert_eq!(wire.block(5).expect("a block"), b"a\r\nbc");
+            assert_eq!(wire.line().expect("a line"), b"");
+            assert_eq!(wire.line().expect("a line"), b"+OK");
+            assert_eq!(wire.block(10).expect("a block"), b"rest of it");
+            assert!(wire.line().is_err(), "the other end has closed");
+        }
+    }
+
+    #[test]
+    fn numbers_are_read() {
+        assert_eq!([&b"0"[..], b"65536", b"", b"-1", b"1x"].map(number), [Some(0), Some(65_536), None, None, None]);
+        assert_eq!(number(b"99999999999999999999999"), None);
+    }
+}

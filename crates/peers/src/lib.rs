@@ -1,0 +1,43 @@
+//! What Guira is compared with: what a user would pick instead, and the limits of the machine, in one run.
+//!
+//! | contender | is | two clients are |
+//! |---|---|---|
+//! | Guira | this project's table, by its public API | two processes |
+//! | raw memory | reads of the same memory without any protocol: the physical limit | two processes |
+//! | dashmap, papaya | concurrent maps with a fast hash: the local limit | two threads |
+//! | LMDB | a B+ tree in a mapped file, never flushed | two processes |
+//! | Redis, memcached | servers on Unix sockets, nothing written to disk | two processes |
+//!
+//! This crate owns the contenders, the servers it starts for them, and the report; it owns no protocol of Guira's and
+//! uses the public API. Invariants: the contenders hold the same records and get the same operations in the same order;
+//! every look-up's answer is checked; whatever was started is gone when the run ends, in any way it ends.
+#![forbid(unsafe_code)]
+
+mod aims;
+mod contenders;
+mod draws;
+mod error;
+mod helper;
+mod lineup;
+mod load;
+mod machine;
+mod measure;
+mod plan;
+mod plot;
+mod record;
+mod run;
+mod server;
+mod text;
+mod versions;
+
+pub use aims::{Aim, Bound};
+pub use draws::Popularity;
+pub use error::PeersError;
+pub use helper::serve as serve_helper;
+pub use load::Watch;
+pub use machine::Machine;
+pub use measure::Task;
+pub use plan::{Name, Needs, Options, Placement};
+pub use plot::svg;
+pub use run::{Cell, Peer, Prepared, Report, SCHEMA, StageReport};
+pub use text::{human, markdown};

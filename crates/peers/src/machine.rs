@@ -1,0 +1,117 @@
+//! The machine a comparison runs on, as the kernel describes it.
+
+use std::fs;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::Serialize;
+
+use crate::error::PeersError;
+
+/// What figures depend on besides the contenders.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Machine {
+    /// The processor's name.
+    pub processor: String,
+    /// Processors this process may run on.
+    pub cores: usize,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// Bytes of memory that a new program can have without swapping.
+    pub available_bytes: u64,
+    /// Bytes of a page.
+    pub page_bytes: usize,
+    /// When the kernel gives memory files huge pages.
+    pub shared_huge_pages: String,
+    /// When it gives other memory huge pages.
+    pub huge_pages: String,
+    /// What was asked of the C library's allocator, which the maps use.
+    pub malloc: String,
+    /// The kernel's release.
+    pub kernel: String,
+}
+
+impl Machine {
+    /// This machine. What the kernel does not say is empty or zero.
+    #[must_use]
+    pub fn look() -> Machine {
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let meminfo = text("/proc/meminfo");
+        let huge = "/sys/kernel/mm/transparent_hugepage";
+        Machine {
+            processor: field(&text("/proc/cpuinfo"), "model name").unwrap_or_default(),
+            cores: cores().map_or(1, |cores| cores.len()),
+            memory_bytes: kilobytes(&meminfo, "MemTotal"),
+            available_bytes: kilobytes(&meminfo, "MemAvailable"),
+            page_bytes: rustix::param::page_size(),
+            shared_huge_pages: chosen(&text(&format!("{huge}/shmem_enabled"))),
+            huge_pages: chosen(&text(&format!("{huge}/enabled"))),
+            malloc: std::env::var("GLIBC_TUNABLES").unwrap_or_default(),
+            kernel: text("/proc/sys/kernel/osrelease").trim().to_owned(),
+        }
+    }
+}
+
+/// The value after `name` and a colon.
+fn field(text: &str, name: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// A line of /proc/meminfo in bytes.
+fn kilobytes(text: &str, name: &str) -> u64 {
+    let number = field(text, name).and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
+    number.unwrap_or(0) << 10
+}
+
+/// The word in brackets: `always [madvise] never`.
+fn chosen(text: &str) -> String {
+    let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    inside.map_or(String::new(), |(word, _)| word.to_owned())
+}
+
+/// The processors this thread may run on.
+///
+/// # Errors
+/// The system's.
+pub fn cores() -> Result<Vec<usize>, PeersError> {
+    let set = sched_getaffinity(None).map_err(|errno| PeersError::host("learn the processors")(errno.into()))?;
+    Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
+}
+
+/// Keeps a thread, or the calling one, to these processors.
+///
+/// # Errors
+/// The system's.
+pub fn keep_to(thread: Option<rustix::thread::Pid>, cores: &[usize]) -> Result<(), PeersError> {
+    let mut set = CpuSet::new();
+    cores.iter().for_each(|core| set.set(*core));
+    sched_setaffinity(thread, &set).map_err(|errno| PeersError::host("choose a processor")(errno.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_says_is_read() {
+        assert_eq!(kilobytes("MemTotal:       24000000 kB\n", "MemTotal"), 24_000_000 << 10);
+        assert_eq!(kilobytes("", "MemTotal"), 0);
+        assert_eq!(chosen("always [madvise] never\n"), "madvise");
+        assert_eq!(field("model name\t: A B\n", "model name").as_deref(), Some("A B"));
+        let machine = Machine::look();
+        assert!(machine.cores > 0 && machine.memory_bytes >= machine.available_bytes && machine.page_bytes >= 4096);
+    }
+
+    #[test]
+    fn a_thread_keeps_to_its_core() {
+        let all = cores().unwrap();
+        std::thread::spawn(move || {
+            keep_to(None, &all[..1]).unwrap();
+            assert_eq!(cores().unwrap(), all[..1]);
+            keep_to(None, &all).unwrap();
+            assert_eq!(cores().unwrap(), all);
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -1,0 +1,315 @@
+//! The timed loops: one for each task, the same for every contender, compiled for each.
+//!
+//! Invariant: a loop that returns a time has had the right answer to every look-up; any other answer is an error.
+
+use std::hint::black_box;
+
+use serde::{Deserialize, Serialize};
+
+use crate::draws::{Draws, Step};
+use crate::error::PeersError;
+use crate::record::{Key, Records, Seen, difference};
+
+/// Keys asked for by one `get_many`.
+pub const MANY: usize = 32;
+
+/// What is timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// Look-ups one after the other; nothing keeps the processor from starting the next before the last is done.
+    Get,
+    /// Look-ups of which each needs the value of the last to know its key, so that nothing overlaps.
+    DependentGet,
+    /// Look-ups of 32 keys at once.
+    GetMany,
+    /// YCSB-A: half look-ups, half updates.
+    YcsbA,
+}
+
+impl Task {
+    /// As people call it.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Task::Get => "get, back to back",
+            Task::DependentGet => "get, each dependent on the last",
+            Task::GetMany => "get_many of 32 keys",
+            Task::YcsbA => "YCSB-A: half get, half update",
+        }
+    }
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// What is timed.
+    pub task: Task,
+    /// How many operations, keys of a `get_many` each counting as one; as many as were drawn, at most.
+    pub operations: usize,
+    /// When to start, in nanoseconds of the monotonic clock, which all processes share; or at once.
+    pub start_ns: Option<u64>,
+}
+
+/// A client of a contender, ready to be measured.
+pub trait Runner {
+    /// Carries out a job and returns its nanoseconds.
+    ///
+    /// # Errors
+    /// Whatever the contender fails with, and every answer that is not right.
+    fn run(&mut self, job: &Job, draws: &Draws) -> Result<u64, PeersError>;
+
+    /// Looks these keys up and compares every byte, untimed.
+    ///
+    /// # Errors
+    /// As [`Runner::run`].
+    fn verify(&mut self, keys: &[Key], records: &Records) -> Result<(), PeersError>;
+}
+
+/// A contender that is called, as opposed to one that is sent messages.
+pub trait Client {
+    /// The ends of the value of `key`. A value longer than a word is first copied to a buffer of the caller's.
+    ///
+    /// # Errors
+    /// The contender's; a missing key.
+    fn get(&mut self, key: &Key) -> Result<Seen, PeersError>;
+
+    /// The ends of the values of `keys`, in their order.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    #[inline(always)]
+    fn get_many(&mut self, keys: &[Key; MANY], seen: &mut [Seen; MANY]) -> Result<(), PeersError> {
+        for (key, seen) in keys.iter().zip(seen) {
+            *seen = self.get(key)?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the value of `key`, which is one word.
+    ///
+    /// # Errors
+    /// The contender's; a missing key.
+    fn update(&mut self, key: &Key, word: u64) -> Result<(), PeersError>;
+
+    /// Puts the whole value of `key` into `into`, whatever was there.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    fn fetch(&mut self, key: &Key, into: &mut Vec<u8>) -> Result<(), PeersError>;
+}
+
+/// Carries out a job with a contender that is called.
+pub fn run_client(client: &mut impl Client, job: &Job, draws: &Draws) -> Result<u64, PeersError> {
+    match job.task {
+        Task::Get => timed(job, || get(client, keys_of(job, draws)?)),
+        Task::DependentGet => timed(job, || dependent_get(client, keys_of(job, draws)?)),
+        Task::GetMany => timed(job, || get_many(client, keys_of(job, draws)?)),
+        Task::YcsbA => timed(job, || mix(client, steps_of(job, draws)?)),
+    }
+}
+
+/// Compares every byte of the values of `keys`.
+pub fn verify_client(client: &mut impl Client, keys: &[Key], records: &Records) -> Result<(), PeersError> {
+    let mut value = Vec::new();
+    for key in keys {
+        client.fetch(key, &mut value)?;
+        if !records.is_whole(key, &value) {
+            return Err(PeersError::wrong(key, Seen::of(&value, records.value_bytes())));
+        }
+    }
+    Ok(())
+}
+
+/// The keys a job looks up.
+pub fn keys_of<'d>(job: &Job, draws: &'d Draws) -> Result<&'d [Key], PeersError> {
+    draws.keys.get(..job.operations).ok_or_else(|| PeersError::too_few(job.operations, draws.keys.len()))
+}
+
+/// The steps a job carries out.
+pub fn steps_of<'d>(job: &Job, draws: &'d Draws) -> Result<&'d [Step], PeersError> {
+    draws.mix.get(..job.operations).ok_or_else(|| PeersError::too_few(job.operations, draws.mix.len()))
+}
+
+/// How long `work` takes, from the job's start.
+pub fn timed(job: &Job, work: impl FnOnce() -> Result<(), PeersError>) -> Result<u64, PeersError> {
+    if let Some(start_ns) = job.start_ns {
+        // Bounded: the start is milliseconds ahead of the order.
+        while monotonic_ns() < start_ns {
+            std::hint::spin_loop();
+        }
+    }
+    let started = monotonic_ns();
+    work()?;
+    Ok(monotonic_ns() - started)
+}
+
+/// Nanoseconds of the clock that all processes of a machine share.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    // Seconds and nanoseconds since the machine was started are not negative.
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn get(client: &mut impl Client, keys: &[Key]) -> Result<(), PeersError> {
+    let mut wrong = 0;
+    for key in keys {
+        wrong |= difference(key, client.get(key)?);
+    }
+    right(wrong)
+}
+
+/// Where the next key is read from depends on the value just read: on the difference between it and the right one,
+/// which is zero, as the processor cannot know before it has the value.
+fn dependent_get(client: &mut impl Client, keys: &[Key]) -> Result<(), PeersError> {
+    let (mut wrong, mut at) = (0, 0);
+    for _ in 0..keys.len() {
+        let Some(key) = keys.get(at) else {
+            break;
+        };
+        let difference = difference(key, client.get(key)?);
+        wrong |= difference;
+        at = black_box(at.wrapping_add(1).wrapping_add(difference as usize));
+    }
+    right(wrong)
+}
+
+fn get_many(client: &mut impl Client, keys: &[Key]) -> Result<(), PeersError> {
+    let mut wrong = 0;
+    let mut seen = [Seen::default(); MANY];
+    for keys in keys.as_chunks::<MANY>().0 {
+        client.get_many(keys, &mut seen)?;
+        for (key, seen) in keys.iter().zip(&seen) {
+            wrong |= difference(key, *seen);
+        }
+    }
+    right(wrong)
+}
+
+fn mix(client: &mut impl Client, steps: &[Step]) -> Result<(), PeersError> {
+    let mut wrong = 0;
+    for step in steps {
+        match step {
+            Step::Read(key) => wrong |= difference(key, client.get(key)?),
+            Step::Update(key, word) => client.update(key, *word)?,
+        }
+    }
+    right(wrong)
+}
+
+/// Nothing if no answer differed.
+pub fn right(wrong: u64) -> Result<(), PeersError> {
+    if wrong == 0 { Ok(()) } else { Err(PeersError::SomeWrong) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::draws::{DrawSpec, Popularity};
+    use crate::record::value_word;
+
+    /// A map that answers right, but for the calls it is told to spoil.
+    struct Fake {
+        values: HashMap<Key, u64>,
+        calls: usize,
+        spoilt: Option<(usize, Spoil)>,
+    }
+
+    #[derive(Clone, Copy)]
+    enum Spoil {
+        OtherKey,
+        Miss,
+    }
+
+    impl Client for Fake {
+        fn get(&mut self, key: &Key) -> Result<Seen, PeersError> {
+            self.calls += 1;
+            let word = *self.values.get(key).ok_or_else(|| PeersError::missing(key))?;
+            match self.spoilt {
+                Some((call, Spoil::OtherKey)) if call == self.calls => {
+                    let word = value_word(b"otherkey", 0);
+                    Ok(Seen { first: word, last: word })
+                }
+                Some((call, Spoil::Miss)) if call == self.calls => Err(PeersError::missing(key)),
+                _ => Ok(Seen { first: word, last: word }),
+            }
+        }
+
+        fn update(&mut self, key: &Key, word: u64) -> Result<(), PeersError> {
+            self.values.insert(*key, word);
+            Ok(())
+        }
+
+        fn fetch(&mut self, key: &Key, into: &mut Vec<u8>) -> Result<(), PeersError> {
+            *into = self.get(key)?.first.to_le_bytes().to_vec();
+            Ok(())
+        }
+    }
+
+    const SPEC: DrawSpec = DrawSpec { records: 500, seed: 3, keys: 320, steps: 320 };
+    const TASKS: [Task; 4] = [Task::Get, Task::DependentGet, Task::GetMany, Task::YcsbA];
+
+    fn records() -> Records {
+        Records::new(8, SPEC.seed).expect("8 bytes are a word")
+    }
+
+    fn fake(spoilt: Option<(usize, Spoil)>) -> Fake {
+        let records = records();
+        let keys = (0..SPEC.records).map(|record| records.key(record));
+        Fake { values: keys.map(|key| (key, value_word(&key, 0))).collect(), calls: 0, spoilt }
+    }
+
+    fn job(task: Task) -> Job {
+        Job { task, operations: 320, start_ns: None }
+    }
+
+    fn draws() -> Draws {
+        Draws::new(&records(), &SPEC, Popularity::Uniform, 0).expect("records exist")
+    }
+
+    #[test]
+    fn right_answers_have_a_time() {
+        for task in TASKS {
+            let mut fake = fake(None);
+            run_client(&mut fake, &job(task), &draws()).expect("every answer is right");
+            assert!(fake.calls == 320 || task == Task::YcsbA && fake.calls > 100, "{task:?}: {} calls", fake.calls);
+        }
+        verify_client(&mut fake(None), &draws().keys, &records()).expect("every byte is right");
+    }
+
+    #[test]
+    fn one_wrong_answer_fails_the_run() {
+        for task in TASKS {
+            for spoil in [Spoil::OtherKey, Spoil::Miss] {
+                for call in [1, 100] {
+                    let error = run_client(&mut fake(Some((call, spoil))), &job(task), &draws()).unwrap_err();
+                    let is_expected = match spoil {
+                        Spoil::OtherKey => matches!(error, PeersError::SomeWrong),
+                        Spoil::Miss => matches!(error, PeersError::Missing { .. }),
+                    };
+                    assert!(is_expected, "{task:?}: {error}");
+                }
+            }
+        }
+        let error = verify_client(&mut fake(Some((7, Spoil::OtherKey))), &draws().keys, &records()).unwrap_err();
+        assert!(matches!(error, PeersError::Wrong { .. }), "{error}");
+    }
+
+    #[test]
+    fn more_than_was_drawn_is_refused() {
+        for task in TASKS {
+            let error = run_client(&mut fake(None), &Job { operations: 321, ..job(task) }, &draws()).unwrap_err();
+            assert!(matches!(error, PeersError::TooFew { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_start_is_waited_for() {
+        let start_ns = monotonic_ns() + 3_000_000;
+        timed(&Job { start_ns: Some(start_ns), ..job(Task::Get) }, || Ok(())).expect("nothing fails");
+        assert!(monotonic_ns() >= start_ns);
+    }
+}

@@ -1,0 +1,256 @@
+//! The report as a picture: bars of nanoseconds an operation, on a logarithmic scale that all groups share.
+//!
+//! It is written by hand, without a font to measure and with a background of its own, so that it can be read on light
+//! and dark pages alike.
+
+use crate::draws::Popularity;
+use crate::measure::Task;
+use crate::plan::Name;
+use crate::record::WORD_BYTES;
+use crate::run::{Cell, Report};
+
+const WIDTH: f64 = 1240.0;
+const MARGIN: f64 = 28.0;
+const COLUMN_GAP: f64 = 36.0;
+const COLUMN_WIDTH: f64 = (WIDTH - 2.0 * MARGIN - COLUMN_GAP) / 2.0;
+/// Where the names end and the bars begin.
+const NAMES_WIDTH: f64 = 186.0;
+/// Room for the figure behind the longest bar.
+const FIGURE_WIDTH: f64 = 128.0;
+const BARS_WIDTH: f64 = COLUMN_WIDTH - NAMES_WIDTH - FIGURE_WIDTH;
+const TOP: f64 = 104.0;
+const GROUP_HEAD: f64 = 40.0;
+const GROUP_FOOT: f64 = 20.0;
+const ROW: f64 = 23.0;
+const BAR: f64 = 15.0;
+const FOOT: f64 = 22.0;
+
+const BACKGROUND: &str = "#ffffff";
+const BORDER: &str = "#c9d1d9";
+const GRID: &str = "#e3e7eb";
+const TEXT: &str = "#1f2328";
+const FAINT: &str = "#59636e";
+const FONT: &str = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif";
+
+/// One heading and its bars.
+struct Group<'r> {
+    title: String,
+    bars: Vec<&'r Cell>,
+}
+
+/// The picture as SVG.
+#[must_use]
+pub fn svg(report: &Report) -> String {
+    let columns = [task_groups(report), value_groups(report)];
+    let cells = columns.iter().flatten().flat_map(|group| &group.bars);
+    let scale = Scale::of(cells.map(|cell| cell.median_ns));
+    let height = columns.iter().map(|groups| groups.iter().map(Group::height).sum::<f64>()).fold(0.0, f64::max);
+    let height = TOP + height + FOOT;
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+         height=\"{height}\" font-family=\"{FONT}\" font-size=\"14\" fill=\"{TEXT}\" role=\"img\">\n\
+         <title>Nanoseconds an operation: Guira and its peers</title>\n\
+         <rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\" fill=\"{BACKGROUND}\" stroke=\"{BORDER}\"/>\n",
+        WIDTH - 1.0,
+        height - 1.0
+    );
+    head(&mut out, report);
+    let mut x = MARGIN;
+    for groups in &columns {
+        let mut y = TOP;
+        for group in groups {
+            group.draw(&mut out, &scale, (x, y));
+            y += group.height();
+        }
+        x += COLUMN_WIDTH + COLUMN_GAP;
+    }
+    out + "</svg>\n"
+}
+
+fn head(out: &mut String, report: &Report) {
+    let machine = &report.machine;
+    let records = report.stages.first().map_or(0, |stage| stage.records);
+    let what = format!(
+        "{} records, keys of {} bytes, uniform; median of {} interleaved rounds, and how many times Guira's it is",
+        text(records),
+        report.key_bytes,
+        report.rounds
+    );
+    let machine = format!("{}, {} cores, Linux {}", machine.processor, machine.cores, machine.kernel);
+    let title = "Nanoseconds an operation, one client (logarithmic; shorter is faster)";
+    for (y, size, colour, line) in [(38, 22, TEXT, title), (62, 14, FAINT, &what), (82, 14, FAINT, &machine)] {
+        let line = escaped(line);
+        *out += &format!("<text x=\"{MARGIN}\" y=\"{y}\" font-size=\"{size}\" fill=\"{colour}\">{line}</text>\n");
+    }
+}
+
+/// The tasks, with values of a word.
+fn task_groups(report: &Report) -> Vec<Group<'_>> {
+    let groups = [Task::Get, Task::DependentGet, Task::GetMany, Task::YcsbA].map(|task| {
+        let is_in = |cell: &&Cell| cell.value_bytes == WORD_BYTES && cell.task == task;
+        Group { title: format!("{}, values of 8 bytes", task.title()), bars: bars(report, is_in) }
+    });
+    groups.into_iter().filter(|group| !group.bars.is_empty()).collect()
+}
+
+/// Look-ups of longer values.
+fn value_groups(report: &Report) -> Vec<Group<'_>> {
+    let longer = report.stages.iter().filter(|stage| stage.value_bytes != WORD_BYTES);
+    let groups = longer.map(|stage| {
+        let is_in = |cell: &&Cell| cell.value_bytes == stage.value_bytes && cell.task == Task::Get;
+        let title = format!("{}, values of {} bytes", Task::Get.title(), text(stage.value_bytes as u64));
+        Group { title, bars: bars(report, is_in) }
+    });
+    groups.filter(|group| !group.bars.is_empty()).collect()
+}
+
+/// The best time of each contender and depth, fastest first.
+fn bars(report: &Report, is_in: impl Fn(&&Cell) -> bool) -> Vec<&Cell> {
+    let mut best: Vec<&Cell> = Vec::new();
+    let plain = |cell: &&Cell| cell.clients == 1 && cell.popularity == Popularity::Uniform;
+    for cell in report.cells.iter().filter(plain).filter(is_in) {
+        match best.iter_mut().find(|found| bar_name(found) == bar_name(cell)) {
+            Some(found) if cell.median_ns < found.median_ns => *found = cell,
+            Some(_) => {}
+            None => best.push(cell),
+        }
+    }
+    best.sort_by(|one, other| one.median_ns.total_cmp(&other.median_ns));
+    best
+}
+
+/// Whose bar it is: servers have one for each depth, all others one.
+fn bar_name(cell: &Cell) -> String {
+    match cell.name {
+        Name::Redis | Name::Memcached => match (cell.task, cell.variant) {
+            (Task::GetMany, _) => format!("{}, 32 at once", cell.name.title()),
+            (_, variant) => format!("{}, {variant}", cell.name.title()),
+        },
+        name => name.title().to_owned(),
+    }
+}
+
+fn colour(name: Name) -> &'static str {
+    match name {
+        Name::Guira => "#0b7a4b",
+        Name::Raw => "#8c959f",
+        Name::Dashmap => "#3b73c4",
+        Name::Papaya => "#5b9bd5",
+        Name::Lmdb => "#7d56b3",
+        Name::Redis => "#c8372d",
+        Name::Memcached => "#d9822b",
+    }
+}
+
+impl Group<'_> {
+    fn height(&self) -> f64 {
+        GROUP_HEAD + ROW * self.bars.len() as f64 + GROUP_FOOT
+    }
+
+    fn draw(&self, out: &mut String, scale: &Scale, (x, y): (f64, f64)) {
+        let title = escaped(&self.title);
+        *out += &format!("<text x=\"{x}\" y=\"{}\" font-size=\"16\" font-weight=\"600\">{title}</text>\n", y + 16.0);
+        let (bars_x, bars_y) = (x + NAMES_WIDTH, y + GROUP_HEAD - 12.0);
+        let bottom = bars_y + ROW * self.bars.len() as f64;
+        for (at, name) in scale.ticks() {
+            let tick_x = bars_x + at * BARS_WIDTH;
+            let name_y = bottom + 13.0;
+            *out += &format!("<path d=\"M{tick_x:.1} {bars_y:.1}V{bottom:.1}\" stroke=\"{GRID}\"/>\n");
+            *out += &format!("<text x=\"{tick_x:.1}\" y=\"{name_y:.1}\" font-size=\"11\" fill=\"{FAINT}\" ");
+            *out += &format!("text-anchor=\"middle\">{name}</text>\n");
+        }
+        let guira_ns = self.bars.iter().find(|cell| cell.name == Name::Guira).map(|cell| cell.median_ns);
+        for (row, cell) in self.bars.iter().enumerate() {
+            let middle = bars_y + ROW * (row as f64 + 0.5);
+            let weight = if cell.name == Name::Guira { "700" } else { "400" };
+            let length = (scale.at(cell.median_ns) * BARS_WIDTH).max(2.0);
+            let figure = figure(cell, guira_ns);
+            *out += &format!(
+                "<text x=\"{:.1}\" y=\"{:.1}\" font-weight=\"{weight}\" text-anchor=\"end\">{}</text>\n\
+                 <rect x=\"{bars_x:.1}\" y=\"{:.1}\" width=\"{length:.1}\" height=\"{BAR}\" rx=\"2\" fill=\"{}\"/>\n\
+                 <text x=\"{:.1}\" y=\"{:.1}\" font-size=\"13\" font-weight=\"{weight}\">{figure}</text>\n",
+                bars_x - 8.0,
+                middle + 5.0,
+                escaped(&bar_name(cell)),
+                middle - BAR / 2.0,
+                colour(cell.name),
+                bars_x + length + 6.0,
+                middle + 4.5
+            );
+        }
+    }
+}
+
+/// The time, and how many times Guira's it is.
+fn figure(cell: &Cell, guira_ns: Option<f64>) -> String {
+    let time = match cell.median_ns {
+        ns if ns < 100.0 => format!("{ns:.1} ns"),
+        ns if ns < 10_000.0 => format!("{} ns", text(ns.round() as u64)),
+        ns => format!("{:.1} µs", ns / 1e3),
+    };
+    match guira_ns {
+        Some(guira_ns) if cell.name != Name::Guira => {
+            let ratio = cell.median_ns / guira_ns;
+            let digits = match ratio {
+                _ if ratio < 1.0 => 2,
+                _ if ratio < 10.0 => 1,
+                _ => 0,
+            };
+            format!("{time} · {ratio:.digits$}×")
+        }
+        _ => time,
+    }
+}
+
+/// A logarithmic scale over whole powers of ten.
+struct Scale {
+    low: f64,
+    high: f64,
+}
+
+impl Scale {
+    fn of(times_ns: impl Iterator<Item = f64>) -> Scale {
+        let (low, high) = times_ns.fold((f64::INFINITY, 1.0), |(low, high), ns| (ns.min(low), ns.max(high)));
+        let low = if low.is_finite() { low.max(0.1).log10().floor() } else { 0.0 };
+        Scale { low, high: high.max(0.1).log10().ceil().max(low + 1.0) }
+    }
+
+    /// Where a time is, from 0 to 1.
+    fn at(&self, ns: f64) -> f64 {
+        ((ns.log10() - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
+    }
+
+    /// The powers of ten, and their names.
+    fn ticks(&self) -> Vec<(f64, &'static str)> {
+        const NAMES: [&str; 8] = ["0.1 ns", "1 ns", "10 ns", "100 ns", "1 µs", "10 µs", "100 µs", "1 ms"];
+        let name = |power: i32| NAMES.get((power + 1) as usize).copied().unwrap_or("");
+        (self.low as i32..=self.high as i32).map(|power| (self.at(10_f64.powi(power)), name(power))).collect()
+    }
+}
+
+fn text(number: u64) -> String {
+    crate::text::grouped(number)
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scale_spans_whole_powers_of_ten() {
+        let scale = Scale::of([7.0, 12_000.0].into_iter());
+        assert_eq!((scale.at(1.0), scale.at(1e5)), (0.0, 1.0));
+        assert_eq!(scale.ticks().len(), 6);
+        assert_eq!(scale.ticks()[5].1, "100 µs");
+        assert_eq!(Scale::of(std::iter::empty()).ticks().len(), 2);
+    }
+
+    #[test]
+    fn text_is_escaped() {
+        assert_eq!(escaped("a<b>&c"), "a&lt;b&gt;&amp;c");
+    }
+}

@@ -1,0 +1,298 @@
+//! The run: stage after stage, everything in turn, round after round, so that what disturbs the machine disturbs all
+//! contenders alike.
+
+use serde::Serialize;
+
+use crate::aims::{Aim, aims};
+use crate::draws::Popularity;
+use crate::error::PeersError;
+use crate::lineup::{Lineup, SHARED_MEMORY, directory, try_threads};
+use crate::load::Watch;
+use crate::machine::{Machine, cores};
+use crate::measure::Task;
+use crate::plan::{Name, Needs, Options, Placement, Series, Stage, Way, needs};
+use crate::record::KEY_BYTES;
+use crate::server::Kind;
+
+/// The version of the report's JSON; it changes when a field changes its meaning or goes.
+pub const SCHEMA: u32 = 1;
+/// A warm-up has this many times fewer operations than a round.
+const WARM_UP_DIVISOR: usize = 4;
+/// What must be left of memory beside the run's needs.
+const SPARE_BYTES: u64 = 256 << 20;
+
+/// What a comparison came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Guira's version.
+    pub version: &'static str,
+    /// Where it ran.
+    pub machine: Machine,
+    /// Bytes of every key.
+    pub key_bytes: usize,
+    /// Times everything was measured.
+    pub rounds: u32,
+    /// Seed of keys and draws.
+    pub seed: u64,
+    /// What it needed, as computed before.
+    pub needs: Needs,
+    /// The contenders.
+    pub peers: Vec<Peer>,
+    /// Nanoseconds of a look-up in memcached with 1 and 2 threads, if both were tried; the better one was used.
+    pub memcached_threads_ns: Option<[f64; 2]>,
+    /// One table of each contender after the other.
+    pub stages: Vec<StageReport>,
+    /// Everything that was timed.
+    pub cells: Vec<Cell>,
+    /// What was aimed at.
+    pub aims: Vec<Aim>,
+}
+
+/// A contender in the report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Peer {
+    /// Its name.
+    pub name: Name,
+    /// Its version, if it took part.
+    pub version: Option<String>,
+    /// Why it did not take part, and how it would, if it did not.
+    pub missing: Option<String>,
+}
+
+/// A stage in the report.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StageReport {
+    /// Bytes of every value.
+    pub value_bytes: usize,
+    /// Records in each contender.
+    pub records: u64,
+    /// How full Guira's table was, if it took part.
+    pub fill: Option<f64>,
+}
+
+/// One thing that was timed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cell {
+    /// Which contender.
+    pub name: Name,
+    /// How it was asked; empty if there is only one way.
+    pub variant: &'static str,
+    /// Where its server ran.
+    pub placement: Placement,
+    /// What was timed.
+    pub task: Task,
+    /// With which keys.
+    pub popularity: Popularity,
+    /// How many clients at once.
+    pub clients: u8,
+    /// Bytes of every value.
+    pub value_bytes: usize,
+    /// Operations of each client in each round.
+    pub operations: usize,
+    /// Nanoseconds an operation, all clients together: the median of the rounds.
+    pub median_ns: f64,
+    /// The fastest round.
+    pub min_ns: f64,
+    /// The slowest round.
+    pub max_ns: f64,
+}
+
+impl Cell {
+    fn new(series: &Series, stage: &Stage, rounds_ns: &mut [f64]) -> Cell {
+        rounds_ns.sort_unstable_by(f64::total_cmp);
+        let last = rounds_ns.len() - 1;
+        Cell {
+            name: series.way.name(),
+            variant: series.way.variant(),
+            placement: series.placement,
+            task: series.task,
+            popularity: series.popularity,
+            clients: series.clients,
+            value_bytes: stage.value_bytes,
+            operations: series.operations,
+            median_ns: (rounds_ns[last / 2] + rounds_ns[last.div_ceil(2)]) / 2.0,
+            min_ns: rounds_ns[0],
+            max_ns: rounds_ns[last],
+        }
+    }
+}
+
+/// A run that can begin: the machine and what is installed have been looked at.
+pub struct Prepared {
+    options: Options,
+    ways: Vec<Way>,
+    machine: Machine,
+    peers: Vec<Peer>,
+    /// What the run needs.
+    pub needs: Needs,
+}
+
+impl Prepared {
+    /// Looks what is there, and whether it is enough.
+    ///
+    /// # Errors
+    /// `Options`; `Memory` if memory or shared memory is short.
+    pub fn new(options: Options) -> Result<Prepared, PeersError> {
+        options.check()?;
+        let machine = Machine::look();
+        let peers: Vec<Peer> = Name::ALL.into_iter().map(|name| peer(&options, name)).collect();
+        let takes_part = |way: &Way| peers.iter().any(|peer| peer.name == way.name() && peer.missing.is_none());
+        let ways: Vec<Way> = Way::ALL.into_iter().filter(takes_part).collect();
+        let needs = needs(&options, &ways, cores()?.len());
+        enough(&needs, &machine)?;
+        Ok(Prepared { options, ways, machine, peers, needs })
+    }
+
+    /// What is missing, a line each.
+    pub fn missing(&self) -> impl Iterator<Item = &str> {
+        self.peers.iter().filter(|peer| self.options.wants(peer.name)).filter_map(|peer| peer.missing.as_deref())
+    }
+
+    /// Carries the run out. `watch` is told how far it has got, and may end it.
+    ///
+    /// # Errors
+    /// Whatever a contender fails with, and any answer that is not right; an interruption.
+    pub fn run(self, watch: &mut Watch<'_>) -> Result<Report, PeersError> {
+        let Prepared { options, ways, machine, mut peers, needs } = self;
+        let memcached_threads_ns = match ways.iter().any(|way| way.name() == Name::Memcached) {
+            true => Some(trial(watch).map_err(|error| error.of(Name::Memcached.title()))?),
+            false => None,
+        };
+        let threads = memcached_threads_ns.map_or(1, |[one, two]| if two < one { 2 } else { 1 });
+        if let Some(version) =
+            peers.iter_mut().find(|peer| peer.name == Name::Memcached).and_then(|peer| peer.version.as_mut())
+        {
+            version.push_str(&format!(" (-t {threads})"));
+        }
+        let (mut stages, mut cells) = (Vec::new(), Vec::new());
+        for stage in Stage::all(&options) {
+            let mut lineup = Lineup::open(&options, &stage, &ways, threads, watch)?;
+            cells.extend(measure(&options, &stage, &ways, &mut lineup, watch)?);
+            lineup.verify(watch)?;
+            stages.push(StageReport { value_bytes: stage.value_bytes, records: stage.records, fill: lineup.fill });
+        }
+        Ok(Report {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION"),
+            machine,
+            key_bytes: KEY_BYTES,
+            rounds: options.rounds,
+            seed: options.seed,
+            needs,
+            peers,
+            memcached_threads_ns,
+            stages,
+            aims: aims(&cells),
+            cells,
+        })
+    }
+}
+
+fn trial(watch: &mut Watch<'_>) -> Result<[f64; 2], PeersError> {
+    try_threads(directory()?.path(), watch)
+}
+
+/// Times every series of a stage: a warm-up, then the rounds.
+fn measure(
+    options: &Options,
+    stage: &Stage,
+    ways: &[Way],
+    lineup: &mut Lineup,
+    watch: &mut Watch<'_>,
+) -> Result<Vec<Cell>, PeersError> {
+    let series = stage.series(ways, cores()?.len());
+    let mut times_ns: Vec<Vec<f64>> = vec![Vec::with_capacity(options.rounds as usize); series.len()];
+    let what = format!("timing values of {} bytes", stage.value_bytes);
+    let total = series.len() as u64 * u64::from(options.rounds + 1);
+    let mut done = 0;
+    for round in 0..=options.rounds {
+        for (series, times_ns) in series.iter().zip(&mut times_ns) {
+            watch(&what, done, total)?;
+            done += 1;
+            if round == 0 {
+                let operations = (series.operations / WARM_UP_DIVISOR).next_multiple_of(crate::measure::MANY);
+                lineup.time(series, operations.min(series.operations))?;
+            } else {
+                times_ns.push(lineup.time(series, series.operations)?);
+            }
+        }
+    }
+    Ok(series.iter().zip(&mut times_ns).map(|(series, times_ns)| Cell::new(series, stage, times_ns)).collect())
+}
+
+fn peer(options: &Options, name: Name) -> Peer {
+    let present = |version: &str| Peer { name, version: Some(version.to_owned()), missing: None };
+    let absent = |missing: String| Peer { name, version: None, missing: Some(missing) };
+    if !options.wants(name) {
+        return absent("left out by --only or --skip".to_owned());
+    }
+    let server = |kind: Kind| match kind.version() {
+        Some(version) => present(&version),
+        None => {
+            let (program, title) = (kind.program(), name.title());
+            absent(format!("{title} is not installed, so it is left out: apt-get install {program}"))
+        }
+    };
+    match name {
+        Name::Guira | Name::Raw => present(env!("CARGO_PKG_VERSION")),
+        Name::Dashmap => present(crate::versions::DASHMAP),
+        Name::Papaya => present(crate::versions::PAPAYA),
+        Name::Lmdb => present(crate::versions::LMDB),
+        Name::Redis => server(Kind::Redis),
+        Name::Memcached => server(Kind::Memcached),
+    }
+}
+
+fn enough(needs: &Needs, machine: &Machine) -> Result<(), PeersError> {
+    let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
+    let refusal = |wanted: u64, what: &str, there: u64| {
+        let (wanted, there) = (gib(wanted), gib(there));
+        let advice = "--records and --value-memory make it smaller, --quick makes it small";
+        Err(PeersError::Memory(format!("this run needs {wanted} of {what}, and there are {there}; {advice}")))
+    };
+    let wanted = needs.memory_bytes + SPARE_BYTES;
+    if machine.available_bytes < wanted {
+        return refusal(wanted, "memory", machine.available_bytes);
+    }
+    let shared = rustix::fs::statvfs(SHARED_MEMORY);
+    let shared = shared.map_err(|errno| PeersError::host(format!("look at {SHARED_MEMORY}"))(errno.into()))?;
+    let free = shared.f_bavail.saturating_mul(shared.f_frsize);
+    if free < needs.shared_bytes {
+        return refusal(needs.shared_bytes, SHARED_MEMORY, free);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_memory_is_refused_with_both_figures() {
+        let machine = Machine { available_bytes: 1 << 30, ..Machine::look() };
+        let needs = Needs { memory_bytes: 3 << 30, shared_bytes: 0, seconds: 1 };
+        let error = enough(&needs, &machine).unwrap_err().to_string();
+        assert!(error.contains("3.2 GiB of memory") && error.contains("there are 1.0 GiB"), "{error}");
+        let machine = Machine { available_bytes: u64::MAX, ..machine };
+        let error = enough(&Needs { shared_bytes: u64::MAX, ..needs }, &machine).unwrap_err().to_string();
+        assert!(error.contains("/dev/shm") && error.contains("--quick"), "{error}");
+    }
+
+    #[test]
+    fn a_cell_is_the_median_of_its_rounds() {
+        let stage = Stage {
+            value_bytes: 8,
+            records: 100,
+            operations: 320,
+            popularities: vec![Popularity::Uniform],
+            clients: vec![1],
+        };
+        let series = stage.series(&[Way::Call(Name::Guira)], 1)[0];
+        let cell = |rounds: &[f64]| Cell::new(&series, &stage, &mut rounds.to_vec());
+        let three = cell(&[3.0, 1.0, 8.0]);
+        assert_eq!((three.median_ns, three.min_ns, three.max_ns), (3.0, 1.0, 8.0));
+        assert_eq!((cell(&[4.0, 1.0]).median_ns, cell(&[7.0]).median_ns), (2.5, 7.0));
+    }
+}

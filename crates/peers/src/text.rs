@@ -1,0 +1,233 @@
+//! The report as text: aligned for a terminal, or as Markdown for the documentation. Both show the same tables.
+
+use crate::aims::{Aim, Bound};
+use crate::draws::Popularity;
+use crate::measure::Task;
+use crate::plan::{Name, Placement};
+use crate::record::WORD_BYTES;
+use crate::run::{Cell, Report};
+
+/// A table: a title, column heads, and rows of as many cells.
+struct Table {
+    title: String,
+    heads: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+/// The report for a terminal.
+#[must_use]
+pub fn human(report: &Report) -> String {
+    let mut parts =
+        vec![facts(report).iter().map(|(name, text)| format!("{name:<9} {text}")).collect::<Vec<_>>().join("\n")];
+    for table in tables(report) {
+        parts.push(format!("{}\n{}", table.title, aligned(&table)));
+    }
+    parts.join("\n\n")
+}
+
+/// The report as a Markdown document that shows the plot `plot` and names the command that repeats it.
+#[must_use]
+pub fn markdown(report: &Report, plot: &str, command: &str) -> String {
+    let mut text = String::from("# Guira and its peers\n\n");
+    text += &format!(
+        "One run on one machine, written by\n\n```sh\n{command}\n```\n\n![Nanoseconds an operation]({plot})\n\n"
+    );
+    for (name, fact) in facts(report) {
+        text += &format!("- {name}: {fact}\n");
+    }
+    for table in tables(report) {
+        text += &format!("\n## {}\n\n", table.title);
+        text += &format!("| {} |\n", table.heads.join(" | "));
+        text += &format!("|---|{}\n", "---:|".repeat(table.heads.len() - 1));
+        for row in &table.rows {
+            text += &format!("| {} |\n", row.join(" | "));
+        }
+    }
+    text
+}
+
+/// What the figures depend on.
+fn facts(report: &Report) -> Vec<(&'static str, String)> {
+    let machine = &report.machine;
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let peers: Vec<String> = report
+        .peers
+        .iter()
+        .filter_map(|peer| {
+            let version = peer.version.as_ref().filter(|_| !matches!(peer.name, Name::Guira | Name::Raw))?;
+            Some(format!("{} {version}", peer.name.title()))
+        })
+        .collect();
+    let stages: Vec<String> = report
+        .stages
+        .iter()
+        .map(|stage| {
+            let fill = stage.fill.map_or(String::new(), |fill| format!(" ({:.1} % full)", 100.0 * fill));
+            format!("{} of {} bytes{fill}", grouped(stage.records), grouped(stage.value_bytes as u64))
+        })
+        .collect();
+    let mut facts = vec![
+        (
+            "machine",
+            format!(
+                "{}, {} cores, {:.1} GiB, pages of {} KiB, huge pages {} (memory files: {}), {}Linux {}",
+                machine.processor,
+                machine.cores,
+                gib(machine.memory_bytes),
+                machine.page_bytes >> 10,
+                machine.huge_pages,
+                machine.shared_huge_pages,
+                if machine.malloc.is_empty() { String::new() } else { format!("{}, ", machine.malloc) },
+                machine.kernel
+            ),
+        ),
+        ("peers", format!("Guira {}; {}", report.version, peers.join("; "))),
+        ("records", format!("keys of {} bytes; values: {}", report.key_bytes, stages.join("; "))),
+        (
+            "method",
+            format!(
+                "everything in turn, {} rounds after a warm-up; the median round, and min..max; every answer checked; \
+                 the rates of two clients are of both together",
+                report.rounds
+            ),
+        ),
+    ];
+    let missing = report.peers.iter().filter_map(|peer| Some(("missing", peer.missing.clone()?)));
+    facts.extend(missing);
+    facts
+}
+
+fn tables(report: &Report) -> Vec<Table> {
+    let mut tables = vec![aims_table(&report.aims)];
+    for popularity in [Popularity::Uniform, Popularity::Zipf] {
+        for clients in [1, 2] {
+            for task in [Task::Get, Task::DependentGet, Task::GetMany, Task::YcsbA] {
+                let title = format!("{}, {}, {}", task.title(), popularity.title(), clients_title(clients));
+                let is_in = |cell: &&Cell| {
+                    cell.value_bytes == WORD_BYTES
+                        && (cell.popularity, cell.clients, cell.task) == (popularity, clients, task)
+                };
+                tables.push(times_table(title, report.cells.iter().filter(is_in)));
+            }
+        }
+    }
+    for stage in report.stages.iter().filter(|stage| stage.value_bytes != WORD_BYTES) {
+        let bytes = grouped(stage.value_bytes as u64);
+        let title = format!("get of {bytes} bytes, uniform, one client");
+        tables.push(times_table(title, report.cells.iter().filter(|cell| cell.value_bytes == stage.value_bytes)));
+    }
+    tables.retain(|table| !table.rows.is_empty());
+    tables
+}
+
+fn clients_title(clients: u8) -> &'static str {
+    if clients == 1 { "one client" } else { "two at once" }
+}
+
+fn aims_table(aims: &[Aim]) -> Table {
+    let row = |aim: &Aim| {
+        let bound = match aim.bound {
+            Bound::AtLeast => "at least",
+            Bound::AtMost => "at most",
+        };
+        let met = if aim.is_met { "met" } else { "not met" };
+        let (measured, aimed) = (ratio(aim.measured), ratio(aim.aimed));
+        vec![
+            aim.title.to_owned(),
+            aim.popularity.title().to_owned(),
+            measured,
+            format!("{bound} {aimed}"),
+            met.to_owned(),
+        ]
+    };
+    Table {
+        title: "Aims, with values of 8 bytes and one client".to_owned(),
+        heads: vec!["ratio", "keys", "measured", "aim", ""],
+        rows: aims.iter().map(row).collect(),
+    }
+}
+
+/// Times, fastest first, and each as a multiple of Guira's.
+fn times_table<'c>(title: String, cells: impl Iterator<Item = &'c Cell>) -> Table {
+    let mut cells: Vec<&Cell> = cells.collect();
+    cells.sort_by(|one, other| one.median_ns.total_cmp(&other.median_ns));
+    let guira = cells.iter().find(|cell| cell.name == Name::Guira).map(|cell| cell.median_ns);
+    let row = |cell: &&Cell| {
+        let against = guira.map_or(String::new(), |guira| ratio(cell.median_ns / guira));
+        let spread = format!("{}..{}", time(cell.min_ns), time(cell.max_ns));
+        vec![label(cell), time(cell.median_ns), spread, grouped((1e9 / cell.median_ns) as u64), against]
+    };
+    Table {
+        title,
+        heads: vec!["contender", "ns/operation", "min..max", "operations/s", "Guira = 1"],
+        rows: cells.iter().map(row).collect(),
+    }
+}
+
+/// Who was timed, and how it was asked.
+pub fn label(cell: &Cell) -> String {
+    let mut text = cell.name.title().to_owned();
+    if !cell.variant.is_empty() {
+        text += &format!(", {}", cell.variant);
+    }
+    if cell.placement != Placement::Anywhere {
+        text += &format!(", {}", cell.placement.title());
+    }
+    text
+}
+
+fn aligned(table: &Table) -> String {
+    let heads = table.heads.iter().map(|head| (*head).to_owned()).collect();
+    let rows: Vec<&Vec<String>> = std::iter::once(&heads).chain(&table.rows).collect();
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..table.heads.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &&Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
+            0 => format!("  {cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Nanoseconds with three digits that mean something.
+pub fn time(ns: f64) -> String {
+    match ns {
+        _ if ns < 100.0 => format!("{ns:.1}"),
+        _ => grouped(ns.round() as u64),
+    }
+}
+
+/// A ratio with two or three digits that mean something.
+fn ratio(ratio: f64) -> String {
+    match ratio {
+        _ if ratio < 10.0 => format!("{ratio:.2}"),
+        _ if ratio < 100.0 => format!("{ratio:.1}"),
+        _ => grouped(ratio.round() as u64),
+    }
+}
+
+/// `1,234,567`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_digits_that_mean_something() {
+        assert_eq!([7.25, 99.94, 123.4, 12_345.6].map(time), ["7.2", "99.9", "123", "12,346"]);
+        assert_eq!([0.854, 9.99, 12.34, 123.4, 1234.4].map(ratio), ["0.85", "9.99", "12.3", "123", "1,234"]);
+    }
+}
