@@ -13,6 +13,9 @@ pub trait Rows: Copy + Send + Sync {
     /// Words of a row.
     fn row_words(&self) -> usize;
 
+    /// Whether a key of `bytes` bytes can be in them.
+    fn accepts_key(&self, bytes: usize) -> bool;
+
     /// The first entry of `row`, from slot `from` on, that holds or may hold the key. Safe on unverified words.
     fn find(&self, row: &[u64], probe: &Probe<'_>, from: usize) -> Option<Candidate>;
 
@@ -36,6 +39,11 @@ impl Rows for RowFormat {
     #[inline(always)]
     fn row_words(&self) -> usize {
         self.row_words()
+    }
+
+    #[inline(always)]
+    fn accepts_key(&self, bytes: usize) -> bool {
+        self.accepts_key(bytes)
     }
 
     #[inline(always)]
@@ -121,6 +129,11 @@ impl<const ENTRY_WORDS: usize, const ENTRIES: usize, const ROW_WORDS: usize> Row
     #[inline(always)]
     fn row_words(&self) -> usize {
         ROW_WORDS
+    }
+
+    #[inline(always)]
+    fn accepts_key(&self, bytes: usize) -> bool {
+        bytes == Self::HALF_BYTES
     }
 
     /// Compares all entries without a branch: a mispredicted one would keep the processor from starting the next

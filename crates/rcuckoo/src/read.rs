@@ -32,7 +32,7 @@ pub struct Reader {
     words: Vec<u64>,
     /// The digest of the key whose rows are in `words`, while they are fresh.
     sampled: Option<u64>,
-    pub(crate) group: Group,
+    pub(crate) group: Box<Group>,
     pace: Pace,
     row_retries: u64,
 }
@@ -88,7 +88,7 @@ impl Reader {
             shape,
             words: Vec::new(),
             sampled: None,
-            group: Group::default(),
+            group: Box::default(),
             pace,
             row_retries: 0,
         }

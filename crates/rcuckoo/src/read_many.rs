@@ -30,13 +30,14 @@ const _: () = assert!(GROUP_EXTENT_WORDS < READ_WORDS, "every extent of a group 
 const _: () = assert!(GROUP_KEYS * KEY_READS <= 128, "Rxe's max_batch is the smallest");
 
 /// How far one key of a group has come.
+#[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Its value is in this part of the group's bytes.
-    Value(Range<usize>),
+    /// Its value is in the group's bytes, from and to here.
+    Value(u32, u32),
     /// It does not exist.
     Absent,
-    /// Its value is in this extent, if that holds this key.
-    Extent(ExtentRef),
+    /// Its value is in this of the group's extents, if that holds this key.
+    Extent(u32),
     /// It has to be looked up by itself.
     Alone,
 }
@@ -46,6 +47,28 @@ enum Step {
 pub(crate) struct Group {
     words: Vec<u64>,
     bytes: Vec<u8>,
+    steps: ArrayVec<Step, GROUP_KEYS>,
+    extents: ArrayVec<ExtentRef, GROUP_KEYS>,
+}
+
+impl Group {
+    /// Notes what a verdict means for a key: its inline value goes to the group's bytes.
+    #[inline(always)]
+    fn step<R: Rows>(&mut self, lookup: &Lookup<'_, R>, verdict: Option<Verdict>, words: &[u64]) -> Step {
+        match verdict {
+            Some(Verdict::Hit(which, Candidate::Inline(slot))) => {
+                let start = self.bytes.len() as u32;
+                lookup.rows.append_inline_value(lookup.half(words, which).1, slot, &mut self.bytes);
+                Step::Value(start, self.bytes.len() as u32)
+            }
+            Some(Verdict::Hit(which, Candidate::Extent(slot))) => {
+                self.extents.push(lookup.rows.extent_of(lookup.half(words, which).1, slot));
+                Step::Extent(self.extents.len() as u32 - 1)
+            }
+            Some(Verdict::Absent) => Step::Absent,
+            Some(Verdict::Torn(_)) | None => Step::Alone,
+        }
+    }
 }
 
 impl Reader {
@@ -65,75 +88,70 @@ impl Reader {
     ) {
         let mut group = std::mem::take(&mut self.group);
         for (i, keys) in keys.chunks(GROUP_KEYS).enumerate() {
-            let start = i * GROUP_KEYS;
             group.bytes.clear();
-            let mut steps = ArrayVec::new();
-            self.group_steps(lane, keys, &mut group, &mut steps).await;
-            self.finish_group(lane, keys, start, &steps, &mut group.bytes, &mut visit).await;
+            group.steps.clear();
+            group.extents.clear();
+            if lane.caps().local {
+                self.steps_in_place(lane, keys, &mut group);
+            } else if self.steps_by_batch(lane, keys, &mut group).await.is_err() {
+                // Each lookup finds out for itself.
+                group.steps = keys.iter().map(|_| Step::Alone).collect();
+            }
+            self.finish_group(lane, keys, i * GROUP_KEYS, &mut group, &mut visit).await;
         }
         self.group = group;
     }
 
-    /// The first part: every key's rows.
-    async fn group_steps<L: Lane + ?Sized, K: AsRef<[u8]>>(
-        &mut self,
-        lane: &mut L,
-        keys: &[K],
-        group: &mut Group,
-        steps: &mut ArrayVec<Step, GROUP_KEYS>,
-    ) {
-        if lane.caps().local {
-            return match self.shape {
-                RowShape::Fixed8x8(rows) => self.steps_in_place(lane, rows, keys, &mut [0; 32], group, steps),
-                RowShape::Fixed4x4(rows) => self.steps_in_place(lane, rows, keys, &mut [0; 16], group, steps),
-                RowShape::General => {
-                    let rows = *self.table.rows();
-                    let mut words = std::mem::take(&mut group.words);
-                    words.resize(2 * rows.row_words(), 0);
-                    self.steps_in_place(lane, rows, keys, &mut words, group, steps);
-                    group.words = words;
-                }
-            };
-        }
-        if self.steps_by_batch(lane, keys, group, steps).await.is_err() {
-            // Each lookup finds out for itself.
-            steps.clear();
-            steps.extend(keys.iter().map(|_| Step::Alone));
+    fn steps_in_place<L: Lane + ?Sized, K: AsRef<[u8]>>(&self, lane: &mut L, keys: &[K], group: &mut Group) {
+        match self.shape {
+            RowShape::Fixed8x8(rows) => self.steps_in_rows(lane, rows, keys, &mut [0; 32], group),
+            RowShape::Fixed4x4(rows) => self.steps_in_rows(lane, rows, keys, &mut [0; 16], group),
+            RowShape::General => {
+                let rows = *self.table.rows();
+                let mut words = std::mem::take(&mut group.words);
+                words.resize(2 * rows.row_words(), 0);
+                self.steps_in_rows(lane, rows, keys, &mut words, group);
+                group.words = words;
+            }
         }
     }
 
     /// On a local lane: first rows of all keys, then second rows of those that need them.
-    fn steps_in_place<L: Lane + ?Sized, K: AsRef<[u8]>, R: Rows>(
+    #[inline(always)]
+    fn steps_in_rows<L: Lane + ?Sized, K: AsRef<[u8]>, R: Rows>(
         &self,
         lane: &mut L,
         rows: R,
         keys: &[K],
         words: &mut [u64],
         group: &mut Group,
-        steps: &mut ArrayVec<Step, GROUP_KEYS>,
     ) {
         let table = &*self.table;
-        let mut lookups = ArrayVec::<Option<Lookup<'_, R>>, GROUP_KEYS>::new();
-        for key in keys {
+        let mut digests = [0; GROUP_KEYS];
+        for (key, digest) in keys.iter().zip(&mut digests) {
+            *digest = table.placement().digest(key.as_ref());
+            let first = table.placement().rows(*digest).first;
+            lane.prefetch(table.geometry().row(first), rows.row_words());
+        }
+        let mut second = ArrayVec::<u8, GROUP_KEYS>::new();
+        for (i, (key, digest)) in keys.iter().zip(digests).enumerate() {
             let key = key.as_ref();
-            let lookup = table.rows().accepts_key(key.len()).then(|| Lookup::new(table, rows, key));
-            if let Some(lookup) = &lookup {
-                lookup.prefetch_first(table, lane);
+            let mut step = Step::Alone;
+            if rows.accepts_key(key.len()) {
+                let lookup = Lookup::of_digest(table, rows, key, digest);
+                let verdict = lookup.sample_first_now(table, lane, words);
+                if verdict.is_none() {
+                    lookup.prefetch_second(table, lane);
+                    second.push(i as u8);
+                }
+                step = group.step(&lookup, verdict, words);
             }
-            lookups.push(lookup);
+            group.steps.push(step);
         }
-        let mut second = ArrayVec::<usize, GROUP_KEYS>::new();
-        for (i, lookup) in lookups.iter().enumerate() {
-            let verdict = lookup.as_ref().and_then(|lookup| lookup.sample_first_now(table, lane, words));
-            if let (None, Some(lookup)) = (&verdict, lookup) {
-                lookup.prefetch_second(table, lane);
-                second.push(i);
-            }
-            steps.push(step(lookup, verdict, words, &mut group.bytes));
-        }
-        for i in second {
-            let verdict = lookups[i].as_ref().and_then(|lookup| lookup.sample_now(table, lane, words, &[]));
-            steps[i] = step(&lookups[i], verdict, words, &mut group.bytes);
+        for i in second.into_iter().map(usize::from) {
+            let lookup = Lookup::of_digest(table, rows, keys[i].as_ref(), digests[i]);
+            let verdict = lookup.sample_now(table, lane, words, &[]);
+            group.steps[i] = group.step(&lookup, verdict, words);
         }
     }
 
@@ -143,36 +161,36 @@ impl Reader {
         lane: &mut L,
         keys: &'k [K],
         group: &mut Group,
-        steps: &mut ArrayVec<Step, GROUP_KEYS>,
     ) -> Result<(), FabricError> {
         // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
         poll_fn(|cx| lane.poll_drain(&mut [], cx)).await?;
         let (table, ordered) = (&*self.table, lane.caps().ordered_read_sampling);
         let rows = *table.rows();
         let pair_words = 2 * rows.row_words();
-        let lookup = |key: &'k K| rows.accepts_key(key.as_ref().len()).then_some(key.as_ref());
+        let lookup = |key: &'k K| rows.accepts_key(key.as_ref().len()).then(|| Lookup::new(table, rows, key.as_ref()));
         let mut trailers = [Trailers::default(); GROUP_KEYS];
-        group.words.resize(keys.len() * pair_words, 0);
+        let mut words = std::mem::take(&mut group.words);
+        words.resize(keys.len() * pair_words, 0);
         let mut batch = Batch::with_capacity(keys.len() * KEY_READS);
-        let samples = group.words.chunks_exact_mut(pair_words).zip(&mut trailers);
-        for (key, (words, trailers)) in keys.iter().filter_map(lookup).zip(samples) {
-            Lookup::new(table, rows, key).reads(table, words, trailers, ordered, &mut batch);
+        let samples = words.chunks_exact_mut(pair_words).zip(&mut trailers);
+        for (lookup, (words, trailers)) in keys.iter().filter_map(lookup).zip(samples) {
+            lookup.reads(table, words, trailers, ordered, &mut batch);
         }
         if !batch.is_empty() {
             post(lane, &mut batch[..]).await?;
         }
         drop(batch);
-        let mut samples = group.words.chunks_exact(pair_words).zip(&trailers);
+        let mut samples = words.chunks_exact(pair_words).zip(&trailers);
         for key in keys {
-            let looked_up = lookup(key).and_then(|key| Some((Lookup::new(table, rows, key), samples.next()?)));
-            steps.push(match looked_up {
+            let step = match lookup(key).and_then(|lookup| Some((lookup, samples.next()?))) {
                 None => Step::Alone,
                 Some((lookup, (words, trailers))) => {
-                    let verdict = lookup.verdict(table, words, trailers, ordered, &[]);
-                    step(&Some(lookup), verdict, words, &mut group.bytes)
+                    group.step(&lookup, lookup.verdict(table, words, trailers, ordered, &[]), words)
                 }
-            });
+            };
+            group.steps.push(step);
         }
+        group.words = words;
         Ok(())
     }
 
@@ -182,57 +200,59 @@ impl Reader {
         lane: &mut L,
         keys: &[K],
         start: usize,
-        steps: &[Step],
-        bytes: &mut Vec<u8>,
+        group: &mut Group,
         visit: &mut impl FnMut(usize, Result<Option<&[u8]>, Error>),
     ) {
-        let mut extents = std::mem::take(&mut self.extent);
-        let mut fetched = self.read_extents(lane, steps, &mut extents).await.unwrap_or_default().into_iter();
-        for (i, (key, step)) in keys.iter().zip(steps).enumerate() {
-            let key = key.as_ref();
-            let alone = match step {
-                Step::Value(range) => {
-                    visit(start + i, Ok(Some(&bytes[range.clone()])));
+        let mut words = std::mem::take(&mut self.extent);
+        let ranges = self.read_extents(lane, &group.extents, &mut words).await.unwrap_or_default();
+        let Group { bytes, steps, extents, .. } = group;
+        for (i, (key, step)) in keys.iter().zip(steps.iter()).enumerate() {
+            let parsed = match step {
+                Step::Value(from, to) => {
+                    visit(start + i, Ok(Some(&bytes[*from as usize..*to as usize])));
                     continue;
                 }
                 Step::Absent => {
                     visit(start + i, Ok(None));
                     continue;
                 }
-                Step::Extent(extent) => {
-                    let words = fetched.next().flatten().map(|range| &extents[range]);
-                    let seed = self.table.superblock().checksum_seed();
-                    let parsed = words.and_then(|words| parse_extent(words, extent, seed).ok());
+                Step::Extent(at) => {
+                    let (at, seed) = (*at as usize, self.table.superblock().checksum_seed());
+                    let range = ranges.get(at).cloned().flatten();
+                    let parsed = range.and_then(|range| parse_extent(&words[range], &extents[at], seed).ok());
                     // An extent that is not what its entry says was replaced meanwhile. // [R-READ-6]
-                    parsed.filter(|parsed| parsed.has_key(key))
+                    parsed.filter(|parsed| parsed.has_key(key.as_ref()))
                 }
                 Step::Alone => None,
             };
             let at = bytes.len();
-            let found = match alone {
+            let found = match parsed {
                 Some(parsed) => {
                     parsed.append_value(bytes);
                     Ok(true)
                 }
-                None => self.get_waiting(lane, key, bytes, Sampled::default()).await.map(|token| token.is_some()),
+                None => {
+                    let alone = self.get_waiting(lane, key.as_ref(), bytes, Sampled::default()).await;
+                    alone.map(|token| token.is_some())
+                }
             };
             visit(start + i, found.map(|found| found.then(|| &bytes[at..])));
             bytes.truncate(at);
         }
-        self.extent = extents;
+        self.extent = words;
     }
 
-    /// Reads the extents of a group into `words`, and returns which words belong to each; large ones are left to be
-    /// read alone. 1 round trip.
+    /// Reads the extents of a group into `words`, and returns which words belong to each; large ones are left to be read
+    /// alone. 1 round trip, none if there are none.
     async fn read_extents<L: Lane + ?Sized>(
         &self,
         lane: &mut L,
-        steps: &[Step],
+        extents: &[ExtentRef],
         words: &mut Vec<u64>,
     ) -> Result<ArrayVec<Option<Range<usize>>, GROUP_KEYS>, FabricError> {
         let mut ranges = ArrayVec::new();
         let mut end = 0;
-        for extent in steps.iter().filter_map(Step::extent) {
+        for extent in extents {
             let fits = extent.words().filter(|words| end + words <= GROUP_EXTENT_WORDS);
             ranges.push(fits.map(|words| end..end + words));
             end += fits.unwrap_or(0);
@@ -240,10 +260,10 @@ impl Reader {
                 lane.prefetch(Addr::main(extent.offset), fits.unwrap_or(0));
             }
         }
-        words.resize(end, 0);
+        words.resize(end.max(words.len()), 0);
         let mut batch = ArrayVec::<Verb<'_>, GROUP_KEYS>::new();
         let mut rest = &mut words[..];
-        for (extent, range) in steps.iter().filter_map(Step::extent).zip(&ranges) {
+        for (extent, range) in extents.iter().zip(&ranges) {
             let Some(range) = range else { continue };
             let (into, after) = rest.split_at_mut(range.len());
             rest = after;
@@ -253,32 +273,5 @@ impl Reader {
             post(lane, &mut batch[..]).await?;
         }
         Ok(ranges)
-    }
-}
-
-impl Step {
-    fn extent(&self) -> Option<&ExtentRef> {
-        match self {
-            Step::Extent(extent) => Some(extent),
-            _ => None,
-        }
-    }
-}
-
-/// What a verdict means for a key: its inline value goes to `bytes`.
-#[inline(always)]
-fn step<R: Rows>(lookup: &Option<Lookup<'_, R>>, verdict: Option<Verdict>, words: &[u64], bytes: &mut Vec<u8>) -> Step {
-    let (Some(lookup), Some(verdict)) = (lookup, verdict) else { return Step::Alone };
-    match verdict {
-        Verdict::Absent => Step::Absent,
-        Verdict::Torn(_) => Step::Alone,
-        Verdict::Hit(which, Candidate::Inline(slot)) => {
-            let start = bytes.len();
-            lookup.rows.append_inline_value(lookup.half(words, which).1, slot, bytes);
-            Step::Value(start..bytes.len())
-        }
-        Verdict::Hit(which, Candidate::Extent(slot)) => {
-            Step::Extent(lookup.rows.extent_of(lookup.half(words, which).1, slot))
-        }
     }
 }

@@ -47,9 +47,13 @@ impl<'k, R: Rows> Lookup<'k, R> {
     /// A lookup of `key`, whose length the caller has checked.
     #[inline(always)]
     pub(crate) fn new(table: &Table, rows: R, key: &'k [u8]) -> Lookup<'k, R> {
-        let digest = table.placement().digest(key);
-        let pair = table.placement().rows(digest);
-        Lookup { rows, probe: table.rows().probe(key, digest), pair }
+        Lookup::of_digest(table, rows, key, table.placement().digest(key))
+    }
+
+    /// A lookup of `key`, whose digest is known.
+    #[inline(always)]
+    pub(crate) fn of_digest(table: &Table, rows: R, key: &'k [u8], digest: u64) -> Lookup<'k, R> {
+        Lookup { rows, probe: table.rows().probe(key, digest), pair: table.placement().rows(digest) }
     }
 
     /// The row `which` names, and its sample among `words`, which hold both.
@@ -59,12 +63,6 @@ impl<'k, R: Rows> Lookup<'k, R> {
             Which::First => (self.pair.first, &words[..self.rows.row_words()]),
             Which::Second => (self.pair.second, &words[self.rows.row_words()..]),
         }
-    }
-
-    /// Starts loading the first row, where most hits are.
-    #[inline(always)]
-    pub(crate) fn prefetch_first<L: Lane + ?Sized>(&self, table: &Table, lane: &L) {
-        lane.prefetch(table.geometry().row(self.pair.first), self.rows.row_words());
     }
 
     /// Starts loading the second row.
