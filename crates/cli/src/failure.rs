@@ -4,10 +4,10 @@ use std::fmt;
 use std::io;
 
 use guira::Effect;
+use guira_input::InputError;
 use guira_lab::driver::DriverError;
 use serde::{Deserialize, Serialize};
 
-use crate::input::InputError;
 use crate::interrupt::EXIT_INTERRUPTED;
 
 /// Exit code of an answer that is "no".
@@ -199,8 +199,9 @@ fn effect_word(effect: Effect) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use guira_input::BadRecord;
+
     use super::*;
-    use crate::input::BadRecord;
 
     #[test]
     fn codes_follow_the_blame() {

@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 
 use clap::{Args, ValueEnum};
 use guira::{OpenOptions, Store, Url};
+use guira_input::{jsonl, tsv};
 
 use super::Verdict;
 use crate::failure::Failure;
-use crate::input::{jsonl, tsv};
 use crate::output::{Format, Output, closed};
 
 /// Bytes gathered before they are written out.

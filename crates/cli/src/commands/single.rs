@@ -3,12 +3,13 @@
 use clap::Args;
 use guira::blocking::Client;
 use guira::{OpenOptions, Put, Store, Url};
+use guira_input::{JsonBytes, printable};
 use serde::Serialize;
 
 use super::Verdict;
 use crate::failure::Failure;
 use crate::output::{Format, Output};
-use crate::text::{JsonBytes, Notation, printable, to_hex};
+use crate::text::{Notation, to_hex};
 
 /// Characters of a key that answers show.
 const KEY_CHARS: usize = 80;

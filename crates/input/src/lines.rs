@@ -42,6 +42,11 @@ impl<R: BufRead> Lines<R> {
         Lines { reader, peeked, peeked_read: 0, line, number: 0, position: 0, line_bytes_max: LINE_BYTES_MAX }
     }
 
+    /// Changes how long a line may be.
+    pub fn limit_lines(&mut self, bytes: usize) {
+        self.line_bytes_max = bytes;
+    }
+
     /// The first bytes, which will be read again: a line and what stands before it, or 4 KiB.
     pub fn peek(&mut self) -> io::Result<&[u8]> {
         while self.peeked.len() < PEEK_BYTES && !self.peeked.trim_ascii_start().contains(&b'\n') {
@@ -58,7 +63,7 @@ impl<R: BufRead> Lines<R> {
     /// Reads the next line.
     pub fn step(&mut self) -> io::Result<Step> {
         self.line.clear();
-        let limit = self.line_bytes_max + 1;
+        let limit = self.line_bytes_max.saturating_add(1);
         self.read_until_end(limit)?;
         self.position += self.line.len() as u64;
         if self.line.is_empty() {

@@ -1,40 +1,37 @@
-//! Records read from files: TSV, JSON lines, or Debian control records.
+//! Records as text: TSV, JSON lines, or Debian control records.
 //!
-//! This module owns how records are written down. Reading streams: it holds one line (or one Debian record) at a time,
-//! and no more than [`LINE_BYTES_MAX`] of it.
+//! This crate owns how the keys and values of a table are written down, and nothing else: it opens no file and knows no
+//! table. Reading streams: it holds one line (or one Debian record) at a time, and no more than [`LINE_BYTES_MAX`] of
+//! it.
 //!
 //! Invariants: what [`tsv::write`] and [`jsonl::write`] wrote is read back byte for byte, and recognised without
 //! being told the format. A record that cannot be read names its line and shows its beginning; the records behind it
 //! can be read.
 
+#![forbid(unsafe_code)]
+
 mod debian;
 mod fit;
 pub mod jsonl;
 mod lines;
+mod text;
 pub mod tsv;
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
-use std::path::Path;
-
-use clap::ValueEnum;
+use std::io::{self, BufRead};
 
 pub use fit::{Fit, Notation};
 use lines::Lines;
-
-use crate::text::printable;
+pub use text::{JsonBytes, printable};
 
 /// Bytes of a key in a table of format `bytes:N`, at most.
-pub const KEY_BYTES_MAX: usize = 64 << 10;
+pub const KEY_BYTES_MAX: usize = guira_layout::MAX_KEY_BYTES;
 /// Bytes of a value in a table of format `bytes:N`, at most.
-pub const VALUE_BYTES_MAX: usize = 64 << 20;
+pub const VALUE_BYTES_MAX: usize = guira_layout::MAX_VALUE_BYTES;
 /// Bytes of a line, at most: the largest key and value when each byte is written with six, as in `\u0000`.
-const LINE_BYTES_MAX: usize = 6 * (KEY_BYTES_MAX + VALUE_BYTES_MAX) + 4096;
+pub const LINE_BYTES_MAX: usize = 6 * (KEY_BYTES_MAX + VALUE_BYTES_MAX) + 4096;
 /// Characters of a bad record that its error shows.
 const EXCERPT_CHARS: usize = 60;
-/// Bytes buffered between a file and the reader of lines.
-const BUFFER_BYTES: usize = 256 << 10;
 
 /// A key and a value, and where they stood.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +45,7 @@ pub struct Record {
 }
 
 /// How records are written down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputFormat {
     /// A line each: key, TAB, value, with \t \n \r \\ \xHH escaped.
     Tsv,
@@ -56,6 +53,11 @@ pub enum InputFormat {
     Jsonl,
     /// Debian control records, as `apt-cache dumpavail` prints them: key is the package's name, value the whole record.
     Debian,
+}
+
+impl InputFormat {
+    /// Every format.
+    pub const ALL: [InputFormat; 3] = [InputFormat::Tsv, InputFormat::Jsonl, InputFormat::Debian];
 }
 
 impl fmt::Display for InputFormat {
@@ -116,31 +118,12 @@ pub struct Records<R> {
     failed: bool,
 }
 
-/// The records of an input chosen at run time.
-pub type AnyRecords = Records<Box<dyn BufRead>>;
-
-/// The records of a file, or of standard input if `path` is `-`; and the file's size, if it has one.
-///
-/// `format` is recognised from the first bytes if it is `None`.
-pub fn open(path: &Path, format: Option<InputFormat>, fit: Fit) -> Result<(AnyRecords, Option<u64>), InputError> {
-    if path == Path::new("-") {
-        let stdin: Box<dyn BufRead> = Box::new(io::stdin().lock());
-        return Ok((Records::new(stdin, "standard input", format, fit)?, None));
-    }
-    let name = path.display().to_string();
-    let failed = |source| InputError::Read { name: name.clone(), source };
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if metadata.is_dir() {
-        return Err(failed(io::ErrorKind::IsADirectory.into()));
-    }
-    let total = metadata.is_file().then_some(metadata.len());
-    let reader: Box<dyn BufRead> = Box::new(BufReader::with_capacity(BUFFER_BYTES, file));
-    Ok((Records::new(reader, &name, format, fit)?, total))
-}
-
 impl<R: BufRead> Records<R> {
-    /// The records that `reader` yields; `name` is what errors call it.
+    /// The records that `reader` yields; `name` is what errors call it. `format` is recognised from the first bytes if
+    /// it is `None`.
+    ///
+    /// # Errors
+    /// `Read` if those bytes cannot be read.
     pub fn new(reader: R, name: &str, format: Option<InputFormat>, fit: Fit) -> Result<Records<R>, InputError> {
         let mut lines = Lines::new(reader);
         let failed = |source| InputError::Read { name: name.to_owned(), source };
@@ -149,6 +132,12 @@ impl<R: BufRead> Records<R> {
             None => recognise(lines.peek().map_err(failed)?),
         };
         Ok(Records { lines, name: name.to_owned(), format, fit, failed: false })
+    }
+
+    /// The same records, of which a line of more than `bytes` bytes is a bad one; [`LINE_BYTES_MAX`] unless said.
+    pub fn with_longest_line(mut self, bytes: usize) -> Records<R> {
+        self.lines.limit_lines(bytes);
+        self
     }
 
     /// The format, given or recognised.
@@ -204,9 +193,9 @@ fn recognise(head: &[u8]) -> InputFormat {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Cursor;
+    use std::io::{BufReader, Cursor};
 
-    use guira::EntryFormat;
+    use guira_layout::EntryFormat;
     use proptest::prelude::*;
 
     use super::*;
@@ -248,7 +237,7 @@ mod tests {
         }
 
         #[test]
-        fn no_input_is_a_panic(text: Vec<u8>, format in prop::sample::select(InputFormat::value_variants())) {
+        fn no_input_is_a_panic(text: Vec<u8>, format in prop::sample::select(&InputFormat::ALL[..])) {
             all(&text, Some(format));
             all(&text, None);
         }
@@ -282,11 +271,37 @@ mod tests {
         assert_eq!(lines.len(), 4);
     }
 
+    /// Yields a line, then fails.
+    struct Broken(&'static [u8]);
+
+    impl io::Read for Broken {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            if self.0.is_empty() {
+                return Err(io::Error::other("the disk is gone"));
+            }
+            self.0.read(into)
+        }
+    }
+
     #[test]
-    fn a_file_that_cannot_be_read_ends_the_input() {
+    fn an_input_that_cannot_be_read_ends() {
         let fit = Fit::new(BYTES, Notation::Bytes).unwrap();
-        let error = open(Path::new("/no/such/file"), None, fit).err().unwrap();
-        assert!(error.to_string().starts_with("cannot read /no/such/file: "), "{error}");
-        assert!(open(Path::new("/tmp"), None, fit).is_err());
+        let reader = BufReader::new(Broken(b"a\tb\nc\t"));
+        let mut records = Records::new(reader, "test", None, fit).unwrap();
+        assert_eq!(records.next().unwrap().unwrap().key, b"a");
+        let error = records.next().unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "cannot read test: the disk is gone");
+        assert!(records.next().is_none());
+        assert!(Records::new(BufReader::new(Broken(b"")), "test", None, fit).is_err());
+    }
+
+    #[test]
+    fn long_lines_are_bad_records() {
+        let fit = Fit::new(BYTES, Notation::Bytes).unwrap();
+        let records = Records::new(&b"key\tvalue\na\tb\n"[..], "test", None, fit).unwrap().with_longest_line(4);
+        let read: Vec<_> = records.map(|record| record.map(|record| record.line)).collect();
+        let bad = read[0].as_ref().unwrap_err().to_string();
+        assert_eq!(bad, "line 1 (\"key\\tv\"): it is longer than 4 bytes");
+        assert_eq!((read.len(), read[1].as_ref().unwrap()), (2, &2));
     }
 }

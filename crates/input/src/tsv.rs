@@ -13,7 +13,7 @@ use super::debian;
 use super::lines::Pair;
 
 /// Reads a line without its end.
-pub fn read(line: &[u8]) -> Pair {
+pub(crate) fn read(line: &[u8]) -> Pair {
     let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
         return Err("it has no TAB".to_owned());
     };
@@ -25,6 +25,9 @@ pub fn read(line: &[u8]) -> Pair {
 }
 
 /// Writes a record as a line.
+///
+/// # Errors
+/// The writer's.
 pub fn write(key: &[u8], value: &[u8], to: &mut impl Write) -> io::Result<()> {
     match key.split_first() {
         Some((first, rest)) if *first == b'{' || debian::is_field(key) => {

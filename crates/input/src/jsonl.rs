@@ -27,7 +27,7 @@ enum Text {
 }
 
 /// Reads a line without its end.
-pub fn read(line: &[u8], notation: Notation) -> Pair {
+pub(crate) fn read(line: &[u8], notation: Notation) -> Pair {
     let line: Line = serde_json::from_slice(line).map_err(|error| {
         let reason = error.to_string().replace(" at line 1", "");
         format!("it is no JSON object with \"key\" and \"value\": {reason}")
@@ -51,6 +51,9 @@ fn bytes(name: &str, text: Option<Text>, base64: Option<String>, notation: Notat
 }
 
 /// Writes a record as a line.
+///
+/// # Errors
+/// The writer's.
 pub fn write(key: &[u8], value: &[u8], to: &mut impl Write) -> io::Result<()> {
     struct Object<'b>(JsonBytes<'b>, JsonBytes<'b>);
 

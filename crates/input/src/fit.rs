@@ -1,6 +1,6 @@
 //! Whether a record fits a table's entry format, and how its text becomes bytes.
 
-use guira::EntryFormat;
+use guira_layout::EntryFormat;
 
 use super::{BadRecord, KEY_BYTES_MAX, Record, VALUE_BYTES_MAX};
 
@@ -22,6 +22,9 @@ pub struct Fit {
 
 impl Fit {
     /// What a table of `format` takes, from an input in this notation.
+    ///
+    /// # Errors
+    /// Why it takes nothing in this notation.
     pub fn new(format: EntryFormat, notation: Notation) -> Result<Fit, String> {
         match (format, notation) {
             (EntryFormat::Bytes { .. }, Notation::Numbers) => {
@@ -37,6 +40,9 @@ impl Fit {
     }
 
     /// The record as it is stored.
+    ///
+    /// # Errors
+    /// Why it cannot be stored.
     pub fn apply(&self, record: Record) -> Result<Record, BadRecord> {
         let Record { key, value, line } = record;
         let fitted = match self.format {
