@@ -6,6 +6,8 @@ mod a_lookup_drained_a_dropped_change;
 mod a_mark_preceded_the_retirement;
 #[path = "../regressions/a_scan_called_a_slow_writer_damage.rs"]
 mod a_scan_called_a_slow_writer_damage;
+#[path = "../regressions/a_superblock_of_a_later_kind_was_opened.rs"]
+mod a_superblock_of_a_later_kind_was_opened;
 #[path = "../regressions/a_torn_row_attracted_every_path.rs"]
 mod a_torn_row_attracted_every_path;
 #[path = "../regressions/a_torn_row_hid_the_other.rs"]
