@@ -4,6 +4,8 @@
 mod a_lookup_drained_a_dropped_change;
 #[path = "../regressions/a_mark_preceded_the_retirement.rs"]
 mod a_mark_preceded_the_retirement;
+#[path = "../regressions/a_released_poison_named_a_client.rs"]
+mod a_released_poison_named_a_client;
 #[path = "../regressions/a_scan_called_a_slow_writer_damage.rs"]
 mod a_scan_called_a_slow_writer_damage;
 #[path = "../regressions/a_superblock_of_a_later_kind_was_opened.rs"]
