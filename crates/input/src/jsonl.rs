@@ -10,6 +10,9 @@ use super::fit::Notation;
 use super::lines::Pair;
 use crate::text::{JsonBytes, from_base64};
 
+/// Characters of a reason that repeats what the input says, at most.
+const REASON_CHARS: usize = 200;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -29,11 +32,24 @@ enum Text {
 /// Reads a line without its end.
 pub(crate) fn read(line: &[u8], notation: Notation) -> Pair {
     let line: Line = serde_json::from_slice(line).map_err(|error| {
-        let reason = error.to_string().replace(" at line 1", "");
+        let reason = one_line(&error.to_string().replace(" at line 1", ""));
         format!("it is no JSON object with \"key\" and \"value\": {reason}")
     })?;
     let key = bytes("key", line.key, line.key_b64, notation)?;
     Ok((key, bytes("value", line.value, line.value_b64, notation)?))
+}
+
+/// A reason that repeats names of the input's: cut, and without what would act on a terminal.
+fn one_line(reason: &str) -> String {
+    let mut shown = String::new();
+    for c in reason.chars().take(REASON_CHARS) {
+        match c.is_control() {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    let cut = if reason.chars().nth(REASON_CHARS).is_some() { "…" } else { "" };
+    shown + cut
 }
 
 fn bytes(name: &str, text: Option<Text>, base64: Option<String>, notation: Notation) -> Result<Vec<u8>, String> {
@@ -102,6 +118,14 @@ mod tests {
             let found = pair(line).unwrap_err();
             assert!(found.contains(reason), "{line}: {found}");
         }
+    }
+
+    #[test]
+    fn names_in_an_error_are_shown_and_do_not_act() {
+        let found = pair("{\"\\u001b[2J\\n\":1}").unwrap_err();
+        assert!(found.contains("unknown field `\\u{1b}[2J\\n`"), "{found}");
+        let found = pair(&format!("{{\"{}\":1}}", "x".repeat(10_000))).unwrap_err();
+        assert!(found.ends_with("x…") && found.len() < 400, "{found}");
     }
 
     #[test]
