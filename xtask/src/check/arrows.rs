@@ -11,7 +11,7 @@ use crate::manifest::{Dependency, Manifest};
 use crate::report::{Report, Violation};
 
 /// Allowed dependencies: from, to, why. A name that ends in `*` stands for every package that starts so.
-const ARROWS: [(&str, &str, &str); 30] = [
+const ARROWS: [(&str, &str, &str); 31] = [
     ("guira-layout", "guira-fabric", "addresses and spaces are words of the fabric"),
     ("guira-layout", "guira-sum", "a row is valid only with its checksum"),
     ("guira-rcuckoo", "guira-layout", "the protocol reads and writes rows, entries and lock words"),
@@ -42,6 +42,7 @@ const ARROWS: [(&str, &str, &str); 30] = [
     ("guira-python", "guira", "bindings show the public API"),
     ("guira-c", "guira", "bindings show the public API"),
     ("guira-conformance", "guira*", "one suite runs over every fabric and every layer"),
+    ("guira-fuzz", "guira-conformance", "fuzz targets run the suite's harnesses"),
 ];
 
 /// Programs: nothing may depend on them, whatever a pattern above says.
