@@ -15,7 +15,8 @@ use serde::Serialize;
 
 use crate::report::{Format, Verdict};
 use crate::tree;
-use process::Shell;
+pub use process::Shell;
+pub use steps::{Budget, target_directory};
 use steps::{STEPS, Step, StepName};
 
 /// Which steps to run.
@@ -62,7 +63,7 @@ impl Outcome {
         matches!(self, Self::Passed) || self.is_failure()
     }
 
-    fn word(&self) -> &'static str {
+    pub fn word(&self) -> &'static str {
         match self {
             Self::Passed => "passed",
             Self::Failed(_) => "FAILED",
@@ -73,7 +74,7 @@ impl Outcome {
         }
     }
 
-    fn detail(&self) -> &str {
+    pub fn detail(&self) -> &str {
         match self {
             Self::Failed(detail) | Self::TimedOut(detail) | Self::NotAvailable(detail) => detail,
             Self::Passed | Self::Skipped | Self::NotRun => "",
@@ -206,7 +207,7 @@ mod tests {
         let summary = outcomes(&options(&[], &[]), StepName::Clippy);
         assert!(!summary.ok);
         assert_eq!(count(&summary, &Outcome::Passed), STEPS.len() - 1);
-        assert!(summary.human().ends_with("FAILED: clippy; 10 of 10 steps ran in 1.0 s"));
+        assert!(summary.human().ends_with("FAILED: clippy; 11 of 11 steps ran in 1.0 s"));
     }
 
     #[test]
@@ -226,7 +227,7 @@ mod tests {
         let summary = outcomes(&options(&[], &[StepName::Format, StepName::Check]), StepName::Clippy);
         assert!(summary.ok);
         assert_eq!(count(&summary, &Outcome::Passed), 2);
-        assert!(summary.human().ends_with("passed; 2 of 10 steps ran in 1.0 s"));
+        assert!(summary.human().ends_with("passed; 2 of 11 steps ran in 1.0 s"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::process::Shell;
 use super::{Outcome, needs};
-use crate::check;
+use crate::{check, fuzz};
 
 /// Installing over a slow network: package lists are tens of megabytes.
 const INSTALL_LIMIT_S: u64 = 600;
@@ -30,6 +30,10 @@ const TEST_LIMIT_S: u64 = 3_600;
 const LOOM_LIMIT_S: u64 = 1_200;
 /// Interpreting the unit tests: hundreds of times slower than running them.
 const MIRI_LIMIT_S: u64 = 1_800;
+/// Each fuzz target: long enough to leave what it starts from, so that all of them take minutes.
+const FUZZ_SECONDS: u64 = 40;
+/// Building every fuzz target and running one after the other, with room for as many targets again.
+const FUZZ_LIMIT_S: u64 = fuzz::limit_s(24, FUZZ_SECONDS);
 
 const _: () = assert!(READ_LIMIT_S < INSTALL_LIMIT_S && BUILD_LIMIT_S < TEST_LIMIT_S);
 
@@ -47,6 +51,7 @@ pub enum StepName {
     Test,
     Loom,
     Miri,
+    Fuzz,
 }
 
 impl Display for StepName {
@@ -64,7 +69,7 @@ pub struct Step {
 }
 
 /// Every step, in order: what the others need, then the cheap checks, then the build, then tests from short to long.
-pub const STEPS: [Step; 10] = [
+pub const STEPS: [Step; 11] = [
     step(StepName::Needs, "the system's tools and data that tests use", INSTALL_LIMIT_S),
     step(StepName::Components, "rustup component add rustfmt clippy, where they are missing", INSTALL_LIMIT_S),
     step(StepName::Format, "cargo fmt --all --check", READ_LIMIT_S),
@@ -83,6 +88,7 @@ pub const STEPS: [Step; 10] = [
         "MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p guira-fabric --lib --target-dir target/miri",
         MIRI_LIMIT_S,
     ),
+    step(StepName::Fuzz, "cargo xtask fuzz --seconds 40", FUZZ_LIMIT_S),
 ];
 
 const fn step(name: StepName, title: &'static str, limit_s: u64) -> Step {
@@ -115,6 +121,7 @@ impl Step {
                 run(command)
             }
             StepName::Miri => miri(shell, &budget),
+            StepName::Fuzz => fuzz::run(shell, &budget, FUZZ_SECONDS, &[]),
         }
     }
 }
@@ -190,7 +197,7 @@ fn miri(shell: &Shell, budget: &Budget) -> Outcome {
 }
 
 /// A target directory of its own, so that other flags do not rebuild what the other steps share.
-fn target_directory(shell: &Shell, name: &str) -> PathBuf {
+pub fn target_directory(shell: &Shell, name: &str) -> PathBuf {
     let shared = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| shell.root().join("target"), PathBuf::from);
     shared.join(name)
 }
