@@ -87,6 +87,15 @@ fn parsed(words: &[u64], extent: &ExtentRef, seed: u64) -> Answer {
         assert!(!parsed.has_key(&other));
         assert_eq!(extent_key_matches(words, extent, &other), Ok(false));
     }
+    assert!(parsed.has_value(&value));
+    let mut other = value.clone();
+    other.push(0);
+    assert!(!parsed.has_value(&other), "a longer value");
+    other.pop();
+    if let Some(first) = other.first_mut() {
+        *first ^= 1;
+        assert!(!parsed.has_value(&other), "another value");
+    }
     let moved = ExtentRef { offset: extent.offset ^ 8, ..*extent };
     assert!(parse_extent(words, &moved, seed).is_err() && parse_extent(words, extent, !seed).is_err());
 

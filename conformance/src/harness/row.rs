@@ -1,6 +1,8 @@
 //! Rows: what can be asked of words nobody verified, what a row that verifies promises, and how entries come and go.
 
-use guira_layout::{Candidate, EntryFormat, ExtentRef, Generation, Placement, Probe, RowId, Trailer, Version};
+use guira_layout::{
+    Candidate, EntryFormat, ExtentRef, Generation, Placement, Probe, RowFormat, RowId, RowShape, Rows, Trailer, Version,
+};
 
 use super::feed::{Feed, bytes_of};
 use super::shape::{Shape, heads};
@@ -23,12 +25,14 @@ pub fn row(data: &[u8]) -> Answer {
     assert_eq!((probe.key(), probe.digest()), (&key[..], digest));
 
     examine(&shape, &words, &probe);
+    special_rows(&shape, at, &words, &probe);
     let verified = shape.rows.verify(at, &words).is_ok();
     if verified {
         only_here(&shape, at, &words, flip);
     }
     finished(&shape, at, &mut words);
     only_here(&shape, at, &words, flip);
+    special_rows(&shape, at, &words, &probe);
     entries_come_and_go(&shape, at, &mut words, slot, &feed.words(shape.rows.entry_words()));
     inline_entry(&shape, &mut words, slot, &probe, &value);
     if shape.config().format.has_extents() {
@@ -70,6 +74,14 @@ fn examine(shape: &Shape, words: &[u64], probe: &Probe<'_>) {
         assert!(start + key.len() + value.len() <= entry_bytes, "an entry's parts lie inside it");
         assert_eq!([&key[..], &value].concat(), entry[start..][..key.len() + value.len()]);
         assert_eq!(rows.inline_value_bytes(words, slot), value.len());
+        assert!(rows.inline_value_is(words, slot, &value));
+        value.push(0);
+        assert!(!rows.inline_value_is(words, slot, &value), "a longer value");
+        if let [first, .., _] = &mut value[..] {
+            *first ^= 1;
+            value.pop();
+            assert!(!rows.inline_value_is(words, slot, &value), "another value");
+        }
         let extent = shape.config().format.has_extents() && trailer.extents() >> slot & 1 != 0;
         assert_eq!(rows.placement(words, slot) == Placement::Extent, extent);
         if extent {
@@ -79,6 +91,29 @@ fn examine(shape: &Shape, words: &[u64], probe: &Probe<'_>) {
             assert_eq!(again[..4], rows.entry(words, slot)[..4], "an extent entry encodes to itself");
         }
     }
+}
+
+/// Where rows of this table have a reader of their own, it answers as the general one does, on any words.
+fn special_rows(shape: &Shape, at: RowId, words: &[u64], probe: &Probe<'_>) {
+    match shape.rows.shape() {
+        RowShape::Fixed4x4(special) => agrees(&special, &shape.rows, at, words, probe),
+        RowShape::Fixed8x8(special) => agrees(&special, &shape.rows, at, words, probe),
+        RowShape::General => {}
+    }
+}
+
+fn agrees(special: &impl Rows, rows: &RowFormat, at: RowId, words: &[u64], probe: &Probe<'_>) {
+    assert_eq!(special.row_words(), rows.row_words());
+    assert_eq!(special.verify(at, words), rows.verify(at, words));
+    assert_eq!(special.version(words), rows.trailer(words).version());
+    for slot in 0..rows.entries() {
+        assert_eq!(special.find(words, probe, slot), rows.find(words, probe, slot));
+        let (mut value, mut expected) = (Vec::new(), Vec::new());
+        special.append_inline_value(words, slot, &mut value);
+        rows.append_inline_value(words, slot, &mut expected);
+        assert_eq!(value, expected);
+    }
+    assert!(special.verify(at, &words[1..]).is_err() && special.find(&words[1..], probe, 0).is_none(), "cut short");
 }
 
 /// What slot `slot` holds of the key looked for, read byte by byte.

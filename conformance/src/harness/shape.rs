@@ -122,5 +122,25 @@ pub(crate) fn heads() -> Vec<(String, Vec<u8>)> {
             heads.push((format!("{preset_name}-{}", name.replace(':', "-")), head));
         }
     }
+    // The two rows that have readers of their own: 6 entries in 8 words, 7 in 16.
+    for (format, entries, name) in [(0, 5, "hardened-rows-4x4"), (1, 6, "hardened-rows-8x8")] {
+        let head = [1, format, 1, 24, entries, 0, 1, 4, 14, 0, 20, 1, 0, 40, 7];
+        heads.push((name.to_owned(), [&head[..], &[0; SHAPE_BYTES - 15]].concat()));
+    }
     heads
+}
+
+#[cfg(test)]
+mod tests {
+    use guira_layout::RowShape;
+
+    use super::*;
+
+    #[test]
+    fn heads_reach_every_reader_of_rows() {
+        let shapes: Vec<RowShape> = heads().iter().map(|(_, head)| Shape::draw(&mut Feed(head)).rows.shape()).collect();
+        assert!(shapes.iter().any(|shape| matches!(shape, RowShape::Fixed4x4(_))));
+        assert!(shapes.iter().any(|shape| matches!(shape, RowShape::Fixed8x8(_))));
+        assert!(shapes.contains(&RowShape::General));
+    }
 }
