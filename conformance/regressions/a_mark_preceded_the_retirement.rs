@@ -45,7 +45,9 @@ fn a_sealed_record_frees_an_extent_that_is_still_allocated() {
         let slot = bench.words_at(bench.table.geometry().slot(0), bench.table.geometry().slot_words());
         if Seal(slot[Seal::WORD]).is_sealed() {
             sealed += 1;
-            let record = Record::decode(&slot, bench.table.rows()).unwrap().unwrap();
+            let table = &bench.table;
+            let decoded = Record::decode(&slot, table.rows(), table.config(), table.geometry());
+            let record = decoded.unwrap().unwrap();
             let (mark, generation) = record.freed_extent().unwrap();
             assert_ne!(bench.words_at(Addr::main(mark), 1)[0], generation.0, "died before verb {verbs}");
         }

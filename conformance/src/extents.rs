@@ -151,10 +151,8 @@ fn claim(lane: &mut dyn Lane, table: &Table, owner: OwnerId, class: ExtentClass)
     let chunks = table.config().chunks;
     let mut first = 0;
     while first + count <= chunks {
-        let word = |place: u64| {
-            let state = if place == 0 { ChunkState::Owned { owner, class } } else { ChunkState::Tail };
-            ChunkWord::encode(state)
-        };
+        let tail = ChunkState::Tail { head: first as u32 };
+        let word = |place: u64| ChunkWord::encode(if place == 0 { ChunkState::Owned { owner, class } } else { tail });
         let addr = |place: u64| table.geometry().chunk_word(first + place);
         match (0..count).find(|place| !swap_word(lane, addr(*place), ChunkWord::FREE, word(*place))) {
             None => return first,

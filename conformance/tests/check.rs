@@ -4,13 +4,16 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use guira_check::{CheckOptions, CheckReport, ProblemKind, Progress, Quiet, Stage, check_table, table_stats};
+use guira_check::{
+    CheckOptions, CheckReport, ProblemKind, Progress, Quiet, Stage, TableStats, check_table, table_stats,
+};
 use guira_conformance::{Bench, Extents, Rng, TestClient, block_on};
 use guira_fabric::heap::Next;
 use guira_fabric::{Addr, Profile, Region};
 use guira_layout::{
     ChunkState, ChunkWord, ExtentClass, ExtentRef, GENERATION_WORD, LockId, OwnerId, Placement, Preset, Record,
-    RowFormat, RowId, STATE_WORD, Seal, SlotState, SlotWord, Superblock, TableState, Version, encode_extent,
+    RowFormat, RowId, STATE_WORD, Seal, SlotState, SlotWord, Superblock, TableConfig, TableState, Version,
+    encode_extent,
 };
 use guira_rcuckoo::{Change, Error, NewValue, Outcome, RowPair};
 
@@ -149,12 +152,28 @@ fn sound_tables_are_clean() {
                     let chunks = counts.chunks;
                     assert_eq!(chunks.free + chunks.owned + chunks.tail, config.chunks);
                     assert_eq!((report.used_slots, report.held_locks, report.unreferenced_extents), (1, 0, 0));
+                    assert_space(counts, config);
                     let stats = block_on(table_stats(&mut bench.region.lane(), &bench.table)).unwrap();
                     assert_eq!(&stats, counts, "{what}");
                 }
             }
         }
     }
+}
+
+/// The sums that hold in every sound table.
+fn assert_space(counts: &TableStats, config: &TableConfig) {
+    let (space, chunks) = (&counts.space, &counts.chunks);
+    assert_eq!(space.total_bytes, config.chunks * config.chunk_bytes);
+    assert_eq!(space.used_bytes, chunks.in_use() * config.chunk_bytes);
+    assert_eq!(chunks.free + chunks.in_use(), config.chunks);
+    assert!(space.longest_free_run <= chunks.free && (space.longest_free_run > 0) == (chunks.free > 0));
+    assert!(space.live_bytes <= space.place_bytes && space.place_bytes <= space.used_bytes);
+    assert_eq!(space.classes.iter().map(|class| class.used).sum::<u64>(), counts.extent_entries);
+    assert_eq!(space.classes.iter().map(|class| class.chunks).sum::<u64>(), chunks.in_use());
+    assert_eq!(space.classes.iter().map(|class| class.used * class.place_bytes).sum::<u64>(), space.place_bytes);
+    assert!(space.classes.iter().all(|class| class.used + class.free == class.slots));
+    assert_eq!(space.owners.iter().map(|owner| owner.chunks).sum::<u64>(), chunks.owned + chunks.tail);
 }
 
 #[test]
@@ -368,6 +387,12 @@ const EXTENTS: &[Damage] = &[
         let chunk = bench.table.geometry().chunk_of(extent_at(bench, extent_entry(bench)).offset).expect("a chunk").0;
         set_chunk(bench, chunk, ChunkState::Free);
     }),
+    (ProblemKind::ExtentChunk, "a chunk that is claimed", |bench| {
+        let extent = extent_at(bench, extent_entry(bench));
+        let chunk = bench.table.geometry().chunk_of(extent.offset).expect("a chunk").0;
+        let class = ExtentClass::of(extent.words().expect("possible lengths"), bench.table.config().chunk_bytes);
+        set_chunk(bench, chunk, ChunkState::Claiming { owner: OwnerId(3), class });
+    }),
     (ProblemKind::ExtentChunk, "a chunk of another class", |bench| {
         let chunk = bench.table.geometry().chunk_of(extent_at(bench, extent_entry(bench)).offset).expect("a chunk").0;
         set_chunk(bench, chunk, ChunkState::Orphan { class: ExtentClass::Slot(7), free: 0 });
@@ -423,19 +448,30 @@ const CHUNKS_LOCKS_AND_SLOTS: &[Damage] = &[
     (ProblemKind::ChunkOwner, "no client's", |bench| {
         set_chunk(bench, 40, ChunkState::Owned { owner: OwnerId(5000), class: ExtentClass::Run(1) });
     }),
+    (ProblemKind::ChunkOwner, "claimed by nobody", |bench| {
+        set_chunk(bench, 40, ChunkState::Claiming { owner: OwnerId(9), class: ExtentClass::Run(2) });
+    }),
     (ProblemKind::BrokenRun, "a missing tail", |bench| {
         set_chunk(bench, 40, ChunkState::Orphan { class: ExtentClass::Run(3), free: 0 });
-        set_chunk(bench, 41, ChunkState::Tail);
+        set_chunk(bench, 41, ChunkState::Tail { head: 40 });
+    }),
+    (ProblemKind::BrokenRun, "another run's tail", |bench| {
+        set_chunk(bench, 40, ChunkState::Orphan { class: ExtentClass::Run(2), free: 0 });
+        set_chunk(bench, 41, ChunkState::Tail { head: 39 });
     }),
     (ProblemKind::BrokenRun, "beyond the last chunk", |bench| {
         let last = bench.table.config().chunks - 1;
         set_chunk(bench, last, ChunkState::Orphan { class: ExtentClass::Run(2), free: 0 });
     }),
-    (ProblemKind::StrayTail, "no run", |bench| set_chunk(bench, 40, ChunkState::Tail)),
+    (ProblemKind::StrayTail, "no run", |bench| set_chunk(bench, 40, ChunkState::Tail { head: 39 })),
+    (ProblemKind::StrayTail, "its own", |bench| set_chunk(bench, 40, ChunkState::Tail { head: 40 })),
+    (ProblemKind::StrayTail, "beyond the last chunk", |bench| {
+        set_chunk(bench, 40, ChunkState::Tail { head: u32::MAX });
+    }),
     (ProblemKind::StrayTail, "a run too short", |bench| {
         set_chunk(bench, 40, ChunkState::Orphan { class: ExtentClass::Run(2), free: 0 });
-        set_chunk(bench, 41, ChunkState::Tail);
-        set_chunk(bench, 42, ChunkState::Tail);
+        set_chunk(bench, 41, ChunkState::Tail { head: 40 });
+        set_chunk(bench, 42, ChunkState::Tail { head: 40 });
     }),
     (ProblemKind::StuckLock, "of a free slot", |bench| hold_lock(bench, 3, 9)),
     (ProblemKind::StuckLock, "of a slot in recovery", |bench| {

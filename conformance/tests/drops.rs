@@ -9,12 +9,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use guira_conformance::{Bench, Model, Op, Prepared, Seen, TestClient, block_on};
 use guira_fabric::heap::{Next, Pace, Step};
-use guira_fabric::{Profile, Region};
+use guira_fabric::{Effect, Profile, Region};
 use guira_layout::{OwnerId, Preset};
 use guira_rcuckoo::{Change, ClientConfig, Error, NewValue, Outcome, Token};
 
@@ -401,4 +401,89 @@ fn a_fabric_that_panics_before_a_batch_strands_nothing() {
             assert!(now == if result.is_ok() { after } else { scene.model.clone() }, "{profile} {op:x?} batch {fatal}");
         }
     }
+}
+
+/// What a client that lost a batch does next, over a way to the region that works again: nothing. [R-DROP-2]
+fn refuses_everything(client: &mut TestClient, scene: &Scene, bench: &Bench, context: &str) {
+    let before = bench.words();
+    for op in &scene.ops {
+        let refused = client.apply(op).expect_err(context);
+        assert!(matches!(refused, Error::Lost { .. }), "{context}: {refused}");
+        assert_eq!(refused.effect(), Effect::None, "{context}");
+        assert!(refused.to_string().contains("open a new client"), "{context}: {refused}");
+    }
+    block_on(client.client.settle(&mut client.lane)).expect_err(context);
+    assert!(before == bench.words(), "{context}: a client that refuses changed something");
+}
+
+/// [R-DROP-2] A batch is lost behind each of its verbs: if it may have taken or given back a lock, the client refuses
+/// all that follows, and its locks stay as they are; if it did nothing, the client goes on.
+#[test]
+fn a_client_that_lost_a_batch_refuses_everything() {
+    for preset in [Preset::Tiny, Preset::Paper] {
+        let scene = Scene::new(preset);
+        let (mut lost, mut harmless) = (0, 0);
+        for (profile, op) in Profile::ALL.iter().flat_map(|profile| scene.ops.iter().map(move |op| (*profile, op))) {
+            for fatal in 0.. {
+                let bench = scene.bench.fork().under(profile);
+                let mut verbs = 0;
+                let hook = move |step| {
+                    let counts = !matches!(step, Step::Word { .. });
+                    verbs += u32::from(counts);
+                    if counts && verbs > fatal { Next::Die } else { Next::Continue }
+                };
+                let mut client = bench.client(0).through(bench.region.lane().hooked(Box::new(hook)));
+                let result = client.apply(op);
+                let mut client = client.through(bench.region.lane());
+                let context = format!("{preset} {profile} {op:x?}, lost before step {fatal}");
+                match result {
+                    Ok(_) => break,
+                    Err(error) if error.effect() == Effect::None => {
+                        harmless += 1;
+                        remove_nothing(&mut client);
+                        assert_eq!(bench.audit().as_ref(), Ok(&scene.model.0), "{context}");
+                    }
+                    Err(_) => {
+                        lost += 1;
+                        refuses_everything(&mut client, &scene, &bench, &context);
+                    }
+                }
+            }
+        }
+        println!("{preset}: {lost} batches lost, {harmless} more without effect");
+        assert!(lost > 100 && harmless > 100);
+    }
+}
+
+/// [R-DROP-2] [R-DROP-1] The batch that a dropped operation left in flight is lost: so is the client, unless the batch
+/// had no effect.
+#[test]
+fn a_client_whose_dropped_batch_is_lost_refuses_everything() {
+    let scene = Scene::new(Preset::Tiny);
+    let mut lost = 0;
+    for (profile, op) in Profile::ALL.iter().flat_map(|profile| scene.ops.iter().map(move |op| (*profile, op))) {
+        for polls in 0..20 {
+            let bench = scene.bench.fork().under(profile);
+            let armed = Arc::new(AtomicBool::new(false));
+            let fatal = Arc::clone(&armed);
+            let dies = move |step| fatal.load(Ordering::Relaxed) && step == Step::Completion;
+            let hook = move |step| if dies(step) { Next::Die } else { Next::Continue };
+            let lane = bench.region.lane().paced(Pace::Deferred(IN_FLIGHT_POLLS)).hooked(Box::new(hook));
+            let mut client = bench.client(0).through(lane);
+            poll_some(&bench, &mut client, op, polls);
+            armed.store(true, Ordering::Relaxed);
+            let settled = block_on(client.client.settle(&mut client.lane));
+            let mut client = client.through(bench.region.lane());
+            let context = format!("{profile} {op:x?} dropped after {polls} polls");
+            if settled.is_err_and(|error| error.effect() != Effect::None) {
+                lost += 1;
+                refuses_everything(&mut client, &scene, &bench, &context);
+            } else {
+                remove_nothing(&mut client);
+                whole_or_not_at_all(&scene.model, op, &bench).unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
+            }
+        }
+    }
+    println!("{lost} batches lost");
+    assert!(lost > 100);
 }

@@ -1,11 +1,15 @@
 //! Fixed bugs, one file each under `regressions/`, named by what broke: each fails without its fix.
 
+#[path = "../regressions/a_dropped_put_leaked_its_extent.rs"]
+mod a_dropped_put_leaked_its_extent;
 #[path = "../regressions/a_lookup_drained_a_dropped_change.rs"]
 mod a_lookup_drained_a_dropped_change;
 #[path = "../regressions/a_mark_preceded_the_retirement.rs"]
 mod a_mark_preceded_the_retirement;
 #[path = "../regressions/a_released_poison_named_a_client.rs"]
 mod a_released_poison_named_a_client;
+#[path = "../regressions/a_run_beyond_the_last_chunk_was_believed.rs"]
+mod a_run_beyond_the_last_chunk_was_believed;
 #[path = "../regressions/a_scan_called_a_slow_writer_damage.rs"]
 mod a_scan_called_a_slow_writer_damage;
 #[path = "../regressions/a_superblock_of_a_later_kind_was_opened.rs"]
@@ -16,6 +20,10 @@ mod a_torn_row_attracted_every_path;
 mod a_torn_row_hid_the_other;
 #[path = "../regressions/an_error_lost_its_effect.rs"]
 mod an_error_lost_its_effect;
+#[path = "../regressions/distances_overflowed_in_large_tables.rs"]
+mod distances_overflowed_in_large_tables;
+#[path = "../regressions/every_lock_had_a_deadline_of_its_own.rs"]
+mod every_lock_had_a_deadline_of_its_own;
 #[path = "../regressions/full_orphans_were_read_one_by_one.rs"]
 mod full_orphans_were_read_one_by_one;
 #[path = "../regressions/refused_changes_leaked_extents.rs"]

@@ -1,6 +1,6 @@
 //! `cargo xtask`: what continuous integration runs and a laptop can run. `check` reads the sources for rules no
 //! compiler knows; `test` runs every check there is, in order, and says what each one cost; `fuzz` runs the fuzz
-//! targets, a step of `test` by itself.
+//! targets and `instructions` counts what each operation executes, each a step of `test` by itself.
 //!
 //! Nothing here is linked into Guira. Exit code 0 means that everything asked for passed, 1 that something did not,
 //! 2 that the command line was not understood.
@@ -8,6 +8,7 @@
 
 mod check;
 mod fuzz;
+mod instructions;
 mod manifest;
 mod report;
 mod rust;
@@ -34,6 +35,8 @@ struct Arguments {
 enum Command {
     /// Check the project's own rules: rule numbers, sizes, unsafe, purity, dependencies, words, documents.
     Check,
+    /// Count the instructions of every operation and compare them with the record.
+    Instructions(instructions::Options),
     /// Install what the tests need, then run every check and every test.
     Test(test::Options),
     /// Run fuzz targets under libFuzzer: all of them a minute each, or as asked.
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let verdict = match arguments.command {
         Command::Check => check::command(arguments.format),
+        Command::Instructions(options) => instructions::command(&options, arguments.format),
         Command::Test(options) => test::command(&options, arguments.format),
         Command::Fuzz(options) => fuzz::command(&options, arguments.format),
     };

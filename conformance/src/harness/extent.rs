@@ -112,7 +112,7 @@ fn parsed(words: &[u64], extent: &ExtentRef, seed: u64) -> Answer {
 
 /// The mark that frees an extent lies among the marks of the extent's chunk, and the extent inside the chunks.
 /// // [R-EXTENT-4]
-fn mark(shape: &Shape, extent: &ExtentRef) {
+pub(super) fn mark(shape: &Shape, extent: &ExtentRef) {
     let (config, geometry) = (shape.config(), &shape.geometry);
     let possible = extent.key_bytes as usize <= MAX_KEY_BYTES && extent.value_bytes as usize <= MAX_VALUE_BYTES;
     assert_eq!(extent.words().is_some(), possible);
@@ -144,8 +144,10 @@ pub fn chunk(data: &[u8]) -> Answer {
         assert_eq!(ChunkWord::encode(state), ChunkWord(word), "a word means one state or none");
     }
     let class = match state {
-        Some(ChunkState::Owned { class, .. } | ChunkState::Orphan { class, .. }) => Some(class),
-        _ => None,
+        Some(
+            ChunkState::Owned { class, .. } | ChunkState::Orphan { class, .. } | ChunkState::Claiming { class, .. },
+        ) => Some(class),
+        Some(ChunkState::Free | ChunkState::Tail { .. }) | None => None,
     };
     if let Some((chunk, within)) = shape.geometry.chunk_of(offset) {
         assert_eq!(shape.geometry.chunk(chunk).offset() + within, offset);
@@ -223,7 +225,9 @@ pub(super) fn chunk_seeds() -> Vec<Seed> {
         ("owned-run", ChunkState::Owned { owner: OwnerId(5), class: run }),
         ("orphan", ChunkState::Orphan { class: slots, free: 12 }),
         ("orphan-run", ChunkState::Orphan { class: run, free: 0 }),
-        ("tail", ChunkState::Tail),
+        ("tail", ChunkState::Tail { head: 7 }),
+        ("claiming", ChunkState::Claiming { owner: OwnerId(5), class: slots }),
+        ("claiming-run", ChunkState::Claiming { owner: OwnerId(5), class: run }),
     ];
     let mut seeds = Vec::new();
     for (index, (name, head)) in heads().into_iter().enumerate() {

@@ -13,6 +13,8 @@ use super::{Answer, Seed};
 type Items = Vec<Result<Record, BadRecord>>;
 
 const BYTES: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
+/// It belongs to no record at the start of a file, and is a character like others anywhere else.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Characters that tell a mistake, at most: each of an excerpt may be escaped.
 const TOLD_CHARS_MAX: usize = 3_000;
 const NUMBERS: EntryFormat = EntryFormat::Fixed { key_bytes: 8, value_bytes: 3 };
@@ -23,7 +25,7 @@ const NUMBERS: EntryFormat = EntryFormat::Fixed { key_bytes: 8, value_bytes: 3 }
 /// If a promise of the format is broken.
 pub fn tsv(data: &[u8]) -> Answer {
     let answer = load(data, InputFormat::Tsv, b"good\tvalue\n");
-    for (line, item) in data.split(|byte| *byte == b'\n').zip(one_a_line(data, InputFormat::Tsv)) {
+    for (line, item) in lines_of(data).zip(one_a_line(data, InputFormat::Tsv)) {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b'\t').collect();
         match item {
@@ -43,7 +45,7 @@ pub fn tsv(data: &[u8]) -> Answer {
 /// If a promise of the format is broken.
 pub fn jsonl(data: &[u8]) -> Answer {
     let answer = load(data, InputFormat::Jsonl, b"{\"key\":\"good\",\"value\":\"value\"}\n");
-    for (line, item) in data.split(|byte| *byte == b'\n').zip(one_a_line(data, InputFormat::Jsonl)) {
+    for (line, item) in lines_of(data).zip(one_a_line(data, InputFormat::Jsonl)) {
         if let Some(Ok(_)) = item {
             let line = line.trim_ascii();
             assert!(line.starts_with(b"{") && line.ends_with(b"}") && std::str::from_utf8(line).is_ok());
@@ -61,8 +63,11 @@ pub fn debian(data: &[u8]) -> Answer {
     for record in read_all(data, InputFormat::Debian).into_iter().flatten() {
         let found = data.windows(record.key.len()).any(|window| window == record.key);
         assert!(found && !record.key.is_empty() && record.key.trim_ascii() == record.key);
-        // A carriage return at the end of a line belongs to the end, so it would not be read again.
-        if !record.value.split(|byte| *byte == b'\n').any(|line| line.ends_with(b"\r")) {
+        // A carriage return at the end of a line belongs to the end, so it would not be read again, and neither would a
+        // byte order mark at the start.
+        let is_lost = |line: &[u8]| line.ends_with(b"\r");
+        let is_marked = record.value.starts_with(BYTE_ORDER_MARK);
+        if !is_marked && !record.value.split(|byte| *byte == b'\n').any(is_lost) {
             let again = read_all(&record.value, InputFormat::Debian);
             assert_eq!(again, [Ok(Record { line: 1, ..record })], "a value is itself a record");
         }
@@ -88,6 +93,11 @@ fn load(data: &[u8], format: InputFormat, good: &[u8]) -> Answer {
     can_be_written(&records);
     as_numbers(data, format);
     Answer::of(!records.is_empty())
+}
+
+/// The lines of a file, without their line feeds and without a byte order mark.
+fn lines_of(data: &[u8]) -> impl Iterator<Item = &[u8]> {
+    data.strip_prefix(BYTE_ORDER_MARK).unwrap_or(data).split(|byte| *byte == b'\n')
 }
 
 /// The records of a reader, of any length, as a table of byte strings takes them.
@@ -266,6 +276,7 @@ pub(super) fn tsv_seeds() -> Vec<Seed> {
     named(&[
         ("two", b"heron\tGarza\nibis\tCuraca\n"),
         ("escapes", b"a\\tb\t\\n\\r\\\\\\x41\\xfF\n"),
+        ("byte-order-mark", b"\xef\xbb\xbfa\tb\r\n\xef\xbb\xbfc\t\xef\xbb\xbf\n"),
         ("bytes", b"raw \xff\xc3\tkept \0\x7f\n\t\n"),
         ("line-ends", b"\n\r\n a\tb\r\nc\td\r\r\n\ne\tf"),
         ("mistakes", b"no tab\na\tb\tc\na\tb\\\n\\q\tb\n\\x4\tb\n\\xzz\tb\ngood\tone\n"),
@@ -278,6 +289,10 @@ pub(super) fn tsv_seeds() -> Vec<Seed> {
 pub(super) fn jsonl_seeds() -> Vec<Seed> {
     named(&[
         ("two", b"{\"key\":\"heron\",\"value\":\"Garza\"}\n{\"key\":\"ibis\",\"value\":\"Curaca\"}\n"),
+        (
+            "byte-order-mark",
+            b"\xef\xbb\xbf{\"key\":\"a\",\"value\":\"b\"}\r\n\xef\xbb\xbf{\"key\":\"c\",\"value\":\"d\"}\n",
+        ),
         ("base64", b" { \"value_b64\" : \"/wA=\", \"key_b64\" : \"YQ==\" } \r\n\n"),
         ("escapes", "{\"key\":\"\",\"value\":\"\\u0000\\ud83d\\ude00ü\\n\"}\n".as_bytes()),
         (
@@ -298,6 +313,7 @@ pub(super) fn jsonl_seeds() -> Vec<Seed> {
 pub(super) fn debian_seeds() -> Vec<Seed> {
     named(&[
         ("two", b"\n\nPackage: a\nTag: x,\n y\n\n\nVersion: 2\npackage:  b \n"),
+        ("byte-order-mark", b"\xef\xbb\xbfPackage: a\r\n\n\xef\xbb\xbfTag: x\nPackage: b\n"),
         ("line-ends", b"Package: a\r\nVersion: 1\r\n \t\r\nPackage: b\r\r\n"),
         ("mistakes", b"Version: 1\n\nPackage: a\nno colon\n\n x\nPackage: d\n\nPackage:\n\nPackage: e\nPackage: f\n"),
         ("bytes", b"Package: \xff\0\nDescription: \xc3\n .\n \x0b\n"),

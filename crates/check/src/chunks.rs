@@ -32,13 +32,13 @@ struct Run {
 impl Scan<'_> {
     pub(crate) async fn check_chunks(&mut self) -> Result<(), FabricError> {
         let chunks = self.table.config().chunks;
-        let (mut words, mut run) = (Vec::new(), None);
+        let (mut words, mut run, mut free) = (Vec::new(), None, 0);
         for first in (0..chunks).step_by(PIECE_WORDS as usize) {
             self.show(Stage::Chunks, first, chunks);
             words.resize(PIECE_WORDS.min(chunks - first) as usize, 0);
             self.read(self.table.geometry().chunk_word(first), &mut words).await?;
             for (chunk, word) in (first..).zip(&words) {
-                self.report.counts.chunks.count(ChunkWord(*word).decode());
+                self.report.counts.count_chunk(self.table, chunk, ChunkWord(*word).decode(), &mut free);
                 self.check_chunk(chunk, *word, &mut run).await?;
             }
         }
@@ -50,7 +50,9 @@ impl Scan<'_> {
     async fn check_chunk(&mut self, chunk: u64, word: u64, run: &mut Option<Run>) -> Result<(), FabricError> {
         let state = ChunkWord(word).decode();
         let within = run.take().filter(|run| chunk < run.end);
-        if let (Some(within), Some(ChunkState::Tail)) = (within, state) {
+        if let (Some(within), Some(ChunkState::Tail { head })) = (within, state)
+            && u64::from(head) == within.head
+        {
             *run = Some(within);
             return Ok(());
         }
@@ -60,10 +62,13 @@ impl Scan<'_> {
             self.settle(Subject::Chunk(head), findings, true).await?;
         }
         let mut findings = self.inspect_chunk_word(chunk, word);
-        if state == Some(ChunkState::Tail) {
-            add_stray_tail(&mut findings, chunk);
+        // A run that is claimed or given back may lack tails; those it has are behind it.
+        if let Some(ChunkState::Tail { head }) = state
+            && !self.reaches(head, chunk).await?
+        {
+            add_stray_tail(&mut findings, chunk, head);
         }
-        if let Some(class) = self.possible_class(chunk, state) {
+        if let Some(class) = self.possible_class(chunk, state).filter(|_| is_in_use(state)) {
             if let ExtentClass::Run(count) = class {
                 *run = Some(Run { head: chunk, end: chunk + u64::from(count) });
             }
@@ -78,8 +83,9 @@ impl Scan<'_> {
         let state = ChunkWord(word).decode();
         let text = format!("its word {word:#x} means nothing");
         findings.require(state.is_some(), ProblemKind::ChunkWord, place, text);
-        if let Some(ChunkState::Owned { owner, .. }) = state {
-            let text = format!("it is owned by {}", self.describe(owner));
+        if let Some(ChunkState::Owned { owner, .. } | ChunkState::Claiming { owner, .. }) = state {
+            let verb = if is_in_use(state) { "owned" } else { "claimed" };
+            let text = format!("it is {verb} by {}", self.describe(owner));
             findings.require(self.is_live(owner), ProblemKind::ChunkOwner, place, text);
         }
         if let Some(class) = class_of(state) {
@@ -126,37 +132,36 @@ impl Scan<'_> {
         let mut word = [0];
         self.read(self.table.geometry().chunk_word(chunk), &mut word).await?;
         let state = ChunkWord(word[0]).decode();
-        if let Some(ChunkState::Owned { owner, .. }) = state {
+        if let Some(ChunkState::Owned { owner, .. } | ChunkState::Claiming { owner, .. }) = state {
             self.refresh_slot(owner).await?;
         }
         let mut findings = self.inspect_chunk_word(chunk, word[0]);
         match (state, self.possible_class(chunk, state)) {
-            (_, Some(ExtentClass::Run(count))) => {
+            (_, Some(ExtentClass::Run(count))) if is_in_use(state) && count > 1 => {
                 let mut tails = vec![0; count as usize - 1];
-                if !tails.is_empty() {
-                    self.read(self.table.geometry().chunk_word(chunk + 1), &mut tails).await?;
-                }
-                if let Some(missing) = tails.iter().position(|word| !is_tail(*word)) {
+                self.read(self.table.geometry().chunk_word(chunk + 1), &mut tails).await?;
+                if let Some(missing) = tails.iter().position(|word| !is_tail_of(*word, chunk)) {
                     add_broken_run(&mut findings, chunk, count.into(), chunk + 1 + missing as u64);
                 }
             }
-            (Some(ChunkState::Tail), _) if !self.has_head(chunk).await? => add_stray_tail(&mut findings, chunk),
+            (Some(ChunkState::Tail { head }), _) if !self.reaches(head, chunk).await? => {
+                add_stray_tail(&mut findings, chunk, head);
+            }
             _ => {}
         }
         Ok(findings)
     }
 
-    /// Whether the tail `chunk` belongs to a run: the nearest chunk before it that is no tail heads one that reaches
-    /// it.
-    async fn has_head(&mut self, chunk: u64) -> Result<bool, FabricError> {
-        let first = chunk.saturating_sub(self.longest_run());
-        let mut words = vec![0; (chunk - first) as usize];
-        if !words.is_empty() {
-            self.read(self.table.geometry().chunk_word(first), &mut words).await?;
+    /// Whether the run at `head` reaches `tail`.
+    async fn reaches(&mut self, head: u32, tail: u64) -> Result<bool, FabricError> {
+        let head = u64::from(head);
+        if head >= tail {
+            return Ok(false);
         }
-        let Some(back) = words.iter().rev().position(|word| !is_tail(*word)) else { return Ok(false) };
-        let head = ChunkWord(words[words.len() - 1 - back]).decode();
-        Ok(matches!(class_of(head), Some(ExtentClass::Run(count)) if u64::from(count) > back as u64 + 1))
+        let mut word = [0];
+        self.read(self.table.geometry().chunk_word(head), &mut word).await?;
+        let class = self.possible_class(head, ChunkWord(word[0]).decode());
+        Ok(matches!(class, Some(ExtentClass::Run(count)) if tail < head + u64::from(count)))
     }
 
     /// Counts the extents of a chunk that are neither marked free nor referred to. 1 round trip for 64 of them.
@@ -187,21 +192,28 @@ impl Scan<'_> {
 
 fn class_of(state: Option<ChunkState>) -> Option<ExtentClass> {
     match state {
-        Some(ChunkState::Owned { class, .. } | ChunkState::Orphan { class, .. }) => Some(class),
+        Some(
+            ChunkState::Owned { class, .. } | ChunkState::Orphan { class, .. } | ChunkState::Claiming { class, .. },
+        ) => Some(class),
         _ => None,
     }
 }
 
-fn is_tail(word: u64) -> bool {
-    ChunkWord(word).decode() == Some(ChunkState::Tail)
+/// Whether a chunk in `state` is formatted and, if it heads a run, whole.
+fn is_in_use(state: Option<ChunkState>) -> bool {
+    matches!(state, Some(ChunkState::Owned { .. } | ChunkState::Orphan { .. }))
+}
+
+fn is_tail_of(word: u64, run: u64) -> bool {
+    matches!(ChunkWord(word).decode(), Some(ChunkState::Tail { head }) if u64::from(head) == run)
 }
 
 fn add_broken_run(findings: &mut Findings, head: u64, count: u64, missing: u64) {
-    let text = format!("its run has {count} chunks, but chunk {missing} is not a tail");
+    let text = format!("its run has {count} chunks, but chunk {missing} is not a tail of it");
     findings.add(ProblemKind::BrokenRun, ChunkPlace(head), text);
 }
 
-fn add_stray_tail(findings: &mut Findings, chunk: u64) {
-    let text = "it is the tail of a run, but no run reaches it";
+fn add_stray_tail(findings: &mut Findings, chunk: u64, head: u32) {
+    let text = format!("it is a tail of the run at chunk {head}, but no such run reaches it");
     findings.add(ProblemKind::StrayTail, ChunkPlace(chunk), text);
 }

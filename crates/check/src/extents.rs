@@ -99,7 +99,12 @@ impl Scan<'_> {
                 format!("its extent needs a chunk for {:?}, but chunk {} is one for {class:?}", at.class, at.chunk)
             }
             Some(ChunkState::Free) => format!("its extent lies in chunk {}, which is free", at.chunk),
-            Some(ChunkState::Tail) => format!("its extent starts in chunk {}, the tail of a run", at.chunk),
+            Some(ChunkState::Tail { head }) => {
+                format!("its extent starts in chunk {}, a tail of the run at chunk {head}", at.chunk)
+            }
+            Some(ChunkState::Claiming { owner, .. }) => {
+                format!("its extent lies in chunk {}, which {owner} has yet to format, or gives back", at.chunk)
+            }
             None => format!("its extent lies in chunk {}, whose word is damaged: {word:#x}", at.chunk),
         };
         findings.add(ProblemKind::ExtentChunk, place, text);

@@ -23,8 +23,10 @@ mod rows;
 mod sample;
 mod scan;
 mod slots;
+mod space;
 mod stats;
 
 pub use report::{CheckError, CheckReport, Problem, ProblemKind, Progress, Stage};
 pub use scan::{CheckOptions, Quiet, check_table};
+pub use space::{ClassStats, OwnerChunks, SpaceStats};
 pub use stats::{ChunkCounts, TableStats, table_stats};

@@ -73,15 +73,9 @@ impl Scan<'_> {
 
     /// What is wrong with the sealed record of a slot.
     fn record_damage(&self, words: &[u64]) -> Option<String> {
-        match Record::decode(words, self.table.rows()) {
-            Err(error) => Some(error.to_string()),
-            Ok(None) => None,
-            Ok(Some(record)) => {
-                let rows = self.table.config().rows;
-                let strange = record.deltas(self.table.rows()).find(|delta| delta.row.0 >= rows)?;
-                Some(format!("its record changes {} of {rows}", strange.row))
-            }
-        }
+        let table = self.table;
+        let decoded = Record::decode(words, table.rows(), table.config(), table.geometry());
+        decoded.err().map(|error| error.to_string())
     }
 
     /// Whether the seal is the same as before the record was read: otherwise the next commit may have begun.

@@ -6,7 +6,7 @@ use guira_rcuckoo::{Table, sample_rows};
 
 use crate::sample::{entry_rows, occupied, placement};
 use crate::scan::PIECE_WORDS;
-use crate::{CheckError, Stage};
+use crate::{CheckError, SpaceStats, Stage};
 
 /// Rows of one READ: tables have a multiple of this, and the largest rows fill the smallest `max_verb_words`.
 pub(crate) const BLOCK_ROWS: u64 = 64;
@@ -44,6 +44,8 @@ pub struct TableStats {
     pub extent_bytes: u64,
     /// The chunk table.
     pub chunks: ChunkCounts,
+    /// The space of extents.
+    pub space: SpaceStats,
 }
 
 /// The chunk table in numbers.
@@ -57,6 +59,8 @@ pub struct ChunkCounts {
     pub orphan: u64,
     /// Chunks that are not the first of their run.
     pub tail: u64,
+    /// Chunks that a client is about to use, or to give back.
+    pub claiming: u64,
     /// Chunks whose word means nothing.
     pub damaged: u64,
 }
@@ -72,8 +76,9 @@ impl TableStats {
                 Placement::Inline => self.inline_entries += 1,
                 Placement::Extent => {
                     self.extent_entries += 1;
-                    let extent_words = table.rows().extent_of(words, slot).words().unwrap_or(0);
-                    self.extent_bytes += extent_words as u64 * 8;
+                    let extent = table.rows().extent_of(words, slot);
+                    self.extent_bytes += extent.words().unwrap_or(0) as u64 * 8;
+                    self.space.count_extent(table, &extent);
                 }
             }
             let pair = entry_rows(table, words, slot, key);
@@ -91,16 +96,29 @@ impl TableStats {
         self.capacity = table.config().slots();
         self.rows_by_occupancy.resize(table.rows().entries() + 1, 0);
         self.fill = self.entries as f64 / self.capacity as f64;
+        self.space.finish(table, &self.chunks);
+    }
+
+    /// Counts chunk `chunk`, in the order of the table; `free` is how many free ones are right before it.
+    pub(crate) fn count_chunk(&mut self, table: &Table, chunk: u64, state: Option<ChunkState>, free: &mut u64) {
+        self.chunks.count(state);
+        self.space.count_chunk(table, chunk, state, free);
     }
 }
 
 impl ChunkCounts {
-    pub(crate) fn count(&mut self, state: Option<ChunkState>) {
+    /// Chunks that are used for something.
+    pub fn in_use(&self) -> u64 {
+        self.owned + self.orphan + self.tail + self.claiming + self.damaged
+    }
+
+    fn count(&mut self, state: Option<ChunkState>) {
         match state {
             Some(ChunkState::Free) => self.free += 1,
             Some(ChunkState::Owned { .. }) => self.owned += 1,
             Some(ChunkState::Orphan { .. }) => self.orphan += 1,
-            Some(ChunkState::Tail) => self.tail += 1,
+            Some(ChunkState::Tail { .. }) => self.tail += 1,
+            Some(ChunkState::Claiming { .. }) => self.claiming += 1,
             None => self.damaged += 1,
         }
     }
@@ -115,7 +133,7 @@ pub async fn table_stats(lane: &mut dyn Lane, table: &Table) -> Result<TableStat
     let mut stats = TableStats::default();
     let fabric = |stage| move |source| CheckError::Fabric { stage, source };
     count_rows(lane, table, &mut stats).await.map_err(fabric(Stage::Rows))?;
-    count_chunks(lane, table, &mut stats.chunks).await.map_err(fabric(Stage::Chunks))?;
+    count_chunks(lane, table, &mut stats).await.map_err(fabric(Stage::Chunks))?;
     stats.finish(table);
     Ok(stats)
 }
@@ -163,14 +181,16 @@ async fn count_torn(
     Ok(())
 }
 
-async fn count_chunks(lane: &mut dyn Lane, table: &Table, counts: &mut ChunkCounts) -> Result<(), FabricError> {
+async fn count_chunks(lane: &mut dyn Lane, table: &Table, stats: &mut TableStats) -> Result<(), FabricError> {
     let chunks = table.config().chunks;
-    let mut words = Vec::new();
+    let (mut words, mut free) = (Vec::new(), 0);
     for first in (0..chunks).step_by(PIECE_WORDS as usize) {
         words.clear();
         words.resize(PIECE_WORDS.min(chunks - first) as usize, 0);
         post(lane, [Verb::Read { addr: table.geometry().chunk_word(first), into: &mut words }]).await?;
-        words.iter().for_each(|word| counts.count(ChunkWord(*word).decode()));
+        for (chunk, word) in (first..).zip(&words) {
+            stats.count_chunk(table, chunk, ChunkWord(*word).decode(), &mut free);
+        }
     }
     Ok(())
 }

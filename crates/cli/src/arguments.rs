@@ -4,17 +4,17 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{check, create, destroy, dump, load, quickstart, single, stat, ycsb};
-use crate::failure::{EXIT_CODES, EXIT_MISUSE, ErrorText};
+use crate::commands::{check, completions, create, destroy, dump, load, man, quickstart, single, stat, ycsb};
+use crate::failure::{EXIT_MISUSE, ErrorText, exit_codes};
 use crate::output::{Format, Output};
 
 /// Share a key/value table between processes: it lies in shared memory, and there is no server.
 ///
 /// A table is named by a URL: shm://NAME is a file in /dev/shm, file:///PATH any file on a local file system.
 #[derive(Debug, Parser)]
-#[command(name = "guira", version, after_help = EXIT_CODES, max_term_width = 120)]
+#[command(name = "guira", version, after_help = exit_codes(), max_term_width = 120)]
 pub struct Arguments {
     /// How to show answers: human, or json (one object; dump: one a line).
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", hide_possible_values = true)]
@@ -24,14 +24,11 @@ pub struct Arguments {
     pub command: Command,
 }
 
-/// What to do.
+/// What to do. A command is described where its arguments are; only those that share arguments are described here.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// See it work: real data, several processes, every byte checked. Start here.
     Quickstart(quickstart::Arguments),
-    /// Create a table.
     Create(create::Arguments),
-    /// Print the value of a key.
     Get(single::GetArguments),
     /// Store a value, whether the key exists or not.
     Put(single::ChangeArguments),
@@ -39,26 +36,36 @@ pub enum Command {
     Insert(single::ChangeArguments),
     /// Replace the value of a key that exists.
     Update(single::ChangeArguments),
-    /// Remove a key.
     Del(single::DelArguments),
-    /// Store every record of a file.
     Load(load::Arguments),
-    /// Print every key and value.
     Dump(dump::Arguments),
-    /// Say what a table holds and who uses it.
     Stat(stat::Arguments),
-    /// Verify every row, checksum, entry, lock and extent.
     Check(check::Arguments),
-    /// Remove a table and all that is in it.
     Destroy(destroy::Arguments),
-    /// Measure a table under a YCSB workload.
     Ycsb(ycsb::Arguments),
+    Completions(completions::Arguments),
+    Man(man::Arguments),
     /// One of the processes of ycsb.
     #[command(hide = true)]
     YcsbWorker,
     /// One of the processes of quickstart.
     #[command(hide = true)]
     QuickstartWorker(quickstart::WorkerArguments),
+}
+
+/// The command line as users know it: without the commands by which the program starts itself.
+pub fn public() -> clap::Command {
+    let all = Arguments::command();
+    let mut public = clap::Command::new("guira")
+        .version(env!("CARGO_PKG_VERSION"))
+        .args(all.get_arguments().cloned())
+        .subcommands(all.get_subcommands().filter(|command| !command.is_hide_set()).cloned())
+        .after_help(exit_codes())
+        .subcommand_required(true);
+    if let (Some(about), Some(long_about)) = (all.get_about(), all.get_long_about()) {
+        public = public.about(about.clone()).long_about(long_about.clone());
+    }
+    public
 }
 
 /// The arguments of this process. Where there is nothing to carry out (`--help`, or a mistake), it has been said, and
@@ -95,8 +102,6 @@ fn asks_for_json(arguments: impl Iterator<Item = OsString>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     fn parsed(line: &str) -> Result<Arguments, clap::Error> {
@@ -106,6 +111,28 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn users_know_every_command_but_the_workers() {
+        let names = |command: &clap::Command| -> Vec<String> {
+            command.get_subcommands().map(|command| command.get_name().to_owned()).collect()
+        };
+        let mut known = names(&public());
+        assert!(!known.iter().any(|name| name.contains("worker")), "{known:?}");
+        known.extend(["ycsb-worker", "quickstart-worker"].map(str::to_owned));
+        assert_eq!(known, names(&Arguments::command()));
+        public().debug_assert();
+    }
+
+    #[test]
+    fn every_command_is_described_in_a_line_and_at_length() {
+        for command in public().get_subcommands() {
+            let about = command.get_about().expect("every command says what it is for").to_string();
+            assert!(about.len() <= 80 && !about.contains('\n'), "{}: {about}", command.get_name());
+        }
+        let load = parsed("guira load --help").unwrap_err().to_string();
+        assert!(load.contains("JSON lines"), "what a command's arguments say at length is shown: {load}");
     }
 
     #[test]
@@ -124,6 +151,8 @@ mod tests {
             "destroy shm://a",
             "ycsb shm://a --workload a",
             "quickstart",
+            "completions bash",
+            "man",
         ] {
             let format = |line: String| parsed(&line).unwrap_or_else(|error| panic!("{line}: {error}")).format;
             assert_eq!(format(format!("guira {line}")), Format::Human);

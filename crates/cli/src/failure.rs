@@ -3,12 +3,13 @@
 use std::fmt;
 use std::io;
 
-use guira::Effect;
+use guira::{Effect, Url};
 use guira_input::InputError;
 use guira_lab::driver::DriverError;
 use serde::{Deserialize, Serialize};
 
 use crate::interrupt::EXIT_INTERRUPTED;
+use crate::units::counted;
 
 /// Exit code of an answer that is "no".
 pub const EXIT_NEGATIVE: u8 = 1;
@@ -17,19 +18,59 @@ pub const EXIT_MISUSE: u8 = 2;
 /// Exit code of everything else that fails.
 pub const EXIT_FAILURE: u8 = 3;
 
-/// What `--help` says about exit codes.
-pub const EXIT_CODES: &str = "\
-Exit codes:
-  0  done, and the answer is yes
-  1  the answer is no: there is no such key or no such table, the key exists
-     already (insert), or something is wrong (check, quickstart, ycsb)
-  2  misuse: arguments, keys, values or input that cannot be
-  3  any other failure: no memory, a full table, a damaged file, a file that
-     cannot be read
-  130  interrupted
+/// Every exit code, and what it means.
+pub const EXIT_CODES: [(u8, &str); 5] = [
+    (0, "done, and the answer is yes"),
+    (
+        EXIT_NEGATIVE,
+        "the answer is no: there is no such key or no such table, the key exists already (insert), or something is \
+         wrong (check, quickstart, ycsb)",
+    ),
+    (EXIT_MISUSE, "misuse: arguments, keys, values or input that cannot be"),
+    (
+        EXIT_FAILURE,
+        "any other failure: no memory, a full table, a damaged file, a file that cannot be read, or another client \
+         that holds what is needed",
+    ),
+    (EXIT_INTERRUPTED, "interrupted"),
+];
 
-Errors are one line on standard error; with --format json it is
-{\"error\":{\"blame\":…,\"effect\":…,\"message\":…}}.";
+/// How errors are shown.
+pub const ERROR_FORM: &str = "Errors are one line on standard error; with --format json it is \
+                              {\"error\":{\"blame\":…,\"effect\":…,\"message\":…}}.";
+
+/// Characters of a line of [`exit_codes`]: fits the narrowest terminal that is usual.
+const HELP_CHARS: usize = 78;
+
+/// What `--help` says about exit codes.
+pub fn exit_codes() -> String {
+    let mut lines = vec!["Exit codes:".to_owned()];
+    for (code, meaning) in EXIT_CODES {
+        lines.extend(wrapped(&format!("{code:>5}  "), "       ", meaning));
+    }
+    lines.push(String::new());
+    lines.extend(wrapped("", "", ERROR_FORM));
+    lines.join("\n")
+}
+
+/// Words as lines: the first starts with `head`, the others with `indent`.
+fn wrapped(head: &str, indent: &str, words: &str) -> Vec<String> {
+    let mut lines = vec![head.to_owned()];
+    let mut is_start = true;
+    for word in words.split(' ') {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        if !is_start && line + 1 + word.chars().count() > HELP_CHARS {
+            lines.push(indent.to_owned());
+            is_start = true;
+        }
+        if let Some(line) = lines.last_mut() {
+            line.push_str(if is_start { "" } else { " " });
+            line.push_str(word);
+        }
+        is_start = false;
+    }
+    lines
+}
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +78,12 @@ pub enum Failure {
     /// The store's answer.
     #[error(transparent)]
     Store(#[from] guira::Error),
+    /// There is no such table.
+    #[error("{url} does not exist; create it with: guira create {url} --capacity N")]
+    Absent {
+        /// The table.
+        url: Url,
+    },
     /// The store's answer to one record of an input.
     #[error("line {line}, key {key}: {source}; {loaded}")]
     Record {
@@ -59,7 +106,7 @@ pub enum Failure {
     },
     /// A workload could not be run.
     #[error(transparent)]
-    Driver(#[from] DriverError),
+    Driver(DriverError),
     /// Arguments, keys or values that cannot be. Nothing was changed.
     #[error("{0}")]
     Misuse(String),
@@ -82,6 +129,26 @@ pub enum Failure {
     /// Ctrl-C. What was stored is stored; nothing is half done.
     #[error("interrupted; {0}")]
     Interrupted(Loaded),
+    /// Ctrl-C. The table that the command made is destroyed.
+    #[error("interrupted; {0} was made by this command and is destroyed")]
+    Abandoned(Url),
+    /// Ctrl-C in the middle of a workload on a table that is somebody's. Every operation was carried out or not begun.
+    #[error("interrupted between two operations; those before it are done")]
+    Stopped,
+    /// The answer could not be written: what it would have said was done before.
+    #[error("{source}; this was done before: {done}")]
+    Unanswered {
+        /// What was done.
+        done: String,
+        /// Why it could not be said.
+        source: Box<Failure>,
+    },
+    /// Not all of a table could be read. The rows concerned were named before.
+    #[error("{rows} could not be read in whole; everything else was printed", rows = counted(*rows, "row"))]
+    Unreadable {
+        /// How many rows.
+        rows: u64,
+    },
     /// Nobody reads standard output any more.
     #[error("standard output is closed")]
     ClosedOutput,
@@ -124,6 +191,19 @@ impl Failure {
         move |source| Failure::Host { attempt: attempt.into(), source }
     }
 
+    /// What a failure to write the answer is, after `done` was done.
+    pub fn after(done: impl Into<String>) -> impl FnOnce(Failure) -> Failure {
+        move |failure| match failure {
+            Failure::ClosedOutput => Failure::ClosedOutput,
+            failure => Failure::Unanswered { done: done.into(), source: Box::new(failure) },
+        }
+    }
+
+    /// The store's answer about the table at `url`.
+    pub fn of_table(url: &Url) -> impl FnOnce(guira::Error) -> Failure {
+        |error| if error.is_absent() { Failure::Absent { url: url.clone() } } else { Failure::Store(error) }
+    }
+
     /// What JSON shows.
     pub fn text(&self) -> ErrorText {
         if let Failure::Worker { said, .. } = self {
@@ -140,7 +220,7 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self.text().blame.as_str() {
             _ if self.is_absent() => EXIT_NEGATIVE,
-            _ if matches!(self, Failure::Interrupted(_)) => EXIT_INTERRUPTED,
+            _ if self.is_interrupt() => EXIT_INTERRUPTED,
             "misuse" => EXIT_MISUSE,
             _ => EXIT_FAILURE,
         }
@@ -149,9 +229,14 @@ impl Failure {
     /// Whether the failure is that there is no such table.
     pub fn is_absent(&self) -> bool {
         match self {
-            Failure::Store(error) => is_absent(error),
+            Failure::Absent { .. } => true,
+            Failure::Store(error) => error.is_absent(),
             _ => false,
         }
+    }
+
+    fn is_interrupt(&self) -> bool {
+        matches!(self, Failure::Interrupted(_) | Failure::Abandoned(_) | Failure::Stopped)
     }
 
     fn blame(&self) -> &str {
@@ -160,11 +245,15 @@ impl Failure {
             Failure::Record { source, .. } => source.blame().as_str(),
             Failure::Driver(DriverError::Store { source, .. }) => source.blame().as_str(),
             Failure::Driver(DriverError::Panicked) => guira::Blame::Bug.as_str(),
-            Failure::Input { source: InputError::Bad(_), .. } | Failure::Driver(_) | Failure::Misuse(_) => {
-                guira::Blame::Misuse.as_str()
-            }
+            Failure::Input { source: InputError::Bad(_), .. }
+            | Failure::Driver(_)
+            | Failure::Misuse(_)
+            | Failure::Absent { .. } => guira::Blame::Misuse.as_str(),
             Failure::Worker { said, .. } => &said.blame,
-            Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput | Failure::Interrupted(_) => "host",
+            Failure::Unanswered { source, .. } => source.blame(),
+            Failure::Unreadable { .. } => guira::Blame::Corrupt.as_str(),
+            Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput => "host",
+            Failure::Interrupted(_) | Failure::Abandoned(_) | Failure::Stopped => "host",
         }
     }
 
@@ -177,16 +266,20 @@ impl Failure {
             },
             Failure::Input { loaded, .. } | Failure::Interrupted(loaded) => loaded.effect(),
             Failure::Driver(DriverError::Store { source, .. }) => source.effect(),
+            Failure::Stopped | Failure::Unanswered { .. } => Effect::Done,
             _ => Effect::None,
         }
     }
 }
 
-/// Whether an error of the store says that there is no such table.
-pub fn is_absent(error: &guira::Error) -> bool {
-    use guira_fabric_shm::{Attempt, ShmError};
-    // A creation that finds no directory is a mistake of the path.
-    matches!(error, guira::Error::Region(ShmError::NotFound { attempt, .. }) if *attempt != Attempt::Create)
+/// A workload that could not be run; one that was stopped between two operations is no fault of its own.
+impl From<DriverError> for Failure {
+    fn from(error: DriverError) -> Failure {
+        match error {
+            DriverError::Stopped => Failure::Stopped,
+            error => Failure::Driver(error),
+        }
+    }
 }
 
 fn effect_word(effect: Effect) -> &'static str {
@@ -214,6 +307,19 @@ mod tests {
         let text = failure.text();
         assert_eq!((text.blame.as_str(), text.effect.as_str()), ("misuse", "done"));
         assert_eq!(text.message, "line 3 (ab): it has no TAB; 2 records were loaded");
+    }
+
+    #[test]
+    fn help_has_every_code_in_short_lines() {
+        let help = exit_codes();
+        for (code, meaning) in EXIT_CODES {
+            let first = meaning.split(' ').next().unwrap();
+            assert!(help.contains(&format!("\n{code:>5}  {first}")), "{help}");
+        }
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let all: Vec<String> = EXIT_CODES.iter().flat_map(|(_, meaning)| words(meaning)).collect();
+        assert!(words(&help).len() == 2 + EXIT_CODES.len() + all.len() + words(ERROR_FORM).len(), "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= HELP_CHARS), "{help}");
     }
 
     #[test]

@@ -1,12 +1,42 @@
-//! Keys and values as they stand in arguments: text, hexadecimal digits, or the bytes of a file.
+//! Keys and values as they stand in arguments and answers: text, hexadecimal digits, decimal numbers, or the bytes of a
+//! file.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
 
+use clap::Args;
 use guira::EntryFormat;
-use guira_input::VALUE_BYTES_MAX;
+use guira_input::{Fit, Record, VALUE_BYTES_MAX, printable};
 
 use crate::failure::Failure;
+
+/// Characters of a key that answers show.
+const KEY_CHARS: usize = 80;
+/// Bytes of the largest number.
+const NUMBER_BYTES: usize = 16;
+
+/// How keys and values are written, as options of a command.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct NotationOptions {
+    /// Keys and values are hexadecimal digits, two a byte.
+    #[arg(long)]
+    hex: bool,
+    /// Keys and values are decimal numbers below 2^128, stored little-endian. For tables of a fixed format.
+    #[arg(long, conflicts_with = "hex")]
+    numbers: bool,
+}
+
+impl NotationOptions {
+    /// The notation asked for, if a table of `format` can have it.
+    pub fn notation(&self, format: EntryFormat) -> Result<Notation, Failure> {
+        if self.numbers {
+            Fit::new(format, guira_input::Notation::Numbers).map_err(Failure::Misuse)?;
+            return Ok(Notation::Numbers);
+        }
+        Ok(if self.hex { Notation::Hex } else { Notation::Text })
+    }
+}
 
 /// How keys and values of arguments are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,17 +45,38 @@ pub enum Notation {
     Text,
     /// Two hexadecimal digits a byte.
     Hex,
+    /// Decimal numbers, stored little-endian.
+    Numbers,
 }
 
 impl Notation {
-    /// The notation that `--hex` asks for.
-    pub fn of_flag(hex: bool) -> Notation {
-        if hex { Notation::Hex } else { Notation::Text }
+    /// Bytes as they are printed.
+    pub fn written(self, bytes: &[u8]) -> Result<Cow<'_, [u8]>, Failure> {
+        Ok(match self {
+            Notation::Text => Cow::Borrowed(bytes),
+            Notation::Hex => Cow::Owned(to_hex(bytes).into_bytes()),
+            Notation::Numbers => Cow::Owned(number(bytes)?.into_bytes()),
+        })
+    }
+
+    /// A key as answers show it.
+    pub fn shown(self, key: &[u8]) -> String {
+        match self {
+            Notation::Text => printable(key, KEY_CHARS),
+            Notation::Hex => to_hex(key),
+            Notation::Numbers => number(key).unwrap_or_else(|_| to_hex(key)),
+        }
     }
 
     /// The bytes of a key.
     pub fn key(self, text: &str, format: EntryFormat) -> Result<Vec<u8>, Failure> {
-        let key = self.bytes("key", text)?;
+        let key = match (self, format) {
+            (Notation::Numbers, EntryFormat::Fixed { key_bytes, .. }) => {
+                let keys = EntryFormat::Fixed { key_bytes, value_bytes: 0 };
+                little_endian(keys, text, "")?.key
+            }
+            _ => self.bytes("key", text)?,
+        };
         match format {
             EntryFormat::Fixed { key_bytes, .. } => self.exactly("key", key, key_bytes, format),
             EntryFormat::Bytes { .. } => Ok(key),
@@ -41,7 +92,13 @@ impl Notation {
                 let file = File::open(path).map_err(|error| Failure::Misuse(format!("cannot open {path}: {error}")))?;
                 read_all(path, file)?
             }
-            None => self.bytes("value", text)?,
+            None => match (self, format) {
+                (Notation::Numbers, EntryFormat::Fixed { value_bytes, .. }) => {
+                    let values = EntryFormat::Fixed { key_bytes: 0, value_bytes };
+                    little_endian(values, "", text)?.value
+                }
+                _ => self.bytes("value", text)?,
+            },
         };
         match format {
             EntryFormat::Fixed { value_bytes, .. } => self.exactly("value", value, value_bytes, format),
@@ -51,7 +108,8 @@ impl Notation {
 
     fn bytes(self, what: &str, text: &str) -> Result<Vec<u8>, Failure> {
         match self {
-            Notation::Text => Ok(text.as_bytes().to_vec()),
+            // Numbers of other than fixed formats were refused with their option.
+            Notation::Text | Notation::Numbers => Ok(text.as_bytes().to_vec()),
             Notation::Hex => from_hex(text).ok_or_else(|| {
                 Failure::Misuse(format!("{what} {text:?} is no hexadecimal string: write two digits a byte"))
             }),
@@ -64,13 +122,32 @@ impl Notation {
         }
         let hint = match self {
             Notation::Text => "; --hex takes bytes that are no text",
-            Notation::Hex => "",
+            Notation::Hex | Notation::Numbers => "",
         };
         let found = bytes.len();
         Err(Failure::Misuse(format!(
             "the {what} has {found} bytes, and the table ({format}) takes {what}s of exactly {wanted}{hint}"
         )))
     }
+}
+
+/// Decimal numbers as they are stored, in the way of `guira load`.
+fn little_endian(format: EntryFormat, key: &str, value: &str) -> Result<Record, Failure> {
+    let fit = Fit::new(format, guira_input::Notation::Numbers).map_err(Failure::Misuse)?;
+    let record = Record { key: key.into(), value: value.into(), line: 1 };
+    fit.apply(record).map_err(|bad| Failure::Misuse(bad.reason.replacen("its ", "the ", 1)))
+}
+
+/// The decimal number that is stored as `bytes`.
+fn number(bytes: &[u8]) -> Result<String, Failure> {
+    let (low, high) = bytes.split_at(bytes.len().min(NUMBER_BYTES));
+    if bytes.is_empty() || high.iter().any(|byte| *byte != 0) {
+        let hex = to_hex(bytes);
+        return Err(Failure::Misuse(format!("the bytes {hex} are no number below 2^128; --hex prints any bytes")));
+    }
+    let mut number = [0; NUMBER_BYTES];
+    number[..low.len()].copy_from_slice(low);
+    Ok(u128::from_le_bytes(number).to_string())
 }
 
 /// All bytes of a file that is to be one value.
@@ -129,6 +206,21 @@ mod tests {
             let error = Notation::Hex.key(text, BYTES).unwrap_err().to_string();
             assert!(error.contains("two digits a byte"), "{error}");
         }
+    }
+
+    #[test]
+    fn numbers_are_little_endian() {
+        assert_eq!(Notation::Numbers.key("258", FIXED).unwrap(), [2, 1, 0, 0]);
+        assert_eq!(Notation::Numbers.value("65535", FIXED).unwrap(), [255, 255]);
+        assert_eq!(Notation::Numbers.written(&[2, 1, 0, 0]).unwrap(), b"258".to_vec());
+        let largest = [[255; 16].to_vec(), vec![0; 4]].concat();
+        assert_eq!(Notation::Numbers.written(&largest).unwrap(), u128::MAX.to_string().into_bytes());
+        let message = |result: Result<Vec<u8>, Failure>| result.unwrap_err().to_string();
+        assert_eq!(message(Notation::Numbers.value("65536", FIXED)), "the value is too large for 2 bytes");
+        assert_eq!(message(Notation::Numbers.key("-1", FIXED)), "the key is no decimal number below 2^128");
+        assert!(Notation::Numbers.written(&[1; 17]).unwrap_err().to_string().contains("--hex"));
+        let options = NotationOptions { hex: false, numbers: true };
+        assert!(options.notation(FIXED).is_ok() && options.notation(BYTES).is_err());
     }
 
     #[test]

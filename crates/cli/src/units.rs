@@ -1,12 +1,14 @@
 //! Counts, sizes and times, as people write and read them.
 
-/// Reads a number of things: `10000`, `10_000`, `10k`, `1M`, `2G` (powers of 1000).
+use std::time::Duration;
+
+/// Reads a number of things: `10000`, `10_000`, `10k`, `1.5M`, `2G`, `1T` (powers of 1000).
 pub fn parse_count(text: &str) -> Result<u64, String> {
-    let factors = [("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("G", 1_000_000_000)];
-    parse(text, &factors).ok_or_else(|| format!("{text:?} is no count; write 10000, 10_000, 10k, 1M or 2G"))
+    let factors = [("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("G", 1_000_000_000), ("T", 1_000_000_000_000)];
+    parse(text, &factors).ok_or_else(|| format!("{text:?} is no count; write 10000, 10_000, 10k, 1.5M, 2G or 1T"))
 }
 
-/// Reads a number of bytes: `4096`, `64MiB` or `64M` (powers of 1024), `64MB` (powers of 1000).
+/// Reads a number of bytes: `4096`, `64MiB`, `64M` or `1.5G` (powers of 1024), `64MB` (powers of 1000).
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let factors = [
         ("KiB", 1 << 10),
@@ -25,7 +27,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         ("T", 1 << 40),
         ("B", 1),
     ];
-    parse(text, &factors).ok_or_else(|| format!("{text:?} is no size; write 4096, 64MiB, 1G (powers of 1024) or 1GB"))
+    parse(text, &factors).ok_or_else(|| format!("{text:?} is no size; write 4096, 64MiB, 1.5G (powers of 1024) or 1GB"))
 }
 
 /// Reads permission bits: `600`, `0o660`.
@@ -34,13 +36,44 @@ pub fn parse_mode(text: &str) -> Result<u32, String> {
     mode.ok_or_else(|| format!("{text:?} is no mode; write octal permission bits such as 600 or 660"))
 }
 
+/// Reads a time: `500ms`, `2s`, `1.5s`, `1min`, `100us`. A number alone is none: of what?
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    let factors =
+        [("ns", 1), ("us", 1_000), ("µs", 1_000), ("ms", 1_000_000), ("min", 60_000_000_000), ("s", 1_000_000_000)];
+    let is_bare = text.ends_with(|c: char| c.is_ascii_digit());
+    let parsed = if is_bare { None } else { parse(text, &factors) };
+    parsed.map(Duration::from_nanos).ok_or_else(|| format!("{text:?} is no time; write 500ms, 2s or 1min"))
+}
+
+/// Digits after a decimal point, at most: what they say is exact in 128 bits, whatever the factor.
+const DECIMALS_MAX: usize = 15;
+
+/// A number and the factor it is followed by. A fraction needs a factor, and is rounded up to a whole number.
 fn parse(text: &str, factors: &[(&str, u64)]) -> Option<u64> {
     let suffixed = factors.iter().find_map(|(suffix, factor)| Some((text.strip_suffix(suffix)?, *factor)));
-    let (digits, factor) = suffixed.unwrap_or((text, 1));
-    let digits = digits.trim_end();
-    let plain: String = digits.chars().filter(|c| *c != '_').collect();
-    let is_number = digits.starts_with(|c: char| c.is_ascii_digit()) && plain.bytes().all(|b| b.is_ascii_digit());
-    if is_number { plain.parse::<u64>().ok()?.checked_mul(factor) } else { None }
+    let (number, factor) = suffixed.unwrap_or((text, 1));
+    let number = number.trim_end();
+    let (whole, fraction) = match number.split_once('.') {
+        Some((whole, fraction)) if factor > 1 => (whole, Some(fraction)),
+        Some(_) => return None,
+        None => (number, None),
+    };
+    let plain: String = whole.chars().filter(|c| *c != '_').collect();
+    let is_number = whole.starts_with(|c: char| c.is_ascii_digit()) && is_digits(&plain);
+    let whole = if is_number { plain.parse::<u64>().ok()?.checked_mul(factor)? } else { return None };
+    match fraction {
+        None => Some(whole),
+        Some(digits) if is_digits(digits) && digits.len() <= DECIMALS_MAX => {
+            let scale = 10_u128.pow(u32::try_from(digits.len()).ok()?);
+            let part = (digits.parse::<u128>().ok()? * u128::from(factor)).div_ceil(scale);
+            whole.checked_add(u64::try_from(part).ok()?)
+        }
+        Some(_) => None,
+    }
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// `1,234,567`.
@@ -125,10 +158,32 @@ mod tests {
             ("10k", 10_000),
             ("1M", 1_000_000),
             ("2 G", 2_000_000_000),
+            ("1.5M", 1_500_000),
+            ("0.25k", 250),
+            ("1T", 1_000_000_000_000),
+            ("1.2345k", 1235),
+            ("1_0.5k", 10_500),
         ] {
             assert_eq!(parse_count(text), Ok(number), "{text}");
         }
-        for text in ["", "M", "-1", "1.5M", "_1", "1MM", "1MiB", "99999999999999999999", "99999999999G", "0x10", "+1"] {
+        for text in [
+            "",
+            "M",
+            "-1",
+            "1.5",
+            ".5M",
+            "1.M",
+            "1.-5M",
+            "1.5.5M",
+            "1.0000000000000001M",
+            "_1",
+            "1MM",
+            "1MiB",
+            "99999999999999999999",
+            "99999999999G",
+            "0x10",
+            "+1",
+        ] {
             assert!(parse_count(text).unwrap_err().contains("no count"), "{text}");
         }
     }
@@ -146,11 +201,25 @@ mod tests {
             ("3kB", 3000),
             ("7B", 7),
             ("1T", 1 << 40),
+            ("1.5G", 3 << 29),
+            ("0.5 KiB", 512),
+            ("1.1GB", 1_100_000_000),
         ] {
             assert_eq!(parse_bytes(text), Ok(number), "{text}");
         }
-        for text in ["", "MiB", "1.5G", "-1", "1X", "1MiBs", "16777216T"] {
+        for text in ["", "MiB", "1.5", "1.5B", "-1", "1X", "1MiBs", "16777216T"] {
             assert!(parse_bytes(text).unwrap_err().contains("no size"), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_are_read() {
+        for (text, milliseconds) in [("500ms", 500), ("2s", 2_000), ("1.5s", 1_500), ("1min", 60_000), ("0s", 0)] {
+            assert_eq!(parse_time(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        assert_eq!([parse_time("100us"), parse_time("7ns")], [100_000, 7].map(|ns| Ok(Duration::from_nanos(ns))));
+        for text in ["", "500", "s", "-1s", "1h", "1.5", "1.5ns", "99999999999999min"] {
+            assert!(parse_time(text).unwrap_err().contains("no time"), "{text}");
         }
     }
 

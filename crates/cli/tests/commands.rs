@@ -105,12 +105,12 @@ fn options_of_create_are_used() {
     let table = Table::unused("options");
     let url = table.url();
     let options =
-        ["--capacity", "5k", "--entry", "fixed:8:8", "--preset", "paper", "--max-clients", "7", "--mode", "640"];
+        ["--capacity", "5.5k", "--entry", "fixed:8:8", "--preset", "paper", "--max-clients", "7", "--mode", "640"];
     guira(&[&["create", url, "--seed", "3", "--extent-bytes", "8MiB"], &options[..]].concat()).expect(0);
     let stat = guira(&["stat", url, "--format", "json"]).expect(0).json();
     assert_eq!((&stat["max_clients"], &stat["lock_bits"]), (&7.into(), &1.into()));
     assert_eq!(stat["region"]["mode"], 0o640);
-    assert!(stat["table"]["capacity"].as_u64().unwrap() >= 5000);
+    assert!(stat["table"]["capacity"].as_u64().unwrap() >= 5500);
     let file = tempfile::tempdir().unwrap();
     let path = file.path().join("table");
     let url = format!("file://{}", path.display());

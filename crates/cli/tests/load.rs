@@ -122,6 +122,47 @@ fn a_file_cut_short_names_its_last_line() {
     guira_with_input(&["load", table.url(), "-"], b"").expect(0);
 }
 
+/// Files that other systems' programs wrote: lines end in CR LF, and a byte order mark stands in front.
+#[test]
+fn line_ends_and_byte_order_marks_belong_to_no_record() {
+    let mark = "\u{feff}";
+    for text in [
+        "a\t1\r\nb\t\r\n\r\nc\tx\ry\r\nd\tz\\r\r\n".to_owned(),
+        format!("{mark}a\t1\r\nb\t\r\nc\tx\ry\nd\tz\\r"),
+        format!("{mark}\r\na\t1\nb\t\nc\tx\ry\r\nd\tz\\r\n"),
+        format!(
+            "{mark}{}\r\n{}\r\n\r\n{}\n{}",
+            r#"{"key":"a","value":"1"}"#,
+            r#"{"key":"b","value":""}"#,
+            r#"{"key":"c","value":"x\ry"}"#,
+            r#"{"key":"d","value":"z\r"}"#
+        ),
+    ] {
+        let table = Table::new("crlf", "bytes:64");
+        let report =
+            guira_with_input(&["load", table.url(), "-", "--format", "json"], text.as_bytes()).expect(0).json();
+        assert_eq!(report["records"], 4, "{text:?}");
+        for (key, value) in [("a", "1"), ("b", ""), ("c", "x\ry"), ("d", "z\r")] {
+            assert_eq!(guira(&["get", table.url(), key]).expect(0).text(), value, "{key} of {text:?}");
+        }
+    }
+    let table = Table::new("crlf-debian", "bytes:64");
+    let text = format!("{mark}Package: 0ad\r\nVersion: 1\r\n\r\nPackage: bash\r\nVersion: 5\r\n");
+    let report = guira_with_input(&["load", table.url(), "-", "--format", "json"], text.as_bytes()).expect(0).json();
+    assert_eq!((&report["input"], &report["records"]), (&"debian".into(), &2.into()));
+    assert!(guira(&["get", table.url(), "0ad"]).expect(0).text().starts_with("Package: 0ad"));
+}
+
+/// A key that starts like a byte order mark, or ends like a line of another system, comes back as it was.
+#[test]
+fn keys_like_byte_order_marks_are_dumped_so_that_they_load() {
+    let (table, copy) = (Table::new("mark", "bytes:64"), Table::new("mark-copy", "bytes:64"));
+    guira(&["put", table.url(), "\u{feff}key", "value\r"]).expect(0);
+    let dump = guira(&["dump", table.url()]).expect(0);
+    guira_with_input(&["load", copy.url(), "-"], &dump.stdout).expect(0);
+    assert_eq!(guira(&["get", copy.url(), "\u{feff}key"]).expect(0).stdout, b"value\r");
+}
+
 #[test]
 fn debian_records_are_recognised() {
     let table = Table::new("debian", "bytes:64");

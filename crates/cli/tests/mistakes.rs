@@ -46,7 +46,8 @@ fn a_missing_table_is_not_found() {
         &["check", table.url()],
         &["destroy", table.url()],
     ] {
-        refused(arguments, 1, "misuse", "does not exist");
+        let hint = format!("{0} does not exist; create it with: guira create {0} --capacity N", table.url());
+        refused(arguments, 1, "misuse", &hint);
     }
     refused(&["ycsb", table.url(), "--workload", "a", "--no-load"], 2, "misuse", "does not exist");
     refused(&["create", "file:///no/such/directory/x", "--capacity", "10"], 2, "misuse", "directory");
@@ -130,6 +131,34 @@ fn check_finds_what_was_overwritten() {
     assert!(check.text().contains("is DAMAGED, 1 problem"), "{}", check.text());
     let check = guira(&["check", table.url(), "--format", "json"]).expect(1).json();
     assert_eq!((&check["clean"], &check["problems"][0]["kind"]), (&false.into(), &"row_torn".into()));
+}
+
+#[test]
+fn a_lock_that_stays_taken_is_waited_for_until_the_deadline() {
+    let table = Table::unused("deadline");
+    let url = table.url();
+    let created = guira(&["create", url, "--capacity", "1000", "--format", "json"]).expect(0).json();
+    let stat = guira(&["stat", url, "--format", "json"]).expect(0).json();
+    guira(&["put", url, "k", "v", "--deadline", "500ms"]).expect(0);
+    // Every lock is given to a client that never gives it back: 16 bits each, at the start of the device space, which
+    // follows the header's page and the main space.
+    let device_at = (4096 + created["main_bytes"].as_u64().unwrap()).next_multiple_of(4096);
+    let locks = usize::try_from(stat["physical_locks"].as_u64().unwrap()).unwrap();
+    assert_eq!(stat["lock_bits"], 16);
+    let file = OpenOptions::new().write(true).open(table.path()).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[7, 0].repeat(locks), device_at).unwrap();
+    for arguments in [&["update", url, "k", "w"][..], &["del", url, "k"], &["put", url, "new", "w"]] {
+        let error = guira(&[arguments, &["--deadline", "30ms", "--format", "json"]].concat()).expect(3).error();
+        assert_eq!((&error["blame"], &error["effect"]), (&"busy".into(), &"none".into()), "{error}");
+        let said = error["message"].as_str().unwrap();
+        let waited = said.split(" for ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
+        let waited_ms: u64 = waited.parse().unwrap_or_else(|_| panic!("no waiting time: {said}"));
+        assert!((30..10_000).contains(&waited_ms), "not the default of 10 s: {said}");
+    }
+    let lines = guira_with_input(&["load", url, "-", "--deadline", "1ms", "--format", "json"], b"a\tb\n").expect(3);
+    assert_eq!(lines.error()["blame"], "busy");
+    assert_eq!(guira(&["get", url, "k", "--deadline", "1ms"]).expect(0).stdout, b"v", "a lookup needs no lock");
+    refused(&["put", url, "k", "v", "--deadline", "5"], 2, "misuse", "no time");
 }
 
 #[test]

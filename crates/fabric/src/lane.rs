@@ -18,8 +18,8 @@ pub enum Submitted {
 
 /// One logical owner's way to a region: at most one batch in flight. Many lanes may share a connection or queue pair.
 ///
-/// Backends touch a batch's buffers only inside `submit` and `poll`. Lanes are `Send`, so that the futures of operations
-/// are, and any executor can run them.
+/// Backends touch a batch's buffers only inside `submit` and `poll`. Lanes are `Send`, so that the futures of
+/// operations are, and any executor can run them.
 pub trait Lane: Send {
     /// What the region promises.
     fn caps(&self) -> &Caps;

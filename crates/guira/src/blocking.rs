@@ -228,6 +228,14 @@ impl Client {
         block_on(self.0.remove_many(keys))
     }
 
+    /// See [`crate::Client::release_memory`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn release_memory(&mut self) -> Result<(), Error> {
+        block_on(self.0.release_memory())
+    }
+
     /// What this client sent and received.
     pub fn traffic(&self) -> Traffic {
         self.0.traffic()

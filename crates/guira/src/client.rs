@@ -91,7 +91,8 @@ impl Reader {
     /// [`Reader::get`]. Source: R-CAS-2.
     ///
     /// # Errors
-    /// As [`Reader::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart (preset `paper`).
+    /// As [`Reader::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart (preset
+    /// `paper`).
     pub async fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
         let mut value = Vec::new();
         let token = self.get_versioned_into(key, &mut value).await?;
@@ -227,7 +228,8 @@ impl Client {
     /// [`Client::get`]. Source: R-CAS-2.
     ///
     /// # Errors
-    /// As [`Client::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart (preset `paper`).
+    /// As [`Client::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart (preset
+    /// `paper`).
     pub async fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
         let mut value = Vec::new();
         let token = self.get_versioned_into(key, &mut value).await?;
@@ -312,6 +314,7 @@ impl Client {
     /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, or the fabric's.
     pub async fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
         self.settle_extent(Operation::Remove).await?;
+        self.tend_extents().await?;
         let changed = self.client.change(&mut self.lane, key, Change::Remove).await?;
         self.reclaim(&changed);
         Ok(changed.outcome == Outcome::Removed)
@@ -345,6 +348,7 @@ impl Client {
         expected: impl Into<Expected<'e>>,
     ) -> Result<Swap, Error> {
         self.settle_extent(Operation::CompareAndRemove).await?;
+        self.tend_extents().await?;
         let change = Change::RemoveIf(expected.into().inner());
         let changed = self.client.change(&mut self.lane, key, change).await?;
         self.reclaim(&changed);
@@ -407,7 +411,7 @@ impl Client {
         self.pending = None;
         if let Some(extents) = &mut self.extents {
             match &result {
-                Ok(changed) if changed.took_effect() => {}
+                Ok(changed) if changed.took_effect() => extents.link(&extent),
                 // Whether an entry refers to it cannot be known: it stays allocated until a sweep finds out.
                 Err(error) if error.effect() == Effect::Unknown => {}
                 _ => extents.cancel(&extent),
@@ -425,16 +429,41 @@ impl Client {
         }
     }
 
+    /// Lets no space gather with a client that removes and never stores. // [R-EXTENT-5]
+    async fn tend_extents(&mut self) -> Result<(), Error> {
+        match &mut self.extents {
+            Some(extents) => Ok(extents.tend(&mut self.lane).await.map_err(ExtentError::Fabric)?),
+            None => Ok(()),
+        }
+    }
+
     /// Finds out what became of the extent of an operation that was dropped. // [R-DROP-1]
     async fn settle_extent(&mut self, operation: Operation) -> Result<(), Error> {
+        self.client.refuse_if_lost(operation)?;
         self.client
             .settle(&mut self.lane)
             .await
             .map_err(|source| Error::Operation(guira_rcuckoo::Error::Fabric { operation, source }))?;
-        if let (Some(extent), Some(extents)) = (self.pending.take(), &mut self.extents)
-            && !self.client.has_committed()
-        {
-            extents.cancel(&extent);
+        if let (Some(extent), Some(extents)) = (self.pending.take(), &mut self.extents) {
+            if self.client.has_committed() {
+                extents.link(&extent);
+            } else {
+                extents.cancel(&extent);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up the chunks this client cuts its extents from, as closing it would, but keeps its slot: for a client
+    /// that will store no large value for a while. As long as it owns them, nobody else can use what is free in them,
+    /// or becomes free. 1 round trip for 64 chunks, and again for giving them up. Source: R-EXTENT-5.
+    ///
+    /// # Errors
+    /// The fabric's. Values are not touched.
+    pub async fn release_memory(&mut self) -> Result<(), Error> {
+        self.settle_extent(Operation::Session).await?;
+        if let Some(extents) = &mut self.extents {
+            extents.close(&mut self.lane).await.map_err(ExtentError::Fabric)?;
         }
         Ok(())
     }
@@ -462,10 +491,7 @@ impl Drop for Client {
             return;
         }
         let closing = async {
-            self.settle_extent(Operation::Session).await?;
-            if let Some(extents) = &mut self.extents {
-                extents.close(&mut self.lane).await.map_err(ExtentError::Fabric)?;
-            }
+            self.release_memory().await?;
             let released = release_slot(&mut self.lane, self.client.table(), self.owner).await;
             released.map_err(|error| Error::Extent(ExtentError::Fabric(error)))
         };

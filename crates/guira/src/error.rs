@@ -3,7 +3,7 @@
 use std::fmt;
 
 use guira_fabric::{Effect, FabricError};
-use guira_fabric_shm::ShmError;
+use guira_fabric_shm::{Attempt, ShmError};
 use guira_layout::ConfigError;
 use guira_rcuckoo::OpenError;
 
@@ -144,7 +144,32 @@ pub enum Error {
     },
 }
 
+/// What a table that does not fit would have needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shortage {
+    /// Bytes of the whole file.
+    pub wanted_bytes: u64,
+    /// Bytes that its file system has for this user.
+    pub available_bytes: u64,
+}
+
 impl Error {
+    /// Whether a table was looked for under a name that nothing has. A creation that finds no directory is another
+    /// error: a mistake of the path.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Error::Region(ShmError::NotFound { attempt, .. }) if *attempt != Attempt::Create)
+    }
+
+    /// What was missing, if a table could not be created because its file system has no room for it.
+    pub fn shortage(&self) -> Option<Shortage> {
+        match self {
+            Error::Region(ShmError::NoSpace { wanted, available, .. }) => {
+                Some(Shortage { wanted_bytes: *wanted, available_bytes: *available })
+            }
+            _ => None,
+        }
+    }
+
     /// What the operation did to the table.
     pub fn effect(&self) -> Effect {
         match self {
@@ -190,7 +215,7 @@ fn region_blame(error: &ShmError) -> Blame {
 fn operation_blame(error: &guira_rcuckoo::Error) -> Blame {
     use guira_rcuckoo::Error;
     match error {
-        Error::Fabric { .. } => Blame::Fabric,
+        Error::Fabric { .. } | Error::Lost { .. } => Blame::Fabric,
         Error::Corrupt { .. } => Blame::Corrupt,
         Error::Full { .. } => Blame::Full,
         Error::Busy { .. } => Blame::Busy,

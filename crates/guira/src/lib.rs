@@ -31,20 +31,29 @@ mod client;
 mod error;
 mod extents;
 mod options;
+mod scan;
 mod stat;
 mod state;
 mod store;
 mod url;
 
 pub use client::{Client, Put, Reader};
-pub use error::{Blame, Error};
+pub use error::{Blame, Error, Shortage};
 pub use extents::ExtentError;
-pub use guira_check::{CheckReport, Problem, ProblemKind};
+pub use guira_check::{
+    CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, TableStats,
+};
 pub use guira_fabric::{Effect, Traffic};
 pub use guira_layout::{EntryFormat, Preset};
 pub use guira_rcuckoo::Counters;
 pub use options::{CreateOptions, OpenOptions};
+pub use scan::{DamageVisitor, Len, ScanSummary, StableScan, Unread, Visitor};
 pub use stat::{ClientStat, ClientState, RegionStat, Stat};
 pub use state::{Expected, Swap, Token, Versioned};
-pub use store::{ScanSummary, Store, Visitor};
+pub use store::Store;
 pub use url::{Url, UrlError};
+
+/// The example of the README is run with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -46,6 +46,11 @@ impl CreateOptions {
 
     /// Bytes for values that do not fit in a row. The default is 4 times the inline bytes for each key of the capacity,
     /// and 64 MiB at least. Fixed formats ignore it.
+    ///
+    /// How much a workload needs: twice the bytes of the keys and values that live at once in extents, three times the
+    /// largest value, and a chunk for each client and size class it writes. A chunk is 1/256 of the space, 64 KiB to
+    /// 1 MiB; classes are two an octave, so that sizes from 100 B to 1 MiB are 24. Measured, with what it is made of:
+    /// docs/space.md.
     #[must_use]
     pub fn extent_bytes(mut self, bytes: u64) -> CreateOptions {
         self.extent_bytes = Some(bytes);

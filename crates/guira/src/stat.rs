@@ -75,6 +75,8 @@ pub struct ClientStat {
     pub since_unix_ns: u64,
     /// Whether it has a commit under way.
     pub committing: bool,
+    /// Chunks it owns: nobody else can use their free space.
+    pub chunks: u64,
 }
 
 /// The file a table lies in.
@@ -111,14 +113,17 @@ pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
             Some(SlotWord { state: SlotState::Recovering, .. }) => ClientState::Recovering,
             Some(_) => liveness(inner, info.slot),
         };
+        let owner = info.slot + 1;
+        let owned = table.space.owners.iter().find(|known| known.owner == owner);
         clients.push(ClientStat {
             slot: info.slot,
-            owner: info.slot + 1,
+            owner,
             generation,
             state,
             process: info.process,
             since_unix_ns: info.since_unix_ns,
             committing: info.seal.is_sealed(),
+            chunks: owned.map_or(0, |owned| owned.chunks),
         });
     }
     Ok(Stat {

@@ -1,6 +1,5 @@
 //! Stores: tables that this process has opened.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,10 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
 use guira_fabric::{FabricError, Region};
 use guira_fabric_shm::{CreateError, CreateOptions as RegionOptions, ShmRegion};
-use guira_layout::{Geometry, PresetOptions, RowId, Superblock};
-use guira_rcuckoo::{
-    ClientConfig, OpenError, RowItems, Table, claim_slot, format_table, open_table, poison_table, slots,
-};
+use guira_layout::{Geometry, PresetOptions, Superblock};
+use guira_rcuckoo::{ClientConfig, OpenError, Table, claim_slot, format_table, open_table, poison_table, slots};
 
 use crate::blocking::{self, block_on};
 use crate::options::Access;
@@ -21,7 +18,7 @@ use crate::{Client, ClientState, CreateOptions, Error, OpenOptions, Reader, Stat
 /// A table this process has opened. Clones and threads share it; each thread takes a client or reader of its own.
 #[derive(Clone)]
 pub struct Store {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 pub(crate) struct Inner {
@@ -32,20 +29,8 @@ pub(crate) struct Inner {
     opened: AtomicU32,
 }
 
-/// Sees each key and value of a scan, and says whether to go on.
-pub type Visitor<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
-
-/// What a scan saw.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScanSummary {
-    /// Rows read.
-    pub rows: u64,
-    /// Entries visited.
-    pub entries: u64,
-}
-
 /// Draws a random number from the operating system.
-fn random() -> Result<u64, Error> {
+pub(crate) fn random() -> Result<u64, Error> {
     getrandom::u64().map_err(|error| Error::Random { reason: error.to_string() })
 }
 
@@ -212,30 +197,6 @@ impl Store {
         Err(Error::TooManyClients { url: inner.url.clone(), max, dead })
     }
 
-    /// Visits every key and value, in the table's order. A key that no insert moves meanwhile is visited at least once;
-    /// one that is moved may be missed or visited twice. The visitor may stop the scan.
-    ///
-    /// # Errors
-    /// `Corrupt` if a row or an extent does not verify; the fabric's.
-    pub fn scan(&self, visit: &mut Visitor<'_>) -> Result<ScanSummary, Error> {
-        let inner = &self.inner;
-        let mut reader = guira_rcuckoo::Reader::new(Arc::clone(&inner.table), inner.client_config(0));
-        let mut lane = inner.region.lane();
-        let mut items = RowItems::default();
-        let mut summary = ScanSummary::default();
-        for row in 0..inner.table.config().rows {
-            block_on(reader.read_row(&mut lane, RowId(row), &mut items))?;
-            summary.rows += 1;
-            for (key, value) in items.iter() {
-                summary.entries += 1;
-                if visit(key, value).is_break() {
-                    return Ok(summary);
-                }
-            }
-        }
-        Ok(summary)
-    }
-
     /// What the table holds and who uses it. Reads every row.
     ///
     /// # Errors
@@ -261,7 +222,7 @@ impl Store {
 }
 
 impl Inner {
-    fn client_config(&self, seed: u64) -> ClientConfig {
+    pub(crate) fn client_config(&self, seed: u64) -> ClientConfig {
         ClientConfig {
             deadline_ns: u64::try_from(self.options.deadline.as_nanos()).unwrap_or(u64::MAX),
             cache_bytes: self.options.cache_bytes,

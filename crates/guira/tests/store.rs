@@ -151,7 +151,8 @@ fn a_destroyed_table_refuses_changes() {
         let error = client.put(&key.to_le_bytes(), &[3; 8]).unwrap_err();
         assert_eq!((error.blame(), error.effect()), (Blame::Fenced, Effect::None), "{error}");
     }
-    assert!(matches!(Store::open(&table.url).err().unwrap(), Error::Region(_)));
+    let error = Store::open(&table.url).err().unwrap();
+    assert!(matches!(error, Error::Region(_)) && error.is_absent() && error.shortage().is_none(), "{error}");
     let again = Store::create(&table.url, &options(1_000, "fixed:8:8")).unwrap();
     assert_eq!(again.reader().get(&[1; 8]).unwrap(), None);
     drop(store);

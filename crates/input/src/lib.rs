@@ -21,7 +21,7 @@ use std::fmt;
 use std::io::{self, BufRead};
 
 pub use fit::{Fit, Notation};
-use lines::Lines;
+use lines::{BYTE_ORDER_MARK, Lines};
 pub use text::{JsonBytes, printable};
 
 /// Bytes of a key in a table of format `bytes:N`, at most.
@@ -179,6 +179,7 @@ impl<R: BufRead> Iterator for Records<R> {
 /// The format of an input that starts with these bytes. No format's writer makes bytes that are taken for another's: no
 /// line of TSV starts with a brace or with Debian's field, because the writer escapes those.
 fn recognise(head: &[u8]) -> InputFormat {
+    let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
     let start = head.iter().position(|byte| !matches!(byte, b'\n' | b'\r')).unwrap_or(head.len());
     let head = &head[start..];
     let line = &head[..head.iter().position(|byte| *byte == b'\n').unwrap_or(head.len())];
@@ -248,6 +249,7 @@ mod tests {
         for (head, format) in [
             (&b"{\"key\":\"a\",\"value\":\"b\"}\n"[..], InputFormat::Jsonl),
             (b"\n\r\n{}", InputFormat::Jsonl),
+            (b"\xef\xbb\xbf{}", InputFormat::Jsonl),
             (b"Package: 0ad\nVersion: 1\n", InputFormat::Debian),
             (b"package:x", InputFormat::Debian),
             (b"Package: a\tb\n", InputFormat::Tsv),

@@ -8,6 +8,8 @@ use super::{BadRecord, LINE_BYTES_MAX, Record};
 
 /// Bytes that the recognition of a format looks at.
 const PEEK_BYTES: usize = 4096;
+/// What some programs put in front of UTF-8 text. It belongs to no record.
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// What a line holds: key and value, or what is wrong with it.
 pub type Pair = Result<(Vec<u8>, Vec<u8>), String>;
@@ -77,9 +79,11 @@ impl<R: BufRead> Lines<R> {
         Ok(Step::TooLong)
     }
 
-    /// The present line without its end: LF, or CR LF.
+    /// The present line without its end: LF, or CR LF; the first one without a byte order mark.
     pub fn text(&self) -> &[u8] {
-        let text = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
+        let mark: &[u8] = if self.number == 1 { BYTE_ORDER_MARK } else { b"" };
+        let text = self.line.strip_prefix(mark).unwrap_or(&self.line);
+        let text = text.strip_suffix(b"\n").unwrap_or(text);
         text.strip_suffix(b"\r").unwrap_or(text)
     }
 

@@ -4,13 +4,13 @@
 //! \t TAB    \n line feed    \r carriage return    \\ backslash    \xHH the byte of two hexadecimal digits
 //! ```
 //! Written: those, every control character, every byte that is not UTF-8, and the first byte of a line that would
-//! make the file look like another format. Read: those; any other byte stands for itself, except that a line may end
-//! in CR LF.
+//! make the file look like another format, or its key like a byte order mark. Read: those; any other byte stands for
+//! itself, except that a line may end in CR LF.
 
 use std::io::{self, Write};
 
 use super::debian;
-use super::lines::Pair;
+use super::lines::{BYTE_ORDER_MARK, Pair};
 
 /// Reads a line without its end.
 pub(crate) fn read(line: &[u8]) -> Pair {
@@ -30,7 +30,7 @@ pub(crate) fn read(line: &[u8]) -> Pair {
 /// The writer's.
 pub fn write(key: &[u8], value: &[u8], to: &mut impl Write) -> io::Result<()> {
     match key.split_first() {
-        Some((first, rest)) if *first == b'{' || debian::is_field(key) => {
+        Some((first, rest)) if *first == b'{' || debian::is_field(key) || key.starts_with(BYTE_ORDER_MARK) => {
             write!(to, "\\x{first:02x}")?;
             escape(rest, to)?;
         }
@@ -109,6 +109,7 @@ mod tests {
         assert_eq!(written("é".as_bytes(), b"\xff\0\x7f"), "é\t\\xff\\x00\\x7f\n");
         assert_eq!(written(b"{a{", b"{"), "\\x7ba{\t{\n");
         assert_eq!(written(b"Package: a", b"Package:"), "\\x50ackage: a\tPackage:\n");
+        assert_eq!(written("\u{feff}a".as_bytes(), "\u{feff}".as_bytes()), "\\xef\\xbb\\xbfa\t\u{feff}\n");
         assert_eq!(written(b"", b""), "\t\n");
     }
 

@@ -286,6 +286,16 @@ impl ExtentRef {
     }
 }
 
+/// Whether the mark of an extent can lie at byte `offset` of the main space: behind the header of a chunk, where the
+/// class of the most slots, or a run, has its marks.
+pub(crate) fn is_mark(offset: u64, config: &TableConfig, geometry: &Geometry) -> bool {
+    let Some((_, within)) = geometry.chunk_of(offset) else { return false };
+    let smallest = ExtentClass::Slot(0);
+    let marks = if smallest.fits(config) { smallest.slots(config.chunk_bytes) } else { 1 };
+    let mark = within.checked_sub(smallest.mark_at(0));
+    offset.is_multiple_of(WORD_BYTES) && mark.is_some_and(|mark| mark / WORD_BYTES < marks)
+}
+
 /// What a chunk is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkState {
@@ -298,7 +308,7 @@ pub enum ChunkState {
         /// What it holds.
         class: ExtentClass,
     },
-    /// Its client closed or died; whoever needs its class may adopt it.
+    /// Nobody's: its client closed or died, or it is a run that holds a value. Whoever needs its class may adopt it.
     Orphan {
         /// What it holds.
         class: ExtentClass,
@@ -307,10 +317,21 @@ pub enum ChunkState {
         free: u16,
     },
     /// Not the first chunk of a run.
-    Tail,
+    Tail {
+        /// The run's first chunk.
+        head: u32,
+    },
+    /// On its way from free to owned, or, if it heads a run, back: nothing in it counts, and no entry refers to it.
+    Claiming {
+        /// The client that takes it, or gives it back.
+        owner: OwnerId,
+        /// What it is to hold, or held. Of a run any number of tails may be missing.
+        class: ExtentClass,
+    },
 }
 
-/// A word of the chunk table: state 8 bits, class 8, owner or an orphan's free slots 16, chunks of a run 32.
+/// A word of the chunk table: state 8 bits, class 8, owner or an orphan's free slots 16, chunks of a run or the head of
+/// a tail 32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkWord(pub u64);
 
@@ -328,7 +349,8 @@ impl ChunkWord {
             ChunkState::Free => 0,
             ChunkState::Owned { owner, class } => pack(1, class, owner.0),
             ChunkState::Orphan { class, free } => pack(2, class, free),
-            ChunkState::Tail => 3,
+            ChunkState::Tail { head } => 3 | u64::from(head) << 32,
+            ChunkState::Claiming { owner, class } => pack(4, class, owner.0),
         })
     }
 
@@ -342,7 +364,8 @@ impl ChunkWord {
             0 => ChunkState::Free,
             1 => ChunkState::Owned { owner: OwnerId((self.0 >> 16) as u16), class },
             2 => ChunkState::Orphan { class, free: (self.0 >> 16) as u16 },
-            3 => ChunkState::Tail,
+            3 => ChunkState::Tail { head: (self.0 >> 32) as u32 },
+            4 => ChunkState::Claiming { owner: OwnerId((self.0 >> 16) as u16), class },
             _ => return None,
         };
         (ChunkWord::encode(state) == self).then_some(state)
@@ -420,22 +443,54 @@ mod tests {
 
         #[test]
         fn chunk_words_mean_one_state_or_none(word: u64) {
-            if let Some(state) = ChunkWord(word).decode() {
-                prop_assert_eq!(ChunkWord::encode(state), ChunkWord(word));
+            for word in [word, word & 0xffff_ffff_ffff_ff07, word & 0xffff_ffff_0000_0003, word & 7] {
+                if let Some(state) = ChunkWord(word).decode() {
+                    prop_assert_eq!(ChunkWord::encode(state), ChunkWord(word));
+                }
             }
+        }
+
+        #[test]
+        fn chunk_states_round_trip(state in chunk_state()) {
+            prop_assert_eq!(ChunkWord::encode(state).decode(), Some(state));
+            prop_assert_eq!(ChunkWord::encode(state) == ChunkWord::FREE, state == ChunkState::Free);
+        }
+
+        /// No word of a run's tail is one of another run, so that whoever cleans up after a dead client takes its own
+        /// tails only.
+        #[test]
+        fn tails_name_their_head(a: u32, b: u32) {
+            let word = |head| ChunkWord::encode(ChunkState::Tail { head });
+            prop_assert_eq!(word(a) == word(b), a == b);
         }
     }
 
+    fn chunk_state() -> impl Strategy<Value = ChunkState> {
+        let slots = (0..0xff_u8).prop_map(ExtentClass::Slot);
+        let class = || prop_oneof![slots.clone(), any::<u32>().prop_map(ExtentClass::Run)];
+        prop_oneof![
+            Just(ChunkState::Free),
+            (any::<u16>(), class()).prop_map(|(owner, class)| ChunkState::Owned { owner: OwnerId(owner), class }),
+            (any::<u16>(), class()).prop_map(|(free, class)| ChunkState::Orphan { class, free }),
+            any::<u32>().prop_map(|head| ChunkState::Tail { head }),
+            (any::<u16>(), class()).prop_map(|(owner, class)| ChunkState::Claiming { owner: OwnerId(owner), class }),
+        ]
+    }
+
     #[test]
-    fn chunk_words_round_trip() {
-        let classes = [ExtentClass::Slot(0), ExtentClass::Slot(29), ExtentClass::Run(1), ExtentClass::Run(u32::MAX)];
-        for class in classes {
-            for state in [ChunkState::Owned { owner: OwnerId(1024), class }, ChunkState::Orphan { class, free: 9 }] {
-                assert_eq!(ChunkWord::encode(state).decode(), Some(state));
-            }
+    fn chunk_words_are_as_documented() {
+        let (owner, class) = (OwnerId(5), ExtentClass::Slot(3));
+        let run = ExtentClass::Run(9);
+        for (state, word) in [
+            (ChunkState::Free, 0),
+            (ChunkState::Owned { owner, class }, 0x0005_0301),
+            (ChunkState::Owned { owner, class: run }, 0x0000_0009_0005_ff01),
+            (ChunkState::Orphan { class, free: 9 }, 0x0009_0302),
+            (ChunkState::Tail { head: 7 }, 0x0000_0007_0000_0003),
+            (ChunkState::Claiming { owner, class: run }, 0x0000_0009_0005_ff04),
+        ] {
+            assert_eq!((ChunkWord::encode(state), ChunkWord(word).decode()), (ChunkWord(word), Some(state)));
         }
-        assert_eq!(ChunkWord::FREE.decode(), Some(ChunkState::Free));
-        assert_eq!(ChunkWord::encode(ChunkState::Tail).decode(), Some(ChunkState::Tail));
-        assert_eq!(ChunkWord(4).decode(), None);
+        assert_eq!(ChunkWord(5).decode(), None);
     }
 }

@@ -1,8 +1,8 @@
 //! What a lookup needs of a row, and the two formats whose rows are known at compile time.
 //!
 //! A lookup is written once, over [`Rows`]. [`RowFormat`] answers for every table, branching on its geometry;
-//! [`FixedRows`] answers for `fixed:4:4` and `fixed:8:8` rows of the hardened geometry, where every length is a constant
-//! and the lookup becomes straight-line code. Both read the same bytes in the same way: a test compares them.
+//! [`FixedRows`] answers for `fixed:4:4` and `fixed:8:8` rows of the hardened geometry, where every length is a
+//! constant and the lookup becomes straight-line code. Both read the same bytes in the same way: a test compares them.
 
 use crate::config::EntryFormat;
 use crate::row::seed_of_row;

@@ -92,8 +92,8 @@ pub enum Placement {
     Extent,
 }
 
-/// The seed of a row's checksum. Spread over the table's seed, because that may differ from another table's in a few low
-/// bits only.
+/// The seed of a row's checksum. Spread over the table's seed, because that may differ from another table's in a few
+/// low bits only.
 #[inline(always)]
 pub(crate) fn seed_of_row(seed: u64, row: RowId) -> u64 {
     seed ^ (row.0 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -172,6 +172,11 @@ impl RowFormat {
     pub fn free_slot(&self, row: &[u64]) -> Option<usize> {
         let free = !self.occupancy(row) & self.all_entries();
         (free != 0).then(|| free.trailing_zeros() as usize)
+    }
+
+    /// How many entries of a row are occupied whose trailer starts with the word `trailer`.
+    pub fn occupied_by(&self, trailer: u64) -> u32 {
+        (Trailer(trailer).occupancy() & self.all_entries()).count_ones()
     }
 
     /// How many entries of a row are occupied.
@@ -257,6 +262,10 @@ pub(crate) mod tests {
     use crate::{Preset, PresetOptions};
 
     pub(crate) fn row_format(preset: Preset, format: &str) -> RowFormat {
+        RowFormat::new(&superblock(preset, format))
+    }
+
+    pub(crate) fn superblock(preset: Preset, format: &str) -> Superblock {
         let options = PresetOptions {
             capacity: 1_000,
             format: format.parse().unwrap(),
@@ -265,7 +274,7 @@ pub(crate) mod tests {
             hash_seed: 3,
             device_bytes: u64::MAX,
         };
-        RowFormat::new(&Superblock { incarnation: 5, table: 9, config: preset.config(&options).unwrap() })
+        Superblock { incarnation: 5, table: 9, config: preset.config(&options).unwrap() }
     }
 
     /// [R-ROW-1] Zeroed, misdirected, foreign, older and damaged rows do not verify.

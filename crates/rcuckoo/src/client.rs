@@ -9,9 +9,16 @@ use guira_layout::{OwnerId, Record};
 use crate::cache::RowCache;
 use crate::journal::Journal;
 use crate::pace::Pace;
-use crate::search::Search;
+use crate::search::{SEARCH_ROWS, Search};
 use crate::window::Window;
-use crate::{Buffer, Error, Now, Operation, Reader, Sampled, Table, Token};
+use crate::{Buffer, Error, MAX_LOCK_WORDS, Now, Operation, Reader, Sampled, Table, Token};
+
+/// Rows a client has room for under its locks from the start: both of a key and a path. What `Synchronize::Locks` adds
+/// costs an allocation the first time.
+const WINDOW_ROWS: usize = MAX_LOCK_WORDS;
+/// Verbs a client has room for in a batch from the start: releases, tries and READs for every lock word, which is more
+/// than a commit needs. Only the WRITEs of a long value come on top.
+const BATCH_VERBS: usize = 3 * MAX_LOCK_WORDS;
 
 /// From which rows a path may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,14 +145,14 @@ impl Client {
             journal: Journal::default(),
             cache: RowCache::new(config.cache_bytes, row_words),
             search: Search::new(config.search_rows),
-            window: Window::new(row_words, 64),
-            sampled: Window::new(row_words, 256),
+            window: Window::new(row_words, WINDOW_ROWS),
+            sampled: Window::new(row_words, SEARCH_ROWS),
             record: Record::default(),
             entry: vec![0; table.rows().entry_words()],
             extent: Vec::new(),
-            plan: Vec::new(),
+            plan: Vec::with_capacity(WINDOW_ROWS),
             pace: Pace::new(config.seed ^ u64::from(owner.0) << 48, config.backoff_ns, config.longest_backoff_ns),
-            buffer: Buffer::default(),
+            buffer: Buffer::with_capacity(BATCH_VERBS),
             counters: Counters::default(),
             committed: false,
             waiting_since_ns: None,
@@ -180,7 +187,7 @@ impl Client {
     /// dropped may have its batch in flight on this lane. // [R-DROP-1]
     ///
     /// # Errors
-    /// As [`Reader::get`].
+    /// As [`Reader::get`], or `Lost`.
     #[inline(always)]
     pub async fn get<L: Lane + ?Sized>(
         &mut self,
@@ -203,7 +210,7 @@ impl Client {
     /// See [`Reader::get_waiting`].
     ///
     /// # Errors
-    /// As [`Reader::get`].
+    /// As [`Reader::get`], or `Lost`.
     pub async fn get_waiting<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
@@ -212,6 +219,7 @@ impl Client {
         sampled: Sampled,
     ) -> Result<Option<Token>, Error> {
         if !self.journal.is_clean() {
+            self.refuse_if_lost(Operation::Get)?;
             let settled = self.journal.settle(lane, &self.table, self.owner).await;
             settled.map_err(Error::fabric(Operation::Get))?;
         }
@@ -249,12 +257,24 @@ impl Client {
     /// this first. No round trip if nothing was left. // [R-DROP-1]
     ///
     /// # Errors
-    /// The fabric lost the batch in flight.
+    /// The fabric lost the batch in flight, or an earlier one.
     pub async fn settle(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         if self.journal.is_clean() {
             // A READ may still be in flight.
             return poll_fn(|cx| lane.poll_drain(&mut [], cx)).await.map(drop);
         }
         self.journal.settle(lane, &self.table, self.owner).await
+    }
+
+    /// Refuses to begin `operation` if the fabric lost a batch of this client: which locks that batch took or gave back
+    /// is not known, so none may be given back. Every operation does this first. // [R-DROP-2]
+    ///
+    /// # Errors
+    /// `Lost`.
+    pub fn refuse_if_lost(&self, operation: Operation) -> Result<(), Error> {
+        match &self.journal.lost {
+            Some(source) => Err(Error::Lost { operation, source: source.clone() }),
+            None => Ok(()),
+        }
     }
 }

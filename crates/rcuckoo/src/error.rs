@@ -90,6 +90,18 @@ pub enum Error {
         /// Why it failed.
         source: FabricError,
     },
+    /// The fabric: an earlier batch of this client was lost, and nobody knows which locks it took or gave back. Nothing
+    /// was changed. // [R-DROP-2]
+    #[error(
+        "{operation}: nothing was changed: this client lost a batch before ({source}) and no longer knows which locks \
+         it holds; open a new client"
+    )]
+    Lost {
+        /// What was attempted.
+        operation: Operation,
+        /// How the batch was lost.
+        source: FabricError,
+    },
     /// The memory: something is damaged. Nothing was changed.
     #[error(
         "{operation}: {place} is damaged: its checksum does not match and nobody is writing it; nothing was changed"

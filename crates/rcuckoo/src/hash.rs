@@ -89,8 +89,8 @@ impl Placement {
 
     /// `value` mod T, by two multiplications: a division would take as long as all the rest of the hash.
     ///
-    /// With m = floor(2^64 / T), value x m / 2^64 lies below value / T by less than 1: its floor is the quotient, or one
-    /// less.
+    /// With m = floor(2^64 / T), value x m / 2^64 lies below value / T by less than 1: its floor is the quotient, or
+    /// one less.
     #[inline(always)]
     fn reduce(&self, value: u64) -> u64 {
         let quotient = ((u128::from(value) * u128::from(self.inverse)) >> 64) as u64;

@@ -1,7 +1,8 @@
 //! What a client must not forget when its operation is dropped in the middle. // [R-DROP-1]
 //!
 //! Invariant: before a batch with atomics is posted, `flight` says what it will do; after its completion was seen,
-//! `held` says exactly which locks this client holds and `flight` is `None`.
+//! `held` says exactly which locks this client holds and `flight` is `None`. If its completion never will be seen,
+//! nobody knows which locks those are, and `lost` says why.
 
 use std::future::poll_fn;
 
@@ -47,11 +48,13 @@ pub(crate) enum Flight {
 pub(crate) struct Journal {
     pub(crate) held: LockSet,
     pub(crate) flight: Flight,
+    /// Why it is not known any more which locks are held. Never becomes `None` again. // [R-DROP-2]
+    pub(crate) lost: Option<FabricError>,
 }
 
 impl Journal {
     pub(crate) fn is_clean(&self) -> bool {
-        self.held.is_empty() && matches!(self.flight, Flight::None)
+        self.held.is_empty() && matches!(self.flight, Flight::None) && self.lost.is_none()
     }
 
     /// Whether every lock in `locks` is held.
@@ -64,12 +67,13 @@ impl Journal {
         self.holds(&table.locks().mask(table.locks().lock_of(row)))
     }
 
-    /// Books a batch that failed. If it may have taken effect, the lane is lost, and what it held is for recovery to
-    /// give back: releasing a lock twice would corrupt its neighbours.
+    /// Books a batch that failed. If it may have taken effect, the client is lost, and what it held is for recovery to
+    /// give back: releasing a lock twice would corrupt its neighbours. // [R-DROP-2]
     pub(crate) fn failed(&mut self, error: &FabricError) {
         self.flight = Flight::None;
         if error.effect() != Effect::None {
             self.held.clear();
+            self.lost = Some(error.clone());
         }
     }
 
@@ -96,6 +100,9 @@ impl Journal {
         table: &Table,
         owner: OwnerId,
     ) -> Result<(), FabricError> {
+        if let Some(error) = &self.lost {
+            return Err(error.clone());
+        }
         let mut found = [0; 2 * MAX_LOCK_WORDS];
         let drained = poll_fn(|cx| lane.poll_drain(&mut found, cx)).await;
         let atomics = drained.inspect_err(|error| self.failed(error))?;

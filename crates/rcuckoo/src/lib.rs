@@ -23,6 +23,7 @@ mod sample;
 mod scan;
 mod search;
 mod session;
+mod snapshot;
 mod table;
 mod token;
 mod window;
@@ -34,6 +35,7 @@ pub use mutate::{Change, Changed, Expected, NewValue, Outcome};
 pub use read::{Now, Reader, Sampled, read_extent};
 pub use scan::{RowItems, RowSample, sample_rows};
 pub use session::{SlotInfo, claim_slot, read_slot, release_slot, slots};
+pub use snapshot::{LEN_SAMPLES, Len, Snapshot};
 pub use table::{OpenError, Table, format_table, open_table, poison_table};
 pub use token::Token;
 
@@ -47,10 +49,15 @@ const _: () = assert!(3 * MAX_LOCK_WORDS + 66 <= 128, "Rxe's max_batch is the sm
 pub(crate) type Batch<'b> = Vec<guira_fabric::Verb<'b>>;
 
 /// The memory of a batch between batches: never holds a verb.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Buffer(Vec<guira_fabric::Verb<'static>>);
 
 impl Buffer {
+    /// Memory for batches of `verbs` verbs; longer ones need an allocation.
+    pub(crate) fn with_capacity(verbs: usize) -> Buffer {
+        Buffer(Vec::with_capacity(verbs))
+    }
+
     /// An empty batch, with the memory of the last one.
     pub(crate) fn take<'b>(&mut self) -> Batch<'b> {
         std::mem::take(&mut self.0)

@@ -175,6 +175,7 @@ impl Client {
         let operation = change.operation();
         let fabric = Error::fabric(operation);
         self.check_lengths(key, &change, operation)?;
+        self.refuse_if_lost(operation)?;
         self.settle(lane).await.map_err(&fabric)?;
         self.committed = false;
         self.waiting_since_ns = None;

@@ -104,8 +104,8 @@ impl Reader {
         self.row_retries
     }
 
-    /// Appends the value of `key` to `into` and returns a token of the state it was in, or returns `None` if there is no
-    /// such key.
+    /// Appends the value of `key` to `into` and returns a token of the state it was in, or returns `None` if there is
+    /// no such key.
     ///
     /// Round trips without contention: an inline hit 1, an extent hit 2, a miss 2 (1 where READs of a batch sample in
     /// order). On a local fabric a hit in the key's second row takes 2 posts.
@@ -126,8 +126,8 @@ impl Reader {
         }
     }
 
-    /// As [`Reader::get`], as far as it goes without waiting: on a local lane, every inline hit and every miss whose rows
-    /// nobody is writing. The rest is for [`Reader::get_waiting`], with the same key; `into` is unchanged then.
+    /// As [`Reader::get`], as far as it goes without waiting: on a local lane, every inline hit and every miss whose
+    /// rows nobody is writing. The rest is for [`Reader::get_waiting`], with the same key; `into` is unchanged then.
     #[inline(always)]
     pub fn get_now<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now {
         match self.shape {
@@ -364,6 +364,10 @@ pub async fn read_extent<L: Lane + ?Sized>(
     words.clear();
     words.resize(extent.words().unwrap_or(0), 0);
     let mut addr = Addr::main(extent.offset);
+    if (1..=READ_WORDS).contains(&words.len()) {
+        // Nearly every extent: its batch needs no memory of its own.
+        return post(lane, [Verb::Read { addr, into: words }]).await;
+    }
     let mut batch = Batch::new();
     for into in words.chunks_mut(READ_WORDS) {
         let next = addr.add_words(into.len() as u64);

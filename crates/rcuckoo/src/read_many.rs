@@ -1,4 +1,4 @@
-//! Lookups of many keys at once, whose memory accesses overlap.
+//! Lookups of many keys at once, whose memory accesses overlap. [R-READ-8]
 //!
 //! Where batches execute in place, the first rows of a group of keys are prefetched before the first of them is read;
 //! keys that are not there have their second rows prefetched before the first of those is read, and keys in extents
@@ -222,8 +222,8 @@ impl Reader {
         self.extent = extents;
     }
 
-    /// Reads the extents of a group into `words`, and returns which words belong to each; large ones are left to be read
-    /// alone. 1 round trip.
+    /// Reads the extents of a group into `words`, and returns which words belong to each; large ones are left to be
+    /// read alone. 1 round trip.
     async fn read_extents<L: Lane + ?Sized>(
         &self,
         lane: &mut L,

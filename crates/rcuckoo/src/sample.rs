@@ -90,8 +90,8 @@ impl<'k, R: Rows> Lookup<'k, R> {
     }
 
     /// Samples L1, and L2 only without a hit: in place, a second post costs nothing but its bytes. `None` if the lane
-    /// refused, or does not execute in place after all: then [`Lookup::sample`] finds out. (To carry the error from here
-    /// would cost each hit more than its checksum.) // [R-READ-7]
+    /// refused, or does not execute in place after all: then [`Lookup::sample`] finds out. (To carry the error from
+    /// here would cost each hit more than its checksum.) // [R-READ-7]
     #[inline(always)]
     pub(crate) fn sample_now<L: Lane + ?Sized>(
         &self,
@@ -185,8 +185,8 @@ impl<'k, R: Rows> Lookup<'k, R> {
         ordered.then(|| self.validated(table.rows(), words, trailers, ordered && !self.are_neighbours()))
     }
 
-    /// A miss, if the trailers are what they were. A covering READ or an unordered batch may have sampled L2 first: then
-    /// both must be unchanged. // [R-READ-3]
+    /// A miss, if the trailers are what they were. A covering READ or an unordered batch may have sampled L2 first:
+    /// then both must be unchanged. // [R-READ-3]
     fn validated(&self, rows: &RowFormat, words: &[u64], trailers: &Trailers, second_is_later: bool) -> Verdict {
         let (first, second) = words.split_at(self.rows.row_words());
         let at = rows.trailer_word();

@@ -22,8 +22,8 @@ pub struct RowSample<'w> {
 ///
 /// # Errors
 /// The fabric refused or lost the batch.
-pub async fn sample_rows(
-    lane: &mut dyn Lane,
+pub async fn sample_rows<L: Lane + ?Sized>(
+    lane: &mut L,
     table: &Table,
     first: RowId,
     count: usize,
@@ -41,14 +41,42 @@ pub async fn sample_rows(
     Ok(())
 }
 
+/// The words of a sampled row's trailer.
+pub type Trailer = [u64; 2];
+
 /// Keys and values of one row, without an allocation for each.
 #[derive(Debug, Default)]
 pub struct RowItems {
     bytes: Vec<u8>,
     ends: Vec<(usize, usize)>,
+    passed_over: Vec<Place>,
 }
 
 impl RowItems {
+    /// Forgets every item and every entry that was to be passed over: the next row is another one.
+    pub fn reset(&mut self) {
+        self.clear();
+        self.passed_over.clear();
+    }
+
+    /// After [`Reader::read_row`] failed: if one entry is to blame, reads of this row pass over it from now on, and the
+    /// rest of the row can be read. Otherwise there are no items, and the answer is false.
+    pub fn pass_over(&mut self, error: &Error) -> bool {
+        self.clear();
+        match error {
+            Error::Corrupt { place: place @ (Place::Entry { .. } | Place::Extent { .. }), .. } => {
+                self.passed_over.push(*place);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn passes_over(&self, row: RowId, slot: usize, extent: &ExtentRef) -> bool {
+        let extent = Place::Extent { offset: extent.offset, generation: extent.generation };
+        self.passed_over.contains(&Place::Entry { row, slot }) || self.passed_over.contains(&extent)
+    }
+
     fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
@@ -62,13 +90,18 @@ impl RowItems {
 }
 
 impl Reader {
-    /// Reads every key and value that `row` holds, as they are at one sample of the row. 1 round trip, and 1 more for
-    /// each extent.
+    /// Reads every key and value that `row` holds, as they are at one sample of the row, whose trailer it returns. 1
+    /// round trip, and 1 more for each extent.
     ///
     /// # Errors
     /// `Corrupt` if the row or an extent does not verify, stays so, and nobody is writing it; `Busy` if somebody is,
     /// and does not finish within the deadline; the fabric's.
-    pub async fn read_row(&mut self, lane: &mut dyn Lane, row: RowId, items: &mut RowItems) -> Result<(), Error> {
+    pub async fn read_row<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        row: RowId,
+        items: &mut RowItems,
+    ) -> Result<Trailer, Error> {
         let operation = Operation::Scan;
         let table = std::sync::Arc::clone(&self.table);
         let mut words = Vec::new();
@@ -80,7 +113,7 @@ impl Reader {
                 .map_err(Error::fabric(operation))?;
             if valid {
                 match self.row_items(lane, row, &words, items).await? {
-                    None => return Ok(()),
+                    None => return Ok([words[table.rows().trailer_word()], words[table.rows().trailer_word() + 1]]),
                     Some(extent) => patience.note_unfit(&extent, operation)?,
                 }
             }
@@ -90,9 +123,9 @@ impl Reader {
     }
 
     /// Takes the items out of the valid sample `words`; the extent that no longer fits its entry, if there is one.
-    async fn row_items(
+    async fn row_items<L: Lane + ?Sized>(
         &mut self,
-        lane: &mut dyn Lane,
+        lane: &mut L,
         row: RowId,
         words: &[u64],
         items: &mut RowItems,
@@ -112,6 +145,9 @@ impl Reader {
                 }
                 Placement::Extent => {
                     let extent = rows.extent_of(words, slot);
+                    if items.passes_over(row, slot, &extent) {
+                        continue;
+                    }
                     if extent.mark_offset(table.config(), table.geometry()).is_none() {
                         return Err(Error::Corrupt { operation, place: Place::Entry { row, slot } });
                     }

@@ -13,6 +13,10 @@ use crate::{RowPair, Table};
 /// Rows on a path, at most: `max_path_rows` of any table.
 pub(crate) const MAX_PATH_ROWS: usize = 16;
 
+/// Rows a client has room for in a search from the start: enough for all but the rarest while a table fills to 90 %. A
+/// longer search costs an allocation the first time; [`Limits::rows`] bounds it.
+pub(crate) const SEARCH_ROWS: usize = 256;
+
 /// What a source says of a row.
 pub(crate) enum Sight<'r> {
     /// Its words.
@@ -91,8 +95,8 @@ impl Search {
         let limits = Limits { depth: 0, rows };
         let roots = RowPair { first: RowId(0), second: RowId(0) };
         Search {
-            nodes: Vec::new(),
-            visited: RowIndex::with_capacity(64),
+            nodes: Vec::with_capacity(SEARCH_ROWS),
+            visited: RowIndex::with_capacity(SEARCH_ROWS),
             head: 0,
             best: None,
             limits,

@@ -94,8 +94,10 @@ pub(crate) struct Window {
 }
 
 impl Window {
+    /// A window that grows beyond `rows` rows only with an allocation.
     pub(crate) fn new(row_words: usize, rows: usize) -> Window {
-        Window { index: RowIndex::with_capacity(rows), rows: Vec::new(), words: Vec::new(), row_words }
+        let words = Vec::with_capacity(rows * row_words);
+        Window { index: RowIndex::with_capacity(rows), rows: Vec::with_capacity(rows), words, row_words }
     }
 
     pub(crate) fn clear(&mut self) {

@@ -1,7 +1,10 @@
-//! What the tests need from the system: a C compiler to link with, and the package lists that tests load as real data.
+//! What the tests need from the system: a C compiler to link with, the package lists that tests load as real data, and
+//! groff, which sets the manual pages. Valgrind is wanted too, but not needed: the step that counts instructions is not
+//! available without it.
 //!
 //! As root on Debian and its relatives what is missing is installed; otherwise the exact command is named, and the step
-//! fails. Where there is no apt, the package lists do not exist and the tests that want them say so themselves.
+//! fails. Where there is no apt, the package lists do not exist and groff is not asked for: the tests that want them
+//! say so themselves.
 
 use super::Outcome;
 use super::process::Shell;
@@ -9,11 +12,23 @@ use super::steps::Budget;
 
 const UPDATE: [&str; 2] = ["apt-get", "update"];
 const INSTALL_COMPILER: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-recommends", "gcc"];
+const INSTALL_ROFF: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-recommends", "groff-base"];
+const INSTALL_VALGRIND: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-recommends", "valgrind"];
 
 /// Installs what is missing, or says which command would.
 pub fn install(shell: &Shell, budget: &Budget) -> Outcome {
     let host = Host::look(shell, budget);
-    match plan(&host) {
+    let outcome = carry_out(plan(&host), shell, budget);
+    if outcome == Outcome::Passed
+        && let Outcome::Failed(reason) | Outcome::TimedOut(reason) = carry_out(plan_wanted(&host), shell, budget)
+    {
+        shell.say(&format!("instructions cannot be counted without valgrind: {reason}"));
+    }
+    outcome
+}
+
+fn carry_out(plan: Plan, shell: &Shell, budget: &Budget) -> Outcome {
+    match plan {
         Plan::Nothing => Outcome::Passed,
         Plan::Run(commands) => {
             for arguments in commands {
@@ -37,7 +52,9 @@ struct Host {
     is_root: bool,
     has_apt: bool,
     has_compiler: bool,
+    has_roff: bool,
     has_package_lists: bool,
+    has_valgrind: bool,
 }
 
 impl Host {
@@ -47,7 +64,9 @@ impl Host {
             is_root: holds("[ \"$(id -u)\" = 0 ]"),
             has_apt: holds("command -v apt-get && command -v apt-cache"),
             has_compiler: holds("command -v gcc"),
+            has_roff: holds("command -v groff"),
             has_package_lists: holds("apt-cache dumpavail | head -n 1 | grep -q ."),
+            has_valgrind: holds("command -v valgrind"),
         }
     }
 }
@@ -73,6 +92,9 @@ fn plan(host: &Host) -> Plan {
     if !host.has_compiler {
         commands.push(&INSTALL_COMPILER);
     }
+    if !host.has_roff {
+        commands.push(&INSTALL_ROFF);
+    }
     match (commands.is_empty(), host.is_root) {
         (true, _) => Plan::Nothing,
         (false, true) => Plan::Run(commands),
@@ -83,26 +105,57 @@ fn plan(host: &Host) -> Plan {
     }
 }
 
+/// The plan for what is wanted and not needed; it follows [`plan`], so there are package lists.
+fn plan_wanted(host: &Host) -> Plan {
+    match (host.has_valgrind, host.has_apt, host.is_root) {
+        (true, _, _) => Plan::Nothing,
+        (false, true, true) => Plan::Run(vec![&INSTALL_VALGRIND]),
+        (false, true, false) => Plan::Ask(format!("run: sudo {}", INSTALL_VALGRIND.join(" "))),
+        (false, false, _) => Plan::Ask("install it with this system's package manager".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const BARE: Host = Host { is_root: true, has_apt: true, has_compiler: false, has_package_lists: false };
+    const BARE: Host = Host {
+        is_root: true,
+        has_apt: true,
+        has_compiler: false,
+        has_roff: false,
+        has_package_lists: false,
+        has_valgrind: false,
+    };
+    const WHOLE: Host = Host { has_compiler: true, has_roff: true, has_package_lists: true, ..BARE };
 
     #[test]
     fn root_installs_exactly_what_is_missing() {
-        assert_eq!(plan(&BARE), Plan::Run(vec![&UPDATE, &INSTALL_COMPILER]));
-        assert_eq!(plan(&Host { has_compiler: true, ..BARE }), Plan::Run(vec![&UPDATE]));
-        assert_eq!(plan(&Host { has_package_lists: true, ..BARE }), Plan::Run(vec![&INSTALL_COMPILER]));
-        assert_eq!(plan(&Host { has_compiler: true, has_package_lists: true, ..BARE }), Plan::Nothing);
+        assert_eq!(plan(&BARE), Plan::Run(vec![&UPDATE, &INSTALL_COMPILER, &INSTALL_ROFF]));
+        assert_eq!(plan(&Host { has_package_lists: false, ..WHOLE }), Plan::Run(vec![&UPDATE]));
+        assert_eq!(plan(&Host { has_compiler: false, ..WHOLE }), Plan::Run(vec![&INSTALL_COMPILER]));
+        assert_eq!(plan(&Host { has_roff: false, ..WHOLE }), Plan::Run(vec![&INSTALL_ROFF]));
+        assert_eq!(plan(&WHOLE), Plan::Nothing);
     }
 
     #[test]
     fn others_are_told_the_exact_command() {
         assert_eq!(
-            plan(&Host { is_root: false, ..BARE }),
+            plan(&Host { is_root: false, has_roff: true, ..BARE }),
             Plan::Ask("run: sudo apt-get update && sudo apt-get install --yes --no-install-recommends gcc".to_owned())
         );
+    }
+
+    #[test]
+    fn valgrind_is_installed_where_that_is_possible_and_never_needed() {
+        assert_eq!(plan_wanted(&BARE), Plan::Run(vec![&INSTALL_VALGRIND]));
+        assert_eq!(plan_wanted(&Host { has_valgrind: true, ..BARE }), Plan::Nothing);
+        let expected = "run: sudo apt-get install --yes --no-install-recommends valgrind";
+        assert_eq!(plan_wanted(&Host { is_root: false, ..BARE }), Plan::Ask(expected.to_owned()));
+        assert!(matches!(plan_wanted(&Host { has_apt: false, ..BARE }), Plan::Ask(_)));
+        for has_valgrind in [true, false] {
+            assert_eq!(plan(&Host { has_valgrind, ..BARE }), plan(&BARE), "it is no need");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::process::Shell;
-use super::{Outcome, needs};
+use super::{Outcome, needs, ship};
 use crate::{check, fuzz};
 
 /// Installing over a slow network: package lists are tens of megabytes.
@@ -48,10 +48,14 @@ pub enum StepName {
     Doc,
     Check,
     Build,
+    Instructions,
     Test,
     Loom,
     Miri,
     Fuzz,
+    Deny,
+    Msrv,
+    Package,
 }
 
 impl Display for StepName {
@@ -69,7 +73,7 @@ pub struct Step {
 }
 
 /// Every step, in order: what the others need, then the cheap checks, then the build, then tests from short to long.
-pub const STEPS: [Step; 11] = [
+pub const STEPS: [Step; 15] = [
     step(StepName::Needs, "the system's tools and data that tests use", INSTALL_LIMIT_S),
     step(StepName::Components, "rustup component add rustfmt clippy, where they are missing", INSTALL_LIMIT_S),
     step(StepName::Format, "cargo fmt --all --check", READ_LIMIT_S),
@@ -77,6 +81,7 @@ pub const STEPS: [Step; 11] = [
     step(StepName::Doc, "RUSTDOCFLAGS=\"-D warnings\" cargo doc --workspace --no-deps", LINT_LIMIT_S),
     step(StepName::Check, "cargo xtask check", READ_LIMIT_S),
     step(StepName::Build, "cargo build --release -p guira-cli", BUILD_LIMIT_S),
+    step(StepName::Instructions, "cargo xtask instructions", BUILD_LIMIT_S),
     step(StepName::Test, "cargo test --workspace", TEST_LIMIT_S),
     step(
         StepName::Loom,
@@ -89,6 +94,13 @@ pub const STEPS: [Step; 11] = [
         MIRI_LIMIT_S,
     ),
     step(StepName::Fuzz, "cargo xtask fuzz --seconds 40", FUZZ_LIMIT_S),
+    step(StepName::Deny, "cargo deny check", ship::DENY_LIMIT_S),
+    step(
+        StepName::Msrv,
+        "cargo +MSRV check --locked, of what is published, with the rust-version of Cargo.toml",
+        ship::MSRV_LIMIT_S,
+    ),
+    step(StepName::Package, "cargo package --locked, of what is published", ship::PACKAGE_LIMIT_S),
 ];
 
 const fn step(name: StepName, title: &'static str, limit_s: u64) -> Step {
@@ -113,6 +125,7 @@ impl Step {
             }
             StepName::Check => own_check(shell, &budget),
             StepName::Build => run(cargo("build --release -p guira-cli")),
+            StepName::Instructions => instructions(shell, &budget),
             StepName::Test => run(cargo("test --workspace")),
             StepName::Loom => {
                 let mut command = cargo("test -p guira-fabric --test loom --release --target-dir");
@@ -122,6 +135,9 @@ impl Step {
             }
             StepName::Miri => miri(shell, &budget),
             StepName::Fuzz => fuzz::run(shell, &budget, FUZZ_SECONDS, &[]),
+            StepName::Deny => ship::deny(shell, &budget),
+            StepName::Msrv => ship::msrv(shell, &budget),
+            StepName::Package => ship::package(shell, &budget),
         }
     }
 }
@@ -163,7 +179,7 @@ fn own_check(shell: &Shell, budget: &Budget) -> Outcome {
 }
 
 /// The result of `work`, which runs on a thread that is left behind if it does not end in time.
-fn within<T: Send + 'static>(budget: &Budget, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Outcome> {
+pub fn within<T: Send + 'static>(budget: &Budget, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Outcome> {
     let (sender, receiver) = mpsc::channel();
     // When the receiver has given up, nobody needs the result.
     thread::spawn(move || drop(sender.send(work())));
@@ -172,6 +188,17 @@ fn within<T: Send + 'static>(budget: &Budget, work: impl FnOnce() -> T + Send + 
         mpsc::RecvTimeoutError::Timeout => budget.exceeded(),
         mpsc::RecvTimeoutError::Disconnected => Outcome::Failed("it panicked".to_owned()),
     })
+}
+
+/// Counts are of one kind of processor, and taken by valgrind, which no machine must have.
+fn instructions(shell: &Shell, budget: &Budget) -> Outcome {
+    if std::env::consts::ARCH != "x86_64" {
+        return Outcome::NotAvailable("the instructions on record are those of x86-64".to_owned());
+    }
+    if !shell.succeeds("valgrind", ["--version"], budget) {
+        return Outcome::NotAvailable("there is no valgrind; the step needs says how to install it".to_owned());
+    }
+    shell.run(&mut shell.command("cargo", ["xtask", "instructions"]), budget)
 }
 
 /// Miri needs a nightly toolchain, which no machine must have: without it the step is not available, which is no error.

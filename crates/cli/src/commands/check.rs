@@ -4,12 +4,14 @@ use clap::Args;
 use guira::{CheckReport, OpenOptions, Store, Url};
 use serde::Serialize;
 
-use super::Verdict;
+use super::{Verdict, open};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::units::{self, count, counted};
 
-/// Verify every row, checksum, entry, lock, client slot and extent. Others may go on working.
+/// Verify every row, checksum, entry, lock, client slot and extent.
+///
+/// Others may go on working.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
@@ -31,7 +33,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     // Only who may write can ask the kernel which clients are dead, and so which locks nobody gives back.
     let (store, knows_the_dead) = match Store::open(&arguments.url) {
         Ok(store) => (store, true),
-        Err(_) => (Store::open_with(&arguments.url, &OpenOptions::default().read_only())?, false),
+        Err(_) => (open(&arguments.url, &OpenOptions::default().read_only())?, false),
     };
     let report = store.check()?;
     let url = arguments.url.to_string();

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::Verdict;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::units;
@@ -72,19 +73,27 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     }
     let store = create(&arguments.url, &options, output)?;
     let created = Created::of(&store, arguments.preset, arguments.capacity);
-    output.answer(&created, || created.human())?;
+    let said = output.answer(&created, || created.human());
+    said.map_err(Failure::after(format!("created {}", arguments.url)))?;
     Ok(Verdict::Fine)
 }
 
-/// Creates a table and shows how far it got.
+/// Creates a table and shows how far it got. It has its name when it is complete: Ctrl-C lets it get there and destroys
+/// it.
 pub fn create(url: &Url, options: &CreateOptions, output: &Output) -> Result<Store, Failure> {
+    interrupt::note();
     let mut progress = Progress::new(output, "formatting", None);
     let store = Store::create_with_progress(url, options, &mut |done, total| {
         progress.set_total(total);
         progress.tick(done, || format!("{} of {} rows", units::count(done), units::count(total)));
     });
     progress.finish();
-    Ok(store?)
+    let store = store?;
+    if interrupt::requested() {
+        Store::destroy(url)?;
+        return Err(Failure::Abandoned(url.clone()));
+    }
+    Ok(store)
 }
 
 impl Created {

@@ -8,7 +8,9 @@ use super::Verdict;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Remove a table and all that is in it. Processes that have it open cannot change it any more.
+/// Remove a table and all that is in it.
+///
+/// Processes that have it open cannot change it any more.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
@@ -23,8 +25,10 @@ struct Answer {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    Store::destroy(&arguments.url)?;
+    Store::destroy(&arguments.url).map_err(Failure::of_table(&arguments.url))?;
     let url = arguments.url.to_string();
-    output.answer(&Answer { url, destroyed: true }, || format!("destroyed {}", arguments.url))?;
+    let done = format!("destroyed {}", arguments.url);
+    let said = output.answer(&Answer { url, destroyed: true }, || done.clone());
+    said.map_err(Failure::after(done))?;
     Ok(Verdict::Fine)
 }

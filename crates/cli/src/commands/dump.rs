@@ -4,19 +4,26 @@ use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 
 use clap::{Args, ValueEnum};
-use guira::{OpenOptions, Store, Url};
+use guira::{Unread, Url};
 use guira_input::{jsonl, tsv};
 
-use super::Verdict;
-use crate::failure::Failure;
+use super::{Patience, Verdict};
+use crate::failure::{ErrorText, Failure};
 use crate::output::{Format, Output, closed};
+use crate::text::{Notation, NotationOptions};
 
 /// Bytes gathered before they are written out.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Print every key and value, in the table's own order. What it prints, `guira load` takes.
+/// Failures to read a row, or an entry of it, that are named; all are counted.
+const UNREADABLE_SHOWN: u64 = 100;
+
+/// Print every key and value.
 ///
-/// A key that another process moves meanwhile may be printed twice or not at all.
+/// They come in the table's own order, in a form that guira load takes (with --numbers, if that is how they were
+/// printed; not after --hex). A key that another process moves meanwhile may be printed twice or not at all. A damaged
+/// row is named on standard error, and so is an entry whose value is damaged; everything else is printed, and the exit
+/// code is 3.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
@@ -24,6 +31,11 @@ pub struct Arguments {
     /// How to write records. Default: tsv; with --format json: jsonl.
     #[arg(long, value_enum, value_name = "KIND")]
     pub output: Option<Kind>,
+    /// How keys and values are written.
+    #[command(flatten)]
+    pub notation: NotationOptions,
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 /// How records are written.
@@ -45,16 +57,45 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         (None, Format::Json) => Kind::Jsonl,
         (None, Format::Human) => Kind::Tsv,
     };
-    let store = Store::open_with(&arguments.url, &OpenOptions::default().read_only())?;
+    let store = arguments.patience.open_read_only(&arguments.url)?;
+    let notation = arguments.notation.notation(store.table().config().format)?;
     let mut writer = BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
     let mut written = Ok(());
-    store.scan(&mut |key, value| {
-        written = match kind {
-            Kind::Tsv => tsv::write(key, value, &mut writer),
-            Kind::Jsonl => jsonl::write(key, value, &mut writer),
-        };
+    let mut print = |key: &[u8], value: &[u8]| {
+        written = write(kind, notation, (key, value), &mut writer);
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    })?;
-    written.and_then(|()| writer.flush()).map_err(closed)?;
-    Ok(Verdict::Fine)
+    };
+    let mut named = 0;
+    let mut name = |row: u64, unread: Unread, error: &guira::Error| {
+        named += 1;
+        if named <= UNREADABLE_SHOWN {
+            output.error(&unreadable(row, unread, error));
+        }
+    };
+    let summary = store.scan_past_damage(&mut print, &mut name)?;
+    written.and_then(|()| writer.flush().map_err(closed))?;
+    match summary.unreadable_rows {
+        0 => Ok(Verdict::Fine),
+        rows => Err(Failure::Unreadable { rows }),
+    }
+}
+
+/// Writes one record.
+fn write(kind: Kind, notation: Notation, (key, value): (&[u8], &[u8]), to: &mut impl Write) -> Result<(), Failure> {
+    let (key, value) = (notation.written(key)?, notation.written(value)?);
+    match kind {
+        Kind::Tsv => tsv::write(&key, &value, to),
+        Kind::Jsonl => jsonl::write(&key, &value, to),
+    }
+    .map_err(closed)
+}
+
+/// What it means that a row, or an entry of it, could not be read.
+fn unreadable(row: u64, unread: Unread, error: &guira::Error) -> ErrorText {
+    let lost = match unread {
+        Unread::Row => "whatever keys it holds are not printed",
+        Unread::Entry => "one of its keys and the key's value are not printed",
+    };
+    let blame = error.blame().as_str().to_owned();
+    ErrorText { blame, effect: "none".to_owned(), message: format!("row {row}: {lost} ({error})") }
 }

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use guira::{Store, Url};
+use guira::Url;
 use guira_input::{BadRecord, Fit, Notation};
 use guira_lab::driver::OperationFigures;
 use serde::Serialize;
 
-use super::Verdict;
+use super::{Patience, Verdict};
 use crate::failure::{Failure, Loaded};
 use crate::input::{self, InputFormat};
 use crate::loader::{BadRecords, LoadOptions, LoadReport, load};
@@ -16,11 +16,14 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::units::{bytes, count, counted, per_second, percent, rate, share, time};
 
-/// Store every record of a file. Where a key occurs more than once, the last one wins.
+/// Store every record of a file.
 ///
-/// The file is TSV (key, TAB, value; \t \n \r \\ and \xHH stand for bytes that cannot), JSON lines ({"key": …,
-/// "value": …}, or key_b64 and value_b64 for bytes that are no text), or Debian control records (apt-cache
-/// dumpavail).
+/// Where a key occurs more than once, the last one wins. The file is TSV (key, TAB, value; \t \n \r \\ and \xHH stand
+/// for bytes that cannot), JSON lines ({"key": …, "value": …}, or key_b64 and value_b64 for bytes that are no text), or
+/// Debian control records (apt-cache dumpavail).
+///
+/// Lines end in LF or CR LF; a CR anywhere else belongs to the key or value (write \r for one at the end of a TSV
+/// line). Empty lines, and a UTF-8 byte order mark at the start of the file, are skipped.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
@@ -39,6 +42,8 @@ pub struct Arguments {
     /// Count records that cannot be read, and go on, instead of stopping at the first.
     #[arg(long)]
     pub skip_bad: bool,
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 #[derive(Serialize)]
@@ -60,7 +65,7 @@ struct Answer {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    let store = Store::open(&arguments.url)?;
+    let store = arguments.patience.open(&arguments.url)?;
     let config = store.table().config();
     let notation = if arguments.numbers { Notation::Numbers } else { Notation::Bytes };
     let fit = Fit::new(config.format, notation).map_err(Failure::Misuse)?;
@@ -90,7 +95,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         fill: share(entries, config.slots()),
         put: report.tally.figures(),
     };
-    output.answer(&answer, || human(&answer, &report))?;
+    let said = output.answer(&answer, || human(&answer, &report));
+    said.map_err(Failure::after(Loaded(answer.records).to_string()))?;
     Ok(Verdict::Fine)
 }
 

@@ -1,18 +1,51 @@
 //! The commands: each turns its arguments into calls of the library, and the answers into output.
 
 pub mod check;
+pub mod completions;
 pub mod create;
 pub mod destroy;
 pub mod dump;
 pub mod load;
+pub mod man;
 pub mod quickstart;
 pub mod single;
 pub mod stat;
 pub mod ycsb;
 
+use std::time::Duration;
+
+use clap::Args;
+use guira::{OpenOptions, Store, Url};
+
 use crate::arguments::Command;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::units;
+
+/// How long an operation waits for other clients.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Patience {
+    /// How long each operation waits for what other clients hold, before it fails: 500ms, 2s, 1min.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time)]
+    pub deadline: Duration,
+}
+
+impl Patience {
+    /// Opens a table for reading and changing.
+    pub fn open(self, url: &Url) -> Result<Store, Failure> {
+        open(url, &OpenOptions::default().deadline(self.deadline))
+    }
+
+    /// Opens a table for reading only.
+    pub fn open_read_only(self, url: &Url) -> Result<Store, Failure> {
+        open(url, &OpenOptions::default().deadline(self.deadline).read_only())
+    }
+}
+
+/// Opens a table that must exist.
+pub fn open(url: &Url, options: &OpenOptions) -> Result<Store, Failure> {
+    Store::open_with(url, options).map_err(Failure::of_table(url))
+}
 
 /// What a command that did not fail came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +72,8 @@ pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
         Command::Check(arguments) => check::run(arguments, output),
         Command::Destroy(arguments) => destroy::run(arguments, output),
         Command::Ycsb(arguments) => ycsb::run(arguments, output),
+        Command::Completions(arguments) => completions::run(arguments, output),
+        Command::Man(arguments) => man::run(arguments, output),
         Command::YcsbWorker => ycsb::worker::run(),
         Command::QuickstartWorker(arguments) => quickstart::worker::run(arguments),
     }

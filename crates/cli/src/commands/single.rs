@@ -2,19 +2,18 @@
 
 use clap::Args;
 use guira::blocking::Client;
-use guira::{OpenOptions, Put, Store, Url};
-use guira_input::{JsonBytes, printable};
+use guira::{Put, Url};
+use guira_input::JsonBytes;
 use serde::Serialize;
 
-use super::Verdict;
+use super::{Patience, Verdict};
 use crate::failure::Failure;
 use crate::output::{Format, Output};
-use crate::text::{Notation, to_hex};
+use crate::text::{Notation, NotationOptions};
 
-/// Characters of a key that answers show.
-const KEY_CHARS: usize = 80;
-
-/// Print the value of a key: its bytes as they are, and a line end only on a terminal.
+/// Print the value of a key.
+///
+/// Its bytes are printed as they are, with a line end only on a terminal.
 #[derive(Debug, Args)]
 pub struct GetArguments {
     /// The table.
@@ -22,9 +21,11 @@ pub struct GetArguments {
     /// The key, as text. Write -- before a key that starts with a dash.
     #[arg(allow_negative_numbers = true)]
     pub key: String,
-    /// Key and value are hexadecimal digits, two a byte.
-    #[arg(long)]
-    pub hex: bool,
+    /// How key and value are written.
+    #[command(flatten)]
+    pub notation: NotationOptions,
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 /// Store a value.
@@ -38,9 +39,11 @@ pub struct ChangeArguments {
     /// The value, as text; @FILE stores a file's bytes, @- those of standard input, and @@ starts a text with an @.
     #[arg(allow_negative_numbers = true)]
     pub value: String,
-    /// Key and value are hexadecimal digits, two a byte. Files are stored as they are.
-    #[arg(long)]
-    pub hex: bool,
+    /// How key and value are written; files are stored as they are.
+    #[command(flatten)]
+    pub notation: NotationOptions,
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 /// Remove a key.
@@ -51,23 +54,26 @@ pub struct DelArguments {
     /// The key, as text. Write -- before a key that starts with a dash.
     #[arg(allow_negative_numbers = true)]
     pub key: String,
-    /// The key is hexadecimal digits, two a byte.
-    #[arg(long)]
-    pub hex: bool,
+    /// How the key is written.
+    #[command(flatten)]
+    pub notation: NotationOptions,
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 /// Carries out `get`.
 pub fn get(arguments: &GetArguments, output: &Output) -> Result<Verdict, Failure> {
-    let store = Store::open_with(&arguments.url, &OpenOptions::default().read_only())?;
-    let notation = Notation::of_flag(arguments.hex);
-    let key = notation.key(&arguments.key, store.table().config().format)?;
+    let store = arguments.patience.open_read_only(&arguments.url)?;
+    let format = store.table().config().format;
+    let notation = arguments.notation.notation(format)?;
+    let key = notation.key(&arguments.key, format)?;
     let value = store.reader().get(&key)?;
     match output.format() {
-        Format::Json => output.answer(&found(&key, value.as_deref(), notation), String::new)?,
+        Format::Json => output.answer(&found(&key, value.as_deref(), notation)?, String::new)?,
         Format::Human => match (&value, notation) {
             (Some(value), Notation::Text) => output.bytes(value)?,
-            (Some(value), Notation::Hex) => output.line(&to_hex(value))?,
-            (None, _) => output.remark(&format!("guira: {} has no key {}", arguments.url, printable(&key, KEY_CHARS))),
+            (Some(value), _) => output.line(&String::from_utf8_lossy(&notation.written(value)?))?,
+            (None, _) => output.remark(&format!("guira: {} has no key {}", arguments.url, notation.shown(&key))),
         },
     }
     Ok(if value.is_some() { Verdict::Fine } else { Verdict::Negative })
@@ -88,18 +94,19 @@ struct Found<'b> {
 #[serde(untagged)]
 enum Field<'b> {
     Bytes(JsonBytes<'b>),
-    HexKey { key: String },
-    HexValue { value: String },
+    Key { key: String },
+    Value { value: String },
 }
 
-fn found<'b>(key: &'b [u8], value: Option<&'b [u8]>, notation: Notation) -> Found<'b> {
-    let (key_field, value_field) = match notation {
-        Notation::Text => (Field::Bytes(JsonBytes::key(key)), value.map(|value| Field::Bytes(JsonBytes::value(value)))),
-        Notation::Hex => {
-            (Field::HexKey { key: to_hex(key) }, value.map(|value| Field::HexValue { value: to_hex(value) }))
-        }
-    };
-    Found { found: value.is_some(), key: key_field, value: value_field }
+fn found<'b>(key: &'b [u8], value: Option<&'b [u8]>, notation: Notation) -> Result<Found<'b>, Failure> {
+    let found = value.is_some();
+    if notation == Notation::Text {
+        let (key, value) = (JsonBytes::key(key), value.map(JsonBytes::value));
+        return Ok(Found { found, key: Field::Bytes(key), value: value.map(Field::Bytes) });
+    }
+    let written = |bytes: &[u8]| Ok::<_, Failure>(String::from_utf8_lossy(&notation.written(bytes)?).into_owned());
+    let value = value.map(written).transpose()?.map(|value| Field::Value { value });
+    Ok(Found { found, key: Field::Key { key: written(key)? }, value })
 }
 
 /// Carries out `put`.
@@ -128,10 +135,12 @@ pub fn update(arguments: &ChangeArguments, output: &Output) -> Result<Verdict, F
 
 /// Carries out `del`.
 pub fn del(arguments: &DelArguments, output: &Output) -> Result<Verdict, Failure> {
-    let store = Store::open(&arguments.url)?;
-    let key = Notation::of_flag(arguments.hex).key(&arguments.key, store.table().config().format)?;
+    let store = arguments.patience.open(&arguments.url)?;
+    let format = store.table().config().format;
+    let notation = arguments.notation.notation(format)?;
+    let key = notation.key(&arguments.key, format)?;
     let outcome = if store.client()?.remove(&key)? { Outcome::Removed } else { Outcome::Missing };
-    conclude(outcome, &arguments.url, &key, output)
+    conclude(outcome, &arguments.url, &notation.shown(&key), output)
 }
 
 /// What became of the key.
@@ -150,35 +159,40 @@ fn change(
     output: &Output,
     change: impl FnOnce(&mut Client, &[u8], &[u8]) -> Result<Outcome, guira::Error>,
 ) -> Result<Verdict, Failure> {
-    let store = Store::open(&arguments.url)?;
+    let store = arguments.patience.open(&arguments.url)?;
     let format = store.table().config().format;
-    let notation = Notation::of_flag(arguments.hex);
+    let notation = arguments.notation.notation(format)?;
     let key = notation.key(&arguments.key, format)?;
     let value = notation.value(&arguments.value, format)?;
     let outcome = change(&mut store.client()?, &key, &value)?;
-    conclude(outcome, &arguments.url, &key, output)
+    conclude(outcome, &arguments.url, &notation.shown(&key), output)
 }
 
-fn conclude(outcome: Outcome, url: &Url, key: &[u8], output: &Output) -> Result<Verdict, Failure> {
+/// Says what became of the key, `shown` as it is.
+fn conclude(outcome: Outcome, url: &Url, shown: &str, output: &Output) -> Result<Verdict, Failure> {
     #[derive(Serialize)]
     struct Answer {
         outcome: Outcome,
     }
 
-    let shown = printable(key, KEY_CHARS);
-    let verdict = match outcome {
-        Outcome::Inserted | Outcome::Replaced | Outcome::Removed => Verdict::Fine,
-        Outcome::Exists | Outcome::Missing => Verdict::Negative,
+    let (verdict, done) = match outcome {
+        Outcome::Inserted => (Verdict::Fine, format!("inserted {shown}")),
+        Outcome::Replaced => (Verdict::Fine, format!("replaced the value of {shown}")),
+        Outcome::Removed => (Verdict::Fine, format!("removed {shown}")),
+        Outcome::Exists => (Verdict::Negative, format!("{url} has a key {shown} already; nothing was changed")),
+        Outcome::Missing => (Verdict::Negative, format!("{url} has no key {shown}; nothing was changed")),
     };
-    match output.format() {
-        Format::Json => output.answer(&Answer { outcome }, String::new)?,
-        Format::Human => match outcome {
-            Outcome::Inserted => output.line(&format!("inserted {shown}"))?,
-            Outcome::Replaced => output.line(&format!("replaced the value of {shown}"))?,
-            Outcome::Removed => output.line(&format!("removed {shown}"))?,
-            Outcome::Exists => output.remark(&format!("guira: {url} has a key {shown} already; nothing was changed")),
-            Outcome::Missing => output.remark(&format!("guira: {url} has no key {shown}; nothing was changed")),
-        },
+    let said = match (output.format(), verdict) {
+        (Format::Json, _) => output.answer(&Answer { outcome }, String::new),
+        (Format::Human, Verdict::Fine) => output.line(&done),
+        (Format::Human, Verdict::Negative) => {
+            output.remark(&format!("guira: {done}"));
+            Ok(())
+        }
+    };
+    match verdict {
+        Verdict::Fine => said.map_err(Failure::after(done))?,
+        Verdict::Negative => said?,
     }
     Ok(verdict)
 }

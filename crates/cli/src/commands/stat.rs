@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use guira::{ClientState, OpenOptions, Stat, Store, Url};
+use guira::{ClassStats, ClientState, OpenOptions, SpaceStats, Stat, Store, Url};
 
 use super::Verdict;
 use crate::failure::Failure;
@@ -12,10 +12,14 @@ use crate::units::{bytes, count, percent, share};
 
 /// Characters of the longest bar in the histogram.
 const BAR_CHARS: u64 = 40;
+/// Characters of a bar that stands for all places of a class.
+const SHARE_CHARS: u64 = 20;
 /// Clients that are listed; JSON has them all.
 const CLIENTS_MAX: usize = 20;
 
-/// Say what a table holds and who uses it. Reads every row.
+/// Say what a table holds and who uses it.
+///
+/// Reads every row.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
@@ -31,12 +35,16 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
 
 /// Only a store that may write can ask whether a client lives; a table that may only be read still has a stat.
 fn open(url: &Url) -> Result<Store, Failure> {
-    Ok(Store::open(url)
-        .or_else(|error| Store::open_with(url, &OpenOptions::default().read_only()).map_err(|_| error))?)
+    let opened = Store::open(url);
+    let opened = opened.or_else(|error| Store::open_with(url, &OpenOptions::default().read_only()).map_err(|_| error));
+    opened.map_err(Failure::of_table(url))
 }
 
 fn human(stat: &Stat) -> String {
     let mut parts = vec![overview(stat), histogram(&stat.table.rows_by_occupancy)];
+    if !stat.table.space.classes.is_empty() {
+        parts.push(places(&stat.table.space));
+    }
     if !stat.clients.is_empty() {
         parts.push(clients(stat));
     }
@@ -54,7 +62,8 @@ fn overview(stat: &Stat) -> String {
     ];
     if stat.chunk_bytes > 0 {
         lines.push(("values", values(stat)));
-        lines.push(("extents", extents(stat)));
+        lines.push(("chunks", chunks(stat)));
+        lines.push(("space", space(&stat.table.space)));
     }
     if held.unverified_rows > 0 {
         lines.push(("DAMAGED", format!("{} rows do not verify: see guira check", count(held.unverified_rows))));
@@ -72,25 +81,65 @@ fn overview(stat: &Stat) -> String {
 
 fn values(stat: &Stat) -> String {
     let held = &stat.table;
+    format!("{} in rows, {} in extents", count(held.inline_entries), count(held.extent_entries))
+}
+
+/// `256 of 1.0 MiB: 85 free (66 of them in a row), 160 owned by clients, 11 by nobody`.
+fn chunks(stat: &Stat) -> String {
+    let (chunks, space) = (&stat.table.chunks, &stat.table.space);
+    let owned = space.owners.iter().map(|owner| owner.chunks).sum();
+    let orphaned = chunks.in_use().saturating_sub(owned + chunks.damaged);
+    let mut parts = vec![match chunks.free {
+        0 => "0 free".to_owned(),
+        free => format!("{} free ({} of them in a row)", count(free), count(space.longest_free_run)),
+    }];
+    parts.push(format!("{} owned by clients", count(owned)));
+    parts.push(format!("{} by nobody", count(orphaned)));
+    if chunks.damaged > 0 {
+        parts.push(format!("{} DAMAGED", count(chunks.damaged)));
+    }
+    format!("{} of {}: {}", count(chunks.free + chunks.in_use()), bytes(stat.chunk_bytes), parts.join(", "))
+}
+
+/// `49.3 MiB live, in places of 69.5 MiB (x 1.41), in chunks of 171.0 MiB (x 3.47), of 256.0 MiB`.
+fn space(space: &SpaceStats) -> String {
+    let (used, total) = (bytes(space.used_bytes), bytes(space.total_bytes));
+    if space.live_bytes == 0 {
+        return format!("nothing lives in chunks of {used}, of {total}");
+    }
     format!(
-        "{} in rows, {} in extents ({})",
-        count(held.inline_entries),
-        count(held.extent_entries),
-        bytes(held.extent_bytes)
+        "{} live, in places of {} (x {:.2}), in chunks of {used} (x {:.2}), of {total}",
+        bytes(space.live_bytes),
+        bytes(space.place_bytes),
+        space.place_factor,
+        space.used_factor,
     )
 }
 
-fn extents(stat: &Stat) -> String {
-    let chunks = &stat.table.chunks;
-    let used = chunks.owned + chunks.orphan + chunks.tail;
-    let damaged = if chunks.damaged == 0 { String::new() } else { format!(", {} DAMAGED", count(chunks.damaged)) };
-    format!(
-        "{} chunks of {}: {} free, {} in use{damaged}",
-        count(chunks.free + used + chunks.damaged),
-        bytes(stat.chunk_bytes),
-        count(chunks.free),
-        count(used)
-    )
+/// Each size class with its places, and a bar for the share of them that is used; runs of chunks in one line.
+fn places(space: &SpaceStats) -> String {
+    let mut lines: Vec<(String, ClassStats)> = Vec::new();
+    for class in &space.classes {
+        match lines.last_mut() {
+            Some((_, runs)) if runs.run_chunks > 0 => {
+                runs.chunks += class.chunks;
+                runs.slots += class.slots;
+                runs.used += class.used;
+                runs.free += class.free;
+            }
+            _ if class.run_chunks > 0 => lines.push(("whole chunks".to_owned(), *class)),
+            _ => lines.push((bytes(class.place_bytes), *class)),
+        }
+    }
+    let head = ["place", "chunks", "places", "used", "free"].map(str::to_owned).to_vec();
+    let rows = lines.iter().map(|(place, class)| {
+        let mut row = vec![place.clone()];
+        row.extend([class.chunks, class.slots, class.used, class.free].map(count));
+        row
+    });
+    let aligned = table(&[head].into_iter().chain(rows).collect::<Vec<_>>());
+    let bars = lines.iter().map(|(_, class)| bar(class.used, class.slots, SHARE_CHARS));
+    beside(&aligned, std::iter::once(String::new()).chain(bars))
 }
 
 fn file(stat: &Stat) -> String {
@@ -117,20 +166,27 @@ fn age(unix_ns: u64) -> String {
 /// How many rows have how many entries, as bars.
 fn histogram(rows_by_occupancy: &[u64]) -> String {
     let most = rows_by_occupancy.iter().copied().max().unwrap_or(0);
-    let bar = |rows: u64| {
-        let length = (rows * BAR_CHARS).checked_div(most).unwrap_or(0);
-        "█".repeat(usize::try_from(length).unwrap_or(0).max(usize::from(rows > 0)))
-    };
     let head = ["entries".to_owned(), "rows".to_owned()].to_vec();
     let rows = rows_by_occupancy.iter().enumerate().map(|(occupied, rows)| vec![occupied.to_string(), count(*rows)]);
     let aligned = table(&[head].into_iter().chain(rows).collect::<Vec<_>>());
-    let bars = std::iter::once(String::new()).chain(rows_by_occupancy.iter().map(|rows| bar(*rows)));
-    let lines = aligned.lines().zip(bars).map(|(line, bar)| format!("{line}  {bar}").trim_end().to_owned());
+    let bars = rows_by_occupancy.iter().map(|rows| bar(*rows, most, BAR_CHARS));
+    beside(&aligned, std::iter::once(String::new()).chain(bars))
+}
+
+/// A bar of `part` in a scale on which `whole` has `chars` characters; at least one if there is anything.
+fn bar(part: u64, whole: u64, chars: u64) -> String {
+    let length = (part * chars).checked_div(whole).unwrap_or(0);
+    "█".repeat(usize::try_from(length).unwrap_or(0).max(usize::from(part > 0)))
+}
+
+/// Lines of text with a bar behind each.
+fn beside(text: &str, bars: impl Iterator<Item = String>) -> String {
+    let lines = text.lines().zip(bars).map(|(line, bar)| format!("{line}  {bar}").trim_end().to_owned());
     lines.collect::<Vec<_>>().join("\n")
 }
 
 fn clients(stat: &Stat) -> String {
-    let head = ["client slot", "process", "state", "open for", ""].map(str::to_owned).to_vec();
+    let head = ["client slot", "process", "state", "open for", "chunks", ""].map(str::to_owned).to_vec();
     let rows = stat.clients.iter().take(CLIENTS_MAX).map(|client| {
         let state = match client.state {
             ClientState::Live => "live",
@@ -140,7 +196,8 @@ fn clients(stat: &Stat) -> String {
         };
         let committing = if client.committing { "committing" } else { "" };
         let (slot, process) = (client.slot.to_string(), client.process.to_string());
-        vec![slot, process, state.to_owned(), age(client.since_unix_ns), committing.to_owned()]
+        let (age, chunks) = (age(client.since_unix_ns), count(client.chunks));
+        vec![slot, process, state.to_owned(), age, chunks, committing.to_owned()]
     });
     let mut text = table(&[head].into_iter().chain(rows).collect::<Vec<_>>());
     if stat.clients.len() > CLIENTS_MAX {
@@ -160,6 +217,34 @@ mod tests {
         assert_eq!(bars, [40, 0, 1, 20]);
         assert_eq!(histogram(&[]), "entries  rows");
         assert_eq!(histogram(&[0]).lines().count(), 2);
+    }
+
+    #[test]
+    fn classes_are_listed_and_runs_summed_up() {
+        let slots = ClassStats { place_bytes: 192, chunks: 2, slots: 200, used: 50, free: 150, run_chunks: 0 };
+        let run = |run_chunks: u32| ClassStats {
+            place_bytes: 1 << 20,
+            chunks: run_chunks.into(),
+            slots: 1,
+            used: 1,
+            free: 0,
+            run_chunks,
+        };
+        let text = places(&SpaceStats { classes: vec![slots, run(1), run(3)], ..SpaceStats::default() });
+        let cells: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(cells[1], ["192", "B", "2", "200", "50", "150", "█████"]);
+        assert_eq!(cells[2], ["whole", "chunks", "4", "2", "2", "0", "████████████████████"]);
+        assert_eq!(cells.len(), 3);
+    }
+
+    #[test]
+    fn space_is_said_in_one_line() {
+        let mut stats = SpaceStats { total_bytes: 4 << 20, used_bytes: 1 << 20, ..SpaceStats::default() };
+        assert_eq!(space(&stats), "nothing lives in chunks of 1.0 MiB, of 4.0 MiB");
+        (stats.live_bytes, stats.place_bytes) = (512 << 10, 640 << 10);
+        (stats.place_factor, stats.used_factor) = (1.25, 2.0);
+        let text = "512.0 KiB live, in places of 640.0 KiB (x 1.25), in chunks of 1.0 MiB (x 2.00), of 4.0 MiB";
+        assert_eq!(space(&stats), text);
     }
 
     #[test]

@@ -84,6 +84,9 @@ pub enum DriverError {
         /// Workers of the plan.
         workers: u32,
     },
+    /// Whoever runs the workload asked for its end; see [`Driver::stopping_when`].
+    #[error("stopped between two operations")]
+    Stopped,
     /// A worker's thread panicked: a bug.
     #[error("a worker panicked; this is a bug")]
     Panicked,

@@ -51,6 +51,7 @@ pub struct Driver {
     plan: Plan,
     share: Range<u32>,
     generators: Vec<Generator>,
+    stop: fn() -> bool,
 }
 
 impl Driver {
@@ -72,7 +73,15 @@ impl Driver {
         let mut generators = Generator::for_all(&plan.spec, plan.workers)?;
         generators.truncate(share.end as usize);
         generators.drain(..share.start as usize);
-        Ok(Driver { store, plan, share, generators })
+        Ok(Driver { store, plan, share, generators, stop: || false })
+    }
+
+    /// The same workers, which end a phase with [`DriverError::Stopped`] once `stop` says so: between two operations,
+    /// each within 64 of them.
+    #[must_use]
+    pub fn stopping_when(mut self, stop: fn() -> bool) -> Driver {
+        self.stop = stop;
+        self
     }
 
     /// Loads this share of the records, each at version 0. A record that exists already is replaced.
@@ -86,14 +95,11 @@ impl Driver {
     /// Runs this share of the operations. A second run goes on where the first ended.
     ///
     /// # Errors
-    /// The store refused a client. An operation that fails is counted and noted in the tally; a worker all of whose
-    /// operations fail stops early.
+    /// The store refused a client, or the run was stopped. An operation that fails is counted and noted in the tally; a
+    /// worker all of whose operations fail stops early.
     pub fn run(&mut self) -> Result<PhaseTally, DriverError> {
         let mut generators = std::mem::take(&mut self.generators);
-        let ran = self.phase(&mut generators, |worker, generator| {
-            worker.run(generator);
-            Ok(())
-        });
+        let ran = self.phase(&mut generators, |worker, generator| worker.run(generator));
         self.generators = generators;
         ran
     }
@@ -131,7 +137,7 @@ impl Driver {
         // Every thread arrives here, whether it has a client or not: nobody waits for one that gave up.
         barrier.wait();
         let mut client = client.map_err(|source| DriverError::Store { attempt: format!("worker {number}"), source })?;
-        let mut worker = Worker::new(&self.plan, number, self.plan.operations_of(number), &mut client);
+        let mut worker = Worker::new(&self.plan, number, self.plan.operations_of(number), &mut client, self.stop);
         work(&mut worker, generator)?;
         Ok(worker.finish())
     }

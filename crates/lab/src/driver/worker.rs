@@ -13,6 +13,8 @@ use crate::workload::{Generator, Operation, ValueError, check_value};
 /// A worker stops after this many failures in a row: the table is full, fenced or gone, and each further operation may
 /// take as long as its deadline.
 const FAILURES_IN_A_ROW_MAX: u32 = 100;
+/// Operations between two looks whether the run is to be stopped: seldom enough to cost nothing.
+const STOP_INTERVAL: u64 = 64;
 
 /// What one thread carries out in one phase.
 pub(super) struct Worker<'w> {
@@ -27,6 +29,7 @@ pub(super) struct Worker<'w> {
     version: u64,
     tally: PhaseTally,
     started: Instant,
+    stop: fn() -> bool,
 }
 
 /// Why an operation failed.
@@ -57,7 +60,13 @@ impl From<guira::Error> for Failure {
 }
 
 impl<'w> Worker<'w> {
-    pub(super) fn new(plan: &'w Plan, number: u32, operations: u64, client: &'w mut Client) -> Worker<'w> {
+    pub(super) fn new(
+        plan: &'w Plan,
+        number: u32,
+        operations: u64,
+        client: &'w mut Client,
+        stop: fn() -> bool,
+    ) -> Worker<'w> {
         Worker {
             plan,
             number,
@@ -69,6 +78,7 @@ impl<'w> Worker<'w> {
             version: 0,
             tally: PhaseTally::default(),
             started: Instant::now(),
+            stop,
         }
     }
 
@@ -83,6 +93,7 @@ impl<'w> Worker<'w> {
         let mut traffic = self.client.traffic();
         let mut record = u64::from(self.number);
         while record < self.plan.spec.records {
+            self.check_stop(record / u64::from(self.plan.workers))?;
             self.plan.shape.key_into(record, &mut self.key);
             self.plan.shape.value_into(record, 0, &mut self.value);
             let started = Instant::now();
@@ -97,10 +108,11 @@ impl<'w> Worker<'w> {
     }
 
     /// Carries out and counts this worker's operations.
-    pub(super) fn run(&mut self, generator: &mut Generator) {
+    pub(super) fn run(&mut self, generator: &mut Generator) -> Result<(), DriverError> {
         let mut traffic = self.client.traffic();
         let (mut untimed, mut failures_in_a_row) = (0, 0);
-        for _ in 0..self.operations {
+        for done in 0..self.operations {
+            self.check_stop(done)?;
             let (operation, record) = generator.next();
             self.plan.shape.key_into(record, &mut self.key);
             untimed += 1;
@@ -124,11 +136,18 @@ impl<'w> Worker<'w> {
                         let number = self.number;
                         self.tally
                             .note(|| format!("worker {number} stopped after {failures_in_a_row} failures in a row"));
-                        return;
+                        return Ok(());
                     }
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Ends the phase if that was asked for.
+    #[inline]
+    fn check_stop(&self, done: u64) -> Result<(), DriverError> {
+        if done.is_multiple_of(STOP_INTERVAL) && (self.stop)() { Err(DriverError::Stopped) } else { Ok(()) }
     }
 
     /// What was sent since `traffic`, which becomes the present.

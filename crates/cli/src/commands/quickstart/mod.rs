@@ -26,8 +26,10 @@ use crate::input::InputFormat;
 use crate::interrupt;
 use crate::output::Output;
 
-/// See it work: load real data from several processes, read every byte back in another one, change some from all of
-/// them at once, check the table.
+/// See it work: real data, several processes, every byte checked. Start here.
+///
+/// Several processes load the data into a new table, another one reads every byte back, all of them change some at
+/// once, and the table is checked.
 ///
 /// Without a FILE, the data is the Debian package index, or on other systems the files in /usr/share/doc.
 #[derive(Debug, Args)]
@@ -43,7 +45,7 @@ pub struct Arguments {
     /// Processes that use the table at once.
     #[arg(long, value_name = "P", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub processes: u32,
-    /// Keep the table.
+    /// Keep the table, unless the run is interrupted.
     #[arg(long)]
     pub keep: bool,
 }
@@ -71,10 +73,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let mut report = Report::new(&arguments.url, arguments.processes);
     let steps = Steps { url: &arguments.url, processes: arguments.processes, source: &source, output };
     let made = steps.create()?;
-    if !arguments.keep {
-        interrupt::destroy(&arguments.url);
-    }
+    interrupt::arm(&arguments.url, output);
     let shown = steps.show(&made, &mut report);
+    interrupt::disarm();
     // Whatever happened, nothing stays behind that was not asked for.
     let removed = if arguments.keep { Ok(()) } else { Store::destroy(&arguments.url) };
     shown?;

@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use guira::{CreateOptions, OpenOptions, Preset, Store, Url};
-use guira_fabric_shm::ShmError;
+use guira::{CreateOptions, OpenOptions, Preset, Shortage, Store, Url};
 use guira_lab::driver::OperationTally;
 
 use super::changes::{self, COUNTERS, Changes, SHARED_KEYS};
@@ -53,13 +52,18 @@ impl Steps<'_> {
     pub fn create(&self) -> Result<Made, Failure> {
         let mut survey = self.survey(u64::MAX)?;
         let records_all = survey.records;
-        let created = match self.create_for(&survey) {
-            Err(Failure::Store(guira::Error::Region(ShmError::NoSpace { wanted, available, .. }))) => {
-                let part = available as f64 / wanted.max(1) as f64 * FALLBACK_SHARE;
+        let created = self.create_for(&survey);
+        let shortage = match &created {
+            Err(Failure::Store(error)) => error.shortage(),
+            _ => None,
+        };
+        let created = match shortage {
+            Some(Shortage { wanted_bytes, available_bytes }) => {
+                let part = available_bytes as f64 / wanted_bytes.max(1) as f64 * FALLBACK_SHARE;
                 survey = self.survey((survey.records as f64 * part) as u64)?;
                 self.create_for(&survey)
             }
-            created => created,
+            None => created,
         };
         Ok(Made { store: created?, survey, records_all })
     }

@@ -16,7 +16,7 @@ use self::report::{Report, Table};
 use self::share::{Order, Share, Verify};
 use super::Verdict;
 use super::create::create;
-use crate::failure::{Failure, is_absent};
+use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Output;
 use crate::units::{self, parse_count};
@@ -29,8 +29,9 @@ const FIXED_VALUE_BYTES_MAX: usize = 1008;
 /// Keys of a table made for a run.
 const KEY_BYTES: u16 = 8;
 
-/// Measure a table under a YCSB workload: throughput, and per kind of operation round trips, messages, bytes and
-/// latency.
+/// Measure a table under a YCSB workload.
+///
+/// Says the throughput, and per kind of operation round trips, messages, bytes and latency.
 ///
 /// A table that does not exist is made for the run and destroyed after it. Throughput includes the two clock readings
 /// that timing an operation costs; --latency-every times fewer of them.
@@ -90,10 +91,12 @@ fn parse_workload(text: &str) -> Result<WorkloadName, WorkloadError> {
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let (store, origin) = table(arguments, output)?;
-    if origin == Origin::MadeHere && !arguments.keep {
-        interrupt::destroy(&arguments.url);
+    match origin {
+        Origin::MadeHere => interrupt::arm(&arguments.url, output),
+        Origin::Existing => interrupt::note(),
     }
     let measured = measure(arguments, &store, origin);
+    interrupt::disarm();
     if origin == Origin::MadeHere && !arguments.keep {
         let destroyed = Store::destroy(&arguments.url);
         if measured.is_ok() {
@@ -116,7 +119,7 @@ enum Origin {
 fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), Failure> {
     match Store::open(&arguments.url) {
         Ok(store) => return Ok((store, Origin::Existing)),
-        Err(error) if is_absent(&error) => {}
+        Err(error) if error.is_absent() => {}
         Err(error) => return Err(error.into()),
     }
     if arguments.no_load {

@@ -6,6 +6,7 @@ use guira_lab::workload::{WorkloadError, WorkloadSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
+use crate::interrupt;
 
 /// A process's share of a run, and the whole run's parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -80,7 +81,7 @@ impl Share {
             verification,
             latency_every: self.latency_every,
         };
-        Ok(Driver::new(store, plan, self.first..self.end)?)
+        Ok(Driver::new(store, plan, self.first..self.end)?.stopping_when(interrupt::requested))
     }
 
     /// How records look in this table.

@@ -1,21 +1,44 @@
-//! One of the further processes: carries out orders until there are no more.
+//! One of the further processes: carries out orders until there are no more. When nobody can give any, or on Ctrl-C, it
+//! ends between two operations.
 
 use std::io;
+use std::sync::mpsc::sync_channel;
+use std::thread;
 
 use guira_lab::driver::Driver;
 
 use super::share::Order;
 use crate::commands::Verdict;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::workers::{next_order, reply};
+
+/// Orders that wait: whoever gives them waits for an answer to each.
+const WAITING_ORDERS: usize = 1;
 
 /// Carries out the command.
 pub fn run() -> Result<Verdict, Failure> {
-    let mut input = io::stdin().lock();
+    interrupt::note();
+    let (sender, orders) = sync_channel(WAITING_ORDERS);
+    // Beside the phases, so that the end of the orders is seen in the middle of one.
+    thread::spawn(move || {
+        let mut input = io::stdin().lock();
+        loop {
+            let order = next_order(&mut input).transpose();
+            let is_order = matches!(order, Some(Ok(_)));
+            if !is_order {
+                interrupt::request();
+            }
+            let Some(order) = order else { return };
+            if sender.send(order).is_err() || !is_order {
+                return;
+            }
+        }
+    });
     let mut driver: Option<Driver> = None;
     // Bounded by the orders of whoever started this process.
-    while let Some(order) = next_order(&mut input)? {
-        match (&order, &mut driver) {
+    for order in orders {
+        match (&order?, &mut driver) {
             (Order::Prepare(share), None) => match share.driver() {
                 Ok(made) => {
                     driver = Some(made);
@@ -23,7 +46,7 @@ pub fn run() -> Result<Verdict, Failure> {
                 }
                 Err(failure) => reply::<()>(Err(failure))?,
             },
-            (_, Some(driver)) => reply(order.carry_out(driver))?,
+            (order, Some(driver)) => reply(order.carry_out(driver))?,
             (_, None) => reply::<()>(Err(Failure::Misuse("this process was not prepared".to_owned())))?,
         }
     }

@@ -1,0 +1,67 @@
+//! Cause: the length of a run was taken from its chunk word, or from an entry's lengths, without a look at where the
+//! chunk table ends.
+//!
+//! Effect: one flipped bit in the word of a chunk near the end made `check`, and a client that looked for room among
+//! orphans, ask for the word of a chunk that does not exist: a panic in place of a finding.
+//!
+//! Fix: a class must fit the table, and its run must end within it, before anything is read there. [R-EXTENT-2]
+
+use guira::{Blame, CreateOptions, Preset, Store, Url};
+use guira_check::{CheckOptions, ProblemKind, Quiet, check_table};
+use guira_conformance::{Bench, block_on};
+use guira_fabric::{Profile, Region, Verb, post};
+use guira_fabric_shm::{Access, Location, ShmRegion};
+use guira_layout::{ChunkState, ChunkWord, ExtentClass, OwnerId, Preset as LayoutPreset};
+
+struct Table(Url);
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        drop(Store::destroy(&self.0));
+    }
+}
+
+#[test]
+fn a_check_reports_it() {
+    let bench = Bench::of_rows(LayoutPreset::Tiny, "bytes:24", 64, Profile::Shm, 7);
+    let chunks = bench.table.config().chunks;
+    let class = |length: u64| ExtentClass::Run(length as u32);
+    for distance in 1..4 {
+        let at = chunks - distance;
+        for state in [
+            ChunkState::Orphan { class: class(distance + 1), free: 0 },
+            ChunkState::Owned { owner: OwnerId(3), class: class(distance + 1) },
+            ChunkState::Claiming { owner: OwnerId(3), class: class(distance + 1) },
+            ChunkState::Orphan { class: class(u32::MAX.into()), free: 1 },
+        ] {
+            bench.store(bench.table.geometry().chunk_word(at), &[ChunkWord::encode(state).0]);
+            for quiet in [Quiet::NobodyWorks, Quiet::OthersWork] {
+                let options = CheckOptions { quiet, ..CheckOptions::default() };
+                let mut lane = bench.region.lane();
+                let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).unwrap();
+                let broken = report.problems.iter().any(|problem| problem.kind == ProblemKind::BrokenRun);
+                assert!(broken, "{state:?}: {:?}", report.problems);
+            }
+            bench.store(bench.table.geometry().chunk_word(at), &[ChunkWord::FREE.0]);
+        }
+    }
+}
+
+#[test]
+fn a_client_that_looks_for_room_passes_it_by() {
+    let url = Url::shm(&format!("guira-regression-run-end-{}", std::process::id())).unwrap();
+    let options = CreateOptions::new(1_000).preset(Preset::Tiny).extent_bytes(64 << 10);
+    let store = Store::create(&url, &options).unwrap();
+    let _table = Table(url);
+    let last = store.table().config().chunks - 1;
+    let region = ShmRegion::open(&Location::file(store.stat().unwrap().region.path), Access::ReadWrite).unwrap();
+    let damaged = ChunkWord::encode(ChunkState::Orphan { class: ExtentClass::Run(2), free: 1 });
+    let addr = store.table().geometry().chunk_word(last);
+    block_on(post(&mut region.lane(), [Verb::Write { addr, words: &[damaged.0] }])).unwrap();
+    let mut client = store.client().unwrap();
+    let full = (0..100u32).find_map(|i| client.put(&i.to_le_bytes(), &[7; 6_000]).err()).expect("room for less");
+    assert_eq!(full.blame(), Blame::Full, "{full}");
+    let mut word = [0];
+    block_on(post(&mut region.lane(), [Verb::Read { addr, into: &mut word }])).unwrap();
+    assert_eq!(word, [damaged.0], "left to a check");
+}

@@ -1,0 +1,228 @@
+//! Where values that do not fit in a row go: a client's own chunks, cut into slots of one size class each.
+//!
+//! Invariants: a slot is handed out by the owner of its chunk only; a slot is free if its mark equals the generation of
+//! the extent in it, or if no extent ever was in it; a generation is used once in a table's life. Whoever takes the
+//! last reference to an extent out of the index writes its mark, so owners learn of free slots by reading their marks.
+//!
+//! Four parts: what this client knows of its chunks ([`places`]), how it gets and gives up chunks ([`table`]), how it
+//! learns what others have freed ([`patrol`]), and why a run in use is nobody's ([`runs`]).
+
+mod patrol;
+mod places;
+mod runs;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
+use guira_layout::{ChunkState, ChunkWord, ExtentClass, ExtentRef, GENERATION_WORD, Generation, OwnerId, extent_words};
+use guira_rcuckoo::Table;
+
+use patrol::{Orphan, Patrol};
+use places::{Freed, Places};
+use runs::Runs;
+use table::orphans;
+
+/// Generations drawn at once. // [R-EXTENT-3]
+const GENERATION_BLOCK: u64 = 1024;
+/// Verbs in one batch of CAS, or of READs or WRITEs of single words: half of the smallest `max_batch` of all fabrics.
+const BATCH_VERBS: usize = 64;
+/// Words one WRITE zeroes, at most: the smallest `max_verb_words` of all fabrics.
+const ZERO_WORDS: usize = 1 << 17;
+/// Searches for room while others claim chunks that they may give back: neither side of such a race needs to be told
+/// that the table is full. Their pauses add up to 0.3 ms, longer than a claim takes.
+const SEARCHES: u32 = 5;
+/// The pause after the first of them; it doubles with each.
+const FIRST_PAUSE_NS: u64 = 20_000;
+
+/// There is no room for a value that needs an extent. Nothing was changed in the index.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExtentError {
+    /// No chunk, or no run of neighbouring chunks, is free.
+    #[error(
+        "no room for a value of {value_bytes} bytes: it needs {chunks} neighbouring free chunks of {chunk_bytes} \
+         bytes; {free} of {total} chunks are free, {longest_run} of them in a row; nothing was changed"
+    )]
+    Full {
+        /// Bytes of the value.
+        value_bytes: usize,
+        /// Neighbouring chunks it needs.
+        chunks: u32,
+        /// Bytes of a chunk.
+        chunk_bytes: u64,
+        /// Free chunks, anywhere.
+        free: u64,
+        /// The longest run of neighbouring free chunks.
+        longest_run: u64,
+        /// All chunks.
+        total: u64,
+    },
+    /// The fabric failed; nothing was changed in the index.
+    #[error("cannot make room for a value: {0}")]
+    Fabric(#[from] FabricError),
+}
+
+/// A client's chunks.
+pub(crate) struct Extents {
+    table: Arc<Table>,
+    owner: OwnerId,
+    generations: std::ops::Range<u64>,
+    places: Places,
+    patrol: Patrol,
+    runs: Runs,
+}
+
+impl Extents {
+    pub(crate) fn new(table: Arc<Table>, owner: OwnerId) -> Extents {
+        // Clients start their rounds at different places, so that they look at different orphans.
+        let first = u64::from(owner.0).wrapping_mul(0x9e37_79b9) % table.config().chunks.max(1);
+        let patrol = Patrol::starting_at(first);
+        Extents { table, owner, generations: 0..0, places: Places::default(), patrol, runs: Runs::default() }
+    }
+
+    /// A place for `key` and `value`. No round trip as long as this client has a free slot of the class.
+    pub(crate) async fn reserve(
+        &mut self,
+        lane: &mut dyn Lane,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<ExtentRef, ExtentError> {
+        self.tend(lane).await?;
+        let generation = self.next_generation(lane).await?;
+        let chunk_bytes = self.table.config().chunk_bytes;
+        let class = ExtentClass::of(extent_words(key.len(), value.len()), chunk_bytes);
+        let (chunk, slot) = match self.places.take(class, generation) {
+            Some(place) => place,
+            None => {
+                self.refill(lane, class, value.len()).await?;
+                let place = self.places.take(class, generation);
+                place.ok_or_else(|| self.full(class, value.len(), &[]))?
+            }
+        };
+        self.patrol.worked += 1;
+        Ok(ExtentRef {
+            digest: self.table.placement().digest(key),
+            offset: self.slot_addr(chunk, class, slot).offset(),
+            generation: Generation(generation),
+            key_bytes: key.len() as u32,
+            value_bytes: value.len() as u32,
+        })
+    }
+
+    /// Takes back an extent that was reserved and never linked.
+    pub(crate) fn cancel(&mut self, extent: &ExtentRef) {
+        self.take_back(extent, Freed::Unlinked);
+    }
+
+    /// Takes back an extent whose mark is written, if it lies in one of this client's chunks, or is a run.
+    pub(crate) fn give_back(&mut self, extent: &ExtentRef) {
+        self.patrol.worked += 1;
+        self.take_back(extent, Freed::Marked);
+    }
+
+    fn take_back(&mut self, extent: &ExtentRef, how: Freed) {
+        let chunk_bytes = self.table.config().chunk_bytes;
+        let Some((index, within)) = self.table.geometry().chunk_of(extent.offset) else { return };
+        match self.places.get(index).map(|chunk| chunk.class.slot_of(within, chunk_bytes)) {
+            Some(Some(slot)) => self.places.give_back(index, slot, extent.generation.0, how),
+            Some(None) => {}
+            None => self.free_run(extent),
+        }
+    }
+
+    async fn next_generation(&mut self, lane: &mut dyn Lane) -> Result<u64, FabricError> {
+        if self.generations.is_empty() {
+            let addr = self.table.geometry().superblock_word(GENERATION_WORD);
+            let mut first = 0;
+            post(lane, [Verb::FetchAdd { addr, add: GENERATION_BLOCK, found: &mut first }]).await?;
+            self.generations = first..first + GENERATION_BLOCK;
+        }
+        let generation = self.generations.start;
+        if generation > Generation::MAX {
+            return Err(FabricError::Backend("the table has used up its extent generations".to_owned()));
+        }
+        self.generations.start += 1;
+        Ok(generation)
+    }
+
+    /// Finds free slots: freed ones in chunks this client has, an orphan's, a free chunk's; and if there is none, what
+    /// this client and the dead no longer need.
+    async fn refill(&mut self, lane: &mut dyn Lane, class: ExtentClass, bytes: usize) -> Result<(), ExtentError> {
+        if self.places.is_sweep_due(class) && self.sweep(lane, class).await? {
+            return Ok(());
+        }
+        if self.find_chunk(lane, class).await? {
+            return Ok(());
+        }
+        for search in 0..SEARCHES {
+            if self.gather(lane, class).await? {
+                return Ok(());
+            }
+            let words = self.read_chunk_table(lane).await?;
+            if !words.iter().any(|word| matches!(word.decode(), Some(ChunkState::Claiming { .. }))) {
+                return Err(self.full(class, bytes, &words));
+            }
+            let until_ns = lane.now_ns().saturating_add(FIRST_PAUSE_NS << search);
+            pause_until(lane, until_ns).await;
+        }
+        let words = self.read_chunk_table(lane).await?;
+        Err(self.full(class, bytes, &words))
+    }
+
+    /// Reads every mark of this client, gives back what is empty, then looks through the orphans, taking over one at a
+    /// time so that none is missing to others: those of `class` first. True if there is a free slot of `class` then.
+    async fn gather(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> Result<bool, FabricError> {
+        self.settle_runs(lane).await?;
+        self.sweep_all(lane).await?;
+        if self.places.has_free(class) {
+            return Ok(true);
+        }
+        self.give_back_chunks(lane, &self.places.all_empty()).await?;
+        if self.find_chunk(lane, class).await? {
+            return Ok(true);
+        }
+        let words = self.read_chunk_table(lane).await?;
+        let (same, others): (Vec<Orphan>, Vec<Orphan>) = orphans(&words).partition(|(_, of, _)| *of == class);
+        for (index, ..) in same {
+            if self.adopt(lane, index, words[index as usize], class).await? && self.places.has_free(class) {
+                return Ok(true);
+            }
+            self.give_up(lane, &[index]).await?;
+        }
+        let mut others = &others[..];
+        while !others.is_empty() {
+            let (now, later) = others.split_at(self.fitting_samples(others).max(1));
+            self.drain_orphans(lane, now, |index| words[index as usize]).await?;
+            others = later;
+        }
+        self.find_chunk(lane, class).await
+    }
+
+    fn full(&self, class: ExtentClass, value_bytes: usize, words: &[ChunkWord]) -> ExtentError {
+        let config = self.table.config();
+        let free = words.iter().filter(|word| **word == ChunkWord::FREE).count() as u64;
+        let runs = words.chunk_by(|a, b| a == b).filter(|run| run[0] == ChunkWord::FREE);
+        let longest_run = runs.map(<[ChunkWord]>::len).max().unwrap_or(0) as u64;
+        let chunks = if let ExtentClass::Run(chunks) = class { chunks } else { 1 };
+        ExtentError::Full {
+            value_bytes,
+            chunks,
+            chunk_bytes: config.chunk_bytes,
+            free,
+            longest_run,
+            total: config.chunks,
+        }
+    }
+
+    /// Gives up every chunk: empty ones become free, others orphans that the next client adopts. // [R-EXTENT-2]
+    pub(crate) async fn close(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        self.settle_runs(lane).await?;
+        self.sweep_all(lane).await?;
+        self.give_back_chunks(lane, &self.places.all_empty()).await?;
+        let chunks: Vec<u64> = self.places.from(0).map(|(index, _)| index).collect();
+        self.give_up(lane, &chunks).await
+    }
+}

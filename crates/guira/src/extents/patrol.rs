@@ -1,0 +1,225 @@
+//! Learning what others have freed: marks of this client's chunks, and orphans that have drained. // [R-EXTENT-5]
+//!
+//! Nobody tells an owner that one of its extents was freed; it reads marks. It does so when a class runs out of slots,
+//! and on patrol, a few round trips once in [`PATROL_EVERY`] extents, so that chunks of classes which it no longer
+//! allocates from come back as well. On the same patrol it looks into orphans, which nobody else watches.
+
+use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_layout::{ChunkState, ChunkWord, ExtentClass};
+
+use super::table::orphans;
+use super::{BATCH_VERBS, Extents};
+
+/// Extents handed out or freed by this client between two patrols.
+pub(super) const PATROL_EVERY: u64 = 64;
+/// Words of marks that one batch reads, at most, unless one chunk alone has more: 128 KiB.
+const PATROL_WORDS: usize = 1 << 14;
+/// Words of the chunk table that a patrol reads to find orphans.
+const PATROL_TABLE_WORDS: u64 = 512;
+/// Neighbouring slots of an orphan that are looked at, at most: with the READ of their marks a quarter of a batch.
+const SAMPLE_SLOTS: u64 = BATCH_VERBS as u64 / 4 - 1;
+/// An orphan's word is written anew if its count of free slots is wrong by more than one in so many of its slots.
+const HINT_SHARE: u64 = 8;
+
+/// An orphan: its chunk, its class, and the free slots its word tells of.
+pub(super) type Orphan = (u64, ExtentClass, u16);
+
+/// How far this client has come on its rounds.
+#[derive(Default)]
+pub(super) struct Patrol {
+    /// Extents handed out or freed since the last patrol.
+    pub(super) worked: u64,
+    /// The next of this client's chunks.
+    own: u64,
+    /// The next word of the chunk table.
+    table: u64,
+    /// Samples taken, so that each looks elsewhere.
+    samples: u64,
+}
+
+impl Patrol {
+    pub(super) fn starting_at(chunk: u64) -> Patrol {
+        Patrol { table: chunk, ..Patrol::default() }
+    }
+}
+
+impl Extents {
+    /// What a client does before each operation on extents, lest space gather: patrols if one is due, and gives back
+    /// empty chunks beyond the reserve. No round trip unless there is a reason.
+    pub(crate) async fn tend(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        if self.patrol.worked >= PATROL_EVERY {
+            self.patrol.worked = 0;
+            self.settle_runs(lane).await?;
+            self.patrol_own(lane).await?;
+            self.patrol_orphans(lane).await?;
+        }
+        if self.are_runs_due() {
+            self.settle_runs(lane).await?;
+        }
+        let surplus = self.places.surplus();
+        if surplus.is_empty() { Ok(()) } else { self.give_back_chunks(lane, &surplus).await }
+    }
+
+    /// Reads the marks of all chunks of `class`; true if one has a free slot then. 1 round trip for 64 chunks.
+    pub(super) async fn sweep(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> Result<bool, FabricError> {
+        let chunks = self.places.begin_sweep(class);
+        self.read_marks(lane, &chunks).await?;
+        Ok(self.places.has_free(class))
+    }
+
+    /// Reads all marks of this client's chunks.
+    pub(super) async fn sweep_all(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        let chunks: Vec<u64> = self.places.from(0).map(|(index, _)| index).collect();
+        self.read_marks(lane, &chunks).await
+    }
+
+    /// Reads the marks of as many of this client's chunks as fit in a batch, going on where the last patrol stopped.
+    async fn patrol_own(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        let chunks: Vec<u64> = self.places.from(self.patrol.own).map(|(index, _)| index).take(BATCH_VERBS).collect();
+        let fitting = self.fitting(&chunks);
+        let Some(last) = chunks[..fitting].last() else { return Ok(()) };
+        self.patrol.own = last + 1;
+        self.read_marks(lane, &chunks[..fitting]).await
+    }
+
+    async fn read_marks(&mut self, lane: &mut dyn Lane, mut chunks: &[u64]) -> Result<(), FabricError> {
+        while !chunks.is_empty() {
+            let (now, later) = chunks.split_at(self.fitting(chunks));
+            let held = now.iter().filter_map(|index| Some((*index, self.places.get(*index)?)));
+            let wanted: Vec<(u64, ExtentClass, usize)> =
+                held.map(|(index, chunk)| (index, chunk.class, chunk.slots.len())).collect();
+            let mut marks: Vec<Vec<u64>> = wanted.iter().map(|(_, _, slots)| vec![0; *slots]).collect();
+            let reads = wanted.iter().zip(&mut marks);
+            let batch: Vec<Verb<'_>> = reads
+                .map(|((index, class, _), into)| Verb::Read { addr: self.mark_addr(*index, *class, 0), into })
+                .collect();
+            post(lane, batch).await?;
+            for ((index, ..), marks) in wanted.iter().zip(&marks) {
+                self.places.see_marks(*index, marks);
+            }
+            chunks = later;
+        }
+        Ok(())
+    }
+
+    /// How many of the first `chunks` one batch of marks can hold; at least 1 of some.
+    fn fitting(&self, chunks: &[u64]) -> usize {
+        let mut words = 0;
+        let fits = |index: &&u64| {
+            words += self.places.get(**index).map_or(0, |chunk| chunk.slots.len());
+            words <= PATROL_WORDS
+        };
+        chunks.iter().take(BATCH_VERBS).take_while(fits).count().max(usize::from(!chunks.is_empty()))
+    }
+
+    /// Looks into the next few orphans. 2 round trips if there are any, 1 more if a word is wrong.
+    async fn patrol_orphans(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        let chunks = self.table.config().chunks;
+        let first = self.patrol.table % chunks;
+        let mut words = vec![0; PATROL_TABLE_WORDS.min(chunks - first) as usize];
+        post(lane, [Verb::Read { addr: self.table.geometry().chunk_word(first), into: &mut words }]).await?;
+        let words: Vec<ChunkWord> = words.into_iter().map(ChunkWord).collect();
+        self.patrol.table = first + words.len() as u64;
+        let mut orphans: Vec<Orphan> = orphans(&words).map(|(at, class, free)| (first + at, class, free)).collect();
+        orphans.retain(|(index, class, _)| self.is_possible(*index, *class));
+        let fitting = self.fitting_samples(&orphans);
+        if fitting < orphans.len() {
+            self.patrol.table = orphans[fitting].0;
+            orphans.truncate(fitting);
+        }
+        self.drain_orphans(lane, &orphans, |index| words[(index - first) as usize]).await
+    }
+
+    /// Looks into orphans, as many as one batch can sample: one that has drained becomes free, and the word of one that
+    /// has more room than it says is written anew.
+    pub(super) async fn drain_orphans(
+        &mut self,
+        lane: &mut dyn Lane,
+        orphans: &[Orphan],
+        seen: impl Fn(u64) -> ChunkWord,
+    ) -> Result<(), FabricError> {
+        let mut orphans = orphans.to_vec();
+        orphans.retain(|(index, class, _)| self.is_possible(*index, *class));
+        if orphans.is_empty() {
+            return Ok(());
+        }
+        let estimates = self.estimate(lane, &orphans).await?;
+        let (mut drained, mut swaps) = (Vec::new(), Vec::new());
+        for ((index, class, free), estimate) in orphans.into_iter().zip(estimates) {
+            let slots = class.slots(self.table.config().chunk_bytes);
+            if estimate == slots {
+                drained.push((index, class));
+            } else if (estimate.saturating_sub(free.into())) * HINT_SHARE > slots {
+                let free = u16::try_from(estimate).unwrap_or(u16::MAX);
+                swaps.push((index, seen(index), ChunkWord::encode(ChunkState::Orphan { class, free })));
+            }
+        }
+        self.swap_all(lane, &swaps).await?;
+        for (index, class) in drained {
+            self.give_back_if_empty(lane, index, class, seen(index)).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a chunk at `index` can be of `class`: a damaged word may say anything.
+    pub(super) fn is_possible(&self, index: u64, class: ExtentClass) -> bool {
+        class.fits(self.table.config()) && index + class.chunks() <= self.table.config().chunks
+    }
+
+    /// How many of the first `orphans` one batch can sample; at least 1 of some.
+    pub(super) fn fitting_samples(&self, orphans: &[Orphan]) -> usize {
+        let (chunk_bytes, mut verbs) = (self.table.config().chunk_bytes, 0);
+        let fits = |(_, class, _): &&Orphan| {
+            verbs += 1 + class.slots(chunk_bytes).min(SAMPLE_SLOTS);
+            verbs <= BATCH_VERBS as u64
+        };
+        orphans.iter().take_while(fits).count()
+    }
+
+    /// Estimates from some neighbouring slots how many slots of each orphan are free; all of them only if all that were
+    /// looked at are. 1 round trip.
+    pub(super) async fn estimate(&mut self, lane: &mut dyn Lane, orphans: &[Orphan]) -> Result<Vec<u64>, FabricError> {
+        let chunk_bytes = self.table.config().chunk_bytes;
+        self.patrol.samples += 1;
+        let turn = self.patrol.samples.wrapping_mul(SAMPLE_SLOTS);
+        let window = |class: ExtentClass| {
+            let slots = class.slots(chunk_bytes);
+            let count = slots.min(SAMPLE_SLOTS);
+            (turn % (slots - count + 1), count)
+        };
+        let mut marks: Vec<Vec<u64>> = orphans.iter().map(|(_, class, _)| vec![0; window(*class).1 as usize]).collect();
+        let mut generations = marks.clone();
+        let mut batch = Vec::with_capacity(BATCH_VERBS);
+        for (((index, class, _), marks), generations) in orphans.iter().zip(&mut marks).zip(&mut generations) {
+            let first = window(*class).0;
+            batch.push(Verb::Read { addr: self.mark_addr(*index, *class, first), into: marks });
+            for (into, slot) in generations.chunks_mut(1).zip(first..) {
+                batch.push(Verb::Read { addr: self.slot_addr(*index, *class, slot), into });
+            }
+        }
+        post(lane, batch).await?;
+        let estimates = orphans.iter().zip(&marks).zip(&generations).map(|(((_, class, _), marks), generations)| {
+            let free = marks.iter().zip(generations).filter(|(mark, held)| **held == 0 || mark == held).count();
+            free as u64 * class.slots(chunk_bytes) / marks.len() as u64
+        });
+        Ok(estimates.collect())
+    }
+
+    /// Takes an orphan over, and makes it free if nothing is in it, else an orphan again.
+    async fn give_back_if_empty(
+        &mut self,
+        lane: &mut dyn Lane,
+        index: u64,
+        class: ExtentClass,
+        seen: ChunkWord,
+    ) -> Result<(), FabricError> {
+        if !self.adopt(lane, index, seen, class).await? {
+            return Ok(());
+        }
+        if self.places.is_empty(index) {
+            self.give_back_chunks(lane, &[index]).await
+        } else {
+            self.give_up(lane, &[index]).await
+        }
+    }
+}

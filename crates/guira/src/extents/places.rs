@@ -1,0 +1,279 @@
+//! What a client knows of its own chunks: which slots are in use, which are free, which chunks hold nothing.
+//!
+//! Invariants: `free` of a chunk lists exactly its slots of generation 0; `open` of a class its chunks with a free
+//! slot; `empty` the chunks without any other.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use guira_layout::ExtentClass;
+
+/// Empty chunks that a client keeps, in all: it need not claim and format one anew whenever a class has emptied for a
+/// moment. More would be space that an idle client keeps from others. // [R-EXTENT-5]
+pub(super) const RESERVE_CHUNKS: u64 = 8;
+/// Empty chunks, or runs, that a client keeps of each class.
+const RESERVE_OF_CLASS: usize = 1;
+/// Reading all marks of a class is worth its trips once this part of its slots, one in so many, was handed out since.
+const SWEEP_SHARE: u64 = 4;
+
+/// How an extent came to be free.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Freed {
+    /// Its mark says so.
+    Marked,
+    /// It was never linked, so nobody marked it.
+    Unlinked,
+}
+
+/// A chunk, and what is in it.
+pub(super) struct Chunk {
+    pub(super) class: ExtentClass,
+    /// The generation of the extent in each slot; 0 if it is free.
+    pub(super) slots: Vec<u64>,
+    /// Free slots, first freed first: a reader that is late finds its extent as long as possible. // [R-EXTENT-4]
+    free: VecDeque<u64>,
+    /// Free slots whose extent was, or may have been, written and never linked.
+    pub(super) unmarked: BTreeSet<u64>,
+}
+
+impl Chunk {
+    fn is_empty(&self) -> bool {
+        self.free.len() == self.slots.len()
+    }
+
+    /// Its free slots, as an orphan's word counts them.
+    pub(super) fn free_hint(&self) -> u16 {
+        u16::try_from(self.free.len()).unwrap_or(u16::MAX)
+    }
+}
+
+/// The chunks of one size class.
+#[derive(Default)]
+struct Class {
+    chunks: BTreeSet<u64>,
+    /// Those with a free slot.
+    open: BTreeSet<u64>,
+    slots: u64,
+    /// Slots handed out since the marks were last read.
+    since_sweep: u64,
+}
+
+/// A client's chunks.
+#[derive(Default)]
+pub(super) struct Places {
+    chunks: BTreeMap<u64, Chunk>,
+    classes: BTreeMap<ExtentClass, Class>,
+    /// Chunks that hold nothing, longest empty first.
+    empty: VecDeque<u64>,
+    /// Whether `empty` grew since the surplus was last asked for.
+    emptied: bool,
+}
+
+impl Places {
+    /// A free slot of `class`, as chunk and slot, which now holds `generation`. The highest chunk that is in use anyway
+    /// comes first, so that the lower ones drain.
+    pub(super) fn take(&mut self, class: ExtentClass, generation: u64) -> Option<(u64, u64)> {
+        let owned = self.classes.get_mut(&class)?;
+        let in_use = owned.open.iter().rev().find(|index| !self.empty.contains(index));
+        let index = in_use.or(owned.open.last()).copied()?;
+        let chunk = self.chunks.get_mut(&index)?;
+        if chunk.is_empty() {
+            self.empty.retain(|empty| *empty != index);
+        }
+        let slot = chunk.free.pop_front()?;
+        chunk.unmarked.remove(&slot);
+        chunk.slots[slot as usize] = generation;
+        if chunk.free.is_empty() {
+            owned.open.remove(&index);
+        }
+        owned.since_sweep += 1;
+        Some((index, slot))
+    }
+
+    /// Takes back a slot that holds `generation`; nothing if it does not, or is not this client's.
+    pub(super) fn give_back(&mut self, index: u64, slot: u64, generation: u64, how: Freed) {
+        let Some(chunk) = self.chunks.get_mut(&index) else { return };
+        if generation == 0 || chunk.slots.get(slot as usize) != Some(&generation) {
+            return;
+        }
+        if how == Freed::Unlinked {
+            chunk.unmarked.insert(slot);
+        }
+        chunk.slots[slot as usize] = 0;
+        chunk.free.push_back(slot);
+        if let Some(owned) = self.classes.get_mut(&chunk.class) {
+            owned.open.insert(index);
+        }
+        if chunk.is_empty() {
+            self.empty.push_back(index);
+            self.emptied = true;
+        }
+    }
+
+    /// Gives back every slot of chunk `index` whose extent `marks` say to be free.
+    pub(super) fn see_marks(&mut self, index: u64, marks: &[u64]) {
+        let Some(chunk) = self.chunks.get(&index) else { return };
+        let slots = chunk.slots.iter().zip(marks).zip(0..);
+        let freed = slots.filter(|((generation, mark), _)| **generation != 0 && generation == mark);
+        let freed: Vec<(u64, u64)> = freed.map(|((generation, _), slot)| (slot, *generation)).collect();
+        for (slot, generation) in freed {
+            self.give_back(index, slot, generation, Freed::Marked);
+        }
+    }
+
+    /// Adds a chunk whose slots hold `slots`.
+    pub(super) fn add(&mut self, index: u64, class: ExtentClass, slots: Vec<u64>) {
+        let free: VecDeque<u64> = slots.iter().zip(0..).filter(|(held, _)| **held == 0).map(|(_, slot)| slot).collect();
+        let chunk = Chunk { class, slots, free, unmarked: BTreeSet::new() };
+        let owned = self.classes.entry(class).or_default();
+        owned.chunks.insert(index);
+        owned.slots += chunk.slots.len() as u64;
+        if !chunk.free.is_empty() {
+            owned.open.insert(index);
+        }
+        if chunk.is_empty() {
+            self.empty.push_back(index);
+            self.emptied = true;
+        }
+        self.chunks.insert(index, chunk);
+    }
+
+    /// Forgets a chunk.
+    pub(super) fn remove(&mut self, index: u64) -> Option<Chunk> {
+        let chunk = self.chunks.remove(&index)?;
+        if chunk.is_empty() {
+            self.empty.retain(|empty| *empty != index);
+        }
+        if let Some(owned) = self.classes.get_mut(&chunk.class) {
+            owned.chunks.remove(&index);
+            owned.open.remove(&index);
+            owned.slots -= chunk.slots.len() as u64;
+            if owned.chunks.is_empty() {
+                self.classes.remove(&chunk.class);
+            }
+        }
+        Some(chunk)
+    }
+
+    pub(super) fn get(&self, index: u64) -> Option<&Chunk> {
+        self.chunks.get(&index)
+    }
+
+    /// Whether chunk `index` is this client's and holds nothing.
+    pub(super) fn is_empty(&self, index: u64) -> bool {
+        self.chunks.get(&index).is_some_and(Chunk::is_empty)
+    }
+
+    pub(super) fn has_free(&self, class: ExtentClass) -> bool {
+        self.classes.get(&class).is_some_and(|owned| !owned.open.is_empty())
+    }
+
+    /// Whether enough slots of `class` were handed out since its marks were last read that some are likely to be free.
+    pub(super) fn is_sweep_due(&self, class: ExtentClass) -> bool {
+        self.classes.get(&class).is_some_and(|owned| owned.since_sweep * SWEEP_SHARE >= owned.slots)
+    }
+
+    /// The chunks of `class`, whose marks are about to be read.
+    pub(super) fn begin_sweep(&mut self, class: ExtentClass) -> Vec<u64> {
+        let Some(owned) = self.classes.get_mut(&class) else { return Vec::new() };
+        owned.since_sweep = 0;
+        owned.chunks.iter().copied().collect()
+    }
+
+    /// All chunks from `first` on, then those before it.
+    pub(super) fn from(&self, first: u64) -> impl Iterator<Item = (u64, &Chunk)> {
+        let around = self.chunks.range(first..).chain(self.chunks.range(..first));
+        around.map(|(index, chunk)| (*index, chunk))
+    }
+
+    /// All chunks that hold nothing.
+    pub(super) fn all_empty(&self) -> Vec<u64> {
+        self.empty.iter().copied().collect()
+    }
+
+    /// The empty chunks beyond the reserve; the latest to become empty stay. // [R-EXTENT-5]
+    pub(super) fn surplus(&mut self) -> Vec<u64> {
+        if !std::mem::take(&mut self.emptied) {
+            return Vec::new();
+        }
+        let (mut kept, mut of_class) = (0, BTreeMap::new());
+        let mut surplus = Vec::new();
+        for index in self.empty.iter().rev() {
+            let Some(chunk) = self.chunks.get(index) else { continue };
+            let same = of_class.entry(chunk.class).or_insert(0);
+            if *same < RESERVE_OF_CLASS && kept + chunk.class.chunks() <= RESERVE_CHUNKS {
+                *same += 1;
+                kept += chunk.class.chunks();
+            } else {
+                surplus.push(*index);
+            }
+        }
+        surplus
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLASS: ExtentClass = ExtentClass::Slot(3);
+
+    fn with_empty(class: ExtentClass, chunks: std::ops::Range<u64>) -> Places {
+        let mut places = Places::default();
+        chunks.for_each(|index| places.add(index, class, vec![0; 2]));
+        places
+    }
+
+    #[test]
+    fn the_highest_chunk_in_use_fills_first() {
+        let mut places = with_empty(CLASS, 4..7);
+        let taken: Vec<_> = (1..=6).map(|generation| places.take(CLASS, generation).unwrap()).collect();
+        assert_eq!(taken, [(6, 0), (6, 1), (5, 0), (5, 1), (4, 0), (4, 1)]);
+        assert_eq!(places.take(CLASS, 7), None);
+        places.give_back(4, 1, 6, Freed::Marked);
+        places.give_back(6, 0, 1, Freed::Marked);
+        places.give_back(6, 1, 2, Freed::Marked);
+        assert_eq!(places.take(CLASS, 8), Some((4, 1)), "6 is empty, and may go");
+        assert_eq!(places.take(CLASS, 9), Some((6, 0)), "first freed, first used");
+    }
+
+    #[test]
+    fn an_extent_is_taken_back_once_and_by_its_generation() {
+        let mut places = with_empty(CLASS, 0..1);
+        places.take(CLASS, 5);
+        for (index, slot, generation) in [(0, 0, 6), (0, 1, 5), (0, 1, 0), (1, 0, 5), (0, 9, 5)] {
+            places.give_back(index, slot, generation, Freed::Marked);
+            assert!(!places.is_empty(0));
+        }
+        places.see_marks(0, &[4, 5]);
+        assert!(!places.is_empty(0));
+        places.see_marks(0, &[5, 5]);
+        places.see_marks(0, &[5, 5]);
+        assert_eq!((places.is_empty(0), places.get(0).unwrap().free_hint()), (true, 2));
+    }
+
+    #[test]
+    fn the_reserve_is_bounded_by_class_and_in_all() {
+        let mut places = with_empty(CLASS, 0..5);
+        assert_eq!(places.surplus(), [3, 2, 1, 0], "one of a class");
+        assert_eq!(places.surplus(), [0; 0], "asked once");
+        let mut places = Places::default();
+        (0..20).for_each(|class| places.add(class, ExtentClass::Slot(class as u8), vec![0]));
+        assert_eq!(places.surplus().len() as u64, 20 - RESERVE_CHUNKS);
+        places.add(40, ExtentClass::Run(9), vec![0]);
+        assert!(places.surplus().contains(&40), "a run beyond the reserve goes at once");
+        places.remove(3);
+        assert!(places.get(3).is_none() && !places.all_empty().contains(&3) && !places.has_free(ExtentClass::Slot(3)));
+    }
+
+    #[test]
+    fn a_sweep_is_due_when_a_quarter_was_handed_out() {
+        let mut places = with_empty(CLASS, 0..4);
+        assert!(!places.is_sweep_due(CLASS));
+        places.take(CLASS, 1);
+        assert!(!places.is_sweep_due(CLASS));
+        places.take(CLASS, 2);
+        assert!(places.is_sweep_due(CLASS));
+        assert_eq!(places.begin_sweep(CLASS), [0, 1, 2, 3]);
+        assert!(!places.is_sweep_due(CLASS));
+    }
+}

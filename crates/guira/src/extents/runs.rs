@@ -1,0 +1,138 @@
+//! Runs of chunks, each of which holds one value: nobody needs to own one that is in use, and whoever takes its value
+//! out of the index takes it over. // [R-EXTENT-6]
+//!
+//! Invariants: a run is an orphan only once its extent was written and linked; a run taken over counts as empty only if
+//! its mark and generation, read after its word was won, say so: its word alone may be that of a later use.
+
+use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_layout::{ChunkState, ChunkWord, ExtentClass, ExtentRef};
+
+use super::{BATCH_VERBS, Extents};
+
+/// Chunks of runs that were linked or freed before their words are changed: one trip for so much space, or for one run.
+const SETTLE_CHUNKS: u64 = 16;
+/// Runs that one batch settles: each takes a CAS and two READs.
+const RUNS_OF_BATCH: usize = BATCH_VERBS / 3;
+
+/// Runs whose words are to be changed.
+#[derive(Default)]
+pub(super) struct Runs {
+    /// Those of this client whose extent was linked: head.
+    linked: Vec<u64>,
+    /// Those of nobody whose extent this client freed.
+    freed: Vec<(u64, ExtentClass)>,
+    chunks: u64,
+}
+
+/// A run, its class, and what its word should be and become.
+type Swap = (u64, ExtentClass, ChunkWord, ChunkWord);
+
+/// What became of a run's word, and then was in the run.
+struct Settled {
+    found: u64,
+    mark: u64,
+    generation: u64,
+}
+
+impl Extents {
+    /// Notes that an extent of this client was linked.
+    pub(crate) fn link(&mut self, extent: &ExtentRef) {
+        let Some((index, _)) = self.table.geometry().chunk_of(extent.offset) else { return };
+        if let Some(chunk) = self.places.get(index)
+            && matches!(chunk.class, ExtentClass::Run(_))
+        {
+            self.runs.chunks += chunk.class.chunks();
+            self.runs.linked.push(index);
+        }
+    }
+
+    /// Notes that this client freed an extent that lies in none of its chunks.
+    pub(super) fn free_run(&mut self, extent: &ExtentRef) {
+        let place = self.table.geometry().chunk_of(extent.offset);
+        let (Some((index, _)), Some(words)) = (place, extent.words()) else { return };
+        let class = ExtentClass::of(words, self.table.config().chunk_bytes);
+        if matches!(class, ExtentClass::Run(_)) && self.is_possible(index, class) {
+            self.runs.chunks += class.chunks();
+            self.runs.freed.push((index, class));
+        }
+    }
+
+    /// Whether so much is to be settled that it should be done now.
+    pub(super) fn are_runs_due(&self) -> bool {
+        self.runs.chunks >= SETTLE_CHUNKS
+    }
+
+    /// Makes linked runs orphans, and takes over freed ones. 1 round trip for 21 runs of either.
+    pub(super) async fn settle_runs(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        let Runs { linked, freed, .. } = std::mem::take(&mut self.runs);
+        // One that was freed since is in the reserve, or about to be given back.
+        let in_use = linked.iter().filter_map(|index| {
+            let chunk = self.places.get(*index).filter(|chunk| chunk.slots[0] != 0)?;
+            Some((*index, chunk.class, chunk.slots[0]))
+        });
+        let in_use: Vec<(u64, ExtentClass, u64)> = in_use.collect();
+        for runs in in_use.chunks(RUNS_OF_BATCH) {
+            self.leave_linked(lane, runs).await?;
+        }
+        for runs in freed.chunks(RUNS_OF_BATCH) {
+            self.take_freed(lane, runs).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes runs with the given generations orphans.
+    async fn leave_linked(&mut self, lane: &mut dyn Lane, runs: &[(u64, ExtentClass, u64)]) -> Result<(), FabricError> {
+        let swap = |(index, class, _): &(u64, ExtentClass, u64)| (*index, *class, self.owned(*class), orphan(*class));
+        let swaps: Vec<Swap> = runs.iter().map(swap).collect();
+        let settled = self.settle_words(lane, &swaps).await?;
+        for ((index, class, generation), settled) in runs.iter().zip(settled) {
+            self.places.remove(*index);
+            // Freed before it was an orphan: whoever freed it could not take it over.
+            if settled.mark == *generation {
+                self.runs.chunks += class.chunks();
+                self.runs.freed.push((*index, *class));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over orphans whose extent was freed. One that is in use again is left as it was.
+    async fn take_freed(&mut self, lane: &mut dyn Lane, runs: &[(u64, ExtentClass)]) -> Result<(), FabricError> {
+        let swap = |(index, class): &(u64, ExtentClass)| (*index, *class, orphan(*class), self.owned(*class));
+        let swaps: Vec<Swap> = runs.iter().map(swap).collect();
+        let settled = self.settle_words(lane, &swaps).await?;
+        let mut in_use = Vec::new();
+        for ((index, class, compare, _), Settled { found, mark, generation }) in swaps.into_iter().zip(settled) {
+            if found != compare.0 {
+                continue;
+            }
+            let is_free = generation == 0 || generation == mark;
+            self.places.add(index, class, vec![if is_free { 0 } else { generation }]);
+            if !is_free {
+                in_use.push(index);
+            }
+        }
+        if in_use.is_empty() { Ok(()) } else { self.give_up(lane, &in_use).await }
+    }
+
+    /// Swaps the words of runs, and reads the mark and the generation of each behind its swap. 1 round trip.
+    async fn settle_words(&self, lane: &mut dyn Lane, swaps: &[Swap]) -> Result<Vec<Settled>, FabricError> {
+        let mut settled: Vec<Settled> = swaps.iter().map(|_| Settled { found: 0, mark: 0, generation: 0 }).collect();
+        let mut batch = Vec::with_capacity(BATCH_VERBS);
+        for ((index, class, compare, swap), Settled { found, mark, generation }) in swaps.iter().zip(&mut settled) {
+            let addr = self.table.geometry().chunk_word(*index);
+            batch.push(Verb::Cas { addr, compare: compare.0, swap: swap.0, found });
+            let into = std::slice::from_mut(mark);
+            batch.push(Verb::Read { addr: self.mark_addr(*index, *class, 0), into });
+            let into = std::slice::from_mut(generation);
+            batch.push(Verb::Read { addr: self.slot_addr(*index, *class, 0), into });
+        }
+        post(lane, batch).await?;
+        Ok(settled)
+    }
+}
+
+/// The word of a run of nobody that holds an extent.
+fn orphan(class: ExtentClass) -> ChunkWord {
+    ChunkWord::encode(ChunkState::Orphan { class, free: 0 })
+}

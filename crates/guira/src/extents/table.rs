@@ -1,0 +1,336 @@
+//! The chunk table: finding, claiming, formatting, adopting and giving up chunks. // [R-EXTENT-2]
+//!
+//! Invariants: a chunk word is changed by CAS only; a word that names this client is changed by nobody else while it
+//! lives. A chunk that is neither formatted nor whole is `Claiming`, so whoever cleans up after a client that died
+//! anywhere in here knows that nothing refers to it, and which tails are its own: docs/decisions/0007.
+
+use guira_fabric::{Addr, FabricError, Lane, Verb, post};
+use guira_layout::{CHUNK_HEADER_WORDS, ChunkState, ChunkWord, ExtentClass};
+
+use super::patrol::Orphan;
+use super::{BATCH_VERBS, Extents, ZERO_WORDS};
+
+/// Words of the chunk table looked at in one READ.
+const TABLE_WORDS: u64 = 4096;
+/// An orphan is adopted before a free chunk is claimed if one in so many of its slots, or more, was free when its word
+/// was written: reading who is in the others costs a trip for 64 of them.
+const ROOMY_SHARE: u64 = 8;
+/// Clients that want a free chunk at the same moment try this many different ones first.
+const SPREAD: usize = 4;
+
+impl Extents {
+    /// Claims a chunk, or a run of chunks, for `class`: a roomy orphan first, else free ones. Slots are cut from the
+    /// highest free chunk and runs from the lowest, so that free chunks stay beside each other. False if there is none.
+    pub(super) async fn find_chunk(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> Result<bool, FabricError> {
+        let words = self.read_chunk_table(lane).await?;
+        if self.find_orphan(lane, &words, class).await? {
+            return Ok(true);
+        }
+        match class {
+            ExtentClass::Run(chunks) => self.find_run(lane, &words, u64::from(chunks)).await,
+            ExtentClass::Slot(_) => self.find_single(lane, &words, class).await,
+        }
+    }
+
+    /// Adopts an orphan of `class` that has room: by its word, or else by a sample of some whose words may be out of
+    /// date. 1 round trip for the sample, 2 or more for the orphan. False if none was found.
+    async fn find_orphan(
+        &mut self,
+        lane: &mut dyn Lane,
+        words: &[ChunkWord],
+        class: ExtentClass,
+    ) -> Result<bool, FabricError> {
+        let slots = class.slots(self.table.config().chunk_bytes);
+        let is_roomy = |free: u64| free * ROOMY_SHARE >= slots.min(u16::MAX.into());
+        let mut known: Vec<Orphan> = orphans(words).filter(|(_, of, _)| *of == class).collect();
+        known.retain(|(index, ..)| self.is_possible(*index, class));
+        known.sort_unstable_by_key(|(index, _, free)| (*free, *index));
+        while let Some((index, ..)) = known.pop_if(|(_, _, free)| is_roomy(u64::from(*free))) {
+            if self.adopt(lane, index, words[index as usize], class).await? && self.places.has_free(class) {
+                return Ok(true);
+            }
+        }
+        // Nobody but a client that died leaves a run empty; patrols find those.
+        if known.is_empty() || matches!(class, ExtentClass::Run(_)) {
+            return Ok(false);
+        }
+        let turn = self.generations.start as usize % known.len();
+        known.rotate_left(turn);
+        known.truncate(self.fitting_samples(&known));
+        let estimates = self.estimate(lane, &known).await?;
+        let mut roomy: Vec<(u64, u64)> = estimates.into_iter().zip(known.iter().map(|(index, ..)| *index)).collect();
+        roomy.retain(|(free, _)| *free > 0 && is_roomy(*free));
+        roomy.sort_unstable();
+        for (_, index) in roomy.into_iter().rev() {
+            if self.adopt(lane, index, words[index as usize], class).await? && self.places.has_free(class) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    pub(super) async fn read_chunk_table(&self, lane: &mut dyn Lane) -> Result<Vec<ChunkWord>, FabricError> {
+        let mut words = vec![0; self.table.config().chunks as usize];
+        for (i, into) in words.chunks_mut(TABLE_WORDS as usize).enumerate() {
+            let addr = self.table.geometry().chunk_word(i as u64 * TABLE_WORDS);
+            post(lane, [Verb::Read { addr, into }]).await?;
+        }
+        Ok(words.into_iter().map(ChunkWord).collect())
+    }
+
+    async fn find_single(
+        &mut self,
+        lane: &mut dyn Lane,
+        words: &[ChunkWord],
+        class: ExtentClass,
+    ) -> Result<bool, FabricError> {
+        let mut free: Vec<u64> =
+            (0..).zip(words).filter(|(_, word)| **word == ChunkWord::FREE).map(|(i, _)| i).collect();
+        free.reverse();
+        let first = SPREAD.min(free.len());
+        free[..first].rotate_left(usize::from(self.owner.0) % first.max(1));
+        for index in free {
+            if self.swap(lane, index, ChunkWord::FREE, self.claiming(class)).await? {
+                self.format(lane, index, class).await?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Claims `chunks` neighbouring free chunks, first fit.
+    async fn find_run(&mut self, lane: &mut dyn Lane, words: &[ChunkWord], chunks: u64) -> Result<bool, FabricError> {
+        let class = ExtentClass::Run(chunks as u32);
+        let mut free = 0;
+        for (index, word) in words.iter().enumerate() {
+            free = if *word == ChunkWord::FREE { free + 1 } else { 0 };
+            if free < chunks {
+                continue;
+            }
+            free = 0;
+            let head = index as u64 + 1 - chunks;
+            if self.claim_run(lane, head, class).await? {
+                self.format(lane, head, class).await?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Claims the head, then the tails, 64 a batch; gives back what it got if somebody else was faster.
+    async fn claim_run(&self, lane: &mut dyn Lane, head: u64, class: ExtentClass) -> Result<bool, FabricError> {
+        if !self.swap(lane, head, ChunkWord::FREE, self.claiming(class)).await? {
+            return Ok(false);
+        }
+        let tail = tail_of(head);
+        let mut won = Vec::new();
+        for batch in tails(head, class).chunks(BATCH_VERBS) {
+            let swaps: Vec<_> = batch.iter().map(|index| (*index, ChunkWord::FREE, tail)).collect();
+            let found = self.swap_all(lane, &swaps).await?;
+            let taken = batch.iter().zip(&found).filter(|(_, found)| **found == ChunkWord::FREE);
+            won.extend(taken.map(|(index, _)| (*index, tail, ChunkWord::FREE)));
+            if found.iter().any(|found| *found != ChunkWord::FREE) {
+                won.push((head, self.claiming(class), ChunkWord::FREE));
+                self.swap_all(lane, &won).await?;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Zeroes the header, the marks and the first word of every slot of a chunk this client is claiming, which may be
+    /// left from its former use, and then owns it. Scattered WRITEs if they fit in a batch, else the whole chunk, 1 MiB
+    /// a verb.
+    async fn format(&mut self, lane: &mut dyn Lane, index: u64, class: ExtentClass) -> Result<(), FabricError> {
+        let chunk_bytes = self.table.config().chunk_bytes;
+        let start = self.table.geometry().chunk(index);
+        let slots = class.slots(chunk_bytes);
+        let mut parts = Vec::new();
+        if slots + 2 <= BATCH_VERBS as u64 {
+            parts.push((0, CHUNK_HEADER_WORDS + slots));
+            parts.extend((0..slots).map(|slot| (class.slot_at(slot, chunk_bytes) / 8, 1)));
+        } else {
+            let words = chunk_bytes / 8;
+            let piece = |at: u64| (at, (words - at).min(ZERO_WORDS as u64));
+            parts.extend((0..words).step_by(ZERO_WORDS).map(piece));
+        }
+        let zeros = vec![0; parts.iter().map(|(_, words)| *words).max().unwrap_or(0) as usize];
+        let writes = |parts: &[(u64, u64)]| -> Vec<Verb<'_>> {
+            let write =
+                |(at, words): &(u64, u64)| Verb::Write { addr: start.add_words(*at), words: &zeros[..*words as usize] };
+            parts.iter().map(write).collect()
+        };
+        let last = (parts.len() - 1) / BATCH_VERBS * BATCH_VERBS;
+        for parts in parts[..last].chunks(BATCH_VERBS) {
+            post(lane, writes(parts)).await?;
+        }
+        let mut found = 0;
+        let mut batch = writes(&parts[last..]);
+        let (addr, compare) = (self.table.geometry().chunk_word(index), self.claiming(class).0);
+        batch.push(Verb::Cas { addr, compare, swap: self.owned(class).0, found: &mut found });
+        post(lane, batch).await?;
+        self.places.add(index, class, vec![0; slots as usize]);
+        Ok(())
+    }
+
+    /// Takes over an orphan whose word is `seen`: its marks and its slots' generations say which slots are free. 2
+    /// round trips, 1 more for each further 64 slots. False if somebody else was faster.
+    pub(super) async fn adopt(
+        &mut self,
+        lane: &mut dyn Lane,
+        index: u64,
+        seen: ChunkWord,
+        class: ExtentClass,
+    ) -> Result<bool, FabricError> {
+        if !self.is_possible(index, class) || !self.swap(lane, index, seen, self.owned(class)).await? {
+            return Ok(false);
+        }
+        let slots = class.slots(self.table.config().chunk_bytes);
+        let (marks, mut generations) = self.read_places(lane, index, class, 0..slots).await?;
+        for (generation, mark) in generations.iter_mut().zip(&marks) {
+            if generation == mark {
+                *generation = 0;
+            }
+        }
+        self.places.add(index, class, generations);
+        Ok(true)
+    }
+
+    /// The marks of some slots, and the generations of the extents in them. 1 round trip for 63 slots, marks first: a
+    /// generation that equals its mark was freed.
+    async fn read_places(
+        &self,
+        lane: &mut dyn Lane,
+        index: u64,
+        class: ExtentClass,
+        slots: std::ops::Range<u64>,
+    ) -> Result<(Vec<u64>, Vec<u64>), FabricError> {
+        let count = (slots.end - slots.start) as usize;
+        let (mut marks, mut generations) = (vec![0; count], vec![0; count]);
+        let mut marks_into = Some(&mut marks);
+        let mut first = slots.start;
+        for generations in generations.chunks_mut(BATCH_VERBS - 1) {
+            let next = first + generations.len() as u64;
+            let mut batch = Vec::with_capacity(BATCH_VERBS);
+            if let Some(into) = marks_into.take() {
+                batch.push(Verb::Read { addr: self.mark_addr(index, class, slots.start), into });
+            }
+            for (into, slot) in generations.chunks_mut(1).zip(first..) {
+                batch.push(Verb::Read { addr: self.slot_addr(index, class, slot), into });
+            }
+            post(lane, batch).await?;
+            first = next;
+        }
+        Ok((marks, generations))
+    }
+
+    /// Makes chunks of this client orphans. 1 round trip for 64 of them, 2 for each slot that has yet to be marked.
+    pub(super) async fn give_up(&mut self, lane: &mut dyn Lane, indices: &[u64]) -> Result<(), FabricError> {
+        let mut swaps = Vec::new();
+        for index in indices {
+            let Some(chunk) = self.places.remove(*index) else { continue };
+            let class = chunk.class;
+            for slot in &chunk.unmarked {
+                self.mark_free(lane, class, *index, *slot).await?;
+            }
+            let orphan = ChunkWord::encode(ChunkState::Orphan { class, free: chunk.free_hint() });
+            swaps.push((*index, self.owned(class), orphan));
+        }
+        self.swap_all(lane, &swaps).await.map(drop)
+    }
+
+    /// Writes the mark of a slot whose extent nothing refers to, so that whoever adopts the chunk finds it free. The
+    /// extent may never have been written: then an older one's generation is there, and freed already.
+    async fn mark_free(
+        &self,
+        lane: &mut dyn Lane,
+        class: ExtentClass,
+        index: u64,
+        slot: u64,
+    ) -> Result<(), FabricError> {
+        let mut generation = [0];
+        post(lane, [Verb::Read { addr: self.slot_addr(index, class, slot), into: &mut generation }]).await?;
+        post(lane, [Verb::Write { addr: self.mark_addr(index, class, slot), words: &generation }]).await
+    }
+
+    /// Gives back chunks of this client that hold nothing. Of a run the tails go first, while its head is `Claiming`,
+    /// so that a run is never claimed in part. 1 round trip for 64 chunks.
+    pub(super) async fn give_back_chunks(&mut self, lane: &mut dyn Lane, indices: &[u64]) -> Result<(), FabricError> {
+        let mut swaps = Vec::new();
+        for index in indices.iter().filter(|index| self.places.is_empty(**index)).copied().collect::<Vec<_>>() {
+            let Some(chunk) = self.places.remove(index) else { continue };
+            let class = chunk.class;
+            if class.chunks() == 1 {
+                swaps.push((index, self.owned(class), ChunkWord::FREE));
+                continue;
+            }
+            swaps.push((index, self.owned(class), self.claiming(class)));
+            swaps.extend(tails(index, class).into_iter().map(|tail| (tail, tail_of(index), ChunkWord::FREE)));
+            swaps.push((index, self.claiming(class), ChunkWord::FREE));
+        }
+        self.swap_all(lane, &swaps).await.map(drop)
+    }
+
+    pub(super) async fn swap(
+        &self,
+        lane: &mut dyn Lane,
+        index: u64,
+        compare: ChunkWord,
+        swap: ChunkWord,
+    ) -> Result<bool, FabricError> {
+        let found = self.swap_all(lane, &[(index, compare, swap)]).await?;
+        Ok(found == [compare])
+    }
+
+    /// CAS of chunk words, in order, 64 a batch; returns what each found.
+    pub(super) async fn swap_all(
+        &self,
+        lane: &mut dyn Lane,
+        swaps: &[(u64, ChunkWord, ChunkWord)],
+    ) -> Result<Vec<ChunkWord>, FabricError> {
+        let mut found = vec![0; swaps.len()];
+        for (swaps, found) in swaps.chunks(BATCH_VERBS).zip(found.chunks_mut(BATCH_VERBS)) {
+            let mut batch: Vec<Verb<'_>> = Vec::with_capacity(swaps.len());
+            for ((index, compare, swap), found) in swaps.iter().zip(found) {
+                let addr = self.table.geometry().chunk_word(*index);
+                batch.push(Verb::Cas { addr, compare: compare.0, swap: swap.0, found });
+            }
+            post(lane, batch).await?;
+        }
+        Ok(found.into_iter().map(ChunkWord).collect())
+    }
+
+    pub(super) fn owned(&self, class: ExtentClass) -> ChunkWord {
+        ChunkWord::encode(ChunkState::Owned { owner: self.owner, class })
+    }
+
+    fn claiming(&self, class: ExtentClass) -> ChunkWord {
+        ChunkWord::encode(ChunkState::Claiming { owner: self.owner, class })
+    }
+
+    pub(super) fn mark_addr(&self, index: u64, class: ExtentClass, slot: u64) -> Addr {
+        Addr::main(self.table.geometry().chunk(index).offset() + class.mark_at(slot))
+    }
+
+    pub(super) fn slot_addr(&self, index: u64, class: ExtentClass, slot: u64) -> Addr {
+        let within = class.slot_at(slot, self.table.config().chunk_bytes);
+        Addr::main(self.table.geometry().chunk(index).offset() + within)
+    }
+}
+
+/// The orphans among `words`, the chunk table: index, class, and free slots by its word.
+pub(super) fn orphans(words: &[ChunkWord]) -> impl Iterator<Item = Orphan> {
+    (0..).zip(words).filter_map(|(index, word)| match word.decode() {
+        Some(ChunkState::Orphan { class, free }) => Some((index, class, free)),
+        _ => None,
+    })
+}
+
+fn tail_of(head: u64) -> ChunkWord {
+    ChunkWord::encode(ChunkState::Tail { head: head as u32 })
+}
+
+/// The tails of the run at `head`.
+fn tails(head: u64, class: ExtentClass) -> Vec<u64> {
+    (head + 1..head + class.chunks()).collect()
+}

@@ -1,0 +1,274 @@
+//! Deaths and races between any two verbs that touch the chunk table.
+
+use std::sync::Arc;
+
+use guira_fabric::heap::{HeapLane, HeapRegion, Next, Step};
+use guira_fabric::memory::Ordering;
+use guira_fabric::{Profile, Region};
+use guira_layout::{Geometry, Preset, PresetOptions, Superblock};
+use guira_rcuckoo::format_table;
+
+use super::patrol::PATROL_EVERY;
+use super::*;
+use crate::blocking::block_on;
+
+const CHUNKS: u64 = 16;
+const MOST_STEPS: u64 = 20_000;
+const DEAD: OwnerId = OwnerId(1);
+const HEIR: OwnerId = OwnerId(2);
+const INTRUDER: OwnerId = OwnerId(3);
+/// Values of a slot that 13 of fit in a chunk, of a whole chunk, and of a run of three.
+const SMALL: [u8; 200] = [1; 200];
+const CHUNK: [u8; 3_000] = [2; 3_000];
+const RUN: [u8; 10_000] = [3; 10_000];
+
+#[derive(Clone)]
+struct Bench {
+    region: HeapRegion,
+    table: Arc<Table>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench::with_chunks(CHUNKS)
+    }
+
+    fn with_chunks(chunks: u64) -> Bench {
+        let options = PresetOptions {
+            capacity: 100,
+            format: "bytes:24".parse().expect("a format"),
+            extent_bytes: Some(chunks << 12),
+            max_clients: None,
+            hash_seed: 1,
+            device_bytes: u64::MAX,
+        };
+        let config = Preset::Tiny.config(&options).expect("possible options");
+        let geometry = Geometry::new(&config).expect("a possible table");
+        let region = HeapRegion::new(geometry.main_bytes(), geometry.device_bytes(), Profile::Shm.caps());
+        let table = Table::new(Superblock { incarnation: 1, table: 2, config }).expect("a possible table");
+        block_on(format_table(&mut region.lane(), &table, |_| ())).expect("the heap writes");
+        // What earlier values left in the chunks: no format may rely on zeros.
+        let bench = Bench { region, table };
+        for chunk in 0..chunks {
+            let first = bench.table.geometry().chunk(chunk).word() as usize;
+            let words = &bench.region.memory().main[first..first + 512];
+            words.iter().zip(1..).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        }
+        bench
+    }
+
+    fn word(&self, chunk: u64) -> ChunkWord {
+        let at = self.table.geometry().chunk_word(chunk).word() as usize;
+        ChunkWord(self.region.memory().main[at].load(Ordering::Relaxed))
+    }
+
+    fn set(&self, chunk: u64, state: ChunkState) {
+        let at = self.table.geometry().chunk_word(chunk).word() as usize;
+        self.region.memory().main[at].store(ChunkWord::encode(state).0, Ordering::Relaxed);
+    }
+
+    fn store(&self, offset: u64, word: u64) {
+        self.region.memory().main[(offset / 8) as usize].store(word, Ordering::Relaxed);
+    }
+
+    fn extents(&self, owner: OwnerId) -> Extents {
+        Extents::new(Arc::clone(&self.table), owner)
+    }
+
+    /// Takes back what the dead client had, from the chunk table alone: decision 0007, "What a recoverer sees".
+    fn recover(&self, dead: OwnerId) {
+        let is_tail = |tail: u64, head: u64| self.word(tail).decode() == Some(ChunkState::Tail { head: head as u32 });
+        for chunk in 0..CHUNKS {
+            match self.word(chunk).decode() {
+                None => panic!("chunk {chunk}: {:?}", self.word(chunk)),
+                Some(ChunkState::Claiming { owner, class }) if owner == dead => {
+                    let tails = chunk + 1..chunk + class.chunks();
+                    tails.filter(|tail| is_tail(*tail, chunk)).for_each(|tail| self.set(tail, ChunkState::Free));
+                    self.set(chunk, ChunkState::Free);
+                }
+                Some(ChunkState::Owned { owner, class }) if owner == dead => {
+                    assert!((chunk + 1..chunk + class.chunks()).all(|tail| is_tail(tail, chunk)), "{chunk}: {class:?}");
+                    self.set(chunk, ChunkState::Orphan { class, free: 0 });
+                }
+                Some(ChunkState::Tail { head }) => {
+                    let class = match self.word(head.into()).decode() {
+                        Some(ChunkState::Owned { class, .. } | ChunkState::Orphan { class, .. }) => class,
+                        other => panic!("chunk {chunk} is a tail of {head}, which is {other:?}"),
+                    };
+                    assert!(u64::from(head) + class.chunks() > chunk, "{chunk} of {head}, {class:?}");
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Everything that was not the intruder's can be had again: the dead client linked nothing.
+    fn assert_nothing_is_lost(&self, what: &str) {
+        let mut heir = self.extents(HEIR);
+        let owner = |chunk| match self.word(chunk).decode() {
+            Some(ChunkState::Owned { owner, .. }) => Some(owner),
+            _ => None,
+        };
+        let taken = (0..CHUNKS).filter(|chunk| owner(*chunk) == Some(INTRUDER)).count() as u64;
+        for i in 0..CHUNKS - taken {
+            let reserved = block_on(heir.reserve(&mut self.region.lane(), &[1], &CHUNK));
+            assert!(reserved.is_ok(), "{what}: chunk {i} of {}: {reserved:?}", CHUNKS - taken);
+        }
+        assert!(block_on(heir.reserve(&mut self.region.lane(), &[1], &CHUNK)).is_err(), "{what}: and no more");
+    }
+}
+
+/// A client that does everything that touches the chunk table: claims slots and runs, gives back, adopts, looks into
+/// orphans, closes.
+fn live(extents: &mut Extents, lane: &mut HeapLane) -> Result<(), ExtentError> {
+    block_on(async {
+        let mut first = Vec::new();
+        for value in [&SMALL[..], &CHUNK, &RUN, &RUN, &CHUNK] {
+            first.push(extents.reserve(lane, &[1], value).await?);
+        }
+        // Drained: one run and one chunk stay in reserve, the others go.
+        first.iter().for_each(|extent| extents.cancel(extent));
+        extents.tend(lane).await?;
+        // Orphans of this client, which it then finds itself.
+        extents.reserve(lane, &[1], &RUN).await?;
+        extents.reserve(lane, &[1], &SMALL).await?;
+        extents.close(lane).await?;
+        extents.patrol.worked = PATROL_EVERY;
+        extents.tend(lane).await?;
+        extents.reserve(lane, &[1], &SMALL).await?;
+        // A run that was linked is nobody's, and who frees it takes it over.
+        let linked = extents.reserve(lane, &[1], &RUN).await?;
+        extents.link(&linked);
+        extents.settle_runs(lane).await?;
+        extents.give_back(&linked);
+        extents.settle_runs(lane).await?;
+        // No room for this until everything else was given back.
+        let most = vec![4; CHUNKS as usize * 4096 - 200];
+        drop(extents.reserve(lane, &[1], &most).await.map(|extent| extents.cancel(&extent)));
+        extents.close(lane).await?;
+        Ok(())
+    })
+}
+
+/// Runs `live` and kills it before step `last`; before verb `turn` another client takes chunk `wanted` if it is free.
+/// True if it died.
+fn live_and_die(bench: &Bench, last: u64, turn: u64, wanted: u64) -> bool {
+    let (mut steps, mut verbs, others) = (0, 0, bench.clone());
+    let hook = move |step| {
+        if steps == last {
+            return Next::Die;
+        }
+        steps += 1;
+        if matches!(step, Step::Verb { .. }) {
+            if verbs == turn && others.word(wanted) == ChunkWord::FREE {
+                others.set(wanted, ChunkState::Owned { owner: INTRUDER, class: ExtentClass::Run(1) });
+            }
+            verbs += 1;
+        }
+        Next::Continue
+    };
+    let mut lane = bench.region.lane().hooked(Box::new(hook));
+    let lived = live(&mut bench.extents(DEAD), &mut lane);
+    assert!(lived.is_ok() || lane.is_dead() || turn < u64::MAX, "{lived:?}");
+    lane.is_dead()
+}
+
+/// [R-EXTENT-2] A client that dies before any verb, or in any WRITE, leaves words from which everything is taken back.
+#[test]
+fn a_death_at_any_step_loses_nothing() {
+    let mut deaths = 0;
+    while live_and_die(&{ Bench::new() }, deaths, u64::MAX, 0) {
+        let bench = Bench::new();
+        live_and_die(&bench, deaths, u64::MAX, 0);
+        bench.recover(DEAD);
+        bench.assert_nothing_is_lost(&format!("died before step {deaths}"));
+        deaths += 1;
+        assert!(deaths < MOST_STEPS);
+    }
+    println!("{deaths} deaths");
+    assert!(deaths > 100, "the life has many steps");
+}
+
+/// [R-EXTENT-2] Whichever chunk another client takes at whichever moment: runs go around it, and nothing is left of
+/// their attempts, nor if their client dies in one.
+#[test]
+fn a_race_for_any_chunk_leaves_nothing_behind() {
+    let mut races = 0;
+    for wanted in [0, 1, 2, 4, CHUNKS - 1] {
+        for turn in 0..90 {
+            let bench = Bench::new();
+            live_and_die(&bench, u64::MAX, turn, wanted);
+            bench.recover(DEAD);
+            bench.assert_nothing_is_lost(&format!("chunk {wanted} taken before verb {turn}"));
+            races += 1;
+            for last in (0..400).step_by(7) {
+                let bench = Bench::new();
+                live_and_die(&bench, last, turn, wanted);
+                bench.recover(DEAD);
+                bench.assert_nothing_is_lost(&format!("chunk {wanted} taken before verb {turn}, died at {last}"));
+            }
+        }
+    }
+    println!("{races} races");
+}
+
+/// [R-EXTENT-6] Between freeing a run's extent and taking the run over, others may have used the same chunks for
+/// another run of that length: the word is the same then, and the new extent is left alone.
+#[test]
+fn a_run_that_is_in_use_again_is_not_taken_over() {
+    let bench = Bench::new();
+    let mut lane = bench.region.lane();
+    let (mut owner, mut late) = (bench.extents(DEAD), bench.extents(HEIR));
+    let run = block_on(owner.reserve(&mut lane, &[1], &RUN)).unwrap();
+    bench.store(run.offset, run.generation.0);
+    owner.link(&run);
+    block_on(owner.settle_runs(&mut lane)).unwrap();
+    let (index, _) = bench.table.geometry().chunk_of(run.offset).unwrap();
+    let word = bench.word(index);
+    late.give_back(&run);
+    let mark = run.mark_offset(bench.table.config(), bench.table.geometry()).unwrap();
+    bench.store(mark, run.generation.0);
+    // Somebody else's extent, written and linked since.
+    bench.store(run.offset, run.generation.0 + 1);
+    block_on(late.settle_runs(&mut lane)).unwrap();
+    assert_eq!(bench.word(index), word);
+    assert!(late.places.get(index).is_none());
+    late.give_back(&run);
+    bench.store(mark, run.generation.0 + 1);
+    block_on(late.settle_runs(&mut lane)).unwrap();
+    assert!(late.places.is_empty(index), "freed again, it is taken over");
+}
+
+/// Round trips that two clients spend on their extents in 10,000 updates of 60 keys, each by either client, with values
+/// of `sizes` in turn: beside those of the updates themselves.
+fn upkeep_trips(sizes: &[usize]) -> u64 {
+    const UPDATES: usize = 10_000;
+    let bench = Bench::with_chunks(2_000);
+    let mut lane = bench.region.lane();
+    let mut clients = [bench.extents(DEAD), bench.extents(HEIR)];
+    let mut live: Vec<Option<ExtentRef>> = vec![None; 60];
+    for update in 0..UPDATES {
+        let (key, client) = (update * 7 % live.len(), &mut clients[update % 3 % 2]);
+        let value = vec![1; sizes[update % sizes.len()]];
+        let extent = block_on(client.reserve(&mut lane, &[1], &value)).expect("room");
+        bench.store(extent.offset, extent.generation.0);
+        client.link(&extent);
+        if let Some(freed) = live[key].replace(extent) {
+            let mark = freed.mark_offset(bench.table.config(), bench.table.geometry()).expect("a possible extent");
+            bench.store(mark, freed.generation.0);
+            client.give_back(&freed);
+        }
+    }
+    lane.traffic().round_trips
+}
+
+/// [R-EXTENT-5] [R-EXTENT-6] Reuse costs little: exact counts, of 10,000 updates.
+#[test]
+fn upkeep_is_amortised() {
+    let one_class = upkeep_trips(&[200]);
+    let slots: Vec<usize> = (0..40).map(|i| 60 + i * 33).collect();
+    let every_class = upkeep_trips(&slots);
+    let runs = upkeep_trips(&[3_000, 10_000, 3_100, 14_000]);
+    println!("trips in 10,000 updates: one class {one_class}, every class of slots {every_class}, runs {runs}");
+    assert!(one_class <= 700 && every_class <= 1_000 && runs <= 20_000);
+}

@@ -1,0 +1,166 @@
+//! Scans of a whole table that say whether they are a snapshot, and estimates of how many entries there are.
+//!
+//! A snapshot is a double collect: every row is read, then all trailers are sampled again, sweep after sweep, and rows
+//! whose trailer is another one are read again. If one whole sweep finds no change, then all rows were as they were
+//! read at every moment between the sweep before and this one, because a trailer never returns: its version grows, and
+//! its checksum covers the row. // [R-SCAN-1]
+
+use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_layout::RowId;
+
+use crate::scan::Trailer;
+use crate::{Batch, Error, Operation, Reader, RowItems, Table};
+
+/// Trailers sampled by one batch: within the smallest `max_batch` of all fabrics.
+const BATCH_TRAILERS: u64 = 64;
+/// Rows whose occupancy is sampled for an estimate. // [R-SCAN-2]
+pub const LEN_SAMPLES: u64 = 4096;
+
+const _: () = assert!(BATCH_TRAILERS <= 128 && LEN_SAMPLES.is_multiple_of(BATCH_TRAILERS));
+
+/// Keys and values of a whole table, row by row.
+#[derive(Debug)]
+pub struct Snapshot {
+    rows: Vec<(Trailer, RowItems)>,
+    sweeps: u32,
+    is_stable: bool,
+}
+
+impl Snapshot {
+    /// Each key and its value.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.rows.iter().flat_map(|(_, items)| items.iter())
+    }
+
+    /// Rows of the table.
+    pub fn rows(&self) -> u64 {
+        self.rows.len() as u64
+    }
+
+    /// Times every trailer was sampled after the rows had been read.
+    pub fn sweeps(&self) -> u32 {
+        self.sweeps
+    }
+
+    /// Whether all rows were so at one moment.
+    pub fn is_stable(&self) -> bool {
+        self.is_stable
+    }
+}
+
+/// How many entries a table has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Len {
+    /// Entries.
+    pub entries: u64,
+    /// Half the width of the 95 % confidence interval, in entries; 0 if every row was counted.
+    pub error: u64,
+}
+
+impl Reader {
+    /// Reads every row, and again those that change, until a sweep over all trailers finds no change or there were
+    /// `max_sweeps` of them. Keeps every key and value in memory. `progress` is called with the rows read or swept, and
+    /// how many there will be if no further sweep is needed. // [R-SCAN-1]
+    ///
+    /// Round trips: 1 a row, 1 more for each extent, and 1 for 64 rows of each sweep.
+    ///
+    /// # Errors
+    /// As [`Reader::read_row`].
+    pub async fn snapshot<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        max_sweeps: u32,
+        mut progress: impl FnMut(u64, u64),
+    ) -> Result<Snapshot, Error> {
+        let table = std::sync::Arc::clone(&self.table);
+        let count = table.config().rows;
+        let mut rows = Vec::with_capacity(count as usize);
+        for row in 0..count {
+            let mut items = RowItems::default();
+            let trailer = self.read_row(lane, RowId(row), &mut items).await?;
+            rows.push((trailer, items));
+            progress(row + 1, 2 * count);
+        }
+        for sweep in 1..=max_sweeps {
+            let done = u64::from(sweep) * count;
+            let mut changed = 0u64;
+            for start in (0..count).step_by(BATCH_TRAILERS as usize) {
+                let numbers = start..(start + BATCH_TRAILERS).min(count);
+                let found = sample_trailers(lane, &table, numbers.clone()).await;
+                let found = found.map_err(Error::fabric(Operation::Scan))?;
+                for (row, now) in numbers.clone().zip(found) {
+                    let (trailer, items) = &mut rows[row as usize];
+                    if *trailer != now {
+                        changed += 1;
+                        items.reset();
+                        *trailer = self.read_row(lane, RowId(row), items).await?;
+                    }
+                }
+                progress(done + numbers.end, done + count);
+            }
+            if changed == 0 {
+                return Ok(Snapshot { rows, sweeps: sweep, is_stable: true });
+            }
+        }
+        Ok(Snapshot { rows, sweeps: max_sweeps, is_stable: false })
+    }
+
+    /// Counts the entries of 4,096 rows drawn with `seed`, and concludes how many the table has; counts all rows if
+    /// there are no more. 1 round trip for 64 rows. // [R-SCAN-2]
+    ///
+    /// # Errors
+    /// The fabric refused or lost a batch.
+    pub async fn len<L: Lane + ?Sized>(&mut self, lane: &mut L, seed: u64) -> Result<Len, Error> {
+        let table = std::sync::Arc::clone(&self.table);
+        let count = table.config().rows;
+        let is_exact = count <= LEN_SAMPLES;
+        let samples = count.min(LEN_SAMPLES);
+        let mut random = seed;
+        let (mut sum, mut squares) = (0u64, 0u64);
+        for start in (0..samples).step_by(BATCH_TRAILERS as usize) {
+            let batch = start..(start + BATCH_TRAILERS).min(samples);
+            // Strata of equal size, one row of each: no more variance than independent rows have.
+            let rows = batch.map(|i| if is_exact { i } else { stratum(i, count, &mut random) });
+            let found = sample_trailers(lane, &table, rows).await.map_err(Error::fabric(Operation::Scan))?;
+            for trailer in found {
+                let occupied = u64::from(table.rows().occupied_by(trailer[0]));
+                sum += occupied;
+                squares += occupied * occupied;
+            }
+        }
+        if is_exact {
+            return Ok(Len { entries: sum, error: 0 });
+        }
+        let (n, rows) = (samples as f64, count as f64);
+        let mean = sum as f64 / n;
+        let variance = (squares as f64 - n * mean * mean) / (n - 1.0);
+        let standard_error = (variance.max(0.0) / n * (1.0 - n / rows)).sqrt() * rows;
+        Ok(Len { entries: (mean * rows).round() as u64, error: (1.96 * standard_error).ceil() as u64 })
+    }
+}
+
+/// A row of the `i`-th of [`LEN_SAMPLES`] equal parts of a table.
+fn stratum(i: u64, rows: u64, random: &mut u64) -> u64 {
+    let part = |i: u64| (u128::from(i) * u128::from(rows) / u128::from(LEN_SAMPLES)) as u64;
+    let (start, end) = (part(i), part(i + 1));
+    *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let drawn = (*random ^ *random >> 31).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    start + ((u128::from(drawn) * u128::from(end - start)) >> 64) as u64
+}
+
+/// Samples the trailers of `rows`, at most [`BATCH_TRAILERS`] of them. 1 round trip.
+async fn sample_trailers<L: Lane + ?Sized>(
+    lane: &mut L,
+    table: &Table,
+    rows: impl Iterator<Item = u64>,
+) -> Result<Vec<Trailer>, FabricError> {
+    let rows: Vec<u64> = rows.collect();
+    let mut trailers = vec![Trailer::default(); rows.len()];
+    let mut batch = Batch::with_capacity(rows.len());
+    for (row, into) in rows.iter().zip(&mut trailers) {
+        batch.push(Verb::Read { addr: table.geometry().trailer(RowId(*row), table.rows()), into });
+    }
+    post(lane, &mut batch[..]).await?;
+    drop(batch);
+    Ok(trailers)
+}

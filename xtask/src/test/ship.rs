@@ -1,0 +1,217 @@
+//! What must hold before anything is published: licences and sources of what is linked, the oldest compiler that is
+//! promised, and packages that are whole.
+//!
+//! What a machine may lack (cargo-deny, an older toolchain) is installed where cargo and rustup can; where they cannot,
+//! the step is not available, and says so. cargo-deny is built without optimisation into the target directory: some 80
+//! seconds of processor time, once.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::Outcome;
+use super::process::Shell;
+use super::steps::{Budget, target_directory, within};
+use crate::tree::{SourceFile, Tree};
+
+/// Compiling cargo-deny on one slow core, and then some.
+pub const DENY_LIMIT_S: u64 = 1_200;
+/// Installing a toolchain and compiling what is published with it.
+pub const MSRV_LIMIT_S: u64 = 1_200;
+/// Compiling every package once more, from its archive.
+pub const PACKAGE_LIMIT_S: u64 = 1_200;
+/// Cloning the advisory database: where it cannot be reached, nothing may wait for it long.
+const FETCH_LIMIT_S: u64 = 120;
+
+const _: () = assert!(FETCH_LIMIT_S < DENY_LIMIT_S);
+
+/// The cargo-deny that is installed where there is none. It knows the keys that deny.toml uses.
+const DENY_VERSION: &str = "0.20.2";
+
+/// Files that each package carries, whoever builds it: what it is, and under which terms.
+const CARRIED: [&str; 3] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT"];
+
+/// What the manifest of each package says, in the words of cargo.
+const STATED: [&str; 8] =
+    ["description", "license", "repository", "readme", "keywords", "categories", "rust-version", "edition"];
+
+/// Runs cargo-deny, with the advisories if their database can be reached.
+pub fn deny(shell: &Shell, budget: &Budget) -> Outcome {
+    let Some(program) = cargo_deny(shell, budget) else {
+        return Outcome::NotAvailable(format!("cargo-deny {DENY_VERSION} is not here and cannot be installed"));
+    };
+    let fetching = Budget { until: budget.until.min(Instant::now() + Duration::from_secs(FETCH_LIMIT_S)), ..*budget };
+    let mut arguments = vec!["--locked", "check"];
+    if !shell.succeeds(&program, ["fetch", "db"], &fetching) {
+        shell.say("the advisory database cannot be reached: advisories are NOT checked, the rest is");
+        arguments.extend(["bans", "licenses", "sources"]);
+    }
+    shell.run(&mut shell.command(&program, arguments), budget)
+}
+
+/// The program cargo-deny: that of this machine, or one built for this target directory.
+fn cargo_deny(shell: &Shell, budget: &Budget) -> Option<String> {
+    let tools = target_directory(shell, "tools");
+    let own = tools.join("bin").join("cargo-deny").to_str()?.to_owned();
+    for program in ["cargo-deny", &own] {
+        if shell.succeeds(program, ["--version"], budget) {
+            return Some(program.to_owned());
+        }
+    }
+    shell.say(&format!("installing cargo-deny {DENY_VERSION} to {}", tools.display()));
+    let mut install =
+        shell.command("cargo", ["install", "cargo-deny", "--version", DENY_VERSION, "--locked", "--debug"]);
+    // What it is built from is of no use afterwards: cargo removes it, if it is told of no other place.
+    install.arg("--root").arg(&tools).env_remove("CARGO_TARGET_DIR");
+    (shell.run(&mut install, budget) == Outcome::Passed).then_some(own)
+}
+
+/// Compiles what is published with the oldest compiler that the workspace promises.
+pub fn msrv(shell: &Shell, budget: &Budget) -> Outcome {
+    let packages = match Packages::read(shell.root()) {
+        Ok(packages) => packages,
+        Err(reason) => return Outcome::Failed(reason),
+    };
+    let toolchain = packages.rust_version.as_str();
+    let is_there = || shell.succeeds("rustup", ["run", toolchain, "rustc", "--version"], budget);
+    let install = ["toolchain", "install", toolchain, "--profile", "minimal", "--no-self-update"];
+    let can_install = || shell.succeeds("rustup", install, budget);
+    let is_available = is_there() || (can_install() && is_there());
+    if !is_available {
+        return Outcome::NotAvailable(format!("there is no Rust {toolchain}, and rustup cannot install it"));
+    }
+    let mut command = shell.command("cargo", [&format!("+{toolchain}"), "check", "--locked"]);
+    command.args(packages.selected()).arg("--target-dir").arg(target_directory(shell, "msrv"));
+    shell.run(&mut command, budget)
+}
+
+/// Makes every package that is published, compiles it from its archive, and looks whether it is whole.
+pub fn package(shell: &Shell, budget: &Budget) -> Outcome {
+    let packages = match Packages::read(shell.root()) {
+        Ok(packages) => packages,
+        Err(reason) => return Outcome::Failed(reason),
+    };
+    let mut missing = packages.unstated.clone();
+    for name in &packages.published {
+        let mut list = shell.command("cargo", ["package", "--list", "--locked", "--allow-dirty", "-p", name]);
+        match within(budget, move || list.output()) {
+            Ok(Ok(output)) if output.status.success() => {
+                missing.extend(not_carried(name, &String::from_utf8_lossy(&output.stdout)));
+            }
+            Ok(Ok(output)) => return Outcome::Failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+            Ok(Err(error)) => return Outcome::Failed(format!("cargo package --list: {error}")),
+            Err(outcome) => return outcome,
+        }
+    }
+    if !missing.is_empty() {
+        return Outcome::Failed(missing.join("; "));
+    }
+    let mut command = shell.command("cargo", ["package", "--locked", "--allow-dirty"]);
+    command.args(packages.selected());
+    shell.run(&mut command, budget)
+}
+
+/// Files that the package's list of files lacks.
+fn not_carried(package: &str, list: &str) -> Vec<String> {
+    let lacks = |file: &&&str| !list.lines().any(|line| line == **file);
+    CARRIED.iter().filter(lacks).map(|file| format!("{package} does not carry {file}")).collect()
+}
+
+/// The packages of the workspace that are published.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Packages {
+    /// Their names.
+    published: Vec<String>,
+    /// What their manifests fail to state.
+    unstated: Vec<String>,
+    /// The oldest compiler that the workspace promises.
+    rust_version: String,
+}
+
+impl Packages {
+    fn read(root: &Path) -> Result<Packages, String> {
+        let tree = Tree::load(root).map_err(|error| format!("{error:#}"))?;
+        let is_manifest = |file: &&SourceFile| file.path == "Cargo.toml" || file.path.ends_with("/Cargo.toml");
+        Packages::of(tree.files.iter().filter(is_manifest).map(|file| file.text.as_str()))
+    }
+
+    fn of<'t>(manifests: impl Iterator<Item = &'t str>) -> Result<Packages, String> {
+        let mut packages = Packages::default();
+        for text in manifests {
+            let manifest: toml::Table = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+            let workspace = manifest.get("workspace").and_then(|workspace| workspace.get("package"));
+            if let Some(version) = workspace.and_then(|package| package.get("rust-version")?.as_str()) {
+                version.clone_into(&mut packages.rust_version);
+            }
+            let Some(package) = manifest.get("package") else { continue };
+            let is_kept_here = package.get("publish").and_then(toml::Value::as_bool) == Some(false);
+            let Some(name) = package.get("name").and_then(toml::Value::as_str).filter(|_| !is_kept_here) else {
+                continue;
+            };
+            let unstated = STATED.iter().filter(|key| package.get(**key).is_none());
+            packages.unstated.extend(unstated.map(|key| format!("{name} does not state its {key}")));
+            packages.published.push(name.to_owned());
+        }
+        if packages.published.is_empty() || packages.rust_version.is_empty() {
+            return Err("the workspace publishes no package, or promises no rust-version".to_owned());
+        }
+        Ok(packages)
+    }
+
+    /// The arguments that select them.
+    fn selected(&self) -> impl Iterator<Item = &str> {
+        self.published.iter().flat_map(|name| ["-p", name])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKSPACE: &str = "[workspace.package]\nrust-version = \"1.70\"\n";
+    const WHOLE: &str = "[package]\nname = \"whole\"\ndescription = \"d\"\nlicense.workspace = true\n\
+                         repository.workspace = true\nreadme = \"README.md\"\nkeywords = []\ncategories = []\n\
+                         rust-version.workspace = true\nedition = \"2024\"\n";
+    const KEPT: &str = "[package]\nname = \"kept\"\npublish = false\n";
+
+    fn packages(manifests: &[&str]) -> Result<Packages, String> {
+        Packages::of(manifests.iter().copied())
+    }
+
+    #[test]
+    fn published_packages_are_selected_and_others_are_not() {
+        let found = packages(&[WORKSPACE, WHOLE, KEPT]).expect("they are manifests");
+        assert_eq!((found.rust_version.as_str(), found.unstated.len()), ("1.70", 0));
+        assert_eq!(found.selected().collect::<Vec<_>>(), ["-p", "whole"]);
+    }
+
+    #[test]
+    fn what_a_manifest_does_not_state_is_named() {
+        let bare = "[package]\nname = \"bare\"\nlicense = \"MIT\"\n";
+        let found = packages(&[WORKSPACE, WHOLE, bare]).expect("they are manifests");
+        assert_eq!(found.unstated.len(), STATED.len() - 1);
+        assert_eq!(found.unstated[0], "bare does not state its description");
+    }
+
+    #[test]
+    fn a_workspace_without_packages_or_promise_is_a_failure() {
+        assert!(packages(&[WORKSPACE, KEPT]).is_err());
+        assert!(packages(&[WHOLE]).is_err());
+        assert!(packages(&[WORKSPACE, "[package"]).is_err());
+    }
+
+    #[test]
+    fn files_that_a_package_lacks_are_named() {
+        assert_eq!(not_carried("a", "Cargo.toml\nLICENSE-APACHE\nLICENSE-MIT\nREADME.md\nsrc/lib.rs\n").len(), 0);
+        assert_eq!(not_carried("a", "LICENSE-APACHE\ndocs/README.md\nLICENSE-MIT\n"), ["a does not carry README.md"]);
+    }
+
+    #[test]
+    fn this_workspace_publishes_whole_packages() {
+        let root = crate::tree::workspace_root().expect("the tests run inside the workspace");
+        let found = Packages::read(&root).expect("the manifests parse");
+        assert_eq!(found.unstated, [""; 0]);
+        assert!(
+            found.published.iter().any(|name| name == "guira") && !found.published.iter().any(|name| name == "xtask")
+        );
+    }
+}
