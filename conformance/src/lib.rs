@@ -7,6 +7,7 @@ mod audit;
 mod bench;
 mod craft;
 mod extents;
+pub mod harness;
 mod lane;
 mod model;
 mod rng;

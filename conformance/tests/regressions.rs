@@ -6,10 +6,14 @@ mod a_dropped_put_leaked_its_extent;
 mod a_lookup_drained_a_dropped_change;
 #[path = "../regressions/a_mark_preceded_the_retirement.rs"]
 mod a_mark_preceded_the_retirement;
+#[path = "../regressions/a_released_poison_named_a_client.rs"]
+mod a_released_poison_named_a_client;
 #[path = "../regressions/a_run_beyond_the_last_chunk_was_believed.rs"]
 mod a_run_beyond_the_last_chunk_was_believed;
 #[path = "../regressions/a_scan_called_a_slow_writer_damage.rs"]
 mod a_scan_called_a_slow_writer_damage;
+#[path = "../regressions/a_superblock_of_a_later_kind_was_opened.rs"]
+mod a_superblock_of_a_later_kind_was_opened;
 #[path = "../regressions/a_torn_row_attracted_every_path.rs"]
 mod a_torn_row_attracted_every_path;
 #[path = "../regressions/a_torn_row_hid_the_other.rs"]

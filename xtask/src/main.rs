@@ -1,12 +1,13 @@
 //! `cargo xtask`: what continuous integration runs and a laptop can run. `check` reads the sources for rules no
-//! compiler knows; `test` runs every check there is, in order, and says what each one cost; `instructions` counts what
-//! each operation executes.
+//! compiler knows; `test` runs every check there is, in order, and says what each one cost; `fuzz` runs the fuzz
+//! targets and `instructions` counts what each operation executes, each a step of `test` by itself.
 //!
 //! Nothing here is linked into Guira. Exit code 0 means that everything asked for passed, 1 that something did not,
 //! 2 that the command line was not understood.
 #![forbid(unsafe_code)]
 
 mod check;
+mod fuzz;
 mod instructions;
 mod manifest;
 mod report;
@@ -38,6 +39,8 @@ enum Command {
     Instructions(instructions::Options),
     /// Install what the tests need, then run every check and every test.
     Test(test::Options),
+    /// Run fuzz targets under libFuzzer: all of them a minute each, or as asked.
+    Fuzz(fuzz::Options),
 }
 
 fn main() -> ExitCode {
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Check => check::command(arguments.format),
         Command::Instructions(options) => instructions::command(&options, arguments.format),
         Command::Test(options) => test::command(&options, arguments.format),
+        Command::Fuzz(options) => fuzz::command(&options, arguments.format),
     };
     match verdict {
         Ok(Verdict::Passed) => ExitCode::SUCCESS,

@@ -4,10 +4,10 @@ use std::fmt;
 use std::io;
 
 use guira::{Effect, Url};
+use guira_input::InputError;
 use guira_lab::driver::DriverError;
 use serde::{Deserialize, Serialize};
 
-use crate::input::InputError;
 use crate::interrupt::EXIT_INTERRUPTED;
 use crate::units::counted;
 
@@ -298,8 +298,9 @@ fn effect_word(effect: Effect) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use guira_input::BadRecord;
+
     use super::*;
-    use crate::input::BadRecord;
 
     #[test]
     fn codes_follow_the_blame() {

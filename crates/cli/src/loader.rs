@@ -13,13 +13,12 @@ use std::time::Instant;
 
 use guira::blocking::Client;
 use guira::{Put, Store};
+use guira_input::{BadRecord, InputError, Record, Records, printable};
 use guira_lab::driver::OperationTally;
 
 use crate::failure::{Failure, Loaded};
-use crate::input::{BadRecord, InputError, Record, Records};
 use crate::interrupt;
 use crate::progress::Progress;
-use crate::text::printable;
 use crate::units;
 
 /// Records of one batch, at most: enough to make handing them over cheap.

@@ -5,15 +5,11 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use guira::EntryFormat;
-use serde::Serialize;
-use serde::ser::{SerializeMap, Serializer};
+use guira_input::{Fit, Record, VALUE_BYTES_MAX, printable};
 
 use crate::failure::Failure;
-use crate::input::{self, Fit, Record, VALUE_BYTES_MAX};
 
 /// Characters of a key that answers show.
 const KEY_CHARS: usize = 80;
@@ -35,7 +31,7 @@ impl NotationOptions {
     /// The notation asked for, if a table of `format` can have it.
     pub fn notation(&self, format: EntryFormat) -> Result<Notation, Failure> {
         if self.numbers {
-            Fit::new(format, input::Notation::Numbers).map_err(Failure::Misuse)?;
+            Fit::new(format, guira_input::Notation::Numbers).map_err(Failure::Misuse)?;
             return Ok(Notation::Numbers);
         }
         Ok(if self.hex { Notation::Hex } else { Notation::Text })
@@ -137,7 +133,7 @@ impl Notation {
 
 /// Decimal numbers as they are stored, in the way of `guira load`.
 fn little_endian(format: EntryFormat, key: &str, value: &str) -> Result<Record, Failure> {
-    let fit = Fit::new(format, input::Notation::Numbers).map_err(Failure::Misuse)?;
+    let fit = Fit::new(format, guira_input::Notation::Numbers).map_err(Failure::Misuse)?;
     let record = Record { key: key.into(), value: value.into(), line: 1 };
     fit.apply(record).map_err(|bad| Failure::Misuse(bad.reason.replacen("its ", "the ", 1)))
 }
@@ -178,57 +174,6 @@ pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]).collect()
 }
 
-/// Bytes as people see them: quoted, unprintable ones escaped, cut after `chars` characters.
-pub fn printable(bytes: &[u8], chars: usize) -> String {
-    // A character has at most 4 bytes.
-    let head = &bytes[..bytes.len().min(4 * chars)];
-    let text = String::from_utf8_lossy(head);
-    let shown: String = text.chars().take(chars).collect();
-    let cut = if shown.len() < text.len() || head.len() < bytes.len() { "…" } else { "" };
-    format!("{shown:?}{cut}")
-}
-
-/// Bytes as fields of a JSON object: `name` when they are UTF-8, `name_b64` otherwise.
-#[derive(Clone, Copy, Debug)]
-pub struct JsonBytes<'b> {
-    names: (&'static str, &'static str),
-    bytes: &'b [u8],
-}
-
-impl<'b> JsonBytes<'b> {
-    /// A key.
-    pub fn key(bytes: &'b [u8]) -> JsonBytes<'b> {
-        JsonBytes { names: ("key", "key_b64"), bytes }
-    }
-
-    /// A value.
-    pub fn value(bytes: &'b [u8]) -> JsonBytes<'b> {
-        JsonBytes { names: ("value", "value_b64"), bytes }
-    }
-
-    /// Adds the field to an object.
-    pub fn add_to<M: SerializeMap>(self, map: &mut M) -> Result<(), M::Error> {
-        match std::str::from_utf8(self.bytes) {
-            Ok(text) => map.serialize_entry(self.names.0, text),
-            Err(_) => map.serialize_entry(self.names.1, &STANDARD.encode(self.bytes)),
-        }
-    }
-}
-
-/// An object of this one field, to be flattened into others.
-impl Serialize for JsonBytes<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(1))?;
-        self.add_to(&mut map)?;
-        map.end()
-    }
-}
-
-/// The bytes of a base64 string, in the standard alphabet with padding.
-pub fn from_base64(text: &str) -> Option<Vec<u8>> {
-    STANDARD.decode(text).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -244,12 +189,6 @@ mod tests {
             let text = to_hex(&bytes);
             prop_assert_eq!(from_hex(&text), Some(bytes.clone()));
             prop_assert_eq!(from_hex(&text.to_uppercase()), Some(bytes));
-        }
-
-        #[test]
-        fn printable_is_one_short_line(bytes: Vec<u8>) {
-            let text = printable(&bytes, 10);
-            prop_assert!(!text.contains('\n') && text.chars().count() <= 10 * 10 + 3, "{}", text);
         }
     }
 
@@ -295,20 +234,5 @@ mod tests {
         assert_eq!(Notation::Text.value("a@", FIXED).unwrap(), b"a@");
         let error = Notation::Text.value("@/no/such/file", BYTES).unwrap_err();
         assert!(matches!(error, Failure::Misuse(_)), "{error}");
-    }
-
-    #[test]
-    fn excerpts_are_cut() {
-        assert_eq!(printable(b"short", 10), "\"short\"");
-        assert_eq!(printable(b"a\tb\nc\xff", 10), "\"a\\tb\\nc\u{fffd}\"");
-        assert_eq!(printable(&[b'x'; 100], 3), "\"xxx\"…");
-    }
-
-    #[test]
-    fn json_has_text_or_base64() {
-        let text = |bytes| serde_json::to_string(&JsonBytes::value(bytes)).unwrap();
-        assert_eq!(text("ü".as_bytes()), "{\"value\":\"ü\"}");
-        assert_eq!(text(b"\xff\0"), "{\"value_b64\":\"/wA=\"}");
-        assert_eq!((from_base64("/wA="), from_base64("/wA"), from_base64("_wA=")), (Some(vec![255, 0]), None, None));
     }
 }

@@ -57,7 +57,7 @@ impl CreateOptions {
         self
     }
 
-    /// Clients that may have the table open for changing at once; default 1,024, at most 65,534.
+    /// Clients that may have the table open for changing at once; default 1,024, at most 32,767.
     #[must_use]
     pub fn max_clients(mut self, clients: u16) -> CreateOptions {
         self.max_clients = Some(clients);

@@ -51,6 +51,12 @@ pub enum UrlError {
         /// The text.
         text: String,
     },
+    /// The path is not UTF-8, so no text leads to it.
+    #[error("{text:?} is not a table URL: the path is not UTF-8; nothing was changed")]
+    NotText {
+        /// The path, with another character for what is no text.
+        text: String,
+    },
 }
 
 impl Url {
@@ -62,13 +68,16 @@ impl Url {
         format!("shm://{name}").parse()
     }
 
-    /// The table in the file at `path`, which must be absolute.
+    /// The table in the file at `path`, which must be absolute and UTF-8.
     ///
     /// # Errors
-    /// `RelativePath`.
+    /// `RelativePath`, `NotText`.
     pub fn file(path: &Path) -> Result<Url, UrlError> {
         if !path.is_absolute() {
             return Err(UrlError::RelativePath { text: path.display().to_string() });
+        }
+        if path.to_str().is_none() {
+            return Err(UrlError::NotText { text: path.display().to_string() });
         }
         Ok(Url(Kind::File(path.to_path_buf())))
     }

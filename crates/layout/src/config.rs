@@ -115,6 +115,10 @@ impl FromStr for EntryFormat {
         if parts.next().is_some() {
             return Err(bad());
         }
+        // One spelling each: no signs, no zeros in front.
+        if format.to_string() != text {
+            return Err(bad());
+        }
         format.check().map(|()| format)
     }
 }
@@ -165,7 +169,7 @@ pub struct TableConfig {
     pub lock_bits: u8,
     /// Physical locks; divides `rows / rows_per_lock`.
     pub physical_locks: u64,
-    /// Client slots, 1 to 65,534.
+    /// Client slots, 1 to 32,767; with narrower locks fewer: half of a lock's values, less one.
     pub max_clients: u16,
     /// Rows one insert may change, 1 to 16: its search depth plus one. Sizes the redo record.
     pub max_path_rows: u8,
@@ -265,9 +269,9 @@ impl TableConfig {
             self.physical_locks,
             "a divisor of rows / rows_per_lock",
         )?;
-        let owners = if self.lock_bits == 1 { 0xfffe } else { (1u64 << self.lock_bits) - 2 };
         let clients = u64::from(self.max_clients);
-        bound((1..=owners).contains(&clients), "max_clients", clients, "1 to the owner ids a lock can hold")?;
+        let most = most_clients(self.lock_bits);
+        bound((1..=most).contains(&clients), "max_clients", clients, "1 to half the values of a lock, less one")?;
         bound((1..=16).contains(&self.max_path_rows), "max_path_rows", self.max_path_rows.into(), "1 to 16")?;
         let offsets_hold = self.offsets.iter().all(|m| (1..=self.rows).contains(m));
         bound(offsets_hold, "offsets", self.offsets[0], "each 1 to the number of rows")?;
@@ -277,10 +281,10 @@ impl TableConfig {
     fn check_chunks(&self) -> Result<(), ConfigError> {
         let wrong = |name, value, bounds| Err(ConfigError::OutOfRange { name, value, bounds });
         if !self.format.has_extents() {
-            return if self.chunks == 0 {
-                Ok(())
-            } else {
-                wrong("chunks", self.chunks, "0: the format has no extents")
+            return match (self.chunks, self.chunk_bytes) {
+                (0, 0) => Ok(()),
+                (0, bytes) => wrong("chunk_bytes", bytes, "0: the format has no extents"),
+                (chunks, _) => wrong("chunks", chunks, "0: the format has no extents"),
             };
         }
         if !self.chunk_bytes.is_power_of_two() || !(4096..=1 << 30).contains(&self.chunk_bytes) {
@@ -291,6 +295,12 @@ impl TableConfig {
         }
         Ok(())
     }
+}
+
+/// Clients a table with locks of so many bits can have: owner ids of which none is what is left of a poisoned lock,
+/// all ones, after the release of another. A lock of one bit names nobody. [R-DESTROY-1]
+fn most_clients(lock_bits: u8) -> u64 {
+    if lock_bits == 1 { 0xfffe } else { (1 << (lock_bits - 1)) - 1 }
 }
 
 #[cfg(test)]
@@ -306,6 +316,10 @@ mod tests {
         }
         for text in ["", "fixed", "fixed:0:8", "fixed:8", "fixed:8:8:8", "fixed:300:1", "fixed:8:2000", "bytes:0"] {
             assert!(text.parse::<EntryFormat>().is_err(), "{text}");
+        }
+        for text in ["fixed:+8:8", "fixed:08:8", "bytes:064"] {
+            let error = text.parse::<EntryFormat>().unwrap_err();
+            assert_eq!(error, ConfigError::Format { text: text.to_owned() });
         }
         for text in ["bytes:63", "bytes:16", "bytes:2048", "bytes:-8", "bytes:64:8", "inline:8", "fixed:8:99999"] {
             assert!(text.parse::<EntryFormat>().is_err(), "{text}");

@@ -278,8 +278,8 @@ impl ExtentRef {
     /// Byte offset, in the main space, of the mark that frees this extent; `None` if no extent can lie where this one
     /// is said to (a damaged entry).
     pub fn mark_offset(&self, config: &TableConfig, geometry: &Geometry) -> Option<u64> {
-        let class = ExtentClass::of(self.words()?, config.chunk_bytes);
         let (chunk, within) = geometry.chunk_of(self.offset)?;
+        let class = ExtentClass::of(self.words()?, config.chunk_bytes);
         let fits = class.fits(config) && chunk + class.chunks() <= config.chunks;
         let slot = class.slot_of(within, config.chunk_bytes).filter(|_| fits)?;
         Some(self.offset - within + class.mark_at(slot))

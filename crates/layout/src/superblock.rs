@@ -105,6 +105,14 @@ pub enum SuperblockError {
         /// What its words give.
         computed: u64,
     },
+    /// The parameters match their fingerprint, but one of them means nothing to this program: a later one wrote it.
+    #[error("the superblock's word {word}, {found:#x}, means nothing to this program")]
+    Meaning {
+        /// Which word.
+        word: usize,
+        /// What it holds.
+        found: u64,
+    },
     /// The state word is neither live nor destroyed.
     #[error("the superblock is damaged: the state word is {found:#018x}")]
     State {
@@ -151,7 +159,11 @@ impl Superblock {
         if stored != computed {
             return Err(SuperblockError::Corrupt { stored, computed });
         }
-        let config = decode_config(words).ok_or(SuperblockError::Corrupt { stored, computed })?;
+        let meaningless = |word| SuperblockError::Meaning { word, found: words[word] };
+        if let Some(reserved) = (FINGERPRINT_WORD + 1..CONFIG_WORD).find(|word| words[*word] != 0) {
+            return Err(meaningless(reserved));
+        }
+        let config = decode_config(words).map_err(meaningless)?;
         config.check()?;
         let found = words[STATE_WORD];
         let state = TableState::decode(found).ok_or(SuperblockError::State { found })?;
@@ -177,7 +189,6 @@ fn fingerprint(words: &[u64]) -> u64 {
 }
 
 fn encode_config(config: &TableConfig, words: &mut [u64]) {
-    let rules = config.rules;
     let fields = [
         config.rows,
         u64::from(config.row_bytes),
@@ -196,44 +207,69 @@ fn encode_config(config: &TableConfig, words: &mut [u64]) {
         config.chunk_bytes,
         config.chunks,
         config.hash_seed,
-        u64::from(rules.commit_records) | u64::from(rules.lock_both_rows) << 1 | u64::from(rules.validate_misses) << 2,
+        encode_rules(config.rules),
     ];
     words[CONFIG_WORD..OFFSETS_WORD].copy_from_slice(&fields);
     words[OFFSETS_WORD..CHECKED_WORDS].copy_from_slice(&config.offsets);
 }
 
-fn decode_config(words: &[u64]) -> Option<TableConfig> {
-    let field = |i: usize| words[CONFIG_WORD + i];
+/// The parameters in `words`, or the index of a word that means nothing.
+fn decode_config(words: &[u64]) -> Result<TableConfig, usize> {
+    let fields = Fields(words);
     let mut offsets = [0; MAX_ZEROS + 1];
     offsets.copy_from_slice(&words[OFFSETS_WORD..CHECKED_WORDS]);
-    let rules = field(14);
-    Some(TableConfig {
-        rows: field(0),
-        row_bytes: field(1).try_into().ok()?,
-        entries_per_row: field(2).try_into().ok()?,
-        format: EntryFormat::decode(field(3))?,
-        checksum: ChecksumKind::from_code(field(4).try_into().ok()?)?,
-        version_bits: field(5).try_into().ok()?,
-        offset_rule: match field(6) {
-            1 => OffsetRule::Printed,
-            2 => OffsetRule::Odd,
-            _ => return None,
-        },
-        rows_per_lock: field(7).try_into().ok()?,
-        lock_bits: field(8).try_into().ok()?,
-        physical_locks: field(9),
-        max_clients: (field(10) & 0xffff_ffff).try_into().ok()?,
-        max_path_rows: (field(10) >> 32).try_into().ok()?,
-        chunk_bytes: field(11),
-        chunks: field(12),
-        hash_seed: field(13),
+    Ok(TableConfig {
+        rows: fields.number(0)?,
+        row_bytes: fields.number(1)?,
+        entries_per_row: fields.number(2)?,
+        format: fields.read(3, EntryFormat::decode)?,
+        checksum: fields.read(4, |code| ChecksumKind::from_code(code.try_into().ok()?))?,
+        version_bits: fields.number(5)?,
+        offset_rule: fields.read(6, decode_offset_rule)?,
+        rows_per_lock: fields.number(7)?,
+        lock_bits: fields.number(8)?,
+        physical_locks: fields.number(9)?,
+        max_clients: fields.read(10, |word| (word & 0xffff_ffff).try_into().ok())?,
+        max_path_rows: fields.read(10, |word| (word >> 32).try_into().ok())?,
+        chunk_bytes: fields.number(11)?,
+        chunks: fields.number(12)?,
+        hash_seed: fields.number(13)?,
         offsets,
-        rules: Rules {
-            commit_records: rules & 1 != 0,
-            lock_both_rows: rules & 2 != 0,
-            validate_misses: rules & 4 != 0,
-        },
+        rules: fields.read(14, decode_rules)?,
     })
+}
+
+/// The parameters, one a word.
+struct Fields<'w>(&'w [u64]);
+
+impl Fields<'_> {
+    /// What `read` makes of parameter `field`; if nothing, the index of its word.
+    fn read<T>(&self, field: usize, read: impl FnOnce(u64) -> Option<T>) -> Result<T, usize> {
+        let word = CONFIG_WORD + field;
+        read(self.0[word]).ok_or(word)
+    }
+
+    fn number<T: TryFrom<u64>>(&self, field: usize) -> Result<T, usize> {
+        self.read(field, |word| word.try_into().ok())
+    }
+}
+
+fn decode_offset_rule(word: u64) -> Option<OffsetRule> {
+    match word {
+        1 => Some(OffsetRule::Printed),
+        2 => Some(OffsetRule::Odd),
+        _ => None,
+    }
+}
+
+/// A rule this program does not know is one it would not obey.
+fn decode_rules(word: u64) -> Option<Rules> {
+    let rules = Rules { commit_records: word & 1 != 0, lock_both_rows: word & 2 != 0, validate_misses: word & 4 != 0 };
+    (encode_rules(rules) == word).then_some(rules)
+}
+
+fn encode_rules(rules: Rules) -> u64 {
+    u64::from(rules.commit_records) | u64::from(rules.lock_both_rows) << 1 | u64::from(rules.validate_misses) << 2
 }
 
 #[cfg(test)]
@@ -281,5 +317,16 @@ mod tests {
         let mut words = superblock(Preset::Tiny).encode();
         words[VERSION_WORD] = 2;
         assert_eq!(Superblock::decode(&words), Err(SuperblockError::Version { found: 2, supported: 1 }));
+    }
+
+    /// [R-OPEN-1] A sound superblock that says something this program does not know is not opened.
+    #[test]
+    fn what_means_nothing_is_named() {
+        for (word, found) in [(5, 1), (7, 1 << 63), (CONFIG_WORD + 4, 9), (CONFIG_WORD + 6, 3), (CONFIG_WORD + 14, 8)] {
+            let mut words = superblock(Preset::Tiny).encode();
+            words[word] = found;
+            words[FINGERPRINT_WORD] = fingerprint(&words);
+            assert_eq!(Superblock::decode(&words), Err(SuperblockError::Meaning { word, found }));
+        }
     }
 }

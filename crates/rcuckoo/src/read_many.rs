@@ -242,8 +242,8 @@ impl Reader {
         self.extent = words;
     }
 
-    /// Reads the extents of a group into `words`, and returns which words belong to each; large ones are left to be read
-    /// alone. 1 round trip, none if there are none.
+    /// Reads the extents of a group into `words`, and returns which words belong to each; large ones are left to be
+    /// read alone. 1 round trip, none if there are none.
     async fn read_extents<L: Lane + ?Sized>(
         &self,
         lane: &mut L,

@@ -11,7 +11,7 @@ use crate::manifest::{Dependency, Manifest};
 use crate::report::{Report, Violation};
 
 /// Allowed dependencies: from, to, why. A name that ends in `*` stands for every package that starts so.
-const ARROWS: [(&str, &str, &str); 34] = [
+const ARROWS: [(&str, &str, &str); 37] = [
     ("guira-layout", "guira-fabric", "addresses and spaces are words of the fabric"),
     ("guira-layout", "guira-sum", "a row is valid only with its checksum"),
     ("guira-rcuckoo", "guira-layout", "the protocol reads and writes rows, entries and lock words"),
@@ -27,6 +27,7 @@ const ARROWS: [(&str, &str, &str); 34] = [
     ("guira", "guira-fabric", "the store opens lanes"),
     ("guira", "guira-fabric-*", "a URL names a backend"),
     ("guira", "guira-sum", "extents carry checksums"),
+    ("guira-input", "guira-layout", "a record fits an entry format or does not"),
     ("guira-lab", "guira", "experiments measure what users call"),
     ("guira-lab", "guira-rcuckoo", "figures vary what the store fixes"),
     ("guira-lab", "guira-layout", "comparison systems share rows and entries"),
@@ -38,6 +39,7 @@ const ARROWS: [(&str, &str, &str); 34] = [
     ("guira-peers", "guira-fabric", "the physical limit is prefetched reads"),
     ("guira-peers", "guira-fabric-shm", "the physical limit is reads of the same memory"),
     ("guira-cli", "guira", "the program is the store's first user"),
+    ("guira-cli", "guira-input", "the program loads files of records and writes them"),
     ("guira-cli", "guira-check", "the program scans a table"),
     ("guira-cli", "guira-lab", "the program runs workloads"),
     ("guira-cli", "guira-peers", "the program compares itself, if it is asked to"),
@@ -46,6 +48,7 @@ const ARROWS: [(&str, &str, &str); 34] = [
     ("guira-python", "guira", "bindings show the public API"),
     ("guira-c", "guira", "bindings show the public API"),
     ("guira-conformance", "guira*", "one suite runs over every fabric and every layer"),
+    ("guira-fuzz", "guira-conformance", "fuzz targets run the suite's harnesses"),
 ];
 
 /// Programs: nothing may depend on them, whatever a pattern above says.
@@ -86,7 +89,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    const PACKAGES: [&str; 11] = [
+    const PACKAGES: [&str; 12] = [
         "guira",
         "guira-check",
         "guira-cli",
@@ -94,6 +97,7 @@ mod tests {
         "guira-fabric",
         "guira-fabric-shm",
         "guira-fabric-tcp",
+        "guira-input",
         "guira-lab",
         "guira-layout",
         "guira-rcuckoo",
@@ -128,6 +132,7 @@ mod tests {
             ("guira-lab", "guira-cli"),
             ("guira-conformance", "guira-cli"),
             ("guira-sum", "guira-fabric"),
+            ("guira-input", "guira"),
         ] {
             let found = violations(from, to);
             assert_eq!(found.len(), 1, "{from} to {to}");
@@ -139,6 +144,7 @@ mod tests {
     fn arrows_along_the_order_pass() {
         for (from, to) in [
             ("guira-cli", "guira"),
+            ("guira-cli", "guira-input"),
             ("guira-lab", "guira"),
             ("guira", "guira-rcuckoo"),
             ("guira", "guira-fabric-tcp"),

@@ -16,7 +16,8 @@ use serde::Serialize;
 
 use crate::report::{Format, Verdict};
 use crate::tree;
-use process::Shell;
+pub use process::Shell;
+pub use steps::{Budget, target_directory};
 use steps::{STEPS, Step, StepName};
 
 /// Which steps to run.
@@ -63,7 +64,7 @@ impl Outcome {
         matches!(self, Self::Passed) || self.is_failure()
     }
 
-    fn word(&self) -> &'static str {
+    pub fn word(&self) -> &'static str {
         match self {
             Self::Passed => "passed",
             Self::Failed(_) => "FAILED",
@@ -74,7 +75,7 @@ impl Outcome {
         }
     }
 
-    fn detail(&self) -> &str {
+    pub fn detail(&self) -> &str {
         match self {
             Self::Failed(detail) | Self::TimedOut(detail) | Self::NotAvailable(detail) => detail,
             Self::Passed | Self::Skipped | Self::NotRun => "",
@@ -207,7 +208,7 @@ mod tests {
         let summary = outcomes(&options(&[], &[]), StepName::Clippy);
         assert!(!summary.ok);
         assert_eq!(count(&summary, &Outcome::Passed), STEPS.len() - 1);
-        assert!(summary.human().ends_with("FAILED: clippy; 14 of 14 steps ran in 1.0 s"));
+        assert!(summary.human().ends_with("FAILED: clippy; 16 of 16 steps ran in 1.0 s"));
     }
 
     #[test]
@@ -227,7 +228,7 @@ mod tests {
         let summary = outcomes(&options(&[], &[StepName::Format, StepName::Check]), StepName::Clippy);
         assert!(summary.ok);
         assert_eq!(count(&summary, &Outcome::Passed), 2);
-        assert!(summary.human().ends_with("passed; 2 of 14 steps ran in 1.0 s"));
+        assert!(summary.human().ends_with("passed; 2 of 16 steps ran in 1.0 s"));
     }
 
     #[test]

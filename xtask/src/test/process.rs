@@ -5,6 +5,7 @@
 //! with all it started, and one whose parent died, for instance of an interrupt from the keyboard.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -57,12 +58,14 @@ impl Shell {
         if self.format == Format::Json {
             command.stdout(io::stderr());
         }
-        match run_until(command, budget.until) {
-            Ok(Ended::Exited(status)) if status.success() => Outcome::Passed,
-            Ok(Ended::Exited(status)) => Outcome::Failed(status.to_string()),
-            Ok(Ended::Killed) => budget.exceeded(),
-            Err(error) => Outcome::Failed(format!("{}: {error}", command.get_program().display())),
-        }
+        outcome(command, budget)
+    }
+
+    /// Runs a command whose output goes to the file `log`.
+    pub fn run_into(&self, command: &mut Command, budget: &Budget, log: &Path) -> io::Result<Outcome> {
+        let file = File::create(log)?;
+        command.stdout(file.try_clone()?).stderr(file);
+        Ok(outcome(command, budget))
     }
 
     /// Whether a command exists and exits with 0; nobody sees its output. Never installs a toolchain on the way.
@@ -70,6 +73,15 @@ impl Shell {
         let mut command = self.command(program, arguments);
         command.stdout(Stdio::null()).stderr(Stdio::null()).env("RUSTUP_AUTO_INSTALL", "0");
         matches!(run_until(&mut command, budget.until), Ok(Ended::Exited(status)) if status.success())
+    }
+}
+
+fn outcome(command: &mut Command, budget: &Budget) -> Outcome {
+    match run_until(command, budget.until) {
+        Ok(Ended::Exited(status)) if status.success() => Outcome::Passed,
+        Ok(Ended::Exited(status)) => Outcome::Failed(status.to_string()),
+        Ok(Ended::Killed) => budget.exceeded(),
+        Err(error) => Outcome::Failed(format!("{}: {error}", command.get_program().display())),
     }
 }
 

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::process::Shell;
 use super::{Outcome, needs, ship};
-use crate::check;
+use crate::{check, fuzz};
 
 /// Installing over a slow network: package lists are tens of megabytes.
 const INSTALL_LIMIT_S: u64 = 600;
@@ -30,6 +30,10 @@ const TEST_LIMIT_S: u64 = 3_600;
 const LOOM_LIMIT_S: u64 = 1_200;
 /// Interpreting the unit tests: hundreds of times slower than running them.
 const MIRI_LIMIT_S: u64 = 1_800;
+/// Each fuzz target: long enough to leave what it starts from, so that all of them take minutes.
+const FUZZ_SECONDS: u64 = 40;
+/// Building every fuzz target and running one after the other, with room for as many targets again.
+const FUZZ_LIMIT_S: u64 = fuzz::limit_s(24, FUZZ_SECONDS);
 
 const _: () = assert!(READ_LIMIT_S < INSTALL_LIMIT_S && BUILD_LIMIT_S < TEST_LIMIT_S);
 
@@ -49,6 +53,7 @@ pub enum StepName {
     Peers,
     Loom,
     Miri,
+    Fuzz,
     Deny,
     Msrv,
     Package,
@@ -69,7 +74,7 @@ pub struct Step {
 }
 
 /// Every step, in order: what the others need, then the cheap checks, then the build, then tests from short to long.
-pub const STEPS: [Step; 15] = [
+pub const STEPS: [Step; 16] = [
     step(StepName::Needs, "the system's tools and data that tests use", INSTALL_LIMIT_S),
     step(StepName::Components, "rustup component add rustfmt clippy, where they are missing", INSTALL_LIMIT_S),
     step(StepName::Format, "cargo fmt --all --check", READ_LIMIT_S),
@@ -90,6 +95,7 @@ pub const STEPS: [Step; 15] = [
         "MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p guira-fabric --lib --target-dir target/miri",
         MIRI_LIMIT_S,
     ),
+    step(StepName::Fuzz, "cargo xtask fuzz --seconds 40", FUZZ_LIMIT_S),
     step(StepName::Deny, "cargo deny check", ship::DENY_LIMIT_S),
     step(
         StepName::Msrv,
@@ -137,6 +143,7 @@ impl Step {
                 run(command)
             }
             StepName::Miri => miri(shell, &budget),
+            StepName::Fuzz => fuzz::run(shell, &budget, FUZZ_SECONDS, &[]),
             StepName::Deny => ship::deny(shell, &budget),
             StepName::Msrv => ship::msrv(shell, &budget),
             StepName::Package => ship::package(shell, &budget),

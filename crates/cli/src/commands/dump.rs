@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 
 use clap::{Args, ValueEnum};
 use guira::{Unread, Url};
+use guira_input::{jsonl, tsv};
 
 use super::{Patience, Verdict};
 use crate::failure::{ErrorText, Failure};
-use crate::input::{jsonl, tsv};
 use crate::output::{Format, Output, closed};
 use crate::text::{Notation, NotationOptions};
 

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use guira::Url;
+use guira_input::{BadRecord, Fit, Notation};
 use guira_lab::driver::OperationFigures;
 use serde::Serialize;
 
 use super::{Patience, Verdict};
 use crate::failure::{Failure, Loaded};
-use crate::input::{self, BadRecord, Fit, InputFormat, Notation};
+use crate::input::{self, InputFormat};
 use crate::loader::{BadRecords, LoadOptions, LoadReport, load};
 use crate::output::Output;
 use crate::progress::Progress;

@@ -3,12 +3,13 @@
 use clap::Args;
 use guira::blocking::Client;
 use guira::{Put, Url};
+use guira_input::JsonBytes;
 use serde::Serialize;
 
 use super::{Patience, Verdict};
 use crate::failure::Failure;
 use crate::output::{Format, Output};
-use crate::text::{JsonBytes, Notation, NotationOptions};
+use crate::text::{Notation, NotationOptions};
 
 /// Print the value of a key.
 ///

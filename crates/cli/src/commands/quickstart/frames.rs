@@ -4,7 +4,7 @@
 
 use std::io::{self, Read, Write};
 
-use crate::input::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use guira_input::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 const END: u32 = u32::MAX;
 

@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn keys_are_quoted_for_a_shell() {
-        let quoted = |key: &[u8]| quoted(&crate::text::printable(key, 200));
+        let quoted = |key: &[u8]| quoted(&guira_input::printable(key, 200));
         assert_eq!(quoted(b"libc6"), "libc6");
         assert_eq!(quoted(b"/usr/share/doc/a b"), "-- '/usr/share/doc/a b'");
         assert_eq!(quoted(b"-x"), "-- '-x'");

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use guira::EntryFormat;
+use guira_input::{Fit, InputError, Notation, Record, Records};
 
 use crate::failure::{Failure, Loaded};
-use crate::input::{self, Fit, InputError, InputFormat, Notation, Record, Records};
+use crate::input::{self, InputFormat};
 
 /// Entry format of the table that a source goes into.
 pub const FORMAT: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
@@ -157,7 +158,7 @@ impl DebianIndex {
         };
         let fit = Fit::new(FORMAT, Notation::Bytes).map_err(Failure::Misuse)?;
         let reader = BufReader::with_capacity(256 << 10, stdout);
-        let records = Records::new(reader, "apt-cache dumpavail", Some(InputFormat::Debian), fit);
+        let records = Records::new(reader, "apt-cache dumpavail", Some(guira_input::InputFormat::Debian), fit);
         let records = records.map_err(|source| Failure::Input { source, loaded: Loaded(0) })?;
         Ok(DebianIndex { child, records })
     }

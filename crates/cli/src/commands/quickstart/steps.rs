@@ -89,7 +89,7 @@ impl Steps<'_> {
         let check = Check::new(checked.is_clean(), check::summary(&self.url.to_string(), &checked));
         self.output.say(&check.human(&check::problems(&checked)))?;
         report.check = Some(check);
-        report.first_key = crate::text::printable(&made.survey.first_key, 200);
+        report.first_key = guira_input::printable(&made.survey.first_key, 200);
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use guira::{OpenOptions, Put, Store};
+use guira_input::printable;
 use guira_lab::driver::OperationTally;
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +14,6 @@ use super::changes::{self, Changes};
 use super::{WorkerArguments, frames};
 use crate::commands::Verdict;
 use crate::failure::Failure;
-use crate::text::printable;
 use crate::workers::{next_order, reply};
 
 /// Keys that were found wrong and may still turn out to have been overwritten by the input itself. Beyond it,

@@ -1,0 +1,31 @@
+//! Cause: a table could have a client for each value of a lock but free and poison. Destroying a table leaves all ones
+//! in its locks, and a holder's release all ones less its id: with so many clients, that was another client's id.
+//!
+//! Effect: who waited for such a lock of a destroyed table waited for that client, to its deadline, and got `Busy` in
+//! place of `Destroyed`.
+//!
+//! Fix: a table has fewer clients than half the values of its locks. // [R-DESTROY-1]
+
+use guira_layout::{LockId, LockLayout, OwnerId, Preset, PresetOptions};
+
+#[test]
+fn what_is_left_of_poison_is_nobody() {
+    let mut options = PresetOptions {
+        capacity: 1_000,
+        format: "fixed:8:8".parse().unwrap(),
+        extent_bytes: None,
+        max_clients: Some(32_767),
+        hash_seed: 1,
+        device_bytes: u64::MAX,
+    };
+    let config = Preset::Hardened.config(&options).unwrap();
+    let locks = LockLayout::new(&config);
+    let mask = locks.mask(LockId(1)).mask;
+    for owner in 1..=config.max_clients {
+        let left = locks.poison().wrapping_add(locks.release_addend(OwnerId(owner), mask));
+        let (_, named) = locks.first_held(0, left, mask).unwrap();
+        assert!(locks.is_poison(named), "{} released poison: {named}", OwnerId(owner));
+    }
+    options.max_clients = Some(32_768);
+    assert!(Preset::Hardened.config(&options).is_err());
+}

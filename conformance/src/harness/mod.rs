@@ -1,0 +1,74 @@
+//! One harness for each thing that is decoded: bytes go in, and what the decoder promises is asserted.
+//!
+//! A harness takes any bytes. It decodes them as they are, then repairs what no chance would get right (magic numbers,
+//! checksums, lengths) as docs/layout.md says, so that what lies behind those is reached as well. It panics if a
+//! promise is broken: something out of bounds, a value that does not encode to what it was decoded from, a finder that
+//! disagrees with a plain reading of the row. `fuzz/fuzz_targets` runs each under libFuzzer; `tests/decoders.rs` runs
+//! all of them, on every toolchain, on the same corpora and on changed copies of them.
+
+mod extent;
+mod feed;
+mod load;
+mod lock;
+mod mutate;
+mod names;
+mod row;
+mod shape;
+mod slot;
+mod superblock;
+mod url;
+
+pub use extent::{chunk, extent};
+pub use load::{debian, jsonl, tsv};
+pub use lock::lock;
+pub use mutate::mutate;
+pub use names::{names, preset};
+pub use row::row;
+pub use slot::slot;
+pub use superblock::superblock;
+pub use url::url;
+
+/// What a decoder made of an input. Both are right; a harness that only ever gives one of them tests nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is a value.
+    Accepted,
+    /// It is none.
+    Refused,
+}
+
+impl Answer {
+    fn of(accepted: bool) -> Answer {
+        if accepted { Answer::Accepted } else { Answer::Refused }
+    }
+}
+
+/// An input worth starting from: its name, and its bytes.
+pub type Seed = (String, Vec<u8>);
+
+/// One harness: its name, which is also that of its fuzz target and its corpus; what it does; what to start from.
+#[derive(Clone, Copy)]
+pub struct Harness {
+    /// The name.
+    pub name: &'static str,
+    /// Decodes, and panics if a promise is broken.
+    pub run: fn(&[u8]) -> Answer,
+    /// Valid encodings and near misses.
+    pub seeds: fn() -> Vec<Seed>,
+}
+
+/// Every harness.
+pub const HARNESSES: [Harness; 12] = [
+    Harness { name: "chunk", run: chunk, seeds: extent::chunk_seeds },
+    Harness { name: "debian", run: debian, seeds: load::debian_seeds },
+    Harness { name: "extent", run: extent, seeds: extent::extent_seeds },
+    Harness { name: "jsonl", run: jsonl, seeds: load::jsonl_seeds },
+    Harness { name: "lock", run: lock, seeds: lock::seeds },
+    Harness { name: "names", run: names, seeds: names::name_seeds },
+    Harness { name: "preset", run: preset, seeds: names::preset_seeds },
+    Harness { name: "row", run: row, seeds: row::seeds },
+    Harness { name: "slot", run: slot, seeds: slot::seeds },
+    Harness { name: "superblock", run: superblock, seeds: superblock::seeds },
+    Harness { name: "tsv", run: tsv, seeds: load::tsv_seeds },
+    Harness { name: "url", run: url, seeds: url::seeds },
+];

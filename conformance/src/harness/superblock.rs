@@ -1,0 +1,177 @@
+//! The superblock, and the addresses that follow from it.
+
+use guira_layout::{
+    ChecksumKind, ConfigError, EntryFormat, Geometry, LockId, MAX_ROW_WORDS, OffsetRule, Preset, PresetOptions, RowId,
+    STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Superblock, SuperblockError, TableState,
+};
+
+use super::feed::{Feed, bytes_of, words_of};
+use super::shape::{SHAPE_BYTES, Shape, heads};
+use super::{Answer, Seed};
+
+// As docs/layout.md says.
+const MAGIC: u64 = 0x4241_5441_5249_5547;
+const VERSION: u64 = 1;
+const FINGERPRINT_WORD: usize = 4;
+const CHECKED_WORDS: usize = 56;
+const FINGERPRINT_SEED: u64 = 0x6775_6972_6131;
+/// Words of a seed: what lies behind them is zero.
+const SEED_WORDS: usize = STATE_WORD + 2;
+
+/// The first words of a region.
+///
+/// # Panics
+/// If a promise of superblocks or addresses is broken.
+pub fn superblock(data: &[u8]) -> Answer {
+    let mut words = words_of(data);
+    let mut answer = decoded(&words);
+    words.resize(words.len().max(SUPERBLOCK_WORDS), 0);
+    if answer == Answer::Refused {
+        answer = decoded(&words);
+    }
+    (words[0], words[1]) = (MAGIC, VERSION);
+    words[FINGERPRINT_WORD] = fingerprint(&words);
+    let found = Superblock::decode(&words);
+    let is_known = |error: &SuperblockError| {
+        use SuperblockError::{Config, Meaning, State};
+        matches!(error, Config(_) | Meaning { .. } | State { .. })
+    };
+    assert!(found.as_ref().err().is_none_or(is_known), "its fingerprint is right: {found:?}");
+    decoded(&words);
+    words[STATE_WORD] = TableState::Live.encode();
+    decoded(&words);
+    answer
+}
+
+/// The fingerprint of a superblock's words.
+fn fingerprint(words: &[u64]) -> u64 {
+    let mut checked = words[..CHECKED_WORDS].to_vec();
+    checked[FINGERPRINT_WORD] = 0;
+    guira_sum::bytes_checksum(&checked, FINGERPRINT_SEED)
+}
+
+/// Words that decode encode to themselves, and describe a table that can be; others are refused for what they lack.
+/// // [R-OPEN-1]
+fn decoded(words: &[u64]) -> Answer {
+    let error = match Superblock::decode(words) {
+        Ok((superblock, state)) => {
+            let again = superblock.encode();
+            assert_eq!(again[..CHECKED_WORDS], words[..CHECKED_WORDS]);
+            assert_eq!(state.encode(), words[STATE_WORD]);
+            assert_eq!(superblock.fingerprint(), words[FINGERPRINT_WORD]);
+            consistent(&superblock);
+            return Answer::Accepted;
+        }
+        Err(error) => error,
+    };
+    match &error {
+        SuperblockError::Truncated { words: count } => assert!(*count == words.len() && *count < SUPERBLOCK_WORDS),
+        SuperblockError::Foreign { found } => assert!(*found == words[0] && *found != MAGIC),
+        SuperblockError::Empty => assert!(words[..CHECKED_WORDS].iter().all(|word| *word == 0)),
+        SuperblockError::Version { found, .. } => assert!(*found == words[1] && *found != VERSION),
+        SuperblockError::Corrupt { stored, computed } => {
+            assert_eq!((*stored, *computed), (words[FINGERPRINT_WORD], fingerprint(words)));
+            assert_ne!(stored, computed);
+        }
+        SuperblockError::State { found } => {
+            assert!(*found == words[STATE_WORD] && TableState::decode(*found).is_none());
+        }
+        SuperblockError::Meaning { word, found } => {
+            assert!((5..CHECKED_WORDS).contains(word) && words[*word] == *found)
+        }
+        other => assert!(!other.to_string().is_empty()),
+    }
+    Answer::Refused
+}
+
+/// What a superblock that decoded, or was derived from a preset, promises.
+pub(super) fn consistent(superblock: &Superblock) {
+    let config = &superblock.config;
+    config.check().expect("the parameters were checked");
+    assert_eq!(Superblock::decode(&superblock.encode()), Ok((superblock.clone(), TableState::Live)));
+    let geometry = match Geometry::new(config) {
+        Ok(geometry) => geometry,
+        Err(error) => {
+            assert!(matches!(error, ConfigError::TooLarge { .. }), "{error}");
+            return;
+        }
+    };
+    assert!(geometry.main_bytes() + geometry.device_bytes() < 1 << 62);
+    areas_follow_each_other(&Shape::of(superblock.clone()));
+}
+
+/// No two areas share a byte, and all lie inside their space.
+fn areas_follow_each_other(shape: &Shape) {
+    let (config, geometry, rows) = (shape.config(), &shape.geometry, &shape.rows);
+    let slot_bytes = geometry.slot_words() as u64 * 8;
+    let last_slot = geometry.slot(config.max_clients - 1).offset();
+    let chunk_table = geometry.row(RowId(config.rows)).offset();
+    let mut end = geometry.superblock_word(SUPERBLOCK_WORDS).offset();
+    assert!(end == SUPERBLOCK_BYTES && geometry.slot(0).offset() == end);
+    assert_eq!(last_slot + slot_bytes, end + slot_bytes * u64::from(config.max_clients));
+    assert!(last_slot + slot_bytes <= geometry.row(RowId(0)).offset());
+    let trailer = geometry.trailer(RowId(config.rows - 1), rows).offset();
+    assert_eq!(trailer + 16, chunk_table, "a row ends with its trailer");
+    assert!(rows.entries() * rows.entry_words() + 2 <= rows.row_words() && rows.row_words() <= MAX_ROW_WORDS);
+    end = chunk_table;
+    if config.chunks > 0 {
+        assert!(geometry.chunk_word(0).offset() >= end);
+        assert!(geometry.chunk_word(config.chunks - 1).offset() + 8 <= geometry.chunk(0).offset());
+        end = geometry.chunk(config.chunks - 1).offset() + config.chunk_bytes;
+        assert_eq!(geometry.chunk_of(end - 1), Some((config.chunks - 1, config.chunk_bytes - 1)));
+    } else {
+        assert!(config.chunk_bytes == 0 && !config.format.has_extents());
+    }
+    assert!(end <= geometry.main_bytes() && geometry.chunk_of(end).is_none());
+    let last_lock = shape.locks.mask(LockId(config.physical_locks - 1));
+    assert!(last_lock.word < shape.locks.words());
+    assert!(shape.locks.addr(last_lock.word).offset() + 8 <= geometry.device_bytes());
+    for row in [0, config.rows / 2, config.rows - 1] {
+        assert!(shape.locks.lock_of(RowId(row)).0 < config.physical_locks);
+    }
+}
+
+/// Tables of every preset, tables with every parameter at one of its ends, a destroyed one, and no tables.
+pub(super) fn seeds() -> Vec<Seed> {
+    let words = |superblock: &Superblock| superblock.encode()[..SEED_WORDS].to_vec();
+    let mut seeds = Vec::new();
+    let mut add = |name: &str, words: &[u64]| seeds.push((name.to_owned(), bytes_of(words)));
+    for preset in Preset::ALL {
+        for format in ["fixed:8:8", "bytes:64"] {
+            let superblock = superblock_of(preset, format);
+            add(&format!("{preset}-{}", format.replace(':', "-")), &words(&superblock));
+        }
+    }
+    for (name, head) in heads().into_iter().step_by(5) {
+        assert_eq!(head.len(), SHAPE_BYTES);
+        add(&format!("drawn-{name}"), &words(&Shape::draw(&mut Feed(&head)).superblock));
+    }
+    let mut superblock = superblock_of(Preset::Paper, "fixed:4:4");
+    superblock.config.checksum = ChecksumKind::Crc32cPair;
+    superblock.config.offset_rule = OffsetRule::Odd;
+    superblock.config.max_path_rows = 16;
+    add("mixed", &words(&superblock));
+    let mut destroyed = words(&superblock);
+    destroyed[STATE_WORD] = TableState::Destroyed.encode();
+    add("destroyed", &destroyed);
+    let mut reserved = words(&superblock);
+    reserved[5] = 1;
+    reserved[FINGERPRINT_WORD] = fingerprint(&reserved);
+    add("reserved-word", &reserved);
+    add("empty", &[0; 8]);
+    add("whole", &superblock.encode());
+    seeds
+}
+
+fn superblock_of(preset: Preset, format: &str) -> Superblock {
+    let format: EntryFormat = format.parse().expect("a valid format");
+    let options = PresetOptions {
+        capacity: 5_000,
+        format,
+        extent_bytes: None,
+        max_clients: None,
+        hash_seed: 77,
+        device_bytes: u64::MAX,
+    };
+    Superblock { incarnation: 5, table: 9, config: preset.config(&options).expect("valid parameters") }
+}

@@ -1,0 +1,142 @@
+//! Whether a record fits a table's entry format, and how its text becomes bytes.
+
+use guira_layout::EntryFormat;
+
+use super::{BadRecord, KEY_BYTES_MAX, Record, VALUE_BYTES_MAX};
+
+/// What the keys and values of an input are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notation {
+    /// The bytes themselves.
+    Bytes,
+    /// Decimal numbers, stored little-endian.
+    Numbers,
+}
+
+/// What a table takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Fit {
+    format: EntryFormat,
+    notation: Notation,
+}
+
+impl Fit {
+    /// What a table of `format` takes, from an input in this notation.
+    ///
+    /// # Errors
+    /// Why it takes nothing in this notation.
+    pub fn new(format: EntryFormat, notation: Notation) -> Result<Fit, String> {
+        match (format, notation) {
+            (EntryFormat::Bytes { .. }, Notation::Numbers) => {
+                Err(format!("--numbers needs a table of a fixed format, and this one is {format}"))
+            }
+            _ => Ok(Fit { format, notation }),
+        }
+    }
+
+    /// The notation.
+    pub fn notation(&self) -> Notation {
+        self.notation
+    }
+
+    /// The record as it is stored.
+    ///
+    /// # Errors
+    /// Why it cannot be stored.
+    pub fn apply(&self, record: Record) -> Result<Record, BadRecord> {
+        let Record { key, value, line } = record;
+        let fitted = match self.format {
+            EntryFormat::Fixed { key_bytes, value_bytes } => {
+                let fitted_key = self.fixed("key", &key, key_bytes.into());
+                fitted_key.and_then(|key| Ok((key, self.fixed("value", &value, value_bytes.into())?)))
+            }
+            EntryFormat::Bytes { .. } if key.len() > KEY_BYTES_MAX => {
+                Err(format!("its key has {} bytes, and the largest has {KEY_BYTES_MAX}", key.len()))
+            }
+            EntryFormat::Bytes { .. } if value.len() > VALUE_BYTES_MAX => {
+                Err(format!("its value has {} bytes, and the largest has {VALUE_BYTES_MAX}", value.len()))
+            }
+            EntryFormat::Bytes { .. } => return Ok(Record { key, value, line }),
+        };
+        let excerpt = || [&key[..], b"\t", &value[..value.len().min(EXCERPT_BYTES)]].concat();
+        let (key, value) = fitted.map_err(|reason| BadRecord::new(line, &excerpt(), reason))?;
+        Ok(Record { key, value, line })
+    }
+
+    fn fixed(&self, name: &str, bytes: &[u8], wanted: usize) -> Result<Vec<u8>, String> {
+        match self.notation {
+            Notation::Numbers => little_endian(name, bytes, wanted),
+            Notation::Bytes if bytes.len() == wanted => Ok(bytes.to_vec()),
+            Notation::Bytes => {
+                let (format, found) = (self.format, bytes.len());
+                Err(format!("its {name} has {found} bytes, and the table ({format}) takes {name}s of exactly {wanted}"))
+            }
+        }
+    }
+}
+
+/// Bytes of a value that an error may show.
+const EXCERPT_BYTES: usize = 1024;
+
+/// A decimal number in `wanted` bytes. Of a value of no bytes, nothing is stored, and nothing may be written.
+fn little_endian(name: &str, text: &[u8], wanted: usize) -> Result<Vec<u8>, String> {
+    if wanted == 0 && text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let parsed = std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let number: u128 = parsed
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| format!("its {name} is no decimal number below 2^128"))?;
+    let mut bytes = number.to_le_bytes().to_vec();
+    if bytes.iter().skip(wanted).any(|byte| *byte != 0) {
+        return Err(format!("its {name} is too large for {wanted} bytes"));
+    }
+    bytes.resize(wanted, 0);
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIXED: EntryFormat = EntryFormat::Fixed { key_bytes: 2, value_bytes: 20 };
+    const BYTES: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
+
+    fn apply(format: EntryFormat, notation: Notation, key: &[u8], value: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
+        let record = Record { key: key.to_vec(), value: value.to_vec(), line: 7 };
+        let applied = Fit::new(format, notation).unwrap().apply(record);
+        applied.map(|record| (record.key, record.value)).map_err(|bad| bad.to_string())
+    }
+
+    #[test]
+    fn fixed_formats_take_exact_lengths() {
+        let value = [b'v'; 20];
+        assert_eq!(apply(FIXED, Notation::Bytes, b"ab", &value), Ok((b"ab".to_vec(), value.to_vec())));
+        assert_eq!(
+            apply(FIXED, Notation::Bytes, b"abc", b"x").unwrap_err(),
+            "line 7 (\"abc\\tx\"): its key has 3 bytes, and the table (fixed:2:20) takes keys of exactly 2"
+        );
+        assert!(apply(FIXED, Notation::Bytes, b"ab", b"x").unwrap_err().contains("its value has 1 bytes"));
+    }
+
+    #[test]
+    fn numbers_are_little_endian() {
+        let (key, value) = apply(FIXED, Notation::Numbers, b"258", b"1").unwrap();
+        assert_eq!((key, value.len(), value[0], value[1..].iter().max()), (vec![2, 1], 20, 1, Some(&0)));
+        assert!(apply(FIXED, Notation::Numbers, b"65535", b"0").is_ok());
+        for key in [&b"65536"[..], b"", b"-1", b"+1", b"0x1", b"1.5", b"\xff"] {
+            assert!(apply(FIXED, Notation::Numbers, key, b"1").is_err(), "{}", String::from_utf8_lossy(key));
+        }
+        assert!(Fit::new(BYTES, Notation::Numbers).is_err());
+        let keys_only = EntryFormat::Fixed { key_bytes: 8, value_bytes: 0 };
+        assert!(apply(keys_only, Notation::Numbers, b"1", b"").is_ok());
+    }
+
+    #[test]
+    fn byte_formats_take_any_length_to_their_bounds() {
+        assert!(apply(BYTES, Notation::Bytes, b"", b"").is_ok());
+        assert!(apply(BYTES, Notation::Bytes, &vec![b'k'; KEY_BYTES_MAX], b"").is_ok());
+        let error = apply(BYTES, Notation::Bytes, &vec![b'k'; KEY_BYTES_MAX + 1], b"").unwrap_err();
+        assert!(error.contains("its key has 65537 bytes") && error.len() < 300, "{error}");
+    }
+}

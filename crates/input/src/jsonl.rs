@@ -1,0 +1,144 @@
+//! JSON lines: an object for each record, whose key and value are strings (`key`, `value`) or base64 (`key_b64`,
+//! `value_b64`), in any combination. Written: strings where the bytes are UTF-8, base64 where they are not.
+
+use std::io::{self, Write};
+
+use serde::ser::{SerializeMap, Serializer};
+use serde::{Deserialize, Serialize};
+
+use super::fit::Notation;
+use super::lines::Pair;
+use crate::text::{JsonBytes, from_base64};
+
+/// Characters of a reason that repeats what the input says, at most.
+const REASON_CHARS: usize = 200;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    key: Option<Text>,
+    key_b64: Option<String>,
+    value: Option<Text>,
+    value_b64: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Text {
+    String(String),
+    Number(serde_json::Number),
+}
+
+/// Reads a line without its end.
+pub(crate) fn read(line: &[u8], notation: Notation) -> Pair {
+    let line: Line = serde_json::from_slice(line).map_err(|error| {
+        let reason = one_line(&error.to_string().replace(" at line 1", ""));
+        format!("it is no JSON object with \"key\" and \"value\": {reason}")
+    })?;
+    let key = bytes("key", line.key, line.key_b64, notation)?;
+    Ok((key, bytes("value", line.value, line.value_b64, notation)?))
+}
+
+/// A reason that repeats names of the input's: cut, and without what would act on a terminal.
+fn one_line(reason: &str) -> String {
+    let mut shown = String::new();
+    for c in reason.chars().take(REASON_CHARS) {
+        match c.is_control() {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    let cut = if reason.chars().nth(REASON_CHARS).is_some() { "…" } else { "" };
+    shown + cut
+}
+
+fn bytes(name: &str, text: Option<Text>, base64: Option<String>, notation: Notation) -> Result<Vec<u8>, String> {
+    match (text, base64) {
+        (Some(_), Some(_)) => Err(format!("it has both \"{name}\" and \"{name}_b64\"")),
+        (None, None) => Err(format!("it has neither \"{name}\" nor \"{name}_b64\"")),
+        (Some(Text::String(text)), None) => Ok(text.into_bytes()),
+        (Some(Text::Number(number)), None) => match notation {
+            Notation::Numbers => Ok(number.to_string().into_bytes()),
+            Notation::Bytes => Err(format!("its {name} is a number: write a string, or load with --numbers")),
+        },
+        (None, Some(_)) if notation == Notation::Numbers => Err(format!("its {name} is base64, not a number")),
+        (None, Some(text)) => from_base64(&text).ok_or_else(|| format!("its {name}_b64 is no base64")),
+    }
+}
+
+/// Writes a record as a line.
+///
+/// # Errors
+/// The writer's.
+pub fn write(key: &[u8], value: &[u8], to: &mut impl Write) -> io::Result<()> {
+    struct Object<'b>(JsonBytes<'b>, JsonBytes<'b>);
+
+    impl Serialize for Object<'_> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let mut map = serializer.serialize_map(Some(2))?;
+            self.0.add_to(&mut map)?;
+            self.1.add_to(&mut map)?;
+            map.end()
+        }
+    }
+
+    serde_json::to_writer(&mut *to, &Object(JsonBytes::key(key), JsonBytes::value(value)))?;
+    to.write_all(b"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(line: &str) -> Pair {
+        read(line.as_bytes(), Notation::Bytes)
+    }
+
+    #[test]
+    fn text_and_base64_mix() {
+        let expected = Ok((b"a".to_vec(), vec![255, 0]));
+        assert_eq!(pair(r#"{"key":"a","value_b64":"/wA="}"#), expected);
+        assert_eq!(pair(r#" { "value_b64" : "/wA=", "key_b64" : "YQ==" } "#), expected);
+        assert_eq!(pair(r#"{"key":"","value":"\u0000ü"}"#), Ok((vec![], "\0ü".as_bytes().to_vec())));
+    }
+
+    #[test]
+    fn mistakes_are_explained() {
+        for (line, reason) in [
+            (r#"{"key":"a"}"#, "neither \"value\" nor"),
+            (r#"{"value":"a"}"#, "neither \"key\" nor"),
+            (r#"{"key":"a","key_b64":"","value":""}"#, "both \"key\" and"),
+            (r#"{"key":"a","vlaue":"b"}"#, "unknown field `vlaue`"),
+            (r#"{"key":"a","value":"b""#, "EOF while parsing"),
+            (r#"{"key":"a","value":7}"#, "--numbers"),
+            (r#"{"key":"a","value_b64":"!"}"#, "no base64"),
+            (r#"{"key":"a","value":null}"#, "neither \"value\" nor"),
+            ("[]", "no JSON object"),
+        ] {
+            let found = pair(line).unwrap_err();
+            assert!(found.contains(reason), "{line}: {found}");
+        }
+    }
+
+    #[test]
+    fn names_in_an_error_are_shown_and_do_not_act() {
+        let found = pair("{\"\\u001b[2J\\n\":1}").unwrap_err();
+        assert!(found.contains("unknown field `\\u{1b}[2J\\n`"), "{found}");
+        let found = pair(&format!("{{\"{}\":1}}", "x".repeat(10_000))).unwrap_err();
+        assert!(found.ends_with("x…") && found.len() < 400, "{found}");
+    }
+
+    #[test]
+    fn numbers_are_taken_where_they_are_asked_for() {
+        let read = |line: &str| read(line.as_bytes(), Notation::Numbers);
+        assert_eq!(read(r#"{"key":12,"value":"34"}"#), Ok((b"12".to_vec(), b"34".to_vec())));
+        assert!(read(r#"{"key":12,"value_b64":"YQ=="}"#).unwrap_err().contains("base64"));
+    }
+
+    #[test]
+    fn text_is_written_as_text() {
+        let mut line = Vec::new();
+        write(b"a\n", b"\xff", &mut line).unwrap();
+        assert_eq!(String::from_utf8(line).unwrap(), "{\"key\":\"a\\n\",\"value_b64\":\"/w==\"}\n");
+    }
+}

@@ -1,0 +1,309 @@
+//! Records as text: TSV, JSON lines, or Debian control records.
+//!
+//! This crate owns how the keys and values of a table are written down, and nothing else: it opens no file and knows no
+//! table. Reading streams: it holds one line (or one Debian record) at a time, and no more than [`LINE_BYTES_MAX`] of
+//! it.
+//!
+//! Invariants: what [`tsv::write`] and [`jsonl::write`] wrote is read back byte for byte, and recognised without
+//! being told the format. A record that cannot be read names its line and shows its beginning; the records behind it
+//! can be read.
+
+#![forbid(unsafe_code)]
+
+mod debian;
+mod fit;
+pub mod jsonl;
+mod lines;
+mod text;
+pub mod tsv;
+
+use std::fmt;
+use std::io::{self, BufRead};
+
+pub use fit::{Fit, Notation};
+use lines::{BYTE_ORDER_MARK, Lines};
+pub use text::{JsonBytes, printable};
+
+/// Bytes of a key in a table of format `bytes:N`, at most.
+pub const KEY_BYTES_MAX: usize = guira_layout::MAX_KEY_BYTES;
+/// Bytes of a value in a table of format `bytes:N`, at most.
+pub const VALUE_BYTES_MAX: usize = guira_layout::MAX_VALUE_BYTES;
+/// Bytes of a line, at most: the largest key and value when each byte is written with six, as in `\u0000`.
+pub const LINE_BYTES_MAX: usize = 6 * (KEY_BYTES_MAX + VALUE_BYTES_MAX) + 4096;
+/// Characters of a bad record that its error shows.
+const EXCERPT_CHARS: usize = 60;
+
+/// A key and a value, and where they stood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value.
+    pub value: Vec<u8>,
+    /// The line at which the record starts, from 1.
+    pub line: u64,
+}
+
+/// How records are written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputFormat {
+    /// A line each: key, TAB, value, with \t \n \r \\ \xHH escaped.
+    Tsv,
+    /// A JSON object each: {"key" or "key_b64", "value" or "value_b64"}.
+    Jsonl,
+    /// Debian control records, as `apt-cache dumpavail` prints them: key is the package's name, value the whole record.
+    Debian,
+}
+
+impl InputFormat {
+    /// Every format.
+    pub const ALL: [InputFormat; 3] = [InputFormat::Tsv, InputFormat::Jsonl, InputFormat::Debian];
+}
+
+impl fmt::Display for InputFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            InputFormat::Tsv => "tsv",
+            InputFormat::Jsonl => "jsonl",
+            InputFormat::Debian => "debian",
+        })
+    }
+}
+
+/// A record that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadRecord {
+    /// The line at which it starts, from 1.
+    pub line: u64,
+    /// Its beginning.
+    pub excerpt: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl BadRecord {
+    fn new(line: u64, content: &[u8], reason: impl Into<String>) -> BadRecord {
+        BadRecord { line, excerpt: printable(content, EXCERPT_CHARS), reason: reason.into() }
+    }
+}
+
+impl fmt::Display for BadRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {} ({}): {}", self.line, self.excerpt, self.reason)
+    }
+}
+
+/// An input cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// One of its records; the next one can be asked for.
+    #[error("{0}")]
+    Bad(BadRecord),
+    /// The file itself; there is nothing more to ask for.
+    #[error("cannot read {name}: {source}")]
+    Read {
+        /// Which file.
+        name: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// The records of one input.
+pub struct Records<R> {
+    lines: Lines<R>,
+    name: String,
+    format: InputFormat,
+    fit: Fit,
+    failed: bool,
+}
+
+impl<R: BufRead> Records<R> {
+    /// The records that `reader` yields; `name` is what errors call it. `format` is recognised from the first bytes if
+    /// it is `None`.
+    ///
+    /// # Errors
+    /// `Read` if those bytes cannot be read.
+    pub fn new(reader: R, name: &str, format: Option<InputFormat>, fit: Fit) -> Result<Records<R>, InputError> {
+        let mut lines = Lines::new(reader);
+        let failed = |source| InputError::Read { name: name.to_owned(), source };
+        let format = match format {
+            Some(format) => format,
+            None => recognise(lines.peek().map_err(failed)?),
+        };
+        Ok(Records { lines, name: name.to_owned(), format, fit, failed: false })
+    }
+
+    /// The same records, of which a line of more than `bytes` bytes is a bad one; [`LINE_BYTES_MAX`] unless said.
+    pub fn with_longest_line(mut self, bytes: usize) -> Records<R> {
+        self.lines.limit_lines(bytes);
+        self
+    }
+
+    /// The format, given or recognised.
+    pub fn format(&self) -> InputFormat {
+        self.format
+    }
+
+    /// Bytes read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.lines.position()
+    }
+
+    fn read(&mut self) -> Result<Option<Record>, InputError> {
+        let read = match self.format {
+            InputFormat::Tsv => self.lines.record(tsv::read),
+            InputFormat::Jsonl => self.lines.record(|text| jsonl::read(text, self.fit.notation())),
+            InputFormat::Debian => debian::read(&mut self.lines),
+        };
+        match read {
+            Ok(Some(Ok(record))) => self.fit.apply(record).map(Some).map_err(InputError::Bad),
+            Ok(Some(Err(bad))) => Err(InputError::Bad(bad)),
+            Ok(None) => Ok(None),
+            Err(source) => {
+                self.failed = true;
+                Err(InputError::Read { name: self.name.clone(), source })
+            }
+        }
+    }
+}
+
+impl<R: BufRead> Iterator for Records<R> {
+    type Item = Result<Record, InputError>;
+
+    fn next(&mut self) -> Option<Result<Record, InputError>> {
+        if self.failed { None } else { self.read().transpose() }
+    }
+}
+
+/// The format of an input that starts with these bytes. No format's writer makes bytes that are taken for another's: no
+/// line of TSV starts with a brace or with Debian's field, because the writer escapes those.
+fn recognise(head: &[u8]) -> InputFormat {
+    let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
+    let start = head.iter().position(|byte| !matches!(byte, b'\n' | b'\r')).unwrap_or(head.len());
+    let head = &head[start..];
+    let line = &head[..head.iter().position(|byte| *byte == b'\n').unwrap_or(head.len())];
+    if line.starts_with(b"{") {
+        InputFormat::Jsonl
+    } else if debian::is_field(line) && !line.contains(&b'\t') {
+        InputFormat::Debian
+    } else {
+        InputFormat::Tsv
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufReader, Cursor};
+
+    use guira_layout::EntryFormat;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BYTES: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
+
+    fn all(text: &[u8], format: Option<InputFormat>) -> Vec<Result<Record, String>> {
+        let fit = Fit::new(BYTES, Notation::Bytes).unwrap();
+        let records = Records::new(Cursor::new(text), "test", format, fit).unwrap();
+        records.map(|record| record.map_err(|error| error.to_string())).collect()
+    }
+
+    fn pairs(text: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+        all(text, None).into_iter().map(|record| record.map(|record| (record.key, record.value)).unwrap()).collect()
+    }
+
+    fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
+        let nasty = prop::sample::select(b"\t\n\r\\{}\"x0a:P \0\x7f\x80\xc3\xbf\xff".to_vec());
+        prop_oneof![
+            prop::collection::vec(nasty, 0..12),
+            prop::collection::vec(any::<u8>(), 0..40),
+            any::<String>().prop_map(String::into_bytes),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read_back(written in prop::collection::vec((any_bytes(), any_bytes()), 0..8)) {
+            let (mut tsv, mut jsonl) = (Vec::new(), Vec::new());
+            for (key, value) in &written {
+                tsv::write(key, value, &mut tsv).unwrap();
+                jsonl::write(key, value, &mut jsonl).unwrap();
+            }
+            prop_assert_eq!(&pairs(&tsv), &written, "{}", String::from_utf8_lossy(&tsv));
+            prop_assert_eq!(&pairs(&jsonl), &written, "{}", String::from_utf8_lossy(&jsonl));
+            prop_assert!(std::str::from_utf8(&tsv).is_ok());
+            let lines = tsv.iter().filter(|byte| **byte == b'\n').count();
+            prop_assert_eq!(lines, written.len());
+        }
+
+        #[test]
+        fn no_input_is_a_panic(text: Vec<u8>, format in prop::sample::select(&InputFormat::ALL[..])) {
+            all(&text, Some(format));
+            all(&text, None);
+        }
+    }
+
+    #[test]
+    fn formats_are_recognised() {
+        for (head, format) in [
+            (&b"{\"key\":\"a\",\"value\":\"b\"}\n"[..], InputFormat::Jsonl),
+            (b"\n\r\n{}", InputFormat::Jsonl),
+            (b"\xef\xbb\xbf{}", InputFormat::Jsonl),
+            (b"Package: 0ad\nVersion: 1\n", InputFormat::Debian),
+            (b"package:x", InputFormat::Debian),
+            (b"Package: a\tb\n", InputFormat::Tsv),
+            (b"key\tvalue\n", InputFormat::Tsv),
+            (b"Version: 1\n", InputFormat::Tsv),
+            (b"", InputFormat::Tsv),
+        ] {
+            assert_eq!(recognise(head), format, "{}", String::from_utf8_lossy(head));
+        }
+    }
+
+    #[test]
+    fn bad_records_are_named_and_skipped() {
+        let read = all(b"a\tb\nno tab here\n\nc\td\r\nx\\q\ty\n", None);
+        let lines: Vec<_> = read.iter().map(|record| record.as_ref().map(|record| record.line)).collect();
+        assert_eq!(lines[0], Ok(1));
+        assert_eq!(lines[1].as_ref().unwrap_err().as_str(), "line 2 (\"no tab here\"): it has no TAB");
+        assert_eq!(lines[2], Ok(4));
+        assert!(lines[3].as_ref().unwrap_err().starts_with("line 5 (\"x\\\\q\\ty\"): "), "{:?}", lines[3]);
+        assert_eq!(read[2].as_ref().unwrap().value, b"d");
+        assert_eq!(lines.len(), 4);
+    }
+
+    /// Yields a line, then fails.
+    struct Broken(&'static [u8]);
+
+    impl io::Read for Broken {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            if self.0.is_empty() {
+                return Err(io::Error::other("the disk is gone"));
+            }
+            self.0.read(into)
+        }
+    }
+
+    #[test]
+    fn an_input_that_cannot_be_read_ends() {
+        let fit = Fit::new(BYTES, Notation::Bytes).unwrap();
+        let reader = BufReader::new(Broken(b"a\tb\nc\t"));
+        let mut records = Records::new(reader, "test", None, fit).unwrap();
+        assert_eq!(records.next().unwrap().unwrap().key, b"a");
+        let error = records.next().unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "cannot read test: the disk is gone");
+        assert!(records.next().is_none());
+        assert!(Records::new(BufReader::new(Broken(b"")), "test", None, fit).is_err());
+    }
+
+    #[test]
+    fn long_lines_are_bad_records() {
+        let fit = Fit::new(BYTES, Notation::Bytes).unwrap();
+        let records = Records::new(&b"key\tvalue\na\tb\n"[..], "test", None, fit).unwrap().with_longest_line(4);
+        let read: Vec<_> = records.map(|record| record.map(|record| record.line)).collect();
+        let bad = read[0].as_ref().unwrap_err().to_string();
+        assert_eq!(bad, "line 1 (\"key\\tv\"): it is longer than 4 bytes");
+        assert_eq!((read.len(), read[1].as_ref().unwrap()), (2, &2));
+    }
+}

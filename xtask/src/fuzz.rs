@@ -1,0 +1,281 @@
+//! `cargo xtask fuzz`: every fuzz target under libFuzzer for a while, as many at a time as there are cores, up to two.
+//!
+//! Needs a nightly toolchain and a C++ compiler, which it does not install, and cargo-fuzz, which it does. What
+//! libFuzzer learns is kept beside the build, so the next run starts from it; the corpora in `fuzz/corpus` are only
+//! read. An input that breaks a promise fails the run and stays in `fuzz/artifacts`.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::report::{Format, Verdict};
+use crate::test::{Budget, Outcome, Shell, target_directory};
+use crate::tree;
+
+/// Seconds an engineer gives a target when not asked.
+const SECONDS: u64 = 60;
+/// Installing cargo-fuzz and building every target, optimised and instrumented, on two slow cores.
+const BUILD_LIMIT_S: u64 = 1_800;
+/// Targets that run at a time, at most: each takes a core, and instrumented ones take memory.
+const LANES_MAX: usize = 2;
+/// One input may not take longer: the largest takes milliseconds.
+const INPUT_LIMIT_S: u64 = 10;
+/// Seconds a target may take beyond its time, to start and to finish.
+const SLACK_S: u64 = 30;
+/// Lines of a failed target's output that are shown: of a panic, and of the end where there is none.
+const PANIC_LINES: usize = 4;
+const TAIL_LINES: usize = 40;
+
+/// Which targets to run, and how long.
+#[derive(Args)]
+pub struct Options {
+    /// Seconds that each target runs.
+    #[arg(long, value_name = "N", default_value_t = SECONDS, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    /// Targets to run; default: all.
+    #[arg(value_name = "TARGET")]
+    targets: Vec<String>,
+}
+
+/// Runs `cargo xtask fuzz`. What was asked for and cannot be done is a failure here.
+pub fn command(options: &Options, format: Format) -> Result<Verdict> {
+    let shell = Shell::new(tree::workspace_root()?, format);
+    let targets = match options.targets.len() {
+        0 => target_names(shell.root())?.len(),
+        named => named,
+    };
+    let limit_s = limit_s(targets as u64, options.seconds);
+    let budget = Budget { until: Instant::now() + Duration::from_secs(limit_s), limit_s };
+    let outcome = run(&shell, &budget, options.seconds, &options.targets);
+    let (verdict, line) = match &outcome {
+        Outcome::Passed => (Verdict::Passed, "fuzz: passed".to_owned()),
+        other => (Verdict::Failed, format!("fuzz: {} {}", other.word(), other.detail())),
+    };
+    match format {
+        Format::Human => println!("{line}"),
+        Format::Json => println!("{}", serde_json::to_string_pretty(&outcome)?),
+    }
+    Ok(verdict)
+}
+
+/// Runs each of `wanted`, or every target if none is named, for `seconds`.
+pub fn run(shell: &Shell, budget: &Budget, seconds: u64, wanted: &[String]) -> Outcome {
+    let known = match target_names(shell.root()) {
+        Ok(known) => known,
+        Err(error) => return Outcome::Failed(format!("fuzz/fuzz_targets: {error}")),
+    };
+    if let Some(unknown) = wanted.iter().find(|name| !known.contains(name)) {
+        return Outcome::Failed(format!("there is no fuzz target {unknown:?}; there are {}", known.join(", ")));
+    }
+    let targets = if wanted.is_empty() { known } else { wanted.to_vec() };
+    let prepared = prepare(shell, budget);
+    if prepared != Outcome::Passed {
+        return prepared;
+    }
+    let directory = target_directory(shell, "fuzz");
+    for target in &targets {
+        let mut build = shell.command("cargo", ["+nightly", "fuzz", "build", "--target-dir"]);
+        let built = shell.run(build.arg(&directory).arg(target), budget);
+        if built != Outcome::Passed {
+            return built;
+        }
+    }
+    let lanes = thread::available_parallelism().map_or(1, usize::from).min(LANES_MAX).min(targets.len());
+    let runs = targets.iter().map(|name| Run { name, directory: &directory, seconds });
+    let failed = in_lanes(lanes, runs.collect(), |run| run.outcome(shell, budget));
+    match failed.is_empty() {
+        true => Outcome::Passed,
+        false => Outcome::Failed(failed.join("; ")),
+    }
+}
+
+/// Seconds that [`run`] takes on a number of targets, at most, with one core.
+pub const fn limit_s(targets: u64, seconds: u64) -> u64 {
+    BUILD_LIMIT_S + targets * (seconds + SLACK_S)
+}
+
+/// The targets there are: the names of their files.
+fn target_names(root: &Path) -> io::Result<Vec<String>> {
+    let entries = fs::read_dir(root.join("fuzz/fuzz_targets"))?.collect::<io::Result<Vec<_>>>()?;
+    let name = |entry: fs::DirEntry| Some(entry.file_name().to_str()?.strip_suffix(".rs")?.to_owned());
+    let mut names: Vec<String> = entries.into_iter().filter_map(name).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Makes sure that there is what building a target takes. A machine need not have it, so its lack is no failure.
+fn prepare(shell: &Shell, budget: &Budget) -> Outcome {
+    let lacks = |what: &str| Outcome::NotAvailable(what.to_owned());
+    if !shell.succeeds("rustup", ["run", "nightly", "rustc", "--version"], budget) {
+        return lacks("there is no nightly toolchain (rustup toolchain install nightly)");
+    }
+    if !shell.succeeds("c++", ["--version"], budget) {
+        return lacks("there is no C++ compiler to build libFuzzer with (apt-get install g++)");
+    }
+    let is_there = || shell.succeeds("cargo", ["fuzz", "--version"], budget);
+    if is_there() {
+        return Outcome::Passed;
+    }
+    shell.say("cargo install cargo-fuzz --locked");
+    let installed = shell.run(&mut shell.command("cargo", ["install", "cargo-fuzz", "--locked"]), budget);
+    match installed == Outcome::Passed && is_there() {
+        true => Outcome::Passed,
+        false => lacks("cargo-fuzz is not there and could not be installed (cargo install cargo-fuzz --locked)"),
+    }
+}
+
+/// Does `work` for every item, in `lanes` threads, and gives what failed.
+fn in_lanes<T: Send>(lanes: usize, items: VecDeque<T>, work: impl Fn(T) -> Option<String> + Sync) -> Vec<String> {
+    let (items, failed) = (Mutex::new(items), Mutex::new(Vec::new()));
+    // Nothing panics while it holds one of these.
+    let next = || items.lock().ok()?.pop_front();
+    let lane = || {
+        while let Some(item) = next() {
+            if let (Some(failure), Ok(mut failed)) = (work(item), failed.lock()) {
+                failed.push(failure);
+            }
+        }
+    };
+    thread::scope(|scope| (0..lanes).for_each(|_| drop(scope.spawn(lane))));
+    failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// One target that is to run.
+struct Run<'r> {
+    name: &'r str,
+    directory: &'r Path,
+    seconds: u64,
+}
+
+impl Run<'_> {
+    /// Runs it, and says what came of it; what failed, if anything.
+    fn outcome(&self, shell: &Shell, budget: &Budget) -> Option<String> {
+        let log = self.inside("logs").with_extension("log");
+        let outcome = self.prepare(&log).and_then(|corpus| self.command(shell, &corpus, &log, budget));
+        let said = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+        match outcome {
+            Ok(Outcome::Passed) => {
+                let inputs = executed(&said).map_or("an unknown number of".to_owned(), |inputs| inputs.to_string());
+                shell.say(&format!("{}: {inputs} inputs in {} s", self.name, self.seconds));
+                None
+            }
+            Ok(failed) => {
+                let told = [cause(&said), advice(self.name, shell.root(), &said)].join("\n");
+                shell.say(&format!("{told}\n{}: {} {}", self.name, failed.word(), failed.detail()));
+                Some(format!("{} ({})", self.name, failed.detail()))
+            }
+            Err(error) => Some(format!("{} ({error})", self.name)),
+        }
+    }
+
+    /// Makes the directories it writes to, and gives the one for what it learns.
+    fn prepare(&self, log: &Path) -> io::Result<PathBuf> {
+        let corpus = self.inside("corpus");
+        fs::create_dir_all(&corpus)?;
+        log.parent().map_or(Ok(()), fs::create_dir_all)?;
+        Ok(corpus)
+    }
+
+    fn command(&self, shell: &Shell, corpus: &Path, log: &Path, budget: &Budget) -> io::Result<Outcome> {
+        let mut command = shell.command("cargo", ["+nightly", "fuzz", "run", "--target-dir"]);
+        command.arg(self.directory).arg(self.name).arg(corpus).arg(format!("fuzz/corpus/{}", self.name)).arg("--");
+        command.arg(format!("-max_total_time={}", self.seconds)).arg(format!("-timeout={INPUT_LIMIT_S}"));
+        command.arg("-print_final_stats=1");
+        // Safe code that leaks breaks no promise, and looking for leaks needs rights that containers lack.
+        command.arg("-detect_leaks=0").env("ASAN_OPTIONS", "detect_leaks=0");
+        shell.run_into(&mut command, budget, log)
+    }
+
+    fn inside(&self, kind: &str) -> PathBuf {
+        self.directory.join(kind).join(self.name)
+    }
+}
+
+/// How many inputs libFuzzer says it tried.
+fn executed(said: &str) -> Option<u64> {
+    said.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:")?.trim().parse().ok())
+}
+
+/// What went wrong: the promise that was broken, or the end of what was said.
+fn cause(said: &str) -> String {
+    let lines: Vec<&str> = said.lines().collect();
+    let panic = lines.iter().position(|line| line.contains(" panicked at "));
+    let shown = match panic {
+        Some(at) => &lines[at..(at + PANIC_LINES).min(lines.len())],
+        None => &lines[lines.len().saturating_sub(TAIL_LINES)..],
+    };
+    shown.join("\n")
+}
+
+/// What to do about a failed target: the input it left, if any, and the commands that try and keep it.
+fn advice(target: &str, root: &Path, said: &str) -> String {
+    let written = said.lines().find_map(|line| line.split_once("Test unit written to ").map(|(_, path)| path.trim()));
+    let Some(artifact) = written else { return "it left no input".to_owned() };
+    let artifact = Path::new(artifact).strip_prefix(root).unwrap_or(Path::new(artifact)).display();
+    format!(
+        "input:  {artifact}\nreplay: cargo +nightly fuzz run {target} {artifact}\n\
+         keep:   cp {artifact} fuzz/corpus/{target}/ && cargo test -p guira-conformance --test decoders"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_targets_are_found() {
+        let root = tree::workspace_root().expect("the tests run inside the workspace");
+        let names = target_names(&root).expect("there are fuzz targets");
+        assert!(names.contains(&"superblock".to_owned()) && names.is_sorted(), "{names:?}");
+    }
+
+    #[test]
+    fn an_unknown_target_is_a_failure_before_anything_is_built() {
+        let shell = Shell::new(tree::workspace_root().expect("the tests run inside the workspace"), Format::Json);
+        let budget = Budget { until: Instant::now() + Duration::from_secs(20), limit_s: 20 };
+        let outcome = run(&shell, &budget, 1, &["rwo".to_owned()]);
+        assert!(
+            matches!(&outcome, Outcome::Failed(why) if why.contains("\"rwo\"") && why.contains("row")),
+            "{outcome:?}"
+        );
+    }
+
+    #[test]
+    fn every_item_is_worked_on_once_and_failures_are_kept() {
+        for lanes in [1, 2, 5] {
+            let seen = Mutex::new(Vec::new());
+            let work = |item: u32| {
+                seen.lock().expect("nobody panicked").push(item);
+                (item == 3).then(|| "three".to_owned())
+            };
+            assert_eq!(in_lanes(lanes, (0..10).collect(), work), ["three"]);
+            let mut seen = seen.into_inner().expect("nobody panicked");
+            seen.sort_unstable();
+            assert_eq!(seen, (0..10).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_crash_is_told_with_its_input() {
+        let said = "INFO: Seed: 1\nthread 'a' panicked at b.rs:1:2:\nthe promise\n\
+                    artifact_prefix='/x/fuzz/'; Test unit written to /x/fuzz/crash-12ab\nBase64: AA==\nend";
+        let told = advice("row", Path::new("/x"), said);
+        assert!(told.contains("replay: cargo +nightly fuzz run row fuzz/crash-12ab\n"), "{told}");
+        assert!(told.contains("cp fuzz/crash-12ab fuzz/corpus/row/"), "{told}");
+        assert_eq!(advice("row", Path::new("/x"), "killed"), "it left no input");
+        let panic = cause(said);
+        assert!(panic.starts_with("thread 'a' panicked at b.rs:1:2:\nthe promise\n"), "{panic}");
+        assert!(!panic.contains("end"), "{panic}");
+        let long: Vec<String> = (0..100).map(|line| line.to_string()).collect();
+        assert_eq!(cause(&long.join("\n")), long[60..].join("\n"));
+        assert_eq!(executed("a\nstat::number_of_executed_units: 123\nb"), Some(123));
+        assert_eq!(executed("Done 5 runs"), None);
+    }
+}
