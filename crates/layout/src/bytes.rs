@@ -1,18 +1,14 @@
 //! Byte strings packed into words, little-endian: byte i of a string lives in word i / 8, bits 8 (i mod 8) and up.
 
-/// Copies `into.len()` bytes that start at byte `at` of `words`.
+use guira_sum::with_le_bytes;
+
+/// Appends the `bytes` bytes that start at byte `at` of `words` to `into`.
 ///
 /// # Panics
 /// If the range does not lie within `words`.
-#[inline(always)]
-pub(crate) fn copy_out(words: &[u64], at: usize, into: &mut [u8]) {
-    let (first, skip) = (at / 8, at % 8);
-    for (i, chunk) in into.chunks_mut(8).enumerate() {
-        let low = words[first + i] >> (8 * skip);
-        let spills = skip + chunk.len() > 8;
-        let high = if spills { words[first + i + 1] << (64 - 8 * skip) } else { 0 };
-        chunk.copy_from_slice(&(low | high).to_le_bytes()[..chunk.len()]);
-    }
+#[inline]
+pub(crate) fn append(words: &[u64], at: usize, bytes: usize, into: &mut Vec<u8>) {
+    with_le_bytes(words, |all| into.extend_from_slice(&all[at..at + bytes]));
 }
 
 /// Stores `from` at byte `at` of `words`; other bytes keep their values.
@@ -73,11 +69,12 @@ mod tests {
         fn what_goes_in_comes_out(at in 0usize..40, from in prop::collection::vec(any::<u8>(), 0..60)) {
             let mut words = [0x5555_5555_5555_5555_u64; 13];
             copy_in(&mut words, at, &from);
-            let mut back = vec![0; from.len()];
-            copy_out(&words, at, &mut back);
-            prop_assert_eq!(&back, &from);
-            let mut all = vec![0; 104];
-            copy_out(&words, 0, &mut all);
+            let mut back = vec![1, 2];
+            append(&words, at, from.len(), &mut back);
+            prop_assert_eq!(&back[..2], &[1, 2]);
+            prop_assert_eq!(&back[2..], &from);
+            let mut all = Vec::new();
+            append(&words, 0, 104, &mut all);
             prop_assert!(all[..at].iter().chain(&all[at + from.len()..]).all(|b| *b == 0x55), "neighbours keep theirs");
             if at % 8 == 0 {
                 prop_assert!(equal(&words, at, &from));

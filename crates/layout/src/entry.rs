@@ -4,7 +4,7 @@
 //! {key length 16, value length 16, high half of the key's digest 32}, then key and value without a gap; an
 //! extent entry is {digest, address 48, generation 48, key length 32 | value length 32}.
 
-use crate::bytes::{copy_in, copy_out, equal, mask, word_of};
+use crate::bytes::{append, copy_in, equal, mask, word_of};
 use crate::config::{EXTENT_ENTRY_WORDS, EntryFormat, INLINE_HEADER_BYTES};
 use crate::row::Placement;
 use crate::{ExtentRef, Generation, RowFormat};
@@ -189,9 +189,7 @@ impl RowFormat {
                 (at, bytes)
             }
         };
-        let start = into.len();
-        into.resize(start + bytes, 0);
-        copy_out(entry, at, &mut into[start..]);
+        append(entry, at, bytes, into);
     }
 
     /// Whether the value of the inline entry `slot` is `value`.
@@ -215,9 +213,7 @@ impl RowFormat {
             EntryFormat::Fixed { key_bytes, .. } => (0, usize::from(key_bytes)),
             EntryFormat::Bytes { .. } => (INLINE_HEADER_BYTES, self.inline_parts(entry).0),
         };
-        let start = into.len();
-        into.resize(start + bytes, 0);
-        copy_out(entry, at, &mut into[start..]);
+        append(entry, at, bytes, into);
     }
 
     /// Encodes an inline entry into `entry`, which must be one entry long.

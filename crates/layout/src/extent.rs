@@ -7,7 +7,7 @@
 
 use guira_fabric::WORD_BYTES;
 
-use crate::bytes::{copy_in, copy_out, equal};
+use crate::bytes::{append, copy_in, equal};
 use crate::{Generation, Geometry, OwnerId, TableConfig};
 
 /// Words in front of an extent's key.
@@ -156,9 +156,7 @@ impl Extent<'_> {
     }
 
     fn append(&self, at: usize, bytes: usize, into: &mut Vec<u8>) {
-        let start = into.len();
-        into.resize(start + bytes, 0);
-        copy_out(self.words, at, &mut into[start..]);
+        append(self.words, at, bytes, into);
     }
 }
 

@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use guira_fabric::{Addr, FabricError, Lane, Verb, pause_until, post};
+use guira_fabric::{Addr, FabricError, Lane, Verb, pause_until, post, post_now};
 use guira_layout::{Candidate, ExtentError, ExtentRef, LockId, OwnerId, RowId, RowShape, Rows, parse_extent};
 
 use crate::pace::Pace;
@@ -182,9 +182,37 @@ impl Reader {
                 Now::Done(Some(Token::Inline { row, version: rows.version(sample) }))
             }
             Some(Verdict::Absent) => Now::Done(None),
+            Some(verdict @ Verdict::Hit(which, Candidate::Extent(slot))) => {
+                let extent = rows.extent_of(lookup.half(&self.words, which).1, slot);
+                match self.extent_now(lane, &extent, key, into) {
+                    Some(token) => Now::Done(Some(token)),
+                    None => Now::Wait(Sampled(Some((lookup.probe.digest(), verdict)))),
+                }
+            }
             Some(verdict) => Now::Wait(Sampled(Some((lookup.probe.digest(), verdict)))),
             None => Now::Wait(Sampled::default()),
         }
+    }
+
+    /// Appends the value of `key` in `extent`, if the extent is what its entry says and holds the key. Anything else is
+    /// for [`Reader::get_waiting`] to judge. // [R-READ-6]
+    fn extent_now<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        extent: &ExtentRef,
+        key: &[u8],
+        into: &mut Vec<u8>,
+    ) -> Option<Token> {
+        let words = extent.words().filter(|words| (1..=READ_WORDS).contains(words))?;
+        self.extent.resize(words, 0);
+        if !post_now(lane, &mut [Verb::Read { addr: Addr::main(extent.offset), into: &mut self.extent }]) {
+            return None;
+        }
+        let parsed = parse_extent(&self.extent, extent, self.table.superblock().checksum_seed()).ok()?;
+        parsed.has_key(key).then(|| {
+            parsed.append_value(into);
+            Token::Extent { generation: extent.generation }
+        })
     }
 
     /// The rest of a lookup that [`Reader::get_now`] began.
@@ -366,7 +394,7 @@ pub async fn read_extent<L: Lane + ?Sized>(
     extent: &ExtentRef,
     words: &mut Vec<u64>,
 ) -> Result<(), FabricError> {
-    words.clear();
+    // What is left of the last extent is overwritten.
     words.resize(extent.words().unwrap_or(0), 0);
     let mut addr = Addr::main(extent.offset);
     if (1..=READ_WORDS).contains(&words.len()) {

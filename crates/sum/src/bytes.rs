@@ -19,18 +19,20 @@ pub(crate) fn crc64_nvme(words: &[u64], seed: u64) -> u64 {
     digest.finalize()
 }
 
-/// Hands the words' bytes, as they stand in remote memory, to `read`.
+/// Hands the words' little-endian bytes, as they stand in remote memory, to `read`, in place where this CPU has the same
+/// byte order.
 #[cfg(target_endian = "little")]
 #[inline]
-fn with_le_bytes<R>(words: &[u64], read: impl FnOnce(&[u8]) -> R) -> R {
+pub fn with_le_bytes<R>(words: &[u64], read: impl FnOnce(&[u8]) -> R) -> R {
     // SAFETY: the pointer and the length in bytes are those of one live shared slice, which `words` keeps borrowed
     // until `read` returns; u8 has no alignment and every byte of a u64 is initialised.
     read(unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words)) })
 }
 
-/// Hands the words' bytes, as they stand in remote memory, to `read`. Copies: this CPU holds them the other way round.
+/// Hands the words' little-endian bytes, as they stand in remote memory, to `read`. Copies: this CPU holds them the other
+/// way round.
 #[cfg(target_endian = "big")]
-fn with_le_bytes<R>(words: &[u64], read: impl FnOnce(&[u8]) -> R) -> R {
+pub fn with_le_bytes<R>(words: &[u64], read: impl FnOnce(&[u8]) -> R) -> R {
     read(&copy_le_bytes(words))
 }
 

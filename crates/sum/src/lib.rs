@@ -29,6 +29,8 @@ mod crc32c;
 #[cfg(test)]
 mod tests;
 
+pub use bytes::with_le_bytes;
+
 /// Stored in place of a checksum that came out as 0, so that 0 stays the mark of an image nobody wrote.
 /// ASCII "guira!Z1".
 const ZERO_SUBSTITUTE: u64 = 0x6775_6972_6121_5a31;
