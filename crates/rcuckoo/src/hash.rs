@@ -75,16 +75,28 @@ impl Placement {
     /// The rows of the key with this digest. // [R-HASH-1] [R-HASH-2]
     #[inline(always)]
     pub fn rows(&self, digest: u64) -> RowPair {
+        let first = self.first(digest);
+        RowPair { first, second: self.second(digest, first) }
+    }
+
+    /// The primary row of the key with this digest. // [R-HASH-1]
+    #[inline(always)]
+    pub(crate) fn first(&self, digest: u64) -> RowId {
+        RowId(self.reduce(digest))
+    }
+
+    /// The secondary row of the key with this digest, whose primary row is `first`. // [R-HASH-2]
+    #[inline(always)]
+    pub(crate) fn second(&self, digest: u64, first: RowId) -> RowId {
         let product = u128::from(digest) * u128::from(SECOND_HASH_MULTIPLIER);
         let mixed = (product >> 64) as u64 ^ product as u64;
         let (h2, h3) = (mixed >> 32, mixed as u32);
         let m = self.offsets[h3.trailing_zeros() as usize];
-        let first = self.reduce(digest);
         let offset = match self.rule {
             OffsetRule::Odd => 1 + 2 * ((u128::from(h2) * u128::from(m)) >> 32) as u64,
             OffsetRule::Printed => h2 % m,
         };
-        RowPair { first: RowId(first), second: RowId(self.wrap(first + offset)) }
+        RowId(self.wrap(first.0 + offset))
     }
 
     /// `value` mod T, by two multiplications: a division would take as long as all the rest of the hash.

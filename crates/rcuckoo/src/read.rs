@@ -152,7 +152,7 @@ impl Reader {
         let lookup = Lookup::new(&self.table, rows, key);
         match lookup.sample_now(&self.table, lane, words, &[]) {
             Some(Verdict::Hit(which, Candidate::Inline(slot))) => {
-                let (row, sample) = lookup.half(words, which);
+                let (row, sample) = lookup.half(&self.table, words, which);
                 rows.append_inline_value(sample, slot, into);
                 Now::Done(Some(Token::Inline { row, version: rows.version(sample) }))
             }
@@ -177,13 +177,13 @@ impl Reader {
         self.sampled = Some(lookup.probe.digest());
         match lookup.sample_now(&self.table, lane, &mut self.words, &[]) {
             Some(Verdict::Hit(which, Candidate::Inline(slot))) => {
-                let (row, sample) = lookup.half(&self.words, which);
+                let (row, sample) = lookup.half(&self.table, &self.words, which);
                 rows.append_inline_value(sample, slot, into);
                 Now::Done(Some(Token::Inline { row, version: rows.version(sample) }))
             }
             Some(Verdict::Absent) => Now::Done(None),
             Some(verdict @ Verdict::Hit(which, Candidate::Extent(slot))) => {
-                let extent = rows.extent_of(lookup.half(&self.words, which).1, slot);
+                let extent = rows.extent_of(lookup.half(&self.table, &self.words, which).1, slot);
                 match self.extent_now(lane, &extent, key, into) {
                     Some(token) => Now::Done(Some(token)),
                     None => Now::Wait(Sampled(Some((lookup.probe.digest(), verdict)))),
@@ -268,7 +268,7 @@ impl Reader {
                 Verdict::Absent => return Ok(None),
                 Verdict::Torn(row) => row,
                 Verdict::Hit(which, candidate) => {
-                    let (row, sample) = lookup.half(words, which);
+                    let (row, sample) = lookup.half(&self.table, words, which);
                     match candidate {
                         Candidate::Inline(slot) => {
                             lookup.rows.append_inline_value(sample, slot, into);

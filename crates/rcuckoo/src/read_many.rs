@@ -15,7 +15,7 @@ use guira_layout::{Candidate, ExtentRef, RowShape, Rows, parse_extent};
 
 use crate::read::{READ_WORDS, Sampled};
 use crate::sample::{Lookup, Trailers, Verdict};
-use crate::{Batch, Error, Reader};
+use crate::{Batch, Error, Reader, Table};
 
 /// Keys whose accesses overlap. More than the lines a core can wait for at once; where a batch is sent, two rows and a
 /// trailer for each of them fit in the smallest batch of all fabrics.
@@ -54,15 +54,21 @@ pub(crate) struct Group {
 impl Group {
     /// Notes what a verdict means for a key: its inline value goes to the group's bytes.
     #[inline(always)]
-    fn step<R: Rows>(&mut self, lookup: &Lookup<'_, R>, verdict: Option<Verdict>, words: &[u64]) -> Step {
+    fn step<R: Rows>(
+        &mut self,
+        table: &Table,
+        lookup: &Lookup<'_, R>,
+        verdict: Option<Verdict>,
+        words: &[u64],
+    ) -> Step {
         match verdict {
             Some(Verdict::Hit(which, Candidate::Inline(slot))) => {
                 let start = self.bytes.len() as u32;
-                lookup.rows.append_inline_value(lookup.half(words, which).1, slot, &mut self.bytes);
+                lookup.rows.append_inline_value(lookup.half(table, words, which).1, slot, &mut self.bytes);
                 Step::Value(start, self.bytes.len() as u32)
             }
             Some(Verdict::Hit(which, Candidate::Extent(slot))) => {
-                self.extents.push(lookup.rows.extent_of(lookup.half(words, which).1, slot));
+                self.extents.push(lookup.rows.extent_of(lookup.half(table, words, which).1, slot));
                 Step::Extent(self.extents.len() as u32 - 1)
             }
             Some(Verdict::Absent) => Step::Absent,
@@ -130,7 +136,7 @@ impl Reader {
         let mut digests = [0; GROUP_KEYS];
         for (key, digest) in keys.iter().zip(&mut digests) {
             *digest = table.placement().digest(key.as_ref());
-            let first = table.placement().rows(*digest).first;
+            let first = table.placement().first(*digest);
             lane.prefetch(table.geometry().row(first), rows.row_words());
         }
         let mut second = ArrayVec::<u8, GROUP_KEYS>::new();
@@ -144,14 +150,14 @@ impl Reader {
                     lookup.prefetch_second(table, lane);
                     second.push(i as u8);
                 }
-                step = group.step(&lookup, verdict, words);
+                step = group.step(table, &lookup, verdict, words);
             }
             group.steps.push(step);
         }
         for i in second.into_iter().map(usize::from) {
             let lookup = Lookup::of_digest(table, rows, keys[i].as_ref(), digests[i]);
             let verdict = lookup.sample_now(table, lane, words, &[]);
-            group.steps[i] = group.step(&lookup, verdict, words);
+            group.steps[i] = group.step(table, &lookup, verdict, words);
         }
     }
 
@@ -185,7 +191,7 @@ impl Reader {
             let step = match lookup(key).and_then(|lookup| Some((lookup, samples.next()?))) {
                 None => Step::Alone,
                 Some((lookup, (words, trailers))) => {
-                    group.step(&lookup, lookup.verdict(table, words, trailers, ordered, &[]), words)
+                    group.step(table, &lookup, lookup.verdict(table, words, trailers, ordered, &[]), words)
                 }
             };
             group.steps.push(step);

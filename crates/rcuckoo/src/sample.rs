@@ -7,9 +7,9 @@ use std::future::poll_fn;
 
 use arrayvec::ArrayVec;
 use guira_fabric::{FabricError, Lane, Verb, post, post_now};
-use guira_layout::{Candidate, ExtentRef, Probe, RowFormat, RowId, Rows};
+use guira_layout::{Candidate, ExtentRef, Probe, RowId, Rows};
 
-use crate::{RowPair, Table};
+use crate::Table;
 
 /// Words of a trailer.
 pub(crate) const TRAILER_WORDS: usize = 2;
@@ -19,7 +19,8 @@ pub(crate) const TRAILER_WORDS: usize = 2;
 pub(crate) struct Lookup<'k, R> {
     pub(crate) rows: R,
     pub(crate) probe: Probe<'k>,
-    pub(crate) pair: RowPair,
+    /// The primary row. The other one is computed when it is needed: most hits do without.
+    first: RowId,
 }
 
 /// What a sample of both rows says.
@@ -53,22 +54,28 @@ impl<'k, R: Rows> Lookup<'k, R> {
     /// A lookup of `key`, whose digest is known.
     #[inline(always)]
     pub(crate) fn of_digest(table: &Table, rows: R, key: &'k [u8], digest: u64) -> Lookup<'k, R> {
-        Lookup { rows, probe: table.rows().probe(key, digest), pair: table.placement().rows(digest) }
+        Lookup { rows, probe: table.rows().probe(key, digest), first: table.placement().first(digest) }
+    }
+
+    /// The secondary row.
+    #[inline(always)]
+    fn second(&self, table: &Table) -> RowId {
+        table.placement().second(self.probe.digest(), self.first)
     }
 
     /// The row `which` names, and its sample among `words`, which hold both.
     #[inline(always)]
-    pub(crate) fn half<'w>(&self, words: &'w [u64], which: Which) -> (RowId, &'w [u64]) {
+    pub(crate) fn half<'w>(&self, table: &Table, words: &'w [u64], which: Which) -> (RowId, &'w [u64]) {
         match which {
-            Which::First => (self.pair.first, &words[..self.rows.row_words()]),
-            Which::Second => (self.pair.second, &words[self.rows.row_words()..]),
+            Which::First => (self.first, &words[..self.rows.row_words()]),
+            Which::Second => (self.second(table), &words[self.rows.row_words()..]),
         }
     }
 
     /// Starts loading the second row.
     #[inline(always)]
     pub(crate) fn prefetch_second<L: Lane + ?Sized>(&self, table: &Table, lane: &L) {
-        lane.prefetch(table.geometry().row(self.pair.second), self.rows.row_words());
+        lane.prefetch(table.geometry().row(self.second(table)), self.rows.row_words());
     }
 
     /// Samples L1 alone: a hit, or `None` if only both rows can tell.
@@ -80,11 +87,11 @@ impl<'k, R: Rows> Lookup<'k, R> {
         words: &mut [u64],
     ) -> Option<Verdict> {
         let (first, _) = words.split_at_mut(self.rows.row_words());
-        let first_at = table.geometry().row(self.pair.first);
+        let first_at = table.geometry().row(self.first);
         if !post_now(lane, &mut [Verb::Read { addr: first_at, into: &mut *first }]) {
             return None;
         }
-        self.verified(self.pair.first, first, &[]).map(|candidate| Verdict::Hit(Which::First, candidate))
+        self.verified(self.first, first, &[]).map(|candidate| Verdict::Hit(Which::First, candidate))
     }
 
     /// Samples L1, and L2 only without a hit: in place, a second post costs nothing but its bytes. `None` if the lane
@@ -99,20 +106,20 @@ impl<'k, R: Rows> Lookup<'k, R> {
         rejected: &[ExtentRef],
     ) -> Option<Verdict> {
         let (first, second) = words.split_at_mut(self.rows.row_words());
-        let first_at = table.geometry().row(self.pair.first);
+        let first_at = table.geometry().row(self.first);
         if !post_now(lane, &mut [Verb::Read { addr: first_at, into: &mut *first }]) {
             return None;
         }
-        if let Some(candidate) = self.verified(self.pair.first, first, rejected) {
+        if let Some(candidate) = self.verified(self.first, first, rejected) {
             return Some(Verdict::Hit(Which::First, candidate));
         }
         let mut trailer = [0; TRAILER_WORDS];
-        let again = Verb::Read { addr: table.geometry().trailer(self.pair.first, table.rows()), into: &mut trailer };
-        let second_at = table.geometry().row(self.pair.second);
+        let again = Verb::Read { addr: table.geometry().trailer(self.first, table.rows()), into: &mut trailer };
+        let second_at = table.geometry().row(self.second(table));
         if !post_now(lane, &mut [Verb::Read { addr: second_at, into: &mut *second }, again]) {
             return None;
         }
-        if let Some(candidate) = self.verified(self.pair.second, second, rejected) {
+        if let Some(candidate) = self.verified(self.second(table), second, rejected) {
             return Some(Verdict::Hit(Which::Second, candidate));
         }
         Some(self.absence_now(table, first, second, &trailer))
@@ -120,9 +127,9 @@ impl<'k, R: Rows> Lookup<'k, R> {
 
     /// A miss, if L1 has not changed since it was sampled. // [R-READ-3]
     fn absence_now(&self, table: &Table, first: &[u64], second: &[u64], trailer: &[u64]) -> Verdict {
-        let verdict = self.absence(first, second);
+        let verdict = self.absence(table, first, second);
         let moved = table.config().rules.validate_misses && trailer != &first[table.rows().trailer_word()..];
-        if moved && matches!(verdict, Verdict::Absent) { Verdict::Torn(self.pair.first) } else { verdict }
+        if moved && matches!(verdict, Verdict::Absent) { Verdict::Torn(self.first) } else { verdict }
     }
 
     /// The READs of both rows, one READ if they are neighbours, and of the trailers that validate a miss where READs of
@@ -136,17 +143,18 @@ impl<'k, R: Rows> Lookup<'k, R> {
         batch: &mut impl Extend<Verb<'b>>,
     ) {
         let (geometry, rows) = (table.geometry(), table.rows());
-        let first_at = geometry.row(self.pair.first);
-        if self.are_neighbours() {
+        let first_at = geometry.row(self.first);
+        if self.are_neighbours(table) {
             batch.extend([Verb::Read { addr: first_at, into: words }]);
         } else {
             let (first, second) = words.split_at_mut(self.rows.row_words());
-            let second_at = geometry.row(self.pair.second);
+            let second_at = geometry.row(self.second(table));
             batch.extend([Verb::Read { addr: first_at, into: first }, Verb::Read { addr: second_at, into: second }]);
         }
         if table.config().rules.validate_misses && ordered {
             // The second row's own sample follows the first's, except within a covering READ.
-            let again = [self.pair.first, self.pair.second].into_iter().take(if self.are_neighbours() { 2 } else { 1 });
+            let again =
+                [self.first, self.second(table)].into_iter().take(if self.are_neighbours(table) { 2 } else { 1 });
             let reread = |(row, into): (RowId, &'b mut [u64; TRAILER_WORDS])| Verb::Read {
                 addr: geometry.trailer(row, rows),
                 into,
@@ -155,8 +163,8 @@ impl<'k, R: Rows> Lookup<'k, R> {
         }
     }
 
-    fn are_neighbours(&self) -> bool {
-        self.pair.first.0 + 1 == self.pair.second.0
+    fn are_neighbours(&self, table: &Table) -> bool {
+        self.first.0 + 1 == self.second(table).0
     }
 
     /// What the words that [`Lookup::reads`] fetched say. `None`: a miss that only another sample of both trailers can
@@ -170,26 +178,26 @@ impl<'k, R: Rows> Lookup<'k, R> {
         rejected: &[ExtentRef],
     ) -> Option<Verdict> {
         let (first, second) = words.split_at(self.rows.row_words());
-        if let Some(candidate) = self.verified(self.pair.first, first, rejected) {
+        if let Some(candidate) = self.verified(self.first, first, rejected) {
             return Some(Verdict::Hit(Which::First, candidate));
         }
-        if let Some(candidate) = self.verified(self.pair.second, second, rejected) {
+        if let Some(candidate) = self.verified(self.second(table), second, rejected) {
             return Some(Verdict::Hit(Which::Second, candidate));
         }
-        let verdict = self.absence(first, second);
+        let verdict = self.absence(table, first, second);
         if !table.config().rules.validate_misses || !matches!(verdict, Verdict::Absent) {
             return Some(verdict);
         }
-        ordered.then(|| self.validated(table.rows(), words, trailers, ordered && !self.are_neighbours()))
+        ordered.then(|| self.validated(table, words, trailers, ordered && !self.are_neighbours(table)))
     }
 
     /// A miss, if the trailers are what they were. A covering READ or an unordered batch may have sampled L2 first:
     /// then both must be unchanged. // [R-READ-3]
-    fn validated(&self, rows: &RowFormat, words: &[u64], trailers: &Trailers, second_is_later: bool) -> Verdict {
+    fn validated(&self, table: &Table, words: &[u64], trailers: &Trailers, second_is_later: bool) -> Verdict {
         let (first, second) = words.split_at(self.rows.row_words());
-        let at = rows.trailer_word();
+        let at = table.rows().trailer_word();
         let same = trailers[0] == first[at..] && (second_is_later || trailers[1] == second[at..]);
-        if same { Verdict::Absent } else { Verdict::Torn(self.pair.first) }
+        if same { Verdict::Absent } else { Verdict::Torn(self.first) }
     }
 
     /// Samples both rows, in the way that suits the lane.
@@ -230,11 +238,11 @@ impl<'k, R: Rows> Lookup<'k, R> {
         let (geometry, rows) = (table.geometry(), table.rows());
         {
             let [first, second] = &mut trailers;
-            let first = Verb::Read { addr: geometry.trailer(self.pair.first, rows), into: first };
-            let second = Verb::Read { addr: geometry.trailer(self.pair.second, rows), into: second };
+            let first = Verb::Read { addr: geometry.trailer(self.first, rows), into: first };
+            let second = Verb::Read { addr: geometry.trailer(self.second(table), rows), into: second };
             post(lane, [first, second]).await?;
         }
-        Ok(self.validated(rows, words, &trailers, false))
+        Ok(self.validated(table, words, &trailers, false))
     }
 
     /// The key's entry in a sampled row, if the row verifies. One that does not says nothing: the other row may hold
@@ -260,11 +268,12 @@ impl<'k, R: Rows> Lookup<'k, R> {
 
     /// A row without the key says nothing unless it verifies.
     #[inline]
-    fn absence(&self, first: &[u64], second: &[u64]) -> Verdict {
-        if self.rows.verify(self.pair.first, first).is_err() {
-            Verdict::Torn(self.pair.first)
-        } else if self.rows.verify(self.pair.second, second).is_err() {
-            Verdict::Torn(self.pair.second)
+    fn absence(&self, table: &Table, first: &[u64], second: &[u64]) -> Verdict {
+        let second_row = self.second(table);
+        if self.rows.verify(self.first, first).is_err() {
+            Verdict::Torn(self.first)
+        } else if self.rows.verify(second_row, second).is_err() {
+            Verdict::Torn(second_row)
         } else {
             Verdict::Absent
         }

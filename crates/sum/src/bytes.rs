@@ -19,8 +19,8 @@ pub(crate) fn crc64_nvme(words: &[u64], seed: u64) -> u64 {
     digest.finalize()
 }
 
-/// Hands the words' little-endian bytes, as they stand in remote memory, to `read`, in place where this CPU has the same
-/// byte order.
+/// Hands the words' little-endian bytes, as they stand in remote memory, to `read`, in place where this CPU has the
+/// same byte order.
 #[cfg(target_endian = "little")]
 #[inline]
 pub fn with_le_bytes<R>(words: &[u64], read: impl FnOnce(&[u8]) -> R) -> R {
@@ -29,8 +29,8 @@ pub fn with_le_bytes<R>(words: &[u64], read: impl FnOnce(&[u8]) -> R) -> R {
     read(unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words)) })
 }
 
-/// Hands the words' little-endian bytes, as they stand in remote memory, to `read`. Copies: this CPU holds them the other
-/// way round.
+/// Hands the words' little-endian bytes, as they stand in remote memory, to `read`. Copies: this CPU holds them the
+/// other way round.
 #[cfg(target_endian = "big")]
 pub fn with_le_bytes<R>(words: &[u64], read: impl FnOnce(&[u8]) -> R) -> R {
     read(&copy_le_bytes(words))
