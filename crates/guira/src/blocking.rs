@@ -32,7 +32,8 @@ impl Reader {
     /// # Errors
     /// As there.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        block_on(self.0.get(key))
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value)?.then_some(value))
     }
 
     /// See [`crate::Reader::get_into`].
@@ -106,7 +107,8 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        block_on(self.0.get(key))
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value)?.then_some(value))
     }
 
     /// See [`crate::Client::get_into`].

@@ -15,6 +15,8 @@ pub struct LockLayout {
     physical: u64,
     bits: u32,
     per_word: u64,
+    /// A word with a 1 in each lock.
+    ones: u64,
     max_clients: u16,
 }
 
@@ -30,11 +32,14 @@ pub struct LockMask {
 impl LockLayout {
     /// The lock table of `config`.
     pub fn new(config: &TableConfig) -> LockLayout {
+        let bits = u32::from(config.lock_bits);
+        let per_word = 64 / u64::from(config.lock_bits.max(1));
         LockLayout {
             rows_per_lock_shift: config.rows_per_lock.trailing_zeros(),
             physical: config.physical_locks.max(1),
-            bits: u32::from(config.lock_bits),
-            per_word: 64 / u64::from(config.lock_bits.max(1)),
+            bits,
+            per_word,
+            ones: ones(bits, per_word),
             max_clients: config.max_clients,
         }
     }
@@ -59,8 +64,12 @@ impl LockLayout {
     /// The word and bits of `lock`.
     #[inline(always)]
     pub fn mask(&self, lock: LockId) -> LockMask {
-        let lane = lock.0 % self.per_word;
-        LockMask { word: lock.0 / self.per_word, mask: self.lane_mask() << (lane * u64::from(self.bits)) }
+        // Widths that divide 64 are the usual ones, and a division takes longer than all the rest.
+        let (word, lane) = match self.per_word.is_power_of_two() {
+            true => (lock.0 >> self.per_word.trailing_zeros(), lock.0 & (self.per_word - 1)),
+            false => (lock.0 / self.per_word, lock.0 % self.per_word),
+        };
+        LockMask { word, mask: self.lane_mask() << (lane * u64::from(self.bits)) }
     }
 
     #[inline(always)]
@@ -78,7 +87,7 @@ impl LockLayout {
     #[inline(always)]
     pub fn held(&self, owner: OwnerId, mask: u64) -> u64 {
         let value = if self.bits == 1 { 1 } else { u64::from(owner.0) & self.lane_mask() };
-        (self.one_per_lane() * value) & mask
+        (self.ones * value) & mask
     }
 
     /// What to add to a word to set the locks in `mask` from held by `owner` to free. Exact while `owner` holds them:
@@ -115,24 +124,18 @@ impl LockLayout {
     /// Every bit of every lock of a word: the word of a destroyed table. A lock that was held at that moment is left at
     /// all ones less its owner's id when that owner releases it: never 0, so it is never taken again.
     pub fn poison(&self) -> u64 {
-        self.one_per_lane() * self.lane_mask()
+        self.ones * self.lane_mask()
     }
 
     /// Whether `owner` is what destroying a table leaves in its locks: nobody's id.
     pub fn is_poison(&self, owner: OwnerId) -> bool {
         self.names_owners() && owner.0 > self.max_clients
     }
+}
 
-    #[inline(always)]
-    fn one_per_lane(&self) -> u64 {
-        let mut ones = 0;
-        let mut lane = 0;
-        while lane < self.per_word {
-            ones |= 1 << (lane * u64::from(self.bits));
-            lane += 1;
-        }
-        ones
-    }
+/// A word with a 1 in the lowest bit of each lock.
+fn ones(bits: u32, per_word: u64) -> u64 {
+    (0..per_word).fold(0, |ones, lane| ones | 1 << (lane * u64::from(bits)))
 }
 
 #[cfg(test)]
@@ -145,6 +148,7 @@ mod tests {
             physical,
             bits: u32::from(bits),
             per_word: 64 / u64::from(bits),
+            ones: ones(u32::from(bits), 64 / u64::from(bits)),
             max_clients: 8,
         }
     }
