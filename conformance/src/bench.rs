@@ -192,6 +192,20 @@ impl<L: Lane> TestClient<L> {
         Ok(found.is_some().then_some(value))
     }
 
+    /// Looks `keys` up together: one answer for each, in order.
+    ///
+    /// # Panics
+    /// If the answers do not come in order.
+    pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>, Error>> {
+        let mut answers = Vec::with_capacity(keys.len());
+        let visit = |i: usize, answer: Result<Option<&[u8]>, Error>| {
+            assert_eq!(i, answers.len(), "answers come in the order of their keys");
+            answers.push(answer.map(|value| value.map(<[u8]>::to_vec)));
+        };
+        block_on(self.client.get_many(&mut self.lane, keys, visit));
+        answers
+    }
+
     /// Carries out `change`.
     ///
     /// # Errors

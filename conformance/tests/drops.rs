@@ -422,6 +422,10 @@ fn refuses_everything(client: &mut TestClient, scene: &Scene, bench: &Bench, con
         assert_eq!(refused.effect(), Effect::None, "{context}");
         assert!(refused.to_string().contains("open a new client"), "{context}: {refused}");
     }
+    let keys = [key(1), key(2)];
+    let many = client.get_many(&keys);
+    assert!(many.iter().all(|refused| matches!(refused, Err(Error::Lost { .. }))), "{context}: {many:?}");
+    assert_eq!(many.len(), keys.len(), "{context}");
     block_on(client.client.settle(&mut client.lane)).expect_err(context);
     assert!(before == bench.words(), "{context}: a client that refuses changed something");
 }
