@@ -65,8 +65,8 @@ fn filled(preset: Preset, format: &str, profile: Profile) -> (Bench, TestClient,
     (bench, client, stored as u64)
 }
 
-/// [R-READ-8] Any list of keys, with doubles, missing ones and ones no table takes, on every preset, format and profile:
-/// every answer is that of a single lookup, in its place.
+/// [R-READ-8] Any list of keys, with doubles, missing ones and ones no table takes, on every preset, format and
+/// profile: every answer is that of a single lookup, in its place.
 #[test]
 fn many_lookups_answer_as_single_ones() {
     for (preset, profile) in Preset::ALL.into_iter().flat_map(|p| Profile::ALL.map(|profile| (p, profile))) {

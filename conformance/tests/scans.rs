@@ -179,8 +179,8 @@ fn a_stable_scan_is_the_table_at_one_moment() {
     }
 }
 
-/// [R-SCAN-1] A writer stops in the middle of a commit, before each of its words in turn, and the table is scanned: with
-/// some rows of a path written and others not, every key stands in the scan exactly once, if it is called stable.
+/// [R-SCAN-1] A writer stops in the middle of a commit, before each of its words in turn, and the table is scanned:
+/// with some rows of a path written and others not, every key stands in the scan exactly once, if it is called stable.
 #[test]
 fn a_scan_in_the_middle_of_a_move_has_every_key_once() {
     for (format, profile) in ["fixed:8:8", "bytes:24"].into_iter().flat_map(|f| Profile::ALL.map(|p| (f, p))) {

@@ -148,8 +148,8 @@ impl Reader {
         let (n, rows) = (samples as f64, count as f64);
         let mean = sum as f64 / n;
         let variance = (squares as f64 - n * mean * mean) / (n - 1.0);
-        // Of the sampled entries. One more in the variance and two in the width make the interval right where entries are
-        // so rare that a sample sees none, or a few; they are lost in the rest otherwise.
+        // Of the sampled entries. One more in the variance and two in the width make the interval right where entries
+        // are so rare that a sample sees none, or a few; they are lost in the rest otherwise.
         let half_width = 1.96 * (n * variance.max(0.0) * (1.0 - n / rows) + 1.0).sqrt() + 2.0;
         Ok(Len { entries: (mean * rows).round() as u64, error: (half_width / n * rows).ceil() as u64 })
     }
