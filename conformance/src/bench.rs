@@ -8,7 +8,9 @@ use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Caps, Lane, Profile, Region, SlotHold, Traffic};
 use guira_layout::{Geometry, Preset, PresetOptions, Superblock, TableConfig};
-use guira_rcuckoo::{Change, Changed, Client, ClientConfig, Error, NewValue, Table, claim_slot, format_table};
+use guira_rcuckoo::{
+    Change, Changed, Client, ClientConfig, Error, Expected, NewValue, Outcome, Table, Token, claim_slot, format_table,
+};
 
 use crate::{Extents, Op, Seen};
 
@@ -141,6 +143,28 @@ impl Bench {
     }
 }
 
+/// A change that brings a value, before it is known where the value goes.
+enum Kind<'e> {
+    Put,
+    Insert,
+    Update,
+    Swap(Expected<'e>),
+}
+
+impl<'e> Kind<'e> {
+    fn with<'v>(self, value: NewValue<'v>) -> Change<'v>
+    where
+        'e: 'v,
+    {
+        match self {
+            Kind::Put => Change::Put(value),
+            Kind::Insert => Change::Insert(value),
+            Kind::Update => Change::Update(value),
+            Kind::Swap(expected) => Change::Swap(expected, value),
+        }
+    }
+}
+
 /// A client, its lane, and the chunks it cuts its extents from.
 pub struct TestClient<L = HeapLane> {
     /// The client.
@@ -168,6 +192,20 @@ impl<L: Lane> TestClient<L> {
         Ok(found.is_some().then_some(value))
     }
 
+    /// Looks `keys` up together: one answer for each, in order.
+    ///
+    /// # Panics
+    /// If the answers do not come in order.
+    pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>, Error>> {
+        let mut answers = Vec::with_capacity(keys.len());
+        let visit = |i: usize, answer: Result<Option<&[u8]>, Error>| {
+            assert_eq!(i, answers.len(), "answers come in the order of their keys");
+            answers.push(answer.map(|value| value.map(<[u8]>::to_vec)));
+        };
+        block_on(self.client.get_many(&mut self.lane, keys, visit));
+        answers
+    }
+
     /// Carries out `change`.
     ///
     /// # Errors
@@ -184,31 +222,59 @@ impl<L: Lane> TestClient<L> {
         self.change(key, Change::Put(NewValue::Inline(value)))
     }
 
+    /// Looks `key` up, and says in which state it was.
+    ///
+    /// # Errors
+    /// As [`guira_rcuckoo::Reader::get`].
+    pub fn get_versioned(&mut self, key: &[u8]) -> Result<Option<(Vec<u8>, Token)>, Error> {
+        let mut value = Vec::new();
+        let found = block_on(self.client.get(&mut self.lane, key, &mut value))?;
+        Ok(found.map(|token| (value, token)))
+    }
+
+    /// Replaces the value of `key` if it is as expected; a value that does not fit in a row goes to an extent.
+    ///
+    /// # Errors
+    /// As [`Client::change`].
+    pub fn swap(&mut self, key: &[u8], expected: Expected<'_>, value: &[u8]) -> Result<Outcome, Error> {
+        self.change_value(key, value, Kind::Swap(expected))
+    }
+
+    /// Removes `key` if it is as expected.
+    ///
+    /// # Errors
+    /// As [`Client::change`].
+    pub fn remove_if(&mut self, key: &[u8], expected: Expected<'_>) -> Result<Outcome, Error> {
+        self.change(key, Change::RemoveIf(expected)).map(|changed| changed.outcome)
+    }
+
     /// Carries out `op`; values that do not fit in a row go to an extent.
     ///
     /// # Errors
     /// As [`guira_rcuckoo::Reader::get`] and [`Client::change`].
     pub fn apply(&mut self, op: &Op) -> Result<Seen, Error> {
-        let Some(value) = op.value() else {
-            return match op {
-                Op::Remove(key) => self.change(key, Change::Remove).map(|changed| Seen::Outcome(changed.outcome)),
-                _ => self.get(op.key()).map(Seen::Value),
-            };
+        let outcome = match op {
+            Op::Get(key) => return self.get(key).map(Seen::Value),
+            Op::Put(key, value) => self.change_value(key, value, Kind::Put),
+            Op::Insert(key, value) => self.change_value(key, value, Kind::Insert),
+            Op::Update(key, value) => self.change_value(key, value, Kind::Update),
+            Op::Remove(key) => self.change(key, Change::Remove).map(|changed| changed.outcome),
+            Op::Swap(key, expected, value) => self.swap(key, Expected::Value(expected), value),
+            Op::RemoveIf(key, expected) => self.remove_if(key, Expected::Value(expected)),
         };
-        let prepared = self.extents.prepare(&mut self.lane, op.key(), value);
+        outcome.map(Seen::Outcome)
+    }
+
+    fn change_value(&mut self, key: &[u8], value: &[u8], kind: Kind<'_>) -> Result<Outcome, Error> {
+        let prepared = self.extents.prepare(&mut self.lane, key, value);
         let value = prepared.as_ref().map_or(NewValue::Inline(value), |prepared| prepared.value());
-        let change = match op {
-            Op::Insert(..) => Change::Insert(value),
-            Op::Update(..) => Change::Update(value),
-            _ => Change::Put(value),
-        };
-        let changed = block_on(self.client.change(&mut self.lane, op.key(), change));
+        let changed = block_on(self.client.change(&mut self.lane, key, kind.with(value)));
         if let Some(prepared) = prepared
             && !changed.as_ref().is_ok_and(Changed::took_effect)
         {
             self.extents.give_back(prepared);
         }
-        changed.map(|changed| Seen::Outcome(changed.outcome))
+        changed.map(|changed| changed.outcome)
     }
 
     /// What `action` sent and received.

@@ -46,6 +46,14 @@ impl Bench {
     /// If the row is full.
     pub fn plant(&self, row: RowId, prepared: &Prepared) {
         self.store(Addr::main(prepared.extent.offset), &prepared.words);
+        self.plant_entry(row, prepared);
+    }
+
+    /// Appends an entry that refers to an extent, which is not written, to `row`, past every lock.
+    ///
+    /// # Panics
+    /// If the row is full.
+    pub fn plant_entry(&self, row: RowId, prepared: &Prepared) {
         let rows = self.table.rows();
         let (mut words, mut entry) = (self.row_words(row), vec![0; rows.entry_words()]);
         rows.encode_extent_entry(&mut entry, &prepared.extent);

@@ -48,6 +48,21 @@ impl Prepared {
     pub fn value(&self) -> NewValue<'_> {
         NewValue::Extent { extent: self.extent, words: &self.words }
     }
+
+    /// Where it lies: bytes into the main space.
+    pub fn offset(&self) -> u64 {
+        self.extent.offset
+    }
+
+    /// What has to be there.
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// Makes it an extent that lies elsewhere, as damage would.
+    pub fn point_to(&mut self, offset: u64) {
+        self.extent.offset = offset;
+    }
 }
 
 impl Extents {

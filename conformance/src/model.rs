@@ -1,4 +1,4 @@
-//! What a table should answer: one map, and the five operations on it.
+//! What a table should answer: one map, and the operations on it.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +17,10 @@ pub enum Op {
     Update(Vec<u8>, Vec<u8>),
     /// Removes the key.
     Remove(Vec<u8>),
+    /// Replaces the key's value if it is the first one, by the second one.
+    Swap(Vec<u8>, Vec<u8>, Vec<u8>),
+    /// Removes the key if it has this value.
+    RemoveIf(Vec<u8>, Vec<u8>),
 }
 
 impl Op {
@@ -24,14 +28,23 @@ impl Op {
     pub fn key(&self) -> &[u8] {
         match self {
             Op::Get(key) | Op::Put(key, _) | Op::Insert(key, _) | Op::Update(key, _) | Op::Remove(key) => key,
+            Op::Swap(key, _, _) | Op::RemoveIf(key, _) => key,
         }
     }
 
     /// The new value, if the operation has one.
     pub fn value(&self) -> Option<&[u8]> {
         match self {
-            Op::Put(_, value) | Op::Insert(_, value) | Op::Update(_, value) => Some(value),
-            Op::Get(_) | Op::Remove(_) => None,
+            Op::Put(_, value) | Op::Insert(_, value) | Op::Update(_, value) | Op::Swap(_, _, value) => Some(value),
+            Op::Get(_) | Op::Remove(_) | Op::RemoveIf(..) => None,
+        }
+    }
+
+    /// The value the key has to have, if the operation depends on it.
+    pub fn expected(&self) -> Option<&[u8]> {
+        match self {
+            Op::Swap(_, expected, _) | Op::RemoveIf(_, expected) => Some(expected),
+            _ => None,
         }
     }
 }
@@ -54,15 +67,20 @@ impl Model {
     pub fn apply(&mut self, op: &Op) -> Seen {
         let map = &mut self.0;
         let exists = map.contains_key(op.key());
+        match (map.get(op.key()), op.expected()) {
+            (None, Some(_)) => return Seen::Outcome(Outcome::Missing),
+            (Some(found), Some(expected)) if found != expected => return Seen::Outcome(Outcome::Different),
+            _ => {}
+        }
         match op {
             Op::Get(key) => return Seen::Value(map.get(key).cloned()),
             Op::Insert(..) if exists => return Seen::Outcome(Outcome::Exists),
             Op::Update(..) | Op::Remove(_) if !exists => return Seen::Outcome(Outcome::Missing),
-            Op::Remove(key) => {
+            Op::Remove(key) | Op::RemoveIf(key, _) => {
                 map.remove(key);
                 return Seen::Outcome(Outcome::Removed);
             }
-            Op::Put(key, value) | Op::Insert(key, value) | Op::Update(key, value) => {
+            Op::Put(key, value) | Op::Insert(key, value) | Op::Update(key, value) | Op::Swap(key, _, value) => {
                 map.insert(key.clone(), value.clone());
             }
         }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use guira_conformance::{Bench, Extents, TestClient};
+use guira_conformance::{Bench, Extents, Op, TestClient};
 use guira_fabric::{Profile, Region, Traffic};
 use guira_layout::Preset;
-use guira_rcuckoo::{Change, NewValue, Outcome};
+use guira_rcuckoo::{Change, Expected, NewValue, Outcome};
 
 fn key(i: u64) -> [u8; 8] {
     i.to_le_bytes()
@@ -74,6 +74,89 @@ fn extents_cost_what_they_promise() {
             let remove = |client: &mut TestClient| client.change(&key(i), Change::Remove).unwrap().outcome;
             let (outcome, traffic) = client.traffic_of(remove);
             assert_eq!((outcome, traffic.round_trips), (Outcome::Removed, 3), "{profile}: remove");
+        }
+    }
+}
+
+/// [R-CAS-1] [R-CAS-2] A swap of an inline key is 2 round trips whether it takes place or not, and so is its removal.
+#[test]
+fn conditional_changes_of_inline_keys_cost_what_changes_do() {
+    for profile in Profile::REMOTE {
+        let (_bench, mut client, keys) = filled(profile, "fixed:8:8", 1024, 85);
+        for i in (0..keys).step_by(7) {
+            let (old, new) = (key(i), key(i + 1));
+            let (found, traffic) = client.traffic_of(|client| client.get_versioned(&key(i)).unwrap());
+            let (_, stale) = found.unwrap();
+            assert_eq!(traffic.round_trips, 1, "{profile}: versioned lookup");
+            let mut swap = |expected, value: &[u8]| {
+                let (outcome, traffic) = client.traffic_of(|client| client.swap(&key(i), expected, value).unwrap());
+                (outcome, traffic.round_trips)
+            };
+            assert_eq!(swap(Expected::Unchanged(stale), &new), (Outcome::Replaced, 2), "{profile}: by token");
+            assert_eq!(swap(Expected::Unchanged(stale), &old), (Outcome::Different, 2), "{profile}: stale");
+            assert_eq!(swap(Expected::Value(&old), &old), (Outcome::Different, 2), "{profile}: other value");
+            assert_eq!(swap(Expected::Value(&new), &old), (Outcome::Replaced, 2), "{profile}: by value");
+            let mut remove = |key: &[u8], expected| {
+                let (outcome, traffic) = client.traffic_of(|client| client.remove_if(key, expected).unwrap());
+                (outcome, traffic.round_trips)
+            };
+            assert_eq!(remove(&key(i), Expected::Value(&new)), (Outcome::Different, 2), "{profile}");
+            assert_eq!(remove(&key(i), Expected::Value(&old)), (Outcome::Removed, 2), "{profile}");
+            assert_eq!(remove(&key(i), Expected::Value(&old)), (Outcome::Missing, 2), "{profile}");
+        }
+    }
+}
+
+/// [R-CAS-1] [R-CAS-2] Of an extent key, by token or by a value of another length, 3: its key is read. By a value of
+/// the same length 4: its value is read, too.
+#[test]
+fn conditional_changes_of_extent_keys_cost_what_they_promise() {
+    for profile in Profile::REMOTE {
+        let bench = Bench::of_rows(Preset::Hardened, "bytes:64", 256, profile, 7);
+        let mut client = bench.client(0);
+        let mut lane = bench.region.lane();
+        let mut extents = Extents::new(&bench.table, client.client.owner());
+        for i in 0..200 {
+            let (old, new) = (vec![1; 100 + i as usize], vec![2; 100 + i as usize]);
+            let mut swap = |client: &mut TestClient, expected, value: &[u8]| {
+                // The place of the extent is found before, through another lane.
+                let prepared = extents.prepare(&mut lane, &key(i), value).expect("too long for a row");
+                let change = Change::Swap(expected, prepared.value());
+                let (changed, traffic) = client.traffic_of(|client| client.change(&key(i), change).unwrap());
+                if !changed.took_effect() {
+                    extents.give_back(prepared);
+                }
+                (changed.outcome, traffic.round_trips)
+            };
+            assert_eq!(swap(&mut client, Expected::Value(&old), &old), (Outcome::Missing, 2), "{profile}: no such key");
+            client.apply(&Op::Put(key(i).to_vec(), old.clone())).unwrap();
+            let (found, traffic) = client.traffic_of(|client| client.get_versioned(&key(i)).unwrap());
+            let (_, stale) = found.unwrap();
+            assert_eq!(traffic.round_trips, 2, "{profile}: versioned lookup");
+            assert_eq!(
+                swap(&mut client, Expected::Unchanged(stale), &new),
+                (Outcome::Replaced, 3),
+                "{profile}: by token"
+            );
+            assert_eq!(
+                swap(&mut client, Expected::Unchanged(stale), &old),
+                (Outcome::Different, 3),
+                "{profile}: stale"
+            );
+            assert_eq!(
+                swap(&mut client, Expected::Value(&[2; 99]), &old),
+                (Outcome::Different, 3),
+                "{profile}: other length"
+            );
+            assert_eq!(
+                swap(&mut client, Expected::Value(&old), &old),
+                (Outcome::Different, 4),
+                "{profile}: other value"
+            );
+            assert_eq!(swap(&mut client, Expected::Value(&new), &old), (Outcome::Replaced, 4), "{profile}: by value");
+            let remove = |client: &mut TestClient| client.remove_if(&key(i), Expected::Value(&old)).unwrap();
+            let (outcome, traffic) = client.traffic_of(remove);
+            assert_eq!((outcome, traffic.round_trips), (Outcome::Removed, 4), "{profile}: remove by value");
         }
     }
 }

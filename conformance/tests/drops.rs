@@ -16,7 +16,7 @@ use guira_conformance::{Bench, Model, Op, Prepared, Seen, TestClient, block_on};
 use guira_fabric::heap::{Next, Pace, Step};
 use guira_fabric::{Effect, Profile, Region};
 use guira_layout::{OwnerId, Preset};
-use guira_rcuckoo::{Change, ClientConfig, Error, NewValue, Outcome, Token};
+use guira_rcuckoo::{Change, ClientConfig, Error, Expected, NewValue, Outcome, Token};
 
 const SEED: u64 = 5;
 /// Polls a batch stays in flight.
@@ -59,6 +59,11 @@ impl Scene {
             Op::Insert(exists.clone(), key(92)),
             Op::Update(exists.clone(), key(93)),
             Op::Update(absent.clone(), key(94)),
+            Op::Swap(exists.clone(), exists.clone(), key(95)),
+            Op::Swap(exists.clone(), key(90), key(96)),
+            Op::Swap(absent.clone(), key(90), key(97)),
+            Op::RemoveIf(exists.clone(), exists.clone()),
+            Op::RemoveIf(exists.clone(), key(90)),
             Op::Remove(exists),
             Op::Remove(absent),
         ];
@@ -110,6 +115,8 @@ fn change_of<'v>(op: &'v Op, prepared: Option<&'v Prepared>) -> Change<'v> {
         Op::Put(..) => Change::Put(value),
         Op::Insert(..) => Change::Insert(value),
         Op::Update(..) => Change::Update(value),
+        Op::Swap(_, expected, _) => Change::Swap(Expected::Value(expected), value),
+        Op::RemoveIf(_, expected) => Change::RemoveIf(Expected::Value(expected)),
         Op::Get(_) | Op::Remove(_) => Change::Remove,
     }
 }
@@ -230,6 +237,9 @@ fn a_mutation_follows_a_drop_of_an_extent() {
         Op::Update(key(2), vec![3; 80]),
         Op::Insert(key(2), vec![4; 80]),
         Op::Insert(key(1 << 40), vec![5; 80]),
+        Op::Swap(key(4), vec![4; 80], vec![6; 80]),
+        Op::Swap(key(4), vec![5; 80], vec![6; 90]),
+        Op::RemoveIf(key(4), vec![4; 80]),
         Op::Remove(key(3)),
     ];
     drop_all_in(&Scene { bench, model, ops }, Preset::Tiny, remove_nothing);
@@ -412,6 +422,10 @@ fn refuses_everything(client: &mut TestClient, scene: &Scene, bench: &Bench, con
         assert_eq!(refused.effect(), Effect::None, "{context}");
         assert!(refused.to_string().contains("open a new client"), "{context}: {refused}");
     }
+    let keys = [key(1), key(2)];
+    let many = client.get_many(&keys);
+    assert!(many.iter().all(|refused| matches!(refused, Err(Error::Lost { .. }))), "{context}: {many:?}");
+    assert_eq!(many.len(), keys.len(), "{context}");
     block_on(client.client.settle(&mut client.lane)).expect_err(context);
     assert!(before == bench.words(), "{context}: a client that refuses changed something");
 }

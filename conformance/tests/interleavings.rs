@@ -311,6 +311,34 @@ fn shared_rows(profile: Profile) {
     }
 }
 
+/// [R-CAS-1] Changes that depend on a value, against each other, against other changes of the key, and against an
+/// insert that moves it.
+#[test]
+fn conditional_changes_are_linearizable() {
+    for profile in Profile::ALL {
+        announce("compare-and-swap", profile);
+        for home in [Home::Primary, Home::Secondary] {
+            let scene = Scene::new(home, None);
+            let key = scene.moved.to_vec();
+            let value = |writer| value_of(&scene.moved, writer);
+            let swap = |from, to| Op::Swap(key.clone(), value(from), value(to));
+            let remove_if = |writer| Op::RemoveIf(key.clone(), value(writer));
+            let firsts = [vec![swap(0, 1), swap(2, 3)], vec![remove_if(0), Op::Insert(key.clone(), value(4))]];
+            let seconds = [
+                vec![swap(0, 2), swap(3, 4)],
+                vec![remove_if(0), Op::Get(key.clone())],
+                vec![Op::Remove(key.clone()), Op::Insert(key.clone(), value(0))],
+                vec![Op::Update(key.clone(), value(2)), Op::Get(key.clone())],
+                vec![Op::Put(scene.crowded.to_vec(), value_of(&scene.crowded, 2)), Op::Get(key.clone())],
+            ];
+            for (first, second) in firsts.iter().flat_map(|first| seconds.iter().map(move |second| (first, second))) {
+                let ops = [first.clone(), second.clone()];
+                Case { scene: scene.clone(), profile, sampling: Sampling::Descending, ops }.must_hold(1);
+            }
+        }
+    }
+}
+
 /// The crafted tables do what they are made for: every pair of operations succeeds in both orders as the model says,
 /// and putting a crowded key moves another one.
 #[test]

@@ -12,6 +12,8 @@ mod a_released_poison_named_a_client;
 mod a_run_beyond_the_last_chunk_was_believed;
 #[path = "../regressions/a_scan_called_a_slow_writer_damage.rs"]
 mod a_scan_called_a_slow_writer_damage;
+#[path = "../regressions/a_snapshot_held_a_moving_key_twice.rs"]
+mod a_snapshot_held_a_moving_key_twice;
 #[path = "../regressions/a_superblock_of_a_later_kind_was_opened.rs"]
 mod a_superblock_of_a_later_kind_was_opened;
 #[path = "../regressions/a_torn_row_attracted_every_path.rs"]
@@ -20,11 +22,15 @@ mod a_torn_row_attracted_every_path;
 mod a_torn_row_hid_the_other;
 #[path = "../regressions/an_error_lost_its_effect.rs"]
 mod an_error_lost_its_effect;
+#[path = "../regressions/an_estimate_of_few_entries_claimed_to_be_exact.rs"]
+mod an_estimate_of_few_entries_claimed_to_be_exact;
 #[path = "../regressions/distances_overflowed_in_large_tables.rs"]
 mod distances_overflowed_in_large_tables;
 #[path = "../regressions/every_lock_had_a_deadline_of_its_own.rs"]
 mod every_lock_had_a_deadline_of_its_own;
 #[path = "../regressions/full_orphans_were_read_one_by_one.rs"]
 mod full_orphans_were_read_one_by_one;
+#[path = "../regressions/many_lookups_hid_that_a_client_is_lost.rs"]
+mod many_lookups_hid_that_a_client_is_lost;
 #[path = "../regressions/refused_changes_leaked_extents.rs"]
 mod refused_changes_leaked_extents;

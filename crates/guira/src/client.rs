@@ -105,9 +105,10 @@ impl Reader {
     /// # Errors
     /// As [`Reader::get_versioned`].
     pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
-        check_versions(self.reader.table())?;
         into.clear();
-        Ok(self.reader.get(&mut self.lane, key, into).await?.map(Token))
+        check_versions(self.reader.table())?;
+        let found = self.reader.get(&mut self.lane, key, into).await?;
+        Ok(found.map(|state| Token::new(self.reader.table(), state)))
     }
 
     /// Looks up many keys at once: their memory accesses overlap. One result for each key, in order; see
@@ -242,9 +243,10 @@ impl Client {
     /// # Errors
     /// As [`Client::get_versioned`].
     pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
-        check_versions(self.client.table())?;
         into.clear();
-        Ok(self.client.get(&mut self.lane, key, into).await?.map(Token))
+        check_versions(self.client.table())?;
+        let found = self.client.get(&mut self.lane, key, into).await?;
+        Ok(found.map(|state| Token::new(self.client.table(), state)))
     }
 
     /// Looks up many keys at once: their memory accesses overlap. One result for each key, in order; see
@@ -325,14 +327,14 @@ impl Client {
     /// same length. Source: R-CAS-1, R-CAS-2.
     ///
     /// # Errors
-    /// As [`Client::update`].
+    /// As [`Client::update`], or `ForeignToken`.
     pub async fn compare_and_swap<'e>(
         &mut self,
         key: &[u8],
         expected: impl Into<Expected<'e>>,
         value: &[u8],
     ) -> Result<Swap, Error> {
-        let expected = expected.into().inner();
+        let expected = expected.into().of(self.client.table(), Operation::CompareAndSwap)?;
         let changed =
             self.change_value(key, value, Operation::CompareAndSwap, |new| Change::Swap(expected, new)).await?;
         Ok(Swap::of(changed.outcome))
@@ -341,7 +343,7 @@ impl Client {
     /// Removes `key` if it is as expected; see [`Client::compare_and_swap`].
     ///
     /// # Errors
-    /// As [`Client::remove`].
+    /// As [`Client::remove`], or `ForeignToken`.
     pub async fn compare_and_remove<'e>(
         &mut self,
         key: &[u8],
@@ -349,7 +351,7 @@ impl Client {
     ) -> Result<Swap, Error> {
         self.settle_extent(Operation::CompareAndRemove).await?;
         self.tend_extents().await?;
-        let change = Change::RemoveIf(expected.into().inner());
+        let change = Change::RemoveIf(expected.into().of(self.client.table(), Operation::CompareAndRemove)?);
         let changed = self.client.change(&mut self.lane, key, change).await?;
         self.reclaim(&changed);
         Ok(Swap::of(changed.outcome))

@@ -5,7 +5,7 @@ use std::fmt;
 use guira_fabric::{Effect, FabricError};
 use guira_fabric_shm::{Attempt, ShmError};
 use guira_layout::ConfigError;
-use guira_rcuckoo::OpenError;
+use guira_rcuckoo::{OpenError, Operation};
 
 use crate::{ExtentError, Url, UrlError};
 
@@ -136,6 +136,12 @@ pub enum Error {
         /// Bits of a row version in this table.
         version_bits: u8,
     },
+    /// A change was to depend on a token that was read from another table.
+    #[error("{operation}: the token was read from another table; nothing was changed")]
+    ForeignToken {
+        /// What was attempted.
+        operation: Operation,
+    },
     /// The operating system gives no random numbers.
     #[error("the operating system gives no random numbers: {reason}; nothing was changed")]
     Random {
@@ -182,9 +188,11 @@ impl Error {
     /// Whose fault it is.
     pub fn blame(&self) -> Blame {
         match self {
-            Error::Url(_) | Error::Create { .. } | Error::ReadOnly { .. } | Error::NarrowVersions { .. } => {
-                Blame::Misuse
-            }
+            Error::Url(_)
+            | Error::Create { .. }
+            | Error::ReadOnly { .. }
+            | Error::NarrowVersions { .. }
+            | Error::ForeignToken { .. } => Blame::Misuse,
             Error::Region(error) => region_blame(error),
             Error::Open { source, .. } => match source {
                 OpenError::Fabric(_) => Blame::Fabric,

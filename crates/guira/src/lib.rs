@@ -45,7 +45,7 @@ pub use guira_check::{
 };
 pub use guira_fabric::{Effect, Traffic};
 pub use guira_layout::{EntryFormat, Preset};
-pub use guira_rcuckoo::Counters;
+pub use guira_rcuckoo::{Counters, Operation};
 pub use options::{CreateOptions, OpenOptions};
 pub use scan::{DamageVisitor, Len, ScanSummary, StableScan, Unread, Visitor};
 pub use stat::{ClientStat, ClientState, RegionStat, Stat};

@@ -146,7 +146,7 @@ impl Store {
     }
 
     /// About how many entries the table has: exact up to 4,096 rows (some 25,000 entries), beyond that by a sample of
-    /// 4,096 rows, whose error is in the answer (below 1 % for a table that is half full). Round trips: 64. Source:
+    /// 4,096 rows, whose error is in the answer (below 2 % for a table that is half full). Round trips: 64. Source:
     /// R-SCAN-2.
     ///
     /// # Errors

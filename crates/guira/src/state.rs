@@ -1,15 +1,27 @@
 //! The state a key is in, and changes that depend on it.
 
-use guira_rcuckoo::Outcome;
+use guira_rcuckoo::{Operation, Outcome, Table};
+
+use crate::Error;
 
 /// The state a key was in when it was read, for [`crate::Client::compare_and_swap`] and
 /// [`crate::Client::compare_and_remove`].
 ///
 /// A change that depends on a token takes effect only if nobody changed the key since, not even to another value and
 /// back. It may fail although nobody did: an inline value shares its version with its neighbours in the row. Read again
-/// then, and try again. Tokens belong to one table. Source: R-CAS-2.
+/// then, and try again. Tokens belong to one table, and another refuses them. Source: R-CAS-2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Token(pub(crate) guira_rcuckoo::Token);
+pub struct Token {
+    state: guira_rcuckoo::Token,
+    /// Of the table: drawn whenever one is formatted.
+    incarnation: u64,
+}
+
+impl Token {
+    pub(crate) fn new(table: &Table, state: guira_rcuckoo::Token) -> Token {
+        Token { state, incarnation: table.superblock().incarnation }
+    }
+}
 
 /// A value and the state it was read in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,10 +42,15 @@ pub enum Expected<'v> {
 }
 
 impl<'v> Expected<'v> {
-    pub(crate) fn inner(self) -> guira_rcuckoo::Expected<'v> {
+    /// What `table` is asked to compare with.
+    pub(crate) fn of(self, table: &Table, operation: Operation) -> Result<guira_rcuckoo::Expected<'v>, Error> {
         match self {
-            Expected::Value(value) => guira_rcuckoo::Expected::Value(value),
-            Expected::Unchanged(Token(token)) => guira_rcuckoo::Expected::Unchanged(token),
+            Expected::Value(value) => Ok(guira_rcuckoo::Expected::Value(value)),
+            Expected::Unchanged(token) if token.incarnation == table.superblock().incarnation => {
+                Ok(guira_rcuckoo::Expected::Unchanged(token.state))
+            }
+            // Rows, versions and generations are small numbers: there, too, they may name something.
+            Expected::Unchanged(_) => Err(Error::ForeignToken { operation }),
         }
     }
 }

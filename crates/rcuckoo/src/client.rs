@@ -226,11 +226,15 @@ impl Client {
         sampled: Sampled,
     ) -> Result<Option<Token>, Error> {
         if !self.journal.is_clean() {
-            self.refuse_if_lost(Operation::Get)?;
-            let settled = self.journal.settle(lane, &self.table, self.owner).await;
-            settled.map_err(Error::fabric(Operation::Get))?;
+            self.settle_for_get(lane).await?;
         }
         self.reader.get_waiting(lane, key, into, sampled).await
+    }
+
+    async fn settle_for_get<L: Lane + ?Sized>(&mut self, lane: &mut L) -> Result<(), Error> {
+        self.refuse_if_lost(Operation::Get)?;
+        let settled = self.journal.settle(lane, &self.table, self.owner).await;
+        settled.map_err(Error::fabric(Operation::Get))
     }
 
     /// See [`Reader::get_many`].
@@ -241,10 +245,9 @@ impl Client {
         mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
     ) {
         if !self.journal.is_clean()
-            && let Err(source) = self.journal.settle(lane, &self.table, self.owner).await
+            && let Err(error) = self.settle_for_get(lane).await
         {
-            let lost = Error::Fabric { operation: Operation::Get, source };
-            return (0..keys.len()).for_each(|i| visit(i, Err(lost.clone())));
+            return (0..keys.len()).for_each(|i| visit(i, Err(error.clone())));
         }
         self.reader.get_many(lane, keys, visit).await;
     }

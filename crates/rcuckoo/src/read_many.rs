@@ -82,7 +82,7 @@ impl Reader {
     /// `None`, to `visit`, in order. Answers are as those of [`Reader::get`] for each key.
     ///
     /// Round trips without contention, where batches travel: 1 for 32 inline keys, 2 with extents among them; where
-    /// misses need a second trip, 2 more for each. On a local fabric 1 post for each key, 2 for those in second rows.
+    /// misses need a second trip, 2 more for each. On a local fabric 1 post for a key in its first row, 3 for others.
     ///
     /// # Errors
     /// Each key has its own, as [`Reader::get`].

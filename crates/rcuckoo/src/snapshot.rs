@@ -4,6 +4,11 @@
 //! whose trailer is another one are read again. If one whole sweep finds no change, then all rows were as they were
 //! read at every moment between the sweep before and this one, because a trailer never returns: its version grows, and
 //! its checksum covers the row. // [R-SCAN-1]
+//!
+//! At such a moment an insert may be half committed: an entry that it moves is in its new row already, and in the old
+//! one still [R-INSERT-4]. What lookups see first is returned, the other copy is not.
+
+use std::collections::BTreeSet;
 
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::RowId;
@@ -22,14 +27,22 @@ const _: () = assert!(BATCH_TRAILERS <= 128 && LEN_SAMPLES.is_multiple_of(BATCH_
 #[derive(Debug)]
 pub struct Snapshot {
     rows: Vec<(Trailer, RowItems)>,
+    /// Second copies, by row and place among the row's items.
+    copies: BTreeSet<(usize, usize)>,
     sweeps: u32,
     is_stable: bool,
 }
 
 impl Snapshot {
-    /// Each key and its value.
+    /// Each key and its value. If all rows were so at one moment, no key comes twice; otherwise one that was moved
+    /// meanwhile may.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.rows.iter().flat_map(|(_, items)| items.iter())
+        let items = self
+            .rows
+            .iter()
+            .enumerate()
+            .flat_map(|(row, (_, items))| items.iter().enumerate().map(move |(place, item)| ((row, place), item)));
+        items.filter(|(at, _)| !self.copies.contains(at)).map(|(_, item)| item)
     }
 
     /// Rows of the table.
@@ -99,10 +112,11 @@ impl Reader {
                 progress(done + numbers.end, done + count);
             }
             if changed == 0 {
-                return Ok(Snapshot { rows, sweeps: sweep, is_stable: true });
+                let copies = second_copies(&table, &rows);
+                return Ok(Snapshot { rows, copies, sweeps: sweep, is_stable: true });
             }
         }
-        Ok(Snapshot { rows, sweeps: max_sweeps, is_stable: false })
+        Ok(Snapshot { rows, copies: BTreeSet::new(), sweeps: max_sweeps, is_stable: false })
     }
 
     /// Counts the entries of 4,096 rows drawn with `seed`, and concludes how many the table has; counts all rows if
@@ -134,9 +148,26 @@ impl Reader {
         let (n, rows) = (samples as f64, count as f64);
         let mean = sum as f64 / n;
         let variance = (squares as f64 - n * mean * mean) / (n - 1.0);
-        let standard_error = (variance.max(0.0) / n * (1.0 - n / rows)).sqrt() * rows;
-        Ok(Len { entries: (mean * rows).round() as u64, error: (1.96 * standard_error).ceil() as u64 })
+        // Of the sampled entries. One more in the variance and two in the width make the interval right where entries
+        // are so rare that a sample sees none, or a few; they are lost in the rest otherwise.
+        let half_width = 1.96 * (n * variance.max(0.0) * (1.0 - n / rows) + 1.0).sqrt() + 2.0;
+        Ok(Len { entries: (mean * rows).round() as u64, error: (half_width / n * rows).ceil() as u64 })
     }
+}
+
+/// Keys in their second rows that are in their first rows, too.
+fn second_copies(table: &Table, rows: &[(Trailer, RowItems)]) -> BTreeSet<(usize, usize)> {
+    let mut copies = BTreeSet::new();
+    for (row, (_, items)) in rows.iter().enumerate() {
+        for (place, (key, _)) in items.iter().enumerate() {
+            let pair = table.placement().rows(table.placement().digest(key));
+            let is_second = !pair.is_single() && pair.second == RowId(row as u64);
+            if is_second && rows[pair.first.0 as usize].1.iter().any(|(other, _)| other == key) {
+                copies.insert((row, place));
+            }
+        }
+    }
+    copies
 }
 
 /// A row of the `i`-th of [`LEN_SAMPLES`] equal parts of a table.
