@@ -28,7 +28,7 @@ fn config(rng: &mut Rng, seed: u64) -> TableConfig {
     config.checksum = ChecksumKind::ALL[rng.below(3) as usize];
     config.version_bits = 8 + rng.below(25) as u8;
     config.rows_per_lock = 1 << rng.below(7);
-    config.lock_bits = [1, 2, 3, 4, 5, 7, 8, 11, 16][rng.below(9) as usize];
+    config.lock_bits = [1, 3, 4, 5, 6, 7, 8, 11, 16][rng.below(9) as usize];
     let logical = rows / u64::from(config.rows_per_lock);
     let divisors: Vec<u64> = (1..=logical).filter(|p| logical.is_multiple_of(*p)).collect();
     config.physical_locks = divisors[rng.below(divisors.len() as u64) as usize];
