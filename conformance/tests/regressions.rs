@@ -2,6 +2,8 @@
 
 #[path = "../regressions/a_dropped_put_leaked_its_extent.rs"]
 mod a_dropped_put_leaked_its_extent;
+#[path = "../regressions/a_forgotten_begin_missed_its_key.rs"]
+mod a_forgotten_begin_missed_its_key;
 #[path = "../regressions/a_lookup_drained_a_dropped_change.rs"]
 mod a_lookup_drained_a_dropped_change;
 #[path = "../regressions/a_mark_preceded_the_retirement.rs"]
