@@ -6,6 +6,8 @@ mod a_dropped_put_leaked_its_extent;
 mod a_forgotten_begin_missed_its_key;
 #[path = "../regressions/a_lookup_drained_a_dropped_change.rs"]
 mod a_lookup_drained_a_dropped_change;
+#[path = "../regressions/a_lookup_of_many_keys_hid_a_loss.rs"]
+mod a_lookup_of_many_keys_hid_a_loss;
 #[path = "../regressions/a_mark_preceded_the_retirement.rs"]
 mod a_mark_preceded_the_retirement;
 #[path = "../regressions/a_released_poison_named_a_client.rs"]

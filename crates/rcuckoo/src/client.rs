@@ -225,28 +225,32 @@ impl Client {
         into: &mut Vec<u8>,
         sampled: Sampled,
     ) -> Result<Option<Token>, Error> {
-        if !self.journal.is_clean() {
-            self.refuse_if_lost(Operation::Get)?;
-            let settled = self.journal.settle(lane, &self.table, self.owner).await;
-            settled.map_err(Error::fabric(Operation::Get))?;
-        }
+        self.settle_for_lookup(lane).await?;
         self.reader.get_waiting(lane, key, into, sampled).await
     }
 
-    /// See [`Reader::get_many`].
+    /// What a lookup does first: nothing, unless a change was dropped or a batch lost. // [R-DROP-1] [R-DROP-2]
+    #[inline(always)]
+    async fn settle_for_lookup<L: Lane + ?Sized>(&mut self, lane: &mut L) -> Result<(), Error> {
+        if self.journal.is_clean() {
+            return Ok(());
+        }
+        self.refuse_if_lost(Operation::Get)?;
+        let settled = self.journal.settle(lane, &self.table, self.owner).await;
+        settled.map_err(Error::fabric(Operation::Get))
+    }
+
+    /// See [`Reader::get_many`]. Settles first, as [`Client::get`]; if that fails, every key has its error.
     pub async fn get_many<L: Lane + ?Sized, K: AsRef<[u8]>>(
         &mut self,
         lane: &mut L,
         keys: &[K],
         mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
     ) {
-        if !self.journal.is_clean()
-            && let Err(source) = self.journal.settle(lane, &self.table, self.owner).await
-        {
-            let lost = Error::Fabric { operation: Operation::Get, source };
-            return (0..keys.len()).for_each(|i| visit(i, Err(lost.clone())));
+        match self.settle_for_lookup(lane).await {
+            Ok(()) => self.reader.get_many(lane, keys, visit).await,
+            Err(error) => (0..keys.len()).for_each(|i| visit(i, Err(error.clone()))),
         }
-        self.reader.get_many(lane, keys, visit).await;
     }
 
     /// Starts loading what a change of `key` looks at first: both of its rows and their locks. A hint; costs no round
