@@ -30,5 +30,7 @@ mod distances_overflowed_in_large_tables;
 mod every_lock_had_a_deadline_of_its_own;
 #[path = "../regressions/full_orphans_were_read_one_by_one.rs"]
 mod full_orphans_were_read_one_by_one;
+#[path = "../regressions/inline_puts_kept_the_space_they_freed.rs"]
+mod inline_puts_kept_the_space_they_freed;
 #[path = "../regressions/refused_changes_leaked_extents.rs"]
 mod refused_changes_leaked_extents;
