@@ -16,6 +16,8 @@ mod a_released_poison_named_a_client;
 mod a_run_beyond_the_last_chunk_was_believed;
 #[path = "../regressions/a_scan_called_a_slow_writer_damage.rs"]
 mod a_scan_called_a_slow_writer_damage;
+#[path = "../regressions/a_snapshot_believed_narrow_versions.rs"]
+mod a_snapshot_believed_narrow_versions;
 #[path = "../regressions/a_superblock_of_a_later_kind_was_opened.rs"]
 mod a_superblock_of_a_later_kind_was_opened;
 #[path = "../regressions/a_torn_row_attracted_every_path.rs"]
