@@ -2,6 +2,8 @@
 
 #[path = "../regressions/a_dropped_put_leaked_its_extent.rs"]
 mod a_dropped_put_leaked_its_extent;
+#[path = "../regressions/a_forgotten_begin_missed_its_key.rs"]
+mod a_forgotten_begin_missed_its_key;
 #[path = "../regressions/a_lookup_drained_a_dropped_change.rs"]
 mod a_lookup_drained_a_dropped_change;
 #[path = "../regressions/a_mark_preceded_the_retirement.rs"]
@@ -12,6 +14,8 @@ mod a_released_poison_named_a_client;
 mod a_run_beyond_the_last_chunk_was_believed;
 #[path = "../regressions/a_scan_called_a_slow_writer_damage.rs"]
 mod a_scan_called_a_slow_writer_damage;
+#[path = "../regressions/a_snapshot_believed_narrow_versions.rs"]
+mod a_snapshot_believed_narrow_versions;
 #[path = "../regressions/a_snapshot_held_a_moving_key_twice.rs"]
 mod a_snapshot_held_a_moving_key_twice;
 #[path = "../regressions/a_superblock_of_a_later_kind_was_opened.rs"]
@@ -30,6 +34,8 @@ mod distances_overflowed_in_large_tables;
 mod every_lock_had_a_deadline_of_its_own;
 #[path = "../regressions/full_orphans_were_read_one_by_one.rs"]
 mod full_orphans_were_read_one_by_one;
+#[path = "../regressions/inline_puts_kept_the_space_they_freed.rs"]
+mod inline_puts_kept_the_space_they_freed;
 #[path = "../regressions/many_lookups_hid_that_a_client_is_lost.rs"]
 mod many_lookups_hid_that_a_client_is_lost;
 #[path = "../regressions/refused_changes_leaked_extents.rs"]

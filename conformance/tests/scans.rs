@@ -57,8 +57,8 @@ fn contents(snapshot: &Snapshot) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
     Ok(contents)
 }
 
-/// [R-SCAN-1] A table that nobody changes is a snapshot after one sweep, on every preset and profile; its cost is what
-/// it says.
+/// [R-SCAN-1] A table that nobody changes is a snapshot after one sweep, on every profile; its cost is what it says.
+/// Where versions are too narrow to tell (preset `paper`), it is read as well and not called a snapshot.
 #[test]
 fn a_quiet_table_is_a_snapshot_after_one_sweep() {
     for (preset, format) in Preset::ALL.into_iter().flat_map(|p| ["fixed:8:8", "bytes:24"].map(|format| (p, format))) {
@@ -70,7 +70,9 @@ fn a_quiet_table_is_a_snapshot_after_one_sweep() {
             let mut progress = Vec::new();
             let note = |done, all| progress.push((done, all));
             let snapshot = block_on(reader(&bench).snapshot(&mut lane, MANY_SWEEPS, note)).unwrap();
-            assert_eq!((snapshot.rows(), snapshot.sweeps(), snapshot.is_stable()), (192, 1, true));
+            let is_stable = bench.table.config().version_bits == 32;
+            assert_eq!(is_stable, preset != Preset::Paper);
+            assert_eq!((snapshot.rows(), snapshot.sweeps(), snapshot.is_stable()), (192, 1, is_stable));
             assert_eq!(contents(&snapshot), Ok(model.0.clone()));
             let extents = model.0.iter().filter(|(key, value)| {
                 bench.table.rows().place(key.len(), value.len()) == guira_layout::Placement::Extent

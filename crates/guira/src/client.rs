@@ -391,7 +391,8 @@ impl Client {
         change: impl Fn(NewValue<'v>) -> Change<'v>,
     ) -> Result<Changed, Error> {
         let rows = self.client.table().rows();
-        if self.pending.is_none() && rows.place(key.len(), value.len()) == Placement::Inline {
+        let is_plain = self.pending.is_none() && !self.extents.as_ref().is_some_and(Extents::is_due);
+        if is_plain && rows.place(key.len(), value.len()) == Placement::Inline {
             let change = change(NewValue::Inline(value));
             let changed = match self.client.begin(&mut self.lane, key, &change) {
                 Begun::Done(changed) => changed,
@@ -410,6 +411,7 @@ impl Client {
             return Err(guira_rcuckoo::Error::ValueLength { operation, bytes: value.len(), format }.into());
         }
         let (Placement::Extent, Some(extents)) = (placement, &mut self.extents) else {
+            self.tend_extents().await?;
             let changed = self.client.change(&mut self.lane, key, change(NewValue::Inline(value))).await?;
             self.reclaim(&changed);
             return Ok(changed);
@@ -441,7 +443,7 @@ impl Client {
         }
     }
 
-    /// Lets no space gather with a client that removes and never stores. // [R-EXTENT-5]
+    /// Lets no space gather with a client that removes or replaces and never stores. // [R-EXTENT-5]
     async fn tend_extents(&mut self) -> Result<(), Error> {
         match &mut self.extents {
             Some(extents) => Ok(extents.tend(&mut self.lane).await.map_err(ExtentError::Fabric)?),

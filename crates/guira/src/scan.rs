@@ -45,8 +45,8 @@ pub struct StableScan {
     pub entries: u64,
     /// Times all rows were looked at again for changes.
     pub sweeps: u32,
-    /// Whether what was visited is the table as it was at one moment. Otherwise others changed it all the time, and
-    /// each row is what it was at some moment of the scan.
+    /// Whether what was visited is the table as it was at one moment. Otherwise others changed it all the time, or its
+    /// row versions are too narrow to tell (preset `paper`), and each row is what it was at some moment of the scan.
     pub is_snapshot: bool,
 }
 

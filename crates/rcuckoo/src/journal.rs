@@ -57,7 +57,12 @@ pub(crate) struct Journal {
 
 impl Journal {
     pub(crate) fn is_clean(&self) -> bool {
-        self.held.is_empty() && matches!(self.flight, Flight::None) && self.lost.is_none()
+        self.held.is_empty() && self.is_landed() && self.lost.is_none()
+    }
+
+    /// Whether the completion of every batch was seen.
+    pub(crate) fn is_landed(&self) -> bool {
+        matches!(self.flight, Flight::None)
     }
 
     /// Whether every lock in `locks` is held.

@@ -179,7 +179,8 @@ impl Client {
         }
     }
 
-    /// The rest of a change that [`Client::begin`] began with the same key and change.
+    /// The rest of a change that [`Client::begin`] began with the same key and change. If the client was used in
+    /// between, the change begins anew.
     ///
     /// # Errors
     /// As [`Client::change`].
@@ -217,19 +218,34 @@ impl Client {
         stage: Stage,
     ) -> Result<Changed, Error> {
         let operation = change.operation();
+        let digest = self.table.placement().digest(key);
+        let pair = self.table.placement().rows(digest);
+        let stage = if self.stands_at(stage, pair, &change) { stage } else { Stage::Beginning };
         self.entry_stage = stage;
+        self.check_lengths(key, &change)?;
         if stage == Stage::Beginning {
-            self.check_lengths(key, &change)?;
             self.refuse_if_lost(operation)?;
             self.settle(lane).await.map_err(Error::fabric(operation))?;
             self.committed = false;
             self.waiting_since_ns = None;
         }
-        let digest = self.table.placement().digest(key);
-        let pair = self.table.placement().rows(digest);
         let table = std::sync::Arc::clone(&self.table);
         let probe = table.rows().probe(key, digest);
         self.change_settled(lane, &probe, pair, change).await
+    }
+
+    /// Whether `stage` can be that of `change` on a key of `pair`, and still is: not if the client did something else
+    /// since, which gave the locks back, nor if the change was begun with another key or value. Without both locks and
+    /// both rows a key could be missed, or inserted twice; without its extent written, a row would point to nothing.
+    /// [R-LOCK-7] [R-EXTENT-1]
+    fn stands_at(&self, stage: Stage, pair: RowPair, change: &Change<'_>) -> bool {
+        let is_at_hand = |row| self.journal.holds_row(&self.table, row) && self.window.place(row).is_some();
+        let goes_on = change.extent().is_none() && self.journal.lost.is_none() && self.journal.is_landed();
+        match stage {
+            Stage::Locked => goes_on && is_at_hand(pair.first) && is_at_hand(pair.second),
+            Stage::Contended(_) => goes_on,
+            Stage::Beginning | Stage::Committed(_) => true,
+        }
     }
 
     #[inline]

@@ -190,6 +190,11 @@ impl Places {
         self.empty.iter().copied().collect()
     }
 
+    /// Whether a chunk became empty since the surplus was last asked for.
+    pub(super) fn may_have_surplus(&self) -> bool {
+        self.emptied
+    }
+
     /// The empty chunks beyond the reserve; the latest to become empty stay. // [R-EXTENT-5]
     pub(super) fn surplus(&mut self) -> Vec<u64> {
         if !std::mem::take(&mut self.emptied) {
