@@ -166,6 +166,11 @@ impl Error {
         matches!(self, Error::Region(ShmError::NotFound { attempt, .. }) if *attempt != Attempt::Create)
     }
 
+    /// Whether a table was to be created under a name that something has already. Nothing was changed.
+    pub fn is_taken(&self) -> bool {
+        matches!(self, Error::Region(ShmError::AlreadyExists { .. }))
+    }
+
     /// What was missing, if a table could not be created because its file system has no room for it.
     pub fn shortage(&self) -> Option<Shortage> {
         match self {

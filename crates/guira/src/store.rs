@@ -29,6 +29,11 @@ pub(crate) struct Inner {
     opened: AtomicU32,
 }
 
+/// Times [`Store::open_or_create`] opens and creates by turns. Each turn but the first needs somebody who creates the
+/// table and destroys it in between; a name that cannot be opened and is taken all the same is no race but a mistake,
+/// such as a symbolic link to nothing.
+const MAX_OPEN_OR_CREATE_TURNS: u32 = 8;
+
 /// Draws a random number from the operating system.
 pub(crate) fn random() -> Result<u64, Error> {
     getrandom::u64().map_err(|error| Error::Random { reason: error.to_string() })
@@ -108,6 +113,41 @@ impl Store {
             return Err(Error::Open { url: url.clone(), source: OpenError::Truncated { wanted, found } });
         }
         Ok(Store::assemble(url, region, table, options.clone()))
+    }
+
+    /// Opens the table at `url` for reading and changing, and creates it as `options` say if there is none. Of several
+    /// processes that do so at once, one creates the table and all open the same one; each that tries needs the memory
+    /// of a whole table until it learns that it came second. `options` mean nothing for a table that exists:
+    /// [`Store::table`] and [`Store::stat`] tell what it is like. Source: R-CREATE-1, R-OPEN-1.
+    ///
+    /// # Errors
+    /// As [`Store::open`], except that the table may be missing, and as [`Store::create`]. Tells so (`Region`) if the
+    /// name has no table and cannot be given to one either.
+    ///
+    /// ```
+    /// use guira::{CreateOptions, Store, Url};
+    ///
+    /// # fn main() -> Result<(), guira::Error> {
+    /// let url: Url = format!("shm://guira-doc-open-or-create-{}", std::process::id()).parse()?;
+    /// let created = Store::open_or_create(&url, &CreateOptions::new(1_000))?;
+    /// let opened = Store::open_or_create(&url, &CreateOptions::new(1_000))?;
+    /// created.client()?.put(b"cuckoo", b"Guira guira")?;
+    /// assert!(opened.reader().contains(b"cuckoo")?);
+    /// Store::destroy(&url)
+    /// # }
+    /// ```
+    pub fn open_or_create(url: &Url, options: &CreateOptions) -> Result<Store, Error> {
+        let mut turns = 1;
+        loop {
+            match Store::open(url) {
+                Err(error) if error.is_absent() || is_destroyed(&error) => {}
+                result => return result,
+            }
+            match Store::create(url, options) {
+                Err(error) if error.is_taken() && turns < MAX_OPEN_OR_CREATE_TURNS => turns += 1,
+                result => return result,
+            }
+        }
     }
 
     fn assemble(url: &Url, region: ShmRegion, table: Arc<Table>, options: OpenOptions) -> Store {
@@ -219,6 +259,11 @@ impl Store {
         block_on(check_table(&mut inner.region.lane(), &inner.table, &options, &mut |_| ()))
             .map_err(|source| Error::Check { url: inner.url.clone(), source })
     }
+}
+
+/// Whether a table was opened at the moment somebody destroyed it. Its name is gone then. // [R-DESTROY-1]
+fn is_destroyed(error: &Error) -> bool {
+    matches!(error, Error::Open { source: OpenError::Destroyed, .. })
 }
 
 impl Inner {

@@ -1,0 +1,149 @@
+//! A cache of expensive results that several processes share, and that outlives any of them.
+//!
+//! ```text
+//! cargo run --release -p guira --example shared_cache             # 4 workers, 2,000 requests each
+//! cargo run --release -p guira --example shared_cache -- 8 50000
+//! ```
+//!
+//! Workers look results up in a table on `shm://`; what is missing they compute, and insert for the others. Halfway one
+//! worker is killed (SIGKILL) between two operations: there is no server that would have to notice, the others go on,
+//! and what the dead worker had computed still serves them. Each worker prints its hit rate. The table is destroyed at
+//! the end.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::io::{BufRead, BufReader, Write, stdin, stdout};
+use std::ops::ControlFlow;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use guira::{Blame, CreateOptions, Store, Url, blocking};
+
+type Failure = Box<dyn Error>;
+
+const USAGE: &str = "usage: shared_cache [WORKERS (2 to 64)] [REQUESTS of each (2 to 1000000)]";
+/// Questions that are asked, some of them far more often than others.
+const QUESTIONS: u64 = 500;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["worker", url, id, requests] => work(url, id, requests),
+        [] => lead("4", "2000"),
+        [workers] => lead(workers, "2000"),
+        [workers, requests] => lead(workers, requests),
+        _ => Err(USAGE.into()),
+    };
+    if let Err(error) = result {
+        eprintln!("shared_cache: {error}");
+        std::process::exit(1);
+    }
+}
+
+/// A worker process: half of its requests, then a pause until the leader says "go", then the other half.
+fn work(url: &str, id: &str, requests: &str) -> Result<(), Failure> {
+    let (id, requests) = (number(id, 0, 63)?, number(requests, 2, 1_000_000)?);
+    let mut cache = Store::open(&url.parse()?)?.client()?;
+    let mut random = id + 1;
+    let mut hits = 0;
+    for request in 0..requests {
+        if request == requests / 2 {
+            writeln!(stdout(), "worker {id}: {hits} hits in {request} requests")?;
+            let mut line = String::new();
+            if stdin().read_line(&mut line)? == 0 {
+                return Ok(()); // The leader is gone.
+            }
+        }
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let draw = (random >> 33) % QUESTIONS;
+        hits += u64::from(answer(&mut cache, draw * draw / QUESTIONS)?.1);
+    }
+    writeln!(stdout(), "worker {id}: {hits} hits in {requests} requests ({} %)", 100 * hits / requests)?;
+    Ok(())
+}
+
+/// The answer to `question`, and whether it was in the cache.
+fn answer(cache: &mut blocking::Client, question: u64) -> Result<(u64, bool), Failure> {
+    let key = question.to_le_bytes();
+    if let Some(found) = cache.get(&key)? {
+        return Ok((u64::from_le_bytes(found.as_slice().try_into()?), true));
+    }
+    let computed = compute(question);
+    // `insert` changes nothing if somebody else was faster: both computed the same.
+    match cache.insert(&key, &computed.to_le_bytes()) {
+        // A full cache is no failure: the answer is right, and will have to be computed again.
+        Err(error) if error.blame() == Blame::Full => {}
+        inserted => drop(inserted?),
+    }
+    Ok((computed, false))
+}
+
+/// Something that takes a while: how many primes there are below `10 * question`.
+fn compute(question: u64) -> u64 {
+    let is_prime = |n: &u64| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
+    (2..10 * question).filter(is_prime).count() as u64
+}
+
+/// The process that starts the workers, kills one, and tells the others to go on.
+fn lead(workers: &str, requests: &str) -> Result<(), Failure> {
+    let (workers, requests) = (number(workers, 2, 64)?, number(requests, 2, 1_000_000)?);
+    let url = Url::shm(&format!("guira-shared-cache-{}", std::process::id()))?;
+    let store = Store::create(&url, &CreateOptions::new(QUESTIONS).format("fixed:8:8".parse()?))?;
+    let result = run(&store, workers, requests);
+    Store::destroy(&url)?;
+    result
+}
+
+fn run(store: &Store, workers: u64, requests: u64) -> Result<(), Failure> {
+    let mut processes = Vec::new();
+    for id in 0..workers {
+        processes.push(start(store.url(), id, requests)?);
+    }
+    for (_, _, output) in &mut processes {
+        print_line(output)?;
+    }
+    let (mut victim, ..) = processes.remove(0);
+    victim.kill()?; // SIGKILL: it cannot say goodbye.
+    victim.wait()?;
+    println!("worker 0 is dead; its {} answers stay", store.len()?.entries);
+    for (_, input, _) in &mut processes {
+        writeln!(input, "go")?;
+    }
+    for (mut child, _input, mut output) in processes {
+        print_line(&mut output)?;
+        if !child.wait()?.success() {
+            return Err("a worker failed".into());
+        }
+    }
+    let is_right = |key: &[u8], value: &[u8]| {
+        key.try_into().is_ok_and(|question| compute(u64::from_le_bytes(question)).to_le_bytes() == value)
+    };
+    let mut wrong = 0;
+    let scan = store.scan_stable(1, &mut |key, value| {
+        wrong += u64::from(!is_right(key, value));
+        ControlFlow::Continue(())
+    })?;
+    let problems = store.check()?.problems.len();
+    println!("{} answers in the cache, {wrong} of them wrong; check: {problems} problems", scan.entries);
+    if wrong == 0 { Ok(()) } else { Err("the cache holds wrong answers".into()) }
+}
+
+fn start(url: &Url, id: u64, requests: u64) -> Result<(Child, ChildStdin, BufReader<ChildStdout>), Failure> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["worker", &url.to_string(), &id.to_string(), &requests.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let (input, output) = child.stdin.take().zip(child.stdout.take()).ok_or("a worker has no pipes")?;
+    Ok((child, input, BufReader::new(output)))
+}
+
+fn print_line(from: &mut impl BufRead) -> Result<(), Failure> {
+    let line = from.lines().next().ok_or("a worker ended early")??;
+    println!("{line}");
+    Ok(())
+}
+
+fn number(text: &str, least: u64, most: u64) -> Result<u64, Failure> {
+    let parsed = text.parse().ok().filter(|number| (least..=most).contains(number));
+    parsed.ok_or_else(|| format!("{text:?} is not a number from {least} to {most}; {USAGE}").into())
+}
