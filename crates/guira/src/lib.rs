@@ -3,12 +3,17 @@
 //! Every process maps the same table and reads and changes it by itself, with one-sided operations: there is no server
 //! to start, to overload, or to lose. The table is RCuckoo (ATC'25), made safe against clients that die at any instant.
 //!
+//! # A shared cache in five minutes
+//!
+//! A program that shares a table cannot know whether it is the first. [`Store::open_or_create`] does either; of several
+//! that start at once one creates the table and all get the same one:
+//!
 //! ```
 //! use guira::{CreateOptions, Store, Url};
 //!
 //! # fn main() -> Result<(), guira::Error> {
 //! let url: Url = format!("shm://guira-doc-{}", std::process::id()).parse()?;
-//! let store = Store::create(&url, &CreateOptions::new(10_000))?;
+//! let store = Store::open_or_create(&url, &CreateOptions::new(10_000))?;
 //! let mut client = store.client()?;
 //! client.put(b"cuckoo", b"Guira guira")?;
 //! assert_eq!(client.get(b"cuckoo")?.as_deref(), Some(&b"Guira guira"[..]));
@@ -19,11 +24,69 @@
 //! # }
 //! ```
 //!
-//! Another process opens the same table with [`Store::open`]. A [`Store`] is shared by threads; each thread takes a
-//! [`blocking::Client`] of its own, or a [`Client`] whose operations are `async` and run on any executor.
+//! It is this loop, with a bound, for those who want to do something in between:
 //!
-//! A miss is `None`, never an error. An [`Error`] says what was attempted and whether it had an effect
-//! ([`Error::effect`]), and whose fault it is ([`Error::blame`]).
+//! ```
+//! # use guira::{CreateOptions, Error, Store, Url};
+//! fn open_or_create(url: &Url) -> Result<Store, Error> {
+//!     match Store::open(url) {
+//!         Err(error) if error.is_absent() => {}
+//!         result => return result,
+//!     }
+//!     match Store::create(url, &CreateOptions::new(10_000)) {
+//!         Err(error) if error.is_taken() => Store::open(url), // Somebody was faster.
+//!         result => result,
+//!     }
+//! }
+//! # fn main() -> Result<(), Error> {
+//! # let url: Url = format!("shm://guira-doc-loop-{}", std::process::id()).parse()?;
+//! # open_or_create(&url)?;
+//! # open_or_create(&url)?;
+//! # Store::destroy(&url)
+//! # }
+//! ```
+//!
+//! **Threads.** A [`Store`] is cheap to clone and shared by threads; each takes a [`blocking::Client`] of its own, or a
+//! [`blocking::Reader`] if it changes nothing.
+//!
+//! **Processes.** Another process opens the same URL. It may open it for reading only ([`OpenOptions::read_only`]).
+//! Nobody has to stay: the table is there until [`Store::destroy`], or the next start of the machine.
+//!
+//! **Async.** [`Store::async_client`] gives a [`Client`], whose operations are `Send` futures, for any executor. A
+//! future that is dropped takes effect wholly or not at all.
+//!
+//! **Together.** Processes that change one key read it with its state and say what they expect:
+//! [`blocking::Client::get_versioned`], [`blocking::Client::compare_and_swap`]. There are no changes of several keys at
+//! once.
+//!
+//! **Errors.** A miss is `None`, never an error. An [`Error`] says what was attempted and whether it had an effect
+//! ([`Error::effect`]), and whose fault it is ([`Error::blame`]):
+//!
+//! ```
+//! use guira::{Blame, Effect, Error, blocking};
+//!
+//! /// Whether the value is in the cache now.
+//! fn remember(cache: &mut blocking::Client, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+//!     match cache.put(key, value) {
+//!         Ok(_) => Ok(true),
+//!         Err(error) => match (error.blame(), error.effect()) {
+//!             (Blame::Full, _) => Ok(false),            // Nothing changed; a cache may go without.
+//!             (Blame::Busy, Effect::None) => Ok(false), // Somebody holds the key's lock, and perhaps died with it.
+//!             _ => Err(error),                          // Damage, destruction, mistakes: somebody should know.
+//!         },
+//!     }
+//! }
+//! ```
+//!
+//! **Sizing.** [`CreateOptions::new`] takes the number of keys; the memory is reserved at once, and a table does not
+//! grow. Short values lie in the rows (`bytes:64`: key and value of 64 bytes together), longer ones in space of their
+//! own: [`CreateOptions::extent_bytes`] says how much it takes. [`Store::len`] and [`Store::stat`] tell how full a
+//! table is.
+//!
+//! **When not to use it.** If the data must survive the machine; if you do not trust the other processes, for whoever
+//! may write the table may damage it, which is detected and not prevented; if you need ordered scans, expiry, or
+//! changes of several keys at once. A client that is killed in the middle of a change keeps its locks: others get
+//! [`Blame::Busy`] at their deadline.
 #![forbid(unsafe_code)]
 
 pub mod blocking;

@@ -5,6 +5,20 @@ use std::time::Duration;
 use guira_layout::{EntryFormat, Preset};
 
 /// What a new table is like.
+///
+/// ```
+/// use guira::{CreateOptions, Store, Url};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let url: Url = format!("shm://guira-doc-create-{}", std::process::id()).parse()?;
+/// // 10,000 keys of 8 bytes with values of 8 bytes; 16 clients at once, of this user's group too.
+/// let options = CreateOptions::new(10_000).format("fixed:8:8".parse()?).max_clients(16).mode(0o660);
+/// let store = Store::create(&url, &options)?;
+/// store.client()?.put(b"8 bytes!", &7u64.to_le_bytes())?;
+/// # Store::destroy(&url)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
     pub(crate) capacity: u64,
@@ -80,6 +94,22 @@ impl CreateOptions {
 }
 
 /// How a table is opened.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use guira::{Blame, CreateOptions, OpenOptions, Store, Url};
+///
+/// # fn main() -> Result<(), guira::Error> {
+/// # let url: Url = format!("shm://guira-doc-open-{}", std::process::id()).parse()?;
+/// # let _created = Store::create(&url, &CreateOptions::new(1_000))?;
+/// let options = OpenOptions::default().read_only().deadline(Duration::from_millis(100));
+/// let store = Store::open_with(&url, &options)?;
+/// assert_eq!(store.reader().get(b"cuckoo")?, None);
+/// assert!(store.client().is_err_and(|error| error.blame() == Blame::Misuse));
+/// # Store::destroy(&url)
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     pub(crate) access: Access,

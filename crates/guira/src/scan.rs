@@ -61,10 +61,27 @@ pub struct Len {
 
 impl Store {
     /// Visits every key and value, in the table's order. A key that no insert moves meanwhile is visited at least once;
-    /// one that is moved may be missed or visited twice. The visitor may stop the scan.
+    /// one that is moved may be missed or visited twice. The visitor may stop the scan. Round trips: 1 a row, 1 more
+    /// for each extent.
     ///
     /// # Errors
     /// `Corrupt` if a row or an extent does not verify; the fabric's.
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-scan-{}", std::process::id()).parse()?;
+    /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+    /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
+    /// let mut bytes = 0;
+    /// let summary = store.scan(&mut |key, value| {
+    ///     bytes += key.len() + value.len();
+    ///     std::ops::ControlFlow::Continue(())
+    /// })?;
+    /// assert_eq!((summary.entries, bytes), (1, 17));
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
     pub fn scan(&self, visit: &mut Visitor<'_>) -> Result<ScanSummary, Error> {
         self.scan_rows(visit, &mut |_, _, error| Err(error))
     }
@@ -130,6 +147,23 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::scan`]; nothing has been visited then.
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-stable-{}", std::process::id()).parse()?;
+    /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+    /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
+    /// let mut keys = Vec::new();
+    /// let scan = store.scan_stable(16, &mut |key, _value| {
+    ///     keys.push(key.to_vec());
+    ///     std::ops::ControlFlow::Continue(())
+    /// })?;
+    /// assert!(scan.is_snapshot, "others changed the table during all 16 sweeps");
+    /// assert_eq!(keys, [b"cuckoo"]);
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
     pub fn scan_stable(&self, max_sweeps: u32, visit: &mut Visitor<'_>) -> Result<StableScan, Error> {
         let inner = &self.inner;
         let mut reader = guira_rcuckoo::Reader::new(Arc::clone(&inner.table), inner.client_config(0));
@@ -151,6 +185,18 @@ impl Store {
     ///
     /// # Errors
     /// The fabric's.
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-len-{}", std::process::id()).parse()?;
+    /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+    /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
+    /// let len = store.len()?;
+    /// assert_eq!((len.entries, len.error), (1, 0));
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
     pub fn len(&self) -> Result<Len, Error> {
         let inner = &self.inner;
         let mut reader = guira_rcuckoo::Reader::new(Arc::clone(&inner.table), inner.client_config(0));

@@ -41,6 +41,7 @@ pub(crate) fn random() -> Result<u64, Error> {
 
 impl Store {
     /// Creates a table and opens it. It appears under its name when it is complete; of several creators one succeeds.
+    /// Round trips: 1 for 64 rows. Source: R-CREATE-1.
     ///
     /// # Errors
     /// `Create` for impossible parameters; `Region` if the file exists, does not fit, or is not permitted. Nothing is
@@ -87,7 +88,7 @@ impl Store {
         Ok(Store::assemble(url, region, table, OpenOptions::default()))
     }
 
-    /// Opens a table for reading and changing.
+    /// Opens a table for reading and changing. 1 round trip. Source: R-OPEN-1.
     ///
     /// # Errors
     /// `Region` if the file is missing, not permitted, cut short or not a region; `Open` if what it holds is not a
@@ -156,7 +157,7 @@ impl Store {
     }
 
     /// Destroys a table: no client can change it any more, its name is gone, and its memory is freed when the last
-    /// process closes it.
+    /// process closes it. 1 round trip for 64 lock words. Source: R-DESTROY-1.
     ///
     /// # Errors
     /// `Region` if there is no such file, it is not permitted, or not a region: it is left alone then.
@@ -172,7 +173,7 @@ impl Store {
         Ok(())
     }
 
-    /// Where the table is.
+    /// Where the table is, as it was opened.
     pub fn url(&self) -> &Url {
         &self.inner.url
     }
@@ -182,7 +183,8 @@ impl Store {
         &self.inner.table
     }
 
-    /// A client whose operations block in place.
+    /// A client whose operations block in place. It takes one of the table's client slots while it lives: keep it, one
+    /// a thread. Source: R-SLOT-1, R-SLOT-2.
     ///
     /// # Errors
     /// `TooManyClients`, `ReadOnly`, or the fabric's.
@@ -196,12 +198,44 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::client`].
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-async-{}", std::process::id()).parse()?;
+    /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+    /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
+    /// use std::pin::pin;
+    /// use std::task::{Context, Poll, Waker};
+    ///
+    /// async fn raise(client: &mut guira::Client) -> Result<usize, guira::Error> {
+    ///     client.put(b"heron", b"Garza").await?;
+    ///     Ok(client.get(b"heron").await?.map_or(0, |value| value.len()))
+    /// }
+    ///
+    /// // Any executor will do; this is the smallest one.
+    /// let mut client = store.async_client()?;
+    /// let mut context = Context::from_waker(Waker::noop());
+    /// {
+    ///     let mut future = pin!(raise(&mut client));
+    ///     let bytes = loop {
+    ///         match future.as_mut().poll(&mut context) {
+    ///             Poll::Ready(result) => break result?,
+    ///             Poll::Pending => std::thread::yield_now(),
+    ///         }
+    ///     };
+    ///     assert_eq!(bytes, 5);
+    /// }
+    /// # drop(client);
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
     pub fn async_client(&self) -> Result<Client, Error> {
         let lane = self.inner.region.lane().waiting(guira_fabric_shm::Waiting::Cooperative);
         self.claim(lane)
     }
 
-    /// A reader whose lookups block in place.
+    /// A reader whose lookups block in place: one a thread. No slot, no round trip, and no error.
     pub fn reader(&self) -> blocking::Reader {
         let inner = &self.inner;
         blocking::Reader(Reader::new(Arc::clone(&inner.table), inner.region.lane(), inner.client_config(0)))
@@ -241,6 +275,18 @@ impl Store {
     ///
     /// # Errors
     /// The region's or the fabric's.
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-stat-{}", std::process::id()).parse()?;
+    /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+    /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
+    /// let stat = store.stat()?;
+    /// assert_eq!((stat.format.as_str(), stat.max_clients, stat.clients.len()), ("bytes:64", 1_024, 0));
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
     pub fn stat(&self) -> Result<Stat, Error> {
         crate::stat::stat(&self.inner)
     }
@@ -250,6 +296,18 @@ impl Store {
     ///
     /// # Errors
     /// The fabric's. Damage is not an error but in the report.
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-check-{}", std::process::id()).parse()?;
+    /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+    /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
+    /// let report = store.check()?;
+    /// assert!(report.is_clean(), "{:?}", report.problems);
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
     pub fn check(&self) -> Result<CheckReport, Error> {
         let inner = &self.inner;
         let slots = block_on(slots(&mut inner.region.lane(), &inner.table)).map_err(inner.fabric("cannot check"))?;
