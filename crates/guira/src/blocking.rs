@@ -286,7 +286,7 @@ impl Client {
     /// [`crate::Client::compare_and_swap`].
     ///
     /// # Errors
-    /// As `update`.
+    /// As `update`, and `ForeignToken` for a token of another table.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -324,7 +324,7 @@ impl Client {
     /// [`crate::Client::compare_and_remove`].
     ///
     /// # Errors
-    /// As `remove`.
+    /// As `remove`, and `ForeignToken` for a token of another table.
     pub fn compare_and_remove<'e>(&mut self, key: &[u8], expected: impl Into<Expected<'e>>) -> Result<Swap, Error> {
         block_on(self.0.compare_and_remove(key, expected))
     }
