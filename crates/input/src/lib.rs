@@ -244,6 +244,17 @@ mod tests {
         }
     }
 
+    /// Cause: looking ahead stopped at an empty line behind a byte order mark. Effect: the JSON lines after it were
+    /// taken for TSV.
+    #[test]
+    fn an_empty_line_behind_a_byte_order_mark_hides_no_format() {
+        let record = b"{\"key\": \"a\", \"value\": \"b\"}\n";
+        for start in [&b""[..], b"\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\xef\xbb\xbf\r\n\n"] {
+            let text = [start, record].concat();
+            assert_eq!(pairs(&text), [(b"a".to_vec(), b"b".to_vec())], "{start:x?}");
+        }
+    }
+
     #[test]
     fn formats_are_recognised() {
         for (head, format) in [

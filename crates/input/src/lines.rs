@@ -51,7 +51,11 @@ impl<R: BufRead> Lines<R> {
 
     /// The first bytes, which will be read again: a line and what stands before it, or 4 KiB.
     pub fn peek(&mut self) -> io::Result<&[u8]> {
-        while self.peeked.len() < PEEK_BYTES && !self.peeked.trim_ascii_start().contains(&b'\n') {
+        let is_short = |peeked: &[u8]| {
+            let text = peeked.strip_prefix(BYTE_ORDER_MARK).unwrap_or(peeked);
+            peeked.len() < PEEK_BYTES && !text.trim_ascii_start().contains(&b'\n')
+        };
+        while is_short(&self.peeked) {
             let before = self.peeked.len();
             let limit = (PEEK_BYTES - before) as u64;
             self.reader.by_ref().take(limit).read_until(b'\n', &mut self.peeked)?;
