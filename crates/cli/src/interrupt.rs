@@ -75,6 +75,17 @@ pub fn disarm() {
     *made() = None;
 }
 
+/// Does what a Ctrl-C does that reached this process's workers, and perhaps not yet this process. Does not return if
+/// there is a table to destroy.
+pub fn press() -> Failure {
+    let mut guard = made();
+    PRESSED.store(true, Ordering::Relaxed);
+    match guard.take() {
+        Some(made) => made.abandon(),
+        None => Failure::Stopped,
+    }
+}
+
 fn made() -> MutexGuard<'static, Option<Made>> {
     MADE.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,6 +5,7 @@
 //! is not needed any more is gone: it ends when its input does, and is killed if its owner fails.
 
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{ErrorText, Failure};
+use crate::interrupt;
 
 /// Bytes of one line between processes, at most: histograms of a whole run have some 100 kB.
 const LINE_BYTES_MAX: u64 = 64 << 20;
@@ -21,6 +23,8 @@ const BUFFER_BYTES: usize = 256 << 10;
 
 /// How long a process whose input was closed may take to end by itself, giving back what it holds of the table.
 const GRACE: Duration = Duration::from_secs(2);
+/// The signal of Ctrl-C.
+const SIGINT: i32 = 2;
 /// Between two looks whether it has.
 const POLL: Duration = Duration::from_millis(2);
 
@@ -92,6 +96,10 @@ impl Worker {
         if line.is_empty() {
             self.drop_input();
             let status = self.child.wait().map_err(Failure::host(format!("wait for {}", self.name)))?;
+            if status.signal() == Some(SIGINT) {
+                // A Ctrl-C that met it before it could note it: it is this command's as well.
+                return Err(interrupt::press());
+            }
             return Err(Failure::host(format!("read from {}", self.name))(io::Error::other(format!(
                 "it ended: {status}"
             ))));
