@@ -1,10 +1,14 @@
 //! Futures that any executor runs: they are `Send`, and tasks of several executors, and a thread without one, count the
 //! same keys up together without losing a count.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+mod common;
+
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use guira::{Client, CreateOptions, Put, Reader, Store, Swap, Url};
+use guira::{Client, CreateOptions, Put, Reader, Store, Swap};
+
+use common::Table;
 
 /// Tasks of one executor.
 const TASKS: u64 = 4;
@@ -14,27 +18,6 @@ const COUNTS: u64 = 300;
 const COUNTERS: u64 = 3;
 /// Tries of one count before a task is called starved.
 const TRIES: u64 = 1_000_000;
-
-/// A table that is destroyed when the test ends, however it ends.
-struct Table {
-    url: Url,
-}
-
-impl Table {
-    fn create(options: &CreateOptions) -> (Table, Store) {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("guira-executors-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let url = Url::shm(&name).expect("a valid name");
-        let store = Store::create(&url, options).expect("a fresh name");
-        (Table { url }, store)
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        drop(Store::destroy(&self.url));
-    }
-}
 
 fn assert_send<T: Send>(_: &T) {}
 

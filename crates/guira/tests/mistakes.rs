@@ -1,32 +1,14 @@
 //! What callers get wrong is told to them by type, with what was attempted and that nothing changed; of many items each
 //! has its own answer, in order, and one item's mistake is nobody else's.
 
-use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU32, Ordering};
+mod common;
 
-use guira::{Blame, CreateOptions, Effect, Error, OpenOptions, Operation, Preset, Put, Store, Swap, Url, blocking};
+use std::ops::ControlFlow;
+
+use guira::{Blame, CreateOptions, Effect, Error, OpenOptions, Operation, Preset, Put, Store, Swap, blocking};
 use guira_rcuckoo::Error as Inner;
 
-/// A table that is destroyed when the test ends, however it ends.
-struct Table {
-    url: Url,
-}
-
-impl Table {
-    fn create(options: &CreateOptions) -> (Table, Store) {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("guira-mistakes-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let url = Url::shm(&name).expect("a valid name");
-        let store = Store::create(&url, options).expect("a fresh name");
-        (Table { url }, store)
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        drop(Store::destroy(&self.url));
-    }
-}
+use common::Table;
 
 fn options(format: &str) -> CreateOptions {
     CreateOptions::new(1_000).format(format.parse().expect("a valid format")).extent_bytes(1 << 20)

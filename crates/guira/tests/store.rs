@@ -1,31 +1,14 @@
 //! A table in shared memory through the public API: what a user of the library does first, and what goes wrong.
 
+mod common;
+
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use guira::{Blame, CreateOptions, Effect, Error, OpenOptions, Preset, Put, Store, Url};
 
-/// A table that is destroyed when the test ends, however it ends.
-struct Table {
-    url: Url,
-}
-
-impl Table {
-    fn create(options: &CreateOptions) -> (Table, Store) {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("guira-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let url = Url::shm(&name).expect("a valid name");
-        let store = Store::create(&url, options).expect("a fresh name");
-        (Table { url }, store)
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        drop(Store::destroy(&self.url));
-    }
-}
+use common::Table;
 
 fn options(capacity: u64, format: &str) -> CreateOptions {
     CreateOptions::new(capacity).format(format.parse().expect("a valid format"))
