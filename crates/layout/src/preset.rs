@@ -118,7 +118,7 @@ impl Preset {
             row_bytes,
             entries_per_row,
             format: options.format,
-            checksum: if hardened { ChecksumKind::Xxh3 } else { ChecksumKind::Crc64 },
+            checksum: if hardened { ChecksumKind::Nh } else { ChecksumKind::Crc64 },
             version_bits: if hardened { 32 } else { 8 },
             offset_rule: if hardened { OffsetRule::Odd } else { OffsetRule::Printed },
             offsets: if rows == 0 { [1; MAX_ZEROS + 1] } else { TableConfig::offset_table(factor, rows) },

@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use guira_fabric::{Addr, FabricError, Lane, Verb, pause_until, post, post_now};
-use guira_layout::{Candidate, ExtentError, ExtentRef, LockId, OwnerId, RowId, RowShape, Rows, parse_extent};
+use guira_layout::{
+    Candidate, ExtentError, ExtentRef, LockId, OwnerId, RowFormat, RowId, RowShape, Rows, parse_extent,
+};
 
 use crate::pace::Pace;
 use crate::read_many::Group;
-use crate::sample::{Lookup, Verdict};
+use crate::sample::{FirstSample, Lookup, Verdict};
 use crate::{Batch, ClientConfig, Error, Operation, Place, Table, Token};
 
 /// Times an extent may fail to verify while its entry stays the same. // [R-READ-6]
@@ -132,8 +134,12 @@ impl Reader {
     pub fn get_now<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now {
         match self.shape {
             _ if !lane.caps().local => Now::Wait(Sampled::default()),
-            RowShape::Fixed8x8(rows) if key.len() == 8 => self.get_fixed(lane, rows, key, into, &mut [0; 32]),
-            RowShape::Fixed4x4(rows) if key.len() == 4 => self.get_fixed(lane, rows, key, into, &mut [0; 16]),
+            RowShape::Fixed8x8(rows) if key.len() == 8 => {
+                self.get_fixed(lane, rows, key, into, [&mut [0; 16], &mut [0; 16]])
+            }
+            RowShape::Fixed4x4(rows) if key.len() == 4 => {
+                self.get_fixed(lane, rows, key, into, [&mut [0; 8], &mut [0; 8]])
+            }
             RowShape::Fixed8x8(_) | RowShape::Fixed4x4(_) => Now::Wait(Sampled::default()),
             RowShape::General => self.get_general(lane, key, into),
         }
@@ -147,23 +153,25 @@ impl Reader {
         rows: R,
         key: &[u8],
         into: &mut Vec<u8>,
-        words: &mut [u64],
+        [first, second]: [&mut [u64]; 2],
     ) -> Now {
         let lookup = Lookup::new(&self.table, rows, key);
-        match lookup.sample_now(&self.table, lane, words, &[]) {
-            Some(Verdict::Hit(which, Candidate::Inline(slot))) => {
-                let (row, sample) = lookup.half(&self.table, words, which);
-                rows.append_inline_value(sample, slot, into);
-                Now::Done(Some(Token::Inline { row, version: rows.version(sample) }))
-            }
-            Some(Verdict::Absent) => Now::Done(None),
-            Some(verdict @ Verdict::Torn(_)) => {
-                let digest = lookup.probe.digest();
-                self.sampled = Some(digest);
-                Now::Wait(Sampled(Some((digest, verdict))))
-            }
-            _ => Now::Wait(Sampled::default()),
-        }
+        let (row, hit, words) = match lookup.sample_first_now(&self.table, lane, first, &[]) {
+            Some(FirstSample::Hit(hit)) => (lookup.first_row(), hit, first),
+            Some(FirstSample::Without(row)) => match lookup.sample_second_now(&self.table, lane, row, second, &[]) {
+                Some(Verdict::Hit(_, hit)) => (lookup.second(&self.table), hit, second),
+                Some(Verdict::Absent) => return Now::Done(None),
+                Some(Verdict::Torn(row)) => {
+                    let digest = lookup.probe.digest();
+                    self.sampled = Some(digest);
+                    return Now::Wait(Sampled(Some((digest, Verdict::Torn(row)))));
+                }
+                None => return Now::Wait(Sampled::default()),
+            },
+            None => return Now::Wait(Sampled::default()),
+        };
+        rows.append_value(words, &hit, into);
+        Now::Done(Some(Token::Inline { row, version: rows.version(words) }))
     }
 
     #[inline(never)]
@@ -175,20 +183,20 @@ impl Reader {
         let lookup = Lookup::new(&self.table, rows, key);
         self.words.resize(2 * rows.row_words(), 0);
         self.sampled = Some(lookup.probe.digest());
-        match lookup.sample_now(&self.table, lane, &mut self.words, &[]) {
-            Some(Verdict::Hit(which, Candidate::Inline(slot))) => {
+        let (first, second) = self.words.split_at_mut(rows.row_words());
+        match lookup.sample_now(&self.table, lane, first, second, &[]) {
+            Some(Verdict::Hit(which, hit)) => {
                 let (row, sample) = lookup.half(&self.table, &self.words, which);
-                rows.append_inline_value(sample, slot, into);
-                Now::Done(Some(Token::Inline { row, version: rows.version(sample) }))
-            }
-            Some(Verdict::Absent) => Now::Done(None),
-            Some(verdict @ Verdict::Hit(which, Candidate::Extent(slot))) => {
-                let extent = rows.extent_of(lookup.half(&self.table, &self.words, which).1, slot);
+                let Some(extent) = Rows::extent_of(&rows, sample, &hit) else {
+                    rows.append_value(sample, &hit, into);
+                    return Now::Done(Some(Token::Inline { row, version: rows.version(sample) }));
+                };
                 match self.extent_now(lane, &extent, key, into) {
                     Some(token) => Now::Done(Some(token)),
-                    None => Now::Wait(Sampled(Some((lookup.probe.digest(), verdict)))),
+                    None => Now::Wait(Sampled(Some((lookup.probe.digest(), Verdict::Hit(which, hit))))),
                 }
             }
+            Some(Verdict::Absent) => Now::Done(None),
             Some(verdict) => Now::Wait(Sampled(Some((lookup.probe.digest(), verdict)))),
             None => Now::Wait(Sampled::default()),
         }
@@ -246,10 +254,10 @@ impl Reader {
         result
     }
 
-    async fn get_sampled<L: Lane + ?Sized, R: Rows>(
+    async fn get_sampled<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
-        lookup: Lookup<'_, R>,
+        lookup: Lookup<'_, RowFormat>,
         into: &mut Vec<u8>,
         words: &mut [u64],
         mut sampled: Option<Verdict>,

@@ -11,11 +11,11 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
-use guira_layout::{Candidate, ExtentRef, RowShape, Rows, parse_extent};
+use guira_layout::{ExtentRef, RowShape, Rows, parse_extent};
 
 use crate::read::{READ_WORDS, Sampled};
-use crate::sample::{Lookup, Trailers, Verdict};
-use crate::{Batch, Error, Reader, Table};
+use crate::sample::{FirstRow, FirstSample, Lookup, Trailers, Verdict};
+use crate::{Batch, Error, Reader};
 
 /// Keys whose accesses overlap. More than the lines a core can wait for at once; where a batch is sent, two rows and a
 /// trailer for each of them fit in the smallest batch of all fabrics.
@@ -52,28 +52,16 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Notes what a verdict means for a key: its inline value goes to the group's bytes.
+    /// Notes what the verified `row` has of a key: an inline value goes to the group's bytes.
     #[inline(always)]
-    fn step<R: Rows>(
-        &mut self,
-        table: &Table,
-        lookup: &Lookup<'_, R>,
-        verdict: Option<Verdict>,
-        words: &[u64],
-    ) -> Step {
-        match verdict {
-            Some(Verdict::Hit(which, Candidate::Inline(slot))) => {
-                let start = self.bytes.len() as u32;
-                lookup.rows.append_inline_value(lookup.half(table, words, which).1, slot, &mut self.bytes);
-                Step::Value(start, self.bytes.len() as u32)
-            }
-            Some(Verdict::Hit(which, Candidate::Extent(slot))) => {
-                self.extents.push(lookup.rows.extent_of(lookup.half(table, words, which).1, slot));
-                Step::Extent(self.extents.len() as u32 - 1)
-            }
-            Some(Verdict::Absent) => Step::Absent,
-            Some(Verdict::Torn(_)) | None => Step::Alone,
+    fn hit<R: Rows>(&mut self, rows: R, row: &[u64], hit: &R::Hit) -> Step {
+        if let Some(extent) = rows.extent_of(row, hit) {
+            self.extents.push(extent);
+            return Step::Extent(self.extents.len() as u32 - 1);
         }
+        let start = self.bytes.len() as u32;
+        rows.append_value(row, hit, &mut self.bytes);
+        Step::Value(start, self.bytes.len() as u32)
     }
 }
 
@@ -82,7 +70,7 @@ impl Reader {
     /// `None`, to `visit`, in order. Answers are as those of [`Reader::get`] for each key.
     ///
     /// Round trips without contention, where batches travel: 1 for 32 inline keys, 2 with extents among them; where
-    /// misses need a second trip, 2 more for each. On a local fabric 1 post for a key in its first row, 3 for others.
+    /// misses need a second trip, 2 more for each. On a local fabric 1 post for a key in its first row, 2 for others.
     ///
     /// # Errors
     /// Each key has its own, as [`Reader::get`].
@@ -110,12 +98,12 @@ impl Reader {
 
     fn steps_in_place<L: Lane + ?Sized, K: AsRef<[u8]>>(&self, lane: &mut L, keys: &[K], group: &mut Group) {
         match self.shape {
-            RowShape::Fixed8x8(rows) => self.steps_in_rows(lane, rows, keys, &mut [0; 32], group),
-            RowShape::Fixed4x4(rows) => self.steps_in_rows(lane, rows, keys, &mut [0; 16], group),
+            RowShape::Fixed8x8(rows) => self.steps_in_rows(lane, rows, keys, &mut [0; 16], group),
+            RowShape::Fixed4x4(rows) => self.steps_in_rows(lane, rows, keys, &mut [0; 8], group),
             RowShape::General => {
                 let rows = *self.table.rows();
                 let mut words = std::mem::take(&mut group.words);
-                words.resize(2 * rows.row_words(), 0);
+                words.resize(rows.row_words(), 0);
                 self.steps_in_rows(lane, rows, keys, &mut words, group);
                 group.words = words;
             }
@@ -139,25 +127,31 @@ impl Reader {
             let first = table.placement().first(*digest);
             lane.prefetch(table.geometry().row(first), rows.row_words());
         }
-        let mut second = ArrayVec::<u8, GROUP_KEYS>::new();
+        let mut second = ArrayVec::<(u8, FirstRow), GROUP_KEYS>::new();
         for (i, (key, digest)) in keys.iter().zip(digests).enumerate() {
             let key = key.as_ref();
             let mut step = Step::Alone;
             if rows.accepts_key(key.len()) {
                 let lookup = Lookup::of_digest(table, rows, key, digest);
-                let verdict = lookup.sample_first_now(table, lane, words);
-                if verdict.is_none() {
-                    lookup.prefetch_second(table, lane);
-                    second.push(i as u8);
+                match lookup.sample_first_now(table, lane, words, &[]) {
+                    Some(FirstSample::Hit(hit)) => step = group.hit(rows, words, &hit),
+                    Some(FirstSample::Without(row)) => {
+                        lookup.prefetch_second(table, lane);
+                        second.push((i as u8, row));
+                    }
+                    None => {}
                 }
-                step = group.step(table, &lookup, verdict, words);
             }
             group.steps.push(step);
         }
-        for i in second.into_iter().map(usize::from) {
+        for (i, first) in second {
+            let i = usize::from(i);
             let lookup = Lookup::of_digest(table, rows, keys[i].as_ref(), digests[i]);
-            let verdict = lookup.sample_now(table, lane, words, &[]);
-            group.steps[i] = group.step(table, &lookup, verdict, words);
+            match lookup.sample_second_now(table, lane, first, words, &[]) {
+                Some(Verdict::Hit(_, hit)) => group.steps[i] = group.hit(rows, words, &hit),
+                Some(Verdict::Absent) => group.steps[i] = Step::Absent,
+                Some(Verdict::Torn(_)) | None => {}
+            }
         }
     }
 
@@ -190,9 +184,11 @@ impl Reader {
         for key in keys {
             let step = match lookup(key).and_then(|lookup| Some((lookup, samples.next()?))) {
                 None => Step::Alone,
-                Some((lookup, (words, trailers))) => {
-                    group.step(table, &lookup, lookup.verdict(table, words, trailers, ordered, &[]), words)
-                }
+                Some((lookup, (words, trailers))) => match lookup.verdict(table, words, trailers, ordered, &[]) {
+                    Some(Verdict::Hit(which, hit)) => group.hit(rows, lookup.half(table, words, which).1, &hit),
+                    Some(Verdict::Absent) => Step::Absent,
+                    Some(Verdict::Torn(_)) | None => Step::Alone,
+                },
             };
             group.steps.push(step);
         }

@@ -25,9 +25,9 @@ pub(crate) struct Lookup<'k, R> {
 
 /// What a sample of both rows says.
 #[derive(Debug)]
-pub(crate) enum Verdict {
-    /// The key is in this slot of the verified row; the flag says of which one.
-    Hit(Which, Candidate),
+pub(crate) enum Verdict<H = Candidate> {
+    /// This verified row has the key, here.
+    Hit(Which, H),
     /// Both rows verify, and neither has the key.
     Absent,
     /// This row does not verify, or changed between two samples.
@@ -39,6 +39,21 @@ pub(crate) enum Verdict {
 pub(crate) enum Which {
     First,
     Second,
+}
+
+/// The first row, sampled without finding the key: what an absence is to be judged by, later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FirstRow {
+    is_whole: bool,
+    trailer: [u64; TRAILER_WORDS],
+}
+
+/// What the sample of the first row alone says.
+pub(crate) enum FirstSample<H> {
+    /// It has the key.
+    Hit(H),
+    /// The second row has to tell.
+    Without(FirstRow),
 }
 
 /// The first trailer of each row, sampled again after the rows.
@@ -59,7 +74,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
 
     /// The secondary row.
     #[inline(always)]
-    fn second(&self, table: &Table) -> RowId {
+    pub(crate) fn second(&self, table: &Table) -> RowId {
         table.placement().second(self.probe.digest(), self.first)
     }
 
@@ -78,20 +93,60 @@ impl<'k, R: Rows> Lookup<'k, R> {
         lane.prefetch(table.geometry().row(self.second(table)), self.rows.row_words());
     }
 
-    /// Samples L1 alone: a hit, or `None` if only both rows can tell.
+    /// The primary row.
+    #[inline(always)]
+    pub(crate) fn first_row(&self) -> RowId {
+        self.first
+    }
+
+    /// Samples L1 alone, on a lane that executes in place. `None` if it refused, or does not do so after all.
     #[inline(always)]
     pub(crate) fn sample_first_now<L: Lane + ?Sized>(
         &self,
         table: &Table,
         lane: &mut L,
-        words: &mut [u64],
-    ) -> Option<Verdict> {
-        let (first, _) = words.split_at_mut(self.rows.row_words());
-        let first_at = table.geometry().row(self.first);
-        if !post_now(lane, &mut [Verb::Read { addr: first_at, into: &mut *first }]) {
+        first: &mut [u64],
+        rejected: &[ExtentRef],
+    ) -> Option<FirstSample<R::Hit>> {
+        if !post_now(lane, &mut [Verb::Read { addr: table.geometry().row(self.first), into: &mut *first }]) {
             return None;
         }
-        self.verified(self.first, first, &[]).map(|candidate| Verdict::Hit(Which::First, candidate))
+        if let Some(hit) = self.verified(self.first, first, rejected) {
+            return Some(FirstSample::Hit(hit));
+        }
+        let at = self.rows.row_words() - TRAILER_WORDS;
+        let is_whole = self.rows.verify(self.first, first).is_ok();
+        Some(FirstSample::Without(FirstRow { is_whole, trailer: [first[at], first[at + 1]] }))
+    }
+
+    /// Samples L2, after a sample of L1 that was without the key. `None` as above. // [R-READ-3]
+    #[inline(always)]
+    pub(crate) fn sample_second_now<L: Lane + ?Sized>(
+        &self,
+        table: &Table,
+        lane: &mut L,
+        first: FirstRow,
+        second: &mut [u64],
+        rejected: &[ExtentRef],
+    ) -> Option<Verdict<R::Hit>> {
+        let second_row = self.second(table);
+        let mut trailer = [0; TRAILER_WORDS];
+        let first_trailer = table.geometry().row(self.first).add_words((self.rows.row_words() - TRAILER_WORDS) as u64);
+        let again = Verb::Read { addr: first_trailer, into: &mut trailer };
+        if !post_now(lane, &mut [Verb::Read { addr: table.geometry().row(second_row), into: &mut *second }, again]) {
+            return None;
+        }
+        if let Some(hit) = self.verified(second_row, second, rejected) {
+            return Some(Verdict::Hit(Which::Second, hit));
+        }
+        let stayed = !table.config().rules.validate_misses || trailer == first.trailer;
+        Some(if !first.is_whole || !stayed {
+            Verdict::Torn(self.first)
+        } else if self.rows.verify(second_row, second).is_err() {
+            Verdict::Torn(second_row)
+        } else {
+            Verdict::Absent
+        })
     }
 
     /// Samples L1, and L2 only without a hit: in place, a second post costs nothing but its bytes. `None` if the lane
@@ -102,34 +157,14 @@ impl<'k, R: Rows> Lookup<'k, R> {
         &self,
         table: &Table,
         lane: &mut L,
-        words: &mut [u64],
+        first: &mut [u64],
+        second: &mut [u64],
         rejected: &[ExtentRef],
-    ) -> Option<Verdict> {
-        let (first, second) = words.split_at_mut(self.rows.row_words());
-        let first_at = table.geometry().row(self.first);
-        if !post_now(lane, &mut [Verb::Read { addr: first_at, into: &mut *first }]) {
-            return None;
+    ) -> Option<Verdict<R::Hit>> {
+        match self.sample_first_now(table, lane, first, rejected)? {
+            FirstSample::Hit(hit) => Some(Verdict::Hit(Which::First, hit)),
+            FirstSample::Without(row) => self.sample_second_now(table, lane, row, second, rejected),
         }
-        if let Some(candidate) = self.verified(self.first, first, rejected) {
-            return Some(Verdict::Hit(Which::First, candidate));
-        }
-        let mut trailer = [0; TRAILER_WORDS];
-        let again = Verb::Read { addr: table.geometry().trailer(self.first, table.rows()), into: &mut trailer };
-        let second_at = table.geometry().row(self.second(table));
-        if !post_now(lane, &mut [Verb::Read { addr: second_at, into: &mut *second }, again]) {
-            return None;
-        }
-        if let Some(candidate) = self.verified(self.second(table), second, rejected) {
-            return Some(Verdict::Hit(Which::Second, candidate));
-        }
-        Some(self.absence_now(table, first, second, &trailer))
-    }
-
-    /// A miss, if L1 has not changed since it was sampled. // [R-READ-3]
-    fn absence_now(&self, table: &Table, first: &[u64], second: &[u64], trailer: &[u64]) -> Verdict {
-        let verdict = self.absence(table, first, second);
-        let moved = table.config().rules.validate_misses && trailer != &first[table.rows().trailer_word()..];
-        if moved && matches!(verdict, Verdict::Absent) { Verdict::Torn(self.first) } else { verdict }
     }
 
     /// The READs of both rows, one READ if they are neighbours, and of the trailers that validate a miss where READs of
@@ -176,7 +211,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
         trailers: &Trailers,
         ordered: bool,
         rejected: &[ExtentRef],
-    ) -> Option<Verdict> {
+    ) -> Option<Verdict<R::Hit>> {
         let (first, second) = words.split_at(self.rows.row_words());
         if let Some(candidate) = self.verified(self.first, first, rejected) {
             return Some(Verdict::Hit(Which::First, candidate));
@@ -193,7 +228,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
 
     /// A miss, if the trailers are what they were. A covering READ or an unordered batch may have sampled L2 first:
     /// then both must be unchanged. // [R-READ-3]
-    fn validated(&self, table: &Table, words: &[u64], trailers: &Trailers, second_is_later: bool) -> Verdict {
+    fn validated(&self, table: &Table, words: &[u64], trailers: &Trailers, second_is_later: bool) -> Verdict<R::Hit> {
         let (first, second) = words.split_at(self.rows.row_words());
         let at = table.rows().trailer_word();
         let same = trailers[0] == first[at..] && (second_is_later || trailers[1] == second[at..]);
@@ -207,9 +242,10 @@ impl<'k, R: Rows> Lookup<'k, R> {
         lane: &mut L,
         words: &mut [u64],
         rejected: &[ExtentRef],
-    ) -> Result<Verdict, FabricError> {
+    ) -> Result<Verdict<R::Hit>, FabricError> {
         if lane.caps().local {
-            if let Some(verdict) = self.sample_now(table, lane, words, rejected) {
+            let (first, second) = words.split_at_mut(self.rows.row_words());
+            if let Some(verdict) = self.sample_now(table, lane, first, second, rejected) {
                 return Ok(verdict);
             }
             poll_fn(|cx| lane.poll_drain(&mut [], cx)).await?;
@@ -224,7 +260,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
         lane: &mut L,
         words: &mut [u64],
         rejected: &[ExtentRef],
-    ) -> Result<Verdict, FabricError> {
+    ) -> Result<Verdict<R::Hit>, FabricError> {
         let ordered = lane.caps().ordered_read_sampling;
         let mut trailers = Trailers::default();
         {
@@ -245,30 +281,17 @@ impl<'k, R: Rows> Lookup<'k, R> {
         Ok(self.validated(table, words, &trailers, false))
     }
 
-    /// The key's entry in a sampled row, if the row verifies. One that does not says nothing: the other row may hold
+    /// What a sampled row has of the key, if the row verifies. One that does not says nothing: the other row may hold
     /// the key all the same. // [R-READ-1]
     #[inline(always)]
-    fn verified(&self, row: RowId, words: &[u64], rejected: &[ExtentRef]) -> Option<Candidate> {
-        let candidate = self.find(words, rejected)?;
-        self.rows.verify(row, words).is_ok().then_some(candidate)
-    }
-
-    /// The key's entry in a sampled row, if any, other than extents known to hold another key.
-    #[inline(always)]
-    fn find(&self, row: &[u64], rejected: &[ExtentRef]) -> Option<Candidate> {
-        let mut from = 0;
-        loop {
-            let candidate = self.rows.find(row, &self.probe, from)?;
-            match candidate {
-                Candidate::Extent(slot) if rejected.contains(&self.rows.extent_of(row, slot)) => from = slot + 1,
-                _ => return Some(candidate),
-            }
-        }
+    fn verified(&self, row: RowId, words: &[u64], rejected: &[ExtentRef]) -> Option<R::Hit> {
+        let hit = self.rows.seek(words, &self.probe, rejected)?;
+        self.rows.verify(row, words).is_ok().then_some(hit)
     }
 
     /// A row without the key says nothing unless it verifies.
     #[inline]
-    fn absence(&self, table: &Table, first: &[u64], second: &[u64]) -> Verdict {
+    fn absence(&self, table: &Table, first: &[u64], second: &[u64]) -> Verdict<R::Hit> {
         let second_row = self.second(table);
         if self.rows.verify(self.first, first).is_err() {
             Verdict::Torn(self.first)

@@ -10,7 +10,7 @@
 //! - The result depends on the number of words, also when all of them are zero.
 //! - For [`Algorithm::Crc32cPair`] and [`Algorithm::Crc64`], two different seeds never give the same result for the
 //!   same words, except through the one value that replaces 0: a row's image cannot verify as another row's.
-//!   [`Algorithm::Xxh3`] promises this with probability 1 − 2⁻⁶⁴.
+//!   [`Algorithm::Xxh3`] and [`Algorithm::Nh`] promise this with probability 1 − 2⁻⁶⁴.
 //!
 //! These checksums find torn writes, stray writes and bit rot. None of them resists someone who chooses the bytes.
 //!
@@ -26,6 +26,7 @@
 
 mod bytes;
 mod crc32c;
+mod nh;
 #[cfg(test)]
 mod tests;
 
@@ -53,11 +54,13 @@ pub enum Algorithm {
     Xxh3 = 2,
     /// CRC-64/NVME over the seed and the words.
     Crc64 = 3,
+    /// [`nh()`]: products of keyed pairs of words, added up.
+    Nh = 4,
 }
 
 impl Algorithm {
     /// Every algorithm, in the order of the codes.
-    pub const ALL: [Self; 3] = [Self::Crc32cPair, Self::Xxh3, Self::Crc64];
+    pub const ALL: [Self; 4] = [Self::Crc32cPair, Self::Xxh3, Self::Crc64, Self::Nh];
 
     /// The algorithm with this superblock code, or `None` when this build knows no such code.
     #[must_use]
@@ -66,6 +69,7 @@ impl Algorithm {
             1 => Some(Self::Crc32cPair),
             2 => Some(Self::Xxh3),
             3 => Some(Self::Crc64),
+            4 => Some(Self::Nh),
             _ => None,
         }
     }
@@ -76,13 +80,14 @@ impl Algorithm {
         self as u8
     }
 
-    /// The name users write and read: `crc32c-pair`, `xxh3` or `crc64-nvme`.
+    /// The name users write and read: `crc32c-pair`, `xxh3`, `crc64-nvme` or `nh`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Crc32cPair => "crc32c-pair",
             Self::Xxh3 => "xxh3",
             Self::Crc64 => "crc64-nvme",
+            Self::Nh => "nh",
         }
     }
 
@@ -94,6 +99,7 @@ impl Algorithm {
             Self::Crc32cPair => crc32c_pair(words, seed),
             Self::Xxh3 => bytes_checksum(words, seed),
             Self::Crc64 => seal_with_length(bytes::crc64_nvme(words, seed), words.len()),
+            Self::Nh => nh(words, seed),
         }
     }
 }
@@ -120,6 +126,16 @@ pub fn crc32c_pair(words: &[u64], seed: u64) -> u64 {
 #[must_use]
 pub fn bytes_checksum(words: &[u64], seed: u64) -> u64 {
     seal(bytes::xxh3(words, seed))
+}
+
+/// NH over `words` and the seed, as one more word: the choice for rows, whose length the compiler knows. Never 0.
+///
+/// Two images of one length have one sum with a probability of 2⁻⁶⁴, whatever they differ in, as long as nobody chooses
+/// them by the keys, which are constants.
+#[inline(always)]
+#[must_use]
+pub fn nh(words: &[u64], seed: u64) -> u64 {
+    seal_with_length(nh::nh(words, seed), words.len())
 }
 
 /// Makes a checksum depend on the length also where its state stands at 0 and zeros would leave it there.

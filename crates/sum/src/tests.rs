@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::{Algorithm, ZERO_SUBSTITUTE, bytes_checksum, crc32c, crc32c_pair, seal};
+use crate::{Algorithm, ZERO_SUBSTITUTE, bytes_checksum, crc32c, crc32c_pair, nh, seal};
 
 /// Longest row image under test, in words: 256 bytes, twice the largest row the presets use.
 const WORDS_MAX: usize = 32;
@@ -37,15 +37,15 @@ fn results_are_frozen() {
 }
 
 /// See [`results_are_frozen`].
-const FROZEN: [u64; 3] = [0x7f4c_675b_97a6_3f86, 0xd139_5b25_de61_982f, 0x1834_56ac_e4fd_dfad];
+const FROZEN: [u64; 4] = [0x7f4c_675b_97a6_3f86, 0xd139_5b25_de61_982f, 0x1834_56ac_e4fd_dfad, 0x116b_5748_7ef5_39a3];
 
 #[test]
 fn codes_and_names() {
     for algorithm in Algorithm::ALL {
         assert_eq!(Algorithm::from_code(algorithm.code()), Some(algorithm));
     }
-    assert_eq!(Algorithm::ALL.map(Algorithm::code), [1, 2, 3]);
-    assert_eq!(Algorithm::ALL.map(Algorithm::name), ["crc32c-pair", "xxh3", "crc64-nvme"]);
+    assert_eq!(Algorithm::ALL.map(Algorithm::code), [1, 2, 3, 4]);
+    assert_eq!(Algorithm::ALL.map(Algorithm::name), ["crc32c-pair", "xxh3", "crc64-nvme", "nh"]);
     let known = (0..=u8::MAX).filter(|&code| Algorithm::from_code(code).is_some()).count();
     assert_eq!(known, Algorithm::ALL.len());
 }
@@ -206,5 +206,6 @@ fn free_functions_agree() {
         let words = random_words(len, 8);
         assert_eq!(Algorithm::Crc32cPair.checksum(&words, 1), crc32c_pair(&words, 1));
         assert_eq!(Algorithm::Xxh3.checksum(&words, 1), bytes_checksum(&words, 1));
+        assert_eq!(Algorithm::Nh.checksum(&words, 1), nh(&words, 1));
     }
 }
