@@ -1,5 +1,5 @@
-//! Cause: what a lookup had sampled before it had to wait travelled with the caller as a verdict, and its rows stayed in
-//! the reader. The reader asked whether its rows were of that key, and not whether they were those of that verdict.
+//! Cause: what a lookup had sampled before it had to wait travelled with the caller as a verdict, and its rows stayed
+//! in the reader. The reader asked whether its rows were of that key, and not whether they were those of that verdict.
 //!
 //! Effect: a verdict of another reader, or of an earlier lookup of the same key, was applied to rows where it does not
 //! hold: an entry that had never been one referred to no extent, and a sound table was called `Corrupt`.

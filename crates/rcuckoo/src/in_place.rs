@@ -163,9 +163,9 @@ impl Client {
         }
     }
 
-    /// What the sampled rows ask for. An inline entry of the key answers if its row verifies, whatever the other row is;
-    /// without one, both have to. A row that does not verify, and an entry that may be the key's but is an extent, are
-    /// for others. // [R-LOCK-7]
+    /// What the sampled rows ask for. An inline entry of the key answers if its row verifies, whatever the other row
+    /// is; without one, both have to. A row that does not verify, and an entry that may be the key's but is an extent,
+    /// are for others. // [R-LOCK-7]
     fn plan_locked(&self, key: &[u8], digest: u64, pair: RowPair, change: &Change<'_>) -> Plan {
         let rows = self.table.rows();
         let (first, second) = self.pair.split_at(rows.row_words());
