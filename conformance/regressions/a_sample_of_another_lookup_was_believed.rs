@@ -38,8 +38,8 @@ fn begin(bench: &Bench, reader: &mut Reader) -> Sampled {
 
 fn finish(bench: &Bench, reader: &mut Reader, sampled: Sampled) -> Vec<u8> {
     let mut value = Vec::new();
-    let token = block_on(reader.get_waiting(&mut bench.region.lane(), KEY, &mut value, sampled)).unwrap();
-    assert!(token.is_some(), "the key exists");
+    let token = block_on(reader.get_waiting(&mut bench.region.lane(), KEY, &mut value, sampled));
+    assert!(matches!(token, Ok(Some(_))), "the key exists: {token:?}");
     value
 }
 
