@@ -369,6 +369,43 @@ fn a_hit_does_not_need_the_other_row() {
     }
 }
 
+/// [R-LOCK-7] [R-UPDATE-1] Where batches execute in place, a change of an inline key verifies its row alone; elsewhere,
+/// and for a key that is missing, both rows.
+#[test]
+fn only_a_miss_in_place_verifies_the_other_row() {
+    for profile in Profile::ALL {
+        let scene = Scene::new(Preset::Hardened, profile);
+        let second = scene.bench.table.placement().rows(scene.bench.table.placement().digest(&scene.narrow)).second;
+        let torn = [0xabcd; 3];
+        scene.bench.store(scene.bench.table.geometry().row(second), &torn);
+        let mut client = scene.client(|_| ());
+        let corrupt = Err(Some(Place::Row(second)));
+        let mut change = |op: &Op| {
+            let damaged = |error| if let Error::Corrupt { place, .. } = error { Some(place) } else { None };
+            client.apply(op).map_err(damaged)
+        };
+        let (key, value) = (scene.narrow.to_vec(), scene.narrow.to_vec());
+        for (op, outcome) in [
+            (Op::Insert(key.clone(), vec![1; 8]), Outcome::Exists),
+            (Op::Swap(key.clone(), vec![1; 8], vec![2; 8]), Outcome::Different),
+            (Op::Swap(key.clone(), value, vec![2; 8]), Outcome::Replaced),
+            (Op::Update(key.clone(), vec![3; 8]), Outcome::Replaced),
+            (Op::Put(key.clone(), vec![4; 8]), Outcome::Replaced),
+            (Op::Remove(key.clone()), Outcome::Removed),
+        ] {
+            let expected = if profile == Profile::Shm { Ok(Seen::Outcome(outcome)) } else { corrupt.clone() };
+            assert_eq!(change(&op), expected, "{profile} {op:x?}");
+        }
+        if profile != Profile::Shm {
+            continue;
+        }
+        for op in [Op::Insert(key.clone(), vec![1; 8]), Op::Update(key.clone(), vec![1; 8]), Op::Remove(key)] {
+            assert_eq!(change(&op), corrupt, "{profile} {op:x?}");
+        }
+        assert_eq!(scene.bench.row_words(second)[..3], torn, "what is damaged stays as it is");
+    }
+}
+
 /// [R-ROW-1] Any flipped bit of a row gives `Corrupt` with that row: never a wrong value, a wrong miss, or a change.
 #[test]
 fn every_flipped_bit_of_a_row_is_noticed() {

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read};
 
 use guira_input::{
-    BadRecord, Fit, InputError, InputFormat, Notation, Record, Records, jsonl as json_lines, tsv as lines,
+    BadRecord, Fit, InputError, InputFormat, Notation, Record, Records, jsonl as json_lines, to_hex, tsv as lines,
 };
 use guira_layout::EntryFormat;
 
@@ -92,6 +92,7 @@ fn load(data: &[u8], format: InputFormat, good: &[u8]) -> Answer {
     let records: Vec<Record> = whole.into_iter().flatten().collect();
     can_be_written(&records);
     as_numbers(data, format);
+    as_digits(data, format);
     Answer::of(!records.is_empty())
 }
 
@@ -268,6 +269,26 @@ fn as_numbers(data: &[u8], format: InputFormat) {
     }
 }
 
+/// Hexadecimal digits stand for bytes, which are read back from digits as they are written.
+fn as_digits(data: &[u8], format: InputFormat) {
+    let fit = Fit::new(BYTES, Notation::Hex).expect("every table takes digits");
+    let digits = |data, format| Records::new(data, "input", format, fit).expect("the beginning can be read");
+    let read: Vec<Record> = digits(data, Some(format)).filter_map(Result::ok).collect();
+    let texts = if read.is_empty() { Vec::new() } else { one_a_line(data, format) };
+    let mut written = Vec::new();
+    for Record { key, value, line } in &read {
+        let (key, value) = (to_hex(key), to_hex(value));
+        if let Some(Ok(text)) = &texts[*line as usize - 1] {
+            let written = [&key, &value].map(|digits| digits.clone().into_bytes());
+            assert_eq!(written, [&text.key, &text.value].map(|text| text.to_ascii_lowercase()));
+        }
+        lines::write(key.as_bytes(), value.as_bytes(), &mut written).expect("memory takes every byte");
+    }
+    let again = digits(&written, None).zip(1..).map(|(record, line)| (record.expect("it was written"), line));
+    let expected = read.into_iter().zip(1..).map(|(record, line)| (Record { line, ..record }, line));
+    assert!(again.eq(expected), "{}", String::from_utf8_lossy(&written));
+}
+
 fn named(texts: &[(&str, &[u8])]) -> Vec<Seed> {
     texts.iter().map(|(name, text)| ((*name).to_owned(), text.to_vec())).collect()
 }
@@ -282,6 +303,7 @@ pub(super) fn tsv_seeds() -> Vec<Seed> {
         ("mistakes", b"no tab\na\tb\tc\na\tb\\\n\\q\tb\n\\x4\tb\n\\xzz\tb\ngood\tone\n"),
         ("like-others", b"\\x7ba{\t{\n\\x50ackage: a\tPackage:\n"),
         ("numbers", b"258\t1\n65535\t0\n18446744073709551616\t1\n-1\t1\n007\t16777215\n"),
+        ("digits", b"00fF\t0a5c09\n\t\n0\t00\n00\t0g\n\\x30\\x31\t2\\x33\r\n"),
         ("long", &[&[b'k'; 60][..], b"\t", &[b'v'; 90], b"\n"].concat()),
     ])
 }

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 
 use clap::Args;
 use guira::EntryFormat;
-use guira_input::{Fit, Record, VALUE_BYTES_MAX, printable};
+use guira_input::{Fit, Record, VALUE_BYTES_MAX, from_hex, printable, to_hex};
 
 use crate::failure::Failure;
 
@@ -30,11 +30,25 @@ pub struct NotationOptions {
 impl NotationOptions {
     /// The notation asked for, if a table of `format` can have it.
     pub fn notation(&self, format: EntryFormat) -> Result<Notation, Failure> {
-        if self.numbers {
-            Fit::new(format, guira_input::Notation::Numbers).map_err(Failure::Misuse)?;
-            return Ok(Notation::Numbers);
+        self.fit(format)?;
+        Ok(match self.of_input() {
+            guira_input::Notation::Bytes => Notation::Text,
+            guira_input::Notation::Hex => Notation::Hex,
+            guira_input::Notation::Numbers => Notation::Numbers,
+        })
+    }
+
+    /// What a table of `format` takes from an input in the notation asked for.
+    pub fn fit(&self, format: EntryFormat) -> Result<Fit, Failure> {
+        Fit::new(format, self.of_input()).map_err(Failure::Misuse)
+    }
+
+    fn of_input(&self) -> guira_input::Notation {
+        match (self.hex, self.numbers) {
+            (true, _) => guira_input::Notation::Hex,
+            (false, true) => guira_input::Notation::Numbers,
+            (false, false) => guira_input::Notation::Bytes,
         }
-        Ok(if self.hex { Notation::Hex } else { Notation::Text })
     }
 }
 
@@ -110,7 +124,7 @@ impl Notation {
         match self {
             // Numbers of other than fixed formats were refused with their option.
             Notation::Text | Notation::Numbers => Ok(text.as_bytes().to_vec()),
-            Notation::Hex => from_hex(text).ok_or_else(|| {
+            Notation::Hex => from_hex(text.as_bytes()).ok_or_else(|| {
                 Failure::Misuse(format!("{what} {text:?} is no hexadecimal string: write two digits a byte"))
             }),
         }
@@ -161,36 +175,12 @@ fn read_all(name: &str, reader: impl Read) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// The bytes of a string of hexadecimal digits, two a byte.
-pub fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
-    let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
-    pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
-}
-
-/// Two hexadecimal digits a byte.
-pub fn to_hex(bytes: &[u8]) -> String {
-    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
-    bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     const FIXED: EntryFormat = EntryFormat::Fixed { key_bytes: 4, value_bytes: 2 };
     const BYTES: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
-
-    proptest! {
-        #[test]
-        fn hex_round_trips(bytes: Vec<u8>) {
-            let text = to_hex(&bytes);
-            prop_assert_eq!(from_hex(&text), Some(bytes.clone()));
-            prop_assert_eq!(from_hex(&text.to_uppercase()), Some(bytes));
-        }
-    }
 
     #[test]
     fn keys_of_a_fixed_format_have_its_length() {

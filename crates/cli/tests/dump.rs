@@ -126,6 +126,34 @@ fn numbers_and_digits_go_in_and_come_out() {
     }
 }
 
+/// Any bytes go through digits and back, whatever they would mean in the format they are written in.
+#[test]
+fn a_dump_of_digits_can_be_loaded() {
+    let keys = ["", "00", "0a09", "5c78", "7b7d", "5061636b6167653a", "efbbbf61", "ff", "80c3", "0d", "74ff"];
+    let value = |n: usize| ["", "00ff0a0d095c", "7b", "c3"][n % 4].repeat(1 + 40 * (n % 3));
+    let table = Table::new("digits", "bytes:24");
+    for (n, key) in keys.iter().enumerate() {
+        guira(&["put", table.url(), key, &value(n), "--hex"]).expect(0);
+    }
+    let plain = guira(&["dump", table.url()]).expect(0).text();
+    for output in ["tsv", "jsonl"] {
+        let dump = guira(&["dump", table.url(), "--hex", "--output", output]).expect(0);
+        assert_ne!(dump.text(), plain);
+        let copy = Table::new("digits-copy", "bytes:24");
+        let loaded = guira_with_input(&["load", copy.url(), "-", "--hex", "--format", "json"], &dump.stdout).expect(0);
+        let loaded = loaded.json();
+        assert_eq!((&loaded["input"], &loaded["inserted"]), (&output.into(), &keys.len().into()));
+        for (n, key) in keys.iter().enumerate() {
+            let found = guira(&["get", copy.url(), key, "--hex"]).expect(0).text();
+            assert_eq!(found.strip_suffix('\n'), Some(&value(n)[..]), "{key}");
+        }
+        assert_eq!(records(&guira(&["dump", copy.url()]).expect(0).text()), records(&plain));
+    }
+    let refused = guira_with_input(&["load", table.url(), "-", "--hex"], b"00ff\t0\n").expect(2);
+    assert!(refused.stderr.contains("line 1 ") && refused.stderr.contains("two digits a byte"), "{}", refused.stderr);
+    guira(&["load", table.url(), "-", "--hex", "--numbers"]).expect(2);
+}
+
 #[test]
 fn bytes_that_are_no_number_are_refused_as_one() {
     let table = Table::new("long", "fixed:8:20");

@@ -1,5 +1,5 @@
 //! Ctrl-C: commands end between two operations with exit code 130, tell what is stored, and leave a sound table, or
-//! none if they made it for themselves.
+//! none if they made it for themselves. SIGKILL: what is left says how it goes.
 
 mod common;
 
@@ -71,6 +71,12 @@ fn end(child: Child, arguments: &[&str]) -> Run {
 
 fn stat(table: &Table) -> Value {
     guira(&["stat", table.url(), "--format", "json"]).expect(0).json()
+}
+
+/// The states of its clients.
+fn clients(table: &Table) -> Vec<Value> {
+    let clients = stat(table)["clients"].as_array().expect("a list").clone();
+    clients.into_iter().map(|client| client["state"].clone()).collect()
 }
 
 /// The table is sound, and nobody is left in it.
@@ -181,6 +187,38 @@ fn an_interrupted_ycsb_leaves_a_table_of_others_sound() {
         assert!(run.stderr.contains("interrupted between two operations"), "{target:?}: {}", run.stderr);
         in_order(&table);
     }
+}
+
+/// SIGKILL cannot be caught: the table is left, the next run says so, and the command it names removes it.
+#[test]
+fn a_killed_ycsb_leaves_a_table_that_the_next_run_points_at() {
+    let table = Table::unused("ycsb-killed");
+    let size = ["--records", "1000", "--operations", "1G", "--threads", "2", "--processes", "2"];
+    let mut child = start(&[&["ycsb", table.url(), "--workload", "a"], &size[..]].concat());
+    let is_there = || Path::new(&table.path()).exists();
+    until("the load", || is_there() && stat(&table)["table"]["entries"] == 1000);
+    let dump = || guira(&["dump", table.url(), "--hex"]).expect(0).stdout;
+    let loaded = dump();
+    until("an update", || dump() != loaded);
+    until("four clients", || clients(&table).len() == 4);
+    child.kill().expect("it is there");
+    child.wait().expect("it ends");
+    // The other process ends when it notices, at a lock that is left if not before, and gives its slots back.
+    until("the other's end", || clients(&table) == ["dead"; 2]);
+
+    // One read, which may meet a row that was being written: it waits for that client until its deadline.
+    let url = table.url();
+    let again = ["ycsb", url, "--workload", "c", "--records", "1000", "--operations", "1"];
+    let said = guira(&[&again[..], &["--no-load"]].concat()).text();
+    let removal = format!("guira destroy {url}");
+    let line = said.lines().next().expect("a line");
+    assert!(line.starts_with(&format!("{url} exists: it is used as it is, and kept; {removal} removes it")), "{said}");
+    assert!(line.contains("2 clients of it died"), "{said}");
+    assert!(is_there(), "a table that was there is kept");
+    guira(&removal.split(' ').skip(1).collect::<Vec<_>>()).expect(0);
+    let said = guira(&again).expect(0).text();
+    assert!(said.starts_with(&format!("{url} does not exist")) && !said.contains("died"), "{said}");
+    assert!(!is_there(), "a table that was made for the run is destroyed");
 }
 
 #[test]

@@ -2,13 +2,15 @@
 
 use guira_layout::EntryFormat;
 
-use super::{BadRecord, KEY_BYTES_MAX, Record, VALUE_BYTES_MAX};
+use super::{BadRecord, KEY_BYTES_MAX, Record, VALUE_BYTES_MAX, from_hex};
 
 /// What the keys and values of an input are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notation {
     /// The bytes themselves.
     Bytes,
+    /// Hexadecimal digits, two a byte.
+    Hex,
     /// Decimal numbers, stored little-endian.
     Numbers,
 }
@@ -44,35 +46,56 @@ impl Fit {
     /// # Errors
     /// Why it cannot be stored.
     pub fn apply(&self, record: Record) -> Result<Record, BadRecord> {
-        let Record { key, value, line } = record;
-        let fitted = match self.format {
+        let (key, value) = match self.format {
             EntryFormat::Fixed { key_bytes, value_bytes } => {
-                let fitted_key = self.fixed("key", &key, key_bytes.into());
-                fitted_key.and_then(|key| Ok((key, self.fixed("value", &value, value_bytes.into())?)))
+                (Size::Exactly(key_bytes.into()), Size::Exactly(value_bytes.into()))
             }
-            EntryFormat::Bytes { .. } if key.len() > KEY_BYTES_MAX => {
-                Err(format!("its key has {} bytes, and the largest has {KEY_BYTES_MAX}", key.len()))
-            }
-            EntryFormat::Bytes { .. } if value.len() > VALUE_BYTES_MAX => {
-                Err(format!("its value has {} bytes, and the largest has {VALUE_BYTES_MAX}", value.len()))
-            }
-            EntryFormat::Bytes { .. } => return Ok(Record { key, value, line }),
+            EntryFormat::Bytes { .. } => (Size::AtMost(KEY_BYTES_MAX), Size::AtMost(VALUE_BYTES_MAX)),
         };
-        let excerpt = || [&key[..], b"\t", &value[..value.len().min(EXCERPT_BYTES)]].concat();
-        let (key, value) = fitted.map_err(|reason| BadRecord::new(line, &excerpt(), reason))?;
-        Ok(Record { key, value, line })
-    }
-
-    fn fixed(&self, name: &str, bytes: &[u8], wanted: usize) -> Result<Vec<u8>, String> {
-        match self.notation {
-            Notation::Numbers => little_endian(name, bytes, wanted),
-            Notation::Bytes if bytes.len() == wanted => Ok(bytes.to_vec()),
-            Notation::Bytes => {
-                let (format, found) = (self.format, bytes.len());
-                Err(format!("its {name} has {found} bytes, and the table ({format}) takes {name}s of exactly {wanted}"))
+        let key = self.stored("key", &record.key, key);
+        let stored = key.and_then(|key| Ok((key, self.stored("value", &record.value, value)?)));
+        match stored {
+            Ok((key, value)) => {
+                let (key, value) = (key.unwrap_or(record.key), value.unwrap_or(record.value));
+                Ok(Record { key, value, line: record.line })
+            }
+            Err(reason) => {
+                let value = &record.value[..record.value.len().min(EXCERPT_BYTES)];
+                Err(BadRecord::new(record.line, &[&record.key[..], b"\t", value].concat(), reason))
             }
         }
     }
+
+    /// The bytes that `text` stands for; `None` if it stands for itself.
+    fn stored(&self, name: &str, text: &[u8], size: Size) -> Result<Option<Vec<u8>>, String> {
+        let (Size::Exactly(most) | Size::AtMost(most)) = size;
+        let bytes = match self.notation {
+            Notation::Bytes => None,
+            Notation::Hex => {
+                let digits = || format!("its {name} is no hexadecimal string: two digits a byte");
+                Some(from_hex(text).ok_or_else(digits)?)
+            }
+            Notation::Numbers => Some(little_endian(name, text, most)?),
+        };
+        let found = bytes.as_deref().unwrap_or(text).len();
+        match size {
+            Size::Exactly(wanted) if found != wanted => {
+                let format = self.format;
+                Err(format!("its {name} has {found} bytes, and the table ({format}) takes {name}s of exactly {wanted}"))
+            }
+            Size::AtMost(most) if found > most => {
+                Err(format!("its {name} has {found} bytes, and the largest has {most}"))
+            }
+            _ => Ok(bytes),
+        }
+    }
+}
+
+/// Bytes of a key or value that a table takes.
+#[derive(Clone, Copy)]
+enum Size {
+    Exactly(usize),
+    AtMost(usize),
 }
 
 /// Bytes of a value that an error may show.
@@ -130,6 +153,26 @@ mod tests {
         assert!(Fit::new(BYTES, Notation::Numbers).is_err());
         let keys_only = EntryFormat::Fixed { key_bytes: 8, value_bytes: 0 };
         assert!(apply(keys_only, Notation::Numbers, b"1", b"").is_ok());
+    }
+
+    #[test]
+    fn digits_are_two_a_byte() {
+        let digits = "0f".repeat(20);
+        assert_eq!(apply(FIXED, Notation::Hex, b"00fF", digits.as_bytes()), Ok((vec![0, 255], vec![15; 20])));
+        assert_eq!(apply(BYTES, Notation::Hex, b"", b"5c09"), Ok((vec![], b"\\\t".to_vec())));
+        assert_eq!(
+            apply(FIXED, Notation::Hex, b"00ff11", b"").unwrap_err(),
+            "line 7 (\"00ff11\\t\"): its key has 3 bytes, and the table (fixed:2:20) takes keys of exactly 2"
+        );
+        for key in [&b"0"[..], b"0g", b"0x", b" 0", b"\xff\xff"] {
+            let error = apply(BYTES, Notation::Hex, key, b"").unwrap_err();
+            assert!(error.ends_with("its key is no hexadecimal string: two digits a byte"), "{error}");
+        }
+        assert!(apply(BYTES, Notation::Hex, b"00", b"0").unwrap_err().contains("its value is no hexadecimal"));
+        let digits = vec![b'0'; 2 * KEY_BYTES_MAX];
+        assert_eq!(apply(BYTES, Notation::Hex, &digits, b""), Ok((vec![0; KEY_BYTES_MAX], vec![])));
+        let error = apply(BYTES, Notation::Hex, &[&digits[..], b"00"].concat(), b"").unwrap_err();
+        assert!(error.contains("its key has 65537 bytes"), "{error}");
     }
 
     #[test]

@@ -59,9 +59,12 @@ fn bytes(name: &str, text: Option<Text>, base64: Option<String>, notation: Notat
         (Some(Text::String(text)), None) => Ok(text.into_bytes()),
         (Some(Text::Number(number)), None) => match notation {
             Notation::Numbers => Ok(number.to_string().into_bytes()),
-            Notation::Bytes => Err(format!("its {name} is a number: write a string, or load with --numbers")),
+            Notation::Bytes | Notation::Hex => {
+                Err(format!("its {name} is a number: write a string, or load with --numbers"))
+            }
         },
         (None, Some(_)) if notation == Notation::Numbers => Err(format!("its {name} is base64, not a number")),
+        (None, Some(_)) if notation == Notation::Hex => Err(format!("its {name} is base64, not hexadecimal digits")),
         (None, Some(text)) => from_base64(&text).ok_or_else(|| format!("its {name}_b64 is no base64")),
     }
 }
@@ -133,6 +136,14 @@ mod tests {
         let read = |line: &str| read(line.as_bytes(), Notation::Numbers);
         assert_eq!(read(r#"{"key":12,"value":"34"}"#), Ok((b"12".to_vec(), b"34".to_vec())));
         assert!(read(r#"{"key":12,"value_b64":"YQ=="}"#).unwrap_err().contains("base64"));
+    }
+
+    #[test]
+    fn digits_are_strings() {
+        let read = |line: &str| read(line.as_bytes(), Notation::Hex);
+        assert_eq!(read(r#"{"key":"00ff","value":""}"#), Ok((b"00ff".to_vec(), vec![])));
+        assert!(read(r#"{"key":12,"value":""}"#).unwrap_err().contains("write a string"));
+        assert!(read(r#"{"key":"","value_b64":"YQ=="}"#).unwrap_err().contains("base64, not hexadecimal"));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use std::io::{self, BufRead};
 
 pub use fit::{Fit, Notation};
 use lines::{BYTE_ORDER_MARK, Lines};
-pub use text::{JsonBytes, printable};
+pub use text::{JsonBytes, from_hex, printable, to_hex};
 
 /// Bytes of a key in a table of format `bytes:N`, at most.
 pub const KEY_BYTES_MAX: usize = guira_layout::MAX_KEY_BYTES;
@@ -210,7 +210,13 @@ mod tests {
     }
 
     fn pairs(text: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
-        all(text, None).into_iter().map(|record| record.map(|record| (record.key, record.value)).unwrap()).collect()
+        pairs_in(Notation::Bytes, text)
+    }
+
+    fn pairs_in(notation: Notation, text: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let fit = Fit::new(BYTES, notation).unwrap();
+        let records = Records::new(Cursor::new(text), "test", None, fit).unwrap();
+        records.map(|record| record.map(|record| (record.key, record.value)).unwrap()).collect()
     }
 
     fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -235,6 +241,18 @@ mod tests {
             prop_assert!(std::str::from_utf8(&tsv).is_ok());
             let lines = tsv.iter().filter(|byte| **byte == b'\n').count();
             prop_assert_eq!(lines, written.len());
+        }
+
+        #[test]
+        fn what_was_written_as_digits_is_read_back(written in prop::collection::vec((any_bytes(), any_bytes()), 0..8)) {
+            let (mut tsv, mut jsonl) = (Vec::new(), Vec::new());
+            for (key, value) in &written {
+                let (key, value) = (to_hex(key), to_hex(value));
+                tsv::write(key.as_bytes(), value.as_bytes(), &mut tsv).unwrap();
+                jsonl::write(key.as_bytes(), value.as_bytes(), &mut jsonl).unwrap();
+            }
+            prop_assert_eq!(&pairs_in(Notation::Hex, &tsv), &written);
+            prop_assert_eq!(&pairs_in(Notation::Hex, &jsonl), &written);
         }
 
         #[test]

@@ -54,6 +54,19 @@ impl Serialize for JsonBytes<'_> {
     }
 }
 
+/// The bytes of a string of hexadecimal digits, two a byte.
+pub fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
+    let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
+    let (pairs, []) = text.as_chunks::<2>() else { return None };
+    pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
+}
+
+/// Two hexadecimal digits a byte.
+pub fn to_hex(bytes: &[u8]) -> String {
+    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]).collect()
+}
+
 /// The bytes of a base64 string, in the standard alphabet with padding.
 pub(crate) fn from_base64(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
@@ -66,6 +79,13 @@ mod tests {
     use super::*;
 
     proptest! {
+        #[test]
+        fn hex_round_trips(bytes: Vec<u8>) {
+            let text = to_hex(&bytes);
+            prop_assert_eq!(from_hex(text.as_bytes()), Some(bytes.clone()));
+            prop_assert_eq!(from_hex(text.to_uppercase().as_bytes()), Some(bytes));
+        }
+
         #[test]
         fn printable_is_one_short_line(bytes: Vec<u8>) {
             let text = printable(&bytes, 10);

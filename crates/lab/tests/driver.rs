@@ -166,6 +166,20 @@ fn what_goes_wrong_is_counted_and_told() {
     assert!(wrong.errors() == wrong.count() && wrong.failures[0].contains("is wrong"), "{:?}", wrong.failures);
 }
 
+/// Cause: a workload looked whether it was to stop behind every 64th operation only. Effect: where each waited for a
+/// lock that nobody gives back, it went on for minutes after whoever ran it was gone.
+#[test]
+fn a_run_that_fails_ends_behind_the_operation_at_which_it_was_to_stop() {
+    static LOOKS: AtomicU32 = AtomicU32::new(0);
+    let table = Table::new("fixed:8:8", RECORDS);
+    // Nothing is loaded: every read fails.
+    let plan = Plan { operations: 10, ..table.plan(WorkloadName::C, 1) };
+    let mut driver = table.driver(plan).stopping_when(|| LOOKS.fetch_add(1, Ordering::Relaxed) == 3);
+    let ran = driver.run();
+    assert!(matches!(ran, Err(DriverError::Stopped)), "{ran:?}");
+    assert_eq!(LOOKS.load(Ordering::Relaxed), 4, "one before the first operation, one behind each that failed");
+}
+
 #[test]
 fn a_table_that_is_too_small_is_told() {
     let table = Table::new("fixed:8:8", 100);

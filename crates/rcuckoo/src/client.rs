@@ -7,6 +7,7 @@ use guira_fabric::{FabricError, Lane};
 use guira_layout::{OwnerId, Record};
 
 use crate::cache::RowCache;
+use crate::handover::Handover;
 use crate::in_place::Stage;
 use crate::journal::Journal;
 use crate::pace::Pace;
@@ -125,6 +126,7 @@ pub struct Client {
     pub(crate) record: Record,
     /// Both rows of a key that is changed in place.
     pub(crate) pair: Vec<u64>,
+    pub(crate) handover: Handover,
     /// How far the operation had come when its first attempt began.
     pub(crate) entry_stage: Stage,
     pub(crate) entry: Vec<u64>,
@@ -154,6 +156,7 @@ impl Client {
             sampled: Window::new(row_words, SEARCH_ROWS),
             record: Record::default(),
             pair: vec![0; 2 * row_words],
+            handover: Handover::default(),
             entry_stage: Stage::Beginning,
             entry: vec![0; table.rows().entry_words()],
             extent: Vec::new(),

@@ -10,6 +10,7 @@ use arrayvec::ArrayVec;
 use guira_fabric::{Effect, FabricError, Lane, MaskedCas, Submitted, Verb};
 use guira_layout::{Candidate, LockMask, Placement, Record, RowId, Seal, Version};
 
+use crate::handover::{Reached, Rest, Signature};
 use crate::journal::{Flight, Try, release_verb};
 use crate::locks::Conflict;
 use crate::mutate::{Change, Changed, NewValue, Outcome};
@@ -31,10 +32,6 @@ pub enum Begun {
     Rest(Rest),
 }
 
-/// What is left of a change.
-#[derive(Debug)]
-pub struct Rest(pub(crate) Stage);
-
 /// Where a change stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -45,8 +42,6 @@ pub(crate) enum Stage {
     Locked,
     /// Somebody else holds a lock; this client may hold others.
     Contended(Conflict),
-    /// Its commit is in flight.
-    Committed(Changed),
 }
 
 /// What to do under the locks.
@@ -71,15 +66,16 @@ impl Client {
         let is_inline = !matches!(change.value(), Some(NewValue::Extent { .. }));
         let applies = in_place && by_path && is_inline && self.journal.is_clean();
         if !applies || self.check_lengths(key, change).is_err() || !is_idle(lane) {
-            return Begun::Rest(Rest(Stage::Beginning));
+            return Begun::Rest(Rest::ALL);
         }
         self.committed = false;
         self.waiting_since_ns = None;
         let digest = self.table.placement().digest(key);
         let pair = self.table.placement().rows(digest);
+        self.handover.begin(digest);
         match self.lock_pair(lane, pair) {
             Ok(Stage::Locked) => self.change_locked(lane, key, digest, pair, change),
-            Ok(stage) => Begun::Rest(Rest(stage)),
+            Ok(stage) => self.handover.hand_over(Reached::Stage(stage)),
             Err(source) => Begun::Failed(Error::Fabric { operation: change.operation(), source }),
         }
     }
@@ -162,13 +158,14 @@ impl Client {
                         self.window.at_mut(place).copy_from_slice(words);
                     }
                 }
-                Begun::Rest(Rest(Stage::Locked))
+                self.handover.hand_over(Reached::Stage(Stage::Locked))
             }
         }
     }
 
-    /// What the sampled rows ask for. A row that does not verify, and an entry that may be the key's but is an extent,
-    /// are for others.
+    /// What the sampled rows ask for. An inline entry of the key answers if its row verifies, whatever the other row
+    /// is; without one, both have to. A row that does not verify, and an entry that may be the key's but is an extent,
+    /// are for others. // [R-LOCK-7]
     fn plan_locked(&self, key: &[u8], digest: u64, pair: RowPair, change: &Change<'_>) -> Plan {
         let rows = self.table.rows();
         let (first, second) = self.pair.split_at(rows.row_words());
@@ -278,7 +275,10 @@ impl Client {
                 self.journal.landed(&[]);
                 Begun::Done(changed)
             }
-            Ok(false) => Begun::Rest(Rest(Stage::Committed(changed))),
+            Ok(false) => {
+                let signature = Signature::of(change, self.table.placement());
+                self.handover.hand_over(Reached::Commit(changed, signature))
+            }
             Err(source) => {
                 self.committed &= source.effect() != Effect::None;
                 self.journal.failed(&source);

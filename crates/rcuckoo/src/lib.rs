@@ -12,6 +12,7 @@ mod cache;
 mod client;
 mod commit;
 mod error;
+mod handover;
 mod hash;
 mod in_place;
 mod journal;
@@ -31,8 +32,9 @@ mod window;
 
 pub use client::{Client, ClientConfig, Counters, SearchRoots, Synchronize};
 pub use error::{Error, Operation, Place};
+pub use handover::Rest;
 pub use hash::{Placement, RowPair};
-pub use in_place::{Begun, Rest};
+pub use in_place::Begun;
 pub use mutate::{Change, Changed, Expected, NewValue, Outcome};
 pub use read::{Now, Reader, Sampled, read_extent};
 pub use scan::{RowItems, RowSample, sample_rows};

@@ -10,7 +10,8 @@ use guira_layout::{
 };
 
 use crate::commit::Write;
-use crate::in_place::{Begun, Rest, Stage};
+use crate::handover::{Reached, Rest};
+use crate::in_place::{Begun, Stage};
 use crate::locks::{ExtentWrite, LockSet, lock_set};
 use crate::read::read_extent;
 use crate::search::{Limits, Path, Progress, Sight};
@@ -155,7 +156,7 @@ impl<'v> Change<'v> {
         }
     }
 
-    fn extent(&self) -> Option<ExtentWrite<'v>> {
+    pub(crate) fn extent(&self) -> Option<ExtentWrite<'v>> {
         match self.value() {
             Some(NewValue::Extent { extent, words }) => Some(ExtentWrite { offset: extent.offset, words }),
             _ => None,
@@ -179,8 +180,8 @@ impl Client {
         }
     }
 
-    /// The rest of a change that [`Client::begin`] began with the same key and change. If the client was used in
-    /// between, the change begins anew.
+    /// The rest of a change that [`Client::begin`] of this client began with the same key and change. If it was another
+    /// client, key or change, or if the client was used in between, the change begins anew.
     ///
     /// # Errors
     /// As [`Client::change`].
@@ -195,11 +196,7 @@ impl Client {
         let result = match begun {
             Begun::Done(changed) => Ok(changed),
             Begun::Failed(error) => Err(error),
-            Begun::Rest(Rest(Stage::Committed(changed))) => {
-                self.settle(lane).await.map_err(&fabric)?;
-                Ok(changed)
-            }
-            Begun::Rest(Rest(stage)) => self.change_from(lane, key, change, stage).await,
+            Begun::Rest(rest) => self.change_rest(lane, key, change, rest).await,
         };
         if !self.journal.is_clean()
             && let Err(error) = self.settle(lane).await
@@ -210,17 +207,23 @@ impl Client {
         result
     }
 
-    async fn change_from(
+    async fn change_rest(
         &mut self,
         lane: &mut dyn Lane,
         key: &[u8],
         change: Change<'_>,
-        stage: Stage,
+        rest: Rest,
     ) -> Result<Changed, Error> {
         let operation = change.operation();
         let digest = self.table.placement().digest(key);
         let pair = self.table.placement().rows(digest);
-        let stage = if self.stands_at(stage, pair, &change) { stage } else { Stage::Beginning };
+        let stage = match self.resume(rest, digest, pair, &change) {
+            Reached::Stage(stage) => stage,
+            Reached::Commit(changed, _) => {
+                self.settle(lane).await.map_err(Error::fabric(operation))?;
+                return Ok(changed);
+            }
+        };
         self.entry_stage = stage;
         self.check_lengths(key, &change)?;
         if stage == Stage::Beginning {
@@ -232,20 +235,6 @@ impl Client {
         let table = std::sync::Arc::clone(&self.table);
         let probe = table.rows().probe(key, digest);
         self.change_settled(lane, &probe, pair, change).await
-    }
-
-    /// Whether `stage` can be that of `change` on a key of `pair`, and still is: not if the client did something else
-    /// since, which gave the locks back, nor if the change was begun with another key or value. Without both locks and
-    /// both rows a key could be missed, or inserted twice; without its extent written, a row would point to nothing.
-    /// [R-LOCK-7] [R-EXTENT-1]
-    fn stands_at(&self, stage: Stage, pair: RowPair, change: &Change<'_>) -> bool {
-        let is_at_hand = |row| self.journal.holds_row(&self.table, row) && self.window.place(row).is_some();
-        let goes_on = change.extent().is_none() && self.journal.lost.is_none() && self.journal.is_landed();
-        match stage {
-            Stage::Locked => goes_on && is_at_hand(pair.first) && is_at_hand(pair.second),
-            Stage::Contended(_) => goes_on,
-            Stage::Beginning | Stage::Committed(_) => true,
-        }
     }
 
     #[inline]
@@ -342,7 +331,7 @@ impl Client {
                     let locks = self.plan_rows(always, path.as_ref(), pair);
                     self.acquire_contended(lane, &locks, conflict, operation).await?;
                 }
-                Stage::Beginning | Stage::Committed(_) => {
+                Stage::Beginning => {
                     let locks = self.plan_rows(always, path.as_ref(), pair);
                     self.acquire(lane, &locks, extent.take(), operation).await?;
                 }

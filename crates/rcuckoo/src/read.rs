@@ -32,8 +32,10 @@ pub struct Reader {
     pub(crate) extent: Vec<u64>,
     pub(crate) shape: RowShape,
     words: Vec<u64>,
-    /// The digest of the key whose rows are in `words`, while they are fresh.
-    sampled: Option<u64>,
+    /// The lookup whose rows are in `words`, until the next one.
+    unfinished: Option<Unfinished>,
+    /// Lookups that were left unfinished so far.
+    waits: u64,
     pub(crate) group: Box<Group>,
     pace: Pace,
     row_retries: u64,
@@ -48,9 +50,18 @@ pub enum Now {
     Wait(Sampled),
 }
 
-/// What a lookup has sampled so far. Its words are in the reader, until the reader's next lookup.
+/// A lookup that [`Reader::get_now`] left unfinished, for the same reader: its number. What was sampled is the reader's
+/// to know, until its next lookup; under any other number, or with another key, a lookup begins anew.
 #[derive(Debug, Default)]
-pub struct Sampled(Option<(u64, Verdict)>);
+pub struct Sampled(u64);
+
+/// A lookup's number, its key's digest, and what its words said.
+#[derive(Debug)]
+struct Unfinished {
+    number: u64,
+    digest: u64,
+    verdict: Verdict,
+}
 
 /// Counts a lookup's samples and decides when to stop.
 #[derive(Default)]
@@ -89,7 +100,8 @@ impl Reader {
             extent: Vec::new(),
             shape,
             words: Vec::new(),
-            sampled: None,
+            unfinished: None,
+            waits: 0,
             group: Box::default(),
             pace,
             row_retries: 0,
@@ -162,9 +174,7 @@ impl Reader {
                 Some(Verdict::Hit(_, hit)) => (lookup.second(&self.table), hit, second),
                 Some(Verdict::Absent) => return Now::Done(None),
                 Some(Verdict::Torn(row)) => {
-                    let digest = lookup.probe.digest();
-                    self.sampled = Some(digest);
-                    return Now::Wait(Sampled(Some((digest, Verdict::Torn(row)))));
+                    return self.leave(lookup.probe.digest(), Verdict::Torn(row));
                 }
                 None => return Now::Wait(Sampled::default()),
             },
@@ -182,7 +192,9 @@ impl Reader {
         }
         let lookup = Lookup::new(&self.table, rows, key);
         self.words.resize(2 * rows.row_words(), 0);
-        self.sampled = Some(lookup.probe.digest());
+        let digest = lookup.probe.digest();
+        // Their words are overwritten.
+        self.unfinished = None;
         let (first, second) = self.words.split_at_mut(rows.row_words());
         match lookup.sample_now(&self.table, lane, first, second, &[]) {
             Some(Verdict::Hit(which, hit)) => {
@@ -193,13 +205,21 @@ impl Reader {
                 };
                 match self.extent_now(lane, &extent, key, into) {
                     Some(token) => Now::Done(Some(token)),
-                    None => Now::Wait(Sampled(Some((lookup.probe.digest(), Verdict::Hit(which, hit))))),
+                    None => self.leave(digest, Verdict::Hit(which, hit)),
                 }
             }
             Some(Verdict::Absent) => Now::Done(None),
-            Some(verdict) => Now::Wait(Sampled(Some((lookup.probe.digest(), verdict)))),
+            Some(verdict) => self.leave(digest, verdict),
             None => Now::Wait(Sampled::default()),
         }
+    }
+
+    /// Keeps what a lookup came to for [`Reader::get_waiting`].
+    #[cold]
+    fn leave(&mut self, digest: u64, verdict: Verdict) -> Now {
+        self.waits += 1;
+        self.unfinished = Some(Unfinished { number: self.waits, digest, verdict });
+        Now::Wait(Sampled(self.waits))
     }
 
     /// Appends the value of `key` in `extent`, if the extent is what its entry says and holds the key. Anything else is
@@ -243,10 +263,9 @@ impl Reader {
         // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
         poll_fn(|cx| lane.poll_drain(&mut [], cx)).await.map_err(Error::fabric(Operation::Get))?;
         let lookup = Lookup::new(&self.table, rows, key);
-        // Another lookup in between has overwritten the words.
-        let fresh = self.sampled.take();
         let digest = lookup.probe.digest();
-        let verdict = sampled.0.filter(|(of, _)| *of == digest && fresh == Some(digest)).map(|(_, verdict)| verdict);
+        let its_own = |lookup: &Unfinished| lookup.number == sampled.0 && lookup.digest == digest;
+        let verdict = self.unfinished.take().filter(its_own).map(|lookup| lookup.verdict);
         let mut words = std::mem::take(&mut self.words);
         words.resize(2 * rows.row_words(), 0);
         let result = self.get_sampled(lane, lookup, into, &mut words, verdict).await;

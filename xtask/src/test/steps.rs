@@ -83,7 +83,7 @@ pub const STEPS: [Step; 16] = [
     step(StepName::Check, "cargo xtask check", READ_LIMIT_S),
     step(StepName::Build, "cargo build --release -p guira-cli", BUILD_LIMIT_S),
     step(StepName::Instructions, "cargo xtask instructions", BUILD_LIMIT_S),
-    step(StepName::Test, "cargo test --workspace", TEST_LIMIT_S),
+    step(StepName::Test, "cargo test --workspace --no-fail-fast", TEST_LIMIT_S),
     step(StepName::Peers, "clippy and tests of guira-cli --features peers, which runs other stores", TEST_LIMIT_S),
     step(
         StepName::Loom,
@@ -128,13 +128,14 @@ impl Step {
             StepName::Check => own_check(shell, &budget),
             StepName::Build => run(cargo("build --release -p guira-cli")),
             StepName::Instructions => instructions(shell, &budget),
-            StepName::Test => run(cargo("test --workspace")),
+            // Without the option, the first test program that fails hides what the next ones would say.
+            StepName::Test => run(cargo("test --workspace --no-fail-fast")),
             StepName::Peers => {
                 let lints = run(cargo("clippy -p guira-cli --features peers --all-targets -- -D warnings"));
                 if lints != Outcome::Passed {
                     return lints;
                 }
-                run(cargo("test -p guira-cli --features peers --bin guira --test peers"))
+                run(cargo("test -p guira-cli --features peers --bin guira --test peers --no-fail-fast"))
             }
             StepName::Loom => {
                 let mut command = cargo("test -p guira-fabric --test loom --release --target-dir");

@@ -20,10 +20,9 @@ const UNREADABLE_SHOWN: u64 = 100;
 
 /// Print every key and value.
 ///
-/// They come in the table's own order, in a form that guira load takes (with --numbers, if that is how they were
-/// printed; not after --hex). A key that another process moves meanwhile may be printed twice or not at all. A damaged
-/// row is named on standard error, and so is an entry whose value is damaged; everything else is printed, and the exit
-/// code is 3.
+/// They come in the table's own order, in a form that guira load takes (with --hex or --numbers, if that is how they
+/// were printed). A key that another process moves meanwhile may be printed twice or not at all. A damaged row is named
+/// on standard error, and so is an entry whose value is damaged; everything else is printed, and the exit code is 3.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.

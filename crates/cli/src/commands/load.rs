@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use guira::Url;
-use guira_input::{BadRecord, Fit, Notation};
+use guira_input::BadRecord;
 use guira_lab::driver::OperationFigures;
 use serde::Serialize;
 
@@ -14,6 +14,7 @@ use crate::input::{self, InputFormat};
 use crate::loader::{BadRecords, LoadOptions, LoadReport, load};
 use crate::output::Output;
 use crate::progress::Progress;
+use crate::text::NotationOptions;
 use crate::units::{bytes, count, counted, per_second, percent, rate, share, time};
 
 /// Store every record of a file.
@@ -33,9 +34,9 @@ pub struct Arguments {
     /// How records are written. Default: recognised from the first bytes.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub input: Option<InputFormat>,
-    /// Keys and values are decimal numbers, stored little-endian. For tables of a fixed format.
-    #[arg(long)]
-    pub numbers: bool,
+    /// How keys and values are written.
+    #[command(flatten)]
+    pub notation: NotationOptions,
     /// Threads that store records.
     #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
@@ -67,8 +68,7 @@ struct Answer {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let store = arguments.patience.open(&arguments.url)?;
     let config = store.table().config();
-    let notation = if arguments.numbers { Notation::Numbers } else { Notation::Bytes };
-    let fit = Fit::new(config.format, notation).map_err(Failure::Misuse)?;
+    let fit = arguments.notation.fit(config.format)?;
     let opened = input::open(&arguments.file, arguments.input, fit);
     let (mut records, total) = opened.map_err(|source| Failure::Input { source, loaded: Loaded(0) })?;
     let bad = if arguments.skip_bad { BadRecords::Skip } else { BadRecords::Stop };

@@ -78,7 +78,7 @@ impl Driver {
     }
 
     /// The same workers, which end a phase with [`DriverError::Stopped`] once `stop` says so: between two operations,
-    /// each within 64 of them.
+    /// each within 64 of them, or behind the first that fails.
     #[must_use]
     pub fn stopping_when(mut self, stop: fn() -> bool) -> Driver {
         self.stop = stop;

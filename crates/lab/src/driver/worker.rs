@@ -138,6 +138,8 @@ impl<'w> Worker<'w> {
                     self.tally.operations.of_mut(operation).success(&cost, latency);
                 }
                 Err(failure) => {
+                    // It may have waited for its deadline, and so may the next.
+                    self.stop_if_asked()?;
                     failures_in_a_row += 1;
                     self.tally.operations.of_mut(operation).failure();
                     self.tally.note(|| format!("{operation:?} of record {record}: {failure}"));
@@ -153,10 +155,14 @@ impl<'w> Worker<'w> {
         Ok(())
     }
 
-    /// Ends the phase if that was asked for.
+    /// Ends the phase if that was asked for; looks now and then.
     #[inline]
     fn check_stop(&self, done: u64) -> Result<(), DriverError> {
-        if done.is_multiple_of(STOP_INTERVAL) && (self.stop)() { Err(DriverError::Stopped) } else { Ok(()) }
+        if done.is_multiple_of(STOP_INTERVAL) { self.stop_if_asked() } else { Ok(()) }
+    }
+
+    fn stop_if_asked(&self) -> Result<(), DriverError> {
+        if (self.stop)() { Err(DriverError::Stopped) } else { Ok(()) }
     }
 
     /// What was sent since `traffic`, which becomes the present.

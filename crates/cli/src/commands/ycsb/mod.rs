@@ -10,7 +10,7 @@ pub mod worker;
 use std::sync::Mutex;
 
 use clap::Args;
-use guira::{CreateOptions, EntryFormat, Store, Url};
+use guira::{ClientState, CreateOptions, EntryFormat, Store, Url};
 use guira_lab::driver::{DEFAULT_VALUE_BYTES, Driver, PhaseTally};
 use guira_lab::workload::{WorkloadError, WorkloadName};
 
@@ -21,7 +21,7 @@ use super::Verdict;
 use super::create::create;
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::output::Output;
+use crate::output::{Format, Output};
 use crate::progress::Progress;
 use crate::units::{self, count, counted, parse_count};
 use crate::workers::Worker;
@@ -37,8 +37,9 @@ const KEY_BYTES: u16 = 8;
 ///
 /// Says the throughput, and per kind of operation round trips, messages, bytes and latency.
 ///
-/// A table that does not exist is made for the run and destroyed after it. Throughput includes the two clock readings
-/// that timing an operation costs; --latency-every times fewer of them.
+/// A table that does not exist is made for the run and destroyed after it, also after Ctrl-C. A run that is killed
+/// (SIGKILL) leaves it: the next run with its URL says so, and guira destroy removes it. Throughput includes the two
+/// clock readings that timing an operation costs; --latency-every times fewer of them.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
@@ -124,7 +125,12 @@ pub enum Origin {
 /// Opens the table, or makes one.
 pub fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), Failure> {
     match Store::open(&arguments.url) {
-        Ok(store) => return Ok((store, Origin::Existing)),
+        Ok(store) => {
+            if output.format() == Format::Human {
+                output.say(&existing(&store)?)?;
+            }
+            return Ok((store, Origin::Existing));
+        }
         Err(error) if error.is_absent() => {}
         Err(error) => return Err(error.into()),
     }
@@ -136,6 +142,20 @@ pub fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), 
     output.say(&format!("{} does not exist: it is made for this run {after}", arguments.url))?;
     // From here on, whatever fails, the caller destroys it.
     Ok((create(&arguments.url, &options, output)?, Origin::MadeHere))
+}
+
+/// What is to be said of a table that was there. It may be what a run left that was killed, and then its clients died.
+fn existing(store: &Store) -> Result<String, Failure> {
+    let url = store.url();
+    let dead = store.stat()?.clients.iter().filter(|client| client.state == ClientState::Dead).count();
+    let left = match dead {
+        0 => String::new(),
+        _ => format!(
+            "; {} of it died, as in a run that was killed: a lock that is left of one is waited for in vain",
+            counted(dead as u64, "client")
+        ),
+    };
+    Ok(format!("{url} exists: it is used as it is, and kept; guira destroy {url} removes it{left}"))
 }
 
 /// A table sized for the run.
