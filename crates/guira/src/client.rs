@@ -1,4 +1,7 @@
-//! Clients and readers: one lane each, one operation at a time.
+//! Clients: one lane each, one operation at a time, one slot of the table.
+//!
+//! Invariants: an extent is written before the row that points to it, and `pending` while nobody knows whether one does;
+//! the slot is given back after everything else, and never by a forked child.
 
 use std::sync::Arc;
 
@@ -11,17 +14,11 @@ use guira_rcuckoo::{
 
 use crate::blocking::block_on;
 use crate::extents::Extents;
+use crate::reader::{check_versions, lookups};
 use crate::{Error, Expected, ExtentError, Swap, Token, Versioned};
 
 /// Keys whose rows are loaded ahead of the one that is being changed.
 const AHEAD_KEYS: usize = 4;
-/// Row versions of fewer bits come round while somebody thinks about what to do with a token.
-const TOKEN_VERSION_BITS: u8 = 32;
-
-fn check_versions(table: &Table) -> Result<(), Error> {
-    let version_bits = table.config().version_bits;
-    if version_bits >= TOKEN_VERSION_BITS { Ok(()) } else { Err(Error::NarrowVersions { version_bits }) }
-}
 
 /// What a [`Client::put`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,123 +27,6 @@ pub enum Put {
     Inserted,
     /// The key had another value before.
     Replaced,
-}
-
-/// Looks keys up. Needs no client slot; any number of readers may use a table.
-///
-/// Every operation's round trips are counted in [`Reader::traffic`].
-pub struct Reader {
-    reader: guira_rcuckoo::Reader,
-    lane: ShmLane,
-}
-
-impl Reader {
-    pub(crate) fn new(table: Arc<Table>, lane: ShmLane, config: ClientConfig) -> Reader {
-        Reader { reader: guira_rcuckoo::Reader::new(table, config), lane }
-    }
-
-    /// The value of `key`, or `None` if there is no such key. An inline hit is 1 round trip, an extent hit 2, a miss at
-    /// most
-    /// 2. Source: R-READ-1 to R-READ-7.
-    ///
-    /// # Errors
-    /// `KeyLength`, `Corrupt`, `Busy`, or the fabric's.
-    pub async fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let mut value = Vec::new();
-        Ok(self.get_into(key, &mut value).await?.then_some(value))
-    }
-
-    /// Replaces the content of `into` by the value of `key` and returns true; leaves it empty and returns false if
-    /// there is no such key. Allocates nothing if the value fits in `into`'s capacity.
-    ///
-    /// # Errors
-    /// As [`Reader::get`].
-    #[inline(always)]
-    pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
-        into.clear();
-        match self.reader.get_now(&mut self.lane, key, into) {
-            Now::Done(token) => Ok(token.is_some()),
-            Now::Wait(sampled) => self.get_waiting(key, into, sampled).await,
-        }
-    }
-
-    /// The first part of [`Reader::get_into`]: all of it, unless it has to wait.
-    #[inline(always)]
-    pub(crate) fn get_now(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now {
-        into.clear();
-        self.reader.get_now(&mut self.lane, key, into)
-    }
-
-    /// The second part.
-    pub(crate) async fn get_waiting(
-        &mut self,
-        key: &[u8],
-        into: &mut Vec<u8>,
-        sampled: Sampled,
-    ) -> Result<bool, Error> {
-        Ok(self.reader.get_waiting(&mut self.lane, key, into, sampled).await?.is_some())
-    }
-
-    /// The value of `key` and the state it was read in, or `None` if there is no such key. Costs as much as
-    /// [`Reader::get`]. Source: R-CAS-2.
-    ///
-    /// # Errors
-    /// As [`Reader::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart (preset
-    /// `paper`).
-    pub async fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
-        let mut value = Vec::new();
-        let token = self.get_versioned_into(key, &mut value).await?;
-        Ok(token.map(|token| Versioned { value, token }))
-    }
-
-    /// Replaces the content of `into` by the value of `key` and returns the state it was read in; leaves it empty and
-    /// returns `None` if there is no such key.
-    ///
-    /// # Errors
-    /// As [`Reader::get_versioned`].
-    pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
-        into.clear();
-        check_versions(self.reader.table())?;
-        let found = self.reader.get(&mut self.lane, key, into).await?;
-        Ok(found.map(|state| Token::new(self.reader.table(), state)))
-    }
-
-    /// Looks up many keys at once: their memory accesses overlap. One result for each key, in order; see
-    /// [`Reader::get_many_with`] for the cost.
-    pub async fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>, Error>> {
-        let mut values = Vec::with_capacity(keys.len());
-        self.get_many_with(keys, |_, result| values.push(result.map(|value| value.map(<[u8]>::to_vec)))).await;
-        values
-    }
-
-    /// Looks up many keys at once and hands the place of each in `keys`, and its result, to `visit`, in order. There is
-    /// no snapshot of several keys: each result is that of a lookup of its own. No allocation for each key.
-    ///
-    /// On shared memory the rows of 32 keys at a time are prefetched; where batches travel, 32 keys are 1 round trip, 2
-    /// with extents among them. Errors are per key, as those of [`Reader::get`]. Source: R-READ-8.
-    pub async fn get_many_with<K: AsRef<[u8]>>(
-        &mut self,
-        keys: &[K],
-        mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
-    ) {
-        let visit =
-            |i: usize, result: Result<Option<&[u8]>, guira_rcuckoo::Error>| visit(i, result.map_err(Error::from));
-        self.reader.get_many(&mut self.lane, keys, visit).await;
-    }
-
-    /// Whether there is such a key. Costs as much as [`Reader::get`].
-    ///
-    /// # Errors
-    /// As [`Reader::get`].
-    pub async fn contains(&mut self, key: &[u8]) -> Result<bool, Error> {
-        let mut value = Vec::new();
-        self.get_into(key, &mut value).await
-    }
-
-    /// What this reader sent and received.
-    pub fn traffic(&self) -> Traffic {
-        *self.lane.traffic()
-    }
 }
 
 /// One logical owner: it may change the table, one operation at a time, and holds a client slot while it lives.
@@ -162,6 +42,8 @@ pub struct Client {
     hold: Option<SlotHold>,
     owner: OwnerId,
 }
+
+lookups!(Client, client);
 
 impl Client {
     pub(crate) fn new(
@@ -181,104 +63,6 @@ impl Client {
             hold: Some(hold),
             owner,
         }
-    }
-
-    /// The value of `key`, or `None` if there is no such key. An inline hit is 1 round trip, an extent hit 2, a miss at
-    /// most
-    /// 2. Source: R-READ-1 to R-READ-7.
-    ///
-    /// # Errors
-    /// `KeyLength`, `Corrupt`, `Busy`, or the fabric's.
-    pub async fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let mut value = Vec::new();
-        Ok(self.get_into(key, &mut value).await?.then_some(value))
-    }
-
-    /// Replaces the content of `into` by the value of `key` and returns true; leaves it empty and returns false if
-    /// there is no such key. Allocates nothing if the value fits in `into`'s capacity.
-    ///
-    /// # Errors
-    /// As [`Client::get`].
-    #[inline(always)]
-    pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
-        into.clear();
-        match self.client.get_now(&mut self.lane, key, into) {
-            Now::Done(token) => Ok(token.is_some()),
-            Now::Wait(sampled) => self.get_waiting(key, into, sampled).await,
-        }
-    }
-
-    /// The first part of [`Client::get_into`]: all of it, unless it has to wait.
-    #[inline(always)]
-    pub(crate) fn get_now(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now {
-        into.clear();
-        self.client.get_now(&mut self.lane, key, into)
-    }
-
-    /// The second part.
-    pub(crate) async fn get_waiting(
-        &mut self,
-        key: &[u8],
-        into: &mut Vec<u8>,
-        sampled: Sampled,
-    ) -> Result<bool, Error> {
-        Ok(self.client.get_waiting(&mut self.lane, key, into, sampled).await?.is_some())
-    }
-
-    /// The value of `key` and the state it was read in, or `None` if there is no such key. Costs as much as
-    /// [`Client::get`]. Source: R-CAS-2.
-    ///
-    /// # Errors
-    /// As [`Client::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart (preset
-    /// `paper`).
-    pub async fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
-        let mut value = Vec::new();
-        let token = self.get_versioned_into(key, &mut value).await?;
-        Ok(token.map(|token| Versioned { value, token }))
-    }
-
-    /// Replaces the content of `into` by the value of `key` and returns the state it was read in; leaves it empty and
-    /// returns `None` if there is no such key.
-    ///
-    /// # Errors
-    /// As [`Client::get_versioned`].
-    pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
-        into.clear();
-        check_versions(self.client.table())?;
-        let found = self.client.get(&mut self.lane, key, into).await?;
-        Ok(found.map(|state| Token::new(self.client.table(), state)))
-    }
-
-    /// Looks up many keys at once: their memory accesses overlap. One result for each key, in order; see
-    /// [`Client::get_many_with`] for the cost.
-    pub async fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>, Error>> {
-        let mut values = Vec::with_capacity(keys.len());
-        self.get_many_with(keys, |_, result| values.push(result.map(|value| value.map(<[u8]>::to_vec)))).await;
-        values
-    }
-
-    /// Looks up many keys at once and hands the place of each in `keys`, and its result, to `visit`, in order. There is
-    /// no snapshot of several keys: each result is that of a lookup of its own. No allocation for each key.
-    ///
-    /// On shared memory the rows of 32 keys at a time are prefetched; where batches travel, 32 keys are 1 round trip, 2
-    /// with extents among them. Errors are per key, as those of [`Client::get`]. Source: R-READ-8.
-    pub async fn get_many_with<K: AsRef<[u8]>>(
-        &mut self,
-        keys: &[K],
-        mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
-    ) {
-        let visit =
-            |i: usize, result: Result<Option<&[u8]>, guira_rcuckoo::Error>| visit(i, result.map_err(Error::from));
-        self.client.get_many(&mut self.lane, keys, visit).await;
-    }
-
-    /// Whether there is such a key. Costs as much as [`Client::get`].
-    ///
-    /// # Errors
-    /// As [`Client::get`].
-    pub async fn contains(&mut self, key: &[u8]) -> Result<bool, Error> {
-        let mut value = Vec::new();
-        self.get_into(key, &mut value).await
     }
 
     /// Inserts `key`, or replaces its value. 2 round trips for an existing inline key and for an insert whose rows have
@@ -480,11 +264,6 @@ impl Client {
             extents.close(&mut self.lane).await.map_err(ExtentError::Fabric)?;
         }
         Ok(())
-    }
-
-    /// What this client sent and received.
-    pub fn traffic(&self) -> Traffic {
-        *self.lane.traffic()
     }
 
     /// What this client met: taken locks, stale paths, moved entries.
