@@ -72,8 +72,8 @@ impl Client {
     /// # Errors
     /// `KeyLength`, `ValueLength`, `Full`, `Busy`, `Corrupt`, `Destroyed`, `Extent`, or the fabric's.
     pub async fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Put, Error> {
-        let changed = self.change_value(key, value, Operation::Put, Change::Put).await?;
-        Ok(if changed.outcome == Outcome::Inserted { Put::Inserted } else { Put::Replaced })
+        let outcome = self.change_value(key, value, Operation::Put, Change::Put).await?;
+        Ok(if outcome == Outcome::Inserted { Put::Inserted } else { Put::Replaced })
     }
 
     /// Inserts `key` and returns true; changes nothing and returns false if it exists.
@@ -81,8 +81,7 @@ impl Client {
     /// # Errors
     /// As [`Client::put`].
     pub async fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        let changed = self.change_value(key, value, Operation::Insert, Change::Insert).await?;
-        Ok(changed.outcome == Outcome::Inserted)
+        Ok(self.change_value(key, value, Operation::Insert, Change::Insert).await? == Outcome::Inserted)
     }
 
     /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key.
@@ -90,8 +89,7 @@ impl Client {
     /// # Errors
     /// As [`Client::put`], `Full` excepted.
     pub async fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        let changed = self.change_value(key, value, Operation::Update, Change::Update).await?;
-        Ok(changed.outcome == Outcome::Replaced)
+        Ok(self.change_value(key, value, Operation::Update, Change::Update).await? == Outcome::Replaced)
     }
 
     /// Removes `key` and returns true; returns false if there is no such key. 2 round trips, 3 for an extent key.
@@ -99,11 +97,11 @@ impl Client {
     /// # Errors
     /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, or the fabric's.
     pub async fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
-        self.settle_extent(Operation::Remove).await?;
-        self.tend_extents().await?;
-        let changed = self.client.change(&mut self.lane, key, Change::Remove).await?;
-        self.reclaim(&changed);
-        Ok(changed.outcome == Outcome::Removed)
+        let outcome = match self.change_now(key, &Change::Remove) {
+            Ok(outcome) => outcome,
+            Err(begun) => self.change_waiting(key, Operation::Remove, Change::Remove, begun).await?,
+        };
+        Ok(outcome == Outcome::Removed)
     }
 
     /// Replaces the value of `key` if the key is as expected: has a certain value, or has not been changed since it was
@@ -119,9 +117,9 @@ impl Client {
         value: &[u8],
     ) -> Result<Swap, Error> {
         let expected = expected.into().of(self.client.table(), Operation::CompareAndSwap)?;
-        let changed =
+        let outcome =
             self.change_value(key, value, Operation::CompareAndSwap, |new| Change::Swap(expected, new)).await?;
-        Ok(Swap::of(changed.outcome))
+        Ok(Swap::of(outcome))
     }
 
     /// Removes `key` if it is as expected; see [`Client::compare_and_swap`].
@@ -133,12 +131,13 @@ impl Client {
         key: &[u8],
         expected: impl Into<Expected<'e>>,
     ) -> Result<Swap, Error> {
-        self.settle_extent(Operation::CompareAndRemove).await?;
-        self.tend_extents().await?;
-        let change = Change::RemoveIf(expected.into().of(self.client.table(), Operation::CompareAndRemove)?);
-        let changed = self.client.change(&mut self.lane, key, change).await?;
-        self.reclaim(&changed);
-        Ok(Swap::of(changed.outcome))
+        let expected = expected.into().of(self.client.table(), Operation::CompareAndRemove)?;
+        let change = Change::RemoveIf(expected);
+        let outcome = match self.change_now(key, &change) {
+            Ok(outcome) => outcome,
+            Err(begun) => self.change_waiting(key, Operation::CompareAndRemove, change, begun).await?,
+        };
+        Ok(Swap::of(outcome))
     }
 
     /// Puts many keys, one after the other, in order: one result for each. A key's failure does not keep the next from
@@ -172,33 +171,25 @@ impl Client {
         key: &[u8],
         value: &'v [u8],
         operation: Operation,
-        change: impl Fn(NewValue<'v>) -> Change<'v>,
-    ) -> Result<Changed, Error> {
+        change: impl FnOnce(NewValue<'v>) -> Change<'v>,
+    ) -> Result<Outcome, Error> {
         let rows = self.client.table().rows();
-        let is_plain = self.pending.is_none() && !self.extents.as_ref().is_some_and(Extents::is_due);
-        if is_plain && rows.place(key.len(), value.len()) == Placement::Inline {
+        if rows.place(key.len(), value.len()) == Placement::Inline {
             let change = change(NewValue::Inline(value));
-            let changed = match self.client.begin(&mut self.lane, key, &change) {
-                Begun::Done(changed) => changed,
-                begun => self.client.finish(&mut self.lane, key, change, begun).await?,
+            return match self.change_now(key, &change) {
+                Ok(outcome) => Ok(outcome),
+                Err(begun) => self.change_waiting(key, operation, change, begun).await,
             };
-            self.reclaim(&changed);
-            return Ok(changed);
         }
         self.settle_extent(operation).await?;
-        let rows = self.client.table().rows();
-        let (format, placement) = (rows.entry_format(), rows.place(key.len(), value.len()));
+        let (rows, bytes) = (self.client.table().rows(), value.len());
+        let format = rows.entry_format();
         if !rows.accepts_key(key.len()) {
             return Err(guira_rcuckoo::Error::KeyLength { operation, bytes: key.len(), format }.into());
         }
-        if !rows.accepts_value(value.len()) {
-            return Err(guira_rcuckoo::Error::ValueLength { operation, bytes: value.len(), format }.into());
-        }
-        let (Placement::Extent, Some(extents)) = (placement, &mut self.extents) else {
-            self.tend_extents().await?;
-            let changed = self.client.change(&mut self.lane, key, change(NewValue::Inline(value))).await?;
-            self.reclaim(&changed);
-            return Ok(changed);
+        // Formats without extents place everything in rows.
+        let Some(extents) = self.extents.as_mut().filter(|_| rows.accepts_value(bytes)) else {
+            return Err(guira_rcuckoo::Error::ValueLength { operation, bytes, format }.into());
         };
         let extent = extents.reserve(&mut self.lane, key, value).await?;
         self.pending = Some(extent);
@@ -218,7 +209,43 @@ impl Client {
                 extents.give_back(freed);
             }
         }
-        Ok(result?)
+        Ok(result?.outcome)
+    }
+
+    /// Carries out a change that brings no extent, or the part of it that needs no waiting: the rest is for
+    /// [`Client::change_waiting`]. `None` if nothing was begun.
+    #[inline(always)]
+    fn change_now(&mut self, key: &[u8], change: &Change<'_>) -> Result<Outcome, Option<Begun>> {
+        if self.pending.is_some() || self.extents.as_ref().is_some_and(Extents::is_due) {
+            return Err(None);
+        }
+        match self.client.begin(&mut self.lane, key, change) {
+            Begun::Done(changed) => {
+                self.reclaim(&changed);
+                Ok(changed.outcome)
+            }
+            begun => Err(Some(begun)),
+        }
+    }
+
+    /// The rest of a change that [`Client::change_now`] began.
+    async fn change_waiting(
+        &mut self,
+        key: &[u8],
+        operation: Operation,
+        change: Change<'_>,
+        begun: Option<Begun>,
+    ) -> Result<Outcome, Error> {
+        let changed = match begun {
+            Some(begun) => self.client.finish(&mut self.lane, key, change, begun).await?,
+            None => {
+                self.settle_extent(operation).await?;
+                self.tend_extents().await?;
+                self.client.change(&mut self.lane, key, change).await?
+            }
+        };
+        self.reclaim(&changed);
+        Ok(changed.outcome)
     }
 
     fn reclaim(&mut self, changed: &Changed) {
