@@ -1,7 +1,7 @@
 //! Clients: one lane each, one operation at a time, one slot of the table.
 //!
-//! Invariants: an extent is written before the row that points to it, and `pending` while nobody knows whether one does;
-//! the slot is given back after everything else, and never by a forked child.
+//! Invariants: an extent is written before the row that points to it, and is `pending` while nobody knows whether one
+//! does; the slot is given back after everything else, and never by a forked child.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{Error, Expected, ExtentError, Swap, Token, Versioned};
 /// Keys whose rows are loaded ahead of the one that is being changed.
 const AHEAD_KEYS: usize = 4;
 
-/// What a [`Client::put`] did.
+/// What a put did: [`Client::put`], [`crate::blocking::Client::put`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     /// The key is new.
@@ -29,10 +29,29 @@ pub enum Put {
     Replaced,
 }
 
-/// One logical owner: it may change the table, one operation at a time, and holds a client slot while it lives.
+/// Reads and changes the table, one operation at a time, as futures for any executor: from
+/// [`crate::Store::async_client`]. Holds a client slot while it lives. The same in place: [`crate::blocking::Client`].
 ///
 /// Dropping an operation's future before it is ready strands nothing: it takes effect wholly or not at all, and the
-/// next operation first gives back what it had acquired (R-DROP-1).
+/// next operation first gives back what it had acquired (R-DROP-1). Dropping the client gives back its chunks and its
+/// slot, in place: 2 round trips, and those of [`Client::release_memory`].
+///
+/// ```
+/// use guira::{CreateOptions, Put, Store, Url};
+///
+/// # fn main() -> Result<(), guira::Error> {
+/// # let url: Url = format!("shm://guira-doc-async-client-{}", std::process::id()).parse()?;
+/// let store = Store::create(&url, &CreateOptions::new(1_000))?;
+/// let mut client = store.async_client()?;
+/// let value = pollster::block_on(async {
+///     assert_eq!(client.put(b"cuckoo", b"Guira guira").await?, Put::Inserted);
+///     client.get(b"cuckoo").await
+/// })?;
+/// assert_eq!(value.as_deref(), Some(&b"Guira guira"[..]));
+/// # drop(client);
+/// # Store::destroy(&url)
+/// # }
+/// ```
 pub struct Client {
     client: guira_rcuckoo::Client,
     lane: ShmLane,
@@ -65,37 +84,47 @@ impl Client {
         }
     }
 
-    /// Inserts `key`, or replaces its value. 2 round trips for an existing inline key and for an insert whose rows have
-    /// room; 3 for an existing extent key, and for most inserts that have to move others. Source: R-INSERT-1 to
-    /// R-UPDATE-2.
+    /// Inserts `key`, or replaces its value. How long both may be is up to the table's format:
+    /// [`crate::CreateOptions::format`].
+    ///
+    /// Round trips: 2 for a key in a row and for an insert whose rows have room; 3 for a key in an extent; on shared
+    /// memory 5 or more for an insert that has to move others, elsewhere 2 or 3. Now and then some more, to find room
+    /// for extents or when others hold the locks. Source: R-INSERT-1 to R-UPDATE-2, R-EXTENT-1 to R-EXTENT-5; paper
+    /// 3.2.2, 3.2.3.
     ///
     /// # Errors
-    /// `KeyLength`, `ValueLength`, `Full`, `Busy`, `Corrupt`, `Destroyed`, `Extent`, or the fabric's.
+    /// `KeyLength` and `ValueLength` if the table cannot store them; `Full` if no path leads to a free entry, `Extent`
+    /// if there is no space for a value that needs an extent; `Busy` if others hold a lock until the deadline;
+    /// `Corrupt` if a row or extent of the key is damaged; `Destroyed`; `Lost`; the fabric's. Nothing was changed,
+    /// unless [`crate::Error::effect`] of the fabric's says otherwise.
     pub async fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Put, Error> {
         let outcome = self.change_value(key, value, Operation::Put, Change::Put).await?;
         Ok(if outcome == Outcome::Inserted { Put::Inserted } else { Put::Replaced })
     }
 
-    /// Inserts `key` and returns true; changes nothing and returns false if it exists.
+    /// Inserts `key` and returns true; changes nothing and returns false if it exists. Round trips: as [`Self::put`]; 2
+    /// if the key exists in a row, 3 in an extent. Source: R-INSERT-1 to R-INSERT-5; paper 3.2.3.
     ///
     /// # Errors
-    /// As [`Client::put`].
+    /// As [`Self::put`].
     pub async fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         Ok(self.change_value(key, value, Operation::Insert, Change::Insert).await? == Outcome::Inserted)
     }
 
-    /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key.
+    /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key. Round
+    /// trips: 2, 3 for a key in an extent. Source: R-UPDATE-1, R-UPDATE-2; paper 3.2.2.
     ///
     /// # Errors
-    /// As [`Client::put`], `Full` excepted.
+    /// As [`Self::put`], `Full` excepted; `Extent` may come.
     pub async fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         Ok(self.change_value(key, value, Operation::Update, Change::Update).await? == Outcome::Replaced)
     }
 
-    /// Removes `key` and returns true; returns false if there is no such key. 2 round trips, 3 for an extent key.
+    /// Removes `key` and returns true; returns false if there is no such key. Round trips: 2, 3 for a key in an extent.
+    /// Source: R-UPDATE-1, R-UPDATE-2; paper 3.2.2.
     ///
     /// # Errors
-    /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, or the fabric's.
+    /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, `Lost` and the fabric's, as those of [`Self::put`].
     pub async fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
         let outcome = match self.change_now(key, &Change::Remove) {
             Ok(outcome) => outcome,
@@ -104,12 +133,15 @@ impl Client {
         Ok(outcome == Outcome::Removed)
     }
 
-    /// Replaces the value of `key` if the key is as expected: has a certain value, or has not been changed since it was
-    /// read. 2 round trips for an inline key, 3 for an extent key, 4 for an extent key expected to have a value of the
-    /// same length. Source: R-CAS-1, R-CAS-2.
+    /// Replaces the value of `key` if the key is as expected: has a certain value, or was not changed since it was read
+    /// with [`Self::get_versioned`]. Any length of expected value will do.
+    ///
+    /// Round trips: 2, 3 for a key in an extent, 4 for one in an extent that is expected to have a value of the length
+    /// it has. Source: R-CAS-1, R-CAS-2.
     ///
     /// # Errors
-    /// As [`Client::update`], or `ForeignToken`.
+    /// As [`Self::update`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is not as
+    /// expected is no error.
     pub async fn compare_and_swap<'e>(
         &mut self,
         key: &[u8],
@@ -122,10 +154,11 @@ impl Client {
         Ok(Swap::of(outcome))
     }
 
-    /// Removes `key` if it is as expected; see [`Client::compare_and_swap`].
+    /// Removes `key` if it is as expected. Round trips and source: as [`Self::compare_and_swap`].
     ///
     /// # Errors
-    /// As [`Client::remove`], or `ForeignToken`.
+    /// As [`Self::remove`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is not as
+    /// expected is no error.
     pub async fn compare_and_remove<'e>(
         &mut self,
         key: &[u8],
@@ -141,7 +174,10 @@ impl Client {
     }
 
     /// Puts many keys, one after the other, in order: one result for each. A key's failure does not keep the next from
-    /// being put. On shared memory the rows of keys to come are prefetched. Round trips: as many as single puts.
+    /// being put. Round trips: those of single puts; on shared memory the rows of keys to come are prefetched.
+    ///
+    /// # Errors
+    /// Each key has its own, as those of [`Self::put`].
     pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(&mut self, items: &[(K, V)]) -> Vec<Result<Put, Error>> {
         let mut results = Vec::with_capacity(items.len());
         for (i, (key, value)) in items.iter().enumerate() {
@@ -153,8 +189,12 @@ impl Client {
         results
     }
 
-    /// Removes many keys, one after the other, in order: one result for each, true if it existed. As
-    /// [`Client::put_many`].
+    /// Removes many keys, one after the other, in order: one result for each, true if it existed. A key's failure does
+    /// not keep the next from being removed. Round trips: those of single removes; on shared memory the rows of keys to
+    /// come are prefetched.
+    ///
+    /// # Errors
+    /// Each key has its own, as those of [`Self::remove`].
     pub async fn remove_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<bool, Error>> {
         let mut results = Vec::with_capacity(keys.len());
         for (i, key) in keys.iter().enumerate() {
@@ -281,10 +321,11 @@ impl Client {
 
     /// Gives up the chunks this client cuts its extents from, as closing it would, but keeps its slot: for a client
     /// that will store no large value for a while. As long as it owns them, nobody else can use what is free in them,
-    /// or becomes free. 1 round trip for 64 chunks, and again for giving them up. Source: R-EXTENT-5.
+    /// or becomes free. Round trips: 1 for 64 chunks, and again for giving them up; none if it has none. Source:
+    /// R-EXTENT-5.
     ///
     /// # Errors
-    /// The fabric's. Values are not touched.
+    /// `Lost`; the fabric's: the client may have given up some of them. Values are not touched.
     pub async fn release_memory(&mut self) -> Result<(), Error> {
         self.settle_extent(Operation::Session).await?;
         if let Some(extents) = &mut self.extents {
@@ -293,12 +334,13 @@ impl Client {
         Ok(())
     }
 
-    /// What this client met: taken locks, stale paths, moved entries.
+    /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again.
+    /// Only grows. No round trip.
     pub fn counters(&self) -> Counters {
         self.client.counters()
     }
 
-    /// The number of this client's slot.
+    /// The number of this client's slot, from 0, as [`crate::ClientStat::slot`] and errors name it. No round trip.
     pub fn slot(&self) -> u16 {
         self.owner.0 - 1
     }

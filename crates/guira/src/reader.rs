@@ -24,21 +24,26 @@ pub(crate) fn check_versions(table: &Table) -> Result<(), Error> {
 macro_rules! lookups {
     ($face:ident, $protocol:ident) => {
         impl $face {
-            /// The value of `key`, or `None` if there is no such key. An inline hit is 1 round trip, an extent hit 2, a
-            /// miss at most 2. Source: R-READ-1 to R-READ-7.
+            /// The value of `key`, or `None` if there is no such key.
+            ///
+            /// Round trips: an inline hit 1, an extent hit 2, a miss 1 or 2; on shared memory, where nothing travels, 1
+            /// more for a hit in the key's second row; more while others write its rows. Source: R-READ-1 to R-READ-7;
+            /// paper 3.2.1.
             ///
             /// # Errors
-            /// `KeyLength`, `Corrupt`, `Busy`, or the fabric's.
+            /// `KeyLength` if the table cannot have such a key; `Corrupt` if a row or the extent is damaged; `Busy` if
+            /// one stays half written until the deadline; of clients, `Lost`; the fabric's. Nothing is changed.
             pub async fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
                 let mut value = Vec::new();
                 Ok(self.get_into(key, &mut value).await?.then_some(value))
             }
 
             /// Replaces the content of `into` by the value of `key` and returns true; leaves it empty and returns false
-            /// if there is no such key. Allocates nothing if the value fits in `into`'s capacity.
+            /// if there is no such key. Allocates nothing if the value fits in `into`'s capacity. Otherwise as
+            /// [`Self::get`].
             ///
             /// # Errors
-            /// As [`Self::get`].
+            /// As [`Self::get`]; `into` is empty then.
             #[inline(always)]
             pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
                 match self.get_now(key, into) {
@@ -64,8 +69,8 @@ macro_rules! lookups {
                 Ok(self.$protocol.get_waiting(&mut self.lane, key, into, sampled).await?.is_some())
             }
 
-            /// The value of `key` and the state it was read in, or `None` if there is no such key. Costs as much as
-            /// [`Self::get`]. Source: R-CAS-2.
+            /// The value of `key` and the state it was read in, for a change that depends on it, or `None` if there is
+            /// no such key. Round trips: as [`Self::get`]. Source: R-CAS-2.
             ///
             /// # Errors
             /// As [`Self::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart
@@ -77,10 +82,10 @@ macro_rules! lookups {
             }
 
             /// Replaces the content of `into` by the value of `key` and returns the state it was read in; leaves it
-            /// empty and returns `None` if there is no such key.
+            /// empty and returns `None` if there is no such key. Otherwise as [`Self::get_versioned`].
             ///
             /// # Errors
-            /// As [`Self::get_versioned`].
+            /// As [`Self::get_versioned`]; `into` is empty then.
             pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
                 into.clear();
                 check_versions(self.$protocol.table())?;
@@ -88,20 +93,27 @@ macro_rules! lookups {
                 Ok(found.map(|state| Token::new(self.$protocol.table(), state)))
             }
 
-            /// Looks up many keys at once: their memory accesses overlap. One result for each key, in order; see
-            /// [`Self::get_many_with`] for the cost.
+            /// Looks up many keys at once, so that their memory accesses overlap: one result for each, in order.
+            /// Allocates for each value; [`Self::get_many_with`] does not. Round trips and source: as there.
+            ///
+            /// # Errors
+            /// Each key has its own, as those of [`Self::get`].
             pub async fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>, Error>> {
                 let mut values = Vec::with_capacity(keys.len());
                 self.get_many_with(keys, |_, result| values.push(result.map(|value| value.map(<[u8]>::to_vec)))).await;
                 values
             }
 
-            /// Looks up many keys at once and hands the place of each in `keys`, and its result, to `visit`, in order.
-            /// There is no snapshot of several keys: each result is that of a lookup of its own. No allocation for each
-            /// key.
+            /// Looks up many keys at once, so that their memory accesses overlap, and hands the place of each in
+            /// `keys`, and its result, to `visit`, in order. There is no snapshot of several keys: each result is that
+            /// of a lookup of its own. No allocation for each key.
             ///
-            /// On shared memory the rows of 32 keys at a time are prefetched; where batches travel, 32 keys are 1 round
-            /// trip, 2 with extents among them. Errors are per key, as those of [`Self::get`]. Source: R-READ-8.
+            /// Round trips: 1 for 32 keys, 2 with extents among them; where a miss alone takes 2, 2 more for each miss.
+            /// On shared memory, where nothing travels, 1 for a key in its first row, 3 for others, and 1 for all
+            /// extents of 32 keys; there accesses overlap by prefetching. Source: R-READ-8.
+            ///
+            /// # Errors
+            /// Each key has its own, as those of [`Self::get`].
             pub async fn get_many_with<K: AsRef<[u8]>>(
                 &mut self,
                 keys: &[K],
@@ -113,7 +125,7 @@ macro_rules! lookups {
                 self.$protocol.get_many(&mut self.lane, keys, visit).await;
             }
 
-            /// Whether there is such a key. Costs as much as [`Self::get`].
+            /// Whether there is such a key. Round trips: as [`Self::get`], whose value is read and dropped.
             ///
             /// # Errors
             /// As [`Self::get`].
@@ -122,7 +134,8 @@ macro_rules! lookups {
                 self.get_into(key, &mut value).await
             }
 
-            /// What was sent and received through this lane: round trips, messages, bytes. No round trip.
+            /// What was sent and received since this was opened, which does not count itself: round trips, messages by
+            /// verb, payload bytes. Only grows. No round trip.
             pub fn traffic(&self) -> Traffic {
                 *self.lane.traffic()
             }
@@ -132,9 +145,10 @@ macro_rules! lookups {
 
 pub(crate) use lookups;
 
-/// Looks keys up. Needs no client slot; any number of readers may use a table.
+/// Looks keys up, one at a time, as futures: those of [`crate::blocking::Reader`]. Needs no client slot and no write
+/// permission; any number of readers may use a table.
 ///
-/// Every operation's round trips are counted in [`Reader::traffic`].
+/// A future that is dropped leaves nothing behind.
 pub struct Reader {
     reader: guira_rcuckoo::Reader,
     lane: ShmLane,
