@@ -50,7 +50,7 @@ pub struct Stat {
 pub enum ClientState {
     /// Its process has the slot's liveness; or this store was opened for reading only, and cannot ask.
     Live,
-    /// Its process is gone, and what it held is held for good.
+    /// Its process is gone; nobody gives back what it held.
     Dead,
     /// Its process is gone, and another client is cleaning up.
     Recovering,
@@ -92,7 +92,7 @@ pub struct RegionStat {
     pub file_bytes: u64,
     /// When it was created, in nanoseconds since 1970.
     pub created_unix_ns: u64,
-    /// Whether the machine was started anew since: `None` if nobody knows.
+    /// Whether the machine has been running ever since: false if it was started anew, `None` if nobody knows.
     pub same_boot: Option<bool>,
     /// Its permission bits, as [`crate::CreateOptions::mode`] takes them.
     pub mode: u32,
