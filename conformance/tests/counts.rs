@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use guira_conformance::{Bench, Extents, Op, TestClient};
+use guira_fabric::heap::HeapLane;
 use guira_fabric::{Profile, Region, Traffic};
 use guira_layout::Preset;
-use guira_rcuckoo::{Change, Expected, NewValue, Outcome};
+use guira_rcuckoo::{Change, Error, Expected, NewValue, Outcome};
 
 fn key(i: u64) -> [u8; 8] {
     i.to_le_bytes()
@@ -22,30 +23,45 @@ fn filled(profile: Profile, format: &str, rows: u64, percent: u64) -> (Bench, Te
     (bench, client, keys)
 }
 
+/// A table and its client, and another lane through which places for the client's extents are found.
+fn with_extents(profile: Profile) -> (Bench, TestClient, HeapLane, Extents) {
+    let bench = Bench::of_rows(Preset::Hardened, "bytes:64", 256, profile, 7);
+    let client = bench.client(0);
+    let (lane, extents) = (bench.region.lane(), Extents::new(&bench.table, client.client.owner()));
+    (bench, client, lane, extents)
+}
+
+/// The answer of `operation`, and the round trips it took.
+fn with_trips<T>(client: &mut TestClient, operation: impl FnOnce(&mut TestClient) -> Result<T, Error>) -> (T, u64) {
+    let (answer, traffic) = client.traffic_of(operation);
+    (answer.expect("nobody contends, and nothing is damaged"), traffic.round_trips)
+}
+
+fn get(client: &mut TestClient, key: &[u8]) -> (Option<Vec<u8>>, u64) {
+    with_trips(client, |client| client.get(key))
+}
+
+fn change(client: &mut TestClient, key: &[u8], change: Change<'_>) -> (Outcome, u64) {
+    let (changed, trips) = with_trips(client, |client| client.change(key, change));
+    (changed.outcome, trips)
+}
+
 /// [R-READ-1] [R-UPDATE-1] A hit is 1 round trip; update, remove and put on an existing key are exactly 2.
 #[test]
 fn remote_operations_cost_what_they_promise() {
     for profile in Profile::REMOTE {
         let (_bench, mut client, keys) = filled(profile, "fixed:8:8", 1024, 85);
         for i in (0..keys).step_by(7) {
-            let (value, traffic) = client.traffic_of(|client| client.get(&key(i)).unwrap());
-            assert_eq!(value.as_deref(), Some(&key(i)[..]));
-            assert_eq!(traffic.round_trips, 1, "{profile}: hit");
-            let (value, traffic) = client.traffic_of(|client| client.get(&key(keys + i)).unwrap());
-            assert_eq!(value, None);
+            assert_eq!(get(&mut client, &key(i)), (Some(key(i).to_vec()), 1), "{profile}: hit");
+            let (missing, trips) = get(&mut client, &key(keys + i));
+            assert_eq!(missing, None);
             let most = if profile == Profile::Tcp { 1 } else { 2 };
-            assert!(traffic.round_trips <= most, "{profile}: miss in {}", traffic.round_trips);
-            let put = |client: &mut TestClient| client.put(&key(i), &key(i + 1)).unwrap().outcome;
-            let (outcome, traffic) = client.traffic_of(put);
-            assert_eq!((outcome, traffic.round_trips), (Outcome::Replaced, 2), "{profile}: put");
-            let update = |client: &mut TestClient| {
-                client.change(&key(i), Change::Update(NewValue::Inline(&key(i)))).unwrap().outcome
-            };
-            let (outcome, traffic) = client.traffic_of(update);
-            assert_eq!((outcome, traffic.round_trips), (Outcome::Replaced, 2), "{profile}: update");
-            let remove = |client: &mut TestClient| client.change(&key(i), Change::Remove).unwrap().outcome;
-            let (outcome, traffic) = client.traffic_of(remove);
-            assert_eq!((outcome, traffic.round_trips), (Outcome::Removed, 2), "{profile}: remove");
+            assert!(trips <= most, "{profile}: miss in {trips}");
+            let put = Change::Put(NewValue::Inline(&key(i + 1)));
+            assert_eq!(change(&mut client, &key(i), put), (Outcome::Replaced, 2), "{profile}: put");
+            let update = Change::Update(NewValue::Inline(&key(i)));
+            assert_eq!(change(&mut client, &key(i), update), (Outcome::Replaced, 2), "{profile}: update");
+            assert_eq!(change(&mut client, &key(i), Change::Remove), (Outcome::Removed, 2), "{profile}: remove");
         }
     }
 }
@@ -54,26 +70,18 @@ fn remote_operations_cost_what_they_promise() {
 #[test]
 fn extents_cost_what_they_promise() {
     for profile in Profile::REMOTE {
-        let bench = Bench::of_rows(Preset::Hardened, "bytes:64", 256, profile, 7);
-        let mut client = bench.client(0);
-        let mut lane = bench.region.lane();
-        let mut extents = Extents::new(&bench.table, client.client.owner());
+        let (_bench, mut client, mut lane, mut extents) = with_extents(profile);
         for i in 0..200 {
             let value = vec![i as u8; 100 + i as usize];
-            for round in 0..2 {
+            for expected in [(Outcome::Inserted, 2), (Outcome::Replaced, 3)] {
                 let prepared = extents.prepare(&mut lane, &key(i), &value).expect("too long for a row");
-                let put = |client: &mut TestClient| client.change(&key(i), Change::Put(prepared.value())).unwrap();
-                let (changed, traffic) = client.traffic_of(put);
-                let (outcome, trips) = if round == 0 { (Outcome::Inserted, 2) } else { (Outcome::Replaced, 3) };
-                assert_eq!((changed.outcome, traffic.round_trips), (outcome, trips), "{profile}: put");
+                let put = Change::Put(prepared.value());
+                assert_eq!(change(&mut client, &key(i), put), expected, "{profile}: put");
             }
-            let (found, traffic) = client.traffic_of(|client| client.get(&key(i)).unwrap());
-            assert_eq!((found.as_deref(), traffic.round_trips), (Some(&value[..]), 2), "{profile}: hit");
+            assert_eq!(get(&mut client, &key(i)), (Some(value), 2), "{profile}: hit");
         }
         for i in 0..200 {
-            let remove = |client: &mut TestClient| client.change(&key(i), Change::Remove).unwrap().outcome;
-            let (outcome, traffic) = client.traffic_of(remove);
-            assert_eq!((outcome, traffic.round_trips), (Outcome::Removed, 3), "{profile}: remove");
+            assert_eq!(change(&mut client, &key(i), Change::Remove), (Outcome::Removed, 3), "{profile}: remove");
         }
     }
 }
@@ -85,24 +93,19 @@ fn conditional_changes_of_inline_keys_cost_what_changes_do() {
         let (_bench, mut client, keys) = filled(profile, "fixed:8:8", 1024, 85);
         for i in (0..keys).step_by(7) {
             let (old, new) = (key(i), key(i + 1));
-            let (found, traffic) = client.traffic_of(|client| client.get_versioned(&key(i)).unwrap());
+            let (found, trips) = with_trips(&mut client, |client| client.get_versioned(&key(i)));
             let (_, stale) = found.unwrap();
-            assert_eq!(traffic.round_trips, 1, "{profile}: versioned lookup");
-            let mut swap = |expected, value: &[u8]| {
-                let (outcome, traffic) = client.traffic_of(|client| client.swap(&key(i), expected, value).unwrap());
-                (outcome, traffic.round_trips)
-            };
+            assert_eq!(trips, 1, "{profile}: versioned lookup");
+            let mut swap =
+                |expected, value: &[u8]| change(&mut client, &key(i), Change::Swap(expected, NewValue::Inline(value)));
             assert_eq!(swap(Expected::Unchanged(stale), &new), (Outcome::Replaced, 2), "{profile}: by token");
             assert_eq!(swap(Expected::Unchanged(stale), &old), (Outcome::Different, 2), "{profile}: stale");
             assert_eq!(swap(Expected::Value(&old), &old), (Outcome::Different, 2), "{profile}: other value");
             assert_eq!(swap(Expected::Value(&new), &old), (Outcome::Replaced, 2), "{profile}: by value");
-            let mut remove = |key: &[u8], expected| {
-                let (outcome, traffic) = client.traffic_of(|client| client.remove_if(key, expected).unwrap());
-                (outcome, traffic.round_trips)
-            };
-            assert_eq!(remove(&key(i), Expected::Value(&new)), (Outcome::Different, 2), "{profile}");
-            assert_eq!(remove(&key(i), Expected::Value(&old)), (Outcome::Removed, 2), "{profile}");
-            assert_eq!(remove(&key(i), Expected::Value(&old)), (Outcome::Missing, 2), "{profile}");
+            let mut remove = |expected| change(&mut client, &key(i), Change::RemoveIf(Expected::Value(expected)));
+            assert_eq!(remove(&new), (Outcome::Different, 2), "{profile}: removal by other value");
+            assert_eq!(remove(&old), (Outcome::Removed, 2), "{profile}: removal by value");
+            assert_eq!(remove(&old), (Outcome::Missing, 2), "{profile}: removal of a missing key");
         }
     }
 }
@@ -112,51 +115,30 @@ fn conditional_changes_of_inline_keys_cost_what_changes_do() {
 #[test]
 fn conditional_changes_of_extent_keys_cost_what_they_promise() {
     for profile in Profile::REMOTE {
-        let bench = Bench::of_rows(Preset::Hardened, "bytes:64", 256, profile, 7);
-        let mut client = bench.client(0);
-        let mut lane = bench.region.lane();
-        let mut extents = Extents::new(&bench.table, client.client.owner());
+        let (_bench, mut client, mut lane, mut extents) = with_extents(profile);
         for i in 0..200 {
             let (old, new) = (vec![1; 100 + i as usize], vec![2; 100 + i as usize]);
             let mut swap = |client: &mut TestClient, expected, value: &[u8]| {
-                // The place of the extent is found before, through another lane.
                 let prepared = extents.prepare(&mut lane, &key(i), value).expect("too long for a row");
-                let change = Change::Swap(expected, prepared.value());
-                let (changed, traffic) = client.traffic_of(|client| client.change(&key(i), change).unwrap());
-                if !changed.took_effect() {
+                let (outcome, trips) = change(client, &key(i), Change::Swap(expected, prepared.value()));
+                if outcome != Outcome::Replaced {
                     extents.give_back(prepared);
                 }
-                (changed.outcome, traffic.round_trips)
+                (outcome, trips)
             };
             assert_eq!(swap(&mut client, Expected::Value(&old), &old), (Outcome::Missing, 2), "{profile}: no such key");
             client.apply(&Op::Put(key(i).to_vec(), old.clone())).unwrap();
-            let (found, traffic) = client.traffic_of(|client| client.get_versioned(&key(i)).unwrap());
+            let (found, trips) = with_trips(&mut client, |client| client.get_versioned(&key(i)));
             let (_, stale) = found.unwrap();
-            assert_eq!(traffic.round_trips, 2, "{profile}: versioned lookup");
-            assert_eq!(
-                swap(&mut client, Expected::Unchanged(stale), &new),
-                (Outcome::Replaced, 3),
-                "{profile}: by token"
-            );
-            assert_eq!(
-                swap(&mut client, Expected::Unchanged(stale), &old),
-                (Outcome::Different, 3),
-                "{profile}: stale"
-            );
-            assert_eq!(
-                swap(&mut client, Expected::Value(&[2; 99]), &old),
-                (Outcome::Different, 3),
-                "{profile}: other length"
-            );
-            assert_eq!(
-                swap(&mut client, Expected::Value(&old), &old),
-                (Outcome::Different, 4),
-                "{profile}: other value"
-            );
-            assert_eq!(swap(&mut client, Expected::Value(&new), &old), (Outcome::Replaced, 4), "{profile}: by value");
-            let remove = |client: &mut TestClient| client.remove_if(&key(i), Expected::Value(&old)).unwrap();
-            let (outcome, traffic) = client.traffic_of(remove);
-            assert_eq!((outcome, traffic.round_trips), (Outcome::Removed, 4), "{profile}: remove by value");
+            assert_eq!(trips, 2, "{profile}: versioned lookup");
+            let mut swap = |expected, value: &[u8]| swap(&mut client, expected, value);
+            assert_eq!(swap(Expected::Unchanged(stale), &new), (Outcome::Replaced, 3), "{profile}: by token");
+            assert_eq!(swap(Expected::Unchanged(stale), &old), (Outcome::Different, 3), "{profile}: stale");
+            assert_eq!(swap(Expected::Value(&[2; 99]), &old), (Outcome::Different, 3), "{profile}: other length");
+            assert_eq!(swap(Expected::Value(&old), &old), (Outcome::Different, 4), "{profile}: other value");
+            assert_eq!(swap(Expected::Value(&new), &old), (Outcome::Replaced, 4), "{profile}: by value");
+            let remove = Change::RemoveIf(Expected::Value(&old));
+            assert_eq!(change(&mut client, &key(i), remove), (Outcome::Removed, 4), "{profile}: remove by value");
         }
     }
 }

@@ -29,14 +29,18 @@ pub struct Arguments {
 pub enum Command {
     Quickstart(quickstart::Arguments),
     Create(create::Arguments),
-    Get(single::GetArguments),
+    /// Print the value of a key.
+    ///
+    /// Its bytes are printed as they are, with a line end only on a terminal.
+    Get(single::KeyArguments),
     /// Store a value, whether the key exists or not.
-    Put(single::ChangeArguments),
+    Put(single::ValueArguments),
     /// Store a value for a key that does not exist yet.
-    Insert(single::ChangeArguments),
+    Insert(single::ValueArguments),
     /// Replace the value of a key that exists.
-    Update(single::ChangeArguments),
-    Del(single::DelArguments),
+    Update(single::ValueArguments),
+    /// Remove a key.
+    Del(single::KeyArguments),
     Load(load::Arguments),
     Dump(dump::Arguments),
     Stat(stat::Arguments),

@@ -1,4 +1,7 @@
-//! Clients and readers: one lane each, one operation at a time.
+//! Clients: one lane each, one operation at a time, one slot of the table.
+//!
+//! Invariants: an extent is written before the row that points to it, and is `pending` while nobody knows whether one
+//! does; the slot is given back after everything else, and never by a forked child.
 
 use std::sync::Arc;
 
@@ -11,19 +14,13 @@ use guira_rcuckoo::{
 
 use crate::blocking::block_on;
 use crate::extents::Extents;
+use crate::reader::{check_versions, lookups};
 use crate::{Error, Expected, ExtentError, Swap, Token, Versioned};
 
 /// Keys whose rows are loaded ahead of the one that is being changed.
 const AHEAD_KEYS: usize = 4;
-/// Row versions of fewer bits come round while somebody thinks about what to do with a token.
-const TOKEN_VERSION_BITS: u8 = 32;
 
-fn check_versions(table: &Table) -> Result<(), Error> {
-    let version_bits = table.config().version_bits;
-    if version_bits >= TOKEN_VERSION_BITS { Ok(()) } else { Err(Error::NarrowVersions { version_bits }) }
-}
-
-/// What a [`Client::put`] did.
+/// What a put did: [`Client::put`], [`crate::blocking::Client::put`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     /// The key is new.
@@ -32,127 +29,29 @@ pub enum Put {
     Replaced,
 }
 
-/// Looks keys up. Needs no client slot; any number of readers may use a table.
-///
-/// Every operation's round trips are counted in [`Reader::traffic`].
-pub struct Reader {
-    reader: guira_rcuckoo::Reader,
-    lane: ShmLane,
-}
-
-impl Reader {
-    pub(crate) fn new(table: Arc<Table>, lane: ShmLane, config: ClientConfig) -> Reader {
-        Reader { reader: guira_rcuckoo::Reader::new(table, config), lane }
-    }
-
-    /// The value of `key`, or `None` if there is no such key. An inline hit is 1 round trip, an extent hit 2, a miss at
-    /// most
-    /// 2. Source: R-READ-1 to R-READ-7.
-    ///
-    /// # Errors
-    /// `KeyLength`, `Corrupt`, `Busy`, or the fabric's.
-    pub async fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let mut value = Vec::new();
-        Ok(self.get_into(key, &mut value).await?.then_some(value))
-    }
-
-    /// Replaces the content of `into` by the value of `key` and returns true; leaves it empty and returns false if
-    /// there is no such key. Allocates nothing if the value fits in `into`'s capacity.
-    ///
-    /// # Errors
-    /// As [`Reader::get`].
-    #[inline(always)]
-    pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
-        into.clear();
-        match self.reader.get_now(&mut self.lane, key, into) {
-            Now::Done(token) => Ok(token.is_some()),
-            Now::Wait(sampled) => self.get_waiting(key, into, sampled).await,
-        }
-    }
-
-    /// The first part of [`Reader::get_into`]: all of it, unless it has to wait.
-    #[inline(always)]
-    pub(crate) fn get_now(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now {
-        into.clear();
-        self.reader.get_now(&mut self.lane, key, into)
-    }
-
-    /// The second part.
-    pub(crate) async fn get_waiting(
-        &mut self,
-        key: &[u8],
-        into: &mut Vec<u8>,
-        sampled: Sampled,
-    ) -> Result<bool, Error> {
-        Ok(self.reader.get_waiting(&mut self.lane, key, into, sampled).await?.is_some())
-    }
-
-    /// The value of `key` and the state it was read in, or `None` if there is no such key. Costs as much as
-    /// [`Reader::get`]. Source: R-CAS-2.
-    ///
-    /// # Errors
-    /// As [`Reader::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart (preset
-    /// `paper`).
-    pub async fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
-        let mut value = Vec::new();
-        let token = self.get_versioned_into(key, &mut value).await?;
-        Ok(token.map(|token| Versioned { value, token }))
-    }
-
-    /// Replaces the content of `into` by the value of `key` and returns the state it was read in; leaves it empty and
-    /// returns `None` if there is no such key.
-    ///
-    /// # Errors
-    /// As [`Reader::get_versioned`].
-    pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
-        into.clear();
-        check_versions(self.reader.table())?;
-        let found = self.reader.get(&mut self.lane, key, into).await?;
-        Ok(found.map(|state| Token::new(self.reader.table(), state)))
-    }
-
-    /// Looks up many keys at once: their memory accesses overlap. One result for each key, in order; see
-    /// [`Reader::get_many_with`] for the cost.
-    pub async fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>, Error>> {
-        let mut values = Vec::with_capacity(keys.len());
-        self.get_many_with(keys, |_, result| values.push(result.map(|value| value.map(<[u8]>::to_vec)))).await;
-        values
-    }
-
-    /// Looks up many keys at once and hands the place of each in `keys`, and its result, to `visit`, in order. There is
-    /// no snapshot of several keys: each result is that of a lookup of its own. No allocation for each key.
-    ///
-    /// On shared memory the rows of 32 keys at a time are prefetched; where batches travel, 32 keys are 1 round trip, 2
-    /// with extents among them. Errors are per key, as those of [`Reader::get`]. Source: R-READ-8.
-    pub async fn get_many_with<K: AsRef<[u8]>>(
-        &mut self,
-        keys: &[K],
-        mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
-    ) {
-        let visit =
-            |i: usize, result: Result<Option<&[u8]>, guira_rcuckoo::Error>| visit(i, result.map_err(Error::from));
-        self.reader.get_many(&mut self.lane, keys, visit).await;
-    }
-
-    /// Whether there is such a key. Costs as much as [`Reader::get`].
-    ///
-    /// # Errors
-    /// As [`Reader::get`].
-    pub async fn contains(&mut self, key: &[u8]) -> Result<bool, Error> {
-        let mut value = Vec::new();
-        self.get_into(key, &mut value).await
-    }
-
-    /// What this reader sent and received.
-    pub fn traffic(&self) -> Traffic {
-        *self.lane.traffic()
-    }
-}
-
-/// One logical owner: it may change the table, one operation at a time, and holds a client slot while it lives.
+/// Reads and changes the table, one operation at a time, as futures for any executor: from
+/// [`crate::Store::async_client`]. Holds a client slot while it lives. The same in place: [`crate::blocking::Client`].
 ///
 /// Dropping an operation's future before it is ready strands nothing: it takes effect wholly or not at all, and the
-/// next operation first gives back what it had acquired (R-DROP-1).
+/// next operation first gives back what it had acquired (R-DROP-1). Dropping the client gives back its chunks and its
+/// slot, in place: 2 round trips, and those of [`Client::release_memory`].
+///
+/// ```
+/// use guira::{CreateOptions, Put, Store, Url};
+///
+/// # fn main() -> Result<(), guira::Error> {
+/// # let url: Url = format!("shm://guira-doc-async-client-{}", std::process::id()).parse()?;
+/// let store = Store::create(&url, &CreateOptions::new(1_000))?;
+/// let mut client = store.async_client()?;
+/// let value = pollster::block_on(async {
+///     assert_eq!(client.put(b"cuckoo", b"Guira guira").await?, Put::Inserted);
+///     client.get(b"cuckoo").await
+/// })?;
+/// assert_eq!(value.as_deref(), Some(&b"Guira guira"[..]));
+/// # drop(client);
+/// # Store::destroy(&url)
+/// # }
+/// ```
 pub struct Client {
     client: guira_rcuckoo::Client,
     lane: ShmLane,
@@ -162,6 +61,8 @@ pub struct Client {
     hold: Option<SlotHold>,
     owner: OwnerId,
 }
+
+lookups!(Client, client);
 
 impl Client {
     pub(crate) fn new(
@@ -183,151 +84,64 @@ impl Client {
         }
     }
 
-    /// The value of `key`, or `None` if there is no such key. An inline hit is 1 round trip, an extent hit 2, a miss at
-    /// most
-    /// 2. Source: R-READ-1 to R-READ-7.
+    /// Inserts `key`, or replaces its value. How long both may be is up to the table's format:
+    /// [`crate::CreateOptions::format`].
+    ///
+    /// Round trips: 2 for a key in a row and for an insert whose rows have room; 3 for a key in an extent; on shared
+    /// memory 5 or more for an insert that has to move others, elsewhere 2 or 3. Now and then some more, to find room
+    /// for extents or when others hold the locks. Source: R-INSERT-1 to R-UPDATE-2, R-EXTENT-1 to R-EXTENT-5; paper
+    /// 3.2.2, 3.2.3.
     ///
     /// # Errors
-    /// `KeyLength`, `Corrupt`, `Busy`, or the fabric's.
-    pub async fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let mut value = Vec::new();
-        Ok(self.get_into(key, &mut value).await?.then_some(value))
-    }
-
-    /// Replaces the content of `into` by the value of `key` and returns true; leaves it empty and returns false if
-    /// there is no such key. Allocates nothing if the value fits in `into`'s capacity.
-    ///
-    /// # Errors
-    /// As [`Client::get`].
-    #[inline(always)]
-    pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
-        into.clear();
-        match self.client.get_now(&mut self.lane, key, into) {
-            Now::Done(token) => Ok(token.is_some()),
-            Now::Wait(sampled) => self.get_waiting(key, into, sampled).await,
-        }
-    }
-
-    /// The first part of [`Client::get_into`]: all of it, unless it has to wait.
-    #[inline(always)]
-    pub(crate) fn get_now(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now {
-        into.clear();
-        self.client.get_now(&mut self.lane, key, into)
-    }
-
-    /// The second part.
-    pub(crate) async fn get_waiting(
-        &mut self,
-        key: &[u8],
-        into: &mut Vec<u8>,
-        sampled: Sampled,
-    ) -> Result<bool, Error> {
-        Ok(self.client.get_waiting(&mut self.lane, key, into, sampled).await?.is_some())
-    }
-
-    /// The value of `key` and the state it was read in, or `None` if there is no such key. Costs as much as
-    /// [`Client::get`]. Source: R-CAS-2.
-    ///
-    /// # Errors
-    /// As [`Client::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart (preset
-    /// `paper`).
-    pub async fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
-        let mut value = Vec::new();
-        let token = self.get_versioned_into(key, &mut value).await?;
-        Ok(token.map(|token| Versioned { value, token }))
-    }
-
-    /// Replaces the content of `into` by the value of `key` and returns the state it was read in; leaves it empty and
-    /// returns `None` if there is no such key.
-    ///
-    /// # Errors
-    /// As [`Client::get_versioned`].
-    pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
-        into.clear();
-        check_versions(self.client.table())?;
-        let found = self.client.get(&mut self.lane, key, into).await?;
-        Ok(found.map(|state| Token::new(self.client.table(), state)))
-    }
-
-    /// Looks up many keys at once: their memory accesses overlap. One result for each key, in order; see
-    /// [`Client::get_many_with`] for the cost.
-    pub async fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>, Error>> {
-        let mut values = Vec::with_capacity(keys.len());
-        self.get_many_with(keys, |_, result| values.push(result.map(|value| value.map(<[u8]>::to_vec)))).await;
-        values
-    }
-
-    /// Looks up many keys at once and hands the place of each in `keys`, and its result, to `visit`, in order. There is
-    /// no snapshot of several keys: each result is that of a lookup of its own. No allocation for each key.
-    ///
-    /// On shared memory the rows of 32 keys at a time are prefetched; where batches travel, 32 keys are 1 round trip, 2
-    /// with extents among them. Errors are per key, as those of [`Client::get`]. Source: R-READ-8.
-    pub async fn get_many_with<K: AsRef<[u8]>>(
-        &mut self,
-        keys: &[K],
-        mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
-    ) {
-        let visit =
-            |i: usize, result: Result<Option<&[u8]>, guira_rcuckoo::Error>| visit(i, result.map_err(Error::from));
-        self.client.get_many(&mut self.lane, keys, visit).await;
-    }
-
-    /// Whether there is such a key. Costs as much as [`Client::get`].
-    ///
-    /// # Errors
-    /// As [`Client::get`].
-    pub async fn contains(&mut self, key: &[u8]) -> Result<bool, Error> {
-        let mut value = Vec::new();
-        self.get_into(key, &mut value).await
-    }
-
-    /// Inserts `key`, or replaces its value. 2 round trips for an existing inline key and for an insert whose rows have
-    /// room; 3 for an existing extent key, and for most inserts that have to move others. Source: R-INSERT-1 to
-    /// R-UPDATE-2.
-    ///
-    /// # Errors
-    /// `KeyLength`, `ValueLength`, `Full`, `Busy`, `Corrupt`, `Destroyed`, `Extent`, or the fabric's.
+    /// `KeyLength` and `ValueLength` if the table cannot store them; `Full` if no path leads to a free entry, `Extent`
+    /// if there is no space for a value that needs an extent; `Busy` if others hold a lock until the deadline;
+    /// `Corrupt` if a row or extent of the key is damaged; `Destroyed`; `Lost`; the fabric's. Nothing was changed,
+    /// unless [`crate::Error::effect`] of the fabric's says otherwise.
     pub async fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Put, Error> {
-        let changed = self.change_value(key, value, Operation::Put, Change::Put).await?;
-        Ok(if changed.outcome == Outcome::Inserted { Put::Inserted } else { Put::Replaced })
+        let outcome = self.change_value(key, value, Operation::Put, Change::Put).await?;
+        Ok(if outcome == Outcome::Inserted { Put::Inserted } else { Put::Replaced })
     }
 
-    /// Inserts `key` and returns true; changes nothing and returns false if it exists.
+    /// Inserts `key` and returns true; changes nothing and returns false if it exists. Round trips: as [`Self::put`]; 2
+    /// if the key exists in a row, 3 in an extent. Source: R-INSERT-1 to R-INSERT-5; paper 3.2.3.
     ///
     /// # Errors
-    /// As [`Client::put`].
+    /// As [`Self::put`].
     pub async fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        let changed = self.change_value(key, value, Operation::Insert, Change::Insert).await?;
-        Ok(changed.outcome == Outcome::Inserted)
+        Ok(self.change_value(key, value, Operation::Insert, Change::Insert).await? == Outcome::Inserted)
     }
 
-    /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key.
+    /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key. Round
+    /// trips: 2, 3 for a key in an extent. Source: R-UPDATE-1, R-UPDATE-2; paper 3.2.2.
     ///
     /// # Errors
-    /// As [`Client::put`], `Full` excepted.
+    /// As [`Self::put`], `Full` excepted; `Extent` may come.
     pub async fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        let changed = self.change_value(key, value, Operation::Update, Change::Update).await?;
-        Ok(changed.outcome == Outcome::Replaced)
+        Ok(self.change_value(key, value, Operation::Update, Change::Update).await? == Outcome::Replaced)
     }
 
-    /// Removes `key` and returns true; returns false if there is no such key. 2 round trips, 3 for an extent key.
+    /// Removes `key` and returns true; returns false if there is no such key. Round trips: 2, 3 for a key in an extent.
+    /// Source: R-UPDATE-1, R-UPDATE-2; paper 3.2.2.
     ///
     /// # Errors
-    /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, or the fabric's.
+    /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, `Lost` and the fabric's, as those of [`Self::put`].
     pub async fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
-        self.settle_extent(Operation::Remove).await?;
-        self.tend_extents().await?;
-        let changed = self.client.change(&mut self.lane, key, Change::Remove).await?;
-        self.reclaim(&changed);
-        Ok(changed.outcome == Outcome::Removed)
+        let outcome = match self.change_now(key, &Change::Remove) {
+            Ok(outcome) => outcome,
+            Err(begun) => self.change_waiting(key, Operation::Remove, Change::Remove, begun).await?,
+        };
+        Ok(outcome == Outcome::Removed)
     }
 
-    /// Replaces the value of `key` if the key is as expected: has a certain value, or has not been changed since it was
-    /// read. 2 round trips for an inline key, 3 for an extent key, 4 for an extent key expected to have a value of the
-    /// same length. Source: R-CAS-1, R-CAS-2.
+    /// Replaces the value of `key` if the key is as expected: has a certain value, or was not changed since it was read
+    /// with [`Self::get_versioned`]. Any length of expected value will do.
+    ///
+    /// Round trips: 2, 3 for a key in an extent, 4 for one in an extent that is expected to have a value of the length
+    /// it has. Source: R-CAS-1, R-CAS-2.
     ///
     /// # Errors
-    /// As [`Client::update`], or `ForeignToken`.
+    /// As [`Self::update`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is not as
+    /// expected is no error.
     pub async fn compare_and_swap<'e>(
         &mut self,
         key: &[u8],
@@ -335,30 +149,35 @@ impl Client {
         value: &[u8],
     ) -> Result<Swap, Error> {
         let expected = expected.into().of(self.client.table(), Operation::CompareAndSwap)?;
-        let changed =
+        let outcome =
             self.change_value(key, value, Operation::CompareAndSwap, |new| Change::Swap(expected, new)).await?;
-        Ok(Swap::of(changed.outcome))
+        Ok(Swap::of(outcome))
     }
 
-    /// Removes `key` if it is as expected; see [`Client::compare_and_swap`].
+    /// Removes `key` if it is as expected. Round trips and source: as [`Self::compare_and_swap`].
     ///
     /// # Errors
-    /// As [`Client::remove`], or `ForeignToken`.
+    /// As [`Self::remove`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is not as
+    /// expected is no error.
     pub async fn compare_and_remove<'e>(
         &mut self,
         key: &[u8],
         expected: impl Into<Expected<'e>>,
     ) -> Result<Swap, Error> {
-        self.settle_extent(Operation::CompareAndRemove).await?;
-        self.tend_extents().await?;
-        let change = Change::RemoveIf(expected.into().of(self.client.table(), Operation::CompareAndRemove)?);
-        let changed = self.client.change(&mut self.lane, key, change).await?;
-        self.reclaim(&changed);
-        Ok(Swap::of(changed.outcome))
+        let expected = expected.into().of(self.client.table(), Operation::CompareAndRemove)?;
+        let change = Change::RemoveIf(expected);
+        let outcome = match self.change_now(key, &change) {
+            Ok(outcome) => outcome,
+            Err(begun) => self.change_waiting(key, Operation::CompareAndRemove, change, begun).await?,
+        };
+        Ok(Swap::of(outcome))
     }
 
     /// Puts many keys, one after the other, in order: one result for each. A key's failure does not keep the next from
-    /// being put. On shared memory the rows of keys to come are prefetched. Round trips: as many as single puts.
+    /// being put. Round trips: those of single puts; on shared memory the rows of keys to come are prefetched.
+    ///
+    /// # Errors
+    /// Each key has its own, as those of [`Self::put`].
     pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(&mut self, items: &[(K, V)]) -> Vec<Result<Put, Error>> {
         let mut results = Vec::with_capacity(items.len());
         for (i, (key, value)) in items.iter().enumerate() {
@@ -370,8 +189,12 @@ impl Client {
         results
     }
 
-    /// Removes many keys, one after the other, in order: one result for each, true if it existed. As
-    /// [`Client::put_many`].
+    /// Removes many keys, one after the other, in order: one result for each, true if it existed. A key's failure does
+    /// not keep the next from being removed. Round trips: those of single removes; on shared memory the rows of keys to
+    /// come are prefetched.
+    ///
+    /// # Errors
+    /// Each key has its own, as those of [`Self::remove`].
     pub async fn remove_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<bool, Error>> {
         let mut results = Vec::with_capacity(keys.len());
         for (i, key) in keys.iter().enumerate() {
@@ -388,33 +211,25 @@ impl Client {
         key: &[u8],
         value: &'v [u8],
         operation: Operation,
-        change: impl Fn(NewValue<'v>) -> Change<'v>,
-    ) -> Result<Changed, Error> {
+        change: impl FnOnce(NewValue<'v>) -> Change<'v>,
+    ) -> Result<Outcome, Error> {
         let rows = self.client.table().rows();
-        let is_plain = self.pending.is_none() && !self.extents.as_ref().is_some_and(Extents::is_due);
-        if is_plain && rows.place(key.len(), value.len()) == Placement::Inline {
+        if rows.place(key.len(), value.len()) == Placement::Inline {
             let change = change(NewValue::Inline(value));
-            let changed = match self.client.begin(&mut self.lane, key, &change) {
-                Begun::Done(changed) => changed,
-                begun => self.client.finish(&mut self.lane, key, change, begun).await?,
+            return match self.change_now(key, &change) {
+                Ok(outcome) => Ok(outcome),
+                Err(begun) => self.change_waiting(key, operation, change, begun).await,
             };
-            self.reclaim(&changed);
-            return Ok(changed);
         }
         self.settle_extent(operation).await?;
-        let rows = self.client.table().rows();
-        let (format, placement) = (rows.entry_format(), rows.place(key.len(), value.len()));
+        let (rows, bytes) = (self.client.table().rows(), value.len());
+        let format = rows.entry_format();
         if !rows.accepts_key(key.len()) {
             return Err(guira_rcuckoo::Error::KeyLength { operation, bytes: key.len(), format }.into());
         }
-        if !rows.accepts_value(value.len()) {
-            return Err(guira_rcuckoo::Error::ValueLength { operation, bytes: value.len(), format }.into());
-        }
-        let (Placement::Extent, Some(extents)) = (placement, &mut self.extents) else {
-            self.tend_extents().await?;
-            let changed = self.client.change(&mut self.lane, key, change(NewValue::Inline(value))).await?;
-            self.reclaim(&changed);
-            return Ok(changed);
+        // Formats without extents place everything in rows.
+        let Some(extents) = self.extents.as_mut().filter(|_| rows.accepts_value(bytes)) else {
+            return Err(guira_rcuckoo::Error::ValueLength { operation, bytes, format }.into());
         };
         let extent = extents.reserve(&mut self.lane, key, value).await?;
         self.pending = Some(extent);
@@ -434,7 +249,43 @@ impl Client {
                 extents.give_back(freed);
             }
         }
-        Ok(result?)
+        Ok(result?.outcome)
+    }
+
+    /// Carries out a change that brings no extent, or the part of it that needs no waiting: the rest is for
+    /// [`Client::change_waiting`]. `None` if nothing was begun.
+    #[inline(always)]
+    fn change_now(&mut self, key: &[u8], change: &Change<'_>) -> Result<Outcome, Option<Begun>> {
+        if self.pending.is_some() || self.extents.as_ref().is_some_and(Extents::is_due) {
+            return Err(None);
+        }
+        match self.client.begin(&mut self.lane, key, change) {
+            Begun::Done(changed) => {
+                self.reclaim(&changed);
+                Ok(changed.outcome)
+            }
+            begun => Err(Some(begun)),
+        }
+    }
+
+    /// The rest of a change that [`Client::change_now`] began.
+    async fn change_waiting(
+        &mut self,
+        key: &[u8],
+        operation: Operation,
+        change: Change<'_>,
+        begun: Option<Begun>,
+    ) -> Result<Outcome, Error> {
+        let changed = match begun {
+            Some(begun) => self.client.finish(&mut self.lane, key, change, begun).await?,
+            None => {
+                self.settle_extent(operation).await?;
+                self.tend_extents().await?;
+                self.client.change(&mut self.lane, key, change).await?
+            }
+        };
+        self.reclaim(&changed);
+        Ok(changed.outcome)
     }
 
     fn reclaim(&mut self, changed: &Changed) {
@@ -470,10 +321,11 @@ impl Client {
 
     /// Gives up the chunks this client cuts its extents from, as closing it would, but keeps its slot: for a client
     /// that will store no large value for a while. As long as it owns them, nobody else can use what is free in them,
-    /// or becomes free. 1 round trip for 64 chunks, and again for giving them up. Source: R-EXTENT-5.
+    /// or becomes free. Round trips: 1 for 64 chunks, and again for giving them up; none if it has none. Source:
+    /// R-EXTENT-5.
     ///
     /// # Errors
-    /// The fabric's. Values are not touched.
+    /// `Lost`; the fabric's: the client may have given up some of them. Values are not touched.
     pub async fn release_memory(&mut self) -> Result<(), Error> {
         self.settle_extent(Operation::Session).await?;
         if let Some(extents) = &mut self.extents {
@@ -482,17 +334,13 @@ impl Client {
         Ok(())
     }
 
-    /// What this client sent and received.
-    pub fn traffic(&self) -> Traffic {
-        *self.lane.traffic()
-    }
-
-    /// What this client met: taken locks, stale paths, moved entries.
+    /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again.
+    /// Only grows. No round trip.
     pub fn counters(&self) -> Counters {
         self.client.counters()
     }
 
-    /// The number of this client's slot.
+    /// The number of this client's slot, from 0, as [`crate::ClientStat::slot`] and errors name it. No round trip.
     pub fn slot(&self) -> u16 {
         self.owner.0 - 1
     }

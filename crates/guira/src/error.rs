@@ -9,7 +9,7 @@ use guira_rcuckoo::{OpenError, Operation};
 
 use crate::{ExtentError, Url, UrlError};
 
-/// Whose fault an error is.
+/// Whose fault an error is: [`Error::blame`]. More may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Blame {
@@ -50,17 +50,35 @@ impl fmt::Display for Blame {
     }
 }
 
-/// An operation failed.
+/// An operation failed. A miss is not an error, nor is a change that was not made because of the key's state.
+///
+/// Where documentation says which errors an operation has, it names the innermost variant: `KeyLength`, `ValueLength`,
+/// `Full`, `Busy`, `Corrupt`, `Destroyed` and `Lost` come in [`Error::Operation`]. "The fabric's" are [`Error::Fabric`]
+/// and the `Fabric` in [`Error::Operation`] and [`Error::Extent`]: the memory could not be reached. They alone may have
+/// had an effect ([`Error::effect`]). Each error's text says what was attempted, on what, and whether anything changed.
+///
+/// ```
+/// use guira::{Blame, Effect, Store, Url};
+///
+/// # fn main() -> Result<(), guira::UrlError> {
+/// let url: Url = format!("shm://guira-doc-nothing-{}", std::process::id()).parse()?;
+/// let error = Store::open(&url).err().expect("nobody created it");
+/// assert!(error.is_absent());
+/// assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
+/// assert!(error.to_string().ends_with("nothing was changed"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The URL is not one.
+    /// The URL is not one. Nothing was changed.
     #[error(transparent)]
     Url(#[from] UrlError),
-    /// The region's file.
+    /// The table's file could not be created, opened, inspected or destroyed. Nothing was changed.
     #[error(transparent)]
     Region(#[from] ShmError),
-    /// The parameters of a new table.
+    /// The parameters of a new table are out of bounds. Nothing was changed.
     #[error("cannot create {url}: {source}; nothing was changed")]
     Create {
         /// The table.
@@ -76,7 +94,7 @@ pub enum Error {
         /// Why.
         source: FabricError,
     },
-    /// What the region holds is not a table this program can use.
+    /// What the file holds is not a table this program can use. Nothing was changed.
     #[error("cannot open {url}: {source}; nothing was changed")]
     Open {
         /// The table.
@@ -84,7 +102,7 @@ pub enum Error {
         /// Why.
         source: OpenError,
     },
-    /// Every client slot is taken.
+    /// Every client slot is taken. Nothing was changed. Source: R-SLOT-2.
     #[error(
         "cannot open a client of {url}: all {max} client slots are taken, {dead} of them by clients that died; \
              nothing was changed"
@@ -97,13 +115,13 @@ pub enum Error {
         /// How many of them have a dead client.
         dead: u16,
     },
-    /// The table was opened for reading only.
+    /// A client was asked of a table that was opened for reading only. Nothing was changed.
     #[error("cannot open a client of {url}: it was opened for reading only; nothing was changed")]
     ReadOnly {
         /// The table.
         url: Url,
     },
-    /// A region operation outside any table operation.
+    /// The memory could not be reached outside any operation on keys. [`Error::effect`] tells whether anything changed.
     #[error("{doing} {url}: {source}")]
     Fabric {
         /// What was attempted.
@@ -113,7 +131,7 @@ pub enum Error {
         /// Why it failed.
         source: FabricError,
     },
-    /// The table could not be read for statistics or a check.
+    /// The table could not be read for statistics or a check. Nothing was changed.
     #[error("{url}: {source}; nothing was changed")]
     Check {
         /// The table.
@@ -121,13 +139,14 @@ pub enum Error {
         /// Why.
         source: guira_check::CheckError,
     },
-    /// There is no room for a value that needs an extent.
+    /// There is no space for a key and value that need an extent, or it could not be found out. No key was changed.
     #[error(transparent)]
     Extent(#[from] ExtentError),
-    /// An operation on the table.
+    /// An operation on keys failed: which, and why, is in it.
     #[error(transparent)]
     Operation(#[from] guira_rcuckoo::Error),
-    /// The table's row versions cannot tell the states of a key apart.
+    /// The table's row versions cannot tell the states of a key apart (preset `paper`). Nothing was changed. Source:
+    /// R-CAS-2.
     #[error(
         "versioned reads need row versions of 32 bits, and this table's have {version_bits} (preset `paper`); nothing \
          was changed"
@@ -136,13 +155,13 @@ pub enum Error {
         /// Bits of a row version in this table.
         version_bits: u8,
     },
-    /// A change was to depend on a token that was read from another table.
+    /// A change was to depend on a token that was read from another table. Nothing was changed.
     #[error("{operation}: the token was read from another table; nothing was changed")]
     ForeignToken {
         /// What was attempted.
         operation: Operation,
     },
-    /// The operating system gives no random numbers.
+    /// The operating system gives no random numbers. Nothing was changed.
     #[error("the operating system gives no random numbers: {reason}; nothing was changed")]
     Random {
         /// Its answer.
@@ -150,7 +169,7 @@ pub enum Error {
     },
 }
 
-/// What a table that does not fit would have needed.
+/// What a table that does not fit would have needed: [`Error::shortage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shortage {
     /// Bytes of the whole file.
@@ -181,7 +200,7 @@ impl Error {
         }
     }
 
-    /// What the operation did to the table.
+    /// What the operation did to the table: nothing, but for some errors of the fabric.
     pub fn effect(&self) -> Effect {
         match self {
             Error::Fabric { source, .. } | Error::Extent(ExtentError::Fabric(source)) => source.effect(),
@@ -190,7 +209,7 @@ impl Error {
         }
     }
 
-    /// Whose fault it is.
+    /// Whose fault it is: what to do about it depends on that more than on the variant.
     pub fn blame(&self) -> Blame {
         match self {
             Error::Url(_)

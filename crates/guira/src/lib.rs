@@ -94,13 +94,14 @@ mod client;
 mod error;
 mod extents;
 mod options;
+mod reader;
 mod scan;
 mod stat;
 mod state;
 mod store;
 mod url;
 
-pub use client::{Client, Put, Reader};
+pub use client::{Client, Put};
 pub use error::{Blame, Error, Shortage};
 pub use extents::ExtentError;
 pub use guira_check::{
@@ -110,6 +111,7 @@ pub use guira_fabric::{Effect, Traffic};
 pub use guira_layout::{EntryFormat, Preset};
 pub use guira_rcuckoo::{Counters, Operation};
 pub use options::{CreateOptions, OpenOptions};
+pub use reader::Reader;
 pub use scan::{DamageVisitor, Len, ScanSummary, StableScan, Unread, Visitor};
 pub use stat::{ClientStat, ClientState, RegionStat, Stat};
 pub use state::{Expected, Swap, Token, Versioned};

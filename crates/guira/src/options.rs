@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use guira_layout::{EntryFormat, Preset};
 
-/// What a new table is like.
+/// What a new table is like. Nothing is checked before [`crate::Store::create`], which says `Create` or, for the mode,
+/// `Region` for what cannot be.
 ///
 /// ```
 /// use guira::{CreateOptions, Store, Url};
@@ -31,7 +32,8 @@ pub struct CreateOptions {
 }
 
 impl CreateOptions {
-    /// A table for `capacity` keys: `bytes:64`, preset `hardened`, permissions 0600.
+    /// A table for `capacity` keys, which fill it to 90 %: `bytes:64`, preset `hardened`, permissions 0600. At least 1
+    /// key, and as many as memory allows; a table does not grow.
     pub fn new(capacity: u64) -> CreateOptions {
         CreateOptions {
             capacity,
@@ -44,22 +46,24 @@ impl CreateOptions {
         }
     }
 
-    /// How keys and values are stored.
+    /// How keys and values are stored. The default is `bytes:64`: keys of 0 to 64 KiB and values of 0 to 64 MiB, in the
+    /// row if they have 64 bytes together at most, otherwise in an extent, which costs a round trip more. `fixed:8:8`,
+    /// for keys and values of 8 bytes each, is faster and takes less memory. [`EntryFormat`] gives the bounds.
     #[must_use]
     pub fn format(mut self, format: EntryFormat) -> CreateOptions {
         self.format = format;
         self
     }
 
-    /// Which parameters the table starts from.
+    /// Which parameters the table starts from; default [`Preset::Hardened`]. The others are for measuring and testing.
     #[must_use]
     pub fn preset(mut self, preset: Preset) -> CreateOptions {
         self.preset = preset;
         self
     }
 
-    /// Bytes for values that do not fit in a row. The default is 4 times the inline bytes for each key of the capacity,
-    /// and 64 MiB at least. Fixed formats ignore it.
+    /// Bytes for keys and values that do not fit in a row, rounded up to whole chunks. The default is 4 times the
+    /// inline bytes for each key of the capacity, and 64 MiB at least. Fixed formats ignore it.
     ///
     /// How much a workload needs: twice the bytes of the keys and values that live at once in extents, three times the
     /// largest value, and a chunk for each client and size class it writes. A chunk is 1/256 of the space, 64 KiB to
@@ -71,14 +75,15 @@ impl CreateOptions {
         self
     }
 
-    /// Clients that may have the table open for changing at once; default 1,024, at most 32,767.
+    /// Clients that may have the table open for changing at once, 1 to 32,767; default 1,024. Readers do not count.
     #[must_use]
     pub fn max_clients(mut self, clients: u16) -> CreateOptions {
         self.max_clients = Some(clients);
         self
     }
 
-    /// Permission bits of the region's file, whatever the umask; default 0600.
+    /// Permission bits of the table's file, whatever the umask, at most 0777; default 0600: this user only. Clients
+    /// need to read and write it, readers to read it.
     #[must_use]
     pub fn mode(mut self, mode: u32) -> CreateOptions {
         self.mode = mode;
@@ -131,21 +136,24 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// For reading only: needs no write permission and no client slot.
+    /// For reading only: needs no write permission and no client slot, and gives no clients
+    /// ([`crate::Error::ReadOnly`]).
     #[must_use]
     pub fn read_only(mut self) -> OpenOptions {
         self.access = Access::ReadOnly;
         self
     }
 
-    /// How long an operation waits for a lock before it fails with `Busy`.
+    /// How long each operation waits for what others hold before it fails with `Busy`; default 10 s, to the nanosecond.
+    /// Zero waits for nobody. Source: R-LOCK-4, R-READ-5.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> OpenOptions {
         self.deadline = deadline;
         self
     }
 
-    /// Bytes of rows each client remembers for its path searches; a hint only. Local tables hardly need any.
+    /// Bytes of rows each client remembers for its path searches, at least one row; default 64 KiB. A hint only: what
+    /// it says is checked. Tables in shared memory hardly need any. Source: R-INSERT-2.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: usize) -> OpenOptions {
         self.cache_bytes = bytes;

@@ -10,7 +10,7 @@ use guira_rcuckoo::RowItems;
 use crate::blocking::block_on;
 use crate::{Blame, Error, Store};
 
-/// Sees each key and value of a scan, and says whether to go on.
+/// Sees each key and value of a scan, in this order, and says whether to go on.
 pub type Visitor<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
 
 /// What a scan could not read of a row.
@@ -30,7 +30,7 @@ pub type DamageVisitor<'v> = dyn FnMut(u64, Unread, &Error) + 'v;
 pub struct ScanSummary {
     /// Rows read.
     pub rows: u64,
-    /// Entries visited.
+    /// Entries visited, the one at which the visitor stopped included.
     pub entries: u64,
     /// Rows among them that could not be read, or not in whole. Always 0 after [`Store::scan`].
     pub unreadable_rows: u64,
@@ -43,7 +43,7 @@ pub struct StableScan {
     pub rows: u64,
     /// Entries visited.
     pub entries: u64,
-    /// Times all rows were looked at again for changes.
+    /// Times all rows were looked at again for changes: at most as many as asked for.
     pub sweeps: u32,
     /// Whether what was visited is the table as it was at one moment. Otherwise others changed it all the time, or its
     /// row versions are too narrow to tell (preset `paper`), and each row is what it was at some moment of the scan.
@@ -60,12 +60,13 @@ pub struct Len {
 }
 
 impl Store {
-    /// Visits every key and value, in the table's order. A key that no insert moves meanwhile is visited at least once;
-    /// one that is moved may be missed or visited twice. The visitor may stop the scan. Round trips: 1 a row, 1 more
-    /// for each extent.
+    /// Visits every key and value, in the table's order, while others work. A key that no insert moves meanwhile is
+    /// visited at least once; one that is moved may be missed or visited twice. The visitor may stop the scan. Round
+    /// trips: 1 a row, 1 more for each extent. For one moment's keys: [`Store::scan_stable`].
     ///
     /// # Errors
-    /// `Corrupt` if a row or an extent does not verify; the fabric's.
+    /// `Corrupt` if a row or an extent does not verify and nobody is writing it; `Busy` if somebody is, and does not
+    /// finish before the deadline; the fabric's. What was visited before, was. Nothing was changed.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -87,10 +88,11 @@ impl Store {
     }
 
     /// As [`Store::scan`], but goes on past rows that are damaged, or that somebody is writing and does not finish
-    /// within the deadline, and past entries whose extents are damaged: `unreadable` learns of each.
+    /// within the deadline, and past entries whose extents are damaged: `unreadable` learns of each. Round trips: as
+    /// [`Store::scan`], and more for what has to be read again.
     ///
     /// # Errors
-    /// The fabric's.
+    /// The fabric's. Nothing was changed.
     pub fn scan_past_damage(
         &self,
         visit: &mut Visitor<'_>,
@@ -142,8 +144,9 @@ impl Store {
 
     /// Visits the keys and values that the table had at one moment, if others leave it alone for long enough: rows that
     /// change are read again, until a sweep over all of them finds no change or there were `max_sweeps`. The answer
-    /// says which. Nothing is visited before that, so this process holds a copy of every key and value meanwhile. Round
-    /// trips: 1 a row, 1 more for each extent, 1 for 64 rows of a sweep. Source: R-SCAN-1.
+    /// says which; with 0 sweeps it is never a snapshot. Nothing is visited before that, so this process holds a copy
+    /// of every key and value meanwhile. Round trips: 1 a row, 1 more for each extent, 1 for 64 rows of a sweep, and
+    /// those of the rows that changed. Source: R-SCAN-1.
     ///
     /// # Errors
     /// As [`Store::scan`]; nothing has been visited then.
@@ -180,11 +183,11 @@ impl Store {
     }
 
     /// About how many entries the table has: exact up to 4,096 rows (some 25,000 entries), beyond that by a sample of
-    /// 4,096 rows, whose error is in the answer (below 2 % for a table that is half full). Round trips: 64. Source:
-    /// R-SCAN-2.
+    /// 4,096 rows, whose error is in the answer (below 2 % for a table that is half full). Round trips: 1 for 64 rows
+    /// of these, 64 at most. Source: R-SCAN-2.
     ///
     /// # Errors
-    /// The fabric's.
+    /// `Random`, or the fabric's. Nothing was changed.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};

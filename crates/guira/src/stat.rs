@@ -12,14 +12,14 @@ use crate::Error;
 use crate::blocking::block_on;
 use crate::store::Inner;
 
-/// A table in numbers.
+/// A table in numbers: what [`crate::Store::stat`] saw, part by part, while others worked. Serialized as it stands.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Stat {
-    /// Where it is.
+    /// Where it is, as a URL.
     pub url: String,
-    /// Its entry format.
+    /// Its entry format, as [`crate::EntryFormat`] is written.
     pub format: String,
-    /// Its row checksum.
+    /// The name of its row checksum.
     pub checksum: &'static str,
     /// Bytes of a row.
     pub row_bytes: u32,
@@ -29,28 +29,28 @@ pub struct Stat {
     pub lock_bits: u8,
     /// Rows that share a lock.
     pub rows_per_lock: u32,
-    /// Locks.
+    /// Locks in memory: where there are fewer than groups of rows, some groups share one. Source: R-LOCK-5.
     pub physical_locks: u64,
-    /// Client slots.
+    /// Client slots, free or not.
     pub max_clients: u16,
     /// Bytes of an extent chunk; 0 if the format has none.
     pub chunk_bytes: u64,
     /// What it holds.
     pub table: TableStats,
-    /// Who has it open for changing.
+    /// Who has it open for changing, or died so: every slot that is not free, by number.
     pub clients: Vec<ClientStat>,
     /// The file it lies in.
     pub region: RegionStat,
 }
 
-/// Whether a client lives.
+/// Whether a client lives. Source: R-SLOT-1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ClientState {
-    /// Its process has the slot's liveness.
+    /// Its process has the slot's liveness; or this store was opened for reading only, and cannot ask.
     Live,
-    /// Its process is gone.
+    /// Its process is gone; nobody gives back what it held.
     Dead,
     /// Its process is gone, and another client is cleaning up.
     Recovering,
@@ -61,15 +61,15 @@ pub enum ClientState {
 /// A client slot that is not free.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ClientStat {
-    /// Its number.
+    /// Its number, from 0.
     pub slot: u16,
-    /// The id its locks carry.
+    /// The id its locks carry: the slot's number and 1.
     pub owner: u16,
-    /// How often the slot was taken.
+    /// How often the slot was taken, this time included; 0 if it is damaged.
     pub generation: u64,
     /// Whether its client lives.
     pub state: ClientState,
-    /// Its process id.
+    /// Its process id, in the namespace of that process.
     pub process: u64,
     /// When it was opened, in nanoseconds since 1970.
     pub since_unix_ns: u64,
@@ -84,19 +84,19 @@ pub struct ClientStat {
 pub struct RegionStat {
     /// Its path.
     pub path: String,
-    /// Bytes of the main space.
+    /// Bytes of the main space: rows, extents, client slots.
     pub main_bytes: u64,
-    /// Bytes of the device space.
+    /// Bytes of the device space: locks.
     pub device_bytes: u64,
     /// Bytes of the file.
     pub file_bytes: u64,
     /// When it was created, in nanoseconds since 1970.
     pub created_unix_ns: u64,
-    /// Whether the machine was started anew since: `None` if nobody knows.
+    /// Whether the machine has been running ever since: false if it was started anew, `None` if nobody knows.
     pub same_boot: Option<bool>,
-    /// Its permission bits.
+    /// Its permission bits, as [`crate::CreateOptions::mode`] takes them.
     pub mode: u32,
-    /// The user who owns it.
+    /// The id of the user who owns it.
     pub owner_uid: u32,
 }
 

@@ -4,12 +4,31 @@ use guira_rcuckoo::{Operation, Outcome, Table};
 
 use crate::Error;
 
-/// The state a key was in when it was read, for [`crate::Client::compare_and_swap`] and
-/// [`crate::Client::compare_and_remove`].
+/// The state a key was in when it was read ([`crate::blocking::Client::get_versioned`]), for
+/// [`crate::blocking::Client::compare_and_swap`] and [`crate::blocking::Client::compare_and_remove`].
 ///
 /// A change that depends on a token takes effect only if nobody changed the key since, not even to another value and
 /// back. It may fail although nobody did: an inline value shares its version with its neighbours in the row. Read again
-/// then, and try again. Tokens belong to one table, and another refuses them. Source: R-CAS-2.
+/// then, and try again. Tokens belong to one table, and another refuses them. They may be kept for as long as the table
+/// is there. Source: R-CAS-2.
+///
+/// ```
+/// # use guira::{CreateOptions, Store, Url};
+/// # fn main() -> Result<(), guira::Error> {
+/// # let url: Url = format!("shm://guira-doc-token-{}", std::process::id()).parse()?;
+/// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+/// # let mut client = store.client()?;
+/// client.put(b"cuckoo", b"one")?;
+/// let seen = client.get_versioned(b"cuckoo")?.expect("it was put").token;
+/// client.put(b"cuckoo", b"two")?;
+/// client.put(b"cuckoo", b"one")?;
+/// // The value is the same again, the state is not.
+/// assert_eq!(client.compare_and_swap(b"cuckoo", seen, b"three")?, guira::Swap::Different);
+/// assert_eq!(client.compare_and_swap(b"cuckoo", b"one", b"three")?, guira::Swap::Done);
+/// # drop(client);
+/// # Store::destroy(&url)
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token {
     state: guira_rcuckoo::Token,
@@ -23,7 +42,7 @@ impl Token {
     }
 }
 
-/// A value and the state it was read in.
+/// A value and the state it was read in: what [`crate::blocking::Client::get_versioned`] found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Versioned {
     /// The value.
@@ -33,11 +52,20 @@ pub struct Versioned {
 }
 
 /// What a key has to be for a change that depends on it. Made from a value (`b"old"`, `&bytes`) or a [`Token`].
+///
+/// ```
+/// use guira::Expected;
+///
+/// let old = vec![7, 7];
+/// assert_eq!(Expected::from(&old), Expected::Value(&[7, 7]));
+/// assert_eq!(Expected::from(b"old"), Expected::Value(b"old"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected<'v> {
-    /// It has this value, whatever it had in the meantime: blind to a value that went and came back (ABA).
+    /// It has this value, whatever it had in the meantime: blind to a value that went and came back (ABA). Source:
+    /// R-CAS-1.
     Value(&'v [u8]),
-    /// Nobody has changed it since it was read.
+    /// Nobody has changed it since it was read. Source: R-CAS-2.
     Unchanged(Token),
 }
 
@@ -79,7 +107,8 @@ impl<'v> From<&'v Vec<u8>> for Expected<'v> {
     }
 }
 
-/// What a change that depends on the key's state did.
+/// What a change that depends on the key's state did: [`crate::blocking::Client::compare_and_swap`],
+/// [`crate::blocking::Client::compare_and_remove`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "the key may have been in another state, and nothing changed"]
 pub enum Swap {
@@ -92,7 +121,7 @@ pub enum Swap {
 }
 
 impl Swap {
-    /// Whether the change was made.
+    /// Whether the change was made: whether this is [`Swap::Done`].
     pub fn is_done(self) -> bool {
         self == Swap::Done
     }

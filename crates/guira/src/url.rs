@@ -9,7 +9,20 @@ use guira_fabric_shm::{Location, ShmError};
 /// The place of a table.
 ///
 /// `shm://name` is a file in `/dev/shm`, visible to every process of this host; `file:///absolute/path` is any file on
-/// a local file system, huge-page mounts and DAX included.
+/// a local file system, huge-page mounts and DAX included. Two URLs are equal if they are written the same way.
+///
+/// ```
+/// use std::path::Path;
+///
+/// use guira::{Url, UrlError};
+///
+/// # fn main() -> Result<(), UrlError> {
+/// assert_eq!("shm://cache".parse(), Url::shm("cache"));
+/// assert_eq!(Url::file(Path::new("/var/tmp/cache"))?.to_string(), "file:///var/tmp/cache");
+/// assert!(matches!("cache".parse::<Url>(), Err(UrlError::NoScheme { .. })));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Url(Kind);
 
@@ -60,15 +73,15 @@ pub enum UrlError {
 }
 
 impl Url {
-    /// The table `name` in shared memory.
+    /// The table `name` in shared memory. Looks at the name only.
     ///
     /// # Errors
-    /// `Name` if it is empty, too long, or contains a slash.
+    /// `Name` if it is empty, longer than 200 bytes, `.` or `..`, or contains a slash or a NUL.
     pub fn shm(name: &str) -> Result<Url, UrlError> {
         format!("shm://{name}").parse()
     }
 
-    /// The table in the file at `path`, which must be absolute and UTF-8.
+    /// The table in the file at `path`, which must be absolute and UTF-8. Looks at the path only.
     ///
     /// # Errors
     /// `RelativePath`, `NotText`.

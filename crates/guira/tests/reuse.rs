@@ -5,11 +5,15 @@
 //! process, for clients that come and go, and for four processes: no `Full`, chunks in use never exceed a stated bound
 //! and do not creep, values are whole, and the table is in order at the end. `GUIRA_LONG=1` runs ten times as long.
 
+mod common;
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use guira::{Blame, CreateOptions, Store, Url, blocking};
+
+use common::Table;
 
 const WORKER: &str = "GUIRA_TEST_REUSE";
 const CLIENTS: u64 = 4;
@@ -73,21 +77,12 @@ fn verify(number: u64, found: &[u8]) {
     assert!(found == value(number, word(1), found.len()), "a mixed value of key {number}");
 }
 
-struct Table(Url);
-
-impl Table {
-    fn create(name: &str, keys: u64, extent_bytes: u64) -> (Table, Store) {
-        let url = Url::shm(&format!("guira-test-reuse-{name}-{}", std::process::id())).expect("a valid name");
-        let options = CreateOptions::new(keys).extent_bytes(extent_bytes).seed(3);
-        let store = Store::create(&url, &options).expect("a fresh name");
-        (Table(url), store)
-    }
+fn create(keys: u64, extent_bytes: u64) -> (Table, Store) {
+    Table::create(&CreateOptions::new(keys).extent_bytes(extent_bytes).seed(3))
 }
 
-impl Drop for Table {
-    fn drop(&mut self) {
-        drop(Store::destroy(&self.0));
-    }
+fn open_clients(store: &Store) -> Vec<blocking::Client> {
+    (0..CLIENTS).map(|_| store.client().expect("a free slot")).collect()
 }
 
 /// The most that was seen in a round.
@@ -148,17 +143,21 @@ fn assert_sound(store: &Store) {
     }
 }
 
-/// [R-EXTENT-4] [R-EXTENT-5] Clients of one process, in a drawn order: the same each time.
-#[test]
-fn clients_in_turn() {
-    let (_table, store) = Table::create("turns", 2 * KEYS, EXTENT_BYTES);
-    let mut rng = Rng(11);
-    let mut clients: Vec<_> = (0..CLIENTS).map(|_| store.client().expect("a free slot")).collect();
+/// Clients of one process update keys, in an order drawn with `seed`; before so many in 100 updates the client whose
+/// turn it is closes, and another takes its place.
+fn churn(name: &str, seed: u64, replaced_percent: u64) {
+    let (_table, store) = create(2 * KEYS, EXTENT_BYTES);
+    let mut rng = Rng(seed);
+    let mut clients = open_clients(&store);
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS * times() {
         let mut most = Most::default();
         for count in 0..ROUND {
             let turn = rng.below(CLIENTS) as usize;
+            if rng.below(100) < replaced_percent {
+                clients.remove(turn);
+                clients.insert(turn, store.client().expect("a free slot"));
+            }
             step(&mut clients[turn], &mut rng, count);
             if count.is_multiple_of(100) {
                 most.see(&store);
@@ -166,36 +165,21 @@ fn clients_in_turn() {
         }
         rounds.push(most);
     }
-    assert_steady("clients in turn", &rounds, &store);
+    assert_steady(name, &rounds, &store);
     drop(clients);
     assert_sound(&store);
+}
+
+/// [R-EXTENT-4] [R-EXTENT-5] The order is the same each time.
+#[test]
+fn clients_in_turn() {
+    churn("clients in turn", 11, 0);
 }
 
 /// [R-EXTENT-2] [R-EXTENT-5] What closed clients leave behind is drained by others, and found.
 #[test]
 fn clients_that_come_and_go() {
-    let (_table, store) = Table::create("come-and-go", 2 * KEYS, EXTENT_BYTES);
-    let mut rng = Rng(12);
-    let mut clients: Vec<_> = (0..CLIENTS).map(|_| store.client().expect("a free slot")).collect();
-    let mut rounds = Vec::new();
-    for _ in 0..ROUNDS * times() {
-        let mut most = Most::default();
-        for count in 0..ROUND {
-            let turn = rng.below(CLIENTS) as usize;
-            if rng.below(100) == 0 {
-                clients.remove(turn);
-                clients.push(store.client().expect("a free slot"));
-            }
-            step(&mut clients[turn], &mut rng, count);
-            if count.is_multiple_of(100) {
-                most.see(&store);
-            }
-        }
-        rounds.push(most);
-    }
-    assert_steady("clients that come and go", &rounds, &store);
-    drop(clients);
-    assert_sound(&store);
+    churn("clients that come and go", 12, 1);
 }
 
 /// A worker's life, when this program was started as one; nothing otherwise. Each line it reads is a round.
@@ -247,8 +231,8 @@ impl Worker {
 /// [R-EXTENT-5] Four processes at once, sampled while they work.
 #[test]
 fn four_processes() {
-    let (table, store) = Table::create("processes", 2 * KEYS, EXTENT_BYTES);
-    let mut workers: Vec<Worker> = (0..CLIENTS).map(|id| Worker::start(&table.0, 100 + id)).collect();
+    let (table, store) = create(2 * KEYS, EXTENT_BYTES);
+    let mut workers: Vec<Worker> = (0..CLIENTS).map(|id| Worker::start(&table.url, 100 + id)).collect();
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS * times() {
         workers.iter_mut().for_each(|worker| worker.begin(ROUND / CLIENTS));
@@ -293,7 +277,7 @@ fn remove(client: &mut blocking::Client, numbers: std::ops::Range<u64>) {
 /// that is idle does when it is told to.
 #[test]
 fn an_owner_gives_back_what_others_freed() {
-    let (_table, store) = Table::create("hoard", 60_000, 16 << 20);
+    let (_table, store) = create(60_000, 16 << 20);
     let (mut owner, mut other) = (store.client().expect("a free slot"), store.client().expect("a free slot"));
     let most = fill(&mut owner, 0, 1_000);
     remove(&mut other, 0..most);
@@ -319,9 +303,9 @@ fn an_owner_gives_back_what_others_freed() {
 /// small ones that have been through every chunk.
 #[test]
 fn runs_find_neighbours_beside_small_values() {
-    let (_table, store) = Table::create("runs", 2 * KEYS, 128 << 20);
+    let (_table, store) = create(2 * KEYS, 128 << 20);
     let mut rng = Rng(13);
-    let mut clients: Vec<_> = (0..CLIENTS).map(|_| store.client().expect("a free slot")).collect();
+    let mut clients = open_clients(&store);
     let (mut longest, mut free) = (u64::MAX, 0);
     for count in 0..ROUND * times() {
         let turn = rng.below(CLIENTS) as usize;

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use guira::blocking::Client;
-use guira::{Put, Url};
+use guira::{Put, Store, Url};
 use guira_input::JsonBytes;
 use serde::Serialize;
 
@@ -11,34 +11,14 @@ use crate::failure::Failure;
 use crate::output::{Format, Output};
 use crate::text::{Notation, NotationOptions};
 
-/// Print the value of a key.
-///
-/// Its bytes are printed as they are, with a line end only on a terminal.
+/// A key of a table.
 #[derive(Debug, Args)]
-pub struct GetArguments {
+pub struct KeyArguments {
     /// The table.
     pub url: Url,
     /// The key, as text. Write -- before a key that starts with a dash.
     #[arg(allow_negative_numbers = true)]
     pub key: String,
-    /// How key and value are written.
-    #[command(flatten)]
-    pub notation: NotationOptions,
-    #[command(flatten)]
-    pub patience: Patience,
-}
-
-/// Store a value.
-#[derive(Debug, Args)]
-pub struct ChangeArguments {
-    /// The table.
-    pub url: Url,
-    /// The key, as text. Write -- before a key that starts with a dash.
-    #[arg(allow_negative_numbers = true)]
-    pub key: String,
-    /// The value, as text; @FILE stores a file's bytes, @- those of standard input, and @@ starts a text with an @.
-    #[arg(allow_negative_numbers = true)]
-    pub value: String,
     /// How key and value are written; files are stored as they are.
     #[command(flatten)]
     pub notation: NotationOptions,
@@ -46,27 +26,37 @@ pub struct ChangeArguments {
     pub patience: Patience,
 }
 
-/// Remove a key.
+/// A key of a table, and a value for it.
 #[derive(Debug, Args)]
-pub struct DelArguments {
-    /// The table.
-    pub url: Url,
-    /// The key, as text. Write -- before a key that starts with a dash.
+pub struct ValueArguments {
+    #[command(flatten)]
+    pub key: KeyArguments,
+    /// The value, as text; @FILE stores a file's bytes, @- those of standard input, and @@ starts a text with an @.
     #[arg(allow_negative_numbers = true)]
-    pub key: String,
-    /// How the key is written.
-    #[command(flatten)]
-    pub notation: NotationOptions,
-    #[command(flatten)]
-    pub patience: Patience,
+    pub value: String,
+}
+
+/// A table, and the key that the command is about.
+struct Subject {
+    store: Store,
+    notation: Notation,
+    key: Vec<u8>,
+}
+
+impl KeyArguments {
+    /// Opens the table and reads the key as its format asks.
+    fn open(&self, open: impl FnOnce(Patience, &Url) -> Result<Store, Failure>) -> Result<Subject, Failure> {
+        let store = open(self.patience, &self.url)?;
+        let format = store.table().config().format;
+        let notation = self.notation.notation(format)?;
+        let key = notation.key(&self.key, format)?;
+        Ok(Subject { store, notation, key })
+    }
 }
 
 /// Carries out `get`.
-pub fn get(arguments: &GetArguments, output: &Output) -> Result<Verdict, Failure> {
-    let store = arguments.patience.open_read_only(&arguments.url)?;
-    let format = store.table().config().format;
-    let notation = arguments.notation.notation(format)?;
-    let key = notation.key(&arguments.key, format)?;
+pub fn get(arguments: &KeyArguments, output: &Output) -> Result<Verdict, Failure> {
+    let Subject { store, notation, key } = arguments.open(Patience::open_read_only)?;
     let value = store.reader().get(&key)?;
     match output.format() {
         Format::Json => output.answer(&found(&key, value.as_deref(), notation)?, String::new)?,
@@ -110,7 +100,7 @@ fn found<'b>(key: &'b [u8], value: Option<&'b [u8]>, notation: Notation) -> Resu
 }
 
 /// Carries out `put`.
-pub fn put(arguments: &ChangeArguments, output: &Output) -> Result<Verdict, Failure> {
+pub fn put(arguments: &ValueArguments, output: &Output) -> Result<Verdict, Failure> {
     change(arguments, output, |client, key, value| {
         Ok(match client.put(key, value)? {
             Put::Inserted => Outcome::Inserted,
@@ -120,27 +110,24 @@ pub fn put(arguments: &ChangeArguments, output: &Output) -> Result<Verdict, Fail
 }
 
 /// Carries out `insert`.
-pub fn insert(arguments: &ChangeArguments, output: &Output) -> Result<Verdict, Failure> {
+pub fn insert(arguments: &ValueArguments, output: &Output) -> Result<Verdict, Failure> {
     change(arguments, output, |client, key, value| {
         Ok(if client.insert(key, value)? { Outcome::Inserted } else { Outcome::Exists })
     })
 }
 
 /// Carries out `update`.
-pub fn update(arguments: &ChangeArguments, output: &Output) -> Result<Verdict, Failure> {
+pub fn update(arguments: &ValueArguments, output: &Output) -> Result<Verdict, Failure> {
     change(arguments, output, |client, key, value| {
         Ok(if client.update(key, value)? { Outcome::Replaced } else { Outcome::Missing })
     })
 }
 
 /// Carries out `del`.
-pub fn del(arguments: &DelArguments, output: &Output) -> Result<Verdict, Failure> {
-    let store = arguments.patience.open(&arguments.url)?;
-    let format = store.table().config().format;
-    let notation = arguments.notation.notation(format)?;
-    let key = notation.key(&arguments.key, format)?;
-    let outcome = if store.client()?.remove(&key)? { Outcome::Removed } else { Outcome::Missing };
-    conclude(outcome, &arguments.url, &notation.shown(&key), output)
+pub fn del(arguments: &KeyArguments, output: &Output) -> Result<Verdict, Failure> {
+    let subject = arguments.open(Patience::open)?;
+    let outcome = if subject.store.client()?.remove(&subject.key)? { Outcome::Removed } else { Outcome::Missing };
+    conclude(outcome, &subject, output)
 }
 
 /// What became of the key.
@@ -155,26 +142,24 @@ enum Outcome {
 }
 
 fn change(
-    arguments: &ChangeArguments,
+    arguments: &ValueArguments,
     output: &Output,
     change: impl FnOnce(&mut Client, &[u8], &[u8]) -> Result<Outcome, guira::Error>,
 ) -> Result<Verdict, Failure> {
-    let store = arguments.patience.open(&arguments.url)?;
-    let format = store.table().config().format;
-    let notation = arguments.notation.notation(format)?;
-    let key = notation.key(&arguments.key, format)?;
-    let value = notation.value(&arguments.value, format)?;
-    let outcome = change(&mut store.client()?, &key, &value)?;
-    conclude(outcome, &arguments.url, &notation.shown(&key), output)
+    let subject = arguments.key.open(Patience::open)?;
+    let value = subject.notation.value(&arguments.value, subject.store.table().config().format)?;
+    let outcome = change(&mut subject.store.client()?, &subject.key, &value)?;
+    conclude(outcome, &subject, output)
 }
 
-/// Says what became of the key, `shown` as it is.
-fn conclude(outcome: Outcome, url: &Url, shown: &str, output: &Output) -> Result<Verdict, Failure> {
+/// Says what became of the key.
+fn conclude(outcome: Outcome, subject: &Subject, output: &Output) -> Result<Verdict, Failure> {
     #[derive(Serialize)]
     struct Answer {
         outcome: Outcome,
     }
 
+    let (url, shown) = (subject.store.url(), subject.notation.shown(&subject.key));
     let (verdict, done) = match outcome {
         Outcome::Inserted => (Verdict::Fine, format!("inserted {shown}")),
         Outcome::Replaced => (Verdict::Fine, format!("replaced the value of {shown}")),

@@ -1,0 +1,200 @@
+//! Clients in place.
+
+use guira_fabric::Traffic;
+use guira_rcuckoo::{Counters, Now, Sampled};
+
+use super::block_on;
+use super::reader::lookups;
+use crate::{Error, Expected, Put, Swap, Token, Versioned};
+
+/// Reads and changes the table, one operation at a time, in place: one a thread, from [`crate::Store::client`]. Holds a
+/// client slot while it lives. As futures: [`crate::Client`].
+///
+/// Dropping it gives back its chunks and its slot: 2 round trips, and those of [`Client::release_memory`].
+///
+/// ```
+/// use guira::{CreateOptions, Put, Store, Url};
+///
+/// # fn main() -> Result<(), guira::Error> {
+/// # let url: Url = format!("shm://guira-doc-client-{}", std::process::id()).parse()?;
+/// let store = Store::create(&url, &CreateOptions::new(1_000))?;
+/// let mut client = store.client()?;
+/// assert_eq!(client.put(b"cuckoo", b"Guira guira")?, Put::Inserted);
+/// assert!(!client.insert(b"cuckoo", b"Crotophaga")?);
+/// assert!(client.update(b"cuckoo", b"Crotophaga")?);
+/// assert!(client.remove(b"cuckoo")?);
+/// assert_eq!(client.get(b"cuckoo")?, None);
+/// # drop(client);
+/// # Store::destroy(&url)
+/// # }
+/// ```
+pub struct Client(pub(crate) crate::Client);
+
+lookups!(Client, "client()?");
+
+impl Client {
+    /// Inserts `key`, or replaces its value. How long both may be is up to the table's format:
+    /// [`crate::CreateOptions::format`].
+    ///
+    /// Round trips: 2 for a key in a row and for an insert whose rows have room; 3 for a key in an extent; on shared
+    /// memory 5 or more for an insert that has to move others, elsewhere 2 or 3. Now and then some more, to find room
+    /// for extents or when others hold the locks. Source: R-INSERT-1 to R-UPDATE-2, R-EXTENT-1 to R-EXTENT-5; paper
+    /// 3.2.2, 3.2.3.
+    ///
+    /// # Errors
+    /// `KeyLength` and `ValueLength` if the table cannot store them; `Full` if no path leads to a free entry, `Extent`
+    /// if there is no space for a value that needs an extent; `Busy` if others hold a lock until the deadline;
+    /// `Corrupt` if a row or extent of the key is damaged; `Destroyed`; `Lost`; the fabric's. Nothing was changed,
+    /// unless [`crate::Error::effect`] of the fabric's says otherwise.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Put, Error> {
+        block_on(self.0.put(key, value))
+    }
+
+    /// Inserts `key` and returns true; changes nothing and returns false if it exists. Round trips: as [`Self::put`]; 2
+    /// if the key exists in a row, 3 in an extent. Source: R-INSERT-1 to R-INSERT-5; paper 3.2.3.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        block_on(self.0.insert(key, value))
+    }
+
+    /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key. Round
+    /// trips: 2, 3 for a key in an extent. Source: R-UPDATE-1, R-UPDATE-2; paper 3.2.2.
+    ///
+    /// # Errors
+    /// As [`Self::put`], `Full` excepted; `Extent` may come.
+    pub fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        block_on(self.0.update(key, value))
+    }
+
+    /// Removes `key` and returns true; returns false if there is no such key. Round trips: 2, 3 for a key in an extent.
+    /// Source: R-UPDATE-1, R-UPDATE-2; paper 3.2.2.
+    ///
+    /// # Errors
+    /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, `Lost` and the fabric's, as those of [`Self::put`].
+    pub fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
+        block_on(self.0.remove(key))
+    }
+
+    /// Replaces the value of `key` if the key is as expected: has a certain value, or was not changed since it was read
+    /// with [`Self::get_versioned`]. Any length of expected value will do.
+    ///
+    /// Round trips: 2, 3 for a key in an extent, 4 for one in an extent that is expected to have a value of the length
+    /// it has. Source: R-CAS-1, R-CAS-2.
+    ///
+    /// # Errors
+    /// As [`Self::update`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is not as
+    /// expected is no error.
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-compare-and-swap-{}", std::process::id()).parse()?;
+    /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+    /// # let mut client = store.client()?;
+    /// # client.put(b"cuckoo", b"Guira guira")?;
+    /// // Adds to the value, whatever others do to it meanwhile.
+    /// for _attempt in 0..100 {
+    ///     let found = client.get_versioned(b"cuckoo")?.expect("it was put");
+    ///     let longer = [&found.value[..], b"!"].concat();
+    ///     if client.compare_and_swap(b"cuckoo", found.token, &longer)?.is_done() {
+    ///         break;
+    ///     }
+    /// }
+    /// assert_eq!(client.get(b"cuckoo")?.as_deref(), Some(&b"Guira guira!"[..]));
+    /// // Or with the value it must have.
+    /// let swap = client.compare_and_swap(b"cuckoo", b"another", b"third")?;
+    /// assert_eq!(swap, guira::Swap::Different);
+    /// # drop(client);
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
+    pub fn compare_and_swap<'e>(
+        &mut self,
+        key: &[u8],
+        expected: impl Into<Expected<'e>>,
+        value: &[u8],
+    ) -> Result<Swap, Error> {
+        block_on(self.0.compare_and_swap(key, expected, value))
+    }
+
+    /// Removes `key` if it is as expected. Round trips and source: as [`Self::compare_and_swap`].
+    ///
+    /// # Errors
+    /// As [`Self::remove`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is not as
+    /// expected is no error.
+    pub fn compare_and_remove<'e>(&mut self, key: &[u8], expected: impl Into<Expected<'e>>) -> Result<Swap, Error> {
+        block_on(self.0.compare_and_remove(key, expected))
+    }
+
+    /// Puts many keys, one after the other, in order: one result for each. A key's failure does not keep the next from
+    /// being put. Round trips: those of single puts; on shared memory the rows of keys to come are prefetched.
+    ///
+    /// # Errors
+    /// Each key has its own, as those of [`Self::put`].
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-put-many-{}", std::process::id()).parse()?;
+    /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+    /// # let mut client = store.client()?;
+    /// # client.put(b"cuckoo", b"Guira guira")?;
+    /// for result in client.put_many(&[("heron", "Garza"), ("ibis", "Curaca")]) {
+    ///     assert_eq!(result?, guira::Put::Inserted);
+    /// }
+    /// # drop(client);
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
+    pub fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(&mut self, items: &[(K, V)]) -> Vec<Result<Put, Error>> {
+        block_on(self.0.put_many(items))
+    }
+
+    /// Removes many keys, one after the other, in order: one result for each, true if it existed. A key's failure does
+    /// not keep the next from being removed. Round trips: those of single removes; on shared memory the rows of keys to
+    /// come are prefetched.
+    ///
+    /// # Errors
+    /// Each key has its own, as those of [`Self::remove`].
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-remove-many-{}", std::process::id()).parse()?;
+    /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+    /// # let mut client = store.client()?;
+    /// # client.put(b"cuckoo", b"Guira guira")?;
+    /// let results = client.remove_many(&["cuckoo", "condor"]);
+    /// assert!(matches!(results[..], [Ok(true), Ok(false)]));
+    /// # drop(client);
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
+    pub fn remove_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<bool, Error>> {
+        block_on(self.0.remove_many(keys))
+    }
+
+    /// Gives up the chunks this client cuts its extents from, as closing it would, but keeps its slot: for a client
+    /// that will store no large value for a while. As long as it owns them, nobody else can use what is free in them,
+    /// or becomes free. Round trips: 1 for 64 chunks, and again for giving them up; none if it has none. Source:
+    /// R-EXTENT-5.
+    ///
+    /// # Errors
+    /// `Lost`; the fabric's: the client may have given up some of them. Values are not touched.
+    pub fn release_memory(&mut self) -> Result<(), Error> {
+        block_on(self.0.release_memory())
+    }
+
+    /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again.
+    /// Only grows. No round trip.
+    pub fn counters(&self) -> Counters {
+        self.0.counters()
+    }
+
+    /// The number of this client's slot, from 0, as [`crate::ClientStat::slot`] and errors name it. No round trip.
+    pub fn slot(&self) -> u16 {
+        self.0.slot()
+    }
+}

@@ -1,0 +1,188 @@
+//! Readers in place, and the lookups they share with clients in place.
+//!
+//! [`lookups`] writes each lookup once, for [`Reader`] and for [`super::Client`].
+
+use guira_fabric::Traffic;
+use guira_rcuckoo::{Now, Sampled};
+
+use super::block_on;
+use crate::{Error, Token, Versioned};
+
+/// Gives `$face`, which wraps its future face, the lookups in place. `$open` is what gets one from a store, in the
+/// examples. The module of `$face` imports what the lookups name.
+macro_rules! lookups {
+    ($face:ident, $open:literal) => {
+        impl $face {
+            /// The value of `key`, or `None` if there is no such key.
+            ///
+            /// Round trips: an inline hit 1, an extent hit 2, a miss 1 or 2; on shared memory, where nothing travels, 1
+            /// more for a hit in the key's second row; more while others write its rows. Source: R-READ-1 to R-READ-7;
+            /// paper 3.2.1.
+            ///
+            /// # Errors
+            /// `KeyLength` if the table cannot have such a key; `Corrupt` if a row or the extent is damaged; `Busy` if
+            /// one stays half written until the deadline; of clients, `Lost`; the fabric's. Nothing is changed.
+            pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+                let mut value = Vec::new();
+                Ok(self.get_into(key, &mut value)?.then_some(value))
+            }
+
+            /// Replaces the content of `into` by the value of `key` and returns true; leaves it empty and returns false
+            /// if there is no such key. Allocates nothing if the value fits in `into`'s capacity. Otherwise as
+            /// [`Self::get`].
+            ///
+            /// # Errors
+            /// As [`Self::get`]; `into` is empty then.
+            ///
+            /// ```
+            /// # use guira::{CreateOptions, Store, Url};
+            /// # fn main() -> Result<(), guira::Error> {
+            /// # let url: Url = format!("shm://guira-doc-get-into-{}", std::process::id()).parse()?;
+            /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+            /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
+            #[doc = concat!("let mut birds = store.", $open, ";")]
+            /// let mut value = Vec::with_capacity(64);
+            /// assert!(birds.get_into(b"cuckoo", &mut value)?);
+            /// assert_eq!(value, b"Guira guira");
+            /// assert!(!birds.get_into(b"condor", &mut value)?);
+            /// # drop(birds);
+            /// # Store::destroy(&url)
+            /// # }
+            /// ```
+            #[inline]
+            pub fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
+                match self.0.get_now(key, into) {
+                    Now::Done(token) => Ok(token.is_some()),
+                    Now::Wait(sampled) => self.get_waiting(key, into, sampled),
+                }
+            }
+
+            #[cold]
+            #[inline(never)]
+            fn get_waiting(&mut self, key: &[u8], into: &mut Vec<u8>, sampled: Sampled) -> Result<bool, Error> {
+                block_on(self.0.get_waiting(key, into, sampled))
+            }
+
+            /// The value of `key` and the state it was read in, for a change that depends on it, or `None` if there is
+            /// no such key. Round trips: as [`Self::get`]. Source: R-CAS-2.
+            ///
+            /// # Errors
+            /// As [`Self::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart
+            /// (preset `paper`).
+            pub fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
+                block_on(self.0.get_versioned(key))
+            }
+
+            /// Replaces the content of `into` by the value of `key` and returns the state it was read in; leaves it
+            /// empty and returns `None` if there is no such key. Otherwise as [`Self::get_versioned`].
+            ///
+            /// # Errors
+            /// As [`Self::get_versioned`]; `into` is empty then.
+            pub fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
+                block_on(self.0.get_versioned_into(key, into))
+            }
+
+            /// Looks up many keys at once, so that their memory accesses overlap: one result for each, in order.
+            /// Allocates for each value; [`Self::get_many_with`] does not. Round trips and source: as there.
+            ///
+            /// # Errors
+            /// Each key has its own, as those of [`Self::get`].
+            ///
+            /// ```
+            /// # use guira::{CreateOptions, Store, Url};
+            /// # fn main() -> Result<(), guira::Error> {
+            /// # let url: Url = format!("shm://guira-doc-get-many-{}", std::process::id()).parse()?;
+            /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+            /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
+            #[doc = concat!("let mut birds = store.", $open, ";")]
+            /// let values = birds.get_many(&["cuckoo", "condor"]);
+            /// assert!(matches!(&values[0], Ok(Some(value)) if value == b"Guira guira"));
+            /// assert!(matches!(values[1], Ok(None)));
+            /// # drop(birds);
+            /// # Store::destroy(&url)
+            /// # }
+            /// ```
+            pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>, Error>> {
+                block_on(self.0.get_many(keys))
+            }
+
+            /// Looks up many keys at once, so that their memory accesses overlap, and hands the place of each in
+            /// `keys`, and its result, to `visit`, in order. There is no snapshot of several keys: each result is that
+            /// of a lookup of its own. No allocation for each key.
+            ///
+            /// Round trips: 1 for 32 keys, 2 with extents among them; where a miss alone takes 2, 2 more for each miss.
+            /// On shared memory, where nothing travels, 1 for a key in its first row, 3 for others, and 1 for all
+            /// extents of 32 keys; there accesses overlap by prefetching. Source: R-READ-8.
+            ///
+            /// # Errors
+            /// Each key has its own, as those of [`Self::get`].
+            ///
+            /// ```
+            /// # use guira::{CreateOptions, Store, Url};
+            /// # fn main() -> Result<(), guira::Error> {
+            /// # let url: Url = format!("shm://guira-doc-get-many-with-{}", std::process::id()).parse()?;
+            /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+            /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
+            #[doc = concat!("let mut birds = store.", $open, ";")]
+            /// let mut bytes = 0;
+            /// birds.get_many_with(&["cuckoo", "condor"], |_place, value| match value {
+            ///     Ok(value) => bytes += value.map_or(0, <[u8]>::len),
+            ///     Err(error) => eprintln!("{error}"),
+            /// });
+            /// assert_eq!(bytes, 11);
+            /// # drop(birds);
+            /// # Store::destroy(&url)
+            /// # }
+            /// ```
+            pub fn get_many_with<K: AsRef<[u8]>>(
+                &mut self,
+                keys: &[K],
+                visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
+            ) {
+                block_on(self.0.get_many_with(keys, visit));
+            }
+
+            /// Whether there is such a key. Round trips: as [`Self::get`], whose value is read and dropped.
+            ///
+            /// # Errors
+            /// As [`Self::get`].
+            pub fn contains(&mut self, key: &[u8]) -> Result<bool, Error> {
+                block_on(self.0.contains(key))
+            }
+
+            /// What was sent and received since this was opened, which does not count itself: round trips, messages by
+            /// verb, payload bytes. Only grows. No round trip.
+            pub fn traffic(&self) -> Traffic {
+                self.0.traffic()
+            }
+        }
+    };
+}
+
+pub(super) use lookups;
+
+/// Looks keys up, in place: one a thread, from [`crate::Store::reader`]. Needs no client slot and no write permission;
+/// any number of readers may use a table. As futures: [`crate::Reader`].
+///
+/// ```
+/// use guira::{CreateOptions, OpenOptions, Store, Url};
+///
+/// # fn main() -> Result<(), guira::Error> {
+/// # let url: Url = format!("shm://guira-doc-reader-{}", std::process::id()).parse()?;
+/// # Store::create(&url, &CreateOptions::new(1_000))?.client()?.put(b"cuckoo", b"Guira guira")?;
+/// let store = Store::open_with(&url, &OpenOptions::default().read_only())?;
+/// let found = std::thread::scope(|scope| {
+///     let lookups = [&b"cuckoo"[..], b"condor"].map(|key| {
+///         let mut reader = store.reader();
+///         scope.spawn(move || reader.get(key))
+///     });
+///     lookups.map(|lookup| lookup.join().expect("lookups do not panic"))
+/// });
+/// let [cuckoo, condor] = found;
+/// assert_eq!((cuckoo?.as_deref(), condor?), (Some(&b"Guira guira"[..]), None));
+/// # Store::destroy(&url)
+/// # }
+/// ```
+pub struct Reader(pub(crate) crate::Reader);
+
+lookups!(Reader, "reader()");

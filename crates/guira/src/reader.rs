@@ -1,0 +1,163 @@
+//! Readers, and the lookups they share with clients.
+//!
+//! [`lookups`] writes each lookup once, documentation and body, for [`Reader`] and for [`crate::Client`]: both have a
+//! lane, and a side of the protocol with lookups of the same names. The same in place: [`crate::blocking`].
+
+use std::sync::Arc;
+
+use guira_fabric::{Lane, Traffic};
+use guira_fabric_shm::ShmLane;
+use guira_rcuckoo::{ClientConfig, Now, Sampled, Table};
+
+use crate::{Error, Token, Versioned};
+
+/// Row versions of fewer bits come round while somebody thinks about what to do with a token.
+const TOKEN_VERSION_BITS: u8 = 32;
+
+pub(crate) fn check_versions(table: &Table) -> Result<(), Error> {
+    let version_bits = table.config().version_bits;
+    if version_bits >= TOKEN_VERSION_BITS { Ok(()) } else { Err(Error::NarrowVersions { version_bits }) }
+}
+
+/// Gives `$face` the lookups of `$protocol`, the field with its side of the protocol, through its field `lane`. The
+/// module of `$face` imports what they name.
+macro_rules! lookups {
+    ($face:ident, $protocol:ident) => {
+        impl $face {
+            /// The value of `key`, or `None` if there is no such key.
+            ///
+            /// Round trips: an inline hit 1, an extent hit 2, a miss 1 or 2; on shared memory, where nothing travels, 1
+            /// more for a hit in the key's second row; more while others write its rows. Source: R-READ-1 to R-READ-7;
+            /// paper 3.2.1.
+            ///
+            /// # Errors
+            /// `KeyLength` if the table cannot have such a key; `Corrupt` if a row or the extent is damaged; `Busy` if
+            /// one stays half written until the deadline; of clients, `Lost`; the fabric's. Nothing is changed.
+            pub async fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+                let mut value = Vec::new();
+                Ok(self.get_into(key, &mut value).await?.then_some(value))
+            }
+
+            /// Replaces the content of `into` by the value of `key` and returns true; leaves it empty and returns false
+            /// if there is no such key. Allocates nothing if the value fits in `into`'s capacity. Otherwise as
+            /// [`Self::get`].
+            ///
+            /// # Errors
+            /// As [`Self::get`]; `into` is empty then.
+            #[inline(always)]
+            pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
+                match self.get_now(key, into) {
+                    Now::Done(token) => Ok(token.is_some()),
+                    Now::Wait(sampled) => self.get_waiting(key, into, sampled).await,
+                }
+            }
+
+            /// The first part of [`Self::get_into`]: all of it, unless it has to wait.
+            #[inline(always)]
+            pub(crate) fn get_now(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now {
+                into.clear();
+                self.$protocol.get_now(&mut self.lane, key, into)
+            }
+
+            /// The second part.
+            pub(crate) async fn get_waiting(
+                &mut self,
+                key: &[u8],
+                into: &mut Vec<u8>,
+                sampled: Sampled,
+            ) -> Result<bool, Error> {
+                Ok(self.$protocol.get_waiting(&mut self.lane, key, into, sampled).await?.is_some())
+            }
+
+            /// The value of `key` and the state it was read in, for a change that depends on it, or `None` if there is
+            /// no such key. Round trips: as [`Self::get`]. Source: R-CAS-2.
+            ///
+            /// # Errors
+            /// As [`Self::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart
+            /// (preset `paper`).
+            pub async fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
+                let mut value = Vec::new();
+                let token = self.get_versioned_into(key, &mut value).await?;
+                Ok(token.map(|token| Versioned { value, token }))
+            }
+
+            /// Replaces the content of `into` by the value of `key` and returns the state it was read in; leaves it
+            /// empty and returns `None` if there is no such key. Otherwise as [`Self::get_versioned`].
+            ///
+            /// # Errors
+            /// As [`Self::get_versioned`]; `into` is empty then.
+            pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
+                into.clear();
+                check_versions(self.$protocol.table())?;
+                let found = self.$protocol.get(&mut self.lane, key, into).await?;
+                Ok(found.map(|state| Token::new(self.$protocol.table(), state)))
+            }
+
+            /// Looks up many keys at once, so that their memory accesses overlap: one result for each, in order.
+            /// Allocates for each value; [`Self::get_many_with`] does not. Round trips and source: as there.
+            ///
+            /// # Errors
+            /// Each key has its own, as those of [`Self::get`].
+            pub async fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>, Error>> {
+                let mut values = Vec::with_capacity(keys.len());
+                self.get_many_with(keys, |_, result| values.push(result.map(|value| value.map(<[u8]>::to_vec)))).await;
+                values
+            }
+
+            /// Looks up many keys at once, so that their memory accesses overlap, and hands the place of each in
+            /// `keys`, and its result, to `visit`, in order. There is no snapshot of several keys: each result is that
+            /// of a lookup of its own. No allocation for each key.
+            ///
+            /// Round trips: 1 for 32 keys, 2 with extents among them; where a miss alone takes 2, 2 more for each miss.
+            /// On shared memory, where nothing travels, 1 for a key in its first row, 3 for others, and 1 for all
+            /// extents of 32 keys; there accesses overlap by prefetching. Source: R-READ-8.
+            ///
+            /// # Errors
+            /// Each key has its own, as those of [`Self::get`].
+            pub async fn get_many_with<K: AsRef<[u8]>>(
+                &mut self,
+                keys: &[K],
+                mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
+            ) {
+                let visit = |i: usize, result: Result<Option<&[u8]>, guira_rcuckoo::Error>| {
+                    visit(i, result.map_err(Error::from));
+                };
+                self.$protocol.get_many(&mut self.lane, keys, visit).await;
+            }
+
+            /// Whether there is such a key. Round trips: as [`Self::get`], whose value is read and dropped.
+            ///
+            /// # Errors
+            /// As [`Self::get`].
+            pub async fn contains(&mut self, key: &[u8]) -> Result<bool, Error> {
+                let mut value = Vec::new();
+                self.get_into(key, &mut value).await
+            }
+
+            /// What was sent and received since this was opened, which does not count itself: round trips, messages by
+            /// verb, payload bytes. Only grows. No round trip.
+            pub fn traffic(&self) -> Traffic {
+                *self.lane.traffic()
+            }
+        }
+    };
+}
+
+pub(crate) use lookups;
+
+/// Looks keys up, one at a time, as futures: those of [`crate::blocking::Reader`]. Needs no client slot and no write
+/// permission; any number of readers may use a table.
+///
+/// A future that is dropped leaves nothing behind.
+pub struct Reader {
+    reader: guira_rcuckoo::Reader,
+    lane: ShmLane,
+}
+
+impl Reader {
+    pub(crate) fn new(table: Arc<Table>, lane: ShmLane, config: ClientConfig) -> Reader {
+        Reader { reader: guira_rcuckoo::Reader::new(table, config), lane }
+    }
+}
+
+lookups!(Reader, reader);
