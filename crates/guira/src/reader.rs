@@ -47,16 +47,16 @@ macro_rules! lookups {
             #[inline(always)]
             pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
                 match self.get_now(key, into) {
-                    Now::Done(token) => Ok(token.is_some()),
+                    Now::Done(found) => Ok(found.is_some()),
                     Now::Wait(sampled) => self.get_waiting(key, into, sampled).await,
                 }
             }
 
             /// The first part of [`Self::get_into`]: all of it, unless it has to wait.
             #[inline(always)]
-            pub(crate) fn get_now(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now {
+            pub(crate) fn get_now(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
                 into.clear();
-                self.$protocol.get_now(&mut self.lane, key, into)
+                self.$protocol.get_value_now(&mut self.lane, key, into)
             }
 
             /// The second part.

@@ -42,12 +42,6 @@ impl<'k> Probe<'k> {
         self.key
     }
 
-    /// The first word of an entry that holds the key, as far as the key determines it.
-    #[inline(always)]
-    pub(crate) fn first(&self) -> u64 {
-        self.first
-    }
-
     /// The key's 64-bit digest.
     #[inline(always)]
     pub fn digest(&self) -> u64 {

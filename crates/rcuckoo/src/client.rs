@@ -217,6 +217,12 @@ impl Client {
         if self.journal.is_clean() { self.reader.get_now(lane, key, into) } else { Now::Wait(Sampled::default()) }
     }
 
+    /// See [`Reader::get_value_now`].
+    #[inline(always)]
+    pub fn get_value_now<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
+        if self.journal.is_clean() { self.reader.get_value_now(lane, key, into) } else { Now::Wait(Sampled::default()) }
+    }
+
     /// See [`Reader::get_waiting`].
     ///
     /// # Errors

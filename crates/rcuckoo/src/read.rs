@@ -9,7 +9,8 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use guira_fabric::{Addr, FabricError, Lane, Verb, pause_until, post, post_now};
 use guira_layout::{
-    Candidate, ExtentError, ExtentRef, LockId, OwnerId, RowFormat, RowId, RowShape, Rows, parse_extent,
+    Candidate, ExtentError, ExtentRef, Generation, LockId, OwnerId, RowFormat, RowId, RowShape, Rows, Version,
+    parse_extent,
 };
 
 use crate::pace::Pace;
@@ -43,11 +44,39 @@ pub struct Reader {
 
 /// How far a lookup came without waiting.
 #[derive(Debug)]
-pub enum Now {
+pub enum Now<S = Token> {
     /// To its end: the state the key was in, or `None` if there is no such key.
-    Done(Option<Token>),
+    Done(Option<S>),
     /// To here.
     Wait(Sampled),
+}
+
+/// What a lookup is to remember of the state it found its key in.
+trait State: Sized {
+    /// In a row.
+    fn inline(row: RowId, version: Version) -> Self;
+
+    /// In an extent.
+    fn extent(generation: Generation) -> Self;
+}
+
+impl State for Token {
+    #[inline(always)]
+    fn inline(row: RowId, version: Version) -> Token {
+        Token::Inline { row, version }
+    }
+
+    fn extent(generation: Generation) -> Token {
+        Token::Extent { generation }
+    }
+}
+
+/// Nothing.
+impl State for () {
+    #[inline(always)]
+    fn inline(_: RowId, _: Version) {}
+
+    fn extent(_: Generation) {}
 }
 
 /// A lookup that [`Reader::get_now`] left unfinished, for the same reader: its number. What was sampled is the reader's
@@ -144,14 +173,21 @@ impl Reader {
     /// rows nobody is writing. The rest is for [`Reader::get_waiting`], with the same key; `into` is unchanged then.
     #[inline(always)]
     pub fn get_now<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now {
+        self.look_now(lane, key, into)
+    }
+
+    /// As [`Reader::get_now`], for who does not ask what state the key was in.
+    #[inline(always)]
+    pub fn get_value_now<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
+        self.look_now(lane, key, into)
+    }
+
+    #[inline(always)]
+    fn look_now<L: Lane + ?Sized, S: State>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<S> {
         match self.shape {
             _ if !lane.caps().local => Now::Wait(Sampled::default()),
-            RowShape::Fixed8x8(rows) if key.len() == 8 => {
-                self.get_fixed(lane, rows, key, into, [&mut [0; 16], &mut [0; 16]])
-            }
-            RowShape::Fixed4x4(rows) if key.len() == 4 => {
-                self.get_fixed(lane, rows, key, into, [&mut [0; 8], &mut [0; 8]])
-            }
+            RowShape::Fixed8x8(rows) if key.len() == 8 => self.get_fixed::<_, _, _, 16>(lane, rows, key, into),
+            RowShape::Fixed4x4(rows) if key.len() == 4 => self.get_fixed::<_, _, _, 8>(lane, rows, key, into),
             RowShape::Fixed8x8(_) | RowShape::Fixed4x4(_) => Now::Wait(Sampled::default()),
             RowShape::General => self.get_general(lane, key, into),
         }
@@ -159,40 +195,45 @@ impl Reader {
 
     /// The lookup of a key with its length, and all lengths of its row, known at compile time.
     #[inline(always)]
-    fn get_fixed<L: Lane + ?Sized, R: Rows>(
+    fn get_fixed<L: Lane + ?Sized, R: Rows, S: State, const ROW_WORDS: usize>(
         &mut self,
         lane: &mut L,
         rows: R,
         key: &[u8],
         into: &mut Vec<u8>,
-        [first, second]: [&mut [u64]; 2],
-    ) -> Now {
+    ) -> Now<S> {
         let lookup = Lookup::new(&self.table, rows, key);
-        let (row, hit, words) = match lookup.sample_first_now(&self.table, lane, first, &[]) {
-            Some(FirstSample::Hit(hit)) => (lookup.first_row(), hit, first),
-            Some(FirstSample::Without(row)) => match lookup.sample_second_now(&self.table, lane, row, second, &[]) {
-                Some(Verdict::Hit(_, hit)) => (lookup.second(&self.table), hit, second),
-                Some(Verdict::Absent) => return Now::Done(None),
-                Some(Verdict::Torn(row)) => {
-                    return self.leave(lookup.probe.digest(), Verdict::Torn(row));
+        let mut first = [0; ROW_WORDS];
+        match lookup.sample_first_now(&self.table, lane, &mut first, &[]) {
+            Some(FirstSample::Hit(hit)) => {
+                rows.append_value(&first, &hit, into);
+                Now::Done(Some(S::inline(lookup.first_row(), rows.version(&first))))
+            }
+            Some(FirstSample::Without(row)) => {
+                let mut second = [0; ROW_WORDS];
+                match lookup.sample_second_now(&self.table, lane, row, &mut second, &[]) {
+                    Some(Verdict::Hit(_, hit)) => {
+                        rows.append_value(&second, &hit, into);
+                        Now::Done(Some(S::inline(lookup.second(&self.table), rows.version(&second))))
+                    }
+                    Some(Verdict::Absent) => Now::Done(None),
+                    Some(Verdict::Torn(row)) => self.leave(lookup.digest, Verdict::Torn(row)),
+                    None => Now::Wait(Sampled::default()),
                 }
-                None => return Now::Wait(Sampled::default()),
-            },
-            None => return Now::Wait(Sampled::default()),
-        };
-        rows.append_value(words, &hit, into);
-        Now::Done(Some(Token::Inline { row, version: rows.version(words) }))
+            }
+            None => Now::Wait(Sampled::default()),
+        }
     }
 
     #[inline(never)]
-    fn get_general<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now {
+    fn get_general<L: Lane + ?Sized, S: State>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<S> {
         let rows = *self.table.rows();
         if !rows.accepts_key(key.len()) {
             return Now::Wait(Sampled::default());
         }
         let lookup = Lookup::new(&self.table, rows, key);
         self.words.resize(2 * rows.row_words(), 0);
-        let digest = lookup.probe.digest();
+        let digest = lookup.digest;
         // Their words are overwritten.
         self.unfinished = None;
         let (first, second) = self.words.split_at_mut(rows.row_words());
@@ -201,10 +242,10 @@ impl Reader {
                 let (row, sample) = lookup.half(&self.table, &self.words, which);
                 let Some(extent) = Rows::extent_of(&rows, sample, &hit) else {
                     rows.append_value(sample, &hit, into);
-                    return Now::Done(Some(Token::Inline { row, version: rows.version(sample) }));
+                    return Now::Done(Some(S::inline(row, rows.version(sample))));
                 };
                 match self.extent_now(lane, &extent, key, into) {
-                    Some(token) => Now::Done(Some(token)),
+                    Some(()) => Now::Done(Some(S::extent(extent.generation))),
                     None => self.leave(digest, Verdict::Hit(which, hit)),
                 }
             }
@@ -216,7 +257,7 @@ impl Reader {
 
     /// Keeps what a lookup came to for [`Reader::get_waiting`].
     #[cold]
-    fn leave(&mut self, digest: u64, verdict: Verdict) -> Now {
+    fn leave<S>(&mut self, digest: u64, verdict: Verdict) -> Now<S> {
         self.waits += 1;
         self.unfinished = Some(Unfinished { number: self.waits, digest, verdict });
         Now::Wait(Sampled(self.waits))
@@ -230,17 +271,14 @@ impl Reader {
         extent: &ExtentRef,
         key: &[u8],
         into: &mut Vec<u8>,
-    ) -> Option<Token> {
+    ) -> Option<()> {
         let words = extent.words().filter(|words| (1..=READ_WORDS).contains(words))?;
         self.extent.resize(words, 0);
         if !post_now(lane, &mut [Verb::Read { addr: Addr::main(extent.offset), into: &mut self.extent }]) {
             return None;
         }
         let parsed = parse_extent(&self.extent, extent, self.table.superblock().checksum_seed()).ok()?;
-        parsed.has_key(key).then(|| {
-            parsed.append_value(into);
-            Token::Extent { generation: extent.generation }
-        })
+        parsed.has_key(key).then(|| parsed.append_value(into))
     }
 
     /// The rest of a lookup that [`Reader::get_now`] began.
@@ -263,7 +301,7 @@ impl Reader {
         // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
         poll_fn(|cx| lane.poll_drain(&mut [], cx)).await.map_err(Error::fabric(Operation::Get))?;
         let lookup = Lookup::new(&self.table, rows, key);
-        let digest = lookup.probe.digest();
+        let digest = lookup.digest;
         let its_own = |lookup: &Unfinished| lookup.number == sampled.0 && lookup.digest == digest;
         let verdict = self.unfinished.take().filter(its_own).map(|lookup| lookup.verdict);
         let mut words = std::mem::take(&mut self.words);

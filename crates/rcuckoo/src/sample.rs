@@ -7,7 +7,7 @@ use std::future::poll_fn;
 
 use arrayvec::ArrayVec;
 use guira_fabric::{FabricError, Lane, Verb, post, post_now};
-use guira_layout::{Candidate, ExtentRef, Probe, RowId, Rows};
+use guira_layout::{Candidate, ExtentRef, RowId, Rows};
 
 use crate::Table;
 
@@ -15,10 +15,10 @@ use crate::Table;
 pub(crate) const TRAILER_WORDS: usize = 2;
 
 /// A key that is looked for, in rows read as `R` says.
-#[derive(Clone, Copy)]
-pub(crate) struct Lookup<'k, R> {
+pub(crate) struct Lookup<'k, R: Rows> {
     pub(crate) rows: R,
-    pub(crate) probe: Probe<'k>,
+    pub(crate) probe: R::Probe<'k>,
+    pub(crate) digest: u64,
     /// The primary row. The other one is computed when it is needed: most hits do without.
     first: RowId,
 }
@@ -69,13 +69,13 @@ impl<'k, R: Rows> Lookup<'k, R> {
     /// A lookup of `key`, whose digest is known.
     #[inline(always)]
     pub(crate) fn of_digest(table: &Table, rows: R, key: &'k [u8], digest: u64) -> Lookup<'k, R> {
-        Lookup { rows, probe: table.rows().probe(key, digest), first: table.placement().first(digest) }
+        Lookup { rows, probe: rows.probe(key, digest), digest, first: table.placement().first(digest) }
     }
 
     /// The secondary row.
     #[inline(always)]
     pub(crate) fn second(&self, table: &Table) -> RowId {
-        table.placement().second(self.probe.digest(), self.first)
+        table.placement().second(self.digest, self.first)
     }
 
     /// The row `which` names, and its sample among `words`, which hold both.

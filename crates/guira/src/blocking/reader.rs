@@ -52,7 +52,7 @@ macro_rules! lookups {
             #[inline]
             pub fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
                 match self.0.get_now(key, into) {
-                    Now::Done(token) => Ok(token.is_some()),
+                    Now::Done(found) => Ok(found.is_some()),
                     Now::Wait(sampled) => self.get_waiting(key, into, sampled),
                 }
             }
