@@ -11,7 +11,7 @@ use crate::contenders::lmdb::{self, Opening};
 use crate::contenders::maps::{self, SharedMap};
 use crate::contenders::memcached::Memcached;
 use crate::contenders::redis::Redis;
-use crate::contenders::{Connections, Place, guira, load_server};
+use crate::contenders::{Connection, Connections, Place, guira, load_server};
 use crate::draws::{DrawSpec, Draws, Popularity};
 use crate::error::PeersError;
 use crate::helper::{Helper, Order, Preparation};
@@ -171,9 +171,11 @@ impl Lineup {
         // From now on it is ended with the lineup.
         self.servers.push((name, server));
         match kind {
-            Kind::Redis => load_server(&mut Redis::connect(&socket, sizes.value_bytes)?, &self.records, loading)?,
+            Kind::Redis => {
+                load_server(&mut Connection::<Redis>::open(&socket, sizes.value_bytes)?, &self.records, loading)?
+            }
             Kind::Memcached => {
-                load_server(&mut Memcached::connect(&socket, sizes.value_bytes)?, &self.records, loading)?;
+                load_server(&mut Connection::<Memcached>::open(&socket, sizes.value_bytes)?, &self.records, loading)?;
             }
         }
         Ok(socket)
@@ -312,7 +314,7 @@ pub fn try_threads(directory: &Path, watch: &mut Watch<'_>) -> Result<[f64; 2], 
     for threads in [1, 2] {
         let sizes = Sizes { records: RECORDS, value_bytes: records.value_bytes(), threads };
         let server = Server::start(Kind::Memcached, directory, &sizes)?;
-        let mut client = Memcached::connect(server.socket(), records.value_bytes())?;
+        let mut client = Connection::<Memcached>::open(server.socket(), records.value_bytes())?;
         let loading = &mut Loading::new("memcached, on trial", RECORDS, watch);
         load_server(&mut client, &records, loading)?;
         let place = Place::Memcached { socket: server.socket().to_owned(), depth: 1 };

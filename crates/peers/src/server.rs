@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::Pid;
 
+use crate::contenders::Connection;
 use crate::contenders::memcached::Memcached;
 use crate::contenders::redis::Redis;
 use crate::error::PeersError;
@@ -64,8 +65,8 @@ impl Kind {
 
     fn ping(self, socket: &Path) -> Result<(), PeersError> {
         match self {
-            Kind::Redis => Redis::connect(socket, WORD_BYTES)?.ping(),
-            Kind::Memcached => Memcached::connect(socket, WORD_BYTES)?.ping(),
+            Kind::Redis => Connection::<Redis>::open(socket, WORD_BYTES)?.ping(),
+            Kind::Memcached => Connection::<Memcached>::open(socket, WORD_BYTES)?.ping(),
         }
     }
 }

@@ -8,12 +8,15 @@ pub mod raw;
 pub mod redis;
 mod wire;
 
-pub use wire::load as load_server;
+pub use wire::{Connection, load as load_server};
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use self::memcached::Memcached;
+use self::redis::Redis;
+use self::wire::Piped;
 use crate::error::PeersError;
 use crate::measure::Runner;
 use crate::record::Records;
@@ -76,10 +79,10 @@ impl Connections {
                 Box::new(lmdb::Lmdb::new(shared, *reads, value_bytes))
             }
             Place::Redis { socket, depth } => {
-                Box::new(wire::Piped::new(redis::Redis::connect(socket, value_bytes)?, *depth))
+                Box::new(Piped::new(Connection::<Redis>::open(socket, value_bytes)?, *depth))
             }
             Place::Memcached { socket, depth } => {
-                Box::new(wire::Piped::new(memcached::Memcached::connect(socket, value_bytes)?, *depth))
+                Box::new(Piped::new(Connection::<Memcached>::open(socket, value_bytes)?, *depth))
             }
         })
     }

@@ -1,4 +1,5 @@
-//! What the two servers' clients share: one write for a batch of commands, then reads until every answer is there.
+//! The client of both servers, over a Unix socket: one write for a batch of commands, then reads until every answer is
+//! there. What differs between them is their [`Protocol`].
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,7 +20,7 @@ const READ_BYTES: usize = 64 << 10;
 pub struct Wire {
     stream: UnixStream,
     /// Commands that are gathered.
-    pub out: Vec<u8>,
+    out: Vec<u8>,
     input: Vec<u8>,
     /// What of `input` is filled, and what of that has been taken.
     filled: usize,
@@ -108,55 +109,125 @@ impl Wire {
     }
 }
 
-/// A server's way of asking and answering.
+/// What a server is told, and what it answers. Touches no socket, but for the beginning of many answers.
 pub trait Protocol {
-    /// Gathers a look-up.
-    fn ask_get(&mut self, key: &Key);
-    /// Gathers a replacement of a value.
-    fn ask_set(&mut self, key: &Key, value: &[u8]);
-    /// Gathers a look-up of several keys, as the server takes it best.
-    fn ask_many(&mut self, keys: &[Key]);
-    /// Awaits the beginning of what `ask_many` is answered with.
+    /// Asks whether the server answers.
+    const PING: &[u8];
+    /// The line that answers it.
+    const PONG: &[u8];
+    /// The line that answers a replacement.
+    const STORED: &[u8];
+
+    /// The protocol for values of this many bytes.
+    fn of_values(value_bytes: usize) -> Self;
+    /// Appends a look-up.
+    fn get(&self, key: &Key, out: &mut Vec<u8>);
+    /// Appends a replacement of a value.
+    fn set(&self, key: &Key, value: &[u8], out: &mut Vec<u8>);
+    /// Appends a look-up of several keys, as the server takes it best.
+    fn get_many(&self, keys: &[Key], out: &mut Vec<u8>);
+    /// Awaits what stands before the answers to [`Protocol::get_many`], if anything does.
     ///
     /// # Errors
     /// Anything else that is answered.
-    fn begin_many(&mut self, keys: usize) -> Result<(), PeersError>;
+    fn begin_many(_wire: &mut Wire, _keys: usize) -> Result<(), PeersError> {
+        Ok(())
+    }
+    /// What the first line of an answer to a look-up means.
+    fn answer(line: &[u8]) -> Answer;
+}
+
+/// The answer to a look-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A value of this many bytes follows.
+    Value(usize),
+    /// There is no such key.
+    Missing,
+    /// It is no answer to a look-up.
+    Other,
+}
+
+/// A connection to a server that is spoken to in this way.
+pub struct Connection<P> {
+    wire: Wire,
+    protocol: P,
+    value_bytes: usize,
+}
+
+impl<P: Protocol> Connection<P> {
+    /// Connects to the socket at `path`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(path: &Path, value_bytes: usize) -> Result<Connection<P>, PeersError> {
+        Ok(Connection { wire: Wire::connect(path)?, protocol: P::of_values(value_bytes), value_bytes })
+    }
+
+    /// Whether the server answers.
+    ///
+    /// # Errors
+    /// Anything but an answer.
+    pub fn ping(&mut self) -> Result<(), PeersError> {
+        self.wire.out.extend_from_slice(P::PING);
+        self.wire.send()?;
+        match self.wire.line()? {
+            line if line == P::PONG => Ok(()),
+            line => Err(PeersError::peer("ping it", String::from_utf8_lossy(line))),
+        }
+    }
+
+    #[inline]
+    fn ask_get(&mut self, key: &Key) {
+        self.protocol.get(key, &mut self.wire.out);
+    }
+
+    #[inline]
+    fn ask_set(&mut self, key: &Key, value: &[u8]) {
+        self.protocol.set(key, value, &mut self.wire.out);
+    }
+
     /// Awaits the value of `key`.
-    ///
-    /// # Errors
-    /// Anything else that is answered.
-    fn value(&mut self, key: &Key) -> Result<&[u8], PeersError>;
+    #[inline]
+    fn value(&mut self, key: &Key) -> Result<&[u8], PeersError> {
+        let line = self.wire.line()?;
+        match P::answer(line) {
+            Answer::Value(bytes) => self.wire.block(bytes),
+            Answer::Missing => Err(PeersError::missing(key)),
+            Answer::Other => Err(unexpected("get", key, line)),
+        }
+    }
+
     /// Awaits that a value was replaced.
-    ///
-    /// # Errors
-    /// Anything else that is answered.
-    fn stored(&mut self, key: &Key) -> Result<(), PeersError>;
-    /// The connection.
-    fn wire(&mut self) -> &mut Wire;
-    /// Bytes of every value.
-    fn value_bytes(&self) -> usize;
+    #[inline]
+    fn stored(&mut self, key: &Key) -> Result<(), PeersError> {
+        match self.wire.line()? {
+            line if line == P::STORED => Ok(()),
+            line => Err(unexpected("set", key, line)),
+        }
+    }
 }
 
 /// A client that sends `depth` commands before it awaits their answers.
 pub struct Piped<P> {
-    protocol: P,
+    server: Connection<P>,
     depth: usize,
 }
 
 impl<P: Protocol> Piped<P> {
     /// A client with this many commands on their way.
-    pub fn new(protocol: P, depth: usize) -> Piped<P> {
-        Piped { protocol, depth: depth.max(1) }
+    pub fn new(server: Connection<P>, depth: usize) -> Piped<P> {
+        Piped { server, depth: depth.max(1) }
     }
 
     fn get(&mut self, keys: &[Key]) -> Result<(), PeersError> {
         let mut wrong = 0;
-        let value_bytes = self.protocol.value_bytes();
+        let value_bytes = self.server.value_bytes;
         for keys in keys.chunks(self.depth) {
-            keys.iter().for_each(|key| self.protocol.ask_get(key));
-            self.protocol.wire().send()?;
+            keys.iter().for_each(|key| self.server.ask_get(key));
+            self.server.wire.send()?;
             for key in keys {
-                wrong |= difference(key, Seen::of(self.protocol.value(key)?, value_bytes));
+                wrong |= difference(key, Seen::of(self.server.value(key)?, value_bytes));
             }
         }
         right(wrong)
@@ -164,13 +235,13 @@ impl<P: Protocol> Piped<P> {
 
     fn get_many(&mut self, keys: &[Key]) -> Result<(), PeersError> {
         let mut wrong = 0;
-        let value_bytes = self.protocol.value_bytes();
+        let value_bytes = self.server.value_bytes;
         for keys in keys.chunks(MANY) {
-            self.protocol.ask_many(keys);
-            self.protocol.wire().send()?;
-            self.protocol.begin_many(keys.len())?;
+            self.server.protocol.get_many(keys, &mut self.server.wire.out);
+            self.server.wire.send()?;
+            P::begin_many(&mut self.server.wire, keys.len())?;
             for key in keys {
-                wrong |= difference(key, Seen::of(self.protocol.value(key)?, value_bytes));
+                wrong |= difference(key, Seen::of(self.server.value(key)?, value_bytes));
             }
         }
         right(wrong)
@@ -178,21 +249,21 @@ impl<P: Protocol> Piped<P> {
 
     fn mix(&mut self, steps: &[Step]) -> Result<(), PeersError> {
         let mut wrong = 0;
-        let value_bytes = self.protocol.value_bytes();
+        let value_bytes = self.server.value_bytes;
         for steps in steps.chunks(self.depth) {
             for step in steps {
                 match step {
-                    Step::Read(key) => self.protocol.ask_get(key),
-                    Step::Update(key, word) => self.protocol.ask_set(key, &word.to_le_bytes()),
+                    Step::Read(key) => self.server.ask_get(key),
+                    Step::Update(key, word) => self.server.ask_set(key, &word.to_le_bytes()),
                 }
             }
-            self.protocol.wire().send()?;
+            self.server.wire.send()?;
             for step in steps {
                 match step {
                     Step::Read(key) => {
-                        wrong |= difference(key, Seen::of(self.protocol.value(key)?, value_bytes));
+                        wrong |= difference(key, Seen::of(self.server.value(key)?, value_bytes));
                     }
-                    Step::Update(key, _) => self.protocol.stored(key)?,
+                    Step::Update(key, _) => self.server.stored(key)?,
                 }
             }
         }
@@ -212,9 +283,9 @@ impl<P: Protocol> Runner for Piped<P> {
 
     fn verify(&mut self, keys: &[Key], records: &Records) -> Result<(), PeersError> {
         for key in keys {
-            self.protocol.ask_get(key);
-            self.protocol.wire().send()?;
-            let value = self.protocol.value(key)?;
+            self.server.ask_get(key);
+            self.server.wire.send()?;
+            let value = self.server.value(key)?;
             if !records.is_whole(key, value) {
                 return Err(PeersError::wrong(key, Seen::of(value, records.value_bytes())));
             }
@@ -231,22 +302,22 @@ const LOAD_BYTES: usize = 32 << 10;
 /// # Errors
 /// The server's; an interruption.
 pub fn load<P: Protocol>(
-    protocol: &mut P,
+    server: &mut Connection<P>,
     records: &Records,
     loading: &mut crate::load::Loading<'_>,
 ) -> Result<(), PeersError> {
     let mut asked: Vec<Key> = Vec::new();
     loading.each(records, |key, value| {
-        protocol.ask_set(key, value);
+        server.ask_set(key, value);
         asked.push(*key);
-        if protocol.wire().out.len() >= LOAD_BYTES { settle(protocol, &mut asked) } else { Ok(()) }
+        if server.wire.out.len() >= LOAD_BYTES { settle(server, &mut asked) } else { Ok(()) }
     })?;
-    settle(protocol, &mut asked)
+    settle(server, &mut asked)
 }
 
-fn settle<P: Protocol>(protocol: &mut P, asked: &mut Vec<Key>) -> Result<(), PeersError> {
-    protocol.wire().send()?;
-    asked.drain(..).try_for_each(|key| protocol.stored(&key))
+fn settle<P: Protocol>(server: &mut Connection<P>, asked: &mut Vec<Key>) -> Result<(), PeersError> {
+    server.wire.send()?;
+    asked.drain(..).try_for_each(|key| server.stored(&key))
 }
 
 /// Reads a decimal number that ends where the bytes end.
@@ -260,13 +331,15 @@ pub fn number(digits: &[u8]) -> Option<usize> {
 
 /// What a server said instead of an answer.
 #[cold]
-pub fn unexpected(attempt: &str, key: &Key, line: &[u8]) -> PeersError {
+fn unexpected(attempt: &str, key: &Key, line: &[u8]) -> PeersError {
     let key = String::from_utf8_lossy(key);
     PeersError::peer(format!("{attempt} {key}"), format!("{:?}", String::from_utf8_lossy(line)))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::memcached::Memcached;
+    use super::super::redis::Redis;
     use super::*;
 
     /// A wire whose other end has said `text`, in pieces of `piece` bytes.
@@ -291,6 +364,24 @@ mod tests {
             assert_eq!(wire.line().expect("a line"), b"+OK");
             assert_eq!(wire.block(10).expect("a block"), b"rest of it");
             assert!(wire.line().is_err(), "the other end has closed");
+        }
+    }
+
+    #[test]
+    fn answers_are_told_apart() {
+        for (redis, memcached, answer) in [
+            (&b"$0"[..], &b"VA 0"[..], Answer::Value(0)),
+            (b"$1024", b"VA 1024", Answer::Value(1024)),
+            (b"$-1", b"EN", Answer::Missing),
+            (b"$", b"VA ", Answer::Other),
+            (b"$8x", b"VA 8x", Answer::Other),
+            (b"+OK", b"HD", Answer::Other),
+            (b"-ERR no", b"ERROR", Answer::Other),
+            (b"", b"", Answer::Other),
+        ] {
+            assert_eq!(Redis::answer(redis), answer, "{}", String::from_utf8_lossy(redis));
+            let name = String::from_utf8_lossy(memcached);
+            assert_eq!(Memcached::answer(memcached), answer, "{name}");
         }
     }
 
