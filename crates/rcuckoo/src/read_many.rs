@@ -20,6 +20,8 @@ use crate::{Batch, Error, Reader};
 /// Keys whose accesses overlap. More than the lines a core can wait for at once; where a batch is sent, two rows and a
 /// trailer for each of them fit in the smallest batch of all fabrics.
 const GROUP_KEYS: usize = 32;
+/// Keys whose first rows are loaded ahead of the one that is looked at.
+const AHEAD_KEYS: usize = 16;
 /// READs for one key, at most: two rows, and one or two trailers.
 const KEY_READS: usize = 4;
 
@@ -122,17 +124,22 @@ impl Reader {
     ) {
         let table = &*self.table;
         let mut digests = [0; GROUP_KEYS];
-        for (key, digest) in keys.iter().zip(&mut digests) {
-            *digest = table.placement().digest(key.as_ref());
-            let first = table.placement().first(*digest);
-            lane.prefetch(table.geometry().row(first), rows.row_words());
+        let prefetch = |lane: &L, i: usize, digests: &mut [u64; GROUP_KEYS]| {
+            digests[i] = table.placement().digest(keys[i].as_ref());
+            lane.prefetch(table.geometry().row(table.placement().first(digests[i])), rows.row_words());
+        };
+        for i in 0..keys.len().min(AHEAD_KEYS) {
+            prefetch(lane, i, &mut digests);
         }
         let mut second = ArrayVec::<(u8, FirstRow), GROUP_KEYS>::new();
-        for (i, (key, digest)) in keys.iter().zip(digests).enumerate() {
+        for (i, key) in keys.iter().enumerate() {
+            if i + AHEAD_KEYS < keys.len() {
+                prefetch(lane, i + AHEAD_KEYS, &mut digests);
+            }
             let key = key.as_ref();
             let mut step = Step::Alone;
             if rows.accepts_key(key.len()) {
-                let lookup = Lookup::of_digest(table, rows, key, digest);
+                let lookup = Lookup::of_digest(table, rows, key, digests[i]);
                 match lookup.sample_first_now(table, lane, words, &[]) {
                     Some(FirstSample::Hit(hit)) => step = group.hit(rows, words, &hit),
                     Some(FirstSample::Without(row)) => {
