@@ -155,9 +155,9 @@ impl<'v> Change<'v> {
         }
     }
 
-    fn extent(&self) -> Option<ExtentWrite<'v>> {
+    pub(crate) fn extent(&self) -> Option<ExtentWrite<'v>> {
         match self.value() {
-            Some(NewValue::Extent { extent, words }) => Some(ExtentWrite { offset: extent.offset, words }),
+            Some(NewValue::Extent { extent, words }) => Some(ExtentWrite { extent, words }),
             _ => None,
         }
     }
@@ -235,12 +235,13 @@ impl Client {
     }
 
     /// Whether `stage` can be that of `change` on a key of `pair`, and still is: not if the client did something else
-    /// since, which gave the locks back, nor if the change was begun with another key or value. Without both locks and
+    /// since, which gave the locks back, nor if the change was begun with another key or extent. Without both locks and
     /// both rows a key could be missed, or inserted twice; without its extent written, a row would point to nothing.
     /// [R-LOCK-7] [R-EXTENT-1]
     fn stands_at(&self, stage: Stage, pair: RowPair, change: &Change<'_>) -> bool {
         let is_at_hand = |row| self.journal.holds_row(&self.table, row) && self.window.place(row).is_some();
-        let goes_on = change.extent().is_none() && self.journal.lost.is_none() && self.journal.is_landed();
+        let is_written = change.extent().is_none_or(|write| self.written == Some(write.extent.generation));
+        let goes_on = is_written && self.journal.lost.is_none() && self.journal.is_landed();
         match stage {
             Stage::Locked => goes_on && is_at_hand(pair.first) && is_at_hand(pair.second),
             Stage::Contended(_) => goes_on,
@@ -324,7 +325,8 @@ impl Client {
         let inserts = matches!(change, Change::Put(_) | Change::Insert(_));
         // Where batches execute in place, the rows themselves are as near as any cache.
         let speculations = if lane.caps().local { 1 } else { self.config.speculations.max(1) };
-        let mut extent = change.extent();
+        // What was begun in place has written it.
+        let mut extent = change.extent().filter(|_| self.entry_stage == Stage::Beginning);
         let mut started_ns = 0;
         for attempt in 0..INSERT_ATTEMPTS {
             let path = if !inserts || attempt == 0 && lane.caps().local {
