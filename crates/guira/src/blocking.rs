@@ -11,7 +11,8 @@ use guira_rcuckoo::{Counters, Now, Sampled};
 use crate::{Error, Expected, Put, Swap, Token, Versioned};
 
 /// Polls `future` in place until it is ready. Ends because lanes wait in place: a pause is over when its future is
-/// polled.
+/// polled. Inlined: the future is then made where it is polled, and not copied there.
+#[inline(always)]
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());

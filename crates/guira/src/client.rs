@@ -390,17 +390,62 @@ impl Client {
         operation: Operation,
         change: impl Fn(NewValue<'v>) -> Change<'v>,
     ) -> Result<Changed, Error> {
-        let rows = self.client.table().rows();
-        let is_plain = self.pending.is_none() && !self.extents.as_ref().is_some_and(Extents::is_due);
-        if is_plain && rows.place(key.len(), value.len()) == Placement::Inline {
-            let change = change(NewValue::Inline(value));
-            let changed = match self.client.begin(&mut self.lane, key, &change) {
-                Begun::Done(changed) => changed,
-                begun => self.client.finish(&mut self.lane, key, change, begun).await?,
-            };
-            self.reclaim(&changed);
-            return Ok(changed);
+        let extent = if self.is_plain(key, value) {
+            None
+        } else {
+            match self.extent_at_hand(key, value) {
+                Some(extent) => Some(extent),
+                None => self.reserve(key, value, operation).await?,
+            }
+        };
+        let change = change(match extent {
+            None => NewValue::Inline(value),
+            Some(extent) => {
+                self.pending = Some(extent);
+                let seed = self.client.table().superblock().checksum_seed();
+                guira_layout::encode_extent(&mut self.encoded, &extent, key, value, seed);
+                NewValue::Extent { extent, words: &self.encoded }
+            }
+        });
+        let result = match self.client.begin(&mut self.lane, key, &change) {
+            Begun::Done(changed) => Ok(changed),
+            begun => self.client.finish(&mut self.lane, key, change, begun).await,
+        };
+        if let Some(extents) = &mut self.extents {
+            match (self.pending.take(), &result) {
+                (None, _) => {}
+                (Some(extent), Ok(changed)) if changed.took_effect() => extents.link(&extent),
+                // Whether an entry refers to it cannot be known: it stays allocated until a sweep finds out.
+                (Some(_), Err(error)) if error.effect() == Effect::Unknown => {}
+                (Some(extent), _) => extents.cancel(&extent),
+            }
+            if let Ok(Changed { freed: Some(freed), .. }) = &result {
+                extents.give_back(freed);
+            }
         }
+        Ok(result?)
+    }
+
+    /// Whether a value goes in its row, and there is nothing to do before.
+    fn is_plain(&self, key: &[u8], value: &[u8]) -> bool {
+        let is_due = self.extents.as_ref().is_some_and(Extents::is_due);
+        let is_inline = self.client.table().rows().place(key.len(), value.len()) == Placement::Inline;
+        self.pending.is_none() && !is_due && is_inline
+    }
+
+    /// A place for a value that needs one and can have it without a round trip.
+    fn extent_at_hand(&mut self, key: &[u8], value: &[u8]) -> Option<ExtentRef> {
+        let rows = self.client.table().rows();
+        let is_extent = rows.place(key.len(), value.len()) == Placement::Extent;
+        let accepted = rows.accepts_key(key.len()) && rows.accepts_value(value.len());
+        if !is_extent || !accepted || self.pending.is_some() {
+            return None;
+        }
+        self.extents.as_mut()?.reserve_now(key, value)
+    }
+
+    /// A place for a value that needs one; `None` if it goes in the row. Does what there is to do before.
+    async fn reserve(&mut self, key: &[u8], value: &[u8], operation: Operation) -> Result<Option<ExtentRef>, Error> {
         self.settle_extent(operation).await?;
         let rows = self.client.table().rows();
         let (format, placement) = (rows.entry_format(), rows.place(key.len(), value.len()));
@@ -410,31 +455,11 @@ impl Client {
         if !rows.accepts_value(value.len()) {
             return Err(guira_rcuckoo::Error::ValueLength { operation, bytes: value.len(), format }.into());
         }
-        let (Placement::Extent, Some(extents)) = (placement, &mut self.extents) else {
-            self.tend_extents().await?;
-            let changed = self.client.change(&mut self.lane, key, change(NewValue::Inline(value))).await?;
-            self.reclaim(&changed);
-            return Ok(changed);
-        };
-        let extent = extents.reserve(&mut self.lane, key, value).await?;
-        self.pending = Some(extent);
-        let seed = self.client.table().superblock().checksum_seed();
-        guira_layout::encode_extent(&mut self.encoded, &extent, key, value, seed);
-        let new = change(NewValue::Extent { extent, words: &self.encoded });
-        let result = self.client.change(&mut self.lane, key, new).await;
-        self.pending = None;
-        if let Some(extents) = &mut self.extents {
-            match &result {
-                Ok(changed) if changed.took_effect() => extents.link(&extent),
-                // Whether an entry refers to it cannot be known: it stays allocated until a sweep finds out.
-                Err(error) if error.effect() == Effect::Unknown => {}
-                _ => extents.cancel(&extent),
-            }
-            if let Ok(Changed { freed: Some(freed), .. }) = &result {
-                extents.give_back(freed);
-            }
+        if let (Placement::Extent, Some(extents)) = (placement, &mut self.extents) {
+            return Ok(Some(extents.reserve(&mut self.lane, key, value).await?));
         }
-        Ok(result?)
+        self.tend_extents().await?;
+        Ok(None)
     }
 
     fn reclaim(&mut self, changed: &Changed) {
