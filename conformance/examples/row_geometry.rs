@@ -25,7 +25,8 @@ const fn shape(name: &'static str, format: &'static str, entries: u8, row_bytes:
     Shape { name, format, entries, row_bytes, checksum }
 }
 
-const SHAPES: [Shape; 10] = [
+const SHAPES: [Shape; 11] = [
+    shape("7 x 8:8, 128 B", "fixed:8:8", 7, 128, ChecksumKind::Nh),
     shape("7 x 8:8, 128 B", "fixed:8:8", 7, 128, ChecksumKind::Xxh3),
     shape("7 x 8:8, 128 B", "fixed:8:8", 7, 128, ChecksumKind::Crc32cPair),
     shape("7 x 8:8, 128 B", "fixed:8:8", 7, 128, ChecksumKind::Crc64),

@@ -5,13 +5,13 @@
 //! that there is none. With the rest of another key whose locks cover one row, a put inserted a key that stands in the
 //! other row a second time; with a value in an extent, it pointed to an extent that was never written.
 //!
-//! Fix: a change goes on from its stage only if both of the key's rows are locked and at hand, and its value is inline;
-//! otherwise it begins anew. // [R-LOCK-7] [R-EXTENT-1]
+//! Fix: a change goes on from its stage only if both of the key's rows are locked and at hand, and the extent of its
+//! value, if it has one, is the one that was written; otherwise it begins anew. // [R-LOCK-7] [R-EXTENT-1]
 
 use guira_conformance::{Bench, Op, Seen, TestClient, block_on};
 use guira_fabric::{Profile, Region};
 use guira_layout::Preset;
-use guira_rcuckoo::{Begun, Change, NewValue, Outcome, Rest};
+use guira_rcuckoo::{Begun, Change, Expected, NewValue, Outcome, Rest};
 
 const INLINE: Change<'_> = Change::Put(NewValue::Inline(b"2"));
 const KEY: &[u8] = b"a key with an extent";
@@ -47,7 +47,7 @@ fn a_rest_that_was_forgotten_begins_anew() {
     bench.audit().unwrap();
 }
 
-/// A table where `KEY` has an extent, so that a put of an inline value has to be handed over with its locks held.
+/// A table where `KEY` has an extent: a change that expects its value has to be handed over, with its locks held.
 fn with_extent() -> (Bench, TestClient) {
     let bench = Bench::of_rows(Preset::Hardened, "bytes:64", 64, Profile::Shm, 3);
     let mut client = bench.client(0);
@@ -56,9 +56,10 @@ fn with_extent() -> (Bench, TestClient) {
 }
 
 fn hand_over(client: &mut TestClient) -> Rest {
-    match client.client.begin(&mut client.lane, KEY, &INLINE) {
+    let change = Change::Swap(Expected::Value(&[1; 500]), NewValue::Inline(b"2"));
+    match client.client.begin(&mut client.lane, KEY, &change) {
         Begun::Rest(rest) => rest,
-        begun => panic!("an extent is not changed in place: {begun:?}"),
+        begun => panic!("the value of an extent is not compared in place: {begun:?}"),
     }
 }
 

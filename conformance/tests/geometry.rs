@@ -25,7 +25,7 @@ fn config(rng: &mut Rng, seed: u64) -> TableConfig {
     let mut config = preset.config_of_rows(rows, &options).expect("a table");
     config.entries_per_row = 1 + rng.below(14) as u8;
     config.row_bytes = u32::from(config.entries_per_row) * 16 + 16 + 8 * rng.below(4) as u32;
-    config.checksum = ChecksumKind::ALL[rng.below(3) as usize];
+    config.checksum = ChecksumKind::ALL[rng.below(ChecksumKind::ALL.len() as u64) as usize];
     config.version_bits = 8 + rng.below(25) as u8;
     config.rows_per_lock = 1 << rng.below(7);
     config.lock_bits = [1, 3, 4, 5, 6, 7, 8, 11, 16][rng.below(9) as usize];

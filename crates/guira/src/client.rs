@@ -213,43 +213,76 @@ impl Client {
         operation: Operation,
         change: impl FnOnce(NewValue<'v>) -> Change<'v>,
     ) -> Result<Outcome, Error> {
-        let rows = self.client.table().rows();
-        if rows.place(key.len(), value.len()) == Placement::Inline {
-            let change = change(NewValue::Inline(value));
-            return match self.change_now(key, &change) {
-                Ok(outcome) => Ok(outcome),
-                Err(begun) => self.change_waiting(key, operation, change, begun).await,
-            };
-        }
-        self.settle_extent(operation).await?;
-        let (rows, bytes) = (self.client.table().rows(), value.len());
-        let format = rows.entry_format();
-        if !rows.accepts_key(key.len()) {
-            return Err(guira_rcuckoo::Error::KeyLength { operation, bytes: key.len(), format }.into());
-        }
-        // Formats without extents place everything in rows.
-        let Some(extents) = self.extents.as_mut().filter(|_| rows.accepts_value(bytes)) else {
-            return Err(guira_rcuckoo::Error::ValueLength { operation, bytes, format }.into());
+        let extent = if self.is_plain(key, value) {
+            None
+        } else {
+            match self.extent_at_hand(key, value) {
+                Some(extent) => Some(extent),
+                None => self.reserve(key, value, operation).await?,
+            }
         };
-        let extent = extents.reserve(&mut self.lane, key, value).await?;
-        self.pending = Some(extent);
-        let seed = self.client.table().superblock().checksum_seed();
-        guira_layout::encode_extent(&mut self.encoded, &extent, key, value, seed);
-        let new = change(NewValue::Extent { extent, words: &self.encoded });
-        let result = self.client.change(&mut self.lane, key, new).await;
-        self.pending = None;
+        let change = change(match extent {
+            None => NewValue::Inline(value),
+            Some(extent) => {
+                self.pending = Some(extent);
+                let seed = self.client.table().superblock().checksum_seed();
+                guira_layout::encode_extent(&mut self.encoded, &extent, key, value, seed);
+                NewValue::Extent { extent, words: &self.encoded }
+            }
+        });
+        let result = match self.client.begin(&mut self.lane, key, &change) {
+            Begun::Done(changed) => Ok(changed),
+            begun => self.client.finish(&mut self.lane, key, change, begun).await,
+        };
         if let Some(extents) = &mut self.extents {
-            match &result {
-                Ok(changed) if changed.took_effect() => extents.link(&extent),
+            match (self.pending.take(), &result) {
+                (None, _) => {}
+                (Some(extent), Ok(changed)) if changed.took_effect() => extents.link(&extent),
                 // Whether an entry refers to it cannot be known: it stays allocated until a sweep finds out.
-                Err(error) if error.effect() == Effect::Unknown => {}
-                _ => extents.cancel(&extent),
+                (Some(_), Err(error)) if error.effect() == Effect::Unknown => {}
+                (Some(extent), _) => extents.cancel(&extent),
             }
             if let Ok(Changed { freed: Some(freed), .. }) = &result {
                 extents.give_back(freed);
             }
         }
         Ok(result?.outcome)
+    }
+
+    /// Whether a value goes in its row, and there is nothing to do before.
+    fn is_plain(&self, key: &[u8], value: &[u8]) -> bool {
+        let is_due = self.extents.as_ref().is_some_and(Extents::is_due);
+        let is_inline = self.client.table().rows().place(key.len(), value.len()) == Placement::Inline;
+        self.pending.is_none() && !is_due && is_inline
+    }
+
+    /// A place for a value that needs one and can have it without a round trip.
+    fn extent_at_hand(&mut self, key: &[u8], value: &[u8]) -> Option<ExtentRef> {
+        let rows = self.client.table().rows();
+        let is_extent = rows.place(key.len(), value.len()) == Placement::Extent;
+        let accepted = rows.accepts_key(key.len()) && rows.accepts_value(value.len());
+        if !is_extent || !accepted || self.pending.is_some() {
+            return None;
+        }
+        self.extents.as_mut()?.reserve_now(key, value)
+    }
+
+    /// A place for a value that needs one; `None` if it goes in the row. Does what there is to do before.
+    async fn reserve(&mut self, key: &[u8], value: &[u8], operation: Operation) -> Result<Option<ExtentRef>, Error> {
+        self.settle_extent(operation).await?;
+        let (rows, bytes) = (self.client.table().rows(), value.len());
+        let format = rows.entry_format();
+        if !rows.accepts_key(key.len()) {
+            return Err(guira_rcuckoo::Error::KeyLength { operation, bytes: key.len(), format }.into());
+        }
+        if !rows.accepts_value(bytes) {
+            return Err(guira_rcuckoo::Error::ValueLength { operation, bytes, format }.into());
+        }
+        if let (Placement::Extent, Some(extents)) = (rows.place(key.len(), bytes), &mut self.extents) {
+            return Ok(Some(extents.reserve(&mut self.lane, key, value).await?));
+        }
+        self.tend_extents().await?;
+        Ok(None)
     }
 
     /// Carries out a change that brings no extent, or the part of it that needs no waiting: the rest is for

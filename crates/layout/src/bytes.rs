@@ -11,6 +11,16 @@ pub(crate) fn append(words: &[u64], at: usize, bytes: usize, into: &mut Vec<u8>)
     with_le_bytes(words, |all| into.extend_from_slice(&all[at..at + bytes]));
 }
 
+/// Appends the bytes of `from` to `words`, from a word of their own on; what they leave of their last word is zero.
+#[inline]
+pub(crate) fn append_words(words: &mut Vec<u64>, from: &[u8]) {
+    let (whole, rest) = from.as_chunks();
+    words.extend(whole.iter().map(|bytes| u64::from_le_bytes(*bytes)));
+    if !rest.is_empty() {
+        words.push(word_of(rest));
+    }
+}
+
 /// Stores `from` at byte `at` of `words`; other bytes keep their values.
 ///
 /// # Panics

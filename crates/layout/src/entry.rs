@@ -4,6 +4,8 @@
 //! {key length 16, value length 16, high half of the key's digest 32}, then key and value without a gap; an
 //! extent entry is {digest, address 48, generation 48, key length 32 | value length 32}.
 
+use guira_sum::with_le_bytes;
+
 use crate::bytes::{append, copy_in, equal, mask, word_of};
 use crate::config::{EXTENT_ENTRY_WORDS, EntryFormat, INLINE_HEADER_BYTES};
 use crate::row::Placement;
@@ -196,8 +198,7 @@ impl RowFormat {
                 (at, bytes)
             }
         };
-        let byte = |i: usize| entry[i / 8].to_le_bytes()[i % 8];
-        value.len() == bytes && value.iter().enumerate().all(|(i, wanted)| byte(at + i) == *wanted)
+        value.len() == bytes && with_le_bytes(entry, |all| all[at..at + bytes] == *value)
     }
 
     /// Appends the key of the inline entry `slot` to `into`.

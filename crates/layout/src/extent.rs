@@ -7,7 +7,7 @@
 
 use guira_fabric::WORD_BYTES;
 
-use crate::bytes::{append, copy_in, equal};
+use crate::bytes::{append, append_words, equal};
 use crate::{Generation, Geometry, OwnerId, TableConfig};
 
 /// Words in front of an extent's key.
@@ -92,11 +92,12 @@ fn checksum(words: &[u64], extent: &ExtentRef, table_seed: u64) -> u64 {
 pub fn encode_extent(words: &mut Vec<u64>, extent: &ExtentRef, key: &[u8], value: &[u8], table_seed: u64) {
     debug_assert_eq!((key.len(), value.len()), (extent.key_bytes as usize, extent.value_bytes as usize));
     words.clear();
-    words.resize(extent_words(key.len(), value.len()), 0);
+    words.reserve(extent_words(key.len(), value.len()));
+    words.extend([0; EXTENT_HEADER_WORDS]);
+    append_words(words, key);
+    append_words(words, value);
     words[GENERATION_WORD] = extent.generation.0;
     words[LENGTHS_WORD] = extent.lengths();
-    copy_in(words, EXTENT_HEADER_WORDS * 8, key);
-    copy_in(words, EXTENT_HEADER_WORDS * 8 + key.len().next_multiple_of(8), value);
     words[CHECKSUM_WORD] = checksum(words, extent, table_seed);
 }
 
@@ -179,6 +180,20 @@ const fn class_bytes(class: u8) -> u64 {
     if class.is_multiple_of(2) { base } else { base + base / 2 }
 }
 
+/// The first class whose slots have `bytes` bytes or more; it may be none of [`CLASSES`].
+const fn smallest_class(bytes: u64) -> u8 {
+    if bytes <= FIRST_CLASS_BYTES {
+        return 0;
+    }
+    // Between 2^n and 2^(n + 1) lie the sizes 1.5 x 2^n and 2^(n + 1): the bit below the first tells whether the last
+    // byte is beyond the smaller of them.
+    let last = bytes - 1;
+    let n = last.ilog2();
+    let doublings = n - FIRST_CLASS_BYTES.ilog2();
+    let is_beyond = last >> (n - 1) & 1;
+    (2 * doublings + 1) as u8 + is_beyond as u8
+}
+
 /// The largest slot: at least two fit in a chunk. Larger extents get chunks of their own.
 const fn largest_slot(chunk_bytes: u64) -> u64 {
     (chunk_bytes - CHUNK_HEADER_WORDS * WORD_BYTES) / 2 - WORD_BYTES
@@ -190,8 +205,8 @@ impl ExtentClass {
         let bytes = words as u64 * WORD_BYTES;
         let largest = largest_slot(chunk_bytes);
         if bytes <= largest {
-            let fitting = (0..CLASSES).find(|class| class_bytes(*class) >= bytes);
-            if let Some(class) = fitting.filter(|class| class_bytes(*class) <= largest) {
+            let class = smallest_class(bytes);
+            if class < CLASSES && class_bytes(class) <= largest {
                 return ExtentClass::Slot(class);
             }
         }
@@ -252,12 +267,14 @@ impl ExtentClass {
 
     /// The slot that starts at byte `within` of its chunk; `None` if none does.
     pub fn slot_of(self, within: u64, chunk_bytes: u64) -> Option<u64> {
-        let first = self.slot_at(0, chunk_bytes);
-        let slot = match self {
-            ExtentClass::Slot(class) => within.checked_sub(first)? / class_bytes(class),
-            ExtentClass::Run(_) => 0,
-        };
-        (slot < self.slots(chunk_bytes) && self.slot_at(slot, chunk_bytes) == within).then_some(slot)
+        let from_first = within.checked_sub(self.slot_at(0, chunk_bytes))?;
+        match self {
+            ExtentClass::Slot(class) => {
+                let (slot, rest) = (from_first / class_bytes(class), from_first % class_bytes(class));
+                (rest == 0 && slot < self.slots(chunk_bytes)).then_some(slot)
+            }
+            ExtentClass::Run(_) => (from_first == 0).then_some(0),
+        }
     }
 
     const fn run_header_bytes() -> u64 {
@@ -409,6 +426,16 @@ mod tests {
                 words[word] ^= 1 << (word % 64);
                 prop_assert!(parse_extent(&words, &extent, 5).is_err());
                 words[word] ^= 1 << (word % 64);
+            }
+        }
+
+        /// [`smallest_class`] is the first of all classes that is large enough.
+        #[test]
+        fn no_smaller_class_is_large_enough(bits in 0u32..30, low: u64) {
+            let bytes = 1 << bits | low & ((1 << bits) - 1);
+            for bytes in [bytes, 1 << bits, (1 << bits) + 1, 3 << bits, (3 << bits) + 1] {
+                let first = (0..).find(|class| class_bytes(*class) >= bytes).unwrap();
+                prop_assert_eq!(smallest_class(bytes), first, "{} bytes", bytes);
             }
         }
 

@@ -199,7 +199,7 @@ impl<const ENTRY_WORDS: usize, const ENTRIES: usize, const ROW_WORDS: usize> Row
     }
 
     #[inline(always)]
-    fn probe<'k>(&self, key: &'k [u8], _digest: u64) -> u64 {
+    fn probe(&self, key: &[u8], _digest: u64) -> u64 {
         match *key {
             [a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
             [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
@@ -218,7 +218,7 @@ impl<const ENTRY_WORDS: usize, const ENTRIES: usize, const ROW_WORDS: usize> Row
             return Self::seek_zero_key(*row);
         }
         let entries = row[..ENTRIES * ENTRY_WORDS].chunks_exact(ENTRY_WORDS).enumerate();
-        let (slot, value) = entries.fold((ENTRIES, 0), |(found, value), (slot, entry)| {
+        let (slot, value) = entries.rev().fold((ENTRIES, 0), |(found, value), (slot, entry)| {
             let is_hit = Self::has_key(entry[0], *key);
             (select_unpredictable(is_hit, slot, found), select_unpredictable(is_hit, Self::value(entry), value))
         });

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 use guira_fabric::{FabricError, Lane};
-use guira_layout::{OwnerId, Record};
+use guira_layout::{Generation, OwnerId, Record};
 
 use crate::cache::RowCache;
 use crate::handover::Handover;
@@ -129,6 +129,8 @@ pub struct Client {
     pub(crate) handover: Handover,
     /// How far the operation had come when its first attempt began.
     pub(crate) entry_stage: Stage,
+    /// The extent that the change begun last in place has written; no other ever has this generation. // [R-EXTENT-3]
+    pub(crate) written: Option<Generation>,
     pub(crate) entry: Vec<u64>,
     pub(crate) extent: Vec<u64>,
     pub(crate) plan: Vec<guira_layout::RowId>,
@@ -158,6 +160,7 @@ impl Client {
             pair: vec![0; 2 * row_words],
             handover: Handover::default(),
             entry_stage: Stage::Beginning,
+            written: None,
             entry: vec![0; table.rows().entry_words()],
             extent: Vec::new(),
             plan: Vec::with_capacity(WINDOW_ROWS),

@@ -102,12 +102,12 @@ impl Client {
     }
 
     /// Whether a change that came to `stage` still stands there: not if the client did something else since, which gave
-    /// the locks back, nor if its value is another, which has an extent. Without both locks and both rows a key could
-    /// be missed, or inserted twice; without its extent written, a row would point to nothing. // [R-LOCK-7]
-    /// [R-EXTENT-1]
+    /// the locks back, nor if its extent is another. Without both locks and both rows a key could be missed, or
+    /// inserted twice; without its extent written, a row would point to nothing. // [R-LOCK-7] [R-EXTENT-1]
     fn stands_at(&self, stage: Stage, pair: RowPair, change: &Change<'_>) -> bool {
         let is_at_hand = |row| self.journal.holds_row(&self.table, row) && self.window.place(row).is_some();
-        let goes_on = change.extent().is_none() && self.journal.lost.is_none() && self.journal.is_landed();
+        let is_written = change.extent().is_none_or(|write| self.written == Some(write.extent.generation));
+        let goes_on = is_written && self.journal.lost.is_none() && self.journal.is_landed();
         match stage {
             Stage::Beginning => true,
             Stage::Locked => goes_on && is_at_hand(pair.first) && is_at_hand(pair.second),

@@ -1,25 +1,31 @@
 //! Changes where batches execute in place: the common case without futures, windows and searches.
 //!
-//! The posts are those of any change: locks of both rows and their READs, then the commit. What is left out is the
-//! bookkeeping of paths: a change of an inline entry, or an insert into a row with room, touches one row. Whatever is
-//! not so is handed over, with its locks held and its rows sampled, and goes on in mutate.rs where it stands.
+//! The posts are those of any change: the new value's extent, locks of both rows and their READs; for an entry with an
+//! extent, its key; then the commit. What is left out is the bookkeeping of paths: a change of an entry, or an insert
+//! into a row with room, touches one row. Whatever is not so is handed over, with its locks held and its rows sampled,
+//! and goes on in mutate.rs where it stands.
 
 use std::task::{Context, Poll, Waker};
 
 use arrayvec::ArrayVec;
-use guira_fabric::{Effect, FabricError, Lane, MaskedCas, Submitted, Verb};
-use guira_layout::{Candidate, LockMask, Placement, Record, RowId, Seal, Version};
+use guira_fabric::{Addr, Effect, FabricError, Lane, MaskedCas, Submitted, Verb};
+use guira_layout::{
+    Candidate, EXTENT_HEADER_WORDS, ExtentRef, LockMask, Placement, Probe, Record, RowId, Seal, Version,
+    extent_key_matches,
+};
 
 use crate::handover::{Reached, Rest, Signature};
 use crate::journal::{Flight, Try, release_verb};
-use crate::locks::Conflict;
+use crate::locks::{Conflict, ExtentWrite, WRITE_WORDS};
 use crate::mutate::{Change, Changed, NewValue, Outcome};
 use crate::{Client, Error, Expected, RowPair, Synchronize, Token};
 
 /// Lock words of one key's rows.
 pub(crate) const PAIR_WORDS: usize = 2;
-/// Verbs of a batch here: a record, its seal and retirement, a row, releases.
-const COMMIT_VERBS: usize = 4 + PAIR_WORDS;
+/// Verbs that lock: an extent, tries, READs of both rows.
+const LOCK_VERBS: usize = 3 + PAIR_WORDS;
+/// Verbs that commit: a record, its seal and retirement, a row, a mark, releases.
+const COMMIT_VERBS: usize = 5 + PAIR_WORDS;
 
 /// How far a change came in place.
 #[derive(Debug)]
@@ -50,8 +56,17 @@ enum Plan {
     Leave(Outcome),
     /// Change this slot of one of the rows.
     Change { which: usize, slot: usize, outcome: Outcome },
-    /// More than one row, or an extent.
+    /// Read the key in the extent of this slot, which has the same digest.
+    ReadKey { which: usize, slot: usize },
+    /// More than one row, or a row or an extent that is not as it should be.
     HandOver,
+}
+
+/// An extent, and where its mark lies.
+#[derive(Clone, Copy)]
+struct Marked {
+    extent: ExtentRef,
+    mark: Addr,
 }
 
 impl Client {
@@ -60,28 +75,34 @@ impl Client {
     /// Round trips: as [`Client::change`].
     #[inline]
     pub fn begin<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], change: &Change<'_>) -> Begun {
+        self.committed = false;
         let caps = lane.caps();
         let in_place = caps.local && caps.masked_cas != MaskedCas::CasLoop;
         let by_path = self.config.synchronize == Synchronize::Path && self.table.config().rules.lock_both_rows;
-        let is_inline = !matches!(change.value(), Some(NewValue::Extent { .. }));
-        let applies = in_place && by_path && is_inline && self.journal.is_clean();
+        let extent = change.extent();
+        let is_one_write = extent.as_ref().is_none_or(|extent| extent.words.len() <= WRITE_WORDS);
+        let applies = in_place && by_path && is_one_write && self.journal.is_clean();
         if !applies || self.check_lengths(key, change).is_err() || !is_idle(lane) {
             return Begun::Rest(Rest::ALL);
         }
-        self.committed = false;
         self.waiting_since_ns = None;
         let digest = self.table.placement().digest(key);
         let pair = self.table.placement().rows(digest);
         self.handover.begin(digest);
-        match self.lock_pair(lane, pair) {
+        match self.lock_pair(lane, pair, extent) {
             Ok(Stage::Locked) => self.change_locked(lane, key, digest, pair, change),
             Ok(stage) => self.handover.hand_over(Reached::Stage(stage)),
             Err(source) => Begun::Failed(Error::Fabric { operation: change.operation(), source }),
         }
     }
 
-    /// Locks and samples both rows. // [R-LOCK-2] [R-LOCK-5]
-    fn lock_pair<L: Lane + ?Sized>(&mut self, lane: &mut L, pair: RowPair) -> Result<Stage, FabricError> {
+    /// Writes `extent`, locks and samples both rows. // [R-EXTENT-1] [R-LOCK-2] [R-LOCK-5]
+    fn lock_pair<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        pair: RowPair,
+        extent: Option<ExtentWrite<'_>>,
+    ) -> Result<Stage, FabricError> {
         let table = &self.table;
         let (geometry, layout, row_words) = (table.geometry(), table.locks(), table.rows().row_words());
         let locks = pair_locks(layout.mask(layout.lock_of(pair.first)), layout.mask(layout.lock_of(pair.second)));
@@ -91,7 +112,10 @@ impl Client {
         let mut found = [0; PAIR_WORDS];
         let (first, second) = self.pair.split_at_mut(row_words);
         let [found_first, found_second] = &mut found;
-        let mut batch = ArrayVec::<Verb<'_>, { 2 + PAIR_WORDS }>::new();
+        let mut batch = ArrayVec::<Verb<'_>, LOCK_VERBS>::new();
+        if let Some(ExtentWrite { extent, words }) = &extent {
+            batch.push(Verb::Write { addr: Addr::main(extent.offset), words });
+        }
         for (locks, found) in locks.iter().zip([found_first, found_second]).take(words) {
             let (addr, swap) = (layout.addr(locks.word), layout.held(self.owner, locks.mask));
             let (compare_mask, swap_mask) = (locks.mask, locks.mask);
@@ -111,6 +135,7 @@ impl Client {
                 return Err(error);
             }
         }
+        self.written = extent.map(|write| write.extent.generation);
         self.journal.landed(&found[..words]);
         if self.journal.held.len() == words {
             return Ok(Stage::Locked);
@@ -127,57 +152,119 @@ impl Client {
         pair: RowPair,
         change: &Change<'_>,
     ) -> Begun {
-        let row_words = self.table.rows().row_words();
-        match self.plan_locked(key, digest, pair, change) {
-            Plan::Leave(outcome) => self.release_pair(lane, Changed { outcome, freed: None }, change),
-            Plan::Change { which, slot, outcome } => {
-                let rows = self.table.rows();
-                let words = &mut self.pair[which * row_words..][..row_words];
-                let before = rows.trailer(words).version();
-                match change.value() {
-                    Some(NewValue::Inline(value)) => {
-                        rows.encode_inline(&mut self.entry, &rows.probe(key, digest), value);
-                        rows.put_entry(words, slot, &self.entry, Placement::Inline);
-                    }
-                    _ => rows.clear_entry(words, slot),
-                }
-                let row = if which == 0 { pair.first } else { pair.second };
-                rows.finish(row, words);
-                self.commit_pair(lane, (which, row, slot, before), Changed { outcome, freed: None }, change)
-            }
-            Plan::HandOver => {
-                let both = [pair.first, pair.second];
-                self.window.clear();
-                self.plan.clear();
-                self.plan.extend(both);
-                self.plan.sort_unstable();
-                self.plan.dedup();
-                self.window.extend(&self.plan);
-                for (row, words) in both.iter().zip(self.pair.chunks_exact(row_words)) {
-                    if let Some(place) = self.window.place(*row) {
-                        self.window.at_mut(place).copy_from_slice(words);
-                    }
-                }
-                self.handover.hand_over(Reached::Stage(Stage::Locked))
-            }
+        let probe = self.table.rows().probe(key, digest);
+        match self.plan_locked(&probe, pair, change) {
+            Plan::ReadKey { which, slot } => self.change_extent(lane, &probe, pair, (which, slot), change),
+            plan => self.carry_out(lane, &probe, pair, plan, None, change),
         }
     }
 
-    /// What the sampled rows ask for. An inline entry of the key answers if its row verifies, whatever the other row
-    /// is; without one, both have to. A row that does not verify, and an entry that may be the key's but is an extent,
-    /// are for others. // [R-LOCK-7]
-    fn plan_locked(&self, key: &[u8], digest: u64, pair: RowPair, change: &Change<'_>) -> Plan {
+    /// Changes an entry that has the key's digest, and refers to an extent, if the extent has the key as well. 1 round
+    /// trip more, unless the keys' lengths differ. // [R-UPDATE-2]
+    fn change_extent<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        probe: &Probe<'_>,
+        pair: RowPair,
+        (which, slot): (usize, usize),
+        change: &Change<'_>,
+    ) -> Begun {
+        let (table, key) = (&self.table, probe.key());
+        let extent = table.rows().extent_of(&self.pair[which * table.rows().row_words()..], slot);
+        let as_expected = match change.expected() {
+            None => true,
+            Some(Expected::Unchanged(token)) => token == Token::Extent { generation: extent.generation },
+            // The value has to be read.
+            Some(Expected::Value(_)) => return self.hand_over(pair),
+        };
+        let mark = extent.mark_offset(table.config(), table.geometry());
+        let Some(mark) = mark.filter(|_| extent.key_bytes as usize == key.len()) else { return self.hand_over(pair) };
+        self.extent.resize(EXTENT_HEADER_WORDS + key.len().div_ceil(8), 0);
+        match post_in_place(lane, &mut [Verb::Read { addr: Addr::main(extent.offset), into: &mut self.extent }]) {
+            Ok(true) => {}
+            // The next step settles.
+            Ok(false) => return Begun::Rest(Rest::ALL),
+            Err(source) => return Begun::Failed(Error::Fabric { operation: change.operation(), source }),
+        }
+        if extent_key_matches(&self.extent, &extent, key) != Ok(true) {
+            return self.hand_over(pair);
+        }
+        let plan = plan_found(change, which, slot, as_expected);
+        self.carry_out(lane, probe, pair, plan, Some(&Marked { extent, mark: Addr::main(mark) }), change)
+    }
+
+    fn carry_out<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        probe: &Probe<'_>,
+        pair: RowPair,
+        plan: Plan,
+        freed: Option<&Marked>,
+        change: &Change<'_>,
+    ) -> Begun {
+        match plan {
+            Plan::Leave(outcome) => self.release_pair(lane, Changed { outcome, freed: None }, change),
+            Plan::Change { which, slot, outcome } => {
+                let rows = self.table.rows();
+                let words = &mut self.pair[which * rows.row_words()..][..rows.row_words()];
+                let before = rows.trailer(words).version();
+                match change.value() {
+                    Some(NewValue::Inline(value)) => {
+                        rows.encode_inline(&mut self.entry, probe, value);
+                        rows.put_entry(words, slot, &self.entry, Placement::Inline);
+                    }
+                    Some(NewValue::Extent { extent, .. }) => {
+                        rows.encode_extent_entry(&mut self.entry, &extent);
+                        rows.put_entry(words, slot, &self.entry, Placement::Extent);
+                    }
+                    None => rows.clear_entry(words, slot),
+                }
+                let row = if which == 0 { pair.first } else { pair.second };
+                rows.finish(row, words);
+                self.commit_pair(lane, (which, row, slot, before), freed, outcome, change)
+            }
+            Plan::ReadKey { .. } | Plan::HandOver => self.hand_over(pair),
+        }
+    }
+
+    fn hand_over(&mut self, pair: RowPair) -> Begun {
+        let both = [pair.first, pair.second];
+        self.window.clear();
+        self.plan.clear();
+        self.plan.extend(both);
+        self.plan.sort_unstable();
+        self.plan.dedup();
+        self.window.extend(&self.plan);
+        for (row, words) in both.iter().zip(self.pair.chunks_exact(self.table.rows().row_words())) {
+            if let Some(place) = self.window.place(*row) {
+                self.window.at_mut(place).copy_from_slice(words);
+            }
+        }
+        self.handover.hand_over(Reached::Stage(Stage::Locked))
+    }
+
+    /// What the sampled rows ask for. An entry of the key, or one that may be the key's, answers if its row verifies,
+    /// whatever the other row is; without one, both have to. A row that does not verify is for others. // [R-LOCK-7]
+    fn plan_locked(&self, probe: &Probe<'_>, pair: RowPair, change: &Change<'_>) -> Plan {
         let rows = self.table.rows();
         let (first, second) = self.pair.split_at(rows.row_words());
-        let probe = rows.probe(key, digest);
         let is_whole = |row, words| rows.verify(row, words).is_ok();
         for (which, row, words) in [(0, pair.first, first), (1, pair.second, second)] {
-            match rows.find(words, &probe, 0) {
+            match rows.find(words, probe, 0) {
                 None => {}
-                Some(Candidate::Inline(slot)) if is_whole(row, words) => {
-                    return self.plan_found(change, which, row, words, slot);
+                Some(_) if !is_whole(row, words) => return Plan::HandOver,
+                Some(Candidate::Inline(slot)) => {
+                    // [R-CAS-1] [R-CAS-2]
+                    let as_expected = match change.expected() {
+                        None => true,
+                        Some(Expected::Value(value)) => rows.inline_value_is(words, slot, value),
+                        Some(Expected::Unchanged(token)) => {
+                            token == Token::Inline { row, version: rows.trailer(words).version() }
+                        }
+                    };
+                    return plan_found(change, which, slot, as_expected);
                 }
-                Some(_) => return Plan::HandOver,
+                Some(Candidate::Extent(slot)) => return Plan::ReadKey { which, slot },
             }
         }
         if pair.is_single() || !is_whole(pair.first, first) || !is_whole(pair.second, second) {
@@ -195,28 +282,13 @@ impl Client {
         }
     }
 
-    fn plan_found(&self, change: &Change<'_>, which: usize, row: RowId, words: &[u64], slot: usize) -> Plan {
-        let rows = self.table.rows();
-        // [R-CAS-1] [R-CAS-2]
-        let as_expected = match change.expected() {
-            None => true,
-            Some(Expected::Value(value)) => rows.inline_value_is(words, slot, value),
-            Some(Expected::Unchanged(token)) => token == Token::Inline { row, version: rows.trailer(words).version() },
-        };
-        match change {
-            Change::Insert(_) => Plan::Leave(Outcome::Exists),
-            _ if !as_expected => Plan::Leave(Outcome::Different),
-            Change::Remove | Change::RemoveIf(_) => Plan::Change { which, slot, outcome: Outcome::Removed },
-            _ => Plan::Change { which, slot, outcome: Outcome::Replaced },
-        }
-    }
-
-    /// Posts `record, seal | row | retire | release` for one row. // [R-COMMIT-1]
+    /// Posts `record, seal | row | retire | mark | release` for one row. // [R-COMMIT-1]
     fn commit_pair<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
         (which, row, slot, before): (usize, RowId, usize, Version),
-        changed: Changed,
+        freed: Option<&Marked>,
+        outcome: Outcome,
         change: &Change<'_>,
     ) -> Begun {
         let (table, owner) = (&self.table, self.owner);
@@ -231,11 +303,15 @@ impl Client {
             self.counters.records += 1;
             self.record.clear();
             self.record.push(rows, row, before, slot, words);
+            if let Some(Marked { extent, mark }) = freed {
+                self.record.free_extent(mark.offset(), extent.generation);
+            }
             seal = [Seal::of(self.record.words(), self.sequence).0];
             retired = [Seal::retired(self.sequence).0];
         }
         let slot_at = table.geometry().slot(owner.0 - 1);
         let seal_at = slot_at.add_words(Seal::WORD as u64);
+        let generation = [freed.map_or(0, |freed| freed.extent.generation.0)];
         let mut found = [0; PAIR_WORDS];
         let mut batch = ArrayVec::<Verb<'_>, COMMIT_VERBS>::new();
         if recorded {
@@ -246,6 +322,10 @@ impl Client {
         if recorded {
             batch.push(Verb::Write { addr: seal_at, words: &retired });
         }
+        if let Some(Marked { mark, .. }) = freed {
+            // After the retirement and before the release, as in commit.rs. // [R-EXTENT-4]
+            batch.push(Verb::Write { addr: *mark, words: &generation });
+        }
         for (locks, found) in self.journal.held.iter().zip(&mut found) {
             batch.push(release_verb(table, owner, locks, found));
         }
@@ -253,7 +333,7 @@ impl Client {
         self.committed = true;
         let posted = post_in_place(lane, &mut batch);
         drop(batch);
-        self.conclude(posted, changed, change)
+        self.conclude(posted, Changed { outcome, freed: freed.map(|freed| freed.extent) }, change)
     }
 
     fn release_pair<L: Lane + ?Sized>(&mut self, lane: &mut L, changed: Changed, change: &Change<'_>) -> Begun {
@@ -297,6 +377,16 @@ fn pair_locks(first: LockMask, second: LockMask) -> [LockMask; PAIR_WORDS] {
         [first, second]
     } else {
         [second, first]
+    }
+}
+
+/// What to do about the key in this slot.
+fn plan_found(change: &Change<'_>, which: usize, slot: usize, as_expected: bool) -> Plan {
+    match change {
+        Change::Insert(_) => Plan::Leave(Outcome::Exists),
+        _ if !as_expected => Plan::Leave(Outcome::Different),
+        Change::Remove | Change::RemoveIf(_) => Plan::Change { which, slot, outcome: Outcome::Removed },
+        _ => Plan::Change { which, slot, outcome: Outcome::Replaced },
     }
 }
 

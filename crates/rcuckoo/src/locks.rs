@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 use guira_fabric::{FabricError, Lane, MaskedCas, Verb, pause_until, post};
-use guira_layout::{LockId, LockMask, OwnerId, RowId, STATE_WORD, TableState};
+use guira_layout::{ExtentRef, LockId, LockMask, OwnerId, RowId, STATE_WORD, TableState};
 
 use crate::journal::{Flight, Try, release_verb};
 use crate::window::{Window, spans};
@@ -16,7 +16,7 @@ const TRIES_AT_ONCE: u32 = 3;
 /// Without masked CAS: posts in a row whose only obstacle is a neighbouring lock in the same word. // [R-LOCK-6]
 const NEIGHBOUR_TRIES: u32 = 16;
 /// Extent words one WRITE carries, at most: the smallest `max_verb_words` of all fabrics.
-const WRITE_WORDS: usize = 1 << 17;
+pub(crate) const WRITE_WORDS: usize = 1 << 17;
 
 /// The locks of `rows`: mapped, without doubles, in address order. // [R-LOCK-5]
 pub(crate) fn lock_set(table: &Table, rows: impl IntoIterator<Item = RowId>) -> LockSet {
@@ -35,7 +35,7 @@ pub(crate) fn lock_set(table: &Table, rows: impl IntoIterator<Item = RowId>) -> 
 /// An extent to be written before anything can point to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExtentWrite<'v> {
-    pub(crate) offset: u64,
+    pub(crate) extent: ExtentRef,
     pub(crate) words: &'v [u64],
 }
 
@@ -44,7 +44,7 @@ impl<'v> ExtentWrite<'v> {
     where
         'v: 'b,
     {
-        let mut addr = guira_fabric::Addr::main(self.offset);
+        let mut addr = guira_fabric::Addr::main(self.extent.offset);
         for words in self.words.chunks(WRITE_WORDS) {
             batch.push(Verb::Write { addr, words });
             addr = addr.add_words(words.len() as u64);

@@ -158,7 +158,7 @@ impl<'v> Change<'v> {
 
     pub(crate) fn extent(&self) -> Option<ExtentWrite<'v>> {
         match self.value() {
-            Some(NewValue::Extent { extent, words }) => Some(ExtentWrite { offset: extent.offset, words }),
+            Some(NewValue::Extent { extent, words }) => Some(ExtentWrite { extent, words }),
             _ => None,
         }
     }
@@ -313,7 +313,8 @@ impl Client {
         let inserts = matches!(change, Change::Put(_) | Change::Insert(_));
         // Where batches execute in place, the rows themselves are as near as any cache.
         let speculations = if lane.caps().local { 1 } else { self.config.speculations.max(1) };
-        let mut extent = change.extent();
+        // What was begun in place has written it.
+        let mut extent = change.extent().filter(|_| self.entry_stage == Stage::Beginning);
         let mut started_ns = 0;
         for attempt in 0..INSERT_ATTEMPTS {
             let path = if !inserts || attempt == 0 && lane.caps().local {

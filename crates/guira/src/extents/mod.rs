@@ -83,6 +83,17 @@ impl Extents {
         Extents { table, owner, generations: 0..0, places: Places::default(), patrol, runs: Runs::default() }
     }
 
+    /// A place for `key` and `value`, if one is at hand and there is nothing to tend. No round trip.
+    pub(crate) fn reserve_now(&mut self, key: &[u8], value: &[u8]) -> Option<ExtentRef> {
+        if self.is_due() {
+            return None;
+        }
+        let generation = self.generation_at_hand()?;
+        let class = self.class_of(key, value);
+        let place = self.places.take(class, generation)?;
+        Some(self.hand_out(class, place, generation, key, value))
+    }
+
     /// A place for `key` and `value`. No round trip as long as this client has a free slot of the class.
     pub(crate) async fn reserve(
         &mut self,
@@ -92,9 +103,8 @@ impl Extents {
     ) -> Result<ExtentRef, ExtentError> {
         self.tend(lane).await?;
         let generation = self.next_generation(lane).await?;
-        let chunk_bytes = self.table.config().chunk_bytes;
-        let class = ExtentClass::of(extent_words(key.len(), value.len()), chunk_bytes);
-        let (chunk, slot) = match self.places.take(class, generation) {
+        let class = self.class_of(key, value);
+        let place = match self.places.take(class, generation) {
             Some(place) => place,
             None => {
                 self.refill(lane, class, value.len()).await?;
@@ -102,14 +112,29 @@ impl Extents {
                 place.ok_or_else(|| self.full(class, value.len(), &[]))?
             }
         };
+        Ok(self.hand_out(class, place, generation, key, value))
+    }
+
+    fn hand_out(
+        &mut self,
+        class: ExtentClass,
+        (chunk, slot): (u64, u64),
+        generation: u64,
+        key: &[u8],
+        value: &[u8],
+    ) -> ExtentRef {
         self.patrol.worked += 1;
-        Ok(ExtentRef {
+        ExtentRef {
             digest: self.table.placement().digest(key),
             offset: self.slot_addr(chunk, class, slot).offset(),
             generation: Generation(generation),
             key_bytes: key.len() as u32,
             value_bytes: value.len() as u32,
-        })
+        }
+    }
+
+    fn class_of(&self, key: &[u8], value: &[u8]) -> ExtentClass {
+        ExtentClass::of(extent_words(key.len(), value.len()), self.table.config().chunk_bytes)
     }
 
     /// Takes back an extent that was reserved and never linked.
@@ -140,12 +165,13 @@ impl Extents {
             post(lane, [Verb::FetchAdd { addr, add: GENERATION_BLOCK, found: &mut first }]).await?;
             self.generations = first..first + GENERATION_BLOCK;
         }
-        let generation = self.generations.start;
-        if generation > Generation::MAX {
-            return Err(FabricError::Backend("the table has used up its extent generations".to_owned()));
-        }
-        self.generations.start += 1;
-        Ok(generation)
+        let used_up = || FabricError::Backend("the table has used up its extent generations".to_owned());
+        self.generation_at_hand().ok_or_else(used_up)
+    }
+
+    /// The next generation of the block that was drawn. // [R-EXTENT-3]
+    fn generation_at_hand(&mut self) -> Option<u64> {
+        self.generations.next().filter(|generation| *generation <= Generation::MAX)
     }
 
     /// Finds free slots: freed ones in chunks this client has, an orphan's, a free chunk's; and if there is none, what

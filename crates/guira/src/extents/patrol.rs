@@ -7,6 +7,7 @@
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass};
 
+use super::places::Chunk;
 use super::table::orphans;
 use super::{BATCH_VERBS, Extents};
 
@@ -21,6 +22,8 @@ const SAMPLE_SLOTS: u64 = BATCH_VERBS as u64 / 4 - 1;
 /// An orphan's word is written anew if its count of free slots is wrong by more than one in so many of its slots.
 const HINT_SHARE: u64 = 8;
 
+/// One of this client's chunks whose marks are to be read: its number, its class, and its slots.
+type Marks = (u64, ExtentClass, usize);
 /// An orphan: its chunk, its class, and the free slots its word tells of.
 pub(super) type Orphan = (u64, ExtentClass, u16);
 
@@ -69,53 +72,48 @@ impl Extents {
     /// Reads the marks of all chunks of `class`; true if one has a free slot then. 1 round trip for 64 chunks.
     pub(super) async fn sweep(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> Result<bool, FabricError> {
         let chunks = self.places.begin_sweep(class);
+        let chunks: Vec<Marks> =
+            chunks.into_iter().filter_map(|index| Some(marks_of((index, self.places.get(index)?)))).collect();
         self.read_marks(lane, &chunks).await?;
         Ok(self.places.has_free(class))
     }
 
     /// Reads all marks of this client's chunks.
     pub(super) async fn sweep_all(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
-        let chunks: Vec<u64> = self.places.from(0).map(|(index, _)| index).collect();
+        let chunks: Vec<Marks> = self.places.from(0).map(marks_of).collect();
         self.read_marks(lane, &chunks).await
     }
 
     /// Reads the marks of as many of this client's chunks as fit in a batch, going on where the last patrol stopped.
     async fn patrol_own(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
-        let chunks: Vec<u64> = self.places.from(self.patrol.own).map(|(index, _)| index).take(BATCH_VERBS).collect();
-        let fitting = self.fitting(&chunks);
-        let Some(last) = chunks[..fitting].last() else { return Ok(()) };
+        let chunks: Vec<Marks> = self.places.from(self.patrol.own).map(marks_of).take(BATCH_VERBS).collect();
+        let chunks = &chunks[..fitting(&chunks)];
+        let Some((last, ..)) = chunks.last() else { return Ok(()) };
         self.patrol.own = last + 1;
-        self.read_marks(lane, &chunks[..fitting]).await
+        self.read_marks(lane, chunks).await
     }
 
-    async fn read_marks(&mut self, lane: &mut dyn Lane, mut chunks: &[u64]) -> Result<(), FabricError> {
+    async fn read_marks(&mut self, lane: &mut dyn Lane, mut chunks: &[Marks]) -> Result<(), FabricError> {
         while !chunks.is_empty() {
-            let (now, later) = chunks.split_at(self.fitting(chunks));
-            let held = now.iter().filter_map(|index| Some((*index, self.places.get(*index)?)));
-            let wanted: Vec<(u64, ExtentClass, usize)> =
-                held.map(|(index, chunk)| (index, chunk.class, chunk.slots.len())).collect();
-            let mut marks: Vec<Vec<u64>> = wanted.iter().map(|(_, _, slots)| vec![0; *slots]).collect();
-            let reads = wanted.iter().zip(&mut marks);
-            let batch: Vec<Verb<'_>> = reads
-                .map(|((index, class, _), into)| Verb::Read { addr: self.mark_addr(*index, *class, 0), into })
-                .collect();
+            let (now, later) = chunks.split_at(fitting(chunks));
+            let mut marks = vec![0; now.iter().map(|(.., slots)| slots).sum()];
+            let mut batch: Vec<Verb<'_>> = Vec::with_capacity(now.len());
+            let mut rest = &mut marks[..];
+            for (index, class, slots) in now {
+                let (into, others) = rest.split_at_mut(*slots);
+                rest = others;
+                batch.push(Verb::Read { addr: self.mark_addr(*index, *class, 0), into });
+            }
             post(lane, batch).await?;
-            for ((index, ..), marks) in wanted.iter().zip(&marks) {
+            let mut rest = &marks[..];
+            for (index, _, slots) in now {
+                let (marks, others) = rest.split_at(*slots);
+                rest = others;
                 self.places.see_marks(*index, marks);
             }
             chunks = later;
         }
         Ok(())
-    }
-
-    /// How many of the first `chunks` one batch of marks can hold; at least 1 of some.
-    fn fitting(&self, chunks: &[u64]) -> usize {
-        let mut words = 0;
-        let fits = |index: &&u64| {
-            words += self.places.get(**index).map_or(0, |chunk| chunk.slots.len());
-            words <= PATROL_WORDS
-        };
-        chunks.iter().take(BATCH_VERBS).take_while(fits).count().max(usize::from(!chunks.is_empty()))
     }
 
     /// Looks into the next few orphans. 2 round trips if there are any, 1 more if a word is wrong.
@@ -228,4 +226,18 @@ impl Extents {
             self.give_up(lane, &[index]).await
         }
     }
+}
+
+fn marks_of((index, chunk): (u64, &Chunk)) -> Marks {
+    (index, chunk.class, chunk.slots.len())
+}
+
+/// How many of the first `chunks` one batch of marks can hold; at least 1 of some.
+fn fitting(chunks: &[Marks]) -> usize {
+    let mut words = 0;
+    let fits = |(.., slots): &&Marks| {
+        words += slots;
+        words <= PATROL_WORDS
+    };
+    chunks.iter().take(BATCH_VERBS).take_while(fits).count().max(usize::from(!chunks.is_empty()))
 }

@@ -1,0 +1,134 @@
+//! Changes where batches execute in place are those of every other fabric: the same WRITEs and atomics in as many
+//! batches, and the same bytes in memory afterwards, inline or in extents.
+
+use guira_conformance::{Bench, Op, Rng, Seen, TestClient, block_on};
+use guira_fabric::{Caps, Profile, Region, Traffic};
+use guira_layout::Preset;
+use guira_rcuckoo::{Begun, Change, Expected, NewValue, Outcome, Rest, Token};
+
+const SEED: u64 = 11;
+const STEPS: u64 = 3_000;
+/// So few that no row fills up: paths are found by other means elsewhere.
+const KEYS: u64 = 40;
+/// Steps between two comparisons of all bytes.
+const WORDS_EVERY: u64 = 16;
+/// Bytes of values: in the row, and in extents of three classes.
+const VALUES: [usize; 5] = [3, 8, 60, 61, 500];
+
+/// A table in place, and an equal one through lanes that promise the same but not to execute in place.
+fn twins() -> [(Bench, TestClient); 2] {
+    [true, false].map(|local| {
+        let bench = Bench::of_rows(Preset::Hardened, "bytes:24", 512, Profile::Shm, SEED);
+        let lane = bench.region.with_caps(Caps { local, ..Profile::Shm.caps() }).lane();
+        let client = bench.client(0).through(lane);
+        (bench, client)
+    })
+}
+
+/// What both have to agree on. Neighbouring rows are one READ elsewhere, so READs are compared by their bytes.
+fn comparable(traffic: Traffic) -> (u64, u64, u64, u64, u64, u64) {
+    let verbs = traffic.verbs;
+    (traffic.round_trips, verbs.writes, verbs.swaps, verbs.adds, traffic.bytes_in, traffic.bytes_out)
+}
+
+/// One change of `key`, by its kind; `token` is of an earlier state of the key.
+fn act(client: &mut TestClient, kind: u64, key: &[u8], token: Option<Token>, values: [&[u8]; 2]) -> Option<Seen> {
+    let [value, expected] = values.map(<[u8]>::to_vec);
+    let key = key.to_vec();
+    let op = match (kind, token) {
+        (0, _) => Op::Put(key, value),
+        (1, _) => Op::Insert(key, value),
+        (2, _) => Op::Update(key, value),
+        (3, _) => Op::Remove(key),
+        (4, _) => Op::Swap(key, expected, value),
+        (5, _) => Op::RemoveIf(key, expected),
+        (6, Some(token)) => return client.swap(&key, Expected::Unchanged(token), &value).ok().map(Seen::Outcome),
+        (_, Some(token)) => return client.remove_if(&key, Expected::Unchanged(token)).ok().map(Seen::Outcome),
+        (_, None) => Op::Get(key),
+    };
+    client.apply(&op).ok()
+}
+
+/// [R-UPDATE-1] [R-UPDATE-2] [R-CAS-1] [R-CAS-2] [R-COMMIT-1] [R-EXTENT-1] [R-EXTENT-4] [R-LOCK-3]
+#[test]
+fn a_change_in_place_is_that_of_every_other_fabric() {
+    println!("seed {SEED}, {STEPS} steps, {KEYS} keys");
+    let mut twins = twins();
+    let mut rng = Rng(SEED);
+    let mut tokens: Vec<Option<Token>> = vec![None; KEYS as usize];
+    let mut outcomes = [0; 6];
+    for step in 0..STEPS {
+        let (number, kind, reads) = (rng.below(KEYS), rng.below(8), rng.below(2) == 0);
+        let value = |rng: &mut Rng| vec![rng.below(2) as u8; VALUES[rng.below(VALUES.len() as u64) as usize]];
+        let (value, expected) = (value(&mut rng), value(&mut rng));
+        let (key, compares) = (number.to_le_bytes(), step % WORDS_EVERY == 0);
+        let seen = twins.each_mut().map(|(bench, client)| {
+            let found = client.get_versioned(&key).unwrap();
+            let expected = found.as_ref().filter(|_| reads).map_or(&expected, |(value, _)| value).clone();
+            let token = found.map(|(_, token)| token).filter(|_| reads).or(tokens[number as usize]);
+            let act = |client: &mut TestClient| act(client, kind, &key, token, [&value, &expected]);
+            let (seen, traffic) = client.traffic_of(act);
+            let is_get = matches!(seen, Some(Seen::Value(_)));
+            (token, seen, (!is_get).then(|| comparable(traffic)), compares.then(|| bench.words()))
+        });
+        let [(token, seen, traffic, words), (_, other, other_traffic, other_words)] = seen;
+        println!("step {step}: kind {kind}, key {number}, {} B: {seen:?} {traffic:?}", value.len());
+        assert!(seen.is_some(), "nobody is in the way");
+        assert_eq!((&seen, traffic), (&other, other_traffic), "step {step}");
+        assert!(words == other_words, "step {step}: the bytes differ");
+        tokens[number as usize] = token;
+        if let Some(Seen::Outcome(outcome)) = other {
+            outcomes[outcome as usize] += 1;
+        }
+    }
+    println!("inserted, replaced, removed, exists, missing, different: {outcomes:?}");
+    assert!(outcomes.iter().all(|times| *times > 50), "every outcome came up: {outcomes:?}");
+    let [(place, _), (other, _)] = &twins;
+    assert_eq!(place.audit(), other.audit());
+}
+
+/// A put of a value in an extent that has to be handed over with its extent written: its key's rows are full.
+fn handed_over(bench: &Bench, client: &mut TestClient) -> (Vec<u8>, Rest) {
+    for i in 0..1_000_u64 {
+        let key = i.to_le_bytes().to_vec();
+        let prepared = client.extents.prepare(&mut bench.region.lane(), &key, &[1; 60]).expect("it needs an extent");
+        match client.client.begin(&mut client.lane, &key, &Change::Put(prepared.value())) {
+            Begun::Done(changed) => assert_eq!(changed.outcome, Outcome::Inserted),
+            Begun::Rest(rest) => {
+                let words = bench.words_at(guira_fabric::Addr::main(prepared.offset()), prepared.words().len());
+                assert_eq!(words, prepared.words(), "it is written in the batch that locks");
+                return (key, rest);
+            }
+            Begun::Failed(error) => panic!("{error}"),
+        }
+    }
+    panic!("no put needs a path");
+}
+
+/// [R-EXTENT-1] Whoever finishes a change that was begun with another extent writes that extent.
+#[test]
+fn a_rest_of_another_extent_begins_anew() {
+    let bench = Bench::of_rows(Preset::Tiny, "bytes:24", 64, Profile::Shm, SEED);
+    let mut client = bench.client(0);
+    let (key, rest) = handed_over(&bench, &mut client);
+    let other = client.extents.prepare(&mut bench.region.lane(), &key, &[2; 60]).expect("it needs an extent");
+    let change = Change::Put(other.value());
+    let changed = block_on(client.client.finish(&mut client.lane, &key, change, Begun::Rest(rest))).unwrap();
+    assert_eq!(changed.outcome, Outcome::Inserted);
+    assert_eq!(client.get(&key).unwrap(), Some(vec![2; 60]));
+    bench.audit().unwrap();
+}
+
+/// [R-EXTENT-1] [R-DROP-1] A rest that is dropped leaves no lock behind, and no entry that points to its extent.
+#[test]
+fn a_dropped_rest_of_an_extent_changes_nothing() {
+    let bench = Bench::of_rows(Preset::Tiny, "bytes:24", 64, Profile::Shm, SEED);
+    let mut client = bench.client(0);
+    let (key, _) = handed_over(&bench, &mut client);
+    assert!(!bench.lock_words().is_empty(), "its locks are held");
+    assert_eq!(client.get(&key).unwrap(), None);
+    assert_eq!(bench.lock_words(), [], "the next operation gave them back");
+    let update = Change::Update(NewValue::Inline(b"3"));
+    assert_eq!(client.change(&key, update).unwrap().outcome, Outcome::Missing);
+    bench.audit().unwrap();
+}
