@@ -124,7 +124,7 @@ pub(crate) fn heads() -> Vec<(String, Vec<u8>)> {
     }
     // The two rows that have readers of their own: 6 entries in 8 words, 7 in 16.
     for (format, entries, name) in [(0, 5, "hardened-rows-4x4"), (1, 6, "hardened-rows-8x8")] {
-        let head = [1, format, 1, 24, entries, 0, 1, 4, 14, 0, 20, 1, 0, 40, 7];
+        let head = [1, format, 3, 24, entries, 0, 1, 4, 14, 0, 20, 1, 0, 40, 7];
         heads.push((name.to_owned(), [&head[..], &[0; SHAPE_BYTES - 15]].concat()));
     }
     heads

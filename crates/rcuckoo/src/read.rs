@@ -209,9 +209,10 @@ impl Reader {
                 rows.append_value(&first, &hit, into);
                 Now::Done(Some(S::inline(lookup.first_row(), rows.version(&first))))
             }
-            Some(FirstSample::Without(row)) => {
+            Some(FirstSample::Without) => {
                 let mut second = [0; ROW_WORDS];
-                match lookup.sample_second_now(&self.table, lane, row, &mut second, &[]) {
+                let first = || lookup.without_key(&first);
+                match lookup.sample_second_now(&self.table, lane, first, &mut second, &[]) {
                     Some(Verdict::Hit(_, hit)) => {
                         rows.append_value(&second, &hit, into);
                         Now::Done(Some(S::inline(lookup.second(&self.table), rows.version(&second))))

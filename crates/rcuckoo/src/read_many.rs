@@ -142,9 +142,9 @@ impl Reader {
                 let lookup = Lookup::of_digest(table, rows, key, digests[i]);
                 match lookup.sample_first_now(table, lane, words, &[]) {
                     Some(FirstSample::Hit(hit)) => step = group.hit(rows, words, &hit),
-                    Some(FirstSample::Without(row)) => {
+                    Some(FirstSample::Without) => {
                         lookup.prefetch_second(table, lane);
-                        second.push((i as u8, row));
+                        second.push((i as u8, lookup.without_key(words)));
                     }
                     None => {}
                 }
@@ -154,7 +154,7 @@ impl Reader {
         for (i, first) in second {
             let i = usize::from(i);
             let lookup = Lookup::of_digest(table, rows, keys[i].as_ref(), digests[i]);
-            match lookup.sample_second_now(table, lane, first, words, &[]) {
+            match lookup.sample_second_now(table, lane, || first, words, &[]) {
                 Some(Verdict::Hit(_, hit)) => group.steps[i] = group.hit(rows, words, &hit),
                 Some(Verdict::Absent) => group.steps[i] = Step::Absent,
                 Some(Verdict::Torn(_)) | None => {}

@@ -53,7 +53,7 @@ pub(crate) enum FirstSample<H> {
     /// It has the key.
     Hit(H),
     /// The second row has to tell.
-    Without(FirstRow),
+    Without,
 }
 
 /// The first trailer of each row, sampled again after the rows.
@@ -111,21 +111,24 @@ impl<'k, R: Rows> Lookup<'k, R> {
         if !post_now(lane, &mut [Verb::Read { addr: table.geometry().row(self.first), into: &mut *first }]) {
             return None;
         }
-        if let Some(hit) = self.verified(self.first, first, rejected) {
-            return Some(FirstSample::Hit(hit));
-        }
-        let at = self.rows.row_words() - TRAILER_WORDS;
-        let is_whole = self.rows.verify(self.first, first).is_ok();
-        Some(FirstSample::Without(FirstRow { is_whole, trailer: [first[at], first[at + 1]] }))
+        Some(self.verified(self.first, first, rejected).map_or(FirstSample::Without, FirstSample::Hit))
     }
 
-    /// Samples L2, after a sample of L1 that was without the key. `None` as above. // [R-READ-3]
+    /// What to keep of a sample of L1 that was without the key.
+    #[inline(always)]
+    pub(crate) fn without_key(&self, first: &[u64]) -> FirstRow {
+        let at = self.rows.row_words() - TRAILER_WORDS;
+        FirstRow { is_whole: self.rows.verify(self.first, first).is_ok(), trailer: [first[at], first[at + 1]] }
+    }
+
+    /// Samples L2, after a sample of L1 that was without the key: `first` tells what it was, for a miss to be judged by.
+    /// `None` as above. // [R-READ-3]
     #[inline(always)]
     pub(crate) fn sample_second_now<L: Lane + ?Sized>(
         &self,
         table: &Table,
         lane: &mut L,
-        first: FirstRow,
+        first: impl FnOnce() -> FirstRow,
         second: &mut [u64],
         rejected: &[ExtentRef],
     ) -> Option<Verdict<R::Hit>> {
@@ -139,6 +142,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
         if let Some(hit) = self.verified(second_row, second, rejected) {
             return Some(Verdict::Hit(Which::Second, hit));
         }
+        let first = first();
         let stayed = !table.config().rules.validate_misses || trailer == first.trailer;
         Some(if !first.is_whole || !stayed {
             Verdict::Torn(self.first)
@@ -163,7 +167,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
     ) -> Option<Verdict<R::Hit>> {
         match self.sample_first_now(table, lane, first, rejected)? {
             FirstSample::Hit(hit) => Some(Verdict::Hit(Which::First, hit)),
-            FirstSample::Without(row) => self.sample_second_now(table, lane, row, second, rejected),
+            FirstSample::Without => self.sample_second_now(table, lane, || self.without_key(first), second, rejected),
         }
     }
 
