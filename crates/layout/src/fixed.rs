@@ -259,8 +259,8 @@ mod tests {
     use crate::row::tests::row_format;
     use crate::{Placement, Preset};
 
-    /// Looks `key` up in `words` by both, and compares what they say. What a row that does not verify has of a key means
-    /// nothing, and may differ.
+    /// Looks `key` up in `words` by both, and compares what they say. What a row that does not verify has of a key
+    /// means nothing, and may differ.
     fn agree<R: Rows>(general: &RowFormat, fixed: R, words: &[u64], key: &[u8]) -> Result<(), TestCaseError> {
         for row in [RowId(3), RowId(4)] {
             prop_assert_eq!(Rows::verify(general, row, words), fixed.verify(row, words));

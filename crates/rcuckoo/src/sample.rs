@@ -121,8 +121,8 @@ impl<'k, R: Rows> Lookup<'k, R> {
         FirstRow { is_whole: self.rows.verify(self.first, first).is_ok(), trailer: [first[at], first[at + 1]] }
     }
 
-    /// Samples L2, after a sample of L1 that was without the key: `first` tells what it was, for a miss to be judged by.
-    /// `None` as above. // [R-READ-3]
+    /// Samples L2, after a sample of L1 that was without the key: `first` tells what it was, for a miss to be judged
+    /// by. `None` as above. // [R-READ-3]
     #[inline(always)]
     pub(crate) fn sample_second_now<L: Lane + ?Sized>(
         &self,

@@ -1,8 +1,8 @@
 //! NH, the first stage of UMAC (Black, Halevi, Krawczyk, Krovetz, Rogaway: CRYPTO 1999), over 64-bit words.
 //!
 //! Words come in pairs; each has a key added, the two sums are multiplied, and the 128-bit products are added up. Two
-//! images of one length then have the same sum for at most one in 2⁶⁴ choices of keys. Here the keys are constants of the
-//! format, and the halves of the sum are combined: accidents do not choose bytes by them.
+//! images of one length then have the same sum for at most one in 2⁶⁴ choices of keys. Here the keys are constants of
+//! the format, and the halves of the sum are combined: accidents do not choose bytes by them.
 //!
 //! A pair takes eight instructions that only meet in the last addition, and a row whose length is known to the compiler
 //! has no loop: this is what a lookup of a few hundred instructions can afford.
