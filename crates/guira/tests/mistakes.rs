@@ -62,6 +62,7 @@ fn keys_that_do_not_fit_are_told() {
             let message = check_mistake(&error, what);
             assert!(message.contains(&format!("a key of {} bytes", key.len())), "{message}");
             assert!(message.contains(format), "{message}");
+            assert_eq!(message.contains("(at most 65536 bytes)"), format == "bytes:64", "{message}");
             let is_typed = matches!(&error, Error::Operation(Inner::KeyLength { bytes, .. }) if *bytes == key.len());
             assert!(is_typed, "{error:?}");
         }
@@ -89,6 +90,7 @@ fn values_that_do_not_fit_are_told() {
             let error = result.unwrap_err();
             let message = check_mistake(&error, what);
             assert!(message.contains(&format!("a value of {} bytes", value.len())), "{message}");
+            assert_eq!(message.contains("(at most 67108864 bytes)"), format == "bytes:64", "{message}");
             assert!(matches!(error, Error::Operation(Inner::ValueLength { .. })), "{error:?}");
         }
         // A value that no key can have is one that this key does not have.
