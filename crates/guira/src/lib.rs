@@ -50,7 +50,9 @@
 //! [`blocking::Reader`] if it changes nothing.
 //!
 //! **Processes.** Another process opens the same URL. It may open it for reading only ([`OpenOptions::read_only`]).
-//! Nobody has to stay: the table is there until [`Store::destroy`], or the next start of the machine.
+//! Nobody has to stay: the table is there until [`Store::destroy`], or the next start of the machine. Who has a table
+//! open when it is destroyed can no longer change it, but goes on reading what was in it: [`Store::is_destroyed`]
+//! tells.
 //!
 //! **Async.** [`Store::async_client`] gives a [`Client`], whose operations are `Send` futures, for any executor. A
 //! future that is dropped takes effect wholly or not at all.

@@ -180,8 +180,8 @@ impl Store {
     }
 
     /// Destroys a table: no client can change it any more, its name is gone, and its memory is freed when the last
-    /// process closes it. A damaged table only loses its name. Round trips: 2, and 1 or 2 for 64 lock words. Source:
-    /// R-DESTROY-1.
+    /// process closes it. Who has it open goes on reading what was in it ([`Store::is_destroyed`]). A damaged table
+    /// only loses its name. Round trips: 2, and 1 or 2 for 64 lock words. Source: R-DESTROY-1.
     ///
     /// # Errors
     /// `Region` if there is no such file ([`Error::is_absent`]), it is not permitted, or not a region: it is left alone
@@ -196,6 +196,34 @@ impl Store {
             block_on(poison_table(&mut inner.region.lane(), &inner.table)).map_err(inner.fabric("cannot destroy"))?;
         }
         Ok(())
+    }
+
+    /// Whether somebody destroyed the table since it was opened. Changes say so by themselves; lookups, scans and
+    /// statistics answer from what is left. Who serves from a table for long asks now and then, and opens its successor
+    /// under the same name. 1 round trip. Source: R-DESTROY-1.
+    ///
+    /// # Errors
+    /// `Open` if its first bytes are damaged; the fabric's. Nothing was changed.
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-is-destroyed-{}", std::process::id()).parse()?;
+    /// let store = Store::create(&url, &CreateOptions::new(1_000))?;
+    /// assert!(!store.is_destroyed()?);
+    /// Store::destroy(&url)?;
+    /// assert!(store.is_destroyed()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn is_destroyed(&self) -> Result<bool, Error> {
+        let inner = &self.inner;
+        match block_on(open_table(&mut inner.region.lane(), inner.region.main_bytes())) {
+            Ok(_) => Ok(false),
+            Err(OpenError::Destroyed) => Ok(true),
+            Err(OpenError::Fabric(source)) => Err(inner.fabric("cannot look at")(source)),
+            Err(source) => Err(Error::Open { url: inner.url.clone(), source }),
+        }
     }
 
     /// Where the table is, as it was opened. No round trip.

@@ -241,6 +241,7 @@ fn many_puts_into_a_full_table_are_told() {
 fn destroyed_tables_are_told() {
     let (table, store) = Table::create(&options("bytes:64"));
     let mut client = store.client().unwrap();
+    assert!(!store.is_destroyed().unwrap());
     client
         .put_many(&[(b"a", &vec![1; 3][..]), (b"b", &[2; 300])])
         .into_iter()
@@ -270,6 +271,9 @@ fn destroyed_tables_are_told() {
     let summary = store.scan_stable(3, &mut visit).unwrap();
     assert_eq!((summary.entries, summary.is_snapshot, visited), (2, true, 2));
     assert_eq!(store.len().unwrap().entries, 2);
+    // A new table of the name is another.
+    let again = Store::create(&table.url, &options("bytes:64")).unwrap();
+    assert!(store.is_destroyed().unwrap() && !again.is_destroyed().unwrap());
 }
 
 /// [R-SCAN-1] [R-SCAN-2] A store that may only read looks up, scans and counts; a scan ends when its visitor says so.
