@@ -55,7 +55,8 @@
 //! tells.
 //!
 //! **Async.** [`Store::async_client`] gives a [`Client`], whose operations are `Send` futures, for any executor. A
-//! future that is dropped takes effect wholly or not at all.
+//! future that is dropped takes effect wholly or not at all. [`Store::async_reader`] gives a [`Reader`], for tasks that
+//! change nothing.
 //!
 //! **Together.** Processes that change one key read it with its state and say what they expect:
 //! [`blocking::Client::get_versioned`], [`blocking::Client::compare_and_swap`]. There are no changes of several keys at

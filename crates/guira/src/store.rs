@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
 use guira_fabric::{FabricError, Region};
-use guira_fabric_shm::{CreateError, CreateOptions as RegionOptions, ShmRegion};
+use guira_fabric_shm::{CreateError, CreateOptions as RegionOptions, ShmLane, ShmRegion, Waiting};
 use guira_layout::{Geometry, PresetOptions, Superblock};
 use guira_rcuckoo::{ClientConfig, OpenError, Table, claim_slot, format_table, open_table, poison_table, slots};
 
@@ -286,20 +286,32 @@ impl Store {
     /// # }
     /// ```
     pub fn async_client(&self) -> Result<Client, Error> {
-        let lane = self.inner.region.lane().waiting(guira_fabric_shm::Waiting::Cooperative);
-        self.claim(lane)
+        self.claim(self.cooperative_lane())
     }
 
     /// A reader whose lookups block in place: one a thread. No slot, no round trip, and no error. Example:
     /// [`blocking::Reader`].
     pub fn reader(&self) -> blocking::Reader {
-        let inner = &self.inner;
-        blocking::Reader(Reader::new(Arc::clone(&inner.table), inner.region.lane(), inner.client_config(0)))
+        blocking::Reader(self.reader_on(self.inner.region.lane()))
+    }
+
+    /// A reader whose lookups are futures, for any executor: one a task. They are `Send`, and a wait for a row that
+    /// somebody is writing yields to the executor. No slot, no round trip, and no error. Example: [`Reader`].
+    pub fn async_reader(&self) -> Reader {
+        self.reader_on(self.cooperative_lane())
+    }
+
+    fn reader_on(&self, lane: ShmLane) -> Reader {
+        Reader::new(Arc::clone(&self.inner.table), lane, self.inner.client_config(0))
+    }
+
+    fn cooperative_lane(&self) -> ShmLane {
+        self.inner.region.lane().waiting(Waiting::Cooperative)
     }
 
     /// Takes a free client slot. Slots are tried from a place that differs between processes, so that many that start
     /// at once rarely meet. // [R-SLOT-1] [R-SLOT-2]
-    fn claim(&self, lane: guira_fabric_shm::ShmLane) -> Result<Client, Error> {
+    fn claim(&self, lane: ShmLane) -> Result<Client, Error> {
         let inner = &self.inner;
         if inner.options.access == Access::ReadOnly {
             return Err(Error::ReadOnly { url: inner.url.clone() });
