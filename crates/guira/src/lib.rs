@@ -81,6 +81,10 @@
 //! }
 //! ```
 //!
+//! Every error inside an [`Error`] has its name here too, so that a program that wants to know more can match on it:
+//! [`OperationError`] of operations on keys, [`ShmError`] of the table's file, [`OpenError`], [`ConfigError`],
+//! [`ExtentError`], [`CheckError`], [`FabricError`].
+//!
 //! **Sizing.** [`CreateOptions::new`] takes the number of keys; the memory is reserved at once, and a table does not
 //! grow. Short values lie in the rows (`bytes:64`: key and value of 64 bytes together), longer ones in space of their
 //! own: [`CreateOptions::extent_bytes`] says how much it takes. [`Store::len`] and [`Store::stat`] tell how full a
@@ -108,11 +112,14 @@ pub use client::{Client, Put};
 pub use error::{Blame, Error, Shortage};
 pub use extents::ExtentError;
 pub use guira_check::{
-    CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, TableStats,
+    CheckError, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage, TableStats,
 };
-pub use guira_fabric::{Effect, Traffic};
-pub use guira_layout::{EntryFormat, Preset};
-pub use guira_rcuckoo::{Counters, Operation};
+pub use guira_fabric::{Addr, Effect, FabricError, Space, Traffic, VerbCounts};
+pub use guira_fabric_shm::{Attempt, FileKind, ShmError};
+#[doc(inline)]
+pub use guira_layout as layout;
+pub use guira_layout::{ConfigError, EntryFormat, Generation, LockId, OwnerId, Preset, RowId, SuperblockError};
+pub use guira_rcuckoo::{Counters, Error as OperationError, OpenError, Operation, Place, Placement, RowPair, Table};
 pub use options::{CreateOptions, OpenOptions};
 pub use reader::Reader;
 pub use scan::{DamageVisitor, Len, ScanSummary, StableScan, Unread, Visitor};

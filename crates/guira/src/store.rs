@@ -231,7 +231,8 @@ impl Store {
         &self.inner.url
     }
 
-    /// The table's parameters and layout, as they were when it was opened: they never change. No round trip.
+    /// The table's parameters and layout, as they were when it was opened: they never change. What it gives has its
+    /// types in [`crate::layout`]. No round trip.
     pub fn table(&self) -> &Table {
         &self.inner.table
     }

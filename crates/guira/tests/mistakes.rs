@@ -5,8 +5,8 @@ mod common;
 
 use std::ops::ControlFlow;
 
+use guira::OperationError as Inner;
 use guira::{Blame, CreateOptions, Effect, Error, OpenOptions, Operation, Preset, Put, Store, Swap, blocking};
-use guira_rcuckoo::Error as Inner;
 
 use common::Table;
 
