@@ -40,6 +40,7 @@ pub enum Command {
     /// Replace the value of a key that exists.
     Update(single::ValueArguments),
     /// Remove a key.
+    #[command(visible_alias = "remove")]
     Del(single::KeyArguments),
     Load(load::Arguments),
     Dump(dump::Arguments),

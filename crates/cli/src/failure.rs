@@ -84,6 +84,18 @@ pub enum Failure {
         /// The table.
         url: Url,
     },
+    /// There is no such table, and there was to be none.
+    #[error("{url} does not exist; there is nothing to destroy")]
+    Gone {
+        /// The table.
+        url: Url,
+    },
+    /// What was to be created has a name that something has.
+    #[error("{url} already exists; nothing was changed; guira destroy {url} removes it, with all that is in it")]
+    Taken {
+        /// The table.
+        url: Url,
+    },
     /// The store's answer to one record of an input.
     #[error("line {line}, key {key}: {source}; {loaded}")]
     Record {
@@ -208,6 +220,11 @@ impl Failure {
         |error| if error.is_absent() { Failure::Absent { url: url.clone() } } else { Failure::Store(error) }
     }
 
+    /// The store's answer about a table that was to be created at `url`.
+    pub fn of_creation(url: &Url) -> impl FnOnce(guira::Error) -> Failure {
+        |error| if error.is_taken() { Failure::Taken { url: url.clone() } } else { Failure::Store(error) }
+    }
+
     /// What JSON shows.
     pub fn text(&self) -> ErrorText {
         if let Failure::Worker { said, .. } = self {
@@ -233,7 +250,7 @@ impl Failure {
     /// Whether the failure is that there is no such table.
     pub fn is_absent(&self) -> bool {
         match self {
-            Failure::Absent { .. } => true,
+            Failure::Absent { .. } | Failure::Gone { .. } => true,
             Failure::Store(error) => error.is_absent(),
             _ => false,
         }
@@ -252,7 +269,9 @@ impl Failure {
             Failure::Input { source: InputError::Bad(_), .. }
             | Failure::Driver(_)
             | Failure::Misuse(_)
-            | Failure::Absent { .. } => guira::Blame::Misuse.as_str(),
+            | Failure::Absent { .. }
+            | Failure::Gone { .. }
+            | Failure::Taken { .. } => guira::Blame::Misuse.as_str(),
             Failure::Worker { said, .. } => &said.blame,
             Failure::Unanswered { source, .. } => source.blame(),
             Failure::Unreadable { .. } => guira::Blame::Corrupt.as_str(),

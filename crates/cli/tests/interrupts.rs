@@ -221,6 +221,27 @@ fn a_killed_ycsb_leaves_a_table_that_the_next_run_points_at() {
     assert!(!is_there(), "a table that was made for the run is destroyed");
 }
 
+/// SIGKILL while it loads: the next quickstart names the command that removes what is left, and then there is room.
+#[test]
+fn a_killed_quickstart_leaves_a_table_that_the_next_run_points_at() {
+    let table = Table::unused("quickstart-killed");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let lines: String = (0..200_000).map(|n| format!("key {n}\tvalue {n}\n")).collect();
+    std::fs::write(file.path(), lines).unwrap();
+    let arguments = ["quickstart", file.path().to_str().unwrap(), "--url", table.url(), "--processes", "2"];
+    let mut child = start(&arguments);
+    until("the table", || Path::new(&table.path()).exists());
+    child.kill().expect("it is there");
+    child.wait().expect("it ends");
+
+    let said = guira(&arguments).expect(2).stderr;
+    let removal = format!("guira destroy {}", table.url());
+    assert!(said.contains(&format!("{removal} removes it")), "{said}");
+    assert!(Path::new(&table.path()).exists(), "a table that was there is kept");
+    guira(&removal.split(' ').skip(1).collect::<Vec<_>>()).expect(0);
+    guira(&arguments).expect(0);
+}
+
 #[test]
 fn an_interrupted_create_leaves_nothing() {
     let mut capacity = 1 << 20;

@@ -44,11 +44,11 @@ fn a_missing_table_is_not_found() {
         &["dump", table.url()],
         &["stat", table.url()],
         &["check", table.url()],
-        &["destroy", table.url()],
     ] {
         let hint = format!("{0} does not exist; create it with: guira create {0} --capacity N", table.url());
         refused(arguments, 1, "misuse", &hint);
     }
+    refused(&["destroy", table.url()], 1, "misuse", "does not exist; there is nothing to destroy");
     refused(&["ycsb", table.url(), "--workload", "a", "--no-load"], 2, "misuse", "does not exist");
     refused(&["create", "file:///no/such/directory/x", "--capacity", "10"], 2, "misuse", "directory");
 }
@@ -85,7 +85,8 @@ fn a_table_beyond_the_memory_is_refused_and_leaves_nothing() {
 #[test]
 fn an_existing_table_is_never_replaced() {
     let table = Table::new("existing", "fixed:8:8");
-    refused(&["create", table.url(), "--capacity", "10"], 2, "misuse", "already exists");
+    let hint = format!("{0} already exists; nothing was changed; guira destroy {0} removes it", table.url());
+    refused(&["create", table.url(), "--capacity", "10"], 2, "misuse", &hint);
     refused(&["quickstart", "/etc/passwd", "--input", "tsv", "--url", table.url()], 2, "misuse", "line 1");
     guira(&["check", table.url()]).expect(0);
 }

@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use guira_check::CheckError;
 use guira_fabric::{Effect, FabricError};
 use guira_fabric_shm::{Attempt, ShmError};
 use guira_layout::ConfigError;
 use guira_rcuckoo::{OpenError, Operation};
 
-use crate::{ExtentError, Url, UrlError};
+use crate::{ExtentError, OperationError, Url, UrlError};
 
 /// Whose fault an error is: [`Error::blame`]. More may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,7 +54,8 @@ impl fmt::Display for Blame {
 /// An operation failed. A miss is not an error, nor is a change that was not made because of the key's state.
 ///
 /// Where documentation says which errors an operation has, it names the innermost variant: `KeyLength`, `ValueLength`,
-/// `Full`, `Busy`, `Corrupt`, `Destroyed` and `Lost` come in [`Error::Operation`]. "The fabric's" are [`Error::Fabric`]
+/// `Full`, `Busy`, `Corrupt`, `Destroyed` and `Lost` are those of [`OperationError`], in [`Error::Operation`]; `Full`
+/// may be that of [`ExtentError`], in [`Error::Extent`]. "The fabric's" are [`Error::Fabric`]
 /// and the `Fabric` in [`Error::Operation`] and [`Error::Extent`]: the memory could not be reached. They alone may have
 /// had an effect ([`Error::effect`]). Each error's text says what was attempted, on what, and whether anything changed.
 ///
@@ -67,6 +69,30 @@ impl fmt::Display for Blame {
 /// assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
 /// assert!(error.to_string().ends_with("nothing was changed"));
 /// # Ok(())
+/// # }
+/// ```
+///
+/// What to do depends on blame and effect. Who wants to know more matches on what is inside:
+///
+/// ```
+/// use guira::{Error, OperationError, blocking};
+///
+/// /// Stores a value that may be left out, and says whether it was too long for the table.
+/// fn is_too_long(client: &mut blocking::Client, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+///     match client.put(key, value) {
+///         Err(Error::Operation(OperationError::ValueLength { .. })) => Ok(true),
+///         result => result.map(|_| false),
+///     }
+/// }
+/// # fn main() -> Result<(), Error> {
+/// # use guira::{CreateOptions, Store, Url};
+/// # let url: Url = format!("shm://guira-doc-kinds-{}", std::process::id()).parse()?;
+/// # let options = CreateOptions::new(1_000).format(guira::EntryFormat::Fixed { key_bytes: 8, value_bytes: 8 });
+/// # let mut client = Store::create(&url, &options)?.client()?;
+/// # assert!(is_too_long(&mut client, b"8 bytes!", b"nine bytes")?);
+/// # assert!(!is_too_long(&mut client, b"8 bytes!", b"8 bytes!")?);
+/// # drop(client);
+/// # Store::destroy(&url)
 /// # }
 /// ```
 #[derive(Debug, thiserror::Error)]
@@ -137,14 +163,14 @@ pub enum Error {
         /// The table.
         url: Url,
         /// Why.
-        source: guira_check::CheckError,
+        source: CheckError,
     },
     /// There is no space for a key and value that need an extent, or it could not be found out. No key was changed.
     #[error(transparent)]
     Extent(#[from] ExtentError),
     /// An operation on keys failed: which, and why, is in it.
     #[error(transparent)]
-    Operation(#[from] guira_rcuckoo::Error),
+    Operation(#[from] OperationError),
     /// The table's row versions cannot tell the states of a key apart (preset `paper`). Nothing was changed. Source:
     /// R-CAS-2.
     #[error(
@@ -244,15 +270,14 @@ fn region_blame(error: &ShmError) -> Blame {
     }
 }
 
-fn operation_blame(error: &guira_rcuckoo::Error) -> Blame {
-    use guira_rcuckoo::Error;
+fn operation_blame(error: &OperationError) -> Blame {
     match error {
-        Error::Fabric { .. } | Error::Lost { .. } => Blame::Fabric,
-        Error::Corrupt { .. } => Blame::Corrupt,
-        Error::Full { .. } => Blame::Full,
-        Error::Busy { .. } => Blame::Busy,
-        Error::Destroyed { .. } => Blame::Fenced,
-        Error::KeyLength { .. } | Error::ValueLength { .. } => Blame::Misuse,
+        OperationError::Fabric { .. } | OperationError::Lost { .. } => Blame::Fabric,
+        OperationError::Corrupt { .. } => Blame::Corrupt,
+        OperationError::Full { .. } => Blame::Full,
+        OperationError::Busy { .. } => Blame::Busy,
+        OperationError::Destroyed { .. } => Blame::Fenced,
+        OperationError::KeyLength { .. } | OperationError::ValueLength { .. } => Blame::Misuse,
         _ => Blame::Bug,
     }
 }

@@ -50,10 +50,13 @@
 //! [`blocking::Reader`] if it changes nothing.
 //!
 //! **Processes.** Another process opens the same URL. It may open it for reading only ([`OpenOptions::read_only`]).
-//! Nobody has to stay: the table is there until [`Store::destroy`], or the next start of the machine.
+//! Nobody has to stay: the table is there until [`Store::destroy`], or the next start of the machine. Who has a table
+//! open when it is destroyed can no longer change it, but goes on reading what was in it: [`Store::is_destroyed`]
+//! tells.
 //!
 //! **Async.** [`Store::async_client`] gives a [`Client`], whose operations are `Send` futures, for any executor. A
-//! future that is dropped takes effect wholly or not at all.
+//! future that is dropped takes effect wholly or not at all. [`Store::async_reader`] gives a [`Reader`], for tasks that
+//! change nothing.
 //!
 //! **Together.** Processes that change one key read it with its state and say what they expect:
 //! [`blocking::Client::get_versioned`], [`blocking::Client::compare_and_swap`]. There are no changes of several keys at
@@ -77,6 +80,10 @@
 //!     }
 //! }
 //! ```
+//!
+//! Every error inside an [`Error`] has its name here too, so that a program that wants to know more can match on it:
+//! [`OperationError`] of operations on keys, [`ShmError`] of the table's file, [`OpenError`], [`ConfigError`],
+//! [`ExtentError`], [`CheckError`], [`FabricError`].
 //!
 //! **Sizing.** [`CreateOptions::new`] takes the number of keys; the memory is reserved at once, and a table does not
 //! grow. Short values lie in the rows (`bytes:64`: key and value of 64 bytes together), longer ones in space of their
@@ -105,11 +112,14 @@ pub use client::{Client, Put};
 pub use error::{Blame, Error, Shortage};
 pub use extents::ExtentError;
 pub use guira_check::{
-    CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, TableStats,
+    CheckError, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage, TableStats,
 };
-pub use guira_fabric::{Effect, Traffic};
-pub use guira_layout::{EntryFormat, Preset};
-pub use guira_rcuckoo::{Counters, Operation};
+pub use guira_fabric::{Addr, Effect, FabricError, Space, Traffic, VerbCounts};
+pub use guira_fabric_shm::{Attempt, FileKind, ShmError};
+#[doc(inline)]
+pub use guira_layout as layout;
+pub use guira_layout::{ConfigError, EntryFormat, Generation, LockId, OwnerId, Preset, RowId, SuperblockError};
+pub use guira_rcuckoo::{Counters, Error as OperationError, OpenError, Operation, Place, Placement, RowPair, Table};
 pub use options::{CreateOptions, OpenOptions};
 pub use reader::Reader;
 pub use scan::{DamageVisitor, Len, ScanSummary, StableScan, Unread, Visitor};

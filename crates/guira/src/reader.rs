@@ -145,10 +145,30 @@ macro_rules! lookups {
 
 pub(crate) use lookups;
 
-/// Looks keys up, one at a time, as futures: those of [`crate::blocking::Reader`]. Needs no client slot and no write
-/// permission; any number of readers may use a table.
+/// Looks keys up, one at a time, as futures, from [`crate::Store::async_reader`]: one a task. In place:
+/// [`crate::blocking::Reader`]. Needs no client slot and no write permission; any number of readers may use a table.
 ///
 /// A future that is dropped leaves nothing behind.
+///
+/// ```
+/// # use guira::{CreateOptions, OpenOptions, Store, Url};
+/// # fn main() -> Result<(), guira::Error> {
+/// # let url: Url = format!("shm://guira-doc-async-reader-{}", std::process::id()).parse()?;
+/// # Store::create(&url, &CreateOptions::new(1_000))?.client()?.put(b"cuckoo", b"Guira guira")?;
+/// let store = Store::open_with(&url, &OpenOptions::default().read_only())?;
+/// let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+/// let found = runtime.block_on(async {
+///     let lookups = [&b"cuckoo"[..], b"condor"].map(|key| {
+///         let mut reader = store.async_reader();
+///         tokio::spawn(async move { reader.get(key).await })
+///     });
+///     let [cuckoo, condor] = lookups;
+///     (cuckoo.await.expect("no panic"), condor.await.expect("no panic"))
+/// });
+/// assert_eq!((found.0?.as_deref(), found.1?), (Some(&b"Guira guira"[..]), None));
+/// # Store::destroy(&url)
+/// # }
+/// ```
 pub struct Reader {
     reader: guira_rcuckoo::Reader,
     lane: ShmLane,

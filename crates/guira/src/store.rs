@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
 use guira_fabric::{FabricError, Region};
-use guira_fabric_shm::{CreateError, CreateOptions as RegionOptions, ShmRegion};
+use guira_fabric_shm::{CreateError, CreateOptions as RegionOptions, ShmLane, ShmRegion, Waiting};
 use guira_layout::{Geometry, PresetOptions, Superblock};
 use guira_rcuckoo::{ClientConfig, OpenError, Table, claim_slot, format_table, open_table, poison_table, slots};
 
@@ -180,8 +180,8 @@ impl Store {
     }
 
     /// Destroys a table: no client can change it any more, its name is gone, and its memory is freed when the last
-    /// process closes it. A damaged table only loses its name. Round trips: 2, and 1 or 2 for 64 lock words. Source:
-    /// R-DESTROY-1.
+    /// process closes it. Who has it open goes on reading what was in it ([`Store::is_destroyed`]). A damaged table
+    /// only loses its name. Round trips: 2, and 1 or 2 for 64 lock words. Source: R-DESTROY-1.
     ///
     /// # Errors
     /// `Region` if there is no such file ([`Error::is_absent`]), it is not permitted, or not a region: it is left alone
@@ -198,12 +198,41 @@ impl Store {
         Ok(())
     }
 
+    /// Whether somebody destroyed the table since it was opened. Changes say so by themselves; lookups, scans and
+    /// statistics answer from what is left. Who serves from a table for long asks now and then, and opens its successor
+    /// under the same name. 1 round trip. Source: R-DESTROY-1.
+    ///
+    /// # Errors
+    /// `Open` if its first bytes are damaged; the fabric's. Nothing was changed.
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-is-destroyed-{}", std::process::id()).parse()?;
+    /// let store = Store::create(&url, &CreateOptions::new(1_000))?;
+    /// assert!(!store.is_destroyed()?);
+    /// Store::destroy(&url)?;
+    /// assert!(store.is_destroyed()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn is_destroyed(&self) -> Result<bool, Error> {
+        let inner = &self.inner;
+        match block_on(open_table(&mut inner.region.lane(), inner.region.main_bytes())) {
+            Ok(_) => Ok(false),
+            Err(OpenError::Destroyed) => Ok(true),
+            Err(OpenError::Fabric(source)) => Err(inner.fabric("cannot look at")(source)),
+            Err(source) => Err(Error::Open { url: inner.url.clone(), source }),
+        }
+    }
+
     /// Where the table is, as it was opened. No round trip.
     pub fn url(&self) -> &Url {
         &self.inner.url
     }
 
-    /// The table's parameters and layout, as they were when it was opened: they never change. No round trip.
+    /// The table's parameters and layout, as they were when it was opened: they never change. What it gives has its
+    /// types in [`crate::layout`]. No round trip.
     pub fn table(&self) -> &Table {
         &self.inner.table
     }
@@ -258,20 +287,32 @@ impl Store {
     /// # }
     /// ```
     pub fn async_client(&self) -> Result<Client, Error> {
-        let lane = self.inner.region.lane().waiting(guira_fabric_shm::Waiting::Cooperative);
-        self.claim(lane)
+        self.claim(self.cooperative_lane())
     }
 
     /// A reader whose lookups block in place: one a thread. No slot, no round trip, and no error. Example:
     /// [`blocking::Reader`].
     pub fn reader(&self) -> blocking::Reader {
-        let inner = &self.inner;
-        blocking::Reader(Reader::new(Arc::clone(&inner.table), inner.region.lane(), inner.client_config(0)))
+        blocking::Reader(self.reader_on(self.inner.region.lane()))
+    }
+
+    /// A reader whose lookups are futures, for any executor: one a task. They are `Send`, and a wait for a row that
+    /// somebody is writing yields to the executor. No slot, no round trip, and no error. Example: [`Reader`].
+    pub fn async_reader(&self) -> Reader {
+        self.reader_on(self.cooperative_lane())
+    }
+
+    fn reader_on(&self, lane: ShmLane) -> Reader {
+        Reader::new(Arc::clone(&self.inner.table), lane, self.inner.client_config(0))
+    }
+
+    fn cooperative_lane(&self) -> ShmLane {
+        self.inner.region.lane().waiting(Waiting::Cooperative)
     }
 
     /// Takes a free client slot. Slots are tried from a place that differs between processes, so that many that start
     /// at once rarely meet. // [R-SLOT-1] [R-SLOT-2]
-    fn claim(&self, lane: guira_fabric_shm::ShmLane) -> Result<Client, Error> {
+    fn claim(&self, lane: ShmLane) -> Result<Client, Error> {
         let inner = &self.inner;
         if inner.options.access == Access::ReadOnly {
             return Err(Error::ReadOnly { url: inner.url.clone() });

@@ -6,7 +6,7 @@ mod common;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use guira::{Client, CreateOptions, Put, Reader, Store, Swap};
+use guira::{Client, CreateOptions, OpenOptions, Put, Reader, Store, Swap};
 
 use common::Table;
 
@@ -62,8 +62,8 @@ fn every_future_is_send() {
     let (_table, store) = Table::create(&CreateOptions::new(100));
     let mut client = store.async_client().unwrap();
     all_client_futures(&mut client);
+    all_reader_futures(&mut store.async_reader());
     assert_eq!(store.len().unwrap().entries, 0);
-    let _: fn(&mut Reader) = all_reader_futures;
 }
 
 fn counter(i: u64) -> Vec<u8> {
@@ -203,4 +203,43 @@ fn executors_share_a_table() {
             }
         });
     });
+}
+
+/// [R-READ-5] Readers in tasks look up what a client replaces all the while: each finds a value that was written whole.
+/// Their store need not be allowed to change anything.
+#[test]
+fn tokio_runs_readers() {
+    const KEY: &[u8] = b"key";
+    let (table, store) = Table::create(&CreateOptions::new(100).extent_bytes(8 << 20));
+    let read_only = Store::open_with(&table.url, &OpenOptions::default().read_only()).expect("a table");
+    let mut client = store.client().expect("a free slot");
+    client.put(KEY, &count_value(0, 0)).expect("room");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("a runtime");
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|_| {
+                let mut reader = read_only.async_reader();
+                tokio::spawn(async move {
+                    let mut seen = 0;
+                    while seen < COUNTS {
+                        let value = reader.get(KEY).await.expect("a lookup").expect("it always exists");
+                        let count = count_of(&value);
+                        assert!(value == count_value(0, count), "a value that nobody wrote");
+                        assert!(count >= seen, "an older value than before");
+                        seen = count;
+                        assert!(!reader.contains(b"another").await.expect("a lookup"));
+                        tokio::task::yield_now().await;
+                    }
+                })
+            })
+            .collect();
+        for count in 1..=COUNTS {
+            client.put(KEY, &count_value(0, count)).expect("room");
+            tokio::task::yield_now().await;
+        }
+        for task in tasks {
+            task.await.expect("a task that ends");
+        }
+    });
+    assert_eq!(store.stat().expect("a table that can be read").clients.len(), 1, "readers take no slot");
 }

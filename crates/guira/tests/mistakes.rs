@@ -5,8 +5,8 @@ mod common;
 
 use std::ops::ControlFlow;
 
+use guira::OperationError as Inner;
 use guira::{Blame, CreateOptions, Effect, Error, OpenOptions, Operation, Preset, Put, Store, Swap, blocking};
-use guira_rcuckoo::Error as Inner;
 
 use common::Table;
 
@@ -62,6 +62,7 @@ fn keys_that_do_not_fit_are_told() {
             let message = check_mistake(&error, what);
             assert!(message.contains(&format!("a key of {} bytes", key.len())), "{message}");
             assert!(message.contains(format), "{message}");
+            assert_eq!(message.contains("(at most 65536 bytes)"), format == "bytes:64", "{message}");
             let is_typed = matches!(&error, Error::Operation(Inner::KeyLength { bytes, .. }) if *bytes == key.len());
             assert!(is_typed, "{error:?}");
         }
@@ -89,6 +90,7 @@ fn values_that_do_not_fit_are_told() {
             let error = result.unwrap_err();
             let message = check_mistake(&error, what);
             assert!(message.contains(&format!("a value of {} bytes", value.len())), "{message}");
+            assert_eq!(message.contains("(at most 67108864 bytes)"), format == "bytes:64", "{message}");
             assert!(matches!(error, Error::Operation(Inner::ValueLength { .. })), "{error:?}");
         }
         // A value that no key can have is one that this key does not have.
@@ -239,6 +241,7 @@ fn many_puts_into_a_full_table_are_told() {
 fn destroyed_tables_are_told() {
     let (table, store) = Table::create(&options("bytes:64"));
     let mut client = store.client().unwrap();
+    assert!(!store.is_destroyed().unwrap());
     client
         .put_many(&[(b"a", &vec![1; 3][..]), (b"b", &[2; 300])])
         .into_iter()
@@ -268,6 +271,9 @@ fn destroyed_tables_are_told() {
     let summary = store.scan_stable(3, &mut visit).unwrap();
     assert_eq!((summary.entries, summary.is_snapshot, visited), (2, true, 2));
     assert_eq!(store.len().unwrap().entries, 2);
+    // A new table of the name is another.
+    let again = Store::create(&table.url, &options("bytes:64")).unwrap();
+    assert!(store.is_destroyed().unwrap() && !again.is_destroyed().unwrap());
 }
 
 /// [R-SCAN-1] [R-SCAN-2] A store that may only read looks up, scans and counts; a scan ends when its visitor says so.

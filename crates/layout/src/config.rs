@@ -271,7 +271,12 @@ impl TableConfig {
         )?;
         let clients = u64::from(self.max_clients);
         let most = most_clients(self.lock_bits);
-        bound((1..=most).contains(&clients), "max_clients", clients, "1 to half the values of a lock, less one")?;
+        bound(
+            (1..=most).contains(&clients),
+            "max_clients",
+            clients,
+            "1 to 32767 with locks of 16 bits, fewer with narrower ones",
+        )?;
         bound((1..=16).contains(&self.max_path_rows), "max_path_rows", self.max_path_rows.into(), "1 to 16")?;
         let offsets_hold = self.offsets.iter().all(|m| (1..=self.rows).contains(m));
         bound(offsets_hold, "offsets", self.offsets[0], "each 1 to the number of rows")?;

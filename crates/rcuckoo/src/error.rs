@@ -3,7 +3,7 @@
 use std::fmt;
 
 use guira_fabric::{Effect, FabricError};
-use guira_layout::{Generation, LockId, OwnerId, RowId};
+use guira_layout::{EntryFormat, Generation, LockId, MAX_KEY_BYTES, MAX_VALUE_BYTES, OwnerId, RowId};
 
 /// What was attempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,7 +114,8 @@ pub enum Error {
     },
     /// The table: no cuckoo path leads to a free entry. Nothing was changed.
     #[error(
-        "{operation}: the table is full: no free entry within reach of the key ({rows} rows searched); nothing changed"
+        "{operation}: the table is full: no free entry within reach of the key ({rows} rows searched); nothing was \
+         changed"
     )]
     Full {
         /// What was attempted.
@@ -141,30 +142,44 @@ pub enum Error {
         operation: Operation,
     },
     /// The caller: this key cannot be stored in this table. Nothing was changed.
-    #[error("{operation}: a key of {bytes} bytes does not fit the table's format {format}; nothing was changed")]
+    #[error(
+        "{operation}: a key of {bytes} bytes does not fit the table's format {format}{}; nothing was changed",
+        at_most(*format, MAX_KEY_BYTES)
+    )]
     KeyLength {
         /// What was attempted.
         operation: Operation,
         /// The key's length.
         bytes: usize,
         /// The table's format.
-        format: guira_layout::EntryFormat,
+        format: EntryFormat,
     },
     /// The caller: this value cannot be stored in this table. Nothing was changed.
-    #[error("{operation}: a value of {bytes} bytes does not fit the table's format {format}; nothing was changed")]
+    #[error(
+        "{operation}: a value of {bytes} bytes does not fit the table's format {format}{}; nothing was changed",
+        at_most(*format, MAX_VALUE_BYTES)
+    )]
     ValueLength {
         /// What was attempted.
         operation: Operation,
         /// The value's length.
         bytes: usize,
         /// The table's format.
-        format: guira_layout::EntryFormat,
+        format: EntryFormat,
     },
 }
 
 fn by(owner: &Option<OwnerId>) -> String {
     let slot = |owner: OwnerId| owner.slot().map_or_else(String::new, |slot| format!(" (client slot {slot})"));
     owner.map_or_else(String::new, |owner| format!(" by {owner}{}", slot(owner)))
+}
+
+/// The bound of a format whose name does not tell it.
+fn at_most(format: EntryFormat, bytes: usize) -> String {
+    match format {
+        EntryFormat::Fixed { .. } => String::new(),
+        EntryFormat::Bytes { .. } => format!(" (at most {bytes} bytes)"),
+    }
 }
 
 impl Error {

@@ -88,7 +88,7 @@ pub fn create(url: &Url, options: &CreateOptions, output: &Output) -> Result<Sto
         progress.tick(done, || format!("{} of {} rows", units::count(done), units::count(total)));
     });
     progress.finish();
-    let store = store?;
+    let store = store.map_err(Failure::of_creation(url))?;
     if interrupt::requested() {
         Store::destroy(url)?;
         return Err(Failure::Abandoned(url.clone()));

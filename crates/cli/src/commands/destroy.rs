@@ -25,7 +25,10 @@ struct Answer {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    Store::destroy(&arguments.url).map_err(Failure::of_table(&arguments.url))?;
+    Store::destroy(&arguments.url).map_err(|error| match error.is_absent() {
+        true => Failure::Gone { url: arguments.url.clone() },
+        false => Failure::Store(error),
+    })?;
     let url = arguments.url.to_string();
     let done = format!("destroyed {}", arguments.url);
     let said = output.answer(&Answer { url, destroyed: true }, || done.clone());

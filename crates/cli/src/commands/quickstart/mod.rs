@@ -32,6 +32,9 @@ use crate::output::Output;
 /// once, and the table is checked.
 ///
 /// Without a FILE, the data is the Debian package index, or on other systems the files in /usr/share/doc.
+///
+/// The table is destroyed afterwards, also after Ctrl-C. A run that is killed (SIGKILL) leaves it: the next run says
+/// so, and guira destroy removes it.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Your own data: a file as guira load takes.
