@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::file;
 use crate::fork::{self, GuardError, MAX_HOLDS, Process};
-use crate::region::{Access, Shared, stale};
+use crate::region::{Access, Shared};
 use crate::sys;
 
 /// Where the slots' bytes are: beyond every file's end, so that no lock on data meets them.
@@ -21,7 +21,7 @@ const FIRST_SLOT_BYTE: i64 = 1 << 62;
 /// Takes the liveness of `slot`, or finds its owner alive.
 pub(crate) fn hold(region: &Shared, slot: u16) -> Result<Option<SlotHold>, FabricError> {
     if !region.process.is_this() {
-        return Err(stale());
+        return Err(FabricError::Forked);
     }
     if region.access == Access::ReadOnly {
         return Err(FabricError::ReadOnly { verb: "a hold" });

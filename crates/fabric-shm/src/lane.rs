@@ -12,7 +12,7 @@ use guira_fabric::{Addr, Caps, FabricError, Lane, MaskedCas, Profile, Submitted,
 
 use crate::fork::Process;
 use crate::mapping::{self, Mapped};
-use crate::region::{Access, stale};
+use crate::region::Access;
 
 /// How a lane waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl ShmLane {
     #[inline(always)]
     fn run(&self, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
         if self.is_stale() {
-            return Err(stale());
+            return Err(FabricError::Forked);
         }
         if self.access == Access::ReadOnly {
             refuse_changes(batch)?;

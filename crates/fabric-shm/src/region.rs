@@ -240,11 +240,6 @@ impl fmt::Debug for ShmRegion {
     }
 }
 
-#[cold]
-pub(crate) fn stale() -> FabricError {
-    FabricError::Backend("this process was forked after it opened the store; open the store again".to_owned())
-}
-
 /// The kernel's name for the time since the machine was started; zero if it does not say.
 pub(crate) fn boot_id() -> [u8; 16] {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")

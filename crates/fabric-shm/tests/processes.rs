@@ -218,8 +218,8 @@ fn forker(location: &Location) {
         assert!(region.is_stale() && lane.is_stale() && region.clone().is_stale() && region.lane().is_stale());
         let mut seen = [0];
         let refusal = submit(&mut lane, &mut [Verb::Read { addr: Addr::main(0), into: &mut seen }]);
-        assert!(matches!(refusal, Err(FabricError::Backend(_))) && seen == [0]);
-        assert!(matches!(region.hold(2), Err(FabricError::Backend(_))));
+        assert!(matches!(refusal, Err(FabricError::Forked)) && seen == [0]);
+        assert!(matches!(region.hold(2), Err(FabricError::Forked)));
 
         let mine = open(location);
         assert!(!mine.is_stale());

@@ -69,6 +69,9 @@ pub enum FabricError {
         /// The verb's name.
         verb: &'static str,
     },
+    /// The process was forked after it opened the region: what it inherited is its parent's. The batch was refused.
+    #[error("this process was forked after it opened the store; nothing was changed; open the store again")]
+    Forked,
     /// The lane's client is dead: the fault plan cut its batch at a verb boundary or inside a WRITE.
     #[error("the client died in the middle of a batch ({effect})")]
     Died {

@@ -245,14 +245,15 @@ impl Error {
             | Error::ForeignToken { .. } => Blame::Misuse,
             Error::Region(error) => region_blame(error),
             Error::Open { source, .. } => match source {
-                OpenError::Fabric(_) => Blame::Fabric,
+                OpenError::Fabric(error) => fabric_blame(error),
                 OpenError::Destroyed => Blame::Fenced,
                 _ => Blame::Corrupt,
             },
             Error::TooManyClients { .. } => Blame::Busy,
-            Error::Format { .. } | Error::Fabric { .. } | Error::Check { .. } | Error::Random { .. } => Blame::Fabric,
+            Error::Format { .. } | Error::Check { .. } | Error::Random { .. } => Blame::Fabric,
+            Error::Fabric { source, .. } => fabric_blame(source),
             Error::Extent(ExtentError::Full { .. }) => Blame::Full,
-            Error::Extent(ExtentError::Fabric(_)) => Blame::Fabric,
+            Error::Extent(ExtentError::Fabric(error)) => fabric_blame(error),
             Error::Operation(error) => operation_blame(error),
         }
     }
@@ -270,14 +271,39 @@ fn region_blame(error: &ShmError) -> Blame {
     }
 }
 
+fn fabric_blame(error: &FabricError) -> Blame {
+    match error {
+        FabricError::Forked | FabricError::ReadOnly { .. } => Blame::Misuse,
+        _ => Blame::Fabric,
+    }
+}
+
 fn operation_blame(error: &OperationError) -> Blame {
     match error {
-        OperationError::Fabric { .. } | OperationError::Lost { .. } => Blame::Fabric,
+        OperationError::Fabric { source, .. } => fabric_blame(source),
+        OperationError::Lost { .. } => Blame::Fabric,
         OperationError::Corrupt { .. } => Blame::Corrupt,
         OperationError::Full { .. } => Blame::Full,
         OperationError::Busy { .. } => Blame::Busy,
         OperationError::Destroyed { .. } => Blame::Fenced,
         OperationError::KeyLength { .. } | OperationError::ValueLength { .. } => Blame::Misuse,
         _ => Blame::Bug,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A forked child that goes on with its parent's store made the mistake itself, whatever it asked for.
+    #[test]
+    fn a_forked_child_is_to_blame() {
+        let operation = guira_rcuckoo::Operation::Get;
+        let of_lookup = OperationError::Fabric { operation, source: FabricError::Forked };
+        for error in [Error::Operation(of_lookup), Error::Extent(ExtentError::Fabric(FabricError::Forked))] {
+            assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None), "{error}");
+        }
+        let lost = FabricError::Disconnected { effect: Effect::Unknown };
+        assert_eq!(Error::Extent(ExtentError::Fabric(lost)).blame(), Blame::Fabric);
     }
 }

@@ -138,7 +138,7 @@ pub fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), 
         return Err(Failure::Misuse(format!("{} does not exist, and --no-load would measure misses", arguments.url)));
     }
     let options = options(arguments)?;
-    let after = if arguments.keep { "and kept" } else { "and destroyed after it; --keep keeps it" };
+    let after = if arguments.keep { "and kept" } else { "and destroyed after it" };
     output.say(&format!("{} does not exist: it is made for this run {after}", arguments.url))?;
     // From here on, whatever fails, the caller destroys it.
     Ok((create(&arguments.url, &options, output)?, Origin::MadeHere))
