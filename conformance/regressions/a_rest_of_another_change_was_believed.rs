@@ -127,6 +127,7 @@ fn a_commit_in_flight_is_that_of_its_change() {
     let mut client = client(&bench, 0);
     let rest = begin_with_commit_sent(&mut client);
     assert_eq!(finish(&mut client, KEY, put(b"1"), rest).outcome, Outcome::Inserted);
+    assert!(client.client.has_committed(), "its commit was posted");
     assert_eq!(client.get(KEY).unwrap().as_deref(), Some(&b"1"[..]));
     bench.audit().unwrap();
 }
