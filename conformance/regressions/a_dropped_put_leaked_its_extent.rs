@@ -36,26 +36,26 @@ fn change_locks(store: &Store, sign: i64) {
 }
 
 fn table(name: &str) -> (Table, Store) {
-    let url = Url::shm(&format!("guira-regression-{name}-{}", std::process::id())).unwrap();
-    let store = Store::create(&url, &CreateOptions::new(1_000).extent_bytes(1 << 20)).unwrap();
+    let url = Url::shm(&format!("guira-regression-{name}-{}", std::process::id())).expect("it works");
+    let store = Store::create(&url, &CreateOptions::new(1_000).extent_bytes(1 << 20)).expect("it works");
     (Table(url), store)
 }
 
 /// Puts an extent, so that its chunk is not empty, and becomes an orphan; then drops a put that waits for a lock.
 fn drop_a_put(store: &Store, client: &mut Client) {
-    block_on(client.put(b"another key", &[1; 1_000])).unwrap();
+    block_on(client.put(b"another key", &[1; 1_000])).expect("it works");
     change_locks(store, 1);
     {
         let mut put = pin!(client.put(KEY, &[2; 1_000]));
         assert!(put.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "it waits for the lock");
     }
     change_locks(store, -1);
-    assert_eq!(store.check().unwrap().unreferenced_extents, 1, "written, not linked, not settled yet");
+    assert_eq!(store.check().expect("it works").unreferenced_extents, 1, "written, not linked, not settled yet");
 }
 
 fn close_cleanly(store: &Store, client: Client, what: &str) {
     drop(client);
-    let report = store.check().unwrap();
+    let report = store.check().expect("it works");
     assert!(report.is_clean(), "{what}: {:?}", report.problems);
     assert_eq!((report.unreferenced_extents, report.counts.chunks.orphan), (0, 1), "{what}");
 }
