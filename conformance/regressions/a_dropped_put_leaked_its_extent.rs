@@ -9,7 +9,7 @@
 use std::pin::pin;
 use std::task::{Context, Waker};
 
-use guira::{CreateOptions, Store, Url};
+use guira::{Client, CreateOptions, Store, Url};
 use guira_conformance::block_on;
 use guira_fabric::{Region, Verb, post};
 use guira_fabric_shm::{Access, Location, ShmRegion};
@@ -35,23 +35,58 @@ fn change_locks(store: &Store, sign: i64) {
     block_on(post(&mut lane, [Verb::FetchAdd { addr, add, found: &mut found }])).expect("a verb");
 }
 
-#[test]
-fn closing_frees_the_extent_of_a_dropped_put() {
-    let url = Url::shm(&format!("guira-regression-dropped-put-{}", std::process::id())).unwrap();
-    let store = Store::create(&url, &CreateOptions::new(1_000).extent_bytes(1 << 20)).unwrap();
-    let _table = Table(url);
-    let mut client = store.async_client().unwrap();
-    // So that the chunk is not empty, and becomes an orphan.
-    block_on(client.put(b"another key", &[1; 1_000])).unwrap();
-    change_locks(&store, 1);
+fn table(name: &str) -> (Table, Store) {
+    let url = Url::shm(&format!("guira-regression-{name}-{}", std::process::id())).expect("it works");
+    let store = Store::create(&url, &CreateOptions::new(1_000).extent_bytes(1 << 20)).expect("it works");
+    (Table(url), store)
+}
+
+/// Puts an extent, so that its chunk is not empty, and becomes an orphan; then drops a put that waits for a lock.
+fn drop_a_put(store: &Store, client: &mut Client) {
+    block_on(client.put(b"another key", &[1; 1_000])).expect("it works");
+    change_locks(store, 1);
     {
         let mut put = pin!(client.put(KEY, &[2; 1_000]));
         assert!(put.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "it waits for the lock");
     }
-    change_locks(&store, -1);
-    assert_eq!(store.check().unwrap().unreferenced_extents, 1, "written, not linked, not settled yet");
+    change_locks(store, -1);
+    assert_eq!(store.check().expect("it works").unreferenced_extents, 1, "written, not linked, not settled yet");
+}
+
+fn close_cleanly(store: &Store, client: Client, what: &str) {
     drop(client);
-    let report = store.check().unwrap();
-    assert!(report.is_clean(), "{:?}", report.problems);
-    assert_eq!((report.unreferenced_extents, report.counts.chunks.orphan), (0, 1));
+    let report = store.check().expect("it works");
+    assert!(report.is_clean(), "{what}: {:?}", report.problems);
+    assert_eq!((report.unreferenced_extents, report.counts.chunks.orphan), (0, 1), "{what}");
+}
+
+#[test]
+fn closing_frees_the_extent_of_a_dropped_put() {
+    let (_table, store) = table("dropped-put");
+    let mut client = store.async_client().unwrap();
+    drop_a_put(&store, &mut client);
+    close_cleanly(&store, client, "closed at once");
+}
+
+/// Whatever the client does next, its outcome says nothing of the dropped put.
+#[test]
+fn no_later_operation_is_taken_for_the_dropped_put() {
+    for what in ["an inline put", "a put with an extent", "an update of nothing", "a remove", "a remove of nothing"] {
+        let (_table, store) = table("dropped-and-then");
+        let mut client = store.async_client().unwrap();
+        block_on(client.put(b"small", b"1")).unwrap();
+        drop_a_put(&store, &mut client);
+        block_on(async {
+            match what {
+                "an inline put" => client.put(b"small", b"2").await.map(drop),
+                "a put with an extent" => client.put(b"large", &[3; 1_000]).await.map(drop),
+                "an update of nothing" => client.update(b"nothing", b"4").await.map(drop),
+                "a remove" => client.remove(b"small").await.map(drop),
+                _ => client.remove(b"nothing").await.map(drop),
+            }
+        })
+        .unwrap();
+        assert_eq!(block_on(client.get(KEY)).unwrap(), None, "{what}");
+        close_cleanly(&store, client, what);
+    }
 }

@@ -14,7 +14,7 @@ use guira_conformance::{Bench, Op, Seen, TestClient, block_on};
 use guira_fabric::heap::{HeapLane, Pace};
 use guira_fabric::{Caps, FabricError, Lane, Profile, Region, Submitted, Traffic, Verb};
 use guira_layout::Preset;
-use guira_rcuckoo::{Begun, Change, Changed, ClientConfig, NewValue, Outcome, Rest};
+use guira_rcuckoo::{Begun, Change, Changed, ClientConfig, Expected, NewValue, Outcome, Rest};
 
 const KEY: &[u8] = b"one key";
 
@@ -127,6 +127,7 @@ fn a_commit_in_flight_is_that_of_its_change() {
     let mut client = client(&bench, 0);
     let rest = begin_with_commit_sent(&mut client);
     assert_eq!(finish(&mut client, KEY, put(b"1"), rest).outcome, Outcome::Inserted);
+    assert!(client.client.has_committed(), "its commit was posted");
     assert_eq!(client.get(KEY).unwrap().as_deref(), Some(&b"1"[..]));
     bench.audit().unwrap();
 }
@@ -176,8 +177,9 @@ fn samples_of_earlier_locks_are_forgotten() {
     let bench = bench();
     let (mut client, mut other) = (client(&bench, 0), bench.client(1));
     assert_eq!(other.apply(&Op::Put(KEY.to_vec(), vec![1; 500])), Ok(Seen::Outcome(Outcome::Inserted)));
-    // Handed over with both rows locked and sampled, because the key has an extent.
-    let rest = begin(&mut client, KEY, put(b"2"));
+    // Handed over with both rows locked and sampled, because its value is to be compared with one in an extent.
+    let swap = Change::Swap(Expected::Value(&[1; 500]), NewValue::Inline(b"2"));
+    let rest = begin(&mut client, KEY, swap);
     // A lookup gives the locks back, and another client puts an inline value.
     assert_eq!(client.get(b"another key").unwrap(), None);
     let changed = other.put(KEY, b"3").unwrap();
@@ -186,8 +188,8 @@ fn samples_of_earlier_locks_are_forgotten() {
     client.lane.after = Some((1, Fate::Refused));
     let begun = client.client.begin(&mut client.lane, KEY, &put(b"4"));
     assert!(matches!(begun, Begun::Failed(_)), "{begun:?}");
-    let changed = finish(&mut client, KEY, put(b"2"), rest);
-    assert_eq!(changed, Changed { outcome: Outcome::Replaced, freed: None });
-    assert_eq!(client.get(KEY).unwrap().as_deref(), Some(&b"2"[..]));
+    let changed = finish(&mut client, KEY, swap, rest);
+    assert_eq!(changed, Changed { outcome: Outcome::Different, freed: None });
+    assert_eq!(client.get(KEY).unwrap().as_deref(), Some(&b"3"[..]));
     bench.audit().unwrap();
 }

@@ -14,6 +14,8 @@ mod a_released_poison_named_a_client;
 mod a_rest_of_another_change_was_believed;
 #[path = "../regressions/a_run_beyond_the_last_chunk_was_believed.rs"]
 mod a_run_beyond_the_last_chunk_was_believed;
+#[path = "../regressions/a_run_given_back_was_left_again.rs"]
+mod a_run_given_back_was_left_again;
 #[path = "../regressions/a_sample_of_another_lookup_was_believed.rs"]
 mod a_sample_of_another_lookup_was_believed;
 #[path = "../regressions/a_scan_called_a_slow_writer_damage.rs"]

@@ -314,7 +314,8 @@ mod tests {
         /// differ, as in any row a client writes.
         #[test]
         fn the_fixed_reading_is_the_general_one(
-            keys in proptest::sample::subsequence((0..16u64).map(|i| i * 0x0101_0101_0101_0101).collect::<Vec<_>>(), 7),
+            keys in proptest::sample::subsequence((0..16u64).map(|i| i * 0x0101_0101_0101_0101).collect::<Vec<_>>(), 7)
+                .prop_shuffle(),
             occupied in 0u64..128,
             noise in proptest::option::of((0usize..16, any::<u64>())),
         ) {
@@ -322,6 +323,18 @@ mod tests {
                 let same_slot = noise.filter(|(word, _)| *word >= 14);
                 compare(format, &keys, occupied, None)?;
                 compare(format, &keys, occupied, same_slot)?;
+            }
+        }
+    }
+
+    /// An all-zero key is found behind free entries, which are all zero as well.
+    #[test]
+    fn free_entries_do_not_hide_the_zero_key() {
+        for (format, slots) in [("fixed:4:4", 6), ("fixed:8:8", 7)] {
+            for slot in 0..slots {
+                let mut keys = [1, 2, 3, 4, 5, 6, 7];
+                keys[slot] = 0;
+                compare(format, &keys, 1 << slot, None).expect("both find it");
             }
         }
     }

@@ -111,7 +111,7 @@ macro_rules! lookups {
             /// of a lookup of its own. No allocation for each key.
             ///
             /// Round trips: 1 for 32 keys, 2 with extents among them; where a miss alone takes 2, 2 more for each miss.
-            /// On shared memory, where nothing travels, 1 for a key in its first row, 3 for others, and 1 for all
+            /// On shared memory, where nothing travels, 1 for a key in its first row, 2 for others, and 1 for all
             /// extents of 32 keys; there accesses overlap by prefetching. Source: R-READ-8.
             ///
             /// # Errors

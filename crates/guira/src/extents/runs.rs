@@ -17,8 +17,9 @@ const RUNS_OF_BATCH: usize = BATCH_VERBS / 3;
 /// Runs whose words are to be changed.
 #[derive(Default)]
 pub(super) struct Runs {
-    /// Those of this client whose extent was linked: head.
-    linked: Vec<u64>,
+    /// Those of this client whose extent was linked: head, and the extent's generation. The same chunks may have been
+    /// freed and used again since, for another run, or for slots.
+    linked: Vec<(u64, u64)>,
     /// Those of nobody whose extent this client freed.
     freed: Vec<(u64, ExtentClass)>,
     chunks: u64,
@@ -42,7 +43,7 @@ impl Extents {
             && matches!(chunk.class, ExtentClass::Run(_))
         {
             self.runs.chunks += chunk.class.chunks();
-            self.runs.linked.push(index);
+            self.runs.linked.push((index, extent.generation.0));
         }
     }
 
@@ -65,10 +66,10 @@ impl Extents {
     /// Makes linked runs orphans, and takes over freed ones. 1 round trip for 21 runs of either.
     pub(super) async fn settle_runs(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         let Runs { linked, freed, .. } = std::mem::take(&mut self.runs);
-        // One that was freed since is in the reserve, or about to be given back.
-        let in_use = linked.iter().filter_map(|index| {
-            let chunk = self.places.get(*index).filter(|chunk| chunk.slots[0] != 0)?;
-            Some((*index, chunk.class, chunk.slots[0]))
+        // One that was freed since is in the reserve, or about to be given back, or has become something else.
+        let in_use = linked.iter().filter_map(|(index, generation)| {
+            let chunk = self.places.get(*index).filter(|chunk| chunk.slots[0] == *generation)?;
+            Some((*index, chunk.class, *generation))
         });
         let in_use: Vec<(u64, ExtentClass, u64)> = in_use.collect();
         for runs in in_use.chunks(RUNS_OF_BATCH) {

@@ -1,0 +1,170 @@
+//! A fabric that refuses one batch of an operation, any one: the operation fails without effect, leaves no lock behind,
+//! and succeeds when it is repeated.
+
+use std::task::{Context, Poll};
+
+use guira_conformance::{Bench, Model, Op, Seen, TestClient};
+use guira_fabric::heap::HeapLane;
+use guira_fabric::{Caps, Effect, FabricError, Lane, Profile, Region, Submitted, Traffic, Verb};
+use guira_layout::Preset;
+use guira_rcuckoo::{Change, Changed, ClientConfig, Error, Expected, NewValue};
+
+const SEED: u64 = 5;
+/// Far more batches than any operation here posts.
+const MOST_BATCHES: u32 = 100;
+
+/// A lane that refuses one batch.
+struct RefusingLane {
+    lane: HeapLane,
+    /// Batches before that one.
+    after: Option<u32>,
+}
+
+impl Lane for RefusingLane {
+    fn caps(&self) -> &Caps {
+        self.lane.caps()
+    }
+
+    fn traffic(&self) -> &Traffic {
+        self.lane.traffic()
+    }
+
+    fn traffic_mut(&mut self) -> &mut Traffic {
+        self.lane.traffic_mut()
+    }
+
+    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
+        match self.after.take() {
+            Some(0) => Submitted::Done(Err(FabricError::Backend("refused".to_owned()))),
+            after => {
+                self.after = after.map(|batches| batches - 1);
+                self.lane.submit(batch)
+            }
+        }
+    }
+
+    fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        self.lane.poll(batch, cx)
+    }
+
+    fn forget(&mut self) {
+        self.lane.forget();
+    }
+
+    fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
+        self.lane.poll_drain(found, cx)
+    }
+
+    fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
+        self.lane.poll_pause(until_ns, cx)
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.lane.now_ns()
+    }
+}
+
+fn key(i: u64) -> Vec<u8> {
+    i.to_le_bytes().to_vec()
+}
+
+/// A nearly full table with inline values (of odd keys) and extents, and what it holds.
+fn filled(preset: Preset) -> (Bench, Model) {
+    let bench = Bench::of_rows(preset, "bytes:24", 64, Profile::Shm, SEED);
+    let (mut client, mut model) = (bench.client(9), Model::default());
+    for i in 0..bench.table.config().slots() * 3 / 4 {
+        let op = Op::Put(key(i), if i % 2 == 1 { key(i) } else { vec![i as u8; 80] });
+        if client.apply(&op).is_ok() {
+            model.apply(&op);
+        }
+    }
+    (bench, model)
+}
+
+fn operations() -> Vec<Op> {
+    let (inline, extent, absent) = (key(1), key(2), key(1 << 40));
+    let mut ops = vec![
+        Op::Remove(absent.clone()),
+        Op::Update(absent, key(7)),
+        Op::Put(inline.clone(), vec![3; 80]),
+        Op::Put(extent.clone(), key(3)),
+        Op::Swap(extent.clone(), vec![2; 80], vec![4; 80]),
+        Op::Swap(extent.clone(), vec![9; 80], vec![4; 80]),
+        Op::RemoveIf(inline.clone(), key(1)),
+    ];
+    for key in [inline, extent] {
+        ops.extend([
+            Op::Get(key.clone()),
+            Op::Insert(key.clone(), vec![5; 80]),
+            Op::Update(key.clone(), vec![6; 90]),
+            Op::Remove(key),
+        ]);
+    }
+    // Some of them move others.
+    ops.extend((0..40).map(|i| Op::Put(key(1 << 32 | i), vec![i as u8; 80])));
+    ops
+}
+
+/// Carries out `op`. An extent, if its value needs one, is found through a lane of its own.
+fn apply(bench: &Bench, client: &mut TestClient<RefusingLane>, op: &Op) -> Result<Seen, Error> {
+    let value = op.value().unwrap_or_default();
+    let prepared = client.extents.prepare(&mut bench.under(Profile::Shm).region.lane(), op.key(), value);
+    let new = prepared.as_ref().map_or(NewValue::Inline(value), |prepared| prepared.value());
+    let change = match op {
+        Op::Get(_) => return client.apply(op),
+        Op::Put(..) => Change::Put(new),
+        Op::Insert(..) => Change::Insert(new),
+        Op::Update(..) => Change::Update(new),
+        Op::Swap(_, expected, _) => Change::Swap(Expected::Value(expected), new),
+        Op::RemoveIf(_, expected) => Change::RemoveIf(Expected::Value(expected)),
+        Op::Remove(_) => Change::Remove,
+    };
+    let changed = client.change(op.key(), change);
+    if let Some(prepared) = prepared
+        && !changed.as_ref().is_ok_and(Changed::took_effect)
+    {
+        client.extents.give_back(prepared);
+    }
+    changed.map(|changed| Seen::Outcome(changed.outcome))
+}
+
+/// [R-LOCK-2] [R-DROP-1] [R-EXTENT-4]
+#[test]
+fn a_refused_batch_changes_nothing() {
+    let mut refusals = 0;
+    for (preset, profile) in [Preset::Tiny, Preset::Paper].into_iter().flat_map(|p| Profile::ALL.map(|q| (p, q))) {
+        println!("{preset} {profile}, seed {SEED}");
+        let (bench, before) = filled(preset);
+        for op in operations() {
+            let mut after = before.clone();
+            let expected = after.apply(&op);
+            if bench.fork().client(0).apply(&op) != Ok(expected.clone()) {
+                // No path leads to a free entry.
+                continue;
+            }
+            for batches in 0..MOST_BATCHES {
+                let bench = bench.fork().under(profile);
+                let lane = RefusingLane { lane: bench.region.lane(), after: None };
+                let mut client = bench.client_with(0, lane, ClientConfig::for_table(&bench.table));
+                client.lane.after = Some(batches);
+                let answer = apply(&bench, &mut client, &op);
+                if client.lane.after.take().is_some() {
+                    break;
+                }
+                refusals += 1;
+                let context = || format!("{preset} {profile}: {op:x?}, batch {batches} refused: {answer:?}");
+                let now = Model(bench.audit().unwrap_or_else(|wrong| panic!("{}: {wrong}", context())));
+                match &answer {
+                    // A lookup in place asks once more when it is refused.
+                    Ok(seen) => assert!(*seen == expected && now == after, "{}", context()),
+                    Err(error) => {
+                        assert!(error.effect() == Effect::None && now == before, "{}", context());
+                        assert_eq!(apply(&bench, &mut client, &op), Ok(expected.clone()), "{}", context());
+                    }
+                }
+            }
+        }
+    }
+    println!("{refusals} refusals");
+    assert!(refusals > 1_000);
+}
