@@ -130,8 +130,9 @@ pub fn bytes_checksum(words: &[u64], seed: u64) -> u64 {
 
 /// NH over `words` and the seed, as one more word: the choice for rows, whose length the compiler knows. Never 0.
 ///
-/// Two images of one length have one sum with a probability of 2⁻⁶⁴, whatever they differ in, as long as nobody chooses
-/// them by the keys, which are constants.
+/// Before its halves are combined, the sum of two images of one length is the same for at most one in 2⁶⁴ choices of
+/// keys. That the 64 bits left are as good is what any such checksum has to claim; and the keys are constants, so
+/// whoever knows them can make two images with one sum.
 #[inline(always)]
 #[must_use]
 pub fn nh(words: &[u64], seed: u64) -> u64 {
