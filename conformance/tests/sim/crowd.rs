@@ -1,0 +1,221 @@
+//! Clients in a simulation: each changes keys of its own, and reads everybody's.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
+use guira_conformance::{Bench, Rng, block_on};
+use guira_fabric::{Lane, Profile, Region};
+use guira_fabric_sim::{Network, Sim, SimOptions, SimRegion, Stopped};
+use guira_layout::Preset;
+use guira_rcuckoo::{Change, Client, ClientConfig, Error, NewValue, Outcome, Table, claim_slot, release_slot};
+
+use crate::history::{Begun, History};
+
+/// What is run; all of it follows from the seed.
+#[derive(Clone, Debug)]
+pub struct Crowd {
+    pub seed: u64,
+    pub preset: Preset,
+    pub profile: Profile,
+    pub rows: u64,
+    pub clients: u64,
+    /// Operations of each client.
+    pub operations: u64,
+}
+
+/// What clients did together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub lookups: u64,
+    pub changes: u64,
+    pub moves: u64,
+    pub conflicts: u64,
+    pub row_retries: u64,
+    pub refused: u64,
+}
+
+/// How a run ended.
+pub struct Run {
+    pub bench: Bench,
+    pub history: History,
+    pub tally: Tally,
+    pub stopped: Stopped,
+    pub log_hash: u64,
+    pub verbs: u64,
+}
+
+/// What the clients of one run share.
+#[derive(Clone)]
+struct Shared {
+    table: Arc<Table>,
+    history: Rc<RefCell<History>>,
+    tally: Rc<RefCell<Tally>>,
+}
+
+impl Crowd {
+    /// A crowd on a table of 64 rows, which its keys would overfill if none were removed.
+    pub fn new(preset: Preset, profile: Profile, seed: u64) -> Crowd {
+        Crowd { seed, preset, profile, rows: 64, clients: 12, operations: 150 }
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self) -> Run {
+        println!("{self:?}");
+        let bench = Bench::of_rows(self.preset, "fixed:8:8", self.rows, self.profile, self.seed);
+        let keys = bench.table.config().slots() * FILL_PERCENT / 100;
+        let options = SimOptions { seed: self.seed, network: Network::of(self.profile), keep_events: 0 };
+        let mut sim = Sim::new(bench.region.clone(), &options);
+        let shared = Shared {
+            table: Arc::clone(&bench.table),
+            history: Rc::new(RefCell::new(filled(&bench, keys as usize))),
+            tally: Rc::default(),
+        };
+        for number in 0..self.clients {
+            let (crowd, shared, rng) = (self.clone(), shared.clone(), Rng(self.seed ^ number << 32));
+            let member = Member { crowd, number, keys, shared, rng };
+            sim.spawn(|region| member.live(region));
+        }
+        let stopped = sim.run();
+        let (log_hash, verbs) = (sim.log_hash(), sim.verbs());
+        drop(sim);
+        let history = Rc::try_unwrap(shared.history).expect("every client has ended").into_inner();
+        let tally = *shared.tally.borrow();
+        Run { bench, history, tally, stopped, log_hash, verbs }
+    }
+}
+
+/// Keys for each hundred entries.
+const FILL_PERCENT: u64 = 108;
+/// The slot of the client that fills the table: beyond those of the crowd.
+const FILLER_SLOT: u16 = 63;
+
+/// The history of `keys` keys after a client has put all of them that fit.
+fn filled(bench: &Bench, keys: usize) -> History {
+    let mut filler = bench.client(FILLER_SLOT);
+    let mut history = History::new(keys);
+    for key in 0..keys {
+        let value = (key as u64) << 32 | 0xffff_ffff;
+        let begun = history.begin_change(key, Some(value));
+        match filler.put(&key_bytes(key), &value.to_le_bytes()) {
+            Ok(_) => history.changed(begun),
+            Err(Error::Full { .. }) => history.unchanged(begun),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    block_on(release_slot(&mut filler.lane, &bench.table, filler.client.owner())).expect("the heap takes every batch");
+    history
+}
+
+/// The key with number `key`.
+pub fn key_bytes(key: usize) -> [u8; 8] {
+    (key as u64).to_le_bytes()
+}
+
+struct Member {
+    crowd: Crowd,
+    number: u64,
+    /// All keys there are.
+    keys: u64,
+    shared: Shared,
+    rng: Rng,
+}
+
+impl Member {
+    async fn live(mut self, region: SimRegion) {
+        let mut lane = region.lane();
+        let slot = self.number as u16;
+        let _hold = region.hold(slot).expect("the model holds").expect("a free slot");
+        let Ok(owner) = claim_slot(&mut lane, &self.shared.table, slot, 0, 0).await else { return };
+        let owner = owner.expect("a slot nobody died in");
+        let table = Arc::clone(&self.shared.table);
+        let config = ClientConfig { seed: self.crowd.seed, ..ClientConfig::for_table(&table) };
+        let mut client = Client::new(table, owner, config);
+        for serial in 0..self.crowd.operations {
+            let went_on = match self.rng.below(2) {
+                0 => self.look_up(&mut client, &mut lane).await,
+                _ => self.change(&mut client, &mut lane, serial).await,
+            };
+            if went_on.is_err() {
+                break;
+            }
+        }
+        let counters = client.counters();
+        let mut tally = self.shared.tally.borrow_mut();
+        tally.moves += counters.moves;
+        tally.conflicts += counters.lock_conflicts;
+        tally.row_retries += counters.row_retries;
+    }
+
+    async fn look_up(&mut self, client: &mut Client, lane: &mut dyn Lane) -> Result<(), Error> {
+        let key = self.rng.below(self.keys) as usize;
+        let lookup = self.shared.history.borrow().begin_lookup(key);
+        let mut value = Vec::new();
+        let found = client.get(lane, &key_bytes(key), &mut value).await;
+        self.shared.tally.borrow_mut().lookups += 1;
+        self.judge(lookup, found.map(|found| found.map(|_| value)))
+    }
+
+    fn judge(&mut self, lookup: Begun, found: Result<Option<Vec<u8>>, Error>) -> Result<(), Error> {
+        let found = self.survive(found)?;
+        let Some(found) = found else { return Ok(()) };
+        let value = found.map(|value| u64::from_le_bytes(value.try_into().expect("values of 8 bytes")));
+        self.shared.history.borrow_mut().found(lookup, value);
+        Ok(())
+    }
+
+    async fn change(&mut self, client: &mut Client, lane: &mut dyn Lane, serial: u64) -> Result<(), Error> {
+        let owned = self.rng.below(self.keys / self.crowd.clients);
+        let key = (owned * self.crowd.clients + self.number) as usize;
+        let value = (self.rng.below(8) > 0).then_some((key as u64) << 32 | serial);
+        let bytes = value.unwrap_or(0).to_le_bytes();
+        let change = if value.is_some() { Change::Put(NewValue::Inline(&bytes)) } else { Change::Remove };
+        let begun = self.shared.history.borrow_mut().begin_change(key, value);
+        let changed = client.change(lane, &key_bytes(key), change).await;
+        self.shared.tally.borrow_mut().changes += 1;
+        match self.survive(changed)? {
+            // That a key was missing is an answer like any other: it is removed now.
+            Some(changed) => {
+                assert!(!matches!(changed.outcome, Outcome::Exists | Outcome::Different));
+                self.shared.history.borrow_mut().changed(begun);
+            }
+            None => self.shared.history.borrow_mut().unchanged(begun),
+        }
+        Ok(())
+    }
+
+    /// What an operation answered; `None` if it was refused without effect. An error ends the client.
+    fn survive<T>(&mut self, answer: Result<T, Error>) -> Result<Option<T>, Error> {
+        match answer {
+            Ok(answer) => Ok(Some(answer)),
+            Err(Error::Full { .. }) => {
+                self.shared.tally.borrow_mut().refused += 1;
+                Ok(None)
+            }
+            Err(error) => panic!("seed {}, client {}: {error}", self.crowd.seed, self.number),
+        }
+    }
+}
+
+impl Run {
+    /// Checks that the table is in order and holds what its history allows.
+    pub fn assert_sound(&mut self) {
+        let contents = self.bench.audit().unwrap_or_else(|wrong| panic!("{wrong}"));
+        let report = self.check(Vec::new());
+        assert!(report.is_clean(), "{:#?}", report.problems);
+        for key in 0..self.history.keys() {
+            let value = contents.get(&key_bytes(key)[..]);
+            let value = value.map(|value| u64::from_le_bytes(value[..].try_into().expect("values of 8 bytes")));
+            let lookup = self.history.begin_lookup(key);
+            self.history.found(lookup, value);
+        }
+    }
+
+    /// What the checker says of the table, now that the clients in `dead` are dead and nobody works.
+    pub fn check(&self, dead: Vec<u16>) -> CheckReport {
+        let options = CheckOptions { quiet: Quiet::NobodyWorks, problem_limit: 100, dead };
+        let mut lane = self.bench.region.lane();
+        block_on(check_table(&mut lane, &self.bench.table, &options, &mut |_| ())).expect("the heap reads")
+    }
+}

@@ -1,0 +1,110 @@
+//! What the keys of a run may answer: each has one writer, so its states are a sequence, and a lookup must find the
+//! sequence no further back than any operation that ended before it began.
+
+/// The states of every key so far.
+#[derive(Debug)]
+pub struct History {
+    keys: Vec<Key>,
+}
+
+#[derive(Debug)]
+struct Key {
+    /// The values it was given, or none when it was removed; the first is its state at the beginning.
+    states: Vec<State>,
+    /// No operation that begins now may see an earlier state.
+    floor: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    value: Option<u64>,
+    /// The change that was to bring it had no effect.
+    is_void: bool,
+}
+
+/// A change that began, or the earliest state that a lookup may see.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    key: usize,
+    state: usize,
+}
+
+impl History {
+    /// `keys` keys, none of which exists.
+    pub fn new(keys: usize) -> History {
+        let key = || Key { states: vec![State { value: None, is_void: false }], floor: 0 };
+        History { keys: (0..keys).map(|_| key()).collect() }
+    }
+
+    /// How many keys there are.
+    pub fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The writer of `key` begins to change it.
+    pub fn begin_change(&mut self, key: usize, value: Option<u64>) -> Begun {
+        let states = &mut self.keys[key].states;
+        states.push(State { value, is_void: false });
+        Begun { key, state: states.len() - 1 }
+    }
+
+    /// The change is acknowledged.
+    pub fn changed(&mut self, change: Begun) {
+        let key = &mut self.keys[change.key];
+        key.floor = key.floor.max(change.state);
+    }
+
+    /// The change failed without effect.
+    pub fn unchanged(&mut self, change: Begun) {
+        self.keys[change.key].states[change.state].is_void = true;
+    }
+
+    /// A lookup begins.
+    pub fn begin_lookup(&self, key: usize) -> Begun {
+        Begun { key, state: self.keys[key].floor }
+    }
+
+    /// The lookup ended and found `value`.
+    ///
+    /// # Panics
+    /// If no linearizable key could have answered so.
+    pub fn found(&mut self, lookup: Begun, value: Option<u64>) {
+        let key = &mut self.keys[lookup.key];
+        let fits = |state: &State| state.value == value && !state.is_void;
+        let Some(after) = key.states[lookup.state..].iter().position(fits) else {
+            let states = &key.states[lookup.state..];
+            panic!("key {} was found to be {value:x?}, but could only be one of {states:x?}", lookup.key);
+        };
+        key.floor = key.floor.max(lookup.state + after);
+    }
+}
+
+#[test]
+fn a_key_never_answers_with_an_older_state_than_before() {
+    let mut history = History::new(1);
+    let early = history.begin_lookup(0);
+    let first = history.begin_change(0, Some(1));
+    let middle = history.begin_lookup(0);
+    history.changed(first);
+    let second = history.begin_change(0, Some(2));
+    history.found(history.begin_lookup(0), Some(1));
+    history.found(early, None);
+    history.found(middle, Some(2));
+    let wrong = |history: &History, value| {
+        let mut history = History { keys: history.keys.iter().map(Key::copy).collect() };
+        std::panic::catch_unwind(move || history.found(history.begin_lookup(0), value)).is_err()
+    };
+    assert!(wrong(&history, Some(1)), "a lookup that ended has seen the second value");
+    assert!(wrong(&history, None) && wrong(&history, Some(3)) && !wrong(&history, Some(2)));
+    history.changed(second);
+    let third = history.begin_change(0, None);
+    assert!(!wrong(&history, None));
+    history.unchanged(third);
+    assert!(wrong(&history, None), "the removal had no effect");
+}
+
+impl Key {
+    fn copy(&self) -> Key {
+        Key { states: self.states.clone(), floor: self.floor }
+    }
+}

@@ -1,0 +1,45 @@
+//! A deterministic simulated fabric: one memory node and many clients in one thread and in virtual time.
+//!
+//! Clients are tasks of a [`Sim`]. The verbs of a batch arrive at the node one by one, after delays that the
+//! [`Network`] gives and the seed varies, so the batches of different clients interleave between verbs; the reply
+//! arrives when the last is done. Nothing reads a real clock: equal seeds give equal runs, down to the hash of every
+//! event ([`Sim::log_hash`]).
+//!
+//! The bytes are those of a [`guira_fabric::heap::HeapRegion`], and its [`guira_fabric::Caps`] are what the simulation
+//! promises, so it can stand for each real fabric:
+//!
+//! ```
+//! use guira_fabric::heap::HeapRegion;
+//! use guira_fabric::{Addr, Profile, Region, Verb, post};
+//! use guira_fabric_sim::{Network, Sim, SimOptions, Stopped};
+//!
+//! let bytes = HeapRegion::new(4096, 64, Profile::Mlx5.caps());
+//! let options = SimOptions { seed: 1, network: Network::of(Profile::Mlx5), keep_events: 0 };
+//! let mut sim = Sim::new(bytes, &options);
+//! for _ in 0..10 {
+//!     sim.spawn(|region| async move {
+//!         let mut lane = region.lane();
+//!         let mut found = 0;
+//!         let add = Verb::FetchAdd { addr: Addr::device(0), add: 1, found: &mut found };
+//!         post(&mut lane, [add]).await.expect("nothing fails here");
+//!     });
+//! }
+//! assert_eq!(sim.run(), Stopped::Ended);
+//! assert_eq!(sim.verbs(), 10);
+//! assert!(sim.now_ns() > 2_000, "a round trip takes microseconds");
+//! ```
+#![forbid(unsafe_code)]
+
+mod batch;
+mod draws;
+mod lane;
+mod log;
+mod network;
+mod queue;
+mod sim;
+mod world;
+
+pub use lane::{SimLane, SimRegion};
+pub use log::{Event, Part, What};
+pub use network::{HEADER_BYTES, Network};
+pub use sim::{ClientId, Sim, SimOptions, Stopped};
