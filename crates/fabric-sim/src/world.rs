@@ -13,7 +13,7 @@ use crate::batch::{Batch, Kind};
 use crate::draws::Draws;
 use crate::log::{Event, EventLog, Part, What};
 use crate::network::Network;
-use crate::queue::{Due, MAX_INDEX, Queue};
+use crate::queue::{Due, Queue};
 
 /// Everything that is shared by the lanes of one simulation.
 pub(crate) struct World {
@@ -83,7 +83,7 @@ impl World {
             end_ns: 0,
             verbs: 0,
             link: Link::default(),
-            queue: Queue::default(),
+            queue: Queue::new(),
             draws: Draws::new(seed),
             lanes: Vec::new(),
         }
@@ -96,7 +96,6 @@ impl World {
     /// A new lane of `client`.
     pub(crate) fn add_lane(&mut self, client: u32) -> u32 {
         let lane = self.lanes.len() as u32;
-        assert!(lane <= MAX_INDEX, "a simulation has at most {MAX_INDEX} lanes");
         self.lanes.push(LaneState {
             client,
             phase: Phase::Idle,
