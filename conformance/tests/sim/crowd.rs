@@ -65,7 +65,7 @@ impl Crowd {
         println!("{self:?}");
         let bench = Bench::of_rows(self.preset, "fixed:8:8", self.rows, self.profile, self.seed);
         let keys = bench.table.config().slots() * FILL_PERCENT / 100;
-        let options = SimOptions { seed: self.seed, network: Network::of(self.profile), keep_events: 0 };
+        let options = SimOptions::new(self.seed, Network::of(self.profile));
         let mut sim = Sim::new(bench.region.clone(), &options);
         let shared = Shared {
             table: Arc::clone(&bench.table),

@@ -15,8 +15,8 @@ fn run_soundly(crowd: &Crowd) -> Run {
     run
 }
 
-/// [R-READ-1] [R-READ-3] [R-UPDATE-1] Clients that share a table in any network see linearizable keys, and leave a table
-/// in order.
+/// [R-READ-1] [R-READ-3] [R-UPDATE-1] Clients that share a table in any network see linearizable keys, and leave a
+/// table in order.
 #[test]
 fn crowds_see_linearizable_keys_in_every_network() {
     for preset in [Preset::Tiny, Preset::Hardened] {

@@ -27,7 +27,7 @@ fn main() {
 
 fn measure(main_bytes: u64, clients: u64) {
     let bytes = HeapRegion::new(main_bytes, DEVICE_BYTES, Profile::Mlx5.caps());
-    let options = SimOptions { seed: 1, network: Network::of(Profile::Mlx5), keep_events: 0 };
+    let options = SimOptions::new(1, Network::of(Profile::Mlx5));
     let mut sim = Sim::new(bytes, &options);
     for number in 0..clients {
         sim.spawn(move |region| work(region, main_bytes / ROW_BYTES, number));

@@ -105,6 +105,17 @@ impl Batch {
         }
     }
 
+    /// The words `part` that WRITE `index` writes.
+    pub(crate) fn written(&self, index: usize, part: Range<usize>) -> &[u64] {
+        &self.data[self.sent[index].start as usize..][part]
+    }
+
+    /// Lets READs next to each other be carried out in the opposite order.
+    pub(crate) fn swap_reads(&mut self) {
+        let both_read = |a: &Sent, b: &Sent| a.kind == Kind::Read && b.kind == Kind::Read;
+        self.sent.chunk_by_mut(both_read).for_each(<[Sent]>::reverse);
+    }
+
     /// Copies what was found into `batch`, the one that was sent.
     pub(crate) fn receive(&self, batch: &mut [Verb<'_>]) {
         let mut start = 0;

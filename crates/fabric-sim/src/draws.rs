@@ -20,7 +20,7 @@ impl Draws {
 
     /// A number below `bound`; 0 if that is 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        (u128::from(self.draw()) * u128::from(bound) >> 64) as u64
+        ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
     }
 }
 

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb};
 
+use crate::sim::ClientId;
 use crate::world::World;
 
 /// The one lock of a simulation. It is never contended, and held by nobody while a client's code runs.
@@ -20,11 +21,11 @@ pub(crate) fn lock(world: &Shared) -> MutexGuard<'_, World> {
 pub struct SimRegion {
     world: Shared,
     bytes: HeapRegion,
-    client: u32,
+    client: ClientId,
 }
 
 impl SimRegion {
-    pub(crate) fn new(world: Shared, client: u32) -> SimRegion {
+    pub(crate) fn new(world: Shared, client: ClientId) -> SimRegion {
         let bytes = lock(&world).region.clone();
         SimRegion { world, bytes, client }
     }

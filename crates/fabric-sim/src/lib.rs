@@ -5,6 +5,9 @@
 //! arrives when the last is done. Nothing reads a real clock: equal seeds give equal runs, down to the hash of every
 //! event ([`Sim::log_hash`]).
 //!
+//! A [`FaultPlan`] says what goes wrong: clients die before any verb or inside a WRITE, stall, or lose their
+//! connection; batches come apart; the memory node starts again empty, or bits of it change. A [`Swarm`] draws plans.
+//!
 //! The bytes are those of a [`guira_fabric::heap::HeapRegion`], and its [`guira_fabric::Caps`] are what the simulation
 //! promises, so it can stand for each real fabric:
 //!
@@ -14,8 +17,7 @@
 //! use guira_fabric_sim::{Network, Sim, SimOptions, Stopped};
 //!
 //! let bytes = HeapRegion::new(4096, 64, Profile::Mlx5.caps());
-//! let options = SimOptions { seed: 1, network: Network::of(Profile::Mlx5), keep_events: 0 };
-//! let mut sim = Sim::new(bytes, &options);
+//! let mut sim = Sim::new(bytes, &SimOptions::new(1, Network::of(Profile::Mlx5)));
 //! for _ in 0..10 {
 //!     sim.spawn(|region| async move {
 //!         let mut lane = region.lane();
@@ -31,15 +33,22 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod client;
 mod draws;
+mod fault;
 mod lane;
+mod lane_state;
 mod log;
 mod network;
 mod queue;
 mod sim;
+mod strike;
+mod swarm;
 mod world;
 
+pub use fault::{ClientFault, Fault, FaultPlan, Liberties, Lost, NodeEvent, NodeFault};
 pub use lane::{SimLane, SimRegion};
 pub use log::{Event, Part, What};
 pub use network::{HEADER_BYTES, Network};
 pub use sim::{ClientId, Sim, SimOptions, Stopped};
+pub use swarm::{Hazard, Swarm};

@@ -12,12 +12,17 @@ use crate::batch::Kind;
 pub struct Event {
     /// When, in nanoseconds of virtual time.
     pub at_ns: u64,
-    /// The client it happened to.
+    /// The client it happened to; [`Event::NODE`] if it was the memory node.
     pub client: u32,
     /// The lane, numbered in the order of their creation.
     pub lane: u32,
     /// What happened.
     pub what: What,
+}
+
+impl Event {
+    /// Stands for the client and the lane of what happens to the memory node.
+    pub const NODE: u32 = u32::MAX;
 }
 
 /// What happened.
@@ -37,6 +42,20 @@ pub enum What {
     Replied,
     /// A pause ended.
     Resumed,
+    /// The client died.
+    Died,
+    /// The client was stopped for so many nanoseconds.
+    Stalled(u64),
+    /// The rest of a batch was held up for so many nanoseconds.
+    Delayed(u64),
+    /// The lane's connection broke.
+    Disconnected,
+    /// WRITEs became visible that were carried out earlier.
+    Visible,
+    /// The memory node started again, empty.
+    Restarted,
+    /// These bits of a word changed.
+    Flipped(Addr, u64),
 }
 
 /// The words that one step touched.
@@ -71,6 +90,13 @@ impl What {
             What::Add(part) => part.numbers(5),
             What::Replied => (6, 0, 0),
             What::Resumed => (7, 0, 0),
+            What::Died => (8, 0, 0),
+            What::Stalled(for_ns) => (9, *for_ns, 0),
+            What::Delayed(by_ns) => (10, *by_ns, 0),
+            What::Disconnected => (11, 0, 0),
+            What::Visible => (12, 0, 0),
+            What::Restarted => (13, 0, 0),
+            What::Flipped(addr, bits) => Part { addr: *addr, words: 1, word: *bits }.numbers(14),
         }
     }
 }
@@ -85,7 +111,10 @@ impl Part {
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:>12} ns  client {} lane {}: ", self.at_ns, self.client, self.lane)?;
+        match self.client {
+            Event::NODE => write!(f, "{:>12} ns  node: ", self.at_ns)?,
+            client => write!(f, "{:>12} ns  client {client} lane {}: ", self.at_ns, self.lane)?,
+        }
         let mut part = |name: &str, part: &Part| {
             write!(f, "{name} {} words at {}, the first {:#x}", part.words, part.addr, part.word)
         };

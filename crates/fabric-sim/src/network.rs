@@ -15,7 +15,8 @@ pub struct Network {
     pub to_client_ns: u64,
     /// Added to each way of each batch: a uniform draw below this.
     pub jitter_ns: u64,
-    /// Between the arrivals of two verbs of one batch; at least 1, so that others may come in between.
+    /// Between the arrivals of two verbs of one batch, at most: a uniform draw from 1 to this, so that others come in
+    /// between.
     pub gap_ns: u64,
     /// Added to a reply that brings data: the card waits for the node's memory.
     pub fetch_ns: u64,
@@ -36,14 +37,14 @@ impl Network {
     /// `Mlx5` is calibrated by figure 1(b) of the paper: 24 outstanding WRITEs make 11.0 million a second, so one takes
     /// 2.18 µs; READs and CAS make 8.9 million and take 2.7 µs; no verb of 8 bytes passes the card in less than 10 ns.
     /// The link is the paper's 100 Gbit/s. The others are orders of magnitude, chosen and not measured: verbs on one
-    /// host follow each other every 20 ns; soft-RoCE and a TCP node answer within tens of microseconds.
+    /// host follow each other within tens of nanoseconds; soft-RoCE and a TCP node answer within tens of microseconds.
     pub const fn of(profile: Profile) -> Network {
         match profile {
             Profile::Shm => Network {
                 to_node_ns: 5,
                 to_client_ns: 0,
-                jitter_ns: 20,
-                gap_ns: 20,
+                jitter_ns: 100,
+                gap_ns: 40,
                 fetch_ns: 0,
                 verb_ns: 0,
                 byte_ps: 0,
@@ -52,7 +53,7 @@ impl Network {
                 to_node_ns: 10_000,
                 to_client_ns: 10_000,
                 jitter_ns: 4_000,
-                gap_ns: 100,
+                gap_ns: 200,
                 fetch_ns: 0,
                 verb_ns: 100,
                 byte_ps: 800,
@@ -61,7 +62,7 @@ impl Network {
                 to_node_ns: 1_000,
                 to_client_ns: 1_000,
                 jitter_ns: 160,
-                gap_ns: 20,
+                gap_ns: 40,
                 fetch_ns: 520,
                 verb_ns: 10,
                 byte_ps: 80,
@@ -70,7 +71,7 @@ impl Network {
                 to_node_ns: 12_000,
                 to_client_ns: 12_000,
                 jitter_ns: 6_000,
-                gap_ns: 500,
+                gap_ns: 1_000,
                 fetch_ns: 0,
                 verb_ns: 500,
                 byte_ps: 800,

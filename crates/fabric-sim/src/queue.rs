@@ -16,6 +16,10 @@ pub(crate) enum Due {
     Lane(u32),
     /// The pause of this lane ends.
     Pause(u32),
+    /// The WRITEs of this lane become visible.
+    Late(u32),
+    /// This fault of the memory node happens.
+    Node(u32),
 }
 
 /// Span of the wheel: longer than a round trip on the fastest network, small enough for the processor's first cache.
@@ -70,7 +74,7 @@ impl Queue {
     /// Schedules `due` at `at_ns`, which is not earlier than the last event taken.
     #[inline(always)]
     pub(crate) fn push(&mut self, at_ns: u64, due: Due) {
-        debug_assert!(at_ns >= self.start_ns, "events are scheduled for the future");
+        assert!(at_ns >= self.start_ns, "events are scheduled for the future");
         if at_ns - self.start_ns < WHEEL_NS {
             self.append(at_ns, due);
         } else {

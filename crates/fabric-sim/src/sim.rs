@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use guira_fabric::heap::HeapRegion;
 
+use crate::fault::{FaultPlan, NodeEvent};
 use crate::lane::{Shared, SimRegion, lock};
 use crate::log::Event;
 use crate::network::Network;
@@ -15,12 +16,21 @@ use crate::world::{Step, World};
 /// How a simulation runs. Equal options, equal bytes and equal clients give equal runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimOptions {
-    /// Everything that is drawn comes from it.
+    /// Everything that is drawn in the run comes from it.
     pub seed: u64,
     /// How long verbs take.
     pub network: Network,
+    /// What goes wrong.
+    pub faults: FaultPlan,
     /// How many of the last events are kept, to be read after a failure: see [`Sim::last_events`].
     pub keep_events: usize,
+}
+
+impl SimOptions {
+    /// A run in which nothing goes wrong and no event is kept.
+    pub fn new(seed: u64, network: Network) -> SimOptions {
+        SimOptions { seed, network, faults: FaultPlan::default(), keep_events: 0 }
+    }
 }
 
 /// A client of a simulation, by the order in which they were spawned.
@@ -30,7 +40,7 @@ pub struct ClientId(pub u32);
 /// Why a simulation stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// Every client has ended.
+    /// Every client has ended or is dead.
     Ended,
     /// Clients are left, but nothing is left to happen that they could wait for.
     Stuck,
@@ -49,7 +59,7 @@ pub struct Sim {
 }
 
 struct Task {
-    /// `None` when it has ended.
+    /// `None` when it has ended, or its client is dead.
     future: Option<Pin<Box<dyn Future<Output = ()>>>>,
     signal: Arc<Signal>,
     waker: Waker,
@@ -80,20 +90,30 @@ impl Wake for Signal {
 
 impl Sim {
     /// A simulation over the bytes and the promises of `region`.
+    ///
+    /// # Panics
+    /// If the plan flips bits outside the region.
     pub fn new(region: HeapRegion, options: &SimOptions) -> Sim {
-        let world = World::new(region, options.network, options.seed, options.keep_events);
+        for fault in &options.faults.node {
+            if let NodeEvent::Flip { addr, .. } = fault.fault {
+                let word = region.memory().space(addr.space()).get(addr.word() as usize);
+                assert!(word.is_some(), "{addr}, whose bits are to flip, lies outside the region");
+            }
+        }
+        let world = World::new(region, options);
         Sim { world: Arc::new(Mutex::new(world)), tasks: Vec::new(), ready: Arc::default() }
     }
 
     /// Adds a client, which starts when the simulation next runs. `client` gets its way to the region.
     pub fn spawn<F: Future<Output = ()> + 'static>(&mut self, client: impl FnOnce(SimRegion) -> F) -> ClientId {
-        let task = self.tasks.len() as u32;
-        let future = Box::pin(client(SimRegion::new(Arc::clone(&self.world), task)));
+        let id = lock(&self.world).add_client();
+        let task = id.0;
+        let future = Box::pin(client(SimRegion::new(Arc::clone(&self.world), id)));
         let signal = Arc::new(Signal { task, queued: AtomicBool::new(false), ready: Arc::clone(&self.ready) });
         signal.wake_by_ref();
         let waker = Waker::from(Arc::clone(&signal));
         self.tasks.push(Task { future: Some(future), signal, waker });
-        ClientId(task)
+        id
     }
 
     /// Runs until every client has ended, or is stuck.
@@ -108,12 +128,17 @@ impl Sim {
         loop {
             self.poll_ready(&mut woken);
             let mut world = lock(&self.world);
-            loop {
+            let killed = loop {
                 match world.step() {
                     Step::Silent => {}
-                    Step::Woke => break,
+                    Step::Woke => break None,
+                    Step::Killed(client) => break Some(client),
                     Step::Over => return self.stopped(&world),
                 }
+            };
+            drop(world);
+            if let Some(client) = killed {
+                self.tasks[client as usize].future = None;
             }
         }
     }
@@ -154,6 +179,22 @@ impl Sim {
     /// Verbs that were carried out.
     pub fn verbs(&self) -> u64 {
         lock(&self.world).verbs
+    }
+
+    /// Verbs of `client` that were carried out: the boundaries at which a fault can befall it.
+    ///
+    /// # Panics
+    /// If there is no such client.
+    pub fn verbs_of(&self, client: ClientId) -> u64 {
+        lock(&self.world).clients[client.0 as usize].verbs
+    }
+
+    /// Whether `client` has died.
+    ///
+    /// # Panics
+    /// If there is no such client.
+    pub fn is_dead(&self, client: ClientId) -> bool {
+        lock(&self.world).clients[client.0 as usize].is_dead
     }
 
     /// The hash of everything that happened: every verb, what it found, and when.

@@ -1,19 +1,29 @@
 //! The world: the memory node, every lane's batch on its way, and the order of what happens.
 //!
-//! Invariants: a lane has at most one event of its own in the queue, which brings its next verb or its reply; time never
-//! runs backwards; nothing but the seed and the clients' own posts decides what happens when.
+//! Invariants: a lane whose batch is on its way has exactly one event in the queue, which brings its next verb, the
+//! rest of one or the reply; time never runs backwards; nothing but the seed, the plan and the clients' own posts
+//! decides what happens when.
 
-use std::task::{Context, Poll, Waker};
+use std::ops::Range;
+use std::task::{Context, Poll};
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::check;
-use guira_fabric::{Caps, FabricError, Region, Verb};
+use guira_fabric::{Caps, Effect, FabricError, Region, Space, Verb};
 
-use crate::batch::{Batch, Kind};
+use crate::batch::{Batch, Kind, Sent};
+use crate::client::ClientState;
 use crate::draws::Draws;
+use crate::fault::FaultPlan;
+use crate::lane_state::{LaneState, Phase};
 use crate::log::{Event, EventLog, Part, What};
 use crate::network::Network;
 use crate::queue::{Due, Queue};
+use crate::sim::{ClientId, SimOptions};
+use crate::strike::Struck;
+
+/// Nanoseconds between the parts of a verb that is carried out in two, at most.
+const SPLIT_NS: u64 = 200;
 
 /// Everything that is shared by the lanes of one simulation.
 pub(crate) struct World {
@@ -24,11 +34,13 @@ pub(crate) struct World {
     pub(crate) end_ns: u64,
     /// Verbs carried out.
     pub(crate) verbs: u64,
+    pub(crate) faults: FaultPlan,
+    pub(crate) queue: Queue,
+    pub(crate) lanes: Vec<LaneState>,
+    pub(crate) clients: Vec<ClientState>,
     network: Network,
     link: Link,
-    queue: Queue,
     draws: Draws,
-    lanes: Vec<LaneState>,
 }
 
 /// When each direction of the memory node's link is free again.
@@ -38,30 +50,6 @@ struct Link {
     out_ns: u64,
 }
 
-struct LaneState {
-    client: u32,
-    phase: Phase,
-    batch: Batch,
-    /// When the node is done with the verbs carried out.
-    done_ns: u64,
-    waker: Option<Waker>,
-    /// Until when the lane waits, if it does.
-    pause_until_ns: Option<u64>,
-}
-
-/// How far a lane's batch has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// There is none.
-    Idle,
-    /// This verb is the next to arrive.
-    Sending(usize),
-    /// Its reply is on its way.
-    Returning,
-    /// Its reply is here.
-    Landed,
-}
-
 /// What a step of the world came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -69,23 +57,31 @@ pub(crate) enum Step {
     Silent,
     /// Somebody was woken.
     Woke,
+    /// This client died.
+    Killed(u32),
     /// Nothing is left before the end.
     Over,
 }
 
 impl World {
-    pub(crate) fn new(region: HeapRegion, network: Network, seed: u64, keep_events: usize) -> World {
+    pub(crate) fn new(region: HeapRegion, options: &SimOptions) -> World {
+        let mut queue = Queue::new();
+        for (index, fault) in options.faults.node.iter().enumerate() {
+            queue.push(fault.at_ns, Due::Node(index as u32));
+        }
         World {
             region,
-            network,
-            log: EventLog::new(keep_events),
+            network: options.network,
+            log: EventLog::new(options.keep_events),
             now_ns: 0,
             end_ns: 0,
             verbs: 0,
+            faults: options.faults.clone(),
             link: Link::default(),
-            queue: Queue::new(),
-            draws: Draws::new(seed),
+            queue,
+            draws: Draws::new(options.seed),
             lanes: Vec::new(),
+            clients: Vec::new(),
         }
     }
 
@@ -93,18 +89,17 @@ impl World {
         self.region.caps()
     }
 
+    /// A new client.
+    pub(crate) fn add_client(&mut self) -> ClientId {
+        let client = ClientId(self.clients.len() as u32);
+        self.clients.push(ClientState::new(client, &self.faults));
+        client
+    }
+
     /// A new lane of `client`.
-    pub(crate) fn add_lane(&mut self, client: u32) -> u32 {
-        let lane = self.lanes.len() as u32;
-        self.lanes.push(LaneState {
-            client,
-            phase: Phase::Idle,
-            batch: Batch::default(),
-            done_ns: 0,
-            waker: None,
-            pause_until_ns: None,
-        });
-        lane
+    pub(crate) fn add_lane(&mut self, client: ClientId) -> u32 {
+        self.lanes.push(LaneState::new(client.0));
+        self.lanes.len() as u32 - 1
     }
 
     /// Whether anything is left to happen.
@@ -124,17 +119,24 @@ impl World {
         match due {
             Due::Lane(lane) => self.advance(lane),
             Due::Pause(lane) => self.resume(lane),
+            Due::Late(lane) => self.show_late(lane),
+            Due::Node(fault) => self.strike_node(fault as usize),
         }
     }
 
     fn advance(&mut self, lane: u32) -> Step {
-        match self.lanes[lane as usize].phase {
-            Phase::Sending(next) => {
-                self.deliver(lane, next);
+        let state = &mut self.lanes[lane as usize];
+        let client = &self.clients[state.client as usize];
+        if client.is_dead {
+            return Step::Silent;
+        }
+        match state.phase {
+            Phase::Sending(next) => self.deliver(lane, next),
+            Phase::Returning if client.stalled_until_ns > self.now_ns => {
+                self.queue.push(client.stalled_until_ns, Due::Lane(lane));
                 Step::Silent
             }
             Phase::Returning => {
-                let state = &mut self.lanes[lane as usize];
                 state.phase = Phase::Landed;
                 state.wake();
                 self.note(lane, What::Replied);
@@ -146,7 +148,12 @@ impl World {
 
     fn resume(&mut self, lane: u32) -> Step {
         let state = &mut self.lanes[lane as usize];
-        if state.pause_until_ns != Some(self.now_ns) {
+        let client = &self.clients[state.client as usize];
+        if state.pause_until_ns.is_none_or(|until_ns| until_ns > self.now_ns) || client.is_dead {
+            return Step::Silent;
+        }
+        if client.stalled_until_ns > self.now_ns {
+            self.queue.push(client.stalled_until_ns, Due::Pause(lane));
             return Step::Silent;
         }
         state.pause_until_ns = None;
@@ -155,48 +162,123 @@ impl World {
         Step::Woke
     }
 
-    /// Carries out verb `next` of a lane's batch, and further ones while nothing else happens in between.
-    fn deliver(&mut self, lane: u32, mut next: usize) {
+    fn show_late(&mut self, lane: u32) -> Step {
+        self.lanes[lane as usize].show_late(self.region.memory());
+        self.note(lane, What::Visible);
+        Step::Silent
+    }
+
+    /// Carries out verb `next` of a lane's batch, or the rest of it, and further ones while nothing else happens in
+    /// between.
+    fn deliver(&mut self, lane: u32, mut next: usize) -> Step {
         loop {
-            self.execute(lane, next);
-            next += 1;
-            let state = &mut self.lanes[lane as usize];
-            if next == state.batch.sent.len() {
-                return self.reply(lane);
+            if let Some(rest) = self.lanes[lane as usize].rest.take() {
+                self.carry_out(lane, next, rest);
+            } else {
+                let client = &self.clients[self.lanes[lane as usize].client as usize];
+                if client.verbs >= client.fault_after
+                    && let Struck::Stop(step) = self.strike(lane, next)
+                {
+                    return step;
+                }
+                self.begin(lane, next);
             }
-            let at_ns = self.now_ns + self.network.gap_ns;
+            let state = &mut self.lanes[lane as usize];
+            let at_ns = if state.rest.is_some() {
+                self.now_ns + 1 + self.draws.below(SPLIT_NS)
+            } else {
+                next += 1;
+                self.now_ns + 1 + self.draws.below(self.network.gap_ns)
+            };
+            if next == state.batch.sent.len() {
+                self.reply(lane);
+                return Step::Silent;
+            }
             if at_ns > self.end_ns || self.queue.next_ns().is_some_and(|other_ns| other_ns <= at_ns) {
                 state.phase = Phase::Sending(next);
-                return self.queue.push(at_ns, Due::Lane(lane));
+                self.queue.push(at_ns, Due::Lane(lane));
+                return Step::Silent;
             }
             self.now_ns = at_ns;
         }
     }
 
-    fn execute(&mut self, lane: u32, index: usize) {
+    /// A verb arrives: it occupies the link, and is carried out, all of it or a part.
+    fn begin(&mut self, lane: u32, index: usize) {
         let state = &mut self.lanes[lane as usize];
         let sent = state.batch.sent[index];
         let occupied_ns = self.network.occupied_ns(u64::from(sent.words));
         let free_ns = if sent.kind == Kind::Write { &mut self.link.in_ns } else { &mut self.link.out_ns };
         *free_ns = self.now_ns.max(*free_ns) + occupied_ns;
         state.done_ns = state.done_ns.max(*free_ns);
-        let word = state.batch.execute(self.region.memory(), index, 0..sent.words as usize);
+        self.clients[state.client as usize].verbs += 1;
         self.verbs += 1;
-        let part = Part { addr: sent.addr, words: sent.words, word };
-        self.note(lane, What::verb(sent.kind, part));
+        let now = self.first_part(lane, &sent);
+        self.carry_out(lane, index, now);
     }
 
-    /// Sends the reply to a batch that was carried out.
-    fn reply(&mut self, lane: u32) {
+    /// Which words of a verb are carried out at once. The others are kept for later.
+    #[inline(always)]
+    fn first_part(&mut self, lane: u32, sent: &Sent) -> Range<usize> {
+        let (words, percent) = (sent.words as usize, self.faults.liberties.split_percent);
+        let splits = percent > 0 && words > 1 && matches!(sent.kind, Kind::Read | Kind::Write);
+        if !splits || self.draws.below(100) >= u64::from(percent) {
+            return 0..words;
+        }
+        let at = 1 + self.draws.below(words as u64 - 1) as usize;
+        let last_first = sent.kind == Kind::Read && !self.caps().local && self.draws.below(2) == 0;
+        let (now, rest) = if last_first { (at..words, 0..at) } else { (0..at, at..words) };
+        self.lanes[lane as usize].rest = Some(rest);
+        now
+    }
+
+    /// Carries out words `part` of verb `index`.
+    #[inline(always)]
+    pub(crate) fn carry_out(&mut self, lane: u32, index: usize, part: Range<usize>) {
+        let state = &mut self.lanes[lane as usize];
+        let sent = state.batch.sent[index];
+        let (addr, words) = (sent.addr.add_words(part.start as u64), part.len() as u32);
+        let lag_ns = self.faults.liberties.main_lag_ns;
+        let word = if lag_ns > 0 && sent.addr.space() == Space::Main {
+            self.carry_out_late(lane, index, part)
+        } else {
+            state.batch.execute(self.region.memory(), index, part)
+        };
+        self.note(lane, What::verb(sent.kind, Part { addr, words, word }));
+    }
+
+    /// As [`World::carry_out`], where WRITEs become visible later. The lane itself sees its own.
+    #[cold]
+    fn carry_out_late(&mut self, lane: u32, index: usize, part: Range<usize>) -> u64 {
+        let state = &mut self.lanes[lane as usize];
+        let sent = state.batch.sent[index];
+        if sent.kind != Kind::Write {
+            state.show_late(self.region.memory());
+            return state.batch.execute(self.region.memory(), index, part);
+        }
+        if state.late.is_empty() {
+            let lag_ns = 1 + self.draws.below(self.faults.liberties.main_lag_ns);
+            self.queue.push(self.now_ns + lag_ns, Due::Late(lane));
+        }
+        let words = state.batch.written(index, part.clone()).to_vec();
+        let word = words.first().copied().unwrap_or(0);
+        state.late.push((sent.addr.add_words(part.start as u64), words));
+        word
+    }
+
+    /// Sends the reply to a batch that came to its end.
+    pub(crate) fn reply(&mut self, lane: u32) {
         let travel_ns = self.network.to_client_ns + self.draws.below(self.network.jitter_ns);
+        let noticed_ns = self.loss_noticed_ns();
         let state = &mut self.lanes[lane as usize];
         let fetch_ns = if state.batch.fetches() { self.network.fetch_ns } else { 0 };
         state.phase = Phase::Returning;
-        self.queue.push(state.done_ns + fetch_ns + travel_ns, Due::Lane(lane));
+        let at_ns = if state.has_failed { noticed_ns } else { state.done_ns.max(self.now_ns) + fetch_ns + travel_ns };
+        self.queue.push(at_ns, Due::Lane(lane));
     }
 
     #[inline(always)]
-    fn note(&mut self, lane: u32, what: What) {
+    pub(crate) fn note(&mut self, lane: u32, what: What) {
         let client = self.lanes[lane as usize].client;
         self.log.note(Event { at_ns: self.now_ns, client, lane, what });
     }
@@ -204,11 +286,21 @@ impl World {
     /// Takes `batch` from its lane, and sends its verbs.
     pub(crate) fn submit(&mut self, lane: u32, batch: &[Verb<'_>]) -> Result<(), FabricError> {
         let state = &mut self.lanes[lane as usize];
+        if self.clients[state.client as usize].is_dead {
+            return Err(FabricError::Died { effect: Effect::None });
+        }
         if state.phase != Phase::Idle {
             return Err(FabricError::Backend("a batch is still in flight on this lane".to_owned()));
         }
+        if state.is_lost {
+            return Err(FabricError::Disconnected { effect: Effect::None });
+        }
         check(self.region.memory(), self.region.caps(), batch)?;
         state.batch.send(batch);
+        let percent = self.faults.liberties.swap_percent;
+        if percent > 0 && !self.region.caps().ordered_read_sampling && self.draws.below(100) < u64::from(percent) {
+            state.batch.swap_reads();
+        }
         state.done_ns = self.now_ns;
         state.phase = if batch.is_empty() { Phase::Returning } else { Phase::Sending(0) };
         let travel_ns = self.network.to_node_ns + self.draws.below(self.network.jitter_ns);
@@ -233,6 +325,9 @@ impl World {
             }
             Phase::Landed => {
                 state.phase = Phase::Idle;
+                if std::mem::take(&mut state.has_failed) {
+                    return Poll::Ready(Err(FabricError::Disconnected { effect: state.effect() }));
+                }
                 Poll::Ready(Ok(receive(&state.batch)))
             }
         }
@@ -255,19 +350,5 @@ impl World {
             self.queue.push(until_ns, Due::Pause(lane));
         }
         Poll::Pending
-    }
-}
-
-impl LaneState {
-    fn register(&mut self, cx: &Context<'_>) {
-        if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            self.waker = Some(cx.waker().clone());
-        }
-    }
-
-    fn wake(&self) {
-        if let Some(waker) = &self.waker {
-            waker.wake_by_ref();
-        }
     }
 }
