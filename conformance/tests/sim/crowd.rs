@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
 use guira_conformance::{Bench, Rng, block_on};
-use guira_fabric::{Lane, Profile, Region};
-use guira_fabric_sim::{Network, Sim, SimOptions, SimRegion, Stopped};
-use guira_layout::Preset;
-use guira_rcuckoo::{Change, Client, ClientConfig, Error, NewValue, Outcome, Table, claim_slot, release_slot};
+use guira_fabric::{Effect, Lane, Profile, Region};
+use guira_fabric_sim::{FaultPlan, Hazard, Network, Sim, SimOptions, SimRegion, Stopped, Swarm};
+use guira_layout::{Preset, RowId};
+use guira_rcuckoo::{Change, Client, ClientConfig, Error, NewValue, Outcome, Reader, Table, claim_slot, release_slot};
 
-use crate::history::{Begun, History};
+use crate::history::History;
 
 /// What is run; all of it follows from the seed.
 #[derive(Clone, Debug)]
@@ -23,6 +23,10 @@ pub struct Crowd {
     pub clients: u64,
     /// Operations of each client.
     pub operations: u64,
+    /// How long an operation waits for a lock, in nanoseconds of virtual time.
+    pub deadline_ns: u64,
+    /// What may go wrong.
+    pub hazards: Vec<Hazard>,
 }
 
 /// What clients did together.
@@ -33,7 +37,14 @@ pub struct Tally {
     pub moves: u64,
     pub conflicts: u64,
     pub row_retries: u64,
-    pub refused: u64,
+    /// Operations that were refused because the table was full.
+    pub full: u64,
+    /// Operations that gave up waiting for a lock.
+    pub busy: u64,
+    /// Operations that found a damaged row.
+    pub corrupt: u64,
+    /// Clients that stopped because the fabric failed.
+    pub cut_off: u64,
 }
 
 /// How a run ended.
@@ -42,6 +53,9 @@ pub struct Run {
     pub history: History,
     pub tally: Tally,
     pub stopped: Stopped,
+    pub plan: FaultPlan,
+    /// The slots of clients that died.
+    pub dead: Vec<u16>,
     pub log_hash: u64,
     pub verbs: u64,
 }
@@ -57,7 +71,16 @@ struct Shared {
 impl Crowd {
     /// A crowd on a table of 64 rows, which its keys would overfill if none were removed.
     pub fn new(preset: Preset, profile: Profile, seed: u64) -> Crowd {
-        Crowd { seed, preset, profile, rows: 64, clients: 12, operations: 150 }
+        let deadline_ns = 10_000_000_000;
+        Crowd { seed, preset, profile, rows: 64, clients: 12, operations: 150, deadline_ns, hazards: Vec::new() }
+    }
+
+    /// The same, where `hazards` may strike, and clients give up waiting for a lock after about 200 round trips.
+    #[must_use]
+    pub fn with(self, hazards: &[Hazard]) -> Crowd {
+        let network = Network::of(self.profile);
+        let round_trip_ns = network.to_node_ns + network.to_client_ns + network.jitter_ns;
+        Crowd { hazards: hazards.to_vec(), deadline_ns: 200 * round_trip_ns, ..self }
     }
 
     /// Runs it to its end.
@@ -65,24 +88,43 @@ impl Crowd {
         println!("{self:?}");
         let bench = Bench::of_rows(self.preset, "fixed:8:8", self.rows, self.profile, self.seed);
         let keys = bench.table.config().slots() * FILL_PERCENT / 100;
-        let options = SimOptions::new(self.seed, Network::of(self.profile));
+        let plan = self.swarm(&bench.table).draw(self.seed);
+        println!("{plan:?}");
+        let options = SimOptions { faults: plan.clone(), ..SimOptions::new(self.seed, Network::of(self.profile)) };
         let mut sim = Sim::new(bench.region.clone(), &options);
         let shared = Shared {
             table: Arc::clone(&bench.table),
             history: Rc::new(RefCell::new(filled(&bench, keys as usize))),
             tally: Rc::default(),
         };
+        let mut clients = Vec::new();
         for number in 0..self.clients {
             let (crowd, shared, rng) = (self.clone(), shared.clone(), Rng(self.seed ^ number << 32));
             let member = Member { crowd, number, keys, shared, rng };
-            sim.spawn(|region| member.live(region));
+            clients.push(sim.spawn(|region| member.live(region)));
         }
         let stopped = sim.run();
         let (log_hash, verbs) = (sim.log_hash(), sim.verbs());
+        let dead = clients.iter().zip(0..).filter(|(client, _)| sim.is_dead(**client)).map(|(_, slot)| slot).collect();
         drop(sim);
         let history = Rc::try_unwrap(shared.history).expect("every client has ended").into_inner();
         let tally = *shared.tally.borrow();
-        Run { bench, history, tally, stopped, log_hash, verbs }
+        Run { bench, history, tally, stopped, plan, dead, log_hash, verbs }
+    }
+
+    /// What plans are drawn from: rows may flip, but no lock, whose damage nothing can tell from an owner.
+    fn swarm(&self, table: &Table) -> Swarm {
+        let row_words = table.rows().row_words() as u64;
+        let round_trips = 4 * self.operations;
+        let network = Network::of(self.profile);
+        Swarm {
+            caps: self.profile.caps(),
+            clients: self.clients as u32,
+            verbs_each: 10 * self.operations,
+            span_ns: round_trips * (network.to_node_ns + network.to_client_ns + network.jitter_ns),
+            hazards: self.hazards.clone(),
+            flips: vec![(table.geometry().row(RowId(0)), row_words * table.config().rows)],
+        }
     }
 }
 
@@ -130,7 +172,8 @@ impl Member {
         let Ok(owner) = claim_slot(&mut lane, &self.shared.table, slot, 0, 0).await else { return };
         let owner = owner.expect("a slot nobody died in");
         let table = Arc::clone(&self.shared.table);
-        let config = ClientConfig { seed: self.crowd.seed, ..ClientConfig::for_table(&table) };
+        let (seed, deadline_ns) = (self.crowd.seed, self.crowd.deadline_ns);
+        let config = ClientConfig { seed, deadline_ns, ..ClientConfig::for_table(&table) };
         let mut client = Client::new(table, owner, config);
         for serial in 0..self.crowd.operations {
             let went_on = match self.rng.below(2) {
@@ -154,15 +197,14 @@ impl Member {
         let mut value = Vec::new();
         let found = client.get(lane, &key_bytes(key), &mut value).await;
         self.shared.tally.borrow_mut().lookups += 1;
-        self.judge(lookup, found.map(|found| found.map(|_| value)))
-    }
-
-    fn judge(&mut self, lookup: Begun, found: Result<Option<Vec<u8>>, Error>) -> Result<(), Error> {
-        let found = self.survive(found)?;
-        let Some(found) = found else { return Ok(()) };
-        let value = found.map(|value| u64::from_le_bytes(value.try_into().expect("values of 8 bytes")));
-        self.shared.history.borrow_mut().found(lookup, value);
-        Ok(())
+        match found {
+            Ok(found) => {
+                let value = found.is_some().then(|| u64::from_le_bytes(value.try_into().expect("values of 8 bytes")));
+                self.shared.history.borrow_mut().found(lookup, value);
+                Ok(())
+            }
+            Err(error) => self.survive(error),
+        }
     }
 
     async fn change(&mut self, client: &mut Client, lane: &mut dyn Lane, serial: u64) -> Result<(), Error> {
@@ -174,27 +216,39 @@ impl Member {
         let begun = self.shared.history.borrow_mut().begin_change(key, value);
         let changed = client.change(lane, &key_bytes(key), change).await;
         self.shared.tally.borrow_mut().changes += 1;
-        match self.survive(changed)? {
+        match changed {
             // That a key was missing is an answer like any other: it is removed now.
-            Some(changed) => {
+            Ok(changed) => {
                 assert!(!matches!(changed.outcome, Outcome::Exists | Outcome::Different));
                 self.shared.history.borrow_mut().changed(begun);
+                Ok(())
             }
-            None => self.shared.history.borrow_mut().unchanged(begun),
+            Err(error) => {
+                if error.effect() == Effect::None {
+                    self.shared.history.borrow_mut().unchanged(begun);
+                }
+                self.survive(error)
+            }
         }
-        Ok(())
     }
 
-    /// What an operation answered; `None` if it was refused without effect. An error ends the client.
-    fn survive<T>(&mut self, answer: Result<T, Error>) -> Result<Option<T>, Error> {
-        match answer {
-            Ok(answer) => Ok(Some(answer)),
-            Err(Error::Full { .. }) => {
-                self.shared.tally.borrow_mut().refused += 1;
-                Ok(None)
+    /// Counts an error; one after which a client cannot go on ends it.
+    fn survive(&mut self, error: Error) -> Result<(), Error> {
+        let mut tally = self.shared.tally.borrow_mut();
+        let hazards = &self.crowd.hazards;
+        let fabric = hazards.contains(&Hazard::Disconnection) || hazards.contains(&Hazard::Restart);
+        let dead = hazards.contains(&Hazard::Death) || fabric;
+        match error {
+            Error::Full { .. } => tally.full += 1,
+            Error::Busy { .. } if dead || hazards.contains(&Hazard::Stall) => tally.busy += 1,
+            Error::Corrupt { .. } if hazards.contains(&Hazard::Flip) => tally.corrupt += 1,
+            Error::Fabric { .. } | Error::Lost { .. } if fabric => {
+                tally.cut_off += 1;
+                return Err(error);
             }
-            Err(error) => panic!("seed {}, client {}: {error}", self.crowd.seed, self.number),
+            error => panic!("seed {}, client {}: {error}", self.crowd.seed, self.number),
         }
+        Ok(())
     }
 }
 
@@ -202,7 +256,7 @@ impl Run {
     /// Checks that the table is in order and holds what its history allows.
     pub fn assert_sound(&mut self) {
         let contents = self.bench.audit().unwrap_or_else(|wrong| panic!("{wrong}"));
-        let report = self.check(Vec::new());
+        let report = self.check();
         assert!(report.is_clean(), "{:#?}", report.problems);
         for key in 0..self.history.keys() {
             let value = contents.get(&key_bytes(key)[..]);
@@ -212,9 +266,32 @@ impl Run {
         }
     }
 
-    /// What the checker says of the table, now that the clients in `dead` are dead and nobody works.
-    pub fn check(&self, dead: Vec<u16>) -> CheckReport {
-        let options = CheckOptions { quiet: Quiet::NobodyWorks, problem_limit: 100, dead };
+    /// Checks every key by a lookup that gives up soon: what it finds is what the history allows. Returns how many
+    /// lookups gave up, or found a damaged row.
+    pub fn assert_answers(&mut self) -> (u64, u64) {
+        let config = ClientConfig { deadline_ns: 1_000, ..ClientConfig::for_table(&self.bench.table) };
+        let mut reader = Reader::new(Arc::clone(&self.bench.table), config);
+        let (mut lane, mut busy, mut corrupt) = (self.bench.region.lane(), 0, 0);
+        for key in 0..self.history.keys() {
+            let lookup = self.history.begin_lookup(key);
+            let mut value = Vec::new();
+            match block_on(reader.get(&mut lane, &key_bytes(key), &mut value)) {
+                Ok(None) => self.history.found(lookup, None),
+                Ok(Some(_)) => {
+                    let value = u64::from_le_bytes(value[..].try_into().expect("values of 8 bytes"));
+                    self.history.found(lookup, Some(value));
+                }
+                Err(Error::Busy { .. }) => busy += 1,
+                Err(Error::Corrupt { .. }) => corrupt += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        (busy, corrupt)
+    }
+
+    /// What the checker says of the table, now that nobody works.
+    pub fn check(&self) -> CheckReport {
+        let options = CheckOptions { quiet: Quiet::NobodyWorks, problem_limit: 1000, dead: self.dead.clone() };
         let mut lane = self.bench.region.lane();
         block_on(check_table(&mut lane, &self.bench.table, &options, &mut |_| ())).expect("the heap reads")
     }
