@@ -27,6 +27,8 @@ pub struct Crowd {
     pub deadline_ns: u64,
     /// What may go wrong.
     pub hazards: Vec<Hazard>,
+    /// See [`guira_fabric_sim::Liberties::main_lag_ns`].
+    pub main_lag_ns: u64,
 }
 
 /// What clients did together.
@@ -43,6 +45,8 @@ pub struct Tally {
     pub busy: u64,
     /// Operations that found a damaged row.
     pub corrupt: u64,
+    /// Lookups that no linearizable key could have answered so.
+    pub wrong: u64,
     /// Clients that stopped because the fabric failed.
     pub cut_off: u64,
 }
@@ -72,7 +76,17 @@ impl Crowd {
     /// A crowd on a table of 64 rows, which its keys would overfill if none were removed.
     pub fn new(preset: Preset, profile: Profile, seed: u64) -> Crowd {
         let deadline_ns = 10_000_000_000;
-        Crowd { seed, preset, profile, rows: 64, clients: 12, operations: 150, deadline_ns, hazards: Vec::new() }
+        Crowd {
+            seed,
+            preset,
+            profile,
+            rows: 64,
+            clients: 12,
+            operations: 150,
+            deadline_ns,
+            hazards: Vec::new(),
+            main_lag_ns: 0,
+        }
     }
 
     /// The same, where `hazards` may strike, and clients give up waiting for a lock after about 200 round trips.
@@ -88,7 +102,8 @@ impl Crowd {
         println!("{self:?}");
         let bench = Bench::of_rows(self.preset, "fixed:8:8", self.rows, self.profile, self.seed);
         let keys = bench.table.config().slots() * FILL_PERCENT / 100;
-        let plan = self.swarm(&bench.table).draw(self.seed);
+        let mut plan = self.swarm(&bench.table).draw(self.seed);
+        plan.liberties.main_lag_ns = self.main_lag_ns;
         println!("{plan:?}");
         let options = SimOptions { faults: plan.clone(), ..SimOptions::new(self.seed, Network::of(self.profile)) };
         let mut sim = Sim::new(bench.region.clone(), &options);
@@ -200,7 +215,11 @@ impl Member {
         match found {
             Ok(found) => {
                 let value = found.is_some().then(|| u64::from_le_bytes(value.try_into().expect("values of 8 bytes")));
-                self.shared.history.borrow_mut().found(lookup, value);
+                let found = self.shared.history.borrow_mut().found(lookup, value);
+                if let Err(wrong) = found {
+                    self.shared.tally.borrow_mut().wrong += 1;
+                    println!("seed {}, client {}: {wrong}", self.crowd.seed, self.number);
+                }
                 Ok(())
             }
             Err(error) => self.survive(error),
@@ -252,6 +271,25 @@ impl Member {
     }
 }
 
+impl Tally {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Tally) -> Tally {
+        Tally {
+            lookups: self.lookups + other.lookups,
+            changes: self.changes + other.changes,
+            moves: self.moves + other.moves,
+            conflicts: self.conflicts + other.conflicts,
+            row_retries: self.row_retries + other.row_retries,
+            full: self.full + other.full,
+            busy: self.busy + other.busy,
+            corrupt: self.corrupt + other.corrupt,
+            wrong: self.wrong + other.wrong,
+            cut_off: self.cut_off + other.cut_off,
+        }
+    }
+}
+
 impl Run {
     /// Checks that the table is in order and holds what its history allows.
     pub fn assert_sound(&mut self) {
@@ -262,7 +300,7 @@ impl Run {
             let value = contents.get(&key_bytes(key)[..]);
             let value = value.map(|value| u64::from_le_bytes(value[..].try_into().expect("values of 8 bytes")));
             let lookup = self.history.begin_lookup(key);
-            self.history.found(lookup, value);
+            self.history.found(lookup, value).unwrap_or_else(|wrong| panic!("{wrong}"));
         }
     }
 
@@ -276,10 +314,9 @@ impl Run {
             let lookup = self.history.begin_lookup(key);
             let mut value = Vec::new();
             match block_on(reader.get(&mut lane, &key_bytes(key), &mut value)) {
-                Ok(None) => self.history.found(lookup, None),
-                Ok(Some(_)) => {
-                    let value = u64::from_le_bytes(value[..].try_into().expect("values of 8 bytes"));
-                    self.history.found(lookup, Some(value));
+                Ok(found) => {
+                    let value = found.map(|_| u64::from_le_bytes(value[..].try_into().expect("values of 8 bytes")));
+                    self.history.found(lookup, value).unwrap_or_else(|wrong| panic!("{wrong}"));
                 }
                 Err(Error::Busy { .. }) => busy += 1,
                 Err(Error::Corrupt { .. }) => corrupt += 1,

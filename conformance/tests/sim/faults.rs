@@ -19,11 +19,8 @@ fn runs(profiles: &[Profile], hazards: &[Hazard], mut judge: impl FnMut(Run)) ->
             let preset = if seed % 2 == 0 { Preset::Hardened } else { Preset::Tiny };
             let run = Crowd::new(preset, *profile, seed).with(hazards).run();
             assert_eq!(run.stopped, Stopped::Ended, "{profile}, seed {seed}");
-            let tally = run.tally;
-            total.busy += tally.busy;
-            total.corrupt += tally.corrupt;
-            total.cut_off += tally.cut_off;
-            total.row_retries += tally.row_retries;
+            assert_eq!(run.tally.wrong, 0, "{profile}, seed {seed}");
+            total = total.plus(run.tally);
             judge(run);
         }
     }
