@@ -1,40 +1,39 @@
 //! A client's face of the simulation: its region and its lanes.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb};
 
+use crate::running::with_world;
 use crate::sim::ClientId;
 use crate::world::World;
 
-/// The one lock of a simulation. It is never contended, and held by nobody while a client's code runs.
-pub(crate) type Shared = Arc<Mutex<World>>;
-
-pub(crate) fn lock(world: &Shared) -> MutexGuard<'_, World> {
-    world.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The region as one client of a simulation reaches it. Made by [`crate::Sim::spawn`].
+///
+/// It and its lanes work where its client does: inside of the simulation, on its thread.
 #[derive(Clone)]
 pub struct SimRegion {
-    world: Shared,
-    bytes: HeapRegion,
+    simulation: u64,
     client: ClientId,
+    bytes: HeapRegion,
 }
 
 impl SimRegion {
-    pub(crate) fn new(world: Shared, client: ClientId) -> SimRegion {
-        let bytes = lock(&world).region.clone();
-        SimRegion { world, bytes, client }
+    pub(crate) fn new(simulation: u64, client: ClientId, bytes: HeapRegion) -> SimRegion {
+        SimRegion { simulation, client, bytes }
     }
 
     /// Nanoseconds of virtual time since the simulation began.
+    ///
+    /// # Panics
+    /// Outside of the simulation.
     pub fn now_ns(&self) -> u64 {
-        lock(&self.world).now_ns
+        with_world(self.simulation, |world| world.now_ns).expect(OUTSIDE)
     }
 }
+
+const OUTSIDE: &str = "a simulated region and its lanes work inside of their simulation, on its thread";
 
 impl Region for SimRegion {
     type Lane = SimLane;
@@ -51,12 +50,11 @@ impl Region for SimRegion {
         self.bytes.device_bytes()
     }
 
+    /// # Panics
+    /// Outside of the simulation.
     fn lane(&self) -> SimLane {
-        let (index, caps) = {
-            let mut world = lock(&self.world);
-            (world.add_lane(self.client), *world.caps())
-        };
-        SimLane { world: Arc::clone(&self.world), index, caps, traffic: Traffic::default() }
+        let index = with_world(self.simulation, |world| world.add_lane(self.client)).expect(OUTSIDE);
+        SimLane { simulation: self.simulation, index, caps: *self.bytes.caps(), traffic: Traffic::default() }
     }
 
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
@@ -65,11 +63,19 @@ impl Region for SimRegion {
 }
 
 /// A lane of a simulated region. Every batch takes virtual time, on every profile: none is executed in place.
+///
+/// Outside of its simulation a lane refuses every batch, and its clock and its pauses panic.
 pub struct SimLane {
-    world: Shared,
+    simulation: u64,
     index: u32,
     caps: Caps,
     traffic: Traffic,
+}
+
+impl SimLane {
+    fn with_world<T>(&self, act: impl FnOnce(&mut World) -> T) -> Result<T, FabricError> {
+        with_world(self.simulation, act).ok_or_else(|| FabricError::Backend(OUTSIDE.to_owned()))
+    }
 }
 
 impl Lane for SimLane {
@@ -89,32 +95,33 @@ impl Lane for SimLane {
     }
 
     fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
-        match lock(&self.world).submit(self.index, batch) {
-            Ok(()) => Submitted::InFlight,
-            Err(error) => Submitted::Done(Err(error)),
+        match self.with_world(|world| world.submit(self.index, batch)) {
+            Ok(Ok(())) => Submitted::InFlight,
+            Ok(Err(error)) | Err(error) => Submitted::Done(Err(error)),
         }
     }
 
     fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
-        lock(&self.world).poll(self.index, cx, |sent| sent.receive(batch))
+        let polled = self.with_world(|world| world.poll(self.index, cx, |sent| sent.receive(batch)));
+        polled.unwrap_or_else(|error| Poll::Ready(Err(error)))
     }
 
     /// Nothing to do: the batch goes on by itself.
     fn forget(&mut self) {}
 
     fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
-        let mut world = lock(&self.world);
-        if world.is_idle(self.index) {
-            return Poll::Ready(Ok(0));
-        }
-        world.poll(self.index, cx, |sent| sent.receive_atomics(found))
+        let drained = self.with_world(|world| match world.is_idle(self.index) {
+            true => Poll::Ready(Ok(0)),
+            false => world.poll(self.index, cx, |sent| sent.receive_atomics(found)),
+        });
+        drained.unwrap_or_else(|error| Poll::Ready(Err(error)))
     }
 
     fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
-        lock(&self.world).poll_pause(self.index, until_ns, cx)
+        with_world(self.simulation, |world| world.poll_pause(self.index, until_ns, cx)).expect(OUTSIDE)
     }
 
     fn now_ns(&mut self) -> u64 {
-        lock(&self.world).now_ns
+        with_world(self.simulation, |world| world.now_ns).expect(OUTSIDE)
     }
 }

@@ -41,6 +41,7 @@ mod lane_state;
 mod log;
 mod network;
 mod queue;
+mod running;
 mod sim;
 mod strike;
 mod swarm;

@@ -1,16 +1,17 @@
 //! The executor: clients as tasks of one thread, polled when their lanes have news, while time stands still.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 
 use guira_fabric::heap::HeapRegion;
 
 use crate::fault::{FaultPlan, NodeEvent};
-use crate::lane::{Shared, SimRegion, lock};
+use crate::lane::SimRegion;
 use crate::log::Event;
 use crate::network::Network;
+use crate::running::{Elsewhere, Running, Signal, new_simulation};
 use crate::world::{Step, World};
 
 /// How a simulation runs. Equal options, equal bytes and equal clients give equal runs.
@@ -53,9 +54,11 @@ pub enum Stopped {
 /// The node's bytes are those of a heap region: its own lanes reach them at once, outside virtual time, to prepare and
 /// to inspect them. Its [`guira_fabric::Caps`] are what the simulation promises.
 pub struct Sim {
-    world: Shared,
+    /// `None` only while it runs: see [`Running`].
+    world: Option<Box<World>>,
+    simulation: u64,
     tasks: Vec<Task>,
-    ready: Arc<Ready>,
+    elsewhere: Arc<Elsewhere>,
 }
 
 struct Task {
@@ -63,29 +66,6 @@ struct Task {
     future: Option<Pin<Box<dyn Future<Output = ()>>>>,
     signal: Arc<Signal>,
     waker: Waker,
-}
-
-/// Tasks to be polled, in the order in which they were woken.
-#[derive(Default)]
-struct Ready(Mutex<Vec<u32>>);
-
-/// Wakes one task, once until it is polled.
-struct Signal {
-    task: u32,
-    queued: AtomicBool,
-    ready: Arc<Ready>,
-}
-
-impl Wake for Signal {
-    fn wake(self: Arc<Signal>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Signal>) {
-        if !self.queued.swap(true, Ordering::Relaxed) {
-            self.ready.0.lock().unwrap_or_else(PoisonError::into_inner).push(self.task);
-        }
-    }
 }
 
 impl Sim {
@@ -100,19 +80,28 @@ impl Sim {
                 assert!(word.is_some(), "{addr}, whose bits are to flip, lies outside the region");
             }
         }
-        let world = World::new(region, options);
-        Sim { world: Arc::new(Mutex::new(world)), tasks: Vec::new(), ready: Arc::default() }
+        let simulation = new_simulation();
+        let world = Box::new(World::new(region, options, simulation));
+        Sim { world: Some(world), simulation, tasks: Vec::new(), elsewhere: Arc::default() }
     }
 
     /// Adds a client, which starts when the simulation next runs. `client` gets its way to the region.
     pub fn spawn<F: Future<Output = ()> + 'static>(&mut self, client: impl FnOnce(SimRegion) -> F) -> ClientId {
-        let id = lock(&self.world).add_client();
-        let task = id.0;
-        let future = Box::pin(client(SimRegion::new(Arc::clone(&self.world), id)));
-        let signal = Arc::new(Signal { task, queued: AtomicBool::new(false), ready: Arc::clone(&self.ready) });
-        signal.wake_by_ref();
+        let running = Running::new(&mut self.world);
+        let (id, bytes) = running.with(|world| (world.add_client(), world.region.clone()));
+        let future = Box::pin(client(SimRegion::new(self.simulation, id, bytes)));
+        let (elsewhere, is_queued) = (Arc::clone(&self.elsewhere), AtomicBool::new(false));
+        let signal = Arc::new(Signal { simulation: self.simulation, task: id.0, is_queued, elsewhere });
+        self.elsewhere.push(id.0);
         let waker = Waker::from(Arc::clone(&signal));
         self.tasks.push(Task { future: Some(future), signal, waker });
+        // Whom `client` has woken at once.
+        let mut woken = Vec::new();
+        running.take_woken(&mut woken);
+        woken.into_iter().for_each(|task| {
+            self.tasks[task as usize].signal.is_queued.store(false, Ordering::Relaxed);
+            self.elsewhere.push(task);
+        });
         id
     }
 
@@ -123,62 +112,47 @@ impl Sim {
 
     /// Runs until virtual time `end_ns`, at most: nothing later has happened when it returns.
     pub fn run_until(&mut self, end_ns: u64) -> Stopped {
-        lock(&self.world).end_ns = end_ns;
+        let running = Running::new(&mut self.world);
+        running.with(|world| world.end_ns = end_ns);
         let mut woken = Vec::new();
         loop {
-            self.poll_ready(&mut woken);
-            let mut world = lock(&self.world);
-            let killed = loop {
-                match world.step() {
-                    Step::Silent => {}
-                    Step::Woke => break None,
-                    Step::Killed(client) => break Some(client),
-                    Step::Over => return self.stopped(&world),
+            self.elsewhere.drain_to(&mut woken);
+            poll_woken(&mut self.tasks, &running, &mut woken);
+            let last = running.with(|world| {
+                loop {
+                    match world.step() {
+                        Step::Silent => {}
+                        step => return step,
+                    }
                 }
-            };
-            drop(world);
-            if let Some(client) = killed {
-                self.tasks[client as usize].future = None;
+            });
+            match last {
+                Step::Killed(client) => self.tasks[client as usize].future = None,
+                Step::Over => break,
+                Step::Silent | Step::Woke => {}
             }
+        }
+        let all_ended = self.tasks.iter().all(|task| task.future.is_none());
+        let is_over = running.with(|world| world.is_over());
+        match (all_ended, is_over) {
+            (true, _) => Stopped::Ended,
+            (false, true) => Stopped::Stuck,
+            (false, false) => Stopped::TimeUp,
         }
     }
 
-    fn stopped(&self, world: &World) -> Stopped {
-        if self.tasks.iter().all(|task| task.future.is_none()) {
-            Stopped::Ended
-        } else if world.is_over() {
-            Stopped::Stuck
-        } else {
-            Stopped::TimeUp
-        }
-    }
-
-    /// Polls every task that was woken, and those they wake.
-    fn poll_ready(&mut self, woken: &mut Vec<u32>) {
-        loop {
-            std::mem::swap(&mut *self.ready.0.lock().unwrap_or_else(PoisonError::into_inner), woken);
-            if woken.is_empty() {
-                return;
-            }
-            for task in woken.drain(..) {
-                let task = &mut self.tasks[task as usize];
-                task.signal.queued.store(false, Ordering::Relaxed);
-                let Some(future) = &mut task.future else { continue };
-                if let Poll::Ready(()) = future.as_mut().poll(&mut Context::from_waker(&task.waker)) {
-                    task.future = None;
-                }
-            }
-        }
+    fn world(&self) -> &World {
+        self.world.as_ref().expect("nobody can ask a simulation while it runs")
     }
 
     /// Nanoseconds of virtual time since the simulation began.
     pub fn now_ns(&self) -> u64 {
-        lock(&self.world).now_ns
+        self.world().now_ns
     }
 
     /// Verbs that were carried out.
     pub fn verbs(&self) -> u64 {
-        lock(&self.world).verbs
+        self.world().verbs
     }
 
     /// Verbs of `client` that were carried out: the boundaries at which a fault can befall it.
@@ -186,7 +160,7 @@ impl Sim {
     /// # Panics
     /// If there is no such client.
     pub fn verbs_of(&self, client: ClientId) -> u64 {
-        lock(&self.world).clients[client.0 as usize].verbs
+        self.world().clients[client.0 as usize].verbs
     }
 
     /// Whether `client` has died.
@@ -194,16 +168,34 @@ impl Sim {
     /// # Panics
     /// If there is no such client.
     pub fn is_dead(&self, client: ClientId) -> bool {
-        lock(&self.world).clients[client.0 as usize].is_dead
+        self.world().clients[client.0 as usize].is_dead
     }
 
     /// The hash of everything that happened: every verb, what it found, and when.
     pub fn log_hash(&self) -> u64 {
-        lock(&self.world).log.hash()
+        self.world().log.hash()
     }
 
     /// The last events, as many as the options say, oldest first.
     pub fn last_events(&self) -> Vec<Event> {
-        lock(&self.world).log.last().copied().collect()
+        self.world().log.last().copied().collect()
+    }
+}
+
+/// Polls the tasks in `woken` and those they wake.
+fn poll_woken(tasks: &mut [Task], running: &Running<'_>, woken: &mut Vec<u32>) {
+    loop {
+        for task in woken.drain(..) {
+            let task = &mut tasks[task as usize];
+            task.signal.is_queued.store(false, Ordering::Relaxed);
+            let Some(future) = &mut task.future else { continue };
+            if let Poll::Ready(()) = future.as_mut().poll(&mut Context::from_waker(&task.waker)) {
+                task.future = None;
+            }
+        }
+        running.take_woken(woken);
+        if woken.is_empty() {
+            return;
+        }
     }
 }

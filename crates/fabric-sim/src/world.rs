@@ -27,6 +27,8 @@ const SPLIT_NS: u64 = 200;
 
 /// Everything that is shared by the lanes of one simulation.
 pub(crate) struct World {
+    /// Whose world it is.
+    pub(crate) simulation: u64,
     pub(crate) region: HeapRegion,
     pub(crate) log: EventLog,
     pub(crate) now_ns: u64,
@@ -64,12 +66,13 @@ pub(crate) enum Step {
 }
 
 impl World {
-    pub(crate) fn new(region: HeapRegion, options: &SimOptions) -> World {
+    pub(crate) fn new(region: HeapRegion, options: &SimOptions, simulation: u64) -> World {
         let mut queue = Queue::new();
         for (index, fault) in options.faults.node.iter().enumerate() {
             queue.push(fault.at_ns, Due::Node(index as u32));
         }
         World {
+            simulation,
             region,
             network: options.network,
             log: EventLog::new(options.keep_events),

@@ -5,7 +5,8 @@ mod common;
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::task::Poll;
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
 
 use common::{Seen, add, options, read, region};
 use guira_fabric::{Addr, FabricError, Lane, Profile, Region, Submitted, Verb, pause_until, post};
@@ -195,4 +196,90 @@ fn lanes_of_one_client_do_not_wait_for_each_other() {
         assert!(region.now_ns() - started_ns < 4_000, "one round trip, not two");
     });
     assert_eq!(sim.run(), Stopped::Ended);
+}
+
+/// A lane that leaves its simulation refuses batches, without effect.
+#[test]
+fn a_lane_outside_of_its_simulation_refuses() {
+    let heap = region(Profile::Mlx5);
+    let mut sim = Sim::new(heap.clone(), &options(Profile::Mlx5, 1, FaultPlan::default()));
+    let seen = Seen::new();
+    let told = seen.clone();
+    sim.spawn(|region| async move { told.push(region.lane()) });
+    assert_eq!(sim.run(), Stopped::Ended);
+    let mut lane = seen.take().pop().expect("a lane");
+    let mut write = [Verb::Write { addr: Addr::main(0), words: &[1] }];
+    assert!(matches!(lane.submit(&mut write), Submitted::Done(Err(FabricError::Backend(_)))));
+    let mut other = Sim::new(heap.clone(), &options(Profile::Mlx5, 1, FaultPlan::default()));
+    other.spawn(|_| async move {
+        let mut write = [Verb::Write { addr: Addr::main(0), words: &[1] }];
+        let refused = lane.submit(&mut write);
+        assert!(matches!(refused, Submitted::Done(Err(FabricError::Backend(_)))), "it is another one's lane");
+    });
+    assert_eq!(other.run(), Stopped::Ended);
+    assert_eq!(heap.memory().main[0].load(guira_fabric::memory::Ordering::Relaxed), 0);
+}
+
+/// A future that is ready when its flag is up; who raises it wakes it.
+#[derive(Clone, Default)]
+struct Flag(Arc<Mutex<(bool, Option<Waker>)>>);
+
+impl Flag {
+    fn raise(&self) {
+        let mut state = self.0.lock().expect("nobody panics with it");
+        state.0 = true;
+        state.1.take().into_iter().for_each(Waker::wake);
+    }
+
+    async fn raised(&self) {
+        poll_fn(|cx| {
+            let mut state = self.0.lock().expect("nobody panics with it");
+            state.1 = Some(cx.waker().clone());
+            if state.0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+/// Clients may wake each other: while they run, when one is spawned, and when one is dropped; and so may other threads.
+#[test]
+fn clients_are_woken_by_whoever_wakes_them() {
+    let mut sim = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, 1, FaultPlan::default()));
+    let flags: [Flag; 3] = Default::default();
+    let wait_for = |sim: &mut Sim, flag: Flag| sim.spawn(|_| async move { flag.raised().await });
+    wait_for(&mut sim, flags[0].clone());
+    let raised = flags[0].clone();
+    sim.spawn(|region| async move {
+        pause_until(&mut region.lane(), 100).await;
+        raised.raise();
+    });
+    assert_eq!(sim.run(), Stopped::Ended);
+    wait_for(&mut sim, flags[1].clone());
+    assert_eq!(sim.run(), Stopped::Stuck);
+    sim.spawn(|_| {
+        flags[1].raise();
+        async {}
+    });
+    assert_eq!(sim.run(), Stopped::Ended);
+    wait_for(&mut sim, flags[2].clone());
+    assert_eq!(sim.run(), Stopped::Stuck);
+    std::thread::spawn(move || flags[2].raise()).join().unwrap();
+    assert_eq!(sim.run(), Stopped::Ended);
+}
+
+/// A client may run a simulation of its own; its lanes know to which one they belong.
+#[test]
+fn simulations_nest() {
+    let mut outer = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, 1, FaultPlan::default()));
+    outer.spawn(|outer_region| async move {
+        let mut lane = outer_region.lane();
+        assert_eq!(add(&mut lane, Addr::main(0), 1).await, Ok(0));
+        let now_ns = lane.now_ns();
+        let mut inner = Sim::new(region(Profile::Tcp), &options(Profile::Tcp, 1, FaultPlan::default()));
+        inner.spawn(|region| async move { assert_eq!(add(&mut region.lane(), Addr::main(0), 1).await, Ok(0)) });
+        assert_eq!(inner.run(), Stopped::Ended);
+        assert_eq!(lane.now_ns(), now_ns);
+        assert_eq!(add(&mut lane, Addr::main(0), 1).await, Ok(1));
+    });
+    assert_eq!(outer.run(), Stopped::Ended);
 }
