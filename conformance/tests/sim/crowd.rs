@@ -27,8 +27,19 @@ pub struct Crowd {
     pub deadline_ns: u64,
     /// What may go wrong.
     pub hazards: Vec<Hazard>,
+    /// Where bits flip, if they do.
+    pub flips: Flips,
     /// See [`guira_fabric_sim::Liberties::main_lag_ns`].
     pub main_lag_ns: u64,
+}
+
+/// Where bits flip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flips {
+    /// In rows, whose checksums find them.
+    Rows,
+    /// In lock words, where nothing can tell them from an owner.
+    Locks,
 }
 
 /// What clients did together.
@@ -47,6 +58,8 @@ pub struct Tally {
     pub corrupt: u64,
     /// Lookups that no linearizable key could have answered so.
     pub wrong: u64,
+    /// Those of them that found a value nobody ever gave the key.
+    pub invented: u64,
     /// Clients that stopped because the fabric failed.
     pub cut_off: u64,
 }
@@ -75,7 +88,6 @@ struct Shared {
 impl Crowd {
     /// A crowd on a table of 64 rows, which its keys would overfill if none were removed.
     pub fn new(preset: Preset, profile: Profile, seed: u64) -> Crowd {
-        let deadline_ns = 10_000_000_000;
         Crowd {
             seed,
             preset,
@@ -83,8 +95,9 @@ impl Crowd {
             rows: 64,
             clients: 12,
             operations: 150,
-            deadline_ns,
+            deadline_ns: 10_000_000_000,
             hazards: Vec::new(),
+            flips: Flips::Rows,
             main_lag_ns: 0,
         }
     }
@@ -127,9 +140,12 @@ impl Crowd {
         Run { bench, history, tally, stopped, plan, dead, log_hash, verbs }
     }
 
-    /// What plans are drawn from: rows may flip, but no lock, whose damage nothing can tell from an owner.
+    /// What plans are drawn from.
     fn swarm(&self, table: &Table) -> Swarm {
-        let row_words = table.rows().row_words() as u64;
+        let flips = match self.flips {
+            Flips::Rows => (table.geometry().row(RowId(0)), table.rows().row_words() as u64 * table.config().rows),
+            Flips::Locks => (table.locks().addr(0), table.locks().words()),
+        };
         let round_trips = 4 * self.operations;
         let network = Network::of(self.profile);
         Swarm {
@@ -138,7 +154,7 @@ impl Crowd {
             verbs_each: 10 * self.operations,
             span_ns: round_trips * (network.to_node_ns + network.to_client_ns + network.jitter_ns),
             hazards: self.hazards.clone(),
-            flips: vec![(table.geometry().row(RowId(0)), row_words * table.config().rows)],
+            flips: vec![flips],
         }
     }
 }
@@ -217,7 +233,9 @@ impl Member {
                 let value = found.is_some().then(|| u64::from_le_bytes(value.try_into().expect("values of 8 bytes")));
                 let found = self.shared.history.borrow_mut().found(lookup, value);
                 if let Err(wrong) = found {
-                    self.shared.tally.borrow_mut().wrong += 1;
+                    let mut tally = self.shared.tally.borrow_mut();
+                    tally.wrong += 1;
+                    tally.invented += u64::from(!self.shared.history.borrow().was_given(lookup, value));
                     println!("seed {}, client {}: {wrong}", self.crowd.seed, self.number);
                 }
                 Ok(())
@@ -256,10 +274,10 @@ impl Member {
         let mut tally = self.shared.tally.borrow_mut();
         let hazards = &self.crowd.hazards;
         let fabric = hazards.contains(&Hazard::Disconnection) || hazards.contains(&Hazard::Restart);
-        let dead = hazards.contains(&Hazard::Death) || fabric;
+        let waits = [Hazard::Death, Hazard::Stall, Hazard::Flip].iter().any(|hazard| hazards.contains(hazard));
         match error {
             Error::Full { .. } => tally.full += 1,
-            Error::Busy { .. } if dead || hazards.contains(&Hazard::Stall) => tally.busy += 1,
+            Error::Busy { .. } if waits || fabric => tally.busy += 1,
             Error::Corrupt { .. } if hazards.contains(&Hazard::Flip) => tally.corrupt += 1,
             Error::Fabric { .. } | Error::Lost { .. } if fabric => {
                 tally.cut_off += 1;
@@ -285,6 +303,7 @@ impl Tally {
             busy: self.busy + other.busy,
             corrupt: self.corrupt + other.corrupt,
             wrong: self.wrong + other.wrong,
+            invented: self.invented + other.invented,
             cut_off: self.cut_off + other.cut_off,
         }
     }

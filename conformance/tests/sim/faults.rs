@@ -7,7 +7,7 @@ use guira_fabric_sim::{Fault, Hazard, NodeEvent, Stopped};
 use guira_layout::{Preset, SuperblockError};
 use guira_rcuckoo::{OpenError, open_table};
 
-use crate::crowd::{Crowd, Run, Tally};
+use crate::crowd::{Crowd, Flips, Run, Tally};
 
 const SEEDS: u64 = 24;
 
@@ -100,6 +100,27 @@ fn flipped_bits_are_never_served() {
         run.assert_answers();
     });
     assert!(total.corrupt > 100, "{total:?}");
+}
+
+/// Bits that flip in lock words lock rows for nobody or let two clients in, which costs changes; but no lookup finds a
+/// value that nobody gave its key, and the checker finds every lock that is left.
+#[test]
+fn flipped_locks_invent_nothing() {
+    let (mut left, mut wrong) = (0, 0);
+    for seed in 0..SEEDS {
+        let crowd = Crowd::new(Preset::Hardened, Profile::Mlx5, seed).with(&[Hazard::Flip, Hazard::Split]);
+        let run = Crowd { flips: Flips::Locks, ..crowd }.run();
+        assert_eq!((run.stopped, run.tally.invented), (Stopped::Ended, 0), "seed {seed}");
+        wrong += run.tally.wrong;
+        let kinds: Vec<ProblemKind> = run.check().problems.iter().map(|problem| problem.kind).collect();
+        if !run.bench.lock_words().is_empty() {
+            left += 1;
+            let of_locks = [ProblemKind::StuckLock, ProblemKind::LockPoisoned, ProblemKind::LockBits];
+            assert!(kinds.iter().any(|kind| of_locks.contains(kind)), "seed {seed}: {kinds:?}");
+        }
+    }
+    println!("{left} tables with locks left, {wrong} wrong answers");
+    assert!(left > 3);
 }
 
 /// Equal seeds give equal runs, whatever goes wrong.

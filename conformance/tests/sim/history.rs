@@ -64,6 +64,11 @@ impl History {
         Begun { key, state: self.keys[key].floor }
     }
 
+    /// Whether the writer of the key of `lookup` ever gave it `value`, or began to.
+    pub fn was_given(&self, lookup: Begun, value: Option<u64>) -> bool {
+        self.keys[lookup.key].states.iter().any(|state| state.value == value)
+    }
+
     /// The lookup ended and found `value`.
     ///
     /// # Errors
@@ -98,4 +103,6 @@ fn a_key_never_answers_with_an_older_state_than_before() {
     let third = history.begin_change(0, None);
     history.unchanged(third);
     assert!(history.found(history.begin_lookup(0), None).is_err(), "the removal had no effect");
+    let given = [Some(1), None, Some(3)].map(|value| history.was_given(early, value));
+    assert_eq!(given, [true, true, false]);
 }

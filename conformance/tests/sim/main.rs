@@ -5,6 +5,7 @@
 //! A run prints its seed, and the seed alone repeats it: equal seeds must give equal hashes of the event log.
 
 mod crowd;
+mod deaths;
 mod faults;
 mod history;
 mod quiet;
