@@ -1,0 +1,156 @@
+//! A batch on its way: what the lane sent, copied out of the caller's buffers, and what its verbs found.
+//!
+//! Invariant: verbs of the batch own stretches of `data` in the order in which they were submitted, whatever the order
+//! in which they are executed; so results are found again by walking the batch.
+
+use std::ops::Range;
+
+use guira_fabric::memory::{Memory, Ordering, masked_cas, read_words, write_words};
+use guira_fabric::{Addr, Verb};
+
+/// What a verb does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    Swap,
+    Add,
+}
+
+/// A verb that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) addr: Addr,
+    pub(crate) kind: Kind,
+    /// Words of remote memory it touches.
+    pub(crate) words: u32,
+    /// Where its stretch of the data begins.
+    start: u32,
+}
+
+/// Words of data of a CAS: found, compare, swap, and both masks.
+const SWAP_WORDS: usize = 5;
+/// Words of data of a FETCH-ADD: found, addend.
+const ADD_WORDS: usize = 2;
+
+/// The batch of one lane. Its memory is used again by the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) sent: Vec<Sent>,
+    data: Vec<u64>,
+}
+
+impl Batch {
+    /// Copies out all that `batch` sends.
+    pub(crate) fn send(&mut self, batch: &[Verb<'_>]) {
+        self.sent.clear();
+        self.data.clear();
+        for verb in batch {
+            let start = self.data.len() as u32;
+            let kind = match verb {
+                Verb::Read { into, .. } => {
+                    self.data.resize(self.data.len() + into.len(), 0);
+                    Kind::Read
+                }
+                Verb::Write { words, .. } => {
+                    self.data.extend_from_slice(words);
+                    Kind::Write
+                }
+                Verb::Cas { compare, swap, .. } => {
+                    self.data.extend([0, *compare, *swap, !0, !0]);
+                    Kind::Swap
+                }
+                Verb::MaskedCas { compare, swap, compare_mask, swap_mask, .. } => {
+                    self.data.extend([0, *compare, *swap, *compare_mask, *swap_mask]);
+                    Kind::Swap
+                }
+                Verb::FetchAdd { add, .. } => {
+                    self.data.extend([0, *add]);
+                    Kind::Add
+                }
+            };
+            self.sent.push(Sent { addr: verb.addr(), kind, words: verb.words() as u32, start });
+        }
+    }
+
+    /// Carries out words `part` of verb `index`, or all of an atomic. Returns what the log keeps of it: the word an
+    /// atomic found, the first word of the part otherwise.
+    #[inline(always)]
+    pub(crate) fn execute(&mut self, memory: Memory<'_>, index: usize, part: Range<usize>) -> u64 {
+        let sent = self.sent[index];
+        let start = sent.start as usize;
+        let first = sent.addr.word() as usize;
+        let words = memory.space(sent.addr.space());
+        match sent.kind {
+            Kind::Read => {
+                let into = &mut self.data[start + part.start..start + part.end];
+                read_words(&words[first + part.start..first + part.end], into);
+                into.first().copied().unwrap_or(0)
+            }
+            Kind::Write => {
+                let from = &self.data[start + part.start..start + part.end];
+                write_words(&words[first + part.start..first + part.end], from);
+                from.first().copied().unwrap_or(0)
+            }
+            Kind::Swap => {
+                let data = &mut self.data[start..start + SWAP_WORDS];
+                data[0] = masked_cas(&words[first], data[1], data[2], data[3], data[4]);
+                data[0]
+            }
+            Kind::Add => {
+                let data = &mut self.data[start..start + ADD_WORDS];
+                data[0] = words[first].fetch_add(data[1], Ordering::Relaxed);
+                data[0]
+            }
+        }
+    }
+
+    /// The words `part` that WRITE `index` writes.
+    pub(crate) fn written(&self, index: usize, part: Range<usize>) -> &[u64] {
+        &self.data[self.sent[index].start as usize..][part]
+    }
+
+    /// Lets READs next to each other be carried out in the opposite order.
+    pub(crate) fn swap_reads(&mut self) {
+        let both_read = |a: &Sent, b: &Sent| a.kind == Kind::Read && b.kind == Kind::Read;
+        self.sent.chunk_by_mut(both_read).for_each(<[Sent]>::reverse);
+    }
+
+    /// Copies what was found into `batch`, the one that was sent.
+    pub(crate) fn receive(&self, batch: &mut [Verb<'_>]) {
+        let mut start = 0;
+        for verb in batch {
+            match verb {
+                Verb::Read { into, .. } => {
+                    into.copy_from_slice(&self.data[start..start + into.len()]);
+                    start += into.len();
+                }
+                Verb::Write { words, .. } => start += words.len(),
+                Verb::Cas { found, .. } | Verb::MaskedCas { found, .. } => {
+                    **found = self.data[start];
+                    start += SWAP_WORDS;
+                }
+                Verb::FetchAdd { found, .. } => {
+                    **found = self.data[start];
+                    start += ADD_WORDS;
+                }
+            }
+        }
+    }
+
+    /// The words that atomics found, in batch order, as many as `found` takes. Returns how many atomics there were.
+    pub(crate) fn receive_atomics(&self, found: &mut [u64]) -> usize {
+        let atomics = self.sent.iter().filter(|sent| matches!(sent.kind, Kind::Swap | Kind::Add));
+        let mut starts: Vec<u32> = atomics.map(|sent| sent.start).collect();
+        starts.sort_unstable();
+        for (into, start) in found.iter_mut().zip(&starts) {
+            *into = self.data[*start as usize];
+        }
+        starts.len()
+    }
+
+    /// Whether its reply brings data.
+    pub(crate) fn fetches(&self) -> bool {
+        self.sent.iter().any(|sent| sent.kind != Kind::Write)
+    }
+}

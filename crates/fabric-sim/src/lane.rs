@@ -1,0 +1,127 @@
+//! A client's face of the simulation: its region and its lanes.
+
+use std::task::{Context, Poll};
+
+use guira_fabric::heap::HeapRegion;
+use guira_fabric::{Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb};
+
+use crate::running::with_world;
+use crate::sim::ClientId;
+use crate::world::World;
+
+/// The region as one client of a simulation reaches it. Made by [`crate::Sim::spawn`].
+///
+/// It and its lanes work where its client does: inside of the simulation, on its thread.
+#[derive(Clone)]
+pub struct SimRegion {
+    simulation: u64,
+    client: ClientId,
+    bytes: HeapRegion,
+}
+
+impl SimRegion {
+    pub(crate) fn new(simulation: u64, client: ClientId, bytes: HeapRegion) -> SimRegion {
+        SimRegion { simulation, client, bytes }
+    }
+
+    /// Nanoseconds of virtual time since the simulation began.
+    ///
+    /// # Panics
+    /// Outside of the simulation.
+    pub fn now_ns(&self) -> u64 {
+        with_world(self.simulation, |world| world.now_ns).expect(OUTSIDE)
+    }
+}
+
+const OUTSIDE: &str = "a simulated region and its lanes work inside of their simulation, on its thread";
+
+impl Region for SimRegion {
+    type Lane = SimLane;
+
+    fn caps(&self) -> &Caps {
+        self.bytes.caps()
+    }
+
+    fn main_bytes(&self) -> u64 {
+        self.bytes.main_bytes()
+    }
+
+    fn device_bytes(&self) -> u64 {
+        self.bytes.device_bytes()
+    }
+
+    /// # Panics
+    /// Outside of the simulation.
+    fn lane(&self) -> SimLane {
+        let index = with_world(self.simulation, |world| world.add_lane(self.client)).expect(OUTSIDE);
+        SimLane { simulation: self.simulation, index, caps: *self.bytes.caps(), traffic: Traffic::default() }
+    }
+
+    fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
+        self.bytes.hold(slot)
+    }
+}
+
+/// A lane of a simulated region. Every batch takes virtual time, on every profile: none is executed in place.
+///
+/// Outside of its simulation a lane refuses every batch, and its clock and its pauses panic.
+pub struct SimLane {
+    simulation: u64,
+    index: u32,
+    caps: Caps,
+    traffic: Traffic,
+}
+
+impl SimLane {
+    fn with_world<T>(&self, act: impl FnOnce(&mut World) -> T) -> Result<T, FabricError> {
+        with_world(self.simulation, act).ok_or_else(|| FabricError::Backend(OUTSIDE.to_owned()))
+    }
+}
+
+impl Lane for SimLane {
+    #[inline(always)]
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    #[inline(always)]
+    fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    #[inline(always)]
+    fn traffic_mut(&mut self) -> &mut Traffic {
+        &mut self.traffic
+    }
+
+    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
+        match self.with_world(|world| world.submit(self.index, batch)) {
+            Ok(Ok(())) => Submitted::InFlight,
+            Ok(Err(error)) | Err(error) => Submitted::Done(Err(error)),
+        }
+    }
+
+    fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        let polled = self.with_world(|world| world.poll(self.index, cx, |sent| sent.receive(batch)));
+        polled.unwrap_or_else(|error| Poll::Ready(Err(error)))
+    }
+
+    /// Nothing to do: the batch goes on by itself.
+    fn forget(&mut self) {}
+
+    fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
+        let drained = self.with_world(|world| match world.is_idle(self.index) {
+            true => Poll::Ready(Ok(0)),
+            false => world.poll(self.index, cx, |sent| sent.receive_atomics(found)),
+        });
+        drained.unwrap_or_else(|error| Poll::Ready(Err(error)))
+    }
+
+    fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
+        with_world(self.simulation, |world| world.poll_pause(self.index, until_ns, cx)).expect(OUTSIDE)
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        with_world(self.simulation, |world| world.now_ns).expect(OUTSIDE)
+    }
+}

@@ -1,0 +1,55 @@
+//! A deterministic simulated fabric: one memory node and many clients in one thread and in virtual time.
+//!
+//! Clients are tasks of a [`Sim`]. The verbs of a batch arrive at the node one by one, after delays that the
+//! [`Network`] gives and the seed varies, so the batches of different clients interleave between verbs; the reply
+//! arrives when the last is done. Nothing reads a real clock: equal seeds give equal runs, down to the hash of every
+//! event ([`Sim::log_hash`]).
+//!
+//! A [`FaultPlan`] says what goes wrong: clients die before any verb or inside a WRITE, stall, or lose their
+//! connection; batches come apart; the memory node starts again empty, or bits of it change. A [`Swarm`] draws plans.
+//!
+//! The bytes are those of a [`guira_fabric::heap::HeapRegion`], and its [`guira_fabric::Caps`] are what the simulation
+//! promises, so it can stand for each real fabric:
+//!
+//! ```
+//! use guira_fabric::heap::HeapRegion;
+//! use guira_fabric::{Addr, Profile, Region, Verb, post};
+//! use guira_fabric_sim::{Network, Sim, SimOptions, Stopped};
+//!
+//! let bytes = HeapRegion::new(4096, 64, Profile::Mlx5.caps());
+//! let mut sim = Sim::new(bytes, &SimOptions::new(1, Network::of(Profile::Mlx5)));
+//! for _ in 0..10 {
+//!     sim.spawn(|region| async move {
+//!         let mut lane = region.lane();
+//!         let mut found = 0;
+//!         let add = Verb::FetchAdd { addr: Addr::device(0), add: 1, found: &mut found };
+//!         post(&mut lane, [add]).await.expect("nothing fails here");
+//!     });
+//! }
+//! assert_eq!(sim.run(), Stopped::Ended);
+//! assert_eq!(sim.verbs(), 10);
+//! assert!(sim.now_ns() > 2_000, "a round trip takes microseconds");
+//! ```
+#![forbid(unsafe_code)]
+
+mod batch;
+mod client;
+mod draws;
+mod fault;
+mod lane;
+mod lane_state;
+mod log;
+mod network;
+mod queue;
+mod running;
+mod sim;
+mod strike;
+mod swarm;
+mod world;
+
+pub use fault::{ClientFault, Fault, FaultPlan, Liberties, Lost, NodeEvent, NodeFault};
+pub use lane::{SimLane, SimRegion};
+pub use log::{Event, Part, What};
+pub use network::{HEADER_BYTES, Network};
+pub use sim::{ClientId, Sim, SimOptions, Stopped};
+pub use swarm::{Hazard, Swarm};

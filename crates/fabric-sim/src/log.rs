@@ -1,0 +1,211 @@
+//! The event log: everything that happened, as one number, and the last of it in words.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use guira_fabric::Addr;
+
+use crate::batch::Kind;
+
+/// Something that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, in nanoseconds of virtual time.
+    pub at_ns: u64,
+    /// The client it happened to; [`Event::NODE`] if it was the memory node.
+    pub client: u32,
+    /// The lane, numbered in the order of their creation.
+    pub lane: u32,
+    /// What happened.
+    pub what: What,
+}
+
+impl Event {
+    /// Stands for the client and the lane of what happens to the memory node.
+    pub const NODE: u32 = u32::MAX;
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A client posted a batch of so many verbs.
+    Posted(u32),
+    /// A READ, or a part of one, was carried out.
+    Read(Part),
+    /// A WRITE, or a part of one, was carried out.
+    Write(Part),
+    /// A CAS, masked or not, was carried out; the word is the one it found.
+    Swap(Part),
+    /// A FETCH-ADD was carried out; the word is the one it found.
+    Add(Part),
+    /// The reply to a batch reached its client.
+    Replied,
+    /// A pause ended.
+    Resumed,
+    /// The client died.
+    Died,
+    /// The client was stopped for so many nanoseconds.
+    Stalled(u64),
+    /// The rest of a batch was held up for so many nanoseconds.
+    Delayed(u64),
+    /// The lane's connection broke.
+    Disconnected,
+    /// WRITEs became visible that were carried out earlier.
+    Visible,
+    /// The memory node started again, empty.
+    Restarted,
+    /// These bits of a word changed.
+    Flipped(Addr, u64),
+}
+
+/// The words that one step touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The first.
+    pub addr: Addr,
+    /// How many.
+    pub words: u32,
+    /// What the first was (atomics), is now (WRITE), or is (READ).
+    pub word: u64,
+}
+
+impl What {
+    pub(crate) fn verb(kind: Kind, part: Part) -> What {
+        match kind {
+            Kind::Read => What::Read(part),
+            Kind::Write => What::Write(part),
+            Kind::Swap => What::Swap(part),
+            Kind::Add => What::Add(part),
+        }
+    }
+
+    /// A number that tells kinds apart, and what belongs to it.
+    #[inline(always)]
+    fn numbers(&self) -> (u64, u64, u64) {
+        match self {
+            What::Posted(verbs) => (1, u64::from(*verbs), 0),
+            What::Read(part) => part.numbers(2),
+            What::Write(part) => part.numbers(3),
+            What::Swap(part) => part.numbers(4),
+            What::Add(part) => part.numbers(5),
+            What::Replied => (6, 0, 0),
+            What::Resumed => (7, 0, 0),
+            What::Died => (8, 0, 0),
+            What::Stalled(for_ns) => (9, *for_ns, 0),
+            What::Delayed(by_ns) => (10, *by_ns, 0),
+            What::Disconnected => (11, 0, 0),
+            What::Visible => (12, 0, 0),
+            What::Restarted => (13, 0, 0),
+            What::Flipped(addr, bits) => Part { addr: *addr, words: 1, word: *bits }.numbers(14),
+        }
+    }
+}
+
+impl Part {
+    #[inline(always)]
+    fn numbers(&self, kind: u64) -> (u64, u64, u64) {
+        let space = u64::from(self.addr.space() == guira_fabric::Space::Device);
+        (kind | u64::from(self.words) << 8, self.addr.offset() << 1 | space, self.word)
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.client {
+            Event::NODE => write!(f, "{:>12} ns  node: ", self.at_ns)?,
+            client => write!(f, "{:>12} ns  client {client} lane {}: ", self.at_ns, self.lane)?,
+        }
+        let mut part = |name: &str, part: &Part| {
+            write!(f, "{name} {} words at {}, the first {:#x}", part.words, part.addr, part.word)
+        };
+        match &self.what {
+            What::Read(read) => part("READ", read),
+            What::Write(write) => part("WRITE", write),
+            What::Swap(swap) => part("CAS", swap),
+            What::Add(add) => part("FETCH-ADD", add),
+            other => write!(f, "{other:?}"),
+        }
+    }
+}
+
+/// The hash of all events, and the last ones.
+#[derive(Clone, Debug)]
+pub(crate) struct EventLog {
+    hash: u64,
+    last: VecDeque<Event>,
+    keep: usize,
+}
+
+impl EventLog {
+    /// A log that keeps the last `keep` events.
+    pub(crate) fn new(keep: usize) -> EventLog {
+        EventLog { hash: 0, last: VecDeque::with_capacity(keep.min(1 << 16)), keep }
+    }
+
+    #[inline(always)]
+    pub(crate) fn note(&mut self, event: Event) {
+        let (kind, place, word) = event.what.numbers();
+        let who = u64::from(event.client) << 32 | u64::from(event.lane);
+        for number in [event.at_ns, who, kind, place, word] {
+            self.hash = (self.hash.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+        if self.keep > 0 {
+            self.keep_last(event);
+        }
+    }
+
+    fn keep_last(&mut self, event: Event) {
+        if self.last.len() == self.keep {
+            self.last.pop_front();
+        }
+        self.last.push_back(event);
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash ^ self.hash >> 32
+    }
+
+    pub(crate) fn last(&self) -> impl Iterator<Item = &Event> {
+        self.last.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash_of(events: &[Event]) -> u64 {
+        let mut log = EventLog::new(0);
+        events.iter().for_each(|event| log.note(*event));
+        log.hash()
+    }
+
+    #[test]
+    fn every_part_of_an_event_counts_and_so_does_the_order() {
+        let part = Part { addr: Addr::main(64), words: 2, word: 5 };
+        let event = Event { at_ns: 10, client: 1, lane: 2, what: What::Read(part) };
+        let others = [
+            Event { at_ns: 11, ..event },
+            Event { client: 2, ..event },
+            Event { lane: 1, ..event },
+            Event { what: What::Write(part), ..event },
+            Event { what: What::Read(Part { addr: Addr::device(64), ..part }), ..event },
+            Event { what: What::Read(Part { words: 3, ..part }), ..event },
+            Event { what: What::Read(Part { word: 6, ..part }), ..event },
+            Event { what: What::Replied, ..event },
+        ];
+        for other in others {
+            assert_ne!(hash_of(&[event]), hash_of(&[other]), "{other}");
+            assert_ne!(hash_of(&[event, other]), hash_of(&[other, event]), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_last_events_are_kept() {
+        let mut log = EventLog::new(2);
+        for at_ns in 0..5 {
+            log.note(Event { at_ns, client: 0, lane: 0, what: What::Resumed });
+        }
+        assert_eq!(log.last().map(|event| event.at_ns).collect::<Vec<_>>(), [3, 4]);
+    }
+}

@@ -1,0 +1,207 @@
+//! What happens next: events by virtual time, and among equal times by the order in which they were scheduled.
+//!
+//! Events of the next [`WHEEL_NS`] nanoseconds lie on a wheel with one list a nanosecond, so that scheduling and taking
+//! one costs the same however many there are; later ones wait in a heap. Invariants: the wheel holds exactly the events
+//! earlier than `start_ns` + [`WHEEL_NS`]; `start_ns` is the time of the last event taken. Whenever it grows, events of
+//! the heap that the wheel can hold move to it, before any other can be scheduled at their times: so lists are in the
+//! order of scheduling.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Due {
+    /// The next verb of this lane arrives, or its reply does.
+    Lane(u32),
+    /// The pause of this lane ends.
+    Pause(u32),
+    /// The WRITEs of this lane become visible.
+    Late(u32),
+    /// This fault of the memory node happens.
+    Node(u32),
+}
+
+/// Span of the wheel: longer than a round trip on the fastest network, small enough for the processor's first cache.
+const WHEEL_NS: u64 = 4096;
+const GROUPS: usize = WHEEL_NS as usize / 64;
+const _: () = assert!(GROUPS == 64, "one word says which groups are in use");
+/// The end of a list.
+const NONE: u32 = u32::MAX;
+
+/// The events of one nanosecond, first to last.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    first: u32,
+    last: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    due: Due,
+    next: u32,
+}
+
+/// Events to come.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    start_ns: u64,
+    lists: Vec<List>,
+    /// Which lists of each group of 64 hold events, and which groups have such lists.
+    used: [u64; GROUPS],
+    used_groups: u64,
+    nodes: Vec<Node>,
+    free: u32,
+    late: BinaryHeap<Reverse<(u64, u64, Due)>>,
+    /// Events that were late when they were scheduled.
+    sequence: u64,
+}
+
+impl Queue {
+    pub(crate) fn new() -> Queue {
+        Queue {
+            start_ns: 0,
+            lists: vec![List { first: NONE, last: NONE }; WHEEL_NS as usize],
+            used: [0; GROUPS],
+            used_groups: 0,
+            nodes: Vec::new(),
+            free: NONE,
+            late: BinaryHeap::new(),
+            sequence: 0,
+        }
+    }
+
+    /// Schedules `due` at `at_ns`, which is not earlier than the last event taken.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, at_ns: u64, due: Due) {
+        assert!(at_ns >= self.start_ns, "events are scheduled for the future");
+        if at_ns - self.start_ns < WHEEL_NS {
+            self.append(at_ns, due);
+        } else {
+            self.sequence += 1;
+            self.late.push(Reverse((at_ns, self.sequence, due)));
+        }
+    }
+
+    #[inline(always)]
+    fn append(&mut self, at_ns: u64, due: Due) {
+        let node = self.node(due);
+        let at = (at_ns % WHEEL_NS) as usize;
+        let list = &mut self.lists[at];
+        match list.last {
+            NONE => list.first = node,
+            last => self.nodes[last as usize].next = node,
+        }
+        list.last = node;
+        self.used[at / 64] |= 1 << (at % 64);
+        self.used_groups |= 1 << (at / 64);
+    }
+
+    #[inline(always)]
+    fn node(&mut self, due: Due) -> u32 {
+        let node = Node { due, next: NONE };
+        match self.free {
+            NONE => {
+                self.nodes.push(node);
+                self.nodes.len() as u32 - 1
+            }
+            free => {
+                self.free = self.nodes[free as usize].next;
+                self.nodes[free as usize] = node;
+                free
+            }
+        }
+    }
+
+    /// When the next event happens.
+    #[inline(always)]
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        let from = (self.start_ns % WHEEL_NS) as usize;
+        let Some(at) = self.first_used(from) else {
+            return self.late.peek().map(|Reverse((at_ns, _, _))| *at_ns);
+        };
+        Some(self.start_ns + (at + WHEEL_NS as usize - from) as u64 % WHEEL_NS)
+    }
+
+    /// The first list in use, from `from` on and around.
+    #[inline(always)]
+    fn first_used(&self, from: usize) -> Option<usize> {
+        let here = self.used[from / 64] >> (from % 64);
+        if here != 0 {
+            return Some(from + here.trailing_zeros() as usize);
+        }
+        if self.used_groups == 0 {
+            return None;
+        }
+        // The group of `from` comes last: only its lists before `from` can be in use.
+        let after = (from / 64 + 1) % GROUPS;
+        let group = (after + self.used_groups.rotate_right(after as u32).trailing_zeros() as usize) % GROUPS;
+        Some(group * 64 + self.used[group].trailing_zeros() as usize)
+    }
+
+    /// The next event and its time.
+    #[inline(always)]
+    pub(crate) fn pop(&mut self) -> Option<(u64, Due)> {
+        let at_ns = self.next_ns()?;
+        self.start_ns = at_ns;
+        while let Some(Reverse((late_ns, _, due))) = self.late.peek().copied()
+            && late_ns - at_ns < WHEEL_NS
+        {
+            self.late.pop();
+            self.append(late_ns, due);
+        }
+        let at = (at_ns % WHEEL_NS) as usize;
+        let first = self.lists[at].first;
+        let Node { due, next } = self.nodes[first as usize];
+        self.nodes[first as usize].next = self.free;
+        self.free = first;
+        self.lists[at].first = next;
+        if next == NONE {
+            self.lists[at].last = NONE;
+            self.used[at / 64] &= !(1 << (at % 64));
+            self.used_groups &= !(u64::from(self.used[at / 64] == 0) << (at / 64));
+        }
+        Some((at_ns, due))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draws::Draws;
+
+    #[test]
+    fn events_come_by_time_and_then_as_they_were_scheduled() {
+        let mut queue = Queue::new();
+        let scheduled = [(5, Due::Lane(9)), (3, Due::Pause(77)), (5, Due::Pause(1)), (5, Due::Lane(0))];
+        scheduled.iter().for_each(|(at_ns, due)| queue.push(*at_ns, *due));
+        assert_eq!(queue.next_ns(), Some(3));
+        let came: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(came, [scheduled[1], scheduled[0], scheduled[2], scheduled[3]]);
+    }
+
+    /// A queue that is scheduled to at near, equal and far times agrees with sorting.
+    #[test]
+    fn the_wheel_and_the_heap_together_are_one_queue() {
+        for seed in 0..50 {
+            let (mut queue, mut sorted, mut draws) =
+                (Queue::new(), std::collections::BTreeMap::new(), Draws::new(seed));
+            let (mut now_ns, mut serial) = (0, 0u32);
+            for _ in 0..20_000 {
+                if draws.below(100) < 52 {
+                    let span = [1, 3, 64, 4095, 4096, 4097, 100_000][draws.below(7) as usize];
+                    let at_ns = now_ns + draws.below(span + 1);
+                    queue.push(at_ns, Due::Lane(serial));
+                    sorted.insert((at_ns, serial), ());
+                    serial += 1;
+                } else {
+                    let expected = sorted.pop_first().map(|((at_ns, serial), ())| (at_ns, Due::Lane(serial)));
+                    assert_eq!(queue.next_ns(), expected.map(|(at_ns, _)| at_ns), "seed {seed}");
+                    assert_eq!(queue.pop(), expected, "seed {seed}");
+                    now_ns = expected.map_or(now_ns, |(at_ns, _)| at_ns);
+                }
+            }
+            assert!(sorted.len() > 10, "seed {seed}");
+        }
+    }
+}

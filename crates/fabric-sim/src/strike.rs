@@ -1,0 +1,134 @@
+//! Faults as they happen: see [`crate::FaultPlan`].
+
+use guira_fabric::memory::Ordering;
+use guira_fabric::{Addr, WORD_BYTES};
+
+use crate::batch::Kind;
+use crate::fault::{Fault, Lost, NodeEvent};
+use crate::lane_state::Phase;
+use crate::log::{Event, What};
+use crate::queue::Due;
+use crate::world::{Step, World};
+
+/// How long it takes a client to notice that its connection is lost: retransmissions run into their limit.
+const LOSS_NOTICED_NS: u64 = 100_000;
+
+/// What becomes of a verb before which a fault came.
+pub(crate) enum Struck {
+    /// It is carried out.
+    GoOn,
+    /// It is not, or not yet.
+    Stop(Step),
+}
+
+impl World {
+    /// Lets the faults happen that come before verb `index` of the lane's batch.
+    #[cold]
+    pub(crate) fn strike(&mut self, lane: u32, index: usize) -> Struck {
+        let client = self.lanes[lane as usize].client;
+        while let Some(fault) = self.clients[client as usize].take_fault() {
+            match fault {
+                Fault::Die { units } => {
+                    self.cut(lane, index, units);
+                    return Struck::Stop(self.kill(client, lane));
+                }
+                Fault::Stall { for_ns } => {
+                    self.note(lane, What::Stalled(for_ns));
+                    let until_ns = self.now_ns.saturating_add(for_ns);
+                    self.clients[client as usize].stalled_until_ns = until_ns;
+                    if self.caps().local {
+                        return Struck::Stop(self.postpone(lane, index, until_ns));
+                    }
+                }
+                Fault::DelayTail { by_ns } => {
+                    self.note(lane, What::Delayed(by_ns));
+                    return Struck::Stop(self.postpone(lane, index, self.now_ns.saturating_add(by_ns)));
+                }
+                Fault::LoseConnection(lost) => {
+                    self.note(lane, What::Disconnected);
+                    let state = &mut self.lanes[lane as usize];
+                    state.is_lost = true;
+                    state.has_failed = true;
+                    if lost == Lost::Request {
+                        self.reply(lane);
+                        return Struck::Stop(Step::Silent);
+                    }
+                }
+            }
+        }
+        Struck::GoOn
+    }
+
+    /// Carries out the first `units` atomic units of a WRITE.
+    fn cut(&mut self, lane: u32, index: usize, units: u64) {
+        let sent = self.lanes[lane as usize].batch.sent[index];
+        let bytes = units.saturating_mul(self.caps().atomic_write_unit);
+        let words = (bytes / WORD_BYTES).min(u64::from(sent.words)) as usize;
+        if sent.kind == Kind::Write && words > 0 {
+            self.carry_out(lane, index, 0..words);
+        }
+    }
+
+    /// The client is dead from here on.
+    fn kill(&mut self, client: u32, lane: u32) -> Step {
+        self.note(lane, What::Died);
+        self.clients[client as usize].is_dead = true;
+        for other in 0..self.lanes.len() as u32 {
+            // A WRITE that others were let into the middle of ends as it began: only a cut tears it for good.
+            if self.lanes[other as usize].client == client
+                && let Phase::Sending(index) = self.lanes[other as usize].phase
+                && let Some(rest) = self.lanes[other as usize].rest.take()
+            {
+                self.carry_out(other, index, rest);
+            }
+        }
+        Step::Killed(client)
+    }
+
+    fn postpone(&mut self, lane: u32, index: usize, until_ns: u64) -> Step {
+        self.lanes[lane as usize].phase = Phase::Sending(index);
+        self.queue.push(until_ns, Due::Lane(lane));
+        Step::Silent
+    }
+
+    /// When a client learns that a batch failed which ends now.
+    pub(crate) fn loss_noticed_ns(&self) -> u64 {
+        self.now_ns + LOSS_NOTICED_NS
+    }
+
+    /// Lets fault `index` of the node happen.
+    #[cold]
+    pub(crate) fn strike_node(&mut self, index: usize) -> Step {
+        let what = match self.faults.node[index].fault {
+            NodeEvent::Restart => {
+                self.restart();
+                What::Restarted
+            }
+            NodeEvent::Flip { addr, bits } => {
+                self.flip(addr, bits);
+                What::Flipped(addr, bits)
+            }
+        };
+        self.log.note(Event { at_ns: self.now_ns, client: Event::NODE, lane: Event::NODE, what });
+        Step::Silent
+    }
+
+    fn restart(&mut self) {
+        let memory = self.region.memory();
+        memory.main.iter().chain(memory.device).for_each(|word| word.store(0, Ordering::Relaxed));
+        for lane in &mut self.lanes {
+            lane.is_lost = true;
+            lane.late.clear();
+            lane.rest = None;
+            if matches!(lane.phase, Phase::Sending(_)) {
+                // The event that would bring its next verb brings the bad news.
+                lane.has_failed = true;
+                lane.phase = Phase::Returning;
+            }
+        }
+    }
+
+    fn flip(&self, addr: Addr, bits: u64) {
+        self.region.memory().space(addr.space())[addr.word() as usize].fetch_xor(bits, Ordering::Relaxed);
+    }
+}

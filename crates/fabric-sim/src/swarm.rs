@@ -1,0 +1,209 @@
+//! Drawn plans: of the hazards a test allows, each run has a drawn few, so that some runs have many faults of one kind
+//! and none of another, which a mixture of everything in every run never shows.
+
+use guira_fabric::{Addr, Caps};
+
+use crate::draws::Draws;
+use crate::fault::{ClientFault, Fault, FaultPlan, Lost, NodeEvent, NodeFault};
+use crate::sim::ClientId;
+
+/// A kind of thing that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hazard {
+    /// [`Fault::Die`].
+    Death,
+    /// [`Fault::Stall`].
+    Stall,
+    /// [`Fault::DelayTail`].
+    Delay,
+    /// [`Fault::LoseConnection`]; never where verbs execute in place.
+    Disconnection,
+    /// [`NodeEvent::Restart`]; never where verbs execute in place.
+    Restart,
+    /// [`NodeEvent::Flip`] of one bit, in [`Swarm::flips`].
+    Flip,
+    /// [`crate::Liberties::split_percent`].
+    Split,
+    /// [`crate::Liberties::swap_percent`].
+    Swap,
+}
+
+impl Hazard {
+    /// All of them.
+    pub const ALL: [Hazard; 8] = [
+        Hazard::Death,
+        Hazard::Stall,
+        Hazard::Delay,
+        Hazard::Disconnection,
+        Hazard::Restart,
+        Hazard::Flip,
+        Hazard::Split,
+        Hazard::Swap,
+    ];
+    /// Those that cost nobody more than time.
+    pub const HARMLESS: [Hazard; 4] = [Hazard::Stall, Hazard::Delay, Hazard::Split, Hazard::Swap];
+}
+
+/// From what plans are drawn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Swarm {
+    /// What the fabric promises.
+    pub caps: Caps,
+    /// Clients of the run.
+    pub clients: u32,
+    /// About how many verbs each client will post.
+    pub verbs_each: u64,
+    /// About how long the run will take, in nanoseconds of virtual time.
+    pub span_ns: u64,
+    /// What may go wrong.
+    pub hazards: Vec<Hazard>,
+    /// Where bits may flip: a first word, and how many words.
+    pub flips: Vec<(Addr, u64)>,
+}
+
+/// One client in so many meets each kind of fault that a run has, on average.
+const CLIENTS_PER_FAULT: u64 = 4;
+/// Atomic units of a WRITE that are carried out before its client dies, below this: rows have up to 16 words.
+const DEATH_UNITS: u64 = 20;
+/// Bits that flip in a run that has such, at most.
+const MOST_FLIPS: u64 = 4;
+
+impl Swarm {
+    /// The plan of `seed`. Equal seeds draw equal plans.
+    pub fn draw(&self, seed: u64) -> FaultPlan {
+        // Not the stream that the run itself draws from.
+        let mut draws = Draws::new(seed ^ 0x5377_6172_6d73_2121);
+        let mut plan = FaultPlan::default();
+        for hazard in self.hazards.iter().filter(|hazard| self.is_possible(**hazard)) {
+            // Half of the runs do without.
+            if draws.below(2) == 0 {
+                continue;
+            }
+            match hazard {
+                Hazard::Death | Hazard::Stall | Hazard::Delay | Hazard::Disconnection => {
+                    self.draw_faults(*hazard, &mut draws, &mut plan.clients);
+                }
+                Hazard::Restart => {
+                    let at_ns = draws.below(self.span_ns);
+                    plan.node.push(NodeFault { at_ns, fault: NodeEvent::Restart });
+                }
+                Hazard::Flip => self.draw_flips(&mut draws, &mut plan.node),
+                Hazard::Split => plan.liberties.split_percent = percent(&mut draws),
+                Hazard::Swap => plan.liberties.swap_percent = percent(&mut draws),
+            }
+        }
+        plan
+    }
+
+    fn is_possible(&self, hazard: Hazard) -> bool {
+        match hazard {
+            Hazard::Disconnection | Hazard::Restart => !self.caps.local,
+            Hazard::Flip => !self.flips.is_empty(),
+            Hazard::Swap => !self.caps.ordered_read_sampling,
+            Hazard::Death | Hazard::Stall | Hazard::Delay | Hazard::Split => true,
+        }
+    }
+
+    fn draw_faults(&self, hazard: Hazard, draws: &mut Draws, faults: &mut Vec<ClientFault>) {
+        // At least one client, and each of them once: whoever died or lost its connection meets nothing more.
+        let unlucky = draws.below(u64::from(self.clients));
+        for client in 0..self.clients {
+            if u64::from(client) != unlucky && draws.below(CLIENTS_PER_FAULT) > 0 {
+                continue;
+            }
+            let after_verbs = draws.below(self.verbs_each);
+            let time_ns = 1 << draws.below(u64::from(self.span_ns.max(2).ilog2()));
+            let fault = match hazard {
+                Hazard::Stall => Fault::Stall { for_ns: time_ns },
+                Hazard::Delay => Fault::DelayTail { by_ns: time_ns },
+                Hazard::Disconnection if draws.below(2) == 0 => Fault::LoseConnection(Lost::Request),
+                Hazard::Disconnection => Fault::LoseConnection(Lost::Reply),
+                _ => Fault::Die { units: draws.below(DEATH_UNITS) },
+            };
+            faults.push(ClientFault { client: ClientId(client), after_verbs, fault });
+        }
+    }
+
+    fn draw_flips(&self, draws: &mut Draws, node: &mut Vec<NodeFault>) {
+        for _ in 0..=draws.below(MOST_FLIPS) {
+            let (first, words) = self.flips[draws.below(self.flips.len() as u64) as usize];
+            let addr = first.add_words(draws.below(words));
+            let fault = NodeEvent::Flip { addr, bits: 1 << draws.below(64) };
+            node.push(NodeFault { at_ns: draws.below(self.span_ns), fault });
+        }
+    }
+}
+
+/// Seldom, often or always.
+fn percent(draws: &mut Draws) -> u8 {
+    [2, 30, 100][draws.below(3) as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use guira_fabric::Profile;
+
+    use super::*;
+
+    fn swarm(profile: Profile) -> Swarm {
+        Swarm {
+            caps: profile.caps(),
+            clients: 8,
+            verbs_each: 100,
+            span_ns: 1_000_000,
+            hazards: Hazard::ALL.to_vec(),
+            flips: vec![(Addr::main(64), 8), (Addr::device(0), 1)],
+        }
+    }
+
+    fn has(plan: &FaultPlan, hazard: Hazard) -> bool {
+        let client = |is: fn(&Fault) -> bool| plan.clients.iter().any(|fault| is(&fault.fault));
+        match hazard {
+            Hazard::Death => client(|fault| matches!(fault, Fault::Die { .. })),
+            Hazard::Stall => client(|fault| matches!(fault, Fault::Stall { .. })),
+            Hazard::Delay => client(|fault| matches!(fault, Fault::DelayTail { .. })),
+            Hazard::Disconnection => client(|fault| matches!(fault, Fault::LoseConnection(_))),
+            Hazard::Restart => plan.node.iter().any(|fault| fault.fault == NodeEvent::Restart),
+            Hazard::Flip => plan.node.iter().any(|fault| matches!(fault.fault, NodeEvent::Flip { .. })),
+            Hazard::Split => plan.liberties.split_percent > 0,
+            Hazard::Swap => plan.liberties.swap_percent > 0,
+        }
+    }
+
+    /// Each hazard, and each pair of them, is in some plans and not in others, but where it is impossible.
+    #[test]
+    fn hazards_come_and_stay_away() {
+        for profile in Profile::ALL {
+            let swarm = swarm(profile);
+            let plans: Vec<FaultPlan> = (0..200).map(|seed| swarm.draw(seed)).collect();
+            for hazard in Hazard::ALL {
+                let with = plans.iter().filter(|plan| has(plan, hazard)).count();
+                let expected = if swarm.is_possible(hazard) { 60..140 } else { 0..1 };
+                assert!(expected.contains(&with), "{profile}: {hazard:?} in {with} of 200 plans");
+                for other in Hazard::ALL.into_iter().filter(|other| *other != hazard) {
+                    let alone = plans.iter().any(|plan| has(plan, hazard) && !has(plan, other));
+                    assert_eq!(alone, swarm.is_possible(hazard), "{profile}: {hazard:?} without {other:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn equal_seeds_draw_equal_plans_within_their_bounds() {
+        let swarm = swarm(Profile::Mlx5);
+        for seed in 0..200 {
+            let plan = swarm.draw(seed);
+            assert_eq!(plan, swarm.draw(seed));
+            assert!(plan.clients.iter().all(|fault| fault.client.0 < 8 && fault.after_verbs < 100));
+            for fault in &plan.node {
+                assert!(fault.at_ns < 1_000_000);
+                if let NodeEvent::Flip { addr, bits } = fault.fault {
+                    let row = addr.space() == guira_fabric::Space::Main && (64..128).contains(&addr.offset());
+                    assert!((row || addr == Addr::device(0)) && bits.is_power_of_two(), "{fault:?}");
+                }
+            }
+        }
+        assert_ne!(swarm.draw(1), swarm.draw(2));
+        assert_eq!(Swarm { hazards: Vec::new(), ..swarm }.draw(1), FaultPlan::default());
+    }
+}

@@ -1,0 +1,357 @@
+//! The world: the memory node, every lane's batch on its way, and the order of what happens.
+//!
+//! Invariants: a lane whose batch is on its way has exactly one event in the queue, which brings its next verb, the
+//! rest of one or the reply; time never runs backwards; nothing but the seed, the plan and the clients' own posts
+//! decides what happens when.
+
+use std::ops::Range;
+use std::task::{Context, Poll};
+
+use guira_fabric::heap::HeapRegion;
+use guira_fabric::memory::check;
+use guira_fabric::{Caps, Effect, FabricError, Region, Space, Verb};
+
+use crate::batch::{Batch, Kind, Sent};
+use crate::client::ClientState;
+use crate::draws::Draws;
+use crate::fault::FaultPlan;
+use crate::lane_state::{LaneState, Phase};
+use crate::log::{Event, EventLog, Part, What};
+use crate::network::Network;
+use crate::queue::{Due, Queue};
+use crate::sim::{ClientId, SimOptions};
+use crate::strike::Struck;
+
+/// Nanoseconds between the parts of a verb that is carried out in two, at most.
+const SPLIT_NS: u64 = 200;
+
+/// Everything that is shared by the lanes of one simulation.
+pub(crate) struct World {
+    /// Whose world it is.
+    pub(crate) simulation: u64,
+    pub(crate) region: HeapRegion,
+    pub(crate) log: EventLog,
+    pub(crate) now_ns: u64,
+    /// Nothing later than this happens.
+    pub(crate) end_ns: u64,
+    /// Verbs carried out.
+    pub(crate) verbs: u64,
+    pub(crate) faults: FaultPlan,
+    pub(crate) queue: Queue,
+    pub(crate) lanes: Vec<LaneState>,
+    pub(crate) clients: Vec<ClientState>,
+    network: Network,
+    link: Link,
+    draws: Draws,
+}
+
+/// When each direction of the memory node's link is free again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    in_ns: u64,
+    out_ns: u64,
+}
+
+/// What a step of the world came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nobody noticed.
+    Silent,
+    /// Somebody was woken.
+    Woke,
+    /// This client died.
+    Killed(u32),
+    /// Nothing is left before the end.
+    Over,
+}
+
+impl World {
+    pub(crate) fn new(region: HeapRegion, options: &SimOptions, simulation: u64) -> World {
+        let mut queue = Queue::new();
+        for (index, fault) in options.faults.node.iter().enumerate() {
+            queue.push(fault.at_ns, Due::Node(index as u32));
+        }
+        World {
+            simulation,
+            region,
+            network: options.network,
+            log: EventLog::new(options.keep_events),
+            now_ns: 0,
+            end_ns: 0,
+            verbs: 0,
+            faults: options.faults.clone(),
+            link: Link::default(),
+            queue,
+            draws: Draws::new(options.seed),
+            lanes: Vec::new(),
+            clients: Vec::new(),
+        }
+    }
+
+    pub(crate) fn caps(&self) -> &Caps {
+        self.region.caps()
+    }
+
+    /// A new client.
+    pub(crate) fn add_client(&mut self) -> ClientId {
+        let client = ClientId(self.clients.len() as u32);
+        self.clients.push(ClientState::new(client, &self.faults));
+        client
+    }
+
+    /// A new lane of `client`.
+    pub(crate) fn add_lane(&mut self, client: ClientId) -> u32 {
+        self.lanes.push(LaneState::new(client.0));
+        self.lanes.len() as u32 - 1
+    }
+
+    /// Whether anything is left to happen.
+    pub(crate) fn is_over(&self) -> bool {
+        self.queue.next_ns().is_none()
+    }
+
+    /// Lets the next thing happen.
+    #[inline]
+    pub(crate) fn step(&mut self) -> Step {
+        match self.queue.next_ns() {
+            Some(at_ns) if at_ns <= self.end_ns => {}
+            _ => return Step::Over,
+        }
+        let Some((at_ns, due)) = self.queue.pop() else { return Step::Over };
+        self.now_ns = at_ns;
+        match due {
+            Due::Lane(lane) => self.advance(lane),
+            Due::Pause(lane) => self.resume(lane),
+            Due::Late(lane) => self.show_late(lane),
+            Due::Node(fault) => self.strike_node(fault as usize),
+        }
+    }
+
+    fn advance(&mut self, lane: u32) -> Step {
+        let state = &mut self.lanes[lane as usize];
+        let client = &self.clients[state.client as usize];
+        if client.is_dead {
+            return Step::Silent;
+        }
+        match state.phase {
+            Phase::Sending(next) => self.deliver(lane, next),
+            Phase::Returning if client.stalled_until_ns > self.now_ns => {
+                self.queue.push(client.stalled_until_ns, Due::Lane(lane));
+                Step::Silent
+            }
+            Phase::Returning => {
+                state.phase = Phase::Landed;
+                state.wake();
+                self.note(lane, What::Replied);
+                Step::Woke
+            }
+            Phase::Idle | Phase::Landed => Step::Silent,
+        }
+    }
+
+    fn resume(&mut self, lane: u32) -> Step {
+        let state = &mut self.lanes[lane as usize];
+        let client = &self.clients[state.client as usize];
+        if state.pause_until_ns.is_none_or(|until_ns| until_ns > self.now_ns) || client.is_dead {
+            return Step::Silent;
+        }
+        if client.stalled_until_ns > self.now_ns {
+            self.queue.push(client.stalled_until_ns, Due::Pause(lane));
+            return Step::Silent;
+        }
+        state.pause_until_ns = None;
+        state.wake();
+        self.note(lane, What::Resumed);
+        Step::Woke
+    }
+
+    fn show_late(&mut self, lane: u32) -> Step {
+        self.lanes[lane as usize].show_late(self.region.memory());
+        self.note(lane, What::Visible);
+        Step::Silent
+    }
+
+    /// Carries out verb `next` of a lane's batch, or the rest of it, and further ones while nothing else happens in
+    /// between.
+    fn deliver(&mut self, lane: u32, mut next: usize) -> Step {
+        loop {
+            if let Some(rest) = self.lanes[lane as usize].rest.take() {
+                self.carry_out(lane, next, rest);
+            } else {
+                let client = &self.clients[self.lanes[lane as usize].client as usize];
+                if client.verbs >= client.fault_after
+                    && let Struck::Stop(step) = self.strike(lane, next)
+                {
+                    return step;
+                }
+                self.begin(lane, next);
+            }
+            let state = &mut self.lanes[lane as usize];
+            let at_ns = if state.rest.is_some() {
+                self.now_ns + 1 + self.draws.below(SPLIT_NS)
+            } else {
+                next += 1;
+                self.now_ns + 1 + self.draws.below(self.network.gap_ns)
+            };
+            if next == state.batch.sent.len() {
+                self.reply(lane);
+                return Step::Silent;
+            }
+            if at_ns > self.end_ns || self.queue.next_ns().is_some_and(|other_ns| other_ns <= at_ns) {
+                state.phase = Phase::Sending(next);
+                self.queue.push(at_ns, Due::Lane(lane));
+                return Step::Silent;
+            }
+            self.now_ns = at_ns;
+        }
+    }
+
+    /// A verb arrives: it occupies the link, and is carried out, all of it or a part.
+    fn begin(&mut self, lane: u32, index: usize) {
+        let state = &mut self.lanes[lane as usize];
+        let sent = state.batch.sent[index];
+        let occupied_ns = self.network.occupied_ns(u64::from(sent.words));
+        let free_ns = if sent.kind == Kind::Write { &mut self.link.in_ns } else { &mut self.link.out_ns };
+        *free_ns = self.now_ns.max(*free_ns) + occupied_ns;
+        state.done_ns = state.done_ns.max(*free_ns);
+        self.clients[state.client as usize].verbs += 1;
+        self.verbs += 1;
+        let now = self.first_part(lane, &sent);
+        self.carry_out(lane, index, now);
+    }
+
+    /// Which words of a verb are carried out at once. The others are kept for later.
+    #[inline(always)]
+    fn first_part(&mut self, lane: u32, sent: &Sent) -> Range<usize> {
+        let (words, percent) = (sent.words as usize, self.faults.liberties.split_percent);
+        let splits = percent > 0 && words > 1 && matches!(sent.kind, Kind::Read | Kind::Write);
+        if !splits || self.draws.below(100) >= u64::from(percent) {
+            return 0..words;
+        }
+        let at = 1 + self.draws.below(words as u64 - 1) as usize;
+        let last_first = sent.kind == Kind::Read && !self.caps().local && self.draws.below(2) == 0;
+        let (now, rest) = if last_first { (at..words, 0..at) } else { (0..at, at..words) };
+        self.lanes[lane as usize].rest = Some(rest);
+        now
+    }
+
+    /// Carries out words `part` of verb `index`.
+    #[inline(always)]
+    pub(crate) fn carry_out(&mut self, lane: u32, index: usize, part: Range<usize>) {
+        let state = &mut self.lanes[lane as usize];
+        let sent = state.batch.sent[index];
+        let (addr, words) = (sent.addr.add_words(part.start as u64), part.len() as u32);
+        let lag_ns = self.faults.liberties.main_lag_ns;
+        let word = if lag_ns > 0 && sent.addr.space() == Space::Main {
+            self.carry_out_late(lane, index, part)
+        } else {
+            state.batch.execute(self.region.memory(), index, part)
+        };
+        self.note(lane, What::verb(sent.kind, Part { addr, words, word }));
+    }
+
+    /// As [`World::carry_out`], where WRITEs become visible later. The lane itself sees its own.
+    #[cold]
+    fn carry_out_late(&mut self, lane: u32, index: usize, part: Range<usize>) -> u64 {
+        let state = &mut self.lanes[lane as usize];
+        let sent = state.batch.sent[index];
+        if sent.kind != Kind::Write {
+            state.show_late(self.region.memory());
+            return state.batch.execute(self.region.memory(), index, part);
+        }
+        if state.late.is_empty() {
+            let lag_ns = 1 + self.draws.below(self.faults.liberties.main_lag_ns);
+            self.queue.push(self.now_ns + lag_ns, Due::Late(lane));
+        }
+        let words = state.batch.written(index, part.clone()).to_vec();
+        let word = words.first().copied().unwrap_or(0);
+        state.late.push((sent.addr.add_words(part.start as u64), words));
+        word
+    }
+
+    /// Sends the reply to a batch that came to its end.
+    pub(crate) fn reply(&mut self, lane: u32) {
+        let travel_ns = self.network.to_client_ns + self.draws.below(self.network.jitter_ns);
+        let noticed_ns = self.loss_noticed_ns();
+        let state = &mut self.lanes[lane as usize];
+        let fetch_ns = if state.batch.fetches() { self.network.fetch_ns } else { 0 };
+        state.phase = Phase::Returning;
+        let at_ns = if state.has_failed { noticed_ns } else { state.done_ns.max(self.now_ns) + fetch_ns + travel_ns };
+        self.queue.push(at_ns, Due::Lane(lane));
+    }
+
+    #[inline(always)]
+    pub(crate) fn note(&mut self, lane: u32, what: What) {
+        let client = self.lanes[lane as usize].client;
+        self.log.note(Event { at_ns: self.now_ns, client, lane, what });
+    }
+
+    /// Takes `batch` from its lane, and sends its verbs.
+    pub(crate) fn submit(&mut self, lane: u32, batch: &[Verb<'_>]) -> Result<(), FabricError> {
+        let state = &mut self.lanes[lane as usize];
+        if self.clients[state.client as usize].is_dead {
+            return Err(FabricError::Died { effect: Effect::None });
+        }
+        if state.phase != Phase::Idle {
+            return Err(FabricError::Backend("a batch is still in flight on this lane".to_owned()));
+        }
+        if state.is_lost {
+            return Err(FabricError::Disconnected { effect: Effect::None });
+        }
+        check(self.region.memory(), self.region.caps(), batch)?;
+        state.batch.send(batch);
+        let percent = self.faults.liberties.swap_percent;
+        if percent > 0 && !self.region.caps().ordered_read_sampling && self.draws.below(100) < u64::from(percent) {
+            state.batch.swap_reads();
+        }
+        state.done_ns = self.now_ns;
+        state.phase = if batch.is_empty() { Phase::Returning } else { Phase::Sending(0) };
+        let travel_ns = self.network.to_node_ns + self.draws.below(self.network.jitter_ns);
+        self.queue.push(self.now_ns + travel_ns, Due::Lane(lane));
+        self.note(lane, What::Posted(batch.len() as u32));
+        Ok(())
+    }
+
+    /// The reply to the lane's batch, if it is here: its results go to `receive`.
+    pub(crate) fn poll<T>(
+        &mut self,
+        lane: u32,
+        cx: &mut Context<'_>,
+        receive: impl FnOnce(&Batch) -> T,
+    ) -> Poll<Result<T, FabricError>> {
+        let state = &mut self.lanes[lane as usize];
+        match state.phase {
+            Phase::Idle => Poll::Ready(Err(FabricError::Backend("no batch is in flight on this lane".to_owned()))),
+            Phase::Sending(_) | Phase::Returning => {
+                state.register(cx);
+                Poll::Pending
+            }
+            Phase::Landed => {
+                state.phase = Phase::Idle;
+                if std::mem::take(&mut state.has_failed) {
+                    return Poll::Ready(Err(FabricError::Disconnected { effect: state.effect() }));
+                }
+                Poll::Ready(Ok(receive(&state.batch)))
+            }
+        }
+    }
+
+    /// Whether the lane has no batch, not even one that landed.
+    pub(crate) fn is_idle(&self, lane: u32) -> bool {
+        self.lanes[lane as usize].phase == Phase::Idle
+    }
+
+    /// Waits until `until_ns`.
+    pub(crate) fn poll_pause(&mut self, lane: u32, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
+        let state = &mut self.lanes[lane as usize];
+        if self.now_ns >= until_ns {
+            return Poll::Ready(());
+        }
+        state.register(cx);
+        if state.pause_until_ns != Some(until_ns) {
+            state.pause_until_ns = Some(until_ns);
+            self.queue.push(until_ns, Due::Pause(lane));
+        }
+        Poll::Pending
+    }
+}

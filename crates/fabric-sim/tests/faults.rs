@@ -1,0 +1,374 @@
+//! Each fault, shown to happen, and to stay within what its documentation says.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use common::{Seen, add, options, read, region};
+use guira_fabric::heap::HeapRegion;
+use guira_fabric::memory::Ordering;
+use guira_fabric::{Addr, Effect, FabricError, Lane, Profile, Region, Verb, pause_until, post};
+use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Liberties, Lost, NodeEvent, NodeFault, Sim, Stopped};
+
+/// The plan of one fault of client 0.
+fn one_fault(after_verbs: u64, fault: Fault) -> FaultPlan {
+    FaultPlan { clients: vec![ClientFault { client: ClientId(0), after_verbs, fault }], ..FaultPlan::default() }
+}
+
+/// The word at `addr` as it is.
+fn word(region: &HeapRegion, addr: Addr) -> u64 {
+    region.memory().space(addr.space())[addr.word() as usize].load(Ordering::Relaxed)
+}
+
+/// Two WRITEs of four words each, and the words of them that are written if the client dies so.
+fn written_after_death(profile: Profile, after_verbs: u64, units: u64) -> usize {
+    let heap = region(profile);
+    let mut sim = Sim::new(heap.clone(), &options(profile, 3, one_fault(after_verbs, Fault::Die { units })));
+    let seen = Seen::new();
+    let told = seen.clone();
+    let client = sim.spawn(|region| async move {
+        let _hold = region.hold(3).expect("the model holds").expect("a free slot");
+        let mut lane = region.lane();
+        let words = [1, 2, 3, 4];
+        let both = [Addr::main(0), Addr::main(64)].map(|addr| Verb::Write { addr, words: &words });
+        let posted = post(&mut lane, both).await;
+        told.push(posted);
+    });
+    assert_eq!(sim.run(), Stopped::Ended);
+    let dies = after_verbs < 2;
+    assert_eq!(sim.is_dead(client), dies);
+    assert_eq!(sim.verbs_of(client), after_verbs.min(2));
+    assert_eq!(seen.take().len(), usize::from(!dies), "the dead learn nothing");
+    assert!(heap.hold(3).expect("the model holds").is_some(), "its slot can be held by others");
+    (0..128).filter(|index| word(&heap, Addr::main(index * 8)) != 0).count()
+}
+
+#[test]
+fn a_client_dies_before_any_verb_and_inside_a_write() {
+    for after_verbs in 0..4u64 {
+        let before = 4 * after_verbs.min(2) as usize;
+        for units in 0..6u64 {
+            let cut = if after_verbs < 2 { units.min(4) as usize } else { 0 };
+            assert_eq!(written_after_death(Profile::Shm, after_verbs, units), before + cut);
+            // Where the unit is larger than the WRITE, nothing or all of it is written.
+            let whole = if after_verbs < 2 && units > 0 { 4 } else { 0 };
+            for profile in Profile::REMOTE {
+                assert_eq!(written_after_death(profile, after_verbs, units), before + whole, "{profile}");
+            }
+        }
+    }
+}
+
+/// The dead do not even finish a batch that is in flight on another lane, but a WRITE that was carried out in two parts
+/// is not torn by that.
+#[test]
+fn death_takes_all_lanes() {
+    let (mut whole, mut untouched) = (0, 0);
+    for seed in 0..200 {
+        let heap = region(Profile::Mlx5);
+        let mut plan = one_fault(1, Fault::Die { units: 0 });
+        plan.liberties = Liberties { split_percent: 100, ..Liberties::default() };
+        let mut sim = Sim::new(heap.clone(), &options(Profile::Mlx5, seed, plan));
+        sim.spawn(|region| async move {
+            let (mut one, mut other) = (region.lane(), region.lane());
+            let words = [1; 8];
+            let mut writes = pin!(post(&mut one, [Verb::Write { addr: Addr::main(0), words: &words }]));
+            let mut adds = pin!(post(&mut other, [Verb::Write { addr: Addr::main(64), words: &words }]));
+            poll_fn(|cx| {
+                assert!(writes.as_mut().poll(cx).is_pending());
+                adds.as_mut().poll(cx)
+            })
+            .await
+            .expect("nothing fails here");
+        });
+        assert_eq!(sim.run(), Stopped::Ended);
+        for start in [0, 8] {
+            match (start..start + 8).filter(|index| word(&heap, Addr::main(index * 8)) != 0).count() {
+                8 => whole += 1,
+                0 => untouched += 1,
+                torn => panic!("seed {seed}: {torn} of 8 words"),
+            }
+        }
+    }
+    assert_eq!((whole, untouched), (200, 200), "one verb was carried out, whichever came first");
+}
+
+/// What a client has sent is carried out while it is stopped, except where verbs execute in place.
+#[test]
+fn a_client_stalls_and_resumes() {
+    const STALL_NS: u64 = 1_000_000;
+    for profile in Profile::ALL {
+        let mut sim = Sim::new(region(profile), &options(profile, 1, one_fault(1, Fault::Stall { for_ns: STALL_NS })));
+        let seen = Seen::new();
+        let told = seen.clone();
+        sim.spawn(|region| async move {
+            let mut lane = region.lane();
+            let (mut one, mut other) = (0, 0);
+            let first = Verb::FetchAdd { addr: Addr::main(0), add: 1, found: &mut one };
+            let second = Verb::FetchAdd { addr: Addr::main(8), add: 1, found: &mut other };
+            post(&mut lane, [first, second]).await.expect("nothing fails here");
+            told.push((lane.now_ns() > STALL_NS, 9, 9));
+            pause_until(&mut lane, STALL_NS * 3 / 2).await;
+            assert_eq!(lane.now_ns(), (STALL_NS * 3 / 2).max(lane.now_ns()));
+        });
+        let told = seen.clone();
+        sim.spawn(|region| async move {
+            let mut lane = region.lane();
+            pause_until(&mut lane, STALL_NS / 2).await;
+            let words = (
+                read(&mut lane, Addr::main(0)).await.expect("nothing fails here"),
+                read(&mut lane, Addr::main(8)).await.expect("nothing fails here"),
+            );
+            told.push((false, words.0, words.1));
+        });
+        assert_eq!(sim.run(), Stopped::Ended);
+        let second = u64::from(!profile.caps().local);
+        assert_eq!(seen.take(), [(false, 1, second), (true, 9, 9)], "{profile}");
+    }
+}
+
+/// A client that is stopped while it pauses wakes when it goes on.
+#[test]
+fn a_stall_outlasts_a_pause() {
+    let stall = one_fault(0, Fault::Stall { for_ns: 500_000 });
+    let mut sim = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, 1, stall));
+    sim.spawn(|region| async move {
+        let (mut posting, mut pausing) = (region.lane(), region.lane());
+        let mut found = 0;
+        let verb = Verb::FetchAdd { addr: Addr::main(0), add: 1, found: &mut found };
+        let mut posted = pin!(post(&mut posting, [verb]));
+        assert!(poll_fn(|cx| Poll::Ready(posted.as_mut().poll(cx))).await.is_pending());
+        pause_until(&mut pausing, 10_000).await;
+        assert!(pausing.now_ns() > 500_000, "{}", pausing.now_ns());
+    });
+    assert_eq!(sim.run(), Stopped::Ended);
+}
+
+#[test]
+fn the_tail_of_a_batch_is_held_up() {
+    const HELD_NS: u64 = 1_000_000;
+    let held = one_fault(1, Fault::DelayTail { by_ns: HELD_NS });
+    let mut sim = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, 1, held));
+    sim.spawn(|region| async move {
+        let mut lane = region.lane();
+        let writes = [Addr::main(0), Addr::main(8)].map(|addr| Verb::Write { addr, words: &[1] });
+        post(&mut lane, writes).await.expect("nothing fails here");
+        assert!(lane.now_ns() > HELD_NS);
+        post(&mut lane, [Verb::Write { addr: Addr::main(16), words: &[1] }]).await.expect("nothing fails here");
+        assert!(lane.now_ns() < HELD_NS + 10_000, "the next batch is not");
+    });
+    sim.spawn(|region| async move {
+        let mut lane = region.lane();
+        pause_until(&mut lane, HELD_NS / 2).await;
+        let words = (read(&mut lane, Addr::main(0)).await, read(&mut lane, Addr::main(8)).await);
+        assert_eq!(words, (Ok(1), Ok(0)));
+    });
+    assert_eq!(sim.run(), Stopped::Ended);
+}
+
+/// Whether an atomic took effect cannot be told from what its client learns.
+#[test]
+fn a_lost_connection_leaves_an_atomic_unknown() {
+    for (lost, carried_out) in [(Lost::Request, 0), (Lost::Reply, 1)] {
+        let heap = region(Profile::Tcp);
+        let mut sim = Sim::new(heap.clone(), &options(Profile::Tcp, 1, one_fault(0, Fault::LoseConnection(lost))));
+        let client = sim.spawn(|region| async move {
+            let mut lane = region.lane();
+            let unknown = FabricError::Disconnected { effect: Effect::Unknown };
+            assert_eq!(add(&mut lane, Addr::main(0), 1).await, Err(unknown));
+            let none = FabricError::Disconnected { effect: Effect::None };
+            assert_eq!(add(&mut lane, Addr::main(0), 1).await, Err(none));
+            assert_eq!(add(&mut region.lane(), Addr::main(8), 1).await, Ok(0), "a new connection works");
+        });
+        assert_eq!(sim.run(), Stopped::Ended);
+        assert_eq!(word(&heap, Addr::main(0)), carried_out, "{lost:?}");
+        assert!(!sim.is_dead(client));
+    }
+}
+
+/// A batch that only reads had no effect, and one that was forgotten tells its loss when it is drained.
+#[test]
+fn a_lost_connection_is_told_to_who_drains() {
+    for (reads_only, effect) in [(true, Effect::None), (false, Effect::Unknown)] {
+        let lost = one_fault(0, Fault::LoseConnection(Lost::Reply));
+        let mut sim = Sim::new(region(Profile::Tcp), &options(Profile::Tcp, 1, lost));
+        sim.spawn(move |region| async move {
+            let mut lane = region.lane();
+            let (mut into, words) = ([0], [1]);
+            let addr = Addr::main(0);
+            let verb =
+                if reads_only { Verb::Read { addr, into: &mut into } } else { Verb::Write { addr, words: &words } };
+            {
+                let mut posted = pin!(post(&mut lane, [verb]));
+                assert!(poll_fn(|cx| Poll::Ready(posted.as_mut().poll(cx))).await.is_pending());
+            }
+            let drained = poll_fn(|cx| lane.poll_drain(&mut [], cx)).await;
+            assert_eq!(drained, Err(FabricError::Disconnected { effect }));
+            assert_eq!(poll_fn(|cx| lane.poll_drain(&mut [], cx)).await, Ok(0));
+        });
+        assert_eq!(sim.run(), Stopped::Ended);
+    }
+}
+
+/// A node that starts again is empty, has lost what was under way, and takes new connections only.
+#[test]
+fn the_memory_node_starts_again_empty() {
+    let restart = NodeFault { at_ns: 500_000, fault: NodeEvent::Restart };
+    let plan = FaultPlan { node: vec![restart], ..FaultPlan::default() };
+    let mut sim = Sim::new(region(Profile::Tcp), &options(Profile::Tcp, 1, plan));
+    let seen = Seen::new();
+    for client in 0..20 {
+        let told = seen.clone();
+        sim.spawn(move |region| async move {
+            let mut lane = region.lane();
+            let addr = Addr::main(client * 8);
+            let mut added = 0;
+            let failed = loop {
+                match add(&mut lane, addr, 1).await {
+                    Ok(found) => assert_eq!(found, added),
+                    Err(error) => break error,
+                }
+                added += 1;
+            };
+            assert!(added > 10, "{added}");
+            let none = FabricError::Disconnected { effect: Effect::None };
+            assert_eq!(read(&mut lane, addr).await, Err(none), "an old connection is an error, not a miss");
+            assert_eq!(read(&mut region.lane(), addr).await, Ok(0));
+            told.push(failed);
+        });
+    }
+    assert_eq!(sim.run(), Stopped::Ended);
+    let failures = seen.take();
+    let count = |effect| failures.iter().filter(|failed| **failed == FabricError::Disconnected { effect }).count();
+    let (unknown, none) = (count(Effect::Unknown), count(Effect::None));
+    assert!(unknown > 0 && none > 0 && unknown + none == 20, "{failures:?}");
+}
+
+#[test]
+fn bits_flip() {
+    let flip = |at_ns, addr, bits| NodeFault { at_ns, fault: NodeEvent::Flip { addr, bits } };
+    let node = vec![flip(50_000, Addr::main(8), 0x81), flip(60_000, Addr::device(0), 1 << 63)];
+    let heap = region(Profile::Mlx5);
+    let mut sim = Sim::new(heap.clone(), &options(Profile::Mlx5, 1, FaultPlan { node, ..FaultPlan::default() }));
+    sim.spawn(|region| async move {
+        let mut lane = region.lane();
+        post(&mut lane, [Verb::Write { addr: Addr::main(8), words: &[1] }]).await.expect("nothing fails here");
+        pause_until(&mut lane, 55_000).await;
+        assert_eq!(read(&mut lane, Addr::main(8)).await, Ok(0x80));
+        assert_eq!(read(&mut lane, Addr::device(0)).await, Ok(0));
+        pause_until(&mut lane, 65_000).await;
+        assert_eq!(read(&mut lane, Addr::device(0)).await, Ok(1 << 63));
+    });
+    assert_eq!(sim.run(), Stopped::Ended);
+}
+
+#[test]
+#[should_panic(expected = "outside the region")]
+fn a_flip_outside_the_region_is_refused() {
+    let fault = NodeEvent::Flip { addr: Addr::device(common::DEVICE_BYTES), bits: 1 };
+    let plan = FaultPlan { node: vec![NodeFault { at_ns: 1, fault }], ..FaultPlan::default() };
+    Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, 1, plan));
+}
+
+/// A writer counts `first` up, then `second`; a reader samples `second`, then `first`. Returns how often the reader saw
+/// `second` ahead, which READs in order cannot, and how often a READ of eight words was torn.
+fn watch(profile: Profile, liberties: Liberties, first: Addr, second: Addr) -> (u64, u64) {
+    let (mut ahead, mut torn) = (0, 0);
+    for seed in 0..40 {
+        let plan = FaultPlan { liberties, ..FaultPlan::default() };
+        let mut sim = Sim::new(region(profile), &options(profile, seed, plan));
+        sim.spawn(move |region| async move {
+            let mut lane = region.lane();
+            for count in 1..100 {
+                let (words, last) = ([count; 4], [count]);
+                let both = [Verb::Write { addr: first, words: &words }, Verb::Write { addr: second, words: &last }];
+                post(&mut lane, both).await.expect("nothing fails here");
+                assert_eq!(read(&mut lane, first).await, Ok(count), "a lane sees its own WRITEs");
+            }
+        });
+        let seen = Seen::new();
+        let told = seen.clone();
+        sim.spawn(move |region| async move {
+            let mut lane = region.lane();
+            for _ in 0..200 {
+                let (mut one, mut other) = ([0; 4], [0]);
+                let both = [Verb::Read { addr: second, into: &mut other }, Verb::Read { addr: first, into: &mut one }];
+                post(&mut lane, both).await.expect("nothing fails here");
+                let is_torn = one.iter().any(|word| word != &one[0]);
+                told.push((other[0] > one.iter().copied().max().unwrap_or(0), is_torn));
+            }
+        });
+        assert_eq!(sim.run(), Stopped::Ended);
+        for (is_ahead, is_torn) in seen.take() {
+            ahead += u64::from(is_ahead);
+            torn += u64::from(is_torn);
+        }
+    }
+    (ahead, torn)
+}
+
+/// READs of one batch sample in either order only where their order is not promised.
+#[test]
+fn reads_of_a_batch_sample_in_either_order() {
+    let swaps = Liberties { swap_percent: 50, ..Liberties::default() };
+    for profile in Profile::ALL {
+        let (ahead, torn) = watch(profile, swaps, Addr::main(0), Addr::main(64));
+        assert_eq!(ahead > 0, !profile.caps().ordered_read_sampling, "{profile}: {ahead}");
+        assert_eq!(torn, 0, "{profile}");
+        assert_eq!(watch(profile, Liberties::default(), Addr::main(0), Addr::main(64)), (0, 0), "{profile}");
+    }
+}
+
+/// READs and WRITEs come in two parts, and others in between.
+#[test]
+fn long_verbs_come_apart() {
+    let splits = Liberties { split_percent: 50, ..Liberties::default() };
+    for profile in Profile::ALL {
+        let (ahead, torn) = watch(profile, splits, Addr::main(0), Addr::main(64));
+        assert!(torn > 0, "{profile}");
+        assert_eq!(ahead, 0, "{profile}: a verb ends before the next begins");
+    }
+}
+
+/// What is written to the main space can become visible after what is written later to the device space.
+#[test]
+fn two_memories_are_seen_at_different_times() {
+    let lags = Liberties { main_lag_ns: 3_000, ..Liberties::default() };
+    let (ahead, _) = watch(Profile::Mlx5, lags, Addr::main(0), Addr::device(0));
+    assert!(ahead > 0);
+    let (ahead, _) = watch(Profile::Mlx5, lags, Addr::main(0), Addr::main(64));
+    assert_eq!(ahead, 0, "one memory shows WRITEs of a lane in their order");
+    let (ahead, _) = watch(Profile::Mlx5, Liberties::default(), Addr::main(0), Addr::device(0));
+    assert_eq!(ahead, 0);
+}
+
+/// Faults are part of what a seed repeats.
+#[test]
+fn equal_plans_give_equal_event_logs() {
+    let hash_of = |seed, by_ns| {
+        let mut plan = one_fault(3, Fault::DelayTail { by_ns });
+        plan.liberties = Liberties { split_percent: 30, swap_percent: 30, main_lag_ns: 100 };
+        let mut sim = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, seed, plan));
+        let clients: Vec<ClientId> =
+            (0..4).map(|client| sim.spawn(move |region| work(region.lane(), client))).collect();
+        assert_eq!(sim.run(), Stopped::Ended);
+        assert_eq!(clients.iter().map(|client| sim.verbs_of(*client)).sum::<u64>(), sim.verbs());
+        sim.log_hash()
+    };
+    assert_eq!(hash_of(1, 50), hash_of(1, 50));
+    assert_ne!(hash_of(1, 50), hash_of(2, 50));
+    assert_ne!(hash_of(1, 50), hash_of(1, 51));
+}
+
+async fn work<L: Lane>(mut lane: L, client: u64) {
+    for _ in 0..10 {
+        let (words, mut into) = ([client; 4], [0; 8]);
+        let write = Verb::Write { addr: Addr::main(client * 32), words: &words };
+        post(&mut lane, [write, Verb::Read { addr: Addr::main(0), into: &mut into }])
+            .await
+            .expect("nothing fails here");
+    }
+}
