@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use guira_fabric::{Effect, Lane, SlotHold, Traffic};
-use guira_fabric_shm::ShmLane;
+use guira_fabric_shm::{ShmLane, ShmRegion};
 use guira_layout::{ExtentRef, OwnerId, Placement};
 use guira_rcuckoo::{
     Begun, Change, Changed, ClientConfig, Counters, NewValue, Now, Operation, Outcome, Sampled, Table, release_slot,
@@ -67,6 +67,7 @@ lookups!(Client, client);
 impl Client {
     pub(crate) fn new(
         table: Arc<Table>,
+        region: &ShmRegion,
         lane: ShmLane,
         owner: OwnerId,
         hold: SlotHold,
@@ -74,7 +75,7 @@ impl Client {
     ) -> Client {
         let extents = table.config().format.has_extents().then(|| Extents::new(Arc::clone(&table), owner));
         Client {
-            client: guira_rcuckoo::Client::new(table, owner, config),
+            client: guira_rcuckoo::Client::new(table, owner, config).with_liveness(Box::new(region.clone())),
             lane,
             extents,
             pending: None,

@@ -6,9 +6,7 @@
 //! another, which does the same.
 
 use guira_fabric::{Addr, FabricError, FenceProof, Lane, Verb, post};
-use guira_layout::{
-    ChunkState, ChunkWord, ExtentClass, LockMask, OwnerId, Record, RowId, Seal, SlotState, SlotWord,
-};
+use guira_layout::{ChunkState, ChunkWord, ExtentClass, LockMask, OwnerId, Record, RowId, Seal, SlotState, SlotWord};
 
 use crate::journal::release_verb;
 use crate::{Error, Operation, Place, Table};

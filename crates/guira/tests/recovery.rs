@@ -1,0 +1,276 @@
+//! Real processes that are killed while they write, and those that go on.
+//!
+//! Writers put, update and remove keys of their own, in rows they share with others, and tell each change before they
+//! begin it and after it was acknowledged. They are killed at any moment. Whatever was acknowledged is in the table
+//! afterwards, the one change that was not took effect or did not, and nobody who goes on ever waits in vain: the dead
+//! are recovered by those who meet their locks, and by those who open a client when no slot is free. The test program
+//! starts itself again as the writers, told by an environment variable.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use guira::{Blame, ClientState, CreateOptions, OpenOptions, Store, Url};
+use rustix::process::{Pid, Signal, kill_process};
+
+const WRITER: &str = "GUIRA_TEST_WRITER";
+/// Keys of each writer: its rows are everybody's.
+const KEYS: u64 = 40;
+/// Writers at a time.
+const WRITERS: u64 = 3;
+const SEED: u64 = 17;
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+struct Table(Url);
+
+impl Table {
+    /// Few rows, few slots, so that everything is shared and slots run out.
+    fn create(name: &str, format: &str) -> (Table, Store) {
+        let url = Url::shm(&format!("guira-test-recovery-{name}-{}", std::process::id())).unwrap();
+        let options = CreateOptions::new(WRITERS * KEYS)
+            .format(format.parse().unwrap())
+            .max_clients(WRITERS as u16 + 3)
+            .extent_bytes(8 << 20);
+        let store = Store::create(&url, &options).unwrap();
+        (Table(url), store)
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        drop(Store::destroy(&self.0));
+    }
+}
+
+fn key(writer: u64, number: u64) -> [u8; 8] {
+    (writer << 32 | number).to_le_bytes()
+}
+
+/// The `count`th value of a key: the count, then what fits it.
+fn value(count: u64, bytes: usize) -> Vec<u8> {
+    let mut value = count.to_le_bytes().to_vec();
+    value.extend((8..bytes).map(|i| (count * 7 + i as u64) as u8));
+    value
+}
+
+/// A change: a put of a key's `count`th value if `count` is not a multiple of 5, its removal otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Change {
+    number: u64,
+    count: u64,
+}
+
+impl Change {
+    fn removes(self) -> bool {
+        self.count.is_multiple_of(5)
+    }
+}
+
+/// A writer's life, when this program was started as one; nothing otherwise.
+#[test]
+fn writer() {
+    let Ok(told) = std::env::var(WRITER) else { return };
+    let parts: Vec<&str> = told.split(',').collect();
+    let number = |i: usize| parts[i].parse::<u64>().unwrap();
+    let (id, seed, longest) = (number(1), number(2), number(3));
+    let mut client = Store::open(&parts[0].parse().unwrap()).unwrap().client().unwrap();
+    let (mut rng, mut count, mut out) = (Rng(seed), seed << 20, std::io::stdout().lock());
+    loop {
+        count += 1;
+        let change = Change { number: rng.below(KEYS), count };
+        let mut tell = |what: u64| {
+            let told = [what, change.number, change.count].map(u64::to_le_bytes).concat();
+            out.write_all(&told).and_then(|()| out.flush()).unwrap();
+        };
+        tell(BEGINS);
+        if change.removes() {
+            client.remove(&key(id, change.number)).unwrap();
+        } else {
+            let bytes = 8 + rng.below(longest - 7) as usize;
+            client.put(&key(id, change.number), &value(count, bytes)).unwrap();
+        }
+        tell(ACKNOWLEDGED);
+    }
+}
+
+const BEGINS: u64 = u64::MAX - 1;
+const ACKNOWLEDGED: u64 = u64::MAX - 2;
+
+/// A writer, and what it tells.
+struct Writer {
+    child: Child,
+    told: JoinHandle<Vec<u8>>,
+}
+
+impl Writer {
+    fn start(url: &Url, id: u64, seed: u64, longest: u64) -> Writer {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "writer", "--nocapture", "--quiet"])
+            .env(WRITER, format!("{url},{id},{seed},{longest}"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = child.stdout.take().unwrap();
+        let read = move || {
+            let mut told = Vec::new();
+            out.read_to_end(&mut told).unwrap();
+            told
+        };
+        Writer { child, told: std::thread::spawn(read) }
+    }
+
+    /// Kills it; each key's last acknowledged change, and the one that was begun and not acknowledged.
+    fn kill(mut self) -> (HashMap<u64, Change>, Option<Change>) {
+        self.child.kill().unwrap();
+        let status = self.child.wait().unwrap();
+        let told = self.told.join().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "it failed by itself: {status:?}");
+        // What the test harness prints comes first.
+        let begin = BEGINS.to_le_bytes();
+        let first = told.windows(8).position(|window| window == begin).unwrap_or(told.len());
+        let (mut last, mut begun) = (HashMap::new(), None);
+        for words in told[first..].chunks_exact(24) {
+            let word = |i: usize| u64::from_le_bytes(words[8 * i..8 * i + 8].try_into().unwrap());
+            let change = Change { number: word(1), count: word(2) };
+            match word(0) {
+                BEGINS => begun = Some(change),
+                ACKNOWLEDGED => {
+                    assert_eq!(begun.take(), Some(change));
+                    last.insert(change.number, change);
+                }
+                other => panic!("it tells {other:#x}"),
+            }
+        }
+        (last, begun)
+    }
+}
+
+/// Checks that the table has what was acknowledged of writer `id`, and brings `known` up to date.
+fn check_acknowledged(
+    store: &Store,
+    id: u64,
+    known: &mut HashMap<u64, Change>,
+    (last, begun): (HashMap<u64, Change>, Option<Change>),
+) {
+    known.extend(last);
+    let mut client = store.client().unwrap();
+    for number in 0..KEYS {
+        let found = client.get(&key(id, number)).unwrap();
+        let count = found.as_ref().map(|found| u64::from_le_bytes(found[..8].try_into().unwrap()));
+        if let Some(found) = &found {
+            assert_eq!(*found, value(count.unwrap(), found.len()), "a mixed value");
+        }
+        let is = |change: Option<&Change>| match change {
+            None => count.is_none(),
+            Some(change) if change.removes() => count.is_none(),
+            Some(change) => count == Some(change.count),
+        };
+        let begun = begun.filter(|begun| begun.number == number);
+        let (acknowledged, unknown) = (known.get(&number), begun.as_ref());
+        if unknown.is_some() && is(unknown) {
+            known.insert(number, begun.unwrap());
+        } else {
+            assert!(is(acknowledged), "writer {id} key {number}: {count:?}, {acknowledged:?}, {unknown:?}");
+        }
+    }
+}
+
+/// Kills writers for `rounds` rounds, one a round, while the others go on.
+fn kill_writers(name: &str, format: &str, longest: u64, rounds: u64) {
+    println!("{name}: seed {SEED}, {format}, values to {longest} bytes, {WRITERS} writers");
+    let (table, store) = Table::create(name, format);
+    let mut rng = Rng(SEED);
+    let mut known: Vec<HashMap<u64, Change>> = vec![HashMap::new(); WRITERS as usize];
+    let mut seed = 0;
+    let mut start = |id: u64| {
+        seed += 1;
+        Writer::start(&table.0, id, seed, longest)
+    };
+    let mut writers: Vec<Option<Writer>> = (0..WRITERS).map(|id| Some(start(id))).collect();
+    let (mut acknowledged, mut unacknowledged) = (0, 0);
+    for _ in 0..rounds {
+        std::thread::sleep(Duration::from_micros(20_000 + rng.below(30_000)));
+        let id = rng.below(WRITERS);
+        let told = writers[id as usize].take().unwrap().kill();
+        acknowledged += told.0.len();
+        unacknowledged += usize::from(told.1.is_some());
+        check_acknowledged(&store, id, &mut known[id as usize], told);
+        writers[id as usize] = Some(start(id));
+    }
+    for (id, writer) in (0..).zip(writers.iter_mut()) {
+        let told = writer.take().unwrap().kill();
+        check_acknowledged(&store, id, &mut known[id as usize], told);
+    }
+    println!("{name}: {acknowledged} keys changed, {unacknowledged} deaths in a change");
+    assert!(acknowledged > 100 && unacknowledged > 0);
+    // As many clients as there are slots: the last of the dead are recovered.
+    let slots = store.stat().unwrap().max_clients;
+    let all: Vec<_> = (0..slots).map(|_| store.client().unwrap()).collect();
+    let report = store.check().unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+    assert!(store.stat().unwrap().clients.iter().all(|client| client.state == ClientState::Live));
+    drop(all);
+    assert!(store.stat().unwrap().clients.is_empty());
+}
+
+/// [R-RECOVER-1] [R-RECOVER-2] [R-RECOVER-3] Nothing that was acknowledged is lost, and no lock stays held.
+#[test]
+fn killed_writers_of_rows_lose_nothing() {
+    kill_writers("rows", "fixed:8:8", 8, 60);
+}
+
+/// [R-RECOVER-2] [R-RECOVER-3] [R-EXTENT-2] The same with values in extents, whose chunks others take over.
+#[test]
+fn killed_writers_of_extents_lose_nothing() {
+    kill_writers("extents", "bytes:24", 600, 60);
+}
+
+/// [R-RECOVER-1] Writers that are stopped at any moment are alive: who meets their locks gets `Busy` with their slot,
+/// nobody takes their slots, and they go on as if nothing had happened.
+#[test]
+fn stopped_writers_are_alive() {
+    let (table, store) = Table::create("stopped", "fixed:8:8");
+    let quick = Store::open_with(&table.0, &OpenOptions::default().deadline(Duration::from_millis(3))).unwrap();
+    let mut other = quick.client().unwrap();
+    let writers: Vec<Writer> = (0..WRITERS).map(|id| Writer::start(&table.0, id, id + 1, 8)).collect();
+    let end = Instant::now() + Duration::from_secs(60);
+    while store.len().unwrap().entries < 20 {
+        assert!(Instant::now() < end, "the writers never write");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (mut busy, mut rng) = (0, Rng(SEED));
+    for _ in 0..100 {
+        let victim = Pid::from_child(&writers[rng.below(WRITERS) as usize].child);
+        kill_process(victim, Signal::STOP).unwrap();
+        for number in 0..KEYS {
+            match other.put(&key(99, number), &[0; 8]) {
+                Ok(_) => {}
+                Err(error) => {
+                    assert_eq!(error.blame(), Blame::Busy, "{error}");
+                    busy += 1;
+                    break;
+                }
+            }
+        }
+        kill_process(victim, Signal::CONT).unwrap();
+        std::thread::sleep(Duration::from_micros(rng.below(3_000)));
+    }
+    println!("{busy} waits for a stopped writer");
+    assert_eq!(other.counters().recoveries, 0, "[R-RECOVER-1] nobody is dead");
+    for (id, writer) in (0..).zip(writers) {
+        check_acknowledged(&store, id, &mut HashMap::new(), writer.kill());
+    }
+}
