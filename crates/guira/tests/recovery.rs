@@ -1,10 +1,10 @@
 //! Real processes that are killed while they write, and those that go on.
 //!
-//! Writers put, update and remove keys of their own, in rows they share with others, and tell each change before they
-//! begin it and after it was acknowledged. They are killed at any moment. Whatever was acknowledged is in the table
-//! afterwards, the one change that was not took effect or did not, and nobody who goes on ever waits in vain: the dead
-//! are recovered by those who meet their locks, and by those who open a client when no slot is free. The test program
-//! starts itself again as the writers, told by an environment variable.
+//! Writers put and remove keys of their own, in rows they share with others; they tell their changes, some at a time,
+//! before they begin them and after all were acknowledged. They are killed at any moment. Whatever was acknowledged is
+//! in the table afterwards, of the changes under way those up to one took effect and no other, and nobody who goes on
+//! ever waits in vain: the dead are recovered by those who meet their locks, and by those who open a client when no slot
+//! is free. The test program starts itself again as the writers, told by an environment variable.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -18,6 +18,9 @@ use rustix::process::{Pid, Signal, kill_process};
 const WRITER: &str = "GUIRA_TEST_WRITER";
 /// Keys of each writer: its rows are everybody's.
 const KEYS: u64 = 40;
+/// Writers killed, at least and, if the heir finds none of them, at most.
+const LEAST_KILLS: u64 = 100;
+const MOST_KILLS: u64 = 3_000;
 /// Writers at a time.
 const WRITERS: u64 = 3;
 const SEED: u64 = 17;
@@ -89,23 +92,30 @@ fn writer() {
     let mut client = Store::open(&parts[0].parse().unwrap()).unwrap().client().unwrap();
     let (mut rng, mut count, mut out) = (Rng(seed), seed << 20, std::io::stdout().lock());
     loop {
-        count += 1;
-        let change = Change { number: rng.below(KEYS), count };
+        let changes = [(); GROUP].map(|()| {
+            count += 1;
+            Change { number: rng.below(KEYS), count }
+        });
         let mut tell = |what: u64| {
-            let told = [what, change.number, change.count].map(u64::to_le_bytes).concat();
+            let numbers = changes.iter().flat_map(|change| [change.number, change.count]);
+            let told: Vec<u8> = std::iter::once(what).chain(numbers).flat_map(u64::to_le_bytes).collect();
             out.write_all(&told).and_then(|()| out.flush()).unwrap();
         };
         tell(BEGINS);
-        if change.removes() {
-            client.remove(&key(id, change.number)).unwrap();
-        } else {
-            let bytes = 8 + rng.below(longest - 7) as usize;
-            client.put(&key(id, change.number), &value(count, bytes)).unwrap();
+        for change in changes {
+            if change.removes() {
+                client.remove(&key(id, change.number)).unwrap();
+            } else {
+                let bytes = 8 + rng.below(longest - 7) as usize;
+                client.put(&key(id, change.number), &value(change.count, bytes)).unwrap();
+            }
         }
         tell(ACKNOWLEDGED);
     }
 }
 
+/// Changes that are told together: telling takes as long as a few of them.
+const GROUP: usize = 32;
 const BEGINS: u64 = u64::MAX - 1;
 const ACKNOWLEDGED: u64 = u64::MAX - 2;
 
@@ -132,8 +142,8 @@ impl Writer {
         Writer { child, told: std::thread::spawn(read) }
     }
 
-    /// Kills it; each key's last acknowledged change, and the one that was begun and not acknowledged.
-    fn kill(mut self) -> (HashMap<u64, Change>, Option<Change>) {
+    /// Kills it; the changes it told, and how many of them were acknowledged.
+    fn kill(mut self) -> (Vec<Change>, usize) {
         self.child.kill().unwrap();
         let status = self.child.wait().unwrap();
         let told = self.told.join().unwrap();
@@ -141,81 +151,86 @@ impl Writer {
         // What the test harness prints comes first.
         let begin = BEGINS.to_le_bytes();
         let first = told.windows(8).position(|window| window == begin).unwrap_or(told.len());
-        let (mut last, mut begun) = (HashMap::new(), None);
-        for words in told[first..].chunks_exact(24) {
-            let word = |i: usize| u64::from_le_bytes(words[8 * i..8 * i + 8].try_into().unwrap());
-            let change = Change { number: word(1), count: word(2) };
-            match word(0) {
-                BEGINS => begun = Some(change),
-                ACKNOWLEDGED => {
-                    assert_eq!(begun.take(), Some(change));
-                    last.insert(change.number, change);
-                }
+        let (mut changes, mut acknowledged) = (Vec::new(), 0);
+        for told in told[first..].chunks_exact(8 + 16 * GROUP) {
+            let words: Vec<u64> =
+                told.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+            match words[0] {
+                BEGINS => changes.extend(words[1..].chunks(2).map(|it| Change { number: it[0], count: it[1] })),
+                ACKNOWLEDGED => acknowledged = changes.len(),
                 other => panic!("it tells {other:#x}"),
             }
         }
-        (last, begun)
+        (changes, acknowledged)
     }
 }
 
-/// Checks that the table has what was acknowledged of writer `id`, and brings `known` up to date.
-fn check_acknowledged(
-    store: &Store,
-    id: u64,
-    known: &mut HashMap<u64, Change>,
-    (last, begun): (HashMap<u64, Change>, Option<Change>),
-) {
-    known.extend(last);
-    let mut client = store.client().unwrap();
+/// Each key's last count.
+type Known = HashMap<u64, u64>;
+
+fn apply(known: &mut Known, change: Change) {
+    if change.removes() {
+        known.remove(&change.number);
+    } else {
+        known.insert(change.number, change.count);
+    }
+}
+
+/// Checks that the table has what was acknowledged of writer `id`, and of what was not the changes up to one; brings
+/// `known` up to date. True if it died between two or in one.
+fn check_told(store: &Store, id: u64, known: &mut Known, (changes, acknowledged): (Vec<Change>, usize)) -> bool {
+    let mut reader = store.reader();
+    let mut found = Known::new();
     for number in 0..KEYS {
-        let found = client.get(&key(id, number)).unwrap();
-        let count = found.as_ref().map(|found| u64::from_le_bytes(found[..8].try_into().unwrap()));
-        if let Some(found) = &found {
-            assert_eq!(*found, value(count.unwrap(), found.len()), "a mixed value");
-        }
-        let is = |change: Option<&Change>| match change {
-            None => count.is_none(),
-            Some(change) if change.removes() => count.is_none(),
-            Some(change) => count == Some(change.count),
-        };
-        let begun = begun.filter(|begun| begun.number == number);
-        let (acknowledged, unknown) = (known.get(&number), begun.as_ref());
-        if unknown.is_some() && is(unknown) {
-            known.insert(number, begun.unwrap());
-        } else {
-            assert!(is(acknowledged), "writer {id} key {number}: {count:?}, {acknowledged:?}, {unknown:?}");
+        if let Some(bytes) = reader.get(&key(id, number)).unwrap() {
+            let count = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+            assert_eq!(bytes, value(count, bytes.len()), "a mixed value");
+            found.insert(number, count);
         }
     }
+    changes[..acknowledged].iter().for_each(|change| apply(known, *change));
+    let mut under_way = changes[acknowledged..].iter();
+    while *known != found {
+        let next = under_way.next().unwrap_or_else(|| panic!("writer {id}: {found:?}, told {known:?} in the end"));
+        apply(known, *next);
+    }
+    changes.len() > acknowledged
 }
 
-/// Kills writers for `rounds` rounds, one a round, while the others go on.
-fn kill_writers(name: &str, format: &str, longest: u64, rounds: u64) {
+/// Kills writers, one after the other, while the others go on.
+fn kill_writers(name: &str, format: &str, longest: u64) {
     println!("{name}: seed {SEED}, {format}, values to {longest} bytes, {WRITERS} writers");
     let (table, store) = Table::create(name, format);
     let mut rng = Rng(SEED);
-    let mut known: Vec<HashMap<u64, Change>> = vec![HashMap::new(); WRITERS as usize];
+    let mut known: Vec<Known> = vec![Known::new(); WRITERS as usize];
+    let mut heir = store.client().unwrap();
     let mut seed = 0;
     let mut start = |id: u64| {
         seed += 1;
         Writer::start(&table.0, id, seed, longest)
     };
     let mut writers: Vec<Option<Writer>> = (0..WRITERS).map(|id| Some(start(id))).collect();
-    let (mut acknowledged, mut unacknowledged) = (0, 0);
-    for _ in 0..rounds {
-        std::thread::sleep(Duration::from_micros(20_000 + rng.below(30_000)));
+    let (mut under_way, mut kills) = (0, 0);
+    // The living are usually faster than the heir.
+    while kills < MOST_KILLS && (kills < LEAST_KILLS || heir.counters().recoveries < 2) {
+        kills += 1;
+        std::thread::sleep(Duration::from_micros(10_000 + rng.below(20_000)));
         let id = rng.below(WRITERS);
         let told = writers[id as usize].take().unwrap().kill();
-        acknowledged += told.0.len();
-        unacknowledged += usize::from(told.1.is_some());
-        check_acknowledged(&store, id, &mut known[id as usize], told);
+        // Its locks guard all rows that are of interest.
+        (0..KEYS).for_each(|number| assert!(!heir.remove(&key(99, number)).unwrap()));
+        under_way += u64::from(check_told(&store, id, &mut known[id as usize], told));
         writers[id as usize] = Some(start(id));
     }
     for (id, writer) in (0..).zip(writers.iter_mut()) {
         let told = writer.take().unwrap().kill();
-        check_acknowledged(&store, id, &mut known[id as usize], told);
+        (0..KEYS).for_each(|number| assert!(!heir.remove(&key(99, number)).unwrap()));
+        check_told(&store, id, &mut known[id as usize], told);
     }
-    println!("{name}: {acknowledged} keys changed, {unacknowledged} deaths in a change");
-    assert!(acknowledged > 100 && unacknowledged > 0);
+    let counters = heir.counters();
+    println!("{name}: {under_way} deaths of {kills} among changes; one heir: {counters:?}");
+    assert!(under_way > kills / 4 && counters.recoveries > 0, "the dead leave something");
+    drop(heir);
     // As many clients as there are slots: the last of the dead are recovered.
     let slots = store.stat().unwrap().max_clients;
     let all: Vec<_> = (0..slots).map(|_| store.client().unwrap()).collect();
@@ -229,13 +244,13 @@ fn kill_writers(name: &str, format: &str, longest: u64, rounds: u64) {
 /// [R-RECOVER-1] [R-RECOVER-2] [R-RECOVER-3] Nothing that was acknowledged is lost, and no lock stays held.
 #[test]
 fn killed_writers_of_rows_lose_nothing() {
-    kill_writers("rows", "fixed:8:8", 8, 60);
+    kill_writers("rows", "fixed:8:8", 8);
 }
 
 /// [R-RECOVER-2] [R-RECOVER-3] [R-EXTENT-2] The same with values in extents, whose chunks others take over.
 #[test]
 fn killed_writers_of_extents_lose_nothing() {
-    kill_writers("extents", "bytes:24", 600, 60);
+    kill_writers("extents", "bytes:24", 600);
 }
 
 /// [R-RECOVER-1] Writers that are stopped at any moment are alive: who meets their locks gets `Busy` with their slot,
@@ -271,6 +286,8 @@ fn stopped_writers_are_alive() {
     println!("{busy} waits for a stopped writer");
     assert_eq!(other.counters().recoveries, 0, "[R-RECOVER-1] nobody is dead");
     for (id, writer) in (0..).zip(writers) {
-        check_acknowledged(&store, id, &mut HashMap::new(), writer.kill());
+        let told = writer.kill();
+        (0..KEYS).for_each(|number| assert!(other.put(&key(99, number), &[0; 8]).is_ok()));
+        check_told(&store, id, &mut Known::new(), told);
     }
 }
