@@ -9,16 +9,20 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 
 use guira_check::{CheckOptions, Quiet, check_table};
 use guira_conformance::{Bench, Model, Op, Seen, block_on};
-use guira_fabric::heap::{HeapLane, Next, Step};
-use guira_fabric::{FenceProof, Profile, Region, WORD_BYTES};
-use guira_layout::{OwnerId, Preset, PresetOptions, SlotState, SlotWord};
-use guira_rcuckoo::{ClientConfig, Counters, Error, Outcome, Recovered, read_slot, recover};
+use guira_fabric::heap::{HeapLane, Next, Pace, Step};
+use guira_fabric::{Addr, FenceProof, Profile, Region, WORD_BYTES};
+use guira_layout::{OwnerId, Preset, PresetOptions, Record, SlotState, SlotWord};
+use guira_rcuckoo::{ClientConfig, Counters, Error, Outcome, Reader, Recovered, read_slot, recover};
 
 const SEED: u64 = 11;
+/// More polls than a change takes that recovers somebody.
+const MOST_POLLS: usize = 160;
 /// Slots of the client that dies first, of the second, of the third.
 const SLOTS: [u16; 3] = [0, 1, 2];
 
@@ -194,6 +198,20 @@ fn audit_all(bench: &Bench, possible: &[Model], dead: &[u16], context: &str) {
     }
 }
 
+/// A sealed record implies that the extent it frees is allocated still: once its mark is written, others may use its
+/// place, and a mark that is written again would free theirs. // [R-EXTENT-4]
+fn check_marks(bench: &Bench, context: &str) {
+    let (table, geometry) = (&bench.table, bench.table.geometry());
+    for slot in 0..table.config().max_clients {
+        let words = bench.words_at(geometry.slot(slot), geometry.slot_words());
+        let record = Record::decode(&words, table.rows(), table.config(), geometry).expect("an intact record");
+        if let Some((mark, generation)) = record.and_then(|record| record.freed_extent()) {
+            let marked = bench.words_at(Addr::main(mark), 1)[0];
+            assert_ne!(marked, generation.0, "{context}: the record in slot {slot} frees what is free");
+        }
+    }
+}
+
 /// What a table may hold if each of `ops`, which nobody acknowledged, took effect in this order or not at all.
 fn possible(before: &Model, ops: &[&Op]) -> Vec<Model> {
     ops.iter().fold(vec![before.clone()], |models, op| [&models[..], &after(&models, op)].concat())
@@ -240,6 +258,7 @@ fn die_everywhere(scene: &Scene, op: &Op, recoverers: bool, cases: &mut Cases) {
     for (i, memory) in first_deaths.memories.iter().enumerate() {
         let context = format!("{op:x?} died in memory {i}");
         let bench = bench.with_words(memory);
+        check_marks(&bench, &context);
         let (answer, counters, second_deaths) = run(&bench, SLOTS[1], &second);
         assert!(answer.is_ok(), "{context}: {answer:?}");
         cases.add(&counters);
@@ -254,6 +273,7 @@ fn die_everywhere(scene: &Scene, op: &Op, recoverers: bool, cases: &mut Cases) {
             }
             let context = format!("{context}, its recoverer in memory {j}");
             let bench = bench.with_words(memory);
+            check_marks(&bench, &context);
             let (answer, counters, _) = run(&bench, SLOTS[2], &third);
             assert!(answer.is_ok(), "{context}: {answer:?}");
             cases.add(&counters);
@@ -343,4 +363,98 @@ fn one_recovers_at_a_time_and_only_the_dead() {
     assert_eq!(block_on(recover(&mut lane, &bench.table, &proof)), Ok(Some(Recovered::default())));
     drop(proof);
     assert_eq!(bench.client(SLOTS[0]).apply(&Op::Remove(key(1 << 50))), Ok(Seen::Outcome(Outcome::Missing)));
+}
+
+/// [R-RECOVER-4] [R-DROP-1] An operation is dropped after any number of polls, also in the middle of a recovery: until
+/// its client has drained what was in flight, nobody else recovers that client, and afterwards whoever comes next does.
+#[test]
+fn a_dropped_recovery_is_nobodys_until_it_is_drained() {
+    println!("seed {SEED}");
+    let scene = Scene::inline(Profile::Tcp);
+    let op = scene.ops.last().expect("a put that moves others");
+    let bench = scene.bench.fork();
+    let (_, _, deaths) = run(&bench, SLOTS[0], op);
+    let overwrites = |seed| Op::Put(op.key().to_vec(), key(seed));
+    let (second, third) = (overwrites(101), overwrites(102));
+    let (mut kept_away, mut cases) = (0, 0);
+    for (memory, polls) in deaths.memories.iter().flat_map(|memory| (0..MOST_POLLS).map(move |polls| (memory, polls))) {
+        let bench = bench.with_words(memory);
+        let config = ClientConfig { backoff_ns: 2, longest_backoff_ns: 2, ..ClientConfig::for_table(&bench.table) };
+        let lane = bench.region.lane().paced(Pace::Deferred(1));
+        let mut dropper = bench.client_with(SLOTS[1], lane, config).recovering(&bench);
+        let change = guira_rcuckoo::Change::Put(guira_rcuckoo::NewValue::Inline(second.value().unwrap_or_default()));
+        poll_some(dropper.client.change(&mut dropper.lane, op.key(), change), polls);
+        let hasty = ClientConfig { deadline_ns: 0, ..config };
+        let mut other = bench.client_with(SLOTS[2], bench.region.lane(), hasty).recovering(&bench);
+        let answer = other.apply(&third);
+        kept_away += u64::from(matches!(answer, Err(Error::Busy { owner: Some(OwnerId(1)), .. })));
+        cases += 1;
+        block_on(dropper.client.settle(&mut dropper.lane)).expect("the heap loses nothing");
+        let context = format!("{op:x?}, its recoverer dropped after {polls} polls, then {answer:?}");
+        let mut models = possible(&scene.model, &[op, &second]);
+        if answer.is_ok() {
+            models = after(&models, &third);
+        }
+        assert!(answer.is_ok() || matches!(answer, Err(Error::Busy { .. })), "{context}");
+        // Whoever died is recovered by now, or by the next one.
+        let mut last = bench.client_with(3, bench.region.lane(), config).recovering(&bench);
+        last.apply(&third).unwrap_or_else(|error| panic!("{context}: {error}"));
+        audit_all(&bench, &after(&models, &third), &SLOTS[..1], &context);
+    }
+    println!("{cases} drops, {kept_away} of them kept another recoverer away");
+    assert!(kept_away > 20);
+}
+
+/// Polls `future` so many times, unless it is ready before, and drops it.
+fn poll_some<F: Future>(future: F, polls: usize) {
+    let mut future = pin!(future);
+    let mut cx = Context::from_waker(Waker::noop());
+    let _ = (0..polls).any(|_| matches!(future.as_mut().poll(&mut cx), Poll::Ready(_)));
+}
+
+/// [R-READ-9] A client that stopped, or died, at any step of its commit blocks no reader: each key, and a scan, is as
+/// before the commit or as after it, and once it was seen as after it, it stays so.
+#[test]
+fn readers_look_past_those_who_stand_still() {
+    println!("seed {SEED}");
+    for scene in [Scene::inline(Profile::Shm), Scene::extents(Profile::Shm)] {
+        let mut torn = 0;
+        for op in &scene.ops {
+            let bench = scene.bench.fork();
+            let (_, _, stops) = run(&bench, SLOTS[0], op);
+            let mut after = scene.model.clone();
+            after.apply(op);
+            let mut is_after = false;
+            for (i, memory) in stops.memories.iter().enumerate() {
+                let bench = bench.with_words(memory);
+                let context = format!("{op:x?} stopped in memory {i}");
+                torn += u64::from(bench.contents().is_err());
+                let seen = read_all(&bench, &scene.model, &after, &context);
+                assert!(seen == scene.model && !is_after || seen == after, "{context}: neither, or back again");
+                is_after = seen == after;
+            }
+            assert!(is_after, "{op:x?} took effect");
+        }
+        println!("{torn} memories with a torn row");
+        assert!(torn > 20);
+    }
+}
+
+/// What a reader finds, key by key and in a scan, which must agree.
+fn read_all(bench: &Bench, before: &Model, after: &Model, context: &str) -> Model {
+    let config = ClientConfig { deadline_ns: 0, ..ClientConfig::for_table(&bench.table) };
+    let mut reader = Reader::new(Arc::clone(&bench.table), config);
+    let mut lane = bench.region.lane();
+    let mut seen = Model::default();
+    for key in before.0.keys().chain(after.0.keys()) {
+        let mut value = Vec::new();
+        let found = block_on(reader.get(&mut lane, key, &mut value)).unwrap_or_else(|it| panic!("{context}: {it}"));
+        if found.is_some() {
+            seen.0.insert(key.clone(), value);
+        }
+    }
+    let scan = block_on(reader.snapshot(&mut lane, 2, |_, _| ())).unwrap_or_else(|it| panic!("{context}: {it}"));
+    let scanned: BTreeMap<Vec<u8>, Vec<u8>> = scan.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+    assert!(scan.is_stable() && scanned == seen.0, "{context}: a scan finds something else");
+    seen
 }

@@ -20,6 +20,7 @@ mod locks;
 mod mourn;
 mod mutate;
 mod pace;
+mod past;
 mod read;
 mod read_many;
 mod recover;
