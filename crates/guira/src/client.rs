@@ -280,7 +280,18 @@ impl Client {
             return Err(guira_rcuckoo::Error::ValueLength { operation, bytes, format }.into());
         }
         if let (Placement::Extent, Some(extents)) = (rows.place(key.len(), bytes), &mut self.extents) {
-            return Ok(Some(extents.reserve(&mut self.lane, key, value).await?));
+            let reserved = match extents.reserve(&mut self.lane, key, value).await {
+                // Nobody gives back the chunks of the dead before they are recovered.
+                Err(full @ ExtentError::Full { .. }) => {
+                    let owners = extents.owners(&mut self.lane).await.map_err(ExtentError::Fabric)?;
+                    match self.client.recover_owners(&mut self.lane, &owners, operation).await? {
+                        0 => Err(full),
+                        _ => extents.reserve(&mut self.lane, key, value).await,
+                    }
+                }
+                reserved => reserved,
+            };
+            return Ok(Some(reserved?));
         }
         self.tend_extents().await?;
         Ok(None)

@@ -18,6 +18,9 @@ use rustix::process::{Pid, Signal, kill_process};
 const WRITER: &str = "GUIRA_TEST_WRITER";
 /// Keys of each writer: its rows are everybody's.
 const KEYS: u64 = 40;
+const HOARDER: &str = "GUIRA_TEST_HOARDER";
+/// Bytes of a hoarder's values.
+const HOARDED_BYTES: usize = 3_000;
 /// Writers killed, at least and, if the heir finds none of them, at most.
 const LEAST_KILLS: u64 = 100;
 const MOST_KILLS: u64 = 3_000;
@@ -290,4 +293,35 @@ fn stopped_writers_are_alive() {
         (0..KEYS).for_each(|number| assert!(other.put(&key(99, number), &[0; 8]).is_ok()));
         check_told(&store, id, &mut Known::new(), told);
     }
+}
+
+/// A client that fills all space with values, and dies, when this program was started as one; nothing otherwise.
+#[test]
+fn hoarder() {
+    let Ok(told) = std::env::var(HOARDER) else { return };
+    let mut client = Store::open(&told.parse().unwrap()).unwrap().client().unwrap();
+    let full = (0..).find_map(|number| client.put(&key(0, number), &[7; HOARDED_BYTES]).err()).unwrap();
+    assert_eq!(full.blame(), Blame::Full, "{full}");
+    std::process::exit(0);
+}
+
+/// [R-RECOVER-3] [R-EXTENT-2] What was freed in a dead client's chunks is there for whoever needs space.
+#[test]
+fn the_dead_hoard_no_space() {
+    let url = Url::shm(&format!("guira-test-recovery-hoard-{}", std::process::id())).unwrap();
+    let options = CreateOptions::new(4_000).format("bytes:24".parse().unwrap()).extent_bytes(4 << 20);
+    let (_table, store) = (Table(url.clone()), Store::create(&url, &options).unwrap());
+    let mut client = store.client().unwrap();
+    let arguments = ["--exact", "hoarder", "--nocapture"];
+    let status = Command::new(std::env::current_exe().unwrap()).args(arguments).env(HOARDER, url.to_string()).status();
+    assert!(status.unwrap().success());
+    let full = client.put(&key(1, 0), &[8; HOARDED_BYTES]).unwrap_err();
+    assert_eq!(full.blame(), Blame::Full, "all that the dead client had is in use: {full}");
+    assert_eq!(client.counters().recoveries, 1);
+    let hoarded = (0..).take_while(|number| client.remove(&key(0, *number)).unwrap()).count() as u64;
+    assert!(hoarded > 1_000);
+    for number in 0..hoarded {
+        client.put(&key(1, number), &[8; HOARDED_BYTES]).unwrap();
+    }
+    assert!(store.check().unwrap().is_clean());
 }

@@ -62,10 +62,42 @@ impl Client {
         patience: Patience,
         operation: Operation,
     ) -> Result<bool, Error> {
-        let fabric = Error::fabric(operation);
         if !self.mourner.is_due(lane.now_ns(), patience) || !self.table.is_recoverable() {
             return Ok(false);
         }
+        self.recover_if_dead(lane, owner, operation).await
+    }
+
+    /// Recovers those of `owners` who are dead, for a client that needs what they have; says how many. Asks no more than
+    /// once a millisecond for each. Round trips: 1 for each, and those of [`crate::recover`] for each of the dead.
+    /// // [R-RECOVER-1]
+    ///
+    /// # Errors
+    /// `Corrupt` if a slot or the record in it is damaged; the fabric's.
+    pub async fn recover_owners(
+        &mut self,
+        lane: &mut dyn Lane,
+        owners: &[OwnerId],
+        operation: Operation,
+    ) -> Result<usize, Error> {
+        if !self.mourner.is_due(lane.now_ns(), Patience::Over) || !self.table.is_recoverable() {
+            return Ok(0);
+        }
+        let mut dead = 0;
+        for owner in owners {
+            dead += usize::from(self.recover_if_dead(lane, *owner, operation).await?);
+        }
+        self.mourner.next_ns = lane.now_ns().saturating_add(QUESTION_NS.saturating_mul(owners.len() as u64));
+        Ok(dead)
+    }
+
+    async fn recover_if_dead(
+        &mut self,
+        lane: &mut dyn Lane,
+        owner: OwnerId,
+        operation: Operation,
+    ) -> Result<bool, Error> {
+        let fabric = Error::fabric(operation);
         let Some(proof) = self.prove_dead(lane, owner).await.map_err(&fabric)? else { return Ok(false) };
         self.release_held(lane).await.map_err(&fabric)?;
         let dead = Dead::of(&proof);
