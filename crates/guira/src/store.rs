@@ -392,7 +392,7 @@ impl Store {
     }
 
     /// Checks every row, checksum, entry, lock, slot and extent, while others work. Locks and half-done commits of
-    /// clients that died are problems; a store opened for reading only cannot tell who died. The report tells the first
+    /// clients that died are problems until somebody who meets them recovers those clients; a store opened for reading only cannot tell who died. The report tells the first
     /// 100 problems and counts all. Changes nothing.
     ///
     /// Round trips: 1 for 64 rows, and 1 for each further 64 second rows of their entries; 2 an extent; 1 for 64 places
@@ -416,8 +416,8 @@ impl Store {
     pub fn check(&self) -> Result<CheckReport, Error> {
         let inner = &self.inner;
         let slots = block_on(slots(&mut inner.region.lane(), &inner.table)).map_err(inner.fabric("cannot check"))?;
-        let used = slots.into_iter().map(|info| info.slot);
-        let dead = used.filter(|slot| liveness(inner, *slot) == ClientState::Dead).collect();
+        let dead = slots.into_iter().filter(|info| liveness(inner, info.slot) == ClientState::Dead);
+        let dead = dead.filter_map(|info| Some((info.slot, info.word?.generation))).collect();
         let options = CheckOptions { quiet: Quiet::OthersWork, dead, ..CheckOptions::default() };
         block_on(check_table(&mut inner.region.lane(), &inner.table, &options, &mut |_| ()))
             .map_err(|source| Error::Check { url: inner.url.clone(), source })
