@@ -212,6 +212,17 @@ fn check_marks(bench: &Bench, context: &str) {
     }
 }
 
+/// While the first client is being recovered, the second one holds no lock. // [R-RECOVER-5]
+fn check_recoverer(bench: &Bench, context: &str) {
+    let word = bench.words_at(bench.table.geometry().slot(SLOTS[0]), 1)[0];
+    if SlotWord::decode(word).is_some_and(|word| word.state == SlotState::Recovering) {
+        let (locks, recoverer) = (bench.table.locks(), OwnerId::of_slot(SLOTS[1]));
+        let held = bench.lock_words().into_iter().flat_map(|(word, value)| locks.all_held(word, value));
+        let its_own = held.filter(|(_, owner)| *owner == recoverer).count();
+        assert_eq!(its_own, 0, "{context}: a recoverer holds locks");
+    }
+}
+
 /// What a table may hold if each of `ops`, which nobody acknowledged, took effect in this order or not at all.
 fn possible(before: &Model, ops: &[&Op]) -> Vec<Model> {
     ops.iter().fold(vec![before.clone()], |models, op| [&models[..], &after(&models, op)].concat())
@@ -274,6 +285,7 @@ fn die_everywhere(scene: &Scene, op: &Op, recoverers: bool, cases: &mut Cases) {
             let context = format!("{context}, its recoverer in memory {j}");
             let bench = bench.with_words(memory);
             check_marks(&bench, &context);
+            check_recoverer(&bench, &context);
             let (answer, counters, _) = run(&bench, SLOTS[2], &third);
             assert!(answer.is_ok(), "{context}: {answer:?}");
             cases.add(&counters);
@@ -295,7 +307,8 @@ fn die_in(scene: &Scene, name: &str, recoverers: bool) {
     assert!(cases.replays > if tears { 100 } else { 0 } || !tears && !has_moves, "{cases:?}");
 }
 
-/// [R-RECOVER-2] [R-RECOVER-3] [R-COMMIT-3] A death at any step of a change in rows, and of whoever recovers it.
+/// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-5] [R-RECOVER-6] [R-COMMIT-3] A death at any step of a change in rows, and of
+/// whoever recovers it.
 #[test]
 fn deaths_at_any_step_lose_nothing() {
     println!("seed {SEED}");

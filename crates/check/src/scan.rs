@@ -42,8 +42,8 @@ pub struct CheckOptions {
     /// Problems kept in the report, at most; all are counted.
     pub problem_limit: usize,
     /// Slots whose clients are proved dead, though their words say live, and the generations under which these clients
-    /// took them, because others may have taken them since: the lane cannot know. What these clients hold,
-    /// nobody gives back.
+    /// took them, because others may have taken them since: the lane cannot know. What these clients hold
+    /// is held until somebody recovers them.
     pub dead: Vec<(u16, u64)>,
 }
 

@@ -379,8 +379,8 @@ impl Client {
         Ok(())
     }
 
-    /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again.
-    /// Only grows. No round trip.
+    /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again,
+    /// dead clients that it recovered. Only grows. No round trip.
     pub fn counters(&self) -> Counters {
         self.client.counters()
     }
