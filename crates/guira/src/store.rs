@@ -248,10 +248,12 @@ impl Store {
 
     /// A client whose operations block in place. It takes one of the table's client slots while it lives: keep it, one
     /// a thread; a process can have 4,096 of them. Round trips: 2, and 1 more for each slot it meets whose client died;
-    /// if no slot is free, those of recovering one of the dead ([`guira_rcuckoo::recover`]). Source: R-SLOT-1, R-SLOT-2, R-RECOVER-3.
+    /// if no slot is free, those of recovering one of the dead ([`guira_rcuckoo::recover`]). Source: R-SLOT-1, R-SLOT-2,
+    /// R-RECOVER-3.
     ///
     /// # Errors
-    /// `TooManyClients`: a slot may become free; `ReadOnly` if the table was opened so; the fabric's. The table has no client more than before.
+    /// `TooManyClients`: a slot may become free; `ReadOnly` if the table was opened so; the fabric's. The table has no
+    /// client more than before.
     pub fn client(&self) -> Result<blocking::Client, Error> {
         let lane = self.inner.region.lane();
         self.claim(lane).map(blocking::Client)
@@ -318,8 +320,9 @@ impl Store {
         self.inner.region.lane().waiting(Waiting::Cooperative)
     }
 
-    /// Takes a free client slot; if there is none, one whose client died, which is recovered first. Slots are tried from
-    /// a place that differs between processes, so that many that start at once rarely meet. // [R-SLOT-1] [R-SLOT-2]
+    /// Takes a free client slot; if there is none, one whose client died, which is recovered first. Slots are tried
+    /// from a place that differs between processes, so that many that start at once rarely meet. // [R-SLOT-1]
+    /// [R-SLOT-2]
     fn claim(&self, lane: ShmLane) -> Result<Client, Error> {
         let inner = &self.inner;
         if inner.options.access == Access::ReadOnly {
@@ -347,8 +350,8 @@ impl Store {
         Err(Error::TooManyClients { url: inner.url.clone(), max, dead })
     }
 
-    /// Takes `slot`, whose liveness is `hold`. `None` if it is not free, and its client could not be recovered or is not
-    /// wanted. // [R-SLOT-1]
+    /// Takes `slot`, whose liveness is `hold`. `None` if it is not free, and its client could not be recovered or is
+    /// not wanted. // [R-SLOT-1]
     fn take(&self, slot: u16, hold: SlotHold, wanted: Wanted) -> Result<Option<(OwnerId, SlotHold)>, Error> {
         let inner = &self.inner;
         let (mut lane, fabric) = (inner.region.lane(), inner.fabric("cannot open a client of"));
@@ -392,8 +395,8 @@ impl Store {
     }
 
     /// Checks every row, checksum, entry, lock, slot and extent, while others work. Locks and half-done commits of
-    /// clients that died are problems until somebody who meets them recovers those clients; a store opened for reading only cannot tell who died. The report tells the first
-    /// 100 problems and counts all. Changes nothing.
+    /// clients that died are problems until somebody who meets them recovers those clients; a store opened for reading
+    /// only cannot tell who died. The report tells the first 100 problems and counts all. Changes nothing.
     ///
     /// Round trips: 1 for 64 rows, and 1 for each further 64 second rows of their entries; 2 an extent; 1 for 64 places
     /// of an extent chunk, for 32 slots and for 4,096 lock or chunk words. What looks wrong is read 15 times more, over

@@ -3,8 +3,8 @@
 //! Writers put and remove keys of their own, in rows they share with others; they tell their changes, some at a time,
 //! before they begin them and after all were acknowledged. They are killed at any moment. Whatever was acknowledged is
 //! in the table afterwards, of the changes under way those up to one took effect and no other, and nobody who goes on
-//! ever waits in vain: the dead are recovered by those who meet their locks, and by those who open a client when no slot
-//! is free. The test program starts itself again as the writers, told by an environment variable.
+//! ever waits in vain: the dead are recovered by those who meet their locks, and by those who open a client when no
+//! slot is free. The test program starts itself again as the writers, told by an environment variable.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};

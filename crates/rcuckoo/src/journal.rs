@@ -53,8 +53,8 @@ pub(crate) enum Flight {
 pub(crate) struct Journal {
     pub(crate) held: LockSet,
     pub(crate) flight: Flight,
-    /// That the client which is being recovered is dead. Kept until the last batch of its recovery has completed: before
-    /// that nobody else may recover it. // [R-RECOVER-4]
+    /// That the client which is being recovered is dead. Kept until the last batch of its recovery has completed:
+    /// before that nobody else may recover it. // [R-RECOVER-4]
     pub(crate) proof: Option<FenceProof>,
     /// Why it is not known any more which locks are held. Never becomes `None` again. // [R-DROP-2]
     pub(crate) lost: Option<FabricError>,

@@ -68,9 +68,9 @@ impl Client {
         self.recover_if_dead(lane, owner, operation).await
     }
 
-    /// Recovers those of `owners` who are dead, for a client that needs what they have; says how many. Asks no more than
-    /// once a millisecond for each. Round trips: 1 for each, and those of [`crate::recover`] for each of the dead.
-    /// // [R-RECOVER-1]
+    /// Recovers those of `owners` who are dead, for a client that needs what they have; says how many. Asks no more
+    /// than once a millisecond for each. Round trips: 1 for each, and those of [`crate::recover`] for each of the dead.
+    /// Source: R-RECOVER-1.
     ///
     /// # Errors
     /// `Corrupt` if a slot or the record in it is damaged; the fabric's.

@@ -16,9 +16,10 @@ const HEAD_WORDS: usize = 2;
 const _: () = assert!(SlotWord::WORD < HEAD_WORDS && Seal::WORD < HEAD_WORDS);
 
 impl Reader {
-    /// Whether rows that do not verify have been sampled so often that somebody may stand still in one. // [R-READ-9]
+    /// Whether rows that do not verify were sampled so often that somebody may stand still in one. // [R-READ-9]
     pub(crate) fn looks_past(&self, patience: &Patience) -> bool {
-        patience.samples + 1 >= self.config.row_samples && self.table.is_recoverable()
+        // A lock that was free when it was last looked at has no owner whose record could help.
+        patience.samples + 1 >= self.config.row_samples && patience.unlocked == 0 && self.table.is_recoverable()
     }
 
     /// Samples both rows of a lookup, the first one first, each past its writer. `None` if that settles nothing. Round
@@ -54,9 +55,9 @@ impl Reader {
         Ok((again == [first, second]).then_some(Verdict::Absent))
     }
 
-    /// Samples `row` into `words`, and completes it if somebody stands still in its WRITE. Returns its trailer as it
-    /// was sampled, or `None` if the row does not verify all the same. Round trips: 1 if it verifies, otherwise up to 5.
-    /// // [R-READ-9]
+    /// Samples `row` into `words`, and completes it if somebody stands still in its WRITE. Returns its trailer as it was
+    /// sampled, or `None` if the row does not verify all the same. Round trips: 1 if it verifies, otherwise up to 5.
+    // [R-READ-9]
     pub(crate) async fn sample_past<L: Lane + ?Sized>(
         &self,
         lane: &mut L,

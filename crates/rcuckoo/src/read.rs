@@ -97,7 +97,7 @@ struct Unfinished {
 pub(crate) struct Patience {
     pub(crate) samples: u32,
     started_ns: u64,
-    unlocked: u32,
+    pub(crate) unlocked: u32,
     torn_extent: Option<(ExtentRef, u32)>,
     pub(crate) rejected: ArrayVec<ExtentRef, DIGEST_TWINS>,
 }

@@ -191,8 +191,8 @@ fn live_and_die(bench: &Bench, last: u64, turn: u64, wanted: u64) -> bool {
     lane.is_dead()
 }
 
-/// [R-EXTENT-2] [R-RECOVER-3] A client that dies before any verb, or in any WRITE, leaves words from which everything is
-/// taken back, by recoverers that die anywhere, too.
+/// [R-EXTENT-2] [R-RECOVER-3] A client that dies before any verb, or in any WRITE, leaves words from which everything
+/// is taken back, by recoverers that die anywhere, too.
 #[test]
 fn a_death_at_any_step_loses_nothing() {
     let mut deaths = 0;
