@@ -248,8 +248,8 @@ impl Store {
 
     /// A client whose operations block in place. It takes one of the table's client slots while it lives: keep it, one
     /// a thread; a process can have 4,096 of them. Round trips: 2, and 1 more for each slot it meets whose client died;
-    /// if no slot is free, those of recovering one of the dead ([`guira_rcuckoo::recover`]). Source: R-SLOT-1, R-SLOT-2,
-    /// R-RECOVER-3.
+    /// if no slot is free, those of recovering one of the dead ([`guira_rcuckoo::recover`]). Source: R-SLOT-1,
+    /// R-SLOT-2, R-RECOVER-3.
     ///
     /// # Errors
     /// `TooManyClients`: a slot may become free; `ReadOnly` if the table was opened so; the fabric's. The table has no

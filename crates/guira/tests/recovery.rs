@@ -6,6 +6,8 @@
 //! ever waits in vain: the dead are recovered by those who meet their locks, and by those who open a client when no
 //! slot is free. The test program starts itself again as the writers, told by an environment variable.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
+
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};

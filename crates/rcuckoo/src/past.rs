@@ -55,8 +55,8 @@ impl Reader {
         Ok((again == [first, second]).then_some(Verdict::Absent))
     }
 
-    /// Samples `row` into `words`, and completes it if somebody stands still in its WRITE. Returns its trailer as it was
-    /// sampled, or `None` if the row does not verify all the same. Round trips: 1 if it verifies, otherwise up to 5.
+    /// Samples `row` into `words`, and completes it if somebody stands still in its WRITE. Returns its trailer as it
+    /// was sampled, or `None` if the row does not verify all the same. Round trips: 1 if it verifies, up to 5 if not.
     // [R-READ-9]
     pub(crate) async fn sample_past<L: Lane + ?Sized>(
         &self,
