@@ -111,6 +111,20 @@ impl Bench {
         Bench { region, table: Arc::clone(&self.table) }
     }
 
+    /// A region of its own with `words`, every word of both spaces, under the same promises. Nobody is alive on it.
+    ///
+    /// # Panics
+    /// If they are not as many as this region has.
+    pub fn with_words(&self, words: &[u64]) -> Bench {
+        let region = HeapRegion::new(self.region.main_bytes(), self.region.device_bytes(), self.caps());
+        let memory = region.memory();
+        assert_eq!(words.len(), memory.main.len() + memory.device.len(), "words of another region");
+        for (cell, word) in memory.main.iter().chain(memory.device).zip(words) {
+            cell.store(*word, Ordering::Relaxed);
+        }
+        Bench { region, table: Arc::clone(&self.table) }
+    }
+
     /// The same bytes under the promises of `profile`.
     pub fn under(&self, profile: Profile) -> Bench {
         Bench { region: self.region.with_caps(profile.caps()), table: Arc::clone(&self.table) }
@@ -177,6 +191,12 @@ pub struct TestClient<L = HeapLane> {
 }
 
 impl<L: Lane> TestClient<L> {
+    /// The same client, which recovers those it finds dead on `bench`.
+    #[must_use]
+    pub fn recovering(self, bench: &Bench) -> TestClient<L> {
+        TestClient { client: self.client.with_liveness(Box::new(bench.region.clone())), ..self }
+    }
+
     /// The same client, through another lane.
     pub fn through<M: Lane>(self, lane: M) -> TestClient<M> {
         TestClient { client: self.client, lane, extents: self.extents, _hold: self._hold }

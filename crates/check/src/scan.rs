@@ -41,9 +41,10 @@ pub struct CheckOptions {
     pub quiet: Quiet,
     /// Problems kept in the report, at most; all are counted.
     pub problem_limit: usize,
-    /// Slots whose clients are proved dead, though their words say live: the lane cannot know. What these clients hold,
-    /// nobody gives back.
-    pub dead: Vec<u16>,
+    /// Slots whose clients are proved dead, though their words say live, and the generations under which these clients
+    /// took them, because others may have taken them since: the lane cannot know. What these clients hold
+    /// is held until somebody recovers them.
+    pub dead: Vec<(u16, u64)>,
 }
 
 impl Default for CheckOptions {
@@ -108,7 +109,7 @@ pub(crate) struct Scan<'s> {
     pub(crate) next_generation: u64,
     pub(crate) buffers: Buffers,
     problem_limit: usize,
-    pub(crate) dead: &'s [u16],
+    pub(crate) dead: &'s [(u16, u64)],
     progress: &'s mut dyn FnMut(Progress),
     stage: Stage,
     suspects: Vec<Suspect>,
@@ -289,21 +290,24 @@ impl<'s> Scan<'s> {
 
     /// Whether the owner id `owner` is that of a slot in use, as far as is known.
     pub(crate) fn is_live(&self, owner: guira_layout::OwnerId) -> bool {
-        let slot = owner.slot().filter(|slot| !self.dead.contains(slot));
-        let word = slot.and_then(|slot| self.slots.get(usize::from(slot)));
-        matches!(word, Some(Some(SlotWord { state: SlotState::Live, .. })))
+        let word = owner.slot().and_then(|slot| Some((slot, (*self.slots.get(usize::from(slot))?)?)));
+        word.is_some_and(|(slot, word)| word.state == SlotState::Live && !self.is_dead(slot, word))
+    }
+
+    /// Whether the client that took `slot` as `word` says is proved dead.
+    pub(crate) fn is_dead(&self, slot: u16, word: SlotWord) -> bool {
+        self.dead.contains(&(slot, word.generation))
     }
 
     /// What is known of the owner `owner`, in words.
     pub(crate) fn describe(&self, owner: guira_layout::OwnerId) -> String {
-        let Some(word) = owner.slot().and_then(|slot| self.slots.get(usize::from(slot))) else {
-            return format!("{owner}, which is no client's id");
-        };
-        let state = match word.map(|word| word.state) {
-            Some(SlotState::Live) if owner.slot().is_some_and(|slot| self.dead.contains(&slot)) => "of a dead client",
-            Some(SlotState::Live) => "in use",
-            Some(SlotState::Free) => "free",
-            Some(SlotState::Recovering) => "being recovered",
+        let slot = owner.slot().and_then(|slot| Some((slot, *self.slots.get(usize::from(slot))?)));
+        let Some((slot, word)) = slot else { return format!("{owner}, which is no client's id") };
+        let state = match word.map(|word| (word.state, self.is_dead(slot, word))) {
+            Some((SlotState::Live, true)) => "of a dead client",
+            Some((SlotState::Live, false)) => "in use",
+            Some((SlotState::Free, _)) => "free",
+            Some((SlotState::Recovering, _)) => "being recovered",
             None => "damaged",
         };
         format!("{owner}, whose slot is {state}")

@@ -55,7 +55,7 @@ impl Scan<'_> {
             return Ok(findings);
         }
         // A client may be in the middle of a commit. A slot that nobody living has may not. // [R-COMMIT-1] [R-SLOT-1]
-        let is_dead = self.dead.contains(&slot);
+        let is_dead = word.is_some_and(|word| self.is_dead(slot, word));
         if self.quiet == Quiet::NobodyWorks || state == Some(SlotState::Free) || is_dead {
             let text = format!(
                 "the record of its commit {} is sealed and not retired: its rows may be half written",

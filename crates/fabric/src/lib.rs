@@ -27,6 +27,6 @@ pub use addr::{Addr, Space, WORD_BYTES};
 pub use caps::{Caps, Fence, MaskedCas, Profile};
 pub use error::{Effect, FabricError};
 pub use lane::{Lane, Pause, Post, Submitted, pause_until, post, post_now};
-pub use region::{Region, SlotHold};
+pub use region::{FenceProof, Liveness, Region, SlotHold};
 pub use traffic::{Traffic, VerbCounts};
 pub use verb::Verb;

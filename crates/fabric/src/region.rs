@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::task::{Context, Poll};
 
 use crate::{Caps, FabricError, Lane};
 
@@ -45,4 +46,72 @@ pub trait Region {
     /// # Errors
     /// The backend's resources failed (descriptors, kernel locks).
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError>;
+}
+
+/// Proof that the client that took a slot under a generation is dead, so that none of its verbs takes effect any more:
+/// while it lives, nobody else can prove the same or take the slot.
+///
+/// The fabric may know slots only: then the proof holds if the slot's word, read under the proof, still has this
+/// generation. // [R-RECOVER-1]
+#[derive(Debug)]
+pub struct FenceProof {
+    slot: u16,
+    generation: u64,
+    hold: SlotHold,
+}
+
+impl FenceProof {
+    /// The proof that `hold`, the liveness of `slot`, is: the client found there under `generation` does not have it.
+    pub fn new(slot: u16, generation: u64, hold: SlotHold) -> FenceProof {
+        FenceProof { slot, generation, hold }
+    }
+
+    /// The dead client's slot.
+    pub fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    /// The generation under which it took the slot.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The slot's liveness, for whoever takes the slot after its last client was recovered.
+    pub fn into_hold(self) -> SlotHold {
+        self.hold
+    }
+}
+
+/// Who is alive, as a region's backend knows it. A timeout decides when to ask, and nothing else. // [R-RECOVER-1]
+pub trait Liveness: Send {
+    /// Proves that the client that took `slot` under `generation` is dead; `None` if it lives (stopped, frozen and
+    /// traced clients do), or if somebody else has the proof. Costs no round trip, but a few system calls.
+    ///
+    /// # Errors
+    /// The backend's resources failed (descriptors, kernel locks).
+    fn poll_fence(
+        &mut self,
+        slot: u16,
+        generation: u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<FenceProof>, FabricError>>;
+}
+
+/// Regions whose slots are held: to obtain the hold of a slot that a client took is to prove it dead.
+impl<R: Region + Send> Liveness for R {
+    fn poll_fence(
+        &mut self,
+        slot: u16,
+        generation: u64,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<FenceProof>, FabricError>> {
+        let hold = self.hold(slot);
+        Poll::Ready(hold.map(|hold| hold.map(|hold| FenceProof::new(slot, generation, hold))))
+    }
+}
+
+impl fmt::Debug for dyn Liveness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Liveness")
+    }
 }

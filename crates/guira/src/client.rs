@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use guira_fabric::{Effect, Lane, SlotHold, Traffic};
-use guira_fabric_shm::ShmLane;
+use guira_fabric_shm::{ShmLane, ShmRegion};
 use guira_layout::{ExtentRef, OwnerId, Placement};
 use guira_rcuckoo::{
     Begun, Change, Changed, ClientConfig, Counters, NewValue, Now, Operation, Outcome, Sampled, Table, release_slot,
@@ -67,6 +67,7 @@ lookups!(Client, client);
 impl Client {
     pub(crate) fn new(
         table: Arc<Table>,
+        region: &ShmRegion,
         lane: ShmLane,
         owner: OwnerId,
         hold: SlotHold,
@@ -74,7 +75,7 @@ impl Client {
     ) -> Client {
         let extents = table.config().format.has_extents().then(|| Extents::new(Arc::clone(&table), owner));
         Client {
-            client: guira_rcuckoo::Client::new(table, owner, config),
+            client: guira_rcuckoo::Client::new(table, owner, config).with_liveness(Box::new(region.clone())),
             lane,
             extents,
             pending: None,
@@ -279,7 +280,18 @@ impl Client {
             return Err(guira_rcuckoo::Error::ValueLength { operation, bytes, format }.into());
         }
         if let (Placement::Extent, Some(extents)) = (rows.place(key.len(), bytes), &mut self.extents) {
-            return Ok(Some(extents.reserve(&mut self.lane, key, value).await?));
+            let reserved = match extents.reserve(&mut self.lane, key, value).await {
+                // Nobody gives back the chunks of the dead before they are recovered.
+                Err(full @ ExtentError::Full { .. }) => {
+                    let owners = extents.owners(&mut self.lane).await.map_err(ExtentError::Fabric)?;
+                    match self.client.recover_owners(&mut self.lane, &owners, operation).await? {
+                        0 => Err(full),
+                        _ => extents.reserve(&mut self.lane, key, value).await,
+                    }
+                }
+                reserved => reserved,
+            };
+            return Ok(Some(reserved?));
         }
         self.tend_extents().await?;
         Ok(None)
@@ -367,8 +379,8 @@ impl Client {
         Ok(())
     }
 
-    /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again.
-    /// Only grows. No round trip.
+    /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again,
+    /// dead clients that it recovered. Only grows. No round trip.
     pub fn counters(&self) -> Counters {
         self.client.counters()
     }

@@ -74,7 +74,7 @@
 //!         Ok(_) => Ok(true),
 //!         Err(error) => match (error.blame(), error.effect()) {
 //!             (Blame::Full, _) => Ok(false),            // Nothing changed; a cache may go without.
-//!             (Blame::Busy, Effect::None) => Ok(false), // Somebody holds the key's lock, and perhaps died with it.
+//!             (Blame::Busy, Effect::None) => Ok(false), // Somebody who is alive, but stopped, holds the key's lock.
 //!             _ => Err(error),                          // Damage, destruction, mistakes: somebody should know.
 //!         },
 //!     }
@@ -92,8 +92,9 @@
 //!
 //! **When not to use it.** If the data must survive the machine; if you do not trust the other processes, for whoever
 //! may write the table may damage it, which is detected and not prevented; if you need ordered scans, expiry, or
-//! changes of several keys at once. A client that is killed in the middle of a change keeps its locks: others get
-//! [`Blame::Busy`] at their deadline.
+//! changes of several keys at once. A process that is stopped in the middle of a change keeps its locks until it goes
+//! on: reads go on, and changes of the same rows get [`Blame::Busy`] at their deadline. One that is killed is recovered
+//! by whoever meets its locks.
 #![forbid(unsafe_code)]
 
 pub mod blocking;

@@ -50,7 +50,7 @@ pub struct Stat {
 pub enum ClientState {
     /// Its process has the slot's liveness; or this store was opened for reading only, and cannot ask.
     Live,
-    /// Its process is gone; nobody gives back what it held.
+    /// Its process is gone; whoever needs what it held recovers it. Source: R-RECOVER-1.
     Dead,
     /// Its process is gone, and another client is cleaning up.
     Recovering,

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
-use guira_fabric::{FabricError, Region};
+use guira_fabric::{FabricError, FenceProof, Region, SlotHold};
 use guira_fabric_shm::{CreateError, CreateOptions as RegionOptions, ShmLane, ShmRegion, Waiting};
-use guira_layout::{Geometry, PresetOptions, Superblock};
-use guira_rcuckoo::{ClientConfig, OpenError, Table, claim_slot, format_table, open_table, poison_table, slots};
+use guira_layout::{Geometry, OwnerId, PresetOptions, SlotWord, Superblock};
+use guira_rcuckoo::{
+    ClientConfig, OpenError, Table, claim_slot, format_table, open_table, poison_table, read_slot, recover, slots,
+};
 
 use crate::blocking::{self, block_on};
 use crate::options::Access;
@@ -48,6 +50,13 @@ pub(crate) struct Inner {
     pub(crate) table: Arc<Table>,
     options: OpenOptions,
     opened: AtomicU32,
+}
+
+/// Which slots a new client looks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Free,
+    Dead,
 }
 
 /// Times [`Store::open_or_create`] opens and creates by turns. Each turn but the first needs somebody who creates the
@@ -238,12 +247,13 @@ impl Store {
     }
 
     /// A client whose operations block in place. It takes one of the table's client slots while it lives: keep it, one
-    /// a thread; a process can have 4,096 of them. Round trips: 2, and 1 more for each slot it meets whose client died.
-    /// Source: R-SLOT-1, R-SLOT-2.
+    /// a thread; a process can have 4,096 of them. Round trips: 2, and 1 more for each slot it meets whose client died;
+    /// if no slot is free, those of recovering one of the dead ([`guira_rcuckoo::recover`]). Source: R-SLOT-1,
+    /// R-SLOT-2, R-RECOVER-3.
     ///
     /// # Errors
-    /// `TooManyClients`: a slot may become free, unless clients died in all of them; `ReadOnly` if the table was opened
-    /// so; the fabric's. The table has no client more than before.
+    /// `TooManyClients`: a slot may become free; `ReadOnly` if the table was opened so; the fabric's. The table has no
+    /// client more than before.
     pub fn client(&self) -> Result<blocking::Client, Error> {
         let lane = self.inner.region.lane();
         self.claim(lane).map(blocking::Client)
@@ -310,8 +320,9 @@ impl Store {
         self.inner.region.lane().waiting(Waiting::Cooperative)
     }
 
-    /// Takes a free client slot. Slots are tried from a place that differs between processes, so that many that start
-    /// at once rarely meet. // [R-SLOT-1] [R-SLOT-2]
+    /// Takes a free client slot; if there is none, one whose client died, which is recovered first. Slots are tried
+    /// from a place that differs between processes, so that many that start at once rarely meet. // [R-SLOT-1]
+    /// [R-SLOT-2]
     fn claim(&self, lane: ShmLane) -> Result<Client, Error> {
         let inner = &self.inner;
         if inner.options.access == Access::ReadOnly {
@@ -321,23 +332,44 @@ impl Store {
         let turn = inner.opened.fetch_add(1, Ordering::Relaxed);
         let start = std::process::id().wrapping_add(turn) % u32::from(max);
         let mut dead = 0;
-        let mut claiming = inner.region.lane();
-        for slot in (start..u32::from(max)).chain(0..start) {
-            let slot = slot as u16;
-            let Some(hold) = inner.region.hold(slot).map_err(inner.fabric("cannot open a client of"))? else {
-                continue;
-            };
-            let process = u64::from(std::process::id());
-            let claimed = block_on(claim_slot(&mut claiming, &inner.table, slot, process, unix_ns()));
-            match claimed.map_err(inner.fabric("cannot open a client of"))? {
-                Some(owner) => {
-                    let config = inner.client_config(unix_ns());
-                    return Ok(Client::new(Arc::clone(&inner.table), lane, owner, hold, config));
+        for wanted in [Wanted::Free, Wanted::Dead] {
+            dead = 0;
+            for slot in (start..u32::from(max)).chain(0..start) {
+                let slot = slot as u16;
+                let fabric = inner.fabric("cannot open a client of");
+                let Some(hold) = inner.region.hold(slot).map_err(fabric)? else { continue };
+                match self.take(slot, hold, wanted)? {
+                    Some((owner, hold)) => {
+                        let (table, config) = (Arc::clone(&inner.table), inner.client_config(unix_ns()));
+                        return Ok(Client::new(table, &inner.region, lane, owner, hold, config));
+                    }
+                    None => dead += 1,
                 }
-                None => dead += 1,
             }
         }
         Err(Error::TooManyClients { url: inner.url.clone(), max, dead })
+    }
+
+    /// Takes `slot`, whose liveness is `hold`. `None` if it is not free, and its client could not be recovered or is
+    /// not wanted. // [R-SLOT-1]
+    fn take(&self, slot: u16, hold: SlotHold, wanted: Wanted) -> Result<Option<(OwnerId, SlotHold)>, Error> {
+        let inner = &self.inner;
+        let (mut lane, fabric) = (inner.region.lane(), inner.fabric("cannot open a client of"));
+        let mut hold = hold;
+        if wanted == Wanted::Dead {
+            let info = block_on(read_slot(&mut lane, &inner.table, slot)).map_err(&fabric)?;
+            let Some(SlotWord { generation, .. }) = info.word else { return Ok(None) };
+            let proof = FenceProof::new(slot, generation, hold);
+            match block_on(recover(&mut lane, &inner.table, &proof)) {
+                Ok(_) => hold = proof.into_hold(),
+                // Its record is damaged: its locks stay held.
+                Err(guira_rcuckoo::Error::Corrupt { .. }) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let process = u64::from(std::process::id());
+        let claimed = block_on(claim_slot(&mut lane, &inner.table, slot, process, unix_ns()));
+        Ok(claimed.map_err(&fabric)?.map(|owner| (owner, hold)))
     }
 
     /// What the table holds and who uses it, while others work: no snapshot. Reads every row and slot, but no key or
@@ -363,8 +395,8 @@ impl Store {
     }
 
     /// Checks every row, checksum, entry, lock, slot and extent, while others work. Locks and half-done commits of
-    /// clients that died are problems; a store opened for reading only cannot tell who died. The report tells the first
-    /// 100 problems and counts all. Changes nothing.
+    /// clients that died are problems until somebody who meets them recovers those clients; a store opened for reading
+    /// only cannot tell who died. The report tells the first 100 problems and counts all. Changes nothing.
     ///
     /// Round trips: 1 for 64 rows, and 1 for each further 64 second rows of their entries; 2 an extent; 1 for 64 places
     /// of an extent chunk, for 32 slots and for 4,096 lock or chunk words. What looks wrong is read 15 times more, over
@@ -387,8 +419,8 @@ impl Store {
     pub fn check(&self) -> Result<CheckReport, Error> {
         let inner = &self.inner;
         let slots = block_on(slots(&mut inner.region.lane(), &inner.table)).map_err(inner.fabric("cannot check"))?;
-        let used = slots.into_iter().map(|info| info.slot);
-        let dead = used.filter(|slot| liveness(inner, *slot) == ClientState::Dead).collect();
+        let dead = slots.into_iter().filter(|info| liveness(inner, info.slot) == ClientState::Dead);
+        let dead = dead.filter_map(|info| Some((info.slot, info.word?.generation))).collect();
         let options = CheckOptions { quiet: Quiet::OthersWork, dead, ..CheckOptions::default() };
         block_on(check_table(&mut inner.region.lane(), &inner.table, &options, &mut |_| ()))
             .map_err(|source| Error::Check { url: inner.url.clone(), source })

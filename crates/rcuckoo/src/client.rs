@@ -3,13 +3,14 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use guira_fabric::{FabricError, Lane};
+use guira_fabric::{FabricError, Lane, Liveness};
 use guira_layout::{Generation, OwnerId, Record};
 
 use crate::cache::RowCache;
 use crate::handover::Handover;
 use crate::in_place::Stage;
 use crate::journal::Journal;
+use crate::mourn::Mourner;
 use crate::pace::Pace;
 use crate::search::{SEARCH_ROWS, Search};
 use crate::window::Window;
@@ -106,6 +107,10 @@ pub struct Counters {
     pub row_retries: u64,
     /// Redo records written.
     pub records: u64,
+    /// Dead clients recovered.
+    pub recoveries: u64,
+    /// Those of them whose commit was completed.
+    pub replays: u64,
 }
 
 /// One logical owner: one operation at a time. It holds a slot of the table, by the number of its owner id.
@@ -119,6 +124,7 @@ pub struct Client {
     pub(crate) owner: OwnerId,
     pub(crate) sequence: u32,
     pub(crate) journal: Journal,
+    pub(crate) mourner: Mourner,
     pub(crate) cache: RowCache,
     pub(crate) search: Search,
     pub(crate) window: Window,
@@ -152,6 +158,7 @@ impl Client {
             owner,
             sequence: 0,
             journal: Journal::default(),
+            mourner: Mourner::default(),
             cache: RowCache::new(config.cache_bytes, row_words),
             search: Search::new(config.search_rows),
             window: Window::new(row_words, WINDOW_ROWS),
@@ -171,6 +178,13 @@ impl Client {
             waiting_since_ns: None,
             table,
         }
+    }
+
+    /// The same client, which asks `liveness` about those it waits for, and recovers the dead. // [R-RECOVER-1]
+    #[must_use]
+    pub fn with_liveness(mut self, liveness: Box<dyn Liveness>) -> Client {
+        self.mourner = Mourner::new(liveness);
+        self
     }
 
     /// The table.

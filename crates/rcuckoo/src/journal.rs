@@ -7,7 +7,7 @@
 use std::future::poll_fn;
 
 use arrayvec::ArrayVec;
-use guira_fabric::{Effect, FabricError, Lane, Verb, post};
+use guira_fabric::{Effect, FabricError, FenceProof, Lane, Verb, post};
 use guira_layout::{LockMask, OwnerId, RowId};
 
 use crate::in_place::PAIR_WORDS;
@@ -44,6 +44,8 @@ pub(crate) enum Flight {
     Extend(ArrayVec<Try, MAX_LOCK_WORDS>),
     /// One that releases all that is held, last of all.
     Release,
+    /// One of those that recover somebody else, while nothing is held.
+    Recovery,
 }
 
 /// A client's locks.
@@ -51,6 +53,9 @@ pub(crate) enum Flight {
 pub(crate) struct Journal {
     pub(crate) held: LockSet,
     pub(crate) flight: Flight,
+    /// That the client which is being recovered is dead. Kept until the last batch of its recovery has completed:
+    /// before that nobody else may recover it. // [R-RECOVER-4]
+    pub(crate) proof: Option<FenceProof>,
     /// Why it is not known any more which locks are held. Never becomes `None` again. // [R-DROP-2]
     pub(crate) lost: Option<FabricError>,
 }
@@ -89,6 +94,7 @@ impl Journal {
     pub(crate) fn landed(&mut self, found: &[u64]) {
         let (tries, skip) = match std::mem::take(&mut self.flight) {
             Flight::None => return,
+            Flight::Recovery => return self.proof = None,
             Flight::Release => return self.held.clear(),
             Flight::AcquirePair(tries, words) => {
                 let won = tries.iter().take(words).zip(found).filter(|(attempt, found)| attempt.won(**found));
@@ -123,6 +129,7 @@ impl Journal {
         } else {
             // Nothing was forgotten: the batch was refused, and had no effect.
             self.flight = Flight::None;
+            self.proof = None;
         }
         self.release(lane, table, owner).await
     }

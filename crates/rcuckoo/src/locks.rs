@@ -5,6 +5,7 @@ use guira_fabric::{FabricError, Lane, MaskedCas, Verb, pause_until, post};
 use guira_layout::{ExtentRef, LockId, LockMask, OwnerId, RowId, STATE_WORD, TableState};
 
 use crate::journal::{Flight, Try, release_verb};
+use crate::mourn::Patience;
 use crate::window::{Window, spans};
 use crate::{Batch, Client, Error, MAX_LOCK_WORDS, Operation, Table};
 
@@ -76,6 +77,23 @@ enum Tried {
     Conflict(Conflict),
 }
 
+/// A wait for locks, all of an operation's tries together.
+struct Wait {
+    operation: Operation,
+    started_ns: u64,
+    deadline_ns: u64,
+    pauses: u32,
+}
+
+/// What a wait came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waited {
+    /// Pauses, or none.
+    ForTheLiving,
+    /// A recovery: what was in the way is gone, and nothing is held.
+    ForTheDead,
+}
+
 /// What a batch of tries does first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
@@ -135,13 +153,10 @@ impl Client {
         // The deadline is the operation's, however many paths it tries. // [R-LOCK-4]
         let started_ns = *self.waiting_since_ns.get_or_insert_with(|| lane.now_ns());
         let deadline_ns = started_ns.saturating_add(self.config.deadline_ns);
+        let mut wait = Wait { operation, started_ns, deadline_ns, pauses: 0 };
         for attempt in 1u32.. {
             self.release_held(lane).await.map_err(&fabric)?;
-            self.check_conflict(lane, conflict, started_ns, deadline_ns, operation).await?;
-            self.counters.lock_conflicts += 1;
-            lane.traffic_mut().retries += 1;
-            let until_ns = lane.now_ns() + self.pace.wait_ns(attempt);
-            pause_until(lane, until_ns.min(deadline_ns)).await;
+            self.wait_once(lane, &mut wait, attempt, conflict).await?;
             if attempt >= TRIES_AT_ONCE {
                 break;
             }
@@ -150,37 +165,60 @@ impl Client {
                 Tried::Conflict(again) => conflict = again,
             }
         }
-        self.acquire_in_order(lane, plan, started_ns, deadline_ns, operation).await
+        while self.acquire_in_order(lane, plan, &mut wait).await? == Waited::ForTheDead {}
+        Ok(())
     }
 
     /// One word after the other in address order, holding: whoever waits holds only smaller words, so nobody waits in a
-    /// circle. // [R-LOCK-3]
+    /// circle. Begins anew after it had to release everything, to recover who was in the way. // [R-LOCK-3]
     async fn acquire_in_order(
         &mut self,
         lane: &mut dyn Lane,
         plan: &LockSet,
-        started_ns: u64,
-        deadline_ns: u64,
-        operation: Operation,
-    ) -> Result<(), Error> {
-        let fabric = Error::fabric(operation);
+        wait: &mut Wait,
+    ) -> Result<Waited, Error> {
+        let fabric = Error::fabric(wait.operation);
         for locks in plan {
             let word: LockSet = std::iter::once(*locks).collect();
             for attempt in 1u32.. {
                 let tried = self.try_all(lane, &word, Before::Keep, Reads::Without, None).await.map_err(&fabric)?;
                 let Tried::Conflict(conflict) = tried else { break };
-                let checked = self.check_conflict(lane, conflict, started_ns, deadline_ns, operation).await;
-                if let Err(error) = checked {
-                    self.release_held(lane).await.map_err(&fabric)?;
-                    return Err(error);
+                match self.wait_once(lane, wait, attempt, conflict).await {
+                    Ok(Waited::ForTheLiving) => {}
+                    Ok(Waited::ForTheDead) => return Ok(Waited::ForTheDead),
+                    Err(error) => {
+                        self.release_held(lane).await.map_err(&fabric)?;
+                        return Err(error);
+                    }
                 }
-                self.counters.lock_conflicts += 1;
-                lane.traffic_mut().retries += 1;
-                let until_ns = lane.now_ns() + self.pace.wait_ns(attempt);
-                pause_until(lane, until_ns.min(deadline_ns)).await;
             }
         }
-        Ok(())
+        Ok(Waited::ForTheLiving)
+    }
+
+    /// Pauses, unless the table is gone, the deadline has passed, or whoever is in the way turned out to be dead, and
+    /// was recovered.
+    async fn wait_once(
+        &mut self,
+        lane: &mut dyn Lane,
+        wait: &mut Wait,
+        attempt: u32,
+        conflict: Conflict,
+    ) -> Result<Waited, Error> {
+        let is_late = lane.now_ns() >= wait.deadline_ns;
+        let patience = if is_late { Patience::Over } else { Patience::Pauses(wait.pauses) };
+        if let Some(owner) = conflict.owner.filter(|owner| !self.table.locks().is_poison(*owner))
+            && self.mourn(lane, owner, patience, wait.operation).await?
+        {
+            return Ok(Waited::ForTheDead);
+        }
+        self.check_conflict(lane, conflict, wait, is_late).await?;
+        self.counters.lock_conflicts += 1;
+        lane.traffic_mut().retries += 1;
+        wait.pauses += 1;
+        let until_ns = lane.now_ns() + self.pace.wait_ns(attempt);
+        pause_until(lane, until_ns.min(wait.deadline_ns)).await;
+        Ok(Waited::ForTheLiving)
     }
 
     /// Ends the wait when the table is gone or the deadline has passed.
@@ -188,22 +226,21 @@ impl Client {
         &mut self,
         lane: &mut dyn Lane,
         conflict: Conflict,
-        started_ns: u64,
-        deadline_ns: u64,
-        operation: Operation,
+        wait: &Wait,
+        is_late: bool,
     ) -> Result<(), Error> {
-        let late = lane.now_ns() >= deadline_ns;
+        let operation = wait.operation;
         let poisoned = conflict.owner.is_some_and(|owner| self.table.locks().is_poison(owner));
-        if !late && !poisoned {
+        if !is_late && !poisoned {
             return Ok(());
         }
         if self.is_destroyed(lane).await.map_err(Error::fabric(operation))? {
             return Err(Error::Destroyed { operation });
         }
-        if !late {
+        if !is_late {
             return Ok(());
         }
-        let waited_ms = lane.now_ns().saturating_sub(started_ns) / 1_000_000;
+        let waited_ms = lane.now_ns().saturating_sub(wait.started_ns) / 1_000_000;
         Err(Error::Busy { operation, lock: conflict.lock, owner: conflict.owner, waited_ms })
     }
 

@@ -95,11 +95,11 @@ struct Unfinished {
 /// Counts a lookup's samples and decides when to stop.
 #[derive(Default)]
 pub(crate) struct Patience {
-    samples: u32,
+    pub(crate) samples: u32,
     started_ns: u64,
-    unlocked: u32,
+    pub(crate) unlocked: u32,
     torn_extent: Option<(ExtentRef, u32)>,
-    rejected: ArrayVec<ExtentRef, DIGEST_TWINS>,
+    pub(crate) rejected: ArrayVec<ExtentRef, DIGEST_TWINS>,
 }
 
 impl Patience {
@@ -325,10 +325,7 @@ impl Reader {
             let verdict = match sampled.take() {
                 Some(verdict) => verdict,
                 // A retry samples both rows again: what was sampled before is stale. // [R-READ-4]
-                None => {
-                    let again = lookup.sample(&self.table, lane, words, &patience.rejected).await;
-                    again.map_err(Error::fabric(Operation::Get))?
-                }
+                None => self.sample_again(lane, &lookup, words, &patience).await?,
             };
             let unsettled = match verdict {
                 Verdict::Absent => return Ok(None),
@@ -354,6 +351,23 @@ impl Reader {
             };
             self.wait_for(lane, unsettled, &mut patience, Operation::Get).await?;
         }
+    }
+
+    /// Samples both rows; past those who stand still in one, if that takes long already. // [R-READ-9]
+    async fn sample_again<L: Lane + ?Sized>(
+        &self,
+        lane: &mut L,
+        lookup: &Lookup<'_, RowFormat>,
+        words: &mut [u64],
+        patience: &Patience,
+    ) -> Result<Verdict, Error> {
+        if self.looks_past(patience)
+            && let Some(verdict) = self.look_past(lane, lookup, words, patience).await?
+        {
+            return Ok(verdict);
+        }
+        let sampled = lookup.sample(&self.table, lane, words, &patience.rejected).await;
+        sampled.map_err(Error::fabric(Operation::Get))
     }
 
     /// Reads the extent of an entry. 1 round trip. `None` means: look into the index again. // [R-READ-6]
@@ -424,7 +438,7 @@ impl Reader {
         Ok(())
     }
 
-    async fn lock_owner<L: Lane + ?Sized>(
+    pub(crate) async fn lock_owner<L: Lane + ?Sized>(
         &self,
         lane: &mut L,
         row: RowId,

@@ -288,7 +288,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
     /// What a sampled row has of the key, if the row verifies. One that does not says nothing: the other row may hold
     /// the key all the same. // [R-READ-1]
     #[inline(always)]
-    fn verified(&self, row: RowId, words: &[u64], rejected: &[ExtentRef]) -> Option<R::Hit> {
+    pub(crate) fn verified(&self, row: RowId, words: &[u64], rejected: &[ExtentRef]) -> Option<R::Hit> {
         let hit = self.rows.seek(words, &self.probe, rejected)?;
         self.rows.verify(row, words).is_ok().then_some(hit)
     }

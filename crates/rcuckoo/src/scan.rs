@@ -104,16 +104,17 @@ impl Reader {
     ) -> Result<Trailer, Error> {
         let operation = Operation::Scan;
         let table = std::sync::Arc::clone(&self.table);
-        let mut words = Vec::new();
+        let mut words = vec![0; table.rows().row_words()];
         let mut patience = Patience::default();
         loop {
-            let mut valid = false;
-            sample_rows(lane, &table, row, 1, &mut words, |sample| valid = sample.valid)
-                .await
-                .map_err(Error::fabric(operation))?;
-            if valid {
+            let trailer = if self.looks_past(&patience) {
+                self.sample_past(lane, row, &mut words).await
+            } else {
+                sample_row(lane, &table, row, &mut words).await
+            };
+            if let Some(trailer) = trailer.map_err(Error::fabric(operation))? {
                 match self.row_items(lane, row, &words, items).await? {
-                    None => return Ok([words[table.rows().trailer_word()], words[table.rows().trailer_word() + 1]]),
+                    None => return Ok(trailer),
                     Some(extent) => patience.note_unfit(&extent, operation)?,
                 }
             }
@@ -165,4 +166,17 @@ impl Reader {
         }
         Ok(None)
     }
+}
+
+/// Samples one row into `words`; its trailer, if it verifies. 1 round trip.
+async fn sample_row<L: Lane + ?Sized>(
+    lane: &mut L,
+    table: &Table,
+    row: RowId,
+    words: &mut Vec<u64>,
+) -> Result<Option<Trailer>, FabricError> {
+    let mut valid = false;
+    sample_rows(lane, table, row, 1, words, |sample| valid = sample.valid).await?;
+    let at = table.rows().trailer_word();
+    Ok(valid.then(|| [words[at], words[at + 1]]))
 }

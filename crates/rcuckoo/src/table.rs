@@ -86,6 +86,11 @@ impl Table {
         &self.locks
     }
 
+    /// Whether clients that died can be recovered: locks name their owners, and commits leave records. // [R-RECOVER-3]
+    pub fn is_recoverable(&self) -> bool {
+        self.locks.names_owners() && self.config().rules.commit_records
+    }
+
     /// Where keys live.
     #[inline(always)]
     pub fn placement(&self) -> &Placement {

@@ -30,7 +30,7 @@ struct Answer<'r> {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    // Only who may write can ask the kernel which clients are dead, and so which locks nobody gives back.
+    // Only who may write can ask the kernel which clients are dead, and so which locks wait for a recovery.
     let (store, knows_the_dead) = match Store::open(&arguments.url) {
         Ok(store) => (store, true),
         Err(_) => (open(&arguments.url, &OpenOptions::default().read_only())?, false),

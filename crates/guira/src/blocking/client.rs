@@ -187,8 +187,8 @@ impl Client {
         block_on(self.0.release_memory())
     }
 
-    /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again.
-    /// Only grows. No round trip.
+    /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again,
+    /// dead clients that it recovered. Only grows. No round trip.
     pub fn counters(&self) -> Counters {
         self.0.counters()
     }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use guira_fabric::heap::{HeapLane, HeapRegion, Next, Step};
 use guira_fabric::memory::Ordering;
-use guira_fabric::{Profile, Region};
-use guira_layout::{Geometry, Preset, PresetOptions, Superblock};
-use guira_rcuckoo::format_table;
+use guira_fabric::{FenceProof, Profile, Region};
+use guira_layout::{Geometry, Preset, PresetOptions, SlotState, SlotWord, Superblock};
+use guira_rcuckoo::{format_table, recover};
 
 use super::patrol::PATROL_EVERY;
 use super::*;
@@ -14,6 +14,8 @@ use crate::blocking::block_on;
 
 const CHUNKS: u64 = 16;
 const MOST_STEPS: u64 = 20_000;
+/// More than the steps of most recoveries here; a prime, so that these meet deaths of every kind.
+const RECOVERY_STEPS: u64 = 251;
 const DEAD: OwnerId = OwnerId(1);
 const HEIR: OwnerId = OwnerId(2);
 const INTRUDER: OwnerId = OwnerId(3);
@@ -75,20 +77,17 @@ impl Bench {
         Extents::new(Arc::clone(&self.table), owner)
     }
 
-    /// Takes back what the dead client had, from the chunk table alone: decision 0007, "What a recoverer sees".
+    /// Recovers the dead client; decision 0007, "What a recoverer sees", tells what is left then.
     fn recover(&self, dead: OwnerId) {
+        self.recover_until(dead, u64::MAX);
         let is_tail = |tail: u64, head: u64| self.word(tail).decode() == Some(ChunkState::Tail { head: head as u32 });
         for chunk in 0..CHUNKS {
             match self.word(chunk).decode() {
                 None => panic!("chunk {chunk}: {:?}", self.word(chunk)),
-                Some(ChunkState::Claiming { owner, class }) if owner == dead => {
-                    let tails = chunk + 1..chunk + class.chunks();
-                    tails.filter(|tail| is_tail(*tail, chunk)).for_each(|tail| self.set(tail, ChunkState::Free));
-                    self.set(chunk, ChunkState::Free);
-                }
-                Some(ChunkState::Owned { owner, class }) if owner == dead => {
+                Some(ChunkState::Claiming { owner, .. }) => panic!("chunk {chunk} is left to {owner}"),
+                Some(ChunkState::Owned { owner, class }) if owner == dead => panic!("{chunk}: {class:?}"),
+                Some(ChunkState::Orphan { class, .. }) => {
                     assert!((chunk + 1..chunk + class.chunks()).all(|tail| is_tail(tail, chunk)), "{chunk}: {class:?}");
-                    self.set(chunk, ChunkState::Orphan { class, free: 0 });
                 }
                 Some(ChunkState::Tail { head }) => {
                     let class = match self.word(head.into()).decode() {
@@ -100,6 +99,25 @@ impl Bench {
                 Some(_) => {}
             }
         }
+    }
+
+    /// The same by a recoverer that dies before its step `last`.
+    fn recover_until(&self, dead: OwnerId, last: u64) {
+        let slot = dead.slot().expect("an owner");
+        let at = self.table.geometry().slot(slot).word() as usize;
+        let live = SlotWord { state: SlotState::Live, generation: 1 }.encode();
+        let word = &self.region.memory().main[at];
+        // The clients of these tests are made without a slot.
+        let _ = word.compare_exchange(0, live, Ordering::Relaxed, Ordering::Relaxed);
+        let mut steps = 0;
+        let hook = move |_| {
+            steps += 1;
+            if steps > last { Next::Die } else { Next::Continue }
+        };
+        let hold = self.region.hold(slot).expect("the heap holds").expect("nobody else recovers it");
+        let mut lane = self.region.lane().hooked(Box::new(hook));
+        let recovered = block_on(recover(&mut lane, &self.table, &FenceProof::new(slot, 1, hold)));
+        assert!(lane.is_dead() || recovered.is_ok(), "{recovered:?}");
     }
 
     /// Everything that was not the intruder's can be had again: the dead client linked nothing.
@@ -173,13 +191,15 @@ fn live_and_die(bench: &Bench, last: u64, turn: u64, wanted: u64) -> bool {
     lane.is_dead()
 }
 
-/// [R-EXTENT-2] A client that dies before any verb, or in any WRITE, leaves words from which everything is taken back.
+/// [R-EXTENT-2] [R-RECOVER-3] A client that dies before any verb, or in any WRITE, leaves words from which everything
+/// is taken back, by recoverers that die anywhere, too.
 #[test]
 fn a_death_at_any_step_loses_nothing() {
     let mut deaths = 0;
     while live_and_die(&{ Bench::new() }, deaths, u64::MAX, 0) {
         let bench = Bench::new();
         live_and_die(&bench, deaths, u64::MAX, 0);
+        bench.recover_until(DEAD, deaths % RECOVERY_STEPS);
         bench.recover(DEAD);
         bench.assert_nothing_is_lost(&format!("died before step {deaths}"));
         deaths += 1;

@@ -151,7 +151,7 @@ fn existing(store: &Store) -> Result<String, Failure> {
     let left = match dead {
         0 => String::new(),
         _ => format!(
-            "; {} of it died, as in a run that was killed: a lock that is left of one is waited for in vain",
+            "; {} of it died, as in a run that was killed: what is left of one is cleaned up when it is met",
             counted(dead as u64, "client")
         ),
     };

@@ -1,0 +1,99 @@
+//! Reading past writers that stand still: a row that is half written becomes whole by the record of its writer.
+//!
+//! A sealed record is always completed, by its writer or by whoever recovers it, so once the WRITE of a row has begun,
+//! the row as the record leaves it is what the row holds. Nothing is written here: whoever was stopped goes on as if
+//! nobody had looked.
+
+use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_layout::{Candidate, Record, RowFormat, RowId, Seal, SlotState, SlotWord, Trailer};
+
+use crate::read::Patience;
+use crate::sample::{Lookup, TRAILER_WORDS, Verdict, Which};
+use crate::{Error, Reader};
+
+/// Words of a slot that say whose record it has, and whether it is sealed.
+const HEAD_WORDS: usize = 2;
+const _: () = assert!(SlotWord::WORD < HEAD_WORDS && Seal::WORD < HEAD_WORDS);
+
+impl Reader {
+    /// Whether rows that do not verify were sampled so often that somebody may stand still in one. // [R-READ-9]
+    pub(crate) fn looks_past(&self, patience: &Patience) -> bool {
+        // A lock that was free when it was last looked at has no owner whose record could help.
+        patience.samples + 1 >= self.config.row_samples && patience.unlocked == 0 && self.table.is_recoverable()
+    }
+
+    /// Samples both rows of a lookup, the first one first, each past its writer. `None` if that settles nothing. Round
+    /// trips: those of [`Reader::sample_past`] twice, and 1 for a miss. // [R-READ-9] [R-READ-3]
+    pub(crate) async fn look_past<L: Lane + ?Sized>(
+        &self,
+        lane: &mut L,
+        lookup: &Lookup<'_, RowFormat>,
+        words: &mut [u64],
+        patience: &Patience,
+    ) -> Result<Option<Verdict<Candidate>>, Error> {
+        let fabric = Error::fabric(crate::Operation::Get);
+        let (table, rejected) = (&self.table, &patience.rejected);
+        let (rows, geometry) = (table.rows(), table.geometry());
+        let (first, second) = words.split_at_mut(rows.row_words());
+        let mut trailers = [None; 2];
+        for (which, words) in [(Which::First, first), (Which::Second, second)] {
+            let row = if which == Which::First { lookup.first_row() } else { lookup.second(table) };
+            let sampled = self.sample_past(lane, row, words).await.map_err(&fabric)?;
+            if sampled.is_some()
+                && let Some(hit) = lookup.verified(row, words, rejected)
+            {
+                return Ok(Some(Verdict::Hit(which, hit)));
+            }
+            trailers[usize::from(which == Which::Second)] = sampled;
+        }
+        let [Some(first), Some(second)] = trailers else { return Ok(None) };
+        let mut again = [[0; TRAILER_WORDS]; 2];
+        let [into_first, into_second] = &mut again;
+        let reread = [(lookup.first_row(), into_first), (lookup.second(table), into_second)];
+        let reads = reread.map(|(row, into)| Verb::Read { addr: geometry.trailer(row, rows), into });
+        post(lane, reads).await.map_err(&fabric)?;
+        Ok((again == [first, second]).then_some(Verdict::Absent))
+    }
+
+    /// Samples `row` into `words`, and completes it if somebody stands still in its WRITE. Returns its trailer as it
+    /// was sampled, or `None` if the row does not verify all the same. Round trips: 1 if it verifies, up to 5 if not.
+    // [R-READ-9]
+    pub(crate) async fn sample_past<L: Lane + ?Sized>(
+        &self,
+        lane: &mut L,
+        row: RowId,
+        words: &mut [u64],
+    ) -> Result<Option<[u64; TRAILER_WORDS]>, FabricError> {
+        let (table, geometry, rows) = (&self.table, self.table.geometry(), self.table.rows());
+        let trailer = |words: &[u64]| [words[rows.trailer_word()], words[rows.trailer_word() + 1]];
+        post(lane, [Verb::Read { addr: geometry.row(row), into: &mut *words }]).await?;
+        if rows.verify(row, words).is_ok() {
+            return Ok(Some(trailer(words)));
+        }
+        let (_, owner) = self.lock_owner(lane, row).await?;
+        let slot = owner.and_then(|owner| owner.slot()).filter(|slot| *slot < table.config().max_clients);
+        let Some(slot) = slot else { return Ok(None) };
+        let mut record = vec![0; geometry.slot_words()];
+        post(lane, [Verb::Read { addr: geometry.slot(slot), into: &mut record }]).await?;
+        let head = [record[0], record[1]];
+        let is_used = SlotWord::decode(head[SlotWord::WORD]).is_some_and(|word| word.state != SlotState::Free);
+        let record = Record::decode(&record, rows, table.config(), geometry).ok().flatten().filter(|_| is_used);
+        let Some(record) = record else { return Ok(None) };
+        let Some(delta) = record.deltas(rows).find(|delta| delta.row == row) else { return Ok(None) };
+        let mut head_after = [0; HEAD_WORDS];
+        post(lane, [Verb::Read { addr: geometry.row(row), into: &mut *words }]).await?;
+        post(lane, [Verb::Read { addr: geometry.slot(slot), into: &mut head_after }]).await?;
+        let sampled = trailer(words);
+        if rows.verify(row, words).is_ok() {
+            return Ok(Some(sampled));
+        }
+        // Sealed before and after the sample, under one sequence number of one client: so it was in between.
+        let version = Trailer(sampled[0]).version();
+        let fits = version == delta.before || version == Trailer(delta.trailer[0]).version();
+        if head != head_after || !fits {
+            return Ok(None);
+        }
+        delta.apply(rows, words);
+        Ok(rows.verify(row, words).is_ok().then_some(sampled))
+    }
+}

@@ -1,0 +1,236 @@
+//! Recovery: what a client's death leaves behind is completed, released, orphaned, and its slot freed.
+//!
+//! Invariants: whoever recovers a client has the proof of its death, which nobody else can have at the same time, and
+//! holds no lock of its own [R-RECOVER-4] [R-RECOVER-5]. Rows are written only while their locks still carry the dead
+//! client's id [R-RECOVER-3]. Every step may be repeated from the first one on: a recoverer that dies is followed by
+//! another, which does the same.
+
+use guira_fabric::{Addr, FabricError, FenceProof, Lane, Verb, post};
+use guira_layout::{ChunkState, ChunkWord, ExtentClass, LockMask, OwnerId, Record, RowId, Seal, SlotState, SlotWord};
+
+use crate::journal::release_verb;
+use crate::{Error, Operation, Place, Table};
+
+/// Words of one READ of the lock table or the chunk table.
+const SCAN_WORDS: u64 = 4096;
+/// Verbs in one batch of releases or of CAS of chunk words: half of the smallest `max_batch` of all fabrics.
+const BATCH_VERBS: usize = 64;
+
+/// What was left to do for a dead client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Rows that the commit it had begun was to change, all of which are written now; 0 if it had begun none.
+    pub replayed_rows: u64,
+    /// Locks that carried its id.
+    pub locks: u64,
+    /// Chunks that it owned or was about to own or give back; a run counts as one.
+    pub chunks: u64,
+}
+
+/// Whose death was proved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dead {
+    slot: u16,
+    generation: u64,
+}
+
+impl Dead {
+    pub(crate) fn of(proof: &FenceProof) -> Dead {
+        Dead { slot: proof.slot(), generation: proof.generation() }
+    }
+}
+
+/// Recovers the client whose death `proof` proves: completes the commit it had begun, releases its locks, makes its
+/// chunks orphans or free, and frees its slot. The caller holds no lock, and keeps the proof until the last batch has
+/// completed. `None`, and nothing changed, if the client gave its slot back before it ended, or was recovered already,
+/// or if the table is of a preset whose dead nobody can recover this way (`paper`: locks without names).
+///
+/// Round trips: 3, 2 more if a commit had begun, 1 for 4,096 lock words and for 4,096 chunks, 1 for 64 lock words with
+/// the dead client's locks, 1 for 64 of its chunks and of the tails of a run it was claiming. Source: R-RECOVER-2 to
+/// R-RECOVER-6.
+///
+/// # Errors
+/// `Corrupt` if the slot, or the record in it, is damaged: its locks stay held. The fabric's. What was done stays done,
+/// and whoever comes next goes on.
+pub async fn recover(lane: &mut dyn Lane, table: &Table, proof: &FenceProof) -> Result<Option<Recovered>, Error> {
+    recover_dead(lane, table, Dead::of(proof), Operation::Session).await
+}
+
+/// As [`recover`], for `operation`.
+pub(crate) async fn recover_dead(
+    lane: &mut dyn Lane,
+    table: &Table,
+    dead: Dead,
+    operation: Operation,
+) -> Result<Option<Recovered>, Error> {
+    if !table.is_recoverable() {
+        return Ok(None);
+    }
+    let mut recovery = Recovery { lane, table, dead, operation, recovered: Recovered::default() };
+    let Some(record) = recovery.claim().await? else { return Ok(None) };
+    // [R-RECOVER-3]: from here on in this order, and each step again by whoever follows a recoverer that died.
+    let fabric = Error::fabric(operation);
+    if let (Some(record), seal) = record {
+        recovery.replay(&record, seal).await.map_err(&fabric)?;
+    }
+    recovery.release_locks().await.map_err(&fabric)?;
+    recovery.orphan_chunks().await.map_err(&fabric)?;
+    recovery.free_slot().await.map_err(&fabric)?;
+    Ok(Some(recovery.recovered))
+}
+
+struct Recovery<'r> {
+    lane: &'r mut dyn Lane,
+    table: &'r Table,
+    dead: Dead,
+    operation: Operation,
+    recovered: Recovered,
+}
+
+impl Recovery<'_> {
+    fn owner(&self) -> OwnerId {
+        OwnerId::of_slot(self.dead.slot)
+    }
+
+    fn word(&self, state: SlotState) -> u64 {
+        SlotWord { state, generation: self.dead.generation }.encode()
+    }
+
+    /// Marks the slot as being recovered, and reads the record of the commit that its client had begun, if it had.
+    /// `None` if the slot is not the dead client's any more. 1 round trip. // [R-RECOVER-4]
+    async fn claim(&mut self) -> Result<Option<(Option<Record>, Seal)>, Error> {
+        let (table, addr) = (self.table, self.table.geometry().slot(self.dead.slot));
+        let (live, recovering) = (self.word(SlotState::Live), self.word(SlotState::Recovering));
+        let mut words = vec![0; table.geometry().slot_words()];
+        let mut found = 0;
+        let claim = Verb::Cas { addr, compare: live, swap: recovering, found: &mut found };
+        let posted = post(&mut *self.lane, [claim, Verb::Read { addr, into: &mut words }]).await;
+        posted.map_err(Error::fabric(self.operation))?;
+        let corrupt = Error::Corrupt { operation: self.operation, place: Place::Slot(self.dead.slot) };
+        if SlotWord::decode(found).is_none() {
+            return Err(corrupt);
+        }
+        // A recoverer that died left it `Recovering`.
+        if found != live && found != recovering {
+            return Ok(None);
+        }
+        let record = Record::decode(&words, table.rows(), table.config(), table.geometry()).map_err(|_| corrupt)?;
+        Ok(Some((record, Seal(words[Seal::WORD]))))
+    }
+
+    /// Completes the commit: `rows | retire | mark`, as its client would have. Its locks carry the dead client's id
+    /// still, because a sealed record implies that none was released. A row torn anywhere becomes whole by its delta,
+    /// with the checksum its writer computed. 2 round trips. // [R-RECOVER-2] [R-RECOVER-6] [R-COMMIT-3]
+    async fn replay(&mut self, record: &Record, seal: Seal) -> Result<(), FabricError> {
+        let (geometry, rows) = (self.table.geometry(), self.table.rows());
+        let numbers: Vec<RowId> = record.deltas(rows).map(|delta| delta.row).collect();
+        let mut images = vec![0; numbers.len() * rows.row_words()];
+        let into = numbers.iter().zip(images.chunks_exact_mut(rows.row_words()));
+        let reads: Vec<Verb<'_>> = into.map(|(row, into)| Verb::Read { addr: geometry.row(*row), into }).collect();
+        post(&mut *self.lane, reads).await?;
+        for (delta, image) in record.deltas(rows).zip(images.chunks_exact_mut(rows.row_words())) {
+            delta.apply(rows, image);
+        }
+        let retired = [Seal::retired(seal.sequence()).0];
+        let (mark, generation) = record.freed_extent().unwrap_or_default();
+        let generation = [generation.0];
+        let written = numbers.iter().zip(images.chunks_exact(rows.row_words()));
+        // Linearization point of the dead client's operation, unless a reader saw it before: the WRITE of the last row.
+        let mut batch: Vec<Verb<'_>> =
+            written.map(|(row, words)| Verb::Write { addr: geometry.row(*row), words }).collect();
+        let seal_at = geometry.slot(self.dead.slot).add_words(Seal::WORD as u64);
+        batch.push(Verb::Write { addr: seal_at, words: &retired });
+        if record.freed_extent().is_some() {
+            // After the retirement, as in a commit: a place that was marked may be in use again. // [R-EXTENT-4]
+            batch.push(Verb::Write { addr: Addr::main(mark), words: &generation });
+        }
+        post(&mut *self.lane, batch).await?;
+        self.recovered.replayed_rows = numbers.len() as u64;
+        Ok(())
+    }
+
+    /// Releases every lock that carries the dead client's id. Nobody else takes or releases these, so each is released
+    /// once. // [R-RECOVER-3] [R-LOCK-2]
+    async fn release_locks(&mut self) -> Result<(), FabricError> {
+        let (table, owner, locks) = (self.table, self.owner(), self.table.locks());
+        let mut words = Vec::new();
+        for first in (0..locks.words()).step_by(SCAN_WORDS as usize) {
+            words.resize(SCAN_WORDS.min(locks.words() - first) as usize, 0);
+            post(&mut *self.lane, [Verb::Read { addr: locks.addr(first), into: &mut words }]).await?;
+            let mut held: Vec<LockMask> = Vec::new();
+            for (word, value) in (first..).zip(&words) {
+                let its_own = locks.all_held(word, *value).filter(|(_, holder)| *holder == owner);
+                let (count, mask) =
+                    its_own.fold((0, 0), |(count, mask), (lock, _)| (count + 1, mask | locks.mask(lock).mask));
+                self.recovered.locks += count;
+                if count > 0 {
+                    held.push(LockMask { word, mask });
+                }
+            }
+            for held in held.chunks(BATCH_VERBS) {
+                let mut found = [0; BATCH_VERBS];
+                let releases = held.iter().zip(&mut found).map(|(held, found)| release_verb(table, owner, held, found));
+                post(&mut *self.lane, releases.collect::<Vec<_>>()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the dead client's chunks orphans, and those free in which nothing counts: docs/decisions/0007. Each step
+    /// is a CAS from a word that only the dead client, and its recoverers, change. // [R-EXTENT-2]
+    async fn orphan_chunks(&mut self) -> Result<(), FabricError> {
+        let (chunks, owner) = (self.table.config().chunks, self.owner());
+        let mut words = Vec::new();
+        for first in (0..chunks).step_by(SCAN_WORDS as usize) {
+            words.resize(SCAN_WORDS.min(chunks - first) as usize, 0);
+            post(&mut *self.lane, [Verb::Read { addr: self.table.geometry().chunk_word(first), into: &mut words }])
+                .await?;
+            let mut swaps = Vec::new();
+            for (chunk, word) in (first..).zip(words.iter().map(|word| ChunkWord(*word))) {
+                match word.decode() {
+                    Some(ChunkState::Owned { owner: of, class }) if of == owner => {
+                        swaps.push((chunk, word, ChunkWord::encode(ChunkState::Orphan { class, free: 0 })));
+                    }
+                    Some(ChunkState::Claiming { owner: of, class }) if of == owner => {
+                        swaps.extend(self.freed_tails(chunk, class));
+                        swaps.push((chunk, word, ChunkWord::FREE));
+                    }
+                    _ => continue,
+                }
+                self.recovered.chunks += 1;
+            }
+            self.swap_chunks(&swaps).await?;
+        }
+        Ok(())
+    }
+
+    /// The tails that a run under way at `head` may have: freed before the head is, so that they never lose their name.
+    fn freed_tails(&self, head: u64, class: ExtentClass) -> impl Iterator<Item = (u64, ChunkWord, ChunkWord)> {
+        let tail = ChunkWord::encode(ChunkState::Tail { head: head as u32 });
+        // A damaged word may say any length.
+        let end = (head + class.chunks()).min(self.table.config().chunks);
+        (head + 1..end).map(move |chunk| (chunk, tail, ChunkWord::FREE))
+    }
+
+    async fn swap_chunks(&mut self, swaps: &[(u64, ChunkWord, ChunkWord)]) -> Result<(), FabricError> {
+        for swaps in swaps.chunks(BATCH_VERBS) {
+            let mut found = [0; BATCH_VERBS];
+            let verbs = swaps.iter().zip(&mut found).map(|((chunk, compare, swap), found)| Verb::Cas {
+                addr: self.table.geometry().chunk_word(*chunk),
+                compare: compare.0,
+                swap: swap.0,
+                found,
+            });
+            post(&mut *self.lane, verbs.collect::<Vec<_>>()).await?;
+        }
+        Ok(())
+    }
+
+    /// Last of all: from here on the id may be somebody else's. // [R-RECOVER-3]
+    async fn free_slot(&mut self) -> Result<(), FabricError> {
+        let (compare, swap) = (self.word(SlotState::Recovering), self.word(SlotState::Free));
+        let mut found = 0;
+        let addr = self.table.geometry().slot(self.dead.slot);
+        post(&mut *self.lane, [Verb::Cas { addr, compare, swap, found: &mut found }]).await
+    }
+}
