@@ -93,8 +93,7 @@ impl Journal {
     /// Books the outcome of a flight whose atomics found `found`, in batch order.
     pub(crate) fn landed(&mut self, found: &[u64]) {
         let (tries, skip) = match std::mem::take(&mut self.flight) {
-            Flight::None => return,
-            Flight::Recovery => return self.proof = None,
+            Flight::None | Flight::Recovery => return,
             Flight::Release => return self.held.clear(),
             Flight::AcquirePair(tries, words) => {
                 let won = tries.iter().take(words).zip(found).filter(|(attempt, found)| attempt.won(**found));
@@ -129,8 +128,8 @@ impl Journal {
         } else {
             // Nothing was forgotten: the batch was refused, and had no effect.
             self.flight = Flight::None;
-            self.proof = None;
         }
+        self.proof = None;
         self.release(lane, table, owner).await
     }
 

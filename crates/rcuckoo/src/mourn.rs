@@ -108,7 +108,10 @@ impl Client {
         let recovered = Box::pin(recover_dead(lane, &self.table, dead, operation)).await;
         match &recovered {
             Err(Error::Fabric { source, .. }) => self.journal.failed(source),
-            _ => self.journal.landed(&[]),
+            _ => {
+                self.journal.landed(&[]);
+                self.journal.proof = None;
+            }
         }
         if let Some(recovered) = recovered? {
             self.counters.recoveries += 1;
