@@ -13,6 +13,9 @@ use guira_rcuckoo::{Change, Client, ClientConfig, Error, NewValue, Outcome, Read
 
 use crate::history::History;
 
+/// Of a slot that is taken for the first time, as every one here is.
+const FIRST_GENERATION: u64 = 1;
+
 /// What is run; all of it follows from the seed.
 #[derive(Clone, Debug)]
 pub struct Crowd {
@@ -347,7 +350,8 @@ impl Run {
 
     /// What the checker says of the table, now that nobody works.
     pub fn check(&self) -> CheckReport {
-        let options = CheckOptions { quiet: Quiet::NobodyWorks, problem_limit: 1000, dead: self.dead.clone() };
+        let dead = self.dead.iter().map(|slot| (*slot, FIRST_GENERATION)).collect();
+        let options = CheckOptions { quiet: Quiet::NobodyWorks, problem_limit: 1000, dead };
         let mut lane = self.bench.region.lane();
         block_on(check_table(&mut lane, &self.bench.table, &options, &mut |_| ())).expect("the heap reads")
     }
