@@ -280,21 +280,33 @@ impl Client {
             return Err(guira_rcuckoo::Error::ValueLength { operation, bytes, format }.into());
         }
         if let (Placement::Extent, Some(extents)) = (rows.place(key.len(), bytes), &mut self.extents) {
-            let reserved = match extents.reserve(&mut self.lane, key, value).await {
-                // Nobody gives back the chunks of the dead before they are recovered.
+            return match extents.reserve(&mut self.lane, key, value).await {
+                // Rare, and larger than the rest of a change's future.
                 Err(full @ ExtentError::Full { .. }) => {
-                    let owners = extents.owners(&mut self.lane).await.map_err(ExtentError::Fabric)?;
-                    match self.client.recover_owners(&mut self.lane, &owners, operation).await? {
-                        0 => Err(full),
-                        _ => extents.reserve(&mut self.lane, key, value).await,
-                    }
+                    Box::pin(self.reserve_of_the_dead(key, value, operation, full)).await
                 }
-                reserved => reserved,
+                reserved => Ok(Some(reserved?)),
             };
-            return Ok(Some(reserved?));
         }
         self.tend_extents().await?;
         Ok(None)
+    }
+
+    /// A place for a value for which there is no room: nobody gives back the chunks of the dead before they are
+    /// recovered. `full` if nobody is dead. // [R-RECOVER-1]
+    async fn reserve_of_the_dead(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        operation: Operation,
+        full: ExtentError,
+    ) -> Result<Option<ExtentRef>, Error> {
+        let Some(extents) = &mut self.extents else { return Err(full.into()) };
+        let owners = extents.owners(&mut self.lane).await.map_err(ExtentError::Fabric)?;
+        match self.client.recover_owners(&mut self.lane, &owners, operation).await? {
+            0 => Err(full.into()),
+            _ => Ok(Some(extents.reserve(&mut self.lane, key, value).await?)),
+        }
     }
 
     /// Carries out a change that brings no extent, or the part of it that needs no waiting: the rest is for

@@ -207,8 +207,10 @@ impl Client {
     ) -> Result<Waited, Error> {
         let is_late = lane.now_ns() >= wait.deadline_ns;
         let patience = if is_late { Patience::Over } else { Patience::Pauses(wait.pauses) };
+        // Rare, and larger than the rest of a change's future.
         if let Some(owner) = conflict.owner.filter(|owner| !self.table.locks().is_poison(*owner))
-            && self.mourn(lane, owner, patience, wait.operation).await?
+            && self.may_mourn(lane.now_ns(), patience)
+            && Box::pin(self.recover_if_dead(lane, owner, wait.operation)).await?
         {
             return Ok(Waited::ForTheDead);
         }

@@ -51,21 +51,9 @@ impl Mourner {
 }
 
 impl Client {
-    /// Recovers `owner`, who stands in this client's way, if it is time to ask about it and it is dead: true then, and
-    /// this client holds no lock any more. Round trips: none if it is not yet time; 1 to ask; those of
-    /// [`crate::recover`]. // [R-RECOVER-1] [R-RECOVER-5]
-    #[cold]
-    pub(crate) async fn mourn(
-        &mut self,
-        lane: &mut dyn Lane,
-        owner: OwnerId,
-        patience: Patience,
-        operation: Operation,
-    ) -> Result<bool, Error> {
-        if !self.mourner.is_due(lane.now_ns(), patience) || !self.table.is_recoverable() {
-            return Ok(false);
-        }
-        self.recover_if_dead(lane, owner, operation).await
+    /// Whether it is time to ask about somebody who stands in this client's way. // [R-RECOVER-1]
+    pub(crate) fn may_mourn(&self, now_ns: u64, patience: Patience) -> bool {
+        self.mourner.is_due(now_ns, patience) && self.table.is_recoverable()
     }
 
     /// Recovers those of `owners` who are dead, for a client that needs what they have; says how many. Asks no more
@@ -80,7 +68,7 @@ impl Client {
         owners: &[OwnerId],
         operation: Operation,
     ) -> Result<usize, Error> {
-        if !self.mourner.is_due(lane.now_ns(), Patience::Over) || !self.table.is_recoverable() {
+        if !self.may_mourn(lane.now_ns(), Patience::Over) {
             return Ok(0);
         }
         let mut dead = 0;
@@ -91,7 +79,9 @@ impl Client {
         Ok(dead)
     }
 
-    async fn recover_if_dead(
+    /// Recovers `owner` if it is dead: true then, and this client holds no lock any more. Round trips: 1 to ask, and
+    /// those of [`crate::recover`]. // [R-RECOVER-1] [R-RECOVER-5]
+    pub(crate) async fn recover_if_dead(
         &mut self,
         lane: &mut dyn Lane,
         owner: OwnerId,
@@ -104,8 +94,7 @@ impl Client {
         // From here on a batch of the recovery may be in flight, if this operation is dropped.
         self.journal.proof = Some(proof);
         self.journal.flight = Flight::Recovery;
-        // Rare, and larger than all other futures together.
-        let recovered = Box::pin(recover_dead(lane, &self.table, dead, operation)).await;
+        let recovered = recover_dead(lane, &self.table, dead, operation).await;
         match &recovered {
             Err(Error::Fabric { source, .. }) => self.journal.failed(source),
             _ => {

@@ -361,8 +361,9 @@ impl Reader {
         words: &mut [u64],
         patience: &Patience,
     ) -> Result<Verdict, Error> {
+        // Rare, and larger than the rest of a lookup's future.
         if self.looks_past(patience)
-            && let Some(verdict) = self.look_past(lane, lookup, words, patience).await?
+            && let Some(verdict) = Box::pin(self.look_past(lane, lookup, words, patience)).await?
         {
             return Ok(verdict);
         }
