@@ -203,8 +203,11 @@ fn a_killed_ycsb_leaves_a_table_that_the_next_run_points_at() {
     until("four clients", || clients(&table).len() == 4);
     child.kill().expect("it is there");
     child.wait().expect("it ends");
-    // The other process ends when it notices, at a lock that is left if not before, and gives its slots back.
-    until("the other's end", || clients(&table) == ["dead"; 2]);
+    // The other process ends when it notices, and gives its slots back. A lock that it meets before has it recover the
+    // client that left it.
+    until("the other's end", || clients(&table).iter().all(|state| state == "dead"));
+    let dead = clients(&table).len();
+    assert!(dead <= 2, "two clients were killed");
 
     // One read, which may meet a row that was being written: it waits for that client until its deadline.
     let url = table.url();
@@ -213,7 +216,8 @@ fn a_killed_ycsb_leaves_a_table_that_the_next_run_points_at() {
     let removal = format!("guira destroy {url}");
     let line = said.lines().next().expect("a line");
     assert!(line.starts_with(&format!("{url} exists: it is used as it is, and kept; {removal} removes it")), "{said}");
-    assert!(line.contains("2 clients of it died"), "{said}");
+    let died = ["", "1 client of it died", "2 clients of it died"][dead];
+    assert!(line.contains(died) && (dead > 0 || !line.contains("died")), "{said}");
     assert!(is_there(), "a table that was there is kept");
     guira(&removal.split(' ').skip(1).collect::<Vec<_>>()).expect(0);
     let said = guira(&again).expect(0).text();
