@@ -11,6 +11,7 @@ pub mod harness;
 mod lane;
 mod model;
 mod rng;
+pub mod swarm;
 
 pub use bench::{Bench, TestClient, block_on};
 pub use craft::KeyFinder;

@@ -154,6 +154,7 @@ impl Crowd {
         Swarm {
             caps: self.profile.caps(),
             clients: self.clients as u32,
+            newcomers_from: self.clients as u32,
             verbs_each: 10 * self.operations,
             span_ns: round_trips * (network.to_node_ns + network.to_client_ns + network.jitter_ns),
             hazards: self.hazards.clone(),

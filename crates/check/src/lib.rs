@@ -7,6 +7,7 @@
 //!
 //! - [`check_table`]: every check, and the counts. Memory: 16 bytes and a hash table's overhead an extent; 64
 //!   rows and at most one more for each of their entries; nothing that grows with the number of inline entries.
+//! - [`check_rows`]: some rows, for whoever looks after every change.
 //! - [`table_stats`]: the counts only.
 //!
 //! What it cannot see: that something is *missing*, and damage to single words whose damaged value is possible too (a
@@ -27,6 +28,6 @@ mod space;
 mod stats;
 
 pub use report::{CheckError, CheckReport, Problem, ProblemKind, Progress, Stage};
-pub use scan::{CheckOptions, Quiet, check_table};
+pub use scan::{CheckOptions, Quiet, check_rows, check_table};
 pub use space::{ClassStats, OwnerChunks, SpaceStats};
 pub use stats::{ChunkCounts, TableStats, table_stats};

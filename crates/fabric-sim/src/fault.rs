@@ -59,6 +59,12 @@ pub enum Lost {
     Request,
     /// Only the reply.
     Reply,
+    /// The reply, and the rest of the batch is late: the client has long noticed when it is carried out. Nobody else
+    /// gets a slot that this client held before that, unless the node drops the rest for their sake.
+    Late {
+        /// Nanoseconds between the client's notice and the next verb.
+        by_ns: u64,
+    },
 }
 
 /// A fault of the memory node.

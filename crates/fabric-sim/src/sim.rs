@@ -141,6 +141,12 @@ impl Sim {
         }
     }
 
+    /// Calls `watcher` with every event, right after it happened: the node's bytes are as the event left them. It may
+    /// look at them through the heap region, and must not touch this simulation. One watcher at a time: the last one.
+    pub fn watch(&mut self, watcher: impl FnMut(&Event) + 'static) {
+        self.world.as_mut().expect("nobody can reach a simulation while it runs").log.watch(Box::new(watcher));
+    }
+
     fn world(&self) -> &World {
         self.world.as_ref().expect("nobody can ask a simulation while it runs")
     }
