@@ -8,6 +8,7 @@ mod bench;
 mod craft;
 mod extents;
 pub mod harness;
+pub mod histories;
 mod lane;
 mod model;
 mod rng;
