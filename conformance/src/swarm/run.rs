@@ -79,6 +79,10 @@ pub fn run_setup(setup: Setup, keep_events: usize) -> Run {
         }
     });
     let clients = swarm(&mut sim, &shared);
+    // Nothing is planned for clients beyond those that could have come.
+    (clients.len() as u32..setup.clients + setup.newcomers).for_each(|_| {
+        sim.spawn(|_| async {});
+    });
     let last = Member::new(setup.clients + setup.newcomers, &shared);
     sim.spawn(|region| last.settle(region));
     if sim.run_until(MOST_NS) != Stopped::Ended {
@@ -138,7 +142,7 @@ fn swarm(sim: &mut Sim, shared: &Shared) -> Vec<ClientId> {
         clients.push(sim.spawn(|region| member.live(region)));
     };
     (0..setup.clients).for_each(|_| spawn(sim, &mut clients));
-    let most = (setup.clients + setup.newcomers) as usize;
+    let (most, mut until_ns) = ((setup.clients + setup.newcomers) as usize, 0);
     loop {
         let gone = |sim: &Sim, clients: &[ClientId]| {
             let dead = clients.iter().filter(|client| sim.is_dead(**client)).count();
@@ -147,16 +151,15 @@ fn swarm(sim: &mut Sim, shared: &Shared) -> Vec<ClientId> {
                 shared.cut_off.borrow().iter().filter(|number| !sim.is_dead(clients[**number as usize])).count();
             dead + cut_off
         };
-        let is_full = clients.len() == most;
-        let until_ns = if is_full { MOST_NS } else { sim.now_ns() + setup.look_ns() };
-        let stopped = sim.run_until(until_ns.min(MOST_NS));
+        until_ns = if clients.len() == most { MOST_NS } else { (until_ns + setup.look_ns()).min(MOST_NS) };
+        let stopped = sim.run_until(until_ns);
         let wanted = (setup.clients as usize + gone(sim, &clients)).min(most);
         let follows = clients.len() < wanted;
         (clients.len()..wanted).for_each(|_| spawn(sim, &mut clients));
         match stopped {
             Stopped::Ended if !follows => return clients,
             Stopped::Ended => {}
-            Stopped::TimeUp if sim.now_ns() < MOST_NS && until_ns < MOST_NS => {}
+            Stopped::TimeUp if until_ns < MOST_NS => {}
             Stopped::TimeUp | Stopped::Stuck => {
                 shared.wrong.borrow_mut().push(format!("clients wait for ever: {stopped:?} at {} ns", sim.now_ns()));
                 return clients;

@@ -43,6 +43,8 @@ pub struct Setup {
     pub clients: u32,
     /// Clients that may follow one that died or lost its connection, in all.
     pub newcomers: u32,
+    /// One client in so many meets each kind of fault that the run has.
+    pub clients_per_fault: u64,
     /// Client slots of the table: few more than clients, so that they are used again.
     pub slots: u16,
     /// Operations of each client.
@@ -71,7 +73,7 @@ impl Setup {
         let hot_keys = 1 + rng.below(MOST_HOT_KEYS);
         // Few keys, or about as many as the table holds: 3 entries a row in `tiny`, 6 or 7 in `hardened`.
         let room = ROWS * if preset == Preset::Tiny { 3 } else { 6 };
-        let keys = if rng.below(2) == 0 { hot_keys } else { room * (60 + rng.below(50)) / 100 };
+        let keys = if rng.below(2) == 0 { hot_keys } else { room * (75 + rng.below(50)) / 100 };
         let chunk_bytes = if preset == Preset::Tiny { 4 << 10 } else { 64 << 10 };
         let mut hazards =
             vec![Hazard::Death, Hazard::Stall, Hazard::Delay, Hazard::Disconnection, Hazard::Split, Hazard::Swap];
@@ -87,12 +89,13 @@ impl Setup {
             lengths: if has_extents { vec![9, 40, 700, chunk_bytes as usize + 100] } else { vec![8] },
             extent_bytes: chunk_bytes * (4 + rng.below(40)),
             clients,
-            newcomers: clients * rng.below(4) as u32,
+            newcomers: clients * rng.below(5) as u32,
+            clients_per_fault: [1, 2, 4][rng.below(3) as usize],
             slots: clients as u16 + rng.below(3) as u16,
             operations: 20 + rng.below(40) as u32,
             keys,
             hot_keys,
-            filled_keys: keys * rng.below(101) / 100,
+            filled_keys: if rng.below(4) == 0 { 0 } else { keys * (70 + rng.below(31)) / 100 },
             deadline_ns: if rng.below(2) == 0 { PATIENT_NS } else { IMPATIENT_TRIPS * round_trip_ns(profile) },
             hazards,
         }
@@ -122,6 +125,7 @@ impl Setup {
             newcomers_from: self.clients,
             verbs_each: VERBS_OF_OPERATION * u64::from(self.operations),
             span_ns: TRIPS_OF_OPERATION * u64::from(self.operations) * round_trip_ns(self.profile),
+            clients_per_fault: self.clients_per_fault,
             hazards: self.hazards.clone(),
             flips: vec![(table.geometry().row(RowId(0)), table.rows().row_words() as u64 * ROWS)],
         };
@@ -143,8 +147,8 @@ impl fmt::Display for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}: preset {}, format {}, profile {}; {} clients in {} slots, up to {} newcomers, {} operations each; \
-             {} keys, {} of them hot, {} put first; values of {:?} bytes, {} bytes for extents; deadline {} ns; hazards \
+            "seed {}: preset {}, format {}, profile {}; {} clients in {} slots, up to {} newcomers, {} operations each, \
+             one in {} meets each kind of fault; {} keys, {} of them hot, {} put first; values of {:?} bytes, {} bytes for extents; deadline {} ns; hazards \
              {:?}",
             self.seed,
             self.preset,
@@ -154,6 +158,7 @@ impl fmt::Display for Setup {
             self.slots,
             self.newcomers,
             self.operations,
+            self.clients_per_fault,
             self.keys,
             self.hot_keys,
             self.filled_keys,

@@ -58,14 +58,14 @@ pub struct Swarm {
     pub verbs_each: u64,
     /// About how long the run will take, in nanoseconds of virtual time.
     pub span_ns: u64,
+    /// One client in so many meets each kind of fault that a run has, on average.
+    pub clients_per_fault: u64,
     /// What may go wrong.
     pub hazards: Vec<Hazard>,
     /// Where bits may flip: a first word, and how many words.
     pub flips: Vec<(Addr, u64)>,
 }
 
-/// One client in so many meets each kind of fault that a run has, on average.
-const CLIENTS_PER_FAULT: u64 = 4;
 /// Atomic units of a WRITE that are carried out before its client dies, below this: rows have up to 16 words.
 const DEATH_UNITS: u64 = 20;
 /// Verbs of a newcomer that take a slot and recover its last client, and then some.
@@ -113,7 +113,7 @@ impl Swarm {
         // At least one client, and each of them once: whoever died or lost its connection meets nothing more.
         let unlucky = draws.below(u64::from(self.clients));
         for client in 0..self.clients {
-            if u64::from(client) != unlucky && draws.below(CLIENTS_PER_FAULT) > 0 {
+            if u64::from(client) != unlucky && draws.below(self.clients_per_fault) > 0 {
                 continue;
             }
             let is_early = client >= self.newcomers_from && draws.below(2) == 0;
@@ -161,6 +161,7 @@ mod tests {
             newcomers_from: 6,
             verbs_each: 100,
             span_ns: 1_000_000,
+            clients_per_fault: 4,
             hazards: Hazard::ALL.to_vec(),
             flips: vec![(Addr::main(64), 8), (Addr::device(0), 1)],
         }
