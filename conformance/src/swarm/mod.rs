@@ -22,7 +22,7 @@ mod values;
 mod watch;
 
 pub use command::command;
-pub use run::{Run, run, run_setup};
+pub use run::{Run, run, run_changed, run_setup};
 pub use setup::{ROWS, Setup, round_trip_ns};
 pub use tally::Tally;
 pub use tell::tell;

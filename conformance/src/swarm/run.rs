@@ -52,8 +52,14 @@ pub fn run(seed: u64, keep_events: usize) -> Run {
 
 /// Runs `setup`, and keeps the last `keep_events` events.
 pub fn run_setup(setup: Setup, keep_events: usize) -> Run {
+    run_changed(setup, keep_events, |_| ())
+}
+
+/// Runs `setup` under its plan as `change` leaves it: for canaries, which do what no fabric may do.
+pub fn run_changed(setup: Setup, keep_events: usize, change: impl FnOnce(&mut FaultPlan)) -> Run {
     let bench = Bench::of_config(setup.config(), setup.profile, setup.seed);
-    let plan = setup.plan(&bench.table);
+    let mut plan = setup.plan(&bench.table);
+    change(&mut plan);
     let shared = Shared {
         is_patient: setup.is_patient(&plan),
         can_flip: plan.node.iter().any(|fault| matches!(fault.fault, NodeEvent::Flip { .. })),
@@ -79,6 +85,8 @@ pub fn run_setup(setup: Setup, keep_events: usize) -> Run {
         }
     });
     let clients = swarm(&mut sim, &shared);
+    // The node's faults, too, are over when the last client begins.
+    sim.run_until(plan.node.iter().map(|fault| fault.at_ns).max().unwrap_or(0));
     // Nothing is planned for clients beyond those that could have come.
     (clients.len() as u32..setup.clients + setup.newcomers).for_each(|_| {
         sim.spawn(|_| async {});

@@ -104,4 +104,7 @@ pub struct Liberties {
     /// nanoseconds after they were carried out, though later verbs on the device space are visible at once. Shows what
     /// a lock is worth that lies in another memory than what it guards.
     pub main_lag_ns: u64,
+    /// *Beyond what any fabric promises*: a slot can be held although verbs of its last client are still to come, as if
+    /// a timeout proved death. Shows what the fence is worth.
+    pub proves_early: bool,
 }

@@ -100,6 +100,7 @@ impl World {
     /// last can be carried out any more. If some can, the node either waits for them, or drops them.
     pub(crate) fn may_hold(&mut self, slot: u16, client: u32) -> bool {
         if let Some(last) = self.holders.get(&slot).copied().filter(|last| *last != client)
+            && !self.faults.liberties.proves_early
             && self.ghosts_of(last).next().is_some()
         {
             if self.draws.below(2) == 0 {
