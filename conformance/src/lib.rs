@@ -12,6 +12,7 @@ pub mod histories;
 mod lane;
 mod model;
 mod rng;
+pub mod storm;
 pub mod swarm;
 
 pub use bench::{Bench, TestClient, block_on};

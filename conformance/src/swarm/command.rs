@@ -1,4 +1,5 @@
-//! `soak` and `replay`, as `cargo xtask` runs them: many seeds, or one of them in words.
+//! `soak`, `replay` and `storm`, as `cargo xtask` runs them: many seeds, one of them in words, and hundreds of clients
+//! that die by the hundreds a second.
 //!
 //! Exit code 0 means that every seed passed, 1 that one did not, 2 that the command line was not understood, 130 that
 //! somebody interrupted it: what had been tried by then is told all the same.
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use super::run::{Run, run};
 use super::tally::Tally;
 use super::tell::tell;
+use crate::storm::{self, Storm, Weather};
 
 /// Seeds of a soak that is not told how many.
 const SOAK_SEEDS: u64 = 100_000;
@@ -27,13 +29,19 @@ const FILE_MS: u64 = 30_000;
 const MOST_FAILURES: usize = 100;
 const INTERRUPTED: u8 = 130;
 const USAGE: &str = "usage: swarm soak [--from N] [--seeds N] [--threads N] [--keep-going] [--format human|json]\n       \
-                     swarm replay SEED [--format human|json]";
+                     swarm replay SEED [--format human|json]\n       \
+                     swarm storm [--seconds S] [--deaths-per-second N] [--keys N] [--seed N] [--format human|json]";
+/// A storm that is not told how long: in milliseconds of virtual time.
+const STORM_MS: u64 = 1_000;
+const STORM_DEATHS: u64 = 500;
+const STORM_KEYS: u64 = 1_000_000;
 
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
 enum Command {
     Soak { from: u64, seeds: u64, threads: usize, keeps_going: bool },
     Replay { seed: u64 },
+    Storm { storm: Storm },
 }
 
 /// Carries out what the arguments say.
@@ -45,18 +53,24 @@ pub fn command(arguments: impl Iterator<Item = String>) -> ExitCode {
     match command {
         Command::Soak { from, seeds, threads, keeps_going } => soak(from, seeds, threads, keeps_going, is_json),
         Command::Replay { seed } => replay(seed, is_json),
+        Command::Storm { storm } => compare(&storm, is_json),
     }
 }
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Option<(Command, bool)> {
     let name = arguments.next()?;
     let (mut from, mut seeds, mut seed, mut keeps_going, mut is_json) = (0, SOAK_SEEDS, None, false, false);
+    let mut storm = Storm { seed: 1, keys: STORM_KEYS, span_ns: STORM_MS * 1_000_000, deaths_per_second: STORM_DEATHS };
     let mut threads = thread::available_parallelism().map_or(1, usize::from);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--from" => from = arguments.next()?.parse().ok()?,
             "--seeds" => seeds = arguments.next()?.parse().ok()?,
             "--threads" => threads = arguments.next()?.parse().ok().filter(|threads| *threads > 0)?,
+            "--seconds" => storm.span_ns = nanoseconds(&arguments.next()?)?,
+            "--deaths-per-second" => storm.deaths_per_second = arguments.next()?.parse().ok()?,
+            "--keys" => storm.keys = arguments.next()?.parse().ok().filter(|keys| (1_000..1 << 31).contains(keys))?,
+            "--seed" => storm.seed = arguments.next()?.parse().ok()?,
             "--keep-going" => keeps_going = true,
             "--format" => is_json = matches!(arguments.next()?.as_str(), "json"),
             number => seed = Some(number.parse().ok()?),
@@ -65,9 +79,78 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<(Command, bool)>
     let command = match (name.as_str(), seed) {
         ("soak", None) => Command::Soak { from, seeds, threads, keeps_going },
         ("replay", Some(seed)) => Command::Replay { seed },
+        ("storm", None) => Command::Storm { storm },
         _ => return None,
     };
     Some((command, is_json))
+}
+
+/// Seconds, whole or not, in nanoseconds.
+fn nanoseconds(seconds: &str) -> Option<u64> {
+    let seconds: f64 = seconds.parse().ok().filter(|seconds| (0.001..1e6).contains(seconds))?;
+    Some((seconds * 1e9) as u64)
+}
+
+/// Runs a storm and the same without deaths, at once if there are two cores, and compares them.
+fn compare(storm: &Storm, is_json: bool) -> ExitCode {
+    let calm = Storm { deaths_per_second: 0, ..*storm };
+    let run = |name: &'static str, storm: Storm| {
+        let (started, mut next) = (Instant::now(), Duration::ZERO);
+        let mut progress = |passed_ns: u64| {
+            if started.elapsed() >= next {
+                let (passed, all) = (passed_ns as f64 / 1e9, storm.span_ns as f64 / 1e9);
+                eprintln!("{name}: {passed:.3} of {all:.3} simulated s after {:.0} s", started.elapsed().as_secs_f64());
+                next = started.elapsed() + Duration::from_secs(10);
+            }
+        };
+        storm::storm(&storm, &mut progress)
+    };
+    let (stormy, quiet) = match thread::available_parallelism().map_or(1, usize::from) {
+        1 => (run("storm", *storm), run("calm", calm)),
+        _ => thread::scope(|scope| {
+            let quiet = scope.spawn(|| run("calm", calm));
+            let stormy = run("storm", *storm);
+            quiet.join().map_or_else(|panic| std::panic::resume_unwind(panic), |quiet| (stormy, quiet))
+        }),
+    };
+    let ratio = stormy.operations as f64 / quiet.operations.max(1) as f64;
+    let rate = |weather: &Weather| weather.operations as f64 / storm.span_ns as f64 * 1e3;
+    if is_json {
+        println!("{{\"storm\": {}, \"calm\": {}, \"ratio\": {ratio:.4}}}", weather_json(&stormy), weather_json(&quiet));
+    } else {
+        println!("{storm:?}");
+        for (name, weather) in [("storm", &stormy), ("calm", &quiet)] {
+            println!(
+                "{name}: {:.2} million operations a second; {} clients died, {} were recovered, {} commits completed; the \
+                 longest operation took {:.3} ms; {} operations of watched keys are linearizable; {} million verbs",
+                rate(weather),
+                weather.deaths,
+                weather.recoveries,
+                weather.replays,
+                weather.longest_ns as f64 / 1e6,
+                weather.watched,
+                weather.verbs / 1_000_000
+            );
+            weather.wrong.iter().take(20).for_each(|wrong| println!("WRONG: {wrong}"));
+        }
+        println!("the storm's throughput is {:.1} % of the calm's", ratio * 100.0);
+    }
+    if stormy.wrong.is_empty() && quiet.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn weather_json(weather: &Weather) -> String {
+    let wrong: Vec<String> = weather.wrong.iter().map(|wrong| quoted(wrong)).collect();
+    format!(
+        "{{\"operations\": {}, \"deaths\": {}, \"recoveries\": {}, \"replays\": {}, \"longest_ns\": {}, \"verbs\": {}, \
+         \"wrong\": [{}]}}",
+        weather.operations,
+        weather.deaths,
+        weather.recoveries,
+        weather.replays,
+        weather.longest_ns,
+        weather.verbs,
+        wrong.join(", ")
+    )
 }
 
 /// Runs one seed and tells everything about it.
@@ -262,6 +345,9 @@ mod tests {
         let soak = Command::Soak { from: 7, seeds: 3, threads: 1, keeps_going: true };
         assert_eq!(parsed("soak --from 7 --seeds 3 --threads 1 --keep-going --format json"), Some((soak, true)));
         assert_eq!(parsed("replay 12"), Some((Command::Replay { seed: 12 }, false)));
+        let storm = Storm { seed: 2, keys: 5_000, span_ns: 500_000_000, deaths_per_second: 9 };
+        let text = "storm --seconds 0.5 --deaths-per-second 9 --keys 5000 --seed 2";
+        assert_eq!(parsed(text), Some((Command::Storm { storm }, false)));
         for wrong in ["", "soak 3", "replay", "replay x", "soak --seeds", "soak --threads 0", "rest"] {
             assert_eq!(parsed(wrong), None, "{wrong}");
         }

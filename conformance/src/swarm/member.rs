@@ -25,8 +25,8 @@ pub const FILLER: u32 = u32::MAX >> 1;
 const CLAIM_TRIES: u32 = 50;
 /// Sweeps of a scan, at most.
 const SWEEPS: u32 = 3;
-/// Keys of one lookup of many.
-const MANY_KEYS: u64 = 4;
+/// Keys of one lookup of many, at most: a few, or more than one batch takes.
+const MANY_KEYS: [u64; 2] = [4, 40];
 /// How long the last client waits for a lock, in nanoseconds: only the dead can hold one then.
 const LAST_DEADLINE_NS: u64 = 1_000_000_000;
 
@@ -210,7 +210,7 @@ impl Member {
 
     fn key(&mut self) -> u64 {
         let setup = &self.shared.setup;
-        let of = if self.rng.below(2) == 0 { setup.hot_keys } else { setup.keys };
+        let of = if setup.hot_keys > 0 && self.rng.below(2) == 0 { setup.hot_keys } else { setup.keys };
         self.rng.below(of)
     }
 
@@ -266,7 +266,8 @@ impl Member {
     }
 
     async fn get_many(&mut self, client: &mut SimClient, region: &SimRegion) -> Result<(), Stop> {
-        let keys: Vec<u64> = (0..1 + self.rng.below(MANY_KEYS)).map(|_| self.key()).collect();
+        let most = MANY_KEYS[self.rng.below(2) as usize];
+        let keys: Vec<u64> = (0..1 + self.rng.below(most)).map(|_| self.key()).collect();
         let begun: Vec<Begun> = keys.iter().map(|key| self.begin(region, *key, Call::Get)).collect();
         let bytes: Vec<[u8; 8]> = keys.iter().map(|key| key_bytes(*key)).collect();
         let answers = client.get_many(&bytes).await;

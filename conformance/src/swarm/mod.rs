@@ -21,6 +21,7 @@ mod tell;
 mod values;
 mod watch;
 
+pub use client::{Claim, Failure, SimClient};
 pub use command::command;
 pub use run::{Run, run, run_changed, run_setup};
 pub use setup::{ROWS, Setup, round_trip_ns};

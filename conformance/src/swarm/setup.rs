@@ -51,7 +51,7 @@ pub struct Setup {
     pub operations: u32,
     /// Keys there are.
     pub keys: u64,
-    /// Keys that half of all operations are about: the first ones.
+    /// Keys that half of all operations are about: the first ones. None if all keys are alike.
     pub hot_keys: u64,
     /// Keys that are put before the clients start.
     pub filled_keys: u64,
@@ -73,7 +73,12 @@ impl Setup {
         let hot_keys = 1 + rng.below(MOST_HOT_KEYS);
         // Few keys, or about as many as the table holds: 3 entries a row in `tiny`, 6 or 7 in `hardened`.
         let room = ROWS * if preset == Preset::Tiny { 3 } else { 6 };
-        let keys = if rng.below(2) == 0 { hot_keys } else { room * (75 + rng.below(50)) / 100 };
+        let (keys, hot_keys) = match rng.below(3) {
+            0 => (hot_keys, hot_keys),
+            1 => (room * (75 + rng.below(50)) / 100, hot_keys),
+            // Every key alike: entries move all the time, and lookups meet them.
+            _ => (room * (110 + rng.below(40)) / 100, 0),
+        };
         let chunk_bytes = if preset == Preset::Tiny { 4 << 10 } else { 64 << 10 };
         let mut hazards =
             vec![Hazard::Death, Hazard::Stall, Hazard::Delay, Hazard::Disconnection, Hazard::Split, Hazard::Swap];

@@ -3,7 +3,7 @@
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, WORD_BYTES};
 
-use crate::batch::Kind;
+use crate::batch::{Batch, Kind};
 use crate::fault::{Fault, Lost, NodeEvent};
 use crate::lane_state::{LaneState, Phase};
 use crate::log::{Event, What};
@@ -76,24 +76,23 @@ impl World {
     fn kill(&mut self, client: u32, lane: u32) -> Step {
         self.note(lane, What::Died);
         self.clients[client as usize].is_dead = true;
-        for other in 0..self.lanes.len() as u32 {
+        for other in std::mem::take(&mut self.clients[client as usize].lanes) {
             // A WRITE that others were let into the middle of ends as it began: only a cut tears it for good.
-            if self.lanes[other as usize].client == client
-                && let Phase::Sending(index) = self.lanes[other as usize].phase
+            if let Phase::Sending(index) = self.lanes[other as usize].phase
                 && let Some(rest) = self.lanes[other as usize].rest.take()
             {
                 self.carry_out(other, index, rest);
             }
+            // Late WRITEs will still be seen; of the rest nobody hears again.
+            self.lanes[other as usize].batch = Batch::default();
         }
         Step::Killed(client)
     }
 
     /// Lets the rest of a lane's batch come by itself, `by_ns` after its client has noticed that it failed.
     fn detach(&mut self, lane: u32, index: usize, by_ns: u64) {
-        let ghost = LaneState::ghost_of(&self.lanes[lane as usize], index);
-        self.lanes.push(ghost);
-        let at_ns = self.loss_noticed_ns().saturating_add(by_ns);
-        self.queue.push(at_ns, Due::Lane(self.lanes.len() as u32 - 1));
+        let ghost = self.add_lane_state(LaneState::ghost_of(&self.lanes[lane as usize], index));
+        self.queue.push(self.loss_noticed_ns().saturating_add(by_ns), Due::Lane(ghost));
     }
 
     /// Whether `client` may hold `slot`, whose liveness nobody has: whether none of the verbs of the client that held it
@@ -117,10 +116,12 @@ impl World {
 
     /// The lanes without a client on which verbs of `client` are still to come.
     fn ghosts_of(&self, client: u32) -> impl Iterator<Item = u32> {
-        let is_ghost =
-            move |lane: &LaneState| lane.client == client && lane.is_ghost && matches!(lane.phase, Phase::Sending(_));
-        let lanes = if self.clients[client as usize].is_dead { &[] } else { &self.lanes[..] };
-        (0..).zip(lanes).filter(move |(_, lane)| is_ghost(lane)).map(|(index, _)| index)
+        // The dead have no lanes.
+        let lanes = self.clients[client as usize].lanes.iter().copied();
+        lanes.filter(|index| {
+            let lane = &self.lanes[*index as usize];
+            lane.is_ghost && matches!(lane.phase, Phase::Sending(_))
+        })
     }
 
     fn drop_ghost(&mut self, lane: u32) {

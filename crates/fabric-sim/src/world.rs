@@ -134,8 +134,14 @@ impl World {
 
     /// A new lane of `client`.
     pub(crate) fn add_lane(&mut self, client: ClientId) -> u32 {
-        self.lanes.push(LaneState::new(client.0));
-        self.lanes.len() as u32 - 1
+        self.add_lane_state(LaneState::new(client.0))
+    }
+
+    pub(crate) fn add_lane_state(&mut self, lane: LaneState) -> u32 {
+        let index = self.lanes.len() as u32;
+        self.clients[lane.client as usize].lanes.push(index);
+        self.lanes.push(lane);
+        index
     }
 
     /// Whether anything is left to happen.
