@@ -8,9 +8,12 @@ mod bench;
 mod craft;
 mod extents;
 pub mod harness;
+pub mod histories;
 mod lane;
 mod model;
 mod rng;
+pub mod storm;
+pub mod swarm;
 
 pub use bench::{Bench, TestClient, block_on};
 pub use craft::KeyFinder;

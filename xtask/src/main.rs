@@ -1,6 +1,7 @@
 //! `cargo xtask`: what continuous integration runs and a laptop can run. `check` reads the sources for rules no
 //! compiler knows; `test` runs every check there is, in order, and says what each one cost; `fuzz` runs the fuzz
-//! targets and `instructions` counts what each operation executes, each a step of `test` by itself.
+//! targets and `instructions` counts what each operation executes, each a step of `test` by itself. `soak` runs
+//! simulated swarms by the thousand and `replay` one of them.
 //!
 //! Nothing here is linked into Guira. Exit code 0 means that everything asked for passed, 1 that something did not,
 //! 2 that the command line was not understood.
@@ -12,6 +13,7 @@ mod instructions;
 mod manifest;
 mod report;
 mod rust;
+mod swarm;
 mod test;
 mod tree;
 
@@ -39,6 +41,10 @@ enum Command {
     Instructions(instructions::Options),
     /// Install what the tests need, then run every check and every test.
     Test(test::Options),
+    /// Run simulated swarms, one for each seed, until one fails: 100,000 seeds, or as asked.
+    Soak(swarm::SoakOptions),
+    /// Run one simulated swarm and tell what was drawn, what happened, and what was wrong.
+    Replay(swarm::ReplayOptions),
     /// Run fuzz targets under libFuzzer: all of them a minute each, or as asked.
     Fuzz(fuzz::Options),
 }
@@ -49,6 +55,8 @@ fn main() -> ExitCode {
         Command::Check => check::command(arguments.format),
         Command::Instructions(options) => instructions::command(&options, arguments.format),
         Command::Test(options) => test::command(&options, arguments.format),
+        Command::Soak(options) => swarm::soak(&options, arguments.format),
+        Command::Replay(options) => swarm::replay(&options, arguments.format),
         Command::Fuzz(options) => fuzz::command(&options, arguments.format),
     };
     match verdict {

@@ -154,8 +154,10 @@ impl Crowd {
         Swarm {
             caps: self.profile.caps(),
             clients: self.clients as u32,
+            newcomers_from: self.clients as u32,
             verbs_each: 10 * self.operations,
             span_ns: round_trips * (network.to_node_ns + network.to_client_ns + network.jitter_ns),
+            clients_per_fault: 4,
             hazards: self.hazards.clone(),
             flips: vec![flips],
         }

@@ -6,7 +6,7 @@ use guira_fabric::FabricError;
 use guira_layout::RowId;
 
 use crate::findings::{Findings, Subject};
-use crate::sample::{Block, occupied};
+use crate::sample::{Block, entry_rows, occupied};
 use crate::scan::Scan;
 use crate::stats::BLOCK_ROWS;
 use crate::{ProblemKind, Stage};
@@ -41,6 +41,32 @@ impl Scan<'_> {
             }
         }
         self.show(Stage::Rows, rows, rows);
+        Ok(())
+    }
+
+    /// Looks at some rows once, and at those where the primary copies of their entries' keys would be: only from there
+    /// is a second copy seen.
+    pub(crate) async fn check_some_rows(&mut self, rows: &[RowId]) -> Result<(), FabricError> {
+        self.refresh_generation().await?;
+        let mut block = Block::new(self.table);
+        let (mut wanted, mut key) = (rows.to_vec(), Vec::new());
+        let mut next = 0;
+        while let Some(row) = wanted.get(next).copied() {
+            block.sample(&mut *self.lane, self.table, row, 1).await?;
+            let findings = self.inspect_row(&block, row).await?;
+            self.settle(Subject::Row(row), findings, true).await?;
+            if next < rows.len()
+                && let Some(words) = block.valid(row)
+            {
+                for slot in occupied(self.table, words) {
+                    let primary = entry_rows(self.table, words, slot, &mut key).first;
+                    if !wanted.contains(&primary) {
+                        wanted.push(primary);
+                    }
+                }
+            }
+            next += 1;
+        }
         Ok(())
     }
 

@@ -34,7 +34,7 @@ const SWAP_WORDS: usize = 5;
 const ADD_WORDS: usize = 2;
 
 /// The batch of one lane. Its memory is used again by the next one.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) sent: Vec<Sent>,
     data: Vec<u64>,

@@ -15,6 +15,8 @@ pub(crate) struct ClientState {
     /// Until when it learns nothing.
     pub(crate) stalled_until_ns: u64,
     pub(crate) is_dead: bool,
+    /// Its lanes, and those of nobody that carry the rest of a batch of its own.
+    pub(crate) lanes: Vec<u32>,
 }
 
 impl ClientState {
@@ -24,9 +26,16 @@ impl ClientState {
         let mut faults: Vec<_> = own.map(|fault| (fault.after_verbs, fault.fault)).collect();
         faults.sort_by_key(|(after, _)| *after);
         faults.reverse();
-        let mut state = ClientState { verbs: 0, fault_after: 0, faults, stalled_until_ns: 0, is_dead: false };
+        let (stalled_until_ns, lanes) = (0, Vec::new());
+        let mut state = ClientState { verbs: 0, fault_after: 0, faults, stalled_until_ns, is_dead: false, lanes };
         state.arm();
         state
+    }
+
+    /// Lets `fault` come before its next verb, before all others.
+    pub(crate) fn strike(&mut self, fault: Fault) {
+        self.faults.push((self.verbs, fault));
+        self.arm();
     }
 
     /// The fault that comes before the next verb, once.
@@ -66,5 +75,8 @@ mod tests {
             }
         }
         assert_eq!(came, [(2, 3), (5, 1), (5, 4)]);
+        assert_eq!(state.take_fault(), None);
+        state.strike(Fault::Die { units: 1 });
+        assert_eq!((state.fault_after, state.take_fault()), (7, Some(Fault::Die { units: 1 })));
     }
 }

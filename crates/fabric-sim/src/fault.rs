@@ -59,6 +59,12 @@ pub enum Lost {
     Request,
     /// Only the reply.
     Reply,
+    /// The reply, and the rest of the batch is late: the client has long noticed when it is carried out. Nobody else
+    /// gets a slot that this client held before that, unless the node drops the rest for their sake.
+    Late {
+        /// Nanoseconds between the client's notice and the next verb.
+        by_ns: u64,
+    },
 }
 
 /// A fault of the memory node.
@@ -98,4 +104,7 @@ pub struct Liberties {
     /// nanoseconds after they were carried out, though later verbs on the device space are visible at once. Shows what
     /// a lock is worth that lies in another memory than what it guards.
     pub main_lag_ns: u64,
+    /// *Beyond what any fabric promises*: a slot can be held although verbs of its last client are still to come, as if
+    /// a timeout proved death. Shows what the fence is worth.
+    pub proves_early: bool,
 }

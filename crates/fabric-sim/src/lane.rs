@@ -57,8 +57,15 @@ impl Region for SimRegion {
         SimLane { simulation: self.simulation, index, caps: *self.bytes.caps(), traffic: Traffic::default() }
     }
 
+    /// Nobody gets a slot as long as verbs of the client that held it before can still be carried out, as they can
+    /// after [`crate::Lost::Late`].
+    ///
+    /// # Panics
+    /// Outside of the simulation.
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
-        self.bytes.hold(slot)
+        let hold = self.bytes.hold(slot)?;
+        let may_hold = || with_world(self.simulation, |world| world.may_hold(slot, self.client.0)).expect(OUTSIDE);
+        Ok(hold.filter(|_| may_hold()))
     }
 }
 

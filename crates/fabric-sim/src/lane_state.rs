@@ -23,6 +23,8 @@ pub(crate) struct LaneState {
     pub(crate) has_failed: bool,
     /// The connection is broken.
     pub(crate) is_lost: bool,
+    /// Nobody has this lane: it carries the rest of a batch whose client was told that it failed.
+    pub(crate) is_ghost: bool,
     /// WRITEs carried out that nobody else sees yet, in their order.
     pub(crate) late: Vec<(Addr, Vec<u64>)>,
 }
@@ -52,8 +54,15 @@ impl LaneState {
             pause_until_ns: None,
             has_failed: false,
             is_lost: false,
+            is_ghost: false,
             late: Vec::new(),
         }
+    }
+
+    /// A lane of nobody that goes on with the batch of `lane` at verb `index`.
+    pub(crate) fn ghost_of(lane: &LaneState, index: usize) -> LaneState {
+        let ghost = LaneState::new(lane.client);
+        LaneState { batch: lane.batch.clone(), phase: Phase::Sending(index), is_lost: true, is_ghost: true, ..ghost }
     }
 
     /// What the failed batch may have done, as far as its client can know.

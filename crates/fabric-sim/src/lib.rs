@@ -52,4 +52,4 @@ pub use lane::{SimLane, SimRegion};
 pub use log::{Event, Part, What};
 pub use network::{HEADER_BYTES, Network};
 pub use sim::{ClientId, Sim, SimOptions, Stopped};
-pub use swarm::{Hazard, Swarm};
+pub use swarm::{EARLY_VERBS, Hazard, Swarm};

@@ -56,6 +56,8 @@ pub enum What {
     Restarted,
     /// These bits of a word changed.
     Flipped(Addr, u64),
+    /// What was left of a batch was dropped, so that another client can have the slot of the lane's client.
+    Fenced,
 }
 
 /// The words that one step touched.
@@ -97,6 +99,7 @@ impl What {
             What::Visible => (12, 0, 0),
             What::Restarted => (13, 0, 0),
             What::Flipped(addr, bits) => Part { addr: *addr, words: 1, word: *bits }.numbers(14),
+            What::Fenced => (15, 0, 0),
         }
     }
 }
@@ -128,18 +131,29 @@ impl fmt::Display for Event {
     }
 }
 
-/// The hash of all events, and the last ones.
-#[derive(Clone, Debug)]
+/// Who is told of events as they happen.
+pub(crate) type Watcher = Box<dyn FnMut(&Event)>;
+
+/// The hash of all events, the last ones, and who is told of each.
 pub(crate) struct EventLog {
     hash: u64,
     last: VecDeque<Event>,
     keep: usize,
+    watcher: Option<Watcher>,
+    /// Whether anybody wants more than the hash.
+    is_read: bool,
 }
 
 impl EventLog {
     /// A log that keeps the last `keep` events.
     pub(crate) fn new(keep: usize) -> EventLog {
-        EventLog { hash: 0, last: VecDeque::with_capacity(keep.min(1 << 16)), keep }
+        let last = VecDeque::with_capacity(keep.min(1 << 16));
+        EventLog { hash: 0, last, keep, watcher: None, is_read: keep > 0 }
+    }
+
+    pub(crate) fn watch(&mut self, watcher: Watcher) {
+        self.watcher = Some(watcher);
+        self.is_read = true;
     }
 
     #[inline(always)]
@@ -149,16 +163,21 @@ impl EventLog {
         for number in [event.at_ns, who, kind, place, word] {
             self.hash = (self.hash.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         }
-        if self.keep > 0 {
-            self.keep_last(event);
+        if self.is_read {
+            self.tell(event);
         }
     }
 
-    fn keep_last(&mut self, event: Event) {
-        if self.last.len() == self.keep {
-            self.last.pop_front();
+    fn tell(&mut self, event: Event) {
+        if self.keep > 0 {
+            if self.last.len() == self.keep {
+                self.last.pop_front();
+            }
+            self.last.push_back(event);
         }
-        self.last.push_back(event);
+        if let Some(watcher) = &mut self.watcher {
+            watcher(&event);
+        }
     }
 
     pub(crate) fn hash(&self) -> u64 {

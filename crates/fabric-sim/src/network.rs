@@ -2,9 +2,9 @@
 //!
 //! A batch travels to the node, its verbs arrive one after the other, each occupies one direction of the node's link,
 //! and when the last is done the reply travels back. The link serves verbs in the order of their arrival, whoever sent
-//! them.
+//! them; atomics on one word are served one after the other as well, and their replies wait for their turn.
 
-use guira_fabric::Profile;
+use guira_fabric::{Profile, Space};
 
 /// Latencies of a network and the capacity of the memory node's link. Times are nanoseconds of virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,10 @@ pub struct Network {
     pub fetch_ns: u64,
     /// One verb occupies its direction of the link for at least this long.
     pub verb_ns: u64,
+    /// An atomic occupies its word of the device space for this long: those on one word are served one after the other.
+    pub device_atomic_ns: u64,
+    /// The same in the main space.
+    pub main_atomic_ns: u64,
     /// The time of one byte on the link, in picoseconds. A verb occupies its direction by its payload and
     /// [`HEADER_BYTES`].
     pub byte_ps: u64,
@@ -36,6 +40,7 @@ impl Network {
     ///
     /// `Mlx5` is calibrated by figure 1(b) of the paper: 24 outstanding WRITEs make 11.0 million a second, so one takes
     /// 2.18 µs; READs and CAS make 8.9 million and take 2.7 µs; no verb of 8 bytes passes the card in less than 10 ns.
+    /// By figure 1(c) one word takes 8.97 million CAS a second in device memory and 2.93 million in main memory.
     /// The link is the paper's 100 Gbit/s. The others are orders of magnitude, chosen and not measured: verbs on one
     /// host follow each other within tens of nanoseconds; soft-RoCE and a TCP node answer within tens of microseconds.
     pub const fn of(profile: Profile) -> Network {
@@ -47,6 +52,8 @@ impl Network {
                 gap_ns: 40,
                 fetch_ns: 0,
                 verb_ns: 0,
+                device_atomic_ns: 20,
+                main_atomic_ns: 20,
                 byte_ps: 0,
             },
             Profile::Tcp => Network {
@@ -56,6 +63,8 @@ impl Network {
                 gap_ns: 200,
                 fetch_ns: 0,
                 verb_ns: 100,
+                device_atomic_ns: 50,
+                main_atomic_ns: 50,
                 byte_ps: 800,
             },
             Profile::Mlx5 => Network {
@@ -65,6 +74,8 @@ impl Network {
                 gap_ns: 40,
                 fetch_ns: 520,
                 verb_ns: 10,
+                device_atomic_ns: 111,
+                main_atomic_ns: 341,
                 byte_ps: 80,
             },
             Profile::Rxe => Network {
@@ -74,9 +85,17 @@ impl Network {
                 gap_ns: 1_000,
                 fetch_ns: 0,
                 verb_ns: 500,
+                device_atomic_ns: 500,
+                main_atomic_ns: 500,
                 byte_ps: 800,
             },
         }
+    }
+
+    /// How long an atomic occupies its word.
+    #[inline(always)]
+    pub(crate) fn atomic_ns(&self, space: Space) -> u64 {
+        if space == Space::Device { self.device_atomic_ns } else { self.main_atomic_ns }
     }
 
     /// How long a verb with `words` words of payload occupies the link.

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use guira_fabric::heap::HeapRegion;
 
-use crate::fault::{FaultPlan, NodeEvent};
+use crate::fault::{Fault, FaultPlan, NodeEvent};
 use crate::lane::SimRegion;
 use crate::log::Event;
 use crate::network::Network;
@@ -58,6 +58,8 @@ pub struct Sim {
     world: Option<Box<World>>,
     simulation: u64,
     tasks: Vec<Task>,
+    /// Tasks that have not ended.
+    living: usize,
     elsewhere: Arc<Elsewhere>,
 }
 
@@ -82,7 +84,7 @@ impl Sim {
         }
         let simulation = new_simulation();
         let world = Box::new(World::new(region, options, simulation));
-        Sim { world: Some(world), simulation, tasks: Vec::new(), elsewhere: Arc::default() }
+        Sim { world: Some(world), simulation, tasks: Vec::new(), living: 0, elsewhere: Arc::default() }
     }
 
     /// Adds a client, which starts when the simulation next runs. `client` gets its way to the region.
@@ -95,6 +97,7 @@ impl Sim {
         self.elsewhere.push(id.0);
         let waker = Waker::from(Arc::clone(&signal));
         self.tasks.push(Task { future: Some(future), signal, waker });
+        self.living += 1;
         // Whom `client` has woken at once.
         let mut woken = Vec::new();
         running.take_woken(&mut woken);
@@ -117,7 +120,7 @@ impl Sim {
         let mut woken = Vec::new();
         loop {
             self.elsewhere.drain_to(&mut woken);
-            poll_woken(&mut self.tasks, &running, &mut woken);
+            self.living -= poll_woken(&mut self.tasks, &running, &mut woken);
             let last = running.with(|world| {
                 loop {
                     match world.step() {
@@ -127,18 +130,35 @@ impl Sim {
                 }
             });
             match last {
-                Step::Killed(client) => self.tasks[client as usize].future = None,
+                Step::Killed(client) => {
+                    let task = self.tasks[client as usize].future.take();
+                    self.living -= usize::from(task.is_some());
+                }
                 Step::Over => break,
                 Step::Silent | Step::Woke => {}
             }
         }
-        let all_ended = self.tasks.iter().all(|task| task.future.is_none());
         let is_over = running.with(|world| world.is_over());
-        match (all_ended, is_over) {
+        match (self.living == 0, is_over) {
             (true, _) => Stopped::Ended,
             (false, true) => Stopped::Stuck,
             (false, false) => Stopped::TimeUp,
         }
+    }
+
+    /// Lets `fault` befall `client` before its next verb, whatever the plan says.
+    ///
+    /// # Panics
+    /// If there is no such client.
+    pub fn strike(&mut self, client: ClientId, fault: Fault) {
+        let world = self.world.as_mut().expect("nobody can reach a simulation while it runs");
+        world.clients[client.0 as usize].strike(fault);
+    }
+
+    /// Calls `watcher` with every event, right after it happened: the node's bytes are as the event left them. It may
+    /// look at them through the heap region, and must not touch this simulation. One watcher at a time: the last one.
+    pub fn watch(&mut self, watcher: impl FnMut(&Event) + 'static) {
+        self.world.as_mut().expect("nobody can reach a simulation while it runs").log.watch(Box::new(watcher));
     }
 
     fn world(&self) -> &World {
@@ -182,8 +202,9 @@ impl Sim {
     }
 }
 
-/// Polls the tasks in `woken` and those they wake.
-fn poll_woken(tasks: &mut [Task], running: &Running<'_>, woken: &mut Vec<u32>) {
+/// Polls the tasks in `woken` and those they wake. Returns how many ended.
+fn poll_woken(tasks: &mut [Task], running: &Running<'_>, woken: &mut Vec<u32>) -> usize {
+    let mut ended = 0;
     loop {
         for task in woken.drain(..) {
             let task = &mut tasks[task as usize];
@@ -191,11 +212,12 @@ fn poll_woken(tasks: &mut [Task], running: &Running<'_>, woken: &mut Vec<u32>) {
             let Some(future) = &mut task.future else { continue };
             if let Poll::Ready(()) = future.as_mut().poll(&mut Context::from_waker(&task.waker)) {
                 task.future = None;
+                ended += 1;
             }
         }
         running.take_woken(woken);
         if woken.is_empty() {
-            return;
+            return ended;
         }
     }
 }

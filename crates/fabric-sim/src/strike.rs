@@ -3,9 +3,9 @@
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, WORD_BYTES};
 
-use crate::batch::Kind;
+use crate::batch::{Batch, Kind};
 use crate::fault::{Fault, Lost, NodeEvent};
-use crate::lane_state::Phase;
+use crate::lane_state::{LaneState, Phase};
 use crate::log::{Event, What};
 use crate::queue::Due;
 use crate::world::{Step, World};
@@ -49,10 +49,13 @@ impl World {
                     let state = &mut self.lanes[lane as usize];
                     state.is_lost = true;
                     state.has_failed = true;
-                    if lost == Lost::Request {
-                        self.reply(lane);
-                        return Struck::Stop(Step::Silent);
+                    match lost {
+                        Lost::Reply => continue,
+                        Lost::Request => {}
+                        Lost::Late { by_ns } => self.detach(lane, index, by_ns),
                     }
+                    self.reply(lane);
+                    return Struck::Stop(Step::Silent);
                 }
             }
         }
@@ -73,16 +76,61 @@ impl World {
     fn kill(&mut self, client: u32, lane: u32) -> Step {
         self.note(lane, What::Died);
         self.clients[client as usize].is_dead = true;
-        for other in 0..self.lanes.len() as u32 {
+        for other in std::mem::take(&mut self.clients[client as usize].lanes) {
             // A WRITE that others were let into the middle of ends as it began: only a cut tears it for good.
-            if self.lanes[other as usize].client == client
-                && let Phase::Sending(index) = self.lanes[other as usize].phase
+            if let Phase::Sending(index) = self.lanes[other as usize].phase
                 && let Some(rest) = self.lanes[other as usize].rest.take()
             {
                 self.carry_out(other, index, rest);
             }
+            // Late WRITEs will still be seen; of the rest nobody hears again.
+            self.lanes[other as usize].batch = Batch::default();
         }
         Step::Killed(client)
+    }
+
+    /// Lets the rest of a lane's batch come by itself, `by_ns` after its client has noticed that it failed.
+    fn detach(&mut self, lane: u32, index: usize, by_ns: u64) {
+        let ghost = self.add_lane_state(LaneState::ghost_of(&self.lanes[lane as usize], index));
+        self.queue.push(self.loss_noticed_ns().saturating_add(by_ns), Due::Lane(ghost));
+    }
+
+    /// Whether `client` may hold `slot`, whose liveness nobody has: whether none of the verbs of the client that held it
+    /// last can be carried out any more. If some can, the node either waits for them, or drops them.
+    pub(crate) fn may_hold(&mut self, slot: u16, client: u32) -> bool {
+        if let Some(last) = self.holders.get(&slot).copied().filter(|last| *last != client)
+            && !self.faults.liberties.proves_early
+            && self.ghosts_of(last).next().is_some()
+        {
+            if self.draws.below(2) == 0 {
+                return false;
+            }
+            let ghosts: Vec<u32> = self.ghosts_of(last).collect();
+            for ghost in ghosts {
+                self.drop_ghost(ghost);
+            }
+        }
+        self.holders.insert(slot, client);
+        true
+    }
+
+    /// The lanes without a client on which verbs of `client` are still to come.
+    fn ghosts_of(&self, client: u32) -> impl Iterator<Item = u32> {
+        // The dead have no lanes.
+        let lanes = self.clients[client as usize].lanes.iter().copied();
+        lanes.filter(|index| {
+            let lane = &self.lanes[*index as usize];
+            lane.is_ghost && matches!(lane.phase, Phase::Sending(_))
+        })
+    }
+
+    fn drop_ghost(&mut self, lane: u32) {
+        let state = &mut self.lanes[lane as usize];
+        let Phase::Sending(index) = std::mem::replace(&mut state.phase, Phase::Idle) else { return };
+        if let Some(rest) = state.rest.take() {
+            self.carry_out(lane, index, rest);
+        }
+        self.note(lane, What::Fenced);
     }
 
     fn postpone(&mut self, lane: u32, index: usize, until_ns: u64) -> Step {

@@ -51,20 +51,25 @@ pub struct Swarm {
     pub caps: Caps,
     /// Clients of the run.
     pub clients: u32,
+    /// Of them, those from this number on are spawned in the course of the run: every other fault of theirs comes within
+    /// their first [`EARLY_VERBS`] verbs, where whoever takes the slot of a dead client recovers it.
+    pub newcomers_from: u32,
     /// About how many verbs each client will post.
     pub verbs_each: u64,
     /// About how long the run will take, in nanoseconds of virtual time.
     pub span_ns: u64,
+    /// One client in so many meets each kind of fault that a run has, on average.
+    pub clients_per_fault: u64,
     /// What may go wrong.
     pub hazards: Vec<Hazard>,
     /// Where bits may flip: a first word, and how many words.
     pub flips: Vec<(Addr, u64)>,
 }
 
-/// One client in so many meets each kind of fault that a run has, on average.
-const CLIENTS_PER_FAULT: u64 = 4;
 /// Atomic units of a WRITE that are carried out before its client dies, below this: rows have up to 16 words.
 const DEATH_UNITS: u64 = 20;
+/// Verbs of a newcomer that take a slot and recover its last client, and then some.
+pub const EARLY_VERBS: u64 = 48;
 /// Bits that flip in a run that has such, at most.
 const MOST_FLIPS: u64 = 4;
 
@@ -108,16 +113,20 @@ impl Swarm {
         // At least one client, and each of them once: whoever died or lost its connection meets nothing more.
         let unlucky = draws.below(u64::from(self.clients));
         for client in 0..self.clients {
-            if u64::from(client) != unlucky && draws.below(CLIENTS_PER_FAULT) > 0 {
+            if u64::from(client) != unlucky && draws.below(self.clients_per_fault) > 0 {
                 continue;
             }
-            let after_verbs = draws.below(self.verbs_each);
+            let is_early = client >= self.newcomers_from && draws.below(2) == 0;
+            let after_verbs = draws.below(if is_early { EARLY_VERBS } else { self.verbs_each });
             let time_ns = 1 << draws.below(u64::from(self.span_ns.max(2).ilog2()));
             let fault = match hazard {
                 Hazard::Stall => Fault::Stall { for_ns: time_ns },
                 Hazard::Delay => Fault::DelayTail { by_ns: time_ns },
-                Hazard::Disconnection if draws.below(2) == 0 => Fault::LoseConnection(Lost::Request),
-                Hazard::Disconnection => Fault::LoseConnection(Lost::Reply),
+                Hazard::Disconnection => Fault::LoseConnection(match draws.below(3) {
+                    0 => Lost::Request,
+                    1 => Lost::Reply,
+                    _ => Lost::Late { by_ns: time_ns },
+                }),
                 _ => Fault::Die { units: draws.below(DEATH_UNITS) },
             };
             faults.push(ClientFault { client: ClientId(client), after_verbs, fault });
@@ -149,8 +158,10 @@ mod tests {
         Swarm {
             caps: profile.caps(),
             clients: 8,
+            newcomers_from: 6,
             verbs_each: 100,
             span_ns: 1_000_000,
+            clients_per_fault: 4,
             hazards: Hazard::ALL.to_vec(),
             flips: vec![(Addr::main(64), 8), (Addr::device(0), 1)],
         }

@@ -4,12 +4,13 @@
 //! rest of one or the reply; time never runs backwards; nothing but the seed, the plan and the clients' own posts
 //! decides what happens when.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::task::{Context, Poll};
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::check;
-use guira_fabric::{Caps, Effect, FabricError, Region, Space, Verb};
+use guira_fabric::{Addr, Caps, Effect, FabricError, Region, Space, Verb};
 
 use crate::batch::{Batch, Kind, Sent};
 use crate::client::ClientState;
@@ -40,9 +41,12 @@ pub(crate) struct World {
     pub(crate) queue: Queue,
     pub(crate) lanes: Vec<LaneState>,
     pub(crate) clients: Vec<ClientState>,
+    /// The client that held each slot last.
+    pub(crate) holders: HashMap<u16, u32>,
+    pub(crate) draws: Draws,
     network: Network,
     link: Link,
-    draws: Draws,
+    words: WordTimes,
 }
 
 /// When each direction of the memory node's link is free again.
@@ -50,6 +54,33 @@ pub(crate) struct World {
 struct Link {
     in_ns: u64,
     out_ns: u64,
+}
+
+/// When the atomics that have arrived at each word are done: those on one word follow each other.
+#[derive(Debug, Default)]
+struct WordTimes {
+    device: Vec<u64>,
+    /// Few words of the main space are changed by atomics.
+    main: HashMap<u64, u64>,
+}
+
+impl WordTimes {
+    /// When an atomic at `addr` is done that arrives at `now_ns` and takes `takes_ns`.
+    #[inline(always)]
+    fn serve(&mut self, addr: Addr, now_ns: u64, takes_ns: u64) -> u64 {
+        let word = addr.word();
+        let free_ns = match addr.space() {
+            Space::Main => self.main.entry(word).or_insert(0),
+            Space::Device => {
+                if self.device.len() <= word as usize {
+                    self.device.resize(word as usize + 1, 0);
+                }
+                &mut self.device[word as usize]
+            }
+        };
+        *free_ns = now_ns.max(*free_ns) + takes_ns;
+        *free_ns
+    }
 }
 
 /// What a step of the world came to.
@@ -82,7 +113,9 @@ impl World {
             faults: options.faults.clone(),
             link: Link::default(),
             queue,
+            words: WordTimes::default(),
             draws: Draws::new(options.seed),
+            holders: HashMap::new(),
             lanes: Vec::new(),
             clients: Vec::new(),
         }
@@ -101,8 +134,14 @@ impl World {
 
     /// A new lane of `client`.
     pub(crate) fn add_lane(&mut self, client: ClientId) -> u32 {
-        self.lanes.push(LaneState::new(client.0));
-        self.lanes.len() as u32 - 1
+        self.add_lane_state(LaneState::new(client.0))
+    }
+
+    pub(crate) fn add_lane_state(&mut self, lane: LaneState) -> u32 {
+        let index = self.lanes.len() as u32;
+        self.clients[lane.client as usize].lanes.push(index);
+        self.lanes.push(lane);
+        index
     }
 
     /// Whether anything is left to happen.
@@ -214,6 +253,10 @@ impl World {
         let free_ns = if sent.kind == Kind::Write { &mut self.link.in_ns } else { &mut self.link.out_ns };
         *free_ns = self.now_ns.max(*free_ns) + occupied_ns;
         state.done_ns = state.done_ns.max(*free_ns);
+        if matches!(sent.kind, Kind::Swap | Kind::Add) {
+            let served_ns = self.words.serve(sent.addr, self.now_ns, self.network.atomic_ns(sent.addr.space()));
+            state.done_ns = state.done_ns.max(served_ns);
+        }
         self.clients[state.client as usize].verbs += 1;
         self.verbs += 1;
         let now = self.first_part(lane, &sent);

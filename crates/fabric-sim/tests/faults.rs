@@ -11,7 +11,9 @@ use common::{Seen, add, options, read, region};
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, Effect, FabricError, Lane, Profile, Region, Verb, pause_until, post};
-use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Liberties, Lost, NodeEvent, NodeFault, Sim, Stopped};
+use guira_fabric_sim::{
+    ClientFault, ClientId, Fault, FaultPlan, Liberties, Lost, Network, NodeEvent, NodeFault, Sim, Stopped,
+};
 
 /// The plan of one fault of client 0.
 fn one_fault(after_verbs: u64, fault: Fault) -> FaultPlan {
@@ -213,6 +215,72 @@ fn a_lost_connection_is_told_to_who_drains() {
     }
 }
 
+/// What a client has sent can be carried out long after the client noticed that its connection broke. Nobody gets its
+/// slot before that, unless the rest is dropped.
+#[test]
+fn late_verbs_keep_others_from_the_slot() {
+    const LATE_NS: u64 = 1_000_000;
+    let (mut waited, mut dropped) = (0, 0);
+    for seed in 0..40 {
+        let heap = region(Profile::Mlx5);
+        let late = one_fault(1, Fault::LoseConnection(Lost::Late { by_ns: LATE_NS }));
+        let mut sim = Sim::new(heap.clone(), &options(Profile::Mlx5, seed, late));
+        sim.spawn(|region| async move {
+            let _hold = region.hold(3).expect("the model holds").expect("a free slot");
+            let writes = [Addr::main(0), Addr::main(8)].map(|addr| Verb::Write { addr, words: &[1] });
+            let lost = post(&mut region.lane(), writes).await;
+            assert_eq!(lost, Err(FabricError::Disconnected { effect: Effect::Unknown }));
+        });
+        let seen = Seen::new();
+        let told = seen.clone();
+        sim.spawn(|region| async move {
+            let mut lane = region.lane();
+            pause_until(&mut lane, LATE_NS / 2).await;
+            assert_eq!(read(&mut lane, Addr::main(0)).await, Ok(1), "the first was carried out");
+            assert_eq!(read(&mut lane, Addr::main(8)).await, Ok(0), "the second is late");
+            let _hold = loop {
+                if let Some(hold) = region.hold(3).expect("the model holds") {
+                    break hold;
+                }
+                let until_ns = lane.now_ns() + LATE_NS;
+                pause_until(&mut lane, until_ns).await;
+            };
+            told.push(read(&mut lane, Addr::main(8)).await);
+        });
+        assert_eq!(sim.run(), Stopped::Ended);
+        let found = seen.take();
+        assert_eq!(found, [Ok(word(&heap, Addr::main(8)))], "nothing follows once somebody holds the slot");
+        if found == [Ok(1)] { waited += 1 } else { dropped += 1 }
+    }
+    assert!(waited > 3 && dropped > 3, "{waited} waited for, {dropped} dropped");
+}
+
+/// Atomics on one word wait for each other, and those on different words do not.
+#[test]
+fn atomics_on_one_word_follow_each_other() {
+    let network = Network::of(Profile::Mlx5);
+    let span_ns = |addr_of: fn(u64) -> Addr| {
+        let mut sim = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, 1, FaultPlan::default()));
+        for client in 0..32 {
+            sim.spawn(move |region| async move {
+                let mut lane = region.lane();
+                for _ in 0..100 {
+                    add(&mut lane, addr_of(client), 1).await.expect("nothing fails here");
+                }
+            });
+        }
+        assert_eq!(sim.run(), Stopped::Ended);
+        sim.now_ns()
+    };
+    let [apart, device, main] =
+        [span_ns(|client| Addr::device(client % 8 * 8)), span_ns(|_| Addr::device(0)), span_ns(|_| Addr::main(0))];
+    // 32 clients ask four times as often as one word of the main space can be served, and less often than eight can.
+    for (span, atomic_ns) in [(device, network.device_atomic_ns), (main, network.main_atomic_ns)] {
+        assert!((3_200 * atomic_ns..3_300 * atomic_ns).contains(&span), "{span}");
+    }
+    assert!(apart < 3_200 * network.device_atomic_ns * 9 / 10, "{apart}");
+}
+
 /// A node that starts again is empty, has lost what was under way, and takes new connections only.
 #[test]
 fn the_memory_node_starts_again_empty() {
@@ -350,7 +418,7 @@ fn two_memories_are_seen_at_different_times() {
 fn equal_plans_give_equal_event_logs() {
     let hash_of = |seed, by_ns| {
         let mut plan = one_fault(3, Fault::DelayTail { by_ns });
-        plan.liberties = Liberties { split_percent: 30, swap_percent: 30, main_lag_ns: 100 };
+        plan.liberties = Liberties { split_percent: 30, swap_percent: 30, main_lag_ns: 100, ..Liberties::default() };
         let mut sim = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, seed, plan));
         let clients: Vec<ClientId> =
             (0..4).map(|client| sim.spawn(move |region| work(region.lane(), client))).collect();

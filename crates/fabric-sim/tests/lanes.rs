@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
 use common::{Seen, add, options, read, region};
+use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, FabricError, Lane, Profile, Region, Submitted, Verb, pause_until, post};
 use guira_fabric_sim::{FaultPlan, Network, Sim, SimOptions, Stopped, What};
 
@@ -282,4 +283,26 @@ fn simulations_nest() {
         assert_eq!(add(&mut lane, Addr::main(0), 1).await, Ok(1));
     });
     assert_eq!(outer.run(), Stopped::Ended);
+}
+
+/// A watcher is told of every event, and finds the bytes as the event left them.
+#[test]
+fn a_watcher_sees_every_event() {
+    let heap = region(Profile::Tcp);
+    let mut sim = Sim::new(heap.clone(), &options(Profile::Tcp, 1, FaultPlan::default()));
+    let (seen, keep) = (Seen::new(), heap.clone());
+    let told = seen.clone();
+    sim.watch(move |event| {
+        if let What::Add(part) = event.what {
+            let now = keep.memory().main[part.addr.word() as usize].load(Ordering::Relaxed);
+            told.push((part.word, now));
+        }
+    });
+    for _ in 0..2 {
+        sim.spawn(|region| async move {
+            add(&mut region.lane(), Addr::main(8), 5).await.expect("nothing fails here");
+        });
+    }
+    assert_eq!(sim.run(), Stopped::Ended);
+    assert_eq!(seen.take(), [(0, 5), (5, 10)]);
 }

@@ -129,6 +129,12 @@ pub use state::{Expected, Swap, Token, Versioned};
 pub use store::Store;
 pub use url::{Url, UrlError};
 
+/// What the tests of this repository run outside of stores, over simulated fabrics. No part of the API.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::extents::Extents;
+}
+
 /// The example of the README is run with the others.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -1,0 +1,428 @@
+//! Storms: clients of a simulated network card that die by the hundreds a second of virtual time and are replaced at
+//! once, while the others work; and the same without deaths, to compare with.
+//!
+//! The work is YCSB-A: lookups and updates of existing keys in equal parts, keys drawn from a Zipf distribution. What is
+//! checked: every lookup finds a value that was written for its key; at the end every key is there, with a value that no
+//! acknowledged update had replaced when it was written; the histories of some keys are linearizable; and once everybody
+//! dead is recovered, the table is sound and no lock is held.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use guira_check::history::{Answer, Begun, Call, History, SEARCH_STEPS};
+use guira_check::{CheckOptions, Quiet, check_table};
+use guira_fabric::{Profile, Region};
+use guira_fabric_sim::{ClientId, Fault, Network, Sim, SimOptions, SimRegion, Stopped};
+use guira_layout::{Preset, PresetOptions};
+use guira_rcuckoo::{Change, ClientConfig, Operation, Outcome, Table};
+
+use crate::swarm::{Claim, SimClient};
+use crate::{Bench, Rng, block_on};
+
+/// Clients at a time: as many as the paper's figures end with.
+pub const CLIENTS: u32 = 320;
+/// Slots beyond those: dead clients that are not recovered yet have one, too.
+const SPARE_SLOTS: u16 = 80;
+/// The slot of the client that fills the table and of the last one, as the first ones they try.
+const FIRST_SLOT: u16 = 0;
+/// YCSB's skew.
+const ZIPF: f64 = 0.99;
+/// Keys whose whole histories are kept: every one of a rank that is a multiple of this, up to [`WATCHED_RANKS`]. The
+/// hottest ones, which thousands of operations a millisecond are about, are left to the other checks.
+const WATCHED_EVERY: u64 = 500;
+const WATCHED_RANKS: u64 = 20_000;
+/// Time between a death and the look that replaces the dead, in nanoseconds of virtual time.
+const REPLACED_NS: u64 = 10_000;
+/// How long the work goes on before it is measured, in nanoseconds.
+const WARM_NS: u64 = 1_000_000;
+/// Of a WRITE that a client dies in, so many units are carried out, less one, at most: rows have 16 words, and no WRITE
+/// of this network is torn.
+const DEATH_UNITS: u64 = 2;
+
+/// What is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Storm {
+    /// Everything follows from it.
+    pub seed: u64,
+    /// Keys of the table.
+    pub keys: u64,
+    /// Measured time, in nanoseconds of virtual time.
+    pub span_ns: u64,
+    /// Deaths in a second of virtual time; 0 for the run to compare with.
+    pub deaths_per_second: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Weather {
+    /// Operations that were acknowledged in the measured time.
+    pub operations: u64,
+    /// Clients that died.
+    pub deaths: u64,
+    /// Dead clients that were recovered while others worked.
+    pub recoveries: u64,
+    /// Those of them whose commit was completed.
+    pub replays: u64,
+    /// Operations whose waits for a lock ended at their deadline.
+    pub busy: u64,
+    /// The longest operation, in nanoseconds of virtual time.
+    pub longest_ns: u64,
+    /// Operations of keys whose whole histories were checked.
+    pub watched: u64,
+    /// Verbs that were carried out.
+    pub verbs: u64,
+    /// What must not be.
+    pub wrong: Vec<String>,
+}
+
+/// Progress: nanoseconds of virtual time that have passed.
+pub type Progress<'p> = &'p mut dyn FnMut(u64);
+
+/// A value that may be a key's last one.
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    serial: u32,
+    ended_ns: u64,
+}
+
+/// What the clients of a storm share.
+struct Shared {
+    table: Arc<Table>,
+    zipf: Zipf,
+    seed: u64,
+    weather: RefCell<Weather>,
+    /// Of each key, the updates that may be its last: not acknowledged, or not followed by one that was.
+    last: RefCell<Vec<Vec<Write>>>,
+    history: RefCell<History>,
+    serial: RefCell<u32>,
+    /// Clients stop after their operation.
+    is_over: RefCell<bool>,
+    /// Operations count from here on.
+    from_ns: u64,
+}
+
+/// Runs a storm.
+pub fn storm(storm: &Storm, progress: Progress<'_>) -> Weather {
+    let bench = bench(storm);
+    let shared = Rc::new(Shared {
+        table: Arc::clone(&bench.table),
+        zipf: Zipf::new(storm.keys),
+        seed: storm.seed,
+        weather: RefCell::default(),
+        last: RefCell::new(vec![vec![Write { serial: 0, ended_ns: 0 }]; storm.keys as usize]),
+        history: RefCell::default(),
+        serial: RefCell::new(0),
+        is_over: RefCell::new(false),
+        from_ns: WARM_NS,
+    });
+    fill(&bench, &shared, storm.keys);
+    let mut sim = Sim::new(bench.region.clone(), &SimOptions::new(storm.seed, Network::of(Profile::Mlx5)));
+    blow(storm, &mut sim, &shared, progress);
+    let verbs = sim.verbs();
+    let last = Rc::clone(&shared);
+    sim.spawn(|region| settle(region, last));
+    if sim.run() != Stopped::Ended {
+        shared.weather.borrow_mut().wrong.push("the last client waits for ever".to_owned());
+    }
+    drop(sim);
+    audit(&bench, &shared, storm.keys);
+    let mut weather = shared.weather.take();
+    weather.verbs = verbs;
+    weather
+}
+
+fn bench(storm: &Storm) -> Bench {
+    let options = PresetOptions {
+        capacity: storm.keys,
+        format: "fixed:8:8".parse().expect("a valid format"),
+        extent_bytes: None,
+        max_clients: Some(CLIENTS as u16 + SPARE_SLOTS),
+        hash_seed: storm.seed,
+        device_bytes: Profile::Mlx5.caps().device_bytes,
+    };
+    let config = Preset::Hardened.config(&options).expect("possible options");
+    Bench::of_config(config, Profile::Mlx5, storm.seed)
+}
+
+/// Puts every key, outside of the simulation.
+fn fill(bench: &Bench, shared: &Shared, keys: u64) {
+    let mut filler = bench.under(Profile::Shm).client(FIRST_SLOT);
+    for key in 0..keys {
+        if is_watched(key) {
+            let begun = shared.history.borrow_mut().begin(0, key, Call::Put(value(key, 0)), 0);
+            shared.history.borrow_mut().answered(begun, Answer::Done, 0);
+        }
+        filler.put(&key.to_le_bytes(), &value(key, 0).to_le_bytes()).expect("room for every key");
+    }
+    let owner = filler.client.owner();
+    block_on(guira_rcuckoo::release_slot(&mut filler.lane, &bench.table, owner)).expect("the heap loses nothing");
+}
+
+/// Lets clients work, and die at equal intervals.
+fn blow(storm: &Storm, sim: &mut Sim, shared: &Rc<Shared>, progress: Progress<'_>) {
+    let mut rng = Rng(storm.seed ^ 0x5374_6f72_6d21);
+    let mut living: Vec<ClientId> = (0..CLIENTS).map(|number| spawn(sim, shared, number)).collect();
+    let mut spawned = CLIENTS;
+    let (end_ns, mut next_ns) = (WARM_NS + storm.span_ns, WARM_NS);
+    sim.run_until(next_ns);
+    while next_ns < end_ns {
+        let step_ns = 1_000_000_000u64.checked_div(storm.deaths_per_second).unwrap_or(1_000_000);
+        if storm.deaths_per_second > 0 {
+            let units = rng.below(DEATH_UNITS);
+            sim.strike(living[rng.below(living.len() as u64) as usize], Fault::Die { units });
+        }
+        // Who was struck dies at its next verb, which may be one that follows a pause.
+        for until_ns in (next_ns..next_ns + step_ns).step_by(REPLACED_NS as usize).skip(1).chain([next_ns + step_ns]) {
+            sim.run_until(until_ns.min(end_ns));
+            for client in &mut living {
+                if sim.is_dead(*client) {
+                    shared.weather.borrow_mut().deaths += 1;
+                    *client = spawn(sim, shared, spawned);
+                    spawned += 1;
+                }
+            }
+            if storm.deaths_per_second == 0 {
+                break;
+            }
+        }
+        next_ns = (next_ns + step_ns).min(end_ns);
+        sim.run_until(next_ns);
+        progress(next_ns - WARM_NS);
+    }
+    *shared.is_over.borrow_mut() = true;
+    if sim.run() != Stopped::Ended {
+        shared.weather.borrow_mut().wrong.push("clients wait for ever".to_owned());
+    }
+}
+
+fn spawn(sim: &mut Sim, shared: &Rc<Shared>, number: u32) -> ClientId {
+    let shared = Rc::clone(shared);
+    sim.spawn(move |region| work(region, shared, number))
+}
+
+async fn open(region: &SimRegion, shared: &Shared, number: u32) -> Option<SimClient> {
+    let config = ClientConfig { seed: shared.seed ^ u64::from(number), ..ClientConfig::for_table(&shared.table) };
+    let slots = shared.table.config().max_clients;
+    let first = number.wrapping_mul(0x9e37_79b9) % u32::from(slots);
+    match SimClient::claim(region.clone(), region.lane(), &shared.table, config, first as u16).await {
+        Ok(Claim::Taken(client, recovered)) => {
+            let mut weather = shared.weather.borrow_mut();
+            weather.recoveries += u64::from(recovered.is_some());
+            weather.replays += u64::from(recovered.is_some_and(|recovered| recovered.replayed_rows > 0));
+            Some(*client)
+        }
+        other => {
+            let why = other.err().map_or("no slot is free, and nobody is dead".to_owned(), |error| error.to_string());
+            shared.weather.borrow_mut().wrong.push(format!("client {number} cannot open: {why}"));
+            None
+        }
+    }
+}
+
+async fn work(region: SimRegion, shared: Rc<Shared>, number: u32) {
+    let Some(mut client) = open(&region, &shared, number).await else { return };
+    let mut rng = Rng(shared.seed ^ u64::from(number) << 32);
+    let mut counted = client.counters();
+    while !*shared.is_over.borrow() {
+        let (key, began_ns) = (shared.zipf.draw(&mut rng), region.now_ns());
+        let acknowledged = match rng.below(2) {
+            0 => look_up(&region, &mut client, &shared, number, key).await,
+            _ => update(&region, &mut client, &shared, number, key).await,
+        };
+        let (now, now_ns) = (client.counters(), region.now_ns());
+        let mut weather = shared.weather.borrow_mut();
+        weather.operations += u64::from(acknowledged && now_ns >= shared.from_ns && !*shared.is_over.borrow());
+        weather.longest_ns = weather.longest_ns.max(now_ns - began_ns);
+        weather.recoveries += now.recoveries - counted.recoveries;
+        weather.replays += now.replays - counted.replays;
+        counted = now;
+    }
+    if let Err(failure) = client.close().await {
+        shared.weather.borrow_mut().wrong.push(format!("client {number} cannot close: {failure:?}"));
+    }
+}
+
+async fn look_up(region: &SimRegion, client: &mut SimClient, shared: &Shared, number: u32, key: u64) -> bool {
+    let begun = shared.begin(region, number, key, Call::Get);
+    match client.get(&key.to_le_bytes()).await {
+        Ok(found) => {
+            let found = found.and_then(|(bytes, _)| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
+            if found.is_none_or(|found| found >> 32 != key) {
+                let what = format!("client {number} found key {key} to have {found:x?}");
+                shared.weather.borrow_mut().wrong.push(what);
+            }
+            shared.end(region, begun, found.map_or(Answer::Absent, Answer::Found));
+            true
+        }
+        Err(failure) => shared.fail(begun, format!("client {number}: {failure:?}")),
+    }
+}
+
+async fn update(region: &SimRegion, client: &mut SimClient, shared: &Shared, number: u32, key: u64) -> bool {
+    let (serial, began_ns) = (shared.next_serial(), region.now_ns());
+    let value = value(key, serial);
+    let begun = shared.begin(region, number, key, Call::Update(value));
+    shared.last.borrow_mut()[key as usize].push(Write { serial, ended_ns: u64::MAX });
+    let (key_bytes, bytes) = (key.to_le_bytes(), value.to_le_bytes());
+    match client.change_value(&key_bytes, &bytes, Operation::Update, Change::Update).await {
+        Ok(Outcome::Replaced) => {
+            let writes = &mut shared.last.borrow_mut()[key as usize];
+            // What had ended when this one began is gone for good.
+            writes.retain(|write| write.ended_ns >= began_ns);
+            let own = writes.iter_mut().find(|write| write.serial == serial);
+            own.expect("it is not older than itself").ended_ns = region.now_ns();
+            shared.end(region, begun, Answer::Done);
+            true
+        }
+        Ok(outcome) => shared.fail(begun, format!("client {number} updated key {key}: {outcome:?}")),
+        Err(failure) => shared.fail(begun, format!("client {number}: {failure:?}")),
+    }
+}
+
+impl Shared {
+    fn next_serial(&self) -> u32 {
+        let mut serial = self.serial.borrow_mut();
+        *serial += 1;
+        *serial
+    }
+
+    fn begin(&self, region: &SimRegion, number: u32, key: u64, call: Call) -> Option<Begun> {
+        let mut history = self.history.borrow_mut();
+        is_watched(key).then(|| history.begin(u64::from(number) + 1, key, call, 1 + region.now_ns()))
+    }
+
+    fn end(&self, region: &SimRegion, begun: Option<Begun>, answer: Answer) {
+        if let Some(begun) = begun {
+            self.history.borrow_mut().answered(begun, answer, 1 + region.now_ns());
+        }
+    }
+
+    /// Books what nobody may meet: here no operation has a reason to fail.
+    fn fail(&self, begun: Option<Begun>, what: String) -> bool {
+        if let Some(begun) = begun {
+            self.history.borrow_mut().withdraw(begun);
+        }
+        let mut weather = self.weather.borrow_mut();
+        weather.busy += u64::from(what.contains("Busy"));
+        weather.wrong.push(what);
+        false
+    }
+}
+
+/// Everybody has ended or is dead: recovers all who are.
+async fn settle(region: SimRegion, shared: Rc<Shared>) {
+    let Some(mut client) = open(&region, &shared, FIRST_SLOT.into()).await else { return };
+    let own = client.slot();
+    for slot in (0..shared.table.config().max_clients).filter(|slot| *slot != own) {
+        match client.recover(slot).await {
+            Ok(Some(_)) => {}
+            other => shared.weather.borrow_mut().wrong.push(format!("slot {slot} cannot be recovered: {other:?}")),
+        }
+    }
+    if let Err(failure) = client.close().await {
+        shared.weather.borrow_mut().wrong.push(format!("the last client cannot close: {failure:?}"));
+    }
+}
+
+/// Looks at the table when everybody dead is recovered.
+fn audit(bench: &Bench, shared: &Shared, keys: u64) {
+    let (bench, mut weather) = (bench.under(Profile::Shm), shared.weather.borrow_mut());
+    let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
+    let mut lane = bench.region.lane();
+    let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).expect("the heap reads");
+    weather.wrong.extend(report.problems.iter().map(|problem| format!("when all is over: {problem}")));
+    if report.used_slots > 0 || !bench.lock_words().is_empty() {
+        weather.wrong.push(format!(
+            "{} slots are in use, locks are held: {:x?}",
+            report.used_slots,
+            bench.lock_words()
+        ));
+    }
+    let contents = match bench.contents() {
+        Ok(contents) => contents,
+        Err(what) => return weather.wrong.push(what),
+    };
+    let (last, mut history) = (shared.last.borrow(), shared.history.borrow_mut());
+    let mut lost = HashMap::new();
+    for key in 0..keys {
+        let found = contents.get(&key.to_le_bytes()[..]).and_then(|value| value[..].try_into().ok());
+        let found = found.map(u64::from_le_bytes);
+        let is_last = |found: u64| last[key as usize].iter().any(|write| value(key, write.serial) == found);
+        if !found.is_some_and(is_last) {
+            lost.insert(key, found);
+        }
+        if is_watched(key) {
+            let begun = history.begin(u64::MAX, key, Call::Get, u64::MAX);
+            history.answered(begun, found.map_or(Answer::Absent, Answer::Found), u64::MAX);
+        }
+    }
+    if !lost.is_empty() || contents.len() as u64 != keys {
+        weather.wrong.push(format!("{} of {keys} keys are there; lost or outdated: {lost:x?}", contents.len()));
+    }
+    match history.check(SEARCH_STEPS) {
+        Ok(checked) => weather.watched = checked.answered + checked.pending,
+        Err(refusal) => weather.wrong.push(refusal.to_string()),
+    }
+}
+
+/// Whether the whole history of a key is kept. Keys are numbered by rank.
+fn is_watched(key: u64) -> bool {
+    key > 0 && key < WATCHED_RANKS && key.is_multiple_of(WATCHED_EVERY)
+}
+
+/// The value of write `serial`, of whichever client, to `key`.
+fn value(key: u64, serial: u32) -> u64 {
+    key << 32 | u64::from(serial)
+}
+
+/// Ranks by Zipf's law, as YCSB draws them (Gray et al. 1994, "Quickly generating billion-record synthetic databases").
+struct Zipf {
+    ranks: u64,
+    zeta: f64,
+    alpha: f64,
+    eta: f64,
+    second: f64,
+}
+
+impl Zipf {
+    fn new(ranks: u64) -> Zipf {
+        let zeta = (1..=ranks).map(|rank| (rank as f64).powf(-ZIPF)).sum::<f64>();
+        let second = 1.0 + 0.5f64.powf(ZIPF);
+        let eta = (1.0 - (2.0 / ranks as f64).powf(1.0 - ZIPF)) / (1.0 - second / zeta);
+        Zipf { ranks, zeta, alpha: 1.0 / (1.0 - ZIPF), eta, second }
+    }
+
+    /// A rank, from 0.
+    fn draw(&self, rng: &mut Rng) -> u64 {
+        let uniform = (rng.draw() >> 11) as f64 / (1u64 << 53) as f64;
+        let scaled = uniform * self.zeta;
+        if scaled < 1.0 {
+            return 0;
+        }
+        if scaled < self.second {
+            return 1;
+        }
+        let rank = self.ranks as f64 * (self.eta * uniform - self.eta + 1.0).powf(self.alpha);
+        (rank as u64).min(self.ranks - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_follow_zipfs_law() {
+        let (zipf, mut rng) = (Zipf::new(10_000), Rng(1));
+        let mut counts = vec![0u32; 10_000];
+        (0..1_000_000).for_each(|_| counts[zipf.draw(&mut rng) as usize] += 1);
+        for rank in [0u32, 1, 9, 99] {
+            let expected = 1e6 / zipf.zeta * f64::from(rank + 1).powf(-ZIPF);
+            let found = f64::from(counts[rank as usize]);
+            assert!((found / expected - 1.0).abs() < 0.25, "rank {rank}: {found}, expected {expected}");
+        }
+        assert!(counts[5_000..].iter().sum::<u32>() > 10_000);
+    }
+}

@@ -1,0 +1,257 @@
+//! A client of a simulated table, as `guira::Client` is one of a table in shared memory: it takes a slot, cuts extents
+//! from chunks with the store's own allocator, and recovers whom it meets dead.
+
+use std::sync::Arc;
+
+use guira::ExtentError;
+use guira::internals::Extents;
+use guira_fabric::{Effect, FabricError, FenceProof, Region, SlotHold};
+use guira_fabric_sim::{SimLane, SimRegion};
+use guira_layout::{ExtentRef, OwnerId, Placement, SlotWord, encode_extent};
+use guira_rcuckoo::{
+    Change, Changed, Client, ClientConfig, Counters, Error, NewValue, Operation, Outcome, Reader, Recovered, Snapshot,
+    Table, Token, claim_slot, read_slot, recover, release_slot,
+};
+
+/// Why an operation failed.
+#[derive(Clone, Debug)]
+pub enum Failure {
+    /// The protocol says so.
+    Operation(Error),
+    /// There is no room for the value, or the fabric failed while some was sought.
+    Extent(ExtentError),
+}
+
+impl Failure {
+    /// What the operation did to its key.
+    pub fn effect(&self) -> Effect {
+        match self {
+            Failure::Operation(error) => error.effect(),
+            // The index was not touched yet.
+            Failure::Extent(_) => Effect::None,
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Operation(error)
+    }
+}
+
+impl From<ExtentError> for Failure {
+    fn from(error: ExtentError) -> Failure {
+        Failure::Extent(error)
+    }
+}
+
+/// A client and its slot.
+pub struct SimClient {
+    region: SimRegion,
+    lane: SimLane,
+    client: Client,
+    extents: Option<Extents>,
+    encoded: Vec<u64>,
+    owner: OwnerId,
+    hold: SlotHold,
+}
+
+/// What became of the wish for a slot.
+pub enum Claim {
+    /// There was one, and maybe its last client was recovered first.
+    Taken(Box<SimClient>, Option<Recovered>),
+    /// None is free, and nobody is dead, as far as the fabric can prove.
+    NoSlot,
+}
+
+impl SimClient {
+    /// Takes a free slot; if there is none, one whose client died, which is recovered first. Slots are tried from
+    /// `first` on. // [R-SLOT-1] [R-SLOT-2]
+    ///
+    /// # Errors
+    /// The fabric's; `Corrupt` slots are passed over.
+    pub async fn claim(
+        region: SimRegion,
+        mut lane: SimLane,
+        table: &Arc<Table>,
+        config: ClientConfig,
+        first: u16,
+    ) -> Result<Claim, Error> {
+        let slots = table.config().max_clients;
+        for takes_dead in [false, true] {
+            for slot in (0..slots).map(|slot| (first + slot) % slots) {
+                let Some(mut hold) = region.hold(slot).map_err(session)? else { continue };
+                let mut recovered = None;
+                if takes_dead {
+                    (hold, recovered) = match recover_slot(&mut lane, table, slot, hold).await? {
+                        Some(taken) => taken,
+                        None => continue,
+                    };
+                }
+                let claimed = claim_slot(&mut lane, table, slot, 0, 0).await.map_err(session)?;
+                let Some(owner) = claimed else { continue };
+                let client = Client::new(Arc::clone(table), owner, config).with_liveness(Box::new(region.clone()));
+                let has_extents = table.config().format.has_extents();
+                let extents = has_extents.then(|| Extents::new(Arc::clone(table), owner));
+                let client = SimClient { region, lane, client, extents, encoded: Vec::new(), owner, hold };
+                return Ok(Claim::Taken(Box::new(client), recovered));
+            }
+        }
+        Ok(Claim::NoSlot)
+    }
+
+    /// Its slot.
+    pub fn slot(&self) -> u16 {
+        self.owner.0 - 1
+    }
+
+    /// What it met.
+    pub fn counters(&self) -> Counters {
+        self.client.counters()
+    }
+
+    /// Looks `key` up.
+    ///
+    /// # Errors
+    /// As [`Reader::get`].
+    pub async fn get(&mut self, key: &[u8]) -> Result<Option<(Vec<u8>, Token)>, Failure> {
+        let mut value = Vec::new();
+        let token = self.client.get(&mut self.lane, key, &mut value).await?;
+        Ok(token.map(|token| (value, token)))
+    }
+
+    /// Looks `keys` up: one answer for each.
+    pub async fn get_many(&mut self, keys: &[[u8; 8]]) -> Vec<Result<Option<Vec<u8>>, Error>> {
+        let mut answers = Vec::with_capacity(keys.len());
+        let visit = |_, answer: Result<Option<&[u8]>, Error>| answers.push(answer.map(|found| found.map(Vec::from)));
+        self.client.get_many(&mut self.lane, keys, visit).await;
+        answers
+    }
+
+    /// Reads the whole table.
+    ///
+    /// # Errors
+    /// As [`Reader::snapshot`].
+    pub async fn snapshot(&mut self, config: ClientConfig, max_sweeps: u32) -> Result<Snapshot, Failure> {
+        let mut reader = Reader::new(Arc::clone(self.client.table()), config);
+        Ok(reader.snapshot(&mut self.lane, max_sweeps, |_, _| ()).await?)
+    }
+
+    /// Carries out a change that brings a value.
+    ///
+    /// # Errors
+    /// As [`Client::change`], and those of the allocator.
+    pub async fn change_value<'v>(
+        &'v mut self,
+        key: &[u8],
+        value: &'v [u8],
+        operation: Operation,
+        change: impl FnOnce(NewValue<'v>) -> Change<'v>,
+    ) -> Result<Outcome, Failure> {
+        let extent = self.reserve(key, value, operation).await?;
+        let change = change(match extent {
+            None => NewValue::Inline(value),
+            Some(extent) => {
+                let seed = self.client.table().superblock().checksum_seed();
+                encode_extent(&mut self.encoded, &extent, key, value, seed);
+                NewValue::Extent { extent, words: &self.encoded }
+            }
+        });
+        let result = self.client.change(&mut self.lane, key, change).await;
+        if let Some(extents) = &mut self.extents {
+            match (extent, &result) {
+                (Some(extent), Ok(changed)) if changed.took_effect() => extents.link(&extent),
+                (Some(_), Err(error)) if error.effect() == Effect::Unknown => {}
+                (Some(extent), _) => extents.cancel(&extent),
+                (None, _) => {}
+            }
+            if let Ok(Changed { freed: Some(freed), .. }) = &result {
+                extents.give_back(freed);
+            }
+        }
+        Ok(result?.outcome)
+    }
+
+    /// Carries out a change that brings no value.
+    ///
+    /// # Errors
+    /// As [`Client::change`].
+    pub async fn change(&mut self, key: &[u8], change: Change<'_>) -> Result<Outcome, Failure> {
+        self.client.refuse_if_lost(Operation::Remove)?;
+        if let Some(extents) = &mut self.extents {
+            extents.tend(&mut self.lane).await.map_err(ExtentError::Fabric)?;
+        }
+        let changed = self.client.change(&mut self.lane, key, change).await?;
+        if let (Some(extents), Some(freed)) = (&mut self.extents, &changed.freed) {
+            extents.give_back(freed);
+        }
+        Ok(changed.outcome)
+    }
+
+    /// A place for a value that needs one; the dead give back theirs first if there is none. // [R-RECOVER-1]
+    async fn reserve(&mut self, key: &[u8], value: &[u8], operation: Operation) -> Result<Option<ExtentRef>, Failure> {
+        self.client.refuse_if_lost(operation)?;
+        let placement = self.client.table().rows().place(key.len(), value.len());
+        let Some(extents) = &mut self.extents else { return Ok(None) };
+        if placement == Placement::Inline {
+            extents.tend(&mut self.lane).await.map_err(ExtentError::Fabric)?;
+            return Ok(None);
+        }
+        let full = match extents.reserve(&mut self.lane, key, value).await {
+            Err(full @ ExtentError::Full { .. }) => full,
+            reserved => return Ok(Some(reserved?)),
+        };
+        let owners = extents.owners(&mut self.lane).await.map_err(ExtentError::Fabric)?;
+        match self.client.recover_owners(&mut self.lane, &owners, operation).await? {
+            0 => Err(full.into()),
+            _ => Ok(Some(extents.reserve(&mut self.lane, key, value).await?)),
+        }
+    }
+
+    /// Gives back chunks and slot.
+    ///
+    /// # Errors
+    /// The fabric's: the slot is that of a dead client then.
+    pub async fn close(mut self) -> Result<(), Failure> {
+        if let Some(extents) = &mut self.extents {
+            extents.close(&mut self.lane).await.map_err(ExtentError::Fabric)?;
+        }
+        release_slot(&mut self.lane, self.client.table(), self.owner).await.map_err(session)?;
+        drop(self.hold);
+        Ok(())
+    }
+
+    /// Recovers whoever died in `slot`, as a client does that needs one. `None` if it cannot be had: its client lives,
+    /// or verbs of a former one are still to come.
+    ///
+    /// # Errors
+    /// `Corrupt` if the slot is damaged; the fabric's.
+    pub async fn recover(&mut self, slot: u16) -> Result<Option<Option<Recovered>>, Failure> {
+        let Some(hold) = self.region.hold(slot).map_err(session)? else { return Ok(None) };
+        let table = Arc::clone(self.client.table());
+        let recovered = recover_slot(&mut self.lane, &table, slot, hold).await?;
+        Ok(recovered.map(|(_, recovered)| recovered))
+    }
+}
+
+/// Recovers the client that died in `slot`, whose liveness is `hold`, and gives the hold back with what was done. `None`
+/// if its record is damaged: its locks stay held.
+async fn recover_slot(
+    lane: &mut SimLane,
+    table: &Table,
+    slot: u16,
+    hold: SlotHold,
+) -> Result<Option<(SlotHold, Option<Recovered>)>, Error> {
+    let info = read_slot(lane, table, slot).await.map_err(session)?;
+    let Some(SlotWord { generation, .. }) = info.word else { return Ok(None) };
+    let proof = FenceProof::new(slot, generation, hold);
+    match recover(lane, table, &proof).await {
+        Ok(recovered) => Ok(Some((proof.into_hold(), recovered))),
+        Err(Error::Corrupt { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn session(source: FabricError) -> Error {
+    Error::Fabric { operation: Operation::Session, source }
+}

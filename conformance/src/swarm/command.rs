@@ -1,0 +1,360 @@
+//! `soak`, `replay` and `storm`, as `cargo xtask` runs them: many seeds, one of them in words, and hundreds of clients
+//! that die by the hundreds a second.
+//!
+//! Exit code 0 means that every seed passed, 1 that one did not, 2 that the command line was not understood, 130 that
+//! somebody interrupted it: what had been tried by then is told all the same.
+
+use std::collections::BTreeSet;
+use std::io::{IsTerminal, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::run::{Run, run};
+use super::tally::Tally;
+use super::tell::tell;
+use crate::storm::{self, Storm, Weather};
+
+/// Seeds of a soak that is not told how many.
+const SOAK_SEEDS: u64 = 100_000;
+/// Events that a replay keeps: all of most runs.
+const REPLAY_EVENTS: usize = 1 << 16;
+/// Between two lines of progress, in milliseconds: on a terminal, where they replace each other, and elsewhere.
+const TERMINAL_MS: u64 = 500;
+const FILE_MS: u64 = 30_000;
+/// Seeds that may fail before a soak that goes on stops all the same.
+const MOST_FAILURES: usize = 100;
+const INTERRUPTED: u8 = 130;
+const USAGE: &str = "usage: swarm soak [--from N] [--seeds N] [--threads N] [--keep-going] [--format human|json]\n       \
+                     swarm replay SEED [--format human|json]\n       \
+                     swarm storm [--seconds S] [--deaths-per-second N] [--keys N] [--seed N] [--format human|json]";
+/// A storm that is not told how long: in milliseconds of virtual time.
+const STORM_MS: u64 = 1_000;
+const STORM_DEATHS: u64 = 500;
+const STORM_KEYS: u64 = 1_000_000;
+
+/// What was asked for.
+#[derive(Debug, PartialEq, Eq)]
+enum Command {
+    Soak { from: u64, seeds: u64, threads: usize, keeps_going: bool },
+    Replay { seed: u64 },
+    Storm { storm: Storm },
+}
+
+/// Carries out what the arguments say.
+pub fn command(arguments: impl Iterator<Item = String>) -> ExitCode {
+    let Some((command, is_json)) = parse(arguments) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match command {
+        Command::Soak { from, seeds, threads, keeps_going } => soak(from, seeds, threads, keeps_going, is_json),
+        Command::Replay { seed } => replay(seed, is_json),
+        Command::Storm { storm } => compare(&storm, is_json),
+    }
+}
+
+fn parse(mut arguments: impl Iterator<Item = String>) -> Option<(Command, bool)> {
+    let name = arguments.next()?;
+    let (mut from, mut seeds, mut seed, mut keeps_going, mut is_json) = (0, SOAK_SEEDS, None, false, false);
+    let mut storm = Storm { seed: 1, keys: STORM_KEYS, span_ns: STORM_MS * 1_000_000, deaths_per_second: STORM_DEATHS };
+    let mut threads = thread::available_parallelism().map_or(1, usize::from);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--from" => from = arguments.next()?.parse().ok()?,
+            "--seeds" => seeds = arguments.next()?.parse().ok()?,
+            "--threads" => threads = arguments.next()?.parse().ok().filter(|threads| *threads > 0)?,
+            "--seconds" => storm.span_ns = nanoseconds(&arguments.next()?)?,
+            "--deaths-per-second" => storm.deaths_per_second = arguments.next()?.parse().ok()?,
+            "--keys" => storm.keys = arguments.next()?.parse().ok().filter(|keys| (1_000..1 << 31).contains(keys))?,
+            "--seed" => storm.seed = arguments.next()?.parse().ok()?,
+            "--keep-going" => keeps_going = true,
+            "--format" => is_json = matches!(arguments.next()?.as_str(), "json"),
+            number => seed = Some(number.parse().ok()?),
+        }
+    }
+    let command = match (name.as_str(), seed) {
+        ("soak", None) => Command::Soak { from, seeds, threads, keeps_going },
+        ("replay", Some(seed)) => Command::Replay { seed },
+        ("storm", None) => Command::Storm { storm },
+        _ => return None,
+    };
+    Some((command, is_json))
+}
+
+/// Seconds, whole or not, in nanoseconds.
+fn nanoseconds(seconds: &str) -> Option<u64> {
+    let seconds: f64 = seconds.parse().ok().filter(|seconds| (0.001..1e6).contains(seconds))?;
+    Some((seconds * 1e9) as u64)
+}
+
+/// Runs a storm and the same without deaths, at once if there are two cores, and compares them.
+fn compare(storm: &Storm, is_json: bool) -> ExitCode {
+    let calm = Storm { deaths_per_second: 0, ..*storm };
+    let run = |name: &'static str, storm: Storm| {
+        let (started, mut next) = (Instant::now(), Duration::ZERO);
+        let mut progress = |passed_ns: u64| {
+            if started.elapsed() >= next {
+                let (passed, all) = (passed_ns as f64 / 1e9, storm.span_ns as f64 / 1e9);
+                eprintln!("{name}: {passed:.3} of {all:.3} simulated s after {:.0} s", started.elapsed().as_secs_f64());
+                next = started.elapsed() + Duration::from_secs(10);
+            }
+        };
+        storm::storm(&storm, &mut progress)
+    };
+    let (stormy, quiet) = match thread::available_parallelism().map_or(1, usize::from) {
+        1 => (run("storm", *storm), run("calm", calm)),
+        _ => thread::scope(|scope| {
+            let quiet = scope.spawn(|| run("calm", calm));
+            let stormy = run("storm", *storm);
+            quiet.join().map_or_else(|panic| std::panic::resume_unwind(panic), |quiet| (stormy, quiet))
+        }),
+    };
+    let ratio = stormy.operations as f64 / quiet.operations.max(1) as f64;
+    let rate = |weather: &Weather| weather.operations as f64 / storm.span_ns as f64 * 1e3;
+    if is_json {
+        println!("{{\"storm\": {}, \"calm\": {}, \"ratio\": {ratio:.4}}}", weather_json(&stormy), weather_json(&quiet));
+    } else {
+        println!("{storm:?}");
+        for (name, weather) in [("storm", &stormy), ("calm", &quiet)] {
+            println!(
+                "{name}: {:.2} million operations a second; {} clients died, {} were recovered, {} commits completed; the \
+                 longest operation took {:.3} ms; {} operations of watched keys are linearizable; {} million verbs",
+                rate(weather),
+                weather.deaths,
+                weather.recoveries,
+                weather.replays,
+                weather.longest_ns as f64 / 1e6,
+                weather.watched,
+                weather.verbs / 1_000_000
+            );
+            weather.wrong.iter().take(20).for_each(|wrong| println!("WRONG: {wrong}"));
+        }
+        println!("the storm's throughput is {:.1} % of the calm's", ratio * 100.0);
+    }
+    if stormy.wrong.is_empty() && quiet.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn weather_json(weather: &Weather) -> String {
+    let wrong: Vec<String> = weather.wrong.iter().map(|wrong| quoted(wrong)).collect();
+    format!(
+        "{{\"operations\": {}, \"deaths\": {}, \"recoveries\": {}, \"replays\": {}, \"longest_ns\": {}, \"verbs\": {}, \
+         \"wrong\": [{}]}}",
+        weather.operations,
+        weather.deaths,
+        weather.recoveries,
+        weather.replays,
+        weather.longest_ns,
+        weather.verbs,
+        wrong.join(", ")
+    )
+}
+
+/// Runs one seed and tells everything about it.
+fn replay(seed: u64, is_json: bool) -> ExitCode {
+    let (one, other) = (run(seed, REPLAY_EVENTS), run(seed, 0));
+    let is_repeated = one.log_hash == other.log_hash;
+    if is_json {
+        let wrong: Vec<String> = one.wrong.iter().map(|wrong| quoted(wrong)).collect();
+        let passed = one.passed() && is_repeated;
+        println!(
+            "{{\"seed\": {seed}, \"passed\": {passed}, \"setup\": {}, \"log_hash\": \"{:#018x}\", \"wrong\": [{}], {}}}",
+            quoted(&one.setup.to_string()),
+            one.log_hash,
+            wrong.join(", "),
+            counts(&one.tally)
+        );
+    } else {
+        print!("{}", tell(&one));
+    }
+    if !is_repeated {
+        eprintln!("seed {seed} gave two event logs: {:#018x} and {:#018x}", one.log_hash, other.log_hash);
+    }
+    if one.passed() && is_repeated { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What the threads of a soak share.
+struct Soak {
+    next: AtomicU64,
+    end: u64,
+    keeps_going: bool,
+    is_over: AtomicBool,
+    is_interrupted: Arc<AtomicBool>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    tally: Tally,
+    failures: Vec<(u64, Vec<String>)>,
+    /// Seeds that are being run.
+    running: BTreeSet<u64>,
+}
+
+fn soak(from: u64, seeds: u64, threads: usize, keeps_going: bool, is_json: bool) -> ExitCode {
+    let is_interrupted = Arc::new(AtomicBool::new(false));
+    let heard = Arc::clone(&is_interrupted);
+    if let Err(error) = ctrlc::set_handler(move || heard.store(true, Ordering::Relaxed)) {
+        eprintln!("an interrupt will end this at once: {error}");
+    }
+    let soak = Soak {
+        next: AtomicU64::new(from),
+        end: from.saturating_add(seeds),
+        keeps_going,
+        is_over: AtomicBool::new(false),
+        is_interrupted,
+        state: Mutex::default(),
+    };
+    let started = Instant::now();
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| soak.work())).collect();
+        soak.show_progress(from, started, || workers.iter().all(thread::ScopedJoinHandle::is_finished));
+    });
+    let state = soak.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let was_interrupted = soak.is_interrupted.load(Ordering::Relaxed);
+    report(from, &state, was_interrupted, started.elapsed(), is_json);
+    match (state.failures.is_empty(), was_interrupted) {
+        (false, _) => ExitCode::FAILURE,
+        (true, true) => ExitCode::from(INTERRUPTED),
+        (true, false) => ExitCode::SUCCESS,
+    }
+}
+
+impl Soak {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs one seed after the other, until there is none left or a reason to stop.
+    fn work(&self) {
+        while !self.is_over.load(Ordering::Relaxed) && !self.is_interrupted.load(Ordering::Relaxed) {
+            let seed = self.next.fetch_add(1, Ordering::Relaxed);
+            if seed >= self.end {
+                return;
+            }
+            self.state().running.insert(seed);
+            let (tally, wrong) = match catch_unwind(AssertUnwindSafe(|| run(seed, 0))) {
+                Ok(Run { tally, wrong, .. }) => (tally, wrong),
+                Err(panic) => (Tally { runs: 1, ..Tally::default() }, vec![said(panic.as_ref())]),
+            };
+            let mut state = self.state();
+            state.running.remove(&seed);
+            state.tally.add(&tally);
+            if !wrong.is_empty() {
+                eprintln!("\nseed {seed} failed: {}\nreplay: cargo xtask replay {seed}", wrong.join("\n  "));
+                state.failures.push((seed, wrong));
+                if !self.keeps_going || state.failures.len() >= MOST_FAILURES {
+                    self.is_over.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    fn show_progress(&self, from: u64, started: Instant, is_done: impl Fn() -> bool) {
+        let is_terminal = std::io::stderr().is_terminal();
+        let every = Duration::from_millis(if is_terminal { TERMINAL_MS } else { FILE_MS });
+        let mut next = every;
+        while !is_done() {
+            thread::sleep(Duration::from_millis(20));
+            if started.elapsed() < next {
+                continue;
+            }
+            next = started.elapsed() + every;
+            let state = self.state();
+            let (done, all) = (state.tally.runs, self.end - from);
+            let rate = done as f64 / started.elapsed().as_secs_f64();
+            let left_s = (all - done) as f64 / rate.max(0.001);
+            let line = format!(
+                "{done} of {all} seeds, {rate:.1} a second, {left_s:.0} s to go; {} failed; running {:?}",
+                state.failures.len(),
+                state.running
+            );
+            drop(state);
+            eprint!("{}", if is_terminal { format!("\r{line}\x1b[K") } else { line + "\n" });
+            // Nothing is lost with a line of progress.
+            let _ = std::io::stderr().flush();
+        }
+        if is_terminal {
+            eprintln!();
+        }
+    }
+}
+
+/// What a soak came to.
+fn report(from: u64, state: &State, was_interrupted: bool, elapsed: Duration, is_json: bool) {
+    let (runs, failures) = (state.tally.runs, &state.failures);
+    if is_json {
+        let failed: Vec<String> = failures
+            .iter()
+            .map(|(seed, wrong)| format!("{{\"seed\": {seed}, \"wrong\": {}}}", quoted(&wrong.join("; "))))
+            .collect();
+        println!(
+            "{{\"from\": {from}, \"interrupted\": {was_interrupted}, \"seconds\": {:.1}, \"failures\": [{}], {}}}",
+            elapsed.as_secs_f64(),
+            failed.join(", "),
+            counts(&state.tally)
+        );
+        return;
+    }
+    for (name, count) in state.tally.counts() {
+        println!("{name}: {count}");
+    }
+    let interrupted = if was_interrupted { ", interrupted" } else { "" };
+    println!("{runs} seeds from {from} on in {:.1} s{interrupted}; {} failed", elapsed.as_secs_f64(), failures.len());
+    for (seed, _) in failures {
+        println!("replay: cargo xtask replay {seed}");
+    }
+}
+
+fn counts(tally: &Tally) -> String {
+    let counts = tally.counts();
+    counts.iter().map(|(name, count)| format!("\"{name}\": {count}")).collect::<Vec<_>>().join(", ")
+}
+
+/// What a panic said.
+fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("it panicked: {}", text.unwrap_or("without words"))
+}
+
+/// A string of JSON.
+fn quoted(text: &str) -> String {
+    let escaped = text.chars().flat_map(|letter| match letter {
+        '"' => vec!['\\', '"'],
+        '\\' => vec!['\\', '\\'],
+        '\n' => vec!['\\', 'n'],
+        letter if letter.is_control() => vec![' '],
+        letter => vec![letter],
+    });
+    format!("\"{}\"", escaped.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Option<(Command, bool)> {
+        parse(text.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn what_is_asked_for_is_understood() {
+        let soak = Command::Soak { from: 7, seeds: 3, threads: 1, keeps_going: true };
+        assert_eq!(parsed("soak --from 7 --seeds 3 --threads 1 --keep-going --format json"), Some((soak, true)));
+        assert_eq!(parsed("replay 12"), Some((Command::Replay { seed: 12 }, false)));
+        let storm = Storm { seed: 2, keys: 5_000, span_ns: 500_000_000, deaths_per_second: 9 };
+        let text = "storm --seconds 0.5 --deaths-per-second 9 --keys 5000 --seed 2";
+        assert_eq!(parsed(text), Some((Command::Storm { storm }, false)));
+        for wrong in ["", "soak 3", "replay", "replay x", "soak --seeds", "soak --threads 0", "rest"] {
+            assert_eq!(parsed(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn strings_of_json_end_where_they_should() {
+        assert_eq!(quoted("a \"b\"\n\\c"), r#""a \"b\"\n\\c""#);
+    }
+}

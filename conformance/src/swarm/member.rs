@@ -1,0 +1,464 @@
+//! What clients of a swarm do: any operation on any key, recorded, until they have done their share or are stopped.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use guira::ExtentError;
+use guira_check::history::{Answer, Begun, Call, History};
+use guira_fabric::{Effect, FabricError, Lane, Region, pause_until};
+use guira_fabric_sim::{SimLane, SimRegion};
+use guira_layout::SuperblockError;
+use guira_rcuckoo::{
+    Change, ClientConfig, Counters, Error, Expected, OpenError, Operation, Outcome, Table, open_table,
+};
+
+use super::client::{Claim, Failure, SimClient};
+use super::setup::Setup;
+use super::tally::Tally;
+use super::values::{key_bytes, key_number, value_bytes, value_number, value_of};
+use crate::Rng;
+
+/// The client that puts keys before the run.
+pub const FILLER: u32 = u32::MAX >> 1;
+/// Times that a client looks for a slot before it gives up.
+const CLAIM_TRIES: u32 = 50;
+/// Sweeps of a scan, at most.
+const SWEEPS: u32 = 3;
+/// Keys of one lookup of many, at most: a few, or more than one batch takes.
+const MANY_KEYS: [u64; 2] = [4, 40];
+/// How long the last client waits for a lock, in nanoseconds: only the dead can hold one then.
+const LAST_DEADLINE_NS: u64 = 1_000_000_000;
+
+/// What the clients of one run share.
+#[derive(Clone)]
+pub struct Shared {
+    pub setup: Rc<Setup>,
+    pub table: Arc<Table>,
+    pub history: Rc<RefCell<History>>,
+    pub tally: Rc<RefCell<Tally>>,
+    /// What no client may meet.
+    pub wrong: Rc<RefCell<Vec<String>>>,
+    /// The clients that stopped before they had done their share, other than by dying.
+    pub cut_off: Rc<RefCell<Vec<u32>>>,
+    /// Nobody has a reason to give up waiting.
+    pub is_patient: bool,
+    pub can_flip: bool,
+    pub can_restart: bool,
+}
+
+/// Why a client stops.
+pub struct Stop;
+
+/// A client of a run.
+pub struct Member {
+    pub number: u32,
+    pub shared: Shared,
+    rng: Rng,
+    serial: u32,
+    /// What was counted already.
+    seen: Counters,
+}
+
+impl Member {
+    pub fn new(number: u32, shared: &Shared) -> Member {
+        let rng = Rng(shared.setup.seed ^ u64::from(number) << 32);
+        Member { number, shared: shared.clone(), rng, serial: 0, seen: Counters::default() }
+    }
+
+    /// Does its share of operations, and closes.
+    pub async fn live(mut self, region: SimRegion) {
+        let deadline_ns = self.shared.setup.deadline_ns;
+        if self.work(&region, deadline_ns).await.is_err() {
+            self.shared.cut_off.borrow_mut().push(self.number);
+        }
+    }
+
+    async fn work(&mut self, region: &SimRegion, deadline_ns: u64) -> Result<(), Stop> {
+        let mut client = self.open(region, deadline_ns).await?;
+        for _ in 0..self.shared.setup.operations {
+            self.act(&mut client, region).await?;
+            self.count(&client);
+        }
+        client.close().await.or_else(|failure| self.survive(failure))
+    }
+
+    /// Puts keys while nobody else is there.
+    pub async fn fill(mut self, region: SimRegion) {
+        let Ok(mut client) = self.open(&region, LAST_DEADLINE_NS).await else { return };
+        for key in 0..self.shared.setup.filled_keys {
+            let value = self.next_value();
+            if self.put(&mut client, &region, key, value).await.is_err() {
+                return;
+            }
+        }
+        if client.close().await.is_err() {
+            self.wrong("the first client cannot close".to_owned());
+        }
+    }
+
+    /// The last client: everybody else has ended or is dead, and nothing goes wrong any more. Every key answers, the hot
+    /// ones can be changed, and everybody dead is recovered.
+    pub async fn settle(mut self, region: SimRegion) {
+        let Ok(mut client) = self.open(&region, LAST_DEADLINE_NS).await else { return };
+        self.shared.tally.borrow_mut().settled += 1;
+        for key in 0..self.shared.setup.keys {
+            if self.get(&mut client, &region, key).await.is_err() {
+                return;
+            }
+            if key < self.shared.setup.hot_keys || key % 8 == 0 {
+                let value = self.next_value();
+                if self.put(&mut client, &region, key, value).await.is_err() {
+                    return;
+                }
+            }
+        }
+        self.count(&client);
+        let own = client.slot();
+        for slot in (0..self.shared.setup.slots).filter(|slot| *slot != own) {
+            self.recover_surely(&mut client, &region, slot).await;
+        }
+        if let Err(failure) = client.close().await {
+            self.wrong(format!("the last client cannot close: {failure:?}"));
+        }
+    }
+
+    async fn recover_surely(&mut self, client: &mut SimClient, region: &SimRegion, slot: u16) {
+        let mut lane = region.lane();
+        for try_number in 1..=CLAIM_TRIES {
+            match client.recover(slot).await {
+                Ok(Some(recovered)) => {
+                    let mut tally = self.shared.tally.borrow_mut();
+                    tally.count_recovery(recovered.as_ref());
+                    return;
+                }
+                // Verbs of its client may still be on their way.
+                Ok(None) => pause(&mut lane, self.shared.setup.look_ns() * u64::from(try_number)).await,
+                Err(failure) => return self.wrong(format!("slot {slot} cannot be recovered: {failure:?}")),
+            }
+        }
+        self.wrong(format!("nobody lives, and slot {slot} cannot be held"));
+    }
+
+    /// Opens the table and takes a slot.
+    async fn open(&mut self, region: &SimRegion, deadline_ns: u64) -> Result<SimClient, Stop> {
+        let shared = self.shared.clone();
+        for try_number in 1..=CLAIM_TRIES {
+            let mut lane = region.lane();
+            match open_table(&mut lane, region.main_bytes()).await {
+                Ok(_) => {}
+                Err(OpenError::Superblock(SuperblockError::Empty)) if shared.can_restart => return Err(Stop),
+                Err(OpenError::Fabric(source)) => {
+                    self.survive(Error::Fabric { operation: Operation::Session, source }.into())?;
+                }
+                Err(error) => {
+                    self.wrong(format!("the table cannot be opened: {error}"));
+                    return Err(Stop);
+                }
+            }
+            let config = self.config(deadline_ns);
+            let first = self.rng.below(shared.setup.slots.into()) as u16;
+            match SimClient::claim(region.clone(), lane, &shared.table, config, first).await {
+                Ok(Claim::Taken(client, recovered)) => {
+                    let mut tally = shared.tally.borrow_mut();
+                    tally.opened += 1;
+                    tally.count_recovery(recovered.as_ref());
+                    self.seen = Counters::default();
+                    return Ok(*client);
+                }
+                Ok(Claim::NoSlot) => {
+                    pause(&mut region.lane(), shared.setup.look_ns() * u64::from(try_number)).await;
+                }
+                Err(error) => self.survive(error.into())?,
+            }
+        }
+        shared.tally.borrow_mut().without_slot += 1;
+        Err(Stop)
+    }
+
+    fn config(&self, deadline_ns: u64) -> ClientConfig {
+        let seed = self.shared.setup.seed ^ u64::from(self.number);
+        ClientConfig { seed, deadline_ns, ..ClientConfig::for_table(&self.shared.table) }
+    }
+
+    /// One operation.
+    async fn act(&mut self, client: &mut SimClient, region: &SimRegion) -> Result<(), Stop> {
+        let key = self.key();
+        match self.rng.below(200) {
+            0..60 => self.get(client, region, key).await.map(drop),
+            60..76 => self.get_many(client, region).await,
+            76..78 => self.scan(client, region).await,
+            78..118 => {
+                let value = self.next_value();
+                self.put(client, region, key, value).await
+            }
+            118..136 => {
+                let value = self.next_value();
+                let change = self.change(client, region, key, Call::Insert(value), Some(value));
+                change.await
+            }
+            136..160 => {
+                let value = self.next_value();
+                self.change(client, region, key, Call::Update(value), Some(value)).await
+            }
+            160..180 => self.change(client, region, key, Call::Remove, None).await,
+            180..190 => self.swap(client, region, key).await,
+            190..196 => self.swap_by_token(client, region, key).await,
+            _ => self.remove_if(client, region, key).await,
+        }
+    }
+
+    fn key(&mut self) -> u64 {
+        let setup = &self.shared.setup;
+        let of = if setup.hot_keys > 0 && self.rng.below(2) == 0 { setup.hot_keys } else { setup.keys };
+        self.rng.below(of)
+    }
+
+    /// A value nobody else writes. Short ones are the most frequent.
+    fn next_value(&mut self) -> u64 {
+        self.serial += 1;
+        let lengths = self.shared.setup.lengths.len() as u64;
+        let length = self.rng.below(lengths).min(self.rng.below(lengths));
+        value_number(self.number, self.serial, length as usize)
+    }
+
+    /// The history's time. All that happens before the run does so at 0.
+    fn now_ns(&self, region: &SimRegion) -> u64 {
+        if self.number == FILLER { 0 } else { 1 + region.now_ns() }
+    }
+
+    fn begin(&self, region: &SimRegion, key: u64, call: Call) -> Begun {
+        self.shared.tally.borrow_mut().operations += 1;
+        self.shared.history.borrow_mut().begin(u64::from(self.number), key, call, self.now_ns(region))
+    }
+
+    fn end(&self, region: &SimRegion, begun: Begun, answer: Answer) {
+        self.shared.history.borrow_mut().answered(begun, answer, self.now_ns(region));
+    }
+
+    /// The number of the value that a lookup found.
+    fn number_of(&self, key: u64, found: &[u8]) -> Option<u64> {
+        value_of(found, &self.shared.setup.lengths)
+            .inspect_err(|wrong| self.wrong(format!("client {} found key {key} to have {wrong}", self.number)))
+            .ok()
+    }
+
+    /// Books a lookup that ended. Returns the value's number.
+    fn end_lookup(&self, region: &SimRegion, begun: Begun, key: u64, found: Option<&[u8]>) -> Option<u64> {
+        let number = found.and_then(|found| self.number_of(key, found));
+        match (found, number) {
+            (None, _) => self.end(region, begun, Answer::Absent),
+            (Some(_), Some(number)) => self.end(region, begun, Answer::Found(number)),
+            (Some(_), None) => self.shared.history.borrow_mut().withdraw(begun),
+        }
+        number
+    }
+
+    async fn get(&mut self, client: &mut SimClient, region: &SimRegion, key: u64) -> Result<Option<u64>, Stop> {
+        let begun = self.begin(region, key, Call::Get);
+        match client.get(&key_bytes(key)).await {
+            Ok(found) => Ok(self.end_lookup(region, begun, key, found.as_ref().map(|(value, _)| &value[..]))),
+            Err(failure) => {
+                self.shared.history.borrow_mut().withdraw(begun);
+                self.survive(failure).map(|()| None)
+            }
+        }
+    }
+
+    async fn get_many(&mut self, client: &mut SimClient, region: &SimRegion) -> Result<(), Stop> {
+        let most = MANY_KEYS[self.rng.below(2) as usize];
+        let keys: Vec<u64> = (0..1 + self.rng.below(most)).map(|_| self.key()).collect();
+        let begun: Vec<Begun> = keys.iter().map(|key| self.begin(region, *key, Call::Get)).collect();
+        let bytes: Vec<[u8; 8]> = keys.iter().map(|key| key_bytes(*key)).collect();
+        let answers = client.get_many(&bytes).await;
+        let mut ended = Ok(());
+        for ((answer, key), begun) in answers.into_iter().zip(keys).zip(begun) {
+            match answer {
+                Ok(found) => {
+                    self.end_lookup(region, begun, key, found.as_deref());
+                }
+                Err(error) => {
+                    self.shared.history.borrow_mut().withdraw(begun);
+                    ended = ended.and(self.survive(error.into()));
+                }
+            }
+        }
+        ended
+    }
+
+    /// A scan is a lookup of every key that it returns, and of every other one if it is a snapshot.
+    async fn scan(&mut self, client: &mut SimClient, region: &SimRegion) -> Result<(), Stop> {
+        let keys = 0..self.shared.setup.keys;
+        let mut begun: Vec<Option<Begun>> = keys.map(|key| Some(self.begin(region, key, Call::Get))).collect();
+        let scanned = client.snapshot(self.config(self.shared.setup.deadline_ns), SWEEPS).await;
+        let ended = match scanned {
+            Ok(scanned) => {
+                self.shared.tally.borrow_mut().stable_scans += u64::from(scanned.is_stable());
+                for (key, value) in scanned.iter() {
+                    let number = key_number(key).filter(|key| *key < begun.len() as u64);
+                    let Some(key) = number else {
+                        self.wrong(format!("a scan found key {key:x?}, which nobody put"));
+                        continue;
+                    };
+                    match begun[key as usize].take() {
+                        Some(begun) => drop(self.end_lookup(region, begun, key, Some(value))),
+                        None if scanned.is_stable() => self.wrong(format!("a snapshot holds key {key} twice")),
+                        None => {}
+                    }
+                }
+                for begun in begun.iter_mut().filter(|_| scanned.is_stable()).filter_map(Option::take) {
+                    self.end(region, begun, Answer::Absent);
+                }
+                Ok(())
+            }
+            Err(failure) => self.survive(failure),
+        };
+        begun.into_iter().flatten().for_each(|begun| self.shared.history.borrow_mut().withdraw(begun));
+        ended
+    }
+
+    async fn put(&mut self, client: &mut SimClient, region: &SimRegion, key: u64, value: u64) -> Result<(), Stop> {
+        self.change(client, region, key, Call::Put(value), Some(value)).await
+    }
+
+    /// A value that `key` may have: the one it has now, or one that it had, or none that it ever had.
+    async fn expected(&mut self, client: &mut SimClient, region: &SimRegion, key: u64) -> Result<u64, Stop> {
+        let found = self.get(client, region, key).await?;
+        Ok(found.filter(|_| self.rng.below(4) > 0).unwrap_or_else(|| value_number(self.number, 0, 0)))
+    }
+
+    async fn swap(&mut self, client: &mut SimClient, region: &SimRegion, key: u64) -> Result<(), Stop> {
+        let (expected, new) = (self.expected(client, region, key).await?, self.next_value());
+        self.change(client, region, key, Call::CompareAndSwap { expected, new }, Some(new)).await
+    }
+
+    async fn remove_if(&mut self, client: &mut SimClient, region: &SimRegion, key: u64) -> Result<(), Stop> {
+        let expected = self.expected(client, region, key).await?;
+        self.change(client, region, key, Call::CompareAndRemove(expected), None).await
+    }
+
+    /// A swap that depends on nobody having changed the key since it was read.
+    async fn swap_by_token(&mut self, client: &mut SimClient, region: &SimRegion, key: u64) -> Result<(), Stop> {
+        let begun = self.begin(region, key, Call::Get);
+        let (found, token) = match client.get(&key_bytes(key)).await {
+            Ok(Some((value, token))) => (self.end_lookup(region, begun, key, Some(&value)), token),
+            Ok(None) => {
+                self.end(region, begun, Answer::Absent);
+                return Ok(());
+            }
+            Err(failure) => {
+                self.shared.history.borrow_mut().withdraw(begun);
+                return self.survive(failure);
+            }
+        };
+        let Some(expected) = found else { return Ok(()) };
+        let new = self.next_value();
+        let begun = self.begin(region, key, Call::CompareAndSwap { expected, new });
+        let bytes = value_bytes(new, &self.shared.setup.lengths);
+        let swap = |value| Change::Swap(Expected::Unchanged(token), value);
+        match client.change_value(&key_bytes(key), &bytes, Operation::CompareAndSwap, swap).await {
+            // A token may fail because of a neighbour's change: that says nothing about the key.
+            Ok(Outcome::Different) => self.shared.history.borrow_mut().withdraw(begun),
+            Ok(outcome) => self.end(region, begun, answer_of(begun_swap(expected, new), outcome)),
+            Err(failure) => return self.fail(begun, failure),
+        }
+        Ok(())
+    }
+
+    async fn change(
+        &mut self,
+        client: &mut SimClient,
+        region: &SimRegion,
+        key: u64,
+        call: Call,
+        value: Option<u64>,
+    ) -> Result<(), Stop> {
+        let lengths = self.shared.setup.lengths.clone();
+        let bytes = value.map(|value| value_bytes(value, &lengths)).unwrap_or_default();
+        let begun = self.begin(region, key, call);
+        let key = key_bytes(key);
+        let changed = match call {
+            Call::Get | Call::Put(_) => client.change_value(&key, &bytes, Operation::Put, Change::Put).await,
+            Call::Insert(_) => client.change_value(&key, &bytes, Operation::Insert, Change::Insert).await,
+            Call::Update(_) => client.change_value(&key, &bytes, Operation::Update, Change::Update).await,
+            Call::Remove => client.change(&key, Change::Remove).await,
+            Call::CompareAndSwap { expected, .. } => {
+                let expected = value_bytes(expected, &lengths);
+                let swap = |value| Change::Swap(Expected::Value(&expected), value);
+                client.change_value(&key, &bytes, Operation::CompareAndSwap, swap).await
+            }
+            Call::CompareAndRemove(expected) => {
+                let expected = value_bytes(expected, &lengths);
+                client.change(&key, Change::RemoveIf(Expected::Value(&expected))).await
+            }
+        };
+        match changed {
+            Ok(outcome) => {
+                self.end(region, begun, answer_of(call, outcome));
+                Ok(())
+            }
+            Err(failure) => self.fail(begun, failure),
+        }
+    }
+
+    /// Books a change that failed: pending if it may have had an effect.
+    fn fail(&mut self, begun: Begun, failure: Failure) -> Result<(), Stop> {
+        if failure.effect() == Effect::None {
+            self.shared.history.borrow_mut().withdraw(begun);
+        }
+        self.survive(failure)
+    }
+
+    /// Counts a failure; one after which a client cannot go on stops it, and one that nothing explains is wrong.
+    fn survive(&self, failure: Failure) -> Result<(), Stop> {
+        let (shared, mut tally) = (&self.shared, self.shared.tally.borrow_mut());
+        match failure {
+            Failure::Operation(Error::Full { .. }) | Failure::Extent(ExtentError::Full { .. }) => tally.full += 1,
+            Failure::Operation(Error::Busy { .. }) if !shared.is_patient => tally.busy += 1,
+            Failure::Operation(Error::Corrupt { .. }) if shared.can_flip => tally.corrupt += 1,
+            Failure::Operation(Error::Fabric { source: FabricError::Disconnected { .. }, .. } | Error::Lost { .. })
+            | Failure::Extent(ExtentError::Fabric(FabricError::Disconnected { .. })) => {
+                tally.cut_off += 1;
+                return Err(Stop);
+            }
+            failure => {
+                drop(tally);
+                self.wrong(format!("client {} met {failure:?}", self.number));
+                return Err(Stop);
+            }
+        }
+        Ok(())
+    }
+
+    fn wrong(&self, what: String) {
+        self.shared.wrong.borrow_mut().push(what);
+    }
+
+    /// Adds to the tally what the client met since it was last counted.
+    fn count(&mut self, client: &SimClient) {
+        let now = client.counters();
+        self.shared.tally.borrow_mut().count(&self.seen, &now);
+        self.seen = now;
+    }
+}
+
+fn begun_swap(expected: u64, new: u64) -> Call {
+    Call::CompareAndSwap { expected, new }
+}
+
+/// What an outcome answers to a call.
+fn answer_of(call: Call, outcome: Outcome) -> Answer {
+    match (call, outcome) {
+        (Call::Put(_), Outcome::Inserted) => Answer::Inserted,
+        (Call::Put(_), Outcome::Replaced) => Answer::Replaced,
+        (_, Outcome::Inserted | Outcome::Replaced | Outcome::Removed) => Answer::Done,
+        (_, Outcome::Exists) => Answer::Exists,
+        (_, Outcome::Missing) => Answer::Missing,
+        (_, Outcome::Different) => Answer::Mismatch,
+    }
+}
+
+async fn pause(lane: &mut SimLane, for_ns: u64) {
+    let until_ns = lane.now_ns().saturating_add(for_ns);
+    pause_until(lane, until_ns).await;
+}

@@ -1,0 +1,238 @@
+//! One run: clients under a drawn plan until all have ended, then a last client after whom everything must be in order.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use guira_check::history::{Answer, Call, History, Refusal, SEARCH_STEPS};
+use guira_check::{CheckOptions, Quiet, check_table};
+use guira_fabric::{Profile, Region};
+use guira_fabric_sim::{ClientId, Event, FaultPlan, Network, NodeEvent, Sim, SimOptions, Stopped, What};
+use guira_layout::{RowId, SuperblockError};
+use guira_rcuckoo::{OpenError, open_table};
+
+use super::member::{FILLER, Member, Shared};
+use super::setup::Setup;
+use super::tally::Tally;
+use super::values::{key_bytes, key_number, value_of};
+use super::watch::Watch;
+use crate::{Bench, block_on};
+
+/// A number no client of a run has: who looks at the table when it is over.
+const AUDITOR: u64 = u64::MAX;
+/// Virtual time no run needs.
+const MOST_NS: u64 = 1 << 42;
+
+/// What became of a run.
+pub struct Run {
+    /// What it was made of.
+    pub setup: Setup,
+    /// What went wrong by plan.
+    pub plan: FaultPlan,
+    /// What its clients did.
+    pub tally: Tally,
+    /// Of every event.
+    pub log_hash: u64,
+    /// The last events, and every fault: as many as were asked for.
+    pub events: Vec<Event>,
+    /// Every operation, in the order in which they began.
+    pub history: History,
+    /// The table, as it was left.
+    pub bench: Bench,
+    /// What must not be; empty if the run passed.
+    pub wrong: Vec<String>,
+    /// The key whose answers no order explains.
+    pub refusal: Option<Refusal>,
+}
+
+/// Runs `seed`, and keeps the last `keep_events` events.
+pub fn run(seed: u64, keep_events: usize) -> Run {
+    run_setup(Setup::of_seed(seed), keep_events)
+}
+
+/// Runs `setup`, and keeps the last `keep_events` events.
+pub fn run_setup(setup: Setup, keep_events: usize) -> Run {
+    run_changed(setup, keep_events, |_| ())
+}
+
+/// Runs `setup` under its plan as `change` leaves it: for canaries, which do what no fabric may do.
+pub fn run_changed(setup: Setup, keep_events: usize, change: impl FnOnce(&mut FaultPlan)) -> Run {
+    let bench = Bench::of_config(setup.config(), setup.profile, setup.seed);
+    let mut plan = setup.plan(&bench.table);
+    change(&mut plan);
+    let shared = Shared {
+        is_patient: setup.is_patient(&plan),
+        can_flip: plan.node.iter().any(|fault| matches!(fault.fault, NodeEvent::Flip { .. })),
+        can_restart: plan.node.iter().any(|fault| fault.fault == NodeEvent::Restart),
+        setup: Rc::new(setup.clone()),
+        table: Arc::clone(&bench.table),
+        history: Rc::default(),
+        tally: Rc::default(),
+        wrong: Rc::default(),
+        cut_off: Rc::default(),
+    };
+    fill(&bench, &shared);
+    let network = Network::of(setup.profile);
+    let options = SimOptions { faults: plan.clone(), keep_events, ..SimOptions::new(setup.seed, network) };
+    let mut sim = Sim::new(bench.region.clone(), &options);
+    let watch = Rc::new(RefCell::new(Watch::new(&bench)));
+    let (watcher, faults) = (Rc::clone(&watch), Rc::new(RefCell::new(Vec::new())));
+    let told = Rc::clone(&faults);
+    sim.watch(move |event| {
+        watcher.borrow_mut().see(event);
+        if keep_events > 0 && is_fault(event) {
+            told.borrow_mut().push(*event);
+        }
+    });
+    let clients = swarm(&mut sim, &shared);
+    // The node's faults, too, are over when the last client begins.
+    sim.run_until(plan.node.iter().map(|fault| fault.at_ns).max().unwrap_or(0));
+    // Nothing is planned for clients beyond those that could have come.
+    (clients.len() as u32..setup.clients + setup.newcomers).for_each(|_| {
+        sim.spawn(|_| async {});
+    });
+    let last = Member::new(setup.clients + setup.newcomers, &shared);
+    sim.spawn(|region| last.settle(region));
+    if sim.run_until(MOST_NS) != Stopped::Ended {
+        shared.wrong.borrow_mut().push("the last client waits for ever".to_owned());
+    }
+    let mut events = faults.take();
+    let last_events = sim.last_events();
+    let from_ns = last_events.first().map_or(u64::MAX, |event| event.at_ns);
+    events.retain(|event| event.at_ns < from_ns);
+    events.extend(last_events);
+    let (log_hash, verbs) = (sim.log_hash(), sim.verbs());
+    let deaths = clients.iter().filter(|client| sim.is_dead(**client)).count() as u64;
+    drop(sim);
+    audit(&bench, &shared);
+    let (sights, problem) = watch.borrow().result();
+    let mut wrong = shared.wrong.take();
+    wrong.extend(problem);
+    let history = shared.history.take();
+    let mut tally = *shared.tally.borrow();
+    let refusal = match history.check(SEARCH_STEPS) {
+        Ok(checked) => {
+            (tally.keys, tally.pending) = (checked.keys as u64, checked.pending as u64);
+            None
+        }
+        Err(refusal) => Some(refusal),
+    };
+    wrong.extend(refusal.as_ref().map(ToString::to_string));
+    tally.runs = 1;
+    tally.deaths = deaths;
+    tally.verbs = verbs;
+    (tally.recoverer_deaths, tally.fenced) = (sights.recoverer_deaths, sights.fenced);
+    (tally.unlocked_steps, tally.rows, tally.whole) = (sights.unlocked_steps, sights.rows, sights.whole);
+    tally.flipped = u64::from(shared.can_flip);
+    Run { setup, plan, tally, log_hash, events, history, bench, wrong, refusal }
+}
+
+fn is_fault(event: &Event) -> bool {
+    use What::{Delayed, Died, Disconnected, Fenced, Flipped, Restarted, Stalled};
+    matches!(event.what, Died | Stalled(_) | Delayed(_) | Disconnected | Fenced | Flipped(..) | Restarted)
+}
+
+/// Puts the first keys, in a simulation of their own, in which nothing goes wrong.
+fn fill(bench: &Bench, shared: &Shared) {
+    let setup = &shared.setup;
+    let mut sim = Sim::new(bench.region.clone(), &SimOptions::new(setup.seed, Network::of(Profile::Shm)));
+    let filler = Member::new(FILLER, shared);
+    sim.spawn(|region| filler.fill(region));
+    assert_eq!(sim.run(), Stopped::Ended, "nobody is in the way of the first client");
+}
+
+/// Lets clients live, and others follow those that died or lost their connection, until all have ended.
+fn swarm(sim: &mut Sim, shared: &Shared) -> Vec<ClientId> {
+    let setup = Rc::clone(&shared.setup);
+    let mut clients = Vec::new();
+    let spawn = |sim: &mut Sim, clients: &mut Vec<ClientId>| {
+        let member = Member::new(clients.len() as u32, shared);
+        clients.push(sim.spawn(|region| member.live(region)));
+    };
+    (0..setup.clients).for_each(|_| spawn(sim, &mut clients));
+    let (most, mut until_ns) = ((setup.clients + setup.newcomers) as usize, 0);
+    loop {
+        let gone = |sim: &Sim, clients: &[ClientId]| {
+            let dead = clients.iter().filter(|client| sim.is_dead(**client)).count();
+            // Who was cut off may have died as well, on a lane of nobody: it is followed once.
+            let cut_off =
+                shared.cut_off.borrow().iter().filter(|number| !sim.is_dead(clients[**number as usize])).count();
+            dead + cut_off
+        };
+        until_ns = if clients.len() == most { MOST_NS } else { (until_ns + setup.look_ns()).min(MOST_NS) };
+        let stopped = sim.run_until(until_ns);
+        let wanted = (setup.clients as usize + gone(sim, &clients)).min(most);
+        let follows = clients.len() < wanted;
+        (clients.len()..wanted).for_each(|_| spawn(sim, &mut clients));
+        match stopped {
+            Stopped::Ended if !follows => return clients,
+            Stopped::Ended => {}
+            Stopped::TimeUp if until_ns < MOST_NS => {}
+            Stopped::TimeUp | Stopped::Stuck => {
+                shared.wrong.borrow_mut().push(format!("clients wait for ever: {stopped:?} at {} ns", sim.now_ns()));
+                return clients;
+            }
+        }
+    }
+}
+
+/// Looks at the table when everybody has ended and everybody dead is recovered.
+fn audit(bench: &Bench, shared: &Shared) {
+    let bench = bench.under(Profile::Shm);
+    let mut lane = bench.region.lane();
+    if shared.can_restart
+        && let Err(OpenError::Superblock(SuperblockError::Empty)) =
+            block_on(open_table(&mut lane, bench.region.main_bytes()))
+    {
+        shared.tally.borrow_mut().emptied += 1;
+        return;
+    }
+    let mut wrong = shared.wrong.borrow_mut();
+    for (word, value) in bench.lock_words() {
+        wrong.push(format!("lock word {word} is {value:#x} although everybody dead is recovered"));
+    }
+    let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
+    let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).expect("the heap reads");
+    if report.used_slots > 0 {
+        wrong.push(format!("{} slots are in use although everybody dead is recovered", report.used_slots));
+    }
+    // Bits that flipped damaged rows for good.
+    if !shared.can_flip {
+        wrong.extend(report.problems.iter().map(|problem| format!("when all is over: {problem}")));
+        read_back(&bench, shared, &mut wrong);
+    }
+    shared.tally.borrow_mut().extents += report.counts.extent_entries;
+}
+
+/// Reads every key, as one more client.
+fn read_back(bench: &Bench, shared: &Shared, wrong: &mut Vec<String>) {
+    let contents = match bench.contents() {
+        Ok(contents) => contents,
+        Err(what) => return wrong.push(what),
+    };
+    let mut history = shared.history.borrow_mut();
+    for key in 0..shared.setup.keys {
+        let begun = history.begin(AUDITOR, key, Call::Get, u64::MAX);
+        match contents.get(&key_bytes(key)[..]).map(|value| value_of(value, &shared.setup.lengths)) {
+            None => history.answered(begun, Answer::Absent, u64::MAX),
+            Some(Ok(number)) => history.answered(begun, Answer::Found(number), u64::MAX),
+            Some(Err(what)) => wrong.push(format!("when all is over, key {key} has {what}")),
+        }
+    }
+    let strangers = contents.keys().filter(|key| key_number(key).is_none_or(|key| key >= shared.setup.keys));
+    wrong.extend(strangers.map(|key| format!("when all is over there is key {key:x?}, which nobody put")));
+}
+
+impl Run {
+    /// Whether everything held.
+    pub fn passed(&self) -> bool {
+        self.wrong.is_empty()
+    }
+
+    /// The rows of `key`.
+    pub fn rows_of(&self, key: u64) -> [RowId; 2] {
+        let placement = self.bench.table.placement();
+        let pair = placement.rows(placement.digest(&key_bytes(key)));
+        [pair.first, pair.second]
+    }
+}

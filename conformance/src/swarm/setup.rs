@@ -1,0 +1,182 @@
+//! What a run is made of: all of it drawn from the seed.
+
+use std::fmt;
+
+use guira_fabric::Profile;
+use guira_fabric_sim::{FaultPlan, Hazard, Network, Swarm};
+use guira_layout::{Preset, PresetOptions, RowId, TableConfig};
+use guira_rcuckoo::Table;
+
+use crate::Rng;
+
+/// Rows of every table: few, so that clients meet, and locks are few as well.
+pub const ROWS: u64 = 64;
+/// Keys that half of all operations are about.
+const MOST_HOT_KEYS: u64 = 8;
+/// Verbs of one operation, about, and round trips.
+const VERBS_OF_OPERATION: u64 = 10;
+const TRIPS_OF_OPERATION: u64 = 6;
+/// Round trips that an impatient client waits for a lock.
+const IMPATIENT_TRIPS: u64 = 200;
+/// How long a patient one does: longer than anything that is drawn.
+const PATIENT_NS: u64 = 10_000_000_000;
+/// One run in so many may have bits that flip, and one in so many a memory node that starts again: what such runs lose
+/// is lost to the other checks as well.
+const RARE: u64 = 10;
+
+/// A run, as its seed draws it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// Everything follows from it.
+    pub seed: u64,
+    /// The table's preset: `tiny` or `hardened`.
+    pub preset: Preset,
+    /// The fabric's promises and latencies.
+    pub profile: Profile,
+    /// The table's entry format.
+    pub format: &'static str,
+    /// Lengths that values have, in bytes.
+    pub lengths: Vec<usize>,
+    /// Bytes for extents, if the format has them.
+    pub extent_bytes: u64,
+    /// Clients at a time.
+    pub clients: u32,
+    /// Clients that may follow one that died or lost its connection, in all.
+    pub newcomers: u32,
+    /// One client in so many meets each kind of fault that the run has.
+    pub clients_per_fault: u64,
+    /// Client slots of the table: few more than clients, so that they are used again.
+    pub slots: u16,
+    /// Operations of each client.
+    pub operations: u32,
+    /// Keys there are.
+    pub keys: u64,
+    /// Keys that half of all operations are about: the first ones. None if all keys are alike.
+    pub hot_keys: u64,
+    /// Keys that are put before the clients start.
+    pub filled_keys: u64,
+    /// How long a client waits for a lock, in nanoseconds of virtual time.
+    pub deadline_ns: u64,
+    /// What may go wrong; the plan has some of it.
+    pub hazards: Vec<Hazard>,
+}
+
+impl Setup {
+    /// The run of `seed`.
+    pub fn of_seed(seed: u64) -> Setup {
+        // Not the stream that the run itself draws from.
+        let mut rng = Rng(seed ^ 0x5365_7475_7020_6f66);
+        let preset = [Preset::Tiny, Preset::Hardened][rng.below(2) as usize];
+        let profile = Profile::ALL[rng.below(4) as usize];
+        let has_extents = rng.below(2) == 0;
+        let clients = 2 + rng.below(10) as u32;
+        let hot_keys = 1 + rng.below(MOST_HOT_KEYS);
+        // Few keys, or about as many as the table holds: 3 entries a row in `tiny`, 6 or 7 in `hardened`.
+        let room = ROWS * if preset == Preset::Tiny { 3 } else { 6 };
+        let (keys, hot_keys) = match rng.below(3) {
+            0 => (hot_keys, hot_keys),
+            1 => (room * (75 + rng.below(50)) / 100, hot_keys),
+            // Every key alike: entries move all the time, and lookups meet them.
+            _ => (room * (110 + rng.below(40)) / 100, 0),
+        };
+        let chunk_bytes = if preset == Preset::Tiny { 4 << 10 } else { 64 << 10 };
+        let mut hazards =
+            vec![Hazard::Death, Hazard::Stall, Hazard::Delay, Hazard::Disconnection, Hazard::Split, Hazard::Swap];
+        for rare in [Hazard::Flip, Hazard::Restart] {
+            hazards.extend((rng.below(RARE) == 0).then_some(rare));
+        }
+        Setup {
+            seed,
+            preset,
+            profile,
+            format: if has_extents { "bytes:24" } else { "fixed:8:8" },
+            // In rows; in slots of a small class, of a larger one, and in a run of chunks.
+            lengths: if has_extents { vec![9, 40, 700, chunk_bytes as usize + 100] } else { vec![8] },
+            extent_bytes: chunk_bytes * (4 + rng.below(40)),
+            clients,
+            newcomers: clients * rng.below(5) as u32,
+            clients_per_fault: [1, 2, 4][rng.below(3) as usize],
+            slots: clients as u16 + rng.below(3) as u16,
+            operations: 20 + rng.below(40) as u32,
+            keys,
+            hot_keys,
+            filled_keys: if rng.below(4) == 0 { 0 } else { keys * (70 + rng.below(31)) / 100 },
+            deadline_ns: if rng.below(2) == 0 { PATIENT_NS } else { IMPATIENT_TRIPS * round_trip_ns(profile) },
+            hazards,
+        }
+    }
+
+    /// The table's configuration.
+    ///
+    /// # Panics
+    /// If no table can be so, which no seed draws.
+    pub fn config(&self) -> TableConfig {
+        let options = PresetOptions {
+            capacity: 1,
+            format: self.format.parse().expect("a valid format"),
+            extent_bytes: Some(self.extent_bytes),
+            max_clients: Some(self.slots),
+            hash_seed: self.seed,
+            device_bytes: self.profile.caps().device_bytes,
+        };
+        self.preset.config_of_rows(ROWS, &options).expect("valid parameters")
+    }
+
+    /// What goes wrong.
+    pub fn plan(&self, table: &Table) -> FaultPlan {
+        let swarm = Swarm {
+            caps: self.profile.caps(),
+            clients: self.clients + self.newcomers,
+            newcomers_from: self.clients,
+            verbs_each: VERBS_OF_OPERATION * u64::from(self.operations),
+            span_ns: TRIPS_OF_OPERATION * u64::from(self.operations) * round_trip_ns(self.profile),
+            clients_per_fault: self.clients_per_fault,
+            hazards: self.hazards.clone(),
+            flips: vec![(table.geometry().row(RowId(0)), table.rows().row_words() as u64 * ROWS)],
+        };
+        swarm.draw(self.seed)
+    }
+
+    /// The time between two looks at who is to be replaced.
+    pub fn look_ns(&self) -> u64 {
+        10 * round_trip_ns(self.profile)
+    }
+
+    /// Whether nobody ever has a reason to give up waiting for a lock.
+    pub fn is_patient(&self, plan: &FaultPlan) -> bool {
+        self.deadline_ns == PATIENT_NS && plan.clients.is_empty() && plan.node.is_empty()
+    }
+}
+
+impl fmt::Display for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "seed {}: preset {}, format {}, profile {}; {} clients in {} slots, up to {} newcomers, {} operations each, \
+             one in {} meets each kind of fault; {} keys, {} of them hot, {} put first; values of {:?} bytes, {} bytes for extents; deadline {} ns; hazards \
+             {:?}",
+            self.seed,
+            self.preset,
+            self.format,
+            self.profile,
+            self.clients,
+            self.slots,
+            self.newcomers,
+            self.operations,
+            self.clients_per_fault,
+            self.keys,
+            self.hot_keys,
+            self.filled_keys,
+            self.lengths,
+            self.extent_bytes,
+            self.deadline_ns,
+            self.hazards
+        )
+    }
+}
+
+/// A batch's way to the memory node and back, at most, without its link's waits.
+pub fn round_trip_ns(profile: Profile) -> u64 {
+    let network = Network::of(profile);
+    network.to_node_ns + network.to_client_ns + network.fetch_ns + 2 * network.jitter_ns
+}

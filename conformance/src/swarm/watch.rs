@@ -1,0 +1,148 @@
+//! What is looked at after every step: the table's invariants whenever no lock is held, and who recovers whom.
+//!
+//! While no lock is held nobody is in the middle of a change, so every row must verify, every key must stand once, and
+//! every extent must be whole. After each step that leaves no lock held, [`check_rows`] looks at the rows that were
+//! written since it last did, at what their entries refer to, and at the rows where other copies of their keys could
+//! be; once in [`WHOLE_EVERY`] such steps [`check_table`] looks at everything. A row that nobody wrote is as it was
+//! found, so this sees what a look at every row after every step would see, except for an extent that is overwritten
+//! or whose chunk is taken while nobody writes the row that refers to it: that waits for the next look at everything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use guira_check::{CheckOptions, ProblemKind, Quiet, check_rows, check_table};
+use guira_fabric::memory::Ordering;
+use guira_fabric::{Addr, Profile, Region, Space};
+use guira_fabric_sim::{Event, Part, What};
+use guira_layout::{RowId, SlotState, SlotWord};
+
+use crate::{Bench, block_on};
+
+/// Looks at rows between two looks at everything.
+const WHOLE_EVERY: u64 = 64;
+
+/// What was seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sights {
+    /// Steps that left no lock held, and rows written since the last such step.
+    pub unlocked_steps: u64,
+    /// Rows looked at after them.
+    pub rows: u64,
+    /// Looks at everything.
+    pub whole: u64,
+    /// Clients that died while they recovered another one.
+    pub recoverer_deaths: u64,
+    /// Batches whose rest was dropped because somebody wanted the slot of their client.
+    pub fenced: u64,
+}
+
+/// The watcher of one run.
+pub struct Watch {
+    bench: Bench,
+    /// Locks held in each word.
+    held: Vec<u32>,
+    held_total: u64,
+    written: BTreeSet<u64>,
+    /// Who recovers each slot.
+    recoverers: BTreeMap<u16, u32>,
+    /// Memory was damaged: nothing is to be expected of it.
+    is_damaged: bool,
+    sights: Sights,
+    problem: Option<String>,
+}
+
+impl Watch {
+    /// A watcher of `bench`, where no lock is held.
+    pub fn new(bench: &Bench) -> Watch {
+        Watch {
+            bench: Bench { region: bench.region.with_caps(Profile::Shm.caps()), table: Arc::clone(&bench.table) },
+            held: vec![0; bench.table.locks().words() as usize],
+            held_total: 0,
+            written: BTreeSet::new(),
+            recoverers: BTreeMap::new(),
+            is_damaged: false,
+            sights: Sights::default(),
+            problem: None,
+        }
+    }
+
+    /// What was seen, and the first thing that was wrong.
+    pub fn result(&self) -> (Sights, Option<String>) {
+        (self.sights, self.problem.clone())
+    }
+
+    /// Looks at what an event left.
+    pub fn see(&mut self, event: &Event) {
+        match &event.what {
+            What::Write(part) | What::Swap(part) | What::Add(part) => {
+                self.note_change(event, part);
+                if self.held_total == 0 && !self.written.is_empty() {
+                    self.look(event);
+                }
+            }
+            What::Died => {
+                let recovered = self.recoverers.values().filter(|client| **client == event.client);
+                self.sights.recoverer_deaths += u64::from(recovered.count() > 0);
+            }
+            What::Fenced => self.sights.fenced += 1,
+            What::Restarted | What::Flipped(..) => self.is_damaged = true,
+            _ => {}
+        }
+    }
+
+    fn note_change(&mut self, event: &Event, part: &Part) {
+        let (table, word) = (Arc::clone(&self.bench.table), part.addr.word());
+        if part.addr.space() == Space::Device {
+            if let Some(held) = self.held.get_mut(word as usize) {
+                let value = self.bench.region.memory().device[word as usize].load(Ordering::Relaxed);
+                let now = table.locks().all_held(word, value).count() as u32;
+                self.held_total = self.held_total + u64::from(now) - u64::from(*held);
+                *held = now;
+            }
+            return;
+        }
+        let (first, row_words) = (table.geometry().row(RowId(0)).word(), table.rows().row_words() as u64);
+        let end = first + row_words * table.config().rows;
+        if word >= first && word < end {
+            self.written.insert((word - first) / row_words);
+        } else if let (What::Swap(_), Some(slot)) = (&event.what, self.slot_at(part.addr)) {
+            let value = self.bench.region.memory().main[word as usize].load(Ordering::Relaxed);
+            match SlotWord::decode(value).map(|word| word.state) {
+                Some(SlotState::Recovering) => self.recoverers.insert(slot, event.client),
+                _ => self.recoverers.remove(&slot),
+            };
+        }
+    }
+
+    /// The slot whose state word is at `addr`.
+    fn slot_at(&self, addr: Addr) -> Option<u16> {
+        let (table, words) = (&self.bench.table, self.bench.table.geometry().slot_words() as u64);
+        let from = addr.word().checked_sub(table.geometry().slot(0).word())?;
+        let slot = u16::try_from(from / words).ok().filter(|slot| *slot < table.config().max_clients)?;
+        (from % words == SlotWord::WORD as u64).then_some(slot)
+    }
+
+    fn look(&mut self, event: &Event) {
+        let rows: Vec<RowId> = std::mem::take(&mut self.written).into_iter().map(RowId).collect();
+        if self.is_damaged || self.problem.is_some() {
+            return;
+        }
+        self.sights.unlocked_steps += 1;
+        self.sights.rows += rows.len() as u64;
+        let (mut lane, table) = (self.bench.region.lane(), &self.bench.table);
+        let problems = if self.sights.unlocked_steps.is_multiple_of(WHOLE_EVERY) {
+            self.sights.whole += 1;
+            let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
+            let report = block_on(check_table(&mut lane, table, &options, &mut |_| ())).expect("the heap reads");
+            // Others recover their dead meanwhile, whose slots and chunks are between two owners.
+            let under_way = [ProblemKind::UnfinishedRecovery, ProblemKind::ChunkOwner];
+            report.problems.into_iter().filter(|problem| !under_way.contains(&problem.kind)).collect()
+        } else {
+            block_on(check_rows(&mut lane, table, &rows)).expect("the heap reads")
+        };
+        if !problems.is_empty() {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            self.problem = Some(format!("no lock is held after \"{event}\", and yet: {}", lines.join("; ")));
+        }
+    }
+}

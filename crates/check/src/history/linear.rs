@@ -1,0 +1,408 @@
+//! The linearizability checker: Wing and Gong's search (1993) with Lowe's memory of dead ends (2017), for one key after
+//! the other.
+//!
+//! It builds an order from its start. An operation may come next if no other that is left was answered before it was
+//! called; it does if what it was answered fits the state. Where nothing fits, the last choice is taken back. A pair of
+//! the operations ordered so far and the state that was given up once is not tried again.
+//!
+//! Four things keep it short, and none of them loses an order:
+//!
+//! - An operation that fits and, answered so, changes nothing in any state, comes at once: later it would only be in
+//!   the way. (A put of the value that the key has is no such operation: later it may be needed.)
+//! - Whatever is answered first comes first, if it fits.
+//! - A pending operation comes only directly before one that could not have come, or not with the same result, without
+//!   it; of equal ones the first. The others never took effect.
+//! - Values that no answer and no comparison names are one value.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::operation::{Answer, Call, Operation, Outcome};
+use super::record::{History, Recorded};
+use super::refusal::{Impossible, Refusal};
+use super::timeline::{Event, Kind, Timeline};
+
+/// Steps of the search that are always enough for a history of some thousand operations on a key, of which some dozen
+/// are under way at a time and some dozen are pending; they take some 0.2 GiB and a second at worst.
+pub const SEARCH_STEPS: u64 = 4_000_000;
+
+/// What was checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Keys: each is a history of its own.
+    pub keys: u64,
+    /// Operations that were answered.
+    pub answered: u64,
+    /// Operations that are pending.
+    pub pending: u64,
+    /// Steps of all searches.
+    pub steps: u64,
+}
+
+impl History {
+    /// Looks, for each key, for an order of its operations that explains every answer. `max_steps` bounds the search
+    /// for each key; [`SEARCH_STEPS`] is enough unless very many operations are pending.
+    ///
+    /// # Errors
+    /// [`Refusal::Impossible`] if a key has no such order; otherwise [`Refusal::Undecided`] if the search for one of
+    /// them took too long.
+    pub fn check(&self, max_steps: u64) -> Result<Checked, Refusal> {
+        let recorded = self.recorded();
+        let counts = |index: &u32| recorded[*index as usize].operation.outcome != Outcome::WithoutEffect;
+        let mut order: Vec<u32> = (0..recorded.len() as u32).filter(counts).collect();
+        let key = |index: &u32| recorded[*index as usize].operation.key;
+        order.sort_unstable_by_key(|index| {
+            let Recorded { operation, called_order, .. } = recorded[*index as usize];
+            (operation.key, operation.called_ns, called_order)
+        });
+        let (mut search, mut checked, mut undecided) = (Search::default(), Checked::default(), None);
+        for group in order.chunk_by(|left, right| key(left) == key(right)) {
+            search.reset(recorded, group);
+            checked.keys += 1;
+            checked.answered += search.answers.len() as u64;
+            checked.pending += (group.len() - search.answers.len()) as u64;
+            match search.run(max_steps) {
+                Ok(()) => {}
+                Err(Stop::Impossible) => return Err(search.explain(recorded, group)),
+                Err(Stop::OutOfSteps) => {
+                    let refusal = Refusal::Undecided { key: key(&group[0]), operations: group.len(), steps: max_steps };
+                    undecided.get_or_insert(refusal);
+                }
+            }
+            checked.steps += search.steps;
+        }
+        undecided.map_or(Ok(checked), Err)
+    }
+}
+
+/// Why a search ended without an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    Impossible,
+    OutOfSteps,
+}
+
+type State = Option<u64>;
+
+/// An operation that may come next, by its number: first those that were answered, then the pending ones.
+#[derive(Clone, Copy, Debug)]
+struct Choice {
+    operation: u32,
+    after: State,
+}
+
+/// An order as it grew to here.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    /// The operation that came last; of the first frame, none.
+    last: Option<u32>,
+    state: State,
+    /// If a pending operation came last, the state before: what comes next must need it.
+    before_pending: Option<State>,
+    /// What was not tried yet starts here in the list of all choices, and ends where the list ends while this is the
+    /// last frame.
+    untried: usize,
+    first_choice: usize,
+    digest: u128,
+}
+
+/// The order that explains most answers, and where it got stuck.
+#[derive(Clone, Debug, Default)]
+struct Longest {
+    /// Answers it explains.
+    taken: usize,
+    order: Vec<u32>,
+    /// How many of its operations the present order begins with.
+    shared: usize,
+    due: u32,
+    open: Vec<u32>,
+}
+
+/// The search for one key. Its memory serves the next one.
+#[derive(Default)]
+struct Search {
+    /// Of operations that were answered, then of pending ones; values are renamed.
+    calls: Vec<Call>,
+    answers: Vec<Answer>,
+    /// Their indices in the history.
+    indices: Vec<u32>,
+    timeline: Timeline,
+    /// Of each pending operation: whether it took effect, and the last one before it with the same call.
+    is_used: Vec<bool>,
+    twin: Vec<Option<u32>>,
+    choices: Vec<Choice>,
+    frames: Vec<Frame>,
+    /// Pairs of operations and state that were entered: digests. A collision could refuse a history wrongly, never
+    /// accept one: with 2^22 steps, at a chance of 2^-84.
+    entered: HashSet<u128, BuildHasherDefault<Folded>>,
+    longest: Longest,
+    /// Answers that the present order explains.
+    taken: usize,
+    events: Vec<Event>,
+    named: Vec<u64>,
+    steps: u64,
+}
+
+impl Search {
+    /// Takes the operations of one key, which are sorted by their calls.
+    fn reset(&mut self, recorded: &[Recorded], group: &[u32]) {
+        self.calls.clear();
+        self.answers.clear();
+        self.indices.clear();
+        self.events.clear();
+        self.name_values(recorded, group);
+        for index in group {
+            let Recorded { operation, called_order, answered_order } = recorded[*index as usize];
+            if let Outcome::Answered { answer, at_ns } = operation.outcome {
+                let number = self.answers.len() as u32;
+                self.indices.push(*index);
+                self.calls.push(renamed_call(&self.named, operation.call));
+                self.answers.push(renamed_answer(&self.named, answer));
+                self.events.push(Event { at: (operation.called_ns, called_order), kind: Kind::Call(number) });
+                self.events.push(Event { at: (at_ns, answered_order), kind: Kind::Answer(number) });
+            }
+        }
+        for index in group {
+            let Recorded { operation, called_order, .. } = recorded[*index as usize];
+            if operation.outcome == Outcome::Pending {
+                self.indices.push(*index);
+                self.calls.push(renamed_call(&self.named, operation.call));
+                self.events.push(Event { at: (operation.called_ns, called_order), kind: Kind::Pending });
+            }
+        }
+        let answered = self.answers.len();
+        self.timeline.reset(&mut self.events, answered);
+        let pending = &self.calls[answered..];
+        self.is_used.clear();
+        self.is_used.resize(pending.len(), false);
+        self.twin.clear();
+        let twin = |place: usize| pending[..place].iter().rposition(|call| *call == pending[place]);
+        self.twin.extend((0..pending.len()).map(|place| twin(place).map(|twin| twin as u32)));
+        self.entered.clear();
+        self.choices.clear();
+        self.frames.clear();
+        self.longest = Longest::default();
+        self.taken = 0;
+        self.steps = 0;
+    }
+
+    /// Collects the values that answers and comparisons name.
+    fn name_values(&mut self, recorded: &[Recorded], group: &[u32]) {
+        self.named.clear();
+        for index in group {
+            let operation = recorded[*index as usize].operation;
+            if let Call::CompareAndSwap { expected, .. } | Call::CompareAndRemove(expected) = operation.call {
+                self.named.push(expected);
+            }
+            if let Outcome::Answered { answer: Answer::Found(value), .. } = operation.outcome {
+                self.named.push(value);
+            }
+        }
+        self.named.sort_unstable();
+        self.named.dedup();
+    }
+
+    fn run(&mut self, max_steps: u64) -> Result<(), Stop> {
+        if self.timeline.is_empty() {
+            return Ok(());
+        }
+        self.enter(Frame { last: None, state: None, before_pending: None, untried: 0, first_choice: 0, digest: 0 });
+        while let Some(frame) = self.frames.last_mut() {
+            let Some(choice) = self.choices.get(frame.untried).copied() else {
+                self.leave();
+                continue;
+            };
+            frame.untried += 1;
+            if self.steps == max_steps {
+                return Err(Stop::OutOfSteps);
+            }
+            self.steps += 1;
+            let frame = *frame;
+            self.take(&frame, choice);
+            if self.timeline.is_empty() {
+                return Ok(());
+            }
+        }
+        Err(Stop::Impossible)
+    }
+
+    /// Lets an operation come next.
+    fn take(&mut self, frame: &Frame, choice: Choice) {
+        let operation = choice.operation;
+        let before_pending = match self.pending_place(operation) {
+            Some(place) => {
+                self.is_used[place] = true;
+                Some(frame.state)
+            }
+            None => {
+                self.timeline.take(operation);
+                self.taken += 1;
+                None
+            }
+        };
+        let first_choice = self.choices.len();
+        self.enter(Frame {
+            last: Some(operation),
+            state: choice.after,
+            before_pending,
+            untried: first_choice,
+            first_choice,
+            digest: frame.digest ^ digest_of(0, u64::from(operation)),
+        });
+    }
+
+    /// Takes the last operation back.
+    fn leave(&mut self) {
+        let Some(frame) = self.frames.pop() else { return };
+        self.choices.truncate(frame.first_choice);
+        let Some(operation) = frame.last else { return };
+        self.longest.shared = self.longest.shared.min(self.frames.len() - 1);
+        match self.pending_place(operation) {
+            Some(place) => self.is_used[place] = false,
+            None => {
+                self.timeline.put_back(operation);
+                self.taken -= 1;
+            }
+        }
+    }
+
+    /// Of a pending operation, its place among them.
+    fn pending_place(&self, operation: u32) -> Option<usize> {
+        (operation as usize).checked_sub(self.answers.len())
+    }
+
+    /// Lists what may come next, unless the same operations led to the same state before.
+    fn enter(&mut self, frame: Frame) {
+        self.frames.push(frame);
+        for operation in self.timeline.open() {
+            let (call, answer) = (self.calls[operation as usize], self.answers[operation as usize]);
+            let Some(after) = call.step(frame.state, answer) else { continue };
+            if frame.before_pending.is_some_and(|before| call.step(before, answer) == Some(after)) {
+                continue;
+            }
+            if !answer.tells_of_change() {
+                self.choices.truncate(frame.first_choice);
+                self.choices.push(Choice { operation, after });
+                return;
+            }
+            self.choices.push(Choice { operation, after });
+        }
+        let place = frame.digest
+            ^ digest_of(1, code(frame.state))
+            ^ digest_of(2, frame.before_pending.map_or(0, |it| 1 + code(it)));
+        if !self.entered.insert(place) {
+            self.choices.truncate(frame.first_choice);
+            return;
+        }
+        let timeline = &self.timeline;
+        self.choices[frame.first_choice..].sort_unstable_by_key(|choice| timeline.answer_place(choice.operation));
+        if self.choices.len() == frame.first_choice && frame.before_pending.is_none() {
+            self.stuck();
+        }
+        self.list_pending(&frame);
+    }
+
+    /// Lists the pending operations that may come next.
+    fn list_pending(&mut self, frame: &Frame) {
+        let answered = self.answers.len();
+        let called = self.timeline.due().map_or(0, |(_, pending)| pending as usize);
+        for place in 0..called {
+            if self.is_used[place] || self.twin[place].is_some_and(|twin| !self.is_used[twin as usize]) {
+                continue;
+            }
+            let call = self.calls[answered + place];
+            let after = call.apply(frame.state).0;
+            let is_needless = frame.before_pending.is_some_and(|before| call.apply(before).0 == after);
+            if after != frame.state && !is_needless {
+                self.choices.push(Choice { operation: (answered + place) as u32, after });
+            }
+        }
+    }
+
+    /// Nothing that was answered may come next: remembers how far this was, if no other order explained as much.
+    fn stuck(&mut self) {
+        let Some((due, _)) = self.timeline.due() else { return };
+        let longest = &mut self.longest;
+        if self.taken > longest.taken || longest.open.is_empty() {
+            longest.taken = self.taken;
+            longest.due = due;
+            longest.open.clear();
+            longest.open.extend(self.timeline.open());
+            longest.order.truncate(longest.shared);
+            let frames = &self.frames[1 + longest.order.len()..];
+            longest.order.extend(frames.iter().filter_map(|frame| frame.last));
+            longest.shared = longest.order.len();
+        }
+    }
+
+    /// What to say of a key that has no order.
+    fn explain(&self, recorded: &[Recorded], group: &[u32]) -> Refusal {
+        let operation = |number: &u32| recorded[self.indices[*number as usize] as usize].operation;
+        let Longest { order, due, open, .. } = &self.longest;
+        let order: Vec<Operation> = order.iter().map(operation).collect();
+        let state = order.iter().fold(None, |state, operation| operation.call.apply(state).0);
+        let all = group.iter().map(|index| recorded[*index as usize].operation);
+        Refusal::Impossible(Box::new(Impossible::new(order, state, operation(due), open.iter().map(operation), all)))
+    }
+}
+
+/// The value's name: 0 for all that nobody names.
+fn renamed(named: &[u64], value: u64) -> u64 {
+    named.binary_search(&value).map_or(0, |place| place as u64 + 1)
+}
+
+fn renamed_call(named: &[u64], call: Call) -> Call {
+    match call {
+        Call::Get | Call::Remove => call,
+        Call::Put(value) => Call::Put(renamed(named, value)),
+        Call::Insert(value) => Call::Insert(renamed(named, value)),
+        Call::Update(value) => Call::Update(renamed(named, value)),
+        Call::CompareAndSwap { expected, new } => {
+            Call::CompareAndSwap { expected: renamed(named, expected), new: renamed(named, new) }
+        }
+        Call::CompareAndRemove(expected) => Call::CompareAndRemove(renamed(named, expected)),
+    }
+}
+
+fn renamed_answer(named: &[u64], answer: Answer) -> Answer {
+    match answer {
+        Answer::Found(value) => Answer::Found(renamed(named, value)),
+        other => other,
+    }
+}
+
+fn code(state: State) -> u64 {
+    state.map_or(0, |value| value + 1)
+}
+
+/// 128 bits that stand for a number of a kind: sets are the exclusive or of their members' (Zobrist 1970).
+fn digest_of(kind: u64, number: u64) -> u128 {
+    let half = |salt: u64| mix(mix(number.wrapping_mul(4) + kind) ^ salt);
+    u128::from(half(0x243f_6a88_85a3_08d3)) << 64 | u128::from(half(0x1319_8a2e_0370_7344))
+}
+
+/// The finalizer of SplitMix64.
+fn mix(number: u64) -> u64 {
+    let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Digests are mixed already.
+#[derive(Clone, Copy, Debug, Default)]
+struct Folded(u64);
+
+impl Hasher for Folded {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = mix(self.0 ^ u64::from(*byte)));
+    }
+
+    fn write_u128(&mut self, number: u128) {
+        self.0 ^= number as u64;
+    }
+}

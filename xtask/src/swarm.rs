@@ -1,0 +1,99 @@
+//! `cargo xtask soak`, `replay` and `storm`: simulated runs that follow from one seed each, by the program
+//! `conformance/examples/swarm.rs`.
+//!
+//! The program is built and then takes this process's place, so an interrupt from the keyboard reaches it and nobody
+//! else: it tells what it has done by then.
+
+use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::report::{Format, Verdict};
+use crate::tree;
+
+const EXAMPLE: &str = "swarm";
+
+/// Which seeds to run.
+#[derive(Args)]
+pub struct SoakOptions {
+    /// How many seeds.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    seeds: u64,
+    /// The first one.
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    from: u64,
+    /// Runs at a time; default: one for each core.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    threads: Option<u32>,
+    /// Collect seeds that fail, up to 100, in place of stopping at the first.
+    #[arg(long)]
+    keep_going: bool,
+}
+
+/// Which seed to run.
+#[derive(Args)]
+pub struct ReplayOptions {
+    /// The seed, as `soak` or a test prints it.
+    seed: u64,
+}
+
+/// Runs `cargo xtask soak`.
+pub fn soak(options: &SoakOptions, format: Format) -> Result<Verdict> {
+    let mut arguments = vec!["soak".to_owned(), "--seeds".to_owned(), options.seeds.to_string()];
+    arguments.extend(["--from".to_owned(), options.from.to_string()]);
+    if let Some(threads) = options.threads {
+        arguments.extend(["--threads".to_owned(), threads.to_string()]);
+    }
+    arguments.extend(options.keep_going.then(|| "--keep-going".to_owned()));
+    become_program("test", arguments, format)
+}
+
+/// Runs `cargo xtask replay`.
+pub fn replay(options: &ReplayOptions, format: Format) -> Result<Verdict> {
+    become_program("test", vec!["replay".to_owned(), options.seed.to_string()], format)
+}
+
+/// Builds the program under `profile` and becomes it. Returns only if that fails.
+fn become_program(profile: &str, mut arguments: Vec<String>, format: Format) -> Result<Verdict> {
+    let root = tree::workspace_root()?;
+    let program = build(&root, profile)?;
+    let format = if format == Format::Json { "json" } else { "human" };
+    arguments.extend(["--format".to_owned(), format.to_owned()]);
+    let error = Command::new(&program).args(arguments).current_dir(&root).exec();
+    Err(error).with_context(|| program.display().to_string())
+}
+
+/// Builds the program; the path of its executable.
+fn build(root: &Path, profile: &str) -> Result<PathBuf> {
+    let mut command = Command::new("cargo");
+    command.args(["build", "--package", "guira-conformance", "--example", EXAMPLE, "--profile", profile]);
+    command.arg("--message-format=json-render-diagnostics").current_dir(root);
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot run cargo")?;
+    ensure!(output.status.success(), "cargo build: {}", output.status);
+    let messages = String::from_utf8(output.stdout)?;
+    executable(&messages).context("cargo built no executable")
+}
+
+/// The executable that cargo's messages name.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let mut executables = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
+    executables.find(|path| path.file_stem() == Some(OsStr::new(EXAMPLE)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_executable_is_found_among_cargos_messages() {
+        let messages =
+            "not json\n{\"executable\":null}\n{\"executable\":\"/t/other\"}\n{\"executable\":\"/t/swarm\"}\n";
+        assert_eq!(executable(messages), Some(PathBuf::from("/t/swarm")));
+        assert_eq!(executable("{\"reason\":\"build-finished\"}"), None);
+    }
+}
