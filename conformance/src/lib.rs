@@ -3,6 +3,7 @@
 //! The tests live in `tests/`; each file states what it proves. `regressions/` holds one file a fixed bug.
 #![forbid(unsafe_code)]
 
+mod actors;
 mod audit;
 mod bench;
 mod craft;
@@ -11,12 +12,11 @@ pub mod harness;
 mod lane;
 mod model;
 mod rng;
-mod turns;
 
+pub use actors::{ActorLane, Actors, Ahead, VerbKind};
 pub use bench::{Bench, TestClient, block_on};
 pub use craft::KeyFinder;
 pub use extents::{Extents, Prepared};
 pub use lane::{Moment, Sampling, SteppedLane};
 pub use model::{Model, Op, Seen};
 pub use rng::Rng;
-pub use turns::{Ahead, Kind, TurnLane, Turns};

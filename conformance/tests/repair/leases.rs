@@ -1,6 +1,6 @@
 //! Repair leases: who repairs, and what becomes of a repairer that dies.
 
-use guira_conformance::{Bench, Op, Seen, Turns};
+use guira_conformance::{Actors, Bench, Op, Seen};
 use guira_fabric::Caps;
 use guira_layout::{LeaseWord, LockId, OwnerId};
 use guira_rcuckoo::Outcome;
@@ -33,13 +33,13 @@ fn a_repair_takes_the_lease_of_its_region_and_gives_it_back() {
     assert_eq!(regions, 8, "one for each lock");
     assert!((0..regions).all(|region| lease(&bench, region) == LeaseWord::of_region(region)));
     strand(&bench, LockId(5));
-    let mut turns = Turns::new(&bench, Caps::WHOLE_WRITE);
-    let repairer = turns.start(6, config(&bench), removes(&bench, 5));
-    assert!(turns.run_until(repairer, |ahead| ahead.is_lease(&bench)), "it acquires");
-    turns.step(repairer);
+    let mut actors = Actors::new(&bench, Caps::WHOLE_WRITE);
+    let repairer = actors.start(6, config(&bench), removes(&bench, 5));
+    assert!(actors.run_until(repairer, |ahead| ahead.is_lease(&bench)), "it acquires");
+    actors.step(repairer);
     let taken = LeaseWord::of_region(5).taken_by(OwnerId::of_slot(6));
     assert_eq!(lease(&bench, 5), taken);
-    let (answers, counters) = turns.finish(repairer);
+    let (answers, counters) = actors.finish(repairer);
     assert_eq!((&answers[..], counters.leases, counters.revocations), (&[MISSING][..], 1, 0));
     assert_eq!(lease(&bench, 5), taken.given_back());
     assert_eq!(taken.given_back().counter(), 1);
@@ -51,26 +51,26 @@ fn a_repair_takes_the_lease_of_its_region_and_gives_it_back() {
 fn a_dead_repairers_lease_is_revoked() {
     let bench = Scene::new().bench.fork();
     strand(&bench, LockId(2));
-    let mut turns = Turns::new(&bench, Caps::WHOLE_WRITE);
-    let dead = turns.start(1, config(&bench), removes(&bench, 2));
-    assert!(turns.run_until(dead, |ahead| ahead.is_lease(&bench)));
-    turns.step(dead);
-    turns.kill(dead);
-    let before_ns = turns.now_ns();
-    let next = turns.start(2, config(&bench), removes(&bench, 2));
-    let (answers, counters) = turns.finish(next);
+    let mut actors = Actors::new(&bench, Caps::WHOLE_WRITE);
+    let dead = actors.start(1, config(&bench), removes(&bench, 2));
+    assert!(actors.run_until(dead, |ahead| ahead.is_lease(&bench)));
+    actors.step(dead);
+    actors.kill(dead);
+    let before_ns = actors.now_ns();
+    let next = actors.start(2, config(&bench), removes(&bench, 2));
+    let (answers, counters) = actors.finish(next);
     assert_eq!((&answers[..], counters.leases, counters.revocations), (&[MISSING][..], 1, 1));
-    let took_ns = turns.now_ns() - before_ns;
+    let took_ns = actors.now_ns() - before_ns;
     assert!((200_000_000..240_000_000).contains(&took_ns), "both timeouts: {took_ns}");
     let expected = LeaseWord::of_region(2).taken_by(OwnerId::of_slot(1)).taken_by(OwnerId::of_slot(2)).given_back();
     assert_eq!(lease(&bench, 2), expected);
     // A lease of another region is no obstacle.
     strand(&bench, LockId(3));
     bench.store(bench.table.geometry().lease(2), &[expected.taken_by(OwnerId(9)).0]);
-    let before_ns = turns.now_ns();
-    let other = turns.start(3, config(&bench), removes(&bench, 3));
-    assert_eq!(turns.finish(other).0, [MISSING]);
-    assert!(turns.now_ns() - before_ns < 130_000_000);
+    let before_ns = actors.now_ns();
+    let other = actors.start(3, config(&bench), removes(&bench, 3));
+    assert_eq!(actors.finish(other).0, [MISSING]);
+    assert!(actors.now_ns() - before_ns < 130_000_000);
 }
 
 /// [R-REPAIR-5] Of two who suspect one holder, one repairs; the other one finds the lock free before it has a lease, and
@@ -79,14 +79,14 @@ fn a_dead_repairers_lease_is_revoked() {
 fn one_of_two_repairs() {
     let bench = Scene::new().bench.fork();
     strand(&bench, LockId(2));
-    let mut turns = Turns::new(&bench, Caps::WHOLE_WRITE);
-    let [one, two] = [1, 2].map(|slot| turns.start(slot, config(&bench), removes(&bench, 2)));
+    let mut actors = Actors::new(&bench, Caps::WHOLE_WRITE);
+    let [one, two] = [1, 2].map(|slot| actors.start(slot, config(&bench), removes(&bench, 2)));
     for who in [one, two] {
-        assert!(turns.run_until(who, |ahead| ahead.is_lease(&bench)));
+        assert!(actors.run_until(who, |ahead| ahead.is_lease(&bench)));
     }
-    let (answers, counters) = turns.finish(one);
+    let (answers, counters) = actors.finish(one);
     assert_eq!((&answers[..], counters.leases, counters.false_suspicions), (&[MISSING][..], 1, 0));
-    let (answers, counters) = turns.finish(two);
+    let (answers, counters) = actors.finish(two);
     assert_eq!((&answers[..], counters.leases, counters.false_suspicions), (&[MISSING][..], 0, 1));
     assert_eq!(lease(&bench, 2).counter(), 1);
 }

@@ -1,6 +1,6 @@
 //! A table of preset `paper`, nearly full, and operations of every shape on it.
 
-use guira_conformance::{Ahead, Bench, Kind, Model, Op, Turns};
+use guira_conformance::{Actors, Ahead, Bench, Model, Op, VerbKind};
 use guira_fabric::Profile;
 use guira_layout::{LockId, Preset};
 use guira_rcuckoo::{ClientConfig, Counters, Error};
@@ -63,12 +63,12 @@ pub struct Run {
 
 /// Carries out `op` on `bench` in slot `slot`, where WRITEs tear at `atomic_write_unit`.
 pub fn run(bench: &Bench, slot: u16, atomic_write_unit: u64, op: &Op) -> Run {
-    let mut turns = Turns::new(bench, atomic_write_unit);
-    let who = turns.start(slot, config(bench), vec![op.clone()]);
+    let mut actors = Actors::new(bench, atomic_write_unit);
+    let who = actors.start(slot, config(bench), vec![op.clone()]);
     let mut memories: Vec<Vec<u64>> = Vec::new();
     loop {
-        let ahead = turns.ahead(who);
-        if matches!(ahead, Ahead::Verb { kind: Kind::Write | Kind::Atomic, .. } | Ahead::Nothing) {
+        let ahead = actors.ahead(who);
+        if matches!(ahead, Ahead::Verb { kind: VerbKind::Write | VerbKind::Atomic, .. } | Ahead::Nothing) {
             let words = bench.words();
             if memories.last() != Some(&words) {
                 memories.push(words);
@@ -77,9 +77,9 @@ pub fn run(bench: &Bench, slot: u16, atomic_write_unit: u64, op: &Op) -> Run {
         if ahead == Ahead::Nothing {
             break;
         }
-        turns.step(who);
+        actors.step(who);
     }
-    let (mut answers, counters) = turns.finish(who);
+    let (mut answers, counters) = actors.finish(who);
     Run { answer: answers.remove(0), counters, memories }
 }
 

@@ -1,6 +1,6 @@
 //! Failure timers: whom a client suspects, and when.
 
-use guira_conformance::{Ahead, Bench, Op, Seen, Turns, block_on};
+use guira_conformance::{Actors, Ahead, Bench, Op, Seen, block_on};
 use guira_fabric::{Caps, Region, WORD_BYTES};
 use guira_layout::RowId;
 use guira_rcuckoo::{ClientConfig, Error, Outcome, Reader};
@@ -14,10 +14,10 @@ const SLACK_NS: u64 = 15_000_000;
 /// A table whose client in slot 0 died with `key`'s lock, before it wrote anything.
 fn stranded(scene: &Scene, key: &[u8], stop: impl Fn(&Ahead, &Bench) -> bool) -> Bench {
     let bench = scene.bench.fork();
-    let mut turns = Turns::new(&bench, WORD_BYTES);
-    let dead = turns.start(0, config(&bench), vec![Op::Update(key.to_vec(), vec![9; 8])]);
-    assert!(turns.run_until(dead, |ahead| stop(ahead, &bench)));
-    turns.kill(dead);
+    let mut actors = Actors::new(&bench, WORD_BYTES);
+    let dead = actors.start(0, config(&bench), vec![Op::Update(key.to_vec(), vec![9; 8])]);
+    assert!(actors.run_until(dead, |ahead| stop(ahead, &bench)));
+    actors.kill(dead);
     assert!(!bench.lock_words().is_empty());
     bench
 }
@@ -37,11 +37,11 @@ fn a_dead_holder_is_suspected_after_the_printed_timeout() {
     let key = existing(&scene);
     let bench = stranded(&scene, &key, |ahead, bench| ahead.writes_row(bench));
     assert_eq!(ClientConfig::for_table(&bench.table).failure_timeout_ns, TIMEOUT_NS);
-    let mut turns = Turns::new(&bench, Caps::WHOLE_WRITE);
-    let waiter = turns.start(1, config(&bench), vec![Op::Update(key, vec![1; 8])]);
-    let (answers, counters) = turns.finish(waiter);
+    let mut actors = Actors::new(&bench, Caps::WHOLE_WRITE);
+    let waiter = actors.start(1, config(&bench), vec![Op::Update(key, vec![1; 8])]);
+    let (answers, counters) = actors.finish(waiter);
     assert_eq!(answers, [Ok(Seen::Outcome(Outcome::Replaced))]);
-    assert!((TIMEOUT_NS..TIMEOUT_NS + SLACK_NS).contains(&turns.now_ns()), "{}", turns.now_ns());
+    assert!((TIMEOUT_NS..TIMEOUT_NS + SLACK_NS).contains(&actors.now_ns()), "{}", actors.now_ns());
     assert_eq!((counters.suspicions, counters.false_suspicions, counters.leases), (1, 0, 1));
     assert_eq!(counters.repair_state_4, 1, "it had written nothing");
 }
@@ -53,22 +53,22 @@ fn a_change_under_the_lock_starts_the_timer_again() {
     let scene = Scene::new();
     let key = existing(&scene);
     let bench = stranded(&scene, &key, |ahead, bench| ahead.writes_row(bench));
-    let mut turns = Turns::new(&bench, Caps::WHOLE_WRITE);
-    let waiter = turns.start(1, config(&bench), vec![Op::Update(key.clone(), vec![1; 8])]);
-    while turns.now_ns() < 60_000_000 {
-        turns.step(waiter);
+    let mut actors = Actors::new(&bench, Caps::WHOLE_WRITE);
+    let waiter = actors.start(1, config(&bench), vec![Op::Update(key.clone(), vec![1; 8])]);
+    while actors.now_ns() < 60_000_000 {
+        actors.step(waiter);
     }
     // What a living holder would have done: the next version.
     bench.fill_row(first_row(&bench, &key), &[]);
-    let (answers, counters) = turns.finish(waiter);
+    let (answers, counters) = actors.finish(waiter);
     assert!(answers[0].is_ok() && counters.suspicions == 1, "{answers:?}");
-    assert!((160_000_000..170_000_000 + SLACK_NS).contains(&turns.now_ns()), "{}", turns.now_ns());
+    assert!((160_000_000..170_000_000 + SLACK_NS).contains(&actors.now_ns()), "{}", actors.now_ns());
 
     let bench = stranded(&scene, &key, |ahead, bench| ahead.writes_row(bench));
-    let mut turns = Turns::new(&bench, Caps::WHOLE_WRITE);
+    let mut actors = Actors::new(&bench, Caps::WHOLE_WRITE);
     let config = ClientConfig { deadline_ns: TIMEOUT_NS / 2, ..config(&bench) };
-    let waiter = turns.start(1, config, vec![Op::Update(key, vec![1; 8])]);
-    let (answers, counters) = turns.finish(waiter);
+    let waiter = actors.start(1, config, vec![Op::Update(key, vec![1; 8])]);
+    let (answers, counters) = actors.finish(waiter);
     assert!(matches!(answers[0], Err(Error::Busy { owner: None, .. })), "{answers:?}");
     assert_eq!(counters.suspicions, 0);
 }
@@ -80,12 +80,12 @@ fn a_client_that_reads_a_torn_row_repairs_it() {
     let scene = Scene::new();
     let key = existing(&scene);
     let bench = stranded(&scene, &key, |ahead, bench| ahead.tears_row(bench) && !is_whole(bench));
-    let mut turns = Turns::new(&bench, WORD_BYTES);
-    let reader = turns.start(1, config(&bench), vec![Op::Get(key.clone())]);
-    let (answers, counters) = turns.finish(reader);
+    let mut actors = Actors::new(&bench, WORD_BYTES);
+    let reader = actors.start(1, config(&bench), vec![Op::Get(key.clone())]);
+    let (answers, counters) = actors.finish(reader);
     assert!(matches!(answers[0], Ok(Seen::Value(Some(_)))), "{answers:?}");
     assert_eq!((counters.suspicions, counters.repair_state_3, counters.repair_state_4), (1, 1, 1));
-    assert!(turns.now_ns() >= TIMEOUT_NS && bench.audit().is_ok(), "{:?}", bench.audit());
+    assert!(actors.now_ns() >= TIMEOUT_NS && bench.audit().is_ok(), "{:?}", bench.audit());
 
     let bench = stranded(&scene, &key, |ahead, bench| ahead.tears_row(bench) && !is_whole(bench));
     let config = ClientConfig { deadline_ns: 2_000_000, failure_timeout_ns: 0, ..config(&bench) };

@@ -22,7 +22,7 @@ const MOST_TURNS: u64 = 10_000_000;
 
 /// The kinds of verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum VerbKind {
     /// READ.
     Read,
     /// WRITE.
@@ -37,7 +37,7 @@ pub enum Ahead {
     /// Executes (the rest of) a verb.
     Verb {
         /// Which.
-        kind: Kind,
+        kind: VerbKind,
         /// Where it starts.
         addr: Addr,
         /// Its words.
@@ -66,20 +66,20 @@ impl Ahead {
         let geometry = bench.table.geometry();
         let rows = geometry.row(guira_layout::RowId(0)).offset()
             ..geometry.row(guira_layout::RowId(bench.table.config().rows)).offset();
-        let Ahead::Verb { kind: Kind::Write, addr, done, .. } = *self else { return false };
+        let Ahead::Verb { kind: VerbKind::Write, addr, done, .. } = *self else { return false };
         addr.space() == Space::Main && rows.contains(&addr.offset()) && done_so(done)
     }
 
     /// Whether an atomic on a lock word is next: one that takes locks, or gives them back.
     pub fn is_lock(&self) -> bool {
-        matches!(self, Ahead::Verb { kind: Kind::Atomic, addr, .. } if addr.space() == Space::Device)
+        matches!(self, Ahead::Verb { kind: VerbKind::Atomic, addr, .. } if addr.space() == Space::Device)
     }
 
     /// Whether an atomic on a repair lease of `bench` is next.
     pub fn is_lease(&self, bench: &Bench) -> bool {
         let regions = bench.table.config().repair_regions;
         let mut leases = (0..regions).map(|region| bench.table.geometry().lease(region));
-        matches!(self, Ahead::Verb { kind: Kind::Atomic, addr, .. } if leases.any(|lease| lease == *addr))
+        matches!(self, Ahead::Verb { kind: VerbKind::Atomic, addr, .. } if leases.any(|lease| lease == *addr))
     }
 }
 
@@ -135,9 +135,9 @@ impl Sent {
 
     fn ahead(&self, done: usize) -> Ahead {
         let (kind, addr, words) = match self {
-            Sent::Read { addr, into } => (Kind::Read, *addr, into.len()),
-            Sent::Write { addr, words } => (Kind::Write, *addr, words.len()),
-            Sent::Cas { addr, .. } | Sent::FetchAdd { addr, .. } => (Kind::Atomic, *addr, 1),
+            Sent::Read { addr, into } => (VerbKind::Read, *addr, into.len()),
+            Sent::Write { addr, words } => (VerbKind::Write, *addr, words.len()),
+            Sent::Cas { addr, .. } | Sent::FetchAdd { addr, .. } => (VerbKind::Atomic, *addr, 1),
         };
         Ahead::Verb { kind, addr, words, done }
     }
@@ -191,20 +191,20 @@ struct Shared {
 }
 
 /// A lane that acts when it gets a turn.
-pub struct TurnLane {
+pub struct ActorLane {
     region: HeapRegion,
     traffic: Traffic,
     flight: Option<Flight>,
     shared: Arc<Mutex<Shared>>,
 }
 
-impl TurnLane {
+impl ActorLane {
     fn shared(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().expect("nobody panics with it")
     }
 }
 
-impl Lane for TurnLane {
+impl Lane for ActorLane {
     fn caps(&self) -> &Caps {
         self.region.caps()
     }
@@ -272,28 +272,28 @@ impl Lane for TurnLane {
 }
 
 type Answers = Vec<Result<Seen, Error>>;
-type Work = Pin<Box<dyn Future<Output = (TestClient<TurnLane>, Answers)>>>;
+type Work = Pin<Box<dyn Future<Output = (TestClient<ActorLane>, Answers)>>>;
 
 struct Actor {
     shared: Arc<Mutex<Shared>>,
     work: Option<Work>,
-    done: Option<(TestClient<TurnLane>, Answers)>,
+    done: Option<(TestClient<ActorLane>, Answers)>,
 }
 
 /// Clients of one table, each with operations of its own.
-pub struct Turns {
+pub struct Actors {
     bench: Bench,
     caps: Caps,
     now_ns: u64,
     actors: Vec<Actor>,
 }
 
-impl Turns {
+impl Actors {
     /// Nobody yet, on `bench`, over a network whose WRITEs tear at every word, or never.
-    pub fn new(bench: &Bench, atomic_write_unit: u64) -> Turns {
+    pub fn new(bench: &Bench, atomic_write_unit: u64) -> Actors {
         let caps = Caps { atomic_write_unit, ..Profile::Tcp.caps() };
         let bench = Bench { region: bench.region.with_caps(caps), table: Arc::clone(&bench.table) };
-        Turns { bench, caps, now_ns: 0, actors: Vec::new() }
+        Actors { bench, caps, now_ns: 0, actors: Vec::new() }
     }
 
     /// A client in slot `slot` that is about to carry out `ops`, and recovers whom it finds dead. Its number.
@@ -304,7 +304,7 @@ impl Turns {
         let number = self.actors.len();
         let shared = Arc::new(Mutex::new(Shared { may_act: false, ahead: Ahead::Nothing, now_ns: self.now_ns }));
         let region = self.bench.region.with_caps(self.caps);
-        let lane = TurnLane { region, traffic: Traffic::default(), flight: None, shared: Arc::clone(&shared) };
+        let lane = ActorLane { region, traffic: Traffic::default(), flight: None, shared: Arc::clone(&shared) };
         // Claiming a slot is not what is tested.
         let client = self.bench.client_with(slot, self.bench.region.lane(), config);
         let client = client.recovering(&self.bench).through(lane);
@@ -394,7 +394,7 @@ impl Turns {
     }
 }
 
-fn carry_out_all(mut client: TestClient<TurnLane>, ops: Vec<Op>) -> Work {
+fn carry_out_all(mut client: TestClient<ActorLane>, ops: Vec<Op>) -> Work {
     Box::pin(async move {
         let mut answers = Answers::new();
         for op in &ops {
@@ -404,7 +404,7 @@ fn carry_out_all(mut client: TestClient<TurnLane>, ops: Vec<Op>) -> Work {
     })
 }
 
-impl TestClient<TurnLane> {
+impl TestClient<ActorLane> {
     /// As [`TestClient::apply`], for values that fit in a row.
     async fn carry_out(&mut self, op: &Op) -> Result<Seen, Error> {
         let change = match op {
