@@ -129,6 +129,12 @@ pub use state::{Expected, Swap, Token, Versioned};
 pub use store::Store;
 pub use url::{Url, UrlError};
 
+/// Parts of this crate for this project's own tests over other fabrics. No part of the interface: may change at any time.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::extents::Extents;
+}
+
 /// The example of the README is run with the others.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -66,7 +66,7 @@ pub enum ExtentError {
 }
 
 /// A client's chunks.
-pub(crate) struct Extents {
+pub struct Extents {
     table: Arc<Table>,
     owner: OwnerId,
     generations: std::ops::Range<u64>,
@@ -76,7 +76,8 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    pub(crate) fn new(table: Arc<Table>, owner: OwnerId) -> Extents {
+    /// Those of `owner`, who has none yet.
+    pub fn new(table: Arc<Table>, owner: OwnerId) -> Extents {
         // Clients start their rounds at different places, so that they look at different orphans.
         let first = u64::from(owner.0).wrapping_mul(0x9e37_79b9) % table.config().chunks.max(1);
         let patrol = Patrol::starting_at(first);
@@ -84,7 +85,7 @@ impl Extents {
     }
 
     /// A place for `key` and `value`, if one is at hand and there is nothing to tend. No round trip.
-    pub(crate) fn reserve_now(&mut self, key: &[u8], value: &[u8]) -> Option<ExtentRef> {
+    pub fn reserve_now(&mut self, key: &[u8], value: &[u8]) -> Option<ExtentRef> {
         if self.is_due() {
             return None;
         }
@@ -95,7 +96,7 @@ impl Extents {
     }
 
     /// A place for `key` and `value`. No round trip as long as this client has a free slot of the class.
-    pub(crate) async fn reserve(
+    pub async fn reserve(
         &mut self,
         lane: &mut dyn Lane,
         key: &[u8],
@@ -138,12 +139,12 @@ impl Extents {
     }
 
     /// Takes back an extent that was reserved and never linked.
-    pub(crate) fn cancel(&mut self, extent: &ExtentRef) {
+    pub fn cancel(&mut self, extent: &ExtentRef) {
         self.take_back(extent, Freed::Unlinked);
     }
 
     /// Takes back an extent whose mark is written, if it lies in one of this client's chunks, or is a run.
-    pub(crate) fn give_back(&mut self, extent: &ExtentRef) {
+    pub fn give_back(&mut self, extent: &ExtentRef) {
         self.patrol.worked += 1;
         self.take_back(extent, Freed::Marked);
     }
@@ -228,7 +229,7 @@ impl Extents {
     }
 
     /// Who owns chunks, or is claiming some, beside this client. 1 round trip for 4,096 chunks.
-    pub(crate) async fn owners(&self, lane: &mut dyn Lane) -> Result<Vec<OwnerId>, FabricError> {
+    pub async fn owners(&self, lane: &mut dyn Lane) -> Result<Vec<OwnerId>, FabricError> {
         let words = self.read_chunk_table(lane).await?;
         let mut owners: Vec<OwnerId> = words
             .iter()
@@ -260,7 +261,7 @@ impl Extents {
     }
 
     /// Gives up every chunk: empty ones become free, others orphans that the next client adopts. // [R-EXTENT-2]
-    pub(crate) async fn close(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+    pub async fn close(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         self.settle_runs(lane).await?;
         self.sweep_all(lane).await?;
         self.give_back_chunks(lane, &self.places.all_empty()).await?;

@@ -49,13 +49,13 @@ impl Patrol {
 impl Extents {
     /// Whether [`Extents::tend`] has a reason to do anything.
     #[inline]
-    pub(crate) fn is_due(&self) -> bool {
+    pub fn is_due(&self) -> bool {
         self.patrol.worked >= PATROL_EVERY || self.are_runs_due() || self.places.may_have_surplus()
     }
 
     /// What a client does before each operation on extents, lest space gather: patrols if one is due, and gives back
     /// empty chunks beyond the reserve. No round trip unless there is a reason.
-    pub(crate) async fn tend(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+    pub async fn tend(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         if self.patrol.worked >= PATROL_EVERY {
             self.patrol.worked = 0;
             self.settle_runs(lane).await?;

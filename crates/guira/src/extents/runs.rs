@@ -37,7 +37,7 @@ struct Settled {
 
 impl Extents {
     /// Notes that an extent of this client was linked.
-    pub(crate) fn link(&mut self, extent: &ExtentRef) {
+    pub fn link(&mut self, extent: &ExtentRef) {
         let Some((index, _)) = self.table.geometry().chunk_of(extent.offset) else { return };
         if let Some(chunk) = self.places.get(index)
             && matches!(chunk.class, ExtentClass::Run(_))
