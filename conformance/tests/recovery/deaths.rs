@@ -149,6 +149,8 @@ fn enumerate(shape: &Shape) -> Counts {
 
 /// Every death in all of `shapes`; prints what was enumerated.
 pub fn enumerate_all(title: &str, shapes: &[Shape]) -> Vec<Counts> {
+    let wanted = std::env::var("GUIRA_SHAPE").unwrap_or_default();
+    let shapes: Vec<&Shape> = shapes.iter().filter(|shape| shape.name.contains(&wanted)).collect();
     let (next, all) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -164,6 +166,15 @@ pub fn enumerate_all(title: &str, shapes: &[Shape]) -> Vec<Counts> {
     all.sort_by(|a, b| a.name.cmp(&b.name));
     print(title, &all);
     all
+}
+
+/// Demands that so many different memories were left by a third death, and so many records replayed.
+pub fn demand_cases(all: &[Counts], third_deaths: u64, replays: u64) {
+    if std::env::var_os("GUIRA_SHAPE").is_none() {
+        let memories: u64 = all.iter().map(|counts| counts.memories[DEPTH - 1]).sum();
+        let replayed: u64 = all.iter().map(|counts| counts.replays).sum();
+        assert!(memories >= third_deaths && replayed >= replays, "{memories} memories, {replayed} replays");
+    }
 }
 
 fn print(title: &str, all: &[Counts]) {

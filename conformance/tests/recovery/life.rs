@@ -8,7 +8,7 @@ use guira_conformance::{Bench, Op, Seen, block_on};
 use guira_fabric::{FenceProof, Lane, Region, SlotHold};
 use guira_layout::{ExtentRef, OwnerId, Placement, SlotState, encode_extent};
 use guira_rcuckoo::{
-    Change, Changed, Client, ClientConfig, Counters, Error, Expected, NewValue, claim_slot, read_slot, recover,
+    Change, Changed, Client, ClientConfig, Counters, Error, Expected, NewValue, Recovered, claim_slot, read_slot, recover,
     release_slot,
 };
 
@@ -71,6 +71,8 @@ pub struct Actor<L: Lane = LoggedLane> {
     pub client: Client,
     pub extents: Option<Extents>,
     pub lane: L,
+    /// What it recovered to get its slot.
+    pub inherited: Option<Recovered>,
     owner: OwnerId,
     _hold: SlotHold,
 }
@@ -106,13 +108,14 @@ impl<L: Lane> Actor<L> {
         let hold = bench.region.hold(slot).map_err(failure)?;
         let mut hold = hold.ok_or_else(|| Failure(format!("slot {slot} is somebody's")))?;
         let table = &bench.table;
+        let mut inherited = None;
         let (owner, hold) = block_on(async {
             if let Entry::Heir(_) = entry {
                 let info = read_slot(&mut lane, table, slot).await.map_err(failure)?;
                 let word = info.word.ok_or_else(|| Failure(format!("slot {slot} is damaged")))?;
                 if word.state != SlotState::Free {
                     let proof = FenceProof::new(slot, word.generation, hold);
-                    recover(&mut lane, table, &proof).await.map_err(failure)?;
+                    inherited = recover(&mut lane, table, &proof).await.map_err(failure)?;
                     hold = proof.into_hold();
                 }
             }
@@ -123,7 +126,7 @@ impl<L: Lane> Actor<L> {
         let config = ClientConfig { seed: u64::from(slot), ..config };
         let client = Client::new(Arc::clone(table), owner, config).with_liveness(Box::new(bench.region.clone()));
         let extents = table.config().format.has_extents().then(|| Extents::new(Arc::clone(table), owner));
-        Ok(Actor { client, extents, lane, owner, _hold: hold })
+        Ok(Actor { client, extents, lane, inherited, owner, _hold: hold })
     }
 
     /// Carries out `op`, with its value in an extent if it does not fit in a row: as `guira::Client` does.
@@ -212,6 +215,10 @@ pub fn live(bench: &Bench, life: &Life, lane: LoggedLane) -> Result<Lived, Failu
         lived.answered_at.push(log.written.len());
     }
     lived.counters = actor.client.counters();
+    if let Some(recovered) = actor.inherited {
+        lived.counters.recoveries += 1;
+        lived.counters.replays += u64::from(recovered.replayed_rows > 0);
+    }
     let lane = match life.end {
         End::Vanishes => actor.lane,
         End::WantsRoom => {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use guira_conformance::{Bench, Model, Op, block_on};
-use guira_fabric::memory::Ordering;
 use guira_fabric::{Profile, Region};
 use guira_layout::{Preset, PresetOptions};
 
@@ -22,6 +21,10 @@ pub const MOST_MOVES: u64 = 5;
 const HOLE_STEP: usize = 7;
 /// Tables tried until a put moves as many entries as are wanted.
 const TABLES: u64 = 40;
+
+/// Words of each chunk that are not zero before it is used first: of its header, of its marks, of the first words of its
+/// slots of 128 bytes.
+const LITTER: [u64; 6] = [0, 5, 21, 37, 53, 69];
 
 /// A table, and what it holds.
 pub struct Stage {
@@ -52,11 +55,9 @@ fn bench(format: &str, profile: Profile, seed: u64, chunks: u64) -> Bench {
         device_bytes: profile.caps().device_bytes,
     };
     let bench = Bench::of_config(Preset::Tiny.config_of_rows(64, &options).expect("possible options"), profile, seed);
-    // What earlier values left in the chunks: no format may rely on zeros.
+    // What earlier values left in the chunks, where a header, marks and slots will be: no format may rely on zeros.
     for chunk in 0..bench.table.config().chunks {
-        let first = bench.table.geometry().chunk(chunk).word() as usize;
-        let words = &bench.region.memory().main[first..first + 512];
-        words.iter().zip(1..).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        LITTER.iter().for_each(|word| bench.store(bench.table.geometry().chunk(chunk).add_words(*word), &[word + 1]));
     }
     bench
 }

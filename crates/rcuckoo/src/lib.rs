@@ -29,6 +29,7 @@ mod scan;
 mod search;
 mod session;
 mod snapshot;
+mod sweep;
 mod table;
 mod token;
 mod window;
@@ -44,6 +45,7 @@ pub use recover::{Recovered, recover};
 pub use scan::{RowItems, RowSample, sample_rows};
 pub use session::{SlotInfo, claim_slot, read_slot, release_slot, slots};
 pub use snapshot::{LEN_SAMPLES, Len, Snapshot};
+pub use sweep::{Standing, count_recoveries, look_up_extent};
 pub use table::{OpenError, Table, format_table, open_table, poison_table};
 pub use token::Token;
 
