@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use guira_rcuckoo::Outcome;
 
 /// An operation on a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Looks the key up.
     Get(Vec<u8>),

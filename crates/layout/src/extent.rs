@@ -14,6 +14,8 @@ use crate::{Generation, Geometry, OwnerId, TableConfig};
 pub const EXTENT_HEADER_WORDS: usize = 3;
 /// Words in front of a chunk's marks.
 pub const CHUNK_HEADER_WORDS: u64 = 8;
+/// The word of a chunk's header that says how many recoveries had been counted when the chunk was last swept.
+pub const CHUNK_SWEPT_WORD: u64 = 0;
 
 const GENERATION_WORD: usize = 0;
 const LENGTHS_WORD: usize = 1;
@@ -67,6 +69,19 @@ pub const fn extent_words(key_bytes: usize, value_bytes: usize) -> usize {
 }
 
 impl ExtentRef {
+    /// The extent whose first words, at byte `offset` of the main space, are `header`: without its digest, which its
+    /// key tells. Nothing of it is verified.
+    pub fn of_header(offset: u64, header: &[u64; EXTENT_HEADER_WORDS]) -> ExtentRef {
+        let lengths = header[LENGTHS_WORD];
+        ExtentRef {
+            digest: 0,
+            offset,
+            generation: Generation(header[GENERATION_WORD]),
+            key_bytes: lengths as u32,
+            value_bytes: (lengths >> 32) as u32,
+        }
+    }
+
     /// Words of the extent; `None` if its lengths are impossible (a damaged entry).
     pub fn words(&self) -> Option<usize> {
         let (key_bytes, value_bytes) = (self.key_bytes as usize, self.value_bytes as usize);
@@ -408,6 +423,8 @@ mod tests {
             };
             let mut words = Vec::new();
             encode_extent(&mut words, &extent, &key, &value, 5);
+            let header = words[..EXTENT_HEADER_WORDS].try_into().unwrap();
+            prop_assert_eq!(ExtentRef::of_header(4096, header), ExtentRef { digest: 0, ..extent });
             let parsed = parse_extent(&words, &extent, 5).unwrap();
             prop_assert!(parsed.has_key(&key));
             let (mut key_back, mut value_back) = (Vec::new(), Vec::new());

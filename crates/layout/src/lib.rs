@@ -25,8 +25,8 @@ pub use config::{
 };
 pub use entry::{Candidate, Probe};
 pub use extent::{
-    CHUNK_HEADER_WORDS, ChunkState, ChunkWord, EXTENT_HEADER_WORDS, Extent, ExtentClass, ExtentError, ExtentRef,
-    encode_extent, extent_key_matches, extent_words, parse_extent,
+    CHUNK_HEADER_WORDS, CHUNK_SWEPT_WORD, ChunkState, ChunkWord, EXTENT_HEADER_WORDS, Extent, ExtentClass, ExtentError,
+    ExtentRef, encode_extent, extent_key_matches, extent_words, parse_extent,
 };
 pub use fixed::{FixedRows, RowShape, Rows, Rows4x4, Rows8x8};
 pub use geometry::Geometry;
@@ -37,5 +37,6 @@ pub use preset::{Preset, PresetOptions};
 pub use row::{MAX_ROW_WORDS, Placement, RowFormat, Torn, Trailer};
 pub use slot::{Delta, Record, RecordError, Seal, SlotState, SlotWord, slot_words};
 pub use superblock::{
-    GENERATION_WORD, STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Superblock, SuperblockError, TableState,
+    GENERATION_WORD, RECOVERIES_WORD, STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Superblock, SuperblockError,
+    TableState,
 };

@@ -11,6 +11,8 @@ pub const SUPERBLOCK_WORDS: usize = 512;
 pub const STATE_WORD: usize = 64;
 /// The word from which extent generations are drawn, by FETCH-ADD.
 pub const GENERATION_WORD: usize = 65;
+/// The word in which recoveries of dead clients are counted, by FETCH-ADD.
+pub const RECOVERIES_WORD: usize = 66;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GUIRATAB");
 const VERSION: u64 = 1;

@@ -32,6 +32,7 @@ mod search;
 mod session;
 mod snapshot;
 mod suspect;
+mod sweep;
 mod table;
 mod token;
 mod window;
@@ -47,6 +48,7 @@ pub use recover::{Recovered, recover};
 pub use scan::{RowItems, RowSample, sample_rows};
 pub use session::{SlotInfo, claim_slot, read_slot, release_slot, slots};
 pub use snapshot::{LEN_SAMPLES, Len, Snapshot};
+pub use sweep::{Standing, count_recoveries, look_up_extent};
 pub use table::{OpenError, Table, format_table, open_table, poison_table};
 pub use token::Token;
 

@@ -6,7 +6,9 @@
 //! another, which does the same.
 
 use guira_fabric::{Addr, FabricError, FenceProof, Lane, Verb, post};
-use guira_layout::{ChunkState, ChunkWord, ExtentClass, LockMask, OwnerId, Record, RowId, Seal, SlotState, SlotWord};
+use guira_layout::{
+    ChunkState, ChunkWord, ExtentClass, LockMask, OwnerId, RECOVERIES_WORD, Record, RowId, Seal, SlotState, SlotWord,
+};
 
 use crate::journal::release_verb;
 use crate::{Error, Operation, Place, Table};
@@ -229,11 +231,15 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Last of all: from here on the id may be somebody else's. // [R-RECOVER-3]
+    /// Counts the recovery, and frees the slot. Last of all: from here on the id may be somebody else's. Counted
+    /// before, and perhaps twice if the recoverer dies in between, so that what this death lost is swept. //
+    /// [R-RECOVER-3] [R-RECOVER-7]
     async fn free_slot(&mut self) -> Result<(), FabricError> {
         let (compare, swap) = (self.word(SlotState::Recovering), self.word(SlotState::Free));
-        let mut found = 0;
-        let addr = self.table.geometry().slot(self.dead.slot);
-        post(&mut *self.lane, [Verb::Cas { addr, compare, swap, found: &mut found }]).await
+        let (geometry, mut found) = (self.table.geometry(), [0; 2]);
+        let [counted, freed] = &mut found;
+        let count = Verb::FetchAdd { addr: geometry.superblock_word(RECOVERIES_WORD), add: 1, found: counted };
+        let free = Verb::Cas { addr: geometry.slot(self.dead.slot), compare, swap, found: freed };
+        post(&mut *self.lane, [count, free]).await
     }
 }

@@ -4,15 +4,19 @@
 //! the extent in it, or if no extent ever was in it; a generation is used once in a table's life. Whoever takes the
 //! last reference to an extent out of the index writes its mark, so owners learn of free slots by reading their marks.
 //!
-//! Four parts: what this client knows of its chunks ([`places`]), how it gets and gives up chunks ([`table`]), how it
-//! learns what others have freed ([`patrol`]), and why a run in use is nobody's ([`runs`]).
+//! Six parts: what this client knows of its chunks ([`places`]), how it gets and gives up chunks ([`table`]), what
+//! becomes of those it was getting or giving up in an operation that was dropped ([`under_way`]), how it learns what
+//! others have freed ([`patrol`]), how it finds what the dead have lost ([`lost`]), and why a run in use is nobody's
+//! ([`runs`]).
 
+mod lost;
 mod patrol;
 mod places;
 mod runs;
 mod table;
 #[cfg(test)]
 mod tests;
+mod under_way;
 
 use std::sync::Arc;
 
@@ -73,15 +77,31 @@ pub struct Extents {
     places: Places,
     patrol: Patrol,
     runs: Runs,
+    /// Generations of extents that were handed out and neither linked nor taken back: nobody's entry refers to them yet.
+    handed_out: Vec<u64>,
+    /// Chunks whose words an operation is changing, or was when it was dropped.
+    under_way: Vec<u64>,
+    /// Extents found that deaths had lost.
+    swept: u64,
 }
 
 impl Extents {
-    /// A client's chunks: none yet.
+    /// Those of `owner`, who has none yet.
     pub fn new(table: Arc<Table>, owner: OwnerId) -> Extents {
         // Clients start their rounds at different places, so that they look at different orphans.
         let first = u64::from(owner.0).wrapping_mul(0x9e37_79b9) % table.config().chunks.max(1);
         let patrol = Patrol::starting_at(first);
-        Extents { table, owner, generations: 0..0, places: Places::default(), patrol, runs: Runs::default() }
+        Extents {
+            table,
+            owner,
+            generations: 0..0,
+            places: Places::default(),
+            patrol,
+            runs: Runs::default(),
+            handed_out: Vec::new(),
+            under_way: Vec::new(),
+            swept: 0,
+        }
     }
 
     /// A place for `key` and `value`, if one is at hand and there is nothing to tend. No round trip.
@@ -120,6 +140,7 @@ impl Extents {
         value: &[u8],
     ) -> ExtentRef {
         self.patrol.worked += 1;
+        self.handed_out.push(generation);
         ExtentRef {
             digest: self.table.placement().digest(key),
             offset: self.slot_addr(chunk, class, slot).offset(),
@@ -135,6 +156,7 @@ impl Extents {
 
     /// Takes back an extent that was reserved and never linked.
     pub fn cancel(&mut self, extent: &ExtentRef) {
+        self.settle_handed_out(extent);
         self.take_back(extent, Freed::Unlinked);
     }
 
@@ -142,6 +164,12 @@ impl Extents {
     pub fn give_back(&mut self, extent: &ExtentRef) {
         self.patrol.worked += 1;
         self.take_back(extent, Freed::Marked);
+    }
+
+    fn settle_handed_out(&mut self, extent: &ExtentRef) {
+        if let Some(at) = self.handed_out.iter().position(|generation| *generation == extent.generation.0) {
+            self.handed_out.swap_remove(at);
+        }
     }
 
     fn take_back(&mut self, extent: &ExtentRef, how: Freed) {
@@ -194,11 +222,15 @@ impl Extents {
         Err(self.full(class, bytes, &words))
     }
 
-    /// Reads every mark of this client, gives back what is empty, then looks through the orphans, taking over one at a
-    /// time so that none is missing to others: those of `class` first. True if there is a free slot of `class` then.
+    /// Reads every mark of this client, sweeps up what the dead have lost in its chunks, gives back what is empty, then
+    /// looks through the orphans, taking over one at a time so that none is missing to others: those of `class` first.
+    /// True if there is a free slot of `class` then. // [R-EXTENT-5] [R-RECOVER-7]
     async fn gather(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> Result<bool, FabricError> {
         self.settle_runs(lane).await?;
         self.sweep_all(lane).await?;
+        if !self.places.has_free(class) {
+            self.sweep_own(lane).await?;
+        }
         if self.places.has_free(class) {
             return Ok(true);
         }
@@ -220,6 +252,8 @@ impl Extents {
             self.drain_orphans(lane, now, |index| words[index as usize]).await?;
             others = later;
         }
+        let words = self.read_chunk_table(lane).await?;
+        self.sweep_orphans(lane, &words).await?;
         self.find_chunk(lane, class).await
     }
 
@@ -257,6 +291,7 @@ impl Extents {
 
     /// Gives up every chunk: empty ones become free, others orphans that the next client adopts. // [R-EXTENT-2]
     pub async fn close(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        self.settle_under_way(lane).await?;
         self.settle_runs(lane).await?;
         self.sweep_all(lane).await?;
         self.give_back_chunks(lane, &self.places.all_empty()).await?;

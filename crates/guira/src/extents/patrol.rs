@@ -50,12 +50,16 @@ impl Extents {
     /// Whether [`Extents::tend`] has a reason to do anything.
     #[inline]
     pub fn is_due(&self) -> bool {
-        self.patrol.worked >= PATROL_EVERY || self.are_runs_due() || self.places.may_have_surplus()
+        self.patrol.worked >= PATROL_EVERY
+            || self.are_runs_due()
+            || self.places.may_have_surplus()
+            || !self.under_way.is_empty()
     }
 
     /// What a client does before each operation on extents, lest space gather: patrols if one is due, and gives back
     /// empty chunks beyond the reserve. No round trip unless there is a reason.
     pub async fn tend(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        self.settle_under_way(lane).await?;
         if self.patrol.worked >= PATROL_EVERY {
             self.patrol.worked = 0;
             self.settle_runs(lane).await?;
@@ -210,7 +214,7 @@ impl Extents {
     }
 
     /// Takes an orphan over, and makes it free if nothing is in it, else an orphan again.
-    async fn give_back_if_empty(
+    pub(super) async fn give_back_if_empty(
         &mut self,
         lane: &mut dyn Lane,
         index: u64,

@@ -32,7 +32,9 @@ pub(super) struct Chunk {
     /// Free slots, first freed first: a reader that is late finds its extent as long as possible. // [R-EXTENT-4]
     free: VecDeque<u64>,
     /// Free slots whose extent was, or may have been, written and never linked.
-    pub(super) unmarked: BTreeSet<u64>,
+    unmarked: BTreeSet<u64>,
+    /// Recoveries counted when the chunk was last swept: its header says the same, or less. // [R-RECOVER-7]
+    pub(super) swept: u64,
 }
 
 impl Chunk {
@@ -120,10 +122,29 @@ impl Places {
         }
     }
 
-    /// Adds a chunk whose slots hold `slots`.
-    pub(super) fn add(&mut self, index: u64, class: ExtentClass, slots: Vec<u64>) {
+    /// The first slot of chunk `index` whose extent has yet to be marked.
+    pub(super) fn first_unmarked(&self, index: u64) -> Option<u64> {
+        self.chunks.get(&index)?.unmarked.first().copied()
+    }
+
+    /// Notes that a free slot of chunk `index` is marked now.
+    pub(super) fn note_marked(&mut self, index: u64, slot: u64) {
+        if let Some(chunk) = self.chunks.get_mut(&index) {
+            chunk.unmarked.remove(&slot);
+        }
+    }
+
+    /// Notes how many recoveries had been counted when chunk `index` was swept.
+    pub(super) fn note_swept(&mut self, index: u64, recoveries: u64) {
+        if let Some(chunk) = self.chunks.get_mut(&index) {
+            chunk.swept = recoveries;
+        }
+    }
+
+    /// Adds a chunk whose slots hold `slots`, and which was swept after `swept` recoveries.
+    pub(super) fn add(&mut self, index: u64, class: ExtentClass, slots: Vec<u64>, swept: u64) {
         let free: VecDeque<u64> = slots.iter().zip(0..).filter(|(held, _)| **held == 0).map(|(_, slot)| slot).collect();
-        let chunk = Chunk { class, slots, free, unmarked: BTreeSet::new() };
+        let chunk = Chunk { class, slots, free, unmarked: BTreeSet::new(), swept };
         let owned = self.classes.entry(class).or_default();
         owned.chunks.insert(index);
         owned.slots += chunk.slots.len() as u64;
@@ -224,7 +245,7 @@ mod tests {
 
     fn with_empty(class: ExtentClass, chunks: std::ops::Range<u64>) -> Places {
         let mut places = Places::default();
-        chunks.for_each(|index| places.add(index, class, vec![0; 2]));
+        chunks.for_each(|index| places.add(index, class, vec![0; 2], 0));
         places
     }
 
@@ -262,9 +283,9 @@ mod tests {
         assert_eq!(places.surplus(), [3, 2, 1, 0], "one of a class");
         assert_eq!(places.surplus(), [0; 0], "asked once");
         let mut places = Places::default();
-        (0..20).for_each(|class| places.add(class, ExtentClass::Slot(class as u8), vec![0]));
+        (0..20).for_each(|class| places.add(class, ExtentClass::Slot(class as u8), vec![0], 0));
         assert_eq!(places.surplus().len() as u64, 20 - RESERVE_CHUNKS);
-        places.add(40, ExtentClass::Run(9), vec![0]);
+        places.add(40, ExtentClass::Run(9), vec![0], 0);
         assert!(places.surplus().contains(&40), "a run beyond the reserve goes at once");
         places.remove(3);
         assert!(places.get(3).is_none() && !places.all_empty().contains(&3) && !places.has_free(ExtentClass::Slot(3)));

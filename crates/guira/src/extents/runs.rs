@@ -38,6 +38,7 @@ struct Settled {
 impl Extents {
     /// Notes that an extent of this client was linked.
     pub fn link(&mut self, extent: &ExtentRef) {
+        self.settle_handed_out(extent);
         let Some((index, _)) = self.table.geometry().chunk_of(extent.offset) else { return };
         if let Some(chunk) = self.places.get(index)
             && matches!(chunk.class, ExtentClass::Run(_))
@@ -65,19 +66,29 @@ impl Extents {
 
     /// Makes linked runs orphans, and takes over freed ones. 1 round trip for 21 runs of either.
     pub(super) async fn settle_runs(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
-        let Runs { linked, freed, .. } = std::mem::take(&mut self.runs);
-        // One that was freed since is in the reserve, or about to be given back, or has become something else.
-        let in_use = linked.iter().filter_map(|(index, generation)| {
-            let chunk = self.places.get(*index).filter(|chunk| chunk.slots[0] == *generation)?;
-            Some((*index, chunk.class, *generation))
-        });
-        let in_use: Vec<(u64, ExtentClass, u64)> = in_use.collect();
-        for runs in in_use.chunks(RUNS_OF_BATCH) {
-            self.leave_linked(lane, runs).await?;
+        while !self.runs.linked.is_empty() {
+            let some = self.runs.linked.len().min(RUNS_OF_BATCH);
+            // One that was freed since is in the reserve, or about to be given back, or has become something else.
+            let in_use = self.runs.linked[..some].iter().filter_map(|(index, generation)| {
+                let chunk = self.places.get(*index).filter(|chunk| chunk.slots[0] == *generation)?;
+                Some((*index, chunk.class, *generation))
+            });
+            let in_use: Vec<(u64, ExtentClass, u64)> = in_use.collect();
+            if !in_use.is_empty() {
+                self.leave_linked(lane, &in_use).await?;
+            }
+            self.runs.linked.drain(..some);
         }
-        for runs in freed.chunks(RUNS_OF_BATCH) {
-            self.take_freed(lane, runs).await?;
+        // Noted by the above: they are taken over in their turn.
+        let mut freed = self.runs.freed.len();
+        while freed > 0 {
+            let some = freed.min(RUNS_OF_BATCH);
+            let runs = self.runs.freed[..some].to_vec();
+            self.take_freed(lane, &runs).await?;
+            self.runs.freed.drain(..some);
+            freed -= some;
         }
+        self.runs.chunks = 0;
         Ok(())
     }
 
@@ -85,15 +96,16 @@ impl Extents {
     async fn leave_linked(&mut self, lane: &mut dyn Lane, runs: &[(u64, ExtentClass, u64)]) -> Result<(), FabricError> {
         let swap = |(index, class, _): &(u64, ExtentClass, u64)| (*index, *class, self.owned(*class), orphan(*class));
         let swaps: Vec<Swap> = runs.iter().map(swap).collect();
+        self.begin(runs.iter().map(|(index, ..)| *index));
         let settled = self.settle_words(lane, &swaps).await?;
         for ((index, class, generation), settled) in runs.iter().zip(settled) {
             self.places.remove(*index);
             // Freed before it was an orphan: whoever freed it could not take it over.
             if settled.mark == *generation {
-                self.runs.chunks += class.chunks();
                 self.runs.freed.push((*index, *class));
             }
         }
+        self.end();
         Ok(())
     }
 
@@ -101,6 +113,7 @@ impl Extents {
     async fn take_freed(&mut self, lane: &mut dyn Lane, runs: &[(u64, ExtentClass)]) -> Result<(), FabricError> {
         let swap = |(index, class): &(u64, ExtentClass)| (*index, *class, orphan(*class), self.owned(*class));
         let swaps: Vec<Swap> = runs.iter().map(swap).collect();
+        self.begin(runs.iter().map(|(index, _)| *index));
         let settled = self.settle_words(lane, &swaps).await?;
         let mut in_use = Vec::new();
         for ((index, class, compare, _), Settled { found, mark, generation }) in swaps.into_iter().zip(settled) {
@@ -108,11 +121,12 @@ impl Extents {
                 continue;
             }
             let is_free = generation == 0 || generation == mark;
-            self.places.add(index, class, vec![if is_free { 0 } else { generation }]);
+            self.places.add(index, class, vec![if is_free { 0 } else { generation }], 0);
             if !is_free {
                 in_use.push(index);
             }
         }
+        self.end();
         if in_use.is_empty() { Ok(()) } else { self.give_up(lane, &in_use).await }
     }
 

@@ -5,7 +5,7 @@
 //! anywhere in here knows that nothing refers to it, and which tails are its own: docs/decisions/0007.
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
-use guira_layout::{CHUNK_HEADER_WORDS, ChunkState, ChunkWord, ExtentClass};
+use guira_layout::{CHUNK_HEADER_WORDS, CHUNK_SWEPT_WORD, ChunkState, ChunkWord, ExtentClass, RECOVERIES_WORD};
 
 use super::patrol::Orphan;
 use super::{BATCH_VERBS, Extents, ZERO_WORDS};
@@ -17,6 +17,15 @@ const TABLE_WORDS: u64 = 4096;
 const ROOMY_SHARE: u64 = 8;
 /// Clients that want a free chunk at the same moment try this many different ones first.
 const SPREAD: usize = 4;
+
+/// What an adopted chunk says of its places.
+struct Adopted {
+    /// Recoveries counted by now.
+    recoveries: u64,
+    header: Vec<u64>,
+    marks: Vec<u64>,
+    generations: Vec<u64>,
+}
 
 impl Extents {
     /// Claims a chunk, or a run of chunks, for `class`: a roomy orphan first, else free ones. Slots are cut from the
@@ -90,10 +99,13 @@ impl Extents {
         let first = SPREAD.min(free.len());
         free[..first].rotate_left(usize::from(self.owner.0) % first.max(1));
         for index in free {
+            self.begin([index]);
             if self.swap(lane, index, ChunkWord::FREE, self.claiming(class)).await? {
                 self.format(lane, index, class).await?;
+                self.end();
                 return Ok(true);
             }
+            self.end();
         }
         Ok(false)
     }
@@ -109,10 +121,13 @@ impl Extents {
             }
             free = 0;
             let head = index as u64 + 1 - chunks;
+            self.begin([head]);
             if self.claim_run(lane, head, class).await? {
                 self.format(lane, head, class).await?;
+                self.end();
                 return Ok(true);
             }
+            self.end();
         }
         Ok(false)
     }
@@ -169,12 +184,13 @@ impl Extents {
         let (addr, compare) = (self.table.geometry().chunk_word(index), self.claiming(class).0);
         batch.push(Verb::Cas { addr, compare, swap: self.owned(class).0, found: &mut found });
         post(lane, batch).await?;
-        self.places.add(index, class, vec![0; slots as usize]);
+        self.places.add(index, class, vec![0; slots as usize], 0);
         Ok(())
     }
 
-    /// Takes over an orphan whose word is `seen`: its marks and its slots' generations say which slots are free. 2
-    /// round trips, 1 more for each further 64 slots. False if somebody else was faster.
+    /// Takes over an orphan whose word is `seen`: its marks and its slots' generations say which slots are free, and a
+    /// sweep finds what deaths have lost. 2 round trips, 1 more for each further 62 slots, and those of the sweep if
+    /// somebody was recovered since the last one. False if somebody else was faster. // [R-EXTENT-2] [R-RECOVER-7]
     pub(super) async fn adopt(
         &mut self,
         lane: &mut dyn Lane,
@@ -182,38 +198,42 @@ impl Extents {
         seen: ChunkWord,
         class: ExtentClass,
     ) -> Result<bool, FabricError> {
-        if !self.is_possible(index, class) || !self.swap(lane, index, seen, self.owned(class)).await? {
+        if !self.is_possible(index, class) {
             return Ok(false);
         }
-        let slots = class.slots(self.table.config().chunk_bytes);
-        let (marks, mut generations) = self.read_places(lane, index, class, 0..slots).await?;
+        self.begin([index]);
+        if !self.swap(lane, index, seen, self.owned(class)).await? {
+            self.end();
+            return Ok(false);
+        }
+        let Adopted { recoveries, header, marks, mut generations } = self.read_places(lane, index, class).await?;
         for (generation, mark) in generations.iter_mut().zip(&marks) {
             if generation == mark {
                 *generation = 0;
             }
         }
-        self.places.add(index, class, generations);
+        self.places.add(index, class, generations, header[CHUNK_SWEPT_WORD as usize]);
+        self.end();
+        self.sweep_lost(lane, index, recoveries).await?;
         Ok(true)
     }
 
-    /// The marks of some slots, and the generations of the extents in them. 1 round trip for 63 slots, marks first: a
-    /// generation that equals its mark was freed.
-    async fn read_places(
-        &self,
-        lane: &mut dyn Lane,
-        index: u64,
-        class: ExtentClass,
-        slots: std::ops::Range<u64>,
-    ) -> Result<(Vec<u64>, Vec<u64>), FabricError> {
-        let count = (slots.end - slots.start) as usize;
-        let (mut marks, mut generations) = (vec![0; count], vec![0; count]);
-        let mut marks_into = Some(&mut marks);
-        let mut first = slots.start;
-        for generations in generations.chunks_mut(BATCH_VERBS - 1) {
+    /// What a chunk of this client's says of its places. 1 round trip for 62 of them, marks first: a generation that
+    /// equals its mark was freed.
+    async fn read_places(&self, lane: &mut dyn Lane, index: u64, class: ExtentClass) -> Result<Adopted, FabricError> {
+        let slots = class.slots(self.table.config().chunk_bytes) as usize;
+        let mut recoveries = [0];
+        let mut head = vec![0; CHUNK_HEADER_WORDS as usize + slots];
+        let mut generations = vec![0; slots];
+        let mut first_batch = Some((&mut recoveries, &mut head[..]));
+        let mut first = 0;
+        for generations in generations.chunks_mut(BATCH_VERBS - 2) {
             let next = first + generations.len() as u64;
             let mut batch = Vec::with_capacity(BATCH_VERBS);
-            if let Some(into) = marks_into.take() {
-                batch.push(Verb::Read { addr: self.mark_addr(index, class, slots.start), into });
+            if let Some((recoveries, head)) = first_batch.take() {
+                let addr = self.table.geometry().superblock_word(RECOVERIES_WORD);
+                batch.push(Verb::Read { addr, into: recoveries });
+                batch.push(Verb::Read { addr: self.table.geometry().chunk(index), into: head });
             }
             for (into, slot) in generations.chunks_mut(1).zip(first..) {
                 batch.push(Verb::Read { addr: self.slot_addr(index, class, slot), into });
@@ -221,22 +241,28 @@ impl Extents {
             post(lane, batch).await?;
             first = next;
         }
-        Ok((marks, generations))
+        let marks = head.split_off(CHUNK_HEADER_WORDS as usize);
+        Ok(Adopted { recoveries: recoveries[0], header: head, marks, generations })
     }
 
     /// Makes chunks of this client orphans. 1 round trip for 64 of them, 2 for each slot that has yet to be marked.
     pub(super) async fn give_up(&mut self, lane: &mut dyn Lane, indices: &[u64]) -> Result<(), FabricError> {
+        for index in indices {
+            while let (Some(chunk), Some(slot)) = (self.places.get(*index), self.places.first_unmarked(*index)) {
+                self.mark_free(lane, chunk.class, *index, slot).await?;
+                self.places.note_marked(*index, slot);
+            }
+        }
+        self.begin(indices.iter().copied());
         let mut swaps = Vec::new();
         for index in indices {
             let Some(chunk) = self.places.remove(*index) else { continue };
-            let class = chunk.class;
-            for slot in &chunk.unmarked {
-                self.mark_free(lane, class, *index, *slot).await?;
-            }
-            let orphan = ChunkWord::encode(ChunkState::Orphan { class, free: chunk.free_hint() });
-            swaps.push((*index, self.owned(class), orphan));
+            let orphan = ChunkWord::encode(ChunkState::Orphan { class: chunk.class, free: chunk.free_hint() });
+            swaps.push((*index, self.owned(chunk.class), orphan));
         }
-        self.swap_all(lane, &swaps).await.map(drop)
+        self.swap_all(lane, &swaps).await?;
+        self.end();
+        Ok(())
     }
 
     /// Writes the mark of a slot whose extent nothing refers to, so that whoever adopts the chunk finds it free. The
@@ -257,7 +283,9 @@ impl Extents {
     /// so that a run is never claimed in part. 1 round trip for 64 chunks.
     pub(super) async fn give_back_chunks(&mut self, lane: &mut dyn Lane, indices: &[u64]) -> Result<(), FabricError> {
         let mut swaps = Vec::new();
-        for index in indices.iter().filter(|index| self.places.is_empty(**index)).copied().collect::<Vec<_>>() {
+        let empty: Vec<u64> = indices.iter().copied().filter(|index| self.places.is_empty(*index)).collect();
+        self.begin(empty.iter().copied());
+        for index in empty {
             let Some(chunk) = self.places.remove(index) else { continue };
             let class = chunk.class;
             if class.chunks() == 1 {
@@ -268,7 +296,9 @@ impl Extents {
             swaps.extend(tails(index, class).into_iter().map(|tail| (tail, tail_of(index), ChunkWord::FREE)));
             swaps.push((index, self.claiming(class), ChunkWord::FREE));
         }
-        self.swap_all(lane, &swaps).await.map(drop)
+        self.swap_all(lane, &swaps).await?;
+        self.end();
+        Ok(())
     }
 
     pub(super) async fn swap(
@@ -304,7 +334,7 @@ impl Extents {
         ChunkWord::encode(ChunkState::Owned { owner: self.owner, class })
     }
 
-    fn claiming(&self, class: ExtentClass) -> ChunkWord {
+    pub(super) fn claiming(&self, class: ExtentClass) -> ChunkWord {
         ChunkWord::encode(ChunkState::Claiming { owner: self.owner, class })
     }
 
@@ -326,11 +356,11 @@ pub(super) fn orphans(words: &[ChunkWord]) -> impl Iterator<Item = Orphan> {
     })
 }
 
-fn tail_of(head: u64) -> ChunkWord {
+pub(super) fn tail_of(head: u64) -> ChunkWord {
     ChunkWord::encode(ChunkState::Tail { head: head as u32 })
 }
 
 /// The tails of the run at `head`.
-fn tails(head: u64, class: ExtentClass) -> Vec<u64> {
+pub(super) fn tails(head: u64, class: ExtentClass) -> Vec<u64> {
     (head + 1..head + class.chunks()).collect()
 }

@@ -1,0 +1,164 @@
+//! A lane that executes in place, by a clock of its own, and logs every word that its client changes: a client that
+//! dies at any of its steps leaves what was there before and a prefix of that log.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
+
+use guira_fabric::heap::HeapRegion;
+use guira_fabric::memory::{Ordering, check, execute};
+use guira_fabric::{Addr, Caps, FabricError, Lane, Region, Space, Submitted, Traffic, Verb, WORD_BYTES};
+
+/// A word that a client changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// Its number: those of the main space first, as [`guira_conformance::Bench::words`] has them.
+    pub word: usize,
+    /// What it became.
+    pub value: u64,
+    /// Whether the client could have died before this and after the change before it.
+    pub is_step: bool,
+}
+
+/// What a client did.
+#[derive(Debug, Default)]
+pub struct Log {
+    /// Words it changed, in order.
+    pub written: Vec<Written>,
+    /// Steps at which it could have died: before each verb, and before each word of a WRITE that the fabric can tear
+    /// off.
+    pub steps: u64,
+    /// Whether there was one since the last change.
+    since_change: bool,
+}
+
+/// Called with the number of each step, before it.
+pub type OnStep = Box<dyn FnMut(u64) + Send>;
+
+/// See the module.
+pub struct LoggedLane {
+    region: HeapRegion,
+    traffic: Traffic,
+    log: Arc<Mutex<Log>>,
+    on_step: Option<OnStep>,
+    now_ns: u64,
+}
+
+impl LoggedLane {
+    pub fn new(region: &HeapRegion) -> LoggedLane {
+        let log = Arc::default();
+        LoggedLane { region: region.clone(), traffic: Traffic::default(), log, on_step: None, now_ns: 0 }
+    }
+
+    /// The same lane, which calls `on_step`.
+    pub fn stepped(self, on_step: OnStep) -> LoggedLane {
+        LoggedLane { on_step: Some(on_step), ..self }
+    }
+
+    /// What was logged since the last call.
+    pub fn take_log(&self) -> Log {
+        std::mem::take(&mut *self.log())
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().expect("nobody panics with it")
+    }
+
+    fn step(&mut self) {
+        let step = {
+            let mut log = self.log();
+            log.since_change = true;
+            log.steps += 1;
+            log.steps - 1
+        };
+        if let Some(on_step) = &mut self.on_step {
+            on_step(step);
+        }
+    }
+
+    /// Executes `verb`, which is of one word, and logs what it changes.
+    fn change(&mut self, addr: Addr, mut verb: Verb<'_>) -> Result<(), FabricError> {
+        let memory = self.region.memory();
+        let within = (addr.offset() / WORD_BYTES) as usize;
+        let cell = &memory.space(addr.space())[within];
+        let before = cell.load(Ordering::Relaxed);
+        execute(memory, &mut verb)?;
+        let value = cell.load(Ordering::Relaxed);
+        if before != value {
+            let word = within + if addr.space() == Space::Device { memory.main.len() } else { 0 };
+            let mut log = self.log();
+            let is_step = std::mem::take(&mut log.since_change);
+            log.written.push(Written { word, value, is_step });
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, verb: &mut Verb<'_>) -> Result<(), FabricError> {
+        self.step();
+        let unit = self.region.caps().atomic_write_unit;
+        match verb {
+            Verb::Read { .. } => execute(self.region.memory(), verb),
+            Verb::Write { addr, words } => {
+                for (i, word) in words.iter().enumerate() {
+                    if i > 0 && (i as u64 * WORD_BYTES).is_multiple_of(unit) {
+                        self.step();
+                    }
+                    let addr = addr.add_words(i as u64);
+                    self.change(addr, Verb::Write { addr, words: std::slice::from_ref(word) })?;
+                }
+                Ok(())
+            }
+            Verb::Cas { addr, compare, swap, found } => {
+                let (addr, compare, swap) = (*addr, *compare, *swap);
+                self.change(addr, Verb::Cas { addr, compare, swap, found })
+            }
+            Verb::MaskedCas { addr, compare, swap, compare_mask, swap_mask, found } => {
+                let (addr, compare, swap) = (*addr, *compare, *swap);
+                let (compare_mask, swap_mask) = (*compare_mask, *swap_mask);
+                self.change(addr, Verb::MaskedCas { addr, compare, swap, compare_mask, swap_mask, found })
+            }
+            Verb::FetchAdd { addr, add, found } => {
+                let (addr, add) = (*addr, *add);
+                self.change(addr, Verb::FetchAdd { addr, add, found })
+            }
+        }
+    }
+}
+
+impl Lane for LoggedLane {
+    fn caps(&self) -> &Caps {
+        self.region.caps()
+    }
+
+    fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    fn traffic_mut(&mut self) -> &mut Traffic {
+        &mut self.traffic
+    }
+
+    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
+        let checked = check(self.region.memory(), self.region.caps(), batch);
+        Submitted::Done(checked.and_then(|()| batch.iter_mut().try_for_each(|verb| self.run(verb))))
+    }
+
+    fn poll(&mut self, _: &mut [Verb<'_>], _: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        Poll::Ready(Err(FabricError::Backend("no batch is in flight on this lane".to_owned())))
+    }
+
+    fn forget(&mut self) {}
+
+    fn poll_drain(&mut self, _: &mut [u64], _: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
+        Poll::Ready(Ok(0))
+    }
+
+    fn poll_pause(&mut self, until_ns: u64, _: &mut Context<'_>) -> Poll<()> {
+        self.now_ns = self.now_ns.max(until_ns);
+        Poll::Ready(())
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.now_ns += 1;
+        self.now_ns
+    }
+}

@@ -1,0 +1,47 @@
+//! Clients that die at any step are recovered by those they left behind, and so are recoverers that die at any step,
+//! and whoever recovers those.
+
+mod audit;
+mod deaths;
+mod image;
+mod lane;
+mod life;
+mod old;
+mod scene;
+
+use guira_fabric::Profile;
+
+/// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-5] [R-RECOVER-6] [R-COMMIT-3] Three deaths at any step of a change in rows, of
+/// whoever recovers it, and of whoever recovers that one: where every word of a WRITE is a step.
+#[test]
+fn deaths_at_any_step_lose_nothing() {
+    let counts = deaths::enumerate_all("shm, rows", &scene::inline(Profile::Shm));
+    deaths::demand_cases(&counts, 300_000, 100_000);
+}
+
+/// [R-RECOVER-2] [R-RECOVER-7] [R-EXTENT-2] [R-EXTENT-4] The same with values in extents, and with all that claims,
+/// cuts and gives back their chunks: none that is in use is marked or left unreadable, none that is not is lost.
+#[test]
+fn deaths_at_any_step_lose_no_extent() {
+    let counts = deaths::enumerate_all("shm, extents", &scene::extents(Profile::Shm));
+    deaths::demand_cases(&counts, 300_000, 100_000);
+}
+
+/// [R-RECOVER-3] [R-COMMIT-2] The same where WRITEs are not torn, or torn at packets, and where lock words are taken by
+/// plain CAS.
+#[test]
+fn deaths_over_networks_lose_nothing() {
+    for profile in Profile::REMOTE {
+        let counts = deaths::enumerate_all(&format!("{profile}, rows"), &scene::inline(profile));
+        deaths::demand_cases(&counts, 1_000, 1_000);
+    }
+}
+
+/// [R-RECOVER-7] The same with values in extents.
+#[test]
+fn deaths_over_networks_lose_no_extent() {
+    for profile in Profile::REMOTE {
+        let counts = deaths::enumerate_all(&format!("{profile}, extents"), &scene::extents(profile));
+        deaths::demand_cases(&counts, 1_000, 0);
+    }
+}

@@ -1,0 +1,95 @@
+//! What a death has lost: extents that nothing refers to and whose mark does not say so. // [R-RECOVER-7]
+//!
+//! Invariants: a chunk is swept by its owner only; its header says how many recoveries had been counted when a sweep of
+//! it began that settled every place, so nothing is lost in it until another is counted.
+
+use guira_fabric::{FabricError, Lane, Verb, WORD_BYTES, post};
+use guira_layout::{CHUNK_SWEPT_WORD, ChunkWord, ExtentClass, Generation};
+use guira_rcuckoo::{Standing, count_recoveries, look_up_extent};
+
+use super::patrol::Orphan;
+use super::places::Freed;
+use super::table::orphans;
+use super::{BATCH_VERBS, Extents};
+
+impl Extents {
+    /// Extents that deaths had lost, and whose places this client found.
+    pub fn swept(&self) -> u64 {
+        self.swept
+    }
+
+    /// Frees the places of chunk `index`, one of this client's, whose extents a death has lost, unless none can have
+    /// been since the chunk was last swept. Those that were handed out and not linked yet are the caller's. Round
+    /// trips: those of [`look_up_extent`] for each extent that is not marked, and 1; none if nothing can be lost.
+    pub(super) async fn sweep_lost(
+        &mut self,
+        lane: &mut dyn Lane,
+        index: u64,
+        recoveries: u64,
+    ) -> Result<(), FabricError> {
+        let Some(chunk) = self.places.get(index).filter(|chunk| chunk.swept != recoveries) else { return Ok(()) };
+        let (class, words) = (chunk.class, self.place_words(chunk.class));
+        let taken = chunk.slots.iter().zip(0..).filter(|(held, _)| **held != 0 && !self.handed_out.contains(held));
+        let taken: Vec<(u64, u64)> = taken.map(|(held, slot)| (*held, slot)).collect();
+        let mut is_settled = true;
+        for (generation, slot) in taken {
+            let offset = self.slot_addr(index, class, slot).offset();
+            match look_up_extent(lane, &self.table, offset, Generation(generation), words).await? {
+                Standing::Linked => {}
+                Standing::Unsettled => is_settled = false,
+                Standing::Lost => {
+                    self.places.give_back(index, slot, generation, Freed::Unlinked);
+                    self.swept += 1;
+                }
+            }
+        }
+        if is_settled {
+            let addr = self.table.geometry().chunk(index).add_words(CHUNK_SWEPT_WORD);
+            post(lane, [Verb::Write { addr, words: &[recoveries] }]).await?;
+            self.places.note_swept(index, recoveries);
+        }
+        Ok(())
+    }
+
+    /// Words from the start of an extent of `class` to the end of its place.
+    fn place_words(&self, class: ExtentClass) -> u64 {
+        let chunk_bytes = self.table.config().chunk_bytes;
+        let bytes = match class {
+            ExtentClass::Slot(_) => class.bytes(chunk_bytes),
+            ExtentClass::Run(_) => class.bytes(chunk_bytes) - class.slot_at(0, chunk_bytes),
+        };
+        bytes / WORD_BYTES
+    }
+
+    /// The same for all chunks of this client.
+    pub(super) async fn sweep_own(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        let recoveries = count_recoveries(lane, &self.table).await?;
+        let chunks: Vec<u64> = self.places.from(0).map(|(index, _)| index).collect();
+        for index in chunks {
+            self.sweep_lost(lane, index, recoveries).await?;
+        }
+        Ok(())
+    }
+
+    /// The same for all orphans among `words`, the chunk table, in which something may be lost: one that holds nothing
+    /// then becomes free. 1 round trip for 64 orphans, and those of adopting and sweeping each.
+    pub(super) async fn sweep_orphans(&mut self, lane: &mut dyn Lane, words: &[ChunkWord]) -> Result<(), FabricError> {
+        let recoveries = count_recoveries(lane, &self.table).await?;
+        let orphans: Vec<Orphan> =
+            orphans(words).filter(|(index, class, _)| self.is_possible(*index, *class)).collect();
+        for orphans in orphans.chunks(BATCH_VERBS) {
+            let mut swept = vec![[0]; orphans.len()];
+            let reads = orphans.iter().zip(&mut swept).map(|((index, ..), into)| Verb::Read {
+                addr: self.table.geometry().chunk(*index).add_words(CHUNK_SWEPT_WORD),
+                into,
+            });
+            post(lane, reads.collect::<Vec<_>>()).await?;
+            for ((index, class, _), [swept]) in orphans.iter().zip(&swept) {
+                if *swept != recoveries {
+                    self.give_back_if_empty(lane, *index, *class, words[*index as usize]).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

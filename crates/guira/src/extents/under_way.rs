@@ -1,0 +1,52 @@
+//! Changes of chunk words that an operation had begun when it was dropped. // [R-DROP-1]
+//!
+//! Invariant: while the word of a chunk may say something else than what this client has booked, the chunk is under
+//! way. Whoever goes on reads those words first, as one who recovers this client would read all of them.
+
+use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_layout::{ChunkState, ChunkWord};
+
+use super::Extents;
+use super::table::{tail_of, tails};
+
+impl Extents {
+    /// Notes that the words of these chunks are about to be changed.
+    pub(super) fn begin(&mut self, chunks: impl IntoIterator<Item = u64>) {
+        self.under_way.extend(chunks);
+    }
+
+    /// Notes that all changes are booked.
+    pub(super) fn end(&mut self) {
+        self.under_way.clear();
+    }
+
+    /// Finds out what became of the chunks of an operation that was dropped, whose batch has completed meanwhile: one
+    /// that was being claimed or given back becomes free, one that was being adopted an orphan again, and one that is
+    /// no longer this client's is forgotten. Round trips: none if no operation was dropped; otherwise 1 or 2 a chunk,
+    /// and for a run 1 more for 64 of its chunks.
+    pub(super) async fn settle_under_way(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        while let Some(index) = self.under_way.last().copied() {
+            let mut word = [0];
+            post(lane, [Verb::Read { addr: self.table.geometry().chunk_word(index), into: &mut word }]).await?;
+            let word = ChunkWord(word[0]);
+            match word.decode() {
+                Some(ChunkState::Owned { owner, class }) if owner == self.owner => {
+                    if self.places.get(index).is_none() {
+                        let orphan = ChunkWord::encode(ChunkState::Orphan { class, free: 0 });
+                        self.swap(lane, index, word, orphan).await?;
+                    }
+                }
+                Some(ChunkState::Claiming { owner, class }) if owner == self.owner => {
+                    self.places.remove(index);
+                    let mut swaps: Vec<_> =
+                        tails(index, class).into_iter().map(|tail| (tail, tail_of(index), ChunkWord::FREE)).collect();
+                    swaps.push((index, word, ChunkWord::FREE));
+                    self.swap_all(lane, &swaps).await?;
+                }
+                _ => drop(self.places.remove(index)),
+            }
+            self.under_way.pop();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! Whether an entry refers to an extent whose mark does not say that it is free. A death leaves extents that nothing
+//! refers to and nobody marked.
+//!
+//! Invariant: an extent is called lost only if nobody will refer to it, or write its mark, ever again. The argument is
+//! that of R-RECOVER-7 in docs/protocol.md.
+
+use guira_fabric::{Addr, FabricError, Lane, Verb, post};
+use guira_layout::{EXTENT_HEADER_WORDS, ExtentRef, Generation, Placement, RECOVERIES_WORD, RowId, parse_extent};
+
+use crate::sample::TRAILER_WORDS;
+use crate::{RowPair, Table, read_extent};
+
+/// What is known of an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// An entry refers to it.
+    Linked,
+    /// Nothing refers to it, and nothing will.
+    Lost,
+    /// Somebody is changing a row that its entry may be in, or died in doing so, or that row is damaged.
+    Unsettled,
+}
+
+/// How many dead clients were recovered in the table so far, or more: whoever recovers one counts it before it frees
+/// its slot. What a death has lost, it had lost before it was counted. 1 round trip. Source: R-RECOVER-7.
+///
+/// # Errors
+/// The fabric refused or lost a batch.
+pub async fn count_recoveries(lane: &mut dyn Lane, table: &Table) -> Result<u64, FabricError> {
+    let mut count = [0];
+    post(lane, [Verb::Read { addr: table.geometry().superblock_word(RECOVERIES_WORD), into: &mut count }]).await?;
+    Ok(count[0])
+}
+
+/// How the extent of `generation` stands that begins at byte `offset` of the main space, in a place of `place_words`
+/// words. The caller owns the chunk of that place, and no change of the caller's that brings the extent is under way.
+/// Round trips: 3 if an entry refers to it; 1 or 2 if it was not written whole; 4 otherwise. Source: R-RECOVER-7.
+///
+/// # Errors
+/// The fabric refused or lost a batch.
+pub async fn look_up_extent(
+    lane: &mut dyn Lane,
+    table: &Table,
+    offset: u64,
+    generation: Generation,
+    place_words: u64,
+) -> Result<Standing, FabricError> {
+    let mut header = [0; EXTENT_HEADER_WORDS];
+    post(lane, [Verb::Read { addr: Addr::main(offset), into: &mut header }]).await?;
+    let extent = ExtentRef::of_header(offset, &header);
+    let fits = |words: usize| words as u64 <= place_words;
+    // What was not written whole was never linked. // [R-EXTENT-1]
+    if extent.generation != generation || !extent.words().is_some_and(fits) {
+        return Ok(Standing::Lost);
+    }
+    let mut words = Vec::new();
+    read_extent(lane, &extent, &mut words).await?;
+    let Ok(parsed) = parse_extent(&words, &extent, table.superblock().checksum_seed()) else {
+        return Ok(Standing::Lost);
+    };
+    let mut key = Vec::new();
+    parsed.append_key(&mut key);
+    let pair = table.placement().rows(table.placement().digest(&key));
+    find_entry(lane, table, pair, &extent).await
+}
+
+/// A lookup of `extent` among the entries of `pair`, validated as a miss is, and then of the rows' locks: whoever took
+/// the extent out of the index, and has yet to mark it, holds one of them. // [R-RECOVER-7] [R-READ-3]
+async fn find_entry(
+    lane: &mut dyn Lane,
+    table: &Table,
+    pair: RowPair,
+    extent: &ExtentRef,
+) -> Result<Standing, FabricError> {
+    let (rows, geometry, locks) = (table.rows(), table.geometry(), table.locks());
+    let numbers = [pair.first, pair.second];
+    let mut words = vec![0; 2 * rows.row_words()];
+    let samples = numbers.iter().zip(words.chunks_exact_mut(rows.row_words()));
+    post(lane, samples.map(|(row, into)| Verb::Read { addr: geometry.row(*row), into }).collect::<Vec<_>>()).await?;
+    let samples = || numbers.iter().zip(words.chunks_exact(rows.row_words()));
+    if samples().any(|(_, words)| refers_to(table, words, extent)) {
+        return Ok(Standing::Linked);
+    }
+    let mut trailers = [[0; TRAILER_WORDS]; 2];
+    let mut held = [[0]; 2];
+    let masks = numbers.map(|row| locks.mask(locks.lock_of(row)));
+    let again = numbers.iter().zip(&mut trailers);
+    let again = again.map(|(row, into)| Verb::Read { addr: geometry.trailer(*row, rows), into });
+    let looks = masks.iter().zip(&mut held).map(|(mask, into)| Verb::Read { addr: locks.addr(mask.word), into });
+    post(lane, again.chain(looks).collect::<Vec<_>>()).await?;
+    let stayed = |((row, words), again): ((&RowId, &[u64]), &[u64; TRAILER_WORDS])| {
+        rows.verify(*row, words).is_ok() && words[rows.trailer_word()..] == again[..]
+    };
+    let is_free = masks.iter().zip(&held).all(|(mask, [word])| word & mask.mask == 0);
+    let is_settled = is_free && samples().zip(&trailers).all(stayed);
+    Ok(if is_settled { Standing::Lost } else { Standing::Unsettled })
+}
+
+/// Whether an entry of a row, sampled as `words`, refers to `extent`. A row that does not verify is no proof that the
+/// entry counts, and reason enough to leave the extent alone.
+fn refers_to(table: &Table, words: &[u64], extent: &ExtentRef) -> bool {
+    let rows = table.rows();
+    let occupied = rows.occupancy(words);
+    let entries = (0..rows.entries()).filter(|slot| occupied >> slot & 1 != 0);
+    let mut extents = entries.filter(|slot| rows.placement(words, *slot) == Placement::Extent);
+    extents.any(|slot| {
+        let found = rows.extent_of(words, slot);
+        (found.offset, found.generation) == (extent.offset, extent.generation)
+    })
+}
