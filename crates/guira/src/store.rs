@@ -9,11 +9,13 @@ use guira_fabric::{FabricError, FenceProof, Region, SlotHold};
 use guira_fabric_shm::{CreateError, CreateOptions as RegionOptions, ShmLane, ShmRegion, Waiting};
 use guira_layout::{Geometry, OwnerId, PresetOptions, SlotWord, Superblock};
 use guira_rcuckoo::{
-    ClientConfig, OpenError, Table, claim_slot, format_table, open_table, poison_table, read_slot, recover, slots,
+    ClientConfig, OpenError, Table, claim_slot_for, format_table, open_table, poison_table, read_slot, slots,
 };
 
 use crate::blocking::{self, block_on};
+use crate::events::Events;
 use crate::options::Access;
+use crate::repair::own_slot_client;
 use crate::stat::liveness;
 use crate::{Client, ClientState, CreateOptions, Error, OpenOptions, Reader, Stat, Url};
 
@@ -48,7 +50,8 @@ pub(crate) struct Inner {
     pub(crate) url: Url,
     pub(crate) region: ShmRegion,
     pub(crate) table: Arc<Table>,
-    options: OpenOptions,
+    pub(crate) options: OpenOptions,
+    pub(crate) events: Events,
     opened: AtomicU32,
 }
 
@@ -184,7 +187,8 @@ impl Store {
     }
 
     fn assemble(url: &Url, region: ShmRegion, table: Arc<Table>, options: OpenOptions) -> Store {
-        let inner = Inner { url: url.clone(), region, table, options, opened: AtomicU32::new(0) };
+        let (events, opened) = (Events::of(url), AtomicU32::new(0));
+        let inner = Inner { url: url.clone(), region, table, options, events, opened };
         Store { inner: Arc::new(inner) }
     }
 
@@ -313,7 +317,7 @@ impl Store {
     }
 
     fn reader_on(&self, lane: ShmLane) -> Reader {
-        Reader::new(Arc::clone(&self.inner.table), lane, self.inner.client_config(0))
+        Reader::new(Arc::clone(&self.inner.table), lane, self.inner.client_config(0), self.inner.events.clone())
     }
 
     fn cooperative_lane(&self) -> ShmLane {
@@ -325,9 +329,7 @@ impl Store {
     /// [R-SLOT-2]
     fn claim(&self, lane: ShmLane) -> Result<Client, Error> {
         let inner = &self.inner;
-        if inner.options.access == Access::ReadOnly {
-            return Err(Error::ReadOnly { url: inner.url.clone() });
-        }
+        inner.refuse_read_only()?;
         let max = inner.table.config().max_clients;
         let turn = inner.opened.fetch_add(1, Ordering::Relaxed);
         let start = std::process::id().wrapping_add(turn) % u32::from(max);
@@ -341,7 +343,7 @@ impl Store {
                 match self.take(slot, hold, wanted)? {
                     Some((owner, hold)) => {
                         let (table, config) = (Arc::clone(&inner.table), inner.client_config(unix_ns()));
-                        return Ok(Client::new(table, &inner.region, lane, owner, hold, config));
+                        return Ok(Client::new(table, inner, lane, owner, hold, config));
                     }
                     None => dead += 1,
                 }
@@ -360,15 +362,14 @@ impl Store {
             let info = block_on(read_slot(&mut lane, &inner.table, slot)).map_err(&fabric)?;
             let Some(SlotWord { generation, .. }) = info.word else { return Ok(None) };
             let proof = FenceProof::new(slot, generation, hold);
-            match block_on(recover(&mut lane, &inner.table, &proof)) {
+            match inner.recover_proved(&proof) {
                 Ok(_) => hold = proof.into_hold(),
                 // Its record is damaged: its locks stay held.
                 Err(guira_rcuckoo::Error::Corrupt { .. }) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
         }
-        let process = u64::from(std::process::id());
-        let claimed = block_on(claim_slot(&mut lane, &inner.table, slot, process, unix_ns()));
+        let claimed = block_on(claim_slot_for(&mut lane, &inner.table, slot, &own_slot_client(unix_ns())));
         Ok(claimed.map_err(&fabric)?.map(|owner| (owner, hold)))
     }
 

@@ -35,5 +35,6 @@ pub use preset::{Preset, PresetOptions};
 pub use row::{MAX_ROW_WORDS, Placement, RowFormat, Torn, Trailer};
 pub use slot::{Delta, Record, RecordError, Seal, SlotState, SlotWord, slot_words};
 pub use superblock::{
-    GENERATION_WORD, STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Superblock, SuperblockError, TableState,
+    GENERATION_WORD, STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Superblock, SuperblockError, TOTALS_WORD,
+    TOTALS_WORDS, TableState,
 };

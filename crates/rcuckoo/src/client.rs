@@ -14,7 +14,7 @@ use crate::mourn::Mourner;
 use crate::pace::Pace;
 use crate::search::{SEARCH_ROWS, Search};
 use crate::window::Window;
-use crate::{Buffer, Error, MAX_LOCK_WORDS, Now, Operation, Reader, Sampled, Table, Token};
+use crate::{Buffer, Counters, Error, MAX_LOCK_WORDS, Now, Observer, Operation, Reader, Sampled, Table, Token};
 
 /// Rows a client has room for under its locks from the start: both of a key and a path. What `Synchronize::Locks` adds
 /// costs an allocation the first time.
@@ -92,27 +92,6 @@ impl ClientConfig {
     }
 }
 
-/// What a client met. Only grows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Times a lock was found taken.
-    pub lock_conflicts: u64,
-    /// Paths that did not hold under locks, so that the insert searched again.
-    pub stale_paths: u64,
-    /// Entries moved to make room.
-    pub moves: u64,
-    /// Searches that sampled rows.
-    pub sampled_searches: u64,
-    /// Rows sampled again because they did not verify, or because a miss did not validate.
-    pub row_retries: u64,
-    /// Redo records written.
-    pub records: u64,
-    /// Dead clients recovered.
-    pub recoveries: u64,
-    /// Those of them whose commit was completed.
-    pub replays: u64,
-}
-
 /// One logical owner: one operation at a time. It holds a slot of the table, by the number of its owner id.
 ///
 /// Dropping an operation in the middle strands nothing: the next one first waits for what was in flight and gives back
@@ -183,7 +162,14 @@ impl Client {
     /// The same client, which asks `liveness` about those it waits for, and recovers the dead. // [R-RECOVER-1]
     #[must_use]
     pub fn with_liveness(mut self, liveness: Box<dyn Liveness>) -> Client {
-        self.mourner = Mourner::new(liveness);
+        self.mourner.ask(liveness);
+        self
+    }
+
+    /// The same client, which tells `observer` whom it suspects and recovers.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Box<dyn Observer>) -> Client {
+        self.mourner.observe_by(observer);
         self
     }
 
@@ -199,9 +185,7 @@ impl Client {
 
     /// What the client met.
     pub fn counters(&self) -> Counters {
-        let mut counters = self.counters;
-        counters.row_retries += self.reader.row_retries();
-        counters
+        self.counters.plus(self.reader.counters())
     }
 
     /// Whether the last change, dropped or not, posted its commit, which then takes effect as a whole. Meaningful after

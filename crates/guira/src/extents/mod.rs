@@ -73,6 +73,7 @@ pub(crate) struct Extents {
     places: Places,
     patrol: Patrol,
     runs: Runs,
+    adopted_chunks: u64,
 }
 
 impl Extents {
@@ -80,7 +81,13 @@ impl Extents {
         // Clients start their rounds at different places, so that they look at different orphans.
         let first = u64::from(owner.0).wrapping_mul(0x9e37_79b9) % table.config().chunks.max(1);
         let patrol = Patrol::starting_at(first);
-        Extents { table, owner, generations: 0..0, places: Places::default(), patrol, runs: Runs::default() }
+        let (places, runs) = (Places::default(), Runs::default());
+        Extents { table, owner, generations: 0..0, places, patrol, runs, adopted_chunks: 0 }
+    }
+
+    /// Orphaned chunks that this client adopted so far.
+    pub(crate) fn adopted_chunks(&self) -> u64 {
+        self.adopted_chunks
     }
 
     /// A place for `key` and `value`, if one is at hand and there is nothing to tend. No round trip.

@@ -185,6 +185,7 @@ impl Extents {
         if !self.is_possible(index, class) || !self.swap(lane, index, seen, self.owned(class)).await? {
             return Ok(false);
         }
+        self.adopted_chunks += 1;
         let slots = class.slots(self.table.config().chunk_bytes);
         let (marks, mut generations) = self.read_places(lane, index, class, 0..slots).await?;
         for (generation, mark) in generations.iter_mut().zip(&marks) {
