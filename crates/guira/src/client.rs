@@ -73,19 +73,24 @@ pub struct Client {
 struct Told(Counters);
 
 impl Told {
-    /// Whether the client had to do with somebody who was dead or stood still since it last told.
-    fn has_news(&self, client: &guira_rcuckoo::Client) -> bool {
-        client.counters().incidents() != self.0.incidents()
+    /// What the client met since it last told; nothing, unless it had to do with somebody who was dead or stood still.
+    fn incidents(&mut self, client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Option<Counters> {
+        (client.counters().incidents() != self.0.incidents()).then(|| self.news(client, extents))
     }
 
-    /// Adds what the client met since it last told to the table's totals. At most 1 round trip. // [R-TOTALS-1]
-    async fn tell(&mut self, lane: &mut ShmLane, client: &guira_rcuckoo::Client, extents: Option<&Extents>) {
+    /// What the client met since it last told.
+    fn news(&mut self, client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Counters {
         let counters = counters(client, extents);
         let news = counters.since(&self.0);
         self.0 = counters;
-        // An operation is not undone because it could not be counted.
-        let _ = add_totals(lane, client.table(), &news).await;
+        news
     }
+}
+
+/// Adds `news` to the table's totals. At most 1 round trip. // [R-TOTALS-1]
+async fn tell(table: Arc<Table>, lane: &mut ShmLane, news: Counters) {
+    // An operation is not undone because it could not be counted.
+    let _ = add_totals(lane, &table, &news).await;
 }
 
 fn counters(client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Counters {
@@ -283,9 +288,9 @@ impl Client {
                 extents.give_back(freed);
             }
         }
-        if has_waited && self.told.has_news(&self.client) {
+        if has_waited && let Some(news) = self.told.incidents(&self.client, self.extents.as_ref()) {
             // Rare, and larger than the rest of a change's future.
-            Box::pin(self.told.tell(&mut self.lane, &self.client, self.extents.as_ref())).await;
+            Box::pin(tell(Arc::clone(self.client.table()), &mut self.lane, news)).await;
         }
         result.map(|changed| changed.outcome).map_err(|error| self.events.failed(error))
     }
@@ -293,8 +298,9 @@ impl Client {
     /// Adds what this client met to the table's totals, if it had to do with somebody who was dead or stood still. No
     /// round trip otherwise. // [R-TOTALS-1]
     async fn tell_incidents(&mut self) {
-        if self.told.has_news(&self.client) {
-            Box::pin(self.told.tell(&mut self.lane, &self.client, self.extents.as_ref())).await;
+        if let Some(news) = self.told.incidents(&self.client, self.extents.as_ref()) {
+            // Rare, as above.
+            Box::pin(tell(Arc::clone(self.client.table()), &mut self.lane, news)).await;
         }
     }
 
@@ -464,7 +470,8 @@ impl Drop for Client {
         }
         let closing = async {
             self.release_memory().await?;
-            self.told.tell(&mut self.lane, &self.client, self.extents.as_ref()).await;
+            let news = self.told.news(&self.client, self.extents.as_ref());
+            tell(Arc::clone(self.client.table()), &mut self.lane, news).await;
             let released = release_slot(&mut self.lane, self.client.table(), self.owner).await;
             released.map_err(|error| Error::Extent(ExtentError::Fabric(error)))
         };
