@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{bench, check, completions, create, destroy, dump, load, man, quickstart, single, stat, ycsb};
+use crate::commands::{
+    bench, check, completions, create, destroy, dump, kick, load, man, quickstart, single, stat, ycsb,
+};
 use crate::failure::{EXIT_MISUSE, ErrorText, exit_codes};
 use crate::output::{Format, Output};
 
@@ -46,6 +48,7 @@ pub enum Command {
     Dump(dump::Arguments),
     Stat(stat::Arguments),
     Check(check::Arguments),
+    Kick(kick::Arguments),
     Destroy(destroy::Arguments),
     Ycsb(ycsb::Arguments),
     Completions(completions::Arguments),
@@ -156,6 +159,8 @@ mod tests {
             "dump shm://a",
             "stat shm://a",
             "check shm://a",
+            "check shm://a --repair",
+            "kick shm://a --slot 3",
             "destroy shm://a",
             "ycsb shm://a --workload a",
             "quickstart",

@@ -4,23 +4,28 @@
 //! stores it, so the last one wins. Memory is bounded: a few batches for each thread, of bounded size unless one
 //! record is larger.
 
+use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::BufRead;
+use std::io::{BufRead, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use guira::blocking::Client;
 use guira::{Put, Store};
-use guira_input::{BadRecord, InputError, Record, Records, printable};
+use guira_input::{BadRecord, InputError, Record, Records, printable, tsv};
 use guira_lab::driver::OperationTally;
 
 use crate::failure::{Failure, Loaded};
 use crate::interrupt;
 use crate::progress::Progress;
+use crate::text::Notation;
 use crate::units;
 
+/// What fails when what is stored cannot be written down.
+const ACKNOWLEDGE: &str = "write down what is stored";
 /// Records of one batch, at most: enough to make handing them over cheap.
 const BATCH_RECORDS: usize = 256;
 /// Bytes of one batch, after which it is handed over.
@@ -41,15 +46,40 @@ pub enum BadRecords {
     Skip,
 }
 
+/// Where to write down what is stored.
+#[derive(Debug)]
+pub struct Acknowledge {
+    /// The file.
+    pub file: Mutex<File>,
+    /// How keys and values are written.
+    pub notation: Notation,
+}
+
+impl Acknowledge {
+    /// Writes down `records`, all of which are stored.
+    fn write(&self, records: &[Record]) -> Result<(), Failure> {
+        let mut lines = Vec::new();
+        for record in records {
+            let (key, value) = (self.notation.written(&record.key)?, self.notation.written(&record.value)?);
+            tsv::write(&key, &value, &mut lines).map_err(Failure::host(ACKNOWLEDGE))?;
+        }
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        // At once, so that whoever reads the file sees whole lines, but for the last.
+        file.write_all(&lines).map_err(Failure::host(ACKNOWLEDGE))
+    }
+}
+
 /// How to load.
 #[derive(Clone, Copy, Debug)]
-pub struct LoadOptions {
+pub struct LoadOptions<'a> {
     /// Threads that store; at least 1.
     pub threads: usize,
     /// What to do with records that cannot be read.
     pub bad: BadRecords,
     /// Entries in the table before, to show its fill.
     pub entries_before: u64,
+    /// Where to write down what is stored, if anywhere.
+    pub acknowledge: Option<&'a Acknowledge>,
 }
 
 /// What was loaded.
@@ -75,7 +105,7 @@ pub struct LoadReport {
 pub fn load<R: BufRead>(
     store: &Store,
     records: &mut Records<R>,
-    options: LoadOptions,
+    options: LoadOptions<'_>,
     progress: &mut Progress,
 ) -> Result<LoadReport, Failure> {
     // All of them first: a load that cannot have its clients stores nothing.
@@ -88,7 +118,7 @@ pub fn load<R: BufRead>(
             .into_iter()
             .map(|client| {
                 let (sender, receiver) = sync_channel(WAITING_BATCHES);
-                (sender, scope.spawn(|| store_all(client, receiver, &counters)))
+                (sender, scope.spawn(|| store_all(client, receiver, &counters, options.acknowledge)))
             })
             .unzip();
         let mut reading = Reading { senders, counters: &counters, report: LoadReport::default(), started };
@@ -101,10 +131,11 @@ pub fn load<R: BufRead>(
     });
     let loaded = Loaded(counters.stored.load(Ordering::Relaxed));
     let mut tally = OperationTally::default();
-    let mut refused: Option<Refused> = None;
+    let (mut refused, mut unwritten): (Option<Refused>, Option<Failure>) = (None, None);
     for thread in stored {
         let stored = thread.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         tally.merge(&stored.tally);
+        unwritten = unwritten.or(stored.unwritten);
         refused = match (refused, stored.refused) {
             (Some(one), Some(two)) => Some(if two.line < one.line { two } else { one }),
             (one, two) => one.or(two),
@@ -112,6 +143,9 @@ pub fn load<R: BufRead>(
     }
     if let Some(refused) = refused {
         return Err(refused.failure(loaded));
+    }
+    if let Some(unwritten) = unwritten {
+        return Err(Failure::Unanswered { done: loaded.to_string(), source: Box::new(unwritten) });
     }
     let report = read.map_err(|source| Failure::Input { source, loaded })?;
     if interrupt::requested() {
@@ -146,6 +180,8 @@ struct Counters {
 struct Stored {
     tally: OperationTally,
     refused: Option<Refused>,
+    /// Why what is stored could not be written down.
+    unwritten: Option<Failure>,
 }
 
 /// What the store refused.
@@ -163,26 +199,36 @@ impl Refused {
 }
 
 /// One thread's work. It ends early at the first refusal; whoever sends to it learns of that.
-fn store_all(mut client: Client, batches: Receiver<Vec<Record>>, counters: &Counters) -> Stored {
-    let mut stored = Stored { tally: OperationTally::default(), refused: None };
+fn store_all(
+    mut client: Client,
+    batches: Receiver<Vec<Record>>,
+    counters: &Counters,
+    acknowledge: Option<&Acknowledge>,
+) -> Stored {
+    let mut stored = Stored { tally: OperationTally::default(), refused: None, unwritten: None };
     let mut traffic = client.traffic();
-    for record in batches.iter().flatten() {
-        let started = Instant::now();
-        let put = match client.put(&record.key, &record.value) {
-            Ok(put) => put,
-            Err(source) => {
-                let key = printable(&record.key, KEY_CHARS);
-                let refused = Refused { line: record.line, key, source };
-                return Stored { refused: Some(refused), ..stored };
-            }
-        };
-        let latency = started.elapsed();
-        let now = client.traffic();
-        stored.tally.success(&now.since(&traffic), Some(latency));
-        traffic = now;
-        counters.stored.fetch_add(1, Ordering::Relaxed);
-        counters.inserted.fetch_add(u64::from(put == Put::Inserted), Ordering::Relaxed);
-        counters.bytes.fetch_add((record.key.len() + record.value.len()) as u64, Ordering::Relaxed);
+    for batch in &batches {
+        for record in &batch {
+            let started = Instant::now();
+            let put = match client.put(&record.key, &record.value) {
+                Ok(put) => put,
+                Err(source) => {
+                    let key = printable(&record.key, KEY_CHARS);
+                    let refused = Refused { line: record.line, key, source };
+                    return Stored { refused: Some(refused), ..stored };
+                }
+            };
+            let latency = started.elapsed();
+            let now = client.traffic();
+            stored.tally.success(&now.since(&traffic), Some(latency));
+            traffic = now;
+            counters.stored.fetch_add(1, Ordering::Relaxed);
+            counters.inserted.fetch_add(u64::from(put == Put::Inserted), Ordering::Relaxed);
+            counters.bytes.fetch_add((record.key.len() + record.value.len()) as u64, Ordering::Relaxed);
+        }
+        if let Err(failure) = acknowledge.map_or(Ok(()), |acknowledge| acknowledge.write(&batch)) {
+            return Stored { unwritten: Some(failure), ..stored };
+        }
     }
     stored
 }
@@ -209,7 +255,7 @@ impl Reading<'_> {
         &mut self,
         store: &Store,
         records: &mut Records<R>,
-        options: LoadOptions,
+        options: LoadOptions<'_>,
         progress: &mut Progress,
     ) -> Result<(), InputError> {
         let slots = store.table().config().slots();

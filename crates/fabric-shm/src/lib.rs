@@ -71,6 +71,7 @@ mod lane;
 mod location;
 #[allow(unsafe_code)]
 mod mapping;
+mod process;
 mod region;
 #[allow(unsafe_code)]
 mod sys;
@@ -79,6 +80,7 @@ pub use create::CreateOptions;
 pub use error::{Attempt, CreateError, FileKind, ShmError};
 pub use lane::{ShmLane, Waiting};
 pub use location::Location;
+pub use process::{KillError, ProcessIdentity, ProcessState};
 pub use region::{Access, Boot, RegionInfo, ShmRegion};
 
 // Words are read with plain 64-bit loads, which alone are allowed on a read-only mapping, and offsets fit `usize`.

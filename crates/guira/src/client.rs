@@ -6,15 +6,18 @@
 use std::sync::Arc;
 
 use guira_fabric::{Effect, Lane, SlotHold, Traffic};
-use guira_fabric_shm::{ShmLane, ShmRegion};
+use guira_fabric_shm::ShmLane;
 use guira_layout::{ExtentRef, OwnerId, Placement};
 use guira_rcuckoo::{
-    Begun, Change, Changed, ClientConfig, Counters, NewValue, Now, Operation, Outcome, Sampled, Table, release_slot,
+    Begun, Change, Changed, ClientConfig, Counters, NewValue, Now, Operation, Outcome, Sampled, Table, add_totals,
+    release_slot,
 };
 
 use crate::blocking::block_on;
+use crate::events::Events;
 use crate::extents::Extents;
 use crate::reader::{check_versions, lookups};
+use crate::store::Inner;
 use crate::{Error, Expected, ExtentError, Swap, Token, Versioned};
 
 /// Keys whose rows are loaded ahead of the one that is being changed.
@@ -60,6 +63,38 @@ pub struct Client {
     encoded: Vec<u64>,
     hold: Option<SlotHold>,
     owner: OwnerId,
+    events: Events,
+    /// What is in the table's totals already.
+    told: Told,
+}
+
+/// What of a client's counters is in the table's totals already.
+#[derive(Default)]
+struct Told(Counters);
+
+impl Told {
+    /// What the client met since it last told; nothing, unless it had to do with somebody who was dead or stood still.
+    fn incidents(&mut self, client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Option<Counters> {
+        (client.counters().incidents() != self.0.incidents()).then(|| self.news(client, extents))
+    }
+
+    /// What the client met since it last told.
+    fn news(&mut self, client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Counters {
+        let counters = counters(client, extents);
+        let news = counters.since(&self.0);
+        self.0 = counters;
+        news
+    }
+}
+
+/// Adds `news` to the table's totals. At most 1 round trip. // [R-TOTALS-1]
+async fn tell(table: Arc<Table>, lane: &mut ShmLane, news: Counters) {
+    // An operation is not undone because it could not be counted.
+    let _ = add_totals(lane, &table, &news).await;
+}
+
+fn counters(client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Counters {
+    Counters { adopted_chunks: extents.map_or(0, Extents::adopted_chunks), ..client.counters() }
 }
 
 lookups!(Client, client);
@@ -67,21 +102,25 @@ lookups!(Client, client);
 impl Client {
     pub(crate) fn new(
         table: Arc<Table>,
-        region: &ShmRegion,
+        inner: &Inner,
         lane: ShmLane,
         owner: OwnerId,
         hold: SlotHold,
         config: ClientConfig,
     ) -> Client {
         let extents = table.config().format.has_extents().then(|| Extents::new(Arc::clone(&table), owner));
+        let (liveness, events) = (Box::new(inner.region.clone()), inner.events.clone());
+        let client = guira_rcuckoo::Client::new(table, owner, config).with_liveness(liveness);
         Client {
-            client: guira_rcuckoo::Client::new(table, owner, config).with_liveness(Box::new(region.clone())),
+            client: client.with_observer(Box::new(events.clone())),
             lane,
             extents,
             pending: None,
             encoded: Vec::new(),
             hold: Some(hold),
             owner,
+            events,
+            told: Told::default(),
         }
     }
 
@@ -231,7 +270,9 @@ impl Client {
                 NewValue::Extent { extent, words: &self.encoded }
             }
         });
-        let result = match self.client.begin(&mut self.lane, key, &change) {
+        let begun = self.client.begin(&mut self.lane, key, &change);
+        let has_waited = !matches!(begun, Begun::Done(_));
+        let result = match begun {
             Begun::Done(changed) => Ok(changed),
             begun => self.client.finish(&mut self.lane, key, change, begun).await,
         };
@@ -247,7 +288,20 @@ impl Client {
                 extents.give_back(freed);
             }
         }
-        Ok(result?.outcome)
+        if has_waited && let Some(news) = self.told.incidents(&self.client, self.extents.as_ref()) {
+            // Rare, and larger than the rest of a change's future.
+            Box::pin(tell(Arc::clone(self.client.table()), &mut self.lane, news)).await;
+        }
+        result.map(|changed| changed.outcome).map_err(|error| self.events.failed(error))
+    }
+
+    /// Adds what this client met to the table's totals, if it had to do with somebody who was dead or stood still. No
+    /// round trip otherwise. // [R-TOTALS-1]
+    async fn tell_incidents(&mut self) {
+        if let Some(news) = self.told.incidents(&self.client, self.extents.as_ref()) {
+            // Rare, as above.
+            Box::pin(tell(Arc::clone(self.client.table()), &mut self.lane, news)).await;
+        }
     }
 
     /// Whether a value goes in its row, and there is nothing to do before.
@@ -303,7 +357,10 @@ impl Client {
     ) -> Result<Option<ExtentRef>, Error> {
         let Some(extents) = &mut self.extents else { return Err(full.into()) };
         let owners = extents.owners(&mut self.lane).await.map_err(ExtentError::Fabric)?;
-        match self.client.recover_owners(&mut self.lane, &owners, operation).await? {
+        let recovered = self.client.recover_owners(&mut self.lane, &owners, operation).await;
+        self.tell_incidents().await;
+        let Some(extents) = &mut self.extents else { return Err(full.into()) };
+        match recovered.map_err(|error| self.events.failed(error))? {
             0 => Err(full.into()),
             _ => Ok(Some(extents.reserve(&mut self.lane, key, value).await?)),
         }
@@ -333,16 +390,17 @@ impl Client {
         change: Change<'_>,
         begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
-        let changed = match begun {
-            Some(begun) => self.client.finish(&mut self.lane, key, change, begun).await?,
+        let result = match begun {
+            Some(begun) => self.client.finish(&mut self.lane, key, change, begun).await,
             None => {
                 self.settle_extent(operation).await?;
                 self.tend_extents().await?;
-                self.client.change(&mut self.lane, key, change).await?
+                self.client.change(&mut self.lane, key, change).await
             }
         };
-        self.reclaim(&changed);
-        Ok(changed.outcome)
+        result.iter().for_each(|changed| self.reclaim(changed));
+        self.tell_incidents().await;
+        result.map(|changed| changed.outcome).map_err(|error| self.events.failed(error))
     }
 
     fn reclaim(&mut self, changed: &Changed) {
@@ -392,9 +450,10 @@ impl Client {
     }
 
     /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again,
-    /// dead clients that it recovered. Only grows. No round trip.
+    /// clients that it suspected, dead ones that it recovered, and more. Only grows. No round trip. What all clients of
+    /// a table met: [`crate::Stat::totals`].
     pub fn counters(&self) -> Counters {
-        self.client.counters()
+        counters(&self.client, self.extents.as_ref())
     }
 
     /// The number of this client's slot, from 0, as [`crate::ClientStat::slot`] and errors name it. No round trip.
@@ -411,6 +470,8 @@ impl Drop for Client {
         }
         let closing = async {
             self.release_memory().await?;
+            let news = self.told.news(&self.client, self.extents.as_ref());
+            tell(Arc::clone(self.client.table()), &mut self.lane, news).await;
             let released = release_slot(&mut self.lane, self.client.table(), self.owner).await;
             released.map_err(|error| Error::Extent(ExtentError::Fabric(error)))
         };

@@ -4,7 +4,7 @@ use std::fmt;
 
 use guira_check::CheckError;
 use guira_fabric::{Effect, FabricError};
-use guira_fabric_shm::{Attempt, ShmError};
+use guira_fabric_shm::{Attempt, KillError, ShmError};
 use guira_layout::ConfigError;
 use guira_rcuckoo::{OpenError, Operation};
 
@@ -141,11 +141,29 @@ pub enum Error {
         /// How many of them have a dead client that cannot be recovered: its record is damaged.
         dead: u16,
     },
-    /// A client was asked of a table that was opened for reading only. Nothing was changed.
-    #[error("cannot open a client of {url}: it was opened for reading only; nothing was changed")]
+    /// A client, or a recovery of clients, was asked of a table that was opened for reading only. Nothing was changed.
+    #[error("{url} was opened for reading only: it has no clients and recovers none; nothing was changed")]
     ReadOnly {
         /// The table.
         url: Url,
+    },
+    /// Nobody has the client slot whose client was to be killed. Nothing was changed.
+    #[error("{url} has no client in slot {slot}; nobody was killed, and nothing was changed")]
+    NoClient {
+        /// The table.
+        url: Url,
+        /// The slot, from 0.
+        slot: u16,
+    },
+    /// The process of a client was not killed, or does not end. Nothing in the table was changed.
+    #[error("cannot kill the client in slot {slot} of {url}: {source}; nothing in the table was changed")]
+    Kill {
+        /// The table.
+        url: Url,
+        /// The slot, from 0.
+        slot: u16,
+        /// Why.
+        source: KillError,
     },
     /// The memory could not be reached outside any operation on keys. [`Error::effect`] tells whether anything changed.
     #[error("{doing} {url}: {source}")]
@@ -241,6 +259,7 @@ impl Error {
             Error::Url(_)
             | Error::Create { .. }
             | Error::ReadOnly { .. }
+            | Error::NoClient { .. }
             | Error::NarrowVersions { .. }
             | Error::ForeignToken { .. } => Blame::Misuse,
             Error::Region(error) => region_blame(error),
@@ -250,6 +269,11 @@ impl Error {
                 _ => Blame::Corrupt,
             },
             Error::TooManyClients { .. } => Blame::Busy,
+            Error::Kill { source, .. } => match source {
+                KillError::Foreign { .. } | KillError::Oneself { .. } | KillError::Permission { .. } => Blame::Misuse,
+                KillError::Kernel { .. } => Blame::Fabric,
+                _ => Blame::Busy,
+            },
             Error::Format { .. } | Error::Check { .. } | Error::Random { .. } => Blame::Fabric,
             Error::Fabric { source, .. } => fabric_blame(source),
             Error::Extent(ExtentError::Full { .. }) => Blame::Full,

@@ -100,9 +100,11 @@
 pub mod blocking;
 mod client;
 mod error;
+mod events;
 mod extents;
 mod options;
 mod reader;
+mod repair;
 mod scan;
 mod stat;
 mod state;
@@ -116,13 +118,14 @@ pub use guira_check::{
     CheckError, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage, TableStats,
 };
 pub use guira_fabric::{Addr, Effect, FabricError, Space, Traffic, VerbCounts};
-pub use guira_fabric_shm::{Attempt, FileKind, ShmError};
+pub use guira_fabric_shm::{Attempt, FileKind, KillError, ShmError};
 #[doc(inline)]
 pub use guira_layout as layout;
 pub use guira_layout::{ConfigError, EntryFormat, Generation, LockId, OwnerId, Preset, RowId, SuperblockError};
 pub use guira_rcuckoo::{Counters, Error as OperationError, OpenError, Operation, Place, Placement, RowPair, Table};
 pub use options::{CreateOptions, OpenOptions};
 pub use reader::Reader;
+pub use repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, Repair};
 pub use scan::{DamageVisitor, Len, ScanSummary, StableScan, Unread, Visitor};
 pub use stat::{ClientStat, ClientState, RegionStat, Stat};
 pub use state::{Expected, Swap, Token, Versioned};

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use guira_fabric::{Lane, Traffic};
 use guira_fabric_shm::ShmLane;
-use guira_rcuckoo::{ClientConfig, Now, Sampled, Table};
+use guira_rcuckoo::{ClientConfig, Counters, Now, Sampled, Table};
 
+use crate::events::Events;
 use crate::{Error, Token, Versioned};
 
 /// Row versions of fewer bits come round while somebody thinks about what to do with a token.
@@ -66,7 +67,8 @@ macro_rules! lookups {
                 into: &mut Vec<u8>,
                 sampled: Sampled,
             ) -> Result<bool, Error> {
-                Ok(self.$protocol.get_waiting(&mut self.lane, key, into, sampled).await?.is_some())
+                let found = self.$protocol.get_waiting(&mut self.lane, key, into, sampled).await;
+                Ok(found.map_err(|error| self.events.failed(error))?.is_some())
             }
 
             /// The value of `key` and the state it was read in, for a change that depends on it, or `None` if there is
@@ -89,7 +91,8 @@ macro_rules! lookups {
             pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
                 into.clear();
                 check_versions(self.$protocol.table())?;
-                let found = self.$protocol.get(&mut self.lane, key, into).await?;
+                let found = self.$protocol.get(&mut self.lane, key, into).await;
+                let found = found.map_err(|error| self.events.failed(error))?;
                 Ok(found.map(|state| Token::new(self.$protocol.table(), state)))
             }
 
@@ -119,8 +122,9 @@ macro_rules! lookups {
                 keys: &[K],
                 mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
             ) {
+                let events = &self.events;
                 let visit = |i: usize, result: Result<Option<&[u8]>, guira_rcuckoo::Error>| {
-                    visit(i, result.map_err(Error::from));
+                    visit(i, result.map_err(|error| events.failed(error)));
                 };
                 self.$protocol.get_many(&mut self.lane, keys, visit).await;
             }
@@ -172,11 +176,18 @@ pub(crate) use lookups;
 pub struct Reader {
     reader: guira_rcuckoo::Reader,
     lane: ShmLane,
+    events: Events,
 }
 
 impl Reader {
-    pub(crate) fn new(table: Arc<Table>, lane: ShmLane, config: ClientConfig) -> Reader {
-        Reader { reader: guira_rcuckoo::Reader::new(table, config), lane }
+    pub(crate) fn new(table: Arc<Table>, lane: ShmLane, config: ClientConfig, events: Events) -> Reader {
+        Reader { reader: guira_rcuckoo::Reader::new(table, config), lane, events }
+    }
+
+    /// What this reader met since it was opened: rows that were read again, writers that it read past, lookups that
+    /// gave up. Only grows. No round trip.
+    pub fn counters(&self) -> Counters {
+        *self.reader.counters()
     }
 }
 

@@ -126,7 +126,7 @@ impl Store {
                 let Err(error) = block_on(reader.read_row(&mut lane, RowId(row), &mut items)) else { break };
                 is_whole = false;
                 let unread = if items.pass_over(&error) { Unread::Entry } else { Unread::Row };
-                unreadable(row, unread, error.into())?;
+                unreadable(row, unread, inner.events.failed(error))?;
                 if unread == Unread::Row {
                     break;
                 }

@@ -6,7 +6,7 @@ use guira_check::{TableStats, table_stats};
 use guira_fabric::Region;
 use guira_fabric_shm::Boot;
 use guira_layout::{SlotState, SlotWord};
-use guira_rcuckoo::{SlotInfo, read_slot, slots};
+use guira_rcuckoo::{Counters, SlotInfo, read_slot, read_totals, slots};
 
 use crate::Error;
 use crate::blocking::block_on;
@@ -39,8 +39,16 @@ pub struct Stat {
     pub table: TableStats,
     /// Who has it open for changing, or died so: every slot that is not free, by number.
     pub clients: Vec<ClientStat>,
+    /// What its clients met since it was created, as far as they have told: a client tells when it closes, and after
+    /// an operation in which it had to do with somebody who was dead or stood still. Source: R-TOTALS-1.
+    #[serde(serialize_with = "by_name")]
+    pub totals: Counters,
     /// The file it lies in.
     pub region: RegionStat,
+}
+
+fn by_name<S: serde::Serializer>(counters: &Counters, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(counters.named())
 }
 
 /// Whether a client lives. Source: R-SLOT-1.
@@ -120,12 +128,13 @@ pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
             owner,
             generation,
             state,
-            process: info.process,
-            since_unix_ns: info.since_unix_ns,
+            process: info.client.process,
+            since_unix_ns: info.client.since_unix_ns,
             committing: info.seal.is_sealed(),
             chunks: owned.map_or(0, |owned| owned.chunks),
         });
     }
+    let totals = block_on(read_totals(&mut lane, &inner.table)).map_err(inner.fabric("cannot read the totals of"))?;
     Ok(Stat {
         url: inner.url.to_string(),
         format: config.format.to_string(),
@@ -139,6 +148,7 @@ pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
         chunk_bytes: config.chunk_bytes,
         table,
         clients,
+        totals,
         region: region_stat(inner)?,
     })
 }

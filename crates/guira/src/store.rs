@@ -5,15 +5,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
-use guira_fabric::{FabricError, FenceProof, Region, SlotHold};
+use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
 use guira_fabric_shm::{CreateError, CreateOptions as RegionOptions, ShmLane, ShmRegion, Waiting};
-use guira_layout::{Geometry, OwnerId, PresetOptions, SlotWord, Superblock};
+use guira_layout::{Geometry, OwnerId, PresetOptions, SlotState, SlotWord, Superblock};
 use guira_rcuckoo::{
-    ClientConfig, OpenError, Table, claim_slot, format_table, open_table, poison_table, read_slot, recover, slots,
+    ClientConfig, OpenError, Table, claim_slot_for, format_table, open_table, poison_table, read_slot, slots,
 };
 
 use crate::blocking::{self, block_on};
+use crate::events::Events;
 use crate::options::Access;
+use crate::repair::own_slot_client;
 use crate::stat::liveness;
 use crate::{Client, ClientState, CreateOptions, Error, OpenOptions, Reader, Stat, Url};
 
@@ -48,7 +50,8 @@ pub(crate) struct Inner {
     pub(crate) url: Url,
     pub(crate) region: ShmRegion,
     pub(crate) table: Arc<Table>,
-    options: OpenOptions,
+    pub(crate) options: OpenOptions,
+    pub(crate) events: Events,
     opened: AtomicU32,
 }
 
@@ -58,6 +61,31 @@ enum Wanted {
     Free,
     Dead,
 }
+
+/// What a look at every slot came to.
+enum Look {
+    /// A slot, and its liveness.
+    Taken(OwnerId, SlotHold),
+    /// None.
+    Nothing(Refusal),
+}
+
+/// Why no slot was taken.
+struct Refusal {
+    /// Slots whose client is dead, and could not be recovered.
+    dead: u16,
+    /// Whether all others had a client, as far as one look tells: none was free, or being recovered, in the hands of
+    /// somebody else.
+    is_settled: bool,
+}
+
+/// Looks in a row at slots that all have a client before that is believed: somebody who asks whether a client lives, or
+/// begins to recover it, has its slot for some microseconds.
+const SETTLED_LOOKS: u32 = 3;
+/// The pause after the first look at every slot; it doubles with each.
+const FIRST_LOOK_NS: u64 = 100_000;
+/// The longest such pause: a recovery is over in less.
+const LONGEST_LOOK_NS: u64 = 10_000_000;
 
 /// Times [`Store::open_or_create`] opens and creates by turns. Each turn but the first needs somebody who creates the
 /// table and destroys it in between; a name that cannot be opened and is taken all the same is no race but a mistake,
@@ -184,7 +212,8 @@ impl Store {
     }
 
     fn assemble(url: &Url, region: ShmRegion, table: Arc<Table>, options: OpenOptions) -> Store {
-        let inner = Inner { url: url.clone(), region, table, options, opened: AtomicU32::new(0) };
+        let (events, opened) = (Events::of(url), AtomicU32::new(0));
+        let inner = Inner { url: url.clone(), region, table, options, events, opened };
         Store { inner: Arc::new(inner) }
     }
 
@@ -252,18 +281,20 @@ impl Store {
     /// R-SLOT-2, R-RECOVER-3.
     ///
     /// # Errors
-    /// `TooManyClients`: a slot may become free; `ReadOnly` if the table was opened so; the fabric's. The table has no
-    /// client more than before.
+    /// `TooManyClients` if every slot has a client that lives; while others are taking, giving back or recovering one,
+    /// this call looks again, until the deadline ([`OpenOptions::deadline`]). `ReadOnly` if the table was opened so; the
+    /// fabric's. The table has no client more than before.
     pub fn client(&self) -> Result<blocking::Client, Error> {
-        let lane = self.inner.region.lane();
-        self.claim(lane).map(blocking::Client)
+        let mut lane = self.inner.region.lane();
+        let deadline_ns = self.inner.deadline_ns(&mut lane);
+        self.claim(lane, deadline_ns).map(blocking::Client)
     }
 
     /// A client whose operations are futures, for any executor: they are `Send`, and a wait for a lock yields to the
     /// executor. This call itself does not wait. Round trips and source: as [`Store::client`].
     ///
     /// # Errors
-    /// As [`Store::client`].
+    /// As [`Store::client`]; `TooManyClients` also while others take, give back or recover the last slot.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -297,7 +328,7 @@ impl Store {
     /// # }
     /// ```
     pub fn async_client(&self) -> Result<Client, Error> {
-        self.claim(self.cooperative_lane())
+        self.claim(self.cooperative_lane(), 0)
     }
 
     /// A reader whose lookups block in place: one a thread. No slot, no round trip, and no error. Example:
@@ -313,7 +344,7 @@ impl Store {
     }
 
     fn reader_on(&self, lane: ShmLane) -> Reader {
-        Reader::new(Arc::clone(&self.inner.table), lane, self.inner.client_config(0))
+        Reader::new(Arc::clone(&self.inner.table), lane, self.inner.client_config(0), self.inner.events.clone())
     }
 
     fn cooperative_lane(&self) -> ShmLane {
@@ -323,31 +354,55 @@ impl Store {
     /// Takes a free client slot; if there is none, one whose client died, which is recovered first. Slots are tried
     /// from a place that differs between processes, so that many that start at once rarely meet. // [R-SLOT-1]
     /// [R-SLOT-2]
-    fn claim(&self, lane: ShmLane) -> Result<Client, Error> {
+    fn claim(&self, mut lane: ShmLane, deadline_ns: u64) -> Result<Client, Error> {
         let inner = &self.inner;
-        if inner.options.access == Access::ReadOnly {
-            return Err(Error::ReadOnly { url: inner.url.clone() });
-        }
+        inner.refuse_read_only()?;
         let max = inner.table.config().max_clients;
         let turn = inner.opened.fetch_add(1, Ordering::Relaxed);
         let start = std::process::id().wrapping_add(turn) % u32::from(max);
-        let mut dead = 0;
+        let (mut settled_looks, mut pause_ns) = (0, FIRST_LOOK_NS);
+        loop {
+            let refusal = match self.look_for_slot(&mut lane, start)? {
+                Look::Taken(owner, hold) => {
+                    let (table, config) = (Arc::clone(&inner.table), inner.client_config(unix_ns()));
+                    return Ok(Client::new(table, inner, lane, owner, hold, config));
+                }
+                Look::Nothing(refusal) => refusal,
+            };
+            settled_looks = if refusal.is_settled { settled_looks + 1 } else { 0 };
+            let now_ns = lane.now_ns();
+            if settled_looks >= SETTLED_LOOKS || now_ns >= deadline_ns {
+                return Err(Error::TooManyClients { url: inner.url.clone(), max, dead: refusal.dead });
+            }
+            block_on(pause_until(&mut lane, deadline_ns.min(now_ns.saturating_add(pause_ns))));
+            pause_ns = LONGEST_LOOK_NS.min(2 * pause_ns);
+        }
+    }
+
+    /// Looks at every slot once, and takes the first that is free; if none is, at every slot once more, and takes the
+    /// first whose client is dead. // [R-SLOT-2]
+    fn look_for_slot(&self, lane: &mut ShmLane, start: u32) -> Result<Look, Error> {
+        let inner = &self.inner;
+        let fabric = inner.fabric("cannot open a client of");
+        let mut refusal = Refusal { dead: 0, is_settled: true };
         for wanted in [Wanted::Free, Wanted::Dead] {
-            dead = 0;
-            for slot in (start..u32::from(max)).chain(0..start) {
+            refusal = Refusal { dead: 0, is_settled: true };
+            for slot in (start..u32::from(inner.table.config().max_clients)).chain(0..start) {
                 let slot = slot as u16;
-                let fabric = inner.fabric("cannot open a client of");
-                let Some(hold) = inner.region.hold(slot).map_err(fabric)? else { continue };
-                match self.take(slot, hold, wanted)? {
-                    Some((owner, hold)) => {
-                        let (table, config) = (Arc::clone(&inner.table), inner.client_config(unix_ns()));
-                        return Ok(Client::new(table, &inner.region, lane, owner, hold, config));
+                match inner.region.hold(slot).map_err(&fabric)? {
+                    Some(hold) => match self.take(slot, hold, wanted)? {
+                        Some((owner, hold)) => return Ok(Look::Taken(owner, hold)),
+                        None => refusal.dead += 1,
+                    },
+                    // Somebody lives there, or is at work there for a moment.
+                    None => {
+                        let word = block_on(read_slot(lane, &inner.table, slot)).map_err(&fabric)?.word;
+                        refusal.is_settled &= word.is_none_or(|word| word.state == SlotState::Live);
                     }
-                    None => dead += 1,
                 }
             }
         }
-        Err(Error::TooManyClients { url: inner.url.clone(), max, dead })
+        Ok(Look::Nothing(refusal))
     }
 
     /// Takes `slot`, whose liveness is `hold`. `None` if it is not free, and its client could not be recovered or is
@@ -360,15 +415,14 @@ impl Store {
             let info = block_on(read_slot(&mut lane, &inner.table, slot)).map_err(&fabric)?;
             let Some(SlotWord { generation, .. }) = info.word else { return Ok(None) };
             let proof = FenceProof::new(slot, generation, hold);
-            match block_on(recover(&mut lane, &inner.table, &proof)) {
+            match inner.recover_proved(&proof) {
                 Ok(_) => hold = proof.into_hold(),
                 // Its record is damaged: its locks stay held.
                 Err(guira_rcuckoo::Error::Corrupt { .. }) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
         }
-        let process = u64::from(std::process::id());
-        let claimed = block_on(claim_slot(&mut lane, &inner.table, slot, process, unix_ns()));
+        let claimed = block_on(claim_slot_for(&mut lane, &inner.table, slot, &own_slot_client(unix_ns())));
         Ok(claimed.map_err(&fabric)?.map(|owner| (owner, hold)))
     }
 
@@ -433,6 +487,10 @@ fn is_destroyed(error: &Error) -> bool {
 }
 
 impl Inner {
+    fn deadline_ns(&self, lane: &mut ShmLane) -> u64 {
+        lane.now_ns().saturating_add(u64::try_from(self.options.deadline.as_nanos()).unwrap_or(u64::MAX))
+    }
+
     pub(crate) fn client_config(&self, seed: u64) -> ClientConfig {
         ClientConfig {
             deadline_ns: u64::try_from(self.options.deadline.as_nanos()).unwrap_or(u64::MAX),

@@ -38,5 +38,5 @@ pub use row::{MAX_ROW_WORDS, Placement, RowFormat, Torn, Trailer};
 pub use slot::{Delta, Record, RecordError, Seal, SlotState, SlotWord, slot_words};
 pub use superblock::{
     GENERATION_WORD, RECOVERIES_WORD, STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Superblock, SuperblockError,
-    TableState,
+    TOTALS_WORD, TOTALS_WORDS, TableState,
 };

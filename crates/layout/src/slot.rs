@@ -1,6 +1,6 @@
 //! Client slots: who is alive, and the redo record of the commit a client has begun.
 //!
-//! Word 0 is the slot's state and generation, word 1 the seal of its record, words 2 to 4 say who the client is, and
+//! Word 0 is the slot's state and generation, word 1 the seal of its record, words 2 to 6 say who the client is, and
 //! from word 8 on lies the record: how many rows change, which extent is freed, then one *delta* a row. A delta
 //! replaces one entry and the trailer, so applied to the row before, to the row after, and to any mixture of both it
 //! gives the row after.
@@ -52,6 +52,9 @@ impl SlotWord {
     pub const PROCESS_WORD: usize = 2;
     /// Index of the word with the time its client opened it, in nanoseconds since 1970.
     pub const SINCE_WORD: usize = 3;
+    /// Index of the first of three words that tell the process from others of the same number: when it was started,
+    /// its namespace, and the start of its machine, as the fabric has them; 0 where it does not say.
+    pub const IDENTITY_WORD: usize = 4;
 
     /// As a word.
     pub const fn encode(self) -> u64 {

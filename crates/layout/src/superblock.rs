@@ -13,6 +13,10 @@ pub const STATE_WORD: usize = 64;
 pub const GENERATION_WORD: usize = 65;
 /// The word in which recoveries of dead clients are counted, by FETCH-ADD.
 pub const RECOVERIES_WORD: usize = 66;
+/// The first of the words in which clients add up what they met, by FETCH-ADD. // [R-TOTALS-1]
+pub const TOTALS_WORD: usize = 128;
+/// How many such words there are.
+pub const TOTALS_WORDS: usize = 64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GUIRATAB");
 const VERSION: u64 = 1;
@@ -31,6 +35,8 @@ const FINGERPRINT_SEED: u64 = 0x6775_6972_6131;
 
 const _: () = assert!(CHECKED_WORDS <= STATE_WORD, "what changes lies behind what is checked");
 const _: () = assert!(SUPERBLOCK_WORDS as u64 * 8 == SUPERBLOCK_BYTES);
+// Openers and those who draw generations read lines that nobody counts in.
+const _: () = assert!(TOTALS_WORD >= GENERATION_WORD + 16 && TOTALS_WORD + TOTALS_WORDS <= SUPERBLOCK_WORDS);
 
 /// Whether a table may be used. Patterns far apart, so that no single flipped bit turns one into the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

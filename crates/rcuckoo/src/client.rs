@@ -15,7 +15,7 @@ use crate::pace::Pace;
 use crate::search::{SEARCH_ROWS, Search};
 use crate::suspect::Suspects;
 use crate::window::Window;
-use crate::{Buffer, Error, MAX_LOCK_WORDS, Now, Operation, Reader, Sampled, Table, Token};
+use crate::{Buffer, Counters, Error, MAX_LOCK_WORDS, Now, Observer, Operation, Reader, Sampled, Table, Token};
 
 /// Rows a client has room for under its locks from the start: both of a key and a path. What `Synchronize::Locks` adds
 /// costs an allocation the first time.
@@ -104,61 +104,6 @@ impl ClientConfig {
     }
 }
 
-/// What a client met. Only grows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Times a lock was found taken.
-    pub lock_conflicts: u64,
-    /// Paths that did not hold under locks, so that the insert searched again.
-    pub stale_paths: u64,
-    /// Entries moved to make room.
-    pub moves: u64,
-    /// Searches that sampled rows.
-    pub sampled_searches: u64,
-    /// Rows sampled again because they did not verify, or because a miss did not validate.
-    pub row_retries: u64,
-    /// Redo records written.
-    pub records: u64,
-    /// Dead clients recovered.
-    pub recoveries: u64,
-    /// Those of them whose commit was completed.
-    pub replays: u64,
-    /// Locks whose holder was presumed dead. // [R-REPAIR-1]
-    pub suspicions: u64,
-    /// Those of them where the lock was free, or a row under it had changed, before anything was repaired. Others may be
-    /// wrong, too, and nobody knows. // [R-REPAIR-5]
-    pub false_suspicions: u64,
-    /// Repair leases taken. // [R-REPAIR-3]
-    pub leases: u64,
-    /// Those of them that somebody else had. // [R-REPAIR-4]
-    pub revocations: u64,
-    /// Times a repair found an entry twice, once in a row that did not verify: state 1. // [R-REPAIR-6]
-    pub repair_state_1: u64,
-    /// The same in rows that verified: state 2.
-    pub repair_state_2: u64,
-    /// Times a repair found no entry twice, but a row that did not verify: state 3.
-    pub repair_state_3: u64,
-    /// Times a repair found neither, and cleared the lock: state 4.
-    pub repair_state_4: u64,
-    /// Locks of this client that were not its own any more when its commit released them: it was presumed dead.
-    pub reclaimed_locks: u64,
-}
-
-impl Counters {
-    /// Adds what `other` says about repair.
-    fn add_repairs(&mut self, other: &Counters) {
-        self.row_retries += other.row_retries;
-        self.suspicions += other.suspicions;
-        self.false_suspicions += other.false_suspicions;
-        self.leases += other.leases;
-        self.revocations += other.revocations;
-        self.repair_state_1 += other.repair_state_1;
-        self.repair_state_2 += other.repair_state_2;
-        self.repair_state_3 += other.repair_state_3;
-        self.repair_state_4 += other.repair_state_4;
-    }
-}
-
 /// One logical owner: one operation at a time. It holds a slot of the table, by the number of its owner id.
 ///
 /// Dropping an operation in the middle strands nothing: the next one first waits for what was in flight and gives back
@@ -231,7 +176,14 @@ impl Client {
     /// The same client, which asks `liveness` about those it waits for, and recovers the dead. // [R-RECOVER-1]
     #[must_use]
     pub fn with_liveness(mut self, liveness: Box<dyn Liveness>) -> Client {
-        self.mourner = Mourner::new(liveness);
+        self.mourner.ask(liveness);
+        self
+    }
+
+    /// The same client, which tells `observer` whom it suspects and recovers.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Box<dyn Observer>) -> Client {
+        self.mourner.observe_by(observer);
         self
     }
 
@@ -247,10 +199,7 @@ impl Client {
 
     /// What the client met.
     pub fn counters(&self) -> Counters {
-        let mut counters = self.counters;
-        counters.row_retries += self.reader.row_retries();
-        counters.add_repairs(&self.reader.counters);
-        counters
+        self.counters.plus(self.reader.counters())
     }
 
     /// Whether the last change, dropped or not, posted its commit, which then takes effect as a whole. Meaningful after

@@ -11,6 +11,7 @@
 mod cache;
 mod client;
 mod commit;
+mod counters;
 mod error;
 mod handover;
 mod hash;
@@ -37,16 +38,18 @@ mod table;
 mod token;
 mod window;
 
-pub use client::{Client, ClientConfig, Counters, SearchRoots, Synchronize};
+pub use client::{Client, ClientConfig, SearchRoots, Synchronize};
+pub use counters::{Counters, add_totals, read_totals};
 pub use error::{Error, Operation, Place};
 pub use handover::Rest;
 pub use hash::{Placement, RowPair};
 pub use in_place::Begun;
+pub use mourn::{Incident, Observer};
 pub use mutate::{Change, Changed, Expected, NewValue, Outcome};
 pub use read::{Now, Reader, Sampled, read_extent};
 pub use recover::{Recovered, recover};
 pub use scan::{RowItems, RowSample, sample_rows};
-pub use session::{SlotInfo, claim_slot, read_slot, release_slot, slots};
+pub use session::{SlotClient, SlotInfo, claim_slot, claim_slot_for, read_slot, release_slot, slots};
 pub use snapshot::{LEN_SAMPLES, Len, Snapshot};
 pub use sweep::{Standing, count_recoveries, look_up_extent};
 pub use table::{OpenError, Table, format_table, open_table, poison_table};

@@ -59,6 +59,8 @@ impl<'v> ExtentWrite<'v> {
 pub(crate) struct Conflict {
     lock: LockId,
     owner: Option<OwnerId>,
+    /// Whether other locks of the same batch were won.
+    is_partial: bool,
 }
 
 impl Conflict {
@@ -66,7 +68,7 @@ impl Conflict {
     pub(crate) fn of(table: &Table, locks: &LockMask, found: u64) -> Option<Conflict> {
         let layout = table.locks();
         let (lock, owner) = layout.first_held(locks.word, found, locks.mask)?;
-        Some(Conflict { lock, owner: layout.names_owners().then_some(owner) })
+        Some(Conflict { lock, owner: layout.names_owners().then_some(owner), is_partial: false })
     }
 }
 
@@ -238,6 +240,7 @@ impl Client {
         }
         self.check_conflict(lane, conflict, wait, is_late).await?;
         self.counters.lock_conflicts += 1;
+        self.counters.partial_conflicts += u64::from(conflict.is_partial);
         lane.traffic_mut().retries += 1;
         wait.pauses += 1;
         let until_ns = lane.now_ns() + self.pace.wait_ns(attempt);
@@ -264,6 +267,7 @@ impl Client {
         if !is_late {
             return Ok(());
         }
+        self.counters.timeouts += 1;
         let waited_ms = lane.now_ns().saturating_sub(wait.started_ns) / 1_000_000;
         Err(Error::Busy { operation, lock: conflict.lock, owner: conflict.owner, waited_ms })
     }
@@ -293,9 +297,10 @@ impl Client {
             let mut missing = LockSet::new();
             for (locks, found) in wanted.iter().zip(found).filter(|(locks, _)| !self.journal.holds(locks)) {
                 if let Some(conflict) = Conflict::of(&self.table, locks, found) {
+                    let is_partial = before == Before::Release && !self.journal.held.is_empty();
                     let (table, journal) = (&self.table, &self.journal);
                     self.suspects.retain(|lock| !journal.holds(&table.locks().mask(lock)));
-                    return Ok(Tried::Conflict(conflict));
+                    return Ok(Tried::Conflict(Conflict { is_partial, ..conflict }));
                 }
                 missing.push(*locks);
                 guesses.push(found);
@@ -305,11 +310,12 @@ impl Client {
             }
             // Only neighbours changed: post the CAS again with the words found, and the READs behind it. // [R-LOCK-6]
             lane.traffic_mut().retries += 1;
+            self.counters.neighbour_retries += 1;
             wanted = missing;
             before = Before::Keep;
         }
         let lock = LockId(wanted[0].word * (64 / u64::from(self.table.config().lock_bits)));
-        Ok(Tried::Conflict(Conflict { lock, owner: None }))
+        Ok(Tried::Conflict(Conflict { lock, owner: None, is_partial: false }))
     }
 
     /// Posts one batch of tries and books what it won. Returns the words found, in the order of `wanted`.

@@ -3,6 +3,7 @@
 //! Invariants: an answer decides who is dead, and the time only when to ask [R-RECOVER-1]; everything is released
 //! before somebody else is recovered [R-RECOVER-5].
 
+use std::fmt;
 use std::future::poll_fn;
 
 use guira_fabric::{FabricError, FenceProof, Lane, Liveness};
@@ -10,7 +11,7 @@ use guira_layout::{OwnerId, SlotState, SlotWord};
 
 use crate::journal::Flight;
 use crate::recover::{Dead, recover_dead};
-use crate::{Client, Error, Operation, read_slot};
+use crate::{Client, Error, Operation, Recovered, read_slot};
 
 /// Pauses for one lock before its owner is asked about: with the backoff's default they add up to 0.05 ms, and nearly
 /// every wait is shorter.
@@ -18,11 +19,52 @@ const PATIENT_PAUSES: u32 = 10;
 /// Between two questions that found the owner alive. One is a few system calls.
 const QUESTION_NS: u64 = 1_000_000;
 
+/// What a client has to do with somebody who stands in its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Incident {
+    /// It is asked whether the other one lives.
+    Suspected,
+    /// It does.
+    FoundAlive,
+    /// It is dead, and its recovery begins.
+    RecoveryBegun,
+    /// It is recovered; `None` if there was nothing to do: it gave its slot back before it ended.
+    Recovered {
+        /// What was left to do.
+        recovered: Option<Recovered>,
+        /// How long that took, in nanoseconds of the lane's clock.
+        took_ns: u64,
+    },
+    /// It could not be recovered, or not in whole.
+    RecoveryFailed {
+        /// Why.
+        error: Error,
+        /// How long that took, in nanoseconds of the lane's clock.
+        took_ns: u64,
+    },
+}
+
+/// Learns of incidents at the moment they happen, which is rare: nothing is told on the way of an operation that meets
+/// nobody.
+pub trait Observer: Send {
+    /// This `incident` concerns the client that took `slot` under `generation`. Must not wait.
+    fn observe(&mut self, slot: u16, generation: u64, incident: &Incident);
+}
+
+impl fmt::Debug for dyn Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Observer")
+    }
+}
+
 /// Whom a client asks, and when.
 #[derive(Debug, Default)]
 pub(crate) struct Mourner {
     /// Whom; a client without it recovers nobody.
     liveness: Option<Box<dyn Liveness>>,
+    /// Who is told.
+    observer: Option<Box<dyn Observer>>,
     /// Not before this moment of the lane's clock.
     next_ns: u64,
 }
@@ -37,8 +79,18 @@ pub(crate) enum Patience {
 }
 
 impl Mourner {
-    pub(crate) fn new(liveness: Box<dyn Liveness>) -> Mourner {
-        Mourner { liveness: Some(liveness), next_ns: 0 }
+    pub(crate) fn ask(&mut self, liveness: Box<dyn Liveness>) {
+        self.liveness = Some(liveness);
+    }
+
+    pub(crate) fn observe_by(&mut self, observer: Box<dyn Observer>) {
+        self.observer = Some(observer);
+    }
+
+    fn tell(&mut self, slot: u16, generation: u64, incident: &Incident) {
+        if let Some(observer) = &mut self.observer {
+            observer.observe(slot, generation, incident);
+        }
     }
 
     fn is_due(&self, now_ns: u64, patience: Patience) -> bool {
@@ -92,10 +144,13 @@ impl Client {
         let Some(proof) = self.prove_dead(lane, owner).await.map_err(&fabric)? else { return Ok(false) };
         self.release_held(lane).await.map_err(&fabric)?;
         let dead = Dead::of(&proof);
+        let (slot, generation, began_ns) = (proof.slot(), proof.generation(), lane.now_ns());
+        self.mourner.tell(slot, generation, &Incident::RecoveryBegun);
         // From here on a batch of the recovery may be in flight, if this operation is dropped.
         self.journal.proof = Some(proof);
         self.journal.flight = Flight::Recovery;
         let recovered = recover_dead(lane, &self.table, dead, operation).await;
+        let took_ns = lane.now_ns().saturating_sub(began_ns);
         match &recovered {
             Err(Error::Fabric { source, .. }) => self.journal.failed(source),
             _ => {
@@ -103,23 +158,44 @@ impl Client {
                 self.journal.proof = None;
             }
         }
-        if let Some(recovered) = recovered? {
-            self.counters.recoveries += 1;
-            self.counters.replays += u64::from(recovered.replayed_rows > 0);
+        match recovered {
+            Ok(recovered) => {
+                recovered.iter().for_each(|recovered| self.counters.note_recovery(recovered));
+                self.mourner.tell(slot, generation, &Incident::Recovered { recovered, took_ns });
+                Ok(true)
+            }
+            Err(error) => {
+                self.counters.failed_recoveries += u64::from(matches!(error, Error::Corrupt { .. }));
+                let failed = Incident::RecoveryFailed { error: error.clone(), took_ns };
+                self.mourner.tell(slot, generation, &failed);
+                Err(error)
+            }
         }
-        Ok(true)
     }
 
     /// The proof that `owner`, whose lock was met, is dead; `None` if it lives, or gave its slot back. 1 round trip.
     async fn prove_dead(&mut self, lane: &mut dyn Lane, owner: OwnerId) -> Result<Option<FenceProof>, FabricError> {
         let slot = owner.slot().filter(|slot| *slot < self.table.config().max_clients && owner != self.owner);
-        let (Some(slot), Some(liveness)) = (slot, &mut self.mourner.liveness) else { return Ok(None) };
+        let (Some(slot), true) = (slot, self.mourner.liveness.is_some()) else { return Ok(None) };
         let proof = match read_slot(lane, &self.table, slot).await?.word {
             None | Some(SlotWord { state: SlotState::Free, .. }) => None,
-            Some(SlotWord { generation, .. }) => poll_fn(|cx| liveness.poll_fence(slot, generation, cx)).await?,
+            Some(SlotWord { generation, .. }) => self.suspect(slot, generation).await?,
         };
         if proof.is_none() {
             self.mourner.next_ns = lane.now_ns().saturating_add(QUESTION_NS);
+        }
+        Ok(proof)
+    }
+
+    /// Asks whether the client that took `slot` under `generation` is dead, and notes the answer.
+    async fn suspect(&mut self, slot: u16, generation: u64) -> Result<Option<FenceProof>, FabricError> {
+        self.counters.suspicions += 1;
+        self.mourner.tell(slot, generation, &Incident::Suspected);
+        let Some(liveness) = &mut self.mourner.liveness else { return Ok(None) };
+        let proof = poll_fn(|cx| liveness.poll_fence(slot, generation, cx)).await?;
+        if proof.is_none() {
+            self.counters.false_suspicions += 1;
+            self.mourner.tell(slot, generation, &Incident::FoundAlive);
         }
         Ok(proof)
     }

@@ -345,6 +345,7 @@ impl Client {
             }
         }
         self.release_held(lane).await.map_err(Error::fabric(operation))?;
+        self.counters.timeouts += 1;
         let lock = self.table.locks().lock_of(pair.first);
         let waited_ms = lane.now_ns().saturating_sub(started_ns) / 1_000_000;
         Err(Error::Busy { operation, lock, owner: None, waited_ms })
@@ -458,6 +459,7 @@ impl Client {
         for sample in 0..LOCKED_ROW_SAMPLES {
             if sample > 0 {
                 self.counters.row_retries += 1;
+                self.counters.crc_retries += 1;
                 self.sample_window(lane).await.map_err(Error::fabric(operation))?;
             }
             let (window, rows) = (&self.window, self.table.rows());

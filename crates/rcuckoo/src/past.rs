@@ -4,6 +4,8 @@
 //! the row as the record leaves it is what the row holds. Nothing is written here: whoever was stopped goes on as if
 //! nobody had looked.
 
+use std::sync::Arc;
+
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{Candidate, Record, RowFormat, RowId, Seal, SlotState, SlotWord, Trailer};
 
@@ -25,14 +27,15 @@ impl Reader {
     /// Samples both rows of a lookup, the first one first, each past its writer. `None` if that settles nothing. Round
     /// trips: those of [`Reader::sample_past`] twice, and 1 for a miss. // [R-READ-9] [R-READ-3]
     pub(crate) async fn look_past<L: Lane + ?Sized>(
-        &self,
+        &mut self,
         lane: &mut L,
         lookup: &Lookup<'_, RowFormat>,
         words: &mut [u64],
         patience: &Patience,
     ) -> Result<Option<Verdict<Candidate>>, Error> {
         let fabric = Error::fabric(crate::Operation::Get);
-        let (table, rejected) = (&self.table, &patience.rejected);
+        let table = Arc::clone(&self.table);
+        let (table, rejected) = (&*table, &patience.rejected);
         let (rows, geometry) = (table.rows(), table.geometry());
         let (first, second) = words.split_at_mut(rows.row_words());
         let mut trailers = [None; 2];
@@ -59,12 +62,13 @@ impl Reader {
     /// was sampled, or `None` if the row does not verify all the same. Round trips: 1 if it verifies, up to 5 if not.
     // [R-READ-9]
     pub(crate) async fn sample_past<L: Lane + ?Sized>(
-        &self,
+        &mut self,
         lane: &mut L,
         row: RowId,
         words: &mut [u64],
     ) -> Result<Option<[u64; TRAILER_WORDS]>, FabricError> {
-        let (table, geometry, rows) = (&self.table, self.table.geometry(), self.table.rows());
+        let table = Arc::clone(&self.table);
+        let (geometry, rows) = (table.geometry(), table.rows());
         let trailer = |words: &[u64]| [words[rows.trailer_word()], words[rows.trailer_word() + 1]];
         post(lane, [Verb::Read { addr: geometry.row(row), into: &mut *words }]).await?;
         if rows.verify(row, words).is_ok() {
@@ -80,6 +84,7 @@ impl Reader {
         let record = Record::decode(&record, rows, table.config(), geometry).ok().flatten().filter(|_| is_used);
         let Some(record) = record else { return Ok(None) };
         let Some(delta) = record.deltas(rows).find(|delta| delta.row == row) else { return Ok(None) };
+        self.counters.looks_past += 1;
         let mut head_after = [0; HEAD_WORDS];
         post(lane, [Verb::Read { addr: geometry.row(row), into: &mut *words }]).await?;
         post(lane, [Verb::Read { addr: geometry.slot(slot), into: &mut head_after }]).await?;
@@ -94,6 +99,8 @@ impl Reader {
             return Ok(None);
         }
         delta.apply(rows, words);
-        Ok(rows.verify(row, words).is_ok().then_some(sampled))
+        let is_whole = rows.verify(row, words).is_ok();
+        self.counters.rows_past += u64::from(is_whole);
+        Ok(is_whole.then_some(sampled))
     }
 }

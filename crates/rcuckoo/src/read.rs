@@ -13,12 +13,11 @@ use guira_layout::{
     parse_extent,
 };
 
-use crate::client::Counters;
 use crate::pace::Pace;
 use crate::read_many::Group;
 use crate::sample::{FirstSample, Lookup, Verdict};
 use crate::suspect::Suspects;
-use crate::{Batch, ClientConfig, Error, Operation, Place, Table, Token};
+use crate::{Batch, ClientConfig, Counters, Error, Operation, Place, Table, Token};
 
 /// Times an extent may fail to verify while its entry stays the same. // [R-READ-6]
 const EXTENT_SAMPLES: u32 = 3;
@@ -41,12 +40,19 @@ pub struct Reader {
     waits: u64,
     pub(crate) group: Box<Group>,
     pub(crate) pace: Pace,
-    row_retries: u64,
     /// The client whose reader it is. // [R-REPAIR-2]
     pub(crate) repairs_as: Option<OwnerId>,
     pub(crate) suspects: Suspects,
-    /// What it met in repairs.
     pub(crate) counters: Counters,
+}
+
+/// Why a row is to be sampled again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unsettled {
+    /// It does not verify.
+    Torn,
+    /// It changed between two samples, or what it refers to does not fit.
+    Changed,
 }
 
 /// How far a lookup came without waiting.
@@ -140,7 +146,6 @@ impl Reader {
             waits: 0,
             group: Box::default(),
             pace,
-            row_retries: 0,
             repairs_as: None,
             suspects: Suspects::default(),
             counters: Counters::default(),
@@ -158,9 +163,9 @@ impl Reader {
         &self.table
     }
 
-    /// Rows sampled again so far.
-    pub fn row_retries(&self) -> u64 {
-        self.row_retries
+    /// What the reader met: rows sampled again, writers looked past, lookups that gave up.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// Appends the value of `key` to `into` and returns a token of the state it was in, or returns `None` if there is
@@ -235,6 +240,7 @@ impl Reader {
                     }
                     Some(Verdict::Absent) => Now::Done(None),
                     Some(Verdict::Torn(row)) => self.leave(lookup.digest, Verdict::Torn(row)),
+                    Some(Verdict::Changed(row)) => self.leave(lookup.digest, Verdict::Changed(row)),
                     None => Now::Wait(Sampled::default()),
                 }
             }
@@ -343,9 +349,10 @@ impl Reader {
                 // A retry samples both rows again: what was sampled before is stale. // [R-READ-4]
                 None => self.sample_again(lane, &lookup, words, &patience).await?,
             };
-            let unsettled = match verdict {
+            let (unsettled, why) = match verdict {
                 Verdict::Absent => return Ok(None),
-                Verdict::Torn(row) => row,
+                Verdict::Torn(row) => (row, Unsettled::Torn),
+                Verdict::Changed(row) => (row, Unsettled::Changed),
                 Verdict::Hit(which, candidate) => {
                     let (row, sample) = lookup.half(&self.table, words, which);
                     match candidate {
@@ -359,19 +366,19 @@ impl Reader {
                             let key = lookup.probe.key();
                             match self.read_value(lane, entry, &extent, key, into, &mut patience).await? {
                                 Some(()) => return Ok(Some(Token::Extent { generation: extent.generation })),
-                                None => row,
+                                None => (row, Unsettled::Changed),
                             }
                         }
                     }
                 }
             };
-            self.wait_for(lane, unsettled, &mut patience, Operation::Get).await?;
+            self.wait_for(lane, unsettled, why, &mut patience, Operation::Get).await?;
         }
     }
 
     /// Samples both rows; past those who stand still in one, if that takes long already. // [R-READ-9]
     async fn sample_again<L: Lane + ?Sized>(
-        &self,
+        &mut self,
         lane: &mut L,
         lookup: &Lookup<'_, RowFormat>,
         words: &mut [u64],
@@ -424,10 +431,12 @@ impl Reader {
         &mut self,
         lane: &mut L,
         row: RowId,
+        why: Unsettled,
         patience: &mut Patience,
         operation: Operation,
     ) -> Result<(), Error> {
-        self.row_retries += 1;
+        self.counters.row_retries += 1;
+        self.counters.crc_retries += u64::from(why == Unsettled::Torn);
         lane.traffic_mut().retries += 1;
         patience.samples += 1;
         if patience.samples < self.config.row_samples {
@@ -455,6 +464,7 @@ impl Reader {
             return Err(Error::Corrupt { operation, place: Place::Row(row) });
         }
         if waited_ns >= self.config.deadline_ns {
+            self.counters.timeouts += 1;
             let owner = owner.filter(|_| self.table.locks().names_owners());
             return Err(Error::Busy { operation, lock, owner, waited_ms: waited_ns / 1_000_000 });
         }

@@ -157,7 +157,7 @@ impl Reader {
             match lookup.sample_second_now(table, lane, || first, words, &[]) {
                 Some(Verdict::Hit(_, hit)) => group.steps[i] = group.hit(rows, words, &hit),
                 Some(Verdict::Absent) => group.steps[i] = Step::Absent,
-                Some(Verdict::Torn(_)) | None => {}
+                Some(Verdict::Torn(_) | Verdict::Changed(_)) | None => {}
             }
         }
     }
@@ -194,7 +194,7 @@ impl Reader {
                 Some((lookup, (words, trailers))) => match lookup.verdict(table, words, trailers, ordered, &[]) {
                     Some(Verdict::Hit(which, hit)) => group.hit(rows, lookup.half(table, words, which).1, &hit),
                     Some(Verdict::Absent) => Step::Absent,
-                    Some(Verdict::Torn(_)) | None => Step::Alone,
+                    Some(Verdict::Torn(_) | Verdict::Changed(_)) | None => Step::Alone,
                 },
             };
             group.steps.push(step);

@@ -23,10 +23,21 @@ const BATCH_VERBS: usize = 64;
 pub struct Recovered {
     /// Rows that the commit it had begun was to change, all of which are written now; 0 if it had begun none.
     pub replayed_rows: u64,
+    /// Those of them that were half written: they did not verify.
+    pub torn_rows: u64,
     /// Locks that carried its id.
     pub locks: u64,
     /// Chunks that it owned or was about to own or give back; a run counts as one.
     pub chunks: u64,
+    /// Whether somebody else had begun to recover it, and died. // [R-RECOVER-4]
+    pub was_begun: bool,
+}
+
+impl Recovered {
+    /// Whether the dead client left nothing but its slot.
+    pub fn is_idle(&self) -> bool {
+        self.replayed_rows == 0 && self.locks == 0 && self.chunks == 0
+    }
 }
 
 /// Whose death was proved.
@@ -119,6 +130,7 @@ impl Recovery<'_> {
         if found != live && found != recovering {
             return Ok(None);
         }
+        self.recovered.was_begun = found == recovering;
         let record = Record::decode(&words, table.rows(), table.config(), table.geometry()).map_err(|_| corrupt)?;
         Ok(Some((record, Seal(words[Seal::WORD]))))
     }
@@ -134,6 +146,7 @@ impl Recovery<'_> {
         let reads: Vec<Verb<'_>> = into.map(|(row, into)| Verb::Read { addr: geometry.row(*row), into }).collect();
         post(&mut *self.lane, reads).await?;
         for (delta, image) in record.deltas(rows).zip(images.chunks_exact_mut(rows.row_words())) {
+            self.recovered.torn_rows += u64::from(rows.verify(delta.row, image).is_err());
             delta.apply(rows, image);
         }
         let retired = [Seal::retired(seal.sequence()).0];

@@ -30,8 +30,10 @@ pub(crate) enum Verdict<H = Candidate> {
     Hit(Which, H),
     /// Both rows verify, and neither has the key.
     Absent,
-    /// This row does not verify, or changed between two samples.
+    /// This row does not verify.
     Torn(RowId),
+    /// This row changed between two samples.
+    Changed(RowId),
 }
 
 /// One of a key's two rows.
@@ -144,8 +146,10 @@ impl<'k, R: Rows> Lookup<'k, R> {
         }
         let first = first();
         let stayed = !table.config().rules.validate_misses || trailer == first.trailer;
-        Some(if !first.is_whole || !stayed {
+        Some(if !first.is_whole {
             Verdict::Torn(self.first)
+        } else if !stayed {
+            Verdict::Changed(self.first)
         } else if self.rows.verify(second_row, second).is_err() {
             Verdict::Torn(second_row)
         } else {
@@ -236,7 +240,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
         let (first, second) = words.split_at(self.rows.row_words());
         let at = table.rows().trailer_word();
         let same = trailers[0] == first[at..] && (second_is_later || trailers[1] == second[at..]);
-        if same { Verdict::Absent } else { Verdict::Torn(self.first) }
+        if same { Verdict::Absent } else { Verdict::Changed(self.first) }
     }
 
     /// Samples both rows, in the way that suits the lane.

@@ -3,7 +3,7 @@
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{ExtentRef, Placement, RowId, parse_extent};
 
-use crate::read::{Patience, read_extent};
+use crate::read::{Patience, Unsettled, read_extent};
 use crate::{Error, Operation, Place, Reader, Table};
 
 /// One row of a bulk sample.
@@ -112,14 +112,16 @@ impl Reader {
             } else {
                 sample_row(lane, &table, row, &mut words).await
             };
-            if let Some(trailer) = trailer.map_err(Error::fabric(operation))? {
+            let trailer = trailer.map_err(Error::fabric(operation))?;
+            let why = if trailer.is_some() { Unsettled::Changed } else { Unsettled::Torn };
+            if let Some(trailer) = trailer {
                 match self.row_items(lane, row, &words, items).await? {
                     None => return Ok(trailer),
                     Some(extent) => patience.note_unfit(&extent, operation)?,
                 }
             }
             // Ends: by the deadline, or when the row turns out to be damaged. // [R-READ-5]
-            self.wait_for(lane, row, &mut patience, operation).await?;
+            self.wait_for(lane, row, why, &mut patience, operation).await?;
         }
     }
 

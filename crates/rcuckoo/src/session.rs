@@ -5,6 +5,18 @@ use guira_layout::{OwnerId, Seal, SlotState, SlotWord};
 
 use crate::Table;
 
+/// The process of a client, for people, and for those who want it killed: nothing of the protocol depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotClient {
+    /// Its process id, in its own namespace.
+    pub process: u64,
+    /// When it opened the slot, in nanoseconds since 1970.
+    pub since_unix_ns: u64,
+    /// What tells the process from others of the same id, as the fabric has it: when it was started, its namespace, and
+    /// the start of its machine; 0 where nobody says.
+    pub identity: [u64; 3],
+}
+
 /// A slot as it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotInfo {
@@ -14,17 +26,14 @@ pub struct SlotInfo {
     pub word: Option<SlotWord>,
     /// The seal of its record.
     pub seal: Seal,
-    /// Process id of its client.
-    pub process: u64,
-    /// When its client opened it, in nanoseconds since 1970.
-    pub since_unix_ns: u64,
+    /// Its client; meaningful for the generation in the state word, unless that is free.
+    pub client: SlotClient,
 }
 
 /// Words of a slot before its record that say who has it.
 const HEAD_WORDS: usize = 8;
 
-/// Takes `slot` if it is free. The caller holds the slot's liveness ([`guira_fabric::Region::hold`]) and keeps it as
-/// long as it uses the slot. 2 round trips. `None` if the slot is not free: its last client died in it. // [R-SLOT-1]
+/// As [`claim_slot_for`], for a client of whose process nothing but the id is known.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
@@ -35,16 +44,32 @@ pub async fn claim_slot(
     process: u64,
     since_unix_ns: u64,
 ) -> Result<Option<OwnerId>, FabricError> {
+    claim_slot_for(lane, table, slot, &SlotClient { process, since_unix_ns, identity: [0; 3] }).await
+}
+
+/// Takes `slot` for `client` if it is free. The caller holds the slot's liveness ([`guira_fabric::Region::hold`]) and keeps it as
+/// long as it uses the slot. 2 round trips. `None` if the slot is not free: its last client died in it. // [R-SLOT-1]
+///
+/// # Errors
+/// The fabric refused or lost a batch.
+pub async fn claim_slot_for(
+    lane: &mut dyn Lane,
+    table: &Table,
+    slot: u16,
+    client: &SlotClient,
+) -> Result<Option<OwnerId>, FabricError> {
     let info = read_slot(lane, table, slot).await?;
     let Some(SlotWord { state: SlotState::Free, generation }) = info.word else { return Ok(None) };
     let addr = table.geometry().slot(slot);
     let compare = SlotWord { state: SlotState::Free, generation }.encode();
     let swap = SlotWord { state: SlotState::Live, generation: generation + 1 }.encode();
-    let about = [process, since_unix_ns];
+    let [start, namespace, boot] = client.identity;
+    let about = [client.process, client.since_unix_ns, start, namespace, boot];
     let mut found = 0;
-    let cas = Verb::Cas { addr, compare, swap, found: &mut found };
+    // Written first: what stands beside a generation is about the client of that generation, at any moment.
     let words = Verb::Write { addr: addr.add_words(SlotWord::PROCESS_WORD as u64), words: &about };
-    post(lane, [cas, words]).await?;
+    let cas = Verb::Cas { addr, compare, swap, found: &mut found };
+    post(lane, [words, cas]).await?;
     Ok((found == compare).then(|| OwnerId::of_slot(slot)))
 }
 
@@ -73,8 +98,11 @@ pub async fn read_slot(lane: &mut dyn Lane, table: &Table, slot: u16) -> Result<
         slot,
         word: SlotWord::decode(words[SlotWord::WORD]),
         seal: Seal(words[Seal::WORD]),
-        process: words[SlotWord::PROCESS_WORD],
-        since_unix_ns: words[SlotWord::SINCE_WORD],
+        client: SlotClient {
+            process: words[SlotWord::PROCESS_WORD],
+            since_unix_ns: words[SlotWord::SINCE_WORD],
+            identity: std::array::from_fn(|i| words[SlotWord::IDENTITY_WORD + i]),
+        },
     })
 }
 

@@ -1,12 +1,13 @@
 //! `guira check`.
 
 use clap::Args;
-use guira::{CheckReport, OpenOptions, Store, Url};
+use guira::{CheckReport, OpenOptions, RecoveredClient, Repair, Store, Url};
 use serde::Serialize;
 
 use super::{Verdict, open};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::progress::Progress;
 use crate::units::{self, count, counted};
 
 /// Verify every row, checksum, entry, lock, client slot and extent.
@@ -16,6 +17,11 @@ use crate::units::{self, count, counted};
 pub struct Arguments {
     /// The table.
     pub url: Url,
+    /// First recover every client that is dead: complete the changes it had begun, release its locks, and give back its
+    /// space and its slot. Whoever meets what a dead client left does the same, so nobody has to. A client that is
+    /// stopped is alive: guira kick.
+    #[arg(long)]
+    pub repair: bool,
 }
 
 #[derive(Serialize)]
@@ -24,6 +30,9 @@ struct Answer<'r> {
     clean: bool,
     /// Whether locks and commits of dead clients were looked for: not without write permission.
     knows_the_dead: bool,
+    /// What was recovered, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repair: Option<Repair>,
     #[serde(flatten)]
     report: &'r CheckReport,
 }
@@ -33,17 +42,80 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     // Only who may write can ask the kernel which clients are dead, and so which locks wait for a recovery.
     let (store, knows_the_dead) = match Store::open(&arguments.url) {
         Ok(store) => (store, true),
+        Err(error) if arguments.repair => return Err(Failure::of_table(&arguments.url)(error)),
         Err(_) => (open(&arguments.url, &OpenOptions::default().read_only())?, false),
     };
+    let repair = if arguments.repair { Some(recover(&store, output)?) } else { None };
+    let is_repaired = repair.as_ref().is_none_or(|repair| repair.failed.is_empty());
     let report = store.check()?;
     let url = arguments.url.to_string();
-    let answer = Answer { url, clean: report.is_clean(), knows_the_dead, report: &report };
+    let answer = Answer { url, clean: report.is_clean(), knows_the_dead, repair, report: &report };
     output.answer(&answer, || {
         let unknown = "opened for reading only: whether clients that hold locks are dead cannot be asked";
         let note = if knows_the_dead { "" } else { unknown };
-        format!("{}\n{}\n{note}", problems(&report), summary(&answer.url, &report)).trim().to_owned()
+        let repaired = answer.repair.as_ref().map_or(String::new(), |repair| repairs(&answer.url, repair));
+        let lines = [repaired, problems(&report), summary(&answer.url, &report), note.to_owned()];
+        lines.iter().filter(|lines| !lines.is_empty()).map(String::as_str).collect::<Vec<_>>().join("\n")
     })?;
-    Ok(if report.is_clean() { Verdict::Fine } else { Verdict::Negative })
+    Ok(if report.is_clean() && is_repaired { Verdict::Fine } else { Verdict::Negative })
+}
+
+fn recover(store: &Store, output: &Output) -> Result<Repair, Failure> {
+    let mut progress = Progress::new(output, "recovering", None);
+    let repair = store.recover(&mut |done, total| {
+        progress.set_total(total);
+        progress.tick(done, || format!("{} of {}", count(done), counted(total, "client slot")));
+    });
+    progress.finish();
+    Ok(repair?)
+}
+
+/// A line for each client that was recovered, that could not be, or that stands still, and one for all.
+fn repairs(url: &str, repair: &Repair) -> String {
+    let mut lines: Vec<String> = repair
+        .recovered
+        .iter()
+        .map(|client| format!("client slot {} (process {}): {}", client.slot, client.process, left(client)))
+        .collect();
+    lines.extend(
+        repair.failed.iter().map(|client| format!("client slot {}: NOT RECOVERED: {}", client.slot, client.reason)),
+    );
+    lines.extend(repair.living.iter().filter(|client| client.stopped).map(|client| {
+        let (slot, process) = (client.slot, client.process);
+        let middle = if client.committing { ", in the middle of a change" } else { "" };
+        format!(
+            "client slot {slot} (process {process}): stopped{middle}, and alive: it keeps what it holds; \
+             guira kick {url} --slot {slot} kills it"
+        )
+    }));
+    let dead = match repair.recovered.len() as u64 {
+        0 if repair.failed.is_empty() => "nobody is dead".to_owned(),
+        recovered => format!("{} recovered", counted(recovered, "dead client")),
+    };
+    lines.push(format!("{dead}, {} alive", counted(repair.living.len() as u64, "client")));
+    lines.join("\n")
+}
+
+/// What was left to do for a dead client.
+pub fn left(client: &RecoveredClient) -> String {
+    let mut parts = Vec::new();
+    if client.replayed_rows > 0 {
+        let torn = if client.torn_rows > 0 { ", half written".to_owned() } else { String::new() };
+        parts.push(format!("a change of {} completed{torn}", counted(client.replayed_rows, "row")));
+    }
+    if client.locks > 0 {
+        parts.push(format!("{} released", counted(client.locks, "lock")));
+    }
+    if client.chunks > 0 {
+        parts.push(format!("{} given back", counted(client.chunks, "chunk")));
+    }
+    if parts.is_empty() {
+        parts.push("nothing held but its slot".to_owned());
+    }
+    if client.was_begun {
+        parts.push("taken over from a recoverer that died".to_owned());
+    }
+    parts.join(", ")
 }
 
 /// A line for each problem.

@@ -1,6 +1,8 @@
 //! `guira load`.
 
+use std::fs::OpenOptions;
 use std::path::PathBuf;
+use std::sync::Mutex;
 
 use clap::Args;
 use guira::Url;
@@ -11,7 +13,7 @@ use serde::Serialize;
 use super::{Patience, Verdict};
 use crate::failure::{Failure, Loaded};
 use crate::input::{self, InputFormat};
-use crate::loader::{BadRecords, LoadOptions, LoadReport, load};
+use crate::loader::{Acknowledge, BadRecords, LoadOptions, LoadReport, load};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::text::NotationOptions;
@@ -43,6 +45,10 @@ pub struct Arguments {
     /// Count records that cannot be read, and go on, instead of stopping at the first.
     #[arg(long)]
     pub skip_bad: bool,
+    /// Append each record to this file, as dump prints it, once it is stored; some at a time. What is in it was
+    /// acknowledged, whatever becomes of this process.
+    #[arg(long, value_name = "FILE")]
+    pub acknowledge: Option<PathBuf>,
     #[command(flatten)]
     pub patience: Patience,
 }
@@ -72,8 +78,15 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let opened = input::open(&arguments.file, arguments.input, fit);
     let (mut records, total) = opened.map_err(|source| Failure::Input { source, loaded: Loaded(0) })?;
     let bad = if arguments.skip_bad { BadRecords::Skip } else { BadRecords::Stop };
+    let acknowledge = arguments.acknowledge.as_deref().map(|path| {
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        let file = file.map_err(Failure::host(format!("open {}", path.display())))?;
+        Ok::<_, Failure>(Acknowledge { file: Mutex::new(file), notation: arguments.notation.notation(config.format)? })
+    });
+    let acknowledge = acknowledge.transpose()?;
     let entries_before = store.stat()?.table.entries;
-    let options = LoadOptions { threads: arguments.threads.into(), bad, entries_before };
+    let options =
+        LoadOptions { threads: arguments.threads.into(), bad, entries_before, acknowledge: acknowledge.as_ref() };
     let mut progress = Progress::new(output, "loading", total);
     let report = load(&store, &mut records, options, &mut progress);
     progress.finish();

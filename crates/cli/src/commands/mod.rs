@@ -6,6 +6,7 @@ pub mod completions;
 pub mod create;
 pub mod destroy;
 pub mod dump;
+pub mod kick;
 pub mod load;
 pub mod man;
 pub mod quickstart;
@@ -71,6 +72,7 @@ pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
         Command::Dump(arguments) => dump::run(arguments, output),
         Command::Stat(arguments) => stat::run(arguments, output),
         Command::Check(arguments) => check::run(arguments, output),
+        Command::Kick(arguments) => kick::run(arguments, output),
         Command::Destroy(arguments) => destroy::run(arguments, output),
         Command::Ycsb(arguments) => ycsb::run(arguments, output),
         Command::Completions(arguments) => completions::run(arguments, output),

@@ -188,7 +188,8 @@ impl Client {
     }
 
     /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again,
-    /// dead clients that it recovered. Only grows. No round trip.
+    /// clients that it suspected, dead ones that it recovered, and more. Only grows. No round trip. What all clients of
+    /// a table met: [`crate::Stat::totals`].
     pub fn counters(&self) -> Counters {
         self.0.counters()
     }

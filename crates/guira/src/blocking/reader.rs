@@ -3,7 +3,7 @@
 //! [`lookups`] writes each lookup once, for [`Reader`] and for [`super::Client`].
 
 use guira_fabric::Traffic;
-use guira_rcuckoo::{Now, Sampled};
+use guira_rcuckoo::{Counters, Now, Sampled};
 
 use super::block_on;
 use crate::{Error, Token, Versioned};
@@ -186,3 +186,11 @@ pub(super) use lookups;
 pub struct Reader(pub(crate) crate::Reader);
 
 lookups!(Reader, "reader()");
+
+impl Reader {
+    /// What this reader met since it was opened: rows that were read again, writers that it read past, lookups that
+    /// gave up. Only grows. No round trip.
+    pub fn counters(&self) -> Counters {
+        self.0.counters()
+    }
+}

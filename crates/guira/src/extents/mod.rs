@@ -83,6 +83,7 @@ pub struct Extents {
     under_way: Vec<u64>,
     /// Extents found that deaths had lost.
     swept: u64,
+    adopted_chunks: u64,
 }
 
 impl Extents {
@@ -101,7 +102,13 @@ impl Extents {
             handed_out: Vec::new(),
             under_way: Vec::new(),
             swept: 0,
+            adopted_chunks: 0,
         }
+    }
+
+    /// Orphaned chunks that this client adopted so far.
+    pub(crate) fn adopted_chunks(&self) -> u64 {
+        self.adopted_chunks
     }
 
     /// A place for `key` and `value`, if one is at hand and there is nothing to tend. No round trip.

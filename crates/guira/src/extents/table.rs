@@ -206,6 +206,7 @@ impl Extents {
             self.end();
             return Ok(false);
         }
+        self.adopted_chunks += 1;
         let Adopted { recoveries, header, marks, mut generations } = self.read_places(lane, index, class).await?;
         for (generation, mark) in generations.iter_mut().zip(&marks) {
             if generation == mark {

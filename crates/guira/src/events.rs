@@ -1,0 +1,65 @@
+//! What is told by events of `tracing`, target `guira`: who was suspected, recovered or given up on, and damage.
+//!
+//! Invariant: nothing is told on the way of an operation that meets nobody, so a program that listens pays for
+//! incidents only.
+
+use std::sync::Arc;
+
+use guira_rcuckoo::{Incident, Observer, Recovered};
+use tracing::{debug, error, info, warn};
+
+use crate::{Error, OperationError, Url};
+
+/// Tells events of one table.
+#[derive(Clone, Debug)]
+pub(crate) struct Events {
+    table: Arc<str>,
+}
+
+impl Events {
+    pub(crate) fn of(table: &Url) -> Events {
+        Events { table: table.to_string().into() }
+    }
+
+    /// Tells of an operation that failed, if others are the reason or something is damaged.
+    #[cold]
+    pub(crate) fn failed(&self, error: OperationError) -> Error {
+        let table = &*self.table;
+        match &error {
+            OperationError::Busy { operation, lock, owner, waited_ms } => {
+                let slot = owner.and_then(|owner| owner.slot());
+                warn!(target: "guira", table, %operation, lock = lock.0, slot, waited_ms, "operation timed out");
+            }
+            OperationError::Corrupt { operation, place } => {
+                error!(target: "guira", table, %operation, %place, "table is damaged");
+            }
+            _ => {}
+        }
+        error.into()
+    }
+}
+
+impl Observer for Events {
+    fn observe(&mut self, slot: u16, generation: u64, incident: &Incident) {
+        let table = &*self.table;
+        match incident {
+            Incident::Suspected => debug!(target: "guira", table, slot, generation, "owner suspected"),
+            Incident::FoundAlive => debug!(target: "guira", table, slot, generation, "owner is alive"),
+            Incident::RecoveryBegun => info!(target: "guira", table, slot, generation, "recovery begun"),
+            Incident::Recovered { recovered: None, .. } => {
+                debug!(target: "guira", table, slot, generation, "nothing to recover");
+            }
+            Incident::Recovered { recovered: Some(recovered), took_ns } => {
+                let Recovered { replayed_rows, torn_rows, locks, chunks, was_begun } = *recovered;
+                info!(
+                    target: "guira",
+                    table, slot, generation, replayed_rows, torn_rows, locks, chunks, was_begun, took_ns, "recovered"
+                );
+            }
+            Incident::RecoveryFailed { error, took_ns } => {
+                error!(target: "guira", table, slot, generation, took_ns, "recovery failed: {error}");
+            }
+            _ => {}
+        }
+    }
+}

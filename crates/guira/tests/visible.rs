@@ -1,0 +1,329 @@
+//! Repair is visible: counters, the table's totals, and events of `tracing`; and the dead are recovered on request.
+//!
+//! The test program starts itself again as clients that die or stand still, told by an environment variable.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
+
+mod common;
+
+use std::fmt::Debug;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use guira::{Blame, ClientState, CreateOptions, Error, KillError, OpenOptions, Store};
+use guira_fabric::{Lane, Region, Submitted, Verb};
+use guira_fabric_shm::{Access, Location, ShmRegion};
+use guira_layout::{OwnerId, SlotState, SlotWord};
+use rustix::process::{Pid, Signal, kill_process};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use common::Table;
+
+const ACTOR: &str = "GUIRA_TEST_VISIBLE_ACTOR";
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A client that is told to stay, when this program was started as one; nothing otherwise.
+#[test]
+fn actor() {
+    let Ok(url) = std::env::var(ACTOR) else { return };
+    let client = Store::open(&url.parse().unwrap()).unwrap().client().unwrap();
+    println!("@@{}", client.slot());
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+/// A process with a client; killed when it is dropped.
+struct Actor {
+    process: Child,
+    slot: u16,
+}
+
+impl Actor {
+    fn start(table: &Table) -> Actor {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "actor", "--nocapture"])
+            .env(ACTOR, table.url.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let slot = lines.find_map(|line| line.unwrap().split_once("@@").map(|(_, slot)| slot.parse().unwrap()));
+        Actor { process, slot: slot.unwrap() }
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    fn stop(&self) {
+        kill_process(Pid::from_child(&self.process), Signal::STOP).unwrap();
+        let (path, start) = (format!("/proc/{}/stat", self.process.id()), Instant::now());
+        while !std::fs::read_to_string(&path).unwrap().contains(") T ") {
+            assert!(start.elapsed() < PATIENCE, "it does not stop");
+        }
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn store(max_clients: u16) -> (Table, Store) {
+    let format = "fixed:8:8".parse().unwrap();
+    Table::create(&CreateOptions::new(1_000).format(format).max_clients(max_clients))
+}
+
+fn region(store: &Store) -> ShmRegion {
+    ShmRegion::open(&Location::file(store.stat().unwrap().region.path), Access::ReadWrite).unwrap()
+}
+
+fn submit(region: &ShmRegion, verb: Verb<'_>) {
+    assert!(matches!(region.lane().submit(&mut [verb]), Submitted::Done(Ok(()))));
+}
+
+/// Lets the client in `slot` hold the lock of this key's first row, as in the middle of a change.
+fn lock(store: &Store, slot: u16, key: &[u8]) {
+    let table = store.table();
+    let row = table.placement().rows(table.placement().digest(key)).first;
+    let mask = table.locks().mask(table.locks().lock_of(row));
+    let (addr, add) = (table.locks().addr(mask.word), table.locks().held(OwnerId::of_slot(slot), mask.mask));
+    submit(&region(store), Verb::FetchAdd { addr, add, found: &mut 0 });
+}
+
+/// Events as lines: the message, then each field. Those of all tests: each listens to its own table.
+struct Heard;
+
+static HEARD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// The lines about `table` that begin with `message`.
+fn heard(table: &Table, message: &str) -> Vec<String> {
+    let table = format!("table=\"{}\"", table.url);
+    let lines = HEARD.lock().unwrap();
+    lines.iter().filter(|line| line.starts_with(message) && line.contains(&table)).cloned().collect()
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0 = match field.name() {
+            "message" => format!("{value:?}{}", self.0),
+            name => format!("{} {name}={value:?}", self.0),
+        };
+    }
+}
+
+impl Subscriber for Heard {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "guira"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        HEARD.lock().unwrap().push(line.0);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// [R-RECOVER-1] [R-TOTALS-1] Who waits for a living client counts and tells its questions and its timeout; who waits
+/// for a dead one, the recovery. The totals have it all, and outlive whoever met it.
+#[test]
+fn incidents_are_counted_and_told() {
+    tracing::subscriber::set_global_default(Heard).unwrap();
+    let (table, store) = store(8);
+    let mut actor = Actor::start(&table);
+    lock(&store, actor.slot, &[1; 8]);
+    let hasty = OpenOptions::default().deadline(Duration::from_millis(20));
+    let mut other = Store::open_with(&table.url, &hasty).unwrap().client().unwrap();
+    assert_eq!(other.put(&[1; 8], &[2; 8]).unwrap_err().blame(), Blame::Busy);
+    let met = other.counters();
+    assert!(met.timeouts == 1 && met.lock_conflicts > 10, "{met:?}");
+    assert!(met.suspicions > 1 && met.suspicions == met.false_suspicions && met.recoveries == 0, "{met:?}");
+    assert_eq!(heard(&table, "owner is alive").len() as u64, met.false_suspicions);
+    let timeouts = heard(&table, "operation timed out");
+    assert_eq!(timeouts.len(), 1);
+    assert!(timeouts[0].contains(&format!("slot={}", actor.slot)) && timeouts[0].contains("put"), "{timeouts:?}");
+    assert_eq!(store.stat().unwrap().totals, met, "told at once");
+
+    actor.kill();
+    other.put(&[1; 8], &[2; 8]).unwrap();
+    let met = other.counters();
+    assert_eq!((met.recoveries, met.released_locks, met.replays, met.idle_deaths), (1, 1, 0, 0), "{met:?}");
+    assert_eq!((met.suspicions - met.false_suspicions, met.take_overs), (1, 0), "{met:?}");
+    assert_eq!(heard(&table, "recovery begun").len(), 1);
+    let recovered = heard(&table, "recovered");
+    assert!(recovered.len() == 1 && recovered[0].contains("locks=1") && recovered[0].contains("took_ns="));
+    assert_eq!(store.stat().unwrap().totals, met);
+    drop(other);
+    assert_eq!(store.stat().unwrap().totals, met, "a client that closes tells what is new, and nothing twice");
+    // Who meets nobody tells nothing.
+    let told = heard(&table, "").len();
+    let mut client = store.client().unwrap();
+    (0..1_000_u64).for_each(|number| assert!(client.put(&number.to_le_bytes(), &[3; 8]).is_ok()));
+    assert_eq!(heard(&table, "").len(), told);
+    assert_eq!(store.stat().unwrap().totals.records, met.records);
+    drop(client);
+    assert!(store.stat().unwrap().totals.records > met.records, "it told when it was closed");
+}
+
+/// [R-RECOVER-3] [R-RECOVER-4] What dead clients left is recovered on request, whether a recoverer died or not; the
+/// living keep what they hold, stopped ones too.
+#[test]
+fn the_dead_are_recovered_on_request() {
+    let (table, store) = store(8);
+    let mut dead = [(); 3].map(|()| Actor::start(&table));
+    let living = Actor::start(&table);
+    lock(&store, dead[0].slot, &[1; 8]);
+    lock(&store, living.slot, &[2; 8]);
+    living.stop();
+    dead.iter_mut().for_each(Actor::kill);
+    // As if somebody had begun to recover the second one, and died.
+    let addr = store.table().geometry().slot(dead[1].slot);
+    let word = |state| SlotWord { state, generation: 1 }.encode();
+    let (compare, swap, mut found) = (word(SlotState::Live), word(SlotState::Recovering), 0);
+    submit(&region(&store), Verb::Cas { addr, compare, swap, found: &mut found });
+    assert_eq!(found, compare);
+
+    let mut looked_at = Vec::new();
+    let repair = store.recover(&mut |done, total| looked_at.push((done, total))).unwrap();
+    assert_eq!(looked_at, [(1, 4), (2, 4), (3, 4), (4, 4)]);
+    assert!(repair.failed.is_empty() && repair.recovered.len() == 3, "{repair:?}");
+    let of = |actor: &Actor| *repair.recovered.iter().find(|client| client.slot == actor.slot).unwrap();
+    let [first, second, third] = &dead;
+    assert_eq!((of(first).locks, of(first).was_begun), (1, false));
+    assert_eq!((of(second).locks, of(second).was_begun, of(second).process), (0, true, second.process.id().into()));
+    assert_eq!((of(third).locks, of(third).was_begun), (0, false));
+    let [alive] = &repair.living[..] else { panic!("{repair:?}") };
+    assert_eq!((alive.slot, alive.process), (living.slot, living.process.id().into()));
+    assert!(alive.stopped && !alive.committing, "a stopped client is alive");
+    let totals = store.stat().unwrap().totals;
+    assert_eq!((totals.recoveries, totals.take_overs, totals.idle_deaths, totals.released_locks), (3, 1, 2, 1));
+    let clients = store.stat().unwrap().clients;
+    assert!(clients.len() == 1 && clients[0].slot == living.slot && clients[0].state == ClientState::Live);
+    assert!(store.check().unwrap().is_clean());
+    assert!(store.recover(&mut |_, _| ()).unwrap().recovered.is_empty(), "nothing is left to do");
+    let read_only = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap();
+    let error = read_only.recover(&mut |_, _| ()).unwrap_err();
+    assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
+}
+
+/// [R-RECOVER-1] A client that is stopped is killed on request, and recovered; a timeout alone never does that.
+#[test]
+fn a_stopped_client_is_killed_on_request() {
+    let (table, store) = store(8);
+    let mut actor = Actor::start(&table);
+    lock(&store, actor.slot, &[1; 8]);
+    actor.stop();
+    let hasty = OpenOptions::default().deadline(Duration::from_millis(20));
+    let mut other = Store::open_with(&table.url, &hasty).unwrap().client().unwrap();
+    let error = other.put(&[1; 8], &[2; 8]).unwrap_err();
+    let Error::Operation(guira::OperationError::Busy { owner: Some(owner), .. }) = &error else { panic!("{error}") };
+    assert_eq!(owner.slot(), Some(actor.slot), "{error}");
+    assert_eq!(other.get(&[1; 8]).unwrap(), None, "reads go on");
+
+    let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
+    assert_eq!((killed.killed, killed.process), (true, actor.process.id().into()));
+    let recovered = killed.recovered.unwrap();
+    assert_eq!((recovered.locks, recovered.slot), (1, actor.slot));
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&actor.process.wait().unwrap()), Some(9));
+    other.put(&[1; 8], &[2; 8]).unwrap();
+    let nobody = store.kill_client(actor.slot, PATIENCE).unwrap_err();
+    assert!(matches!(nobody, Error::NoClient { .. }), "{nobody}");
+    assert!(matches!(store.kill_client(9_999, PATIENCE), Err(Error::NoClient { .. })), "there is no such slot");
+}
+
+/// A process that gave up its slot is not killed for whoever has it now, whatever the slot says; nor is this one.
+#[test]
+fn nobody_is_killed_for_somebody_else() {
+    let (table, store) = store(8);
+    let mut client = store.client().unwrap();
+    let error = store.kill_client(client.slot(), PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::Kill { source: KillError::Oneself { .. }, .. }), "{error}");
+    client.put(&[1; 8], &[1; 8]).unwrap();
+    // As if the number of the slot's process had passed on to another process.
+    let mut actor = Actor::start(&table);
+    let at = store.table().geometry().slot(actor.slot).add_words(SlotWord::IDENTITY_WORD as u64);
+    submit(&region(&store), Verb::FetchAdd { addr: at, add: 1, found: &mut 0 });
+    let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::Kill { source: KillError::Ended { .. }, .. }), "{error}");
+    // As if it lived in another pid namespace.
+    submit(&region(&store), Verb::FetchAdd { addr: at, add: u64::MAX, found: &mut 0 });
+    submit(&region(&store), Verb::FetchAdd { addr: at.add_words(1), add: 1, found: &mut 0 });
+    let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::Kill { source: KillError::Foreign { .. }, .. }), "{error}");
+    assert!(actor.process.try_wait().unwrap().is_none(), "it lives");
+    // Dead already: only recovered.
+    actor.kill();
+    let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
+    assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
+}
+
+/// [R-SLOT-2] Who finds no slot free looks again while others are at work in one, and believes at once that all slots
+/// have clients if they do.
+#[test]
+fn the_last_slot_is_waited_for() {
+    let (table, store) = store(1);
+    let others = region(&store);
+    let addr = store.table().geometry().slot(0);
+    let word = |state, generation| SlotWord { state, generation }.encode();
+    let change = |from, to| {
+        let (compare, swap, mut found) = (from, to, 0);
+        submit(&others, Verb::Cas { addr, compare, swap, found: &mut found });
+        assert_eq!(found, compare);
+    };
+    for state in [SlotState::Free, SlotState::Recovering] {
+        let generation = store.stat().unwrap().clients.first().map_or(0, |client| client.generation);
+        let hold = others.hold(0).unwrap().unwrap();
+        // As somebody who has the slot for a moment, to take it or to recover its client.
+        let free = SlotWord { state: SlotState::Free, generation: 0 };
+        let found = {
+            let mut found = [0];
+            submit(&others, Verb::Read { addr, into: &mut found });
+            SlotWord::decode(found[0]).unwrap_or(free)
+        };
+        assert_eq!((found.state, generation), (SlotState::Free, 0));
+        change(word(SlotState::Free, found.generation), word(state, found.generation));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| store.client().map(|client| client.slot()));
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!waiting.is_finished(), "{state:?}: it waits");
+            if state == SlotState::Recovering {
+                change(word(state, found.generation), word(SlotState::Free, found.generation));
+            }
+            drop(hold);
+            assert_eq!(waiting.join().unwrap().unwrap(), 0);
+        });
+    }
+    let hold = others.hold(0).unwrap().unwrap();
+    let hasty = OpenOptions::default().deadline(Duration::from_millis(20));
+    let refused = Store::open_with(&table.url, &hasty).unwrap().client().map(drop).unwrap_err();
+    assert!(matches!(refused, Error::TooManyClients { max: 1, dead: 0, .. }), "{refused}");
+    assert!(matches!(store.async_client().map(drop), Err(Error::TooManyClients { .. })), "it does not wait");
+    drop(hold);
+
+    let _client = store.client().unwrap();
+    let start = Instant::now();
+    assert!(matches!(store.client().map(drop), Err(Error::TooManyClients { .. })));
+    assert!(start.elapsed() < Duration::from_secs(5), "a table in use is not waited for");
+}

@@ -1,0 +1,196 @@
+//! What clients met, as numbers; and the table's totals of them, which outlive the clients.
+//!
+//! Invariant: a counter's place among the totals is its place in the list below. New ones are added at the end, and
+//! none is ever removed: programs of different age count in one table.
+
+use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_layout::{TOTALS_WORD, TOTALS_WORDS};
+
+use crate::{Recovered, Table};
+
+/// Declares [`Counters`] and what follows from the list of its fields.
+macro_rules! counters {
+    ($($(#[$documentation:meta])* $name:ident,)*) => {
+        /// What a client met, or all clients of a table. Only grows.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$documentation])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// How many there are.
+            pub const COUNT: usize = [$(stringify!($name)),*].len();
+            /// Their names, in the order of the totals.
+            pub const NAMES: [&'static str; Counters::COUNT] = [$(stringify!($name)),*];
+
+            /// The counters in the order of the totals.
+            pub const fn to_words(&self) -> [u64; Counters::COUNT] {
+                [$(self.$name),*]
+            }
+
+            /// The counters that these words are, in the order of the totals.
+            pub const fn from_words(words: [u64; Counters::COUNT]) -> Counters {
+                let [$($name),*] = words;
+                Counters { $($name),* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Times a lock was found taken, and waited for.
+    lock_conflicts,
+    /// Paths that did not hold under locks, so that the insert searched again.
+    stale_paths,
+    /// Entries moved to make room.
+    moves,
+    /// Searches that sampled rows.
+    sampled_searches,
+    /// Rows sampled again because they did not verify, because a miss did not validate, or because an extent did not
+    /// fit its entry.
+    row_retries,
+    /// Redo records written.
+    records,
+    /// Dead clients recovered.
+    recoveries,
+    /// Those of them whose commit was completed.
+    replays,
+    /// Those of them that left nothing but their slot: no commit begun, no lock, no chunk.
+    idle_deaths,
+    /// Those of them that somebody else had begun to recover, and died. Source: R-RECOVER-4.
+    take_overs,
+    /// Recoveries refused, because the dead client's slot or record is damaged.
+    failed_recoveries,
+    /// Rows that dead clients left half written, and that recoveries made whole. Source: R-RECOVER-2.
+    torn_rows,
+    /// Locks of dead clients that were released.
+    released_locks,
+    /// Chunks of dead clients that became orphans or free; a run counts as one.
+    reclaimed_chunks,
+    /// Operations that gave up at their deadline: `Busy`.
+    timeouts,
+    /// Questions whether somebody in the way is alive; in preset `paper`, locks whose holder was presumed dead. Source:
+    /// R-RECOVER-1, R-REPAIR-1.
+    suspicions,
+    /// Those of them whose answer was yes; in preset `paper`, those where the lock was free, or a row under it had changed,
+    /// before anything was repaired: others may be wrong, too, and nobody knows. Source: R-REPAIR-5.
+    false_suspicions,
+    /// Those of the lock conflicts in which other locks were won by the same batch, and given back. Source: R-LOCK-3.
+    partial_conflicts,
+    /// Tries posted again because only neighbours of the wanted locks had changed. Source: R-LOCK-6.
+    neighbour_retries,
+    /// Those of the row retries because a row did not verify. Source: R-READ-5.
+    crc_retries,
+    /// Samples of rows whose writer stood still, taken with the help of its record. Source: R-READ-9.
+    looks_past,
+    /// Those of them that gave a whole row.
+    rows_past,
+    /// Orphaned chunks adopted.
+    adopted_chunks,
+    /// Repair leases taken, preset `paper`. Source: R-REPAIR-3.
+    leases,
+    /// Those of them that somebody else had. Source: R-REPAIR-4.
+    revocations,
+    /// Times a repair found an entry twice, once in a row that did not verify: state 1. Source: R-REPAIR-6.
+    repair_state_1,
+    /// The same in rows that verified: state 2.
+    repair_state_2,
+    /// Times a repair found no entry twice, but a row that did not verify: state 3.
+    repair_state_3,
+    /// Times a repair found neither, and cleared the lock: state 4.
+    repair_state_4,
+    /// Locks of this client that were not its own any more when its commit released them: it was presumed dead.
+    reclaimed_locks,
+}
+
+const _: () = assert!(Counters::COUNT <= TOTALS_WORDS, "the superblock has room for all");
+
+impl Counters {
+    /// Each counter, with its name.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Counters::NAMES.into_iter().zip(self.to_words())
+    }
+
+    /// These and `other` together.
+    #[must_use]
+    pub fn plus(&self, other: &Counters) -> Counters {
+        self.with(other, u64::wrapping_add)
+    }
+
+    /// What was counted since these were `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Counters) -> Counters {
+        self.with(earlier, u64::wrapping_sub)
+    }
+
+    fn with(&self, other: &Counters, combine: fn(u64, u64) -> u64) -> Counters {
+        let mut words = self.to_words();
+        words.iter_mut().zip(other.to_words()).for_each(|(word, other)| *word = combine(*word, other));
+        Counters::from_words(words)
+    }
+
+    /// Counts a recovery that was completed.
+    pub fn note_recovery(&mut self, recovered: &Recovered) {
+        self.recoveries += 1;
+        self.replays += u64::from(recovered.replayed_rows > 0);
+        self.idle_deaths += u64::from(recovered.is_idle());
+        self.take_overs += u64::from(recovered.was_begun);
+        self.torn_rows += recovered.torn_rows;
+        self.released_locks += recovered.locks;
+        self.reclaimed_chunks += recovered.chunks;
+    }
+
+    /// How often this client had to do with somebody who was dead or stood still: what is worth telling at once.
+    pub fn incidents(&self) -> u64 {
+        self.timeouts + self.suspicions + self.recoveries + self.failed_recoveries
+    }
+}
+
+/// Adds `counters` to the table's totals. 1 round trip, none if all are 0. // [R-TOTALS-1]
+///
+/// # Errors
+/// The fabric refused or lost the batch.
+pub async fn add_totals(lane: &mut dyn Lane, table: &Table, counters: &Counters) -> Result<(), FabricError> {
+    let mut found = [0; Counters::COUNT];
+    let counted = counters.to_words().into_iter().zip(&mut found).enumerate().filter(|(_, (count, _))| *count > 0);
+    let adds: Vec<Verb<'_>> = counted
+        .map(|(i, (add, found))| Verb::FetchAdd { addr: table.geometry().superblock_word(TOTALS_WORD + i), add, found })
+        .collect();
+    if adds.is_empty() { Ok(()) } else { post(lane, adds).await }
+}
+
+/// The table's totals: what its clients met and told. 1 round trip. // [R-TOTALS-1]
+///
+/// # Errors
+/// The fabric refused or lost the batch.
+pub async fn read_totals(lane: &mut dyn Lane, table: &Table) -> Result<Counters, FabricError> {
+    let mut words = [0; Counters::COUNT];
+    post(lane, [Verb::Read { addr: table.geometry().superblock_word(TOTALS_WORD), into: &mut words }]).await?;
+    Ok(Counters::from_words(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// [R-TOTALS-1] Whoever moves a counter makes programs of different age count different things in one word.
+    #[test]
+    fn counters_keep_their_places() {
+        let first = ["lock_conflicts", "stale_paths", "moves", "sampled_searches", "row_retries", "records"];
+        let second = ["recoveries", "replays", "idle_deaths", "take_overs", "failed_recoveries", "torn_rows"];
+        let third = ["released_locks", "reclaimed_chunks", "timeouts", "suspicions", "false_suspicions"];
+        let fourth = ["partial_conflicts", "neighbour_retries", "crc_retries", "looks_past", "rows_past"];
+        let fifth = ["adopted_chunks", "leases", "revocations", "repair_state_1", "repair_state_2", "repair_state_3"];
+        let all = [&first[..], &second, &third, &fourth, &fifth, &["repair_state_4", "reclaimed_locks"]].concat();
+        assert_eq!(all, Counters::NAMES[..all.len()]);
+    }
+
+    #[test]
+    fn words_are_counters_and_back() {
+        let words = std::array::from_fn(|i| i as u64 + 1);
+        let counters = Counters::from_words(words);
+        assert_eq!((counters.to_words(), counters.lock_conflicts, counters.adopted_chunks), (words, 1, 23));
+        assert_eq!(counters.named().nth(6), Some(("recoveries", 7)));
+        assert_eq!(counters.plus(&counters).since(&counters), counters);
+    }
+}
