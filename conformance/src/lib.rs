@@ -11,6 +11,7 @@ pub mod harness;
 mod lane;
 mod model;
 mod rng;
+mod turns;
 
 pub use bench::{Bench, TestClient, block_on};
 pub use craft::KeyFinder;
@@ -18,3 +19,4 @@ pub use extents::{Extents, Prepared};
 pub use lane::{Moment, Sampling, SteppedLane};
 pub use model::{Model, Op, Seen};
 pub use rng::Rng;
+pub use turns::{Explored, Flaw, Grain, Late, Orders, Task, TurnLane, Turns, explore};
