@@ -3,6 +3,7 @@
 //! The tests live in `tests/`; each file states what it proves. `regressions/` holds one file a fixed bug.
 #![forbid(unsafe_code)]
 
+mod actors;
 mod audit;
 mod bench;
 mod craft;
@@ -13,6 +14,7 @@ mod model;
 mod rng;
 mod turns;
 
+pub use actors::{ActorLane, Actors, Ahead, VerbKind};
 pub use bench::{Bench, TestClient, block_on};
 pub use craft::KeyFinder;
 pub use extents::{Extents, Prepared};

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use guira_conformance::{Explored, Flaw, Grain, Op, Orders, Seen, Task, TurnLane, Turns, block_on, explore};
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::Ordering;
-use guira_fabric::{Effect, Lane, Profile, Region, Space, Verb, post};
+use guira_fabric::{Effect, Lane, Profile, Region, Space, Verb, pause_until, post};
 use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Liberties, Lost, Network, Sim, SimOptions, Stopped};
 use guira_layout::{Preset, RowId, SuperblockError};
 use guira_rcuckoo::{ClientConfig, Error, OpenError, Outcome, Reader, open_table, poison_table};
 
 use crate::logged::{Log, LoggedLane};
 use crate::printed;
-use crate::scene::{Answer, HOME, PRESETS, Scene, client, operate, value_of};
+use crate::scene::{Answer, HOME, PRESETS, Scene, act, client, operate, value_of};
 
 /// In the lock group of `HOME`, behind it.
 const NEAR: RowId = RowId(HOME.0 + 5);
@@ -57,12 +57,16 @@ fn updates_lost(preset: Preset, seed: u64, main_lag_ns: u64) -> usize {
         let (bench, wrong) = (bench.clone(), Rc::clone(&wrong));
         sim.spawn(|region| async move {
             let config = ClientConfig { deadline_ns: u64::MAX, ..ClientConfig::for_table(&bench.table) };
-            let writer = bench.client_with(slot as u16, bench.region.lane(), config).through(region.lane());
+            let mut writer = bench.client_with(slot as u16, bench.region.lane(), config).through(region.lane());
             let value = |writer| value_of(&key, writer).to_vec();
-            let ops = (1..=CHANGES).map(|change| Op::Swap(key.to_vec(), value(change - 1), value(change))).collect();
-            let (task, answers) = operate(writer, ops);
-            task.await;
-            let all_took_place = answers.borrow().iter().all(|it| *it == Ok(Seen::Outcome(Outcome::Replaced)));
+            let mut all_took_place = true;
+            for change in 1..=CHANGES {
+                let op = Op::Swap(key.to_vec(), value(change - 1), value(change));
+                all_took_place &= act(&mut writer, &op).await == Ok(Seen::Outcome(Outcome::Replaced));
+                // Whoever reads sees its own WRITEs, and so does everybody else then.
+                let until_ns = writer.lane.now_ns() + LAG_NS;
+                pause_until(&mut writer.lane, until_ns).await;
+            }
             *wrong.borrow_mut() += usize::from(!all_took_place);
         });
     }
@@ -258,7 +262,7 @@ fn taker(region: &HeapRegion, turns: &Turns, inside: &Rc<RefCell<(u32, u32)>>) -
                 return;
             }
             let until_ns = lane.now_ns() + 1;
-            guira_fabric::pause_until(&mut lane, until_ns).await;
+            pause_until(&mut lane, until_ns).await;
         }
     })
 }

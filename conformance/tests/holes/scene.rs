@@ -143,7 +143,7 @@ pub fn operate<L: Lane + 'static>(mut client: TestClient<L>, ops: Vec<Op>) -> (T
 }
 
 /// Carries out an operation on inline values.
-async fn act<L: Lane>(client: &mut TestClient<L>, op: &Op) -> Answer {
+pub async fn act<L: Lane>(client: &mut TestClient<L>, op: &Op) -> Answer {
     let change = match op {
         Op::Get(key) => {
             let mut value = Vec::new();

@@ -138,8 +138,7 @@ pub enum Error {
         url: Url,
         /// How many slots there are.
         max: u16,
-        /// How many of them have a dead client that cannot be recovered: its record is damaged, or the table is of
-        /// preset `paper`.
+        /// How many of them have a dead client that cannot be recovered: its record is damaged.
         dead: u16,
     },
     /// A client was asked of a table that was opened for reading only. Nothing was changed.

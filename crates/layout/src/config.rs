@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::lease::MAX_REPAIR_REGIONS;
+
 pub use guira_sum::Algorithm as ChecksumKind;
 
 /// Entries in a row, at most: as many as the trailer has occupancy bits.
@@ -173,6 +175,9 @@ pub struct TableConfig {
     pub max_clients: u16,
     /// Rows one insert may change, 1 to 16: its search depth plus one. Sizes the redo record.
     pub max_path_rows: u8,
+    /// Regions of the lock table that have a repair lease each, 0 to 128; 0 where the dead are recovered by their
+    /// records, or not at all. [R-REPAIR-3]
+    pub repair_regions: u8,
     /// Bytes of an extent chunk, a power of two; 0 if the format has no extents.
     pub chunk_bytes: u64,
     /// Number of chunks.
@@ -278,6 +283,8 @@ impl TableConfig {
             "1 to 32767 with locks of 16 bits, fewer with narrower ones",
         )?;
         bound((1..=16).contains(&self.max_path_rows), "max_path_rows", self.max_path_rows.into(), "1 to 16")?;
+        let regions = self.repair_regions;
+        bound(regions <= MAX_REPAIR_REGIONS, "repair_regions", regions.into(), "0 to 128")?;
         let offsets_hold = self.offsets.iter().all(|m| (1..=self.rows).contains(m));
         bound(offsets_hold, "offsets", self.offsets[0], "each 1 to the number of rows")?;
         self.check_chunks()

@@ -8,13 +8,15 @@ use crate::{ConfigError, LockLayout, RowFormat, RowId, SUPERBLOCK_BYTES, TableCo
 /// Areas of the main space start at multiples of this, a memory page.
 const PAGE_BYTES: u64 = 4096;
 
-/// The addresses of a table's areas. Main space: superblock, client slots, rows, chunk table, chunks. Device space:
-/// locks.
+/// The addresses of a table's areas. Main space: superblock, client slots, repair leases, rows, chunk table, chunks.
+/// Device space: locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     slots_at: u64,
     slot_words: u64,
     max_clients: u16,
+    leases_at: u64,
+    repair_regions: u8,
     rows_at: u64,
     row_bytes: u64,
     chunk_table_at: u64,
@@ -43,7 +45,8 @@ impl Geometry {
         let slot_words = slot_words(config) as u64;
         let slots_at = SUPERBLOCK_BYTES;
         let slot_bytes = u64::from(config.max_clients).checked_mul(slot_words * WORD_BYTES)?;
-        let rows_at = page_up(slots_at.checked_add(slot_bytes)?)?;
+        let leases_at = slots_at.checked_add(slot_bytes)?;
+        let rows_at = page_up(leases_at.checked_add(u64::from(config.repair_regions) * WORD_BYTES)?)?;
         let row_bytes = u64::from(config.row_bytes);
         let chunk_table_at = page_up(rows_at.checked_add(config.rows.checked_mul(row_bytes)?)?)?;
         let chunks_at = page_up(chunk_table_at.checked_add(config.chunks.checked_mul(WORD_BYTES)?)?)?;
@@ -57,6 +60,8 @@ impl Geometry {
             slots_at,
             slot_words,
             max_clients: config.max_clients,
+            leases_at,
+            repair_regions: config.repair_regions,
             rows_at,
             row_bytes,
             chunk_table_at,
@@ -95,6 +100,15 @@ impl Geometry {
     /// Words of one client slot.
     pub fn slot_words(&self) -> usize {
         self.slot_words as usize
+    }
+
+    /// Where the repair lease of region `region` lies. [R-REPAIR-3]
+    ///
+    /// # Panics
+    /// If there is no such region.
+    pub fn lease(&self, region: u8) -> Addr {
+        assert!(region < self.repair_regions, "region {region} of {}", self.repair_regions);
+        Addr::main(self.leases_at + u64::from(region) * WORD_BYTES)
     }
 
     /// Where `row` starts. The caller's rows are below T.
@@ -159,6 +173,11 @@ mod tests {
             let geometry = Geometry::new(&config).unwrap();
             let last_slot = geometry.slot(config.max_clients - 1).offset() + geometry.slot_words() as u64 * 8;
             assert!(last_slot <= geometry.row(RowId(0)).offset());
+            if let Some(last) = config.repair_regions.checked_sub(1) {
+                assert!(last_slot <= geometry.lease(0).offset());
+                assert!(geometry.lease(last).offset() < geometry.row(RowId(0)).offset());
+            }
+            assert_eq!(config.repair_regions > 0, preset == Preset::Paper);
             assert!(geometry.row(RowId(config.rows)).offset() <= geometry.chunk_word(0).offset());
             assert!(geometry.chunk_word(config.chunks - 1).offset() < geometry.chunk(0).offset());
             let last = geometry.chunk(config.chunks - 1).offset();

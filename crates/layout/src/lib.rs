@@ -12,6 +12,7 @@ mod extent;
 mod fixed;
 mod geometry;
 mod ids;
+mod lease;
 mod lock;
 mod preset;
 mod row;
@@ -30,6 +31,7 @@ pub use extent::{
 pub use fixed::{FixedRows, RowShape, Rows, Rows4x4, Rows8x8};
 pub use geometry::Geometry;
 pub use ids::{Generation, LockId, OwnerId, RowId, Version};
+pub use lease::{LeaseWord, MAX_REPAIR_REGIONS};
 pub use lock::{LockLayout, LockMask};
 pub use preset::{Preset, PresetOptions};
 pub use row::{MAX_ROW_WORDS, Placement, RowFormat, Torn, Trailer};

@@ -97,6 +97,14 @@ impl LockLayout {
         self.held(owner, mask).wrapping_neg()
     }
 
+    /// The rows that `lock` guards, in a table of `rows` rows, as stretches of neighbours: the first row of each, and how
+    /// many each has. With virtual locks there are several.
+    pub fn stretches(&self, lock: LockId, rows: u64) -> (impl Iterator<Item = RowId>, u64) {
+        let shift = self.rows_per_lock_shift;
+        let logical = (lock.0..rows >> shift).step_by(self.physical as usize);
+        (logical.map(move |logical| RowId(logical << shift)), 1 << shift)
+    }
+
     /// The first lock in `mask` that is not free in `word_value`, and the owner it holds.
     pub fn first_held(&self, word: u64, word_value: u64, mask: u64) -> Option<(LockId, OwnerId)> {
         (0..self.per_word).find_map(|lane| {
@@ -186,6 +194,9 @@ mod tests {
         let layout = layout(16, 8);
         assert_eq!(layout.lock_of(RowId(0)), layout.lock_of(RowId(8 * 16)));
         assert_eq!(layout.lock_of(RowId(17)), LockId(1));
+        let (stretches, rows) = layout.stretches(LockId(3), 32 * 16);
+        let stretches: Vec<RowId> = stretches.collect();
+        assert_eq!((stretches, rows), ([3, 11, 19, 27].map(|logical| RowId(logical * 16)).to_vec(), 16));
         assert_eq!(layout.words(), 2);
         assert_eq!(
             layout.all_held(1, 0x7_0000_0000_0005).collect::<Vec<_>>(),

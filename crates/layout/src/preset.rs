@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::config::{EXTENT_ENTRY_WORDS, MAX_ZEROS, ROW_GROUP, TRAILER_BYTES};
+use crate::lease::MAX_REPAIR_REGIONS;
 use crate::{ChecksumKind, ConfigError, EntryFormat, OffsetRule, Rules, TableConfig};
 
 /// Which set of parameters a table starts from.
@@ -113,6 +114,7 @@ impl Preset {
         let factor = if hardened { HARDENED_FACTOR } else { PAPER_FACTOR };
         let locks = rows / u64::from(rows_per_lock);
         let device_bytes = if self == Preset::Tiny { 16 } else { options.device_bytes };
+        let physical_locks = physical_locks(locks, lock_bits, device_bytes);
         let config = TableConfig {
             rows,
             row_bytes,
@@ -124,12 +126,13 @@ impl Preset {
             offsets: if rows == 0 { [1; MAX_ZEROS + 1] } else { TableConfig::offset_table(factor, rows) },
             rows_per_lock,
             lock_bits,
-            physical_locks: physical_locks(locks, lock_bits, device_bytes),
+            physical_locks,
             max_clients: options.max_clients.unwrap_or(match self {
                 Preset::Tiny => TINY_CLIENTS,
                 _ => DEFAULT_CLIENTS,
             }),
             max_path_rows: if hardened { HARDENED_PATH_ROWS } else { PAPER_PATH_ROWS },
+            repair_regions: if hardened { 0 } else { physical_locks.min(MAX_REPAIR_REGIONS.into()) as u8 },
             chunk_bytes,
             chunks,
             hash_seed: options.hash_seed,

@@ -22,6 +22,9 @@ const FINGERPRINT_WORD: usize = 4;
 const CONFIG_WORD: usize = 8;
 const OFFSETS_WORD: usize = CONFIG_WORD + 15;
 const CHECKED_WORDS: usize = OFFSETS_WORD + MAX_ZEROS + 1;
+/// In the word of the client slots.
+const PATH_ROWS_SHIFT: u32 = 32;
+const REPAIR_REGIONS_SHIFT: u32 = 48;
 const FINGERPRINT_SEED: u64 = 0x6775_6972_6131;
 
 const _: () = assert!(CHECKED_WORDS <= STATE_WORD, "what changes lies behind what is checked");
@@ -203,7 +206,9 @@ fn encode_config(config: &TableConfig, words: &mut [u64]) {
         u64::from(config.rows_per_lock),
         u64::from(config.lock_bits),
         config.physical_locks,
-        u64::from(config.max_clients) | u64::from(config.max_path_rows) << 32,
+        u64::from(config.max_clients)
+            | u64::from(config.max_path_rows) << PATH_ROWS_SHIFT
+            | u64::from(config.repair_regions) << REPAIR_REGIONS_SHIFT,
         config.chunk_bytes,
         config.chunks,
         config.hash_seed,
@@ -230,7 +235,8 @@ fn decode_config(words: &[u64]) -> Result<TableConfig, usize> {
         lock_bits: fields.number(8)?,
         physical_locks: fields.number(9)?,
         max_clients: fields.read(10, |word| (word & 0xffff_ffff).try_into().ok())?,
-        max_path_rows: fields.read(10, |word| (word >> 32).try_into().ok())?,
+        max_path_rows: fields.read(10, |word| (word >> PATH_ROWS_SHIFT & 0xffff).try_into().ok())?,
+        repair_regions: fields.read(10, |word| (word >> REPAIR_REGIONS_SHIFT).try_into().ok())?,
         chunk_bytes: fields.number(11)?,
         chunks: fields.number(12)?,
         hash_seed: fields.number(13)?,

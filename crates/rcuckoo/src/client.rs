@@ -13,6 +13,7 @@ use crate::journal::Journal;
 use crate::mourn::Mourner;
 use crate::pace::Pace;
 use crate::search::{SEARCH_ROWS, Search};
+use crate::suspect::Suspects;
 use crate::window::Window;
 use crate::{Buffer, Error, MAX_LOCK_WORDS, Now, Operation, Reader, Sampled, Table, Token};
 
@@ -22,6 +23,9 @@ const WINDOW_ROWS: usize = MAX_LOCK_WORDS;
 /// Verbs a client has room for in a batch from the start: releases, tries and READs for every lock word, which is more
 /// than a commit needs. Only the WRITEs of a long value come on top.
 const BATCH_VERBS: usize = 3 * MAX_LOCK_WORDS;
+
+/// The paper's failure timeout (section 4.1).
+const PRINTED_TIMEOUT_NS: u64 = 100_000_000;
 
 /// From which rows a path may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +70,12 @@ pub struct ClientConfig {
     pub speculations: u32,
     /// Which rows an insert samples.
     pub synchronize: Synchronize,
+    /// How long a lock stays taken, and the rows sampled under it unchanged, before its holder is presumed dead, in
+    /// nanoseconds: 100 ms, as printed (paper, section 4.1). For tables that are repaired only. // [R-REPAIR-1]
+    pub failure_timeout_ns: u64,
+    /// How long a repair lease stays unchanged before its holder is presumed dead, too, in nanoseconds: the same, "a
+    /// timeout mechanism similar to normal locks" (section 4.2). // [R-REPAIR-4]
+    pub lease_timeout_ns: u64,
     /// Seed of the jitter.
     pub seed: u64,
 }
@@ -87,6 +97,8 @@ impl ClientConfig {
             search_roots: if printed { SearchRoots::Primary } else { SearchRoots::Both },
             speculations: 2,
             synchronize: if printed { Synchronize::Locks } else { Synchronize::Path },
+            failure_timeout_ns: PRINTED_TIMEOUT_NS,
+            lease_timeout_ns: PRINTED_TIMEOUT_NS,
             seed: 0,
         }
     }
@@ -111,6 +123,40 @@ pub struct Counters {
     pub recoveries: u64,
     /// Those of them whose commit was completed.
     pub replays: u64,
+    /// Locks whose holder was presumed dead. // [R-REPAIR-1]
+    pub suspicions: u64,
+    /// Those of them where the lock was free, or a row under it had changed, before anything was repaired. Others may be
+    /// wrong, too, and nobody knows. // [R-REPAIR-5]
+    pub false_suspicions: u64,
+    /// Repair leases taken. // [R-REPAIR-3]
+    pub leases: u64,
+    /// Those of them that somebody else had. // [R-REPAIR-4]
+    pub revocations: u64,
+    /// Times a repair found an entry twice, once in a row that did not verify: state 1. // [R-REPAIR-6]
+    pub repair_state_1: u64,
+    /// The same in rows that verified: state 2.
+    pub repair_state_2: u64,
+    /// Times a repair found no entry twice, but a row that did not verify: state 3.
+    pub repair_state_3: u64,
+    /// Times a repair found neither, and cleared the lock: state 4.
+    pub repair_state_4: u64,
+    /// Locks of this client that were not its own any more when its commit released them: it was presumed dead.
+    pub reclaimed_locks: u64,
+}
+
+impl Counters {
+    /// Adds what `other` says about repair.
+    fn add_repairs(&mut self, other: &Counters) {
+        self.row_retries += other.row_retries;
+        self.suspicions += other.suspicions;
+        self.false_suspicions += other.false_suspicions;
+        self.leases += other.leases;
+        self.revocations += other.revocations;
+        self.repair_state_1 += other.repair_state_1;
+        self.repair_state_2 += other.repair_state_2;
+        self.repair_state_3 += other.repair_state_3;
+        self.repair_state_4 += other.repair_state_4;
+    }
 }
 
 /// One logical owner: one operation at a time. It holds a slot of the table, by the number of its owner id.
@@ -145,6 +191,7 @@ pub struct Client {
     pub(crate) counters: Counters,
     pub(crate) committed: bool,
     pub(crate) waiting_since_ns: Option<u64>,
+    pub(crate) suspects: Suspects,
     reader: Reader,
 }
 
@@ -153,7 +200,7 @@ impl Client {
     pub fn new(table: Arc<Table>, owner: OwnerId, config: ClientConfig) -> Client {
         let row_words = table.rows().row_words();
         Client {
-            reader: Reader::new(Arc::clone(&table), config),
+            reader: Reader::of_client(Arc::clone(&table), config, owner),
             config,
             owner,
             sequence: 0,
@@ -176,6 +223,7 @@ impl Client {
             counters: Counters::default(),
             committed: false,
             waiting_since_ns: None,
+            suspects: Suspects::default(),
             table,
         }
     }
@@ -201,6 +249,7 @@ impl Client {
     pub fn counters(&self) -> Counters {
         let mut counters = self.counters;
         counters.row_retries += self.reader.row_retries();
+        counters.add_repairs(&self.reader.counters);
         counters
     }
 

@@ -3,7 +3,8 @@
 use guira_fabric::{Addr, Effect, Lane, Verb, WORD_BYTES, post};
 use guira_layout::{ExtentRef, Record, RowId, Seal, Version};
 
-use crate::journal::{Flight, release_verb};
+use crate::journal::Flight;
+use crate::repair::clear_verb;
 use crate::{Client, Error, MAX_LOCK_WORDS, Operation, Place};
 
 /// A row to be written: its place in the window, the one slot that changed, and its version before.
@@ -57,8 +58,9 @@ impl Client {
             // this extent again. // [R-EXTENT-4]
             batch.push(Verb::Write { addr: *addr, words: generation });
         }
+        let masked_cas = lane.caps().masked_cas;
         for (locks, found) in self.journal.held.iter().zip(found.iter_mut()) {
-            batch.push(release_verb(&self.table, self.owner, locks, found));
+            batch.push(clear_verb(&self.table, self.owner, masked_cas, locks, found));
         }
         self.journal.flight = Flight::Release;
         self.committed = true;
@@ -68,6 +70,11 @@ impl Client {
             self.committed = error.effect() != Effect::None;
             self.journal.failed(&error);
             return Err(Error::fabric(operation)(error));
+        }
+        if self.table.is_repairable() {
+            let held = self.journal.held.iter().zip(&found);
+            self.counters.reclaimed_locks +=
+                held.map(|(locks, found)| u64::from((locks.mask & !found).count_ones())).sum::<u64>();
         }
         self.journal.landed(&[]);
         for write in writes {

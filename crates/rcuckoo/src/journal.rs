@@ -12,6 +12,7 @@ use guira_layout::{LockMask, OwnerId, RowId};
 
 use crate::in_place::PAIR_WORDS;
 use crate::locks::LockSet;
+use crate::repair::clear_verb;
 use crate::{MAX_LOCK_WORDS, Table};
 
 /// A lock word a batch tries to take.
@@ -44,7 +45,7 @@ pub(crate) enum Flight {
     Extend(ArrayVec<Try, MAX_LOCK_WORDS>),
     /// One that releases all that is held, last of all.
     Release,
-    /// One of those that recover somebody else, while nothing is held.
+    /// One of those that recover somebody else, or repair what they left, while nothing is held.
     Recovery,
 }
 
@@ -145,8 +146,9 @@ impl Journal {
         }
         let mut found = [0; MAX_LOCK_WORDS];
         let mut batch: ArrayVec<Verb<'_>, MAX_LOCK_WORDS> = ArrayVec::new();
+        let masked_cas = lane.caps().masked_cas;
         for (locks, found) in self.held.iter().zip(found.iter_mut()) {
-            batch.push(release_verb(table, owner, locks, found));
+            batch.push(clear_verb(table, owner, masked_cas, locks, found));
         }
         self.flight = Flight::Release;
         let posted = post(lane, &mut batch[..]).await;

@@ -4,8 +4,9 @@ use arrayvec::ArrayVec;
 use guira_fabric::{FabricError, Lane, MaskedCas, Verb, pause_until, post};
 use guira_layout::{ExtentRef, LockId, LockMask, OwnerId, RowId, STATE_WORD, TableState};
 
-use crate::journal::{Flight, Try, release_verb};
+use crate::journal::{Flight, Try};
 use crate::mourn::Patience;
+use crate::repair::clear_verb;
 use crate::window::{Window, spans};
 use crate::{Batch, Client, Error, MAX_LOCK_WORDS, Operation, Table};
 
@@ -110,6 +111,14 @@ enum Reads {
     Without,
 }
 
+impl Reads {
+    /// Of a retry: none, unless the rows' checksums are all that tells of a holder's progress. // [R-LOCK-4]
+    /// [R-REPAIR-1]
+    fn of_retry(table: &Table) -> Reads {
+        if table.is_repairable() { Reads::With } else { Reads::Without }
+    }
+}
+
 impl Client {
     /// Takes the locks of `plan` and samples the window's rows under them, after giving back what was held before. 1
     /// round trip without contention. `extent` is written first, in the same batch. // [R-LOCK-2] [R-LOCK-3]
@@ -151,7 +160,11 @@ impl Client {
     ) -> Result<(), Error> {
         let fabric = Error::fabric(operation);
         // The deadline is the operation's, however many paths it tries. // [R-LOCK-4]
+        if self.waiting_since_ns.is_none() {
+            self.suspects.clear();
+        }
         let started_ns = *self.waiting_since_ns.get_or_insert_with(|| lane.now_ns());
+        let reads = Reads::of_retry(&self.table);
         let deadline_ns = started_ns.saturating_add(self.config.deadline_ns);
         let mut wait = Wait { operation, started_ns, deadline_ns, pauses: 0 };
         for attempt in 1u32.. {
@@ -160,12 +173,16 @@ impl Client {
             if attempt >= TRIES_AT_ONCE {
                 break;
             }
-            match self.try_all(lane, plan, Before::Release, Reads::Without, None).await.map_err(&fabric)? {
-                Tried::All => return Ok(()),
+            match self.try_all(lane, plan, Before::Release, reads, None).await.map_err(&fabric)? {
+                Tried::All => {
+                    self.suspects.clear();
+                    return Ok(());
+                }
                 Tried::Conflict(again) => conflict = again,
             }
         }
         while self.acquire_in_order(lane, plan, &mut wait).await? == Waited::ForTheDead {}
+        self.suspects.clear();
         Ok(())
     }
 
@@ -177,11 +194,11 @@ impl Client {
         plan: &LockSet,
         wait: &mut Wait,
     ) -> Result<Waited, Error> {
-        let fabric = Error::fabric(wait.operation);
+        let (fabric, reads) = (Error::fabric(wait.operation), Reads::of_retry(&self.table));
         for locks in plan {
             let word: LockSet = std::iter::once(*locks).collect();
             for attempt in 1u32.. {
-                let tried = self.try_all(lane, &word, Before::Keep, Reads::Without, None).await.map_err(&fabric)?;
+                let tried = self.try_all(lane, &word, Before::Keep, reads, None).await.map_err(&fabric)?;
                 let Tried::Conflict(conflict) = tried else { break };
                 match self.wait_once(lane, wait, attempt, conflict).await {
                     Ok(Waited::ForTheLiving) => {}
@@ -211,6 +228,11 @@ impl Client {
         if let Some(owner) = conflict.owner.filter(|owner| !self.table.locks().is_poison(*owner))
             && self.may_mourn(lane.now_ns(), patience)
             && Box::pin(self.recover_if_dead(lane, owner, wait.operation)).await?
+        {
+            return Ok(Waited::ForTheDead);
+        }
+        if self.table.is_repairable()
+            && Box::pin(self.repair_if_suspect(lane, conflict.lock, wait.deadline_ns, wait.operation)).await?
         {
             return Ok(Waited::ForTheDead);
         }
@@ -271,6 +293,8 @@ impl Client {
             let mut missing = LockSet::new();
             for (locks, found) in wanted.iter().zip(found).filter(|(locks, _)| !self.journal.holds(locks)) {
                 if let Some(conflict) = Conflict::of(&self.table, locks, found) {
+                    let (table, journal) = (&self.table, &self.journal);
+                    self.suspects.retain(|lock| !journal.holds(&table.locks().mask(lock)));
                     return Ok(Tried::Conflict(conflict));
                 }
                 missing.push(*locks);
@@ -313,7 +337,7 @@ impl Client {
         let mut batch = self.buffer.take();
         let (given_back, tried) = found.split_at_mut(released.len());
         for (locks, found) in released.iter().zip(given_back) {
-            batch.push(release_verb(table, self.owner, locks, found));
+            batch.push(clear_verb(table, self.owner, lane.caps().masked_cas, locks, found));
         }
         if let Some(extent) = &extent {
             extent.verbs(&mut batch);

@@ -53,7 +53,8 @@ impl Mourner {
 impl Client {
     /// Whether it is time to ask about somebody who stands in this client's way. // [R-RECOVER-1]
     pub(crate) fn may_mourn(&self, now_ns: u64, patience: Patience) -> bool {
-        self.mourner.is_due(now_ns, patience) && self.table.is_recoverable()
+        let leaves_slots = self.table.is_recoverable() || self.table.is_repairable();
+        self.mourner.is_due(now_ns, patience) && leaves_slots
     }
 
     /// Recovers those of `owners` who are dead, for a client that needs what they have; says how many. Asks no more

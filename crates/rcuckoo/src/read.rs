@@ -13,9 +13,11 @@ use guira_layout::{
     parse_extent,
 };
 
+use crate::client::Counters;
 use crate::pace::Pace;
 use crate::read_many::Group;
 use crate::sample::{FirstSample, Lookup, Verdict};
+use crate::suspect::Suspects;
 use crate::{Batch, ClientConfig, Error, Operation, Place, Table, Token};
 
 /// Times an extent may fail to verify while its entry stays the same. // [R-READ-6]
@@ -38,8 +40,13 @@ pub struct Reader {
     /// Lookups that were left unfinished so far.
     waits: u64,
     pub(crate) group: Box<Group>,
-    pace: Pace,
+    pub(crate) pace: Pace,
     row_retries: u64,
+    /// The client whose reader it is. // [R-REPAIR-2]
+    pub(crate) repairs_as: Option<OwnerId>,
+    pub(crate) suspects: Suspects,
+    /// What it met in repairs.
+    pub(crate) counters: Counters,
 }
 
 /// How far a lookup came without waiting.
@@ -134,7 +141,16 @@ impl Reader {
             group: Box::default(),
             pace,
             row_retries: 0,
+            repairs_as: None,
+            suspects: Suspects::default(),
+            counters: Counters::default(),
         }
+    }
+
+    /// The reader of a client, which repairs in its name where tables are repaired. // [R-REPAIR-2]
+    pub(crate) fn of_client(table: Arc<Table>, config: ClientConfig, owner: OwnerId) -> Reader {
+        let repairs_as = table.is_repairable().then_some(owner);
+        Reader { repairs_as, ..Reader::new(table, config) }
     }
 
     /// The table.
@@ -420,9 +436,17 @@ impl Reader {
         let now_ns = lane.now_ns();
         if patience.samples == self.config.row_samples {
             patience.started_ns = now_ns;
+            self.suspects.clear();
         }
         let (lock, owner) = self.lock_owner(lane, row).await.map_err(Error::fabric(operation))?;
         let waited_ns = now_ns.saturating_sub(patience.started_ns);
+        let deadline_ns = patience.started_ns.saturating_add(self.config.deadline_ns);
+        if owner.is_some()
+            && self.repairs_as.is_some()
+            && Box::pin(self.repair_if_suspect(lane, row, lock, deadline_ns, operation)).await?
+        {
+            return Ok(());
+        }
         match owner {
             Some(_) => patience.unlocked = 0,
             None => patience.unlocked += 1,

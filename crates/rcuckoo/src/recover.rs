@@ -43,7 +43,8 @@ impl Dead {
 /// Recovers the client whose death `proof` proves: completes the commit it had begun, releases its locks, makes its
 /// chunks orphans or free, and frees its slot. The caller holds no lock, and keeps the proof until the last batch has
 /// completed. `None`, and nothing changed, if the client gave its slot back before it ended, or was recovered already,
-/// or if the table is of a preset whose dead nobody can recover this way (`paper`: locks without names).
+/// or if the table's locks name nobody and it is not repaired either. Where dead clients' locks are reclaimed by repair
+/// (preset `paper`), they are left to it, and there is no commit to complete. // [R-REPAIR-1]
 ///
 /// Round trips: 3, 2 more if a commit had begun, 1 for 4,096 lock words and for 4,096 chunks, 1 for 64 lock words with
 /// the dead client's locks, 1 for 64 of its chunks and of the tails of a run it was claiming. Source: R-RECOVER-2 to
@@ -63,7 +64,7 @@ pub(crate) async fn recover_dead(
     dead: Dead,
     operation: Operation,
 ) -> Result<Option<Recovered>, Error> {
-    if !table.is_recoverable() {
+    if !table.is_recoverable() && !table.is_repairable() {
         return Ok(None);
     }
     let mut recovery = Recovery { lane, table, dead, operation, recovered: Recovered::default() };
@@ -73,7 +74,9 @@ pub(crate) async fn recover_dead(
     if let (Some(record), seal) = record {
         recovery.replay(&record, seal).await.map_err(&fabric)?;
     }
-    recovery.release_locks().await.map_err(&fabric)?;
+    if table.is_recoverable() {
+        recovery.release_locks().await.map_err(&fabric)?;
+    }
     recovery.orphan_chunks().await.map_err(&fabric)?;
     recovery.free_slot().await.map_err(&fabric)?;
     Ok(Some(recovery.recovered))

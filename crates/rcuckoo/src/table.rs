@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
 use guira_layout::{
-    Geometry, LockLayout, RowFormat, RowId, STATE_WORD, SUPERBLOCK_WORDS, Superblock, SuperblockError, TableConfig,
-    TableState,
+    Geometry, LeaseWord, LockLayout, RowFormat, RowId, STATE_WORD, SUPERBLOCK_WORDS, Superblock, SuperblockError,
+    TableConfig, TableState,
 };
 
 use crate::Placement;
@@ -91,6 +91,14 @@ impl Table {
         self.locks.names_owners() && self.config().rules.commit_records
     }
 
+    /// Whether what the dead leave is repaired as printed: locks name nobody, commits leave no record, and there are
+    /// leases. // [R-REPAIR-1]
+    #[inline]
+    pub fn is_repairable(&self) -> bool {
+        let config = self.config();
+        config.repair_regions > 0 && !self.locks.names_owners() && !config.rules.commit_records
+    }
+
     /// Where keys live.
     #[inline(always)]
     pub fn placement(&self) -> &Placement {
@@ -101,7 +109,7 @@ impl Table {
 /// Rows formatted by one WRITE: large enough to be fast, small enough for every fabric's limits.
 const FORMAT_ROWS: u64 = 64;
 
-/// Formats a region that nobody else can see yet: rows, slots, locks and chunk table; the superblock last, so that a
+/// Formats a region that nobody else can see yet: rows, slots, leases, locks and chunk table; the superblock last, so that a
 /// region whose creator died is never taken for a table. // [R-CREATE-1]
 ///
 /// The region must be zeroed and as large as the table's [`Geometry`] says. Round trips: one for 64 rows. `progress` is
@@ -123,6 +131,11 @@ pub async fn format_table(
         let addr = table.geometry.row(RowId(start));
         post(lane, [Verb::Write { addr, words: &words }]).await?;
         progress(start + FORMAT_ROWS);
+    }
+    if table.config().repair_regions > 0 {
+        let leases: Vec<u64> =
+            (0..table.config().repair_regions).map(|region| LeaseWord::of_region(region).0).collect();
+        post(lane, [Verb::Write { addr: table.geometry.lease(0), words: &leases }]).await?;
     }
     let superblock = table.superblock.encode();
     let (magic, rest) = superblock.split_at(1);

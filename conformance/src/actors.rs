@@ -1,0 +1,427 @@
+//! Clients that take turns as a test says: one thread, one clock, and a stop before any verb.
+//!
+//! A client's operation goes on by one verb (or as much of a WRITE as its fabric cannot tear) each time the test lets
+//! it, and by nothing otherwise: a client that gets no turn is a stopped one, and one that is killed leaves the memory
+//! as it is. Invariants: equal turns, equal results; time passes only by turns and waits.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use guira_fabric::heap::HeapRegion;
+use guira_fabric::memory::{check, execute};
+use guira_fabric::{Addr, Caps, FabricError, Lane, Profile, Region, Space, Submitted, Traffic, Verb, WORD_BYTES};
+use guira_rcuckoo::{Change, ClientConfig, Counters, Error, NewValue};
+
+use crate::{Bench, Op, Seen, TestClient};
+
+/// What a turn takes, in nanoseconds: a round trip of the paper's network is a few of them.
+const TURN_NS: u64 = 1_000;
+/// More turns than any operation takes: a client that takes more waits for ever.
+const MOST_TURNS: u64 = 10_000_000;
+
+/// The kinds of verbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VerbKind {
+    /// READ.
+    Read,
+    /// WRITE.
+    Write,
+    /// Any that is atomic.
+    Atomic,
+}
+
+/// What a client does with its next turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    /// Executes (the rest of) a verb.
+    Verb {
+        /// Which.
+        kind: VerbKind,
+        /// Where it starts.
+        addr: Addr,
+        /// Its words.
+        words: usize,
+        /// How many of them were executed already.
+        done: usize,
+    },
+    /// Waits until then.
+    Pause(u64),
+    /// Nothing: its operations are done.
+    Nothing,
+}
+
+impl Ahead {
+    /// Whether a WRITE of a row of `bench` is next, none of which has been executed.
+    pub fn writes_row(&self, bench: &Bench) -> bool {
+        self.writes_some_row(bench, |done| done == 0)
+    }
+
+    /// Whether a WRITE of a row of `bench` is under way.
+    pub fn tears_row(&self, bench: &Bench) -> bool {
+        self.writes_some_row(bench, |done| done > 0)
+    }
+
+    fn writes_some_row(&self, bench: &Bench, done_so: impl Fn(usize) -> bool) -> bool {
+        let geometry = bench.table.geometry();
+        let rows = geometry.row(guira_layout::RowId(0)).offset()
+            ..geometry.row(guira_layout::RowId(bench.table.config().rows)).offset();
+        let Ahead::Verb { kind: VerbKind::Write, addr, done, .. } = *self else { return false };
+        addr.space() == Space::Main && rows.contains(&addr.offset()) && done_so(done)
+    }
+
+    /// Whether an atomic on a lock word is next: one that takes locks, or gives them back.
+    pub fn is_lock(&self) -> bool {
+        matches!(self, Ahead::Verb { kind: VerbKind::Atomic, addr, .. } if addr.space() == Space::Device)
+    }
+
+    /// Whether an atomic on a repair lease of `bench` is next.
+    pub fn is_lease(&self, bench: &Bench) -> bool {
+        let regions = bench.table.config().repair_regions;
+        let mut leases = (0..regions).map(|region| bench.table.geometry().lease(region));
+        matches!(self, Ahead::Verb { kind: VerbKind::Atomic, addr, .. } if leases.any(|lease| lease == *addr))
+    }
+}
+
+/// A batch in flight, copied out of its sender's buffers.
+struct Flight {
+    verbs: Vec<Sent>,
+    /// The first verb that is not done, and how many of its words are.
+    at: usize,
+    done: usize,
+}
+
+enum Sent {
+    Read { addr: Addr, into: Vec<u64> },
+    Write { addr: Addr, words: Vec<u64> },
+    Cas { addr: Addr, compare: u64, swap: u64, masks: Option<(u64, u64)>, found: u64 },
+    FetchAdd { addr: Addr, add: u64, found: u64 },
+}
+
+impl Sent {
+    fn of(verb: &Verb<'_>) -> Sent {
+        match verb {
+            Verb::Read { addr, into } => Sent::Read { addr: *addr, into: vec![0; into.len()] },
+            Verb::Write { addr, words } => Sent::Write { addr: *addr, words: words.to_vec() },
+            Verb::Cas { addr, compare, swap, .. } => {
+                Sent::Cas { addr: *addr, compare: *compare, swap: *swap, masks: None, found: 0 }
+            }
+            Verb::MaskedCas { addr, compare, swap, compare_mask, swap_mask, .. } => {
+                let masks = Some((*compare_mask, *swap_mask));
+                Sent::Cas { addr: *addr, compare: *compare, swap: *swap, masks, found: 0 }
+            }
+            Verb::FetchAdd { addr, add, .. } => Sent::FetchAdd { addr: *addr, add: *add, found: 0 },
+        }
+    }
+
+    fn verb(&mut self) -> Verb<'_> {
+        match self {
+            Sent::Read { addr, into } => Verb::Read { addr: *addr, into },
+            Sent::Write { addr, words } => Verb::Write { addr: *addr, words },
+            Sent::Cas { addr, compare, swap, masks: None, found } => {
+                Verb::Cas { addr: *addr, compare: *compare, swap: *swap, found }
+            }
+            Sent::Cas { addr, compare, swap, masks: Some((compare_mask, swap_mask)), found } => Verb::MaskedCas {
+                addr: *addr,
+                compare: *compare,
+                swap: *swap,
+                compare_mask: *compare_mask,
+                swap_mask: *swap_mask,
+                found,
+            },
+            Sent::FetchAdd { addr, add, found } => Verb::FetchAdd { addr: *addr, add: *add, found },
+        }
+    }
+
+    fn ahead(&self, done: usize) -> Ahead {
+        let (kind, addr, words) = match self {
+            Sent::Read { addr, into } => (VerbKind::Read, *addr, into.len()),
+            Sent::Write { addr, words } => (VerbKind::Write, *addr, words.len()),
+            Sent::Cas { addr, .. } | Sent::FetchAdd { addr, .. } => (VerbKind::Atomic, *addr, 1),
+        };
+        Ahead::Verb { kind, addr, words, done }
+    }
+
+    fn found(&self) -> Option<u64> {
+        match self {
+            Sent::Cas { found, .. } | Sent::FetchAdd { found, .. } => Some(*found),
+            Sent::Read { .. } | Sent::Write { .. } => None,
+        }
+    }
+
+    fn copy_to(&self, verb: &mut Verb<'_>) {
+        match (self, verb) {
+            (Sent::Read { into: from, .. }, Verb::Read { into, .. }) => into.copy_from_slice(from),
+            (Sent::Cas { found: from, .. }, Verb::Cas { found, .. } | Verb::MaskedCas { found, .. })
+            | (Sent::FetchAdd { found: from, .. }, Verb::FetchAdd { found, .. }) => **found = *from,
+            _ => {}
+        }
+    }
+}
+
+impl Flight {
+    /// Executes the next verb, or `unit_words` of a WRITE.
+    fn advance(&mut self, region: &HeapRegion, unit_words: usize) {
+        let sent = &mut self.verbs[self.at];
+        if let Sent::Write { addr, words } = sent {
+            let end = words.len().min(self.done.saturating_add(unit_words));
+            let addr = addr.add_words(self.done as u64);
+            let mut write = Verb::Write { addr, words: &words[self.done..end] };
+            execute(region.memory(), &mut write).expect("the batch was checked");
+            self.done = end;
+            if end < words.len() {
+                return;
+            }
+        } else {
+            execute(region.memory(), &mut sent.verb()).expect("the batch was checked");
+        }
+        (self.at, self.done) = (self.at + 1, 0);
+    }
+
+    fn is_done(&self) -> bool {
+        self.at == self.verbs.len()
+    }
+}
+
+/// What a test and a lane tell each other.
+struct Shared {
+    may_act: bool,
+    ahead: Ahead,
+    now_ns: u64,
+}
+
+/// A lane that acts when it gets a turn.
+pub struct ActorLane {
+    region: HeapRegion,
+    traffic: Traffic,
+    flight: Option<Flight>,
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl ActorLane {
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().expect("nobody panics with it")
+    }
+}
+
+impl Lane for ActorLane {
+    fn caps(&self) -> &Caps {
+        self.region.caps()
+    }
+
+    fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    fn traffic_mut(&mut self) -> &mut Traffic {
+        &mut self.traffic
+    }
+
+    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
+        if let Err(error) = check(self.region.memory(), self.region.caps(), batch) {
+            return Submitted::Done(Err(error));
+        }
+        assert!(self.flight.is_none(), "one batch at a time");
+        self.flight = Some(Flight { verbs: batch.iter().map(Sent::of).collect(), at: 0, done: 0 });
+        Submitted::InFlight
+    }
+
+    fn poll(&mut self, batch: &mut [Verb<'_>], _: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        let unit_words = usize::try_from(self.caps().atomic_write_unit / WORD_BYTES).unwrap_or(usize::MAX);
+        let may_act = std::mem::take(&mut self.shared().may_act);
+        let Some(flight) = &mut self.flight else {
+            return Poll::Ready(Err(FabricError::Backend("no batch is in flight on this lane".to_owned())));
+        };
+        if may_act && !flight.is_done() {
+            flight.advance(&self.region, unit_words);
+        }
+        if !flight.is_done() {
+            let ahead = flight.verbs[flight.at].ahead(flight.done);
+            self.shared().ahead = ahead;
+            return Poll::Pending;
+        }
+        flight.verbs.iter().zip(batch).for_each(|(sent, verb)| sent.copy_to(verb));
+        self.flight = None;
+        Poll::Ready(Ok(()))
+    }
+
+    fn forget(&mut self) {}
+
+    fn poll_drain(&mut self, found: &mut [u64], _: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
+        let Some(mut flight) = self.flight.take() else { return Poll::Ready(Ok(0)) };
+        while !flight.is_done() {
+            flight.advance(&self.region, usize::MAX);
+        }
+        let words: Vec<u64> = flight.verbs.iter().filter_map(Sent::found).collect();
+        found.iter_mut().zip(&words).for_each(|(into, word)| *into = *word);
+        Poll::Ready(Ok(words.len()))
+    }
+
+    fn poll_pause(&mut self, until_ns: u64, _: &mut Context<'_>) -> Poll<()> {
+        let mut shared = self.shared();
+        if shared.now_ns >= until_ns {
+            return Poll::Ready(());
+        }
+        shared.ahead = Ahead::Pause(until_ns);
+        Poll::Pending
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.shared().now_ns
+    }
+}
+
+type Answers = Vec<Result<Seen, Error>>;
+type Work = Pin<Box<dyn Future<Output = (TestClient<ActorLane>, Answers)>>>;
+
+struct Actor {
+    shared: Arc<Mutex<Shared>>,
+    work: Option<Work>,
+    done: Option<(TestClient<ActorLane>, Answers)>,
+}
+
+/// Clients of one table, each with operations of its own.
+pub struct Actors {
+    bench: Bench,
+    caps: Caps,
+    now_ns: u64,
+    actors: Vec<Actor>,
+}
+
+impl Actors {
+    /// Nobody yet, on `bench`, over a network whose WRITEs tear at every word, or never.
+    pub fn new(bench: &Bench, atomic_write_unit: u64) -> Actors {
+        let caps = Caps { atomic_write_unit, ..Profile::Tcp.caps() };
+        let bench = Bench { region: bench.region.with_caps(caps), table: Arc::clone(&bench.table) };
+        Actors { bench, caps, now_ns: 0, actors: Vec::new() }
+    }
+
+    /// A client in slot `slot` that is about to carry out `ops`, and recovers whom it finds dead. Its number.
+    ///
+    /// # Panics
+    /// If the slot is taken.
+    pub fn start(&mut self, slot: u16, config: ClientConfig, ops: Vec<Op>) -> usize {
+        let number = self.actors.len();
+        let shared = Arc::new(Mutex::new(Shared { may_act: false, ahead: Ahead::Nothing, now_ns: self.now_ns }));
+        let region = self.bench.region.with_caps(self.caps);
+        let lane = ActorLane { region, traffic: Traffic::default(), flight: None, shared: Arc::clone(&shared) };
+        // Claiming a slot is not what is tested.
+        let client = self.bench.client_with(slot, self.bench.region.lane(), config);
+        let client = client.recovering(&self.bench).through(lane);
+        self.actors.push(Actor { shared, work: Some(carry_out_all(client, ops)), done: None });
+        self.poll(number);
+        number
+    }
+
+    /// More operations for a client that has carried out all it had; the answers to those are forgotten.
+    ///
+    /// # Panics
+    /// If it has not.
+    pub fn again(&mut self, who: usize, ops: Vec<Op>) {
+        let (client, _) = self.actors[who].done.take().expect("its operations are done");
+        self.actors[who].work = Some(carry_out_all(client, ops));
+        self.poll(who);
+    }
+
+    /// What `who` does next.
+    pub fn ahead(&self, who: usize) -> Ahead {
+        self.actors[who].shared.lock().expect("nobody panics with it").ahead
+    }
+
+    /// Lets `who` do one step, for which it waits if it has to.
+    pub fn step(&mut self, who: usize) {
+        self.now_ns = match self.ahead(who) {
+            Ahead::Pause(until_ns) => self.now_ns.max(until_ns),
+            _ => self.now_ns + TURN_NS,
+        };
+        self.actors[who].shared.lock().expect("nobody panics with it").may_act = true;
+        self.poll(who);
+    }
+
+    /// Lets `who` go on until `stop` holds for what it would do next; false if its operations end before.
+    ///
+    /// # Panics
+    /// If neither ever is so.
+    pub fn run_until(&mut self, who: usize, stop: impl Fn(&Ahead) -> bool) -> bool {
+        for _ in 0..MOST_TURNS {
+            let ahead = self.ahead(who);
+            if stop(&ahead) {
+                return true;
+            }
+            if ahead == Ahead::Nothing {
+                return false;
+            }
+            self.step(who);
+        }
+        panic!("client {who} waits for ever");
+    }
+
+    /// Lets `who` carry out all its operations: its answers, and what it met so far.
+    ///
+    /// # Panics
+    /// If it was killed.
+    pub fn finish(&mut self, who: usize) -> (Answers, Counters) {
+        self.run_until(who, |ahead| *ahead == Ahead::Nothing);
+        let (client, answers) = self.actors[who].done.as_ref().expect("a client that was not killed");
+        (answers.clone(), client.client.counters())
+    }
+
+    /// Nanoseconds since the first client started.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Ends `who` here.
+    pub fn kill(&mut self, who: usize) {
+        let actor = &mut self.actors[who];
+        (actor.work, actor.done) = (None, None);
+        actor.shared.lock().expect("nobody panics with it").ahead = Ahead::Nothing;
+    }
+
+    /// Lets time pass.
+    pub fn pass(&mut self, ns: u64) {
+        self.now_ns += ns;
+    }
+
+    fn poll(&mut self, who: usize) {
+        let actor = &mut self.actors[who];
+        actor.shared.lock().expect("nobody panics with it").now_ns = self.now_ns;
+        let Some(work) = &mut actor.work else { return };
+        if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            actor.shared.lock().expect("nobody panics with it").ahead = Ahead::Nothing;
+            (actor.work, actor.done) = (None, Some(done));
+        }
+    }
+}
+
+fn carry_out_all(mut client: TestClient<ActorLane>, ops: Vec<Op>) -> Work {
+    Box::pin(async move {
+        let mut answers = Answers::new();
+        for op in &ops {
+            answers.push(client.carry_out(op).await);
+        }
+        (client, answers)
+    })
+}
+
+impl TestClient<ActorLane> {
+    /// As [`TestClient::apply`], for values that fit in a row.
+    async fn carry_out(&mut self, op: &Op) -> Result<Seen, Error> {
+        let change = match op {
+            Op::Get(key) => {
+                let mut value = Vec::new();
+                let found = self.client.get(&mut self.lane, key, &mut value).await?;
+                return Ok(Seen::Value(found.is_some().then_some(value)));
+            }
+            Op::Put(_, value) => Change::Put(NewValue::Inline(value)),
+            Op::Insert(_, value) => Change::Insert(NewValue::Inline(value)),
+            Op::Update(_, value) => Change::Update(NewValue::Inline(value)),
+            Op::Remove(_) => Change::Remove,
+            Op::Swap(_, expected, value) => {
+                Change::Swap(guira_rcuckoo::Expected::Value(expected), NewValue::Inline(value))
+            }
+            Op::RemoveIf(_, expected) => Change::RemoveIf(guira_rcuckoo::Expected::Value(expected)),
+        };
+        self.client.change(&mut self.lane, op.key(), change).await.map(|changed| Seen::Outcome(changed.outcome))
+    }
+}

@@ -1,0 +1,86 @@
+//! Repair leases, as printed: of all clients that suspect the holder of a lock, one repairs at a time.
+//!
+//! A lease is taken by CAS if it is free, and also if its word did not change for a timeout: then its holder is presumed
+//! dead as well (paper, section 4.2). Nothing stops a holder that only was slow (hole H9).
+
+use guira_fabric::{Addr, FabricError, Lane, Verb, pause_until, post};
+use guira_layout::LeaseWord;
+
+use crate::repair::Repair;
+
+/// A lease that this client took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lease {
+    addr: Addr,
+    taken: LeaseWord,
+}
+
+impl Lease {
+    /// Clears the set flag, unless somebody else has the lease by now. // [R-REPAIR-3]
+    pub(crate) fn return_verb(self, found: &mut u64) -> Verb<'_> {
+        Verb::Cas { addr: self.addr, compare: self.taken.0, swap: self.taken.given_back().0, found }
+    }
+}
+
+impl<L: Lane + ?Sized> Repair<'_, L> {
+    /// Takes the lease of the suspect's region. `None` if the lock turned out not to be stranded, or if the deadline
+    /// passed first. 2 round trips, 1 more for each look at a lease that somebody else has. // [R-REPAIR-3]
+    pub(crate) async fn take_lease(&mut self) -> Result<Option<Lease>, FabricError> {
+        let (locks, regions) = (self.table.locks().locks(), self.table.config().repair_regions);
+        let addr = self.table.geometry().lease(LeaseWord::region_of(self.suspect.lock, locks, regions));
+        let mut seen: Option<(LeaseWord, u64)> = None;
+        for attempt in 1u32.. {
+            let (lease, is_stranded) = self.look(addr).await?;
+            if !is_stranded {
+                self.counters.false_suspicions += 1;
+                return Ok(None);
+            }
+            let now_ns = self.lane.now_ns();
+            let since_ns = seen.filter(|(before, _)| *before == lease).map_or(now_ns, |(_, since_ns)| since_ns);
+            seen = Some((lease, since_ns));
+            // [R-REPAIR-4]
+            let is_overdue = now_ns.saturating_sub(since_ns) >= self.config.lease_timeout_ns;
+            if !lease.is_set() || is_overdue {
+                let taken = lease.taken_by(self.holder);
+                let mut found = 0;
+                post(&mut *self.lane, [Verb::Cas { addr, compare: lease.0, swap: taken.0, found: &mut found }]).await?;
+                if found == lease.0 {
+                    self.counters.leases += 1;
+                    self.counters.revocations += u64::from(lease.is_set());
+                    return Ok(Some(Lease { addr, taken }));
+                }
+            }
+            if now_ns >= self.deadline_ns {
+                return Ok(None);
+            }
+            let until_ns = now_ns + self.pace.wait_ns(attempt);
+            pause_until(&mut *self.lane, until_ns.min(self.deadline_ns)).await;
+        }
+        Ok(None)
+    }
+
+    /// Reads the lease, and whether the lock is taken still and none of the rows sampled under it has changed: if it is
+    /// not so, the suspicion was wrong, or somebody else has repaired. 1 round trip for 64 rows. // [R-REPAIR-5]
+    async fn look(&mut self, lease: Addr) -> Result<(LeaseWord, bool), FabricError> {
+        let (table, suspect) = (self.table, self.suspect);
+        let lock = table.locks().mask(suspect.lock);
+        let (mut lease_word, mut lock_word) = ([0], [0]);
+        let mut checksums = vec![[0]; suspect.rows.len()];
+        let mut reads = vec![
+            Verb::Read { addr: lease, into: &mut lease_word },
+            Verb::Read { addr: table.locks().addr(lock.word), into: &mut lock_word },
+        ];
+        for ((row, _), into) in suspect.rows.iter().zip(&mut checksums) {
+            let addr = table.geometry().trailer(*row, table.rows()).add_words(1);
+            reads.push(Verb::Read { addr, into });
+        }
+        for reads in reads.chunks_mut(READS) {
+            post(&mut *self.lane, reads).await?;
+        }
+        let is_unchanged = suspect.rows.iter().zip(&checksums).all(|((_, before), [now])| before == now);
+        Ok((LeaseWord(lease_word[0]), lock_word[0] & lock.mask != 0 && is_unchanged))
+    }
+}
+
+/// READs of one batch: half of the smallest `max_batch` of all fabrics.
+pub(crate) const READS: usize = 64;

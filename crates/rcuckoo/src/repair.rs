@@ -1,0 +1,307 @@
+//! Repair as the paper prints it: for tables whose locks name nobody and whose commits leave no record.
+//!
+//! A client that suspects the holder of a lock takes the repair lease of the lock's region, finds out in which of four
+//! states the death left the table, takes it from state to state by one WRITE each, and clears the lock (paper, section
+//! 4.3). What it has to go by is what rows say; docs/protocol.md, R-REPAIR-1 to R-REPAIR-8, says what that cannot
+//! guarantee, and docs/holes.md shows it.
+//!
+//! Invariants: nothing here runs on tables that can be recovered ([`Table::is_recoverable`]); whoever repairs holds no
+//! lock.
+
+use std::collections::BTreeMap;
+
+use guira_fabric::{FabricError, Lane, MaskedCas, Verb, post};
+use guira_layout::{LockId, LockMask, OwnerId, Placement, RowId};
+
+use crate::journal::Flight;
+use crate::lease::{Lease, READS};
+use crate::pace::Pace;
+use crate::suspect::Suspect;
+use crate::{Client, ClientConfig, Counters, Error, Operation, Reader, Table};
+
+/// Transitions of one repair, at most: a single death asks for two.
+const MAX_TRANSITIONS: usize = 64;
+
+/// What a repair needs.
+pub(crate) struct Repair<'r, L: ?Sized> {
+    pub(crate) lane: &'r mut L,
+    pub(crate) table: &'r Table,
+    pub(crate) config: &'r ClientConfig,
+    pub(crate) holder: OwnerId,
+    pub(crate) suspect: &'r Suspect,
+    pub(crate) pace: &'r mut Pace,
+    pub(crate) counters: &'r mut Counters,
+    pub(crate) deadline_ns: u64,
+}
+
+/// The paper's four states (section 4.3), and what the step out of each is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// 1: an entry stands in both of its rows, and one of these does not verify.
+    TornDuplicate { torn: RowId },
+    /// 2: an entry stands in both of its rows, which verify.
+    Duplicate { second: RowId, slot: usize },
+    /// 3: no entry stands twice, but a row does not verify.
+    Torn { row: RowId },
+    /// 4: neither.
+    Clean,
+}
+
+/// Sampled rows.
+type Samples = BTreeMap<RowId, Vec<u64>>;
+
+impl<L: Lane + ?Sized> Repair<'_, L> {
+    /// Repairs what the suspect's lock guards, and clears the lock. False if nothing was reclaimed: the suspicion was
+    /// wrong, somebody else repaired, or the deadline passed. Round trips: those of [`Repair::take_lease`], 2 to 16 for
+    /// each state the table is found in, 1 for each transition, 1 to end.
+    pub(crate) async fn run(&mut self) -> Result<bool, FabricError> {
+        let Some(lease) = self.take_lease().await? else { return Ok(false) };
+        for _ in 0..MAX_TRANSITIONS {
+            let (state, samples) = self.examine().await?;
+            let count = match state {
+                State::TornDuplicate { .. } => &mut self.counters.repair_state_1,
+                State::Duplicate { .. } => &mut self.counters.repair_state_2,
+                State::Torn { .. } => &mut self.counters.repair_state_3,
+                State::Clean => &mut self.counters.repair_state_4,
+            };
+            *count += 1;
+            // [R-REPAIR-7]
+            match state {
+                State::TornDuplicate { torn: row } | State::Torn { row } => self.bless(row, &samples).await?,
+                State::Duplicate { second, slot } => self.clear(second, slot, &samples).await?,
+                State::Clean => return self.end(lease).await.map(|()| true),
+            }
+        }
+        // Somebody else changes these rows all the time: the next one who suspects goes on.
+        let mut found = 0;
+        post(&mut *self.lane, [lease.return_verb(&mut found)]).await?;
+        Ok(false)
+    }
+
+    /// Which state the table is in, and the rows that were looked at: those the lock guards, and the other row of each
+    /// entry in them. The first finding in the order of rows and slots, so that everybody finds the same.
+    /// // [R-REPAIR-6]
+    async fn examine(&mut self) -> Result<(State, Samples), FabricError> {
+        let (stretches, rows) = self.table.locks().stretches(self.suspect.lock, self.table.config().rows);
+        let guarded: Vec<RowId> = stretches.flat_map(|first| (first.0..first.0 + rows).map(RowId)).collect();
+        let mut samples = Samples::new();
+        self.sample(guarded.clone(), &mut samples).await?;
+        let mut elsewhere: Vec<RowId> = Vec::new();
+        for row in &guarded {
+            let others = self.entries(*row, &samples[row]).filter_map(|entry| entry.other);
+            elsewhere.extend(others.filter(|other| !samples.contains_key(other)));
+        }
+        elsewhere.sort_unstable();
+        elsewhere.dedup();
+        self.sample(elsewhere, &mut samples).await?;
+        Ok((self.state_of(&guarded, &samples), samples))
+    }
+
+    fn state_of(&self, guarded: &[RowId], samples: &Samples) -> State {
+        let is_torn = |row: &RowId| self.table.rows().verify(*row, &samples[row]).is_err();
+        for row in guarded {
+            for entry in self.entries(*row, &samples[row]) {
+                let Some(other) = entry.other.filter(|other| samples.contains_key(other)) else { continue };
+                let Some(twin) = self.entries(other, &samples[&other]).find(|twin| twin.is_of(&entry)) else {
+                    continue;
+                };
+                if let Some(torn) = [*row, other].into_iter().find(is_torn) {
+                    return State::TornDuplicate { torn };
+                }
+                let (second, slot) = if entry.is_in_second { (*row, entry.slot) } else { (other, twin.slot) };
+                return State::Duplicate { second, slot };
+            }
+        }
+        let torn = guarded.iter().chain(samples.keys()).copied().find(is_torn);
+        torn.map_or(State::Clean, |row| State::Torn { row })
+    }
+
+    /// The entries of a row, whether it verifies or not.
+    fn entries<'s>(&'s self, row: RowId, words: &'s [u64]) -> impl Iterator<Item = Entry> + 's {
+        let rows = self.table.rows();
+        let occupied = rows.occupancy(words);
+        (0..rows.entries()).filter(move |slot| occupied >> slot & 1 != 0).map(move |slot| {
+            let (digest, key_bytes) = match rows.placement(words, slot) {
+                Placement::Inline => {
+                    let mut key = Vec::new();
+                    rows.append_inline_key(words, slot, &mut key);
+                    (self.table.placement().digest(&key), key.len())
+                }
+                Placement::Extent => {
+                    let extent = rows.extent_of(words, slot);
+                    (extent.digest, extent.key_bytes as usize)
+                }
+            };
+            let pair = self.table.placement().rows(digest);
+            // A key whose two rows are one has no other, and is no duplicate of itself: H13.
+            let other = pair.other(row).filter(|other| *other != row);
+            Entry { slot, digest, key_bytes, other, is_in_second: pair.second == row }
+        })
+    }
+
+    /// Samples `wanted`; a row that does not verify up to `row_samples` times: its writer may be alive.
+    async fn sample(&mut self, mut wanted: Vec<RowId>, samples: &mut Samples) -> Result<(), FabricError> {
+        let (geometry, rows) = (self.table.geometry(), self.table.rows());
+        for turn in 0..self.config.row_samples.max(1) {
+            self.counters.row_retries += if turn > 0 { wanted.len() as u64 } else { 0 };
+            for wanted in wanted.chunks(READS) {
+                let mut words = vec![0; wanted.len() * rows.row_words()];
+                let into = wanted.iter().zip(words.chunks_exact_mut(rows.row_words()));
+                let reads = into.map(|(row, into)| Verb::Read { addr: geometry.row(*row), into });
+                post(&mut *self.lane, reads.collect::<Vec<_>>()).await?;
+                let sampled = wanted.iter().zip(words.chunks_exact(rows.row_words()));
+                samples.extend(sampled.map(|(row, words)| (*row, words.to_vec())));
+            }
+            wanted.retain(|row| rows.verify(*row, &samples[row]).is_err());
+            if wanted.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// From state 1 to 2, and from 3 to 4: a checksum that makes the row verify as it is. If a WRITE can be torn, that
+    /// may be a row nobody ever wrote (hole H10); the row may also be somebody else's by now (H8). // [R-REPAIR-7]
+    async fn bless(&mut self, row: RowId, samples: &Samples) -> Result<(), FabricError> {
+        let (geometry, rows) = (self.table.geometry(), self.table.rows());
+        let mut words = samples[&row].clone();
+        rows.bless(row, &mut words);
+        let checksum = &words[rows.trailer_word() + 1..];
+        let addr = geometry.trailer(row, rows).add_words(1);
+        post(&mut *self.lane, [Verb::Write { addr, words: checksum }]).await
+    }
+
+    /// From state 2 to 4: the copy in the key's second row goes. // [R-REPAIR-7]
+    async fn clear(&mut self, second: RowId, slot: usize, samples: &Samples) -> Result<(), FabricError> {
+        let rows = self.table.rows();
+        let mut words = samples[&second].clone();
+        rows.clear_entry(&mut words, slot);
+        rows.finish(second, &mut words);
+        let addr = self.table.geometry().row(second);
+        post(&mut *self.lane, [Verb::Write { addr, words: &words }]).await
+    }
+
+    /// State 4: clears the lock, whoever has it by now (hole H7), and returns the lease. 1 round trip. // [R-REPAIR-8]
+    async fn end(&mut self, lease: Lease) -> Result<(), FabricError> {
+        let lock = self.table.locks().mask(self.suspect.lock);
+        let masked_cas = self.lane.caps().masked_cas;
+        let mut found = [0; 2];
+        let [unlocked, returned] = &mut found;
+        let unlock = clear_verb(self.table, self.holder, masked_cas, &lock, unlocked);
+        post(&mut *self.lane, [unlock, lease.return_verb(returned)]).await
+    }
+}
+
+/// An entry of a row.
+struct Entry {
+    slot: usize,
+    digest: u64,
+    key_bytes: usize,
+    /// The key's other row; `None` if it has none, or does not belong into this one.
+    other: Option<RowId>,
+    is_in_second: bool,
+}
+
+impl Entry {
+    /// Whether both are of one key. Equal digests of equally long keys count as such: entries of extents have no more,
+    /// where the printed ones have the key.
+    fn is_of(&self, entry: &Entry) -> bool {
+        (self.digest, self.key_bytes) == (entry.digest, entry.key_bytes)
+    }
+}
+
+/// Gives back locks of one word. Locks that name nobody may have been reclaimed, and be free or somebody else's, so they
+/// are cleared, as printed: to subtract would borrow from their neighbours. Where a region has no masked CAS there is no
+/// other way. // [R-REPAIR-8]
+#[inline]
+pub(crate) fn clear_verb<'b>(
+    table: &Table,
+    owner: OwnerId,
+    masked_cas: MaskedCas,
+    locks: &LockMask,
+    found: &'b mut u64,
+) -> Verb<'b> {
+    let layout = table.locks();
+    if layout.names_owners() || masked_cas == MaskedCas::CasLoop {
+        return crate::journal::release_verb(table, owner, locks, found);
+    }
+    let addr = layout.addr(locks.word);
+    Verb::MaskedCas { addr, compare: 0, swap: 0, compare_mask: 0, swap_mask: locks.mask, found }
+}
+
+impl Client {
+    /// Notes that `lock` was found taken, and repairs what it guards if its holder is suspected: true then, if the lock
+    /// was reclaimed, and this client holds no lock any more. // [R-REPAIR-1]
+    pub(crate) async fn repair_if_suspect(
+        &mut self,
+        lane: &mut dyn Lane,
+        lock: LockId,
+        deadline_ns: u64,
+        operation: Operation,
+    ) -> Result<bool, Error> {
+        let table = std::sync::Arc::clone(&self.table);
+        let window = &self.window;
+        let checksum = table.rows().trailer_word() + 1;
+        let guarded = window.rows().iter().enumerate().filter(|(_, row)| table.locks().lock_of(**row) == lock);
+        let rows = guarded.map(|(place, row)| (*row, window.at(place)[checksum]));
+        let suspect = self.suspects.observe(lock, rows, lane.now_ns(), self.config.failure_timeout_ns).cloned();
+        let Some(suspect) = suspect else { return Ok(false) };
+        self.counters.suspicions += 1;
+        self.suspects.forget(lock);
+        self.release_held(lane).await.map_err(Error::fabric(operation))?;
+        // From here on a batch of the repair may be in flight, if this operation is dropped: its atomics are not locks.
+        self.journal.flight = Flight::Recovery;
+        let mut repair = Repair {
+            lane,
+            table: &table,
+            config: &self.config,
+            holder: self.owner,
+            suspect: &suspect,
+            pace: &mut self.pace,
+            counters: &mut self.counters,
+            deadline_ns,
+        };
+        let repaired = repair.run().await;
+        match &repaired {
+            Ok(_) => self.journal.landed(&[]),
+            Err(source) => self.journal.failed(source),
+        }
+        repaired.map_err(Error::fabric(operation))
+    }
+}
+
+impl Reader {
+    /// The same for `row`, which does not verify and whose `lock` was found taken, by a reader that is a client's.
+    /// // [R-REPAIR-2]
+    pub(crate) async fn repair_if_suspect<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        row: RowId,
+        lock: LockId,
+        deadline_ns: u64,
+        operation: Operation,
+    ) -> Result<bool, Error> {
+        let Some(holder) = self.repairs_as else { return Ok(false) };
+        let fabric = Error::fabric(operation);
+        let table = std::sync::Arc::clone(&self.table);
+        let mut checksum = [0];
+        let addr = table.geometry().trailer(row, table.rows()).add_words(1);
+        post(lane, [Verb::Read { addr, into: &mut checksum }]).await.map_err(&fabric)?;
+        let rows = std::iter::once((row, checksum[0]));
+        let suspect = self.suspects.observe(lock, rows, lane.now_ns(), self.config.failure_timeout_ns).cloned();
+        let Some(suspect) = suspect else { return Ok(false) };
+        self.counters.suspicions += 1;
+        self.suspects.forget(lock);
+        let mut repair = Repair {
+            lane,
+            table: &table,
+            config: &self.config,
+            holder,
+            suspect: &suspect,
+            pace: &mut self.pace,
+            counters: &mut self.counters,
+            deadline_ns,
+        };
+        repair.run().await.map_err(&fabric)
+    }
+}
