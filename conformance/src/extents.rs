@@ -63,6 +63,12 @@ impl Prepared {
     pub fn point_to(&mut self, offset: u64) {
         self.extent.offset = offset;
     }
+
+    /// Makes it an extent of `key` and `value` that lies elsewhere.
+    pub fn move_to(&mut self, offset: u64, table: &Table, key: &[u8], value: &[u8]) {
+        self.extent.offset = offset;
+        encode_extent(&mut self.words, &self.extent, key, value, table.superblock().checksum_seed());
+    }
 }
 
 impl Extents {

@@ -15,6 +15,7 @@ mod model;
 mod rng;
 pub mod storm;
 pub mod swarm;
+mod turns;
 
 pub use actors::{ActorLane, Actors, Ahead, VerbKind};
 pub use bench::{Bench, TestClient, block_on};
@@ -23,3 +24,4 @@ pub use extents::{Extents, Prepared};
 pub use lane::{Moment, Sampling, SteppedLane};
 pub use model::{Model, Op, Seen};
 pub use rng::Rng;
+pub use turns::{Explored, Flaw, Grain, Late, Orders, Task, TurnLane, Turns, explore};

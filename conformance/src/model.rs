@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use guira_rcuckoo::Outcome;
+use guira_rcuckoo::{Error, Outcome};
 
 /// An operation on a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -85,5 +85,20 @@ impl Model {
             }
         }
         Seen::Outcome(if exists { Outcome::Replaced } else { Outcome::Inserted })
+    }
+
+    /// Whether some order of two clients' operations, each client's own kept, gives their answers and leads from this
+    /// map to `after`.
+    pub fn explains(&self, after: &Model, ops: [&[Op]; 2], answers: [&[Result<Seen, Error>]; 2]) -> bool {
+        if ops.iter().all(|ops| ops.is_empty()) {
+            return self == after;
+        }
+        (0..2).filter(|client| !ops[*client].is_empty()).any(|client| {
+            let mut next = self.clone();
+            let fits = answers[client][0].as_ref() == Ok(&next.apply(&ops[client][0]));
+            let (mut ops, mut answers) = (ops, answers);
+            (ops[client], answers[client]) = (&ops[client][1..], &answers[client][1..]);
+            fits && next.explains(after, ops, answers)
+        })
     }
 }

@@ -188,24 +188,11 @@ type Answer = Result<Seen, Error>;
 /// Whether some order of both threads' operations, each thread's own kept, explains `answers` and what the table holds.
 fn linearizable(before: &Model, ops: &[Vec<Op>; 2], answers: &[Vec<Answer>; 2], bench: &Bench) -> Result<(), String> {
     let after = Model(bench.audit()?);
-    if explained(before, &after, [&ops[0], &ops[1]], [&answers[0], &answers[1]]) {
+    if before.explains(&after, [&ops[0], &ops[1]], [&answers[0], &answers[1]]) {
         return Ok(());
     }
     let changed: Vec<_> = after.0.iter().filter(|(key, value)| before.0.get(*key) != Some(*value)).collect();
     Err(format!("{ops:x?} answered {answers:x?} and changed {changed:x?}: no order explains it"))
-}
-
-fn explained(now: &Model, after: &Model, ops: [&[Op]; 2], answers: [&[Answer]; 2]) -> bool {
-    if ops.iter().all(|ops| ops.is_empty()) {
-        return now == after;
-    }
-    (0..2).filter(|thread| !ops[*thread].is_empty()).any(|thread| {
-        let mut next = now.clone();
-        let fits = answers[thread][0].as_ref() == Ok(&next.apply(&ops[thread][0]));
-        let (mut ops, mut answers) = (ops, answers);
-        (ops[thread], answers[thread]) = (&ops[thread][1..], &answers[thread][1..]);
-        fits && explained(&next, after, ops, answers)
-    })
 }
 
 /// Two threads' operations on a scene, under one profile.

@@ -1,8 +1,20 @@
 //! The holes of the printed protocol, each shown where it is open and shown closed: docs/holes.md tells their stories.
+//!
+//! Where a hole is in preset `paper`, the same operations run under every order of turns, or under every fault, with
+//! `paper` and with `hardened`: the first must be violated, the second must hold. Where Guira's `paper` keeps the rule
+//! that closes it, [`printed`] or a [`guira_conformance::Flaw`] does what the printed text says or leaves open.
 
 mod blessed;
 mod copies;
 mod crafted;
+mod extents;
+mod fabric;
+mod locks;
+mod logged;
+mod printed;
+mod reads;
 mod reclaimed;
 mod repairers;
+mod rows;
+mod scene;
 mod wrapped;

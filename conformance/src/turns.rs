@@ -1,0 +1,507 @@
+//! Every interleaving of a few clients' verbs, and lanes that do what Guira's own never do.
+//!
+//! A [`TurnLane`] takes one step each time its client's turn comes: a verb, half of a WRITE, or a word of it. [`explore`]
+//! runs the same clients again and again, each time under another order of turns, until every order within its bound
+//! was tried. A [`Flaw`] makes a lane behave as the printed protocol, a shortcut or a wrong fabric would.
+//!
+//! Invariants: nothing but the order of turns decides what happens, so equal orders give equal runs; a client that
+//! pauses gets no turn before somebody else had one, unless nobody else is left.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use guira_fabric::heap::HeapRegion;
+use guira_fabric::memory::{check, execute};
+use guira_fabric::{Addr, Caps, FabricError, Lane, Region, Space, Submitted, Traffic, Verb};
+
+/// A client's work.
+pub type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Whose turn it is: shared by the lanes of one run.
+#[derive(Clone, Default)]
+pub struct Turns {
+    turn: Arc<AtomicU64>,
+    has_paused: Arc<AtomicBool>,
+}
+
+impl Turns {
+    /// Gives `task` a turn. Its first one brings it to its first verb, which is not carried out yet. True when the task
+    /// has ended.
+    pub fn give(&self, task: &mut Task) -> bool {
+        self.turn.fetch_add(1, Ordering::Relaxed);
+        self.poll(task)
+    }
+
+    fn poll(&self, task: &mut Task) -> bool {
+        task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    fn now(&self) -> u64 {
+        self.turn.load(Ordering::Relaxed)
+    }
+}
+
+/// What one turn carries out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grain {
+    /// A verb.
+    Verbs,
+    /// A verb, but half of a WRITE.
+    Halves,
+    /// A verb, but one word of a WRITE.
+    Words,
+}
+
+/// What a lane does that no lane of Guira's does.
+#[derive(Clone, Debug)]
+pub enum Flaw {
+    /// Nothing.
+    None,
+    /// An atomic is a load and, a turn later, a store: as if executed by another NIC than everybody else's.
+    SplitAtomics,
+    /// READs are carried out before the atomics in front of them in the batch.
+    ReadsFirst,
+    /// READs posted again behind a CAS that was posted again bring what they brought the first time.
+    StaleReads,
+    /// Neighbouring WRITEs of one batch are carried out as one, in ascending order.
+    MergedWrites,
+    /// WRITEs to these bytes of the main space travel by themselves: see [`Late`].
+    LateWrites(Range<u64>, Late),
+}
+
+/// WRITEs that are on their way by themselves, as through another queue pair.
+#[derive(Clone, Debug, Default)]
+pub struct Late(Arc<Mutex<VecDeque<Words>>>);
+
+/// An address, and what is written or was read there.
+type Words = (Addr, Vec<u64>);
+
+impl Late {
+    fn push(&self, addr: Addr, words: &[u64]) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((addr, words.to_vec()));
+    }
+
+    fn pop(&self) -> Option<Words> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    /// A task that carries out `count` of these WRITEs, one each turn that finds one on its way.
+    pub fn deliver(self, region: &HeapRegion, turns: &Turns, count: usize) -> Task {
+        let (region, mut lane) = (region.clone(), TurnLane::new(region, turns, Grain::Verbs, Flaw::None));
+        Box::pin(async move {
+            let mut delivered = 0;
+            while delivered < count {
+                let until_ns = lane.now_ns() + 1;
+                guira_fabric::pause_until(&mut lane, until_ns).await;
+                if let Some((addr, words)) = self.pop() {
+                    execute(region.memory(), &mut Verb::Write { addr, words: &words }).expect("it was checked");
+                    delivered += 1;
+                }
+            }
+        })
+    }
+}
+
+/// One step of a batch: a part of one of its verbs.
+#[derive(Clone, Debug)]
+struct Step {
+    verb: usize,
+    part: Part,
+}
+
+#[derive(Clone, Debug)]
+enum Part {
+    Whole,
+    Words(Range<usize>),
+    Load,
+    Store,
+    /// What the READ brought before.
+    Again(Vec<u64>),
+}
+
+/// A lane that takes a step a turn. Batches that are dropped in the middle stay so: their client is dead.
+pub struct TurnLane {
+    region: HeapRegion,
+    turns: Turns,
+    grain: Grain,
+    flaw: Flaw,
+    traffic: Traffic,
+    /// The steps of the batch in flight that are left.
+    steps: VecDeque<Step>,
+    /// The turn of the last step.
+    stepped: u64,
+    /// The turn in which a pause began.
+    paused: Option<u64>,
+    now_ns: u64,
+    /// What the READs of the last batch brought, if a CAS was in front of them.
+    brought: Vec<Words>,
+}
+
+impl TurnLane {
+    /// A lane of `region`, whose verbs cross a network.
+    pub fn new(region: &HeapRegion, turns: &Turns, grain: Grain, flaw: Flaw) -> TurnLane {
+        let region = region.with_caps(Caps { local: false, ..*region.caps() });
+        TurnLane {
+            region,
+            turns: turns.clone(),
+            grain,
+            flaw,
+            traffic: Traffic::default(),
+            steps: VecDeque::new(),
+            stepped: turns.now(),
+            paused: None,
+            now_ns: 0,
+            brought: Vec::new(),
+        }
+    }
+
+    /// The steps of `batch`, in the order in which they are carried out.
+    fn plan(&mut self, batch: &[Verb<'_>]) {
+        let is_read = |verb: &usize| matches!(batch[*verb], Verb::Read { .. });
+        let is_write = |verb: &usize| matches!(batch[*verb], Verb::Write { .. });
+        let mut order: Vec<usize> = (0..batch.len()).collect();
+        match &self.flaw {
+            Flaw::ReadsFirst => order.sort_by_key(|verb| !is_read(verb)),
+            Flaw::MergedWrites => {
+                let touch = |a: &usize, b: &usize| is_write(a) && is_write(b) && are_neighbours(&batch[*a], &batch[*b]);
+                order.chunk_by_mut(touch).for_each(|run| run.sort_by_key(|verb| batch[*verb].addr().offset()));
+            }
+            _ => {}
+        }
+        let behind_cas = matches!(batch.first(), Some(Verb::Cas { .. }));
+        self.steps.clear();
+        for verb in order {
+            self.plan_verb(verb, &batch[verb], behind_cas);
+        }
+        if !behind_cas {
+            self.brought.clear();
+        }
+    }
+
+    fn plan_verb(&mut self, index: usize, verb: &Verb<'_>, behind_cas: bool) {
+        let mut add = |part| self.steps.push_back(Step { verb: index, part });
+        match (verb, &self.flaw) {
+            (Verb::Write { addr, words }, Flaw::LateWrites(bytes, late))
+                if addr.space() == Space::Main && bytes.contains(&addr.offset()) =>
+            {
+                late.push(*addr, words);
+            }
+            (Verb::Write { words, .. }, _) => {
+                let (words, parts) = match self.grain {
+                    Grain::Verbs => (words.len(), 1),
+                    Grain::Halves => (words.len(), 2.min(words.len())),
+                    Grain::Words => (words.len(), words.len()),
+                };
+                (0..parts).for_each(|part| add(Part::Words(part * words / parts..(part + 1) * words / parts)));
+            }
+            (Verb::Read { addr, into }, Flaw::StaleReads) if behind_cas => {
+                let before = self.brought.iter().find(|(at, words)| at == addr && words.len() == into.len());
+                add(before.map_or(Part::Whole, |(_, words)| Part::Again(words.clone())));
+            }
+            (Verb::Read { .. }, _) => add(Part::Whole),
+            (_, Flaw::SplitAtomics) => [Part::Load, Part::Store].into_iter().for_each(add),
+            _ => add(Part::Whole),
+        }
+    }
+
+    fn carry_out(&mut self, step: Step, verb: &mut Verb<'_>) -> Result<(), FabricError> {
+        let region = self.region.clone();
+        let memory = region.memory();
+        match (step.part, verb) {
+            (Part::Words(part), Verb::Write { addr, words }) => {
+                execute(memory, &mut Verb::Write { addr: addr.add_words(part.start as u64), words: &words[part] })
+            }
+            (Part::Again(words), Verb::Read { into, .. }) => {
+                into.copy_from_slice(&words);
+                Ok(())
+            }
+            (Part::Load, verb) => {
+                let mut word = [0];
+                execute(memory, &mut Verb::Read { addr: verb.addr(), into: &mut word })?;
+                match verb {
+                    Verb::Cas { found, .. } | Verb::MaskedCas { found, .. } | Verb::FetchAdd { found, .. } => {
+                        **found = word[0];
+                    }
+                    Verb::Read { .. } | Verb::Write { .. } => {}
+                }
+                Ok(())
+            }
+            (Part::Store, verb) => match stored(verb) {
+                Some(word) => execute(memory, &mut Verb::Write { addr: verb.addr(), words: &[word] }),
+                None => Ok(()),
+            },
+            (_, verb) => {
+                execute(memory, verb)?;
+                if let (Verb::Read { addr, into }, Flaw::StaleReads) = (verb, &self.flaw) {
+                    self.brought.push((*addr, into.to_vec()));
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Whether two verbs touch words next to each other.
+fn are_neighbours(a: &Verb<'_>, b: &Verb<'_>) -> bool {
+    let ends_at = |a: &Verb<'_>, b: &Verb<'_>| a.addr().add_words(a.words() as u64) == b.addr();
+    ends_at(a, b) || ends_at(b, a)
+}
+
+/// What an atomic stores, given what it found.
+fn stored(verb: &Verb<'_>) -> Option<u64> {
+    match verb {
+        Verb::Cas { compare, swap, found, .. } => (**found == *compare).then_some(*swap),
+        Verb::MaskedCas { compare, swap, compare_mask, swap_mask, found, .. } => {
+            let matches = (**found ^ compare) & compare_mask == 0;
+            matches.then_some(**found & !swap_mask | swap & swap_mask)
+        }
+        Verb::FetchAdd { add, found, .. } => Some(found.wrapping_add(*add)),
+        Verb::Read { .. } | Verb::Write { .. } => None,
+    }
+}
+
+impl Lane for TurnLane {
+    fn caps(&self) -> &Caps {
+        self.region.caps()
+    }
+
+    fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    fn traffic_mut(&mut self) -> &mut Traffic {
+        &mut self.traffic
+    }
+
+    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
+        if let Err(error) = check(self.region.memory(), self.region.caps(), batch) {
+            return Submitted::Done(Err(error));
+        }
+        self.plan(batch);
+        Submitted::InFlight
+    }
+
+    fn poll(&mut self, batch: &mut [Verb<'_>], _: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        if self.steps.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        if self.stepped == self.turns.now() {
+            return Poll::Pending;
+        }
+        self.stepped = self.turns.now();
+        if let Some(step) = self.steps.pop_front() {
+            let verb = step.verb;
+            if let Err(error) = self.carry_out(step, &mut batch[verb]) {
+                return Poll::Ready(Err(error));
+            }
+        }
+        if self.steps.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn forget(&mut self) {
+        self.steps.clear();
+    }
+
+    fn poll_drain(&mut self, _: &mut [u64], _: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
+        Poll::Ready(Ok(0))
+    }
+
+    fn poll_pause(&mut self, until_ns: u64, _: &mut Context<'_>) -> Poll<()> {
+        match self.paused {
+            Some(turn) if turn != self.turns.now() => {
+                self.paused = None;
+                self.now_ns = self.now_ns.max(until_ns);
+                Poll::Ready(())
+            }
+            _ => {
+                self.paused = Some(self.turns.now());
+                self.turns.has_paused.store(true, Ordering::Relaxed);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.now_ns
+    }
+}
+
+/// Which orders of turns are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Orders {
+    /// All.
+    All,
+    /// Those in which a client that could go on has to let others go first so many times, at most.
+    Switches(usize),
+}
+
+/// What [`explore`] found.
+#[derive(Clone, Debug, Default)]
+pub struct Explored {
+    /// Orders tried.
+    pub orders: u64,
+    /// Those of them that ended in a violation.
+    pub violations: u64,
+    /// A violation with the fewest switches: how many, the turns, and what is wrong.
+    pub simplest: Option<(usize, String, String)>,
+}
+
+impl Explored {
+    /// Prints what was found, and fails if nothing was.
+    ///
+    /// # Panics
+    /// If no order ended in a violation.
+    pub fn must_be_violated(&self, what: &str) {
+        println!("{what}: {} of {} orders violate; {:?}", self.violations, self.orders, self.simplest);
+        assert!(self.violations > 0, "{what}: none of {} orders shows the hole", self.orders);
+    }
+
+    /// Prints how much was tried, and fails if anything is wrong, or if fewer than `least` orders were tried.
+    ///
+    /// # Panics
+    /// As said.
+    pub fn must_hold(&self, what: &str, least: u64) {
+        println!("{what}: none of {} orders violates", self.orders);
+        assert_eq!(self.violations, 0, "{what}: {:?}", self.simplest);
+        assert!(self.orders >= least, "{what}: only {} orders", self.orders);
+    }
+}
+
+/// Turns a run may take before it counts as stuck.
+const MOST_TURNS: usize = 20_000;
+
+/// Runs the tasks that `make` makes under every order of turns in `orders`, and lets `judge` look at what each run
+/// leaves. `make` must do the same each time.
+pub fn explore<W>(
+    orders: Orders,
+    mut make: impl FnMut(&Turns) -> (W, Vec<Task>),
+    mut judge: impl FnMut(W) -> Result<(), String>,
+) -> Explored {
+    let mut explored = Explored::default();
+    let mut open = vec![Vec::new()];
+    while let Some(prefix) = open.pop() {
+        let turns = Turns::default();
+        let (world, tasks) = make(&turns);
+        let run = run(&turns, tasks, orders, prefix, &mut open);
+        explored.orders += 1;
+        let verdict = if run.is_stuck { Err("nobody comes to an end".to_owned()) } else { judge(world) };
+        if let Err(wrong) = verdict {
+            explored.violations += 1;
+            if explored.simplest.as_ref().is_none_or(|(switches, ..)| run.switches < *switches) {
+                explored.simplest = Some((run.switches, summary(&run.order), wrong));
+            }
+        }
+    }
+    explored
+}
+
+struct Run {
+    order: Vec<usize>,
+    switches: usize,
+    is_stuck: bool,
+}
+
+/// One run: as `prefix` says, then whoever was last goes on. Alternatives met on the way are added to `open`.
+fn run(turns: &Turns, tasks: Vec<Task>, orders: Orders, prefix: Vec<usize>, open: &mut Vec<Vec<usize>>) -> Run {
+    let mut tasks: Vec<Option<Task>> = tasks.into_iter().map(Some).collect();
+    for slot in &mut tasks {
+        // To its first verb.
+        if slot.as_mut().is_some_and(|task| turns.poll(task)) {
+            *slot = None;
+        }
+    }
+    let mut paused = vec![false; tasks.len()];
+    turns.has_paused.store(false, Ordering::Relaxed);
+    let mut run = Run { order: Vec::new(), switches: 0, is_stuck: false };
+    loop {
+        let live: Vec<usize> = (0..tasks.len()).filter(|task| tasks[*task].is_some()).collect();
+        if live.is_empty() {
+            return run;
+        }
+        if live.iter().all(|task| paused[*task]) {
+            paused.fill(false);
+        }
+        let ready: Vec<usize> = live.into_iter().filter(|task| !paused[*task]).collect();
+        let last = run.order.last().copied().filter(|last| ready.contains(last));
+        let may_switch = orders == Orders::All || matches!(orders, Orders::Switches(most) if run.switches < most);
+        let first = last.unwrap_or(ready[0]);
+        let mut choices = vec![first];
+        if last.is_none() || may_switch {
+            choices.extend(ready.iter().copied().filter(|task| *task != first));
+        }
+        let choice = match prefix.get(run.order.len()) {
+            Some(choice) => *choice,
+            None => {
+                for other in &choices[1..] {
+                    open.push(run.order.iter().chain([other]).copied().collect());
+                }
+                choices[0]
+            }
+        };
+        run.switches += usize::from(last.is_some_and(|last| last != choice));
+        run.order.push(choice);
+        if tasks[choice].as_mut().is_some_and(|task| turns.give(task)) {
+            tasks[choice] = None;
+        }
+        if turns.has_paused.swap(false, Ordering::Relaxed) {
+            paused[choice] = tasks[choice].is_some();
+        } else {
+            paused.fill(false);
+        }
+        if run.order.len() >= MOST_TURNS {
+            run.is_stuck = true;
+            return run;
+        }
+    }
+}
+
+/// An order of turns, as `A3 B5 A2`: the tasks by letter, in the order in which they were made.
+fn summary(order: &[usize]) -> String {
+    let stretch = |turns: &[usize]| format!("{}{}", char::from(b'A' + turns[0] as u8), turns.len());
+    order.chunk_by(|a, b| a == b).map(stretch).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use guira_fabric::{Profile, post};
+
+    use super::*;
+
+    fn adder(region: &HeapRegion, turns: &Turns, flaw: Flaw) -> Task {
+        let mut lane = TurnLane::new(region, turns, Grain::Verbs, flaw);
+        Box::pin(async move {
+            for _ in 0..2 {
+                let add = Verb::FetchAdd { addr: Addr::device(0), add: 1, found: &mut 0 };
+                post(&mut lane, [add]).await.expect("the heap adds");
+            }
+        })
+    }
+
+    fn sums(flaw: &Flaw) -> Explored {
+        let make = |turns: &Turns| {
+            let region = HeapRegion::new(64, 64, Profile::Tcp.caps());
+            let tasks = (0..2).map(|_| adder(&region, turns, flaw.clone())).collect();
+            (region, tasks)
+        };
+        let judge = |region: HeapRegion| {
+            let sum = region.memory().device[0].load(guira_fabric::memory::Ordering::Relaxed);
+            if sum == 4 { Ok(()) } else { Err(format!("{sum}")) }
+        };
+        explore(Orders::All, make, judge)
+    }
+
+    /// Two clients of two turns each have 6 orders, and of four each 70; atomics that come apart lose additions in all
+    /// but the two in which the clients do not mix within an addition.
+    #[test]
+    fn every_order_is_tried_once() {
+        let whole = sums(&Flaw::None);
+        assert_eq!((whole.orders, whole.violations), (6, 0));
+        let split = sums(&Flaw::SplitAtomics);
+        assert_eq!((split.orders, split.violations), (70, 64));
+        assert_eq!(split.simplest.expect("a violation").0, 1);
+    }
+}
