@@ -1,7 +1,7 @@
 //! `cargo xtask`: what continuous integration runs and a laptop can run. `check` reads the sources for rules no
 //! compiler knows; `test` runs every check there is, in order, and says what each one cost; `fuzz` runs the fuzz
-//! targets and `instructions` counts what each operation executes, each a step of `test` by itself. `soak` runs
-//! simulated swarms by the thousand and `replay` one of them.
+//! targets, `instructions` counts what each operation executes, and `mutants` breaks the protocol's rules to see the
+//! tests notice, each a step of `test` by itself. `soak` runs simulated swarms by the thousand and `replay` one of them.
 //!
 //! Nothing here is linked into Guira. Exit code 0 means that everything asked for passed, 1 that something did not,
 //! 2 that the command line was not understood.
@@ -11,6 +11,7 @@ mod check;
 mod fuzz;
 mod instructions;
 mod manifest;
+mod mutants;
 mod report;
 mod rust;
 mod swarm;
@@ -39,6 +40,8 @@ enum Command {
     Check,
     /// Count the instructions of every operation and compare them with the record.
     Instructions(instructions::Options),
+    /// Break one rule of the protocol at a time, in a copy of the sources, and see the tests that must notice fail.
+    Mutants(mutants::Options),
     /// Install what the tests need, then run every check and every test.
     Test(test::Options),
     /// Run simulated swarms, one for each seed, until one fails: 100,000 seeds, or as asked.
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
     let verdict = match arguments.command {
         Command::Check => check::command(arguments.format),
         Command::Instructions(options) => instructions::command(&options, arguments.format),
+        Command::Mutants(options) => mutants::command(&options, arguments.format),
         Command::Test(options) => test::command(&options, arguments.format),
         Command::Soak(options) => swarm::soak(&options, arguments.format),
         Command::Replay(options) => swarm::replay(&options, arguments.format),
