@@ -94,7 +94,7 @@ pub struct Crew<'t> {
 }
 
 impl<'t> Crew<'t> {
-    /// Starts them; they work for `length`.
+    /// Starts them; they work for a round.
     pub fn start(url: &'t Url, store: &Store, log: &'t Shared, longest_value: u64, seed: u64) -> Crew<'t> {
         let (end, end_ns) = (Instant::now() + ROUND, now_ns() + ROUND.as_nanos() as u64);
         let (watch, members, killed, rng) = (Watch::over(store), Vec::new(), Vec::new(), Rng(seed));

@@ -1,4 +1,4 @@
-//! What workers write down, in memory that all of them share: the kernel keeps it when its writer is killed, and writing
+//! What workers write down, in memory that all of them share: the kernel keeps it when its writer is killed, and that
 //! takes a fraction of an operation, so that most of a worker's time, and most deaths, are among operations.
 //!
 //! A process takes a block of the log after the other, and writes records of five words, each in two strokes: before

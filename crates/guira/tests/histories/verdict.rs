@@ -35,8 +35,8 @@ impl fmt::Display for Sums {
         write!(
             f,
             "{histories} histories of a key are linearizable: {answered} operations answered, {pending} pending, \
-             {without_effect} without effect, {steps} steps; {recoveries} recoveries, {replays} replays, {moves} moves; \
-             {} of {} falsified answers found",
+             {without_effect} without effect, {steps} steps; {recoveries} recoveries, {replays} replays, \
+             {moves} moves; {} of {} falsified answers found",
             self.found_falsehoods, self.falsehoods
         )
     }
