@@ -49,6 +49,18 @@ impl MapError {
     }
 }
 
+/// The same history, as logs would tell it whose clock ticks every `tick_ns` nanoseconds: many times are equal.
+pub fn with_coarse_clock(history: &History, tick_ns: u64) -> History {
+    let ticked = |operation: &Operation| {
+        let outcome = match operation.outcome {
+            Outcome::Answered { answer, at_ns } => Outcome::Answered { answer, at_ns: at_ns / tick_ns },
+            other => other,
+        };
+        Operation { called_ns: operation.called_ns / tick_ns, outcome, ..*operation }
+    };
+    history.operations().map(ticked).collect()
+}
+
 /// Of 1,000 operations that do not die, how many fail without effect.
 const FAILURES_PERMILLE: u64 = 30;
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use guira_check::history::{Answer, Call, History, Operation, Outcome, Refusal, SEARCH_STEPS};
 use guira_conformance::Rng;
-use guira_conformance::histories::{Drawn, MapError};
+use guira_conformance::histories::{Drawn, MapError, with_coarse_clock};
 
 /// Whether some order of the operations of one key explains every answer, found by trying all of them.
 fn has_order(operations: &[Operation]) -> bool {
@@ -162,7 +162,10 @@ fn drawn_histories_are_decided_right() {
             value_uses: 1 + rng.below(3),
             error: MapError::drawn(seed),
         };
-        let history = drawn.history();
+        let mut history = drawn.history();
+        if rng.below(3) == 0 {
+            history = with_coarse_clock(&history, 40);
+        }
         pending += history.operations().filter(|operation| operation.outcome == Outcome::Pending).count();
         let is_good = has_orders(&history, drawn.keys);
         assert_eq!(is_accepted(&history), is_good, "{drawn:?}\n{:#?}", history.operations().collect::<Vec<_>>());

@@ -4,6 +4,10 @@
 //! that what it reads was written for that key, that no writer's count ever goes back, and that a key that is never
 //! removed is never missed. The test program starts itself again as the workers, told by an environment variable.
 
+mod common;
+#[path = "common/rng.rs"]
+mod rng;
+
 use std::collections::HashMap;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,22 +17,13 @@ use guira_fabric::{Lane, Region, Submitted, Verb};
 use guira_fabric_shm::{Access, Location, ShmRegion};
 use guira_layout::OwnerId;
 
+use common::Table;
+use rng::Rng;
+
 const PROCESSES: u64 = 8;
 const HOT_KEYS: u64 = 1_000;
 const WORKER: &str = "GUIRA_TEST_WORKER";
 const DESERTER: &str = "GUIRA_TEST_DESERTER";
-
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
 
 fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
@@ -66,9 +61,8 @@ fn deserter() {
 /// [R-SLOT-1] [R-RECOVER-1] What a dead client holds is told by `stat` and `check`, and given back by whoever needs it.
 #[test]
 fn dead_clients_are_told_from_living_ones() {
-    let url = Url::shm(&format!("guira-test-dead-{}", std::process::id())).unwrap();
-    let store = Store::create(&url, &CreateOptions::new(1_000).format("fixed:8:8".parse().unwrap())).unwrap();
-    let _table = Table(url.clone());
+    let (table, store) = Table::create(&CreateOptions::new(1_000).format("fixed:8:8".parse().unwrap()));
+    let url = &table.url;
     let arguments = ["--exact", "deserter", "--nocapture"];
     let child = Command::new(std::env::current_exe().unwrap()).args(arguments).env(DESERTER, url.to_string()).output();
     assert!(child.unwrap().status.success());
@@ -92,7 +86,7 @@ fn dead_clients_are_told_from_living_ones() {
     assert_eq!(living.get(&[1; 8]).unwrap(), None, "reads go on");
     // Who waits for nobody asks all the same.
     let hasty = OpenOptions::default().deadline(Duration::ZERO);
-    let mut hasty = Store::open_with(&url, &hasty).unwrap().client().unwrap();
+    let mut hasty = Store::open_with(url, &hasty).unwrap().client().unwrap();
     hasty.put(&[1; 8], &[2; 8]).unwrap();
     assert_eq!((hasty.counters().recoveries, hasty.counters().replays), (1, 0));
     assert!(store.check().unwrap().is_clean());
@@ -161,14 +155,6 @@ fn worker() {
     println!("worker {id}: {steps} operations, {:?}", worker.client.counters());
 }
 
-struct Table(Url);
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        drop(Store::destroy(&self.0));
-    }
-}
-
 fn start(url: &Url, id: u64, seed: u64, longest_value: u64, milliseconds: u64) -> Child {
     let told = format!("{url},{id},{seed},{longest_value},{milliseconds}");
     Command::new(std::env::current_exe().expect("the table works"))
@@ -182,20 +168,17 @@ fn start(url: &Url, id: u64, seed: u64, longest_value: u64, milliseconds: u64) -
 fn run(preset: Preset, format: &str, longest_value: u64) {
     let seed = 42;
     println!("seed {seed}, {preset}, {format}, values to {longest_value} bytes");
-    let url =
-        Url::shm(&format!("guira-test-hot-{}-{preset}-{longest_value}", std::process::id())).expect("the table works");
     let capacity = HOT_KEYS + if preset == Preset::Tiny { 200 } else { 0 };
     let options = CreateOptions::new(capacity)
         .format(format.parse().expect("the table works"))
         .preset(preset)
         .extent_bytes(64 << 20);
-    let store = Store::create(&url, &options).expect("the table works");
-    let _table = Table(url.clone());
+    let (table, store) = Table::create(&options);
     let mut client = store.client().expect("the table works");
     for number in (0..HOT_KEYS).filter(|number| stays(*number)) {
         client.put(&key(number), &value(number, 99, 1, 24)).expect("the table works");
     }
-    let children: Vec<Child> = (0..PROCESSES).map(|id| start(&url, id, seed, longest_value, 4_000)).collect();
+    let children: Vec<Child> = (0..PROCESSES).map(|id| start(&table.url, id, seed, longest_value, 4_000)).collect();
     // While they work: no false alarm.
     let report = store.check().expect("the table works");
     assert!(report.is_clean(), "while others work: {:?}", report.problems);

@@ -8,6 +8,10 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
+mod common;
+#[path = "common/rng.rs"]
+mod rng;
+
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -16,6 +20,9 @@ use std::time::{Duration, Instant};
 
 use guira::{Blame, ClientState, CreateOptions, OpenOptions, Store, Url};
 use rustix::process::{Pid, Signal, kill_process};
+
+use common::Table;
+use rng::Rng;
 
 const WRITER: &str = "GUIRA_TEST_WRITER";
 /// Keys of each writer: its rows are everybody's.
@@ -30,37 +37,13 @@ const MOST_KILLS: u64 = 3_000;
 const WRITERS: u64 = 3;
 const SEED: u64 = 17;
 
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
-
-struct Table(Url);
-
-impl Table {
-    /// Few rows, few slots, so that everything is shared and slots run out.
-    fn create(name: &str, format: &str) -> (Table, Store) {
-        let url = Url::shm(&format!("guira-test-recovery-{name}-{}", std::process::id())).unwrap();
-        let options = CreateOptions::new(WRITERS * KEYS)
-            .format(format.parse().unwrap())
-            .max_clients(WRITERS as u16 + 3)
-            .extent_bytes(8 << 20);
-        let store = Store::create(&url, &options).unwrap();
-        (Table(url), store)
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        drop(Store::destroy(&self.0));
-    }
+/// Few rows, few slots, so that everything is shared and slots run out.
+fn create(format: &str) -> (Table, Store) {
+    let options = CreateOptions::new(WRITERS * KEYS)
+        .format(format.parse().unwrap())
+        .max_clients(WRITERS as u16 + 3)
+        .extent_bytes(8 << 20);
+    Table::create(&options)
 }
 
 fn key(writer: u64, number: u64) -> [u8; 8] {
@@ -205,14 +188,14 @@ fn check_told(store: &Store, id: u64, known: &mut Known, (changes, acknowledged)
 /// Kills writers, one after the other, while the others go on.
 fn kill_writers(name: &str, format: &str, longest: u64) {
     println!("{name}: seed {SEED}, {format}, values to {longest} bytes, {WRITERS} writers");
-    let (table, store) = Table::create(name, format);
+    let (table, store) = create(format);
     let mut rng = Rng(SEED);
     let mut known: Vec<Known> = vec![Known::new(); WRITERS as usize];
     let mut heir = store.client().unwrap();
     let mut seed = 0;
     let mut start = |id: u64| {
         seed += 1;
-        Writer::start(&table.0, id, seed, longest)
+        Writer::start(&table.url, id, seed, longest)
     };
     let mut writers: Vec<Option<Writer>> = (0..WRITERS).map(|id| Some(start(id))).collect();
     let (mut under_way, mut kills) = (0, 0);
@@ -262,10 +245,10 @@ fn killed_writers_of_extents_lose_nothing() {
 /// nobody takes their slots, and they go on as if nothing had happened.
 #[test]
 fn stopped_writers_are_alive() {
-    let (table, store) = Table::create("stopped", "fixed:8:8");
-    let quick = Store::open_with(&table.0, &OpenOptions::default().deadline(Duration::from_millis(3))).unwrap();
+    let (table, store) = create("fixed:8:8");
+    let quick = Store::open_with(&table.url, &OpenOptions::default().deadline(Duration::from_millis(3))).unwrap();
     let mut other = quick.client().unwrap();
-    let writers: Vec<Writer> = (0..WRITERS).map(|id| Writer::start(&table.0, id, id + 1, 8)).collect();
+    let writers: Vec<Writer> = (0..WRITERS).map(|id| Writer::start(&table.url, id, id + 1, 8)).collect();
     let end = Instant::now() + Duration::from_secs(60);
     while store.len().unwrap().entries < 20 {
         assert!(Instant::now() < end, "the writers never write");
@@ -310,12 +293,12 @@ fn hoarder() {
 /// [R-RECOVER-3] [R-EXTENT-2] What was freed in a dead client's chunks is there for whoever needs space.
 #[test]
 fn the_dead_hoard_no_space() {
-    let url = Url::shm(&format!("guira-test-recovery-hoard-{}", std::process::id())).unwrap();
     let options = CreateOptions::new(4_000).format("bytes:24".parse().unwrap()).extent_bytes(4 << 20);
-    let (_table, store) = (Table(url.clone()), Store::create(&url, &options).unwrap());
+    let (table, store) = Table::create(&options);
     let mut client = store.client().unwrap();
     let arguments = ["--exact", "hoarder", "--nocapture"];
-    let status = Command::new(std::env::current_exe().unwrap()).args(arguments).env(HOARDER, url.to_string()).status();
+    let status =
+        Command::new(std::env::current_exe().unwrap()).args(arguments).env(HOARDER, table.url.to_string()).status();
     assert!(status.unwrap().success());
     let full = client.put(&key(1, 0), &[8; HOARDED_BYTES]).unwrap_err();
     assert_eq!(full.blame(), Blame::Full, "all that the dead client had is in use: {full}");

@@ -6,6 +6,8 @@
 //! and do not creep, values are whole, and the table is in order at the end. `GUIRA_LONG=1` runs ten times as long.
 
 mod common;
+#[path = "common/rng.rs"]
+mod rng;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -14,6 +16,7 @@ use std::time::Duration;
 use guira::{Blame, CreateOptions, Store, Url, blocking};
 
 use common::Table;
+use rng::Rng;
 
 const WORKER: &str = "GUIRA_TEST_REUSE";
 const CLIENTS: u64 = 4;
@@ -30,26 +33,10 @@ const RESERVE_CHUNKS: u64 = 8;
 /// What chance adds to the maximum of some rounds: 1/16 of the chunks. Without reuse each round adds more.
 const CREEP_CHUNKS: u64 = 16;
 
-struct Rng(u64);
-
-impl Rng {
-    fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
-    }
-
-    /// Log-uniform from the smallest to the largest size: every octave is as likely as any other.
-    fn bytes(&mut self) -> usize {
-        let unit = (self.draw() >> 11) as f64 / (1u64 << 53) as f64;
-        (SMALLEST_BYTES * (LARGEST_BYTES / SMALLEST_BYTES).powf(unit)) as usize
-    }
+/// Log-uniform from the smallest to the largest size: every octave is as likely as any other.
+fn drawn_bytes(rng: &mut Rng) -> usize {
+    let unit = (rng.draw() >> 11) as f64 / (1u64 << 53) as f64;
+    (SMALLEST_BYTES * (LARGEST_BYTES / SMALLEST_BYTES).powf(unit)) as usize
 }
 
 fn times() -> u64 {
@@ -107,7 +94,7 @@ impl Most {
 
 /// Updates a key drawn from `rng`, and reads another.
 fn step(client: &mut blocking::Client, rng: &mut Rng, count: u64) {
-    let (number, bytes) = (rng.below(KEYS), rng.bytes());
+    let (number, bytes) = (rng.below(KEYS), drawn_bytes(rng));
     client.put(&key(number), &value(number, count, bytes)).expect("there is room");
     if count.is_multiple_of(4) {
         let number = rng.below(KEYS);
@@ -309,7 +296,7 @@ fn runs_find_neighbours_beside_small_values() {
     let (mut longest, mut free) = (u64::MAX, 0);
     for count in 0..ROUND * times() {
         let turn = rng.below(CLIENTS) as usize;
-        let (number, bytes) = (rng.below(KEYS), rng.bytes() / 8 + 16);
+        let (number, bytes) = (rng.below(KEYS), drawn_bytes(&mut rng) / 8 + 16);
         clients[turn].put(&key(number), &value(number, count, bytes)).expect("there is room");
         if count.is_multiple_of(50) {
             let bytes = (14 << 20) + rng.below(8 << 20) as usize;

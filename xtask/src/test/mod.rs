@@ -4,6 +4,7 @@
 //! can follow a build that failed. A step that hangs is killed at its limit, with everything it started.
 
 mod needs;
+mod porcupine;
 mod process;
 mod ship;
 mod steps;
@@ -208,7 +209,8 @@ mod tests {
         let summary = outcomes(&options(&[], &[]), StepName::Clippy);
         assert!(!summary.ok);
         assert_eq!(count(&summary, &Outcome::Passed), STEPS.len() - 1);
-        assert!(summary.human().ends_with("FAILED: clippy; 17 of 17 steps ran in 1.0 s"));
+        let all = STEPS.len();
+        assert!(summary.human().ends_with(&format!("FAILED: clippy; {all} of {all} steps ran in 1.0 s")));
     }
 
     #[test]
@@ -228,7 +230,7 @@ mod tests {
         let summary = outcomes(&options(&[], &[StepName::Format, StepName::Check]), StepName::Clippy);
         assert!(summary.ok);
         assert_eq!(count(&summary, &Outcome::Passed), 2);
-        assert!(summary.human().ends_with("passed; 2 of 17 steps ran in 1.0 s"));
+        assert!(summary.human().ends_with(&format!("passed; 2 of {} steps ran in 1.0 s", STEPS.len())));
     }
 
     #[test]

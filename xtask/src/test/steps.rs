@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::process::Shell;
-use super::{Outcome, needs, ship};
+use super::{Outcome, needs, porcupine, ship};
 use crate::{check, fuzz, mutants};
 
 /// Installing over a slow network: package lists are tens of megabytes.
@@ -52,6 +52,7 @@ pub enum StepName {
     Test,
     Mutants,
     Peers,
+    Porcupine,
     Loom,
     Miri,
     Fuzz,
@@ -75,7 +76,7 @@ pub struct Step {
 }
 
 /// Every step, in order: what the others need, then the cheap checks, then the build, then tests from short to long.
-pub const STEPS: [Step; 17] = [
+pub const STEPS: [Step; 18] = [
     step(StepName::Needs, "the system's tools and data that tests use", INSTALL_LIMIT_S),
     step(StepName::Components, "rustup component add rustfmt clippy, where they are missing", INSTALL_LIMIT_S),
     step(StepName::Format, "cargo fmt --all --check", READ_LIMIT_S),
@@ -87,6 +88,7 @@ pub const STEPS: [Step; 17] = [
     step(StepName::Test, "cargo test --workspace --no-fail-fast", TEST_LIMIT_S),
     step(StepName::Mutants, "cargo xtask mutants", mutants::LIMIT_S),
     step(StepName::Peers, "clippy and tests of guira-cli --features peers, which runs other stores", TEST_LIMIT_S),
+    step(StepName::Porcupine, "the linearizability checker against Porcupine, a Go program", porcupine::LIMIT_S),
     step(
         StepName::Loom,
         "RUSTFLAGS=\"--cfg loom\" cargo test -p guira-fabric --test loom --release --target-dir target/loom",
@@ -140,6 +142,7 @@ impl Step {
                 }
                 run(cargo("test -p guira-cli --features peers --bin guira --test peers --no-fail-fast"))
             }
+            StepName::Porcupine => porcupine::compare(shell, &budget),
             StepName::Loom => {
                 let mut command = cargo("test -p guira-fabric --test loom --release --target-dir");
                 command.arg(target_directory(shell, "loom"));

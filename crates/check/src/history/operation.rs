@@ -2,11 +2,8 @@
 
 use std::fmt;
 
-use serde::Serialize;
-
 /// What a process asks of a key. Values are numbers that stand for the bytes written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     /// The key's value.
     Get,
@@ -30,8 +27,7 @@ pub enum Call {
 }
 
 /// What a process is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     /// To a lookup: the key has this value.
     Found(u64),

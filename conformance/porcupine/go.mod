@@ -1,0 +1,5 @@
+module github.com/guira-kv/guira/conformance/porcupine
+
+go 1.18
+
+require github.com/anishathalye/porcupine v1.3.1

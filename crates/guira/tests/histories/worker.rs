@@ -1,0 +1,172 @@
+//! One process: operations drawn from its seed, one after the other, until it is time or it is killed.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use guira::{Blame, Effect, Error, OpenOptions, Put, Store, Swap, Url, blocking};
+use guira_check::history::{Answer, Call};
+
+use crate::KEYS;
+use crate::log::{Log, now_ns};
+use crate::rng::Rng;
+
+const WORKER: &str = "GUIRA_TEST_HISTORIES";
+/// A worker waits no longer for one that is stopped: it goes on with other keys.
+const PATIENCE: Duration = Duration::from_millis(10);
+const NICE: i32 = 10;
+
+/// What a worker is told.
+pub struct Task<'t> {
+    pub url: &'t Url,
+    pub log: &'t str,
+    /// Its number, which no other process of the round has, and not 0.
+    pub process: u64,
+    pub seed: u64,
+    pub longest_value: u64,
+    pub end_ns: u64,
+}
+
+impl Task<'_> {
+    /// The environment variable that says so.
+    pub fn variable(&self) -> (&'static str, String) {
+        let Task { url, log, process, seed, longest_value, end_ns } = self;
+        (WORKER, format!("{url},{process},{seed},{longest_value},{end_ns},{log}"))
+    }
+}
+
+pub fn key(number: u64) -> [u8; 8] {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
+}
+
+/// The value of a number: the number, then bytes, and a length, that follow from it. Half of the lengths are short.
+pub fn value(number: u64, longest_value: u64) -> Vec<u8> {
+    let mut rng = Rng(number);
+    let longest = if rng.below(2) == 0 { longest_value.min(40) } else { longest_value };
+    let mut value = number.to_le_bytes().to_vec();
+    let (bytes, first) = (8 + rng.below(longest - 7), rng.draw());
+    value.extend((8..bytes).map(|place| (first + place * 7) as u8));
+    value
+}
+
+/// The number of a value, which must be whole.
+pub fn number(found: &[u8], longest_value: u64) -> u64 {
+    let number = u64::from_le_bytes(found[..8].try_into().expect("8 bytes at least"));
+    assert!(found == value(number, longest_value), "a mixed value: {found:02x?}");
+    number
+}
+
+struct Worker {
+    client: blocking::Client,
+    log: Log,
+    rng: Rng,
+    longest_value: u64,
+    /// The number of its last value: no two values of a round have one number.
+    written: u64,
+    /// The value it last knew a key to have.
+    seen: HashMap<u64, u64>,
+    buffer: Vec<u8>,
+}
+
+impl Worker {
+    /// One operation; false if there is no room to write it down.
+    fn step(&mut self) -> bool {
+        let key = self.rng.below(KEYS);
+        let new = self.written + 1;
+        let expected = self.seen.get(&key).copied().unwrap_or(new);
+        let call = match self.rng.below(20) {
+            0..8 => Call::Get,
+            8..11 => Call::Put(new),
+            11..13 => Call::Insert(new),
+            13..15 => Call::Update(new),
+            15..17 => Call::Remove,
+            17..19 => Call::CompareAndSwap { expected, new },
+            _ => Call::CompareAndRemove(expected),
+        };
+        self.written = new;
+        if !self.log.call(key, call) {
+            return false;
+        }
+        let answer = match self.carry_out(key, call) {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                let is_expected = matches!(error.blame(), Blame::Busy | Blame::Full);
+                assert!(is_expected && error.effect() == Effect::None, "{call}: {error}");
+                None
+            }
+        };
+        let counters = self.client.counters();
+        self.log.ended(answer, [counters.recoveries, counters.replays, counters.moves]);
+        match (call, answer) {
+            (_, Some(Answer::Found(value))) => self.seen.insert(key, value),
+            (Call::Put(value) | Call::Insert(value) | Call::Update(value), Some(answer))
+                if answer.tells_of_change() =>
+            {
+                self.seen.insert(key, value)
+            }
+            (Call::CompareAndSwap { new, .. }, Some(Answer::Done)) => self.seen.insert(key, new),
+            _ => None,
+        };
+        true
+    }
+
+    fn carry_out(&mut self, key_number: u64, call: Call) -> Result<Answer, Error> {
+        let (client, key, longest) = (&mut self.client, key(key_number), self.longest_value);
+        let bytes = |number: u64| value(number, longest);
+        let done = |is_done: bool, otherwise: Answer| if is_done { Answer::Done } else { otherwise };
+        let swapped = |swap: Swap| match swap {
+            Swap::Done => Answer::Done,
+            Swap::Different => Answer::Mismatch,
+            Swap::Missing => Answer::Missing,
+        };
+        Ok(match call {
+            Call::Get => match client.get_into(&key, &mut self.buffer)? {
+                true => Answer::Found(number(&self.buffer, longest)),
+                false => Answer::Absent,
+            },
+            Call::Put(new) => match client.put(&key, &bytes(new))? {
+                Put::Inserted => Answer::Inserted,
+                Put::Replaced => Answer::Replaced,
+            },
+            Call::Insert(new) => done(client.insert(&key, &bytes(new))?, Answer::Exists),
+            Call::Update(new) => done(client.update(&key, &bytes(new))?, Answer::Missing),
+            Call::Remove => done(client.remove(&key)?, Answer::Missing),
+            Call::CompareAndSwap { expected, new } => {
+                swapped(client.compare_and_swap(&key, &bytes(expected), &bytes(new))?)
+            }
+            Call::CompareAndRemove(expected) => swapped(client.compare_and_remove(&key, &bytes(expected))?),
+        })
+    }
+}
+
+/// A client; nothing if it is time before a slot is free. The slots of those who are being killed are not.
+fn open_client(store: &Store, end_ns: u64) -> Option<blocking::Client> {
+    loop {
+        match store.client() {
+            Ok(client) => return Some(client),
+            Err(Error::TooManyClients { .. }) if now_ns() < end_ns => std::thread::sleep(Duration::from_millis(1)),
+            Err(Error::TooManyClients { .. }) => return None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// A worker's life, when this program was started as one; nothing otherwise.
+#[test]
+fn worker() {
+    let Ok(told) = std::env::var(WORKER) else { return };
+    let parts: Vec<&str> = told.splitn(6, ',').collect();
+    let [process, seed, longest_value, end_ns] = [1, 2, 3, 4].map(|place: usize| parts[place].parse::<u64>().unwrap());
+    let options = OpenOptions::default().deadline(PATIENCE);
+    let store = Store::open_with(&parts[0].parse().unwrap(), &options).unwrap();
+    // Whoever kills must not wait for those who work.
+    rustix::process::nice(NICE).unwrap();
+    let Some(client) = open_client(&store, end_ns) else { return };
+    let log = Log::open(parts[5], process, client.slot());
+    let (rng, seen, buffer) = (Rng(seed), HashMap::new(), Vec::new());
+    if let Some(log) = log {
+        let mut worker = Worker { client, log, rng, longest_value, written: process << 32, seen, buffer };
+        while now_ns() < end_ns && worker.step() {}
+    }
+    // Without room in the log it is idle, so that it can still be killed.
+    std::thread::sleep(Duration::from_nanos(end_ns.saturating_sub(now_ns())));
+}
