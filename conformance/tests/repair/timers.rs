@@ -30,7 +30,7 @@ fn first_row(bench: &Bench, key: &[u8]) -> RowId {
     bench.table.placement().rows(bench.table.placement().digest(key)).first
 }
 
-/// [R-REPAIR-1] [R-LOCK-4] A lock is reclaimed after the printed 100 ms, and its waiter samples the rows with every try.
+/// [R-REPAIR-1] A lock is reclaimed after the printed 100 ms, and its waiter samples the rows with every try.
 #[test]
 fn a_dead_holder_is_suspected_after_the_printed_timeout() {
     let scene = Scene::new();

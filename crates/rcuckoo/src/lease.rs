@@ -1,7 +1,7 @@
 //! Repair leases, as printed: of all clients that suspect the holder of a lock, one repairs at a time.
 //!
-//! A lease is taken by CAS if it is free, and also if its word did not change for a timeout: then its holder is presumed
-//! dead as well (paper, section 4.2). Nothing stops a holder that only was slow (hole H9).
+//! A lease is taken by CAS if it is free, and also if its word did not change for a timeout: then its holder is
+//! presumed dead as well (paper, section 4.2). Nothing stops a holder that only was slow (hole H9).
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, pause_until, post};
 use guira_layout::LeaseWord;

@@ -210,9 +210,9 @@ impl Entry {
     }
 }
 
-/// Gives back locks of one word. Locks that name nobody may have been reclaimed, and be free or somebody else's, so they
-/// are cleared, as printed: to subtract would borrow from their neighbours. Where a region has no masked CAS there is no
-/// other way. // [R-REPAIR-8]
+/// Gives back locks of one word. Locks that name nobody may have been reclaimed, and be free or somebody else's, so
+/// they are cleared, as printed: to subtract would borrow from their neighbours. Where a region has no masked CAS there
+/// is no other way. // [R-REPAIR-8]
 #[inline]
 pub(crate) fn clear_verb<'b>(
     table: &Table,
