@@ -62,8 +62,8 @@ pub(crate) enum Repaired {
 type Samples = BTreeMap<RowId, Vec<u64>>;
 
 impl<L: Lane + ?Sized> Repair<'_, L> {
-    /// Repairs what the suspect's lock guards, and clears the lock. Round trips: those of [`Repair::take_lease`], 2 to 16
-    /// for each state the table is found in, 1 for each transition, 1 to end.
+    /// Repairs what the suspect's lock guards, and clears the lock. Round trips: those of [`Repair::take_lease`], 2 to
+    /// 16 for each state the table is found in, 1 for each transition, 1 to end.
     pub(crate) async fn run(&mut self) -> Result<Repaired, FabricError> {
         let lease = match self.take_lease().await? {
             Leased::Taken(lease) => lease,
