@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use guira_conformance::{Bench, Model, Op};
 use guira_fabric::{Caps, WORD_BYTES};
+use guira_layout::RowId;
 use guira_rcuckoo::Counters;
 
 use crate::scene::{SEED, Scene, add, key, reclaim_all, run};
@@ -117,4 +118,37 @@ fn every_state_is_reached_and_left_where_writes_tear() {
     // Each repair ends in state 4, and from each other state it takes one step.
     assert_eq!(met.repair_state_4, met.leases);
     assert!(cases.deaths > 50, "{cases:?}");
+}
+
+/// [R-REPAIR-7] Of an entry that stands in both of its rows the copy in the second one goes, whichever is older.
+#[test]
+fn the_copy_in_the_second_row_goes() {
+    let scene = Scene::new();
+    let placement = scene.bench.table.placement();
+    let mut moved_to_second = 0;
+    for op in &scene.ops[3..] {
+        let first = run(&scene.bench.fork(), 0, Caps::WHOLE_WRITE, op);
+        for memory in &first.memories {
+            let bench = scene.bench.with_words(memory);
+            let Err(twice) = bench.contents() else { continue };
+            assert!(twice.contains("stands twice"), "{twice}");
+            let key_of = |model: &Model| model.0.keys().find(|key| rows_with(&bench, key).len() == 2).cloned();
+            let key = key_of(&scene.model).expect("the key that moves");
+            let pair = placement.rows(placement.digest(&key));
+            moved_to_second += u64::from(rows_with(&scene.bench, &key) == [pair.first]);
+            reclaim_all(&bench, 1, Caps::WHOLE_WRITE);
+            assert_eq!(rows_with(&bench, &key), [pair.first]);
+        }
+    }
+    assert!(moved_to_second > 2, "{moved_to_second}");
+}
+
+/// The rows in which `key` stands.
+fn rows_with(bench: &Bench, key: &[u8]) -> Vec<RowId> {
+    let (rows, placement) = (bench.table.rows(), bench.table.placement());
+    let digest = placement.digest(key);
+    let pair = placement.rows(digest);
+    let stands_in = |row: &RowId| rows.find(&bench.row_words(*row), &rows.probe(key, digest), 0).is_some();
+    let second = (!pair.is_single()).then_some(pair.second);
+    [Some(pair.first), second].into_iter().flatten().filter(stands_in).collect()
 }
