@@ -14,7 +14,7 @@ use guira_fabric_sim::Hazard;
 
 /// Seeds that continuous integration runs; with `GUIRA_LONG=1` as many as a soak does.
 fn seeds() -> u64 {
-    if std::env::var_os("GUIRA_LONG").is_some_and(|value| value == "1") { 100_000 } else { 2_500 }
+    if std::env::var_os("GUIRA_LONG").is_some_and(|value| value == "1") { 100_000 } else { 6_000 }
 }
 
 /// Runs `seeds` on all cores, and adds up what they did.
