@@ -52,6 +52,17 @@ pub struct Storm {
     pub span_ns: u64,
     /// Deaths in a second of virtual time; 0 for the run to compare with.
     pub deaths_per_second: u64,
+    /// Who dies.
+    pub aim: Aim,
+}
+
+/// Who dies in a storm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// Anybody. Where many wait for few locks, most have none.
+    Anybody,
+    /// Somebody who holds a lock, if anybody does.
+    Holders,
 }
 
 /// What came of it.
@@ -97,6 +108,8 @@ struct Shared {
     last: RefCell<Vec<Vec<Write>>>,
     history: RefCell<History>,
     serial: RefCell<u32>,
+    /// The client that took each slot last.
+    clients: RefCell<HashMap<u16, u32>>,
     /// Clients stop after their operation.
     is_over: RefCell<bool>,
     /// Operations count from here on.
@@ -114,12 +127,13 @@ pub fn storm(storm: &Storm, progress: Progress<'_>) -> Weather {
         last: RefCell::new(vec![vec![Write { serial: 0, ended_ns: 0 }]; storm.keys as usize]),
         history: RefCell::default(),
         serial: RefCell::new(0),
+        clients: RefCell::default(),
         is_over: RefCell::new(false),
         from_ns: WARM_NS,
     });
     fill(&bench, &shared, storm.keys);
     let mut sim = Sim::new(bench.region.clone(), &SimOptions::new(storm.seed, Network::of(Profile::Mlx5)));
-    blow(storm, &mut sim, &shared, progress);
+    blow(storm, &bench, &mut sim, &shared, progress);
     let verbs = sim.verbs();
     let last = Rc::clone(&shared);
     sim.spawn(|region| settle(region, last));
@@ -161,7 +175,7 @@ fn fill(bench: &Bench, shared: &Shared, keys: u64) {
 }
 
 /// Lets clients work, and die at equal intervals.
-fn blow(storm: &Storm, sim: &mut Sim, shared: &Rc<Shared>, progress: Progress<'_>) {
+fn blow(storm: &Storm, bench: &Bench, sim: &mut Sim, shared: &Rc<Shared>, progress: Progress<'_>) {
     let mut rng = Rng(storm.seed ^ 0x5374_6f72_6d21);
     let mut living: Vec<ClientId> = (0..CLIENTS).map(|number| spawn(sim, shared, number)).collect();
     let mut spawned = CLIENTS;
@@ -170,8 +184,10 @@ fn blow(storm: &Storm, sim: &mut Sim, shared: &Rc<Shared>, progress: Progress<'_
     while next_ns < end_ns {
         let step_ns = 1_000_000_000u64.checked_div(storm.deaths_per_second).unwrap_or(1_000_000);
         if storm.deaths_per_second > 0 {
-            let units = rng.below(DEATH_UNITS);
-            sim.strike(living[rng.below(living.len() as u64) as usize], Fault::Die { units });
+            let holders = if storm.aim == Aim::Holders { holders(bench, sim, shared) } else { Vec::new() };
+            let targets = if holders.is_empty() { &living } else { &holders };
+            let (target, units) = (rng.below(targets.len() as u64) as usize, rng.below(DEATH_UNITS));
+            sim.strike(targets[target], Fault::Die { units });
         }
         // Who was struck dies at its next verb, which may be one that follows a pause.
         for until_ns in (next_ns..next_ns + step_ns).step_by(REPLACED_NS as usize).skip(1).chain([next_ns + step_ns]) {
@@ -197,6 +213,14 @@ fn blow(storm: &Storm, sim: &mut Sim, shared: &Rc<Shared>, progress: Progress<'_
     }
 }
 
+/// The living clients that hold a lock.
+fn holders(bench: &Bench, sim: &Sim, shared: &Shared) -> Vec<ClientId> {
+    let (locks, clients) = (bench.table.locks(), shared.clients.borrow());
+    let held = bench.lock_words().into_iter().flat_map(|(word, value)| locks.all_held(word, value));
+    let numbers = held.filter_map(|(_, owner)| clients.get(&owner.slot()?).copied());
+    numbers.map(ClientId).filter(|client| !sim.is_dead(*client)).collect()
+}
+
 fn spawn(sim: &mut Sim, shared: &Rc<Shared>, number: u32) -> ClientId {
     let shared = Rc::clone(shared);
     sim.spawn(move |region| work(region, shared, number))
@@ -208,6 +232,7 @@ async fn open(region: &SimRegion, shared: &Shared, number: u32) -> Option<SimCli
     let first = number.wrapping_mul(0x9e37_79b9) % u32::from(slots);
     match SimClient::claim(region.clone(), region.lane(), &shared.table, config, first as u16).await {
         Ok(Claim::Taken(client, recovered)) => {
+            shared.clients.borrow_mut().insert(client.slot(), number);
             let mut weather = shared.weather.borrow_mut();
             weather.recoveries += u64::from(recovered.is_some());
             weather.replays += u64::from(recovered.is_some_and(|recovered| recovered.replayed_rows > 0));

@@ -8,12 +8,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use guira_conformance::storm::{Aim, Storm, storm};
 use guira_conformance::swarm::{Run, Setup, Tally, run, run_changed};
 use guira_fabric_sim::Hazard;
 
 /// Seeds that continuous integration runs; with `GUIRA_LONG=1` as many as a soak does.
 fn seeds() -> u64 {
-    if std::env::var_os("GUIRA_LONG").is_some_and(|value| value == "1") { 100_000 } else { 2_500 }
+    if std::env::var_os("GUIRA_LONG").is_some_and(|value| value == "1") { 100_000 } else { 6_000 }
 }
 
 /// Runs `seeds` on all cores, and adds up what they did.
@@ -114,4 +115,27 @@ fn a_memory_that_lags_behind_its_locks_is_noticed() {
     let (_, wrong) = run_all(40, |seed| run_changed(calm(seed), 0, |plan| plan.liberties.main_lag_ns = 20_000));
     println!("{} of 40 seeds failed", wrong.len());
     assert!(wrong.len() > 10, "{} seeds", wrong.len());
+}
+
+/// Hundreds of clients that die by the hundreds a second cost no key and little throughput; and those that die with
+/// locks in their hands are recovered while the others work.
+#[test]
+fn a_storm_loses_nothing() {
+    let calm = Storm { seed: 1, keys: 20_000, span_ns: 200_000_000, deaths_per_second: 0, aim: Aim::Anybody };
+    let stormy = Storm { deaths_per_second: 600, ..calm };
+    let aimed = Storm { aim: Aim::Holders, ..stormy };
+    let torrent = Storm { deaths_per_second: 2_500, span_ns: 50_000_000, ..aimed };
+    let [calm, stormy, aimed, torrent] = thread::scope(|scope| {
+        [calm, stormy, aimed, torrent].map(|it| scope.spawn(move || storm(&it, &mut |_| ()))).map(|run| run.join())
+    })
+    .map(|weather| weather.expect("it panicked"));
+    for (name, weather) in [("calm", &calm), ("storm", &stormy), ("aimed", &aimed), ("torrent", &torrent)] {
+        println!("{name}: {weather:?}");
+        assert_eq!(weather.wrong, [""; 0], "{name}");
+        assert!(weather.watched > 100, "{name}");
+    }
+    assert!(calm.deaths == 0 && stormy.deaths > 100 && aimed.deaths > 100 && torrent.deaths > 100);
+    assert!(aimed.recoveries > 50 && torrent.recoveries > 50);
+    assert!(stormy.operations * 100 >= calm.operations * 75, "{} of {}", stormy.operations, calm.operations);
+    assert!(torrent.operations > 10_000, "nobody got anywhere");
 }

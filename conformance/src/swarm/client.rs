@@ -1,11 +1,14 @@
 //! A client of a simulated table, as `guira::Client` is one of a table in shared memory: it takes a slot, cuts extents
 //! from chunks with the store's own allocator, and recovers whom it meets dead.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use guira::ExtentError;
 use guira::internals::Extents;
-use guira_fabric::{Effect, FabricError, FenceProof, Region, SlotHold};
+use guira_fabric::{Effect, FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
 use guira_fabric_sim::{SimLane, SimRegion};
 use guira_layout::{ExtentRef, OwnerId, Placement, SlotWord, encode_extent};
 use guira_rcuckoo::{
@@ -20,6 +23,11 @@ pub enum Failure {
     Operation(Error),
     /// There is no room for the value, or the fabric failed while some was sought.
     Extent(ExtentError),
+    /// The operation was dropped, and what it had left in flight has landed.
+    Dropped {
+        /// Whether it was a change that takes effect all the same.
+        committed: bool,
+    },
 }
 
 impl Failure {
@@ -28,7 +36,8 @@ impl Failure {
         match self {
             Failure::Operation(error) => error.effect(),
             // The index was not touched yet.
-            Failure::Extent(_) => Effect::None,
+            Failure::Extent(_) | Failure::Dropped { committed: false } => Effect::None,
+            Failure::Dropped { committed: true } => Effect::Done,
         }
     }
 }
@@ -49,11 +58,15 @@ impl From<ExtentError> for Failure {
 pub struct SimClient {
     region: SimRegion,
     lane: SimLane,
+    /// A lane that only tells the time.
+    timer: SimLane,
     client: Client,
     extents: Option<Extents>,
     encoded: Vec<u64>,
     owner: OwnerId,
     hold: SlotHold,
+    /// The next operation is dropped when it has waited so long, in nanoseconds.
+    patience_ns: Option<u64>,
 }
 
 /// What became of the wish for a slot.
@@ -93,11 +106,24 @@ impl SimClient {
                 let client = Client::new(Arc::clone(table), owner, config).with_liveness(Box::new(region.clone()));
                 let has_extents = table.config().format.has_extents();
                 let extents = has_extents.then(|| Extents::new(Arc::clone(table), owner));
-                let client = SimClient { region, lane, client, extents, encoded: Vec::new(), owner, hold };
+                let (timer, encoded) = (region.lane(), Vec::new());
+                let patience_ns = None;
+                let client = SimClient { region, lane, timer, client, extents, encoded, owner, hold, patience_ns };
                 return Ok(Claim::Taken(Box::new(client), recovered));
             }
         }
         Ok(Claim::NoSlot)
+    }
+
+    /// Lets the next operation be dropped when it has waited `patience_ns` nanoseconds. A search for room for a value is
+    /// not dropped: no fabric that exists lets it wait.
+    pub fn drop_next_after(&mut self, patience_ns: u64) {
+        self.patience_ns = Some(patience_ns);
+    }
+
+    /// Waits for what a dropped operation left in flight. // [R-DROP-1]
+    async fn settle(&mut self) -> Result<(), Failure> {
+        Ok(self.client.settle(&mut self.lane).await.map_err(session)?)
     }
 
     /// Its slot.
@@ -116,8 +142,14 @@ impl SimClient {
     /// As [`Reader::get`].
     pub async fn get(&mut self, key: &[u8]) -> Result<Option<(Vec<u8>, Token)>, Failure> {
         let mut value = Vec::new();
-        let token = self.client.get(&mut self.lane, key, &mut value).await?;
-        Ok(token.map(|token| (value, token)))
+        let got = self.client.get(&mut self.lane, key, &mut value);
+        match within(&mut self.timer, self.patience_ns.take(), got).await {
+            Some(token) => Ok(token?.map(|token| (value, token))),
+            None => {
+                self.settle().await?;
+                Err(Failure::Dropped { committed: false })
+            }
+        }
     }
 
     /// Looks `keys` up: one answer for each.
@@ -157,7 +189,17 @@ impl SimClient {
                 NewValue::Extent { extent, words: &self.encoded }
             }
         });
-        let result = self.client.change(&mut self.lane, key, change).await;
+        let changed = self.client.change(&mut self.lane, key, change);
+        let Some(result) = within(&mut self.timer, self.patience_ns.take(), changed).await else {
+            self.client.settle(&mut self.lane).await.map_err(session)?;
+            let committed = self.client.has_committed();
+            match (extent, &mut self.extents) {
+                (Some(extent), Some(extents)) if committed => extents.link(&extent),
+                (Some(extent), Some(extents)) => extents.cancel(&extent),
+                _ => {}
+            }
+            return Err(Failure::Dropped { committed });
+        };
         if let Some(extents) = &mut self.extents {
             match (extent, &result) {
                 (Some(extent), Ok(changed)) if changed.took_effect() => extents.link(&extent),
@@ -181,7 +223,12 @@ impl SimClient {
         if let Some(extents) = &mut self.extents {
             extents.tend(&mut self.lane).await.map_err(ExtentError::Fabric)?;
         }
-        let changed = self.client.change(&mut self.lane, key, change).await?;
+        let changed = self.client.change(&mut self.lane, key, change);
+        let Some(changed) = within(&mut self.timer, self.patience_ns.take(), changed).await else {
+            self.settle().await?;
+            return Err(Failure::Dropped { committed: self.client.has_committed() });
+        };
+        let changed = changed?;
         if let (Some(extents), Some(freed)) = (&mut self.extents, &changed.freed) {
             extents.give_back(freed);
         }
@@ -250,6 +297,18 @@ async fn recover_slot(
         Err(Error::Corrupt { .. }) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// What `future` gives, unless it waits longer than `patience_ns`: then it is dropped.
+async fn within<T>(timer: &mut SimLane, patience_ns: Option<u64>, future: impl Future<Output = T>) -> Option<T> {
+    let Some(patience_ns) = patience_ns else { return Some(future.await) };
+    let until_ns = timer.now_ns().saturating_add(patience_ns);
+    let (mut future, mut alarm) = (pin!(future), pin!(pause_until(timer, until_ns)));
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => alarm.as_mut().poll(cx).map(|()| None),
+    })
+    .await
 }
 
 fn session(source: FabricError) -> Error {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use super::run::{Run, run};
 use super::tally::Tally;
 use super::tell::tell;
-use crate::storm::{self, Storm, Weather};
+use crate::storm::{self, Aim, Storm, Weather};
 
 /// Seeds of a soak that is not told how many.
 const SOAK_SEEDS: u64 = 100_000;
@@ -30,7 +30,7 @@ const MOST_FAILURES: usize = 100;
 const INTERRUPTED: u8 = 130;
 const USAGE: &str = "usage: swarm soak [--from N] [--seeds N] [--threads N] [--keep-going] [--format human|json]\n       \
                      swarm replay SEED [--format human|json]\n       \
-                     swarm storm [--seconds S] [--deaths-per-second N] [--keys N] [--seed N] [--format human|json]";
+                     swarm storm [--seconds S] [--deaths-per-second N] [--aimed] [--keys N] [--seed N]\n       [--format human|json]";
 /// A storm that is not told how long: in milliseconds of virtual time.
 const STORM_MS: u64 = 1_000;
 const STORM_DEATHS: u64 = 500;
@@ -60,7 +60,13 @@ pub fn command(arguments: impl Iterator<Item = String>) -> ExitCode {
 fn parse(mut arguments: impl Iterator<Item = String>) -> Option<(Command, bool)> {
     let name = arguments.next()?;
     let (mut from, mut seeds, mut seed, mut keeps_going, mut is_json) = (0, SOAK_SEEDS, None, false, false);
-    let mut storm = Storm { seed: 1, keys: STORM_KEYS, span_ns: STORM_MS * 1_000_000, deaths_per_second: STORM_DEATHS };
+    let mut storm = Storm {
+        seed: 1,
+        keys: STORM_KEYS,
+        span_ns: STORM_MS * 1_000_000,
+        deaths_per_second: STORM_DEATHS,
+        aim: Aim::Anybody,
+    };
     let mut threads = thread::available_parallelism().map_or(1, usize::from);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -69,6 +75,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<(Command, bool)>
             "--threads" => threads = arguments.next()?.parse().ok().filter(|threads| *threads > 0)?,
             "--seconds" => storm.span_ns = nanoseconds(&arguments.next()?)?,
             "--deaths-per-second" => storm.deaths_per_second = arguments.next()?.parse().ok()?,
+            "--aimed" => storm.aim = Aim::Holders,
             "--keys" => storm.keys = arguments.next()?.parse().ok().filter(|keys| (1_000..1 << 31).contains(keys))?,
             "--seed" => storm.seed = arguments.next()?.parse().ok()?,
             "--keep-going" => keeps_going = true,
@@ -345,8 +352,8 @@ mod tests {
         let soak = Command::Soak { from: 7, seeds: 3, threads: 1, keeps_going: true };
         assert_eq!(parsed("soak --from 7 --seeds 3 --threads 1 --keep-going --format json"), Some((soak, true)));
         assert_eq!(parsed("replay 12"), Some((Command::Replay { seed: 12 }, false)));
-        let storm = Storm { seed: 2, keys: 5_000, span_ns: 500_000_000, deaths_per_second: 9 };
-        let text = "storm --seconds 0.5 --deaths-per-second 9 --keys 5000 --seed 2";
+        let storm = Storm { seed: 2, keys: 5_000, span_ns: 500_000_000, deaths_per_second: 9, aim: Aim::Holders };
+        let text = "storm --seconds 0.5 --deaths-per-second 9 --aimed --keys 5000 --seed 2";
         assert_eq!(parsed(text), Some((Command::Storm { storm }, false)));
         for wrong in ["", "soak 3", "replay", "replay x", "soak --seeds", "soak --threads 0", "rest"] {
             assert_eq!(parsed(wrong), None, "{wrong}");

@@ -14,7 +14,7 @@ use guira_rcuckoo::{
 };
 
 use super::client::{Claim, Failure, SimClient};
-use super::setup::Setup;
+use super::setup::{Setup, round_trip_ns};
 use super::tally::Tally;
 use super::values::{key_bytes, key_number, value_bytes, value_number, value_of};
 use crate::Rng;
@@ -184,6 +184,10 @@ impl Member {
     /// One operation.
     async fn act(&mut self, client: &mut SimClient, region: &SimRegion) -> Result<(), Stop> {
         let key = self.key();
+        if self.rng.below(100) < self.shared.setup.drops_percent {
+            let longest_ns = 20 * round_trip_ns(self.shared.setup.profile);
+            client.drop_next_after(self.rng.below(longest_ns));
+        }
         match self.rng.below(200) {
             0..60 => self.get(client, region, key).await.map(drop),
             60..76 => self.get_many(client, region).await,
@@ -360,7 +364,7 @@ impl Member {
             // A token may fail because of a neighbour's change: that says nothing about the key.
             Ok(Outcome::Different) => self.shared.history.borrow_mut().withdraw(begun),
             Ok(outcome) => self.end(region, begun, answer_of(begun_swap(expected, new), outcome)),
-            Err(failure) => return self.fail(begun, failure),
+            Err(failure) => return self.fail(region, begun, failure),
         }
         Ok(())
     }
@@ -397,14 +401,16 @@ impl Member {
                 self.end(region, begun, answer_of(call, outcome));
                 Ok(())
             }
-            Err(failure) => self.fail(begun, failure),
+            Err(failure) => self.fail(region, begun, failure),
         }
     }
 
     /// Books a change that failed: pending if it may have had an effect.
-    fn fail(&mut self, begun: Begun, failure: Failure) -> Result<(), Stop> {
-        if failure.effect() == Effect::None {
-            self.shared.history.borrow_mut().withdraw(begun);
+    fn fail(&mut self, region: &SimRegion, begun: Begun, failure: Failure) -> Result<(), Stop> {
+        match failure.effect() {
+            Effect::None => self.shared.history.borrow_mut().withdraw(begun),
+            Effect::Done => self.end(region, begun, Answer::Done),
+            Effect::Unknown => {}
         }
         self.survive(failure)
     }
@@ -414,6 +420,7 @@ impl Member {
         let (shared, mut tally) = (&self.shared, self.shared.tally.borrow_mut());
         match failure {
             Failure::Operation(Error::Full { .. }) | Failure::Extent(ExtentError::Full { .. }) => tally.full += 1,
+            Failure::Dropped { .. } => tally.dropped += 1,
             Failure::Operation(Error::Busy { .. }) if !shared.is_patient => tally.busy += 1,
             Failure::Operation(Error::Corrupt { .. }) if shared.can_flip => tally.corrupt += 1,
             Failure::Operation(Error::Fabric { source: FabricError::Disconnected { .. }, .. } | Error::Lost { .. })

@@ -49,6 +49,8 @@ pub struct Setup {
     pub slots: u16,
     /// Operations of each client.
     pub operations: u32,
+    /// Operations that are dropped before they end, unless they end soon, in percent.
+    pub drops_percent: u64,
     /// Keys there are.
     pub keys: u64,
     /// Keys that half of all operations are about: the first ones. None if all keys are alike.
@@ -98,6 +100,7 @@ impl Setup {
             clients_per_fault: [1, 2, 4][rng.below(3) as usize],
             slots: clients as u16 + rng.below(3) as u16,
             operations: 20 + rng.below(40) as u32,
+            drops_percent: [0, 0, 3, 30][rng.below(4) as usize],
             keys,
             hot_keys,
             filled_keys: if rng.below(4) == 0 { 0 } else { keys * (70 + rng.below(31)) / 100 },
@@ -153,8 +156,8 @@ impl fmt::Display for Setup {
         write!(
             f,
             "seed {}: preset {}, format {}, profile {}; {} clients in {} slots, up to {} newcomers, {} operations each, \
-             one in {} meets each kind of fault; {} keys, {} of them hot, {} put first; values of {:?} bytes, {} bytes for extents; deadline {} ns; hazards \
-             {:?}",
+             {} % of them dropped; one in {} meets each kind of fault; {} keys, {} of them hot, {} put first; values of \
+             {:?} bytes, {} bytes for extents; deadline {} ns; hazards {:?}",
             self.seed,
             self.preset,
             self.format,
@@ -163,6 +166,7 @@ impl fmt::Display for Setup {
             self.slots,
             self.newcomers,
             self.operations,
+            self.drops_percent,
             self.clients_per_fault,
             self.keys,
             self.hot_keys,

@@ -61,6 +61,8 @@ tally! {
     full,
     /// Operations that gave up waiting for a lock.
     busy,
+    /// Operations that were dropped.
+    dropped,
     /// Operations that found damage.
     corrupt,
     /// Runs whose memory node started again, so that nothing could be asked of it at the end.

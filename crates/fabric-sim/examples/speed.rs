@@ -32,20 +32,30 @@ fn measure(main_bytes: u64, clients: u64) {
     for number in 0..clients {
         sim.spawn(move |region| work(region, main_bytes / ROW_BYTES, number));
     }
-    let (mut end_ns, mut best) = (0, 0.0f64);
+    let (mut end_ns, mut best, mut best_of_core) = (0, 0.0f64, 0.0f64);
     let mut next_span = |span_ns: u64| {
         end_ns += span_ns;
-        let (before, started) = (sim.verbs(), Instant::now());
+        let (before, started, started_s) = (sim.verbs(), Instant::now(), processor_seconds());
         sim.run_until(end_ns);
-        (sim.verbs() - before, started.elapsed().as_secs_f64())
+        (sim.verbs() - before, started.elapsed().as_secs_f64(), processor_seconds() - started_s)
     };
-    let (trial, _) = next_span(TRIAL_NS);
+    let (trial, ..) = next_span(TRIAL_NS);
     let span_ns = TRIAL_NS * VERBS / trial.max(1);
     for _ in 0..5 {
-        let (verbs, seconds) = next_span(span_ns);
+        let (verbs, seconds, of_core) = next_span(span_ns);
         best = best.max(verbs as f64 / seconds);
+        best_of_core = best_of_core.max(verbs as f64 / of_core.max(f64::MIN_POSITIVE));
     }
-    println!("{clients:>5} clients: {:.2} million verbs a second, the best of 5", best / 1e6);
+    let (best, best_of_core) = (best / 1e6, best_of_core / 1e6);
+    println!(
+        "{clients:>5} clients: {best:.2} million verbs a second, {best_of_core:.2} of processor time; the best of 5"
+    );
+}
+
+/// How long this thread has run, in seconds: on a machine that others use, less than the time that has passed.
+fn processor_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e9
 }
 
 async fn work(region: SimRegion, rows: u64, number: u64) {

@@ -56,29 +56,30 @@ struct Link {
     out_ns: u64,
 }
 
-/// When the atomics that have arrived at each word are done: those on one word follow each other.
-#[derive(Debug, Default)]
+/// When the atomics that have arrived at words of late are done: those on one word follow each other. Words share
+/// places, and the last one to use a place has it: that two busy words meet in one is too rare to matter, and a table
+/// that remembers all words would push the simulated memory out of the processor's caches.
+#[derive(Debug)]
 struct WordTimes {
-    device: Vec<u64>,
-    /// Few words of the main space are changed by atomics.
-    main: HashMap<u64, u64>,
+    places: [(u64, u64); WORD_PLACES],
 }
 
+/// Atomics take a tenth of a microsecond, so only a few words are busy at a time.
+const WORD_PLACES: usize = 256;
+
 impl WordTimes {
+    fn new() -> WordTimes {
+        WordTimes { places: [(u64::MAX, 0); WORD_PLACES] }
+    }
+
     /// When an atomic at `addr` is done that arrives at `now_ns` and takes `takes_ns`.
     #[inline(always)]
     fn serve(&mut self, addr: Addr, now_ns: u64, takes_ns: u64) -> u64 {
-        let word = addr.word();
-        let free_ns = match addr.space() {
-            Space::Main => self.main.entry(word).or_insert(0),
-            Space::Device => {
-                if self.device.len() <= word as usize {
-                    self.device.resize(word as usize + 1, 0);
-                }
-                &mut self.device[word as usize]
-            }
-        };
-        *free_ns = now_ns.max(*free_ns) + takes_ns;
+        let name = addr.word() << 1 | u64::from(addr.space() == Space::Device);
+        let place = name.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - WORD_PLACES.ilog2());
+        let (of, free_ns) = &mut self.places[place as usize];
+        let begins_ns = if *of == name { now_ns.max(*free_ns) } else { now_ns };
+        (*of, *free_ns) = (name, begins_ns + takes_ns);
         *free_ns
     }
 }
@@ -113,7 +114,7 @@ impl World {
             faults: options.faults.clone(),
             link: Link::default(),
             queue,
-            words: WordTimes::default(),
+            words: WordTimes::new(),
             draws: Draws::new(options.seed),
             holders: HashMap::new(),
             lanes: Vec::new(),
