@@ -1,8 +1,8 @@
 //! Every interleaving of a few clients' verbs, and lanes that do what Guira's own never do.
 //!
-//! A [`TurnLane`] takes one step each time its client's turn comes: a verb, half of a WRITE, or a word of it. [`explore`]
-//! runs the same clients again and again, each time under another order of turns, until every order within its bound
-//! was tried. A [`Flaw`] makes a lane behave as the printed protocol, a shortcut or a wrong fabric would.
+//! A [`TurnLane`] takes one step each time its client's turn comes: a verb, half of a WRITE, or a word of it.
+//! [`explore`] runs the same clients again and again, each time under another order of turns, until every order within
+//! its bound was tried. A [`Flaw`] makes a lane behave as the printed protocol, a shortcut or a wrong fabric would.
 //!
 //! Invariants: nothing but the order of turns decides what happens, so equal orders give equal runs; a client that
 //! pauses gets no turn before somebody else had one, unless nobody else is left.

@@ -232,9 +232,9 @@ fn h16_a_late_mark_frees_nothing() {
     }
 }
 
-/// [R-EXTENT-1] H17. The WRITE of a value travels by itself, "in parallel" (paper 3.2.3), and the pointer is there first:
-/// a reader that takes what it finds returns what nobody wrote. In the lock batch, which completes before the commit is
-/// sent, the value is there before the pointer; and a reader that verifies serves nothing else in any case.
+/// [R-EXTENT-1] H17. The WRITE of a value travels by itself, "in parallel" (paper 3.2.3), and the pointer is there
+/// first: a reader that takes what it finds returns what nobody wrote. In the lock batch, which completes before the
+/// commit is sent, the value is there before the pointer; and a reader that verifies serves nothing else in any case.
 #[test]
 fn h17_a_pointer_is_visible_before_its_data() {
     for preset in PRESETS {

@@ -26,9 +26,9 @@ const LAG_NS: u64 = 10_000;
 const WRITERS: usize = 4;
 const CHANGES: u8 = 25;
 
-/// [R-COMMIT-1] H19. The lock is free as soon as its word in one memory says so, but the row, in another memory, is seen
-/// later: whoever takes the lock meanwhile builds on the old row. No protocol on top of it can repair that: a region has
-/// to promise the order of a batch across both spaces, and the simulator without this liberty keeps it.
+/// [R-COMMIT-1] H19. The lock is free as soon as its word in one memory says so, but the row, in another memory, is
+/// seen later: whoever takes the lock meanwhile builds on the old row. No protocol on top of it can repair that: a
+/// region has to promise the order of a batch across both spaces, and the simulator without this liberty keeps it.
 #[test]
 fn h19_a_row_is_seen_later_than_its_lock() {
     for preset in PRESETS {
@@ -267,9 +267,9 @@ fn taker(region: &HeapRegion, turns: &Turns, inside: &Rc<RefCell<(u32, u32)>>) -
     })
 }
 
-/// [R-OPEN-1] [R-ROW-1] H24. The memory node comes back, and every byte is zero. Rows whose checksum is no more than one
-/// over their bytes verify and hold nothing, so every key is a miss. With the incarnation in the seed they are damage,
-/// under both presets, and a table is not opened.
+/// [R-OPEN-1] [R-ROW-1] H24. The memory node comes back, and every byte is zero. Rows whose checksum is no more than
+/// one over their bytes verify and hold nothing, so every key is a miss. With the incarnation in the seed they are
+/// damage, under both presets, and a table is not opened.
 #[test]
 fn h24_a_node_that_comes_back_empty_answers_with_misses() {
     for preset in PRESETS {

@@ -14,8 +14,8 @@ const NEAR: RowId = RowId(HOME.0 + 5);
 /// Behind `HOME`, under the next lock.
 const FAR: RowId = RowId(HOME.0 + 13);
 
-/// [R-LOCK-7] H12. An insert that locks L1 alone does not see its key in L2, stores it again, and both copies stay: when
-/// the key is removed, the older one is back.
+/// [R-LOCK-7] H12. An insert that locks L1 alone does not see its key in L2, stores it again, and both copies stay:
+/// when the key is removed, the older one is back.
 #[test]
 fn h12_a_removed_key_comes_back() {
     for preset in PRESETS {
@@ -78,8 +78,8 @@ fn h18_a_fence_costs_a_round_trip() {
     }
 }
 
-/// [R-LOCK-6] H21. Without masked CAS a neighbouring lock makes the CAS fail, and it is posted again; READs that are not
-/// posted again with it were sampled before the lock was won. Both presets post them again.
+/// [R-LOCK-6] H21. Without masked CAS a neighbouring lock makes the CAS fail, and it is posted again; READs that are
+/// not posted again with it were sampled before the lock was won. Both presets post them again.
 #[test]
 fn h21_reads_are_older_than_the_cas_that_won() {
     for preset in PRESETS {
@@ -144,9 +144,9 @@ fn h23_two_virtual_locks_are_one_bit() {
 /// Clients that die one after the other, each in the middle of an update.
 const DEATHS: usize = 200;
 
-/// [R-SLOT-2] [R-SLOT-1] H25. Ids are few, and the dead keep theirs until they are recovered: whoever needs one recovers
-/// them, or the table is out of ids after as many deaths as it has slots. So it is with slots under both presets; in the
-/// lock table, where a stale id would stand for somebody else, preset `paper` has no ids.
+/// [R-SLOT-2] [R-SLOT-1] H25. Ids are few, and the dead keep theirs until they are recovered: whoever needs one
+/// recovers them, or the table is out of ids after as many deaths as it has slots. So it is with slots under both
+/// presets; in the lock table, where a stale id would stand for somebody else, preset `paper` has no ids.
 #[test]
 fn h25_owner_ids_run_out() {
     for preset in PRESETS {

@@ -5,6 +5,7 @@
 
 mod arrows;
 mod documents;
+mod holes;
 mod purity;
 mod rules;
 mod style;
@@ -63,6 +64,7 @@ pub fn run(root: &Path) -> Result<Reports> {
     let mut checks = vec![
         parse_report(rust.len(), manifests.len(), [unparsed_rust, unparsed_manifests].concat()),
         rules::check(tree.text(rules::PROTOCOL), &rust, &markdown),
+        holes::check(tree.text(holes::HOLES), &rust),
         style::check(&rust),
         unsafety::check(&rust, &manifests),
         purity::check(&rust, &manifests),
