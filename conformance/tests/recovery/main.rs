@@ -8,6 +8,7 @@ mod lane;
 mod life;
 mod old;
 mod scene;
+mod stalls;
 
 use guira_fabric::Profile;
 
