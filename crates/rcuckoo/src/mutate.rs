@@ -221,7 +221,10 @@ impl Client {
             Reached::Stage(stage) => stage,
             Reached::Commit(changed, _) => {
                 self.settle(lane).await.map_err(Error::fabric(operation))?;
-                return Ok(changed);
+                if self.committed {
+                    return Ok(changed);
+                }
+                Stage::Beginning
             }
         };
         self.entry_stage = stage;

@@ -75,7 +75,8 @@ impl Extents {
     /// then becomes free. 1 round trip for 64 orphans, and those of adopting and sweeping each.
     pub(super) async fn sweep_orphans(&mut self, lane: &mut dyn Lane, words: &[ChunkWord]) -> Result<(), FabricError> {
         let recoveries = count_recoveries(lane, &self.table).await?;
-        let orphans: Vec<Orphan> = orphans(words).filter(|(index, class, _)| self.is_possible(*index, *class)).collect();
+        let orphans: Vec<Orphan> =
+            orphans(words).filter(|(index, class, _)| self.is_possible(*index, *class)).collect();
         for orphans in orphans.chunks(BATCH_VERBS) {
             let mut swept = vec![[0]; orphans.len()];
             let reads = orphans.iter().zip(&mut swept).map(|((index, ..), into)| Verb::Read {

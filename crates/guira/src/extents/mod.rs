@@ -116,12 +116,7 @@ impl Extents {
     }
 
     /// A place for `key` and `value`. No round trip as long as this client has a free slot of the class.
-    pub async fn reserve(
-        &mut self,
-        lane: &mut dyn Lane,
-        key: &[u8],
-        value: &[u8],
-    ) -> Result<ExtentRef, ExtentError> {
+    pub async fn reserve(&mut self, lane: &mut dyn Lane, key: &[u8], value: &[u8]) -> Result<ExtentRef, ExtentError> {
         self.tend(lane).await?;
         let generation = self.next_generation(lane).await?;
         let class = self.class_of(key, value);

@@ -5,9 +5,7 @@
 //! anywhere in here knows that nothing refers to it, and which tails are its own: docs/decisions/0007.
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
-use guira_layout::{
-    CHUNK_HEADER_WORDS, CHUNK_SWEPT_WORD, ChunkState, ChunkWord, ExtentClass, RECOVERIES_WORD,
-};
+use guira_layout::{CHUNK_HEADER_WORDS, CHUNK_SWEPT_WORD, ChunkState, ChunkWord, ExtentClass, RECOVERIES_WORD};
 
 use super::patrol::Orphan;
 use super::{BATCH_VERBS, Extents, ZERO_WORDS};

@@ -38,10 +38,8 @@ impl Extents {
                 }
                 Some(ChunkState::Claiming { owner, class }) if owner == self.owner => {
                     self.places.remove(index);
-                    let mut swaps: Vec<_> = tails(index, class)
-                        .into_iter()
-                        .map(|tail| (tail, tail_of(index), ChunkWord::FREE))
-                        .collect();
+                    let mut swaps: Vec<_> =
+                        tails(index, class).into_iter().map(|tail| (tail, tail_of(index), ChunkWord::FREE)).collect();
                     swaps.push((index, word, ChunkWord::FREE));
                     self.swap_all(lane, &swaps).await?;
                 }
