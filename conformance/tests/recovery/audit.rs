@@ -187,7 +187,10 @@ impl Recoverer {
         }
         let locks = bench.table.locks();
         let mut held = (0..locks.words()).flat_map(|word| {
-            locks.all_held(word, image.word(self.main_words + word as usize)).map(|(_, owner)| owner).collect::<Vec<_>>()
+            locks
+                .all_held(word, image.word(self.main_words + word as usize))
+                .map(|(_, owner)| owner)
+                .collect::<Vec<_>>()
         });
         if held.any(|owner| owner == self.owner) { Err("a recoverer holds locks".to_owned()) } else { Ok(()) }
     }

@@ -8,8 +8,8 @@ use guira_conformance::{Bench, Op, Seen, block_on};
 use guira_fabric::{FenceProof, Lane, Region, SlotHold};
 use guira_layout::{ExtentRef, OwnerId, Placement, SlotState, encode_extent};
 use guira_rcuckoo::{
-    Change, Changed, Client, ClientConfig, Counters, Error, Expected, NewValue, Recovered, claim_slot, read_slot, recover,
-    release_slot,
+    Change, Changed, Client, ClientConfig, Counters, Error, Expected, NewValue, Recovered, claim_slot, read_slot,
+    recover, release_slot,
 };
 
 use crate::lane::{Log, LoggedLane};
@@ -173,7 +173,8 @@ impl<L: Lane> Actor<L> {
     /// Asks for more than there is. // [R-EXTENT-5] [R-RECOVER-7]
     pub fn want_room(&mut self) {
         let Some(extents) = &mut self.extents else { return };
-        let most = vec![0; self.client.table().config().chunks as usize * self.client.table().config().chunk_bytes as usize];
+        let most =
+            vec![0; self.client.table().config().chunks as usize * self.client.table().config().chunk_bytes as usize];
         let refused = block_on(extents.reserve(&mut self.lane, &[0], &most));
         assert!(matches!(refused, Err(guira::ExtentError::Full { .. })), "{refused:?}");
     }

@@ -3,10 +3,12 @@
 
 mod audit;
 mod deaths;
+mod dropped;
 mod image;
 mod lane;
 mod life;
-mod old;
+mod losses;
+mod readers;
 mod scene;
 mod stalls;
 

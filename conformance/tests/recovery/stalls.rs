@@ -97,8 +97,12 @@ fn go_through(shape: &Shape) -> (u64, BTreeSet<Vec<u8>>) {
     let lived = live(&bench, &shape.lives[0], LoggedLane::new(&bench.region)).expect("a free slot");
     let mut keys = BTreeSet::from([op.key().to_vec()]);
     let first = (geometry.row(RowId(0)).offset() / WORD_BYTES) as usize;
-    let changed: BTreeSet<usize> =
-        lived.log.written.iter().filter_map(|written| Some(written.word.checked_sub(first)? / rows.row_words())).collect();
+    let changed: BTreeSet<usize> = lived
+        .log
+        .written
+        .iter()
+        .filter_map(|written| Some(written.word.checked_sub(first)? / rows.row_words()))
+        .collect();
     for key in shape.stage.model.0.keys() {
         let pair = bench.table.placement().rows(bench.table.placement().digest(key));
         if [pair.first, pair.second].iter().any(|row| changed.contains(&(row.0 as usize))) {
@@ -120,7 +124,8 @@ fn act_meanwhile(bench: &Bench, key: &[u8]) -> Meanwhile {
         meanwhile.answered.push((Op::Get(key.to_vec()), Seen::Value(found.is_some().then_some(value))));
     };
     look(&mut meanwhile);
-    let mut other = Actor::enter(bench, Entry::Fresh(SLOTS[1]), config, LoggedLane::new(&bench.region)).expect("a slot");
+    let mut other =
+        Actor::enter(bench, Entry::Fresh(SLOTS[1]), config, LoggedLane::new(&bench.region)).expect("a slot");
     let slot = || bench.words_at(bench.table.geometry().slot(SLOTS[0]), bench.table.geometry().slot_words());
     let (put, before) = (Op::Put(key.to_vec(), vec![111; 8]), slot());
     match block_on(other.apply(&put)) {
