@@ -4,6 +4,8 @@
 mod a_dropped_put_leaked_its_extent;
 #[path = "../regressions/a_forgotten_begin_missed_its_key.rs"]
 mod a_forgotten_begin_missed_its_key;
+#[path = "../regressions/a_key_that_came_meanwhile_was_refused_as_full.rs"]
+mod a_key_that_came_meanwhile_was_refused_as_full;
 #[path = "../regressions/a_lookup_drained_a_dropped_change.rs"]
 mod a_lookup_drained_a_dropped_change;
 #[path = "../regressions/a_mark_preceded_the_retirement.rs"]

@@ -130,6 +130,22 @@ impl Enumeration<'_> {
     }
 }
 
+/// The memories that the first client of `shape` leaves if it dies at any step, in order.
+pub fn memories(shape: &Shape) -> Vec<Image> {
+    let bench = shape.stage.bench.fork();
+    let mut memory = Image::of(&bench);
+    let lived = live(&bench, &shape.lives[0], LoggedLane::new(&bench.region)).expect("a free slot");
+    let written = &lived.log.written;
+    let mut memories = Vec::new();
+    for (i, change) in written.iter().enumerate() {
+        memory.apply(change);
+        if written.get(i + 1).is_none_or(|next| next.is_step) {
+            memories.push(memory.clone());
+        }
+    }
+    memories
+}
+
 /// Every death in `shape`.
 fn enumerate(shape: &Shape) -> Counts {
     let mut enumeration = Enumeration {
@@ -163,7 +179,8 @@ pub fn enumerate_all(title: &str, shapes: &[Shape]) -> Vec<Counts> {
         }
     });
     let mut all = all.into_inner().expect("no enumeration panicked");
-    all.sort_by(|a, b| a.name.cmp(&b.name));
+    let place = |counts: &Counts| shapes.iter().position(|shape| shape.name == counts.name);
+    all.sort_by_key(place);
     print(title, &all);
     all
 }

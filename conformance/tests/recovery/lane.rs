@@ -49,9 +49,9 @@ impl LoggedLane {
         LoggedLane { region: region.clone(), traffic: Traffic::default(), log, on_step: None, now_ns: 0 }
     }
 
-    /// The same lane, which calls `on_step`.
-    pub fn stepped(self, on_step: OnStep) -> LoggedLane {
-        LoggedLane { on_step: Some(on_step), ..self }
+    /// Has `on_step` called from now on.
+    pub fn on_step(&mut self, on_step: OnStep) {
+        self.on_step = Some(on_step);
     }
 
     /// What was logged since the last call.

@@ -3,11 +3,14 @@
 
 mod audit;
 mod deaths;
+mod dropped;
 mod image;
 mod lane;
 mod life;
-mod old;
+mod losses;
+mod readers;
 mod scene;
+mod stalls;
 
 use guira_fabric::Profile;
 

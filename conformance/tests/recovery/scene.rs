@@ -9,6 +9,7 @@ use guira_layout::{Preset, PresetOptions};
 use crate::audit::recover_all;
 use crate::lane::LoggedLane;
 use crate::life::{Actor, End, Entry, Life, config, live};
+use crate::losses::with_losses;
 
 pub const SEED: u64 = 11;
 /// Slots of the clients that die, and of the one that survives.
@@ -119,6 +120,17 @@ fn crowded(profile: Profile, moves: u64) -> (Arc<Stage>, Op) {
     panic!("no put moves {moves} entries in {TABLES} tables");
 }
 
+/// A put of a new key that moves so many entries, and strangers after it.
+pub fn insert(profile: Profile, moves: u64) -> Shape {
+    let (stage, op) = crowded(profile, moves);
+    shapes(&stage, vec![named(&format!("insert, {moves} moves"), op)], 8).swap_remove(0)
+}
+
+/// A table with keys in extents and in rows, in turn.
+pub fn extents_in(profile: Profile, chunks: u64) -> Stage {
+    Stage::extents(profile, chunks)
+}
+
 /// Who comes after the first client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cast {
@@ -212,7 +224,32 @@ pub fn extents(profile: Profile) -> Vec<Shape> {
         named("extent: over a row", Op::Put(in_row(), vec![3; 90])),
         named("extent: remove", Op::Remove(in_extent())),
         named("extent: remove if", Op::RemoveIf(in_extent(), vec![2; 80])),
-        named("extent: a run", Op::Put(in_extent(), vec![7; 9_000])),
+        (
+            "extent: put and close".to_owned(),
+            Life { end: End::Closes, ..Life::of(SLOTS[0], &Op::Put(in_extent(), vec![1; 90])) },
+        ),
     ];
-    shapes(&stage, ops, 70)
+    let mut all = shapes(&stage, ops, 70);
+    // A run of two chunks: a WRITE of 500 words and more.
+    let mut runs = shapes(&stage, vec![named("extent: a run", Op::Put(in_extent(), vec![7; 4_100]))], 70);
+    runs.iter_mut().for_each(|shape| shape.deaths = if is_long() { 3 } else { 2 });
+    all.append(&mut runs);
+    all.append(&mut sweeps(profile));
+    all
+}
+
+/// Clients that sweep up what earlier deaths have lost, and die in doing so. // [R-RECOVER-7]
+fn sweeps(profile: Profile) -> Vec<Shape> {
+    let stage = Arc::new(with_losses(profile));
+    let sweeper = |entry| Life { entry, ops: vec![Op::Put(key(2), vec![8; 70])], end: End::WantsRoom };
+    let lives = |entries: [Entry; 4]| entries.map(sweeper).to_vec();
+    let strangers = lives(SLOTS.map(Entry::Fresh));
+    let heirs = lives([Entry::Fresh(0), Entry::Heir(0), Entry::Heir(0), Entry::Heir(0)]);
+    let shape = |name: &str, lives| Shape { name: name.to_owned(), stage: Arc::clone(&stage), lives, deaths: 3 };
+    vec![shape("extent: sweep, strangers", strangers), shape("extent: sweep, heirs", heirs)]
+}
+
+/// Whether there is time for everything.
+pub fn is_long() -> bool {
+    std::env::var_os("GUIRA_LONG").is_some_and(|value| value == "1")
 }

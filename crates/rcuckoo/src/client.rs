@@ -3,13 +3,13 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use guira_fabric::{FabricError, Lane, Liveness};
+use guira_fabric::{Effect, FabricError, Lane, Liveness};
 use guira_layout::{Generation, OwnerId, Record};
 
 use crate::cache::RowCache;
 use crate::handover::Handover;
 use crate::in_place::Stage;
-use crate::journal::Journal;
+use crate::journal::{Flight, Journal};
 use crate::mourn::Mourner;
 use crate::pace::Pace;
 use crate::search::{SEARCH_ROWS, Search};
@@ -257,8 +257,7 @@ impl Client {
 
     async fn settle_for_get<L: Lane + ?Sized>(&mut self, lane: &mut L) -> Result<(), Error> {
         self.refuse_if_lost(Operation::Get)?;
-        let settled = self.journal.settle(lane, &self.table, self.owner).await;
-        settled.map_err(Error::fabric(Operation::Get))
+        self.settle_journal(lane).await.map_err(Error::fabric(Operation::Get))
     }
 
     /// See [`Reader::get_many`].
@@ -297,7 +296,23 @@ impl Client {
             // A READ may still be in flight.
             return poll_fn(|cx| lane.poll_drain(&mut [], cx)).await.map(drop);
         }
-        self.journal.settle(lane, &self.table, self.owner).await
+        self.settle_journal(lane).await
+    }
+
+    /// Drains the batch in flight, and gives back every lock that it, or an earlier one, won. A commit that turns out to
+    /// have had no effect was none. At most one round trip beyond the batch's own.
+    async fn settle_journal<L: Lane + ?Sized>(&mut self, lane: &mut L) -> Result<(), FabricError> {
+        let was_releasing = matches!(self.journal.flight, Flight::Release);
+        let drained = self.journal.drain(lane).await;
+        let had_effect = match &drained {
+            Ok(had_effect) => *had_effect,
+            Err(error) => error.effect() != Effect::None,
+        };
+        if was_releasing && !had_effect {
+            self.committed = false;
+        }
+        drained?;
+        self.journal.release(lane, &self.table, self.owner).await
     }
 
     /// Refuses to begin `operation` if the fabric lost a batch of this client: which locks that batch took or gave back

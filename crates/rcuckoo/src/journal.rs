@@ -110,14 +110,8 @@ impl Journal {
         }
     }
 
-    /// Waits for a batch that a dropped operation left in flight, and gives back every lock it won. At most one round
-    /// trip beyond the batch's own.
-    pub(crate) async fn settle<L: Lane + ?Sized>(
-        &mut self,
-        lane: &mut L,
-        table: &Table,
-        owner: OwnerId,
-    ) -> Result<(), FabricError> {
+    /// Waits for a batch that a dropped operation left in flight, and books what it found. False if it had no effect.
+    pub(crate) async fn drain<L: Lane + ?Sized>(&mut self, lane: &mut L) -> Result<bool, FabricError> {
         if let Some(error) = &self.lost {
             return Err(error.clone());
         }
@@ -131,7 +125,7 @@ impl Journal {
             self.flight = Flight::None;
         }
         self.proof = None;
-        self.release(lane, table, owner).await
+        Ok(atomics > 0)
     }
 
     /// Releases everything that is held. 1 round trip, none if nothing is.

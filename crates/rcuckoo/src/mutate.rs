@@ -221,7 +221,10 @@ impl Client {
             Reached::Stage(stage) => stage,
             Reached::Commit(changed, _) => {
                 self.settle(lane).await.map_err(Error::fabric(operation))?;
-                return Ok(changed);
+                if self.committed {
+                    return Ok(changed);
+                }
+                Stage::Beginning
             }
         };
         self.entry_stage = stage;
@@ -323,7 +326,15 @@ impl Client {
                 self.speculate(pair)
             } else {
                 self.release_held(lane).await.map_err(Error::fabric(operation))?;
-                Some(self.sampled_path(lane, pair, operation).await?)
+                match self.sampled_path(lane, pair, operation).await {
+                    // The room that was there may have gone to this very key, put by somebody else. // [R-INSERT-5]
+                    Err(Error::Full { .. })
+                        if !always.is_empty() && self.seems_there(lane, probe, pair, operation).await? =>
+                    {
+                        None
+                    }
+                    path => Some(path?),
+                }
             };
             match std::mem::take(&mut self.entry_stage) {
                 // What was begun in place has its locks and samples.
@@ -414,6 +425,20 @@ impl Client {
             }
         }
         Err(Error::Full { operation, rows: self.search.visited() })
+    }
+
+    /// Whether the rows of `pair`, sampled now, seem to hold the key. 1 round trip.
+    async fn seems_there(
+        &mut self,
+        lane: &mut dyn Lane,
+        probe: &Probe<'_>,
+        pair: RowPair,
+        operation: Operation,
+    ) -> Result<bool, Error> {
+        self.window.clear();
+        self.window.extend(&[pair.first, pair.second]);
+        self.sample_window(lane).await.map_err(Error::fabric(operation))?;
+        Ok((0..self.window.rows().len()).any(|place| self.table.rows().find(self.window.at(place), probe, 0).is_some()))
     }
 
     async fn search_sampling(

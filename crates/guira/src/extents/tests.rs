@@ -1,8 +1,11 @@
 //! Deaths and races between any two verbs that touch the chunk table.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
-use guira_fabric::heap::{HeapLane, HeapRegion, Next, Step};
+use guira_fabric::heap::{HeapLane, HeapRegion, Next, Pace, Step};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{FenceProof, Profile, Region};
 use guira_layout::{Geometry, Preset, PresetOptions, SlotState, SlotWord, Superblock};
@@ -138,34 +141,32 @@ impl Bench {
 
 /// A client that does everything that touches the chunk table: claims slots and runs, gives back, adopts, looks into
 /// orphans, closes.
-fn live(extents: &mut Extents, lane: &mut HeapLane) -> Result<(), ExtentError> {
-    block_on(async {
-        let mut first = Vec::new();
-        for value in [&SMALL[..], &CHUNK, &RUN, &RUN, &CHUNK] {
-            first.push(extents.reserve(lane, &[1], value).await?);
-        }
-        // Drained: one run and one chunk stay in reserve, the others go.
-        first.iter().for_each(|extent| extents.cancel(extent));
-        extents.tend(lane).await?;
-        // Orphans of this client, which it then finds itself.
-        extents.reserve(lane, &[1], &RUN).await?;
-        extents.reserve(lane, &[1], &SMALL).await?;
-        extents.close(lane).await?;
-        extents.patrol.worked = PATROL_EVERY;
-        extents.tend(lane).await?;
-        extents.reserve(lane, &[1], &SMALL).await?;
-        // A run that was linked is nobody's, and who frees it takes it over.
-        let linked = extents.reserve(lane, &[1], &RUN).await?;
-        extents.link(&linked);
-        extents.settle_runs(lane).await?;
-        extents.give_back(&linked);
-        extents.settle_runs(lane).await?;
-        // No room for this until everything else was given back.
-        let most = vec![4; CHUNKS as usize * 4096 - 200];
-        drop(extents.reserve(lane, &[1], &most).await.map(|extent| extents.cancel(&extent)));
-        extents.close(lane).await?;
-        Ok(())
-    })
+async fn live(extents: &mut Extents, lane: &mut HeapLane) -> Result<(), ExtentError> {
+    let mut first = Vec::new();
+    for value in [&SMALL[..], &CHUNK, &RUN, &RUN, &CHUNK] {
+        first.push(extents.reserve(lane, &[1], value).await?);
+    }
+    // Drained: one run and one chunk stay in reserve, the others go.
+    first.iter().for_each(|extent| extents.cancel(extent));
+    extents.tend(lane).await?;
+    // Orphans of this client, which it then finds itself.
+    extents.reserve(lane, &[1], &RUN).await?;
+    extents.reserve(lane, &[1], &SMALL).await?;
+    extents.close(lane).await?;
+    extents.patrol.worked = PATROL_EVERY;
+    extents.tend(lane).await?;
+    extents.reserve(lane, &[1], &SMALL).await?;
+    // A run that was linked is nobody's, and who frees it takes it over.
+    let linked = extents.reserve(lane, &[1], &RUN).await?;
+    extents.link(&linked);
+    extents.settle_runs(lane).await?;
+    extents.give_back(&linked);
+    extents.settle_runs(lane).await?;
+    // No room for this until everything else was given back.
+    let most = vec![4; CHUNKS as usize * 4096 - 200];
+    drop(extents.reserve(lane, &[1], &most).await.map(|extent| extents.cancel(&extent)));
+    extents.close(lane).await?;
+    Ok(())
 }
 
 /// Runs `live` and kills it before step `last`; before verb `turn` another client takes chunk `wanted` if it is free.
@@ -186,7 +187,7 @@ fn live_and_die(bench: &Bench, last: u64, turn: u64, wanted: u64) -> bool {
         Next::Continue
     };
     let mut lane = bench.region.lane().hooked(Box::new(hook));
-    let lived = live(&mut bench.extents(DEAD), &mut lane);
+    let lived = block_on(live(&mut bench.extents(DEAD), &mut lane));
     assert!(lived.is_ok() || lane.is_dead() || turn < u64::MAX, "{lived:?}");
     lane.is_dead()
 }
@@ -207,6 +208,39 @@ fn a_death_at_any_step_loses_nothing() {
     }
     println!("{deaths} deaths");
     assert!(deaths > 100, "the life has many steps");
+}
+
+/// [R-DROP-1] [R-EXTENT-2] A client whose operation was dropped after any number of polls, with a batch in flight, knows
+/// afterwards which chunks are its own: when it closes, it leaves all of them.
+#[test]
+fn a_dropped_operation_forgets_no_chunk() {
+    let mut drops = 0;
+    for polls in 0.. {
+        let bench = Bench::new();
+        let (mut extents, mut lane) = (bench.extents(DEAD), bench.region.lane().paced(Pace::Deferred(1)));
+        let lived = {
+            let mut life = pin!(live(&mut extents, &mut lane));
+            let mut cx = Context::from_waker(Waker::noop());
+            (0..polls).any(|_| life.as_mut().poll(&mut cx).is_ready())
+        };
+        block_on(poll_fn(|cx| lane.poll_drain(&mut [], cx))).expect("the heap loses nothing");
+        let mut lane = lane.paced(Pace::Immediate);
+        // It goes on with whatever it was at, and with something else.
+        drop(block_on(extents.reserve(&mut lane, &[1], &SMALL)).map(|extent| extents.cancel(&extent)));
+        block_on(extents.close(&mut lane)).expect("the heap loses nothing");
+        for chunk in 0..CHUNKS {
+            let state = bench.word(chunk).decode();
+            let is_left = !matches!(state, Some(ChunkState::Owned { .. } | ChunkState::Claiming { .. }));
+            assert!(is_left, "dropped after {polls} polls: chunk {chunk} is {state:?}");
+        }
+        bench.assert_nothing_is_lost(&format!("dropped after {polls} polls"));
+        if lived {
+            break;
+        }
+        drops += 1;
+    }
+    println!("{drops} drops");
+    assert!(drops > 50, "the life has many batches");
 }
 
 /// [R-EXTENT-2] Whichever chunk another client takes at whichever moment: runs go around it, and nothing is left of

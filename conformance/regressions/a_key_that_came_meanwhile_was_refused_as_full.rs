@@ -1,0 +1,71 @@
+//! Cause: an insert that finds no room in its rows gives its locks back and searches a path. If another client put the
+//! same key meanwhile and took the last room with it, the search found none.
+//!
+//! Effect: `Full`, for a key that exists and only had to be replaced. Nothing was lost.
+//!
+//! Fix: before it says `Full`, it looks for the key among the rows it sampled, and if it is there, locks them again.
+//! [R-INSERT-5]
+
+use std::sync::{Arc, Mutex};
+
+use guira_conformance::{Bench, Moment, Sampling, SteppedLane};
+use guira_fabric::{Profile, Region};
+use guira_layout::Preset;
+use guira_rcuckoo::{Change, ClientConfig, Error, Outcome};
+
+fn key(i: u64) -> [u8; 8] {
+    i.to_le_bytes()
+}
+
+/// A table with room for one more entry, and a key that can have it, by moving others.
+fn nearly_full() -> (Bench, [u8; 8]) {
+    let bench = Bench::of_rows(Preset::Tiny, "fixed:8:8", 64, Profile::Shm, 11);
+    let mut filler = bench.client(0);
+    let mut stored = Vec::new();
+    for i in 0..4 * bench.table.config().slots() {
+        match filler.put(&key(i), &key(i)) {
+            Ok(_) => stored.push(i),
+            Err(error) => assert!(matches!(error, Error::Full { .. })),
+        }
+    }
+    drop(filler);
+    let moves = |hole: u64, wanted: u64| {
+        let mut client = bench.fork().client(1);
+        client.change(&key(hole), Change::Remove).unwrap();
+        client.put(&key(wanted), &key(0)).is_ok() && client.client.counters().moves > 2
+    };
+    let pairs = stored.iter().flat_map(|hole| (1 << 32..(1 << 32) + 20).map(|wanted| (*hole, wanted)));
+    let (hole, wanted) = pairs.into_iter().find(|(hole, wanted)| moves(*hole, *wanted)).unwrap();
+    bench.client(1).change(&key(hole), Change::Remove).unwrap();
+    (bench, key(wanted))
+}
+
+#[test]
+fn a_put_of_a_key_that_came_meanwhile_replaces_it() {
+    let (bench, wanted) = nearly_full();
+    let mut replaced = 0;
+    for turn in 0.. {
+        let (bench, steps) = (bench.fork(), Arc::new(Mutex::new(0)));
+        let (others, counted) = (bench.clone(), Arc::clone(&steps));
+        let step = move |moment| {
+            let mut step = counted.lock().unwrap();
+            if moment != Moment::Pause {
+                *step += 1;
+                let config = ClientConfig { deadline_ns: 0, ..ClientConfig::for_table(&others.table) };
+                if *step == turn {
+                    // Busy if the first one holds the locks.
+                    drop(others.client_with(3, others.region.lane(), config).put(&wanted, &key(7)));
+                }
+            }
+        };
+        let lane = SteppedLane::new(&bench.region, Sampling::Ascending, Box::new(step));
+        let mut client = bench.client(2).through(lane);
+        let outcome = client.put(&wanted, &key(8)).map(|changed| changed.outcome);
+        assert!(matches!(outcome, Ok(Outcome::Inserted | Outcome::Replaced)), "turn {turn}: {outcome:?}");
+        replaced += u64::from(outcome == Ok(Outcome::Replaced));
+        if *steps.lock().unwrap() < turn {
+            break;
+        }
+    }
+    assert!(replaced > 5, "others came first at {replaced} steps");
+}

@@ -1,0 +1,144 @@
+//! Space that deaths lose, and that comes back. // [R-RECOVER-7]
+
+use guira_check::{CheckOptions, Quiet, check_table};
+use guira_conformance::{Bench, Op, block_on};
+use guira_fabric::Profile;
+use guira_layout::Seal;
+
+use crate::audit::{check_recovered, recover_all};
+use crate::image::Image;
+use crate::lane::{LoggedLane, Written};
+use crate::life::{Actor, Entry, Life, config, live};
+use crate::scene::{self, SLOTS, Stage, key};
+
+/// Deaths, each of which loses a place: many times as many as the table has.
+const DEATHS: u64 = 1_500;
+/// A stage's chunks. 29 values of 80 bytes fit in one.
+const CHUNKS: u64 = 6;
+const PLACES: u64 = CHUNKS * 29;
+
+/// Where a client dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Between the retirement of its record and the mark of the extent it freed.
+    Mark,
+    /// Between an extent and the first lock.
+    Unlinked,
+    /// In the middle of an extent.
+    Torn,
+}
+
+pub const LOSSES: [Loss; 3] = [Loss::Mark, Loss::Unlinked, Loss::Torn];
+
+impl Loss {
+    /// The number of changes of `written`, those of a put over an extent in `slot`, after which the client dies.
+    fn cut(self, bench: &Bench, slot: u16, written: &[Written]) -> usize {
+        let seal = bench.table.geometry().slot(slot).word() as usize + Seal::WORD;
+        let retired = |it: &Written| it.word == seal && !Seal(it.value).is_sealed();
+        match self {
+            Loss::Mark => written.iter().position(retired).expect("the record was retired") + 1,
+            Loss::Unlinked => extent_words(bench, written).1,
+            Loss::Torn => extent_words(bench, written).0 + 3,
+        }
+    }
+}
+
+/// Where the words of the extent begin and end among `written`: the longest run of neighbours.
+fn extent_words(bench: &Bench, written: &[Written]) -> (usize, usize) {
+    let chunks = bench.table.geometry().chunk(0).word() as usize..bench.region.memory().main.len();
+    let is_next = |a: &Written, b: &Written| a.word + 1 == b.word && chunks.contains(&a.word);
+    let mut at = 0;
+    let runs = written.chunk_by(is_next).map(|run| {
+        at += run.len();
+        (at - run.len(), at)
+    });
+    runs.max_by_key(|(first, end)| end - first).expect("something was written")
+}
+
+/// Puts over an extent, as a client in `slot` that dies so.
+fn die(bench: &Bench, image: &mut Image, slot: u16, loss: Loss, value: u8) {
+    image.load(bench);
+    let life = Life::of(slot, &Op::Put(key(2), vec![value; 80]));
+    let lived = live(bench, &life, LoggedLane::new(&bench.region)).expect("a free slot");
+    assert!(lived.answers[0].is_ok(), "{loss:?}: {:?}", lived.answers);
+    let cut = loss.cut(bench, slot, &lived.log.written);
+    lived.log.written[..cut].iter().for_each(|written| image.apply(written));
+    image.load(bench);
+}
+
+/// Extents that nothing refers to and nobody marked.
+fn unreferenced(bench: &Bench) -> u64 {
+    let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
+    let report = block_on(check_table(&mut LoggedLane::new(&bench.region), &bench.table, &options, &mut |_| ()));
+    report.expect("the heap reads").unreferenced_extents
+}
+
+/// A stage in which each kind of death has lost a place.
+pub fn with_losses(profile: Profile) -> Stage {
+    let stage = scene::extents_in(profile, CHUNKS);
+    let (bench, mut image) = (stage.bench.under(Profile::Shm), Image::of(&stage.bench));
+    for (slot, loss) in SLOTS.into_iter().zip(LOSSES) {
+        die(&bench, &mut image, slot, loss, slot as u8);
+        recover_all(&bench);
+        image = Image::of(&bench);
+    }
+    let mut model = stage.model;
+    model.apply(&Op::Put(key(2), vec![SLOTS[0] as u8; 80]));
+    assert_eq!(bench.contents().as_ref(), Ok(&model.0));
+    assert_eq!(unreferenced(&bench), LOSSES.len() as u64, "each death has lost a place");
+    Stage { bench: stage.bench, model }
+}
+
+/// [R-RECOVER-7] Each death loses a place, and there are many more deaths than places: nobody runs out of room, because
+/// whoever adopts a chunk, or finds no room, sweeps up what was lost.
+#[test]
+fn deaths_use_up_no_space() {
+    for loss in LOSSES {
+        let stage = scene::extents_in(Profile::Shm, CHUNKS);
+        let (bench, mut image) = (&stage.bench, Image::of(&stage.bench));
+        let mut most = 0;
+        for death in 0..DEATHS {
+            die(bench, &mut image, SLOTS[0], loss, death as u8);
+            recover_all(bench);
+            image = Image::of(bench);
+            most = most.max(if death % 50 == 0 { unreferenced(bench) } else { 0 });
+        }
+        println!("{loss:?}: {DEATHS} deaths lost a place each, of {PLACES}; at most {most} were seen lost at a time");
+        assert!(DEATHS > 5 * PLACES && most > 0);
+        check_recovered(bench).unwrap_or_else(|wrong| panic!("{loss:?}: {wrong}"));
+        assert_eq!(unreferenced(bench), 0, "{loss:?}");
+    }
+}
+
+/// [R-RECOVER-7] What others lose in the chunks of a client that lives, it finds itself when it needs room.
+#[test]
+fn marks_lost_in_the_chunks_of_the_living_are_found() {
+    let stage = scene::extents_in(Profile::Shm, CHUNKS);
+    let bench = &stage.bench;
+    let mut owner =
+        Actor::enter(bench, Entry::Fresh(SLOTS[3]), config(bench), LoggedLane::new(&bench.region)).expect("free");
+    // Until there is no room for one more, which the last try finds out by itself.
+    let keys: Vec<u64> = (1 << 20..(1 << 20) + 60).collect();
+    for i in &keys {
+        block_on(owner.apply(&Op::Put(key(*i), vec![1; 80]))).expect("room");
+    }
+    let lost_by = |owner: &mut Actor, i: u64| {
+        // A client removes it, and dies before it marks the place. The owner lives on beside it.
+        let life = Life::of(SLOTS[0], &Op::Remove(key(i)));
+        let before = Image::of(bench);
+        let lived = live(bench, &life, LoggedLane::new(&bench.region)).expect("a free slot");
+        let cut = Loss::Mark.cut(bench, SLOTS[0], &lived.log.written);
+        let mut image = before;
+        lived.log.written[..cut].iter().for_each(|written| image.apply(written));
+        image.load(bench);
+        let next = Op::Put(key(i), vec![2; 3]);
+        block_on(owner.apply(&next)).expect("the dead client's lock is met, and it is recovered");
+    };
+    keys.iter().for_each(|i| lost_by(&mut owner, *i));
+    assert_eq!(unreferenced(bench), keys.len() as u64);
+    owner.want_room();
+    assert_eq!(owner.extents.as_ref().map(guira::internal::Extents::swept), Some(keys.len() as u64));
+    owner.close().expect("the heap loses nothing");
+    check_recovered(bench).expect("a sound table");
+    assert_eq!(unreferenced(bench), 0);
+}
