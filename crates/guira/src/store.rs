@@ -276,7 +276,7 @@ impl Store {
     }
 
     /// A client whose operations block in place. It takes one of the table's client slots while it lives: keep it, one
-    /// a thread; a process can have 4,096 of them. Round trips: 2, and 1 more for each slot it meets whose client died;
+    /// a thread; a process can have as many as the kernel gives it mappings (65,530 by default). Round trips: 2, and 1 more for each slot it meets whose client died;
     /// if no slot is free, those of recovering one of the dead ([`guira_rcuckoo::recover`]). Source: R-SLOT-1,
     /// R-SLOT-2, R-RECOVER-3.
     ///
