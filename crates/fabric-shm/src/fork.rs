@@ -4,14 +4,14 @@
 //! child does not get, and no descriptor: so whoever closes descriptors that are not his own, as programs do that go
 //! into the background, takes nobody's life.
 //!
-//! Invariants: a description that is locked has a mapping, and no descriptor. The short window in which it has one (from
-//! opening it to closing the descriptor) does not overlap with a fork: a window waits until no fork is under way, and a
-//! fork waits until no window is open. Both waits are bounded, because a signal handler may fork inside its own thread's
-//! window; then the child may keep one description until it runs another program.
+//! Invariants: a description that is locked has a mapping, and no descriptor. The short window in which it has one
+//! (from opening it to closing the descriptor) does not overlap with a fork: a window waits until no fork is under way,
+//! and a fork waits until no window is open. Both waits are bounded, because a signal handler may fork inside its own
+//! thread's window; then the child may keep one description until it runs another program.
 //!
 //! A process that starts another program shares its memory with it until the kernel has the program loaded. Until then,
-//! for a moment, a hold that its owner gives up, or leaves by dying, still looks taken: a prober asks again later, as it
-//! does for any living owner.
+//! for a moment, a hold that its owner gives up, or leaves by dying, still looks taken: a prober asks again later, as
+//! it does for any living owner.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;

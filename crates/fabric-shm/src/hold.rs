@@ -2,8 +2,8 @@
 //!
 //! Invariants: each hold has an open file description of its own, never duplicated, and kept by a mapping, not by a
 //! descriptor ([`crate::fork`]); its lock is asked for but never asked about, and never given back: the description is
-//! given up instead, by drop or by the kernel when the process ends or runs another program. Only the very file that the
-//! region maps is ever locked, whatever became of the region's descriptor.
+//! given up instead, by drop or by the kernel when the process ends or runs another program. Only the very file that
+//! the region maps is ever locked, whatever became of the region's descriptor.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
