@@ -78,11 +78,26 @@ impl Drop for Destroyed {
 impl Bench {
     /// A table of `format` that holds the items of the numbers below `keys`.
     pub fn new(format: &str, sizes: Sizes, keys: u32) -> Result<Bench> {
+        Bench::with_options(format, sizes, keys, |options| options)
+    }
+
+    /// The same, whose changes leave no redo records.
+    pub fn without_records(format: &str, sizes: Sizes, keys: u32) -> Result<Bench> {
+        Bench::with_options(format, sizes, keys, CreateOptions::without_commit_records)
+    }
+
+    fn with_options(
+        format: &str,
+        sizes: Sizes,
+        keys: u32,
+        change: fn(CreateOptions) -> CreateOptions,
+    ) -> Result<Bench> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("guira-instructions-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let url = Url::shm(&name)?;
         let options = CreateOptions::new(u64::from(DENSE_KEYS)).format(format.parse()?).seed(TABLE_SEED);
-        let store = Store::create(&url, &options.extent_bytes(EXTENT_BYTES).max_clients(MAX_CLIENTS))?;
+        let options = change(options.extent_bytes(EXTENT_BYTES).max_clients(MAX_CLIENTS));
+        let store = Store::create(&url, &options)?;
         let table = Destroyed(url);
         let mut bench = Bench { client: store.client()?, reader: store.reader(), _table: table };
         for item in sizes.items(0, keys) {

@@ -60,6 +60,10 @@ fn changes(format: &str, sizes: Sizes) -> Result<()> {
     let items = sizes.items(0, OPERATIONS);
     let fresh = || Bench::new(format, sizes, DENSE_KEYS);
     fresh()?.count(&format!("{format} update"), &items, |bench, item| bench.client.update(&item.key, &item.value))?;
+    let mut bench = Bench::without_records(format, sizes, DENSE_KEYS)?;
+    bench.count(&format!("{format} update, without records"), &items, |bench, item| {
+        bench.client.update(&item.key, &item.value)
+    })?;
     fresh()?.count(&format!("{format} put, key exists"), &items, |bench, item| {
         Ok(bench.client.put(&item.key, &item.value)? == guira::Put::Replaced)
     })?;

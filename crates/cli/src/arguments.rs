@@ -168,6 +168,7 @@ mod tests {
             "man",
             "bench peers",
             "bench large",
+            "bench records",
         ] {
             let format = |line: String| parsed(&line).unwrap_or_else(|error| panic!("{line}: {error}")).format;
             assert_eq!(format(format!("guira {line}")), Format::Human);

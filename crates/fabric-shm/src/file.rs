@@ -50,15 +50,19 @@ impl FileSystem {
         let answer = fstatfs(file).map_err(task.failed("learn its file system"))?;
         // The kernel's magic numbers have 32 bits; the field's width and sign differ between architectures.
         let magic = answer.f_type as u64 & 0xffff_ffff;
+        FileSystem::of_magic(magic, answer.f_bsize as u64).map_err(|name| {
+            let path = task.path.to_owned();
+            ShmError::UnsupportedFileSystem { attempt: task.attempt, path, name, magic }
+        })
+    }
+
+    /// The file system with this magic number, or the name of one that is refused.
+    fn of_magic(magic: u64, page_bytes: u64) -> Result<FileSystem, &'static str> {
         match magic {
             TMPFS => Ok(FileSystem::Tmpfs),
-            HUGETLBFS => Ok(FileSystem::Hugetlbfs { page_bytes: answer.f_bsize as u64 }),
+            HUGETLBFS => Ok(FileSystem::Hugetlbfs { page_bytes }),
             EXT4 | XFS => Ok(FileSystem::Disk),
-            _ => {
-                let name = REFUSED.iter().find(|(refused, _)| *refused == magic).map_or("unknown", |(_, name)| name);
-                let path = task.path.to_owned();
-                Err(ShmError::UnsupportedFileSystem { attempt: task.attempt, path, name, magic })
-            }
+            _ => Err(REFUSED.iter().find(|(refused, _)| *refused == magic).map_or("unknown", |(_, name)| name)),
         }
     }
 
@@ -147,4 +151,32 @@ fn read_start(file: BorrowedFd<'_>, task: Task<'_>) -> Result<Vec<u8>, ShmError>
     }
     bytes.truncate(filled);
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Those that cannot be mounted in a test, by the numbers of linux/magic.h; any other one is refused as well.
+    #[test]
+    fn file_systems_that_lose_locks_are_refused_by_number() {
+        for (magic, name) in [
+            (libc::NFS_SUPER_MAGIC, "NFS"),
+            (libc::FUSE_SUPER_MAGIC, "FUSE or virtiofs"),
+            (0x0102_1997, "9p"),
+            (libc::OVERLAYFS_SUPER_MAGIC, "overlayfs"),
+            (libc::BTRFS_SUPER_MAGIC, "btrfs"),
+            (0x0bad_f00d, "unknown"),
+        ] {
+            assert_eq!(FileSystem::of_magic(magic as u64, 4096), Err(name), "{magic:#x}");
+        }
+        for (magic, file_system) in [
+            (libc::TMPFS_MAGIC, FileSystem::Tmpfs),
+            (libc::EXT4_SUPER_MAGIC, FileSystem::Disk),
+            (libc::XFS_SUPER_MAGIC, FileSystem::Disk),
+            (libc::HUGETLBFS_MAGIC, FileSystem::Hugetlbfs { page_bytes: 1 << 21 }),
+        ] {
+            assert_eq!(FileSystem::of_magic(magic as u64, 1 << 21), Ok(file_system), "{magic:#x}");
+        }
+    }
 }

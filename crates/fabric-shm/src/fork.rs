@@ -1,35 +1,30 @@
-//! What a fork does to this process's regions: the child closes its copies of the holds, and knows that it is a child.
+//! What a fork does to this process's regions: the child has no part in the holds, and knows that it is a child.
 //!
-//! A hold's lock lives as long as any process has its open file description, so a child that kept a copy would keep a
-//! dead parent's slot alive. Every hold's descriptor therefore stands in a table of this process, and a fork handler
-//! closes them in the child. The handler may only do what is safe in a child of a process with threads, so the table is
-//! an array of atomics, and no lock is taken in the child.
+//! A hold's lock lives as long as anybody has its open file description. What keeps that is a mapping, which a forked
+//! child does not get, and no descriptor: so whoever closes descriptors that are not his own, as programs do that go
+//! into the background, takes nobody's life.
 //!
-//! Invariants: a descriptor that is open and locked stands in the table. The two short windows in which it does not
-//! (between opening and entering it, and between taking it out and closing it) do not overlap with a fork: a window
-//! waits until no fork is under way, and a fork waits until no window is open. Both waits are bounded, because a signal
-//! handler may fork inside its own thread's window; then the child may keep one description until it runs another
-//! program.
+//! Invariants: a description that is locked has a mapping, and no descriptor. The short window in which it has one
+//! (from opening it to closing the descriptor) does not overlap with a fork: a window waits until no fork is under way,
+//! and a fork waits until no window is open. Both waits are bounded, because a signal handler may fork inside its own
+//! thread's window; then the child may keep one description until it runs another program.
 //!
-//! A child's copies are closed when it first runs, or while the kernel starts another program in it (they are
-//! close-on-exec). Until then, for a moment, a hold that its owner gives up, or leaves by dying, still looks taken: a
-//! prober asks again later, as it does for any living owner.
+//! A process that starts another program shares its memory with it until the kernel has the program loaded. Until then,
+//! for a moment, a hold that its owner gives up, or leaves by dying, still looks taken: a prober asks again later, as
+//! it does for any living owner.
 
-use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
+use crate::mapping::Anchor;
 use crate::sys;
 
-/// Holds of one process, at most: four times the default number of clients a region has.
-pub(crate) const MAX_HOLDS: usize = 4096;
 /// How often a fork, or a window, yields to the other side before it goes on: far longer than either lasts.
 const MAX_YIELDS: u32 = 1_000_000;
-const EMPTY: RawFd = -1;
 
-static HOLDS: [AtomicI32; MAX_HOLDS] = [const { AtomicI32::new(EMPTY) }; MAX_HOLDS];
 /// How many forks lie between this process and the one that started the program.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// Forks under way.
@@ -57,51 +52,37 @@ impl Process {
     }
 }
 
-/// A descriptor in the table; closed on drop, unless a fork handler closed it in this child.
+/// An open file description without a descriptor; given up on drop, unless this is a forked child, which has no part in
+/// it.
 pub(crate) struct Guarded {
-    entry: usize,
+    anchor: Option<Anchor>,
     process: Process,
 }
 
-/// Why [`open_guarded`] failed.
-pub(crate) enum GuardError {
-    /// All [`MAX_HOLDS`] entries are taken.
-    TableFull,
-    /// The file could not be opened or locked.
-    Os(Errno),
-}
-
-/// Opens a description with `open`, enters it into the table and then calls `lock` on it.
+/// Opens a description with `open`, calls `lock` on it, and keeps it by a mapping of `bytes` bytes, its file system's
+/// unit.
 pub(crate) fn open_guarded(
     process: Process,
+    bytes: u64,
     open: impl FnOnce() -> Result<OwnedFd, Errno>,
     lock: impl FnOnce(&OwnedFd) -> Result<(), Errno>,
-) -> Result<Guarded, GuardError> {
+) -> Result<Guarded, Errno> {
     let _window = Window::enter();
-    let file = open().map_err(GuardError::Os)?;
-    // Locked inside the window too: whatever fails, `file` closes itself before the window ends.
-    lock(&file).map_err(GuardError::Os)?;
-    let free = |entry: &AtomicI32| entry.load(Ordering::Relaxed) == EMPTY;
-    let descriptor = file.into_raw_fd();
-    for (entry, cell) in HOLDS.iter().enumerate() {
-        if free(cell) && cell.compare_exchange(EMPTY, descriptor, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
-            return Ok(Guarded { entry, process });
-        }
-    }
-    sys::close(descriptor);
-    Err(GuardError::TableFull)
+    // Dropped inside the window, whatever fails.
+    let file = open()?;
+    lock(&file)?;
+    let anchor = Anchor::new(file.as_fd(), bytes)?;
+    Ok(Guarded { anchor: Some(anchor), process })
 }
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // In a child the descriptor is closed, and its number and entry may be somebody else's by now.
-        if !self.process.is_this() {
-            return;
+        // In a child there is no such mapping, and its address may be somebody else's by now.
+        if self.process.is_this()
+            && let Some(anchor) = self.anchor.take()
+        {
+            anchor.release();
         }
-        let _window = Window::enter();
-        let descriptor = HOLDS[self.entry].swap(EMPTY, Ordering::SeqCst);
-        assert_ne!(descriptor, EMPTY, "a hold's entry is emptied by its owner only");
-        sys::close(descriptor);
     }
 }
 
@@ -155,10 +136,4 @@ extern "C" fn after_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::SeqCst);
     FORKS.store(0, Ordering::SeqCst);
     WINDOWS.store(0, Ordering::SeqCst);
-    for entry in &HOLDS {
-        let descriptor = entry.swap(EMPTY, Ordering::SeqCst);
-        if descriptor != EMPTY {
-            sys::close(descriptor);
-        }
-    }
 }

@@ -1,17 +1,18 @@
 //! Client slots: who is alive is who holds the lock on his byte of the file.
 //!
-//! Invariants: each hold has an open file description of its own, never duplicated; its lock is asked for but never
-//! asked about, and never given back: the description is closed instead, by drop or by the kernel when the process
-//! ends.
+//! Invariants: each hold has an open file description of its own, never duplicated, and kept by a mapping, not by a
+//! descriptor ([`crate::fork`]); its lock is asked for but never asked about, and never given back: the description is
+//! given up instead, by drop or by the kernel when the process ends or runs another program. Only the very file that
+//! the region maps is ever locked, whatever became of the region's descriptor.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use guira_fabric::{FabricError, SlotHold};
 use rustix::fs::{Mode, OFlags, fstat};
 use rustix::io::Errno;
 
 use crate::file;
-use crate::fork::{self, GuardError, MAX_HOLDS, Process};
+use crate::fork;
 use crate::region::{Access, Shared};
 use crate::sys;
 
@@ -29,48 +30,34 @@ pub(crate) fn hold(region: &Shared, slot: u16) -> Result<Option<SlotHold>, Fabri
     // Made here, because no fork waits for an allocation.
     let proc_path = file::proc_path(region.file.as_fd());
     let lock = |file: &OwnedFd| sys::try_lock_byte(file.as_fd(), FIRST_SLOT_BYTE + i64::from(slot));
-    match take(region.process, || reopen(region, &proc_path), lock) {
-        Ok(guard) => Ok(Some(SlotHold::new(guard))),
-        Err(Refusal::Held) => Ok(None),
-        Err(Refusal::Other(cause)) => {
-            let path = region.path.display();
-            Err(FabricError::Backend(format!("could not take slot {slot} of {path}: {cause}; nothing was changed")))
-        }
-    }
-}
-
-enum Refusal {
-    Held,
-    Other(String),
-}
-
-fn take(
-    process: Process,
-    open: impl FnOnce() -> Result<OwnedFd, Errno>,
-    lock: impl FnOnce(&OwnedFd) -> Result<(), Errno>,
-) -> Result<fork::Guarded, Refusal> {
     let mut locking = false;
     let lock = |file: &OwnedFd| {
         locking = true;
         lock(file)
     };
-    fork::open_guarded(process, open, lock).map_err(|error| match error {
-        GuardError::Os(Errno::AGAIN | Errno::ACCESS) if locking => Refusal::Held,
-        GuardError::Os(errno) => Refusal::Other(std::io::Error::from(errno).to_string()),
-        GuardError::TableFull => Refusal::Other(format!("this process holds {MAX_HOLDS} slots already")),
-    })
+    match fork::open_guarded(region.process, region.page_bytes, || reopen(region, &proc_path), lock) {
+        Ok(guard) => Ok(Some(SlotHold::new(guard))),
+        Err(Errno::AGAIN | Errno::ACCESS) if locking => Ok(None),
+        Err(errno) => {
+            let (path, cause) = (region.path.display(), std::io::Error::from(errno));
+            Err(FabricError::Backend(format!("could not take slot {slot} of {path}: {cause}; nothing was changed")))
+        }
+    }
 }
 
-/// A new open file description of the region's file, which may have lost its name; `proc_path` leads to it.
+/// A new open file description of the region's file, which may have lost its name; `proc_path` leads to it, unless
+/// somebody closed the region's descriptor.
 fn reopen(region: &Shared, proc_path: &str) -> Result<OwnedFd, Errno> {
+    let is_mapped = |file: BorrowedFd<'_>| fstat(file).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == region.identity);
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    match rustix::fs::open(proc_path, flags, Mode::empty()) {
-        Err(Errno::NOENT) => {}
-        answer => return answer,
+    if is_mapped(region.file.as_fd()) {
+        match rustix::fs::open(proc_path, flags, Mode::empty()) {
+            Ok(file) if is_mapped(file.as_fd()) => return Ok(file),
+            Ok(_) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
     }
-    // No /proc here: the path will do, if it still leads to the mapped file.
-    let file = rustix::fs::open(&region.path, flags, Mode::empty())?;
-    let (named, mapped) = (fstat(&file)?, fstat(&region.file)?);
-    let same = (named.st_dev, named.st_ino) == (mapped.st_dev, mapped.st_ino);
-    if same { Ok(file) } else { Err(Errno::STALE) }
+    // No /proc here, or no descriptor: the path will do, if it still leads to the mapped file.
+    let file = rustix::fs::open(&region.path, flags | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
+    if is_mapped(file.as_fd()) { Ok(file) } else { Err(Errno::STALE) }
 }

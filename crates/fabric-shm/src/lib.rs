@@ -20,12 +20,13 @@
 //!   nothing. (Where the file system has no files without a name, a creator that is killed leaves a file
 //!   `.guira-*.unpublished`, which anybody may remove.)
 //! - *Death is proved by the kernel.* [`ShmRegion::hold`](guira_fabric::Region::hold) locks one byte of the file, far
-//!   beyond its end, through a descriptor of its own. The kernel drops that lock when the process is gone, however it
-//!   died, and not while it is stopped. This is why only tmpfs, hugetlbfs, ext4 (with ext2 and ext3, which share its
-//!   magic number) and xfs are accepted: on network, FUSE and overlay file systems the lock may be lost or belong to
-//!   another file.
+//!   beyond its end, through an open file description of its own. The kernel drops that lock when the process is gone,
+//!   however it died, or runs another program, and not while it is stopped, nor when all of its descriptors are closed.
+//!   This is why only tmpfs, hugetlbfs, ext4 (with ext2 and ext3, which share its magic number) and xfs are accepted:
+//!   on network, FUSE and overlay file systems the lock may be lost or belong to another file.
 //! - *Forks are noticed.* In a forked child every region opened before the fork is stale: its lanes refuse to submit,
-//!   its holds are closed, and the parent's life no longer depends on the child. The child opens the store again.
+//!   it has no part in its parent's holds, and the parent's life does not depend on it. The child opens the store
+//!   again.
 //!
 //! # What is not
 //! - *Truncation.* Whoever may write the file may also truncate it, and touching a page beyond the end of a file kills

@@ -45,6 +45,41 @@ fn huge_page_hint(bytes: usize) -> *mut std::ffi::c_void {
     reserved.map_addr(|addr| addr.next_multiple_of(align))
 }
 
+/// A mapping that keeps an open file description alive, and is for nothing else: nobody can touch its memory, and a
+/// forked child does not get it. Not given up by drop, because a forked child may drop it.
+pub(crate) struct Anchor {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread; any thread may unmap it.
+unsafe impl Send for Anchor {}
+
+impl Anchor {
+    /// Maps the first `bytes` bytes of `file`, whole pages of its file system.
+    pub(crate) fn new(file: BorrowedFd<'_>, bytes: u64) -> Result<Anchor, Errno> {
+        let bytes = bytes as usize;
+        // SAFETY: the kernel chooses the address, so no existing memory is replaced; the pages are never accessible.
+        let base = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::empty(), MapFlags::SHARED, file, 0)? };
+        let anchor = Anchor { base: NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?, bytes };
+        // SAFETY: exactly the range just mapped, of which no reference exists.
+        match unsafe { madvise(base, bytes, Advice::LinuxDontFork) } {
+            Ok(()) => Ok(anchor),
+            Err(errno) => {
+                anchor.release();
+                Err(errno)
+            }
+        }
+    }
+
+    /// Gives up the mapping. Only in the process that made it.
+    pub(crate) fn release(self) {
+        // SAFETY: exactly this range was mapped by `new`, nobody else unmaps it, and there is no reference to it.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "unmapping a whole mapping cannot fail");
+    }
+}
+
 /// A file's bytes in this process's address space.
 struct Mapping {
     base: NonNull<u8>,

@@ -77,6 +77,10 @@ pub(crate) struct Shared {
     pub(crate) file: OwnedFd,
     pub(crate) process: Process,
     pub(crate) access: Access,
+    /// Device and inode of the file.
+    pub(crate) identity: (u64, u64),
+    /// Bytes of a page of the file's file system.
+    pub(crate) page_bytes: u64,
     header: Header,
     mapped: Mapped,
     caps: Caps,
@@ -140,9 +144,14 @@ impl ShmRegion {
         task: Task<'_>,
     ) -> Result<ShmRegion, ShmError> {
         let process = Process::current().map_err(task.failed("register fork handlers"))?;
+        let stat = rustix::fs::fstat(&file).map_err(task.failed("learn its identity"))?;
+        let page_bytes = file::FileSystem::of(file.as_fd(), task)?.unit_bytes();
+        let identity = (stat.st_dev, stat.st_ino);
         let caps = Caps { device_bytes: header.sizes.device_bytes, ..Profile::Shm.caps() };
         let path = path.to_owned();
-        Ok(ShmRegion { shared: Arc::new(Shared { path, file, process, access, header, mapped, caps }) })
+        Ok(ShmRegion {
+            shared: Arc::new(Shared { path, file, process, access, identity, page_bytes, header, mapped, caps }),
+        })
     }
 
     /// The path the region was opened under.

@@ -1,6 +1,6 @@
-//! The four calls of the C library that have no safe wrapper.
+//! The calls of the C library that have no safe wrapper.
 
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
@@ -20,18 +20,11 @@ pub(crate) fn try_lock_byte(file: BorrowedFd<'_>, offset: i64) -> Result<(), Err
     if answer == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Closes a descriptor that its owner gave up, or that the owner's copy in a forked child will not touch again. An
-/// error cannot be acted upon, least of all in a fork handler: the descriptor is gone either way.
-pub(crate) fn close(descriptor: RawFd) {
-    // SAFETY: the hold table gives a descriptor to exactly one closer: whoever takes it out of its entry.
-    let _ = unsafe { libc::close(descriptor) };
-}
-
 /// Has the C library call `prepare` before each fork, and `parent` and `child` after it.
 pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> Result<(), Errno> {
     let as_unsafe = |handler: extern "C" fn()| Some(handler as unsafe extern "C" fn());
     // SAFETY: the handlers live as long as the code, and do only what is allowed in a child of a process with threads:
-    // atomics and `close`.
+    // atomics.
     match unsafe { libc::pthread_atfork(as_unsafe(prepare), as_unsafe(parent), as_unsafe(child)) } {
         0 => Ok(()),
         errno => Err(Errno::from_raw_os_error(errno)),

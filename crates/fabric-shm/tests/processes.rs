@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use guira_fabric::{Addr, FabricError, Region, SlotHold, Verb};
-use guira_fabric_shm::{Access, CreateError, CreateOptions, Location, ShmError, ShmRegion};
+use guira_fabric_shm::{
+    Access, CreateError, CreateOptions, KillError, Location, ProcessIdentity, ProcessState, ShmError, ShmRegion,
+};
 
 use common::{DEVICE_BYTES, MAIN_BYTES, Scratch, ScratchDirectory, read, submit, write};
 
@@ -32,7 +34,31 @@ struct Actor {
 
 impl Actor {
     fn spawn(role: &str, location: &Location) -> Actor {
-        let mut process = Command::new(std::env::current_exe().unwrap())
+        Actor::start(Command::new(std::env::current_exe().unwrap()), role, location)
+    }
+
+    /// Starts the child by a shell in namespaces of its own for processes and mounts, after `mounts` was carried out
+    /// there. `None` where this user may not have any.
+    fn contain(role: &str, location: &Location, mounts: &str) -> Option<Actor> {
+        let namespaces = ["--pid", "--mount", "--fork", "--mount-proc", "--kill-child"];
+        let ways = [&namespaces[..], &["--user", "--map-root-user", "--pid", "--mount", "--fork", "--kill-child"]];
+        let is_possible = |way: &&&[&str]| {
+            let mut command = Command::new("unshare");
+            command.args(**way).args(["sh", "-c", mounts]).stdout(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        };
+        let Some(way) = ways.iter().find(is_possible) else {
+            println!("no namespaces for this user: {role} was not tested");
+            return None;
+        };
+        let mut command = Command::new("unshare");
+        command.args(*way).args(["sh", "-c", &format!("{mounts} && exec \"$0\" \"$@\"")]);
+        command.arg(std::env::current_exe().unwrap());
+        Some(Actor::start(command, role, location))
+    }
+
+    fn start(mut command: Command, role: &str, location: &Location) -> Actor {
+        let mut process = command
             .args(["--exact", "child", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env(PATH, location.path())
@@ -134,6 +160,11 @@ fn child() {
         "holder" => holder(&location),
         "spawner" => spawner(&location),
         "forker" => forker(&location),
+        "quitter" => quitter(&location),
+        "execer" => execer(&location),
+        "closer" => closer(&location),
+        "prober" => prober(&location),
+        "stranger" => stranger(&location),
         "storm" => storm(&location),
         "nobody" => nobody(&location),
         other => panic!("no role {other}"),
@@ -235,6 +266,95 @@ fn forker(location: &Location) {
         }
     });
     say(pid);
+    wait_for_order();
+}
+
+/// Holds slot 1 and forks; the forked process drops all it has and ends as programs do, with exit handlers.
+fn quitter(location: &Location) {
+    let region = open(location);
+    let mut hold = Some(take_soon(&region, 1));
+    let mut region = Some(region);
+    let pid = fork(|| {
+        drop((hold.take(), region.take()));
+        std::process::exit(0)
+    });
+    let mut status = 0;
+    // SAFETY: a plain system call on this process's own child.
+    assert_eq!(unsafe { libc::waitpid(pid as libc::pid_t, &mut status, 0) }, pid as libc::pid_t);
+    assert_eq!(status, 0);
+    say("alone");
+    wait_for_order();
+}
+
+/// Holds slot 1 and becomes another program.
+fn execer(location: &Location) {
+    use std::os::unix::process::CommandExt;
+    let region = open(location);
+    let _hold = take_soon(&region, 1);
+    say("held");
+    wait_for_order();
+    panic!("{}", Command::new("sleep").arg("60").stdout(Stdio::null()).exec());
+}
+
+/// Holds slot 1, has all of its descriptors closed, as programs do that go into the background, and another region's
+/// file opened under each of their numbers. Goes on as before.
+fn closer(location: &Location) {
+    let other = location.path().with_extension("other");
+    let region = open(location);
+    let mut lane = region.lane();
+    let hold = take_soon(&region, 1);
+    let decoy = std::ffi::CString::new(other.into_os_string().into_encoded_bytes()).unwrap();
+    for descriptor in 3..64 {
+        // SAFETY: system calls; the region is made for losing its descriptors, and nothing else here has one.
+        unsafe { libc::close(descriptor) };
+        // SAFETY: as above; the name is a string that ends with a zero.
+        let opened = unsafe { libc::open(decoy.as_ptr(), libc::O_RDWR) };
+        assert!(opened >= 3);
+    }
+    write(&mut lane, Addr::main(0), 7);
+    let second = take(&region, 2);
+    say("closed");
+    wait_for_order();
+    // With its name gone as well, it has no way to the file: told, and nothing else is locked in its place.
+    let error = region.hold(3).unwrap_err();
+    assert!(error.to_string().contains("slot 3"), "{error}");
+    say("refused");
+    wait_for_order();
+    drop(second);
+    drop(hold);
+    say("given back");
+    wait_for_order();
+    // What stands under the region's number is not its file any more: let nobody close it.
+    std::mem::forget(region);
+}
+
+/// Asks for slot 1, and takes slot 2.
+fn prober(location: &Location) {
+    let region = open(location);
+    let _hold = take_soon(&region, 2);
+    let identity = ProcessIdentity::current();
+    let ProcessIdentity { pid, start_ticks, pid_namespace, boot } = identity;
+    let first = if is_free(&region, 1) { "free" } else { "held" };
+    say(format!("{first} {pid} {start_ticks} {pid_namespace} {boot}"));
+    wait_for_order();
+    say(if is_free(&region, 1) { "free" } else { "held" });
+    wait_for_order();
+}
+
+/// On a file system that is refused: nothing can be created or opened, and nothing is left behind.
+fn stranger(location: &Location) {
+    let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES);
+    let refusal = |error: &ShmError| match error {
+        ShmError::UnsupportedFileSystem { name, .. } => (*name).to_owned(),
+        other => panic!("{other}"),
+    };
+    let sibling = Location::file(location.path().with_file_name("sibling"));
+    let created = match ShmRegion::create(&sibling, options, |_| Ok::<(), FabricError>(())) {
+        Err(CreateError::Shm(error)) => refusal(&error),
+        other => panic!("{other:?}"),
+    };
+    let opened = refusal(&ShmRegion::open(location, Access::ReadOnly).unwrap_err());
+    say(format!("{created} {opened} {}", sibling.path().exists()));
     wait_for_order();
 }
 
@@ -381,6 +501,99 @@ fn no_fork_catches_a_hold_halfway() {
     for slot in 1..=8 {
         wait_for("every forked process has run", || is_free(&region, slot));
     }
+}
+
+/// A forked child that ends takes nothing of its parent's with it.
+#[test]
+fn a_forked_child_that_ends_leaves_its_parent_alone() {
+    let scratch = Scratch::new();
+    let region = scratch.create();
+    let mut actor = Actor::spawn("quitter", &scratch.location);
+    assert_eq!(actor.hear(), "alone");
+    assert!(!is_free(&region, 1), "the parent lives");
+    actor.kill();
+    assert!(is_free(&region, 1));
+}
+
+/// A process that becomes another program is alive, and its clients are dead.
+#[test]
+fn another_program_does_not_keep_the_slot() {
+    let scratch = Scratch::new();
+    let region = scratch.create();
+    let mut actor = Actor::spawn("execer", &scratch.location);
+    assert_eq!(actor.hear(), "held");
+    assert!(!is_free(&region, 1));
+    actor.go_on();
+    wait_for("the other program runs", || is_free(&region, 1));
+    assert!(actor.process.try_wait().unwrap().is_none(), "the process lives on as another program");
+}
+
+/// Whose descriptors are closed is not dead: it holds its slots as before, and takes others of the right file only.
+#[test]
+fn closed_descriptors_are_nobody_s_death() {
+    let directory = ScratchDirectory::new();
+    let location = directory.file("region");
+    let region = common::create(&location);
+    let decoy = common::create(&directory.file("region.other"));
+    let mut actor = Actor::spawn("closer", &location);
+    assert_eq!(actor.hear(), "closed");
+    assert_eq!(read(&mut region.lane(), Addr::main(0)), 7);
+    assert!(!is_free(&region, 1), "its hold needs no descriptor");
+    assert!(!is_free(&region, 2), "it took a slot of its own file");
+    assert!((1..=3).all(|slot| is_free(&decoy, slot)), "and none of the file under its descriptor's number");
+    std::fs::remove_file(location.path()).unwrap();
+    actor.go_on();
+    assert_eq!(actor.hear(), "refused");
+    assert!((1..=3).all(|slot| is_free(&decoy, slot)));
+    actor.go_on();
+    assert_eq!(actor.hear(), "given back");
+    assert!(is_free(&region, 1) && is_free(&region, 2));
+    actor.go_on();
+    assert!(actor.process.wait().unwrap().success());
+}
+
+/// Containers that share the file system share who is alive, whatever they call each other's processes; who looks into
+/// another namespace kills nobody there.
+#[test]
+fn containers_see_who_is_alive() {
+    let directory = ScratchDirectory::new();
+    let region = common::create(&directory.file("region"));
+    let elsewhere = ScratchDirectory::within(env!("CARGO_TARGET_TMPDIR").into());
+    let mounts = format!("mount --bind {} {}", directory.path.display(), elsewhere.path.display());
+    let own = take(&region, 1);
+    let Some(mut actor) = Actor::contain("prober", &elsewhere.file("region"), &mounts) else { return };
+    let said = actor.hear();
+    let words: Vec<&str> = said.split(' ').collect();
+    let number = |i: usize| words[i].parse::<u64>().unwrap();
+    assert_eq!(words[0], "held", "this process is alive, to the container");
+    assert!(!is_free(&region, 2), "the container's is alive, to this one");
+    let (pid, start_ticks) = (number(1), number(2));
+    let there = ProcessIdentity { pid, start_ticks, pid_namespace: number(3), boot: number(4) };
+    assert_eq!(there.boot, ProcessIdentity::current().boot);
+    assert_eq!(there.state(), ProcessState::Unknown);
+    assert_eq!(there.kill(PATIENCE, || true), Err(KillError::Foreign { pid }));
+    drop(own);
+    actor.go_on();
+    assert_eq!(actor.hear(), "free", "this process gave it back, to the container");
+    actor.kill();
+    wait_for("the container is gone", || is_free(&region, 2));
+}
+
+/// Overlay mounts are refused, whatever they lie over: a file that is copied up is another one, with other locks.
+#[test]
+fn overlays_are_refused() {
+    let directory = ScratchDirectory::new();
+    drop(common::create(&directory.file("region")));
+    for name in ["upper", "work", "merged"] {
+        std::fs::create_dir(directory.path.join(name)).unwrap();
+    }
+    std::fs::create_dir(directory.path.join("lower")).unwrap();
+    std::fs::rename(directory.path.join("region"), directory.path.join("lower/region")).unwrap();
+    let at = directory.path.display();
+    let options = format!("lowerdir={at}/lower,upperdir={at}/upper,workdir={at}/work");
+    let mounts = format!("mount -t overlay overlay -o {options} {at}/merged");
+    let Some(mut actor) = Actor::contain("stranger", &directory.file("merged/region"), &mounts) else { return };
+    assert_eq!(actor.hear(), "overlayfs overlayfs false");
 }
 
 /// As root the child becomes the user nobody first; as anybody else, permissions are taken away.

@@ -29,6 +29,7 @@ pub struct CreateOptions {
     pub(crate) max_clients: Option<u16>,
     pub(crate) mode: u32,
     pub(crate) seed: Option<u64>,
+    pub(crate) keeps_records: bool,
 }
 
 impl CreateOptions {
@@ -43,6 +44,7 @@ impl CreateOptions {
             max_clients: None,
             mode: 0o600,
             seed: None,
+            keeps_records: true,
         }
     }
 
@@ -87,6 +89,15 @@ impl CreateOptions {
     #[must_use]
     pub fn mode(mut self, mode: u32) -> CreateOptions {
         self.mode = mode;
+        self
+    }
+
+    /// A table whose changes leave no redo records: for measuring what these cost, and for nothing else. A client that
+    /// is killed in the middle of a change then leaves rows that nobody can make whole, and locks that nobody releases.
+    /// Source: R-COMMIT-2.
+    #[must_use]
+    pub fn without_commit_records(mut self) -> CreateOptions {
+        self.keeps_records = false;
         self
     }
 

@@ -91,8 +91,8 @@ impl Store {
     /// locks, gives back its chunks and its slot. Nobody has to call this: whoever meets what a dead client left does
     /// the same. `progress` is called after each slot in use, with the slots looked at so far and all of them.
     ///
-    /// A client whose process is stopped is alive, and keeps what it holds: [`Store::kill_client`]. Tables of preset
-    /// `paper` have another way of repair; their dead clients are among the `failed`.
+    /// A client whose process is stopped is alive, and keeps what it holds: [`Store::kill_client`]. Dead clients of
+    /// tables whose locks name nobody (preset `paper`), or without redo records, are among the `failed`.
     ///
     /// Round trips: 1 a slot, 1 for each that is in use, and those of [`guira_rcuckoo::recover`] for each of the dead.
     /// Source: R-RECOVER-1 to R-RECOVER-6.
@@ -153,7 +153,7 @@ impl Store {
             }
             Ok(None) if inner.table.is_recoverable() => {}
             Ok(None) => {
-                let reason = "tables of preset paper have no recovery of clients".to_owned();
+                let reason = "the table keeps no redo records, or its locks name nobody (preset paper)".to_owned();
                 repair.failed.push(FailedRecovery { slot, reason });
             }
             Err(error @ OperationError::Corrupt { .. }) => {

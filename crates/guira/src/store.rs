@@ -129,7 +129,8 @@ impl Store {
             device_bytes: guira_fabric::Profile::Shm.caps().device_bytes,
         };
         let wrong = |source| Error::Create { url: url.clone(), source };
-        let config = options.preset.config(&preset_options).map_err(wrong)?;
+        let mut config = options.preset.config(&preset_options).map_err(wrong)?;
+        config.rules.commit_records &= options.keeps_records;
         let geometry = Geometry::new(&config).map_err(wrong)?;
         let rows = config.rows;
         let superblock = Superblock { incarnation: random()?, table: random()?, config };
@@ -276,14 +277,14 @@ impl Store {
     }
 
     /// A client whose operations block in place. It takes one of the table's client slots while it lives: keep it, one
-    /// a thread; a process can have 4,096 of them. Round trips: 2, and 1 more for each slot it meets whose client died;
-    /// if no slot is free, those of recovering one of the dead ([`guira_rcuckoo::recover`]). Source: R-SLOT-1,
-    /// R-SLOT-2, R-RECOVER-3.
+    /// a thread; a process can have as many as the kernel gives it mappings (65,530 by default). Round trips: 2, and 1
+    /// more for each slot it meets whose client died; if no slot is free, those of recovering one of the dead
+    /// ([`guira_rcuckoo::recover`]). Source: R-SLOT-1, R-SLOT-2, R-RECOVER-3.
     ///
     /// # Errors
     /// `TooManyClients` if every slot has a client that lives; while others are taking, giving back or recovering one,
-    /// this call looks again, until the deadline ([`OpenOptions::deadline`]). `ReadOnly` if the table was opened so; the
-    /// fabric's. The table has no client more than before.
+    /// this call looks again, until the deadline ([`OpenOptions::deadline`]). `ReadOnly` if the table was opened so;
+    /// the fabric's. The table has no client more than before.
     pub fn client(&self) -> Result<blocking::Client, Error> {
         let mut lane = self.inner.region.lane();
         let deadline_ns = self.inner.deadline_ns(&mut lane);

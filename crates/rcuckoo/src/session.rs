@@ -47,8 +47,9 @@ pub async fn claim_slot(
     claim_slot_for(lane, table, slot, &SlotClient { process, since_unix_ns, identity: [0; 3] }).await
 }
 
-/// Takes `slot` for `client` if it is free. The caller holds the slot's liveness ([`guira_fabric::Region::hold`]) and keeps it as
-/// long as it uses the slot. 2 round trips. `None` if the slot is not free: its last client died in it. // [R-SLOT-1]
+/// Takes `slot` for `client` if it is free. The caller holds the slot's liveness ([`guira_fabric::Region::hold`]) and
+/// keeps it as long as it uses the slot. 2 round trips. `None` if the slot is not free: its last client died in it. //
+/// [R-SLOT-1]
 ///
 /// # Errors
 /// The fabric refused or lost a batch.

@@ -2,6 +2,7 @@
 
 mod large;
 mod peers;
+mod records;
 
 use clap::Subcommand;
 
@@ -16,6 +17,7 @@ pub enum Command {
     Peers(peers::Arguments),
     /// Load a large table from several processes and run YCSB A, B and C on it.
     Large(large::Arguments),
+    Records(records::Arguments),
     /// The second client of peers.
     #[command(hide = true)]
     PeersHelper,
@@ -26,6 +28,7 @@ pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
     match command {
         Command::Peers(arguments) => peers::run(arguments, output),
         Command::Large(arguments) => large::run(arguments, output),
+        Command::Records(arguments) => records::run(arguments, output),
         Command::PeersHelper => peers::help(),
     }
 }

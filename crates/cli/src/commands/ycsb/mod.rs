@@ -159,7 +159,7 @@ fn existing(store: &Store) -> Result<String, Failure> {
 }
 
 /// A table sized for the run.
-fn options(arguments: &Arguments) -> Result<CreateOptions, Failure> {
+pub fn options(arguments: &Arguments) -> Result<CreateOptions, Failure> {
     let inserts = match arguments.workload {
         // 5 % of the operations, with room for chance.
         WorkloadName::D => arguments.operations / 18 + 1000,
