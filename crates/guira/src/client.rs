@@ -94,7 +94,9 @@ async fn tell(table: Arc<Table>, lane: &mut ShmLane, news: Counters) {
 }
 
 fn counters(client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Counters {
-    Counters { adopted_chunks: extents.map_or(0, Extents::adopted_chunks), ..client.counters() }
+    let counters = client.counters();
+    let Some(extents) = extents else { return counters };
+    Counters { adopted_chunks: extents.adopted_chunks(), swept_extents: extents.swept(), ..counters }
 }
 
 lookups!(Client, client);

@@ -72,8 +72,8 @@ counters! {
     /// Questions whether somebody in the way is alive; in preset `paper`, locks whose holder was presumed dead. Source:
     /// R-RECOVER-1, R-REPAIR-1.
     suspicions,
-    /// Those of them whose answer was yes; in preset `paper`, those where the lock was free, or a row under it had changed,
-    /// before anything was repaired: others may be wrong, too, and nobody knows. Source: R-REPAIR-5.
+    /// Those of them whose answer was yes; in preset `paper`, those where the lock was free, or a row under it had
+    /// changed, before anything was repaired: others may be wrong, too, and nobody knows. Source: R-REPAIR-5.
     false_suspicions,
     /// Those of the lock conflicts in which other locks were won by the same batch, and given back. Source: R-LOCK-3.
     partial_conflicts,
@@ -101,6 +101,8 @@ counters! {
     repair_state_4,
     /// Locks of this client that were not its own any more when its commit released them: it was presumed dead.
     reclaimed_locks,
+    /// Extents that deaths had lost, and that sweeps found. Source: R-RECOVER-7.
+    swept_extents,
 }
 
 const _: () = assert!(Counters::COUNT <= TOTALS_WORDS, "the superblock has room for all");
@@ -181,7 +183,7 @@ mod tests {
         let third = ["released_locks", "reclaimed_chunks", "timeouts", "suspicions", "false_suspicions"];
         let fourth = ["partial_conflicts", "neighbour_retries", "crc_retries", "looks_past", "rows_past"];
         let fifth = ["adopted_chunks", "leases", "revocations", "repair_state_1", "repair_state_2", "repair_state_3"];
-        let all = [&first[..], &second, &third, &fourth, &fifth, &["repair_state_4", "reclaimed_locks"]].concat();
+        let all = [&first[..], &second, &third, &fourth, &fifth, &["repair_state_4", "reclaimed_locks", "swept_extents"]].concat();
         assert_eq!(all, Counters::NAMES[..all.len()]);
     }
 
