@@ -112,7 +112,7 @@ pub fn run_changed(setup: Setup, keep_events: usize, change: impl FnOnce(&mut Fa
     let mut tally = *shared.tally.borrow();
     let refusal = match history.check(SEARCH_STEPS) {
         Ok(checked) => {
-            (tally.keys, tally.pending) = (checked.keys as u64, checked.pending as u64);
+            (tally.keys, tally.pending) = (checked.keys, checked.pending);
             None
         }
         Err(refusal) => Some(refusal),
