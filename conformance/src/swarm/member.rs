@@ -70,6 +70,7 @@ impl Member {
     pub async fn live(mut self, region: SimRegion) {
         let deadline_ns = self.shared.setup.deadline_ns;
         if self.work(&region, deadline_ns).await.is_err() {
+            self.shared.tally.borrow_mut().cut_off += 1;
             self.shared.cut_off.borrow_mut().push(self.number);
         }
     }
@@ -425,7 +426,6 @@ impl Member {
             Failure::Operation(Error::Corrupt { .. }) if shared.can_flip => tally.corrupt += 1,
             Failure::Operation(Error::Fabric { source: FabricError::Disconnected { .. }, .. } | Error::Lost { .. })
             | Failure::Extent(ExtentError::Fabric(FabricError::Disconnected { .. })) => {
-                tally.cut_off += 1;
                 return Err(Stop);
             }
             failure => {

@@ -69,7 +69,8 @@ impl Setup {
         // Not the stream that the run itself draws from.
         let mut rng = Rng(seed ^ 0x5365_7475_7020_6f66);
         let preset = [Preset::Tiny, Preset::Hardened][rng.below(2) as usize];
-        let profile = Profile::ALL[rng.below(4) as usize];
+        // Twice shared memory, where every change leaves a record.
+        let profile = [&Profile::ALL[..], &[Profile::Shm]].concat()[rng.below(5) as usize];
         let has_extents = rng.below(2) == 0;
         let clients = 2 + rng.below(10) as u32;
         let hot_keys = 1 + rng.below(MOST_HOT_KEYS);

@@ -41,7 +41,7 @@ tally! {
     deaths,
     /// Clients that died while they recovered another one.
     recoverer_deaths,
-    /// Clients that lost their connection.
+    /// Clients that stopped because they lost their connection, or never had one to a table.
     cut_off,
     /// Batches whose rest was dropped because somebody wanted the slot of their client.
     fenced,
