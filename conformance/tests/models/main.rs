@@ -1,4 +1,5 @@
-//! Small models of the protocol, explored exhaustively: every order of steps of every client, every death at every step.
+//! Small models of the protocol, explored exhaustively: every order of steps of every client, every death at every
+//! step.
 //!
 //! Each module is one model and says at its head which code each of its steps stands for. Here they are run: the
 //! protocol as it is must hold in every state that can be reached, and each rule that is left out must be missed, by a
@@ -108,7 +109,7 @@ mod recoveries {
     /// The protocol as it is.
     const SOUND: Recovery = Recovery { without: Without::Nothing, deaths: 2, stops: 0, clients: ALL, lookups: 0 };
 
-    /// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-4] Clients and recoverers die, two or more of them, and ids are used again.
+    /// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-4] Clients and recoverers die, two or more, and ids are used again.
     /// `GUIRA_LONG=1` lets one more of four clients die.
     #[test]
     fn recovery_holds_when_recoverers_die() {
@@ -177,8 +178,8 @@ mod lookups {
 
     const ORDERS: [Order; 4] = [Order::InPlace, Order::Ordered, Order::Covering, Order::Unordered];
 
-    /// [R-READ-1] [R-READ-2] [R-READ-3] [R-READ-7] A key that moves, also twice and back, is removed, inserted and changed:
-    /// four changes during one lookup, in every order, in each way to sample.
+    /// [R-READ-1] [R-READ-2] [R-READ-3] [R-READ-7] A key that moves, also twice and back, is removed, inserted and
+    /// changed: four changes during one lookup, in every order, in each way to sample.
     #[test]
     fn no_key_is_missed() {
         for order in ORDERS {

@@ -2,22 +2,20 @@
 //! value that the key did not have at any moment of the lookup.
 //!
 //! One key and its two rows. Whoever holds their locks changes them as often as the configuration says, in any order:
-//! moves the key from either row to the other, removes it, inserts it into either, gives it another value, or changes a
-//! neighbour. A row is an entry and a trailer, one word each; the trailer holds version and checksum. A WRITE writes the
-//! entry, then the trailer; READs sample their words in any order.
+//! moves the key from either row to the other, removes it, inserts it into either, gives it another value, or changes
+//! a neighbour. A row is an entry and a trailer, one word each; the trailer holds version and checksum. A WRITE writes
+//! the entry, then the trailer; READs sample their words in any order.
 //!
 //! What each step stands for, in `crates/rcuckoo/src`:
 //!
-//! | step | code | rule |
-//! |---|---|---|
-//! | [`Change::Move`] | rows of a path, from its empty end: `Client::commit` (commit.rs) | R-INSERT-4 |
-//! | [`Change::Remove`], [`Change::Insert`], [`Change::Update`] | a commit of one row | R-UPDATE-1 |
-//! | [`Order::InPlace`] | `Lookup::sample_now` (sample.rs): L1; if that has no answer L2, then L1's trailer | R-READ-7 |
-//! | [`Order::Ordered`] | `Lookup::reads` where READs sample in order: L1, L2, L1's trailer | R-READ-3 |
-//! | [`Order::Covering`] | the same, of neighbours: one READ of both rows, then both trailers | R-READ-2, R-READ-3 |
-//! | [`Order::Unordered`] | elsewhere: both rows; in a second trip both trailers | R-READ-3 |
-//! | the verdict | `Lookup::verdict`, `Lookup::validated`, `Lookup::absence` | R-READ-1, R-READ-3 |
-//! | [`Looking::Again`] | the loop of `Reader::get_sampled` (read.rs) | R-READ-4 |
+//! - [`Change::Move`]: rows of a path, from its empty end: `Client::commit` (commit.rs), R-INSERT-4.
+//! - [`Change::Remove`], [`Change::Insert`], [`Change::Update`]: a commit of one row, R-UPDATE-1.
+//! - [`Order::InPlace`]: `Lookup::sample_now` (sample.rs): L1; if that has no answer L2, then L1's trailer; R-READ-7.
+//! - [`Order::Ordered`]: `Lookup::reads` where READs sample in order: L1, L2, L1's trailer; R-READ-3.
+//! - [`Order::Covering`]: the same, of neighbours: one READ of both rows, then both trailers; R-READ-2, R-READ-3.
+//! - [`Order::Unordered`]: elsewhere: both rows; in a second trip both trailers; R-READ-3.
+//! - The verdict: `Lookup::verdict`, `Lookup::validated`, `Lookup::absence`; R-READ-1, R-READ-3.
+//! - [`Looking::Again`]: the loop of `Reader::get_sampled` (read.rs), R-READ-4.
 
 use stateright::{Model, Property};
 
@@ -117,7 +115,8 @@ pub struct State {
     done: u8,
     /// Rows that this try does not sample.
     kept: u8,
-    /// One bit for each value that the key had since the lookup began.
+    /// Whether the lookup has begun, and one bit for each value that the key had since.
+    begun: bool,
     had: u16,
     retries: u8,
 }
@@ -198,7 +197,7 @@ impl Moves {
         let version = row.trailer.0 + 1;
         row.trailer = (if self.without == Without::WideVersions { version % 2 } else { version }, row.entry);
         state.value = writing.then;
-        state.had |= 1 << state.value;
+        state.had = if state.begun { state.had } else { 0 } | 1 << state.value;
         state.writing = writing.leaves.map(|row| {
             let entry = if self.without == Without::EmptyEndFirst { writing.then } else { 0 };
             Writing { row, entry, is_half: false, then: writing.then, leaves: None }
@@ -206,6 +205,7 @@ impl Moves {
     }
 
     fn sample(&self, state: &mut State, word: u8) {
+        state.begun = true;
         let row = (word as usize / 2) % ROWS;
         match word {
             0 | 2 => state.sampled[row].entry = state.rows[row].entry,
@@ -305,6 +305,7 @@ impl Model for Moves {
             trailers: [(0, 0); ROWS],
             done: 0,
             kept: 0,
+            begun: false,
             had: 1 << value,
             retries: 0,
         };

@@ -143,10 +143,8 @@ mod tests {
     use crate::tree::workspace_root;
 
     fn mutant(find: &str) -> Mutant {
-        let text = format!(
-            "breaks = \"b\"\nrule = \"R-A-1\"\nfile = \"a.rs\"\nfind = \"{find}\"\nreplace = \"x\"\ncaught-by = [\"a::b\"]"
-        );
-        toml::from_str(&text).expect("it parses")
+        let text = "breaks = 'b'\nrule = 'R-A-1'\nfile = 'a.rs'\nfind = '?'\nreplace = 'x'\ncaught-by = ['a::b']";
+        toml::from_str(&text.replace('?', find)).expect("it parses")
     }
 
     #[test]

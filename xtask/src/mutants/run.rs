@@ -1,7 +1,7 @@
 //! A copy of the sources, in which mutants are built and tried.
 //!
-//! The copy and its build stay beside the other builds: only what changed since is compiled again, and a mutant costs
-//! what depends on the one file that it changes.
+//! The copy and its build stay beside the other builds, for the next time: a mutant costs what depends on the one file
+//! that it changes. They share nothing: cargo takes two workspaces of one shape in one target directory for the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -144,7 +144,6 @@ impl<'s> Copy<'s> {
         let mut command = self.inside.command("cargo", ["test", "--locked"]);
         command.args(program.arguments()).env("CARGO_TARGET_DIR", self.directory.join("target"));
         command.env("CARGO_PROFILE_TEST_DEBUG", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
-        command.env("CARGO_INCREMENTAL", "1");
         command
     }
 }
