@@ -183,7 +183,9 @@ mod tests {
         let third = ["released_locks", "reclaimed_chunks", "timeouts", "suspicions", "false_suspicions"];
         let fourth = ["partial_conflicts", "neighbour_retries", "crc_retries", "looks_past", "rows_past"];
         let fifth = ["adopted_chunks", "leases", "revocations", "repair_state_1", "repair_state_2", "repair_state_3"];
-        let all = [&first[..], &second, &third, &fourth, &fifth, &["repair_state_4", "reclaimed_locks", "swept_extents"]].concat();
+        let all =
+            [&first[..], &second, &third, &fourth, &fifth, &["repair_state_4", "reclaimed_locks", "swept_extents"]]
+                .concat();
         assert_eq!(all, Counters::NAMES[..all.len()]);
     }
 
