@@ -1,7 +1,7 @@
 //! `cargo xtask`: what continuous integration runs and a laptop can run. `check` reads the sources for rules no
 //! compiler knows; `test` runs every check there is, in order, and says what each one cost; `fuzz` runs the fuzz
 //! targets, `instructions` counts what each operation executes, and `mutants` breaks the protocol's rules to see the
-//! tests notice, each a step of `test` by itself. `soak` runs simulated swarms by the thousand and `replay` one of them.
+//! tests notice, each a step of `test` by itself. `soak` runs simulated swarms by the thousand, `replay` one of them.
 //!
 //! Nothing here is linked into Guira. Exit code 0 means that everything asked for passed, 1 that something did not,
 //! 2 that the command line was not understood.
