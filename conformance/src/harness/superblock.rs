@@ -109,7 +109,14 @@ fn areas_follow_each_other(shape: &Shape) {
     let mut end = geometry.superblock_word(SUPERBLOCK_WORDS).offset();
     assert!(end == SUPERBLOCK_BYTES && geometry.slot(0).offset() == end);
     assert_eq!(last_slot + slot_bytes, end + slot_bytes * u64::from(config.max_clients));
-    assert!(last_slot + slot_bytes <= geometry.row(RowId(0)).offset());
+    let leases_end = match config.repair_regions.checked_sub(1) {
+        Some(last) => {
+            assert_eq!(geometry.lease(0).offset(), last_slot + slot_bytes);
+            geometry.lease(last).offset() + 8
+        }
+        None => last_slot + slot_bytes,
+    };
+    assert!(leases_end <= geometry.row(RowId(0)).offset());
     let trailer = geometry.trailer(RowId(config.rows - 1), rows).offset();
     assert_eq!(trailer + 16, chunk_table, "a row ends with its trailer");
     assert!(rows.entries() * rows.entry_words() + 2 <= rows.row_words() && rows.row_words() <= MAX_ROW_WORDS);

@@ -31,7 +31,7 @@ fn h07_repair_clears_a_lock_that_changed_hands() {
     }
 }
 
-/// Lets an insert die that has copied `moved` to its other row, and not yet overwritten it in the first: it stands twice.
+/// Lets an insert die that has copied `moved` to its other row, and not overwritten it in the first: it stands twice.
 fn die_in_a_move(crafted: &Crafted, actors: &mut Actors) {
     let dead = actors.start(0, crafted.config(), vec![Op::Insert(crafted.missing.clone(), value(5))]);
     assert!(actors.run_until(dead, |ahead| ahead.writes_row(&crafted.bench)), "the row it moves somebody to");
@@ -67,7 +67,8 @@ fn h08_repair_writes_a_row_whose_lock_it_does_not_hold() {
     }
 }
 
-/// H9: a repairer that is slow loses its lease and goes on all the same: two repair at once. [R-REPAIR-4] [R-RECOVER-4]
+/// H9: a repairer that is slow loses its lease and goes on all the same: two repair at once.
+/// [R-REPAIR-4] [R-RECOVER-4]
 #[test]
 fn h09_a_slow_repairer_loses_its_lease() {
     for preset in PRESETS {
@@ -94,8 +95,8 @@ fn h09_a_slow_repairer_loses_its_lease() {
 /// Leases of one holder until a lease word is what it was.
 const ROUND: usize = 256;
 
-/// H9: the counter of a lease wraps, so a holder that repaired 256 times looks like one that has not moved, and loses its
-/// lease in the middle of the last repair. [R-REPAIR-3] [R-REPAIR-4] [R-RECOVER-4]
+/// H9: the counter of a lease wraps, so a holder that repaired 256 times looks like one that has not moved, and loses
+/// its lease in the middle of the last repair. [R-REPAIR-3] [R-REPAIR-4] [R-RECOVER-4]
 #[test]
 fn h09_the_counter_of_a_lease_wraps() {
     for preset in PRESETS {

@@ -8,8 +8,8 @@ use crate::crafted::{Crafted, PRESETS, WHOLE, changed, update, wrong};
 /// Versions of a row, as printed.
 const ROUND: u64 = 256;
 
-/// H3: between any two tries of a waiter the row is updated 256 times, and so has the version, and the checksum, that it
-/// had; its busy owner is presumed dead. [R-REPAIR-1] [R-ROW-2]
+/// H3: between any two tries of a waiter the row is updated 256 times, and so has the version, and the checksum, that
+/// it had; its busy owner is presumed dead. [R-REPAIR-1] [R-ROW-2]
 #[test]
 fn h03_version_wraps_within_one_timeout() {
     for preset in PRESETS {

@@ -24,8 +24,8 @@ fn removes(bench: &Bench, lock: u64) -> Vec<Op> {
 
 const MISSING: Result<Seen, guira_rcuckoo::Error> = Ok(Seen::Outcome(Outcome::Missing));
 
-/// [R-REPAIR-3] A table is formatted with a free lease for each region; a repair takes that of the lock's region, counts
-/// it, and gives it back under the holder's name.
+/// [R-REPAIR-3] A table is formatted with a free lease for each region; a repair takes that of the lock's region,
+/// counts it, and gives it back under the holder's name.
 #[test]
 fn a_repair_takes_the_lease_of_its_region_and_gives_it_back() {
     let bench = Scene::new().bench.fork();
@@ -73,8 +73,8 @@ fn a_dead_repairers_lease_is_revoked() {
     assert!(actors.now_ns() - before_ns < 130_000_000);
 }
 
-/// [R-REPAIR-5] Of two who suspect one holder, one repairs; the other one finds the lock free before it has a lease, and
-/// counts a false suspicion.
+/// [R-REPAIR-5] Of two who suspect one holder, one repairs; the other one finds the lock free before it has a lease,
+/// and counts a false suspicion.
 #[test]
 fn one_of_two_repairs() {
     let bench = Scene::new().bench.fork();

@@ -3,7 +3,7 @@
 use guira_conformance::{Actors, Op, Seen, block_on};
 use guira_fabric::{Caps, FenceProof, Region};
 use guira_layout::{LockId, SlotState, SlotWord};
-use guira_rcuckoo::{Outcome, Recovered, read_slot, recover};
+use guira_rcuckoo::{Error, Outcome, Recovered, poison_table, read_slot, recover};
 
 use crate::scene::{Scene, config, missing_under, taken};
 
@@ -54,4 +54,19 @@ fn dead_clients_slots_are_used_again() {
     assert_eq!(recovered, Ok(Some(Recovered::default())));
     assert!(!held.is_empty() && taken(&bench) == held);
     assert!(bench.client(0).get(scene.ops[0].key()).expect("the heap reads").is_some());
+}
+
+/// [R-REPAIR-5] [R-DESTROY-1] The locks of a destroyed table stay taken: who suspects their holders is told.
+#[test]
+fn a_destroyed_table_is_not_repaired() {
+    let scene = Scene::new();
+    let bench = scene.bench.fork();
+    block_on(poison_table(&mut bench.region.lane(), &bench.table)).expect("the heap takes every batch");
+    let poisoned = bench.lock_words();
+    let mut actors = Actors::new(&bench, Caps::WHOLE_WRITE);
+    let late = actors.start(0, config(&bench), vec![scene.ops[0].clone()]);
+    let (answers, counters) = actors.finish(late);
+    assert!(matches!(answers[..], [Err(Error::Destroyed { .. })]), "{answers:?}");
+    assert_eq!((counters.suspicions, counters.leases), (1, 0));
+    assert_eq!(bench.lock_words(), poisoned);
 }

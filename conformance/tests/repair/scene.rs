@@ -29,7 +29,12 @@ pub struct Scene {
 
 impl Scene {
     pub fn new() -> Scene {
-        let bench = Bench::of_rows(Preset::Paper, "fixed:8:8", ROWS, Profile::Tcp, SEED);
+        Scene::of_seed(SEED)
+    }
+
+    /// The same with other rows for its keys.
+    pub fn of_seed(seed: u64) -> Scene {
+        let bench = Bench::of_rows(Preset::Paper, "fixed:8:8", ROWS, Profile::Tcp, seed);
         let mut model = Model::default();
         let mut client = bench.client(63);
         for i in 0..bench.table.config().slots() * 9 / 10 {
@@ -38,7 +43,7 @@ impl Scene {
                 model.apply(&op);
             }
         }
-        let exists = model.0.keys().next().expect("a filled table").clone();
+        let exists = model.0.keys().nth(9).expect("a filled table").clone();
         let mut ops = vec![Op::Update(exists.clone(), key(91)), Op::Remove(exists)];
         ops.extend((0..4).map(|moves| Op::Insert(insert_with_moves(&bench, moves), key(moves))));
         Scene { bench, model, ops }

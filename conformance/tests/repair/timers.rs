@@ -1,11 +1,11 @@
 //! Failure timers: whom a client suspects, and when.
 
-use guira_conformance::{Actors, Ahead, Bench, Op, Seen, block_on};
-use guira_fabric::{Caps, Region, WORD_BYTES};
-use guira_layout::RowId;
+use guira_conformance::{Actors, Ahead, Bench, KeyFinder, Op, Seen, block_on};
+use guira_fabric::{Caps, Profile, Region, WORD_BYTES};
+use guira_layout::{Preset, RowId};
 use guira_rcuckoo::{ClientConfig, Error, Outcome, Reader};
 
-use crate::scene::{Scene, config};
+use crate::scene::{SEED, Scene, config};
 
 const TIMEOUT_NS: u64 = 100_000_000;
 /// What a repair, and the last wait before it, add.
@@ -30,7 +30,7 @@ fn first_row(bench: &Bench, key: &[u8]) -> RowId {
     bench.table.placement().rows(bench.table.placement().digest(key)).first
 }
 
-/// [R-REPAIR-1] [R-LOCK-4] A lock is reclaimed after the printed 100 ms, and its waiter samples the rows with every try.
+/// [R-REPAIR-1] A lock is reclaimed after the printed 100 ms, and its waiter samples the rows with every try.
 #[test]
 fn a_dead_holder_is_suspected_after_the_printed_timeout() {
     let scene = Scene::new();
@@ -97,4 +97,24 @@ fn a_client_that_reads_a_torn_row_repairs_it() {
 
 fn is_whole(bench: &Bench) -> bool {
     bench.contents().is_ok()
+}
+
+/// [R-REPAIR-1] Who has taken one lock word, and waits for another, gives it back before it repairs.
+#[test]
+fn who_repairs_holds_no_lock() {
+    let bench = Bench::of_rows(Preset::Paper, "fixed:8:8", 2048, Profile::Tcp, SEED);
+    let locks = *bench.table.locks();
+    let words = |first, second| [first, second].map(|row| locks.mask(locks.lock_of(row)));
+    let mut keys = KeyFinder::new(&bench.table, 1_000_000);
+    let in_two = |first, second| words(first, second).map(|locks| locks.word) == [0, 1];
+    let (key, first, second) = keys.take_any(in_two).expect("a key under two lock words");
+    let stranded = words(first, second)[1];
+    bench.store(locks.addr(stranded.word), &[stranded.mask]);
+    let mut actors = Actors::new(&bench, Caps::WHOLE_WRITE);
+    let waiter = actors.start(0, config(&bench), vec![Op::Remove(key.to_vec())]);
+    assert!(actors.run_until(waiter, |_| bench.lock_words().len() == 2), "it holds one while it waits for the other");
+    assert!(actors.run_until(waiter, |ahead| ahead.is_lease(&bench)));
+    assert_eq!(bench.lock_words(), [(stranded.word, stranded.mask)]);
+    assert_eq!(actors.finish(waiter).0, [Ok(Seen::Outcome(Outcome::Missing))]);
+    assert_eq!(bench.lock_words(), []);
 }

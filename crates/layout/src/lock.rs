@@ -97,8 +97,8 @@ impl LockLayout {
         self.held(owner, mask).wrapping_neg()
     }
 
-    /// The rows that `lock` guards, in a table of `rows` rows, as stretches of neighbours: the first row of each, and how
-    /// many each has. With virtual locks there are several.
+    /// The rows that `lock` guards, in a table of `rows` rows, as stretches of neighbours: the first row of each, and
+    /// how many each has. With virtual locks there are several.
     pub fn stretches(&self, lock: LockId, rows: u64) -> (impl Iterator<Item = RowId>, u64) {
         let shift = self.rows_per_lock_shift;
         let logical = (lock.0..rows >> shift).step_by(self.physical as usize);

@@ -240,8 +240,8 @@ impl RowFormat {
         words[self.row_words - 1] = self.checksum(row, words);
     }
 
-    /// Makes `words` verify as they are, half written or not, and leaves the version alone: what the printed repair does,
-    /// and nobody else. [R-REPAIR-7]
+    /// Makes `words` verify as they are, half written or not, and leaves the version alone: what the printed repair
+    /// does, and nobody else. [R-REPAIR-7]
     pub fn bless(&self, row: RowId, words: &mut [u64]) {
         words[self.row_words - 1] = self.checksum(row, words);
     }

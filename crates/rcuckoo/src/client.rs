@@ -125,8 +125,8 @@ pub struct Counters {
     pub replays: u64,
     /// Locks whose holder was presumed dead. // [R-REPAIR-1]
     pub suspicions: u64,
-    /// Those of them where the lock was free, or a row under it had changed, before anything was repaired. Others may be
-    /// wrong, too, and nobody knows. // [R-REPAIR-5]
+    /// Those of them where the lock was free, or a row under it had changed, before anything was repaired. Others may
+    /// be wrong, too, and nobody knows. // [R-REPAIR-5]
     pub false_suspicions: u64,
     /// Repair leases taken. // [R-REPAIR-3]
     pub leases: u64,

@@ -1,10 +1,10 @@
 //! Repair leases, as printed: of all clients that suspect the holder of a lock, one repairs at a time.
 //!
-//! A lease is taken by CAS if it is free, and also if its word did not change for a timeout: then its holder is presumed
-//! dead as well (paper, section 4.2). Nothing stops a holder that only was slow (hole H9).
+//! A lease is taken by CAS if it is free, and also if its word did not change for a timeout: then its holder is
+//! presumed dead as well (paper, section 4.2). Nothing stops a holder that only was slow (hole H9).
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, pause_until, post};
-use guira_layout::LeaseWord;
+use guira_layout::{LeaseWord, STATE_WORD, TableState};
 
 use crate::repair::Repair;
 
@@ -22,19 +22,43 @@ impl Lease {
     }
 }
 
+/// What became of an attempt to take a lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Leased {
+    /// This client has it.
+    Taken(Lease),
+    /// It does not: the lock is not stranded, or the deadline passed.
+    Not,
+    /// The table is destroyed, and all of its locks are taken for good. // [R-DESTROY-1]
+    Destroyed,
+}
+
+/// What a look at a suspect finds.
+enum Sight {
+    /// The lock is taken still, and nothing under it changed; the lease is this.
+    Stranded(LeaseWord),
+    /// It is not so.
+    Alive,
+    /// The table is destroyed.
+    Destroyed,
+}
+
 impl<L: Lane + ?Sized> Repair<'_, L> {
-    /// Takes the lease of the suspect's region. `None` if the lock turned out not to be stranded, or if the deadline
-    /// passed first. 2 round trips, 1 more for each look at a lease that somebody else has. // [R-REPAIR-3]
-    pub(crate) async fn take_lease(&mut self) -> Result<Option<Lease>, FabricError> {
+    /// Takes the lease of the suspect's region. 2 round trips, 1 more for each look at a lease that somebody else has.
+    /// // [R-REPAIR-3]
+    pub(crate) async fn take_lease(&mut self) -> Result<Leased, FabricError> {
         let (locks, regions) = (self.table.locks().locks(), self.table.config().repair_regions);
         let addr = self.table.geometry().lease(LeaseWord::region_of(self.suspect.lock, locks, regions));
         let mut seen: Option<(LeaseWord, u64)> = None;
         for attempt in 1u32.. {
-            let (lease, is_stranded) = self.look(addr).await?;
-            if !is_stranded {
-                self.counters.false_suspicions += 1;
-                return Ok(None);
-            }
+            let lease = match self.look(addr).await? {
+                Sight::Stranded(lease) => lease,
+                Sight::Alive => {
+                    self.counters.false_suspicions += 1;
+                    return Ok(Leased::Not);
+                }
+                Sight::Destroyed => return Ok(Leased::Destroyed),
+            };
             let now_ns = self.lane.now_ns();
             let since_ns = seen.filter(|(before, _)| *before == lease).map_or(now_ns, |(_, since_ns)| since_ns);
             seen = Some((lease, since_ns));
@@ -47,28 +71,29 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
                 if found == lease.0 {
                     self.counters.leases += 1;
                     self.counters.revocations += u64::from(lease.is_set());
-                    return Ok(Some(Lease { addr, taken }));
+                    return Ok(Leased::Taken(Lease { addr, taken }));
                 }
             }
             if now_ns >= self.deadline_ns {
-                return Ok(None);
+                return Ok(Leased::Not);
             }
             let until_ns = now_ns + self.pace.wait_ns(attempt);
             pause_until(&mut *self.lane, until_ns.min(self.deadline_ns)).await;
         }
-        Ok(None)
+        Ok(Leased::Not)
     }
 
     /// Reads the lease, and whether the lock is taken still and none of the rows sampled under it has changed: if it is
     /// not so, the suspicion was wrong, or somebody else has repaired. 1 round trip for 64 rows. // [R-REPAIR-5]
-    async fn look(&mut self, lease: Addr) -> Result<(LeaseWord, bool), FabricError> {
+    async fn look(&mut self, lease: Addr) -> Result<Sight, FabricError> {
         let (table, suspect) = (self.table, self.suspect);
         let lock = table.locks().mask(suspect.lock);
-        let (mut lease_word, mut lock_word) = ([0], [0]);
+        let (mut lease_word, mut lock_word, mut state) = ([0], [0], [0]);
         let mut checksums = vec![[0]; suspect.rows.len()];
         let mut reads = vec![
             Verb::Read { addr: lease, into: &mut lease_word },
             Verb::Read { addr: table.locks().addr(lock.word), into: &mut lock_word },
+            Verb::Read { addr: table.geometry().superblock_word(STATE_WORD), into: &mut state },
         ];
         for ((row, _), into) in suspect.rows.iter().zip(&mut checksums) {
             let addr = table.geometry().trailer(*row, table.rows()).add_words(1);
@@ -78,7 +103,11 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
             post(&mut *self.lane, reads).await?;
         }
         let is_unchanged = suspect.rows.iter().zip(&checksums).all(|((_, before), [now])| before == now);
-        Ok((LeaseWord(lease_word[0]), lock_word[0] & lock.mask != 0 && is_unchanged))
+        if TableState::decode(state[0]) != Some(TableState::Live) {
+            return Ok(Sight::Destroyed);
+        }
+        let is_stranded = lock_word[0] & lock.mask != 0 && is_unchanged;
+        Ok(if is_stranded { Sight::Stranded(LeaseWord(lease_word[0])) } else { Sight::Alive })
     }
 }
 

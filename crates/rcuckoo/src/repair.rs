@@ -14,7 +14,7 @@ use guira_fabric::{FabricError, Lane, MaskedCas, Verb, post};
 use guira_layout::{LockId, LockMask, OwnerId, Placement, RowId};
 
 use crate::journal::Flight;
-use crate::lease::{Lease, READS};
+use crate::lease::{Lease, Leased, READS};
 use crate::pace::Pace;
 use crate::suspect::Suspect;
 use crate::{Client, ClientConfig, Counters, Error, Operation, Reader, Table};
@@ -47,15 +47,29 @@ enum State {
     Clean,
 }
 
+/// What a repair came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repaired {
+    /// The lock was reclaimed.
+    Reclaimed,
+    /// Nothing was: the suspicion was wrong, somebody else repaired, or the deadline passed.
+    Nothing,
+    /// The table is destroyed.
+    Destroyed,
+}
+
 /// Sampled rows.
 type Samples = BTreeMap<RowId, Vec<u64>>;
 
 impl<L: Lane + ?Sized> Repair<'_, L> {
-    /// Repairs what the suspect's lock guards, and clears the lock. False if nothing was reclaimed: the suspicion was
-    /// wrong, somebody else repaired, or the deadline passed. Round trips: those of [`Repair::take_lease`], 2 to 16 for
-    /// each state the table is found in, 1 for each transition, 1 to end.
-    pub(crate) async fn run(&mut self) -> Result<bool, FabricError> {
-        let Some(lease) = self.take_lease().await? else { return Ok(false) };
+    /// Repairs what the suspect's lock guards, and clears the lock. Round trips: those of [`Repair::take_lease`], 2 to
+    /// 16 for each state the table is found in, 1 for each transition, 1 to end.
+    pub(crate) async fn run(&mut self) -> Result<Repaired, FabricError> {
+        let lease = match self.take_lease().await? {
+            Leased::Taken(lease) => lease,
+            Leased::Not => return Ok(Repaired::Nothing),
+            Leased::Destroyed => return Ok(Repaired::Destroyed),
+        };
         for _ in 0..MAX_TRANSITIONS {
             let (state, samples) = self.examine().await?;
             let count = match state {
@@ -69,13 +83,13 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
             match state {
                 State::TornDuplicate { torn: row } | State::Torn { row } => self.bless(row, &samples).await?,
                 State::Duplicate { second, slot } => self.clear(second, slot, &samples).await?,
-                State::Clean => return self.end(lease).await.map(|()| true),
+                State::Clean => return self.end(lease).await.map(|()| Repaired::Reclaimed),
             }
         }
         // Somebody else changes these rows all the time: the next one who suspects goes on.
         let mut found = 0;
         post(&mut *self.lane, [lease.return_verb(&mut found)]).await?;
-        Ok(false)
+        Ok(Repaired::Nothing)
     }
 
     /// Which state the table is in, and the rows that were looked at: those the lock guards, and the other row of each
@@ -210,9 +224,9 @@ impl Entry {
     }
 }
 
-/// Gives back locks of one word. Locks that name nobody may have been reclaimed, and be free or somebody else's, so they
-/// are cleared, as printed: to subtract would borrow from their neighbours. Where a region has no masked CAS there is no
-/// other way. // [R-REPAIR-8]
+/// Gives back locks of one word. Locks that name nobody may have been reclaimed, and be free or somebody else's, so
+/// they are cleared, as printed: to subtract would borrow from their neighbours. Where a region has no masked CAS there
+/// is no other way. // [R-REPAIR-8]
 #[inline]
 pub(crate) fn clear_verb<'b>(
     table: &Table,
@@ -266,7 +280,11 @@ impl Client {
             Ok(_) => self.journal.landed(&[]),
             Err(source) => self.journal.failed(source),
         }
-        repaired.map_err(Error::fabric(operation))
+        match repaired.map_err(Error::fabric(operation))? {
+            Repaired::Reclaimed => Ok(true),
+            Repaired::Nothing => Ok(false),
+            Repaired::Destroyed => Err(Error::Destroyed { operation }),
+        }
     }
 }
 
@@ -302,6 +320,7 @@ impl Reader {
             counters: &mut self.counters,
             deadline_ns,
         };
-        repair.run().await.map_err(&fabric)
+        // Lookups of a destroyed table read on.
+        Ok(repair.run().await.map_err(&fabric)? == Repaired::Reclaimed)
     }
 }

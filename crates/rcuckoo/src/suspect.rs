@@ -40,8 +40,8 @@ impl Suspects {
         self.retain(|timer| timer != lock);
     }
 
-    /// Notes that `lock` was found taken at `now_ns`, while the rows it guards had these checksum words. The suspect, if
-    /// that was so, without a change, for `timeout_ns`; a change starts the timer again. // [R-REPAIR-1]
+    /// Notes that `lock` was found taken at `now_ns`, while the rows it guards had these checksum words. The suspect,
+    /// if that was so, without a change, for `timeout_ns`; a change starts the timer again. // [R-REPAIR-1]
     pub(crate) fn observe(
         &mut self,
         lock: LockId,

@@ -109,11 +109,11 @@ impl Table {
 /// Rows formatted by one WRITE: large enough to be fast, small enough for every fabric's limits.
 const FORMAT_ROWS: u64 = 64;
 
-/// Formats a region that nobody else can see yet: rows, slots, leases, locks and chunk table; the superblock last, so that a
-/// region whose creator died is never taken for a table. // [R-CREATE-1]
+/// Formats a region that nobody else can see yet: rows, slots, leases, locks and chunk table; the superblock last, so
+/// that a region whose creator died is never taken for a table. // [R-CREATE-1]
 ///
-/// The region must be zeroed and as large as the table's [`Geometry`] says. Round trips: one for 64 rows. `progress` is
-/// called with the rows done.
+/// The region must be zeroed and as large as the table's [`Geometry`] says. Round trips: one for 64 rows, one for
+/// repair leases. `progress` is called with the rows done.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
