@@ -1,5 +1,7 @@
 //! Fixed bugs, one file each under `regressions/`, named by what broke: each fails without its fix.
 
+#[path = "../regressions/a_closed_descriptor_ended_a_client.rs"]
+mod a_closed_descriptor_ended_a_client;
 #[path = "../regressions/a_dropped_put_leaked_its_extent.rs"]
 mod a_dropped_put_leaked_its_extent;
 #[path = "../regressions/a_forgotten_begin_missed_its_key.rs"]
@@ -22,6 +24,8 @@ mod a_run_given_back_was_left_again;
 mod a_sample_of_another_lookup_was_believed;
 #[path = "../regressions/a_scan_called_a_slow_writer_damage.rs"]
 mod a_scan_called_a_slow_writer_damage;
+#[path = "../regressions/a_slot_in_other_hands_was_no_slot.rs"]
+mod a_slot_in_other_hands_was_no_slot;
 #[path = "../regressions/a_snapshot_believed_narrow_versions.rs"]
 mod a_snapshot_believed_narrow_versions;
 #[path = "../regressions/a_snapshot_held_a_moving_key_twice.rs"]

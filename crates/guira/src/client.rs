@@ -37,7 +37,7 @@ pub enum Put {
 ///
 /// Dropping an operation's future before it is ready strands nothing: it takes effect wholly or not at all, and the
 /// next operation first gives back what it had acquired (R-DROP-1). Dropping the client gives back its chunks and its
-/// slot, in place: 2 round trips, and those of [`Client::release_memory`].
+/// slot, in place: 3 round trips, and those of [`Client::release_memory`].
 ///
 /// ```
 /// use guira::{CreateOptions, Put, Store, Url};
@@ -272,11 +272,16 @@ impl Client {
                 NewValue::Extent { extent, words: &self.encoded }
             }
         });
-        let begun = self.client.begin(&mut self.lane, key, &change);
-        let has_waited = !matches!(begun, Begun::Done(_));
-        let result = match begun {
+        let result = match self.client.begin(&mut self.lane, key, &change) {
             Begun::Done(changed) => Ok(changed),
-            begun => self.client.finish(&mut self.lane, key, change, begun).await,
+            begun => {
+                let result = self.client.finish(&mut self.lane, key, change, begun).await;
+                if let Some(news) = self.told.incidents(&self.client, self.extents.as_ref()) {
+                    // Rare, and larger than the rest of a change's future.
+                    Box::pin(tell(Arc::clone(self.client.table()), &mut self.lane, news)).await;
+                }
+                result
+            }
         };
         if let Some(extents) = &mut self.extents {
             match (self.pending.take(), &result) {
@@ -289,10 +294,6 @@ impl Client {
             if let Ok(Changed { freed: Some(freed), .. }) = &result {
                 extents.give_back(freed);
             }
-        }
-        if has_waited && let Some(news) = self.told.incidents(&self.client, self.extents.as_ref()) {
-            // Rare, and larger than the rest of a change's future.
-            Box::pin(tell(Arc::clone(self.client.table()), &mut self.lane, news)).await;
         }
         result.map(|changed| changed.outcome).map_err(|error| self.events.failed(error))
     }

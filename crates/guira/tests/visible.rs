@@ -292,25 +292,15 @@ fn the_last_slot_is_waited_for() {
         submit(&others, Verb::Cas { addr, compare, swap, found: &mut found });
         assert_eq!(found, compare);
     };
-    for state in [SlotState::Free, SlotState::Recovering] {
-        let generation = store.stat().unwrap().clients.first().map_or(0, |client| client.generation);
+    // As somebody who has the slot for a moment, to take it, and to recover its client.
+    for (generation, state) in [(0, SlotState::Free), (1, SlotState::Recovering)] {
         let hold = others.hold(0).unwrap().unwrap();
-        // As somebody who has the slot for a moment, to take it or to recover its client.
-        let free = SlotWord { state: SlotState::Free, generation: 0 };
-        let found = {
-            let mut found = [0];
-            submit(&others, Verb::Read { addr, into: &mut found });
-            SlotWord::decode(found[0]).unwrap_or(free)
-        };
-        assert_eq!((found.state, generation), (SlotState::Free, 0));
-        change(word(SlotState::Free, found.generation), word(state, found.generation));
+        change(word(SlotState::Free, generation), word(state, generation));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| store.client().map(|client| client.slot()));
             std::thread::sleep(Duration::from_millis(100));
             assert!(!waiting.is_finished(), "{state:?}: it waits");
-            if state == SlotState::Recovering {
-                change(word(state, found.generation), word(SlotState::Free, found.generation));
-            }
+            change(word(state, generation), word(SlotState::Free, generation));
             drop(hold);
             assert_eq!(waiting.join().unwrap().unwrap(), 0);
         });

@@ -10,7 +10,7 @@ use crate::{Error, Expected, Put, Swap, Token, Versioned};
 /// Reads and changes the table, one operation at a time, in place: one a thread, from [`crate::Store::client`]. Holds a
 /// client slot while it lives. As futures: [`crate::Client`].
 ///
-/// Dropping it gives back its chunks and its slot: 2 round trips, and those of [`Client::release_memory`].
+/// Dropping it gives back its chunks and its slot: 3 round trips, and those of [`Client::release_memory`].
 ///
 /// ```
 /// use guira::{CreateOptions, Put, Store, Url};
