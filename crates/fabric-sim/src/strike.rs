@@ -95,8 +95,8 @@ impl World {
         self.queue.push(self.loss_noticed_ns().saturating_add(by_ns), Due::Lane(ghost));
     }
 
-    /// Whether `client` may hold `slot`, whose liveness nobody has: whether none of the verbs of the client that held it
-    /// last can be carried out any more. If some can, the node either waits for them, or drops them.
+    /// Whether `client` may hold `slot`, whose liveness nobody has: whether none of the verbs of the client that held
+    /// it last can be carried out any more. If some can, the node either waits for them, or drops them.
     pub(crate) fn may_hold(&mut self, slot: u16, client: u32) -> bool {
         if let Some(last) = self.holders.get(&slot).copied().filter(|last| *last != client)
             && !self.faults.liberties.proves_early
