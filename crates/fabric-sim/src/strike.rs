@@ -37,6 +37,7 @@ impl World {
                     let until_ns = self.now_ns.saturating_add(for_ns);
                     self.clients[client as usize].stalled_until_ns = until_ns;
                     if self.caps().local {
+                        self.halt_inside(lane, index);
                         return Struck::Stop(self.postpone(lane, index, until_ns));
                     }
                 }
@@ -69,6 +70,18 @@ impl World {
         let words = (bytes / WORD_BYTES).min(u64::from(sent.words)) as usize;
         if sent.kind == Kind::Write && words > 0 {
             self.carry_out(lane, index, 0..words);
+        }
+    }
+
+    /// Carries out a drawn part of a WRITE, of any number of words: its client is stopped in the middle of it.
+    fn halt_inside(&mut self, lane: u32, index: usize) {
+        let sent = self.lanes[lane as usize].batch.sent[index];
+        let words = if sent.kind == Kind::Write { sent.words as usize } else { 0 };
+        let written = self.draws.below(words as u64) as usize;
+        if written > 0 {
+            self.count_verb(lane);
+            self.lanes[lane as usize].rest = Some(written..words);
+            self.carry_out(lane, index, 0..written);
         }
     }
 
