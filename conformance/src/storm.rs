@@ -1,10 +1,10 @@
 //! Storms: clients of a simulated network card that die by the hundreds a second of virtual time and are replaced at
 //! once, while the others work; and the same without deaths, to compare with.
 //!
-//! The work is YCSB-A: lookups and updates of existing keys in equal parts, keys drawn from a Zipf distribution. What is
-//! checked: every lookup finds a value that was written for its key; at the end every key is there, with a value that no
-//! acknowledged update had replaced when it was written; the histories of some keys are linearizable; and once everybody
-//! dead is recovered, the table is sound and no lock is held.
+//! The work is YCSB-A: lookups and updates of existing keys in equal parts, keys drawn from a Zipf distribution. What
+//! is checked: every lookup finds a value that was written for its key; at the end every key is there, with a value
+//! that no acknowledged update had replaced; the histories of some keys are linearizable; and once everybody dead is
+//! recovered, the table is sound and no lock is held.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

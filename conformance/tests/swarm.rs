@@ -1,5 +1,5 @@
-//! Swarms: thousands of runs that each follow from a seed, with everything that can go wrong; and what no fabric may do,
-//! which they must notice. What a run is and what must hold: `conformance/src/swarm`.
+//! Swarms: thousands of runs that each follow from a seed, with everything that can go wrong; and what no fabric may
+//! do, which they must notice. What a run is and what must hold: `conformance/src/swarm`.
 //!
 //! [R-RECOVER-1] [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-4] [R-RECOVER-5] [R-DROP-2] [R-SLOT-1] [R-SLOT-2]
 #![forbid(unsafe_code)]

@@ -1,7 +1,8 @@
 //! `cargo xtask`: what continuous integration runs and a laptop can run. `check` reads the sources for rules no
 //! compiler knows; `test` runs every check there is, in order, and says what each one cost; `fuzz` runs the fuzz
 //! targets, `instructions` counts what each operation executes, and `mutants` breaks the protocol's rules to see the
-//! tests notice, each a step of `test` by itself. `soak` runs simulated swarms by the thousand, `replay` one of them.
+//! tests notice, each a step of `test` by itself. `soak` runs simulated swarms by the thousand, `replay` one of them,
+//! and `storm` hundreds of clients that die.
 //!
 //! Nothing here is linked into Guira. Exit code 0 means that everything asked for passed, 1 that something did not,
 //! 2 that the command line was not understood.
@@ -48,6 +49,8 @@ enum Command {
     Soak(swarm::SoakOptions),
     /// Run one simulated swarm and tell what was drawn, what happened, and what was wrong.
     Replay(swarm::ReplayOptions),
+    /// Let 320 simulated clients die by the hundreds a second, and compare their throughput with that of others.
+    Storm(swarm::StormOptions),
     /// Run fuzz targets under libFuzzer: all of them a minute each, or as asked.
     Fuzz(fuzz::Options),
 }
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Command::Test(options) => test::command(&options, arguments.format),
         Command::Soak(options) => swarm::soak(&options, arguments.format),
         Command::Replay(options) => swarm::replay(&options, arguments.format),
+        Command::Storm(options) => swarm::storm(&options, arguments.format),
         Command::Fuzz(options) => fuzz::command(&options, arguments.format),
     };
     match verdict {

@@ -41,6 +41,26 @@ pub struct ReplayOptions {
     seed: u64,
 }
 
+/// What a storm is like.
+#[derive(Args)]
+pub struct StormOptions {
+    /// Seconds of virtual time that are measured; one takes about a minute.
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    seconds: f64,
+    /// Deaths in a second of virtual time.
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    deaths_per_second: u64,
+    /// Only clients that hold a lock die.
+    #[arg(long)]
+    aimed: bool,
+    /// Keys of the table.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    keys: u64,
+    /// Everything else follows from it.
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    seed: u64,
+}
+
 /// Runs `cargo xtask soak`.
 pub fn soak(options: &SoakOptions, format: Format) -> Result<Verdict> {
     let mut arguments = vec!["soak".to_owned(), "--seeds".to_owned(), options.seeds.to_string()];
@@ -55,6 +75,17 @@ pub fn soak(options: &SoakOptions, format: Format) -> Result<Verdict> {
 /// Runs `cargo xtask replay`.
 pub fn replay(options: &ReplayOptions, format: Format) -> Result<Verdict> {
     become_program("test", vec!["replay".to_owned(), options.seed.to_string()], format)
+}
+
+/// Runs `cargo xtask storm`, built as releases are: it is the speed of the simulation that counts.
+pub fn storm(options: &StormOptions, format: Format) -> Result<Verdict> {
+    let mut arguments = vec!["storm".to_owned()];
+    let numbers =
+        [("--deaths-per-second", options.deaths_per_second), ("--keys", options.keys), ("--seed", options.seed)];
+    arguments.extend(["--seconds".to_owned(), options.seconds.to_string()]);
+    arguments.extend(numbers.into_iter().flat_map(|(name, number)| [name.to_owned(), number.to_string()]));
+    arguments.extend(options.aimed.then(|| "--aimed".to_owned()));
+    become_program("release", arguments, format)
 }
 
 /// Builds the program under `profile` and becomes it. Returns only if that fails.

@@ -115,8 +115,8 @@ impl SimClient {
         Ok(Claim::NoSlot)
     }
 
-    /// Lets the next operation be dropped when it has waited `patience_ns` nanoseconds. A search for room for a value is
-    /// not dropped: no fabric that exists lets it wait.
+    /// Lets the next operation be dropped when it has waited `patience_ns` nanoseconds. A search for room for a value
+    /// is not dropped: no fabric that exists lets it wait.
     pub fn drop_next_after(&mut self, patience_ns: u64) {
         self.patience_ns = Some(patience_ns);
     }
@@ -281,8 +281,8 @@ impl SimClient {
     }
 }
 
-/// Recovers the client that died in `slot`, whose liveness is `hold`, and gives the hold back with what was done. `None`
-/// if its record is damaged: its locks stay held.
+/// Recovers the client that died in `slot`, whose liveness is `hold`, and gives the hold back with what was done.
+/// `None` if its record is damaged: its locks stay held.
 async fn recover_slot(
     lane: &mut SimLane,
     table: &Table,

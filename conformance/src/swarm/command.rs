@@ -28,9 +28,10 @@ const FILE_MS: u64 = 30_000;
 /// Seeds that may fail before a soak that goes on stops all the same.
 const MOST_FAILURES: usize = 100;
 const INTERRUPTED: u8 = 130;
-const USAGE: &str = "usage: swarm soak [--from N] [--seeds N] [--threads N] [--keep-going] [--format human|json]\n       \
-                     swarm replay SEED [--format human|json]\n       \
-                     swarm storm [--seconds S] [--deaths-per-second N] [--aimed] [--keys N] [--seed N]\n       [--format human|json]";
+const USAGE: &str = "\
+usage: swarm soak [--from N] [--seeds N] [--threads N] [--keep-going] [--format human|json]
+       swarm replay SEED [--format human|json]
+       swarm storm [--seconds S] [--deaths-per-second N] [--aimed] [--keys N] [--seed N] [--format human|json]";
 /// A storm that is not told how long: in milliseconds of virtual time.
 const STORM_MS: u64 = 1_000;
 const STORM_DEATHS: u64 = 500;
@@ -128,8 +129,8 @@ fn compare(storm: &Storm, is_json: bool) -> ExitCode {
         println!("{storm:?}");
         for (name, weather) in [("storm", &stormy), ("calm", &quiet)] {
             println!(
-                "{name}: {:.2} million operations a second; {} clients died, {} were recovered, {} commits completed; the \
-                 longest operation took {:.3} ms; {} operations of watched keys are linearizable; {} million verbs",
+                "{name}: {:.2} million operations a second; {} clients died, {} were recovered, {} commits completed; \
+                 the longest operation took {:.3} ms; {} operations of watched keys are linearizable; {} million verbs",
                 rate(weather),
                 weather.deaths,
                 weather.recoveries,
@@ -168,7 +169,8 @@ fn replay(seed: u64, is_json: bool) -> ExitCode {
         let wrong: Vec<String> = one.wrong.iter().map(|wrong| quoted(wrong)).collect();
         let passed = one.passed() && is_repeated;
         println!(
-            "{{\"seed\": {seed}, \"passed\": {passed}, \"setup\": {}, \"log_hash\": \"{:#018x}\", \"wrong\": [{}], {}}}",
+            "{{\"seed\": {seed}, \"passed\": {passed}, \"setup\": {}, \"log_hash\": \"{:#018x}\", \"wrong\": [{}], \
+             {}}}",
             quoted(&one.setup.to_string()),
             one.log_hash,
             wrong.join(", "),

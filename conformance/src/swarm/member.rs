@@ -98,8 +98,8 @@ impl Member {
         }
     }
 
-    /// The last client: everybody else has ended or is dead, and nothing goes wrong any more. Every key answers, the hot
-    /// ones can be changed, and everybody dead is recovered.
+    /// The last client: everybody else has ended or is dead, and nothing goes wrong any more. Every key answers, the
+    /// hot ones can be changed, and everybody dead is recovered.
     pub async fn settle(mut self, region: SimRegion) {
         let Ok(mut client) = self.open(&region, LAST_DEADLINE_NS).await else { return };
         self.shared.tally.borrow_mut().settled += 1;

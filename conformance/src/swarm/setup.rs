@@ -156,9 +156,9 @@ impl fmt::Display for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}: preset {}, format {}, profile {}; {} clients in {} slots, up to {} newcomers, {} operations each, \
-             {} % of them dropped; one in {} meets each kind of fault; {} keys, {} of them hot, {} put first; values of \
-             {:?} bytes, {} bytes for extents; deadline {} ns; hazards {:?}",
+            "seed {}: preset {}, format {}, profile {}; {} clients in {} slots, up to {} newcomers, {} operations \
+             each, {} % of them dropped; one in {} meets each kind of fault; {} keys, {} of them hot, {} put first; \
+             values of {:?} bytes, {} bytes for extents; deadline {} ns; hazards {:?}",
             self.seed,
             self.preset,
             self.format,

@@ -13,7 +13,8 @@ pub fn key_number(bytes: &[u8]) -> Option<u64> {
     bytes.try_into().ok().map(u64::from_le_bytes)
 }
 
-/// The number of value `serial` of client `client`, which has length `length` of those that a run has. No two are equal.
+/// The number of value `serial` of client `client`, which has length `length` of those that a run has. No two are
+/// equal.
 pub fn value_number(client: u32, serial: u32, length: usize) -> u64 {
     debug_assert!(length < 1 << LENGTH_BITS && serial < 1 << 28);
     u64::from(client + 1) << 32 | u64::from(serial) << LENGTH_BITS | length as u64

@@ -37,7 +37,8 @@ pub enum Fault {
         units: u64,
     },
     /// It is stopped, with all of its lanes, and learns nothing for so long. What it has sent is carried out meanwhile,
-    /// except where verbs execute in place ([`guira_fabric::Caps::local`]): there this verb waits as well.
+    /// except where verbs execute in place ([`guira_fabric::Caps::local`]): there this verb waits as well, or, if it is
+    /// a WRITE, the words of it that are not written yet.
     Stall {
         /// Nanoseconds.
         for_ns: u64,

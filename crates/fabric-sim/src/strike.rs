@@ -37,6 +37,7 @@ impl World {
                     let until_ns = self.now_ns.saturating_add(for_ns);
                     self.clients[client as usize].stalled_until_ns = until_ns;
                     if self.caps().local {
+                        self.halt_inside(lane, index);
                         return Struck::Stop(self.postpone(lane, index, until_ns));
                     }
                 }
@@ -72,6 +73,18 @@ impl World {
         }
     }
 
+    /// Carries out a drawn part of a WRITE, of any number of words: its client is stopped in the middle of it.
+    fn halt_inside(&mut self, lane: u32, index: usize) {
+        let sent = self.lanes[lane as usize].batch.sent[index];
+        let words = if sent.kind == Kind::Write { sent.words as usize } else { 0 };
+        let written = self.draws.below(words as u64) as usize;
+        if written > 0 {
+            self.count_verb(lane);
+            self.lanes[lane as usize].rest = Some(written..words);
+            self.carry_out(lane, index, 0..written);
+        }
+    }
+
     /// The client is dead from here on.
     fn kill(&mut self, client: u32, lane: u32) -> Step {
         self.note(lane, What::Died);
@@ -95,8 +108,8 @@ impl World {
         self.queue.push(self.loss_noticed_ns().saturating_add(by_ns), Due::Lane(ghost));
     }
 
-    /// Whether `client` may hold `slot`, whose liveness nobody has: whether none of the verbs of the client that held it
-    /// last can be carried out any more. If some can, the node either waits for them, or drops them.
+    /// Whether `client` may hold `slot`, whose liveness nobody has: whether none of the verbs of the client that held
+    /// it last can be carried out any more. If some can, the node either waits for them, or drops them.
     pub(crate) fn may_hold(&mut self, slot: u16, client: u32) -> bool {
         if let Some(last) = self.holders.get(&slot).copied().filter(|last| *last != client)
             && !self.faults.liberties.proves_early

@@ -51,8 +51,8 @@ pub struct Swarm {
     pub caps: Caps,
     /// Clients of the run.
     pub clients: u32,
-    /// Of them, those from this number on are spawned in the course of the run: every other fault of theirs comes within
-    /// their first [`EARLY_VERBS`] verbs, where whoever takes the slot of a dead client recovers it.
+    /// Of them, those from this number on are spawned in the course of the run: every other fault of theirs comes
+    /// within their first [`EARLY_VERBS`] verbs, where whoever takes the slot of a dead client recovers it.
     pub newcomers_from: u32,
     /// About how many verbs each client will post.
     pub verbs_each: u64,

@@ -258,10 +258,15 @@ impl World {
             let served_ns = self.words.serve(sent.addr, self.now_ns, self.network.atomic_ns(sent.addr.space()));
             state.done_ns = state.done_ns.max(served_ns);
         }
-        self.clients[state.client as usize].verbs += 1;
-        self.verbs += 1;
+        self.count_verb(lane);
         let now = self.first_part(lane, &sent);
         self.carry_out(lane, index, now);
+    }
+
+    #[inline(always)]
+    pub(crate) fn count_verb(&mut self, lane: u32) {
+        self.clients[self.lanes[lane as usize].client as usize].verbs += 1;
+        self.verbs += 1;
     }
 
     /// Which words of a verb are carried out at once. The others are kept for later.

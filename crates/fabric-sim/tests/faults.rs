@@ -132,6 +132,29 @@ fn a_client_stalls_and_resumes() {
     }
 }
 
+/// Where verbs execute in place a client can be stopped in the middle of a WRITE, which goes on with it.
+#[test]
+fn a_client_stalls_inside_a_write() {
+    const STALL_NS: u64 = 1_000_000;
+    let mut cuts = [false; 4];
+    for seed in 0..40 {
+        let heap = region(Profile::Shm);
+        let plan = one_fault(0, Fault::Stall { for_ns: STALL_NS });
+        let mut sim = Sim::new(heap.clone(), &options(Profile::Shm, seed, plan));
+        let client = sim.spawn(|region| async move {
+            let mut lane = region.lane();
+            post(&mut lane, [Verb::Write { addr: Addr::main(0), words: &[1; 4] }]).await.expect("nothing fails here");
+        });
+        let written = || (0..4).filter(|index| word(&heap, Addr::main(index * 8)) == 1).count();
+        assert_eq!(sim.run_until(STALL_NS / 2), Stopped::TimeUp);
+        cuts[written()] = true;
+        assert_eq!(sim.run(), Stopped::Ended);
+        assert_eq!((written(), sim.verbs_of(client)), (4, 1));
+        assert!(sim.now_ns() > STALL_NS);
+    }
+    assert_eq!(cuts, [true; 4]);
+}
+
 /// A client that is stopped while it pauses wakes when it goes on.
 #[test]
 fn a_stall_outlasts_a_pause() {
