@@ -31,12 +31,13 @@ fn nearly_full() -> (Bench, [u8; 8]) {
     drop(filler);
     let moves = |hole: u64, wanted: u64| {
         let mut client = bench.fork().client(1);
-        client.change(&key(hole), Change::Remove).unwrap();
+        client.change(&key(hole), Change::Remove).expect("it is there");
         client.put(&key(wanted), &key(0)).is_ok() && client.client.counters().moves > 2
     };
     let pairs = stored.iter().flat_map(|hole| (1 << 32..(1 << 32) + 20).map(|wanted| (*hole, wanted)));
-    let (hole, wanted) = pairs.into_iter().find(|(hole, wanted)| moves(*hole, *wanted)).unwrap();
-    bench.client(1).change(&key(hole), Change::Remove).unwrap();
+    let (hole, wanted) =
+        pairs.into_iter().find(|(hole, wanted)| moves(*hole, *wanted)).expect("a removed key whose put moves another");
+    bench.client(1).change(&key(hole), Change::Remove).expect("it is there");
     (bench, key(wanted))
 }
 

@@ -88,8 +88,8 @@ fn poll_some<F: Future>(future: F, polls: usize) {
     let _ = (0..polls).any(|_| matches!(future.as_mut().poll(&mut cx), Poll::Ready(_)));
 }
 
-/// [R-DROP-1] A commit that was in flight when its operation was dropped, and that turns out to have had no effect, does
-/// not count as posted: an extent that came with it is not in use.
+/// [R-DROP-1] A commit that was in flight when its operation was dropped, and that turns out to have had no effect,
+/// does not count as posted: an extent that came with it is not in use.
 #[test]
 fn a_commit_without_effect_is_none() {
     let shape = scene::insert(Profile::Tcp, 0);

@@ -137,7 +137,7 @@ fn marks_lost_in_the_chunks_of_the_living_are_found() {
     keys.iter().for_each(|i| lost_by(&mut owner, *i));
     assert_eq!(unreferenced(bench), keys.len() as u64);
     owner.want_room();
-    assert_eq!(owner.extents.as_ref().map(guira::internal::Extents::swept), Some(keys.len() as u64));
+    assert_eq!(owner.extents.as_ref().map(guira::internals::Extents::swept), Some(keys.len() as u64));
     owner.close().expect("the heap loses nothing");
     check_recovered(bench).expect("a sound table");
     assert_eq!(unreferenced(bench), 0);

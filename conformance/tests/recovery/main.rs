@@ -14,8 +14,8 @@ mod stalls;
 
 use guira_fabric::Profile;
 
-/// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-5] [R-RECOVER-6] [R-COMMIT-3] Three deaths at any step of a change in rows, of
-/// whoever recovers it, and of whoever recovers that one: where every word of a WRITE is a step.
+/// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-5] [R-RECOVER-6] [R-COMMIT-3] Three deaths at any step of a change in rows,
+/// of whoever recovers it, and of whoever recovers that one: where every word of a WRITE is a step.
 #[test]
 fn deaths_at_any_step_lose_nothing() {
     let counts = deaths::enumerate_all("shm, rows", &scene::inline(Profile::Shm));

@@ -23,8 +23,8 @@ const HOLE_STEP: usize = 7;
 /// Tables tried until a put moves as many entries as are wanted.
 const TABLES: u64 = 40;
 
-/// Words of each chunk that are not zero before it is used first: of its header, of its marks, of the first words of its
-/// slots of 128 bytes.
+/// Words of each chunk that are not zero before it is used first: of its header, of its marks, of the first words of
+/// its slots of 128 bytes.
 const LITTER: [u64; 6] = [0, 5, 21, 37, 53, 69];
 
 /// A table, and what it holds.
@@ -97,8 +97,8 @@ impl Stage {
     }
 }
 
-/// A put of a new key that moves exactly `moves` entries, and a table for it: nearly full, or with a single hole that is
-/// far from the key's rows.
+/// A put of a new key that moves exactly `moves` entries, and a table for it: nearly full, or with a single hole that
+/// is far from the key's rows.
 fn crowded(profile: Profile, moves: u64) -> (Arc<Stage>, Op) {
     for table in 0..TABLES {
         let mut stage = Stage::inline(profile, SEED + table, if moves < 4 { 88 } else { 130 });

@@ -1,8 +1,8 @@
 //! Clients that are stopped, and go on: they are alive, and nobody takes what they hold.
 //!
 //! An operation is stopped before each of its steps, once each time; others look up and change its key, and every key
-//! of the rows it changes; then it goes on. All answers, and what the table holds at the end, must be those of one order
-//! of the operations.
+//! of the rows it changes; then it goes on. All answers, and what the table holds at the end, must be those of one
+//! order of the operations.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

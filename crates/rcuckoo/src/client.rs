@@ -299,8 +299,8 @@ impl Client {
         self.settle_journal(lane).await
     }
 
-    /// Drains the batch in flight, and gives back every lock that it, or an earlier one, won. A commit that turns out to
-    /// have had no effect was none. At most one round trip beyond the batch's own.
+    /// Drains the batch in flight, and gives back every lock that it, or an earlier one, won. A commit that turns out
+    /// to have had no effect was none. At most one round trip beyond the batch's own.
     async fn settle_journal<L: Lane + ?Sized>(&mut self, lane: &mut L) -> Result<(), FabricError> {
         let was_releasing = matches!(self.journal.flight, Flight::Release);
         let drained = self.journal.drain(lane).await;

@@ -77,7 +77,8 @@ pub struct Extents {
     places: Places,
     patrol: Patrol,
     runs: Runs,
-    /// Generations of extents that were handed out and neither linked nor taken back: nobody's entry refers to them yet.
+    /// Generations of extents that were handed out and neither linked nor taken back: nobody's entry refers to them
+    /// yet.
     handed_out: Vec<u64>,
     /// Chunks whose words an operation is changing, or was when it was dropped.
     under_way: Vec<u64>,

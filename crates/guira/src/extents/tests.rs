@@ -210,8 +210,8 @@ fn a_death_at_any_step_loses_nothing() {
     assert!(deaths > 100, "the life has many steps");
 }
 
-/// [R-DROP-1] [R-EXTENT-2] A client whose operation was dropped after any number of polls, with a batch in flight, knows
-/// afterwards which chunks are its own: when it closes, it leaves all of them.
+/// [R-DROP-1] [R-EXTENT-2] A client whose operation was dropped after any number of polls, with a batch in flight,
+/// knows afterwards which chunks are its own: when it closes, it leaves all of them.
 #[test]
 fn a_dropped_operation_forgets_no_chunk() {
     let mut drops = 0;
