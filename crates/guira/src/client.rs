@@ -18,7 +18,7 @@ use crate::events::Events;
 use crate::extents::Extents;
 use crate::reader::{check_versions, lookups};
 use crate::store::Inner;
-use crate::{Error, Expected, ExtentError, Swap, Token, Versioned};
+use crate::{Error, Expected, ExtentError, OperationError, Swap, Token, Versioned};
 
 /// Keys whose rows are loaded ahead of the one that is being changed.
 const AHEAD_KEYS: usize = 4;
@@ -85,6 +85,25 @@ impl Told {
         self.0 = counters;
         news
     }
+}
+
+/// The rest of a change that was begun, after which its client tells what it met on the way. A function of its own, so
+/// that a change which waits for nobody keeps nothing for it.
+async fn finish(
+    client: &mut guira_rcuckoo::Client,
+    lane: &mut ShmLane,
+    told: &mut Told,
+    extents: Option<&Extents>,
+    key: &[u8],
+    change: Change<'_>,
+    begun: Begun,
+) -> Result<Changed, OperationError> {
+    let result = client.finish(lane, key, change, begun).await;
+    if let Some(news) = told.incidents(client, extents) {
+        // Rare, and larger than the rest of a change's future.
+        Box::pin(tell(Arc::clone(client.table()), lane, news)).await;
+    }
+    result
 }
 
 /// Adds `news` to the table's totals. At most 1 round trip. // [R-TOTALS-1]
@@ -275,12 +294,8 @@ impl Client {
         let result = match self.client.begin(&mut self.lane, key, &change) {
             Begun::Done(changed) => Ok(changed),
             begun => {
-                let result = self.client.finish(&mut self.lane, key, change, begun).await;
-                if let Some(news) = self.told.incidents(&self.client, self.extents.as_ref()) {
-                    // Rare, and larger than the rest of a change's future.
-                    Box::pin(tell(Arc::clone(self.client.table()), &mut self.lane, news)).await;
-                }
-                result
+                let (client, lane) = (&mut self.client, &mut self.lane);
+                finish(client, lane, &mut self.told, self.extents.as_ref(), key, change, begun).await
             }
         };
         if let Some(extents) = &mut self.extents {
