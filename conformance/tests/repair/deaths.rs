@@ -108,8 +108,7 @@ fn a_death_is_repaired_where_writes_are_whole() {
 }
 
 /// [R-REPAIR-6] [R-REPAIR-7] Where a WRITE tears at every word, all four states are found and left as printed: each row
-/// verifies afterwards, and each lock is free. But some hold what nobody wrote, or lack what was acknowledged: hole
-/// H10.
+/// verifies afterwards, and each lock is free. But some hold what nobody wrote, or lack what was acknowledged: H10.
 #[test]
 fn every_state_is_reached_and_left_where_writes_tear() {
     let cases = die_in_all(WORD_BYTES);
