@@ -2,10 +2,11 @@
 
 use guira_check::{CheckOptions, Quiet, check_table};
 use guira_conformance::{Bench, Op, block_on};
-use guira_fabric::Profile;
-use guira_layout::Seal;
+use guira_fabric::{Addr, Profile};
+use guira_layout::{Record, Seal};
 
 use crate::audit::{check_recovered, recover_all};
+use crate::deaths::memories;
 use crate::image::Image;
 use crate::lane::{LoggedLane, Written};
 use crate::life::{Actor, Entry, Life, config, live};
@@ -141,4 +142,27 @@ fn marks_lost_in_the_chunks_of_the_living_are_found() {
     owner.close().expect("the heap loses nothing");
     check_recovered(bench).expect("a sound table");
     assert_eq!(unreferenced(bench), 0);
+}
+
+/// [R-RECOVER-2] [R-EXTENT-4] A replay marks the extent that its record frees: the sweep is for what nobody knows of.
+#[test]
+fn a_replay_marks_what_its_record_frees() {
+    let mut marked = 0;
+    for shape in scene::extents(Profile::Shm).iter().filter(|shape| shape.name.ends_with("heirs")) {
+        let bench = shape.stage.bench.fork();
+        let (table, geometry) = (&bench.table, bench.table.geometry());
+        for memory in memories(shape) {
+            memory.load(&bench);
+            let words = bench.words_at(geometry.slot(SLOTS[0]), geometry.slot_words());
+            let record = Record::decode(&words, table.rows(), table.config(), geometry).expect("an intact record");
+            let freed = record.and_then(|record| record.freed_extent());
+            recover_all(&bench);
+            if let Some((mark, generation)) = freed {
+                assert_eq!(bench.words_at(Addr::main(mark), 1), [generation.0], "{}", shape.name);
+                marked += 1;
+            }
+        }
+    }
+    println!("{marked} memories with a sealed record that frees an extent");
+    assert!(marked > 20);
 }
