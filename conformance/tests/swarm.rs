@@ -10,6 +10,7 @@ use std::thread;
 
 use guira_conformance::storm::{Aim, Storm, storm};
 use guira_conformance::swarm::{Run, Setup, Tally, run, run_changed};
+use guira_fabric::Profile;
 use guira_fabric_sim::Hazard;
 
 /// Seeds that continuous integration runs; with `GUIRA_LONG=1` as many as a soak does.
@@ -99,12 +100,16 @@ fn equal_seeds_give_equal_event_logs() {
 /// what it costs is what holes H5 and H6 of the printed protocol cost.
 #[test]
 fn a_proof_that_comes_too_early_is_noticed() {
-    let only_lost = |seed| Setup { hazards: vec![Hazard::Disconnection], ..Setup::of_seed(seed) };
+    const SEEDS: u64 = 1_000;
+    let only_lost = |seed| {
+        let profile = Profile::REMOTE[seed as usize % 3];
+        Setup { hazards: vec![Hazard::Disconnection], clients_per_fault: 1, profile, ..Setup::of_seed(seed) }
+    };
     let (total, wrong) =
-        run_all(400, |seed| run_changed(only_lost(seed), 0, |plan| plan.liberties.proves_early = true));
-    println!("{} of 400 seeds failed; {} clients lost their connection", wrong.len(), total.cut_off);
-    assert!(wrong.len() > 3, "{} seeds", wrong.len());
-    let (_, wrong) = run_all(400, |seed| run_changed(only_lost(seed), 0, |_| ()));
+        run_all(SEEDS, |seed| run_changed(only_lost(seed), 0, |plan| plan.liberties.proves_early = true));
+    println!("{} of {SEEDS} seeds failed; {} clients lost their connection", wrong.len(), total.cut_off);
+    assert!(wrong.len() > 5, "{} seeds", wrong.len());
+    let (_, wrong) = run_all(SEEDS, |seed| run_changed(only_lost(seed), 0, |_| ()));
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
