@@ -1,6 +1,7 @@
 //! `cargo xtask`: what continuous integration runs and a laptop can run. `check` reads the sources for rules no
 //! compiler knows; `test` runs every check there is, in order, and says what each one cost; `fuzz` runs the fuzz
-//! targets and `instructions` counts what each operation executes, each a step of `test` by itself.
+//! targets, `instructions` counts what each operation executes, and `mutants` breaks the protocol's rules to see the
+//! tests notice, each a step of `test` by itself.
 //!
 //! Nothing here is linked into Guira. Exit code 0 means that everything asked for passed, 1 that something did not,
 //! 2 that the command line was not understood.
@@ -10,6 +11,7 @@ mod check;
 mod fuzz;
 mod instructions;
 mod manifest;
+mod mutants;
 mod report;
 mod rust;
 mod test;
@@ -37,6 +39,8 @@ enum Command {
     Check,
     /// Count the instructions of every operation and compare them with the record.
     Instructions(instructions::Options),
+    /// Break one rule of the protocol at a time, in a copy of the sources, and see the tests that must notice fail.
+    Mutants(mutants::Options),
     /// Install what the tests need, then run every check and every test.
     Test(test::Options),
     /// Run fuzz targets under libFuzzer: all of them a minute each, or as asked.
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
     let verdict = match arguments.command {
         Command::Check => check::command(arguments.format),
         Command::Instructions(options) => instructions::command(&options, arguments.format),
+        Command::Mutants(options) => mutants::command(&options, arguments.format),
         Command::Test(options) => test::command(&options, arguments.format),
         Command::Fuzz(options) => fuzz::command(&options, arguments.format),
     };

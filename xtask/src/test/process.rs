@@ -34,6 +34,11 @@ impl Shell {
         Self { root, format }
     }
 
+    /// One that runs its commands at another root.
+    pub fn at(&self, root: PathBuf) -> Self {
+        Self { root, format: self.format }
+    }
+
     pub fn root(&self) -> &Path {
         &self.root
     }

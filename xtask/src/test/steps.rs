@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::process::Shell;
 use super::{Outcome, needs, ship};
-use crate::{check, fuzz};
+use crate::{check, fuzz, mutants};
 
 /// Installing over a slow network: package lists are tens of megabytes.
 const INSTALL_LIMIT_S: u64 = 600;
@@ -50,6 +50,7 @@ pub enum StepName {
     Build,
     Instructions,
     Test,
+    Mutants,
     Peers,
     Loom,
     Miri,
@@ -74,7 +75,7 @@ pub struct Step {
 }
 
 /// Every step, in order: what the others need, then the cheap checks, then the build, then tests from short to long.
-pub const STEPS: [Step; 16] = [
+pub const STEPS: [Step; 17] = [
     step(StepName::Needs, "the system's tools and data that tests use", INSTALL_LIMIT_S),
     step(StepName::Components, "rustup component add rustfmt clippy, where they are missing", INSTALL_LIMIT_S),
     step(StepName::Format, "cargo fmt --all --check", READ_LIMIT_S),
@@ -84,6 +85,7 @@ pub const STEPS: [Step; 16] = [
     step(StepName::Build, "cargo build --release -p guira-cli", BUILD_LIMIT_S),
     step(StepName::Instructions, "cargo xtask instructions", BUILD_LIMIT_S),
     step(StepName::Test, "cargo test --workspace --no-fail-fast", TEST_LIMIT_S),
+    step(StepName::Mutants, "cargo xtask mutants", mutants::LIMIT_S),
     step(StepName::Peers, "clippy and tests of guira-cli --features peers, which runs other stores", TEST_LIMIT_S),
     step(
         StepName::Loom,
@@ -130,6 +132,7 @@ impl Step {
             StepName::Instructions => instructions(shell, &budget),
             // Without the option, the first test program that fails hides what the next ones would say.
             StepName::Test => run(cargo("test --workspace --no-fail-fast")),
+            StepName::Mutants => mutants::step(shell, &budget),
             StepName::Peers => {
                 let lints = run(cargo("clippy -p guira-cli --features peers --all-targets -- -D warnings"));
                 if lints != Outcome::Passed {

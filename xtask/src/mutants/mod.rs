@@ -1,0 +1,164 @@
+//! `cargo xtask mutants`: the protocol with one rule broken at a time, each of which a named test has to notice.
+//!
+//! A mutant is a file of `conformance/mutants`: a text of one source file, what to put in its place, and the tests that
+//! must fail then. The sources are copied beside the build, the tests are run on the copy as it is, where they have to
+//! pass, and then on one mutant after the other, where each test that a mutant names has to fail. A mutant that no test
+//! notices says that a test is missing, and one that does not compile, or whose text is not there any more, proves
+//! nothing: all three are failures.
+
+mod mutant;
+mod run;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use serde::Serialize;
+
+use crate::report::{Format, Verdict};
+use crate::test::{Budget, Outcome, Shell};
+use crate::tree;
+use mutant::Mutant;
+use run::{Copy, Tried};
+
+/// Where the mutants are, from the root of the workspace.
+const DIRECTORY: &str = "conformance/mutants";
+/// Compiling the tests once from nothing, and for each mutant what depends on one package; running the tests each time.
+pub const LIMIT_S: u64 = 3_600;
+
+/// Which mutants to try.
+#[derive(Args)]
+pub struct Options {
+    /// List the mutants and the tests that notice them, and try none.
+    #[arg(long)]
+    list: bool,
+    /// Mutants to try; default: all.
+    #[arg(value_name = "MUTANT")]
+    mutants: Vec<String>,
+}
+
+/// Runs `cargo xtask mutants`.
+pub fn command(options: &Options, format: Format) -> Result<Verdict> {
+    let shell = Shell::new(tree::workspace_root()?, format);
+    let mutants = wanted(mutant::read_all(shell.root())?, &options.mutants)?;
+    if options.list {
+        match format {
+            Format::Human => mutants.iter().for_each(|mutant| println!("{mutant}")),
+            Format::Json => println!("{}", serde_json::to_string_pretty(&mutants)?),
+        }
+        return Ok(Verdict::Passed);
+    }
+    let budget = Budget { until: Instant::now() + Duration::from_secs(LIMIT_S), limit_s: LIMIT_S };
+    let summary = try_all(&shell, &budget, &mutants)?;
+    match format {
+        Format::Human => println!("\n{}", summary.human()),
+        Format::Json => println!("{}", serde_json::to_string_pretty(&summary)?),
+    }
+    Ok(if summary.ok { Verdict::Passed } else { Verdict::Failed })
+}
+
+/// Tries every mutant, as a step of `cargo xtask test`.
+pub fn step(shell: &Shell, budget: &Budget) -> Outcome {
+    let summary = mutant::read_all(shell.root()).and_then(|mutants| try_all(shell, budget, &mutants));
+    match summary {
+        Ok(summary) => {
+            shell.say(&summary.human());
+            match summary.ok {
+                true => Outcome::Passed,
+                false => Outcome::Failed(summary.verdict()),
+            }
+        }
+        Err(error) => Outcome::Failed(format!("{error:#}")),
+    }
+}
+
+fn wanted(mutants: Vec<Mutant>, names: &[String]) -> Result<Vec<Mutant>> {
+    if let Some(unknown) = names.iter().find(|name| !mutants.iter().any(|mutant| mutant.name == **name)) {
+        bail!("there is no mutant {unknown:?} in {DIRECTORY}");
+    }
+    Ok(mutants.into_iter().filter(|mutant| names.is_empty() || names.contains(&mutant.name)).collect())
+}
+
+/// Runs every named test on the sources as they are, then each mutant's on the mutant.
+fn try_all(shell: &Shell, budget: &Budget, mutants: &[Mutant]) -> Result<Summary> {
+    let started = Instant::now();
+    let copy = Copy::make(shell, budget)?;
+    let checks = mutants.iter().flat_map(|mutant| mutant.caught_by.iter().cloned()).collect();
+    shell.say("the sources as they are");
+    let sound = copy.run(&checks)?;
+    if let Some(wrong) = sound.iter().find(|check| !check.passed) {
+        bail!("{} fails without any mutant: {}", wrong.check, wrong.why);
+    }
+    let mut tried = Vec::with_capacity(mutants.len());
+    for mutant in mutants {
+        shell.say(&format!("{}: {}", mutant.name, mutant.breaks));
+        let outcome = copy.try_mutant(mutant)?;
+        shell.say(&format!("{}: {}", mutant.name, outcome.verdict()));
+        tried.push(outcome);
+    }
+    let ok = tried.iter().all(Tried::is_caught);
+    Ok(Summary { ok, seconds: started.elapsed().as_secs_f64(), tests: sound.len(), mutants: tried })
+}
+
+#[derive(Debug, Serialize)]
+struct Summary {
+    ok: bool,
+    seconds: f64,
+    /// Named tests that passed on the sources as they are.
+    tests: usize,
+    mutants: Vec<Tried>,
+}
+
+impl Summary {
+    fn human(&self) -> String {
+        let mut lines = vec![format!("{:<38} {:<12} {:>7}  caught by", "mutant", "rule", "seconds")];
+        for tried in &self.mutants {
+            lines.push(format!("{:<38} {:<12} {:>7.1}  {}", tried.name, tried.rule, tried.seconds, tried.verdict()));
+        }
+        lines.push(self.verdict());
+        lines.join("\n")
+    }
+
+    fn verdict(&self) -> String {
+        let caught = self.mutants.iter().filter(|tried| tried.is_caught()).count();
+        let (all, word) = (self.mutants.len(), if self.ok { "passed" } else { "FAILED" });
+        format!("mutants: {word}; {caught} of {all} caught by {} tests in {:.1} s", self.tests, self.seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tried(name: &str, missed: &[&str]) -> Tried {
+        let missed = missed.iter().map(|name| (*name).to_owned()).collect();
+        Tried {
+            name: name.to_owned(),
+            rule: "R-A-1".to_owned(),
+            seconds: 1.0,
+            caught_by: vec!["a::b".to_owned()],
+            missed,
+        }
+    }
+
+    #[test]
+    fn one_mutant_that_is_not_caught_fails_the_whole() {
+        let summary =
+            |mutants: Vec<Tried>| Summary { ok: mutants.iter().all(Tried::is_caught), seconds: 1.0, tests: 1, mutants };
+        let good = summary(vec![tried("x", &[])]);
+        assert!(good.ok && good.human().ends_with("passed; 1 of 1 caught by 1 tests in 1.0 s"), "{}", good.human());
+        let bad = summary(vec![tried("x", &[]), tried("y", &["c::d passed"])]);
+        assert!(!bad.ok && bad.human().contains("NOT caught: c::d passed"), "{}", bad.human());
+        assert!(bad.human().ends_with("FAILED; 1 of 2 caught by 1 tests in 1.0 s"), "{}", bad.human());
+    }
+
+    #[test]
+    fn an_unknown_mutant_is_an_error() {
+        let root = tree::workspace_root().expect("the tests run inside the workspace");
+        let mutants = || mutant::read_all(&root).expect("the mutants are in order");
+        let name = mutants()[0].name.clone();
+        assert_eq!(wanted(mutants(), std::slice::from_ref(&name)).expect("it is there").len(), 1);
+        assert_eq!(wanted(mutants(), &[]).expect("all").len(), mutants().len());
+        assert!(wanted(mutants(), &[name + "-not"]).is_err());
+    }
+}
