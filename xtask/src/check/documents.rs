@@ -1,4 +1,5 @@
-//! Documents: every relative link leads to a file of the repository, and every regression tells its story.
+//! Documents: every relative link leads to a file of the repository, every test that a document names is there, and
+//! every regression tells its story.
 //!
 //! A link is checked where it is written as `[text](target)` or `[label]: target` outside code. A regression file opens
 //! with a doc comment whose parts `Cause:`, `Effect:` and `Fix:` each say something.
@@ -15,7 +16,11 @@ const STORY: [&str; 3] = ["Cause", "Effect", "Fix"];
 /// Files that only list regressions.
 const LISTS: [&str; 3] = ["lib.rs", "main.rs", "mod.rs"];
 
-/// Checks the links of every document against `paths`, and the story of every regression.
+/// The head of a table's last column that names tests, as code.
+const TESTS_COLUMN: &str = "shown by";
+
+/// Checks the links of every document against `paths`, the tests it names against `rust`, and the story of every
+/// regression.
 pub fn check(markdown: &[&SourceFile], rust: &[RustFile], paths: &BTreeSet<String>) -> Report {
     let mut violations = Vec::new();
     let mut links = 0;
@@ -24,11 +29,40 @@ pub fn check(markdown: &[&SourceFile], rust: &[RustFile], paths: &BTreeSet<Strin
         links += found.len();
         violations.extend(found.iter().filter_map(|link| dead(&file.path, link, paths)));
     }
+    let mut tests = 0;
+    for file in markdown {
+        let named = tests_named(&file.text);
+        tests += named.len();
+        let is_there = |name: &str| rust.iter().any(|file| file.text.contains(&format!("fn {name}()")));
+        let reason = |name: &str| format!("there is no test {name}");
+        let missing = named.iter().filter(|(_, name)| !is_there(name));
+        violations.extend(missing.map(|(line, name)| Violation::new(&file.path, *line, reason(name))));
+    }
     let regressions: Vec<&RustFile> = rust.iter().filter(|file| is_regression(&file.path)).collect();
     violations.extend(regressions.iter().flat_map(|file| missing_story(file)));
+    let (documents, stories) = (markdown.len(), regressions.len());
     let looked_at =
-        format!("{links} relative links in {} documents, {} regression files", markdown.len(), regressions.len());
+        format!("{links} relative links and {tests} tests in {documents} documents, {stories} regression files");
     Report { name: "docs", looked_at, violations }
+}
+
+/// Names of tests in tables whose last column has them, with their lines.
+fn tests_named(text: &str) -> Vec<(usize, &str)> {
+    let mut named = Vec::new();
+    let mut names_tests = false;
+    let mut before = "";
+    for (index, line) in text.lines().enumerate() {
+        let last = line.trim_end().strip_suffix('|').and_then(|row| row.rsplit('|').next()).map(str::trim);
+        match last {
+            Some(head) if !before.starts_with('|') => names_tests = head == TESTS_COLUMN,
+            Some(cell) if names_tests => {
+                named.extend(cell.split('`').skip(1).step_by(2).map(|name| (index + 1, name)));
+            }
+            _ => {}
+        }
+        before = line;
+    }
+    named
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -175,6 +209,17 @@ mod tests {
     #[test]
     fn links_after_a_closed_fence_are_checked_again() {
         assert_eq!(dead_links("```\n```\n[a](b.md)\n").len(), 1);
+    }
+
+    #[test]
+    fn a_test_that_is_named_and_not_there_fails() {
+        let text = "x\n| fault | shown by |\n|---|---|\n| `a` | `is_there`, `is_not` |\n| b | |\n\n\
+                    | fault | promised |\n|---|---|\n| a | `nowhere` |\n";
+        let document = SourceFile { path: "docs/a.md".to_owned(), text: text.to_owned() };
+        let tests = RustFile::parse("a.rs", "#[test]\nfn is_there() {}\n").expect("the sample parses");
+        let violations = check(&[&document], &[tests], &BTreeSet::new()).violations;
+        let found: Vec<_> = violations.iter().map(|violation| (violation.line, violation.reason.as_str())).collect();
+        assert_eq!(found, [(4, "there is no test is_not")]);
     }
 
     fn untold(path: &str, text: &str) -> Vec<String> {
