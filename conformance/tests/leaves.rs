@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use guira_conformance::{Bench, KeyFinder, Op, Seen, TestClient, block_on};
 use guira_fabric::heap::{HeapLane, Next, Step};
 use guira_fabric::{Addr, Caps, FabricError, Lane, Profile, Region, Space, Submitted, Traffic, Verb};
-use guira_layout::{Preset, Seal, SlotState, SlotWord};
+use guira_layout::{Preset, RECOVERIES_WORD, Seal, SlotState, SlotWord};
 use guira_rcuckoo::{Change, Changed, ClientConfig, Error, Outcome, claim_slot, release_slot};
 
 const SEED: u64 = 7;
@@ -68,6 +68,7 @@ enum Thing {
     Locks,
     /// This word of a slot.
     Slot(u64),
+    Recoveries,
     Rows,
     Chunks,
     Extents,
@@ -87,6 +88,9 @@ fn thing_at(bench: &Bench, addr: Addr) -> Thing {
         return Thing::Slot(word % slot_words);
     }
     let first_row = geometry.row(guira_layout::RowId(0));
+    if addr == geometry.superblock_word(RECOVERIES_WORD) {
+        return Thing::Recoveries;
+    }
     if within(first_row, config.rows * bench.table.rows().row_words() as u64).is_some() {
         return Thing::Rows;
     }
@@ -102,6 +106,7 @@ fn name_of(bench: &Bench, verb: &Verb<'_>) -> String {
         (Thing::Rows, Verb::Write { .. }) => "WRITE of a row",
         (Thing::Chunks, Verb::Read { .. }) => "READ of the chunk table",
         (Thing::Chunks, Verb::Cas { .. }) => "CAS of a chunk's word",
+        (Thing::Recoveries, Verb::FetchAdd { .. }) => "FETCH-ADD of the count of recoveries",
         (Thing::Extents, Verb::Read { .. }) => "READ of the old extent",
         (Thing::Extents, Verb::Write { words: [_], .. }) => "WRITE of the mark",
         (Thing::Extents, Verb::Write { .. }) => "WRITE of the extent",
