@@ -112,20 +112,32 @@ impl Client {
         let mut found = [0; PAIR_WORDS];
         let (first, second) = self.pair.split_at_mut(row_words);
         let [found_first, found_second] = &mut found;
-        let mut batch = ArrayVec::<Verb<'_>, LOCK_VERBS>::new();
-        if let Some(ExtentWrite { extent, words }) = &extent {
-            batch.push(Verb::Write { addr: Addr::main(extent.offset), words });
-        }
-        for (locks, found) in locks.iter().zip([found_first, found_second]).take(words) {
-            let (addr, swap) = (layout.addr(locks.word), layout.held(self.owner, locks.mask));
-            let (compare_mask, swap_mask) = (locks.mask, locks.mask);
-            batch.push(Verb::MaskedCas { addr, compare: 0, swap, compare_mask, swap_mask, found });
-        }
-        batch.push(Verb::Read { addr: geometry.row(pair.first), into: first });
-        batch.push(Verb::Read { addr: geometry.row(pair.second), into: second });
+        let try_verb = |LockMask { word, mask }, found| {
+            let (addr, swap) = (layout.addr(word), layout.held(self.owner, mask));
+            Verb::MaskedCas { addr, compare: 0, swap, compare_mask: mask, swap_mask: mask, found }
+        };
+        let read = |row, into| Verb::Read { addr: geometry.row(row), into };
         self.journal.flight = Flight::AcquirePair(tries, words);
-        let posted = post_in_place(lane, &mut batch);
-        drop(batch);
+        let posted = match &extent {
+            None if words == 1 => {
+                let try_verb = try_verb(locks[0], found_first);
+                post_in_place(lane, &mut [try_verb, read(pair.first, first), read(pair.second, second)])
+            }
+            None => {
+                let (one, other) = (try_verb(locks[0], found_first), try_verb(locks[1], found_second));
+                post_in_place(lane, &mut [one, other, read(pair.first, first), read(pair.second, second)])
+            }
+            _ => {
+                let mut batch = ArrayVec::<Verb<'_>, LOCK_VERBS>::new();
+                if let Some(ExtentWrite { extent, words }) = &extent {
+                    batch.push(Verb::Write { addr: Addr::main(extent.offset), words });
+                }
+                let founds = [found_first, found_second];
+                batch.extend(locks.into_iter().zip(founds).take(words).map(|(locks, found)| try_verb(locks, found)));
+                batch.extend([read(pair.first, first), read(pair.second, second)]);
+                post_in_place(lane, &mut batch)
+            }
+        };
         match posted {
             Ok(true) => {}
             // The next step settles.
@@ -297,7 +309,8 @@ impl Client {
         // [R-COMMIT-2]
         let torn = words.len() as u64 * guira_fabric::WORD_BYTES > lane.caps().atomic_write_unit;
         let recorded = table.config().rules.commit_records && torn;
-        let (mut seal, mut retired) = ([0], [0]);
+        let slot_at = table.geometry().slot(owner.0 - 1);
+        let mut commit = Commit { slot_at, row_at: table.geometry().row(row), row: words, record: &[], seals: [0; 2] };
         if recorded {
             self.sequence = self.sequence.wrapping_add(1) & 0x7fff_ffff;
             self.counters.records += 1;
@@ -306,33 +319,28 @@ impl Client {
             if let Some(Marked { extent, mark }) = freed {
                 self.record.free_extent(mark.offset(), extent.generation);
             }
-            seal = [Seal::of(self.record.words(), self.sequence).0];
-            retired = [Seal::retired(self.sequence).0];
+            commit.record = self.record.words();
+            commit.seals = [Seal::of(commit.record, self.sequence).0, Seal::retired(self.sequence).0];
         }
-        let slot_at = table.geometry().slot(owner.0 - 1);
-        let seal_at = slot_at.add_words(Seal::WORD as u64);
-        let generation = [freed.map_or(0, |freed| freed.extent.generation.0)];
         let mut found = [0; PAIR_WORDS];
-        let mut batch = ArrayVec::<Verb<'_>, COMMIT_VERBS>::new();
-        if recorded {
-            batch.push(Verb::Write { addr: slot_at.add_words(Record::WORD as u64), words: self.record.words() });
-            batch.push(Verb::Write { addr: seal_at, words: &seal });
-        }
-        batch.push(Verb::Write { addr: table.geometry().row(row), words });
-        if recorded {
-            batch.push(Verb::Write { addr: seal_at, words: &retired });
-        }
-        if let Some(Marked { mark, .. }) = freed {
-            // After the retirement and before the release, as in commit.rs. // [R-EXTENT-4]
-            batch.push(Verb::Write { addr: *mark, words: &generation });
-        }
-        for (locks, found) in self.journal.held.iter().zip(&mut found) {
-            batch.push(release_verb(table, owner, locks, found));
-        }
+        let [found_one, found_other] = &mut found;
+        let generation = [freed.map_or(0, |freed| freed.extent.generation.0)];
         self.journal.flight = Flight::Release;
         self.committed = true;
-        let posted = post_in_place(lane, &mut batch);
-        drop(batch);
+        let posted = match (&self.journal.held[..], freed) {
+            ([one], None) => commit.post(lane, [release_verb(table, owner, one, found_one)]),
+            ([one, other], None) => {
+                let releases =
+                    [release_verb(table, owner, one, found_one), release_verb(table, owner, other, found_other)];
+                commit.post_two(lane, releases)
+            }
+            (held, _) => {
+                let releases = held.iter().zip([found_one, found_other]);
+                let releases = releases.map(|(locks, found)| release_verb(table, owner, locks, found));
+                let mark = freed.map(|Marked { mark, .. }| Verb::Write { addr: *mark, words: &generation });
+                commit.post_all(lane, mark, releases)
+            }
+        };
         self.conclude(posted, Changed { outcome, freed: freed.map(|freed| freed.extent) }, change)
     }
 
@@ -365,6 +373,77 @@ impl Client {
                 Begun::Failed(Error::Fabric { operation: change.operation(), source })
             }
         }
+    }
+}
+
+/// A commit of one row: what is written, and where. The verbs are made where they are posted, in arrays of the lengths
+/// that a lane in shared memory executes without a loop.
+struct Commit<'c> {
+    slot_at: Addr,
+    row_at: Addr,
+    row: &'c [u64],
+    /// Empty if the commit leaves none.
+    record: &'c [u64],
+    /// The word that seals the record, and the one that retires it.
+    seals: [u64; 2],
+}
+
+impl Commit<'_> {
+    #[inline(always)]
+    fn record(&self) -> Verb<'_> {
+        Verb::Write { addr: self.slot_at.add_words(Record::WORD as u64), words: self.record }
+    }
+
+    #[inline(always)]
+    fn seal(&self) -> Verb<'_> {
+        Verb::Write { addr: self.slot_at.add_words(Seal::WORD as u64), words: &self.seals[..1] }
+    }
+
+    #[inline(always)]
+    fn write(&self) -> Verb<'_> {
+        Verb::Write { addr: self.row_at, words: self.row }
+    }
+
+    #[inline(always)]
+    fn retire(&self) -> Verb<'_> {
+        Verb::Write { addr: self.slot_at.add_words(Seal::WORD as u64), words: &self.seals[1..] }
+    }
+
+    /// For locks in one word.
+    #[inline(always)]
+    fn post<L: Lane + ?Sized>(&self, lane: &mut L, [release]: [Verb<'_>; 1]) -> Result<bool, FabricError> {
+        if self.record.is_empty() {
+            return post_in_place(lane, &mut [self.write(), release]);
+        }
+        post_in_place(lane, &mut [self.record(), self.seal(), self.write(), self.retire(), release])
+    }
+
+    /// For locks in two words.
+    #[inline(always)]
+    fn post_two<L: Lane + ?Sized>(&self, lane: &mut L, [one, other]: [Verb<'_>; 2]) -> Result<bool, FabricError> {
+        if self.record.is_empty() {
+            return post_in_place(lane, &mut [self.write(), one, other]);
+        }
+        post_in_place(lane, &mut [self.record(), self.seal(), self.write(), self.retire(), one, other])
+    }
+
+    /// With the mark of the extent that it frees, if it frees one.
+    fn post_all<'v, L: Lane + ?Sized>(
+        &'v self,
+        lane: &mut L,
+        mark: Option<Verb<'v>>,
+        releases: impl Iterator<Item = Verb<'v>>,
+    ) -> Result<bool, FabricError> {
+        let mut batch = ArrayVec::<Verb<'_>, COMMIT_VERBS>::new();
+        if self.record.is_empty() {
+            batch.push(self.write());
+        } else {
+            batch.extend([self.record(), self.seal(), self.write(), self.retire()]);
+        }
+        // After the retirement and before the release, as in commit.rs. // [R-EXTENT-4]
+        batch.extend(mark);
+        batch.extend(releases);
+        post_in_place(lane, &mut batch)
     }
 }
 
