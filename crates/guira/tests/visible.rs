@@ -282,6 +282,26 @@ fn nobody_is_killed_for_somebody_else() {
     assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
 }
 
+/// [R-RECOVER-4] Whoever asks about a dead client has its slot for a moment: it is recovered all the same, by whoever
+/// is first. One that others keep is told to be dead.
+#[test]
+fn a_dead_client_in_other_hands_is_waited_for() {
+    let (table, store) = store(8);
+    let mut actor = Actor::start(&table);
+    actor.kill();
+    let others = region(&store);
+    let hold = others.hold(actor.slot).unwrap().unwrap();
+    let error = store.kill_client(actor.slot, Duration::from_millis(20)).unwrap_err();
+    assert!(matches!(error, Error::Kill { source: KillError::Ended { .. }, .. }), "{error}");
+    std::thread::scope(|scope| {
+        let kicking = scope.spawn(|| store.kill_client(actor.slot, PATIENCE).unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+        drop(hold);
+        let killed = kicking.join().unwrap();
+        assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
+    });
+}
+
 /// [R-SLOT-2] Who finds no slot free looks again while others are at work in one, and believes at once that all slots
 /// have clients if they do.
 #[test]
