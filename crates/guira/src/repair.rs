@@ -198,7 +198,9 @@ impl Store {
             // Its words are about the client of this generation as long as the generation is there.
             let still_has = || {
                 let word = block_on(read_slot(&mut lane, &inner.table, slot)).ok().and_then(|info| info.word);
-                let is_held = matches!(inner.region.hold(slot), Ok(None));
+                // Perhaps by somebody else: this process may have become another program, which has no part in it.
+                let is_held =
+                    matches!(inner.region.hold(slot), Ok(None)) && inner.region.may_be_held_by(&identity(&info.client));
                 is_held && word == Some(SlotWord { state: SlotState::Live, generation })
             };
             let (wait, otherwise) = match identity(&info.client).kill(patience, still_has) {
