@@ -12,6 +12,8 @@ mod a_key_that_came_meanwhile_was_refused_as_full;
 mod a_lookup_drained_a_dropped_change;
 #[path = "../regressions/a_mark_preceded_the_retirement.rs"]
 mod a_mark_preceded_the_retirement;
+#[path = "../regressions/a_question_that_failed_failed_a_change.rs"]
+mod a_question_that_failed_failed_a_change;
 #[path = "../regressions/a_released_poison_named_a_client.rs"]
 mod a_released_poison_named_a_client;
 #[path = "../regressions/a_rest_of_another_change_was_believed.rs"]

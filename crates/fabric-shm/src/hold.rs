@@ -29,15 +29,17 @@ pub(crate) fn hold(region: &Shared, slot: u16) -> Result<Option<SlotHold>, Fabri
     }
     // Made here, because no fork waits for an allocation.
     let proc_path = file::proc_path(region.file.as_fd());
-    let lock = |file: &OwnedFd| sys::try_lock_byte(file.as_fd(), FIRST_SLOT_BYTE + i64::from(slot));
-    let mut locking = false;
+    let mut is_taken = false;
     let lock = |file: &OwnedFd| {
-        locking = true;
-        lock(file)
+        let answer = sys::try_lock_byte(file.as_fd(), FIRST_SLOT_BYTE + i64::from(slot));
+        is_taken = matches!(answer, Err(Errno::AGAIN | Errno::ACCESS));
+        answer
     };
     match fork::open_guarded(region.process, region.page_bytes, || reopen(region, &proc_path), lock) {
         Ok(guard) => Ok(Some(SlotHold::new(guard))),
-        Err(Errno::AGAIN | Errno::ACCESS) if locking => Ok(None),
+        // No other call's failure says that somebody lives: a mapping is refused by the same number where all memory is
+        // to be locked (mlockall) and no more may be.
+        Err(_) if is_taken => Ok(None),
         Err(errno) => {
             let (path, cause) = (region.path.display(), std::io::Error::from(errno));
             Err(FabricError::Backend(format!("could not take slot {slot} of {path}: {cause}; nothing was changed")))

@@ -112,15 +112,18 @@ impl ProcessIdentity {
         if !self.is_of(&here) {
             return ProcessState::Unknown;
         }
-        match read_stat(&format!("/proc/{}/stat", self.pid)) {
-            Some((state, start_ticks)) if start_ticks == self.start_ticks && !is_over(state) => {
-                if is_stopped(state) {
-                    ProcessState::Stopped
-                } else {
-                    ProcessState::Running
-                }
-            }
-            _ => ProcessState::Ended,
+        let states = match read_stat(&format!("/proc/{}/stat", self.pid)) {
+            // Its first thread has ended; the process has when all of them have.
+            Some((state, start_ticks)) if start_ticks == self.start_ticks && is_over(state) => self.thread_states(),
+            Some((state, start_ticks)) if start_ticks == self.start_ticks => vec![state],
+            _ => Vec::new(),
+        };
+        if states.iter().all(|state| is_over(*state)) {
+            ProcessState::Ended
+        } else if states.iter().all(|state| is_stopped(*state) || is_over(*state)) {
+            ProcessState::Stopped
+        } else {
+            ProcessState::Running
         }
     }
 
@@ -178,10 +181,14 @@ impl ProcessIdentity {
 
     /// Whether no thread of the process executes anything.
     fn stands_still(&self) -> bool {
-        let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.pid)) else { return true };
-        let states = threads.flatten().map(|thread| read_stat(&thread.path().join("stat").to_string_lossy()));
-        // A thread that cannot be read has ended.
-        states.flatten().all(|(state, _)| is_stopped(state) || is_over(state))
+        self.thread_states().into_iter().all(|state| is_stopped(state) || is_over(state))
+    }
+
+    /// What each of its threads does; one that cannot be read has ended.
+    fn thread_states(&self) -> Vec<char> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().flatten();
+        let states = threads.filter_map(|thread| read_stat(&thread.path().join("stat").to_string_lossy()));
+        states.map(|(state, _)| state).collect()
     }
 }
 

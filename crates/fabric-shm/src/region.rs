@@ -19,6 +19,7 @@ use crate::hold;
 use crate::lane::ShmLane;
 use crate::location::Location;
 use crate::mapping::Mapped;
+use crate::process::ProcessIdentity;
 
 /// What a process may do with a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,6 +202,19 @@ impl ShmRegion {
             mode: stat.st_mode & 0o777,
             is_linked: stat.st_nlink > 0,
         })
+    }
+
+    /// Whether `process`, if it lives, may hold one of this region's slots: it has a mapping that keeps a hold, or this
+    /// user may not look. A process that became another program has none. A read of /proc.
+    #[must_use]
+    pub fn may_be_held_by(&self, process: &ProcessIdentity) -> bool {
+        let (device, inode) = self.shared.identity;
+        let device = format!("{:02x}:{:02x}", rustix::fs::major(device), rustix::fs::minor(device));
+        let is_anchor = |line: &str| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().take(5).collect();
+            matches!(fields[..], [_, "---s", _, of, number] if of == device && number.parse() == Ok(inode))
+        };
+        std::fs::read_to_string(format!("/proc/{}/maps", process.pid)).map_or(true, |maps| maps.lines().any(is_anchor))
     }
 
     /// The words of the main space, as they lie in memory. Other processes change them at any time: whoever reads them

@@ -165,6 +165,8 @@ fn child() {
         "closer" => closer(&location),
         "prober" => prober(&location),
         "stranger" => stranger(&location),
+        "headless" => headless(&location),
+        "miser" => miser(&location),
         "storm" => storm(&location),
         "nobody" => nobody(&location),
         other => panic!("no role {other}"),
@@ -341,6 +343,57 @@ fn prober(location: &Location) {
     wait_for_order();
 }
 
+/// Takes slot 1, and stays when the process's first thread has ended.
+fn headless(location: &Location) {
+    extern "C" fn end(_signal: libc::c_int) {
+        // SAFETY: ends the thread that runs the handler, which others only wait for.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
+    let region = open(location);
+    let _hold = take_soon(&region, 1);
+    let own = ProcessIdentity::current();
+    let (handler, pid) = (end as extern "C" fn(libc::c_int), libc::c_long::try_from(own.pid).unwrap());
+    // SAFETY: the handler makes a system call, and nothing else.
+    unsafe {
+        libc::signal(libc::SIGUSR1, handler as libc::sighandler_t);
+        assert_eq!(libc::syscall(libc::SYS_tgkill, pid, pid, libc::SIGUSR1), 0);
+    }
+    let first = format!("/proc/{pid}/stat");
+    wait_for("the first thread has ended", || std::fs::read_to_string(&first).unwrap().contains(") Z "));
+    say(format!("{} {} {} {}", own.pid, own.start_ticks, own.pid_namespace, own.boot));
+    wait_for_order();
+}
+
+/// Asks for slots that are free and slots that are not, without and with the right to lock another page in memory.
+fn miser(location: &Location) {
+    let region = open(location);
+    let own = take_soon(&region, 1);
+    let answer = |slot| match region.hold(slot) {
+        Ok(Some(_)) => "free",
+        Ok(None) => "taken",
+        Err(_) => "unknown",
+    };
+    let before = [answer(1), answer(2)];
+    let least = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+    // Version 3; no capability is kept.
+    let (header, none) = ([0x2008_0522_u32, 0], [0_u32; 6]);
+    // SAFETY: system calls that give up privileges and limit this process; what they read outlives them.
+    let answers = unsafe {
+        [
+            libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const least).into(),
+            libc::mlockall(libc::MCL_FUTURE).into(),
+            libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()),
+        ]
+    };
+    let after = [answer(1), answer(2)];
+    // SAFETY: no memory is touched.
+    unsafe { libc::munlockall() };
+    assert_eq!(answers, [0; 3]);
+    drop(own);
+    say(format!("{before:?} {after:?}"));
+    wait_for_order();
+}
+
 /// On a file system that is refused: nothing can be created or opened, and nothing is left behind.
 fn stranger(location: &Location) {
     let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES);
@@ -513,6 +566,33 @@ fn a_forked_child_that_ends_leaves_its_parent_alone() {
     assert!(!is_free(&region, 1), "the parent lives");
     actor.kill();
     assert!(is_free(&region, 1));
+}
+
+/// A process whose first thread has ended lives on in the others, and can be killed.
+#[test]
+fn a_process_lives_without_its_first_thread() {
+    let scratch = Scratch::new();
+    let region = scratch.create();
+    let mut actor = Actor::spawn("headless", &scratch.location);
+    let said = actor.hear();
+    let words: Vec<u64> = said.split(' ').map(|word| word.parse().unwrap()).collect();
+    let [pid, start_ticks, pid_namespace, boot] = words[..] else { panic!("{said}") };
+    let identity = ProcessIdentity { pid, start_ticks, pid_namespace, boot };
+    assert!(!is_free(&region, 1));
+    assert_eq!(identity.state(), ProcessState::Running);
+    assert_eq!(identity.kill(PATIENCE, || !is_free(&region, 1)), Ok(()));
+    assert!(is_free(&region, 1));
+    assert_eq!(identity.state(), ProcessState::Ended);
+}
+
+/// Only the answer about a slot says that somebody has it: a process that may not map what keeps a hold, because all of
+/// its memory is to be locked and no more may be, is told that.
+#[test]
+fn memory_that_may_not_be_locked_is_nobody_s_life() {
+    let scratch = Scratch::new();
+    let _region = scratch.create();
+    let said = Actor::spawn("miser", &scratch.location).hear();
+    assert_eq!(said, r#"["taken", "free"] ["taken", "unknown"]"#);
 }
 
 /// A process that becomes another program is alive, and its clients are dead.

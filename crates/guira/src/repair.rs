@@ -16,6 +16,9 @@ use crate::{Error, OperationError, Store};
 
 /// Between two looks whether a killed client's slot is free.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+/// How long others may have the slot of a client that is dead already: far longer than to ask about it, and than most
+/// recoveries.
+const OTHERS_AT_WORK: Duration = Duration::from_millis(500);
 
 /// What [`Store::recover`] found, and did. Serialized as it stands.
 #[derive(Clone, Debug, Default, serde::Serialize)]
@@ -189,24 +192,39 @@ impl Store {
         let generation = info.word.filter(|word| word.state != SlotState::Free).ok_or_else(nobody)?.generation;
         let process = info.client.process;
         let mut hold = inner.region.hold(slot).map_err(&fabric)?;
-        let killed = hold.is_none();
-        if killed {
+        let mut killed = false;
+        if hold.is_none() {
             let kill = |source| Error::Kill { url: inner.url.clone(), slot, source };
             // Its words are about the client of this generation as long as the generation is there.
             let still_has = || {
                 let word = block_on(read_slot(&mut lane, &inner.table, slot)).ok().and_then(|info| info.word);
-                let is_held = matches!(inner.region.hold(slot), Ok(None));
+                // Perhaps by somebody else: this process may have become another program, which has no part in it.
+                let is_held =
+                    matches!(inner.region.hold(slot), Ok(None)) && inner.region.may_be_held_by(&identity(&info.client));
                 is_held && word == Some(SlotWord { state: SlotState::Live, generation })
             };
-            identity(&info.client).kill(patience, still_has).map_err(kill)?;
-            tracing::warn!(target: "guira", table = %inner.url, slot, generation, process, "client killed on request");
-            let deadline_ns = lane.now_ns().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
+            let (wait, otherwise) = match identity(&info.client).kill(patience, still_has) {
+                Ok(()) => (patience, KillError::Deaf { pid: process }),
+                // Whoever asks about a dead client, or recovers it, has its slot for a moment.
+                Err(ended @ KillError::Ended { .. }) => (patience.min(OTHERS_AT_WORK), ended),
+                Err(source) => return Err(kill(source)),
+            };
+            killed = matches!(otherwise, KillError::Deaf { .. });
+            if killed {
+                let table = &inner.url;
+                tracing::warn!(target: "guira", %table, slot, generation, process, "client killed on request");
+            }
+            let deadline_ns = lane.now_ns().saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
             while hold.is_none() {
+                std::thread::sleep(LOOK_INTERVAL);
                 hold = inner.region.hold(slot).map_err(&fabric)?;
-                if hold.is_none() && lane.now_ns() >= deadline_ns {
-                    return Err(kill(KillError::Deaf { pid: process }));
+                let word = block_on(read_slot(&mut lane, &inner.table, slot)).map_err(&fabric)?.word;
+                if word.is_some_and(|word| word.generation != generation || word.state == SlotState::Free) {
+                    return Ok(Killed { slot, process, killed, recovered: None, failed: None });
                 }
-                std::thread::sleep(if hold.is_none() { LOOK_INTERVAL } else { Duration::ZERO });
+                if hold.is_none() && lane.now_ns() >= deadline_ns {
+                    return Err(kill(otherwise));
+                }
             }
         }
         let Some(hold) = hold else { return Err(nobody()) };

@@ -8,6 +8,7 @@ mod common;
 
 use std::fmt::Debug;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -24,6 +25,8 @@ use tracing::{Event, Metadata, Subscriber};
 use common::Table;
 
 const ACTOR: &str = "GUIRA_TEST_VISIBLE_ACTOR";
+/// Set if the client's process becomes another program.
+const EXEC: &str = "GUIRA_TEST_VISIBLE_EXEC";
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -33,6 +36,9 @@ fn actor() {
     let Ok(url) = std::env::var(ACTOR) else { return };
     let client = Store::open(&url.parse().unwrap()).unwrap().client().unwrap();
     println!("@@{}", client.slot());
+    if std::env::var_os(EXEC).is_some() {
+        panic!("{}", Command::new("sleep").arg("60").exec());
+    }
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
@@ -44,7 +50,11 @@ struct Actor {
 
 impl Actor {
     fn start(table: &Table) -> Actor {
-        let mut process = Command::new(std::env::current_exe().unwrap())
+        Actor::of(table, &mut Command::new(std::env::current_exe().unwrap()))
+    }
+
+    fn of(table: &Table, command: &mut Command) -> Actor {
+        let mut process = command
             .args(["--exact", "actor", "--nocapture"])
             .env(ACTOR, table.url.to_string())
             .stdin(Stdio::piped())
@@ -280,6 +290,47 @@ fn nobody_is_killed_for_somebody_else() {
     actor.kill();
     let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
     assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
+}
+
+/// [R-RECOVER-4] Whoever asks about a dead client has its slot for a moment: it is recovered all the same, by whoever
+/// is first. One that others keep is told to be dead.
+#[test]
+fn a_dead_client_in_other_hands_is_waited_for() {
+    let (table, store) = store(8);
+    let mut actor = Actor::start(&table);
+    actor.kill();
+    let others = region(&store);
+    let hold = others.hold(actor.slot).unwrap().unwrap();
+    let error = store.kill_client(actor.slot, Duration::from_millis(20)).unwrap_err();
+    assert!(matches!(error, Error::Kill { source: KillError::Ended { .. }, .. }), "{error}");
+    std::thread::scope(|scope| {
+        let kicking = scope.spawn(|| store.kill_client(actor.slot, PATIENCE).unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+        drop(hold);
+        let killed = kicking.join().unwrap();
+        assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
+    });
+}
+
+/// A process that became another program is not killed for the client it was, whoever has that client's slot meanwhile.
+#[test]
+fn another_program_is_not_killed() {
+    let (table, store) = store(8);
+    let mut actor = Actor::of(&table, Command::new(std::env::current_exe().unwrap()).env(EXEC, "1"));
+    let (others, start) = (region(&store), Instant::now());
+    let hold = loop {
+        if let Some(hold) = others.hold(actor.slot).unwrap() {
+            break hold;
+        }
+        assert!(start.elapsed() < PATIENCE, "its client does not end");
+    };
+    let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::Kill { source: KillError::Innocent { .. }, .. }), "{error}");
+    assert!(actor.process.try_wait().unwrap().is_none(), "it lives");
+    drop(hold);
+    let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
+    assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
+    assert!(actor.process.try_wait().unwrap().is_none(), "it lives on");
 }
 
 /// [R-SLOT-2] Who finds no slot free looks again while others are at work in one, and believes at once that all slots

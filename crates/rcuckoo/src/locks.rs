@@ -229,7 +229,7 @@ impl Client {
         // Rare, and larger than the rest of a change's future.
         if let Some(owner) = conflict.owner.filter(|owner| !self.table.locks().is_poison(*owner))
             && self.may_mourn(lane.now_ns(), patience)
-            && Box::pin(self.recover_if_dead(lane, owner, wait.operation)).await?
+            && Box::pin(self.recover_if_dead(lane, owner, patience, wait.operation)).await?
         {
             return Ok(Waited::ForTheDead);
         }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::future::poll_fn;
 
-use guira_fabric::{FabricError, FenceProof, Lane, Liveness};
+use guira_fabric::{Effect, FabricError, FenceProof, Lane, Liveness};
 use guira_layout::{OwnerId, SlotState, SlotWord};
 
 use crate::journal::Flight;
@@ -126,7 +126,7 @@ impl Client {
         }
         let mut dead = 0;
         for owner in owners {
-            dead += usize::from(self.recover_if_dead(lane, *owner, operation).await?);
+            dead += usize::from(self.recover_if_dead(lane, *owner, Patience::Over, operation).await?);
         }
         self.mourner.next_ns = lane.now_ns().saturating_add(QUESTION_NS.saturating_mul(owners.len() as u64));
         Ok(dead)
@@ -138,10 +138,12 @@ impl Client {
         &mut self,
         lane: &mut dyn Lane,
         owner: OwnerId,
+        patience: Patience,
         operation: Operation,
     ) -> Result<bool, Error> {
         let fabric = Error::fabric(operation);
-        let Some(proof) = self.prove_dead(lane, owner).await.map_err(&fabric)? else { return Ok(false) };
+        let proof = self.prove_dead(lane, owner, patience).await.map_err(&fabric)?;
+        let Some(proof) = proof else { return Ok(false) };
         self.release_held(lane).await.map_err(&fabric)?;
         let dead = Dead::of(&proof);
         let (slot, generation, began_ns) = (proof.slot(), proof.generation(), lane.now_ns());
@@ -173,13 +175,23 @@ impl Client {
         }
     }
 
-    /// The proof that `owner`, whose lock was met, is dead; `None` if it lives, or gave its slot back. 1 round trip.
-    async fn prove_dead(&mut self, lane: &mut dyn Lane, owner: OwnerId) -> Result<Option<FenceProof>, FabricError> {
+    /// The proof that `owner`, whose lock was met, is dead; `None` if it lives, gave its slot back, or cannot be asked
+    /// about as long as there is time to ask again. 1 round trip.
+    async fn prove_dead(
+        &mut self,
+        lane: &mut dyn Lane,
+        owner: OwnerId,
+        patience: Patience,
+    ) -> Result<Option<FenceProof>, FabricError> {
         let slot = owner.slot().filter(|slot| *slot < self.table.config().max_clients && owner != self.owner);
         let (Some(slot), true) = (slot, self.mourner.liveness.is_some()) else { return Ok(None) };
         let proof = match read_slot(lane, &self.table, slot).await?.word {
             None | Some(SlotWord { state: SlotState::Free, .. }) => None,
-            Some(SlotWord { generation, .. }) => self.suspect(slot, generation).await?,
+            Some(SlotWord { generation, .. }) => match self.suspect(slot, generation).await {
+                // Most owners are alive, and release their lock in time: no reason to fail, nor to count as an answer.
+                Err(error) if patience != Patience::Over && error.effect() == Effect::None => return Ok(None),
+                answer => answer?,
+            },
         };
         if proof.is_none() {
             self.mourner.next_ns = lane.now_ns().saturating_add(QUESTION_NS);

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{Verdict, check, open};
 use crate::failure::Failure;
 use crate::output::{Format, Output};
-use crate::units;
+use crate::{interrupt, units};
 
 /// Kill the process that has a client slot, and recover what it held.
 ///
@@ -37,6 +37,8 @@ struct Nobody {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
+    // A process that was stopped, and turns out not to be the one, has to go on again.
+    interrupt::note();
     let store = open(&arguments.url, &OpenOptions::default())?;
     let killed = match store.kill_client(arguments.slot, arguments.deadline) {
         Ok(killed) => killed,
