@@ -5,8 +5,9 @@
 //! the step is not available, and says so. cargo-deny is built without optimisation into the target directory: some 80
 //! seconds of processor time, once.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use super::Outcome;
 use super::process::Shell;
@@ -105,9 +106,52 @@ pub fn package(shell: &Shell, budget: &Budget) -> Outcome {
     if !missing.is_empty() {
         return Outcome::Failed(missing.join("; "));
     }
+    if let Some(home) = cargo_home()
+        && let Err(error) = forget_unpacked(&home.join("registry/src"), &packages.published)
+    {
+        return Outcome::Failed(format!("packages of an earlier run in {}: {error}", home.display()));
+    }
     let mut command = shell.command("cargo", ["package", "--locked", "--allow-dirty"]);
     command.args(packages.selected());
     shell.run(&mut command, budget)
+}
+
+/// Where cargo keeps what it unpacks.
+fn cargo_home() -> Option<PathBuf> {
+    let is_set = std::env::var_os("CARGO_HOME").filter(|home| !home.is_empty());
+    is_set.map(PathBuf::from).or_else(|| std::env::home_dir().map(|home| home.join(".cargo")))
+}
+
+/// Removes what an earlier run unpacked of `names`. Cargo compiles a package of the workspace against those it depends
+/// on, from a registry of its own in the target directory; it unpacks these once for each name and version, and would
+/// take the sources of an earlier run for today's. Registries of that kind have no host: their folders begin with `-`.
+fn forget_unpacked(unpacked: &Path, names: &[String]) -> io::Result<()> {
+    let is_ours = |folder: &str| {
+        let version = names.iter().filter_map(|name| folder.strip_prefix(name.as_str())?.strip_prefix('-'));
+        version.into_iter().any(|version| version.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    for registry in folders(unpacked)? {
+        if !registry.file_name().is_some_and(|name| name.to_string_lossy().starts_with('-')) {
+            continue;
+        }
+        for package in folders(&registry)? {
+            if package.file_name().is_some_and(|name| is_ours(&name.to_string_lossy())) {
+                fs::remove_dir_all(&package)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The folders in `parent`; none if it is not there.
+fn folders(parent: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(parent) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries?
+            .map(|entry| Ok(entry?.path()))
+            .filter(|path| path.as_ref().map_or(true, |it| it.is_dir()))
+            .collect(),
+    }
 }
 
 /// Files that the package's list of files lacks.
@@ -175,6 +219,21 @@ mod tests {
 
     fn packages(manifests: &[&str]) -> Result<Packages, String> {
         Packages::of(manifests.iter().copied())
+    }
+
+    /// A second run with changed sources would compile against those of the first.
+    #[test]
+    fn what_an_earlier_run_unpacked_is_forgotten_and_nothing_else() {
+        let home = tempfile::tempdir().expect("a folder");
+        let paths =
+            ["-1f/guira-0.1.0", "-1f/guira-layout-0.1.0", "-1f/guira-extra-0.1.0", "index.example-2a/guira-0.1.0"];
+        for path in paths {
+            fs::create_dir_all(home.path().join(path).join("src")).expect("a folder");
+        }
+        let names = ["guira".to_owned(), "guira-layout".to_owned()];
+        forget_unpacked(home.path(), &names).expect("folders of ours");
+        assert_eq!(paths.map(|path| home.path().join(path).exists()), [false, false, true, true]);
+        forget_unpacked(&home.path().join("nowhere"), &names).expect("nothing is unpacked");
     }
 
     #[test]
