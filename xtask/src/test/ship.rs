@@ -106,13 +106,15 @@ pub fn package(shell: &Shell, budget: &Budget) -> Outcome {
     if !missing.is_empty() {
         return Outcome::Failed(missing.join("; "));
     }
-    if let Some(home) = cargo_home()
-        && let Err(error) = forget_unpacked(&home.join("registry/src"), &packages.published)
-    {
-        return Outcome::Failed(format!("packages of an earlier run in {}: {error}", home.display()));
+    let target = target_directory(shell, "packages");
+    if let Err(error) = forget_built(&target).and_then(|()| match cargo_home() {
+        Some(home) => forget_unpacked(&home.join("registry/src"), &packages.published),
+        None => Ok(()),
+    }) {
+        return Outcome::Failed(format!("packages of an earlier run cannot be removed: {error}"));
     }
     let mut command = shell.command("cargo", ["package", "--locked", "--allow-dirty"]);
-    command.args(packages.selected());
+    command.args(packages.selected()).arg("--target-dir").arg(target);
     shell.run(&mut command, budget)
 }
 
@@ -120,6 +122,14 @@ pub fn package(shell: &Shell, budget: &Budget) -> Outcome {
 fn cargo_home() -> Option<PathBuf> {
     let is_set = std::env::var_os("CARGO_HOME").filter(|home| !home.is_empty());
     is_set.map(PathBuf::from).or_else(|| std::env::home_dir().map(|home| home.join(".cargo")))
+}
+
+/// Removes what an earlier run built: cargo takes a package of a registry for unchanged as long as its version is.
+fn forget_built(target: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(target) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Removes what an earlier run unpacked of `names`. Cargo compiles a package of the workspace against those it depends
