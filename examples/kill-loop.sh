@@ -36,7 +36,8 @@ wait 2>/dev/null
 
 "$guira" check "$table" --repair >"$work/check" || { cat "$work/check"; exit 1; }
 tail -1 "$work/check"
-"$guira" stat "$table" | grep -E '^(recoveries|replays|torn rows|released locks|timeouts) ' || true
+"$guira" stat "$table" >"$work/stat"
+awk '/^(recoveries|replays|torn rows|released locks|timeouts) /' "$work/stat"
 "$guira" dump "$table" >"$work/dump"
 # Every key holds the last number that was written down for it, or one that was stored just before its writer died.
 for writer in $writers; do
