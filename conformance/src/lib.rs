@@ -16,6 +16,7 @@ mod rng;
 pub mod storm;
 pub mod swarm;
 mod turns;
+mod watched;
 
 pub use actors::{ActorLane, Actors, Ahead, VerbKind};
 pub use bench::{Bench, TestClient, block_on};
@@ -25,3 +26,4 @@ pub use lane::{Moment, Sampling, SteppedLane};
 pub use model::{Model, Op, Seen};
 pub use rng::Rng;
 pub use turns::{Explored, Flaw, Grain, Late, Orders, Task, TurnLane, Turns, explore};
+pub use watched::{Watch, WatchedLane};

@@ -2,11 +2,10 @@
 //! of taking and giving back a slot has its line, in the order in which the code posts it, and every line is a verb.
 
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 
-use guira_conformance::{Bench, KeyFinder, Op, Seen, TestClient, block_on};
+use guira_conformance::{Bench, KeyFinder, Op, Seen, TestClient, WatchedLane, block_on};
 use guira_fabric::heap::{HeapLane, Next, Step};
-use guira_fabric::{Addr, Caps, FabricError, Lane, Profile, Region, Space, Submitted, Traffic, Verb};
+use guira_fabric::{Addr, Lane, Profile, Region, Space, Verb};
 use guira_layout::{Preset, RECOVERIES_WORD, Seal, SlotState, SlotWord};
 use guira_rcuckoo::{Change, Changed, ClientConfig, Error, Outcome, claim_slot, release_slot};
 
@@ -14,53 +13,13 @@ const SEED: u64 = 7;
 const SPECIFICATION: &str = include_str!("../../docs/protocol.md");
 
 /// A lane that writes down what each verb is.
-struct Told {
-    lane: HeapLane,
-    bench: Bench,
-    verbs: Arc<Mutex<Vec<String>>>,
-}
-
-impl Lane for Told {
-    fn caps(&self) -> &Caps {
-        self.lane.caps()
-    }
-
-    fn traffic(&self) -> &Traffic {
-        self.lane.traffic()
-    }
-
-    fn traffic_mut(&mut self) -> &mut Traffic {
-        self.lane.traffic_mut()
-    }
-
-    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
-        let mut verbs = self.verbs.lock().expect("nobody panics with it");
-        for verb in batch.iter() {
-            verbs.push(name_of(&self.bench, verb));
-        }
-        drop(verbs);
-        self.lane.submit(batch)
-    }
-
-    fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
-        self.lane.poll(batch, cx)
-    }
-
-    fn forget(&mut self) {
-        self.lane.forget();
-    }
-
-    fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
-        self.lane.poll_drain(found, cx)
-    }
-
-    fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
-        self.lane.poll_pause(until_ns, cx)
-    }
-
-    fn now_ns(&mut self) -> u64 {
-        self.lane.now_ns()
-    }
+fn told(lane: HeapLane, bench: &Bench, verbs: &Arc<Mutex<Vec<String>>>) -> WatchedLane {
+    let (bench, verbs) = (bench.clone(), Arc::clone(verbs));
+    let watch = move |batch: &[Verb<'_>]| {
+        let names = batch.iter().map(|verb| name_of(&bench, verb));
+        verbs.lock().expect("nobody panics with it").extend(names);
+    };
+    WatchedLane::new(lane, Box::new(watch))
 }
 
 /// What is at an address.
@@ -186,7 +145,7 @@ impl Scene {
     /// The verbs of replacing the key's value in `bench`.
     fn told(&self, bench: &Bench, slot: u16) -> Vec<String> {
         let verbs = Arc::new(Mutex::new(Vec::new()));
-        let lane = |lane| Told { lane, bench: bench.clone(), verbs: Arc::clone(&verbs) };
+        let lane = |lane| told(lane, bench, &verbs);
         assert!(self.put(bench, slot, lane).is_ok());
         let mut verbs = std::mem::take(&mut *verbs.lock().expect("nobody panics with it"));
         verbs.dedup();
@@ -246,7 +205,7 @@ fn recovery(scene: &Scene, memory: &[u64]) -> Option<Vec<String>> {
 fn slots_have_a_leaf_for_each_verb() {
     let bench = Scene::new().bench.fork();
     let verbs = Arc::new(Mutex::new(Vec::new()));
-    let mut lane = Told { lane: bench.region.lane(), bench: bench.clone(), verbs: Arc::clone(&verbs) };
+    let mut lane = told(bench.region.lane(), &bench, &verbs);
     let told = || std::mem::take(&mut *verbs.lock().expect("nobody panics with it"));
     let owner = block_on(claim_slot(&mut lane, &bench.table, 3, 0, 0)).expect("the heap").expect("a free slot");
     compare("Taking a slot", &[told()]);

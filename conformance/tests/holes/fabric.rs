@@ -12,7 +12,7 @@ use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Liberties, Lost,
 use guira_layout::{Preset, RowId, SuperblockError};
 use guira_rcuckoo::{ClientConfig, Error, OpenError, Outcome, Reader, open_table, poison_table};
 
-use crate::logged::{Log, LoggedLane};
+use crate::logged::{Log, logged};
 use crate::printed;
 use crate::scene::{Answer, HOME, PRESETS, Scene, act, client, operate, value_of};
 
@@ -106,8 +106,8 @@ fn h20_lock_words_are_touched_by_atomics_alone() {
         for profile in Profile::ALL {
             let (scene, log) = (Scene::new(preset, NEAR), Log::default());
             let bench = scene.bench.under(profile);
-            let mut lane = LoggedLane::new(&bench.region, log.clone());
-            let mut writer = client(&bench, 0, LoggedLane::new(&bench.region, log.clone())).recovering(&bench);
+            let mut lane = logged(&bench.region, log.clone());
+            let mut writer = client(&bench, 0, logged(&bench.region, log.clone())).recovering(&bench);
             for op in [scene.crowding(), Scene::update(&scene.moved, 2), Op::Remove(scene.moved.to_vec())] {
                 writer.apply(&op).expect("nobody is in the way");
             }

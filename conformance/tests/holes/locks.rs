@@ -6,7 +6,7 @@ use guira_fabric::{FenceProof, Profile, Region, Verb, post};
 use guira_layout::{Preset, RowId, SlotState, SlotWord};
 use guira_rcuckoo::{Change, Error, Outcome, read_slot, recover};
 
-use crate::logged::{Log, LoggedLane};
+use crate::logged::{Log, logged};
 use crate::scene::{HOME, PRESETS, SEED, Scene, client, config, value_of};
 
 /// In the lock group of `HOME`, behind it: so `HOME` is the primary row of the key that is moved.
@@ -65,7 +65,7 @@ fn h18_a_fence_costs_a_round_trip() {
             explore(Flaw::ReadsFirst).must_be_violated(&format!("H18 {preset} {profile}, READs overtake the CAS"));
             explore(Flaw::None).must_hold(&format!("H18 {preset} {profile}"), 20);
             let (bench, log) = (scene.bench.fork().under(profile), Log::default());
-            let mut writer = client(&bench, 0, LoggedLane::new(&bench.region, log.clone()));
+            let mut writer = client(&bench, 0, logged(&bench.region, log.clone()));
             writer.apply(&Scene::update(&scene.moved, 1)).expect("nobody is in the way");
             let batches = log.take();
             let fenced = batches.iter().filter(|batch| {

@@ -1,10 +1,10 @@
 //! A lane that notes what it sends.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 
-use guira_fabric::heap::{HeapLane, HeapRegion};
-use guira_fabric::{Addr, Caps, FabricError, Lane, Region, Space, Submitted, Traffic, Verb};
+use guira_conformance::WatchedLane;
+use guira_fabric::heap::HeapRegion;
+use guira_fabric::{Addr, Region, Space, Verb};
 use guira_layout::{Geometry, RowId};
 
 /// A verb that was sent.
@@ -46,54 +46,11 @@ impl Log {
     }
 }
 
-/// A lane of a heap region.
-pub struct LoggedLane {
-    lane: HeapLane,
-    log: Log,
-}
-
-impl LoggedLane {
-    pub fn new(region: &HeapRegion, log: Log) -> LoggedLane {
-        LoggedLane { lane: region.lane(), log }
-    }
-}
-
-impl Lane for LoggedLane {
-    fn caps(&self) -> &Caps {
-        self.lane.caps()
-    }
-
-    fn traffic(&self) -> &Traffic {
-        self.lane.traffic()
-    }
-
-    fn traffic_mut(&mut self) -> &mut Traffic {
-        self.lane.traffic_mut()
-    }
-
-    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
+/// A lane of `region` that notes in `log` what it sends.
+pub fn logged(region: &HeapRegion, log: Log) -> WatchedLane {
+    let watch = move |batch: &[Verb<'_>]| {
         let sent = batch.iter().map(|verb| Sent { name: verb.name(), addr: verb.addr(), words: verb.words() });
-        self.log.0.lock().unwrap_or_else(PoisonError::into_inner).push(sent.collect());
-        self.lane.submit(batch)
-    }
-
-    fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
-        self.lane.poll(batch, cx)
-    }
-
-    fn forget(&mut self) {
-        self.lane.forget();
-    }
-
-    fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
-        self.lane.poll_drain(found, cx)
-    }
-
-    fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
-        self.lane.poll_pause(until_ns, cx)
-    }
-
-    fn now_ns(&mut self) -> u64 {
-        self.lane.now_ns()
-    }
+        log.0.lock().unwrap_or_else(PoisonError::into_inner).push(sent.collect());
+    };
+    WatchedLane::new(region.lane(), Box::new(watch))
 }

@@ -6,7 +6,7 @@ use guira_conformance::{Bench, Flaw, Grain, TurnLane, Turns};
 use guira_fabric::Profile;
 use guira_layout::{Preset, RowId};
 
-use crate::logged::{Log, LoggedLane};
+use crate::logged::{Log, logged};
 use crate::printed;
 use crate::scene::{HOME, PRESETS, SEED, Scene, client, config, operate, value_of};
 
@@ -147,7 +147,7 @@ fn h26_no_commit_writes_a_row_twice() {
     for preset in PRESETS {
         let bench = Bench::of_rows(preset, "fixed:8:8", 256, Profile::Tcp, SEED);
         let log = Log::default();
-        let mut writer = client(&bench, 0, LoggedLane::new(&bench.region, log.clone()));
+        let mut writer = client(&bench, 0, logged(&bench.region, log.clone()));
         let keys = (0u64..).take_while(|key| writer.put(&key.to_le_bytes(), &[7; 8]).is_ok()).count() as u64;
         let moves = writer.client.counters().moves;
         let (geometry, row_words) = (*bench.table.geometry(), bench.table.rows().row_words());
