@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use guira_fabric::{Effect, Lane, SlotHold, Traffic};
-use guira_fabric_shm::ShmLane;
 use guira_layout::{ExtentRef, OwnerId, Placement};
 use guira_rcuckoo::{
     Begun, Change, Changed, ClientConfig, Counters, NewValue, Now, Operation, Outcome, Sampled, Table, add_totals,
@@ -16,6 +15,7 @@ use guira_rcuckoo::{
 use crate::blocking::block_on;
 use crate::events::Events;
 use crate::extents::Extents;
+use crate::fabric::{FabricLane, on_lane};
 use crate::reader::{check_versions, lookups};
 use crate::store::Inner;
 use crate::{Error, Expected, ExtentError, OperationError, Swap, Token, Versioned};
@@ -57,7 +57,7 @@ pub enum Put {
 /// ```
 pub struct Client {
     client: guira_rcuckoo::Client,
-    lane: ShmLane,
+    lane: FabricLane,
     extents: Option<Extents>,
     pending: Option<ExtentRef>,
     encoded: Vec<u64>,
@@ -91,7 +91,7 @@ impl Told {
 /// that a change which waits for nobody keeps nothing for it.
 async fn finish(
     client: &mut guira_rcuckoo::Client,
-    lane: &mut ShmLane,
+    lane: &mut dyn Lane,
     told: &mut Told,
     extents: Option<&Extents>,
     key: &[u8],
@@ -107,7 +107,7 @@ async fn finish(
 }
 
 /// Adds `news` to the table's totals. At most 1 round trip. // [R-TOTALS-1]
-async fn tell(table: Arc<Table>, lane: &mut ShmLane, news: Counters) {
+async fn tell(table: Arc<Table>, lane: &mut dyn Lane, news: Counters) {
     // An operation is not undone because it could not be counted.
     let _ = add_totals(lane, &table, &news).await;
 }
@@ -124,7 +124,7 @@ impl Client {
     pub(crate) fn new(
         table: Arc<Table>,
         inner: &Inner,
-        lane: ShmLane,
+        lane: FabricLane,
         owner: OwnerId,
         hold: SlotHold,
         config: ClientConfig,
@@ -291,10 +291,10 @@ impl Client {
                 NewValue::Extent { extent, words: &self.encoded }
             }
         });
-        let result = match self.client.begin(&mut self.lane, key, &change) {
+        let result = match on_lane!(&mut self.lane, lane => self.client.begin(lane, key, &change)) {
             Begun::Done(changed) => Ok(changed),
             begun => {
-                let (client, lane) = (&mut self.client, &mut self.lane);
+                let (client, lane) = (&mut self.client, self.lane.any());
                 finish(client, lane, &mut self.told, self.extents.as_ref(), key, change, begun).await
             }
         };
@@ -318,7 +318,7 @@ impl Client {
     async fn tell_incidents(&mut self) {
         if let Some(news) = self.told.incidents(&self.client, self.extents.as_ref()) {
             // Rare, as above.
-            Box::pin(tell(Arc::clone(self.client.table()), &mut self.lane, news)).await;
+            Box::pin(tell(Arc::clone(self.client.table()), self.lane.any(), news)).await;
         }
     }
 
@@ -352,7 +352,7 @@ impl Client {
             return Err(guira_rcuckoo::Error::ValueLength { operation, bytes, format }.into());
         }
         if let (Placement::Extent, Some(extents)) = (rows.place(key.len(), bytes), &mut self.extents) {
-            return match extents.reserve(&mut self.lane, key, value).await {
+            return match extents.reserve(self.lane.any(), key, value).await {
                 // Rare, and larger than the rest of a change's future.
                 Err(full @ ExtentError::Full { .. }) => {
                     Box::pin(self.reserve_of_the_dead(key, value, operation, full)).await
@@ -374,13 +374,13 @@ impl Client {
         full: ExtentError,
     ) -> Result<Option<ExtentRef>, Error> {
         let Some(extents) = &mut self.extents else { return Err(full.into()) };
-        let owners = extents.owners(&mut self.lane).await.map_err(ExtentError::Fabric)?;
-        let recovered = self.client.recover_owners(&mut self.lane, &owners, operation).await;
+        let owners = extents.owners(self.lane.any()).await.map_err(ExtentError::Fabric)?;
+        let recovered = self.client.recover_owners(self.lane.any(), &owners, operation).await;
         self.tell_incidents().await;
         let Some(extents) = &mut self.extents else { return Err(full.into()) };
         match recovered.map_err(|error| self.events.failed(error))? {
             0 => Err(full.into()),
-            _ => Ok(Some(extents.reserve(&mut self.lane, key, value).await?)),
+            _ => Ok(Some(extents.reserve(self.lane.any(), key, value).await?)),
         }
     }
 
@@ -391,7 +391,7 @@ impl Client {
         if self.pending.is_some() || self.extents.as_ref().is_some_and(Extents::is_due) {
             return Err(None);
         }
-        match self.client.begin(&mut self.lane, key, change) {
+        match on_lane!(&mut self.lane, lane => self.client.begin(lane, key, change)) {
             Begun::Done(changed) => {
                 self.reclaim(&changed);
                 Ok(changed.outcome)
@@ -409,11 +409,11 @@ impl Client {
         begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
         let result = match begun {
-            Some(begun) => self.client.finish(&mut self.lane, key, change, begun).await,
+            Some(begun) => self.client.finish(self.lane.any(), key, change, begun).await,
             None => {
                 self.settle_extent(operation).await?;
                 self.tend_extents().await?;
-                self.client.change(&mut self.lane, key, change).await
+                self.client.change(self.lane.any(), key, change).await
             }
         };
         result.iter().for_each(|changed| self.reclaim(changed));
@@ -430,7 +430,7 @@ impl Client {
     /// Lets no space gather with a client that removes or replaces and never stores. // [R-EXTENT-5]
     async fn tend_extents(&mut self) -> Result<(), Error> {
         match &mut self.extents {
-            Some(extents) => Ok(extents.tend(&mut self.lane).await.map_err(ExtentError::Fabric)?),
+            Some(extents) => Ok(extents.tend(self.lane.any()).await.map_err(ExtentError::Fabric)?),
             None => Ok(()),
         }
     }
@@ -439,7 +439,7 @@ impl Client {
     async fn settle_extent(&mut self, operation: Operation) -> Result<(), Error> {
         self.client.refuse_if_lost(operation)?;
         self.client
-            .settle(&mut self.lane)
+            .settle(self.lane.any())
             .await
             .map_err(|source| Error::Operation(guira_rcuckoo::Error::Fabric { operation, source }))?;
         if let (Some(extent), Some(extents)) = (self.pending.take(), &mut self.extents) {
@@ -462,7 +462,7 @@ impl Client {
     pub async fn release_memory(&mut self) -> Result<(), Error> {
         self.settle_extent(Operation::Session).await?;
         if let Some(extents) = &mut self.extents {
-            extents.close(&mut self.lane).await.map_err(ExtentError::Fabric)?;
+            extents.close(self.lane.any()).await.map_err(ExtentError::Fabric)?;
         }
         Ok(())
     }
@@ -489,8 +489,8 @@ impl Drop for Client {
         let closing = async {
             self.release_memory().await?;
             let news = self.told.news(&self.client, self.extents.as_ref());
-            tell(Arc::clone(self.client.table()), &mut self.lane, news).await;
-            let released = release_slot(&mut self.lane, self.client.table(), self.owner).await;
+            tell(Arc::clone(self.client.table()), self.lane.any(), news).await;
+            let released = release_slot(self.lane.any(), self.client.table(), self.owner).await;
             released.map_err(|error| Error::Extent(ExtentError::Fabric(error)))
         };
         // A slot that cannot be given back stays taken by a client that is no longer alive, as if this process had

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use guira_fabric::{Lane, Traffic};
-use guira_fabric_shm::ShmLane;
 use guira_rcuckoo::{ClientConfig, Counters, Now, Sampled, Table};
 
 use crate::events::Events;
+use crate::fabric::{FabricLane, on_lane};
 use crate::{Error, Token, Versioned};
 
 /// Row versions of fewer bits come round while somebody thinks about what to do with a token.
@@ -57,7 +57,7 @@ macro_rules! lookups {
             #[inline(always)]
             pub(crate) fn get_now(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
                 into.clear();
-                self.$protocol.get_value_now(&mut self.lane, key, into)
+                on_lane!(&mut self.lane, lane => self.$protocol.get_value_now(lane, key, into))
             }
 
             /// The second part.
@@ -67,7 +67,7 @@ macro_rules! lookups {
                 into: &mut Vec<u8>,
                 sampled: Sampled,
             ) -> Result<bool, Error> {
-                let found = self.$protocol.get_waiting(&mut self.lane, key, into, sampled).await;
+                let found = self.$protocol.get_waiting(self.lane.any(), key, into, sampled).await;
                 Ok(found.map_err(|error| self.events.failed(error))?.is_some())
             }
 
@@ -91,7 +91,7 @@ macro_rules! lookups {
             pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
                 into.clear();
                 check_versions(self.$protocol.table())?;
-                let found = self.$protocol.get(&mut self.lane, key, into).await;
+                let found = on_lane!(&mut self.lane, lane => self.$protocol.get(lane, key, into).await);
                 let found = found.map_err(|error| self.events.failed(error))?;
                 Ok(found.map(|state| Token::new(self.$protocol.table(), state)))
             }
@@ -126,7 +126,7 @@ macro_rules! lookups {
                 let visit = |i: usize, result: Result<Option<&[u8]>, guira_rcuckoo::Error>| {
                     visit(i, result.map_err(|error| events.failed(error)));
                 };
-                self.$protocol.get_many(&mut self.lane, keys, visit).await;
+                on_lane!(&mut self.lane, lane => self.$protocol.get_many(lane, keys, visit).await);
             }
 
             /// Whether there is such a key. Round trips: as [`Self::get`], whose value is read and dropped.
@@ -175,12 +175,12 @@ pub(crate) use lookups;
 /// ```
 pub struct Reader {
     reader: guira_rcuckoo::Reader,
-    lane: ShmLane,
+    lane: FabricLane,
     events: Events,
 }
 
 impl Reader {
-    pub(crate) fn new(table: Arc<Table>, lane: ShmLane, config: ClientConfig, events: Events) -> Reader {
+    pub(crate) fn new(table: Arc<Table>, lane: FabricLane, config: ClientConfig, events: Events) -> Reader {
         Reader { reader: guira_rcuckoo::Reader::new(table, config), lane, events }
     }
 

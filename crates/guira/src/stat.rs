@@ -4,7 +4,7 @@ use std::time::UNIX_EPOCH;
 
 use guira_check::{TableStats, table_stats};
 use guira_fabric::Region;
-use guira_fabric_shm::Boot;
+use guira_fabric_shm::{Boot, RegionInfo};
 use guira_layout::{SlotState, SlotWord};
 use guira_rcuckoo::{Counters, SlotInfo, read_slot, read_totals, slots};
 
@@ -43,7 +43,7 @@ pub struct Stat {
     /// an operation in which it had to do with somebody who was dead or stood still. Source: R-TOTALS-1.
     #[serde(serialize_with = "by_name")]
     pub totals: Counters,
-    /// The file it lies in.
+    /// What it lies in.
     pub region: RegionStat,
 }
 
@@ -87,9 +87,27 @@ pub struct ClientStat {
     pub chunks: u64,
 }
 
+/// What a table lies in. Serialized as what is inside.
+#[derive(Clone, Debug, serde::Serialize)]
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum RegionStat {
+    /// A file: of `shm://` and `file://`.
+    File(FileStat),
+}
+
+impl RegionStat {
+    /// The file, if it is one.
+    pub fn file(&self) -> Option<&FileStat> {
+        match self {
+            RegionStat::File(file) => Some(file),
+        }
+    }
+}
+
 /// The file a table lies in.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct RegionStat {
+pub struct FileStat {
     /// Its path.
     pub path: String,
     /// Bytes of the main space: rows, extents, client slots.
@@ -149,7 +167,7 @@ pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
         table,
         clients,
         totals,
-        region: region_stat(inner)?,
+        region: inner.region.stat()?,
     })
 }
 
@@ -166,21 +184,22 @@ pub(crate) fn liveness(inner: &Inner, slot: u16) -> ClientState {
     }
 }
 
-fn region_stat(inner: &Inner) -> Result<RegionStat, Error> {
-    let info = inner.region.info()?;
-    let created = info.created_at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Ok(RegionStat {
-        path: info.path.display().to_string(),
-        main_bytes: info.main_bytes,
-        device_bytes: info.device_bytes,
-        file_bytes: info.file_bytes,
-        created_unix_ns: u64::try_from(created.as_nanos()).unwrap_or(u64::MAX),
-        same_boot: match info.boot {
-            Boot::Current => Some(true),
-            Boot::Earlier => Some(false),
-            Boot::Unknown => None,
-        },
-        mode: info.mode,
-        owner_uid: info.owner_uid,
-    })
+impl FileStat {
+    pub(crate) fn new(info: &RegionInfo) -> FileStat {
+        let created = info.created_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        FileStat {
+            path: info.path.display().to_string(),
+            main_bytes: info.main_bytes,
+            device_bytes: info.device_bytes,
+            file_bytes: info.file_bytes,
+            created_unix_ns: u64::try_from(created.as_nanos()).unwrap_or(u64::MAX),
+            same_boot: match info.boot {
+                Boot::Current => Some(true),
+                Boot::Earlier => Some(false),
+                Boot::Unknown => None,
+            },
+            mode: info.mode,
+            owner_uid: info.owner_uid,
+        }
+    }
 }

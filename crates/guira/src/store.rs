@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
-use guira_fabric_shm::{CreateError, CreateOptions as RegionOptions, ShmLane, ShmRegion, Waiting};
+use guira_fabric_shm::{CreateError, CreateOptions as RegionOptions, ShmRegion};
 use guira_layout::{Geometry, OwnerId, PresetOptions, SlotState, SlotWord, Superblock};
 use guira_rcuckoo::{
     ClientConfig, OpenError, Table, claim_slot_for, format_table, open_table, poison_table, read_slot, slots,
@@ -14,7 +14,7 @@ use guira_rcuckoo::{
 
 use crate::blocking::{self, block_on};
 use crate::events::Events;
-use crate::options::Access;
+use crate::fabric::{FabricLane, FabricRegion};
 use crate::repair::own_slot_client;
 use crate::stat::liveness;
 use crate::{Client, ClientState, CreateOptions, Error, OpenOptions, Reader, Stat, Url};
@@ -48,7 +48,7 @@ pub struct Store {
 
 pub(crate) struct Inner {
     pub(crate) url: Url,
-    pub(crate) region: ShmRegion,
+    pub(crate) region: FabricRegion,
     pub(crate) table: Arc<Table>,
     pub(crate) options: OpenOptions,
     pub(crate) events: Events,
@@ -144,7 +144,7 @@ impl Store {
             CreateError::Shm(error) => Error::Region(error),
             CreateError::Init { source, .. } => Error::Format { url: url.clone(), source },
         })?;
-        Ok(Store::assemble(url, region, table, OpenOptions::default()))
+        Ok(Store::assemble(url, FabricRegion::Shm(region), table, OpenOptions::default()))
     }
 
     /// Opens a table for reading and changing, with a deadline of 10 s. 1 round trip. Source: R-OPEN-1.
@@ -161,11 +161,7 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub fn open_with(url: &Url, options: &OpenOptions) -> Result<Store, Error> {
-        let access = match options.access {
-            Access::ReadWrite => guira_fabric_shm::Access::ReadWrite,
-            Access::ReadOnly => guira_fabric_shm::Access::ReadOnly,
-        };
-        let region = ShmRegion::open(&url.location()?, access)?;
+        let region = FabricRegion::open(url, options)?;
         let opened = block_on(open_table(&mut region.lane(), region.main_bytes()));
         let table = opened.map_err(|source| Error::Open { url: url.clone(), source })?;
         if table.geometry().device_bytes() > region.device_bytes() {
@@ -212,7 +208,7 @@ impl Store {
         }
     }
 
-    fn assemble(url: &Url, region: ShmRegion, table: Arc<Table>, options: OpenOptions) -> Store {
+    fn assemble(url: &Url, region: FabricRegion, table: Arc<Table>, options: OpenOptions) -> Store {
         let (events, opened) = (Events::of(url), AtomicU32::new(0));
         let inner = Inner { url: url.clone(), region, table, options, events, opened };
         Store { inner: Arc::new(inner) }
@@ -329,7 +325,7 @@ impl Store {
     /// # }
     /// ```
     pub fn async_client(&self) -> Result<Client, Error> {
-        self.claim(self.cooperative_lane(), 0)
+        self.claim(self.inner.region.cooperative_lane(), 0)
     }
 
     /// A reader whose lookups block in place: one a thread. No slot, no round trip, and no error. Example:
@@ -341,21 +337,17 @@ impl Store {
     /// A reader whose lookups are futures, for any executor: one a task. They are `Send`, and a wait for a row that
     /// somebody is writing yields to the executor. No slot, no round trip, and no error. Example: [`Reader`].
     pub fn async_reader(&self) -> Reader {
-        self.reader_on(self.cooperative_lane())
+        self.reader_on(self.inner.region.cooperative_lane())
     }
 
-    fn reader_on(&self, lane: ShmLane) -> Reader {
+    fn reader_on(&self, lane: FabricLane) -> Reader {
         Reader::new(Arc::clone(&self.inner.table), lane, self.inner.client_config(0), self.inner.events.clone())
-    }
-
-    fn cooperative_lane(&self) -> ShmLane {
-        self.inner.region.lane().waiting(Waiting::Cooperative)
     }
 
     /// Takes a free client slot; if there is none, one whose client died, which is recovered first. Slots are tried
     /// from a place that differs between processes, so that many that start at once rarely meet. // [R-SLOT-1]
     /// [R-SLOT-2]
-    fn claim(&self, mut lane: ShmLane, deadline_ns: u64) -> Result<Client, Error> {
+    fn claim(&self, mut lane: FabricLane, deadline_ns: u64) -> Result<Client, Error> {
         let inner = &self.inner;
         inner.refuse_read_only()?;
         let max = inner.table.config().max_clients;
@@ -382,7 +374,7 @@ impl Store {
 
     /// Looks at every slot once, and takes the first that is free; if none is, at every slot once more, and takes the
     /// first whose client is dead. // [R-SLOT-2]
-    fn look_for_slot(&self, lane: &mut ShmLane, start: u32) -> Result<Look, Error> {
+    fn look_for_slot(&self, lane: &mut FabricLane, start: u32) -> Result<Look, Error> {
         let inner = &self.inner;
         let fabric = inner.fabric("cannot open a client of");
         let mut refusal = Refusal { dead: 0, is_settled: true };
@@ -488,7 +480,7 @@ fn is_destroyed(error: &Error) -> bool {
 }
 
 impl Inner {
-    fn deadline_ns(&self, lane: &mut ShmLane) -> u64 {
+    fn deadline_ns(&self, lane: &mut FabricLane) -> u64 {
         lane.now_ns().saturating_add(u64::try_from(self.options.deadline.as_nanos()).unwrap_or(u64::MAX))
     }
 

@@ -75,7 +75,7 @@ fn dead_clients_are_told_from_living_ones() {
     let table = store.table();
     let row = table.placement().rows(table.placement().digest(&[1; 8])).first;
     let mask = table.locks().mask(table.locks().lock_of(row));
-    let region = ShmRegion::open(&Location::file(&stat.region.path), Access::ReadWrite).unwrap();
+    let region = ShmRegion::open(&Location::file(&stat.region.file().unwrap().path), Access::ReadWrite).unwrap();
     let (addr, add) = (table.locks().addr(mask.word), table.locks().held(OwnerId(dead[0].owner), mask.mask));
     let mut found = 0;
     let submitted = region.lane().submit(&mut [Verb::FetchAdd { addr, add, found: &mut found }]);

@@ -94,7 +94,7 @@ fn store(max_clients: u16) -> (Table, Store) {
 }
 
 fn region(store: &Store) -> ShmRegion {
-    ShmRegion::open(&Location::file(store.stat().unwrap().region.path), Access::ReadWrite).unwrap()
+    ShmRegion::open(&Location::file(&store.stat().unwrap().region.file().unwrap().path), Access::ReadWrite).unwrap()
 }
 
 fn submit(region: &ShmRegion, verb: Verb<'_>) {

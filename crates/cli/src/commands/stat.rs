@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use guira::{ClassStats, ClientState, OpenOptions, SpaceStats, Stat, Store, Url};
+use guira::{ClassStats, ClientState, FileStat, OpenOptions, SpaceStats, Stat, Store, Url};
 
 use super::Verdict;
 use crate::failure::Failure;
@@ -78,7 +78,7 @@ fn overview(stat: &Stat) -> String {
     let locks =
         format!("{} of {} bits, each for {} rows", count(stat.physical_locks), stat.lock_bits, stat.rows_per_lock);
     lines.push(("locks", locks));
-    lines.push(("file", file(stat)));
+    lines.extend(stat.region.file().map(|region| ("file", file(region))));
     fields(&lines)
 }
 
@@ -145,8 +145,7 @@ fn places(space: &SpaceStats) -> String {
     beside(&aligned, std::iter::once(String::new()).chain(bars))
 }
 
-fn file(stat: &Stat) -> String {
-    let region = &stat.region;
+fn file(region: &FileStat) -> String {
     let boot = match region.same_boot {
         Some(false) => ", made before the machine was started",
         _ => "",

@@ -19,7 +19,7 @@ pub struct Watch {
 
 impl Watch {
     pub fn over(store: &Store) -> Watch {
-        let path = store.stat().unwrap().region.path;
+        let path = store.stat().unwrap().region.file().unwrap().path.clone();
         let region = ShmRegion::open(&Location::file(path), Access::ReadOnly).unwrap();
         Watch { locks: *store.table().locks(), lane: region.lane() }
     }
