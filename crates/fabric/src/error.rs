@@ -84,6 +84,13 @@ pub enum FabricError {
         /// What the batch in flight did.
         effect: Effect,
     },
+    /// The memory node dropped this client's session, for good: none of its verbs takes effect any more, and whoever
+    /// asked for it has taken over the slots that the session held. // [R-RECOVER-1]
+    #[error("the memory node shut this client out, and others took over what it held ({effect})")]
+    Fenced {
+        /// What the batch in flight did: [`Effect::None`] if it was sent after the session was dropped.
+        effect: Effect,
+    },
     /// The backend's own resources failed (mapping, descriptor, memory).
     #[error("{0}")]
     Backend(String),
@@ -93,7 +100,9 @@ impl FabricError {
     /// What the batch that failed did to the remote memory.
     pub fn effect(&self) -> Effect {
         match self {
-            FabricError::Died { effect } | FabricError::Disconnected { effect } => *effect,
+            FabricError::Died { effect } | FabricError::Disconnected { effect } | FabricError::Fenced { effect } => {
+                *effect
+            }
             _ => Effect::None,
         }
     }

@@ -298,6 +298,7 @@ fn region_blame(error: &ShmError) -> Blame {
 fn fabric_blame(error: &FabricError) -> Blame {
     match error {
         FabricError::Forked | FabricError::ReadOnly { .. } => Blame::Misuse,
+        FabricError::Fenced { .. } => Blame::Fenced,
         _ => Blame::Fabric,
     }
 }
@@ -329,5 +330,16 @@ mod tests {
         }
         let lost = FabricError::Disconnected { effect: Effect::Unknown };
         assert_eq!(Error::Extent(ExtentError::Fabric(lost)).blame(), Blame::Fabric);
+    }
+
+    /// Whoever was shut out learns that it was, and what became of what it had sent.
+    #[test]
+    fn a_client_that_was_shut_out_is_fenced() {
+        for effect in [Effect::None, Effect::Unknown] {
+            let source = FabricError::Fenced { effect };
+            let error = Error::Operation(OperationError::Fabric { operation: Operation::Put, source });
+            assert_eq!((error.blame(), error.effect()), (Blame::Fenced, effect), "{error}");
+            assert!(error.to_string().ends_with(&format!("({effect})")), "{error}");
+        }
     }
 }
