@@ -1,0 +1,217 @@
+//! Batches of verbs, and what they found.
+//!
+//! Invariants: a batch that was parsed has as many verbs as its header says and nothing behind them, no verb longer
+//! than [`MAX_VERB_WORDS`], and a reply that fits one frame. Bounds and alignment are the region's to check.
+
+use arrayvec::ArrayVec;
+use guira_fabric::{Addr, FabricError, Profile, Space, Verb};
+
+use super::{HEADER_WORDS, Header, Kind, MAX_FRAME_WORDS, WireError};
+
+/// Verbs of a batch, at most.
+pub const MAX_BATCH_VERBS: usize = Profile::Tcp.caps().max_batch;
+/// Words of one READ or WRITE, at most.
+pub const MAX_VERB_WORDS: usize = Profile::Tcp.caps().max_verb_words;
+
+const _: () = assert!(MAX_BATCH_VERBS <= u16::MAX as usize, "a batch's verbs are counted in 16 bits");
+
+/// Words with which each verb begins: its address, and its kind with its length.
+const VERB_WORDS: usize = 2;
+
+const READ: u64 = 0;
+const WRITE: u64 = 1;
+const CAS: u64 = 2;
+const MASKED_CAS: u64 = 3;
+const FETCH_ADD: u64 = 4;
+
+const DEVICE_BIT: u64 = 1 << 63;
+
+/// How long a batch's frame and its answer are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchShape {
+    /// Words of the request's frame, header included.
+    pub request_words: usize,
+    /// Words of the answer's frame, header included.
+    pub reply_words: usize,
+}
+
+impl BatchShape {
+    /// The shape of `batch`; `TooLarge` if it does not fit one frame, or its answer does not.
+    ///
+    /// # Errors
+    /// `TooLarge`.
+    #[inline]
+    pub fn of(batch: &[Verb<'_>]) -> Result<BatchShape, FabricError> {
+        let mut shape = BatchShape { request_words: HEADER_WORDS, reply_words: HEADER_WORDS };
+        let mut longest = 0;
+        for verb in batch {
+            let (operands, found) = match verb {
+                Verb::Read { into, .. } => (0, into.len()),
+                Verb::Write { words, .. } => (words.len(), 0),
+                Verb::Cas { .. } => (2, 1),
+                Verb::MaskedCas { .. } => (4, 1),
+                Verb::FetchAdd { .. } => (1, 1),
+            };
+            longest = longest.max(operands).max(found);
+            shape.request_words += VERB_WORDS + operands;
+            shape.reply_words += found;
+        }
+        let fits = shape.request_words <= MAX_FRAME_WORDS && shape.reply_words <= MAX_FRAME_WORDS;
+        if batch.is_empty() || batch.len() > MAX_BATCH_VERBS || longest > MAX_VERB_WORDS || !fits {
+            return Err(FabricError::TooLarge { verbs: batch.len(), words: longest });
+        }
+        Ok(shape)
+    }
+}
+
+/// Appends the frame of `batch` to `out`, which keeps what it had if the batch is refused.
+///
+/// # Errors
+/// `TooLarge` if it is empty or does not fit one frame, or its answer does not.
+#[inline]
+pub fn encode_batch(out: &mut Vec<u64>, id: u64, batch: &[Verb<'_>]) -> Result<BatchShape, FabricError> {
+    let shape = BatchShape::of(batch)?;
+    out.reserve(shape.request_words);
+    out.extend(Header { words: shape.request_words, kind: Kind::Batch, count: batch.len() as u16, id }.encode());
+    for verb in batch {
+        let addr = encode_addr(verb.addr());
+        match verb {
+            Verb::Read { into, .. } => out.extend([addr, READ | (into.len() as u64) << 32]),
+            Verb::Write { words, .. } => {
+                out.extend([addr, WRITE | (words.len() as u64) << 32]);
+                out.extend_from_slice(words);
+            }
+            Verb::Cas { compare, swap, .. } => out.extend([addr, CAS | 1 << 32, *compare, *swap]),
+            Verb::MaskedCas { compare, swap, compare_mask, swap_mask, .. } => {
+                out.extend([addr, MASKED_CAS | 1 << 32, *compare, *swap, *compare_mask, *swap_mask]);
+            }
+            Verb::FetchAdd { add, .. } => out.extend([addr, FETCH_ADD | 1 << 32, *add]),
+        }
+    }
+    Ok(shape)
+}
+
+/// The words a batch finds, if its body is one of `count` verbs: the length of the answer's body.
+///
+/// # Errors
+/// `Body` if it is cut short, too long, or its answer is; `Value` for verbs that are none.
+#[inline]
+pub fn found_words(body: &[u64], count: u16) -> Result<usize, WireError> {
+    let mut rest = body;
+    let mut found = 0;
+    for _ in 0..count {
+        let (verb, behind) = Parsed::next(rest)?;
+        found += verb.found;
+        rest = behind;
+    }
+    let fits = found + HEADER_WORDS <= MAX_FRAME_WORDS && usize::from(count) <= MAX_BATCH_VERBS;
+    if !rest.is_empty() || !fits || count == 0 {
+        return Err(WireError::Body { what: "a batch of so many verbs", words: body.len() });
+    }
+    Ok(found)
+}
+
+/// The verbs of a batch, which read their data from `body` and write what they find into `found`, of the length that
+/// [`found_words`] gave. Executed in order, they leave the answer's body there.
+///
+/// # Errors
+/// As [`found_words`].
+#[inline]
+pub fn parse_batch<'b>(
+    body: &'b [u64],
+    count: u16,
+    found: &'b mut [u64],
+) -> Result<ArrayVec<Verb<'b>, MAX_BATCH_VERBS>, WireError> {
+    let mut verbs = ArrayVec::new();
+    let (mut rest, mut free) = (body, found);
+    for _ in 0..count {
+        let (Parsed { addr, kind, operands, found }, behind) = Parsed::next(rest)?;
+        rest = behind;
+        let too_long = WireError::Body { what: "a batch of so many verbs", words: body.len() };
+        let (into, left) = std::mem::take(&mut free).split_at_mut_checked(found).ok_or(too_long)?;
+        free = left;
+        let verb = match (kind, operands, into) {
+            (READ, _, into) => Verb::Read { addr, into },
+            (WRITE, words, _) => Verb::Write { addr, words },
+            (CAS, &[compare, swap], [found]) => Verb::Cas { addr, compare, swap, found },
+            (MASKED_CAS, &[compare, swap, compare_mask, swap_mask], [found]) => {
+                Verb::MaskedCas { addr, compare, swap, compare_mask, swap_mask, found }
+            }
+            (FETCH_ADD, &[add], [found]) => Verb::FetchAdd { addr, add, found },
+            (kind, ..) => return Err(WireError::Value { what: "kind of verb", value: kind }),
+        };
+        verbs.try_push(verb).map_err(|_| too_long)?;
+    }
+    Ok(verbs)
+}
+
+/// Copies what a batch found from its answer's body into its buffers.
+///
+/// # Errors
+/// `Body` if the answer's length is not that of this batch; the buffers are in no certain state then.
+#[inline]
+pub fn decode_reply(body: &[u64], batch: &mut [Verb<'_>]) -> Result<(), WireError> {
+    let wrong = WireError::Body { what: "what this batch found", words: body.len() };
+    let mut rest = body;
+    for verb in batch {
+        let words = match verb {
+            Verb::Read { into, .. } => into.len(),
+            Verb::Write { .. } => 0,
+            _ => 1,
+        };
+        let (data, behind) = rest.split_at_checked(words).ok_or(wrong)?;
+        rest = behind;
+        match verb {
+            Verb::Read { into, .. } => into.copy_from_slice(data),
+            Verb::Write { .. } => {}
+            Verb::Cas { found, .. } | Verb::MaskedCas { found, .. } | Verb::FetchAdd { found, .. } => **found = data[0],
+        }
+    }
+    if rest.is_empty() { Ok(()) } else { Err(wrong) }
+}
+
+/// One verb of a body.
+struct Parsed<'b> {
+    addr: Addr,
+    kind: u64,
+    operands: &'b [u64],
+    /// Words it finds.
+    found: usize,
+}
+
+impl<'b> Parsed<'b> {
+    /// The first verb of `body`, and what follows it.
+    #[inline(always)]
+    fn next(body: &'b [u64]) -> Result<(Parsed<'b>, &'b [u64]), WireError> {
+        let cut = WireError::Body { what: "a verb", words: body.len() };
+        let (&[addr, what], rest) = body.split_first_chunk::<VERB_WORDS>().ok_or(cut)?;
+        let (kind, words) = (what as u32 as u64, (what >> 32) as usize);
+        let (operands, found) = match kind {
+            READ => (0, words),
+            WRITE => (words, 0),
+            CAS => (2, 1),
+            MASKED_CAS => (4, 1),
+            FETCH_ADD => (1, 1),
+            _ => return Err(WireError::Value { what: "kind of verb", value: kind }),
+        };
+        let is_atomic = kind >= CAS;
+        if words == 0 || words > MAX_VERB_WORDS || (is_atomic && words != 1) {
+            return Err(WireError::Value { what: "length of a verb", value: words as u64 });
+        }
+        let (operands, rest) = rest.split_at_checked(operands).ok_or(cut)?;
+        Ok((Parsed { addr: decode_addr(addr), kind, operands, found }, rest))
+    }
+}
+
+#[inline(always)]
+pub(super) fn encode_addr(addr: Addr) -> u64 {
+    match addr.space() {
+        Space::Main => addr.offset(),
+        Space::Device => addr.offset() | DEVICE_BIT,
+    }
+}
+
+#[inline(always)]
+pub(super) fn decode_addr(word: u64) -> Addr {
+    if word & DEVICE_BIT == 0 { Addr::main(word) } else { Addr::device(word) }
+}

@@ -1,0 +1,352 @@
+//! How sessions begin and end, and whose client slots are.
+
+use std::fmt;
+
+use guira_fabric::{Caps, Profile};
+
+use super::{MAGIC, VERSION, WireError};
+
+/// The secret that lets a client in: 128 bits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Token(pub [u64; 2]);
+
+impl Token {
+    /// Whether both are the same, in a time that does not depend on where they differ.
+    pub fn matches(&self, other: &Token) -> bool {
+        std::hint::black_box((self.0[0] ^ other.0[0]) | (self.0[1] ^ other.0[1])) == 0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// The name of a session: drawn by the node, and known to nobody but its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionId(pub [u64; 2]);
+
+/// What a session may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grant {
+    /// Every verb, and holds.
+    ReadWrite,
+    /// READs only.
+    ReadOnly,
+}
+
+/// What became of a client's session before this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The client named none.
+    None,
+    /// The node does not know it: it was started anew since, or it is long ago.
+    Unknown,
+    /// It ended when its connection did: none of its verbs executes any more.
+    Ended,
+    /// The node dropped it, on request or because the client was cut off: none of its verbs executes any more.
+    Fenced,
+}
+
+/// A client's first body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// What it wants to do.
+    pub wanted: Grant,
+    /// Its secret, if it has one.
+    pub token: Option<Token>,
+    /// The session it had before, if it lost one.
+    pub previous: Option<SessionId>,
+    /// Words of the beginning of Main space that the node is to send, at most [`Hello::MAX_SAMPLE_WORDS`].
+    pub sample_words: u16,
+}
+
+const WANTS_WRITES: u64 = 1;
+const HAS_TOKEN: u64 = 2;
+const HAS_PREVIOUS: u64 = 4;
+
+impl Hello {
+    /// Words of a sample, at most.
+    pub const MAX_SAMPLE_WORDS: u16 = 512;
+
+    /// The body's words.
+    pub fn encode(&self) -> [u64; 7] {
+        let mut flags = if self.wanted == Grant::ReadWrite { WANTS_WRITES } else { 0 };
+        flags |= if self.token.is_some() { HAS_TOKEN } else { 0 };
+        flags |= if self.previous.is_some() { HAS_PREVIOUS } else { 0 };
+        let token = self.token.map_or([0; 2], |token| token.0);
+        let previous = self.previous.map_or([0; 2], |session| session.0);
+        let what = u64::from(VERSION) | flags << 32 | u64::from(self.sample_words) << 40;
+        [MAGIC, what, token[0], token[1], previous[0], previous[1], 0]
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// `Value` for another protocol, version (`what` is "version", then), or flags; `Body` for another length.
+    pub fn decode(body: &[u64]) -> Result<Hello, WireError> {
+        let &[magic, what, token_low, token_high, previous_low, previous_high, 0] = body else {
+            return Err(WireError::Body { what: "a greeting", words: body.len() });
+        };
+        if magic != MAGIC {
+            return Err(WireError::Value { what: "magic number of this protocol", value: magic });
+        }
+        if what as u32 != VERSION {
+            return Err(WireError::Value { what: "version", value: u64::from(what as u32) });
+        }
+        let (flags, sample_words) = (what >> 32 & 0xff, (what >> 40) as u16);
+        let is_known = flags & !(WANTS_WRITES | HAS_TOKEN | HAS_PREVIOUS) == 0 && what >> 56 == 0;
+        if !is_known || sample_words > Hello::MAX_SAMPLE_WORDS {
+            return Err(WireError::Value { what: "greeting", value: what });
+        }
+        let token = [token_low, token_high];
+        let previous = [previous_low, previous_high];
+        Ok(Hello {
+            wanted: if flags & WANTS_WRITES == 0 { Grant::ReadOnly } else { Grant::ReadWrite },
+            token: (flags & HAS_TOKEN != 0).then_some(Token(token)),
+            previous: (flags & HAS_PREVIOUS != 0).then_some(SessionId(previous)),
+            sample_words,
+        })
+    }
+}
+
+/// The node's answer to a greeting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// What the session may do: what the client wanted, or less.
+    pub grant: Grant,
+    /// What became of the session before.
+    pub fate: Fate,
+    /// The session's name.
+    pub session: SessionId,
+    /// The region's name: memory that came back empty has another one.
+    pub region: [u64; 2],
+    /// Bytes of the Main space.
+    pub main_bytes: u64,
+    /// Bytes of the Device space.
+    pub device_bytes: u64,
+    /// Bytes of one WRITE that no death can tear: [`Caps::atomic_write_unit`].
+    pub atomic_write_unit: u64,
+    /// After how long without a sign of life from the client's machine the node drops the session, in milliseconds.
+    pub session_timeout_ms: u32,
+    /// The first words of Main space, as many as were asked for, and are there.
+    pub sample: Vec<u64>,
+}
+
+impl Welcome {
+    /// Words before the sample.
+    const FIXED_WORDS: usize = 10;
+
+    /// What the region promises through this fabric.
+    pub fn caps(&self) -> Caps {
+        Caps { atomic_write_unit: self.atomic_write_unit, device_bytes: self.device_bytes, ..Profile::Tcp.caps() }
+    }
+
+    /// The body's words.
+    pub fn encode(&self) -> Vec<u64> {
+        let grant = u64::from(self.grant == Grant::ReadWrite);
+        let fate = match self.fate {
+            Fate::None => 0,
+            Fate::Unknown => 1,
+            Fate::Ended => 2,
+            Fate::Fenced => 3,
+        };
+        let mut body = vec![
+            u64::from(VERSION) | grant << 32 | fate << 40,
+            self.session.0[0],
+            self.session.0[1],
+            self.region[0],
+            self.region[1],
+            self.main_bytes,
+            self.device_bytes,
+            self.atomic_write_unit,
+            u64::from(self.session_timeout_ms),
+            self.sample.len() as u64,
+        ];
+        body.extend_from_slice(&self.sample);
+        body
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// `Body` and `Value` if it is none.
+    pub fn decode(body: &[u64]) -> Result<Welcome, WireError> {
+        let cut = WireError::Body { what: "a welcome", words: body.len() };
+        let (fixed, sample) = body.split_first_chunk::<{ Welcome::FIXED_WORDS }>().ok_or(cut)?;
+        let &[what, session_low, session_high, region_low, region_high, main, device, unit, timeout, sampled] = fixed;
+        let (grant, fate) = (what >> 32 & 0xff, what >> 40);
+        let wrong = WireError::Value { what: "welcome", value: what };
+        if what as u32 != VERSION {
+            return Err(WireError::Value { what: "version", value: u64::from(what as u32) });
+        }
+        if sampled != sample.len() as u64 || sample.len() > usize::from(Hello::MAX_SAMPLE_WORDS) {
+            return Err(cut);
+        }
+        Ok(Welcome {
+            grant: match grant {
+                0 => Grant::ReadOnly,
+                1 => Grant::ReadWrite,
+                _ => return Err(wrong),
+            },
+            fate: match fate {
+                0 => Fate::None,
+                1 => Fate::Unknown,
+                2 => Fate::Ended,
+                3 => Fate::Fenced,
+                _ => return Err(wrong),
+            },
+            session: SessionId([session_low, session_high]),
+            region: [region_low, region_high],
+            main_bytes: main,
+            device_bytes: device,
+            atomic_write_unit: unit,
+            session_timeout_ms: u32::try_from(timeout)
+                .map_err(|_| WireError::Value { what: "timeout", value: timeout })?,
+            sample: sample.to_vec(),
+        })
+    }
+}
+
+/// Why the node closes a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Bye {
+    /// What came is no frame of this protocol, or none that may come now.
+    #[error("the node did not understand what it was sent")]
+    Misunderstood,
+    /// The client speaks another version.
+    #[error("the node speaks version {node} of the protocol")]
+    Version {
+        /// The node's version.
+        node: u32,
+    },
+    /// The client has no token, or a wrong one.
+    #[error("the node does not let this client in: it wants a token that it knows")]
+    Unauthorized,
+    /// As many sessions are open as the node allows.
+    #[error("the node has as many sessions as it allows ({limit})")]
+    Full {
+        /// How many that are.
+        limit: u32,
+    },
+    /// Somebody asked the node to drop this session.
+    #[error("the node dropped this session, because somebody asked it to")]
+    Fenced,
+    /// The client did not greet the node, or did not read what it had asked for, in time.
+    #[error("the node dropped this session: it waited {seconds} s for the client")]
+    TooSlow {
+        /// How long the node waited, in seconds.
+        seconds: u32,
+    },
+    /// The node ends.
+    #[error("the node is shutting down")]
+    Shutdown,
+}
+
+impl Bye {
+    /// The body's words.
+    pub fn encode(&self) -> [u64; 2] {
+        match *self {
+            Bye::Misunderstood => [1, 0],
+            Bye::Version { node } => [2, u64::from(node)],
+            Bye::Unauthorized => [3, 0],
+            Bye::Full { limit } => [4, u64::from(limit)],
+            Bye::Fenced => [5, 0],
+            Bye::TooSlow { seconds } => [6, u64::from(seconds)],
+            Bye::Shutdown => [7, 0],
+        }
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// `Body` and `Value` if it is none.
+    pub fn decode(body: &[u64]) -> Result<Bye, WireError> {
+        let &[reason, detail] = body else { return Err(WireError::Body { what: "a farewell", words: body.len() }) };
+        let number = u32::try_from(detail).map_err(|_| WireError::Value { what: "farewell", value: detail })?;
+        match (reason, number) {
+            (1, 0) => Ok(Bye::Misunderstood),
+            (2, node) => Ok(Bye::Version { node }),
+            (3, 0) => Ok(Bye::Unauthorized),
+            (4, limit) => Ok(Bye::Full { limit }),
+            (5, 0) => Ok(Bye::Fenced),
+            (6, seconds) => Ok(Bye::TooSlow { seconds }),
+            (7, 0) => Ok(Bye::Shutdown),
+            _ => Err(WireError::Value { what: "farewell", value: reason }),
+        }
+    }
+}
+
+/// The answer to a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldAnswer {
+    /// A living owner has the slot's liveness.
+    Taken,
+    /// The session has it now: whoever had the slot before is dead, and none of its verbs executes any more.
+    Granted,
+}
+
+impl HeldAnswer {
+    /// The body's words.
+    pub fn encode(&self) -> [u64; 1] {
+        [u64::from(*self == HeldAnswer::Granted)]
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// `Body` and `Value` if it is none.
+    pub fn decode(body: &[u64]) -> Result<HeldAnswer, WireError> {
+        match *body {
+            [0] => Ok(HeldAnswer::Taken),
+            [1] => Ok(HeldAnswer::Granted),
+            [value] => Err(WireError::Value { what: "answer to a hold", value }),
+            _ => Err(WireError::Body { what: "an answer to a hold", words: body.len() }),
+        }
+    }
+}
+
+/// The answer to a fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FenceAnswer {
+    /// No session of this node has the slot's liveness.
+    NoSession,
+    /// The session that had it is gone, and none of its verbs executes any more.
+    Dropped,
+}
+
+impl FenceAnswer {
+    /// The body's words.
+    pub fn encode(&self) -> [u64; 1] {
+        [u64::from(*self == FenceAnswer::Dropped)]
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// `Body` and `Value` if it is none.
+    pub fn decode(body: &[u64]) -> Result<FenceAnswer, WireError> {
+        match *body {
+            [0] => Ok(FenceAnswer::NoSession),
+            [1] => Ok(FenceAnswer::Dropped),
+            [value] => Err(WireError::Value { what: "answer to a fence", value }),
+            _ => Err(WireError::Body { what: "an answer to a fence", words: body.len() }),
+        }
+    }
+}
+
+/// The body of a request about client slot `slot`: a hold, a release, a fence.
+pub fn encode_slot(slot: u16) -> [u64; 1] {
+    [u64::from(slot)]
+}
+
+/// The slot that such a request is about.
+///
+/// # Errors
+/// `Body` and `Value` if it is about none.
+pub fn slot(body: &[u64]) -> Result<u16, WireError> {
+    let &[value] = body else { return Err(WireError::Body { what: "a client slot", words: body.len() }) };
+    u16::try_from(value).map_err(|_| WireError::Value { what: "client slot", value })
+}

@@ -1,0 +1,81 @@
+//! Why a request was refused. Nothing of it was executed.
+
+use guira_fabric::FabricError;
+
+use super::batch::{decode_addr, encode_addr};
+use super::{Kind, WireError, append};
+
+/// Bytes of a refusal's text, at most: what is longer is cut.
+const MAX_TEXT_BYTES: usize = 512;
+
+/// Names of verbs, by their number in a refusal.
+const VERB_NAMES: [&str; 5] = ["READ", "WRITE", "CAS", "MASKED CAS", "FETCH-ADD"];
+
+const OUT_OF_BOUNDS: u64 = 1;
+const MISALIGNED: u64 = 2;
+const TOO_LARGE: u64 = 3;
+const UNSUPPORTED: u64 = 4;
+const READ_ONLY: u64 = 5;
+const BACKEND: u64 = 6;
+
+/// Why a request was refused, as the client's lane tells it.
+pub type Refusal = FabricError;
+
+/// Appends the frame that tells the client of request `id` why it was refused.
+pub fn encode_refusal(out: &mut Vec<u64>, id: u64, refusal: &Refusal) {
+    let verb_number = |name: &str| VERB_NAMES.iter().position(|known| *known == name).unwrap_or(0) as u64;
+    match refusal {
+        FabricError::OutOfBounds { verb, addr, words, space_bytes } => {
+            let body = [OUT_OF_BOUNDS, verb_number(verb), encode_addr(*addr), *words as u64, *space_bytes];
+            append(out, Kind::Refused, id, &body);
+        }
+        FabricError::Misaligned { verb, addr } => {
+            append(out, Kind::Refused, id, &[MISALIGNED, verb_number(verb), encode_addr(*addr)]);
+        }
+        FabricError::TooLarge { verbs, words } => {
+            append(out, Kind::Refused, id, &[TOO_LARGE, *verbs as u64, *words as u64]);
+        }
+        FabricError::Unsupported { verb } => append(out, Kind::Refused, id, &[UNSUPPORTED, verb_number(verb)]),
+        FabricError::ReadOnly { verb } => append(out, Kind::Refused, id, &[READ_ONLY, verb_number(verb)]),
+        other => {
+            let text = other.to_string();
+            let bytes = &text.as_bytes()[..text.len().min(MAX_TEXT_BYTES)];
+            let mut body = vec![BACKEND, bytes.len() as u64];
+            body.extend(bytes.chunks(8).map(|chunk| {
+                let mut word = [0; 8];
+                word[..chunk.len()].copy_from_slice(chunk);
+                u64::from_le_bytes(word)
+            }));
+            append(out, Kind::Refused, id, &body);
+        }
+    }
+}
+
+/// Reads the body of a refusal.
+///
+/// # Errors
+/// `Body` and `Value` if it is none.
+pub fn decode_refusal(body: &[u64]) -> Result<Refusal, WireError> {
+    let verb = |number: u64| {
+        let name = usize::try_from(number).ok().and_then(|number| VERB_NAMES.get(number).copied());
+        name.ok_or(WireError::Value { what: "kind of verb", value: number })
+    };
+    let count = |value: u64| usize::try_from(value).map_err(|_| WireError::Value { what: "count", value });
+    match *body {
+        [OUT_OF_BOUNDS, number, addr, words, space_bytes] => {
+            let (verb, addr, words) = (verb(number)?, decode_addr(addr), count(words)?);
+            Ok(FabricError::OutOfBounds { verb, addr, words, space_bytes })
+        }
+        [MISALIGNED, number, addr] => Ok(FabricError::Misaligned { verb: verb(number)?, addr: decode_addr(addr) }),
+        [TOO_LARGE, verbs, words] => Ok(FabricError::TooLarge { verbs: count(verbs)?, words: count(words)? }),
+        [UNSUPPORTED, number] => Ok(FabricError::Unsupported { verb: verb(number)? }),
+        [READ_ONLY, number] => Ok(FabricError::ReadOnly { verb: verb(number)? }),
+        [BACKEND, bytes, ref text @ ..] => {
+            let length = usize::try_from(bytes).ok().filter(|length| length.div_ceil(8) == text.len());
+            let length = length.ok_or(WireError::Body { what: "a text", words: text.len() })?;
+            let packed: Vec<u8> = text.iter().flat_map(|word| word.to_le_bytes()).take(length).collect();
+            Ok(FabricError::Backend(String::from_utf8_lossy(&packed).into_owned()))
+        }
+        _ => Err(WireError::Body { what: "a refusal", words: body.len() }),
+    }
+}
