@@ -4,4 +4,5 @@
 //! docs/wire.md.
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod wire;

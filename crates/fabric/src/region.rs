@@ -41,11 +41,22 @@ pub trait Region {
     /// A new lane. Lanes of one region are independent of each other.
     fn lane(&self) -> Self::Lane;
 
-    /// Takes slot `slot`'s liveness, or returns `None` if a living owner has it. Never waits.
+    /// Takes slot `slot`'s liveness, or returns `None` if a living owner has it. Waits for nobody but a memory node's
+    /// answer.
     ///
     /// # Errors
     /// The backend's resources failed (descriptors, kernel locks).
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError>;
+
+    /// As [`Region::hold`], for a task: a backend that has to ask somebody else wakes `cx` when it has the answer, and
+    /// is polled with the same slot again; being polled with another slot, or dropped, it gives back what it may have
+    /// been granted meanwhile. One task at a time asks through one handle of a region.
+    ///
+    /// # Errors
+    /// As [`Region::hold`].
+    fn poll_hold(&self, slot: u16, _cx: &mut Context<'_>) -> Poll<Result<Option<SlotHold>, FabricError>> {
+        Poll::Ready(self.hold(slot))
+    }
 }
 
 /// Proof that the client that took a slot under a generation is dead, so that none of its verbs takes effect any more:
@@ -85,7 +96,7 @@ impl FenceProof {
 /// Who is alive, as a region's backend knows it. A timeout decides when to ask, and nothing else. // [R-RECOVER-1]
 pub trait Liveness: Send {
     /// Proves that the client that took `slot` under `generation` is dead; `None` if it lives (stopped, frozen and
-    /// traced clients do), or if somebody else has the proof. Costs no round trip, but a few system calls.
+    /// traced clients do), or if somebody else has the proof. Costs a few system calls, and over a network a round trip.
     ///
     /// # Errors
     /// The backend's resources failed (descriptors, kernel locks).
@@ -103,10 +114,9 @@ impl<R: Region + Send> Liveness for R {
         &mut self,
         slot: u16,
         generation: u64,
-        _cx: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Result<Option<FenceProof>, FabricError>> {
-        let hold = self.hold(slot);
-        Poll::Ready(hold.map(|hold| hold.map(|hold| FenceProof::new(slot, generation, hold))))
+        self.poll_hold(slot, cx).map_ok(|hold| hold.map(|hold| FenceProof::new(slot, generation, hold)))
     }
 }
 

@@ -1,0 +1,178 @@
+//! How a session begins.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::driver;
+use super::link::Link;
+use super::options::{ConnectOptions, Endpoint, Waiting};
+use super::outbox::{Flushed, Outbox};
+use super::plan::Bounds;
+use super::receive::Receiver;
+use super::region::Connection;
+use super::transport::{Patience, Plain};
+use crate::wire::{Bye, Kind, Welcome, WireError, append};
+
+/// No session began. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The host has no address.
+    #[error("cannot find the memory node {endpoint}: {source}; nothing was changed")]
+    Resolve {
+        /// Where it was looked for.
+        endpoint: Endpoint,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Nobody listens there.
+    #[error("cannot connect to the memory node at {address}: nobody listens there; nothing was changed")]
+    Refused {
+        /// The address, the last of several.
+        address: SocketAddr,
+    },
+    /// It took too long.
+    #[error("the memory node at {address} did not answer within {timeout_ms} ms; nothing was changed")]
+    TimedOut {
+        /// The address, the last of several.
+        address: SocketAddr,
+        /// How long everything was allowed to take.
+        timeout_ms: u64,
+    },
+    /// The system says so.
+    #[error("cannot connect to the memory node at {address}: {source}; nothing was changed")]
+    Io {
+        /// The address, the last of several.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Whoever listens there closed the connection without a word.
+    #[error("{address} closed the connection before it said anything: is it a memory node? nothing was changed")]
+    Closed {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// What came is not this protocol.
+    #[error("{address} is not a memory node that this client understands: {source}; nothing was changed")]
+    NotANode {
+        /// The address.
+        address: SocketAddr,
+        /// What is wrong with it.
+        source: WireError,
+    },
+    /// The node does not want this client, and says why: it speaks another version, it wants another token, it has no
+    /// room, it ends.
+    #[error("the memory node at {address} refused the session: {reason}; nothing was changed")]
+    Rejected {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        reason: Bye,
+    },
+}
+
+/// Begins a session.
+pub(super) fn connect(options: &ConnectOptions) -> Result<Connection, ConnectError> {
+    let endpoint = &options.endpoint;
+    let deadline = Instant::now() + options.connect_timeout;
+    let unknown = |source| ConnectError::Resolve { endpoint: endpoint.clone(), source };
+    let addresses: Vec<SocketAddr> = (endpoint.host(), endpoint.port()).to_socket_addrs().map_err(unknown)?.collect();
+    let (last, stream) = reach(options, &addresses, deadline)?;
+    let attempt = Attempt { address: last, options };
+    let io = |source| attempt.failed(source);
+    let transport = Plain::new(stream, options.batch_timeout).map_err(io)?;
+    let mut receiver = Receiver::new();
+    let welcome = greet(attempt, &transport, &mut receiver, deadline)?;
+    let (timeout, bounds) = (options.batch_timeout, Bounds::of(&welcome));
+    let (kept, driven) = match options.waiting {
+        Waiting::InPlace => (Some(receiver), None),
+        Waiting::Cooperative => (None, Some(receiver)),
+    };
+    let link = Arc::new(Link::new(Box::new(transport), options.waiting, timeout, kept).map_err(io)?);
+    if let Some(receiver) = driven {
+        driver::start(Arc::clone(&link), receiver).map_err(io)?;
+    }
+    Ok(Connection { link, peer: attempt.address, welcome, bounds })
+}
+
+/// A connection to the first address that takes one.
+fn reach(
+    options: &ConnectOptions,
+    addresses: &[SocketAddr],
+    deadline: Instant,
+) -> Result<(SocketAddr, TcpStream), ConnectError> {
+    let source = io::Error::new(io::ErrorKind::NotFound, "it has no address");
+    let mut error = ConnectError::Resolve { endpoint: options.endpoint.clone(), source };
+    for (index, address) in addresses.iter().enumerate() {
+        // Time is kept for the others: one that does not answer must not hide one that would.
+        let left = deadline.saturating_duration_since(Instant::now()) / (addresses.len() - index) as u32;
+        match TcpStream::connect_timeout(address, left.max(Duration::from_millis(1))) {
+            Ok(stream) => return Ok((*address, stream)),
+            Err(source) => error = Attempt { address: *address, options }.failed(source),
+        }
+    }
+    Err(error)
+}
+
+/// Says who this is, and reads what the node grants.
+fn greet(
+    attempt: Attempt<'_>,
+    transport: &Plain,
+    receiver: &mut Receiver,
+    deadline: Instant,
+) -> Result<Welcome, ConnectError> {
+    let address = attempt.address;
+    let mut outbox = Outbox::default();
+    outbox.append(|out| append(out, Kind::Hello, 0, &attempt.options.hello.encode()));
+    // A greeting is shorter than the room of a new connection.
+    if let Flushed::Failed(kind) = outbox.flush(transport) {
+        return Err(attempt.failed(kind.into()));
+    }
+    let not_a_node = |source| ConnectError::NotANode { address, source };
+    loop {
+        if let Some((header, body)) = receiver.next().map_err(not_a_node)? {
+            return match header.kind {
+                Kind::Welcome => Welcome::decode(body).map_err(not_a_node),
+                Kind::Bye => {
+                    let reason = Bye::decode(body).map_err(not_a_node)?;
+                    Err(ConnectError::Rejected { address, reason })
+                }
+                kind => Err(not_a_node(WireError::Kind { kind: kind as u8 })),
+            };
+        }
+        if Instant::now() >= deadline {
+            return Err(attempt.timed_out());
+        }
+        match receiver.fill(transport, Patience::Slice) {
+            Ok(0) => return Err(ConnectError::Closed { address }),
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => return Err(attempt.failed(error)),
+        }
+    }
+}
+
+/// What was attempted.
+#[derive(Clone, Copy)]
+struct Attempt<'o> {
+    address: SocketAddr,
+    options: &'o ConnectOptions,
+}
+
+impl Attempt<'_> {
+    fn failed(self, source: io::Error) -> ConnectError {
+        match source.kind() {
+            io::ErrorKind::ConnectionRefused => ConnectError::Refused { address: self.address },
+            io::ErrorKind::TimedOut => self.timed_out(),
+            _ => ConnectError::Io { address: self.address, source },
+        }
+    }
+
+    fn timed_out(self) -> ConnectError {
+        let timeout_ms = u64::try_from(self.options.connect_timeout.as_millis()).unwrap_or(u64::MAX);
+        ConnectError::TimedOut { address: self.address, timeout_ms }
+    }
+}

@@ -1,0 +1,211 @@
+//! Lanes over a connection.
+//!
+//! Invariants: one batch of a lane is in flight; a batch that breaks a rule is refused whole before a byte of it is
+//! sent; nothing is allocated for a batch once a lane has seen one as large.
+
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use guira_fabric::{Caps, Effect, FabricError, Lane, Submitted, Traffic, Verb};
+
+use super::link::{Failure, Request};
+use super::options::Waiting;
+use super::plan::{self, Bounds};
+use super::region::Connection;
+use super::slots::{Expected, MAX_SLOTS, frame_id};
+use crate::wire::{WireError, decode_reply};
+
+/// A lane of a [`crate::client::TcpRegion`]. It can move between threads, and keeps the connection open.
+pub struct TcpLane {
+    connection: Arc<Connection>,
+    /// Its place among the connection's slots, if there was one left.
+    slot: Option<u32>,
+    bounds: Bounds,
+    in_flight: Option<Flight>,
+    /// Where in the answer each atomic's word is.
+    atomics: Vec<u32>,
+    /// What was found, if somebody else read it.
+    found: Vec<u64>,
+    traffic: Traffic,
+}
+
+/// A batch that was sent.
+#[derive(Clone, Copy)]
+struct Flight {
+    request: Request,
+    /// Where in the stream its first frame ends that changes memory, if there is one and it was sent.
+    change_end: Option<u64>,
+}
+
+/// From here on sleeping is cheaper than yielding; it is about what the kernel oversleeps.
+const YIELD_NS: u64 = 50_000;
+
+impl TcpLane {
+    pub(super) fn new(connection: Arc<Connection>, bounds: Bounds) -> TcpLane {
+        let slot = if connection.link.is_stale() { None } else { connection.link.state().slots.take() };
+        let (atomics, found, traffic) = (Vec::new(), Vec::new(), Traffic::default());
+        TcpLane { connection, slot, bounds, in_flight: None, atomics, found, traffic }
+    }
+
+    /// Sends the batch; false if it does nothing.
+    fn send(&mut self, batch: &[Verb<'_>]) -> Result<bool, FabricError> {
+        let link = &self.connection.link;
+        if link.is_stale() {
+            return Err(FabricError::Forked);
+        }
+        if self.in_flight.is_some() {
+            return Err(FabricError::Backend("a batch is still in flight on this lane".to_owned()));
+        }
+        let plan = self.bounds.plan(batch, &mut self.atomics)?;
+        if plan.frames == 0 {
+            return Ok(false);
+        }
+        let mut state = link.state();
+        if let Some(loss) = link.lost() {
+            return Err(loss.error(Effect::None));
+        }
+        let Some(slot) = self.slot else {
+            return Err(FabricError::Backend(format!("a connection has at most {MAX_SLOTS} lanes; nothing was sent")));
+        };
+        let expected = Expected::Found { words: plan.found_words, frames: plan.frames };
+        let id = state.slots.begin(slot, expected);
+        drop(state);
+        let sent = link.send(|out| plan::encode(out, batch, plan, |frame| frame_id(id, frame)));
+        let change_end = match sent {
+            Some((Some(words), start)) => Some(start + words as u64 * 8),
+            _ => None,
+        };
+        self.in_flight = Some(Flight { request: Request { slot, id, expected }, change_end });
+        Ok(true)
+    }
+
+    /// Waits for the batch in flight, and hands what it found to `take`.
+    fn answer(
+        &mut self,
+        flight: Flight,
+        cx: &mut Context<'_>,
+        mut take: impl FnMut(&[u64], &[u32]) -> Result<(), WireError>,
+    ) -> Poll<Result<(), FabricError>> {
+        let link = &self.connection.link;
+        if link.is_stale() {
+            return Poll::Ready(Err(FabricError::Forked));
+        }
+        let mut take = |words: &[u64]| take(words, &self.atomics);
+        let result = match link.waiting {
+            Waiting::InPlace => link.wait(flight.request, &mut self.found, &mut take),
+            Waiting::Cooperative => match link.ask(flight.request, &mut self.found, &mut take, cx.waker()) {
+                Poll::Ready(result) => result,
+                Poll::Pending => return Poll::Pending,
+            },
+        };
+        self.in_flight = None;
+        Poll::Ready(result.map_err(|failure| match failure {
+            Failure::Refused(error) => error,
+            Failure::Lost(loss) => loss.error(link.effect(flight.change_end)),
+        }))
+    }
+
+    fn pause_in_place(&self, until_ns: u64) {
+        loop {
+            match until_ns.saturating_sub(clock_ns()) {
+                0 => return,
+                1..=YIELD_NS => std::thread::yield_now(),
+                left_ns => std::thread::sleep(Duration::from_nanos(left_ns - YIELD_NS)),
+            }
+        }
+    }
+}
+
+/// Nanoseconds since this process's clock of lanes started.
+#[inline]
+pub(super) fn clock_ns() -> u64 {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    // 584 years.
+    EPOCH.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+impl Lane for TcpLane {
+    #[inline(always)]
+    fn caps(&self) -> &Caps {
+        &self.bounds.caps
+    }
+
+    #[inline(always)]
+    fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    #[inline(always)]
+    fn traffic_mut(&mut self) -> &mut Traffic {
+        &mut self.traffic
+    }
+
+    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
+        match self.send(batch) {
+            Ok(true) => Submitted::InFlight,
+            Ok(false) => Submitted::Done(Ok(())),
+            Err(error) => Submitted::Done(Err(error)),
+        }
+    }
+
+    fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        let Some(flight) = self.in_flight else {
+            return Poll::Ready(Err(FabricError::Backend("no batch is in flight on this lane".to_owned())));
+        };
+        self.answer(flight, cx, |words, _| decode_reply(words, batch))
+    }
+
+    /// Nothing to do: the batch goes on by itself.
+    fn forget(&mut self) {}
+
+    fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
+        let Some(flight) = self.in_flight else { return Poll::Ready(Ok(0)) };
+        let take = |words: &[u64], atomics: &[u32]| {
+            let cut = WireError::Body { what: "what this batch found", words: words.len() };
+            for (into, at) in found.iter_mut().zip(atomics) {
+                *into = *words.get(*at as usize).ok_or(cut)?;
+            }
+            Ok(())
+        };
+        let drained = self.answer(flight, cx, take);
+        drained.map_ok(|()| self.atomics.len())
+    }
+
+    fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
+        let link = &self.connection.link;
+        match (link.waiting, self.slot) {
+            // A forked child has no driver, and a lane beyond the connection's last slot no place in it.
+            (Waiting::Cooperative, Some(slot)) if !link.is_stale() => {
+                if clock_ns() >= until_ns {
+                    link.state().slots.end_pause(slot);
+                    return Poll::Ready(());
+                }
+                if link.state().slots.pause(slot, until_ns, cx.waker()) {
+                    link.ring();
+                }
+                Poll::Pending
+            }
+            _ => {
+                self.pause_in_place(until_ns);
+                Poll::Ready(())
+            }
+        }
+    }
+
+    #[inline]
+    fn now_ns(&mut self) -> u64 {
+        clock_ns()
+    }
+}
+
+impl Drop for TcpLane {
+    fn drop(&mut self) {
+        let link = &self.connection.link;
+        if let Some(slot) = self.slot
+            && !link.is_stale()
+        {
+            link.give_back(slot, None);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Frames that were sent, and have not all left yet.
+//!
+//! Invariants: frames leave in the order in which they were appended; after [`Outbox::close`] none does.
+
+use std::io::ErrorKind;
+
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use super::transport::Transport;
+use crate::wire::{MAX_FRAME_WORDS, to_wire};
+
+/// Words the buffer keeps room for when it is empty.
+const KEPT_WORDS: usize = 2 * MAX_FRAME_WORDS;
+
+/// What became of the frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flushed {
+    /// They have all left.
+    All,
+    /// Some wait for room.
+    Some,
+    /// They cannot leave.
+    Failed(ErrorKind),
+}
+
+#[derive(Default)]
+pub(super) struct Outbox {
+    words: Vec<u64>,
+    /// Bytes of `words` that have left.
+    left_bytes: usize,
+    /// Bytes that had left before those of `words`.
+    earlier_bytes: u64,
+    failed: Option<ErrorKind>,
+    is_closed: bool,
+}
+
+impl Outbox {
+    /// Appends what `write` writes, unless the outbox is closed; says up to where in the stream it reaches.
+    pub(super) fn append<T>(&mut self, write: impl FnOnce(&mut Vec<u64>) -> T) -> Option<(T, u64)> {
+        if self.is_closed {
+            return None;
+        }
+        let first = self.words.len();
+        let written = write(&mut self.words);
+        to_wire(&mut self.words[first..]);
+        Some((written, self.earlier_bytes + self.words.len() as u64 * 8))
+    }
+
+    /// Sends what there is room for.
+    pub(super) fn flush(&mut self, transport: &dyn Transport) -> Flushed {
+        while self.has_rest() {
+            if let Some(failed) = self.failed {
+                return Flushed::Failed(failed);
+            }
+            match transport.send(&self.words.as_bytes()[self.left_bytes..]) {
+                Ok(bytes) => self.left_bytes += bytes,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Flushed::Some,
+                Err(error) if error.raw_os_error() == Some(Errno::INTR.raw_os_error()) => {}
+                Err(error) => self.failed = Some(error.kind()),
+            }
+        }
+        self.earlier_bytes += self.left_bytes as u64;
+        self.left_bytes = 0;
+        self.words.clear();
+        self.words.shrink_to(KEPT_WORDS);
+        Flushed::All
+    }
+
+    pub(super) fn has_rest(&self) -> bool {
+        self.left_bytes < self.words.len() * 8
+    }
+
+    /// Keeps everything from leaving that has not left yet.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+        self.earlier_bytes += self.left_bytes as u64;
+        self.left_bytes = 0;
+        self.words = Vec::new();
+    }
+
+    /// Bytes of the stream that have left.
+    pub(super) fn left_bytes(&self) -> u64 {
+        self.earlier_bytes + self.left_bytes as u64
+    }
+}

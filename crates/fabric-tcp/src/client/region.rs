@@ -1,0 +1,206 @@
+//! A region behind a memory node.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use guira_fabric::{Caps, Effect, FabricError, Region, SlotHold};
+
+use super::connect::{self, ConnectError};
+use super::hold::Question;
+use super::lane::TcpLane;
+use super::link::Link;
+use super::loss::Loss;
+use super::options::{ConnectOptions, Waiting};
+use super::plan::Bounds;
+use crate::wire::{Fate, FenceAnswer, Grant, Kind, SessionId, Welcome, encode_slot};
+
+/// The region of a memory node, through one connection, which is one session. Clones, lanes and holds share it; it is
+/// closed with the last of them.
+///
+/// A connection that was lost stays lost: every batch on it fails, and whoever goes on connects anew, with
+/// [`ConnectOptions::with_previous`]. A forked child has no part in the connection: it connects itself. As long as it has
+/// the region, or anything made from it, the node does not learn that its parent has ended, though: it should drop them,
+/// or run another program.
+pub struct TcpRegion {
+    connection: Arc<Connection>,
+    /// The hold that a task has asked for and not got yet.
+    question: Mutex<Option<Question>>,
+}
+
+/// What the handles of a connection share.
+pub(super) struct Connection {
+    pub(super) link: Arc<Link>,
+    pub(super) peer: SocketAddr,
+    pub(super) welcome: Welcome,
+    pub(super) bounds: Bounds,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // The driver is a thread of the process that connected.
+        if !self.link.is_stale() {
+            self.link.is_closing.store(true, Ordering::Release);
+            self.link.ring();
+        }
+    }
+}
+
+impl TcpRegion {
+    /// Connects to a memory node, and begins a session: 1 round trip, after those of TCP.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: what was attempted, and on which address. Nothing was changed.
+    pub fn connect(options: &ConnectOptions) -> Result<TcpRegion, ConnectError> {
+        connect::connect(options).map(|connection| TcpRegion::of(Arc::new(connection)))
+    }
+
+    fn of(connection: Arc<Connection>) -> TcpRegion {
+        TcpRegion { connection, question: Mutex::new(None) }
+    }
+
+    /// The first words of Main space when the session began: as many as were asked for, and are there.
+    #[must_use]
+    pub fn sample(&self) -> &[u64] {
+        &self.connection.welcome.sample
+    }
+
+    /// The region's name: memory that came back empty has another one.
+    #[must_use]
+    pub fn region_id(&self) -> [u64; 2] {
+        self.connection.welcome.region
+    }
+
+    /// The session's name.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.connection.welcome.session
+    }
+
+    /// What became of the session that [`ConnectOptions::with_previous`] named.
+    #[must_use]
+    pub fn previous_fate(&self) -> Fate {
+        self.connection.welcome.fate
+    }
+
+    /// What the session may do.
+    #[must_use]
+    pub fn grant(&self) -> Grant {
+        self.connection.welcome.grant
+    }
+
+    /// After how long without a sign of life from this machine the node drops the session.
+    #[must_use]
+    pub fn session_timeout(&self) -> Duration {
+        Duration::from_millis(self.connection.welcome.session_timeout_ms.into())
+    }
+
+    /// The node's address.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.connection.peer
+    }
+
+    /// How lanes wait.
+    #[must_use]
+    pub fn waiting(&self) -> Waiting {
+        self.connection.link.waiting
+    }
+
+    /// Why the connection is no more, if that was noticed.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        self.connection.link.lost()
+    }
+
+    /// Whether this process was forked after it connected; then everything refuses, and the child connects anew.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.connection.link.is_stale()
+    }
+
+    /// Asks the node to drop the session that has the liveness of client slot `slot`; the answer comes when none of its
+    /// verbs can execute any more. 1 round trip, waited for in place. // [R-RECOVER-1]
+    ///
+    /// # Errors
+    /// The connection was lost, and whether the session was dropped is unknown; the node refused.
+    pub fn fence(&self, slot: u16) -> Result<FenceAnswer, FabricError> {
+        if self.grant() == Grant::ReadOnly {
+            return Err(FabricError::ReadOnly { verb: "a fence" });
+        }
+        let question = Question::ask(&self.connection, Kind::Fence, Kind::Fenced, &encode_slot(slot))?;
+        question.wait(Effect::Unknown, FenceAnswer::decode)
+    }
+
+    /// What the node has counted, as the words of its answer. 1 round trip, waited for in place.
+    ///
+    /// # Errors
+    /// The connection was lost; the node refused.
+    pub fn counters(&self) -> Result<Vec<u64>, FabricError> {
+        let question = Question::ask(&self.connection, Kind::Count, Kind::Counted, &[])?;
+        question.wait(Effect::None, |words| Ok(words.to_vec()))
+    }
+}
+
+impl Clone for TcpRegion {
+    fn clone(&self) -> TcpRegion {
+        TcpRegion::of(Arc::clone(&self.connection))
+    }
+}
+
+impl Region for TcpRegion {
+    type Lane = TcpLane;
+
+    fn caps(&self) -> &Caps {
+        &self.connection.bounds.caps
+    }
+
+    fn main_bytes(&self) -> u64 {
+        self.connection.welcome.main_bytes
+    }
+
+    fn device_bytes(&self) -> u64 {
+        self.connection.welcome.device_bytes
+    }
+
+    fn lane(&self) -> TcpLane {
+        TcpLane::new(Arc::clone(&self.connection), self.connection.bounds)
+    }
+
+    /// Asks the node for slot `slot`'s liveness: 1 round trip, waited for in place. The hold outlives the region handle;
+    /// it ends with the session, and when it is dropped, once the node has executed what was sent before.
+    fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
+        Question::hold(&self.connection, self.grant(), slot)?.wait_for_hold(slot)
+    }
+
+    /// As [`Region::hold`]; with [`Waiting::Cooperative`] the task waits, not its thread. One question is under way for
+    /// each clone of the region: another slot's takes its place.
+    fn poll_hold(&self, slot: u16, cx: &mut Context<'_>) -> Poll<Result<Option<SlotHold>, FabricError>> {
+        if self.waiting() == Waiting::InPlace {
+            return Poll::Ready(self.hold(slot));
+        }
+        let mut asked = self.question.lock().unwrap_or_else(PoisonError::into_inner);
+        let question = match asked.take().filter(|question| question.slot() == Some(slot)) {
+            Some(question) => question,
+            None => match Question::hold(&self.connection, self.grant(), slot) {
+                Ok(question) => question,
+                Err(error) => return Poll::Ready(Err(error)),
+            },
+        };
+        let polled = question.poll_hold(slot, cx);
+        if polled.is_pending() {
+            *asked = Some(question);
+        }
+        polled
+    }
+}
+
+impl fmt::Debug for TcpRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Connection { peer, welcome, .. } = &*self.connection;
+        f.debug_struct("TcpRegion").field("peer", peer).field("welcome", welcome).field("loss", &self.loss()).finish()
+    }
+}

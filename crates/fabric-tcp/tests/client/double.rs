@@ -1,0 +1,222 @@
+//! A memory node of a few lines for tests of clients: a thread for each connection executes what comes, over a region
+//! on the heap.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use guira_fabric::heap::HeapRegion;
+use guira_fabric::memory::{check, execute};
+use guira_fabric::{FabricError, Profile, Region};
+use guira_fabric_tcp::client::{ConnectOptions, Endpoint, TcpRegion, Waiting};
+use guira_fabric_tcp::wire::{
+    Bye, Fate, FenceAnswer, Grant, HEADER_WORDS, Header, HeldAnswer, Hello, Kind, SessionId, Welcome, append,
+    encode_refusal, found_words, parse_batch, slot,
+};
+
+/// Both ways of waiting.
+pub const WAYS: [Waiting; 2] = [Waiting::InPlace, Waiting::Cooperative];
+
+/// A node, for as long as it lives.
+pub struct Double {
+    pub address: SocketAddr,
+    pub region: HeapRegion,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    is_over: AtomicBool,
+    sessions: AtomicU64,
+    /// Who has which client slot.
+    holds: Mutex<Holds>,
+    /// Batches that were executed.
+    batches: AtomicU64,
+    streams: Mutex<Streams>,
+}
+
+type Holds = HashMap<u16, u64>;
+type Streams = HashMap<u64, TcpStream>;
+
+const WHOLE: &str = "no thread of the node panics";
+
+impl Shared {
+    fn holds(&self) -> MutexGuard<'_, Holds> {
+        self.holds.lock().expect(WHOLE)
+    }
+
+    fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().expect(WHOLE)
+    }
+}
+
+impl Double {
+    /// A node of `main_bytes` and `device_bytes` zeroes.
+    pub fn start(main_bytes: u64, device_bytes: u64) -> Double {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port left");
+        let address = listener.local_addr().expect("a listener has an address");
+        let region = HeapRegion::new(main_bytes, device_bytes, Profile::Tcp.caps());
+        let shared = Arc::new(Shared::default());
+        let (serving, bytes) = (Arc::clone(&shared), region.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if serving.is_over.load(Ordering::SeqCst) {
+                    return;
+                }
+                let session = 1 + serving.sessions.fetch_add(1, Ordering::SeqCst);
+                let Ok((stream, copy)) = stream.and_then(|stream| stream.try_clone().map(|copy| (stream, copy))) else {
+                    continue;
+                };
+                serving.streams().insert(session, copy);
+                let (serving, bytes) = (Arc::clone(&serving), bytes.clone());
+                std::thread::spawn(move || {
+                    let _ = serve(&serving, &bytes, stream, session);
+                    serving.holds().retain(|_, owner| *owner != session);
+                    if let Some(stream) = serving.streams().remove(&session) {
+                        let _ = stream.shutdown(std::net::Shutdown::Both);
+                    }
+                });
+            }
+        });
+        Double { address, region, shared }
+    }
+
+    /// How many batches were executed.
+    pub fn batches(&self) -> u64 {
+        self.shared.batches.load(Ordering::SeqCst)
+    }
+
+    /// Which client slots somebody holds.
+    pub fn held(&self) -> Vec<u16> {
+        let mut held: Vec<u16> = self.shared.holds().keys().copied().collect();
+        held.sort_unstable();
+        held
+    }
+
+    pub fn options(&self) -> ConnectOptions {
+        options(self.address)
+    }
+
+    pub fn connect(&self, waiting: Waiting) -> TcpRegion {
+        TcpRegion::connect(&self.options().with_waiting(waiting)).expect("a session")
+    }
+}
+
+impl Drop for Double {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+pub fn options(address: SocketAddr) -> ConnectOptions {
+    ConnectOptions::new(Endpoint::new(&address.ip().to_string(), address.port()))
+}
+
+/// The next frame of `stream`.
+pub fn read_frame(stream: &mut impl Read) -> std::io::Result<(Header, Vec<u64>)> {
+    let header = read_words(stream, HEADER_WORDS)?;
+    let header = Header::decode([header[0], header[1]]).map_err(std::io::Error::other)?;
+    Ok((header, read_words(stream, header.words - HEADER_WORDS)?))
+}
+
+fn read_words(stream: &mut impl Read, words: usize) -> std::io::Result<Vec<u64>> {
+    let mut bytes = vec![0; words * 8];
+    stream.read_exact(&mut bytes)?;
+    Ok(bytes.chunks_exact(8).map(|chunk| u64::from_le_bytes(chunk.try_into().expect("8 bytes"))).collect())
+}
+
+pub fn bytes(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// The answer to a greeting.
+pub fn welcome(region: &HeapRegion, hello: &Hello, session: u64) -> Welcome {
+    let main = region.memory().main;
+    let words = main.len().min(hello.sample_words.into());
+    Welcome {
+        grant: hello.wanted,
+        fate: if hello.previous.is_some() { Fate::Ended } else { Fate::None },
+        session: SessionId([session, !session]),
+        region: [7, 8],
+        main_bytes: region.main_bytes(),
+        device_bytes: region.device_bytes(),
+        atomic_write_unit: u64::MAX,
+        session_timeout_ms: 1_000,
+        sample: main[..words].iter().map(|word| word.load(Ordering::Relaxed)).collect(),
+    }
+}
+
+fn serve(shared: &Shared, region: &HeapRegion, mut stream: TcpStream, session: u64) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut grant = Grant::ReadOnly;
+    loop {
+        let (header, body) = read_frame(&mut stream)?;
+        let mut out = Vec::new();
+        match header.kind {
+            Kind::Hello => {
+                let hello = Hello::decode(&body).map_err(std::io::Error::other)?;
+                grant = hello.wanted;
+                append(&mut out, Kind::Welcome, header.id, &welcome(region, &hello, session).encode());
+            }
+            Kind::Batch => {
+                execute_batch(region, grant, header, &body, &mut out);
+                shared.batches.fetch_add(1, Ordering::SeqCst);
+            }
+            Kind::Hold => {
+                let slot = slot(&body).map_err(std::io::Error::other)?;
+                let answer = match shared.holds().entry(slot) {
+                    Entry::Occupied(_) => HeldAnswer::Taken,
+                    Entry::Vacant(free) => {
+                        free.insert(session);
+                        HeldAnswer::Granted
+                    }
+                };
+                append(&mut out, Kind::Held, header.id, &answer.encode());
+            }
+            Kind::Release => {
+                shared.holds().remove(&slot(&body).map_err(std::io::Error::other)?);
+            }
+            Kind::Fence => {
+                let slot = slot(&body).map_err(std::io::Error::other)?;
+                let owner = shared.holds().get(&slot).copied();
+                append(&mut out, Kind::Fenced, header.id, &fence(shared, owner).encode());
+            }
+            Kind::Count => append(&mut out, Kind::Counted, header.id, &[shared.batches.load(Ordering::SeqCst)]),
+            _ => return Ok(()),
+        }
+        stream.write_all(&bytes(&out))?;
+    }
+}
+
+fn fence(shared: &Shared, owner: Option<u64>) -> FenceAnswer {
+    let Some(mut stream) = owner.and_then(|owner| shared.streams().remove(&owner)) else {
+        return FenceAnswer::NoSession;
+    };
+    shared.holds().retain(|_, held| Some(*held) != owner);
+    let mut out = Vec::new();
+    append(&mut out, Kind::Bye, 0, &Bye::Fenced.encode());
+    // It may have gone by itself.
+    let _ = stream.write_all(&bytes(&out)).and_then(|()| stream.shutdown(std::net::Shutdown::Both));
+    FenceAnswer::Dropped
+}
+
+fn execute_batch(region: &HeapRegion, grant: Grant, header: Header, body: &[u64], out: &mut Vec<u64>) {
+    let words = found_words(body, header.count).expect("a client sends batches");
+    let mut found = vec![0; words];
+    let mut verbs = parse_batch(body, header.count, &mut found).expect("a client sends batches");
+    let changes = |verb: &guira_fabric::Verb<'_>| !matches!(verb, guira_fabric::Verb::Read { .. });
+    let refused = match verbs.iter().find(|verb| grant == Grant::ReadOnly && changes(verb)) {
+        Some(verb) => Err(FabricError::ReadOnly { verb: verb.name() }),
+        None => check(region.memory(), region.caps(), &verbs),
+    };
+    if let Err(error) = refused {
+        return encode_refusal(out, header.id, &error);
+    }
+    verbs.iter_mut().for_each(|verb| execute(region.memory(), verb).expect("it was checked"));
+    drop(verbs);
+    append(out, Kind::Done, header.id, &found);
+}

@@ -1,0 +1,4 @@
+//! The client's side of the TCP fabric, against a node of a few lines that lives in the test, and against worse ones.
+
+mod double;
+mod verbs;
