@@ -8,16 +8,17 @@ use std::sync::Arc;
 use guira_fabric::{Effect, Lane, SlotHold, Traffic};
 use guira_layout::{ExtentRef, OwnerId, Placement};
 use guira_rcuckoo::{
-    Begun, Change, Changed, ClientConfig, Counters, NewValue, Now, Operation, Outcome, Sampled, Table, add_totals,
-    release_slot,
+    Begun, Change, Changed, Counters, NewValue, Now, Operation, Outcome, Sampled, Table, add_totals, release_slot,
 };
 
+use crate::attachment::{Attachment, Holds, Until, is_session_lost, without_effect};
 use crate::blocking::block_on;
 use crate::events::Events;
 use crate::extents::Extents;
-use crate::fabric::{FabricLane, on_lane};
+use crate::fabric::{FabricLane, FabricRegion, Waiting, on_lane};
 use crate::reader::{check_versions, lookups};
-use crate::store::Inner;
+use crate::sessions::{Session, Sessions};
+use crate::store::{Inner, unix_ns};
 use crate::{Error, Expected, ExtentError, OperationError, Swap, Token, Versioned};
 
 /// Keys whose rows are loaded ahead of the one that is being changed.
@@ -66,6 +67,41 @@ pub struct Client {
     events: Events,
     /// What is in the table's totals already.
     told: Told,
+    /// What was counted in sessions that were lost.
+    earlier: Counters,
+    waiting: Waiting,
+    attachment: Attachment,
+}
+
+/// A slot that was taken, and the lane for it.
+pub(crate) struct Taken {
+    pub(crate) lane: FabricLane,
+    pub(crate) owner: OwnerId,
+    pub(crate) hold: SlotHold,
+}
+
+/// A change that brings a value.
+#[derive(Clone, Copy)]
+enum ValueChange<'e> {
+    Put,
+    Insert,
+    Update,
+    Swap(guira_rcuckoo::Expected<'e>),
+}
+
+impl<'e> ValueChange<'e> {
+    #[inline(always)]
+    fn with<'v>(self, value: NewValue<'v>) -> Change<'v>
+    where
+        'e: 'v,
+    {
+        match self {
+            ValueChange::Put => Change::Put(value),
+            ValueChange::Insert => Change::Insert(value),
+            ValueChange::Update => Change::Update(value),
+            ValueChange::Swap(expected) => Change::Swap(expected, value),
+        }
+    }
 }
 
 /// What of a client's counters is in the table's totals already.
@@ -112,6 +148,15 @@ async fn tell(table: Arc<Table>, lane: &mut dyn Lane, news: Counters) {
     let _ = add_totals(lane, &table, &news).await;
 }
 
+/// What acts as `owner`.
+fn parts(store: &Inner, region: &FabricRegion, owner: OwnerId) -> (guira_rcuckoo::Client, Option<Extents>) {
+    let table = &store.table;
+    let extents = table.config().format.has_extents().then(|| Extents::new(Arc::clone(table), owner));
+    let client = guira_rcuckoo::Client::new(Arc::clone(table), owner, store.client_config(unix_ns()));
+    let client = client.with_liveness(Box::new(region.clone())).with_observer(Box::new(store.events.clone()));
+    (client, extents)
+}
+
 fn counters(client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Counters {
     let counters = client.counters();
     let Some(extents) = extents else { return counters };
@@ -122,27 +167,67 @@ lookups!(Client, client);
 
 impl Client {
     pub(crate) fn new(
-        table: Arc<Table>,
-        inner: &Inner,
-        lane: FabricLane,
-        owner: OwnerId,
-        hold: SlotHold,
-        config: ClientConfig,
+        store: &Arc<Inner>,
+        sessions: &Arc<Sessions>,
+        session: &Session,
+        waiting: Waiting,
+        taken: Taken,
     ) -> Client {
-        let extents = table.config().format.has_extents().then(|| Extents::new(Arc::clone(&table), owner));
-        let (liveness, events) = (Box::new(inner.region.clone()), inner.events.clone());
-        let client = guira_rcuckoo::Client::new(table, owner, config).with_liveness(liveness);
+        let Taken { lane, owner, hold } = taken;
+        let (client, extents) = parts(store, &session.region, owner);
         Client {
-            client: client.with_observer(Box::new(events.clone())),
+            client,
             lane,
             extents,
             pending: None,
             encoded: Vec::new(),
             hold: Some(hold),
             owner,
-            events,
+            events: store.events.clone(),
             told: Told::default(),
+            earlier: Counters::default(),
+            waiting,
+            attachment: Attachment::new(Arc::clone(store), Arc::clone(sessions), session.number, Holds::Slot),
         }
+    }
+
+    /// Makes another attempt possible after one that failed with `error`, which is returned otherwise. // [R-SESSION-1]
+    #[cold]
+    async fn go_on_after(&mut self, error: Error, operation: Operation, until: &mut Until) -> Result<(), Error> {
+        // Rare, and larger than the rest of a change's future.
+        Box::pin(self.change_session(error, operation, until)).await
+    }
+
+    /// Goes on in another session after `error`, with another slot: the last one is that of a dead client, and what it
+    /// holds is for recovery. // [R-SESSION-1] [R-SLOT-1]
+    async fn change_session(&mut self, mut error: Error, operation: Operation, until: &mut Until) -> Result<(), Error> {
+        loop {
+            let session = self.attachment.next(error, until).await?;
+            let mut lane = session.region.lane_waiting(self.waiting);
+            *lane.traffic_mut() = *self.lane.traffic();
+            match self.attachment.store.claim(lane, &session.region, 0) {
+                Ok(taken) => {
+                    self.move_to(&session.region, taken).await;
+                    return self.attachment.attach(&session, operation);
+                }
+                // Taking a slot changes no key.
+                Err(failed) => error = without_effect(failed),
+            }
+            if session.region.is_lost() {
+                self.attachment.pass_over(&session);
+            }
+        }
+    }
+
+    /// Leaves what was held, and goes on as the owner of the slot that was taken.
+    async fn move_to(&mut self, region: &FabricRegion, taken: Taken) {
+        let news = self.told.news(&self.client, self.extents.as_ref());
+        self.earlier = self.counters();
+        let (client, extents) = parts(&self.attachment.store, region, taken.owner);
+        (self.client, self.extents, self.pending) = (client, extents, None);
+        (self.lane, self.owner, self.hold) = (taken.lane, taken.owner, Some(taken.hold));
+        self.told = Told::default();
+        tell(Arc::clone(self.client.table()), self.lane.any(), news).await;
     }
 
     /// Inserts `key`, or replaces its value. How long both may be is up to the table's format:
@@ -159,7 +244,7 @@ impl Client {
     /// `Corrupt` if a row or extent of the key is damaged; `Destroyed`; `Lost`; the fabric's. Nothing was changed,
     /// unless [`crate::Error::effect`] of the fabric's says otherwise.
     pub async fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Put, Error> {
-        let outcome = self.change_value(key, value, Operation::Put, Change::Put).await?;
+        let outcome = self.change_value(key, value, Operation::Put, ValueChange::Put).await?;
         Ok(if outcome == Outcome::Inserted { Put::Inserted } else { Put::Replaced })
     }
 
@@ -169,7 +254,7 @@ impl Client {
     /// # Errors
     /// As [`Self::put`].
     pub async fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        Ok(self.change_value(key, value, Operation::Insert, Change::Insert).await? == Outcome::Inserted)
+        Ok(self.change_value(key, value, Operation::Insert, ValueChange::Insert).await? == Outcome::Inserted)
     }
 
     /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key. Round
@@ -178,7 +263,7 @@ impl Client {
     /// # Errors
     /// As [`Self::put`], `Full` excepted; `Extent` may come.
     pub async fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        Ok(self.change_value(key, value, Operation::Update, Change::Update).await? == Outcome::Replaced)
+        Ok(self.change_value(key, value, Operation::Update, ValueChange::Update).await? == Outcome::Replaced)
     }
 
     /// Removes `key` and returns true; returns false if there is no such key. Round trips: 2, 3 for a key in an extent.
@@ -210,8 +295,7 @@ impl Client {
         value: &[u8],
     ) -> Result<Swap, Error> {
         let expected = expected.into().of(self.client.table(), Operation::CompareAndSwap)?;
-        let outcome =
-            self.change_value(key, value, Operation::CompareAndSwap, |new| Change::Swap(expected, new)).await?;
+        let outcome = self.change_value(key, value, Operation::CompareAndSwap, ValueChange::Swap(expected)).await?;
         Ok(Swap::of(outcome))
     }
 
@@ -267,22 +351,39 @@ impl Client {
         results
     }
 
-    async fn change_value<'v>(
-        &'v mut self,
+    async fn change_value(
+        &mut self,
         key: &[u8],
-        value: &'v [u8],
+        value: &[u8],
         operation: Operation,
-        change: impl FnOnce(NewValue<'v>) -> Change<'v>,
+        change: ValueChange<'_>,
+    ) -> Result<Outcome, Error> {
+        let mut until = Until::default();
+        loop {
+            match self.try_value(key, value, operation, change).await {
+                Err(error) if self.lane.is_remote() => self.go_on_after(error, operation, &mut until).await?,
+                result => return result,
+            }
+        }
+    }
+
+    /// One attempt of [`Client::change_value`].
+    async fn try_value(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        operation: Operation,
+        change: ValueChange<'_>,
     ) -> Result<Outcome, Error> {
         let extent = if self.is_plain(key, value) {
             None
         } else {
             match self.extent_at_hand(key, value) {
                 Some(extent) => Some(extent),
-                None => self.reserve(key, value, operation).await?,
+                None => self.reserve(key, value, operation).await.map_err(without_effect)?,
             }
         };
-        let change = change(match extent {
+        let change = change.with(match extent {
             None => NewValue::Inline(value),
             Some(extent) => {
                 self.pending = Some(extent);
@@ -310,7 +411,14 @@ impl Client {
                 extents.give_back(freed);
             }
         }
-        result.map(|changed| changed.outcome).map_err(|error| self.events.failed(error))
+        result.map(|changed| changed.outcome).map_err(|error| self.failed(error))
+    }
+
+    /// Tells of a change that failed: nothing was changed if its commit was not sent.
+    #[cold]
+    fn failed(&self, error: OperationError) -> Error {
+        let error = self.events.failed(error);
+        if self.client.has_committed() { error } else { without_effect(error) }
     }
 
     /// Adds what this client met to the table's totals, if it had to do with somebody who was dead or stood still. No
@@ -406,19 +514,36 @@ impl Client {
         key: &[u8],
         operation: Operation,
         change: Change<'_>,
+        mut begun: Option<Begun>,
+    ) -> Result<Outcome, Error> {
+        let mut until = Until::default();
+        loop {
+            match self.try_change(key, operation, change, begun.take()).await {
+                Err(error) if self.lane.is_remote() => self.go_on_after(error, operation, &mut until).await?,
+                result => return result,
+            }
+        }
+    }
+
+    /// One attempt of [`Client::change_waiting`].
+    async fn try_change(
+        &mut self,
+        key: &[u8],
+        operation: Operation,
+        change: Change<'_>,
         begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
         let result = match begun {
             Some(begun) => self.client.finish(self.lane.any(), key, change, begun).await,
             None => {
-                self.settle_extent(operation).await?;
-                self.tend_extents().await?;
+                self.settle_extent(operation).await.map_err(without_effect)?;
+                self.tend_extents().await.map_err(without_effect)?;
                 self.client.change(self.lane.any(), key, change).await
             }
         };
         result.iter().for_each(|changed| self.reclaim(changed));
         self.tell_incidents().await;
-        result.map(|changed| changed.outcome).map_err(|error| self.events.failed(error))
+        result.map(|changed| changed.outcome).map_err(|error| self.failed(error))
     }
 
     fn reclaim(&mut self, changed: &Changed) {
@@ -471,7 +596,7 @@ impl Client {
     /// clients that it suspected, dead ones that it recovered, and more. Only grows. No round trip. What all clients of
     /// a table met: [`crate::Stat::totals`].
     pub fn counters(&self) -> Counters {
-        counters(&self.client, self.extents.as_ref())
+        counters(&self.client, self.extents.as_ref()).plus(&self.earlier)
     }
 
     /// The number of this client's slot, from 0, as [`crate::ClientStat::slot`] and errors name it. No round trip.

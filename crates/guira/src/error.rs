@@ -1,10 +1,14 @@
 //! Errors, sorted by blame; each says what was attempted and whether it had an effect.
 
 use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use guira_check::CheckError;
 use guira_fabric::{Effect, FabricError};
 use guira_fabric_shm::{Attempt, KillError, ShmError};
+use guira_fabric_tcp::client::ConnectError;
+use guira_fabric_tcp::wire::Bye;
 use guira_layout::ConfigError;
 use guira_rcuckoo::{OpenError, Operation};
 
@@ -127,6 +131,47 @@ pub enum Error {
         url: Url,
         /// Why.
         source: OpenError,
+    },
+    /// No session with a memory node began. Nothing was changed.
+    #[error("cannot open {url}: {source}")]
+    Connect {
+        /// The table.
+        url: Url,
+        /// Why.
+        source: Arc<ConnectError>,
+    },
+    /// The file with the secret for the memory node cannot be used. Nothing was changed.
+    #[error("cannot take the token for {url} from {}: {reason}; nothing was changed", path.display())]
+    TokenFile {
+        /// The table.
+        url: Url,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The table that this store had opened is gone: the memory node lost its bytes, and holds nothing or another table
+    /// now. Nothing was changed. Source: R-OPEN-1.
+    #[error(
+        "{url}: the table that was opened is gone: its memory node was started anew, and has {found}; \
+             nothing was changed; open it again"
+    )]
+    Gone {
+        /// The table.
+        url: Url,
+        /// What is there instead.
+        found: &'static str,
+    },
+    /// The table of a memory node was to be created or destroyed by a client. Nothing was changed.
+    #[error(
+        "cannot {attempt} {url}: a memory node creates its table when it is started (`guira serve`), and the table \
+             goes when the node and its memory do; nothing was changed"
+    )]
+    OfNode {
+        /// The table.
+        url: Url,
+        /// What was attempted.
+        attempt: Attempt,
     },
     /// Every client slot is taken. Nothing was changed. Source: R-SLOT-2.
     #[error(
@@ -260,6 +305,8 @@ impl Error {
             | Error::Create { .. }
             | Error::ReadOnly { .. }
             | Error::NoClient { .. }
+            | Error::TokenFile { .. }
+            | Error::OfNode { .. }
             | Error::NarrowVersions { .. }
             | Error::ForeignToken { .. } => Blame::Misuse,
             Error::Region(error) => region_blame(error),
@@ -268,6 +315,8 @@ impl Error {
                 OpenError::Destroyed => Blame::Fenced,
                 _ => Blame::Corrupt,
             },
+            Error::Connect { source, .. } => connect_blame(source),
+            Error::Gone { .. } => Blame::Fenced,
             Error::TooManyClients { .. } => Blame::Busy,
             Error::Kill { source, .. } => match source {
                 KillError::Foreign { .. } | KillError::Oneself { .. } | KillError::Permission { .. } => Blame::Misuse,
@@ -292,6 +341,15 @@ fn region_blame(error: &ShmError) -> Blame {
         ShmError::NoSpace { .. } => Blame::Full,
         ShmError::Io { .. } => Blame::Fabric,
         _ => Blame::Misuse,
+    }
+}
+
+fn connect_blame(error: &ConnectError) -> Blame {
+    match error {
+        ConnectError::Rejected { reason: Bye::Unauthorized | Bye::Version { .. }, .. }
+        | ConnectError::NotANode { .. } => Blame::Misuse,
+        ConnectError::Rejected { reason: Bye::Full { .. }, .. } => Blame::Busy,
+        _ => Blame::Fabric,
     }
 }
 

@@ -7,22 +7,37 @@
 use std::task::{Context, Poll};
 
 use guira_fabric::{Addr, Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb};
-use guira_fabric_shm::{Access, ProcessIdentity, ShmLane, ShmRegion, Waiting};
+use guira_fabric_shm::{ShmLane, ShmRegion};
+use guira_fabric_tcp::client::{TcpLane, TcpRegion};
+use guira_fabric_tcp::wire::SessionId;
 
-use crate::stat::{FileStat, RegionStat};
-use crate::{Error, OpenOptions, Url, options};
+use crate::Error;
+use crate::stat::{FileStat, NodeStat, RegionStat};
 
 /// A region of one of the fabrics. Clones share it.
 #[derive(Clone)]
 pub(crate) enum FabricRegion {
     /// A file that this process has mapped.
     Shm(ShmRegion),
+    /// The memory of a node, through one connection, which is one session.
+    Tcp(TcpRegion),
 }
 
 /// A lane of a [`FabricRegion`].
 pub(crate) enum FabricLane {
     /// Verbs are executed in place.
     Shm(ShmLane),
+    /// Batches are sent.
+    Tcp(TcpLane),
+}
+
+/// How the lanes of a store wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// The thread waits.
+    InPlace,
+    /// The task does, and leaves its thread to others.
+    Cooperative,
 }
 
 /// Evaluates `$body` with `$lane` standing for the lane of the fabric that the [`FabricLane`] `$on` is of: one `match`,
@@ -31,6 +46,7 @@ macro_rules! on_lane {
     ($on:expr, $lane:ident => $body:expr) => {
         match $on {
             $crate::fabric::FabricLane::Shm($lane) => $body,
+            $crate::fabric::FabricLane::Tcp($lane) => $body,
         }
     };
 }
@@ -38,26 +54,30 @@ macro_rules! on_lane {
 pub(crate) use on_lane;
 
 impl FabricRegion {
-    /// Opens the region at `url` as `options` say.
-    pub(crate) fn open(url: &Url, options: &OpenOptions) -> Result<FabricRegion, Error> {
-        let access = match options.access {
-            options::Access::ReadWrite => Access::ReadWrite,
-            options::Access::ReadOnly => Access::ReadOnly,
-        };
-        Ok(FabricRegion::Shm(ShmRegion::open(&url.location()?, access)?))
-    }
-
-    /// A lane that leaves the thread to others while it waits.
-    pub(crate) fn cooperative_lane(&self) -> FabricLane {
-        match self {
-            FabricRegion::Shm(region) => FabricLane::Shm(region.lane().waiting(Waiting::Cooperative)),
+    /// A lane that waits in one way or the other. The lanes of a session all wait as it was opened to.
+    pub(crate) fn lane_waiting(&self, waiting: Waiting) -> FabricLane {
+        match (self, waiting) {
+            (FabricRegion::Shm(region), Waiting::InPlace) => FabricLane::Shm(region.lane()),
+            (FabricRegion::Shm(region), Waiting::Cooperative) => {
+                FabricLane::Shm(region.lane().waiting(guira_fabric_shm::Waiting::Cooperative))
+            }
+            (FabricRegion::Tcp(region), _) => FabricLane::Tcp(region.lane()),
         }
     }
 
-    /// Whether `process`, if it lives, may hold one of the region's slots; see [`ShmRegion::may_be_held_by`].
-    pub(crate) fn may_be_held_by(&self, process: &ProcessIdentity) -> bool {
+    /// Whether the way to the memory is known to be gone for good.
+    pub(crate) fn is_lost(&self) -> bool {
         match self {
-            FabricRegion::Shm(region) => region.may_be_held_by(process),
+            FabricRegion::Shm(_) => false,
+            FabricRegion::Tcp(region) => region.loss().is_some(),
+        }
+    }
+
+    /// The name of its session with a memory node.
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        match self {
+            FabricRegion::Shm(_) => None,
+            FabricRegion::Tcp(region) => Some(region.session()),
         }
     }
 
@@ -65,6 +85,7 @@ impl FabricRegion {
     pub(crate) fn stat(&self) -> Result<RegionStat, Error> {
         match self {
             FabricRegion::Shm(region) => Ok(RegionStat::File(FileStat::new(&region.info()?))),
+            FabricRegion::Tcp(region) => Ok(RegionStat::Node(NodeStat::new(region))),
         }
     }
 }
@@ -75,30 +96,42 @@ impl Region for FabricRegion {
     fn caps(&self) -> &Caps {
         match self {
             FabricRegion::Shm(region) => region.caps(),
+            FabricRegion::Tcp(region) => region.caps(),
         }
     }
 
     fn main_bytes(&self) -> u64 {
         match self {
             FabricRegion::Shm(region) => region.main_bytes(),
+            FabricRegion::Tcp(region) => region.main_bytes(),
         }
     }
 
     fn device_bytes(&self) -> u64 {
         match self {
             FabricRegion::Shm(region) => region.device_bytes(),
+            FabricRegion::Tcp(region) => region.device_bytes(),
         }
     }
 
     fn lane(&self) -> FabricLane {
         match self {
             FabricRegion::Shm(region) => FabricLane::Shm(region.lane()),
+            FabricRegion::Tcp(region) => FabricLane::Tcp(region.lane()),
         }
     }
 
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
         match self {
             FabricRegion::Shm(region) => region.hold(slot),
+            FabricRegion::Tcp(region) => region.hold(slot),
+        }
+    }
+
+    fn poll_hold(&self, slot: u16, cx: &mut Context<'_>) -> Poll<Result<Option<SlotHold>, FabricError>> {
+        match self {
+            FabricRegion::Shm(region) => region.poll_hold(slot, cx),
+            FabricRegion::Tcp(region) => region.poll_hold(slot, cx),
         }
     }
 }
@@ -109,6 +142,7 @@ impl FabricLane {
     pub(crate) fn any(&mut self) -> &mut dyn Lane {
         match self {
             FabricLane::Shm(lane) => lane,
+            FabricLane::Tcp(lane) => lane,
         }
     }
 
@@ -116,6 +150,17 @@ impl FabricLane {
     pub(crate) fn is_stale(&self) -> bool {
         match self {
             FabricLane::Shm(lane) => lane.is_stale(),
+            // It refuses by itself.
+            FabricLane::Tcp(_) => false,
+        }
+    }
+
+    /// Whether what it leads to can be lost.
+    #[inline(always)]
+    pub(crate) fn is_remote(&self) -> bool {
+        match self {
+            FabricLane::Shm(_) => false,
+            FabricLane::Tcp(_) => true,
         }
     }
 }

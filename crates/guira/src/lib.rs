@@ -97,6 +97,8 @@
 //! by whoever meets its locks.
 #![forbid(unsafe_code)]
 
+mod attachment;
+mod backoff;
 pub mod blocking;
 mod client;
 mod error;
@@ -107,6 +109,7 @@ mod options;
 mod reader;
 mod repair;
 mod scan;
+mod sessions;
 mod stat;
 mod state;
 mod store;
@@ -120,6 +123,8 @@ pub use guira_check::{
 };
 pub use guira_fabric::{Addr, Effect, FabricError, Space, Traffic, VerbCounts};
 pub use guira_fabric_shm::{Attempt, FileKind, KillError, ShmError};
+pub use guira_fabric_tcp::client::{ConnectError, Endpoint};
+pub use guira_fabric_tcp::wire::{Bye, WireError};
 #[doc(inline)]
 pub use guira_layout as layout;
 pub use guira_layout::{ConfigError, EntryFormat, Generation, LockId, OwnerId, Preset, RowId, SuperblockError};
@@ -128,7 +133,7 @@ pub use options::{CreateOptions, OpenOptions};
 pub use reader::Reader;
 pub use repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, Repair};
 pub use scan::{DamageVisitor, Len, ScanSummary, StableScan, Unread, Visitor};
-pub use stat::{ClientStat, ClientState, FileStat, RegionStat, Stat};
+pub use stat::{ClientStat, ClientState, FileStat, NodeStat, RegionStat, Stat};
 pub use state::{Expected, Swap, Token, Versioned};
 pub use store::Store;
 pub use url::{Url, UrlError};

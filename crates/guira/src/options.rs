@@ -1,5 +1,6 @@
 //! How a table is created and opened.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use guira_layout::{EntryFormat, Preset};
@@ -131,6 +132,9 @@ pub struct OpenOptions {
     pub(crate) access: Access,
     pub(crate) deadline: Duration,
     pub(crate) cache_bytes: usize,
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) reconnect_timeout: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,9 +144,17 @@ pub(crate) enum Access {
 }
 
 impl Default for OpenOptions {
-    /// For reading and changing, a deadline of 10 s, a row cache of 64 KiB.
+    /// For reading and changing, a deadline of 10 s, a row cache of 64 KiB; of a memory node without a token, within
+    /// 5 s, and again within 10 s.
     fn default() -> OpenOptions {
-        OpenOptions { access: Access::ReadWrite, deadline: Duration::from_secs(10), cache_bytes: 64 << 10 }
+        OpenOptions {
+            access: Access::ReadWrite,
+            deadline: Duration::from_secs(10),
+            cache_bytes: 64 << 10,
+            token_file: None,
+            connect_timeout: Duration::from_secs(5),
+            reconnect_timeout: Duration::from_secs(10),
+        }
     }
 }
 
@@ -168,6 +180,31 @@ impl OpenOptions {
     #[must_use]
     pub fn cache_bytes(mut self, bytes: usize) -> OpenOptions {
         self.cache_bytes = bytes;
+        self
+    }
+
+    /// The file with the secret that a memory node wants of its clients (`tcp://`): 128 bits as 32 hexadecimal digits,
+    /// white space around them ignored. Read whenever a session begins. Without one, only nodes let this client in that
+    /// want none.
+    #[must_use]
+    pub fn token_file(mut self, path: impl Into<PathBuf>) -> OpenOptions {
+        self.token_file = Some(path.into());
+        self
+    }
+
+    /// How long one attempt to connect to a memory node may take (`tcp://`), from 1 ms on; default 5 s.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> OpenOptions {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long an operation that finds its connection to the memory node lost (`tcp://`) goes on trying to get another
+    /// one, before it fails as it would have at once; default 10 s. Zero makes one attempt. The next operation tries
+    /// again. Source: R-SESSION-1.
+    #[must_use]
+    pub fn reconnect_timeout(mut self, timeout: Duration) -> OpenOptions {
+        self.reconnect_timeout = timeout;
         self
     }
 }

@@ -6,11 +6,14 @@
 use std::sync::Arc;
 
 use guira_fabric::{Lane, Traffic};
-use guira_rcuckoo::{ClientConfig, Counters, Now, Sampled, Table};
+use guira_rcuckoo::{Counters, Now, Operation, Sampled, Table};
 
+use crate::attachment::{Attachment, Holds, Until, is_session_lost};
 use crate::events::Events;
-use crate::fabric::{FabricLane, on_lane};
-use crate::{Error, Token, Versioned};
+use crate::fabric::{FabricLane, Waiting, on_lane};
+use crate::sessions::Sessions;
+use crate::store::Inner;
+use crate::{Error, OperationError, Token, Versioned};
 
 /// Row versions of fewer bits come round while somebody thinks about what to do with a token.
 const TOKEN_VERSION_BITS: u8 = 32;
@@ -67,8 +70,27 @@ macro_rules! lookups {
                 into: &mut Vec<u8>,
                 sampled: Sampled,
             ) -> Result<bool, Error> {
-                let found = self.$protocol.get_waiting(self.lane.any(), key, into, sampled).await;
-                Ok(found.map_err(|error| self.events.failed(error))?.is_some())
+                let (mut sampled, mut until) = (sampled, Until::default());
+                loop {
+                    match self.$protocol.get_waiting(self.lane.any(), key, into, sampled).await {
+                        Ok(found) => return Ok(found.is_some()),
+                        Err(error) => self.go_on(error, &mut until).await?,
+                    }
+                    into.clear();
+                    sampled = Sampled::default();
+                }
+            }
+
+            /// Makes the next attempt of a lookup possible that failed with `error`. // [R-SESSION-1]
+            #[cold]
+            async fn go_on(&mut self, error: OperationError, until: &mut Until) -> Result<(), Error> {
+                let error = self.events.failed(error);
+                if self.lane.is_remote() {
+                    // Rare, and larger than the rest of a lookup's future.
+                    Box::pin(self.change_session(error, Operation::Get, until)).await
+                } else {
+                    Err(error)
+                }
             }
 
             /// The value of `key` and the state it was read in, for a change that depends on it, or `None` if there is
@@ -91,9 +113,14 @@ macro_rules! lookups {
             pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
                 into.clear();
                 check_versions(self.$protocol.table())?;
-                let found = on_lane!(&mut self.lane, lane => self.$protocol.get(lane, key, into).await);
-                let found = found.map_err(|error| self.events.failed(error))?;
-                Ok(found.map(|state| Token::new(self.$protocol.table(), state)))
+                let mut until = Until::default();
+                loop {
+                    match on_lane!(&mut self.lane, lane => self.$protocol.get(lane, key, into).await) {
+                        Ok(found) => return Ok(found.map(|state| Token::new(self.$protocol.table(), state))),
+                        Err(error) => self.go_on(error, &mut until).await?,
+                    }
+                    into.clear();
+                }
             }
 
             /// Looks up many keys at once, so that their memory accesses overlap: one result for each, in order.
@@ -122,11 +149,42 @@ macro_rules! lookups {
                 keys: &[K],
                 mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
             ) {
+                if self.lane.is_remote() {
+                    return Box::pin(self.get_many_from_afar(keys, visit)).await;
+                }
                 let events = &self.events;
                 let visit = |i: usize, result: Result<Option<&[u8]>, guira_rcuckoo::Error>| {
                     visit(i, result.map_err(|error| events.failed(error)));
                 };
                 on_lane!(&mut self.lane, lane => self.$protocol.get_many(lane, keys, visit).await);
+            }
+
+            /// The same over a fabric whose sessions can be lost: goes on in another one with the first key that has
+            /// no result yet.
+            async fn get_many_from_afar<K: AsRef<[u8]>>(
+                &mut self,
+                keys: &[K],
+                mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
+            ) {
+                let (mut done, mut until) = (0, Until::default());
+                while done < keys.len() {
+                    let (base, events, mut lost) = (done, &self.events, None);
+                    let see = |i: usize, result: Result<Option<&[u8]>, OperationError>| match result {
+                        _ if lost.is_some() => {}
+                        Err(error) if is_session_lost(&error) => lost = Some(error),
+                        result => {
+                            visit(base + i, result.map_err(|error| events.failed(error)));
+                            done = base + i + 1;
+                        }
+                    };
+                    self.$protocol.get_many(self.lane.any(), &keys[base..], see).await;
+                    let Some(error) = lost else { return };
+                    if let Err(told) = self.go_on(error.clone(), &mut until).await {
+                        visit(done, Err(told));
+                        (done + 1..keys.len()).for_each(|i| visit(i, Err(error.clone().into())));
+                        return;
+                    }
+                }
             }
 
             /// Whether there is such a key. Round trips: as [`Self::get`], whose value is read and dropped.
@@ -177,11 +235,33 @@ pub struct Reader {
     reader: guira_rcuckoo::Reader,
     lane: FabricLane,
     events: Events,
+    waiting: Waiting,
+    attachment: Attachment,
 }
 
 impl Reader {
-    pub(crate) fn new(table: Arc<Table>, lane: FabricLane, config: ClientConfig, events: Events) -> Reader {
-        Reader { reader: guira_rcuckoo::Reader::new(table, config), lane, events }
+    /// A reader of the latest session, lost or not: its first lookup finds out.
+    pub(crate) fn new(store: &Arc<Inner>, sessions: &Arc<Sessions>, waiting: Waiting) -> Reader {
+        let latest = sessions.latest().map(|session| (session.region, session.number));
+        // A session of the store's own will do until there is one that waits as wanted.
+        let (region, number) = latest.unwrap_or_else(|| (store.region_at_hand(), 0));
+        Reader {
+            reader: guira_rcuckoo::Reader::new(Arc::clone(&store.table), store.client_config(0)),
+            lane: region.lane_waiting(waiting),
+            events: store.events.clone(),
+            waiting,
+            attachment: Attachment::new(Arc::clone(store), Arc::clone(sessions), number, Holds::Nothing),
+        }
+    }
+
+    /// Goes on in another session after `error`. A reader holds nothing: it does not matter whether the node dropped the
+    /// session before. // [R-SESSION-1]
+    async fn change_session(&mut self, error: Error, operation: Operation, until: &mut Until) -> Result<(), Error> {
+        let session = self.attachment.next(error, until).await?;
+        let traffic = *self.lane.traffic();
+        self.lane = session.region.lane_waiting(self.waiting);
+        *self.lane.traffic_mut() = traffic;
+        self.attachment.attach(&session, operation)
     }
 
     /// What this reader met since it was opened: rows that were read again, writers that it read past, lookups that

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use guira_fabric::{FenceProof, Lane, Region};
-use guira_fabric_shm::{KillError, ProcessIdentity, ProcessState};
+use guira_fabric_shm::{KillError, ProcessIdentity, ProcessState, ShmRegion};
+use guira_fabric_tcp::wire::FenceAnswer;
 use guira_layout::{SlotState, SlotWord};
 use guira_rcuckoo::{
     Counters, Incident, Observer, Recovered, SlotClient, SlotInfo, add_totals, read_slot, recover, slots,
 };
 
 use crate::blocking::block_on;
+use crate::fabric::FabricRegion;
 use crate::options::Access;
 use crate::store::Inner;
 use crate::{Error, OperationError, Store};
@@ -81,7 +83,7 @@ pub struct Killed {
     pub slot: u16,
     /// The process id of its client.
     pub process: u64,
-    /// Whether that process was killed; false if it was dead already.
+    /// Whether that process was killed, or its session dropped; false if it was dead already.
     pub killed: bool,
     /// What was left to do for its client; `None` if somebody else was faster, or it could not be recovered.
     pub recovered: Option<RecoveredClient>,
@@ -118,23 +120,24 @@ impl Store {
         let inner = &*self.inner;
         inner.refuse_read_only()?;
         let fabric = inner.fabric("cannot recover the clients of");
-        let used = block_on(slots(&mut inner.region.lane(), &inner.table)).map_err(&fabric)?;
+        let region = inner.region()?;
+        let used = block_on(slots(&mut region.lane(), &inner.table)).map_err(&fabric)?;
         let mut repair = Repair::default();
         let total = used.len() as u64;
         for (done, SlotInfo { slot, .. }) in (1..).zip(used) {
-            self.recover_slot(slot, &mut repair)?;
+            self.recover_slot(&region, slot, &mut repair)?;
             progress(done, total);
         }
         Ok(repair)
     }
 
     /// Recovers the client of `slot` if it is dead, and notes what became of it.
-    fn recover_slot(&self, slot: u16, repair: &mut Repair) -> Result<(), Error> {
+    fn recover_slot(&self, region: &FabricRegion, slot: u16, repair: &mut Repair) -> Result<(), Error> {
         let inner = &*self.inner;
         let fabric = inner.fabric("cannot recover the clients of");
-        let hold = inner.region.hold(slot).map_err(&fabric)?;
+        let hold = region.hold(slot).map_err(&fabric)?;
         // Under the hold, if there is one: a client that closed in between is not dead.
-        let info = block_on(read_slot(&mut inner.region.lane(), &inner.table, slot)).map_err(&fabric)?;
+        let info = block_on(read_slot(&mut region.lane(), &inner.table, slot)).map_err(&fabric)?;
         let generation = match info.word {
             Some(SlotWord { state: SlotState::Free, .. }) => return Ok(()),
             Some(SlotWord { generation, .. }) => generation,
@@ -150,7 +153,7 @@ impl Store {
             repair.living.push(LivingClient { slot, process, committing, stopped });
             return Ok(());
         };
-        match inner.recover_proved(&FenceProof::new(slot, generation, hold)) {
+        match inner.recover_proved(region, &FenceProof::new(slot, generation, hold)) {
             Ok(Some(recovered)) => {
                 repair.recovered.push(RecoveredClient::new(slot, generation, info.client.process, &recovered));
             }
@@ -174,6 +177,10 @@ impl Store {
     ///
     /// The process is stopped first, and killed only if it is the very one that took the slot and still has it; nothing
     /// is killed by its number alone. It must be visible here: of the same pid namespace, and this user may signal it.
+    /// Over `tcp://` no process is killed: the memory node drops the session that has the slot, with all other slots it
+    /// has, and its clients learn that they were `Fenced`. The node does not know generations: if the client closed, and
+    /// another one took the slot, within the round trip before that, the other one is dropped.
+    ///
     /// Round trips: 3, and those of [`guira_rcuckoo::recover`]. Source: R-RECOVER-1.
     ///
     /// # Errors
@@ -187,27 +194,24 @@ impl Store {
         if slot >= inner.table.config().max_clients {
             return Err(nobody());
         }
-        let mut lane = inner.region.lane();
+        let region = &inner.region()?;
+        let mut lane = region.lane();
         let info = block_on(read_slot(&mut lane, &inner.table, slot)).map_err(&fabric)?;
         let generation = info.word.filter(|word| word.state != SlotState::Free).ok_or_else(nobody)?.generation;
         let process = info.client.process;
-        let mut hold = inner.region.hold(slot).map_err(&fabric)?;
+        let mut hold = region.hold(slot).map_err(&fabric)?;
         let mut killed = false;
         if hold.is_none() {
             let kill = |source| Error::Kill { url: inner.url.clone(), slot, source };
-            // Its words are about the client of this generation as long as the generation is there.
-            let still_has = || {
-                let word = block_on(read_slot(&mut lane, &inner.table, slot)).ok().and_then(|info| info.word);
-                // Perhaps by somebody else: this process may have become another program, which has no part in it.
-                let is_held =
-                    matches!(inner.region.hold(slot), Ok(None)) && inner.region.may_be_held_by(&identity(&info.client));
-                is_held && word == Some(SlotWord { state: SlotState::Live, generation })
-            };
-            let (wait, otherwise) = match identity(&info.client).kill(patience, still_has) {
-                Ok(()) => (patience, KillError::Deaf { pid: process }),
-                // Whoever asks about a dead client, or recovers it, has its slot for a moment.
-                Err(ended @ KillError::Ended { .. }) => (patience.min(OTHERS_AT_WORK), ended),
-                Err(source) => return Err(kill(source)),
+            let (wait, otherwise) = match region {
+                FabricRegion::Shm(region) => {
+                    inner.kill_process(region, &mut lane, &info, generation, patience).map_err(kill)?
+                }
+                FabricRegion::Tcp(region) => match region.fence(slot).map_err(&fabric)? {
+                    FenceAnswer::Dropped => (patience, KillError::Deaf { pid: process }),
+                    // Somebody has it beside the node, or had it for a moment.
+                    FenceAnswer::NoSession => (patience.min(OTHERS_AT_WORK), KillError::Foreign { pid: process }),
+                },
             };
             killed = matches!(otherwise, KillError::Deaf { .. });
             if killed {
@@ -217,7 +221,7 @@ impl Store {
             let deadline_ns = lane.now_ns().saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
             while hold.is_none() {
                 std::thread::sleep(LOOK_INTERVAL);
-                hold = inner.region.hold(slot).map_err(&fabric)?;
+                hold = region.hold(slot).map_err(&fabric)?;
                 let word = block_on(read_slot(&mut lane, &inner.table, slot)).map_err(&fabric)?.word;
                 if word.is_some_and(|word| word.generation != generation || word.state == SlotState::Free) {
                     return Ok(Killed { slot, process, killed, recovered: None, failed: None });
@@ -228,7 +232,7 @@ impl Store {
             }
         }
         let Some(hold) = hold else { return Err(nobody()) };
-        let (recovered, failed) = match inner.recover_proved(&FenceProof::new(slot, generation, hold)) {
+        let (recovered, failed) = match inner.recover_proved(region, &FenceProof::new(slot, generation, hold)) {
             Ok(recovered) => (recovered, None),
             Err(error @ OperationError::Corrupt { .. }) => (None, Some(error.to_string())),
             Err(error) => return Err(error.into()),
@@ -253,9 +257,39 @@ impl Inner {
         }
     }
 
+    /// Kills the process of the client that `info` tells of, if it still has its slot under `generation`. How long others
+    /// may have the slot then, and the error if it is longer.
+    fn kill_process(
+        &self,
+        region: &ShmRegion,
+        lane: &mut dyn Lane,
+        info: &SlotInfo,
+        generation: u64,
+        patience: Duration,
+    ) -> Result<(Duration, KillError), KillError> {
+        let (slot, process) = (info.slot, identity(&info.client));
+        // Its words are about the client of this generation as long as the generation is there.
+        let still_has = || {
+            let word = block_on(read_slot(lane, &self.table, slot)).ok().and_then(|info| info.word);
+            // Perhaps by somebody else: this process may have become another program, which has no part in it.
+            let is_held = matches!(region.hold(slot), Ok(None)) && region.may_be_held_by(&process);
+            is_held && word == Some(SlotWord { state: SlotState::Live, generation })
+        };
+        match process.kill(patience, still_has) {
+            Ok(()) => Ok((patience, KillError::Deaf { pid: process.pid })),
+            // Whoever asks about a dead client, or recovers it, has its slot for a moment.
+            Err(ended @ KillError::Ended { .. }) => Ok((patience.min(OTHERS_AT_WORK), ended)),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Recovers the client whose death `proof` proves; tells of it, and counts it. // [R-RECOVER-3] [R-TOTALS-1]
-    pub(crate) fn recover_proved(&self, proof: &FenceProof) -> Result<Option<Recovered>, OperationError> {
-        let (mut lane, mut events) = (self.region.lane(), self.events.clone());
+    pub(crate) fn recover_proved(
+        &self,
+        region: &FabricRegion,
+        proof: &FenceProof,
+    ) -> Result<Option<Recovered>, OperationError> {
+        let (mut lane, mut events) = (region.lane(), self.events.clone());
         let (slot, generation, began_ns) = (proof.slot(), proof.generation(), lane.now_ns());
         events.observe(slot, generation, &Incident::RecoveryBegun);
         let result = block_on(recover(&mut lane, &self.table, proof));

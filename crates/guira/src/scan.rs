@@ -114,7 +114,7 @@ impl Store {
     ) -> Result<ScanSummary, Error> {
         let inner = &self.inner;
         let mut reader = guira_rcuckoo::Reader::new(Arc::clone(&inner.table), inner.client_config(0));
-        let mut lane = inner.region.lane();
+        let mut lane = inner.region()?.lane();
         let mut items = RowItems::default();
         let mut summary = ScanSummary::default();
         for row in 0..inner.table.config().rows {
@@ -170,7 +170,7 @@ impl Store {
     pub fn scan_stable(&self, max_sweeps: u32, visit: &mut Visitor<'_>) -> Result<StableScan, Error> {
         let inner = &self.inner;
         let mut reader = guira_rcuckoo::Reader::new(Arc::clone(&inner.table), inner.client_config(0));
-        let snapshot = block_on(reader.snapshot(&mut inner.region.lane(), max_sweeps, |_, _| ()))?;
+        let snapshot = block_on(reader.snapshot(&mut inner.region()?.lane(), max_sweeps, |_, _| ()))?;
         let (rows, sweeps, is_snapshot) = (snapshot.rows(), snapshot.sweeps(), snapshot.is_stable());
         let mut summary = StableScan { rows, entries: 0, sweeps, is_snapshot };
         for (key, value) in snapshot.iter() {
@@ -203,7 +203,7 @@ impl Store {
     pub fn len(&self) -> Result<Len, Error> {
         let inner = &self.inner;
         let mut reader = guira_rcuckoo::Reader::new(Arc::clone(&inner.table), inner.client_config(0));
-        let found = block_on(reader.len(&mut inner.region.lane(), crate::store::random()?))?;
+        let found = block_on(reader.len(&mut inner.region()?.lane(), crate::store::random()?))?;
         Ok(Len { entries: found.entries, error: found.error })
     }
 }

@@ -3,13 +3,16 @@
 use std::time::UNIX_EPOCH;
 
 use guira_check::{TableStats, table_stats};
-use guira_fabric::Region;
+use guira_fabric::{Caps, Region};
 use guira_fabric_shm::{Boot, RegionInfo};
+use guira_fabric_tcp::client::TcpRegion;
+use guira_fabric_tcp::wire::Grant;
 use guira_layout::{SlotState, SlotWord};
 use guira_rcuckoo::{Counters, SlotInfo, read_slot, read_totals, slots};
 
 use crate::Error;
 use crate::blocking::block_on;
+use crate::fabric::FabricRegion;
 use crate::store::Inner;
 
 /// A table in numbers: what [`crate::Store::stat`] saw, part by part, while others worked. Serialized as it stands.
@@ -94,6 +97,8 @@ pub struct ClientStat {
 pub enum RegionStat {
     /// A file: of `shm://` and `file://`.
     File(FileStat),
+    /// The memory of a node: of `tcp://`.
+    Node(NodeStat),
 }
 
 impl RegionStat {
@@ -101,6 +106,46 @@ impl RegionStat {
     pub fn file(&self) -> Option<&FileStat> {
         match self {
             RegionStat::File(file) => Some(file),
+            RegionStat::Node(_) => None,
+        }
+    }
+
+    /// The node, if one has it.
+    pub fn node(&self) -> Option<&NodeStat> {
+        match self {
+            RegionStat::File(_) => None,
+            RegionStat::Node(node) => Some(node),
+        }
+    }
+}
+
+/// The memory of a node, as the session sees it through which it was asked.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct NodeStat {
+    /// The node's address and port.
+    pub peer: String,
+    /// Bytes of the main space: rows, extents, client slots.
+    pub main_bytes: u64,
+    /// Bytes of the device space: locks.
+    pub device_bytes: u64,
+    /// Bytes of one WRITE that no death can tear; `None` if none ever is torn.
+    pub atomic_write_unit: Option<u64>,
+    /// After how long without a sign of life from a client's machine the node drops its session, in milliseconds.
+    pub session_timeout_ms: u64,
+    /// Whether the node lets this client read only.
+    pub read_only: bool,
+}
+
+impl NodeStat {
+    pub(crate) fn new(region: &TcpRegion) -> NodeStat {
+        let unit = region.caps().atomic_write_unit;
+        NodeStat {
+            peer: region.peer().to_string(),
+            main_bytes: region.main_bytes(),
+            device_bytes: region.device_bytes(),
+            atomic_write_unit: (unit != Caps::WHOLE_WRITE).then_some(unit),
+            session_timeout_ms: u64::try_from(region.session_timeout().as_millis()).unwrap_or(u64::MAX),
+            read_only: region.grant() == Grant::ReadOnly,
         }
     }
 }
@@ -128,7 +173,8 @@ pub struct FileStat {
 
 pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
     let config = inner.table.config();
-    let mut lane = inner.region.lane();
+    let region = inner.region()?;
+    let mut lane = region.lane();
     let table = block_on(table_stats(&mut lane, &inner.table))
         .map_err(|source| Error::Check { url: inner.url.clone(), source })?;
     let mut clients = Vec::new();
@@ -137,7 +183,7 @@ pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
         let state = match info.word {
             None => ClientState::Damaged,
             Some(SlotWord { state: SlotState::Recovering, .. }) => ClientState::Recovering,
-            Some(_) => liveness(inner, info.slot),
+            Some(_) => liveness(inner, &region, info.slot),
         };
         let owner = info.slot + 1;
         let owned = table.space.owners.iter().find(|known| known.owner == owner);
@@ -167,16 +213,16 @@ pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
         table,
         clients,
         totals,
-        region: inner.region.stat()?,
+        region: region.stat()?,
     })
 }
 
 /// Whoever obtains the hold of a used slot has proved its client dead. A read-only store cannot ask, and believes the
 /// slot.
-pub(crate) fn liveness(inner: &Inner, slot: u16) -> ClientState {
-    match inner.region.hold(slot) {
+pub(crate) fn liveness(inner: &Inner, region: &FabricRegion, slot: u16) -> ClientState {
+    match region.hold(slot) {
         // Looked at again under the proof: a client that closed in between is not dead.
-        Ok(Some(_proof)) => match block_on(read_slot(&mut inner.region.lane(), &inner.table, slot)) {
+        Ok(Some(_proof)) => match block_on(read_slot(&mut region.lane(), &inner.table, slot)) {
             Ok(SlotInfo { word: Some(SlotWord { state: SlotState::Free, .. }), .. }) => ClientState::Live,
             _ => ClientState::Dead,
         },

@@ -6,17 +6,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
-use guira_fabric_shm::{CreateError, CreateOptions as RegionOptions, ShmRegion};
+use guira_fabric_shm::{Attempt, CreateError, CreateOptions as RegionOptions, Location, ShmRegion};
 use guira_layout::{Geometry, OwnerId, PresetOptions, SlotState, SlotWord, Superblock};
 use guira_rcuckoo::{
     ClientConfig, OpenError, Table, claim_slot_for, format_table, open_table, poison_table, read_slot, slots,
 };
 
 use crate::blocking::{self, block_on};
+use crate::client::Taken;
 use crate::events::Events;
-use crate::fabric::{FabricLane, FabricRegion};
+use crate::fabric::{FabricLane, FabricRegion, Waiting};
+use crate::options::Access;
 use crate::repair::own_slot_client;
+use crate::sessions::{self, Sessions};
 use crate::stat::liveness;
+use crate::url::Place;
 use crate::{Client, ClientState, CreateOptions, Error, OpenOptions, Reader, Stat, Url};
 
 /// A table this process has opened. Clones and threads share it; each thread takes a client or reader of its own.
@@ -48,10 +52,15 @@ pub struct Store {
 
 pub(crate) struct Inner {
     pub(crate) url: Url,
-    pub(crate) region: FabricRegion,
     pub(crate) table: Arc<Table>,
     pub(crate) options: OpenOptions,
     pub(crate) events: Events,
+    /// The region when it was opened.
+    first: FabricRegion,
+    /// Of what the store itself does, and of readers that wait in place.
+    sessions: Arc<Sessions>,
+    /// Of what leaves its thread to others while it waits.
+    cooperative: Arc<Sessions>,
     opened: AtomicU32,
 }
 
@@ -103,7 +112,8 @@ impl Store {
     ///
     /// # Errors
     /// `Create` for impossible parameters; `Region` if the file exists ([`Error::is_taken`]), does not fit
-    /// ([`Error::shortage`]), or is not permitted; `Random`; `Format` if the fabric failed. Nothing is left behind.
+    /// ([`Error::shortage`]), or is not permitted; `Random`; `Format` if the fabric failed; `OfNode` for `tcp://`.
+    /// Nothing is left behind.
     pub fn create(url: &Url, options: &CreateOptions) -> Result<Store, Error> {
         Store::create_with_progress(url, options, &mut |_, _| ())
     }
@@ -117,6 +127,7 @@ impl Store {
         options: &CreateOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Store, Error> {
+        let location = file_of(url, Attempt::Create)?;
         let preset_options = PresetOptions {
             capacity: options.capacity,
             format: options.format,
@@ -140,35 +151,57 @@ impl Store {
         let format = |region: &ShmRegion| {
             block_on(format_table(&mut region.lane(), &table, |done| progress(done.min(rows), rows)))
         };
-        let region = ShmRegion::create(&url.location()?, region_options, format).map_err(|error| match error {
+        let region = ShmRegion::create(&location, region_options, format).map_err(|error| match error {
             CreateError::Shm(error) => Error::Region(error),
             CreateError::Init { source, .. } => Error::Format { url: url.clone(), source },
         })?;
-        Ok(Store::assemble(url, FabricRegion::Shm(region), table, OpenOptions::default()))
+        let region = FabricRegion::Shm(region);
+        let sessions = Arc::new(Sessions::lasting(region.clone()));
+        Ok(Store::assemble(url, region, sessions, table, OpenOptions::default()))
     }
 
     /// Opens a table for reading and changing, with a deadline of 10 s. 1 round trip. Source: R-OPEN-1.
     ///
     /// # Errors
     /// `Region` if the file is missing ([`Error::is_absent`]), not permitted, cut short or not a region; `Open` if what
-    /// it holds is not a table, is damaged, or was destroyed. Nothing was changed.
+    /// it holds is not a table, is damaged, or was destroyed; of a memory node `Connect` if there is none, or it does
+    /// not let this client in. Nothing was changed.
     pub fn open(url: &Url) -> Result<Store, Error> {
         Store::open_with(url, &OpenOptions::default())
     }
 
-    /// Opens a table as `options` say. 1 round trip. Source: R-OPEN-1.
+    /// Opens a table as `options` say. 1 round trip; of a memory node 1 more for the session, after those of TCP. Source:
+    /// R-OPEN-1.
     ///
     /// # Errors
-    /// As [`Store::open`].
+    /// As [`Store::open`]; `TokenFile`.
     pub fn open_with(url: &Url, options: &OpenOptions) -> Result<Store, Error> {
-        let region = FabricRegion::open(url, options)?;
+        let region = match url.place()? {
+            Place::File(location) => {
+                let access = match options.access {
+                    Access::ReadWrite => guira_fabric_shm::Access::ReadWrite,
+                    Access::ReadOnly => guira_fabric_shm::Access::ReadOnly,
+                };
+                FabricRegion::Shm(ShmRegion::open(&location, access)?)
+            }
+            Place::Node(endpoint) => {
+                let session = sessions::connect(endpoint, options, Waiting::InPlace, options.connect_timeout, None);
+                FabricRegion::Tcp(session.map_err(|failure| failure.into_error(url, options))?)
+            }
+        };
         let opened = block_on(open_table(&mut region.lane(), region.main_bytes()));
         let table = opened.map_err(|source| Error::Open { url: url.clone(), source })?;
         if table.geometry().device_bytes() > region.device_bytes() {
             let (wanted, found) = (table.geometry().device_bytes(), region.device_bytes());
             return Err(Error::Open { url: url.clone(), source: OpenError::Truncated { wanted, found } });
         }
-        Ok(Store::assemble(url, region, table, options.clone()))
+        let sessions = Arc::new(match url.place()? {
+            Place::File(_) => Sessions::lasting(region.clone()),
+            Place::Node(endpoint) => {
+                Sessions::remote(url, endpoint, options, Waiting::InPlace, &table, Some(region.clone()))
+            }
+        });
+        Ok(Store::assemble(url, region, sessions, table, options.clone()))
     }
 
     /// Opens the table at `url` for reading and changing, and creates it as `options` say if there is none. Of several
@@ -180,7 +213,8 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::open`], except that the table may be missing, and as [`Store::create`]. Tells so (`Region`) if the
-    /// name has no table and cannot be given to one either. Nothing was changed.
+    /// name has no table and cannot be given to one either. The table of a memory node is opened and never created.
+    /// Nothing was changed.
     ///
     /// ```
     /// use guira::{CreateOptions, Store, Url};
@@ -208,10 +242,16 @@ impl Store {
         }
     }
 
-    fn assemble(url: &Url, region: FabricRegion, table: Arc<Table>, options: OpenOptions) -> Store {
-        let (events, opened) = (Events::of(url), AtomicU32::new(0));
-        let inner = Inner { url: url.clone(), region, table, options, events, opened };
-        Store { inner: Arc::new(inner) }
+    fn assemble(
+        url: &Url,
+        first: FabricRegion,
+        sessions: Arc<Sessions>,
+        table: Arc<Table>,
+        options: OpenOptions,
+    ) -> Store {
+        let cooperative = sessions.of_their_own(Waiting::Cooperative);
+        let (url, events, opened) = (url.clone(), Events::of(url), AtomicU32::new(0));
+        Store { inner: Arc::new(Inner { url, table, options, events, first, sessions, cooperative, opened }) }
     }
 
     /// Destroys a table: no client can change it any more, its name is gone, and its memory is freed when the last
@@ -220,15 +260,16 @@ impl Store {
     ///
     /// # Errors
     /// `Region` if there is no such file ([`Error::is_absent`]), it is not permitted, or not a region: it is left alone
-    /// then. `Fabric` if the name is gone, but not every client was told.
+    /// then. `Fabric` if the name is gone, but not every client was told. `OfNode` for `tcp://`.
     pub fn destroy(url: &Url) -> Result<(), Error> {
+        let location = file_of(url, Attempt::Destroy)?;
         // A region whose table cannot be opened is damaged, or destroyed by somebody who died meanwhile: only its name
         // goes.
         let store = Store::open(url).ok();
         // The name first: who may write a table need not be allowed to remove it, and then nothing must change.
-        ShmRegion::destroy(&url.location()?)?;
+        ShmRegion::destroy(&location)?;
         if let Some(Store { inner }) = &store {
-            block_on(poison_table(&mut inner.region.lane(), &inner.table)).map_err(inner.fabric("cannot destroy"))?;
+            block_on(poison_table(&mut inner.first.lane(), &inner.table)).map_err(inner.fabric("cannot destroy"))?;
         }
         Ok(())
     }
@@ -253,7 +294,8 @@ impl Store {
     /// ```
     pub fn is_destroyed(&self) -> Result<bool, Error> {
         let inner = &self.inner;
-        match block_on(open_table(&mut inner.region.lane(), inner.region.main_bytes())) {
+        let region = inner.region()?;
+        match block_on(open_table(&mut region.lane(), region.main_bytes())) {
             Ok(_) => Ok(false),
             Err(OpenError::Destroyed) => Ok(true),
             Err(OpenError::Fabric(source)) => Err(inner.fabric("cannot look at")(source)),
@@ -282,9 +324,9 @@ impl Store {
     /// this call looks again, until the deadline ([`OpenOptions::deadline`]). `ReadOnly` if the table was opened so;
     /// the fabric's. The table has no client more than before.
     pub fn client(&self) -> Result<blocking::Client, Error> {
-        let mut lane = self.inner.region.lane();
-        let deadline_ns = self.inner.deadline_ns(&mut lane);
-        self.claim(lane, deadline_ns).map(blocking::Client)
+        // Its slot then does not go with somebody else's session, and it waits for nobody else's answers.
+        let sessions = self.inner.sessions.of_their_own(Waiting::InPlace);
+        self.client_of(&sessions, Waiting::InPlace).map(blocking::Client)
     }
 
     /// A client whose operations are futures, for any executor: they are `Send`, and a wait for a lock yields to the
@@ -325,98 +367,33 @@ impl Store {
     /// # }
     /// ```
     pub fn async_client(&self) -> Result<Client, Error> {
-        self.claim(self.inner.region.cooperative_lane(), 0)
+        self.client_of(&self.inner.cooperative, Waiting::Cooperative)
+    }
+
+    fn client_of(&self, sessions: &Arc<Sessions>, waiting: Waiting) -> Result<Client, Error> {
+        self.inner.refuse_read_only()?;
+        let session = sessions.current()?;
+        let mut lane = session.region.lane_waiting(waiting);
+        let deadline_ns = match waiting {
+            Waiting::InPlace => self.inner.deadline_ns(&mut lane),
+            Waiting::Cooperative => 0,
+        };
+        let taken = self.inner.claim(lane, &session.region, deadline_ns)?;
+        Ok(Client::new(&self.inner, sessions, &session, waiting, taken))
     }
 
     /// A reader whose lookups block in place: one a thread. No slot, no round trip, and no error. Example:
     /// [`blocking::Reader`].
     pub fn reader(&self) -> blocking::Reader {
-        blocking::Reader(self.reader_on(self.inner.region.lane()))
+        blocking::Reader(Reader::new(&self.inner, &self.inner.sessions, Waiting::InPlace))
     }
 
     /// A reader whose lookups are futures, for any executor: one a task. They are `Send`, and a wait for a row that
     /// somebody is writing yields to the executor. No slot, no round trip, and no error. Example: [`Reader`].
     pub fn async_reader(&self) -> Reader {
-        self.reader_on(self.inner.region.cooperative_lane())
-    }
-
-    fn reader_on(&self, lane: FabricLane) -> Reader {
-        Reader::new(Arc::clone(&self.inner.table), lane, self.inner.client_config(0), self.inner.events.clone())
-    }
-
-    /// Takes a free client slot; if there is none, one whose client died, which is recovered first. Slots are tried
-    /// from a place that differs between processes, so that many that start at once rarely meet. // [R-SLOT-1]
-    /// [R-SLOT-2]
-    fn claim(&self, mut lane: FabricLane, deadline_ns: u64) -> Result<Client, Error> {
-        let inner = &self.inner;
-        inner.refuse_read_only()?;
-        let max = inner.table.config().max_clients;
-        let turn = inner.opened.fetch_add(1, Ordering::Relaxed);
-        let start = std::process::id().wrapping_add(turn) % u32::from(max);
-        let (mut settled_looks, mut pause_ns) = (0, FIRST_LOOK_NS);
-        loop {
-            let refusal = match self.look_for_slot(&mut lane, start)? {
-                Look::Taken(owner, hold) => {
-                    let (table, config) = (Arc::clone(&inner.table), inner.client_config(unix_ns()));
-                    return Ok(Client::new(table, inner, lane, owner, hold, config));
-                }
-                Look::Nothing(refusal) => refusal,
-            };
-            settled_looks = if refusal.is_settled { settled_looks + 1 } else { 0 };
-            let now_ns = lane.now_ns();
-            if settled_looks >= SETTLED_LOOKS || now_ns >= deadline_ns {
-                return Err(Error::TooManyClients { url: inner.url.clone(), max, dead: refusal.dead });
-            }
-            block_on(pause_until(&mut lane, deadline_ns.min(now_ns.saturating_add(pause_ns))));
-            pause_ns = LONGEST_LOOK_NS.min(2 * pause_ns);
-        }
-    }
-
-    /// Looks at every slot once, and takes the first that is free; if none is, at every slot once more, and takes the
-    /// first whose client is dead. // [R-SLOT-2]
-    fn look_for_slot(&self, lane: &mut FabricLane, start: u32) -> Result<Look, Error> {
-        let inner = &self.inner;
-        let fabric = inner.fabric("cannot open a client of");
-        let mut refusal = Refusal { dead: 0, is_settled: true };
-        for wanted in [Wanted::Free, Wanted::Dead] {
-            refusal = Refusal { dead: 0, is_settled: true };
-            for slot in (start..u32::from(inner.table.config().max_clients)).chain(0..start) {
-                let slot = slot as u16;
-                match inner.region.hold(slot).map_err(&fabric)? {
-                    Some(hold) => match self.take(slot, hold, wanted)? {
-                        Some((owner, hold)) => return Ok(Look::Taken(owner, hold)),
-                        None => refusal.dead += 1,
-                    },
-                    // Somebody lives there, or is at work there for a moment.
-                    None => {
-                        let word = block_on(read_slot(lane, &inner.table, slot)).map_err(&fabric)?.word;
-                        refusal.is_settled &= word.is_none_or(|word| word.state == SlotState::Live);
-                    }
-                }
-            }
-        }
-        Ok(Look::Nothing(refusal))
-    }
-
-    /// Takes `slot`, whose liveness is `hold`. `None` if it is not free, and its client could not be recovered or is
-    /// not wanted. // [R-SLOT-1]
-    fn take(&self, slot: u16, hold: SlotHold, wanted: Wanted) -> Result<Option<(OwnerId, SlotHold)>, Error> {
-        let inner = &self.inner;
-        let (mut lane, fabric) = (inner.region.lane(), inner.fabric("cannot open a client of"));
-        let mut hold = hold;
-        if wanted == Wanted::Dead {
-            let info = block_on(read_slot(&mut lane, &inner.table, slot)).map_err(&fabric)?;
-            let Some(SlotWord { generation, .. }) = info.word else { return Ok(None) };
-            let proof = FenceProof::new(slot, generation, hold);
-            match inner.recover_proved(&proof) {
-                Ok(_) => hold = proof.into_hold(),
-                // Its record is damaged: its locks stay held.
-                Err(guira_rcuckoo::Error::Corrupt { .. }) => return Ok(None),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        let claimed = block_on(claim_slot_for(&mut lane, &inner.table, slot, &own_slot_client(unix_ns())));
-        Ok(claimed.map_err(&fabric)?.map(|owner| (owner, hold)))
+        // Of a memory node the first one connects; if that fails, its first lookup does.
+        let _ = self.inner.cooperative.current();
+        Reader::new(&self.inner, &self.inner.cooperative, Waiting::Cooperative)
     }
 
     /// What the table holds and who uses it, while others work: no snapshot. Reads every row and slot, but no key or
@@ -465,11 +442,12 @@ impl Store {
     /// ```
     pub fn check(&self) -> Result<CheckReport, Error> {
         let inner = &self.inner;
-        let slots = block_on(slots(&mut inner.region.lane(), &inner.table)).map_err(inner.fabric("cannot check"))?;
-        let dead = slots.into_iter().filter(|info| liveness(inner, info.slot) == ClientState::Dead);
+        let region = inner.region()?;
+        let slots = block_on(slots(&mut region.lane(), &inner.table)).map_err(inner.fabric("cannot check"))?;
+        let dead = slots.into_iter().filter(|info| liveness(inner, &region, info.slot) == ClientState::Dead);
         let dead = dead.filter_map(|info| Some((info.slot, info.word?.generation))).collect();
         let options = CheckOptions { quiet: Quiet::OthersWork, dead, ..CheckOptions::default() };
-        block_on(check_table(&mut inner.region.lane(), &inner.table, &options, &mut |_| ()))
+        block_on(check_table(&mut region.lane(), &inner.table, &options, &mut |_| ()))
             .map_err(|source| Error::Check { url: inner.url.clone(), source })
     }
 }
@@ -479,7 +457,99 @@ fn is_destroyed(error: &Error) -> bool {
     matches!(error, Error::Open { source: OpenError::Destroyed, .. })
 }
 
+/// Where the file is that is to be created or destroyed.
+fn file_of(url: &Url, attempt: Attempt) -> Result<Location, Error> {
+    match url.place()? {
+        Place::File(location) => Ok(location),
+        Place::Node(_) => Err(Error::OfNode { url: url.clone(), attempt }),
+    }
+}
+
 impl Inner {
+    /// The region as a session leads to it that is not known to be lost.
+    pub(crate) fn region(&self) -> Result<FabricRegion, Error> {
+        Ok(self.sessions.current()?.region)
+    }
+
+    /// The region as the latest session leads to it, lost or not.
+    pub(crate) fn region_at_hand(&self) -> FabricRegion {
+        self.sessions.latest().map_or_else(|| self.first.clone(), |session| session.region)
+    }
+
+    /// Takes a free client slot; if there is none, one whose client died, which is recovered first. Slots are tried
+    /// from a place that differs between processes, so that many that start at once rarely meet. // [R-SLOT-1]
+    /// [R-SLOT-2]
+    pub(crate) fn claim(&self, mut lane: FabricLane, region: &FabricRegion, deadline_ns: u64) -> Result<Taken, Error> {
+        let max = self.table.config().max_clients;
+        let turn = self.opened.fetch_add(1, Ordering::Relaxed);
+        let start = std::process::id().wrapping_add(turn) % u32::from(max);
+        let (mut settled_looks, mut pause_ns) = (0, FIRST_LOOK_NS);
+        loop {
+            let refusal = match self.look_for_slot(&mut lane, region, start)? {
+                Look::Taken(owner, hold) => return Ok(Taken { lane, owner, hold }),
+                Look::Nothing(refusal) => refusal,
+            };
+            settled_looks = if refusal.is_settled { settled_looks + 1 } else { 0 };
+            let now_ns = lane.now_ns();
+            if settled_looks >= SETTLED_LOOKS || now_ns >= deadline_ns {
+                return Err(Error::TooManyClients { url: self.url.clone(), max, dead: refusal.dead });
+            }
+            block_on(pause_until(&mut lane, deadline_ns.min(now_ns.saturating_add(pause_ns))));
+            pause_ns = LONGEST_LOOK_NS.min(2 * pause_ns);
+        }
+    }
+
+    /// Looks at every slot once, and takes the first that is free; if none is, at every slot once more, and takes the
+    /// first whose client is dead. // [R-SLOT-2]
+    fn look_for_slot(&self, lane: &mut FabricLane, region: &FabricRegion, start: u32) -> Result<Look, Error> {
+        let fabric = self.fabric("cannot open a client of");
+        let mut refusal = Refusal { dead: 0, is_settled: true };
+        for wanted in [Wanted::Free, Wanted::Dead] {
+            refusal = Refusal { dead: 0, is_settled: true };
+            for slot in (start..u32::from(self.table.config().max_clients)).chain(0..start) {
+                let slot = slot as u16;
+                match region.hold(slot).map_err(&fabric)? {
+                    Some(hold) => match self.take(region, slot, hold, wanted)? {
+                        Some((owner, hold)) => return Ok(Look::Taken(owner, hold)),
+                        None => refusal.dead += 1,
+                    },
+                    // Somebody lives there, or is at work there for a moment.
+                    None => {
+                        let word = block_on(read_slot(lane, &self.table, slot)).map_err(&fabric)?.word;
+                        refusal.is_settled &= word.is_none_or(|word| word.state == SlotState::Live);
+                    }
+                }
+            }
+        }
+        Ok(Look::Nothing(refusal))
+    }
+
+    /// Takes `slot`, whose liveness is `hold`. `None` if it is not free, and its client could not be recovered or is
+    /// not wanted. // [R-SLOT-1]
+    fn take(
+        &self,
+        region: &FabricRegion,
+        slot: u16,
+        hold: SlotHold,
+        wanted: Wanted,
+    ) -> Result<Option<(OwnerId, SlotHold)>, Error> {
+        let (mut lane, fabric) = (region.lane(), self.fabric("cannot open a client of"));
+        let mut hold = hold;
+        if wanted == Wanted::Dead {
+            let info = block_on(read_slot(&mut lane, &self.table, slot)).map_err(&fabric)?;
+            let Some(SlotWord { generation, .. }) = info.word else { return Ok(None) };
+            let proof = FenceProof::new(slot, generation, hold);
+            match self.recover_proved(region, &proof) {
+                Ok(_) => hold = proof.into_hold(),
+                // Its record is damaged: its locks stay held.
+                Err(guira_rcuckoo::Error::Corrupt { .. }) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let claimed = block_on(claim_slot_for(&mut lane, &self.table, slot, &own_slot_client(unix_ns())));
+        Ok(claimed.map_err(&fabric)?.map(|owner| (owner, hold)))
+    }
+
     fn deadline_ns(&self, lane: &mut FabricLane) -> u64 {
         lane.now_ns().saturating_add(u64::try_from(self.options.deadline.as_nanos()).unwrap_or(u64::MAX))
     }
@@ -499,7 +569,7 @@ impl Inner {
     }
 }
 
-fn unix_ns() -> u64 {
+pub(crate) fn unix_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,15 +1,18 @@
-//! Where a table is: `shm://name` or `file:///path`.
+//! Where a table is: `shm://name`, `file:///path` or `tcp://host:port`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use guira_fabric_shm::{Location, ShmError};
+use guira_fabric_tcp::client::Endpoint;
 
 /// The place of a table.
 ///
 /// `shm://name` is a file in `/dev/shm`, visible to every process of this host; `file:///absolute/path` is any file on
-/// a local file system, huge-page mounts and DAX included. Two URLs are equal if they are written the same way.
+/// a local file system, huge-page mounts and DAX included; `tcp://host:port` is the table of the memory node that
+/// listens there, where `host` is a name, an IPv4 address, or an IPv6 address in brackets. Two URLs are equal if they
+/// are written the same way.
 ///
 /// ```
 /// use std::path::Path;
@@ -19,6 +22,7 @@ use guira_fabric_shm::{Location, ShmError};
 /// # fn main() -> Result<(), UrlError> {
 /// assert_eq!("shm://cache".parse(), Url::shm("cache"));
 /// assert_eq!(Url::file(Path::new("/var/tmp/cache"))?.to_string(), "file:///var/tmp/cache");
+/// assert_eq!(Url::tcp("::1", 7117)?.to_string(), "tcp://[::1]:7117");
 /// assert!(matches!("cache".parse::<Url>(), Err(UrlError::NoScheme { .. })));
 /// # Ok(())
 /// # }
@@ -30,6 +34,13 @@ pub struct Url(Kind);
 enum Kind {
     Shm(String),
     File(PathBuf),
+    Tcp(Endpoint),
+}
+
+/// What leads to a table's memory.
+pub(crate) enum Place<'u> {
+    File(Location),
+    Node(&'u Endpoint),
 }
 
 /// A text is not the place of a table. Nothing was changed.
@@ -37,13 +48,19 @@ enum Kind {
 #[non_exhaustive]
 pub enum UrlError {
     /// There is no scheme.
-    #[error("{text:?} is not a table URL: it has no scheme; write shm://NAME or file:///PATH; nothing was changed")]
+    #[error(
+        "{text:?} is not a table URL: it has no scheme; write shm://NAME, file:///PATH or tcp://HOST:PORT; nothing was \
+         changed"
+    )]
     NoScheme {
         /// The text.
         text: String,
     },
     /// The scheme is not one of this build's.
-    #[error("{text:?}: there is no fabric {scheme:?}; known are shm://NAME and file:///PATH; nothing was changed")]
+    #[error(
+        "{text:?}: there is no fabric {scheme:?}; known are shm://NAME, file:///PATH and tcp://HOST:PORT; nothing was \
+         changed"
+    )]
     UnknownScheme {
         /// The text.
         text: String,
@@ -61,6 +78,15 @@ pub enum UrlError {
     /// The path after `file://` is not absolute.
     #[error("{text:?} is not a table URL: the path must be absolute, as in file:///var/tmp/table; nothing was changed")]
     RelativePath {
+        /// The text.
+        text: String,
+    },
+    /// What follows `tcp://` is not a host and a port alone.
+    #[error(
+        "{text:?} is not a table URL: write tcp://HOST:PORT or tcp://[IPV6]:PORT, without user, path and query; nothing \
+         was changed"
+    )]
+    Node {
         /// The text.
         text: String,
     },
@@ -95,10 +121,20 @@ impl Url {
         Ok(Url(Kind::File(path.to_path_buf())))
     }
 
-    pub(crate) fn location(&self) -> Result<Location, ShmError> {
+    /// The table of the memory node that listens on `port` of `host`: a name or an address, an IPv6 address without
+    /// brackets. Looks nothing up.
+    ///
+    /// # Errors
+    /// `Node` if the host cannot be one, or the port is 0.
+    pub fn tcp(host: &str, port: u16) -> Result<Url, UrlError> {
+        format!("tcp://{}", Endpoint::new(host, port)).parse()
+    }
+
+    pub(crate) fn place(&self) -> Result<Place<'_>, ShmError> {
         match &self.0 {
-            Kind::Shm(name) => Location::shm(name),
-            Kind::File(path) => Ok(Location::file(path)),
+            Kind::Shm(name) => Ok(Place::File(Location::shm(name)?)),
+            Kind::File(path) => Ok(Place::File(Location::file(path))),
+            Kind::Tcp(endpoint) => Ok(Place::Node(endpoint)),
         }
     }
 }
@@ -121,6 +157,13 @@ impl FromStr for Url {
             },
             "file" if rest.starts_with('/') => Ok(Url(Kind::File(PathBuf::from(rest)))),
             "file" => Err(UrlError::RelativePath { text: owned() }),
+            // What an endpoint takes for part of a name.
+            "tcp" if rest.contains(['?', '#', '%', '\\']) => Err(UrlError::Node { text: owned() }),
+            "tcp" => match rest.parse::<Endpoint>() {
+                // Each has one spelling.
+                Ok(endpoint) if endpoint.port() != 0 && endpoint.to_string() == rest => Ok(Url(Kind::Tcp(endpoint))),
+                _ => Err(UrlError::Node { text: owned() }),
+            },
             _ => Err(UrlError::UnknownScheme { text: owned(), scheme: scheme.to_owned() }),
         }
     }
@@ -131,6 +174,7 @@ impl fmt::Display for Url {
         match &self.0 {
             Kind::Shm(name) => write!(f, "shm://{name}"),
             Kind::File(path) => write!(f, "file://{}", path.display()),
+            Kind::Tcp(endpoint) => write!(f, "tcp://{endpoint}"),
         }
     }
 }
@@ -143,6 +187,50 @@ mod tests {
     fn urls_round_trip() {
         for text in ["shm://cache", "shm://a.b-c_d", "file:///var/tmp/table", "file:///dev/hugepages/x y"] {
             assert_eq!(text.parse::<Url>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn nodes_are_hosts_and_ports() {
+        for (text, host, port) in [
+            ("tcp://localhost:7117", "localhost", 7117),
+            ("tcp://node-1.rack.example:65535", "node-1.rack.example", 65535),
+            ("tcp://10.0.0.7:1", "10.0.0.7", 1),
+            ("tcp://[::1]:7117", "::1", 7117),
+            ("tcp://[fe80::1]:7117", "fe80::1", 7117),
+        ] {
+            let url: Url = text.parse().unwrap();
+            assert_eq!((url.to_string(), Url::tcp(host, port)), (text.to_owned(), Ok(url)));
+        }
+        for text in [
+            "tcp://",
+            "tcp://host",
+            "tcp://host:",
+            "tcp://:7117",
+            "tcp://host:0",
+            "tcp://host:07117",
+            "tcp://host:65536",
+            "tcp://host:+7",
+            "tcp://host:x",
+            "tcp://::1:7117",
+            "tcp://[::1]",
+            "tcp://[::1:7117",
+            "tcp://[host]:7117",
+            "tcp://[]:7117",
+            "tcp://user@host:7117",
+            "tcp://user:secret@host:7117",
+            "tcp://host:7117/",
+            "tcp://host:7117/table",
+            "tcp://host:7117?mode=ro",
+            "tcp://host?:7117",
+            "tcp://host#:7117",
+            "tcp://ho st:7117",
+            "tcp://host%31:7117",
+        ] {
+            assert_eq!(text.parse::<Url>(), Err(UrlError::Node { text: text.to_owned() }));
+        }
+        for (host, port) in [("", 7117), ("host", 0), ("a/b", 7117), ("user@host", 7117), ("not:an:address", 7117)] {
+            assert!(matches!(Url::tcp(host, port), Err(UrlError::Node { .. })), "{host:?} {port}");
         }
     }
 

@@ -1,0 +1,216 @@
+//! What a client or reader that loses its session does: report, or go on in another one. // [R-SESSION-1] [R-SESSION-2]
+//!
+//! Invariant: what may have changed a key is never carried out again.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use guira_fabric::{Effect, FabricError};
+use guira_rcuckoo::{OpenError, Operation};
+
+use crate::sessions::{Session, Sessions};
+use crate::store::Inner;
+use crate::{Error, ExtentError, OperationError};
+
+/// Which session a lane belongs to, and where to get another one.
+pub(crate) struct Attachment {
+    pub(crate) store: Arc<Inner>,
+    pub(crate) sessions: Arc<Sessions>,
+    /// The number of the latest session that was tried.
+    number: u64,
+    /// The number of the session in which the slot was taken.
+    held_in: u64,
+    holds: Holds,
+    /// Whether the caller was told that the node dropped this session.
+    told_fenced: bool,
+}
+
+/// What is held through a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holds {
+    /// A client slot.
+    Slot,
+    /// Nothing: whether the node dropped the session does not matter.
+    Nothing,
+}
+
+/// Until when an operation tries to get another session: set when it loses its first.
+#[derive(Default)]
+pub(crate) struct Until(Option<Instant>);
+
+/// What follows an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// The caller is told.
+    Report,
+    /// The caller is told, once, that it was shut out.
+    ReportFence,
+    /// The operation begins anew in another session.
+    Repeat,
+}
+
+/// What follows an error of an operation that had `effect`; `lost` is how the session was lost, if it was.
+fn verdict(lost: Option<&FabricError>, effect: Effect, told_fenced: bool) -> Verdict {
+    match (lost, effect) {
+        (Some(FabricError::Fenced { .. }), _) if !told_fenced => Verdict::ReportFence,
+        (Some(_), Effect::None) => Verdict::Repeat,
+        (None, _) | (Some(_), Effect::Done | Effect::Unknown) => Verdict::Report,
+    }
+}
+
+/// How `error` says that the session was lost, if it does.
+fn lost_session(error: &Error) -> Option<&FabricError> {
+    let source = match error {
+        Error::Operation(OperationError::Fabric { source, .. } | OperationError::Lost { source, .. })
+        | Error::Extent(ExtentError::Fabric(source))
+        | Error::Open { source: OpenError::Fabric(source), .. }
+        | Error::Fabric { source, .. } => source,
+        _ => return None,
+    };
+    is_loss(source).then_some(source)
+}
+
+/// Whether `error` says that the session was lost.
+pub(crate) fn is_session_lost(error: &OperationError) -> bool {
+    match error {
+        OperationError::Fabric { source, .. } | OperationError::Lost { source, .. } => is_loss(source),
+        _ => false,
+    }
+}
+
+fn is_loss(error: &FabricError) -> bool {
+    matches!(error, FabricError::Disconnected { .. } | FabricError::Fenced { .. })
+}
+
+/// `error` of an operation none of whose changes of keys was sent: what became of its locks and space is for those who
+/// recover its slot.
+pub(crate) fn without_effect(error: Error) -> Error {
+    let unsent = |source: FabricError| match source {
+        FabricError::Disconnected { .. } => FabricError::Disconnected { effect: Effect::None },
+        FabricError::Fenced { .. } => FabricError::Fenced { effect: Effect::None },
+        other => other,
+    };
+    match error {
+        Error::Operation(OperationError::Fabric { operation, source }) => {
+            Error::Operation(OperationError::Fabric { operation, source: unsent(source) })
+        }
+        Error::Extent(ExtentError::Fabric(source)) => Error::Extent(ExtentError::Fabric(unsent(source))),
+        Error::Fabric { doing, url, source } => Error::Fabric { doing, url, source: unsent(source) },
+        other => other,
+    }
+}
+
+impl Attachment {
+    pub(crate) fn new(store: Arc<Inner>, sessions: Arc<Sessions>, number: u64, holds: Holds) -> Attachment {
+        Attachment { store, sessions, number, held_in: number, holds, told_fenced: holds == Holds::Nothing }
+    }
+
+    /// The session in which to go on after `error`.
+    ///
+    /// # Errors
+    /// `error`, if it is to be reported; why there is no other session.
+    pub(crate) async fn next(&mut self, error: Error, until: &mut Until) -> Result<Session, Error> {
+        match verdict(lost_session(&error), error.effect(), self.told_fenced) {
+            Verdict::Report => return Err(error),
+            Verdict::ReportFence => {
+                self.told_fenced = true;
+                return Err(error);
+            }
+            Verdict::Repeat => {}
+        }
+        let now = Instant::now();
+        let until = match until.0 {
+            // It lost session after session.
+            Some(until) if now >= until => return Err(error),
+            Some(until) => until,
+            None => *until.0.insert(now + self.store.options.reconnect_timeout),
+        };
+        self.sessions.after(self.number, until).await
+    }
+
+    /// Notes that `session` was lost before anything was held in it.
+    pub(crate) fn pass_over(&mut self, session: &Session) {
+        self.number = session.number;
+    }
+
+    /// Notes that the lane is of `session` now.
+    ///
+    /// # Errors
+    /// `Fenced`, if the node had dropped the session before and the caller does not know: others took over what was
+    /// held in it. // [R-SESSION-2]
+    pub(crate) fn attach(&mut self, session: &Session, operation: Operation) -> Result<(), Error> {
+        let is_news = session.last_fenced >= self.held_in && !self.told_fenced;
+        (self.number, self.held_in) = (session.number, session.number);
+        self.told_fenced = self.holds == Holds::Nothing;
+        if is_news {
+            let source = FabricError::Fenced { effect: Effect::None };
+            return Err(OperationError::Fabric { operation, source }.into());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EFFECTS: [Effect; 3] = [Effect::None, Effect::Done, Effect::Unknown];
+
+    /// R-SESSION-1, R-SESSION-2: every row of the table.
+    #[test]
+    fn only_what_changed_nothing_is_repeated() {
+        for effect in EFFECTS {
+            let disconnected = FabricError::Disconnected { effect };
+            let fenced = FabricError::Fenced { effect };
+            let repeated = if effect == Effect::None { Verdict::Repeat } else { Verdict::Report };
+            for told in [false, true] {
+                assert_eq!(verdict(None, effect, told), Verdict::Report, "{effect:?}");
+                assert_eq!(verdict(Some(&disconnected), effect, told), repeated, "{effect:?}");
+            }
+            assert_eq!(verdict(Some(&fenced), effect, false), Verdict::ReportFence, "{effect:?}");
+            assert_eq!(verdict(Some(&fenced), effect, true), repeated, "{effect:?}");
+        }
+    }
+
+    #[test]
+    fn lost_sessions_are_told_from_other_errors() {
+        let operation = Operation::Put;
+        let of = |source: FabricError| {
+            [
+                Error::Operation(OperationError::Fabric { operation, source: source.clone() }),
+                Error::Operation(OperationError::Lost { operation, source: source.clone() }),
+                Error::Extent(ExtentError::Fabric(source)),
+            ]
+        };
+        for effect in EFFECTS {
+            for lost in [FabricError::Disconnected { effect }, FabricError::Fenced { effect }] {
+                assert!(of(lost.clone()).iter().all(|error| lost_session(error) == Some(&lost)), "{lost}");
+            }
+        }
+        for other in
+            [FabricError::Forked, FabricError::Backend(String::new()), FabricError::Died { effect: EFFECTS[0] }]
+        {
+            assert!(of(other).iter().all(|error| lost_session(error).is_none()));
+        }
+        assert!(lost_session(&Error::Operation(OperationError::Destroyed { operation })).is_none());
+    }
+
+    /// A client that had lost a batch before changed nothing by the operation it refuses.
+    #[test]
+    fn what_was_not_sent_had_no_effect() {
+        for effect in EFFECTS {
+            for source in [FabricError::Disconnected { effect }, FabricError::Fenced { effect }] {
+                let operation = Operation::Update;
+                let lost = Error::Operation(OperationError::Lost { operation, source: source.clone() });
+                assert_eq!(lost.effect(), Effect::None);
+                let unsent =
+                    without_effect(Error::Operation(OperationError::Fabric { operation, source: source.clone() }));
+                assert_eq!(
+                    (unsent.effect(), unsent.blame()),
+                    (Effect::None, crate::Error::from(ExtentError::Fabric(source.clone())).blame())
+                );
+                assert_eq!(without_effect(Error::Extent(ExtentError::Fabric(source))).effect(), Effect::None);
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! How long to wait between attempts to get a session.
+//!
+//! Invariant: waits double up to the longest, each is drawn from the upper half of its step, and none ends later than
+//! the deadline.
+
+use std::time::Duration;
+
+/// The first wait: a node that was started anew listens within some of these.
+const FIRST: Duration = Duration::from_millis(10);
+/// The longest: what a node that is back may go unnoticed for, and how often each client knocks at one that is not.
+const LONGEST: Duration = Duration::from_secs(1);
+/// Doublings from the first wait to the longest.
+const DOUBLINGS: u32 = 7;
+
+const _: () = assert!(FIRST.as_millis() << DOUBLINGS >= LONGEST.as_millis());
+const _: () = assert!(FIRST.as_millis() << (DOUBLINGS - 1) < LONGEST.as_millis());
+
+/// Waits that grow, with jitter, so that clients which lost the same node do not come back all at once.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    attempts: u32,
+    /// Of the jitter.
+    state: u64,
+}
+
+impl Backoff {
+    pub(crate) fn new(seed: u64) -> Backoff {
+        Backoff { attempts: 0, state: seed }
+    }
+
+    /// How long to wait before the next attempt, if `left` is the time until the deadline; `None` if there is none.
+    pub(crate) fn next(&mut self, left: Duration) -> Option<Duration> {
+        if left.is_zero() {
+            return None;
+        }
+        let step = LONGEST.min(FIRST * (1 << self.attempts));
+        self.attempts = DOUBLINGS.min(self.attempts + 1);
+        let half_ns = step.as_nanos() as u64 / 2;
+        let wait = Duration::from_nanos(half_ns + self.draw() % (half_ns + 1));
+        Some(wait.min(left))
+    }
+
+    /// SplitMix64.
+    fn draw(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.state ^ self.state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn waits_double_with_jitter_up_to_the_longest() {
+        for seed in 0..64 {
+            let mut backoff = Backoff::new(seed);
+            let steps_ms = [10, 20, 40, 80, 160, 320, 640, 1_000, 1_000, 1_000];
+            for step in steps_ms.map(Duration::from_millis) {
+                let wait = backoff.next(LONG).unwrap();
+                assert!(wait >= step / 2 && wait <= step, "seed {seed}: {wait:?} of {step:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn clients_do_not_come_back_together() {
+        let first: std::collections::BTreeSet<Duration> =
+            (0..512).map(|seed| Backoff::new(seed).next(LONG).unwrap()).collect();
+        assert!(first.len() > 500, "{} of 512 first waits differ", first.len());
+        let span = *first.last().unwrap() - *first.first().unwrap();
+        assert!(span > FIRST / 2 * 9 / 10, "they lie within {span:?}");
+    }
+
+    #[test]
+    fn no_wait_ends_after_the_deadline() {
+        let mut backoff = Backoff::new(1);
+        assert_eq!(backoff.next(Duration::ZERO), None);
+        assert_eq!(backoff.next(Duration::from_millis(3)), Some(Duration::from_millis(3)));
+        assert!(backoff.next(LONG).unwrap() >= FIRST, "the second wait is the longer one");
+    }
+}

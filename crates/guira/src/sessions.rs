@@ -1,0 +1,439 @@
+//! Sessions: a store's ways to its memory, and how a lost one is replaced. // [R-SESSION-1]
+//!
+//! A table in a file is in reach as long as the process lives. A memory node is reached through connections, and a
+//! connection is a session: what ends with it are the client slots that were held through it, never what is in the
+//! table. Whoever finds its session lost asks [`Sessions`] for a later one.
+//!
+//! Invariants: the numbers of sessions grow; a later session leads to the very table that the store had opened, or there
+//! is none; of many that ask at once, one connects; nothing is locked across an await.
+
+use std::path::Path;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use guira_fabric::{FabricError, Region};
+use guira_fabric_tcp::client::{self, ConnectError, ConnectOptions, Endpoint, TcpRegion};
+use guira_fabric_tcp::wire::{Bye, Fate, Grant, SessionId, Token};
+use guira_layout::SuperblockError;
+use guira_rcuckoo::{OpenError, Table, open_table};
+
+use crate::backoff::Backoff;
+use crate::fabric::{FabricRegion, Waiting};
+use crate::options::Access;
+use crate::{Error, OpenOptions, Url};
+
+/// How long a node may take to answer a batch before the connection counts as lost: as long as an operation waits for
+/// others, within reason.
+const SHORTEST_PATIENCE: Duration = Duration::from_secs(1);
+const LONGEST_PATIENCE: Duration = Duration::from_secs(60);
+
+/// One session, or the mapping of a file, which counts as one that lasts.
+#[derive(Clone)]
+pub(crate) struct Session {
+    pub(crate) region: FabricRegion,
+    /// Its place among the sessions of its [`Sessions`].
+    pub(crate) number: u64,
+    /// The latest session before it that the node is known to have dropped; 0 if none is.
+    pub(crate) last_fenced: u64,
+}
+
+/// The sessions of a store that wait in one way, one after the other.
+pub(crate) struct Sessions(Kind);
+
+enum Kind {
+    /// A mapped file: the same session for good.
+    Lasting(Session),
+    /// A memory node's.
+    Remote(Remote),
+}
+
+struct Remote {
+    url: Url,
+    endpoint: Endpoint,
+    options: OpenOptions,
+    waiting: Waiting,
+    /// What every session must lead to.
+    table: Arc<Table>,
+    /// The process that these sessions are of: a forked child has none of them.
+    process: u32,
+    state: Mutex<State>,
+    /// Who connects.
+    turn: Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    session: Option<Session>,
+    /// Why the last attempt to get one failed.
+    failure: Option<Failure>,
+    /// Searches for a session that have ended, one way or the other.
+    ended: u64,
+    /// Who waits for the search that is under way, if one is.
+    awaiting: Option<Vec<Waker>>,
+}
+
+/// Why there is no later session. Nothing was changed.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    Connect(Arc<ConnectError>),
+    TokenFile(String),
+    Open(OpenError),
+    Gone(&'static str),
+    Process(FabricError),
+}
+
+impl Failure {
+    /// Whether another attempt may succeed.
+    fn is_passing(&self) -> bool {
+        match self {
+            Failure::Connect(error) => match &**error {
+                ConnectError::NotANode { .. } => false,
+                ConnectError::Rejected { reason, .. } => {
+                    matches!(reason, Bye::Full { .. } | Bye::Shutdown | Bye::Fenced | Bye::TooSlow { .. })
+                }
+                _ => true,
+            },
+            Failure::Open(OpenError::Fabric(error)) => {
+                matches!(error, FabricError::Disconnected { .. } | FabricError::Fenced { .. })
+            }
+            Failure::TokenFile(_) | Failure::Open(_) | Failure::Gone(_) | Failure::Process(_) => false,
+        }
+    }
+
+    pub(crate) fn into_error(self, url: &Url, options: &OpenOptions) -> Error {
+        let url = url.clone();
+        match self {
+            Failure::Connect(source) => Error::Connect { url, source },
+            Failure::TokenFile(reason) => {
+                Error::TokenFile { url, path: options.token_file.clone().unwrap_or_default(), reason }
+            }
+            Failure::Open(source) => Error::Open { url, source },
+            Failure::Gone(found) => Error::Gone { url, found },
+            Failure::Process(source) => Error::Fabric { doing: "cannot connect to", url, source },
+        }
+    }
+}
+
+/// Begins a session with a memory node. One attempt.
+pub(crate) fn connect(
+    endpoint: &Endpoint,
+    options: &OpenOptions,
+    waiting: Waiting,
+    timeout: Duration,
+    previous: Option<SessionId>,
+) -> Result<TcpRegion, Failure> {
+    let wanted = match options.access {
+        Access::ReadWrite => Grant::ReadWrite,
+        Access::ReadOnly => Grant::ReadOnly,
+    };
+    let waiting = match waiting {
+        Waiting::InPlace => client::Waiting::InPlace,
+        Waiting::Cooperative => client::Waiting::Cooperative,
+    };
+    let mut connect = ConnectOptions::new(endpoint.clone())
+        .with_grant(wanted)
+        .with_waiting(waiting)
+        .with_sample_words(0)
+        .with_connect_timeout(timeout)
+        .with_batch_timeout(options.deadline.clamp(SHORTEST_PATIENCE, LONGEST_PATIENCE));
+    if let Some(path) = &options.token_file {
+        connect = connect.with_token(token_of(path).map_err(Failure::TokenFile)?);
+    }
+    if let Some(previous) = previous {
+        connect = connect.with_previous(previous);
+    }
+    TcpRegion::connect(&connect).map_err(|error| Failure::Connect(Arc::new(error)))
+}
+
+/// Reads a file of 32 hexadecimal digits, the first of each word's 16 its highest.
+fn token_of(path: &Path) -> Result<Token, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    parse_token(text.trim()).ok_or_else(|| "it does not hold 32 hexadecimal digits".to_owned())
+}
+
+fn parse_token(text: &str) -> Option<Token> {
+    let is_token = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = u128::from_str_radix(text, 16).ok().filter(|_| is_token)?;
+    Some(Token([(number >> 64) as u64, number as u64]))
+}
+
+impl Sessions {
+    /// Of a file that is mapped.
+    pub(crate) fn lasting(region: FabricRegion) -> Sessions {
+        Sessions(Kind::Lasting(Session { region, number: 1, last_fenced: 0 }))
+    }
+
+    /// Of the node at `endpoint`, which has `table`; the first of them may be there.
+    pub(crate) fn remote(
+        url: &Url,
+        endpoint: &Endpoint,
+        options: &OpenOptions,
+        waiting: Waiting,
+        table: &Arc<Table>,
+        first: Option<FabricRegion>,
+    ) -> Sessions {
+        let session = first.map(|region| Session { region, number: 1, last_fenced: 0 });
+        Sessions(Kind::Remote(Remote {
+            url: url.clone(),
+            endpoint: endpoint.clone(),
+            options: options.clone(),
+            waiting,
+            table: Arc::clone(table),
+            process: std::process::id(),
+            state: Mutex::new(State { session, ..State::default() }),
+            turn: Mutex::new(()),
+        }))
+    }
+
+    /// Sessions with the same node that wait in a way of their own; the same ones, if they last.
+    pub(crate) fn of_their_own(self: &Arc<Self>, waiting: Waiting) -> Arc<Sessions> {
+        match &self.0 {
+            Kind::Lasting(_) => Arc::clone(self),
+            Kind::Remote(Remote { url, endpoint, options, table, .. }) => {
+                Arc::new(Sessions::remote(url, endpoint, options, waiting, table, None))
+            }
+        }
+    }
+
+    /// The latest session, lost or not, if there ever was one.
+    pub(crate) fn latest(&self) -> Option<Session> {
+        match &self.0 {
+            Kind::Lasting(session) => Some(session.clone()),
+            Kind::Remote(remote) => remote.state().session.clone(),
+        }
+    }
+
+    /// A session that is not known to be lost: the latest, or else one attempt to get another.
+    pub(crate) fn current(&self) -> Result<Session, Error> {
+        let remote = match &self.0 {
+            Kind::Lasting(session) => return Ok(session.clone()),
+            Kind::Remote(remote) => remote,
+        };
+        let lost = match remote.state().session.clone() {
+            Some(session) if !session.region.is_lost() => return Ok(session),
+            session => session.map_or(0, |session| session.number),
+        };
+        remote.search(lost, Instant::now()).map_err(|failure| remote.error(failure))
+    }
+
+    /// A session after the one with number `lost`. Attempts go on until `until`, with waits that grow; there is one at
+    /// least. Waits as the sessions do.
+    pub(crate) async fn after(self: &Arc<Self>, lost: u64, until: Instant) -> Result<Session, Error> {
+        match &self.0 {
+            Kind::Lasting(session) => Ok(session.clone()),
+            Kind::Remote(remote) => match remote.waiting {
+                Waiting::InPlace => remote.search(lost, until),
+                Waiting::Cooperative => {
+                    let mut ticket = None;
+                    std::future::poll_fn(|cx| self.poll_after(remote, lost, until, &mut ticket, cx)).await
+                }
+            }
+            .map_err(|failure| remote.error(failure)),
+        }
+    }
+
+    /// As [`Sessions::after`], for a task: a thread searches, for all tasks that wait. `ticket` is how many searches had
+    /// ended when this one began to wait.
+    fn poll_after(
+        self: &Arc<Self>,
+        remote: &Remote,
+        lost: u64,
+        until: Instant,
+        ticket: &mut Option<u64>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Session, Failure>> {
+        let mut state = remote.state();
+        if let Some(session) = state.session.as_ref().filter(|session| session.number > lost) {
+            return Poll::Ready(Ok(session.clone()));
+        }
+        let ended = state.ended;
+        if let (true, Some(failure)) = (ended > *ticket.get_or_insert(ended), &state.failure) {
+            return Poll::Ready(Err(failure.clone()));
+        }
+        let is_under_way = state.awaiting.is_some();
+        let awaiting = state.awaiting.get_or_insert_default();
+        if !awaiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            awaiting.push(cx.waker().clone());
+        }
+        drop(state);
+        if !is_under_way {
+            let sessions = Arc::clone(self);
+            let search = move || sessions.search_and_tell(lost, until);
+            if let Err(error) = thread::Builder::new().name("guira-reconnect".to_owned()).spawn(search) {
+                let failure = Failure::Process(FabricError::Backend(format!("cannot start a thread: {error}")));
+                remote.tell(Some(failure.clone()));
+                return Poll::Ready(Err(failure));
+            }
+        }
+        Poll::Pending
+    }
+
+    fn search_and_tell(&self, lost: u64, until: Instant) {
+        if let Kind::Remote(remote) = &self.0 {
+            let failure = remote.search(lost, until).err();
+            remote.tell(failure);
+        }
+    }
+}
+
+impl Remote {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn error(&self, failure: Failure) -> Error {
+        failure.into_error(&self.url, &self.options)
+    }
+
+    /// Wakes who waits for the search that has ended.
+    fn tell(&self, failure: Option<Failure>) {
+        let mut state = self.state();
+        state.ended += 1;
+        state.failure = failure;
+        let awaiting = state.awaiting.take();
+        drop(state);
+        awaiting.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    /// See [`Sessions::after`]; waits in place.
+    fn search(&self, lost: u64, until: Instant) -> Result<Session, Failure> {
+        if std::process::id() != self.process {
+            return Err(Failure::Process(FabricError::Forked));
+        }
+        let mut backoff = Backoff::new(crate::store::random().unwrap_or_default());
+        loop {
+            let failure = match self.attempt(lost, until) {
+                Err(failure) if failure.is_passing() => failure,
+                result => return result,
+            };
+            match backoff.next(until.saturating_duration_since(Instant::now())) {
+                Some(wait) => thread::sleep(wait),
+                None => return Err(failure),
+            }
+        }
+    }
+
+    /// Connects, and makes sure that the table is the same; unless somebody else did while this one waited for its turn,
+    /// or failed until it was too late for another attempt.
+    fn attempt(&self, lost: u64, until: Instant) -> Result<Session, Failure> {
+        let began = Instant::now();
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let (previous, failure) = {
+            let state = self.state();
+            (state.session.clone(), state.failure.clone())
+        };
+        if let Some(session) = previous.as_ref().filter(|session| session.number > lost) {
+            return Ok(session.clone());
+        }
+        let waited_too_long = began < until && Instant::now() >= until;
+        if let (true, Some(failure)) = (waited_too_long, failure) {
+            return Err(failure);
+        }
+        let result = self.begin(previous.as_ref(), until);
+        let mut state = self.state();
+        match &result {
+            Ok(session) => (state.session, state.failure) = (Some(session.clone()), None),
+            Err(failure) => state.failure = Some(failure.clone()),
+        }
+        result
+    }
+
+    fn begin(&self, previous: Option<&Session>, until: Instant) -> Result<Session, Failure> {
+        let left = until.saturating_duration_since(Instant::now());
+        let longest = self.options.connect_timeout;
+        // The first attempt may take its time, whatever the deadline; the others end with it.
+        let timeout = if left.is_zero() { longest } else { longest.min(left) };
+        let name = previous.and_then(|session| session.region.session());
+        let region = connect(&self.endpoint, &self.options, self.waiting, timeout, name)?;
+        let was_fenced = region.previous_fate() == Fate::Fenced;
+        let region = FabricRegion::Tcp(region);
+        verify(&region, &self.table)?;
+        let (number, last_fenced) = match previous {
+            None => (1, 0),
+            Some(previous) if was_fenced => (previous.number + 1, previous.number),
+            Some(previous) => (previous.number + 1, previous.last_fenced),
+        };
+        Ok(Session { region, number, last_fenced })
+    }
+}
+
+/// Makes sure that `region` still has the table that was opened. 1 round trip. // [R-OPEN-1]
+fn verify(region: &FabricRegion, wanted: &Table) -> Result<(), Failure> {
+    match wait_for(open_table(region.lane().any(), region.main_bytes())) {
+        Ok(found) if found.superblock() == wanted.superblock() => Ok(()),
+        Ok(_) => Err(Failure::Gone("another table")),
+        Err(OpenError::Superblock(SuperblockError::Empty)) => Err(Failure::Gone("no table")),
+        Err(error) => Err(Failure::Open(error)),
+    }
+}
+
+/// Waits for `future` on this thread, which sleeps meanwhile.
+pub(crate) fn wait_for<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+        thread::park();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_32_hexadecimal_digits() {
+        let token = parse_token("00112233445566778899AABBCCDDEEFF").unwrap();
+        assert_eq!(token, Token([0x0011_2233_4455_6677, 0x8899_aabb_ccdd_eeff]));
+        for wrong in
+            ["", "0", "0011223344556677889900aabbccddee0", "+0112233445566778899aabbccddeeff", "zz".repeat(16).as_str()]
+        {
+            assert!(parse_token(wrong).is_none(), "{wrong:?}");
+        }
+    }
+
+    /// What another attempt may cure is tried again; what it cannot is told at once.
+    #[test]
+    fn failures_that_pass_are_told_from_others() {
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], 7117));
+        let connect = |error| Failure::Connect(Arc::new(error));
+        let rejected = |reason| connect(ConnectError::Rejected { address, reason });
+        let lost = FabricError::Disconnected { effect: guira_fabric::Effect::None };
+        for passing in [
+            connect(ConnectError::Refused { address }),
+            connect(ConnectError::TimedOut { address, timeout_ms: 5 }),
+            connect(ConnectError::Closed { address }),
+            rejected(Bye::Full { limit: 4 }),
+            rejected(Bye::Shutdown),
+            Failure::Open(OpenError::Fabric(lost)),
+        ] {
+            assert!(passing.is_passing(), "{passing:?}");
+        }
+        for lasting in [
+            rejected(Bye::Unauthorized),
+            rejected(Bye::Version { node: 2 }),
+            rejected(Bye::Misunderstood),
+            Failure::Open(OpenError::Destroyed),
+            Failure::Open(OpenError::Fabric(FabricError::Forked)),
+            Failure::Gone("no table"),
+            Failure::TokenFile("it is not there".to_owned()),
+            Failure::Process(FabricError::Forked),
+        ] {
+            assert!(!lasting.is_passing(), "{lasting:?}");
+        }
+    }
+}
