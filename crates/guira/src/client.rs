@@ -599,7 +599,8 @@ impl Client {
         counters(&self.client, self.extents.as_ref()).plus(&self.earlier)
     }
 
-    /// The number of this client's slot, from 0, as [`crate::ClientStat::slot`] and errors name it. No round trip.
+    /// The number of this client's slot, from 0, as [`crate::ClientStat::slot`] and errors name it. Another one after
+    /// its connection to a memory node was lost. No round trip.
     pub fn slot(&self) -> u16 {
         self.owner.0 - 1
     }

@@ -254,8 +254,8 @@ impl Reader {
         }
     }
 
-    /// Goes on in another session after `error`. A reader holds nothing: it does not matter whether the node dropped the
-    /// session before. // [R-SESSION-1]
+    /// Goes on in another session after `error`. A reader holds nothing: whether the node dropped the session before
+    /// does not matter. // [R-SESSION-1]
     async fn change_session(&mut self, error: Error, operation: Operation, until: &mut Until) -> Result<(), Error> {
         let session = self.attachment.next(error, until).await?;
         let traffic = *self.lane.traffic();

@@ -178,8 +178,8 @@ impl Store {
     /// The process is stopped first, and killed only if it is the very one that took the slot and still has it; nothing
     /// is killed by its number alone. It must be visible here: of the same pid namespace, and this user may signal it.
     /// Over `tcp://` no process is killed: the memory node drops the session that has the slot, with all other slots it
-    /// has, and its clients learn that they were `Fenced`. The node does not know generations: if the client closed, and
-    /// another one took the slot, within the round trip before that, the other one is dropped.
+    /// has, and its clients learn that they were `Fenced`. The node does not know generations: if the client closed and
+    /// another one took the slot within the round trip before that, the other one is dropped.
     ///
     /// Round trips: 3, and those of [`guira_rcuckoo::recover`]. Source: R-RECOVER-1.
     ///
@@ -257,8 +257,8 @@ impl Inner {
         }
     }
 
-    /// Kills the process of the client that `info` tells of, if it still has its slot under `generation`. How long others
-    /// may have the slot then, and the error if it is longer.
+    /// Kills the process of the client that `info` tells of, if it still has its slot under `generation`. How long
+    /// others may have the slot then, and the error if it is longer.
     fn kill_process(
         &self,
         region: &ShmRegion,

@@ -4,8 +4,8 @@
 //! connection is a session: what ends with it are the client slots that were held through it, never what is in the
 //! table. Whoever finds its session lost asks [`Sessions`] for a later one.
 //!
-//! Invariants: the numbers of sessions grow; a later session leads to the very table that the store had opened, or there
-//! is none; of many that ask at once, one connects; nothing is locked across an await.
+//! Invariants: the numbers of sessions grow; a later session leads to the very table that the store had opened, or
+//! there is none; of many that ask at once, one connects; nothing is locked across an await.
 
 use std::path::Path;
 use std::pin::pin;
@@ -235,8 +235,8 @@ impl Sessions {
         }
     }
 
-    /// As [`Sessions::after`], for a task: a thread searches, for all tasks that wait. `ticket` is how many searches had
-    /// ended when this one began to wait.
+    /// As [`Sessions::after`], for a task: a thread searches, for all tasks that wait. `ticket` is how many searches
+    /// had ended when this one began to wait.
     fn poll_after(
         self: &Arc<Self>,
         remote: &Remote,
@@ -316,8 +316,8 @@ impl Remote {
         }
     }
 
-    /// Connects, and makes sure that the table is the same; unless somebody else did while this one waited for its turn,
-    /// or failed until it was too late for another attempt.
+    /// Connects, and makes sure that the table is the same; unless somebody else did while this one waited for its
+    /// turn, or failed until it was too late for another attempt.
     fn attempt(&self, lost: u64, until: Instant) -> Result<Session, Failure> {
         let began = Instant::now();
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);

@@ -170,8 +170,8 @@ impl Store {
         Store::open_with(url, &OpenOptions::default())
     }
 
-    /// Opens a table as `options` say. 1 round trip; of a memory node 1 more for the session, after those of TCP. Source:
-    /// R-OPEN-1.
+    /// Opens a table as `options` say. 1 round trip; of a memory node 1 more for the session, after those of TCP.
+    /// Source: R-OPEN-1.
     ///
     /// # Errors
     /// As [`Store::open`]; `TokenFile`.
@@ -317,7 +317,8 @@ impl Store {
     /// A client whose operations block in place. It takes one of the table's client slots while it lives: keep it, one
     /// a thread; a process can have as many as the kernel gives it mappings (65,530 by default). Round trips: 2, and 1
     /// more for each slot it meets whose client died; if no slot is free, those of recovering one of the dead
-    /// ([`guira_rcuckoo::recover`]). Source: R-SLOT-1, R-SLOT-2, R-RECOVER-3.
+    /// ([`guira_rcuckoo::recover`]). Of a memory node it has a connection of its own, which is made now: 2 more, after
+    /// those of TCP. Source: R-SLOT-1, R-SLOT-2, R-RECOVER-3.
     ///
     /// # Errors
     /// `TooManyClients` if every slot has a client that lives; while others are taking, giving back or recovering one,
@@ -330,7 +331,9 @@ impl Store {
     }
 
     /// A client whose operations are futures, for any executor: they are `Send`, and a wait for a lock yields to the
-    /// executor. This call itself does not wait. Round trips and source: as [`Store::client`].
+    /// executor. This call itself does not wait. Round trips and source: as [`Store::client`]; of a memory node, all of
+    /// this store's clients and readers of this kind share a connection, which the first of them makes in place, and
+    /// with it their fate.
     ///
     /// # Errors
     /// As [`Store::client`]; `TooManyClients` also while others take, give back or recover the last slot.
@@ -382,14 +385,15 @@ impl Store {
         Ok(Client::new(&self.inner, sessions, &session, waiting, taken))
     }
 
-    /// A reader whose lookups block in place: one a thread. No slot, no round trip, and no error. Example:
-    /// [`blocking::Reader`].
+    /// A reader whose lookups block in place: one a thread. No slot, no round trip, and no error; of a memory node, all
+    /// of this store's share its connection. Example: [`blocking::Reader`].
     pub fn reader(&self) -> blocking::Reader {
         blocking::Reader(Reader::new(&self.inner, &self.inner.sessions, Waiting::InPlace))
     }
 
     /// A reader whose lookups are futures, for any executor: one a task. They are `Send`, and a wait for a row that
-    /// somebody is writing yields to the executor. No slot, no round trip, and no error. Example: [`Reader`].
+    /// somebody is writing yields to the executor. No slot, no round trip, and no error; of a memory node, the
+    /// connection as for [`Store::async_client`]. Example: [`Reader`].
     pub fn async_reader(&self) -> Reader {
         // Of a memory node the first one connects; if that fails, its first lookup does.
         let _ = self.inner.cooperative.current();

@@ -83,8 +83,8 @@ pub enum UrlError {
     },
     /// What follows `tcp://` is not a host and a port alone.
     #[error(
-        "{text:?} is not a table URL: write tcp://HOST:PORT or tcp://[IPV6]:PORT, without user, path and query; nothing \
-         was changed"
+        "{text:?} is not a table URL: write tcp://HOST:PORT or tcp://[IPV6]:PORT, without user, path and query; \
+         nothing was changed"
     )]
     Node {
         /// The text.

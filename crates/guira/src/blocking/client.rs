@@ -194,7 +194,8 @@ impl Client {
         self.0.counters()
     }
 
-    /// The number of this client's slot, from 0, as [`crate::ClientStat::slot`] and errors name it. No round trip.
+    /// The number of this client's slot, from 0, as [`crate::ClientStat::slot`] and errors name it. Another one after
+    /// its connection to a memory node was lost. No round trip.
     pub fn slot(&self) -> u16 {
         self.0.slot()
     }

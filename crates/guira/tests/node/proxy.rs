@@ -1,0 +1,130 @@
+//! A proxy before a node, which cuts connections where it is told to.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use guira::Url;
+
+/// Where the next connection that counts is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// So many messages of the client pass; the next one is lost, with the connection.
+    Request(u32),
+    /// So many messages of the client pass; nothing that the node answers to the last of them arrives.
+    Reply(u32),
+}
+
+pub struct Proxy {
+    pub addr: SocketAddr,
+    plan: Arc<Plan>,
+}
+
+#[derive(Default)]
+struct Plan {
+    /// What befalls the connections that are open, from now on.
+    cut: Mutex<Option<Cut>>,
+    seen: AtomicU32,
+    has_cut: AtomicBool,
+}
+
+impl Plan {
+    fn cut(&self) -> Option<Cut> {
+        *self.cut.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a message of the client may pass, and whether the connection ends when it has.
+    fn request(&self) -> (bool, bool) {
+        let Some(cut) = self.cut() else { return (true, false) };
+        let seen = self.seen.fetch_add(1, Ordering::SeqCst);
+        match cut {
+            Cut::Request(passing) if seen >= passing => (false, true),
+            Cut::Reply(passing) if seen + 1 >= passing => (true, true),
+            _ => (true, false),
+        }
+    }
+
+    fn done(&self) {
+        *self.cut.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.has_cut.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Proxy {
+    pub fn before(node: SocketAddr) -> Proxy {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let addr = listener.local_addr().expect("an address");
+        let plan = Arc::new(Plan::default());
+        let shared = Arc::clone(&plan);
+        // Ends with the process.
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let Ok(node) = TcpStream::connect(node) else { continue };
+                client.set_nodelay(true).and_then(|()| node.set_nodelay(true)).expect("sockets");
+                let (replies_from, replies_to) =
+                    (node.try_clone().expect("a socket"), client.try_clone().expect("one"));
+                let is_cut = Arc::new(AtomicBool::new(false));
+                let (plan, cut) = (Arc::clone(&shared), Arc::clone(&is_cut));
+                thread::spawn(move || requests(client, node, &plan, &cut));
+                thread::spawn(move || replies(replies_from, replies_to, &is_cut));
+            }
+        });
+        Proxy { addr, plan }
+    }
+
+    pub fn url(&self) -> Url {
+        Url::tcp(&self.addr.ip().to_string(), self.addr.port()).expect("an address")
+    }
+
+    /// Cuts the connection of whoever sends next.
+    pub fn cut(&self, cut: Cut) {
+        self.plan.seen.store(0, Ordering::SeqCst);
+        self.plan.has_cut.store(false, Ordering::SeqCst);
+        *self.plan.cut.lock().unwrap_or_else(PoisonError::into_inner) = Some(cut);
+    }
+
+    /// Whether a connection was cut since.
+    pub fn has_cut(&self) -> bool {
+        self.plan.has_cut.load(Ordering::SeqCst)
+    }
+
+    /// Cuts nothing any more.
+    pub fn relent(&self) {
+        *self.plan.cut.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// Passes what the client sends: a message is what arrives at once, which with one batch in flight is one.
+fn requests(mut client: TcpStream, mut node: TcpStream, plan: &Plan, is_cut: &AtomicBool) {
+    let mut bytes = vec![0; 1 << 20];
+    while let Ok(length @ 1..) = client.read(&mut bytes) {
+        let (passes, ends) = plan.request();
+        is_cut.store(ends, Ordering::SeqCst);
+        if passes && node.write_all(&bytes[..length]).is_err() {
+            break;
+        }
+        if ends {
+            plan.done();
+            if passes {
+                // The node has carried it out when it answers, and `replies` ends then.
+                return;
+            }
+            break;
+        }
+    }
+    let _ = client.shutdown(Shutdown::Both);
+    let _ = node.shutdown(Shutdown::Both);
+}
+
+fn replies(mut node: TcpStream, mut client: TcpStream, is_cut: &AtomicBool) {
+    let mut bytes = vec![0; 1 << 20];
+    while let Ok(length @ 1..) = node.read(&mut bytes) {
+        if is_cut.load(Ordering::SeqCst) || client.write_all(&bytes[..length]).is_err() {
+            break;
+        }
+    }
+    let _ = client.shutdown(Shutdown::Both);
+    let _ = node.shutdown(Shutdown::Both);
+}

@@ -1,0 +1,79 @@
+//! Memory nodes in this process, over memory that outlives them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use guira::layout::{Geometry, Preset, PresetOptions, Superblock};
+use guira::{EntryFormat, Url};
+use guira_fabric::heap::HeapRegion;
+use guira_fabric::{Profile, Region};
+use guira_fabric_tcp::node::{Node, NodeHandle, NodeOptions};
+use guira_rcuckoo::{Table, format_table};
+
+/// A node that serves a table.
+pub struct Served {
+    pub addr: SocketAddr,
+    region: HeapRegion,
+    handle: Option<NodeHandle>,
+    options: fn(NodeOptions) -> NodeOptions,
+}
+
+/// Memory with a new table of 8,000 keys.
+fn table() -> HeapRegion {
+    static INCARNATION: AtomicU64 = AtomicU64::new(1);
+    let incarnation = INCARNATION.fetch_add(1, Ordering::Relaxed);
+    let options = PresetOptions {
+        capacity: 8_000,
+        format: EntryFormat::Bytes { inline_bytes: 64 },
+        extent_bytes: Some(16 << 20),
+        max_clients: Some(64),
+        hash_seed: 1,
+        device_bytes: u64::MAX,
+    };
+    let config = Preset::Hardened.config(&options).expect("a possible table");
+    let geometry = Geometry::new(&config).expect("a possible table");
+    let region = HeapRegion::new(geometry.main_bytes(), geometry.device_bytes(), Profile::Shm.caps());
+    let table: Arc<Table> = Table::new(Superblock { incarnation, table: 7, config }).expect("a possible table");
+    pollster::block_on(format_table(&mut region.lane(), &table, |_| ())).expect("the heap refuses nothing");
+    region
+}
+
+impl Served {
+    pub fn start() -> Served {
+        Served::start_with(|options| options)
+    }
+
+    pub fn start_with(options: fn(NodeOptions) -> NodeOptions) -> Served {
+        let mut served = Served { addr: (Ipv4Addr::LOCALHOST, 0).into(), region: table(), handle: None, options };
+        served.run();
+        served
+    }
+
+    pub fn url(&self) -> Url {
+        Url::tcp(&self.addr.ip().to_string(), self.addr.port()).expect("an address")
+    }
+
+    /// Ends the node; its memory is kept.
+    pub fn stop(&mut self) {
+        self.handle.take().expect("a node").stop().expect("a node that works");
+    }
+
+    /// Starts another node over the same memory, at the same address.
+    pub fn run(&mut self) {
+        let options = (self.options)(NodeOptions::new(self.addr, [1, 1]).threads(1));
+        let handle = Node::bind(self.region.clone(), options).expect("a free address").spawn().expect("a thread");
+        self.addr = handle.local_addrs()[0];
+        self.handle = Some(handle);
+    }
+
+    /// The memory is lost, and another table is made.
+    pub fn lose_table(&mut self) {
+        self.region = table();
+    }
+
+    /// The memory is lost.
+    pub fn lose_memory(&mut self) {
+        self.region = HeapRegion::new(self.region.main_bytes(), self.region.device_bytes(), Profile::Shm.caps());
+    }
+}
