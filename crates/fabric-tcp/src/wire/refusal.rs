@@ -8,8 +8,8 @@ use super::{Kind, WireError, append};
 /// Bytes of a refusal's text, at most: what is longer is cut.
 const MAX_TEXT_BYTES: usize = 512;
 
-/// Names of verbs, by their number in a refusal.
-const VERB_NAMES: [&str; 5] = ["READ", "WRITE", "CAS", "MASKED CAS", "FETCH-ADD"];
+/// Names of verbs, and of other requests that may be refused like them, by their number in a refusal.
+const VERB_NAMES: [&str; 7] = ["READ", "WRITE", "CAS", "MASKED CAS", "FETCH-ADD", "a hold", "a fence"];
 
 const OUT_OF_BOUNDS: u64 = 1;
 const MISALIGNED: u64 = 2;

@@ -1,0 +1,655 @@
+//! One connection: a client that greets the node, has a session, and is told why it ends.
+//!
+//! Invariants: frames are executed in the order they came, by one thread; what a frame is answered stands behind the
+//! answers to all batches before it; a farewell is the last frame, and what was not answered before it was not executed.
+//! When a session has ended, none of its verbs executes any more, its slots are free, and only then is that told.
+
+use std::collections::HashMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+use guira_fabric::{Addr, Effect, FabricError, Lane, Region, SlotHold, Submitted, Verb};
+
+use super::buffers::{Input, MAX_UNSENT_BYTES, Output, Whole};
+use super::connections::Key;
+use super::counters::Counter;
+use super::shared::{Message, Place, Shared, Why};
+use super::transport::Transport;
+use crate::wire::{
+    self, Bye, Fate, FenceAnswer, Grant, HEADER_WORDS, Header, HeldAnswer, Hello, Kind, SessionId, VERSION, Welcome,
+    WireError,
+};
+
+/// Client slots whose liveness one session has, at most.
+pub const MAX_HOLDS: usize = 4096;
+/// Requests of one session that wait for the end of others, at most; it executes nothing more before one is answered.
+const MAX_PENDING: u32 = 64;
+/// How often one connection executes, sends and executes again before others have their turn.
+const ROUNDS: usize = 4;
+/// How long a client that is told to go may take to hear it.
+pub(super) const LINGER: Duration = Duration::from_secs(1);
+/// Words of the longest first frame.
+const GREETING_WORDS: usize = HEADER_WORDS + 7;
+
+/// What a loop lends its connections.
+pub(super) struct Tools<'l, R: Region> {
+    pub(super) shared: &'l Shared,
+    pub(super) loop_index: usize,
+    pub(super) region: R,
+    pub(super) lane: R::Lane,
+    /// For frames that are rare.
+    pub(super) frame: Vec<u64>,
+    /// When the loop woke up.
+    pub(super) now: Instant,
+}
+
+impl<R: Region> Tools<'_, R> {
+    pub(super) fn count(&self, counter: Counter, count: u64) {
+        self.shared.counters[self.loop_index].add(counter, count);
+    }
+}
+
+/// What is to become of a connection after its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Verdict {
+    /// It waits for the kernel.
+    Wait,
+    /// It has more to do than one turn allows.
+    Again,
+    /// It is over.
+    Remove,
+}
+
+/// One connection.
+pub(super) struct Connection {
+    transport: Transport,
+    key: Key,
+    input: Input,
+    output: Output,
+    state: State,
+    /// Whether there may be something to receive.
+    readable: bool,
+    /// Whether the client has said that it will send nothing more, or is gone.
+    hung_up: bool,
+    /// Whether whole frames are at hand that may not be executed yet.
+    stalled: bool,
+    /// Whether the loop has it on its list.
+    pub(super) listed: bool,
+    /// Since when the kernel takes no answers.
+    blocked_since: Option<Instant>,
+    /// Frames that were executed and whose answers were not all sent, and when the first of them was noticed.
+    unanswered: u64,
+    noticed: Option<Instant>,
+}
+
+enum State {
+    /// Nothing was received yet, or not all of a greeting.
+    Greeting {
+        deadline: Instant,
+    },
+    /// The client's session before this one is being dropped.
+    Succeeding {
+        hello: Hello,
+        deadline: Instant,
+    },
+    Open(Session),
+    /// A farewell is being sent; what comes is not looked at.
+    Closing {
+        deadline: Instant,
+    },
+}
+
+struct Session {
+    id: SessionId,
+    grant: Grant,
+    holds: HashMap<u16, SlotHold>,
+    /// Requests that wait for the end of another session.
+    pending: u32,
+}
+
+/// Why a connection ends, other than by its client.
+enum End {
+    Misunderstood(WireError),
+    Bye(Bye),
+    /// A batch had an effect that cannot be told.
+    Broken(FabricError),
+}
+
+impl From<WireError> for End {
+    fn from(error: WireError) -> End {
+        End::Misunderstood(error)
+    }
+}
+
+impl Connection {
+    pub(super) fn new(transport: Transport, key: Key, deadline: Instant) -> Connection {
+        Connection {
+            transport,
+            key,
+            input: Input::new(),
+            output: Output::new(),
+            state: State::Greeting { deadline },
+            readable: true,
+            hung_up: false,
+            stalled: false,
+            listed: false,
+            blocked_since: None,
+            unanswered: 0,
+            noticed: None,
+        }
+    }
+
+    pub(super) fn transport(&mut self) -> &mut Transport {
+        &mut self.transport
+    }
+
+    /// The kernel has something to receive.
+    pub(super) fn note_readable(&mut self) {
+        self.readable = true;
+    }
+
+    /// The client will send nothing more.
+    pub(super) fn note_hung_up(&mut self) {
+        (self.readable, self.hung_up) = (true, true);
+    }
+
+    /// Receives once, executes what is whole, sends.
+    pub(super) fn turn<R: Region>(&mut self, tools: &mut Tools<'_, R>) -> Verdict {
+        if let Err(error) = self.receive(tools) {
+            return self.lose(tools, &error);
+        }
+        for _ in 0..ROUNDS {
+            if let Err(end) = self.execute(tools) {
+                self.close(tools, end);
+            }
+            match self.send(tools) {
+                Ok(Sent::All) => {}
+                Ok(Sent::Blocked) => return Verdict::Wait,
+                Err(error) => return self.lose(tools, &error),
+            }
+            if !self.stalled {
+                return if self.readable && self.wants_input() { Verdict::Again } else { Verdict::Wait };
+            }
+            if self.is_waiting_for_others() {
+                return Verdict::Wait;
+            }
+        }
+        Verdict::Again
+    }
+
+    /// Whether it may receive: not while frames are at hand that wait, or before another session's end.
+    fn wants_input(&self) -> bool {
+        !self.stalled && !matches!(self.state, State::Succeeding { .. })
+    }
+
+    fn is_waiting_for_others(&self) -> bool {
+        matches!(&self.state, State::Open(session) if session.pending >= MAX_PENDING)
+    }
+
+    /// Receives what there is, once.
+    fn receive<R: Region>(&mut self, tools: &mut Tools<'_, R>) -> io::Result<()> {
+        if !self.readable || !self.wants_input() {
+            return Ok(());
+        }
+        if matches!(self.state, State::Closing { .. }) {
+            self.input.discard();
+        }
+        let space = self.input.space();
+        let room = space.len();
+        match self.transport.read(space) {
+            Ok(0) => return Err(io::ErrorKind::ConnectionReset.into()),
+            Ok(bytes) => {
+                // Less than there was room for: this was all. What comes later is told anew, but not that it was the
+                // last.
+                self.readable = bytes == room || self.hung_up;
+                self.input.received(bytes);
+                self.noticed.get_or_insert(tools.now);
+                tools.count(Counter::BytesIn, bytes as u64);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Sends what there is.
+    fn send<R: Region>(&mut self, tools: &mut Tools<'_, R>) -> io::Result<Sent> {
+        while self.output.unsent_bytes() > 0 {
+            match self.transport.write(self.output.unsent()) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => {
+                    self.output.sent(bytes);
+                    self.blocked_since = None;
+                    tools.count(Counter::BytesOut, bytes as u64);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.blocked_since.get_or_insert(tools.now);
+                    return Ok(Sent::Blocked);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.unanswered > 0 {
+            let time = self.noticed.map_or(Duration::ZERO, |noticed| noticed.elapsed());
+            tools.shared.counters[tools.loop_index].answered(self.unanswered, time);
+            self.unanswered = 0;
+        }
+        if !self.stalled {
+            self.noticed = None;
+        }
+        if matches!(self.state, State::Closing { .. }) {
+            // The client learns that this was all; if it cannot, it is gone.
+            self.transport.finish()?;
+        }
+        Ok(Sent::All)
+    }
+
+    /// Executes the whole frames at hand, as long as the answers that wait are few.
+    fn execute<R: Region>(&mut self, tools: &mut Tools<'_, R>) -> Result<(), End> {
+        loop {
+            self.stalled = false;
+            let (may_be_any, pending) = match &self.state {
+                State::Greeting { .. } => (false, 0),
+                State::Open(session) => (true, session.pending),
+                State::Succeeding { .. } | State::Closing { .. } => return Ok(()),
+            };
+            let Some((header, whole)) = self.input.next()? else { return Ok(()) };
+            if !may_be_any && (header.kind != Kind::Hello || header.words > GREETING_WORDS) {
+                return Err(WireError::Kind { kind: header.kind as u8 }.into());
+            }
+            if whole == Whole::No {
+                return Ok(());
+            }
+            if self.output.unsent_bytes() > MAX_UNSENT_BYTES || pending >= MAX_PENDING {
+                self.stalled = true;
+                return Ok(());
+            }
+            self.unanswered += 1;
+            let Connection { input, output, state, key, .. } = self;
+            let body = input.take(&header);
+            match state {
+                State::Open(session) if header.kind == Kind::Batch => batch(tools, session, &header, body, output)?,
+                State::Open(session) => session.control(tools, *key, &header, body, output)?,
+                _ => {
+                    let hello = Hello::decode(body)?;
+                    self.greet(tools, header.id, hello)?;
+                }
+            }
+        }
+    }
+
+    fn greet<R: Region>(&mut self, tools: &mut Tools<'_, R>, id: u64, hello: Hello) -> Result<(), End> {
+        let shared = tools.shared;
+        if granted(shared, &hello).is_none() {
+            tools.count(Counter::RefusedToken, 1);
+            return Err(End::Bye(Bye::Unauthorized));
+        }
+        let Some(place) = hello.previous.and_then(|previous| shared.find(previous)) else {
+            return self.welcome(tools, id, &hello);
+        };
+        let asked = Place { loop_index: tools.loop_index, key: self.key };
+        let message = Message::Drop { victim: place.key, why: Why::Succeeded, asked, request: id };
+        shared.mailboxes[place.loop_index].send(message);
+        self.state = State::Succeeding { hello, deadline: tools.now + shared.options.greeting_timeout };
+        Ok(())
+    }
+
+    fn welcome<R: Region>(&mut self, tools: &mut Tools<'_, R>, id: u64, hello: &Hello) -> Result<(), End> {
+        let shared = tools.shared;
+        let options = &shared.options;
+        let limit = options.max_sessions;
+        let grant = granted(shared, hello).ok_or(End::Bye(Bye::Unauthorized))?;
+        let session = draw().map_err(End::Broken)?;
+        if !shared.admit() {
+            tools.count(Counter::RefusedFull, 1);
+            return Err(End::Bye(Bye::Full { limit }));
+        }
+        let place = Place { loop_index: tools.loop_index, key: self.key };
+        shared.open(session, place);
+        tools.count(Counter::SessionsOpened, 1);
+        self.state = State::Open(Session { id: session, grant, holds: HashMap::new(), pending: 0 });
+        let sampled = u64::from(hello.sample_words).min(tools.region.main_bytes() / 8);
+        let mut sample = vec![0; sampled as usize];
+        if !sample.is_empty() {
+            execute_in_place(&mut tools.lane, &mut [Verb::Read { addr: Addr::main(0), into: &mut sample }])
+                .map_err(End::Broken)?;
+        }
+        let fate = hello.previous.map_or(Fate::None, |previous| shared.fate(previous));
+        let welcome = Welcome {
+            grant,
+            fate,
+            session,
+            region: options.region_id,
+            main_bytes: tools.region.main_bytes(),
+            device_bytes: tools.region.device_bytes(),
+            atomic_write_unit: options.atomic_write_unit,
+            session_timeout_ms: u32::try_from(options.session_timeout.as_millis()).unwrap_or(u32::MAX),
+            sample,
+        };
+        answer(tools, &mut self.output, Kind::Welcome, id, &welcome.encode());
+        tracing::info!(peer = ?self.transport.peer(), ?grant, ?fate, "a session was opened");
+        Ok(())
+    }
+
+    /// The session that request `request` wanted to be dropped is gone.
+    pub(super) fn dropped<R: Region>(&mut self, tools: &mut Tools<'_, R>, request: u64, why: Why) {
+        match (&mut self.state, why) {
+            (State::Succeeding { hello, .. }, Why::Succeeded) => {
+                let hello = *hello;
+                if let Err(end) = self.welcome(tools, request, &hello) {
+                    self.close(tools, end);
+                }
+            }
+            (State::Open(session), Why::Fenced) => {
+                session.pending -= 1;
+                tools.count(Counter::FencesDropped, 1);
+                answer(tools, &mut self.output, Kind::Fenced, request, &FenceAnswer::Dropped.encode());
+            }
+            _ => {}
+        }
+    }
+
+    /// Drops the session, if there is one: when this returns, none of its verbs executes any more.
+    pub(super) fn drop_session<R: Region>(&mut self, tools: &mut Tools<'_, R>, why: Why) {
+        if matches!(self.state, State::Open(_)) {
+            if why == Why::Fenced {
+                tools.count(Counter::SessionsFenced, 1);
+            }
+            self.bid(tools, Bye::Fenced, if why == Why::Fenced { Fate::Fenced } else { Fate::Ended });
+        }
+    }
+
+    /// The node ends.
+    pub(super) fn shut_down<R: Region>(&mut self, tools: &mut Tools<'_, R>) {
+        if !matches!(self.state, State::Closing { .. }) {
+            self.bid(tools, Bye::Shutdown, Fate::Ended);
+        }
+    }
+
+    /// Looks after deadlines, and gives back memory that is not needed.
+    pub(super) fn sweep<R: Region>(&mut self, tools: &mut Tools<'_, R>) -> Verdict {
+        let options = &tools.shared.options;
+        let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        self.input.sweep();
+        self.output.sweep();
+        match &self.state {
+            State::Closing { deadline } if tools.now >= *deadline => return self.remove(tools),
+            State::Greeting { deadline } | State::Succeeding { deadline, .. } if tools.now >= *deadline => {
+                tools.count(Counter::GreetedLate, 1);
+                self.bid(tools, Bye::TooSlow { seconds: seconds(options.greeting_timeout) }, Fate::Ended);
+                Verdict::Again
+            }
+            State::Open(_) => {
+                let blocked = self.blocked_since.map(|since| tools.now.saturating_duration_since(since));
+                if blocked.is_none_or(|blocked| blocked < options.session_timeout) {
+                    return Verdict::Wait;
+                }
+                tools.count(Counter::SessionsTooSlow, 1);
+                self.bid(tools, Bye::TooSlow { seconds: seconds(options.session_timeout) }, Fate::Fenced);
+                Verdict::Again
+            }
+            _ => Verdict::Wait,
+        }
+    }
+
+    /// Ends the connection for a reason that is the client's, or the region's.
+    fn close<R: Region>(&mut self, tools: &mut Tools<'_, R>, end: End) {
+        let is_open = matches!(self.state, State::Open(_));
+        let peer = self.transport.peer();
+        let bye = match end {
+            End::Misunderstood(WireError::Value { what: "version", value }) if !is_open => {
+                tools.count(Counter::RefusedVersion, 1);
+                tracing::info!(?peer, version = value, "a client of another version was refused");
+                Bye::Version { node: VERSION }
+            }
+            End::Misunderstood(error) => {
+                let counter = if is_open { Counter::SessionsMisunderstood } else { Counter::GreetedWrongly };
+                tools.count(counter, 1);
+                tracing::info!(?peer, %error, "a client was not understood");
+                Bye::Misunderstood
+            }
+            End::Bye(bye) => {
+                tracing::info!(?peer, reason = %bye, "a client was refused");
+                bye
+            }
+            End::Broken(error) => {
+                tracing::error!(?peer, %error, "a session was ended, because what it asked for cannot be told");
+                Bye::Shutdown
+            }
+        };
+        self.bid(tools, bye, Fate::Ended);
+    }
+
+    /// Ends the session, if there is one, and adds a farewell.
+    fn bid<R: Region>(&mut self, tools: &mut Tools<'_, R>, bye: Bye, fate: Fate) {
+        self.end_session(tools, fate);
+        self.stalled = false;
+        self.state = State::Closing { deadline: tools.now + LINGER };
+        answer(tools, &mut self.output, Kind::Bye, 0, &bye.encode());
+    }
+
+    /// Ends the session, if there is one, because its connection is lost: by the client, or by the kernel, which has
+    /// not heard of the client's machine for too long.
+    fn lose<R: Region>(&mut self, tools: &mut Tools<'_, R>, error: &io::Error) -> Verdict {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
+        let is_by_client = matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected);
+        if !is_by_client && matches!(self.state, State::Open(_)) {
+            tools.count(Counter::SessionsCutOff, 1);
+            tracing::warn!(peer = ?self.transport.peer(), cause = %error, "a client was cut off");
+            self.end_session(tools, Fate::Fenced);
+        }
+        self.remove(tools)
+    }
+
+    /// Ends the session, if there is one.
+    fn remove<R: Region>(&mut self, tools: &mut Tools<'_, R>) -> Verdict {
+        self.end_session(tools, Fate::Ended);
+        Verdict::Remove
+    }
+
+    /// Ends the session, if there is one: no verb of it executes after this, and its slots are free.
+    pub(super) fn end_session<R: Region>(&mut self, tools: &mut Tools<'_, R>, fate: Fate) {
+        let ended = State::Closing { deadline: tools.now };
+        let State::Open(session) = std::mem::replace(&mut self.state, ended) else { return };
+        let slots: Vec<u16> = session.holds.keys().copied().collect();
+        drop(session.holds);
+        tools.count(Counter::HoldsEnded, slots.len() as u64);
+        tools.count(Counter::SessionsEnded, 1);
+        let place = Place { loop_index: tools.loop_index, key: self.key };
+        tracing::info!(peer = ?self.transport.peer(), ?fate, slots = slots.len(), "a session ended");
+        tools.shared.close(session.id, place, fate, slots);
+    }
+}
+
+enum Sent {
+    All,
+    Blocked,
+}
+
+impl Session {
+    /// A frame other than a batch.
+    fn control<R: Region>(
+        &mut self,
+        tools: &mut Tools<'_, R>,
+        key: Key,
+        header: &Header,
+        body: &[u64],
+        output: &mut Output,
+    ) -> Result<(), End> {
+        let place = Place { loop_index: tools.loop_index, key };
+        let read_only = |verb| (self.grant == Grant::ReadOnly).then_some(FabricError::ReadOnly { verb });
+        match header.kind {
+            Kind::Hold => {
+                let slot = wire::slot(body)?;
+                if let Some(refusal) = read_only("a hold") {
+                    refuse(tools, output, header.id, &refusal);
+                } else {
+                    self.hold(tools, place, header.id, slot, output);
+                }
+            }
+            Kind::Release => {
+                let slot = wire::slot(body)?;
+                if let Some(hold) = self.holds.remove(&slot) {
+                    drop(hold);
+                    tools.shared.release(slot, place);
+                    tools.count(Counter::HoldsEnded, 1);
+                }
+            }
+            Kind::Fence => {
+                let slot = wire::slot(body)?;
+                if let Some(refusal) = read_only("a fence") {
+                    refuse(tools, output, header.id, &refusal);
+                } else if let Some(victim) = tools.shared.holder(slot) {
+                    self.pending += 1;
+                    let (why, request) = (Why::Fenced, header.id);
+                    let message = Message::Drop { victim: victim.key, why, asked: place, request };
+                    tools.shared.mailboxes[victim.loop_index].send(message);
+                } else {
+                    tools.count(Counter::FencesNoSession, 1);
+                    answer(tools, output, Kind::Fenced, header.id, &FenceAnswer::NoSession.encode());
+                }
+            }
+            Kind::Count if body.is_empty() => {
+                let counters = tools.shared.sum().encode();
+                answer(tools, output, Kind::Counted, header.id, &counters);
+            }
+            kind => return Err(WireError::Kind { kind: kind as u8 }.into()),
+        }
+        Ok(())
+    }
+
+    fn hold<R: Region>(&mut self, tools: &mut Tools<'_, R>, place: Place, id: u64, slot: u16, output: &mut Output) {
+        if self.holds.len() >= MAX_HOLDS {
+            let text = format!("a session has the liveness of {MAX_HOLDS} slots at most; nothing was changed");
+            return refuse(tools, output, id, &FabricError::Backend(text));
+        }
+        match tools.region.hold(slot) {
+            Ok(Some(hold)) => {
+                self.holds.insert(slot, hold);
+                tools.shared.hold(slot, place);
+                tools.count(Counter::HoldsGranted, 1);
+                answer(tools, output, Kind::Held, id, &HeldAnswer::Granted.encode());
+            }
+            Ok(None) => {
+                tools.count(Counter::HoldsTaken, 1);
+                answer(tools, output, Kind::Held, id, &HeldAnswer::Taken.encode());
+            }
+            Err(error) => refuse(tools, output, id, &error),
+        }
+    }
+}
+
+/// Executes a batch: its READs go from the region to where they are sent from, its WRITEs from where they were received.
+fn batch<R: Region>(
+    tools: &mut Tools<'_, R>,
+    session: &Session,
+    header: &Header,
+    body: &[u64],
+    output: &mut Output,
+) -> Result<(), End> {
+    let words = HEADER_WORDS + wire::found_words(body, header.count)?;
+    match execute_to(tools, session.grant, header, body, output.room(words))? {
+        Ok(()) => output.commit(words),
+        Err(error) if error.effect() == Effect::None => refuse(tools, output, header.id, &error),
+        Err(error) => return Err(End::Broken(error)),
+    }
+    Ok(())
+}
+
+/// Executes a batch and leaves its answer in `frame`, or says why it was refused.
+#[inline]
+fn execute_to<R: Region>(
+    tools: &mut Tools<'_, R>,
+    grant: Grant,
+    header: &Header,
+    body: &[u64],
+    frame: &mut [u64],
+) -> Result<Result<(), FabricError>, WireError> {
+    let answer = Header { words: frame.len(), kind: Kind::Done, count: 0, id: header.id };
+    let (head, found) = frame.split_at_mut(HEADER_WORDS);
+    head.copy_from_slice(&answer.encode());
+    let mut verbs = wire::parse_batch(body, header.count, found)?;
+    let change = |verb: &&Verb<'_>| !matches!(verb, Verb::Read { .. });
+    if grant == Grant::ReadOnly
+        && let Some(verb) = verbs.iter().find(change)
+    {
+        return Ok(Err(FabricError::ReadOnly { verb: verb.name() }));
+    }
+    let result = execute_in_place(&mut tools.lane, &mut verbs);
+    if result.is_ok() {
+        count(tools, &verbs);
+    }
+    Ok(result)
+}
+
+#[inline]
+fn execute_in_place<L: Lane>(lane: &mut L, verbs: &mut [Verb<'_>]) -> Result<(), FabricError> {
+    match lane.submit(verbs) {
+        Submitted::Done(result) => result,
+        // A region that was checked to be local has no such lanes.
+        Submitted::InFlight => {
+            lane.forget();
+            Err(FabricError::Disconnected { effect: Effect::Unknown })
+        }
+    }
+}
+
+#[inline]
+fn count<R: Region>(tools: &Tools<'_, R>, verbs: &[Verb<'_>]) {
+    let (mut reads, mut writes, mut swaps, mut adds) = (0, 0, 0, 0);
+    for verb in verbs {
+        match verb {
+            Verb::Read { .. } => reads += 1,
+            Verb::Write { .. } => writes += 1,
+            Verb::Cas { .. } | Verb::MaskedCas { .. } => swaps += 1,
+            Verb::FetchAdd { .. } => adds += 1,
+        }
+    }
+    tools.count(Counter::Batches, 1);
+    tools.count(Counter::Reads, reads);
+    tools.count(Counter::Writes, writes);
+    tools.count(Counter::Swaps, swaps);
+    tools.count(Counter::Adds, adds);
+}
+
+fn answer<R: Region>(tools: &mut Tools<'_, R>, output: &mut Output, kind: Kind, id: u64, body: &[u64]) {
+    tools.frame.clear();
+    wire::append(&mut tools.frame, kind, id, body);
+    output.append(&tools.frame);
+}
+
+fn refuse<R: Region>(tools: &mut Tools<'_, R>, output: &mut Output, id: u64, refusal: &FabricError) {
+    tools.count(Counter::RequestsRefused, 1);
+    tools.frame.clear();
+    wire::encode_refusal(&mut tools.frame, id, refusal);
+    output.append(&tools.frame);
+}
+
+/// What a client may do, if it may come in.
+fn granted(shared: &Shared, hello: &Hello) -> Option<Grant> {
+    let options = &shared.options;
+    let knows = |expected: Option<wire::Token>| match (expected, hello.token) {
+        (Some(expected), Some(token)) => expected.matches(&token),
+        _ => false,
+    };
+    let (is_writer, is_reader) = (knows(options.token), knows(options.reader_token));
+    let allowed = if is_writer || (options.token.is_none() && options.reader_token.is_none()) {
+        options.grant
+    } else if is_reader {
+        Grant::ReadOnly
+    } else {
+        return None;
+    };
+    Some(if hello.wanted == Grant::ReadWrite { allowed } else { Grant::ReadOnly })
+}
+
+/// A session's name, which nobody can guess.
+fn draw() -> Result<SessionId, FabricError> {
+    let mut words = [0; 2];
+    getrandom::fill(zerocopy::IntoBytes::as_mut_bytes(&mut words))
+        .map_err(|cause| FabricError::Backend(format!("the kernel has no random numbers: {cause}")))?;
+    Ok(SessionId(words))
+}

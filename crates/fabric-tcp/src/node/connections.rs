@@ -1,0 +1,96 @@
+//! The connections of one loop, by keys that no later connection gets.
+
+use mio::Token;
+
+/// A connection's place in its loop: an index, and how many connections had that index before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    index: u32,
+    generation: u32,
+}
+
+impl Key {
+    /// The token under which mio reports its events.
+    pub(super) fn token(self) -> Token {
+        Token(((self.generation as usize) << 32) | self.index as usize)
+    }
+
+    pub(super) fn of(token: Token) -> Key {
+        Key { index: token.0 as u32, generation: (token.0 >> 32) as u32 }
+    }
+}
+
+const _: () = assert!(usize::BITS == 64, "a token holds an index and a generation");
+
+/// Values under keys.
+pub(super) struct Connections<T> {
+    entries: Vec<Entry<T>>,
+    free: Vec<u32>,
+}
+
+struct Entry<T> {
+    generation: u32,
+    value: Option<Box<T>>,
+}
+
+impl<T> Connections<T> {
+    pub(super) fn new() -> Connections<T> {
+        Connections { entries: Vec::new(), free: Vec::new() }
+    }
+
+    /// Keeps what `make` makes of its key.
+    pub(super) fn insert(&mut self, make: impl FnOnce(Key) -> T) -> Key {
+        let index = self.free.pop().unwrap_or(self.entries.len() as u32);
+        if index as usize == self.entries.len() {
+            self.entries.push(Entry { generation: 0, value: None });
+        }
+        let entry = &mut self.entries[index as usize];
+        let key = Key { index, generation: entry.generation };
+        entry.value = Some(Box::new(make(key)));
+        key
+    }
+
+    #[inline]
+    pub(super) fn get(&mut self, key: Key) -> Option<&mut T> {
+        let entry = self.entries.get_mut(key.index as usize)?;
+        if entry.generation == key.generation { entry.value.as_deref_mut() } else { None }
+    }
+
+    pub(super) fn remove(&mut self, key: Key) -> Option<Box<T>> {
+        self.get(key)?;
+        let entry = &mut self.entries[key.index as usize];
+        // Events of 2^31 connections ago are not to be expected; the highest bit stays clear, for tokens that are none.
+        entry.generation = (entry.generation + 1) & (u32::MAX >> 1);
+        self.free.push(key.index);
+        entry.value.take()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len() == self.entries.len()
+    }
+
+    /// The keys, in no certain order.
+    pub(super) fn keys(&self) -> Vec<Key> {
+        let used = self.entries.iter().zip(0..).filter(|(entry, _)| entry.value.is_some());
+        used.map(|(entry, index)| Key { index, generation: entry.generation }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_key_finds_nothing() {
+        let mut connections = Connections::new();
+        let first = connections.insert(|_| 1);
+        assert_eq!(Key::of(first.token()), first);
+        assert_eq!(connections.remove(first).as_deref(), Some(&1));
+        assert!(connections.is_empty());
+        let second = connections.insert(|_| 2);
+        assert_ne!(first.token(), second.token());
+        assert_eq!((connections.get(first), connections.remove(first)), (None, None));
+        assert_eq!(Key::of(second.token()), second);
+        assert_eq!((connections.get(second), connections.keys()), (Some(&mut 2), vec![second]));
+    }
+}

@@ -1,0 +1,7 @@
+//! The memory node, asked by clients that know nothing but the wire: over a heap region and over a shared-memory region
+//! that a local client has mapped at the same time.
+
+mod client;
+mod served;
+mod sessions;
+mod verbs;

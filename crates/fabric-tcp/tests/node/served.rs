@@ -1,0 +1,101 @@
+//! Nodes over regions whose memory the test sees.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use guira_fabric::heap::HeapRegion;
+use guira_fabric::{Addr, Lane, Profile, Region, SlotHold, Submitted, Verb};
+use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
+use guira_fabric_tcp::node::{Node, NodeCounters, NodeHandle, NodeOptions};
+
+use crate::client::PATIENCE;
+
+pub const MAIN_BYTES: u64 = 4 << 20;
+pub const DEVICE_BYTES: u64 = 4096;
+pub const REGION_ID: [u64; 2] = [71, 72];
+
+/// A node, and its region as a local client has it.
+pub struct Served {
+    pub addr: SocketAddr,
+    pub handle: NodeHandle,
+    local: Box<dyn Local>,
+}
+
+/// What the test does to the region beside the node.
+trait Local {
+    fn submit(&self, batch: &mut [Verb<'_>]);
+    fn hold(&self, slot: u16) -> Option<SlotHold>;
+}
+
+impl<R: Region> Local for R {
+    fn submit(&self, batch: &mut [Verb<'_>]) {
+        let Submitted::Done(result) = self.lane().submit(batch) else { panic!("a local lane") };
+        result.expect("within the region");
+    }
+
+    fn hold(&self, slot: u16) -> Option<SlotHold> {
+        Region::hold(self, slot).expect("the region answers")
+    }
+}
+
+impl Served {
+    pub fn new<R: Region + Clone + Send + Sync + 'static>(region: R, options: NodeOptions) -> Served {
+        let handle = Node::bind(region.clone(), options).expect("a node").spawn().expect("threads");
+        Served { addr: handle.local_addrs()[0], handle, local: Box::new(region) }
+    }
+
+    pub fn read(&self, addr: Addr, words: usize) -> Vec<u64> {
+        let mut into = vec![0; words];
+        self.local.submit(&mut [Verb::Read { addr, into: &mut into }]);
+        into
+    }
+
+    pub fn write(&self, addr: Addr, words: &[u64]) {
+        self.local.submit(&mut [Verb::Write { addr, words }]);
+    }
+
+    pub fn hold(&self, slot: u16) -> Option<SlotHold> {
+        self.local.hold(slot)
+    }
+
+    /// Waits until the counters are as wanted.
+    pub fn wait_until(&self, what: &str, is_so: impl Fn(&NodeCounters) -> bool) {
+        let start = Instant::now();
+        while !is_so(&self.handle.counters()) {
+            assert!(start.elapsed() < PATIENCE, "never came: {what}: {:?}", self.handle.counters());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Options of a node that this machine only reaches, with two threads.
+pub fn options() -> NodeOptions {
+    NodeOptions::new((Ipv4Addr::LOCALHOST, 0).into(), REGION_ID).threads(2)
+}
+
+pub fn heap_region() -> HeapRegion {
+    HeapRegion::new(MAIN_BYTES, DEVICE_BYTES, Profile::Shm.caps())
+}
+
+/// A node over memory of this process.
+pub fn heap(options: NodeOptions) -> Served {
+    Served::new(heap_region(), options)
+}
+
+/// A shared-memory region; its name is gone, so nothing is left behind.
+pub fn shm_region() -> ShmRegion {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("guira-node-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let location = Location::shm(&name).expect("a valid name");
+    let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES);
+    let region = ShmRegion::create(&location, options, |_| Ok::<(), String>(())).expect("a fresh name");
+    ShmRegion::destroy(&location).expect("it is there");
+    region
+}
+
+/// The same test over both regions.
+pub fn on_each_region(options: impl Fn() -> NodeOptions, test: impl Fn(Served)) {
+    test(heap(options()));
+    test(Served::new(shm_region(), options()));
+}

@@ -1,0 +1,357 @@
+//! How sessions begin and end, who has which slot, and what the node does with clients that misbehave.
+
+use std::time::{Duration, Instant};
+
+use guira_fabric::{Addr, Verb};
+use guira_fabric_tcp::node::{MAX_HOLDS, Node, NodeError, Stop};
+use guira_fabric_tcp::wire::{self, Bye, Fate, FenceAnswer, Grant, HeldAnswer, Hello, Kind, SessionId, Token, VERSION};
+
+use crate::client::{Client, HELLO};
+use crate::served::{heap, heap_region, on_each_region, options};
+
+#[test]
+fn a_slot_is_granted_only_when_its_last_session_has_ended() {
+    on_each_region(options, |served| {
+        let (mut first, _) = Client::open(served.addr);
+        let (mut second, _) = Client::open(served.addr);
+        assert_eq!(first.hold(3), Ok(HeldAnswer::Granted));
+        assert_eq!(first.hold(3), Ok(HeldAnswer::Taken), "it has it already");
+        assert_eq!(second.hold(3), Ok(HeldAnswer::Taken));
+        assert!(served.hold(3).is_none(), "local clients see it, too");
+        let local = served.hold(4).expect("nobody has it");
+        assert_eq!(second.hold(4), Ok(HeldAnswer::Taken), "a local client has it");
+        drop(local);
+        assert_eq!(second.hold(4), Ok(HeldAnswer::Granted));
+        first.send(Kind::Release, &wire::encode_slot(3));
+        first.read(Addr::main(0), 1);
+        assert_eq!(second.hold(3), Ok(HeldAnswer::Granted));
+        drop(second);
+        served.wait_until("the end of a session", |now| now.sessions_ended == 1);
+        assert_eq!((first.hold(3), first.hold(4)), (Ok(HeldAnswer::Granted), Ok(HeldAnswer::Granted)));
+    });
+}
+
+/// A client writes one number after the other, many batches at a time. When somebody has its slot, after its session was
+/// dropped or its process ended, the last number is the last for ever.
+#[test]
+fn nothing_of_a_session_executes_after_its_slot_is_granted() {
+    on_each_region(options, |served| {
+        const BATCHES: u64 = 8_000;
+        let mut unfinished = 0;
+        for round in 0..40_u64 {
+            let (mut writer, id) = Client::open(served.addr);
+            let (mut other, _) = Client::open(served.addr);
+            assert_eq!(writer.hold(9), Ok(HeldAnswer::Granted));
+            let mut frames = Vec::new();
+            for number in 1..=BATCHES {
+                let words = [number; 16];
+                wire::encode_batch(&mut frames, number, &[Verb::Write { addr: Addr::main(128), words: &words }])
+                    .unwrap();
+            }
+            served.write(Addr::main(128), &[0; 16]);
+            let stream = writer.stream.try_clone().unwrap();
+            let writing = std::thread::spawn(move || drop(writer.send_words(&frames)));
+            while served.read(Addr::main(128), 1) == [0] {
+                std::thread::yield_now();
+            }
+            if round % 2 == 0 {
+                assert_eq!(other.fence(9), Ok(FenceAnswer::Dropped));
+            } else {
+                stream.shutdown(std::net::Shutdown::Both).unwrap();
+            }
+            while other.hold(9) != Ok(HeldAnswer::Granted) {
+                std::thread::yield_now();
+            }
+            let last = served.read(Addr::main(128), 16);
+            assert!(last.iter().all(|word| *word == last[0]), "a WRITE is whole: {last:?}");
+            std::thread::sleep(Duration::from_millis(3));
+            assert_eq!(served.read(Addr::main(128), 16), last, "round {round}");
+            writing.join().unwrap();
+            unfinished += u64::from(last[0] < BATCHES);
+            let fate = if round % 2 == 0 { Fate::Fenced } else { Fate::Ended };
+            let (_, welcome) = Client::greet(served.addr, &Hello { previous: Some(id), ..HELLO }).expect("a session");
+            assert_eq!(welcome.fate, fate);
+        }
+        println!("{unfinished} of 40 sessions ended before their last batch");
+        assert!(unfinished >= 4, "most sessions ended when all was done, which shows nothing");
+    });
+}
+
+#[test]
+fn a_fenced_client_is_told_and_its_later_batches_do_nothing() {
+    on_each_region(options, |served| {
+        let (mut victim, id) = Client::open(served.addr);
+        let (mut other, _) = Client::open(served.addr);
+        assert_eq!(other.fence(5), Ok(FenceAnswer::NoSession));
+        assert_eq!(victim.hold(5), Ok(HeldAnswer::Granted));
+        victim.submit(&mut [Verb::Write { addr: Addr::main(0), words: &[1] }]).unwrap();
+        assert_eq!(other.fence(5), Ok(FenceAnswer::Dropped));
+        let mut frame = Vec::new();
+        wire::encode_batch(&mut frame, 77, &[Verb::Write { addr: Addr::main(0), words: &[2] }]).unwrap();
+        drop(victim.send_words(&frame));
+        assert_eq!(victim.farewell(), Bye::Fenced);
+        assert_eq!(other.read(Addr::main(0), 1), [1]);
+        assert_eq!(other.fence(5), Ok(FenceAnswer::NoSession));
+        assert_eq!(other.hold(5), Ok(HeldAnswer::Granted));
+        let (_client, welcome) = Client::greet(served.addr, &Hello { previous: Some(id), ..HELLO }).expect("a session");
+        assert_eq!(welcome.fate, Fate::Fenced);
+        let counters = other.count();
+        assert_eq!((counters.sessions_fenced, counters.fences_dropped, counters.fences_no_session), (1, 1, 2));
+    });
+}
+
+#[test]
+fn a_session_may_drop_itself() {
+    let served = heap(options());
+    let (mut client, _) = Client::open(served.addr);
+    assert_eq!(client.hold(5), Ok(HeldAnswer::Granted));
+    client.send(Kind::Fence, &wire::encode_slot(5));
+    assert_eq!(client.farewell(), Bye::Fenced);
+    assert!(served.hold(5).is_some());
+}
+
+/// A client that has lost its connection, which the node does not know yet, comes back: its old session ends first.
+#[test]
+fn a_session_ends_when_its_client_comes_back() {
+    on_each_region(options, |served| {
+        let (mut lost, id) = Client::open(served.addr);
+        assert_eq!(lost.hold(6), Ok(HeldAnswer::Granted));
+        let hello = Hello { previous: Some(id), ..HELLO };
+        let (mut client, welcome) = Client::greet(served.addr, &hello).expect("a session");
+        assert_eq!(welcome.fate, Fate::Ended);
+        assert_eq!(client.hold(6), Ok(HeldAnswer::Granted));
+        assert_eq!(lost.farewell(), Bye::Fenced);
+        let stranger = Hello { previous: Some(SessionId([1, 2])), ..HELLO };
+        assert_eq!(Client::greet(served.addr, &stranger).expect("a session").1.fate, Fate::Unknown);
+        assert_eq!(Client::greet(served.addr, &HELLO).expect("a session").1.fate, Fate::None);
+    });
+}
+
+#[test]
+fn a_session_has_so_many_slots_and_no_more() {
+    let served = heap(options());
+    let (mut client, _) = Client::open(served.addr);
+    for slot in 0..MAX_HOLDS as u16 {
+        client.send(Kind::Hold, &wire::encode_slot(slot));
+    }
+    for _ in 0..MAX_HOLDS {
+        assert_eq!(client.frame().unwrap().body, HeldAnswer::Granted.encode());
+    }
+    let error = client.hold(MAX_HOLDS as u16).unwrap_err();
+    assert!(error.to_string().contains("4096"), "{error}");
+    drop(client);
+    served.wait_until("the end of its holds", |now| now.holds_ended == MAX_HOLDS as u64);
+    assert!((0..MAX_HOLDS as u16).all(|slot| served.hold(slot).is_some()));
+}
+
+#[test]
+fn only_those_who_know_a_token_come_in() {
+    let (token, reader) = (Token([1, 2]), Token([3, 4]));
+    let served = heap(options().token(token).reader_token(reader));
+    let greet = |token, wanted| Client::greet(served.addr, &Hello { token, wanted, ..HELLO });
+    for wrong in [None, Some(Token([1, 3])), Some(Token([0, 2])), Some(Token([1 | 1 << 63, 2]))] {
+        assert_eq!(greet(wrong, Grant::ReadWrite).map(|_| ()), Err(Bye::Unauthorized), "{wrong:?}");
+    }
+    for (token, wanted, granted) in [
+        (token, Grant::ReadWrite, Grant::ReadWrite),
+        (token, Grant::ReadOnly, Grant::ReadOnly),
+        (reader, Grant::ReadWrite, Grant::ReadOnly),
+    ] {
+        assert_eq!(greet(Some(token), wanted).expect("a session").1.grant, granted);
+    }
+    assert_eq!(served.handle.counters().refused_token, 4);
+    let read_only = heap(options().grant(Grant::ReadOnly));
+    assert_eq!(Client::greet(read_only.addr, &HELLO).expect("a session").1.grant, Grant::ReadOnly);
+}
+
+#[test]
+fn nobody_elsewhere_comes_in_without_a_token_by_mistake() {
+    let anywhere = "0.0.0.0:0".parse().unwrap();
+    let bind = |options| Node::bind(heap_region(), options).map(|_| ());
+    assert!(matches!(bind(options().listen(anywhere)), Err(NodeError::Exposed { addr }) if addr == anywhere));
+    assert!(matches!(bind(options().listen("[::]:0".parse().unwrap())), Err(NodeError::Exposed { .. })));
+    bind(options().listen(anywhere).insecure()).unwrap();
+    bind(options().listen(anywhere).token(Token([1, 1]))).unwrap();
+    bind(options().listen("127.3.2.1:0".parse().unwrap())).unwrap();
+    let deferred = heap_region().with_caps(guira_fabric::Profile::Tcp.caps());
+    assert!(matches!(Node::bind(deferred, options()), Err(NodeError::Unsuitable { .. })));
+}
+
+#[test]
+fn strangers_are_told_why_they_may_not_come_in() {
+    let served = heap(options().greeting_timeout(Duration::from_millis(200)));
+    let mut other_version = HELLO.encode();
+    other_version[1] += 1;
+    for (kind, body, bye) in [
+        (Kind::Hello, other_version.to_vec(), Bye::Version { node: VERSION }),
+        (Kind::Hello, vec![0; 7], Bye::Misunderstood),
+        (Kind::Hello, HELLO.encode()[..6].to_vec(), Bye::Misunderstood),
+        (Kind::Hold, vec![1], Bye::Misunderstood),
+        (Kind::Count, vec![], Bye::Misunderstood),
+        (Kind::Welcome, vec![0; 100_000], Bye::Misunderstood),
+    ] {
+        let mut client = Client::connect(served.addr);
+        let mut frame = Vec::new();
+        wire::append(&mut frame, kind, 1, &body);
+        drop(client.send_words(&frame));
+        assert_eq!(client.farewell(), bye, "{kind:?}");
+    }
+    // Half a greeting, and none at all: the node does not wait for ever.
+    for words in [0, 5] {
+        let mut client = Client::connect(served.addr);
+        client.send_words(&HELLO.encode()[..words]).unwrap();
+        let farewell = client.farewell();
+        assert!(farewell == Bye::TooSlow { seconds: 0 } || farewell == Bye::Misunderstood, "{farewell:?}");
+    }
+    let counters = served.handle.counters();
+    assert_eq!((counters.refused_version, counters.sessions_opened), (1, 0));
+    assert_eq!(counters.greeted_wrongly + counters.greeted_late, 7);
+    assert!(counters.greeted_late >= 1);
+}
+
+#[test]
+fn a_client_that_is_not_understood_is_told_and_dropped() {
+    on_each_region(options, |served| {
+        for (number, words) in [
+            vec![u64::MAX, 1],
+            vec![16 | 0x81 << 32, 1],
+            vec![24 | 0x03 << 32, 1, 1 << 40],
+            vec![16 | 0x02 << 32, 1],
+            vec![32 | 0x02 << 32 | 1 << 40, 1, 0, 7 | 1 << 32],
+            vec![72 | 0x01 << 32, 1, 0, 0, 0, 0, 0, 0, 0],
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let (mut client, _) = Client::open(served.addr);
+            client.hold(1).unwrap();
+            client.send_words(&words).unwrap();
+            assert_eq!(client.farewell(), Bye::Misunderstood, "{words:x?}");
+            assert!(served.hold(1).is_some(), "the session has ended");
+            assert_eq!(served.handle.counters().sessions_misunderstood, number as u64 + 1);
+        }
+    });
+}
+
+#[test]
+fn there_are_so_many_sessions_and_no_more() {
+    let served = heap(options().max_sessions(3));
+    let mut clients: Vec<Client> = (0..3).map(|_| Client::open(served.addr).0).collect();
+    let refused = Client::greet(served.addr, &HELLO).map(|_| ());
+    assert_eq!(refused, Err(Bye::Full { limit: 3 }));
+    clients.pop();
+    served.wait_until("the end of a session", |now| now.sessions_open() == 2);
+    clients.push(Client::open(served.addr).0);
+    assert_eq!(served.handle.counters().refused_full, 1);
+    // Those who say nothing are bounded, too.
+    let idle: Vec<Client> = (0..400).map(|_| Client::connect(served.addr)).collect();
+    served.wait_until("refusals", |now| now.connections_refused + now.connections_accepted >= 405);
+    assert_eq!(served.handle.counters().connections_refused, 400 - 256);
+    for client in &mut clients {
+        client.read(Addr::main(0), 1);
+    }
+    drop(idle);
+}
+
+#[test]
+fn a_client_that_takes_no_answers_stalls_nobody_and_is_dropped() {
+    on_each_region(
+        || options().threads(1).session_timeout(Duration::from_secs(1)),
+        |served| {
+            let (mut slow, id) = Client::open(served.addr);
+            slow.hold(2).unwrap();
+            let mut into = vec![0; 100_000];
+            let mut frame = Vec::new();
+            wire::encode_batch(&mut frame, 1, &[Verb::Read { addr: Addr::main(0), into: &mut into }]).unwrap();
+            // More answers than the kernel's buffers hold.
+            for _ in 0..200 {
+                slow.send_words(&frame).unwrap();
+            }
+            let (mut other, _) = Client::open(served.addr);
+            let start = Instant::now();
+            let mut batches = 0;
+            while other.hold(2).unwrap() == HeldAnswer::Taken {
+                other.read(Addr::main(0), 1);
+                batches += 1;
+                assert!(start.elapsed() < Duration::from_secs(20), "the client was not dropped");
+            }
+            println!("dropped after {:?}; {batches} batches of another client meanwhile", start.elapsed());
+            assert!(batches > 50 && start.elapsed() > Duration::from_millis(500));
+            let counters = other.count();
+            // The kernel and the node look after the same time; whoever is first drops it.
+            assert_eq!(counters.sessions_too_slow + counters.sessions_cut_off, 1);
+            assert!(counters.reads - batches < 200, "not all was executed: {counters:?}");
+            let (_, welcome) = Client::greet(served.addr, &Hello { previous: Some(id), ..HELLO }).expect("a session");
+            assert_eq!(welcome.fate, Fate::Fenced);
+        },
+    );
+}
+
+#[test]
+fn a_client_that_takes_its_answers_late_gets_them_all() {
+    on_each_region(options, |served| {
+        let (mut client, _) = Client::open(served.addr);
+        served.write(Addr::main(0), &[5]);
+        let mut into = vec![0; 100_000];
+        let mut frames = Vec::new();
+        for id in 0..100 {
+            wire::encode_batch(&mut frames, id, &[Verb::Read { addr: Addr::main(0), into: &mut into }]).unwrap();
+        }
+        client.send_words(&frames).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        for id in 0..100 {
+            let found = client.answer(id, Kind::Done).unwrap();
+            assert_eq!((found.len(), found[0]), (100_000, 5));
+        }
+    });
+}
+
+#[test]
+fn a_node_that_stops_tells_its_clients() {
+    on_each_region(options, |served| {
+        let (mut first, _) = Client::open(served.addr);
+        let (mut second, _) = Client::open(served.addr);
+        let mut silent = Client::connect(served.addr);
+        second.hold(1).unwrap();
+        first.submit(&mut [Verb::Write { addr: Addr::main(0), words: &[1] }]).unwrap();
+        served.wait_until("all connections", |now| now.connections_accepted == 3);
+        let start = Instant::now();
+        let addr = served.addr;
+        served.handle.stop().unwrap();
+        assert!(start.elapsed() < Duration::from_secs(3));
+        for client in [&mut first, &mut second, &mut silent] {
+            assert_eq!(client.farewell(), Bye::Shutdown);
+        }
+        assert!(std::net::TcpStream::connect(addr).is_err(), "nobody listens");
+    });
+}
+
+#[test]
+fn a_node_that_was_stopped_before_it_ran_does_not_run() {
+    let stop = Stop::new();
+    let node = Node::bind(heap_region(), options()).unwrap();
+    stop.stop();
+    node.run(&stop).unwrap();
+}
+
+/// Each of so many clients adds to a counter, many at a time; every one makes progress.
+#[test]
+fn hundreds_of_clients_at_once() {
+    const CLIENTS: usize = 512;
+    const ADDS: u64 = 20;
+    let served = heap(options());
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::open(served.addr).0).collect();
+    for _ in 0..ADDS {
+        for client in &mut clients {
+            let mut found = 0;
+            client.post(&[Verb::FetchAdd { addr: Addr::device(0), add: 1, found: &mut found }]);
+        }
+        for client in &mut clients {
+            assert_eq!(client.frame().unwrap().header.kind, Kind::Done);
+        }
+    }
+    assert_eq!(served.read(Addr::device(0), 1), [ADDS * CLIENTS as u64]);
+    assert_eq!(served.handle.counters().sessions_open(), CLIENTS as u64);
+    drop(clients);
+    served.wait_until("the end of all sessions", |now| now.sessions_open() == 0);
+}
