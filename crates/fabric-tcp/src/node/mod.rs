@@ -20,6 +20,8 @@ mod counters;
 mod event_loop;
 mod options;
 mod shared;
+#[cfg(test)]
+mod tests;
 mod transport;
 
 use std::net::SocketAddr;
