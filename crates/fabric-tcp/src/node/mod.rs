@@ -45,6 +45,8 @@ use shared::{Mailbox, Shared};
 /// Bytes of one session's buffers, at most.
 pub const MAX_SESSION_BYTES: usize = MAX_INPUT_BYTES + MAX_OUTPUT_BYTES;
 
+const _: () = assert!(MAX_SESSION_BYTES == 2_191_400, "docs/wire.md says how much a session takes");
+
 /// A memory node that listens, and serves nobody yet.
 pub struct Node<R> {
     region: R,

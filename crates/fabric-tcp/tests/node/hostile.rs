@@ -75,7 +75,7 @@ fn wild_batch(draw: &mut Draw, id: u64) -> Vec<u64> {
         let operands = [0, words, 2, 4, 1][kind as usize];
         frame.extend((0..operands).map(|_| draw.word() >> draw.below(64)));
     }
-    frame[0] = frame.len() as u64 * 8 | (Kind::Batch as u64) << 32 | verbs << 40;
+    frame[0] = (frame.len() as u64 * 8) | (Kind::Batch as u64) << 32 | verbs << 40;
     frame
 }
 

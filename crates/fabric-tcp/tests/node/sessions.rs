@@ -95,7 +95,7 @@ fn write_for_ever(writer: &mut Client, sent: &AtomicU64) {
         frames.clear();
         for number in last + 1..=last + AT_ONCE {
             let write = Verb::Write { addr: Addr::main(128), words: &[number; 16] };
-            wire::encode_batch(&mut frames, number, &[write]).unwrap();
+            wire::encode_batch(&mut frames, number, &[write]).expect("a batch that fits");
         }
         if writer.send_words(&frames).is_err() {
             return;
