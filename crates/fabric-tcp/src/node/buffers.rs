@@ -1,8 +1,8 @@
 //! What came from a client and was not executed yet, and what it was not sent yet: words, aligned, in two buffers.
 //!
-//! Invariants: a buffer is as long as it was ever filled, so nothing is zeroed per frame; it begins small, grows to what
-//! one frame needs, and no further than its bound; and it shrinks at a sweep when nothing has needed its length since
-//! the last one. What is in the input is in the order of the wire until its frame is taken.
+//! Invariants: a buffer is as long as it was ever filled, so nothing is zeroed per frame; it begins small, grows to
+//! what one frame needs, and no further than its bound; and it shrinks at a sweep when nothing has needed its length
+//! since the last one. What is in the input is in the order of the wire until its frame is taken.
 
 use std::ops::Range;
 

@@ -1,8 +1,9 @@
 //! One connection: a client that greets the node, has a session, and is told why it ends.
 //!
 //! Invariants: frames are executed in the order they came, by one thread; what a frame is answered stands behind the
-//! answers to all batches before it; a farewell is the last frame, and what was not answered before it was not executed.
-//! When a session has ended, none of its verbs executes any more, its slots are free, and only then is that told.
+//! answers to all batches before it; a farewell is the last frame, and what was not answered before it was not
+//! executed. When a session has ended, none of its verbs executes any more, its slots are free, and only then is that
+//! told.
 
 use std::collections::HashMap;
 use std::io;
@@ -543,7 +544,8 @@ impl Session {
     }
 }
 
-/// Executes a batch: its READs go from the region to where they are sent from, its WRITEs from where they were received.
+/// Executes a batch: its READs go from the region to where they are sent from, its WRITEs from where they were
+/// received.
 fn batch<R: Region>(
     tools: &mut Tools<'_, R>,
     session: &Session,

@@ -1,7 +1,7 @@
 //! Clients that send anything: verbs on any address, of any length, frames with changed bits, cut short, or drawn.
 //!
-//! Each connection sends a few frames that are verbs and requests on anything, and then one that is likely to be no frame
-//! at all; so the node looks at nearly all of them. `GUIRA_LONG=1` sends a hundred times as many.
+//! Each connection sends a few frames that are verbs and requests on anything, and then one that is likely to be no
+//! frame at all; so the node looks at nearly all of them. `GUIRA_LONG=1` sends a hundred times as many.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};

@@ -34,8 +34,8 @@ fn a_slot_is_granted_only_when_its_last_session_has_ended() {
     });
 }
 
-/// A client writes one number after the other, hundreds of batches at a time, for ever. When somebody has its slot, after
-/// its session was dropped or its connection closed, the last number is the last.
+/// A client writes one number after the other, hundreds of batches at a time, for ever. When somebody has its slot,
+/// after its session was dropped or its connection closed, the last number is the last.
 #[test]
 fn nothing_of_a_session_executes_after_its_slot_is_granted() {
     const ROUNDS: u64 = 30;
