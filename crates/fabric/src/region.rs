@@ -96,7 +96,7 @@ impl FenceProof {
 /// Who is alive, as a region's backend knows it. A timeout decides when to ask, and nothing else. // [R-RECOVER-1]
 pub trait Liveness: Send {
     /// Proves that the client that took `slot` under `generation` is dead; `None` if it lives (stopped, frozen and
-    /// traced clients do), or if somebody else has the proof. Costs a few system calls, and over a network a round trip.
+    /// traced clients do), or if somebody else has the proof. Costs a few system calls; over a network, a round trip.
     ///
     /// # Errors
     /// The backend's resources failed (descriptors, kernel locks).

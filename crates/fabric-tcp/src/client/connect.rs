@@ -87,15 +87,12 @@ pub(super) fn connect(options: &ConnectOptions) -> Result<Connection, ConnectErr
     let mut receiver = Receiver::new();
     let welcome = greet(attempt, &transport, &mut receiver, deadline)?;
     let (timeout, bounds) = (options.batch_timeout, Bounds::of(&welcome));
-    let (kept, driven) = match options.waiting {
-        Waiting::InPlace => (Some(receiver), None),
-        Waiting::Cooperative => (None, Some(receiver)),
-    };
-    let link = Arc::new(Link::new(Box::new(transport), options.waiting, timeout, kept).map_err(io)?);
-    if let Some(receiver) = driven {
-        driver::start(Arc::clone(&link), receiver).map_err(io)?;
+    let link = Arc::new(Link::new(Box::new(transport), timeout, receiver));
+    if options.waiting == Waiting::Cooperative {
+        driver::start(&link).map_err(io)?;
     }
-    Ok(Connection { link, peer: attempt.address, welcome, bounds })
+    let waiting = options.waiting;
+    Ok(Connection { link, waiting, peer: attempt.address, welcome, bounds })
 }
 
 /// A connection to the first address that takes one.

@@ -18,17 +18,26 @@ use super::link::{Link, Received};
 use super::loss::Loss;
 use super::outbox::Flushed;
 use super::receive::Receiver;
+use super::slots::Delivered;
 use super::transport::Patience;
 
 /// Into how many stretches the time is divided that a batch has: it is overdue at most one of them late.
 const TICKS: u32 = 4;
 
-/// Starts the thread.
-pub(super) fn start(link: Arc<Link>, receiver: Receiver) -> io::Result<()> {
+/// Sees to it that `link` has a driver.
+pub(super) fn start(link: &Arc<Link>) -> io::Result<()> {
+    let driven = Arc::clone(link);
+    link.drive(|| {
+        std::thread::Builder::new().name("guira-tcp".to_owned()).spawn(|| drive(driven))?;
+        Ok(())
+    })
+}
+
+fn drive(link: Arc<Link>) {
     let tick_ns = u64::try_from((link.timeout / TICKS).as_nanos()).unwrap_or(u64::MAX).max(1);
-    let driver = Driver { link, receiver, tick_ns, next_tick_ns: clock_ns() + tick_ns, wakers: Vec::new() };
-    std::thread::Builder::new().name("guira-tcp".to_owned()).spawn(|| driver.run())?;
-    Ok(())
+    let receiver = link.take_receiver();
+    let next_tick_ns = clock_ns().saturating_add(tick_ns);
+    Driver { link, receiver, tick_ns, next_tick_ns, wakers: Vec::new() }.run();
 }
 
 struct Driver {
@@ -81,9 +90,9 @@ impl Driver {
                 Err(loss) => break Err(loss),
                 Ok(Some((header, body))) => match state.slots.deliver(header, body) {
                     Err(loss) => break Err(loss),
-                    Ok(delivered) => {
-                        self.wakers.extend(delivered.waker.clone());
-                        releases.extend(delivered.release.map(|_| delivered));
+                    Ok(Delivered { waker, release }) => {
+                        self.wakers.extend(waker);
+                        releases.extend(release.map(|slot| Delivered { waker: None, release: Some(slot) }));
                     }
                 },
             }
@@ -115,7 +124,7 @@ impl Driver {
         let pause_ns = self.link.state().slots.next_pause_ns().unwrap_or(u64::MAX);
         let wait = Duration::from_nanos(pause_ns.min(self.next_tick_ns).saturating_sub(clock_ns()));
         let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
-        let Some(bell) = &self.link.bell else { return };
+        let bell = self.link.bell();
         let room = if self.link.has_rest() { PollFlags::OUT } else { PollFlags::empty() };
         let socket = PollFd::from_borrowed_fd(self.link.transport.socket(), PollFlags::IN | room);
         let mut watched = [PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN), socket];

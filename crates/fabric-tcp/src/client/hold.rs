@@ -93,7 +93,7 @@ impl Question {
         let mut answer = None;
         let mut take = |words: &[u64]| read(words).map(|read| answer = Some(read));
         let waited = self.connection.link.wait(self.request, &mut Vec::new(), &mut take);
-        waited.map_err(|failure| failure.error(effect))?;
+        waited.map_err(|failure| failure.error(|_| effect))?;
         Ok(answer.expect("an answer was taken"))
     }
 
@@ -110,7 +110,7 @@ impl Question {
         let mut take = |words: &[u64]| HeldAnswer::decode(words).map(|decoded| answer = decoded);
         let asked = self.connection.link.ask(self.request, &mut Vec::new(), &mut take, cx.waker());
         let hold = |()| held(Arc::clone(&self.connection), slot, answer);
-        asked.map(|result| result.map(hold).map_err(|failure| failure.error(Effect::None)))
+        asked.map(|result| result.map(hold).map_err(|failure| failure.error(|_| Effect::None)))
     }
 }
 

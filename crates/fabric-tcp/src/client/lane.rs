@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use guira_fabric::{Caps, Effect, FabricError, Lane, Submitted, Traffic, Verb};
 
-use super::link::{Failure, Request};
+use super::driver;
+use super::link::Request;
 use super::options::Waiting;
 use super::plan::{self, Bounds};
 use super::region::Connection;
@@ -19,6 +20,7 @@ use crate::wire::{WireError, decode_reply};
 /// A lane of a [`crate::client::TcpRegion`]. It can move between threads, and keeps the connection open.
 pub struct TcpLane {
     connection: Arc<Connection>,
+    waiting: Waiting,
     /// Its place among the connection's slots, if there was one left.
     slot: Option<u32>,
     bounds: Bounds,
@@ -45,7 +47,23 @@ impl TcpLane {
     pub(super) fn new(connection: Arc<Connection>, bounds: Bounds) -> TcpLane {
         let slot = if connection.link.is_stale() { None } else { connection.link.state().slots.take() };
         let (atomics, found, traffic) = (Vec::new(), Vec::new(), Traffic::default());
-        TcpLane { connection, slot, bounds, in_flight: None, atomics, found, traffic }
+        let waiting = connection.waiting;
+        TcpLane { connection, waiting, slot, bounds, in_flight: None, atomics, found, traffic }
+    }
+
+    /// The same lane, waiting in another way. The first lane of a connection that waits cooperatively starts the
+    /// connection's thread; if there is none to be had, it waits in place.
+    #[must_use]
+    pub fn waiting(mut self, waiting: Waiting) -> TcpLane {
+        let is_driven = || !self.is_stale() && driver::start(&self.connection.link).is_ok();
+        self.waiting = if waiting == Waiting::Cooperative && is_driven() { waiting } else { Waiting::InPlace };
+        self
+    }
+
+    /// Whether this process was forked after it connected; see [`crate::client::TcpRegion::is_stale`].
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.connection.link.is_stale()
     }
 
     /// Sends the batch; false if it does nothing.
@@ -92,7 +110,7 @@ impl TcpLane {
             return Poll::Ready(Err(FabricError::Forked));
         }
         let mut take = |words: &[u64]| take(words, &self.atomics);
-        let result = match link.waiting {
+        let result = match self.waiting {
             Waiting::InPlace => link.wait(flight.request, &mut self.found, &mut take),
             Waiting::Cooperative => match link.ask(flight.request, &mut self.found, &mut take, cx.waker()) {
                 Poll::Ready(result) => result,
@@ -100,10 +118,7 @@ impl TcpLane {
             },
         };
         self.in_flight = None;
-        Poll::Ready(result.map_err(|failure| match failure {
-            Failure::Refused(error) => error,
-            Failure::Lost(loss) => loss.error(link.effect(flight.change_end)),
-        }))
+        Poll::Ready(result.map_err(|failure| failure.error(|lost| link.effect(lost, flight.change_end))))
     }
 
     fn pause_in_place(&self, until_ns: u64) {
@@ -174,7 +189,7 @@ impl Lane for TcpLane {
 
     fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
         let link = &self.connection.link;
-        match (link.waiting, self.slot) {
+        match (self.waiting, self.slot) {
             // A forked child has no driver, and a lane beyond the connection's last slot no place in it.
             (Waiting::Cooperative, Some(slot)) if !link.is_stale() => {
                 if clock_ns() >= until_ns {

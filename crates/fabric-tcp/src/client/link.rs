@@ -1,8 +1,8 @@
 //! A connection's core: what both ways of waiting share.
 //!
-//! Three things are locked, each on its own and never two at once: the outbox, the slots, and whose turn it is to read.
-//! With [`Waiting::InPlace`] the receiver lies with the slots; a thread that waits takes it, reads until it has its own
-//! answer, hands out the others', and puts it back. With [`Waiting::Cooperative`] the driver has it for good.
+//! The outbox and the slots are locked, each on its own and never both. The receiver lies with the slots: a thread that
+//! waits takes it, reads until it has its own answer, hands out the others', and puts it back. Once a lane waits
+//! cooperatively, the driver takes it for good, and threads wait until it has read for them.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,6 @@ use rustix::fd::OwnedFd;
 use rustix::time::Timespec;
 
 use super::loss::Loss;
-use super::options::Waiting;
 use super::outbox::{Flushed, Outbox};
 use super::receive::Receiver;
 use super::slots::{Delivered, Expected, Slots};
@@ -25,7 +24,6 @@ use crate::wire::{Kind, WireError, append, encode_slot};
 
 pub(super) struct Link {
     pub(super) transport: Box<dyn Transport>,
-    pub(super) waiting: Waiting,
     pub(super) timeout: Duration,
     /// The process that connected: a forked child has another number.
     process: u32,
@@ -37,7 +35,7 @@ pub(super) struct Link {
     turn: Condvar,
     lost: OnceLock<Loss>,
     /// Wakes the driver, if there is one.
-    pub(super) bell: Option<OwnedFd>,
+    bell: OnceLock<OwnedFd>,
     pub(super) is_closing: AtomicBool,
 }
 
@@ -45,6 +43,8 @@ pub(super) struct Link {
 pub(super) struct State {
     pub(super) slots: Slots,
     receiver: Option<Receiver>,
+    /// Whether the driver reads, or waits for its turn to.
+    is_driven: bool,
     /// Threads that wait for their turn or answer.
     waiting: u32,
 }
@@ -63,44 +63,74 @@ pub(super) type Take<'t> = &'t mut dyn FnMut(&[u64]) -> Result<(), WireError>;
 /// Why a request was not carried out.
 pub(super) enum Failure {
     Refused(FabricError),
-    Lost(Loss),
+    Lost(Unanswered),
+}
+
+/// A request whose connection was lost.
+pub(super) struct Unanswered {
+    pub(super) loss: Loss,
+    /// Whether a part of it was answered.
+    is_cut: bool,
 }
 
 impl Failure {
     /// What a caller is told whose request had `effect`, if the connection was lost.
-    pub(super) fn error(self, effect: Effect) -> FabricError {
+    pub(super) fn error(self, effect: impl FnOnce(&Unanswered) -> Effect) -> FabricError {
         match self {
             Failure::Refused(error) => error,
-            Failure::Lost(loss) => loss.error(effect),
+            Failure::Lost(unanswered) => unanswered.loss.error(effect(&unanswered)),
         }
     }
 }
 
 impl Link {
-    /// A connection whose greeting is over; `receiver` is in the driver's hands if lanes wait cooperatively.
-    pub(super) fn new(
-        transport: Box<dyn Transport>,
-        waiting: Waiting,
-        timeout: Duration,
-        receiver: Option<Receiver>,
-    ) -> io::Result<Link> {
-        let bell = match waiting {
-            Waiting::InPlace => None,
-            Waiting::Cooperative => Some(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
-        };
-        Ok(Link {
+    /// A connection whose greeting is over, and has all that was received behind it in `receiver`.
+    pub(super) fn new(transport: Box<dyn Transport>, timeout: Duration, receiver: Receiver) -> Link {
+        Link {
             transport,
-            waiting,
             timeout,
             process: std::process::id(),
             outbox: Mutex::default(),
             has_rest: AtomicBool::new(false),
-            state: Mutex::new(State { receiver, ..State::default() }),
+            state: Mutex::new(State { receiver: Some(receiver), ..State::default() }),
             turn: Condvar::new(),
             lost: OnceLock::new(),
-            bell,
+            bell: OnceLock::new(),
             is_closing: AtomicBool::new(false),
-        })
+        }
+    }
+
+    /// Sees to it that there is a driver, which `start` starts.
+    pub(super) fn drive(&self, start: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        if self.bell.get().is_none() {
+            // Whoever comes second throws his own away.
+            let _ = self.bell.set(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        }
+        let mut state = self.state();
+        if state.is_driven {
+            return Ok(());
+        }
+        start()?;
+        state.is_driven = true;
+        Ok(())
+    }
+
+    /// What the driver waits on beside the socket.
+    pub(super) fn bell(&self) -> &OwnedFd {
+        self.bell.get().expect("a driver is started after its bell was made")
+    }
+
+    /// The driver's turn, which does not end.
+    pub(super) fn take_receiver(&self) -> Receiver {
+        let mut state = self.state();
+        loop {
+            if let Some(receiver) = state.receiver.take() {
+                return receiver;
+            }
+            state.waiting += 1;
+            state = self.turn.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
+        }
     }
 
     /// Whether this process was forked after it connected. One system call, a fiftieth of a round trip.
@@ -115,15 +145,14 @@ impl Link {
         self.lost.get().copied()
     }
 
-    /// What a batch had as effect that ends at `change_end` of the stream, or with its first change there. Only once
-    /// the connection is lost.
-    pub(super) fn effect(&self, change_end: Option<u64>) -> Effect {
+    /// What a batch did that was not answered before the connection was lost. Its first change ends at `change_end` of
+    /// the stream.
+    pub(super) fn effect(&self, failure: &Unanswered, change_end: Option<u64>) -> Effect {
+        // A frame is executed when all of it has arrived, and not before.
         let left_bytes = lock(&self.outbox).left_bytes();
-        match change_end {
-            // A frame is executed when all of it has arrived, and not before.
-            Some(end) if end <= left_bytes => Effect::Unknown,
-            _ => Effect::None,
-        }
+        let may_have_arrived = change_end.is_some_and(|end| end <= left_bytes);
+        let was_none_executed = failure.loss.is_final() && !failure.is_cut;
+        if may_have_arrived && !was_none_executed { Effect::Unknown } else { Effect::None }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -158,7 +187,7 @@ impl Link {
 
     /// Wakes the driver.
     pub(super) fn ring(&self) {
-        if let Some(bell) = &self.bell {
+        if let Some(bell) = self.bell.get() {
             // It fails if the bell has been rung 2^64 - 2 times and not been heard.
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
         }
@@ -206,11 +235,12 @@ impl Link {
                 return self.take(take, spare);
             }
             if let Some(loss) = self.lost() {
-                state.slots.reset(request.slot);
-                return Err(Failure::Lost(loss));
+                let is_cut = state.slots.reset(request.slot);
+                return Err(Failure::Lost(Unanswered { loss, is_cut }));
             }
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.timeout);
-            if let Some(receiver) = state.receiver.take() {
+            let receiver = if state.is_driven { None } else { state.receiver.take() };
+            if let Some(receiver) = receiver {
                 drop(state);
                 if self.lead(receiver, request, deadline, take) {
                     return Ok(());
@@ -242,8 +272,8 @@ impl Link {
         }
         // Looked at after the waker was kept: whoever loses the connection does it the other way round.
         if let Some(loss) = self.lost() {
-            state.slots.reset(request.slot);
-            return Poll::Ready(Err(Failure::Lost(loss)));
+            let is_cut = state.slots.reset(request.slot);
+            return Poll::Ready(Err(Failure::Lost(Unanswered { loss, is_cut })));
         }
         Poll::Pending
     }
@@ -355,7 +385,7 @@ impl Link {
     fn take(&self, take: Take<'_>, words: &[u64]) -> Result<(), Failure> {
         take(words).map_err(|wrong| {
             self.lose(Loss::Nonsense(wrong));
-            Failure::Lost(self.lost().unwrap_or(Loss::Nonsense(wrong)))
+            Failure::Lost(Unanswered { loss: self.lost().unwrap_or(Loss::Nonsense(wrong)), is_cut: true })
         })
     }
 }

@@ -37,6 +37,12 @@ pub enum Loss {
 }
 
 impl Loss {
+    /// Whether the node says thereby that it has executed nothing that it has not answered: a farewell stands behind
+    /// the answers to all that was executed. A node that ends may have met a failure in the middle of a batch.
+    pub(super) fn is_final(self) -> bool {
+        matches!(self, Loss::Bye(bye) if bye != Bye::Shutdown)
+    }
+
     /// What a lane tells of it whose batch had `effect`.
     pub(super) fn error(self, effect: Effect) -> FabricError {
         match self {

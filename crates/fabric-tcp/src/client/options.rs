@@ -143,8 +143,8 @@ impl ConnectOptions {
         self
     }
 
-    /// How long a batch may go unanswered before the connection is given up; up to half as long again may pass. At least
-    /// 1 ms.
+    /// How long a batch may go unanswered before the connection is given up; up to half as long again may pass. At
+    /// least 1 ms.
     #[must_use]
     pub fn with_batch_timeout(mut self, timeout: Duration) -> ConnectOptions {
         self.batch_timeout = timeout.max(SHORTEST_TIMEOUT);

@@ -36,7 +36,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Appends what `write` writes, unless the outbox is closed; says up to where in the stream it reaches.
+    /// Appends what `write` writes, unless the outbox is closed; says at which byte of the stream it begins.
     pub(super) fn append<T>(&mut self, write: impl FnOnce(&mut Vec<u64>) -> T) -> Option<(T, u64)> {
         if self.is_closed {
             return None;
@@ -44,7 +44,7 @@ impl Outbox {
         let first = self.words.len();
         let written = write(&mut self.words);
         to_wire(&mut self.words[first..]);
-        Some((written, self.earlier_bytes + self.words.len() as u64 * 8))
+        Some((written, self.earlier_bytes + first as u64 * 8))
     }
 
     /// Sends what there is room for.

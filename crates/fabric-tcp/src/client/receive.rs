@@ -1,7 +1,7 @@
 //! The bytes that have arrived, as frames.
 //!
-//! Invariant: frames begin at whole words of the buffer, so that a frame's words are read where the kernel put them. The
-//! buffer is never longer than two of the longest frames, whatever a peer sends.
+//! Invariant: frames begin at whole words of the buffer, so that a frame's words are read where the kernel put them.
+//! The buffer is never longer than two of the longest frames, whatever a peer sends.
 
 use std::io;
 

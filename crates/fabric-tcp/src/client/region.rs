@@ -16,15 +16,16 @@ use super::link::Link;
 use super::loss::Loss;
 use super::options::{ConnectOptions, Waiting};
 use super::plan::Bounds;
+use crate::node::NodeCounters;
 use crate::wire::{Fate, FenceAnswer, Grant, Kind, SessionId, Welcome, encode_slot};
 
 /// The region of a memory node, through one connection, which is one session. Clones, lanes and holds share it; it is
 /// closed with the last of them.
 ///
 /// A connection that was lost stays lost: every batch on it fails, and whoever goes on connects anew, with
-/// [`ConnectOptions::with_previous`]. A forked child has no part in the connection: it connects itself. As long as it has
-/// the region, or anything made from it, the node does not learn that its parent has ended, though: it should drop them,
-/// or run another program.
+/// [`ConnectOptions::with_previous`]. A forked child has no part in the connection: it connects itself. As long as it
+/// has the region, or anything made from it, the node does not learn that its parent has ended, though: it should drop
+/// them, or run another program.
 pub struct TcpRegion {
     connection: Arc<Connection>,
     /// The hold that a task has asked for and not got yet.
@@ -34,6 +35,8 @@ pub struct TcpRegion {
 /// What the handles of a connection share.
 pub(super) struct Connection {
     pub(super) link: Arc<Link>,
+    /// How lanes wait that are not told otherwise.
+    pub(super) waiting: Waiting,
     pub(super) peer: SocketAddr,
     pub(super) welcome: Welcome,
     pub(super) bounds: Bounds,
@@ -104,10 +107,10 @@ impl TcpRegion {
         self.connection.peer
     }
 
-    /// How lanes wait.
+    /// How lanes wait that are not told otherwise.
     #[must_use]
     pub fn waiting(&self) -> Waiting {
-        self.connection.link.waiting
+        self.connection.waiting
     }
 
     /// Why the connection is no more, if that was noticed.
@@ -135,13 +138,13 @@ impl TcpRegion {
         question.wait(Effect::Unknown, FenceAnswer::decode)
     }
 
-    /// What the node has counted, as the words of its answer. 1 round trip, waited for in place.
+    /// What the node has counted since it was started. 1 round trip, waited for in place.
     ///
     /// # Errors
     /// The connection was lost; the node refused.
-    pub fn counters(&self) -> Result<Vec<u64>, FabricError> {
+    pub fn counters(&self) -> Result<NodeCounters, FabricError> {
         let question = Question::ask(&self.connection, Kind::Count, Kind::Counted, &[])?;
-        question.wait(Effect::None, |words| Ok(words.to_vec()))
+        question.wait(Effect::None, NodeCounters::decode)
     }
 }
 
@@ -170,8 +173,8 @@ impl Region for TcpRegion {
         TcpLane::new(Arc::clone(&self.connection), self.connection.bounds)
     }
 
-    /// Asks the node for slot `slot`'s liveness: 1 round trip, waited for in place. The hold outlives the region handle;
-    /// it ends with the session, and when it is dropped, once the node has executed what was sent before.
+    /// Asks the node for slot `slot`'s liveness: 1 round trip, waited for in place. The hold outlives the region
+    /// handle; it ends with the session, and when it is dropped, once the node has executed what was sent before.
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
         Question::hold(&self.connection, self.grant(), slot)?.wait_for_hold(slot)
     }

@@ -122,10 +122,11 @@ impl Slots {
         slot.number = slot.number.wrapping_add(1);
     }
 
-    /// Lets go of a request that will not be answered.
-    pub(super) fn reset(&mut self, index: u32) {
+    /// Lets go of a request that will not be answered; whether a part of it was.
+    pub(super) fn reset(&mut self, index: u32) -> bool {
         let slot = &mut self.slots[index as usize];
-        (slot.stage, slot.waker) = (Stage::Idle, None);
+        slot.waker = None;
+        matches!(std::mem::replace(&mut slot.stage, Stage::Idle), Stage::Waiting { is_cut: true, .. })
     }
 
     pub(super) fn is_waiting(&self, index: u32) -> bool {

@@ -1,8 +1,8 @@
 //! What came from a client and was not executed yet, and what it was not sent yet: words, aligned, in two buffers.
 //!
-//! Invariants: a buffer is as long as it was ever filled, so nothing is zeroed per frame; it begins small, grows to what
-//! one frame needs, and no further than its bound; and it shrinks at a sweep when nothing has needed its length since
-//! the last one. What is in the input is in the order of the wire until its frame is taken.
+//! Invariants: a buffer is as long as it was ever filled, so nothing is zeroed per frame; it begins small, grows to
+//! what one frame needs, and no further than its bound; and it shrinks at a sweep when nothing has needed its length
+//! since the last one. What is in the input is in the order of the wire until its frame is taken.
 
 use std::ops::Range;
 
@@ -41,7 +41,7 @@ impl Input {
         Input { words: vec![0; INITIAL_WORDS], start: 0, filled: 0, wanted: HEADER_WORDS, peak: 0 }
     }
 
-    /// Where to receive to: at least one byte, as no whole frame is at hand.
+    /// Where to receive to: at least one byte, after [`Input::next`] has found no whole frame.
     pub(super) fn space(&mut self) -> &mut [u8] {
         let first = self.start * 8;
         if first > 0 {
@@ -218,5 +218,97 @@ fn shrink(words: &mut Vec<u64>, needed: usize) {
     if words.len() > needed {
         words.truncate(needed);
         words.shrink_to(needed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Kind;
+
+    fn receive(input: &mut Input, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            assert!(input.next().is_ok(), "which also finds how much is needed");
+            let space = input.space();
+            let part = space.len().min(bytes.len());
+            assert!(part > 0, "there is always space for something");
+            space[..part].copy_from_slice(&bytes[..part]);
+            input.received(part);
+            bytes = &bytes[part..];
+        }
+    }
+
+    fn frame(words: usize) -> Vec<u8> {
+        let mut frame = Vec::new();
+        frame.extend(Header { words, kind: Kind::Batch, count: 1, id: words as u64 }.encode());
+        frame.extend(HEADER_WORDS as u64..words as u64);
+        wire::to_wire(&mut frame);
+        frame.as_bytes().to_vec()
+    }
+
+    #[test]
+    fn frames_come_out_as_they_came_in_and_a_long_one_takes_no_more_than_it_needs() {
+        let mut input = Input::new();
+        let longest = [HEADER_WORDS, 3, 2_000, MAX_FRAME_WORDS, 5, 100_000, MAX_FRAME_WORDS];
+        for words in longest {
+            let bytes = frame(words);
+            let (first, rest) = bytes.split_at(bytes.len() - 3);
+            receive(&mut input, first);
+            assert!(!matches!(input.next(), Ok(Some((_, Whole::Yes)))), "three bytes are missing");
+            receive(&mut input, rest);
+            let Ok(Some((header, Whole::Yes))) = input.next() else { panic!("a frame of {words} words") };
+            assert!(input.take(&header).iter().copied().eq(HEADER_WORDS as u64..words as u64));
+            assert!(input.bytes() <= MAX_INPUT_BYTES, "{} bytes", input.bytes());
+        }
+        assert_eq!(input.bytes(), MAX_INPUT_BYTES);
+        input.sweep();
+        assert_eq!(input.bytes(), MAX_INPUT_BYTES, "it was needed since the last sweep");
+        input.sweep();
+        assert_eq!(input.bytes(), INITIAL_WORDS * 8);
+        receive(&mut input, &frame(9)[..20]);
+        input.sweep();
+        receive(&mut input, &frame(9)[20..]);
+        assert!(matches!(input.next(), Ok(Some((Header { words: 9, .. }, Whole::Yes)))));
+    }
+
+    #[test]
+    fn what_is_to_be_sent_takes_no_more_than_its_bound() {
+        let mut output = Output::new();
+        let (mut expected, mut sent) = (Vec::new(), Vec::new());
+        let mut next = 0;
+        let mut add = |output: &mut Output, words: usize| {
+            for word in output.room(words) {
+                *word = next;
+                expected.push(next);
+                next += 1;
+            }
+            output.commit(words);
+        };
+        // As much as may wait, the longest answer, and what may be added to it; some of it sent, by odd pieces.
+        for round in 0..5 {
+            while output.unsent_bytes() <= MAX_UNSENT_BYTES {
+                add(&mut output, if round % 2 == 0 { 7 } else { MAX_FRAME_WORDS });
+            }
+            if output.unsent_bytes() <= MAX_UNSENT_BYTES + 7 * 8 {
+                let sending = output.unsent_bytes() - MAX_UNSENT_BYTES;
+                sent.extend_from_slice(&output.unsent()[..sending]);
+                output.sent(sending);
+                add(&mut output, MAX_FRAME_WORDS);
+            }
+            add(&mut output, RESERVED_WORDS);
+            assert!(output.bytes() <= MAX_OUTPUT_BYTES, "{} bytes", output.bytes());
+            while output.unsent_bytes() > 999 * round {
+                let sending = output.unsent_bytes().min(77_777);
+                sent.extend_from_slice(&output.unsent()[..sending]);
+                output.sent(sending);
+            }
+        }
+        sent.extend_from_slice(output.unsent());
+        wire::to_wire(&mut expected);
+        assert!(sent == expected.as_bytes(), "all of it, in order");
+        output.sent(output.unsent_bytes());
+        output.sweep();
+        output.sweep();
+        assert_eq!(output.bytes(), INITIAL_WORDS * 8);
     }
 }

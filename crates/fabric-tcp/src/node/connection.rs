@@ -1,13 +1,15 @@
 //! One connection: a client that greets the node, has a session, and is told why it ends.
 //!
 //! Invariants: frames are executed in the order they came, by one thread; what a frame is answered stands behind the
-//! answers to all batches before it; a farewell is the last frame, and what was not answered before it was not executed.
-//! When a session has ended, none of its verbs executes any more, its slots are free, and only then is that told.
+//! answers to all batches before it; a farewell is the last frame, and what was not answered before it was not
+//! executed. When a session has ended, none of its verbs executes any more, its slots are free, and only then is that
+//! told.
 
 use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
 use guira_fabric::{Addr, Effect, FabricError, Lane, Region, SlotHold, Submitted, Verb};
 
 use super::buffers::{Input, MAX_UNSENT_BYTES, Output, Whole};
@@ -376,7 +378,7 @@ impl Connection {
         self.input.sweep();
         self.output.sweep();
         match &self.state {
-            State::Closing { deadline } if tools.now >= *deadline => return self.remove(tools),
+            State::Closing { deadline } if tools.now >= *deadline => self.remove(tools),
             State::Greeting { deadline } | State::Succeeding { deadline, .. } if tools.now >= *deadline => {
                 tools.count(Counter::GreetedLate, 1);
                 self.bid(tools, Bye::TooSlow { seconds: seconds(options.greeting_timeout) }, Fate::Ended);
@@ -542,7 +544,8 @@ impl Session {
     }
 }
 
-/// Executes a batch: its READs go from the region to where they are sent from, its WRITEs from where they were received.
+/// Executes a batch: its READs go from the region to where they are sent from, its WRITEs from where they were
+/// received.
 fn batch<R: Region>(
     tools: &mut Tools<'_, R>,
     session: &Session,
@@ -560,7 +563,7 @@ fn batch<R: Region>(
 }
 
 /// Executes a batch and leaves its answer in `frame`, or says why it was refused.
-#[inline]
+#[inline(never)]
 fn execute_to<R: Region>(
     tools: &mut Tools<'_, R>,
     grant: Grant,
@@ -571,7 +574,8 @@ fn execute_to<R: Region>(
     let answer = Header { words: frame.len(), kind: Kind::Done, count: 0, id: header.id };
     let (head, found) = frame.split_at_mut(HEADER_WORDS);
     head.copy_from_slice(&answer.encode());
-    let mut verbs = wire::parse_batch(body, header.count, found)?;
+    let mut verbs = ArrayVec::new();
+    wire::parse_batch_into(&mut verbs, body, header.count, found)?;
     let change = |verb: &&Verb<'_>| !matches!(verb, Verb::Read { .. });
     if grant == Grant::ReadOnly
         && let Some(verb) = verbs.iter().find(change)

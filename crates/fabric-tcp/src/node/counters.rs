@@ -1,7 +1,7 @@
 //! What a node counts, and how it says so.
 //!
-//! Each loop counts in cells of its own, which only it writes; whoever asks adds up all loops. Invariants: counters only
-//! grow; new ones are appended, so that a client understands what it knows of a newer node's.
+//! Each loop counts in cells of its own, which only it writes; whoever asks adds up all loops. Invariants: counters
+//! only grow; new ones are appended, so that a client understands what it knows of a newer node's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

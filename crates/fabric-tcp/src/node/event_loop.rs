@@ -50,6 +50,7 @@ pub(super) struct EventLoop<'l, R: Region> {
     connections: Connections<Connection>,
     /// Connections that have more to do.
     list: Vec<Key>,
+    /// Those whose turn it is; empty between turns.
     turn: Vec<Key>,
     /// Whether listeners may have more connections, and until when nothing is accepted.
     acceptable: bool,
@@ -103,9 +104,7 @@ impl<'l, R: Region> EventLoop<'l, R> {
             self.serve();
             self.sweep();
         }
-        for key in self.connections.keys() {
-            self.remove(key);
-        }
+        self.for_each(Self::remove);
         Ok(())
     }
 
@@ -113,12 +112,12 @@ impl<'l, R: Region> EventLoop<'l, R> {
         if self.stop_at.is_none() && self.tools.shared.is_stopping() {
             self.stop_at = Some(Instant::now() + LINGER);
             self.parts.listeners.clear();
-            for key in self.connections.keys() {
-                if let Some(connection) = self.connections.get(key) {
-                    connection.shut_down(&mut self.tools);
-                    self.enlist(key);
+            self.for_each(|all, key| {
+                if let Some(connection) = all.connections.get(key) {
+                    connection.shut_down(&mut all.tools);
+                    all.enlist(key);
                 }
-            }
+            });
         }
         self.stop_at.is_some_and(|stop_at| self.connections.is_empty() || self.tools.now >= stop_at)
     }
@@ -297,10 +296,19 @@ impl<'l, R: Region> EventLoop<'l, R> {
             return;
         }
         self.next_sweep = self.tools.now + self.sweep_period;
-        for key in self.connections.keys() {
-            let Some(connection) = self.connections.get(key) else { continue };
-            let verdict = connection.sweep(&mut self.tools);
-            self.obey(key, verdict);
-        }
+        self.for_each(|all, key| {
+            if let Some(connection) = all.connections.get(key) {
+                let verdict = connection.sweep(&mut all.tools);
+                all.obey(key, verdict);
+            }
+        });
+    }
+
+    /// Does something with every connection there is now. Between turns only.
+    fn for_each(&mut self, mut what: impl FnMut(&mut Self, Key)) {
+        let mut keys = std::mem::take(&mut self.turn);
+        self.connections.keys(&mut keys);
+        keys.drain(..).for_each(|key| what(self, key));
+        self.turn = keys;
     }
 }

@@ -1,10 +1,10 @@
 //! The memory node: it executes verbs on the bytes of a region for clients that connect, and knows nothing of tables.
 //!
-//! A [`Node`] is one thread per core with a poll of its own; a connection belongs to one of them, and its batches execute
-//! in order on that thread. A session is a connection that has greeted the node. It ends when its connection does, when
-//! somebody asks the node to drop it, when the kernel finds that the client's machine is gone, or when the client does
-//! not take its answers. Then none of its verbs executes any more, and only then are the client slots free that it had:
-//! so whoever is granted a slot has the proof that its last owner is dead.
+//! A [`Node`] is one thread per core with a poll of its own; a connection belongs to one of them, and its batches
+//! execute in order on that thread. A session is a connection that has greeted the node. It ends when its connection
+//! does, when somebody asks the node to drop it, when the kernel finds that the client's machine is gone, or when the
+//! client does not take its answers. Then none of its verbs executes any more, and only then are the client slots free
+//! that it had: so whoever is granted a slot has the proof that its last owner is dead.
 //!
 //! # Bounds
 //! A session's buffers take at most [`MAX_SESSION_BYTES`]; it has at most [`MAX_HOLDS`] client slots. There are as many
@@ -20,6 +20,8 @@ mod counters;
 mod event_loop;
 mod options;
 mod shared;
+#[cfg(test)]
+mod tests;
 mod transport;
 
 use std::net::SocketAddr;
@@ -43,6 +45,8 @@ use shared::{Mailbox, Shared};
 /// Bytes of one session's buffers, at most.
 pub const MAX_SESSION_BYTES: usize = MAX_INPUT_BYTES + MAX_OUTPUT_BYTES;
 
+const _: () = assert!(MAX_SESSION_BYTES == 2_191_400, "docs/wire.md says how much a session takes");
+
 /// A memory node that listens, and serves nobody yet.
 pub struct Node<R> {
     region: R,
@@ -58,8 +62,8 @@ where
     /// A node that listens for clients of `region`.
     ///
     /// # Errors
-    /// `Exposed` if it would listen to other machines without a token; `Unsuitable` if the region's lanes do not execute
-    /// in place, or promise less than this fabric does; `Listen`, `Io`.
+    /// `Exposed` if it would listen to other machines without a token; `Unsuitable` if the region's lanes do not
+    /// execute in place, or promise less than this fabric does; `Listen`, `Io`.
     pub fn bind(region: R, options: NodeOptions) -> Result<Node<R>, NodeError> {
         if let Some(addr) = options.exposed() {
             return Err(NodeError::Exposed { addr });
@@ -170,8 +174,8 @@ fn require_suitable<R: Region>(region: &R) -> Result<(), NodeError> {
     Err(NodeError::Unsuitable { what })
 }
 
-/// Tells a running node to stop: it accepts nobody, tells every client, and ends within a second or two. Clones stop the
-/// same node.
+/// Tells a running node to stop: it accepts nobody, tells every client, and ends within a second or two. Clones stop
+/// the same node.
 #[derive(Clone, Default)]
 pub struct Stop {
     inner: Arc<Stopping>,

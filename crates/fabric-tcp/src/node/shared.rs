@@ -1,7 +1,7 @@
 //! What the loops of a node share: who is connected, which session has which client slot, and how sessions ended.
 //!
-//! Invariants: a session is open or has ended, never both; it has ended only when its loop executes no more verbs of it,
-//! and its slots are free. Nothing here is touched by a batch.
+//! Invariants: a session is open or has ended, never both; it has ended only when its loop executes no more verbs of
+//! it, and its slots are free. Nothing here is touched by a batch.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

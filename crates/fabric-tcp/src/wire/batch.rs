@@ -116,13 +116,28 @@ pub fn found_words(body: &[u64], count: u16) -> Result<usize, WireError> {
 ///
 /// # Errors
 /// As [`found_words`].
-#[inline]
 pub fn parse_batch<'b>(
     body: &'b [u64],
     count: u16,
     found: &'b mut [u64],
 ) -> Result<ArrayVec<Verb<'b>, MAX_BATCH_VERBS>, WireError> {
     let mut verbs = ArrayVec::new();
+    parse_batch_into(&mut verbs, body, count, found)?;
+    Ok(verbs)
+}
+
+/// [`parse_batch`] where its verbs stay: they are 14 KiB, which a return copies, however few there are. `verbs` is
+/// empty before; after an error it holds those before the wrong one.
+///
+/// # Errors
+/// As [`found_words`].
+#[inline]
+pub fn parse_batch_into<'b>(
+    verbs: &mut ArrayVec<Verb<'b>, MAX_BATCH_VERBS>,
+    body: &'b [u64],
+    count: u16,
+    found: &'b mut [u64],
+) -> Result<(), WireError> {
     let (mut rest, mut free) = (body, found);
     for _ in 0..count {
         let (Parsed { addr, kind, operands, found }, behind) = Parsed::next(rest)?;
@@ -142,7 +157,7 @@ pub fn parse_batch<'b>(
         };
         verbs.try_push(verb).map_err(|_| too_long)?;
     }
-    Ok(verbs)
+    Ok(())
 }
 
 /// Copies what a batch found from its answer's body into its buffers.

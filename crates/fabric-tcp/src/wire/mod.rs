@@ -10,7 +10,9 @@ mod control;
 mod frame;
 mod refusal;
 
-pub use batch::{BatchShape, MAX_BATCH_VERBS, MAX_VERB_WORDS, decode_reply, encode_batch, found_words, parse_batch};
+pub use batch::{
+    BatchShape, MAX_BATCH_VERBS, MAX_VERB_WORDS, decode_reply, encode_batch, found_words, parse_batch, parse_batch_into,
+};
 pub use control::{Bye, Fate, FenceAnswer, Grant, HeldAnswer, Hello, SessionId, Token, Welcome, encode_slot, slot};
 pub use frame::{HEADER_WORDS, Header, Kind, MAX_FRAME_WORDS, append, from_wire, to_wire};
 pub use refusal::{Refusal, decode_refusal, encode_refusal};

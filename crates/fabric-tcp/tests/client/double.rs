@@ -12,6 +12,7 @@ use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::{check, execute};
 use guira_fabric::{FabricError, Profile, Region};
 use guira_fabric_tcp::client::{ConnectOptions, Endpoint, TcpRegion, Waiting};
+use guira_fabric_tcp::node::NodeCounters;
 use guira_fabric_tcp::wire::{
     Bye, Fate, FenceAnswer, Grant, HEADER_WORDS, Header, HeldAnswer, Hello, Kind, SessionId, Welcome, append,
     encode_refusal, found_words, parse_batch, slot,
@@ -185,7 +186,11 @@ fn serve(shared: &Shared, region: &HeapRegion, mut stream: TcpStream, session: u
                 let owner = shared.holds().get(&slot).copied();
                 append(&mut out, Kind::Fenced, header.id, &fence(shared, owner).encode());
             }
-            Kind::Count => append(&mut out, Kind::Counted, header.id, &[shared.batches.load(Ordering::SeqCst)]),
+            Kind::Count => {
+                let mut counters = NodeCounters::default();
+                counters.batches = shared.batches.load(Ordering::SeqCst);
+                append(&mut out, Kind::Counted, header.id, &counters.encode());
+            }
             _ => return Ok(()),
         }
         stream.write_all(&bytes(&out))?;

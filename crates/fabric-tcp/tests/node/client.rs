@@ -32,9 +32,9 @@ impl Client {
     /// A connection that has said nothing.
     pub fn connect(addr: SocketAddr) -> Client {
         let stream = TcpStream::connect(addr).expect("the node listens");
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).expect("an option of the socket");
+        stream.set_read_timeout(Some(PATIENCE)).expect("an option of the socket");
+        stream.set_write_timeout(Some(PATIENCE)).expect("an option of the socket");
         Client { stream, next_id: 1 }
     }
 
@@ -96,7 +96,7 @@ impl Client {
         let mut bytes = vec![0; words.len() * 8];
         self.stream.read_exact(&mut bytes)?;
         for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-            *word = u64::from_le_bytes(bytes.try_into().unwrap());
+            *word = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! that a local client has mapped at the same time.
 
 mod client;
+mod hostile;
 mod served;
 mod sessions;
 mod verbs;

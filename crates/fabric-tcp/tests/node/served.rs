@@ -23,12 +23,12 @@ pub struct Served {
 }
 
 /// What the test does to the region beside the node.
-trait Local {
+trait Local: Send + Sync {
     fn submit(&self, batch: &mut [Verb<'_>]);
     fn hold(&self, slot: u16) -> Option<SlotHold>;
 }
 
-impl<R: Region> Local for R {
+impl<R: Region + Send + Sync> Local for R {
     fn submit(&self, batch: &mut [Verb<'_>]) {
         let Submitted::Done(result) = self.lane().submit(batch) else { panic!("a local lane") };
         result.expect("within the region");

@@ -1,0 +1,148 @@
+//! Nodes that answer nonsense: no panic, no hang, no answer believed that was not asked for.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use guira_fabric::heap::HeapRegion;
+use guira_fabric::{Addr, FabricError, Profile, Region, Verb, post};
+use guira_fabric_tcp::client::{ConnectError, Loss, TcpRegion, Waiting};
+use guira_fabric_tcp::wire::{Bye, Hello, Kind, WireError, append};
+use pollster::block_on;
+use proptest::prelude::*;
+
+use crate::double::{WAYS, bytes, options, read_frame, welcome};
+
+/// A node that greets, and answers the next frame with what `answer` makes of its id.
+fn node(answer: impl Fn(u64) -> Vec<u8> + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port left");
+    let address = listener.local_addr().expect("a listener has an address");
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept()?;
+        let (header, body) = read_frame(&mut stream)?;
+        let hello = Hello::decode(&body).map_err(std::io::Error::other)?;
+        let region = HeapRegion::new(64, 64, Profile::Tcp.caps());
+        let mut out = Vec::new();
+        append(&mut out, Kind::Welcome, header.id, &welcome(&region, &hello, 1).encode());
+        stream.write_all(&bytes(&out))?;
+        let (header, _) = read_frame(&mut stream)?;
+        stream.write_all(&answer(header.id))?;
+        // Until the client goes.
+        stream.read_to_end(&mut Vec::new()).map(|_| ())
+    });
+    address
+}
+
+/// Somebody who answers whoever connects with `bytes`.
+fn stranger(bytes: Vec<u8>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port left");
+    let address = listener.local_addr().expect("a listener has an address");
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept()?;
+        stream.read_exact(&mut [0; 72])?;
+        stream.write_all(&bytes)
+    });
+    address
+}
+
+fn frame(kind: Kind, id: u64, body: &[u64]) -> Vec<u8> {
+    let mut out = Vec::new();
+    append(&mut out, kind, id, body);
+    bytes(&out)
+}
+
+/// Reads two words from a node that answers so, and says what became of the connection.
+fn ask(waiting: Waiting, answer: impl Fn(u64) -> Vec<u8> + Send + 'static) -> (Result<(), FabricError>, Option<Loss>) {
+    let timeout = Duration::from_millis(200);
+    let options = options(node(answer)).with_waiting(waiting).with_batch_timeout(timeout);
+    let region = TcpRegion::connect(&options).expect("a session");
+    let mut into = [0; 2];
+    let result = block_on(post(&mut region.lane(), &mut [Verb::Read { addr: Addr::main(0), into: &mut into }]));
+    (result, region.loss())
+}
+
+#[test]
+fn answers_that_fit_no_question_end_the_connection() {
+    for waiting in WAYS {
+        let (result, loss) = ask(waiting, |id| frame(Kind::Done, id, &[1, 2]));
+        assert_eq!((result, loss), (Ok(()), None), "an honest answer is believed");
+        let (result, loss) = ask(waiting, |id| frame(Kind::Refused, id, &[2, 0, 3]));
+        assert_eq!((result, loss), (Err(FabricError::Misaligned { verb: "READ", addr: Addr::main(3) }), None));
+        for (name, kind, change, body) in [
+            ("short", Kind::Done, 0, vec![1]),
+            ("long", Kind::Done, 0, vec![1, 2, 3]),
+            ("longest", Kind::Done, 0, vec![1; 1 << 17]),
+            ("another slot's", Kind::Done, 1, vec![1, 2]),
+            ("another frame's", Kind::Done, 1 << 32, vec![1, 2]),
+            ("another question's", Kind::Held, 0, vec![1]),
+            ("a greeting", Kind::Welcome, 0, vec![1]),
+        ] {
+            let (result, loss) = ask(waiting, move |id| frame(kind, id ^ change, &body));
+            assert!(matches!(result, Err(FabricError::Disconnected { .. })), "{waiting:?} {name}: {result:?}");
+            assert_eq!(loss, Some(Loss::Unasked), "{waiting:?} {name}");
+        }
+        let (_, loss) = ask(waiting, |_| frame(Kind::Bye, 0, &Bye::Shutdown.encode()));
+        assert_eq!(loss, Some(Loss::Bye(Bye::Shutdown)));
+        let (_, loss) = ask(waiting, |_| frame(Kind::Bye, 0, &[77, 0]));
+        assert!(matches!(loss, Some(Loss::Nonsense(WireError::Value { .. }))), "{loss:?}");
+        let (_, loss) = ask(waiting, |_| vec![0xff; 16]);
+        assert!(matches!(loss, Some(Loss::Nonsense(WireError::Length { .. }))), "{loss:?}");
+        let (_, loss) = ask(waiting, |id| frame(Kind::Refused, id, &[99]));
+        assert!(matches!(loss, Some(Loss::Nonsense(_))), "{loss:?}");
+    }
+}
+
+/// Random bytes, and honest answers with a bit turned over: an answer, a refusal, or the end of the connection.
+#[test]
+fn noise_ends_the_connection_and_nothing_else() {
+    let noise = prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..200).prop_map(|noise| (noise, None)),
+        (0..256usize).prop_map(|bit| (Vec::new(), Some(bit))),
+    ];
+    let config = ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() };
+    let mut runner = proptest::test_runner::TestRunner::new(config);
+    let lost = std::cell::Cell::new(0);
+    runner
+        .run(&(noise, any::<bool>()), |((noise, bit), in_place)| {
+            let waiting = WAYS[usize::from(in_place)];
+            let (result, loss) = ask(waiting, move |id| match bit {
+                None => noise.clone(),
+                Some(bit) => {
+                    let mut honest = frame(Kind::Done, id, &[1, 2]);
+                    honest[bit / 8] ^= 1 << (bit % 8);
+                    honest
+                }
+            });
+            lost.set(lost.get() + u64::from(loss.is_some()));
+            prop_assert_eq!(loss.is_some(), matches!(result, Err(FabricError::Disconnected { .. })), "{:?}", result);
+            Ok(())
+        })
+        .unwrap();
+    println!("{} of 150 connections lost", lost.get());
+    assert!(lost.get() > 75, "{} of 150 connections lost", lost.get());
+}
+
+#[test]
+fn what_is_no_node_is_told_from_one() {
+    let connect = |address| TcpRegion::connect(&options(address).with_connect_timeout(Duration::from_millis(500)));
+    let error = connect(stranger(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec())).unwrap_err();
+    assert!(matches!(error, ConnectError::NotANode { .. }), "{error}");
+    let error = connect(stranger(Vec::new())).unwrap_err();
+    assert!(matches!(error, ConnectError::Closed { .. }), "{error}");
+    for reason in [Bye::Unauthorized, Bye::Version { node: 9 }, Bye::Full { limit: 3 }, Bye::Shutdown, Bye::Fenced] {
+        let error = connect(stranger(frame(Kind::Bye, 0, &reason.encode()))).unwrap_err();
+        assert!(matches!(error, ConnectError::Rejected { reason: told, .. } if told == reason), "{error}");
+        assert!(error.to_string().ends_with("nothing was changed"), "{error}");
+    }
+    // It accepts, and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let error = connect(silent.local_addr().unwrap()).unwrap_err();
+    assert!(matches!(error, ConnectError::TimedOut { timeout_ms: 500, .. }), "{error}");
+    let closed = silent.local_addr().unwrap();
+    drop(silent);
+    let error = connect(closed).unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
+    let nowhere = guira_fabric_tcp::client::Endpoint::new("no-such-host.invalid", 1);
+    let error = TcpRegion::connect(&guira_fabric_tcp::client::ConnectOptions::new(nowhere)).unwrap_err();
+    assert!(matches!(error, ConnectError::Resolve { .. }), "{error}");
+}
