@@ -15,7 +15,7 @@ use crate::attachment::{Attachment, Holds, Until, is_session_lost, without_effec
 use crate::blocking::block_on;
 use crate::events::Events;
 use crate::extents::Extents;
-use crate::fabric::{FabricLane, FabricRegion, Waiting, on_lane};
+use crate::fabric::{FabricLane, FabricRegion, Waiting};
 use crate::reader::{check_versions, lookups};
 use crate::sessions::{Session, Sessions};
 use crate::store::{Inner, unix_ns};
@@ -146,6 +146,53 @@ async fn finish(
 async fn tell(table: Arc<Table>, lane: &mut dyn Lane, news: Counters) {
     // An operation is not undone because it could not be counted.
     let _ = add_totals(lane, &table, &news).await;
+}
+
+/// Whether a value goes in its row, and there is nothing to do before.
+#[inline(always)]
+fn is_plain(
+    client: &guira_rcuckoo::Client,
+    extents: Option<&Extents>,
+    pending: Option<&ExtentRef>,
+    key: &[u8],
+    value: &[u8],
+) -> bool {
+    let is_inline = client.table().rows().place(key.len(), value.len()) == Placement::Inline;
+    pending.is_none() && !extents.is_some_and(Extents::is_due) && is_inline
+}
+
+/// A place for a value that needs one and can have it without a round trip.
+fn extent_at_hand(
+    client: &guira_rcuckoo::Client,
+    extents: Option<&mut Extents>,
+    pending: Option<&ExtentRef>,
+    key: &[u8],
+    value: &[u8],
+) -> Option<ExtentRef> {
+    let rows = client.table().rows();
+    let is_extent = rows.place(key.len(), value.len()) == Placement::Extent;
+    let accepted = rows.accepts_key(key.len()) && rows.accepts_value(value.len());
+    if !is_extent || !accepted || pending.is_some() {
+        return None;
+    }
+    extents?.reserve_now(key, value)
+}
+
+/// The value as a change takes it; its extent, if it has one, is encoded and pending.
+#[inline(always)]
+fn new_value<'v>(
+    client: &guira_rcuckoo::Client,
+    pending: &mut Option<ExtentRef>,
+    encoded: &'v mut Vec<u64>,
+    extent: Option<ExtentRef>,
+    key: &[u8],
+    value: &'v [u8],
+) -> NewValue<'v> {
+    let Some(extent) = extent else { return NewValue::Inline(value) };
+    *pending = Some(extent);
+    let seed = client.table().superblock().checksum_seed();
+    guira_layout::encode_extent(encoded, &extent, key, value, seed);
+    NewValue::Extent { extent, words: encoded }
 }
 
 /// What acts as `owner`.
@@ -358,60 +405,93 @@ impl Client {
         operation: Operation,
         change: ValueChange<'_>,
     ) -> Result<Outcome, Error> {
+        match self.value_now(key, value, change) {
+            Ok(outcome) => Ok(outcome),
+            Err(begun) => self.value_waiting(key, value, operation, change, begun).await,
+        }
+    }
+
+    /// Carries out a change that brings a value, or the part of it that needs no waiting: the rest is for
+    /// [`Client::value_waiting`]. `None` if nothing was begun; otherwise its extent, if it has one, is pending.
+    #[inline(always)]
+    fn value_now(&mut self, key: &[u8], value: &[u8], change: ValueChange<'_>) -> Result<Outcome, Option<Begun>> {
+        let Some(lane) = self.lane.in_place() else { return Err(None) };
+        let extent = if is_plain(&self.client, self.extents.as_ref(), self.pending.as_ref(), key, value) {
+            None
+        } else {
+            let at_hand = extent_at_hand(&self.client, self.extents.as_mut(), self.pending.as_ref(), key, value);
+            Some(at_hand.ok_or(None)?)
+        };
+        let value = new_value(&self.client, &mut self.pending, &mut self.encoded, extent, key, value);
+        match self.client.begin(lane, key, &change.with(value)) {
+            Begun::Done(changed) => {
+                let outcome = changed.outcome;
+                self.book(&Ok(changed));
+                Ok(outcome)
+            }
+            begun => Err(Some(begun)),
+        }
+    }
+
+    /// The rest of a change that [`Client::value_now`] began.
+    async fn value_waiting(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        operation: Operation,
+        change: ValueChange<'_>,
+        mut begun: Option<Begun>,
+    ) -> Result<Outcome, Error> {
         let mut until = Until::default();
         loop {
-            match self.try_value(key, value, operation, change).await {
+            match self.try_value(key, value, operation, change, begun.take()).await {
                 Err(error) if self.lane.is_remote() => self.go_on_after(error, operation, &mut until).await?,
                 result => return result,
             }
         }
     }
 
-    /// One attempt of [`Client::change_value`].
+    /// One attempt of [`Client::value_waiting`].
     async fn try_value(
         &mut self,
         key: &[u8],
         value: &[u8],
         operation: Operation,
         change: ValueChange<'_>,
+        begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
-        let extent = if self.is_plain(key, value) {
-            None
-        } else {
-            match self.extent_at_hand(key, value) {
-                Some(extent) => Some(extent),
-                None => self.reserve(key, value, operation).await.map_err(without_effect)?,
+        let (begun, value) = match begun {
+            Some(begun) => {
+                let inline = || NewValue::Inline(value);
+                let extent = |extent: &ExtentRef| NewValue::Extent { extent: *extent, words: &self.encoded };
+                (begun, self.pending.as_ref().map_or_else(inline, extent))
+            }
+            None => {
+                let extent = self.reserve(key, value, operation).await.map_err(without_effect)?;
+                let value = new_value(&self.client, &mut self.pending, &mut self.encoded, extent, key, value);
+                (self.client.begin(self.lane.any(), key, &change.with(value)), value)
             }
         };
-        let change = change.with(match extent {
-            None => NewValue::Inline(value),
-            Some(extent) => {
-                self.pending = Some(extent);
-                let seed = self.client.table().superblock().checksum_seed();
-                guira_layout::encode_extent(&mut self.encoded, &extent, key, value, seed);
-                NewValue::Extent { extent, words: &self.encoded }
-            }
-        });
-        let result = match on_lane!(&mut self.lane, lane => self.client.begin(lane, key, &change)) {
-            Begun::Done(changed) => Ok(changed),
-            begun => {
-                let (client, lane) = (&mut self.client, self.lane.any());
-                finish(client, lane, &mut self.told, self.extents.as_ref(), key, change, begun).await
-            }
-        };
-        if let Some(extents) = &mut self.extents {
-            match (self.pending.take(), &result) {
-                (None, _) => {}
-                (Some(extent), Ok(changed)) if changed.took_effect() => extents.link(&extent),
-                // Whether an entry refers to it cannot be known: it stays allocated until a sweep finds out.
-                (Some(_), Err(error)) if error.effect() == Effect::Unknown => {}
-                (Some(extent), _) => extents.cancel(&extent),
-            }
-            if let Ok(Changed { freed: Some(freed), .. }) = &result {
-                extents.give_back(freed);
-            }
-        }
+        let (client, lane) = (&mut self.client, self.lane.any());
+        let result = finish(client, lane, &mut self.told, self.extents.as_ref(), key, change.with(value), begun).await;
+        self.book(&result);
         result.map(|changed| changed.outcome).map_err(|error| self.failed(error))
+    }
+
+    /// Books what became of the extent that a change brought, and of the one it freed.
+    #[inline(always)]
+    fn book(&mut self, result: &Result<Changed, OperationError>) {
+        let Some(extents) = &mut self.extents else { return };
+        match (self.pending.take(), result) {
+            (None, _) => {}
+            (Some(extent), Ok(changed)) if changed.took_effect() => extents.link(&extent),
+            // Whether an entry refers to it cannot be known: it stays allocated until a sweep finds out.
+            (Some(_), Err(error)) if error.effect() == Effect::Unknown => {}
+            (Some(extent), _) => extents.cancel(&extent),
+        }
+        if let Ok(Changed { freed: Some(freed), .. }) = result {
+            extents.give_back(freed);
+        }
     }
 
     /// Tells of a change that failed: nothing was changed if its commit was not sent.
@@ -428,24 +508,6 @@ impl Client {
             // Rare, as above.
             Box::pin(tell(Arc::clone(self.client.table()), self.lane.any(), news)).await;
         }
-    }
-
-    /// Whether a value goes in its row, and there is nothing to do before.
-    fn is_plain(&self, key: &[u8], value: &[u8]) -> bool {
-        let is_due = self.extents.as_ref().is_some_and(Extents::is_due);
-        let is_inline = self.client.table().rows().place(key.len(), value.len()) == Placement::Inline;
-        self.pending.is_none() && !is_due && is_inline
-    }
-
-    /// A place for a value that needs one and can have it without a round trip.
-    fn extent_at_hand(&mut self, key: &[u8], value: &[u8]) -> Option<ExtentRef> {
-        let rows = self.client.table().rows();
-        let is_extent = rows.place(key.len(), value.len()) == Placement::Extent;
-        let accepted = rows.accepts_key(key.len()) && rows.accepts_value(value.len());
-        if !is_extent || !accepted || self.pending.is_some() {
-            return None;
-        }
-        self.extents.as_mut()?.reserve_now(key, value)
     }
 
     /// A place for a value that needs one; `None` if it goes in the row. Does what there is to do before.
@@ -499,7 +561,8 @@ impl Client {
         if self.pending.is_some() || self.extents.as_ref().is_some_and(Extents::is_due) {
             return Err(None);
         }
-        match on_lane!(&mut self.lane, lane => self.client.begin(lane, key, change)) {
+        let Some(lane) = self.lane.in_place() else { return Err(None) };
+        match self.client.begin(lane, key, change) {
             Begun::Done(changed) => {
                 self.reclaim(&changed);
                 Ok(changed.outcome)

@@ -1,8 +1,9 @@
 //! The fabrics a table may lie on. The one place that knows them all: another fabric is a variant of [`FabricRegion`]
 //! and of [`FabricLane`], and an arm of each `match` here.
 //!
-//! Invariant: an operation that is counted in instructions asks once which fabric it runs on, by [`on_lane`], and then
-//! works on that fabric's lane itself; what is not counted takes any lane, as [`FabricLane::any`] gives it.
+//! Invariant: an operation that is counted in instructions asks once whether it executes in place, by
+//! [`FabricLane::in_place`], and then works on that lane itself; all else takes any lane, as [`FabricLane::any`] gives
+//! it.
 
 use std::task::{Context, Poll};
 
@@ -40,18 +41,15 @@ pub(crate) enum Waiting {
     Cooperative,
 }
 
-/// Evaluates `$body` with `$lane` standing for the lane of the fabric that the [`FabricLane`] `$on` is of: one `match`,
-/// and in each arm the code for that fabric.
+/// Evaluates `$body` with `$lane` standing for the lane of the fabric that the [`FabricLane`] `$on` is of.
 macro_rules! on_lane {
     ($on:expr, $lane:ident => $body:expr) => {
         match $on {
-            $crate::fabric::FabricLane::Shm($lane) => $body,
-            $crate::fabric::FabricLane::Tcp($lane) => $body,
+            FabricLane::Shm($lane) => $body,
+            FabricLane::Tcp($lane) => $body,
         }
     };
 }
-
-pub(crate) use on_lane;
 
 impl FabricRegion {
     /// A lane that waits in one way or the other. The lanes of a session all wait as it was opened to.
@@ -137,6 +135,15 @@ impl Region for FabricRegion {
 }
 
 impl FabricLane {
+    /// The lane, if verbs are executed in place.
+    #[inline(always)]
+    pub(crate) fn in_place(&mut self) -> Option<&mut ShmLane> {
+        match self {
+            FabricLane::Shm(lane) => Some(lane),
+            FabricLane::Tcp(_) => None,
+        }
+    }
+
     /// The lane itself, whichever it is.
     #[inline(always)]
     pub(crate) fn any(&mut self) -> &mut dyn Lane {
@@ -150,8 +157,7 @@ impl FabricLane {
     pub(crate) fn is_stale(&self) -> bool {
         match self {
             FabricLane::Shm(lane) => lane.is_stale(),
-            // It refuses by itself.
-            FabricLane::Tcp(_) => false,
+            FabricLane::Tcp(lane) => lane.is_stale(),
         }
     }
 

@@ -10,7 +10,7 @@ use guira_rcuckoo::{Counters, Now, Operation, Sampled, Table};
 
 use crate::attachment::{Attachment, Holds, Until, is_session_lost};
 use crate::events::Events;
-use crate::fabric::{FabricLane, Waiting, on_lane};
+use crate::fabric::{FabricLane, Waiting};
 use crate::sessions::Sessions;
 use crate::store::Inner;
 use crate::{Error, OperationError, Token, Versioned};
@@ -60,7 +60,10 @@ macro_rules! lookups {
             #[inline(always)]
             pub(crate) fn get_now(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
                 into.clear();
-                on_lane!(&mut self.lane, lane => self.$protocol.get_value_now(lane, key, into))
+                match self.lane.in_place() {
+                    Some(lane) => self.$protocol.get_value_now(lane, key, into),
+                    None => Now::Wait(Sampled::default()),
+                }
             }
 
             /// The second part.
@@ -115,7 +118,11 @@ macro_rules! lookups {
                 check_versions(self.$protocol.table())?;
                 let mut until = Until::default();
                 loop {
-                    match on_lane!(&mut self.lane, lane => self.$protocol.get(lane, key, into).await) {
+                    let found = match self.lane.in_place() {
+                        Some(lane) => self.$protocol.get(lane, key, into).await,
+                        None => self.$protocol.get(self.lane.any(), key, into).await,
+                    };
+                    match found {
                         Ok(found) => return Ok(found.map(|state| Token::new(self.$protocol.table(), state))),
                         Err(error) => self.go_on(error, &mut until).await?,
                     }
@@ -149,14 +156,14 @@ macro_rules! lookups {
                 keys: &[K],
                 mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
             ) {
-                if self.lane.is_remote() {
+                let Some(lane) = self.lane.in_place() else {
                     return Box::pin(self.get_many_from_afar(keys, visit)).await;
-                }
+                };
                 let events = &self.events;
                 let visit = |i: usize, result: Result<Option<&[u8]>, guira_rcuckoo::Error>| {
                     visit(i, result.map_err(|error| events.failed(error)));
                 };
-                on_lane!(&mut self.lane, lane => self.$protocol.get_many(lane, keys, visit).await);
+                self.$protocol.get_many(lane, keys, visit).await;
             }
 
             /// The same over a fabric whose sessions can be lost: goes on in another one with the first key that has

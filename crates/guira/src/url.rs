@@ -34,7 +34,8 @@ pub struct Url(Kind);
 enum Kind {
     Shm(String),
     File(PathBuf),
-    Tcp(Endpoint),
+    /// In a box: a URL is part of most errors, which are moved wherever an operation may fail.
+    Tcp(Box<Endpoint>),
 }
 
 /// What leads to a table's memory.
@@ -161,7 +162,9 @@ impl FromStr for Url {
             "tcp" if rest.contains(['?', '#', '%', '\\']) => Err(UrlError::Node { text: owned() }),
             "tcp" => match rest.parse::<Endpoint>() {
                 // Each has one spelling.
-                Ok(endpoint) if endpoint.port() != 0 && endpoint.to_string() == rest => Ok(Url(Kind::Tcp(endpoint))),
+                Ok(endpoint) if endpoint.port() != 0 && endpoint.to_string() == rest => {
+                    Ok(Url(Kind::Tcp(Box::new(endpoint))))
+                }
                 _ => Err(UrlError::Node { text: owned() }),
             },
             _ => Err(UrlError::UnknownScheme { text: owned(), scheme: scheme.to_owned() }),
