@@ -66,7 +66,8 @@ fn bare(request_bytes: usize, reply_bytes: usize) -> std::io::Result<TcpStream> 
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let client = TcpStream::connect(listener.local_addr()?)?;
     let (mut server, _) = listener.accept()?;
-    (client.set_nodelay(true)?, server.set_nodelay(true)?);
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
     std::thread::spawn(move || {
         let (mut request, reply) = (vec![0; request_bytes], vec![1; reply_bytes]);
         while server.read_exact(&mut request).and_then(|()| server.write_all(&reply)).is_ok() {}
