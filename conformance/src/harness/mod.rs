@@ -17,6 +17,7 @@ mod shape;
 mod slot;
 mod superblock;
 mod url;
+mod wire;
 
 pub use extent::{chunk, extent};
 pub use load::{debian, jsonl, tsv};
@@ -27,6 +28,7 @@ pub use row::row;
 pub use slot::slot;
 pub use superblock::superblock;
 pub use url::url;
+pub use wire::wire;
 
 /// What a decoder made of an input. Both are right; a harness that only ever gives one of them tests nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +60,7 @@ pub struct Harness {
 }
 
 /// Every harness.
-pub const HARNESSES: [Harness; 12] = [
+pub const HARNESSES: [Harness; 13] = [
     Harness { name: "chunk", run: chunk, seeds: extent::chunk_seeds },
     Harness { name: "debian", run: debian, seeds: load::debian_seeds },
     Harness { name: "extent", run: extent, seeds: extent::extent_seeds },
@@ -71,4 +73,5 @@ pub const HARNESSES: [Harness; 12] = [
     Harness { name: "superblock", run: superblock, seeds: superblock::seeds },
     Harness { name: "tsv", run: tsv, seeds: load::tsv_seeds },
     Harness { name: "url", run: url, seeds: url::seeds },
+    Harness { name: "wire", run: wire, seeds: wire::seeds },
 ];

@@ -1,0 +1,168 @@
+//! Frames of the TCP fabric: any words are a frame or an error, a value is encoded as it came, and a batch that was
+//! parsed says in as many words what it finds as its answer may hold.
+
+use guira_fabric::Verb;
+use guira_fabric_tcp::wire::{
+    self, Bye, FenceAnswer, Grant, HEADER_WORDS, Header, HeldAnswer, Hello, Kind, SessionId, Token, Welcome,
+};
+
+use super::{Answer, Seed};
+
+/// A frame: its header, as it is and with its length put right, and a body of its kind.
+///
+/// # Panics
+/// If a promise of the codec is broken.
+pub fn wire(data: &[u8]) -> Answer {
+    let words: Vec<u64> = data.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8"))).collect();
+    let Some((&[first, id], body)) = words.split_first_chunk::<HEADER_WORDS>() else { return Answer::Refused };
+    if let Ok(header) = Header::decode([first, id]) {
+        assert_eq!(header.encode(), [first, id], "{header:?}");
+    }
+    // What no chance would get right.
+    let bytes = u32::try_from(words.len() * 8).unwrap_or(u32::MAX);
+    match Header::decode([first & !u64::from(u32::MAX) | u64::from(bytes), id]) {
+        Ok(header) => {
+            assert_eq!(header.words, words.len());
+            Answer::of(read(header, body))
+        }
+        Err(_) => Answer::Refused,
+    }
+}
+
+/// Whether the body is one of its kind. What is one is encoded to what it was read from.
+fn read(header: Header, body: &[u64]) -> bool {
+    let same = |encoded: Option<Vec<u64>>| encoded.is_some_and(|words| same_words(&words, body));
+    match header.kind {
+        Kind::Batch => batch(header, body),
+        // Any words may have been found; what a batch makes of them is told by its length.
+        Kind::Done => found(body),
+        Kind::Hello => Hello::decode(body).map(|hello| hello_comes_back(&hello)).is_ok(),
+        Kind::Welcome => same(Welcome::decode(body).ok().map(|welcome| welcome.encode())),
+        Kind::Bye => same(Bye::decode(body).ok().map(|bye| bye.encode().to_vec())),
+        Kind::Held => same(HeldAnswer::decode(body).ok().map(|answer| answer.encode().to_vec())),
+        Kind::Fenced => same(FenceAnswer::decode(body).ok().map(|answer| answer.encode().to_vec())),
+        Kind::Hold | Kind::Release | Kind::Fence => {
+            same(wire::slot(body).ok().map(|slot| wire::encode_slot(slot).to_vec()))
+        }
+        Kind::Refused => refusal(body),
+        Kind::Count | Kind::Counted => true,
+    }
+}
+
+fn same_words(encoded: &[u64], body: &[u64]) -> bool {
+    assert_eq!(encoded, body, "a value is encoded as it came");
+    true
+}
+
+/// A token that is not there has no words.
+fn hello_comes_back(hello: &Hello) {
+    assert_eq!(Hello::decode(&hello.encode()).as_ref(), Ok(hello));
+}
+
+/// A batch that is parsed is encoded to the same frame, and takes its answer.
+fn batch(header: Header, body: &[u64]) -> bool {
+    let Ok(words) = wire::found_words(body, header.count) else {
+        // It may be verbs, of another number than was counted: all that is promised is an answer.
+        let _ = wire::parse_batch(body, header.count, &mut [0; 8]).is_ok();
+        return false;
+    };
+    let mut found = vec![0; words];
+    let mut verbs = wire::parse_batch(body, header.count, &mut found).expect("its answer's length was told");
+    assert_eq!(verbs.len(), usize::from(header.count));
+    assert!(verbs.iter().all(|verb| (1..=wire::MAX_VERB_WORDS).contains(&verb.words())));
+    let mut frame = Vec::new();
+    let shape = wire::encode_batch(&mut frame, header.id, &verbs).expect("it came in one frame");
+    assert_eq!((frame.len(), shape.request_words, shape.reply_words), (header.words, header.words, words + 2));
+    assert_eq!(Header::decode([frame[0], frame[1]]), Ok(header));
+    assert!(frame[HEADER_WORDS..] == *body, "a batch is encoded as it came");
+    let answer: Vec<u64> = (0..words as u64).collect();
+    assert!(wire::decode_reply(&[&answer[..], &[0]].concat(), &mut verbs).is_err());
+    assert!(words == 0 || wire::decode_reply(&answer[1..], &mut verbs).is_err());
+    assert_eq!(wire::decode_reply(&answer, &mut verbs), Ok(()));
+    drop(verbs);
+    assert_eq!(found, answer);
+    true
+}
+
+/// An answer fits the batch of as many words, and no other.
+fn found(body: &[u64]) -> bool {
+    let mut into = vec![0; body.len()];
+    let mut longer = vec![0; body.len() + 1];
+    let addr = guira_fabric::Addr::main(0);
+    let fits = wire::decode_reply(body, &mut [Verb::Read { addr, into: &mut into }]);
+    assert_eq!((fits, &into[..]), (Ok(()), body));
+    assert!(wire::decode_reply(body, &mut [Verb::Read { addr, into: &mut longer }]).is_err());
+    true
+}
+
+/// A refusal that is read is written to one that is read alike.
+fn refusal(body: &[u64]) -> bool {
+    let Ok(refusal) = wire::decode_refusal(body) else { return false };
+    let mut frame = Vec::new();
+    wire::encode_refusal(&mut frame, 9, &refusal);
+    let header = Header::decode([frame[0], frame[1]]).expect("a frame");
+    assert_eq!((header.kind, header.id, header.words), (Kind::Refused, 9, frame.len()));
+    // A text that was no UTF-8, or too long, comes back otherwise.
+    assert!(wire::decode_refusal(&frame[HEADER_WORDS..]).is_ok());
+    true
+}
+
+/// A frame of every kind, and some that are none.
+pub(super) fn seeds() -> Vec<Seed> {
+    let addr = guira_fabric::Addr::main;
+    let (mut into, mut found) = ([0; 3], [0; 3]);
+    let [cas, masked, add] = &mut found;
+    let verbs = [
+        Verb::Read { addr: addr(64), into: &mut into },
+        Verb::Write { addr: guira_fabric::Addr::device(8), words: &[1, 2] },
+        Verb::Cas { addr: addr(0), compare: 3, swap: 4, found: cas },
+        Verb::MaskedCas { addr: addr(8), compare: 1, swap: 2, compare_mask: 3, swap_mask: !0, found: masked },
+        Verb::FetchAdd { addr: addr(16), add: u64::MAX, found: add },
+    ];
+    let mut batch = Vec::new();
+    wire::encode_batch(&mut batch, 1 << 32, &verbs).expect("it fits");
+    let session = SessionId([5, 6]);
+    let hello =
+        Hello { wanted: Grant::ReadWrite, token: Some(Token([1, 2])), previous: Some(session), sample_words: 512 };
+    let welcome = Welcome {
+        grant: Grant::ReadOnly,
+        fate: wire::Fate::Fenced,
+        session,
+        region: [7, 8],
+        main_bytes: 1 << 20,
+        device_bytes: 1 << 10,
+        atomic_write_unit: 8,
+        session_timeout_ms: 5_000,
+        sample: vec![9; 3],
+    };
+    let mut refused = Vec::new();
+    let refusal = guira_fabric::FabricError::OutOfBounds { verb: "READ", addr: addr(8), words: 2, space_bytes: 8 };
+    wire::encode_refusal(&mut refused, 3, &refusal);
+    let mut failed = Vec::new();
+    wire::encode_refusal(&mut failed, 3, &guira_fabric::FabricError::Backend("no memory, no luck".to_owned()));
+    let framed = |kind, body: &[u64]| {
+        let mut frame = Vec::new();
+        wire::append(&mut frame, kind, 2, body);
+        frame
+    };
+    let mut frames = vec![
+        ("batch", batch),
+        ("hello", framed(Kind::Hello, &hello.encode())),
+        ("welcome", framed(Kind::Welcome, &welcome.encode())),
+        ("done", framed(Kind::Done, &[1, 2, 3])),
+        ("hold", framed(Kind::Hold, &wire::encode_slot(3))),
+        ("held", framed(Kind::Held, &HeldAnswer::Granted.encode())),
+        ("release", framed(Kind::Release, &wire::encode_slot(3))),
+        ("fence", framed(Kind::Fence, &wire::encode_slot(65_535))),
+        ("fenced", framed(Kind::Fenced, &FenceAnswer::Dropped.encode())),
+        ("bye", framed(Kind::Bye, &Bye::Full { limit: 7 }.encode())),
+        ("count", framed(Kind::Count, &[])),
+        ("refused", refused),
+        ("failed", failed),
+        ("longest_header", vec![u64::MAX, 0]),
+    ];
+    let empty = frames[0].1[..HEADER_WORDS].to_vec();
+    frames.push(("batch_of_nothing", empty));
+    let bytes = |words: Vec<u64>| words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    frames.into_iter().map(|(name, words)| (name.to_owned(), bytes(words))).collect()
+}

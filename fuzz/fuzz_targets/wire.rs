@@ -1,0 +1,10 @@
+//! Harness `wire` under libFuzzer.
+#![no_main]
+#![forbid(unsafe_code)]
+
+use guira_conformance::harness;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    harness::wire(data);
+});
