@@ -34,7 +34,7 @@ pub const LOSSES: [Loss; 3] = [Loss::Mark, Loss::Unlinked, Loss::Torn];
 impl Loss {
     /// The number of changes of `written`, those of a put over an extent in `slot`, after which the client dies.
     fn cut(self, bench: &Bench, slot: u16, written: &[Written]) -> usize {
-        let seal = bench.table.geometry().slot(slot).word() as usize + Seal::WORD;
+        let seal = bench.table.geometry().slot(slot).word() as usize + Seal::word(bench.table.rows());
         let retired = |it: &Written| it.word == seal && !Seal(it.value).is_sealed();
         match self {
             Loss::Mark => written.iter().position(retired).expect("the record was retired") + 1,

@@ -112,7 +112,8 @@ pub fn read_words(from: &[AtomicU64], into: &mut [u64]) {
     fence(Ordering::Acquire);
 }
 
-/// Stores `words` into `to`, word by word in ascending order; whoever sees one of them sees all earlier writes.
+/// Stores `words` into `to`, word by word in ascending order; whoever sees one of them sees all earlier writes, and
+/// whoever sees the last one sees them all.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -120,9 +121,11 @@ pub fn read_words(from: &[AtomicU64], into: &mut [u64]) {
 pub fn write_words(to: &[AtomicU64], words: &[u64]) {
     assert_eq!(to.len(), words.len(), "a WRITE's range and its data have one length");
     fence(Ordering::Release);
+    let (Some((last_cell, to)), Some((last_word, words))) = (to.split_last(), words.split_last()) else { return };
     for (cell, word) in to.iter().zip(words) {
         cell.store(*word, Ordering::Relaxed);
     }
+    last_cell.store(*last_word, Ordering::Release);
 }
 
 /// Compare-and-swap under masks; returns the word as it was. The swap happened iff `(returned ^ compare) &

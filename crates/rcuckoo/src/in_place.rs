@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use arrayvec::ArrayVec;
 use guira_fabric::{Addr, Effect, FabricError, Lane, MaskedCas, Submitted, Verb};
 use guira_layout::{
-    Candidate, EXTENT_HEADER_WORDS, ExtentRef, LockMask, Placement, Probe, Record, RowId, Seal, Version,
+    Candidate, EXTENT_HEADER_WORDS, ExtentRef, LockMask, OwnerId, Part, Placement, Probe, Record, RowId, Seal,
     extent_key_matches,
 };
 
@@ -18,14 +18,14 @@ use crate::handover::{Reached, Rest, Signature};
 use crate::journal::{Flight, Try, release_verb};
 use crate::locks::{Conflict, ExtentWrite, WRITE_WORDS};
 use crate::mutate::{Change, Changed, NewValue, Outcome};
-use crate::{Client, Error, Expected, RowPair, Synchronize, Token};
+use crate::{Client, Error, Expected, RowPair, Synchronize, Table, Token};
 
 /// Lock words of one key's rows.
 pub(crate) const PAIR_WORDS: usize = 2;
 /// Verbs that lock: an extent, tries, READs of both rows.
 const LOCK_VERBS: usize = 3 + PAIR_WORDS;
-/// Verbs that commit: a record, its seal and retirement, a row, a mark, releases.
-const COMMIT_VERBS: usize = 5 + PAIR_WORDS;
+/// Verbs that commit: a record, its retirement, a row, a mark, releases.
+const COMMIT_VERBS: usize = 4 + PAIR_WORDS;
 
 /// How far a change came in place.
 #[derive(Debug)]
@@ -219,7 +219,6 @@ impl Client {
             Plan::Change { which, slot, outcome } => {
                 let rows = self.table.rows();
                 let words = &mut self.pair[which * rows.row_words()..][..rows.row_words()];
-                let before = rows.trailer(words).version();
                 match change.value() {
                     Some(NewValue::Inline(value)) => {
                         rows.encode_inline(&mut self.entry, probe, value);
@@ -233,7 +232,7 @@ impl Client {
                 }
                 let row = if which == 0 { pair.first } else { pair.second };
                 rows.finish(row, words);
-                self.commit_pair(lane, (which, row, slot, before), freed, outcome, change)
+                self.commit_pair(lane, (which, row, slot), freed, outcome, change)
             }
             Plan::ReadKey { .. } | Plan::HandOver => self.hand_over(pair),
         }
@@ -294,11 +293,11 @@ impl Client {
         }
     }
 
-    /// Posts `record, seal | row | retire | mark | release` for one row. // [R-COMMIT-1]
+    /// Posts `sealed record | row | retire | mark | release` for one row. // [R-COMMIT-1]
     fn commit_pair<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
-        (which, row, slot, before): (usize, RowId, usize, Version),
+        (which, row, slot): (usize, RowId, usize),
         freed: Option<&Marked>,
         outcome: Outcome,
         change: &Change<'_>,
@@ -309,37 +308,40 @@ impl Client {
         // [R-COMMIT-2]
         let torn = words.len() as u64 * guira_fabric::WORD_BYTES > lane.caps().atomic_write_unit;
         let recorded = table.config().rules.commit_records && torn;
-        let slot_at = table.geometry().slot(owner.0 - 1);
-        let mut commit = Commit { slot_at, row_at: table.geometry().row(row), row: words, record: &[], seals: [0; 2] };
-        if recorded {
-            self.sequence = self.sequence.wrapping_add(1) & 0x7fff_ffff;
-            self.counters.records += 1;
-            self.record.clear();
-            self.record.push(rows, row, before, slot, words);
-            if let Some(Marked { extent, mark }) = freed {
-                self.record.free_extent(mark.offset(), extent.generation);
-            }
-            commit.record = self.record.words();
-            commit.seals = [Seal::of(commit.record, self.sequence).0, Seal::retired(self.sequence).0];
-        }
-        let mut found = [0; PAIR_WORDS];
-        let [found_one, found_other] = &mut found;
-        let generation = [freed.map_or(0, |freed| freed.extent.generation.0)];
+        let commit = Commit { row_at: table.geometry().row(row), row: words, freed, held: &self.journal.held };
         self.journal.flight = Flight::Release;
         self.committed = true;
-        let posted = match (&self.journal.held[..], freed) {
-            ([one], None) => commit.post(lane, [release_verb(table, owner, one, found_one)]),
-            ([one, other], None) => {
-                let releases =
-                    [release_verb(table, owner, one, found_one), release_verb(table, owner, other, found_other)];
-                commit.post_two(lane, releases)
+        let posted = if recorded {
+            self.sequence = self.sequence.wrapping_add(1) & 0x7fff_ffff;
+            self.counters.records += 1;
+            let sequence = self.sequence;
+            let one_row = |words| Part { word: Record::ONE_ROW_WORD, words };
+            // The lengths of fixed:4:4, fixed:8:8 and bytes:64, so that a record is a few registers.
+            match (freed, rows.entry_words()) {
+                (None, 1) => {
+                    let record = Record::of_one_row::<5>(rows, row, slot, words, sequence);
+                    commit.post_recorded(lane, table, owner, one_row(&record), sequence)
+                }
+                (None, 2) => {
+                    let record = Record::of_one_row::<6>(rows, row, slot, words, sequence);
+                    commit.post_recorded(lane, table, owner, one_row(&record), sequence)
+                }
+                (None, 9) => {
+                    let record = Record::of_one_row::<13>(rows, row, slot, words, sequence);
+                    commit.post_recorded(lane, table, owner, one_row(&record), sequence)
+                }
+                _ => {
+                    self.record.clear();
+                    self.record.push(rows, row, slot, words);
+                    if let Some(Marked { extent, mark }) = freed {
+                        self.record.free_extent(mark.offset(), extent.generation);
+                    }
+                    self.record.seal(sequence);
+                    commit.post_recorded(lane, table, owner, self.record.parts().1, sequence)
+                }
             }
-            (held, _) => {
-                let releases = held.iter().zip([found_one, found_other]);
-                let releases = releases.map(|(locks, found)| release_verb(table, owner, locks, found));
-                let mark = freed.map(|Marked { mark, .. }| Verb::Write { addr: *mark, words: &generation });
-                commit.post_all(lane, mark, releases)
-            }
+        } else {
+            commit.post(lane, table, owner)
         };
         self.conclude(posted, Changed { outcome, freed: freed.map(|freed| freed.extent) }, change)
     }
@@ -376,74 +378,86 @@ impl Client {
     }
 }
 
-/// A commit of one row: what is written, and where. The verbs are made where they are posted, in arrays of the lengths
-/// that a lane in shared memory executes without a loop.
+/// A commit of one row. The verbs are made where they are posted, in arrays of the lengths that a lane in shared memory
+/// executes without a loop.
 struct Commit<'c> {
-    slot_at: Addr,
     row_at: Addr,
     row: &'c [u64],
-    /// Empty if the commit leaves none.
-    record: &'c [u64],
-    /// The word that seals the record, and the one that retires it.
-    seals: [u64; 2],
+    /// The extent that it frees.
+    freed: Option<&'c Marked>,
+    held: &'c [LockMask],
 }
 
 impl Commit<'_> {
+    /// Posts what needs no record.
     #[inline(always)]
-    fn record(&self) -> Verb<'_> {
-        Verb::Write { addr: self.slot_at.add_words(Record::WORD as u64), words: self.record }
+    fn post<L: Lane + ?Sized>(&self, lane: &mut L, table: &Table, owner: OwnerId) -> Result<bool, FabricError> {
+        let mut found = [0; PAIR_WORDS];
+        let [found_one, found_other] = &mut found;
+        let release = |locks, found| release_verb(table, owner, locks, found);
+        match (self.held, self.freed) {
+            ([one], None) => post_in_place(lane, &mut [self.write(), release(one, found_one)]),
+            ([one, other], None) => {
+                post_in_place(lane, &mut [self.write(), release(one, found_one), release(other, found_other)])
+            }
+            _ => self.post_all(lane, table, owner, None),
+        }
     }
 
+    /// Posts it with a record.
     #[inline(always)]
-    fn seal(&self) -> Verb<'_> {
-        Verb::Write { addr: self.slot_at.add_words(Seal::WORD as u64), words: &self.seals[..1] }
+    fn post_recorded<L: Lane + ?Sized>(
+        &self,
+        lane: &mut L,
+        table: &Table,
+        owner: OwnerId,
+        record: Part<'_>,
+        sequence: u32,
+    ) -> Result<bool, FabricError> {
+        let slot_at = table.geometry().slot(owner.0 - 1);
+        let retired = [Seal::retired(sequence).0];
+        let (record_at, seal_at) =
+            (slot_at.add_words(record.word as u64), slot_at.add_words(Seal::word(table.rows()) as u64));
+        let record = Verb::Write { addr: record_at, words: record.words };
+        let retire = Verb::Write { addr: seal_at, words: &retired };
+        let mut found = [0; PAIR_WORDS];
+        let [found_one, found_other] = &mut found;
+        let release = |locks, found| release_verb(table, owner, locks, found);
+        match (self.held, self.freed) {
+            ([one], None) => post_in_place(lane, &mut [record, self.write(), retire, release(one, found_one)]),
+            ([one, other], None) => {
+                let (one, other) = (release(one, found_one), release(other, found_other));
+                post_in_place(lane, &mut [record, self.write(), retire, one, other])
+            }
+            _ => self.post_all(lane, table, owner, Some([record, retire])),
+        }
+    }
+
+    /// Posts it with the mark of the extent that it frees, if it frees one.
+    fn post_all<L: Lane + ?Sized>(
+        &self,
+        lane: &mut L,
+        table: &Table,
+        owner: OwnerId,
+        record: Option<[Verb<'_>; 2]>,
+    ) -> Result<bool, FabricError> {
+        let mut found = [0; PAIR_WORDS];
+        let generation = [self.freed.map_or(0, |freed| freed.extent.generation.0)];
+        let (record, retire) = record.map_or((None, None), |[record, retire]| (Some(record), Some(retire)));
+        let mut batch = ArrayVec::<Verb<'_>, COMMIT_VERBS>::new();
+        batch.extend(record);
+        batch.push(self.write());
+        batch.extend(retire);
+        // After the retirement and before the release, as in commit.rs. // [R-EXTENT-4]
+        batch.extend(self.freed.map(|Marked { mark, .. }| Verb::Write { addr: *mark, words: &generation }));
+        let releases = self.held.iter().zip(&mut found);
+        batch.extend(releases.map(|(locks, found)| release_verb(table, owner, locks, found)));
+        post_in_place(lane, &mut batch)
     }
 
     #[inline(always)]
     fn write(&self) -> Verb<'_> {
         Verb::Write { addr: self.row_at, words: self.row }
-    }
-
-    #[inline(always)]
-    fn retire(&self) -> Verb<'_> {
-        Verb::Write { addr: self.slot_at.add_words(Seal::WORD as u64), words: &self.seals[1..] }
-    }
-
-    /// For locks in one word.
-    #[inline(always)]
-    fn post<L: Lane + ?Sized>(&self, lane: &mut L, [release]: [Verb<'_>; 1]) -> Result<bool, FabricError> {
-        if self.record.is_empty() {
-            return post_in_place(lane, &mut [self.write(), release]);
-        }
-        post_in_place(lane, &mut [self.record(), self.seal(), self.write(), self.retire(), release])
-    }
-
-    /// For locks in two words.
-    #[inline(always)]
-    fn post_two<L: Lane + ?Sized>(&self, lane: &mut L, [one, other]: [Verb<'_>; 2]) -> Result<bool, FabricError> {
-        if self.record.is_empty() {
-            return post_in_place(lane, &mut [self.write(), one, other]);
-        }
-        post_in_place(lane, &mut [self.record(), self.seal(), self.write(), self.retire(), one, other])
-    }
-
-    /// With the mark of the extent that it frees, if it frees one.
-    fn post_all<'v, L: Lane + ?Sized>(
-        &'v self,
-        lane: &mut L,
-        mark: Option<Verb<'v>>,
-        releases: impl Iterator<Item = Verb<'v>>,
-    ) -> Result<bool, FabricError> {
-        let mut batch = ArrayVec::<Verb<'_>, COMMIT_VERBS>::new();
-        if self.record.is_empty() {
-            batch.push(self.write());
-        } else {
-            batch.extend([self.record(), self.seal(), self.write(), self.retire()]);
-        }
-        // After the retirement and before the release, as in commit.rs. // [R-EXTENT-4]
-        batch.extend(mark);
-        batch.extend(releases);
-        post_in_place(lane, &mut batch)
     }
 }
 

@@ -132,7 +132,7 @@ impl Recovery<'_> {
         }
         self.recovered.was_begun = found == recovering;
         let record = Record::decode(&words, table.rows(), table.config(), table.geometry()).map_err(|_| corrupt)?;
-        Ok(Some((record, Seal(words[Seal::WORD]))))
+        Ok(Some((record, Seal(words[Seal::word(table.rows())]))))
     }
 
     /// Completes the commit: `rows | retire | mark`, as its client would have. Its locks carry the dead client's id
@@ -156,7 +156,7 @@ impl Recovery<'_> {
         // Linearization point of the dead client's operation, unless a reader saw it before: the WRITE of the last row.
         let mut batch: Vec<Verb<'_>> =
             written.map(|(row, words)| Verb::Write { addr: geometry.row(*row), words }).collect();
-        let seal_at = geometry.slot(self.dead.slot).add_words(Seal::WORD as u64);
+        let seal_at = geometry.slot(self.dead.slot).add_words(Seal::word(rows) as u64);
         batch.push(Verb::Write { addr: seal_at, words: &retired });
         if record.freed_extent().is_some() {
             // After the retirement, as in a commit: a place that was marked may be in use again. // [R-EXTENT-4]

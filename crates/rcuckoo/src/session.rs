@@ -30,9 +30,6 @@ pub struct SlotInfo {
     pub client: SlotClient,
 }
 
-/// Words of a slot before its record that say who has it.
-const HEAD_WORDS: usize = 8;
-
 /// As [`claim_slot_for`], for a client of whose process nothing but the id is known.
 ///
 /// # Errors
@@ -93,12 +90,14 @@ pub async fn release_slot(lane: &mut dyn Lane, table: &Table, owner: OwnerId) ->
 /// # Errors
 /// The fabric refused or lost a batch.
 pub async fn read_slot(lane: &mut dyn Lane, table: &Table, slot: u16) -> Result<SlotInfo, FabricError> {
-    let mut words = [0; HEAD_WORDS];
+    // Up to the seal, which is in the slot's second line or a little further.
+    let seal_word = Seal::word(table.rows());
+    let mut words = vec![0; seal_word + 1];
     post(lane, [Verb::Read { addr: table.geometry().slot(slot), into: &mut words }]).await?;
     Ok(SlotInfo {
         slot,
         word: SlotWord::decode(words[SlotWord::WORD]),
-        seal: Seal(words[Seal::WORD]),
+        seal: Seal(words[seal_word]),
         client: SlotClient {
             process: words[SlotWord::PROCESS_WORD],
             since_unix_ns: words[SlotWord::SINCE_WORD],
