@@ -18,6 +18,7 @@ fn told(lane: HeapLane, bench: &Bench, verbs: &Arc<Mutex<Vec<String>>>) -> Watch
     let watch = move |batch: &[Verb<'_>]| {
         let names = batch.iter().map(|verb| name_of(&bench, verb));
         verbs.lock().expect("nobody panics with it").extend(names);
+        Ok(())
     };
     WatchedLane::new(lane, Box::new(watch))
 }
