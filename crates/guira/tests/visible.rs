@@ -10,13 +10,13 @@ use std::fmt::Debug;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 use guira::{Blame, ClientState, CreateOptions, Error, KillError, OpenOptions, Store};
 use guira_fabric::{Lane, Region, Submitted, Verb};
 use guira_fabric_shm::{Access, Location, ShmRegion};
-use guira_layout::{OwnerId, SlotState, SlotWord};
+use guira_layout::{OwnerId, Preset, SlotState, SlotWord};
 use rustix::process::{Pid, Signal, kill_process};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -159,11 +159,17 @@ impl Subscriber for Heard {
     fn exit(&self, _: &Id) {}
 }
 
+/// Has all events of this program heard.
+fn listen() {
+    static LISTENING: Once = Once::new();
+    LISTENING.call_once(|| tracing::subscriber::set_global_default(Heard).unwrap());
+}
+
 /// [R-RECOVER-1] [R-TOTALS-1] Who waits for a living client counts and tells its questions and its timeout; who waits
 /// for a dead one, the recovery. The totals have it all, and outlive whoever met it.
 #[test]
 fn incidents_are_counted_and_told() {
-    tracing::subscriber::set_global_default(Heard).unwrap();
+    listen();
     let (table, store) = store(8);
     let mut actor = Actor::start(&table);
     lock(&store, actor.slot, &[1; 8]);
@@ -198,6 +204,30 @@ fn incidents_are_counted_and_told() {
     assert_eq!(store.stat().unwrap().totals.records, met.records);
     drop(client);
     assert!(store.stat().unwrap().totals.records > met.records, "it told when it was closed");
+}
+
+/// [R-REPAIR-1] [R-REPAIR-3] [R-REPAIR-6] [R-REPAIR-8] A repair of preset `paper` is told by the lock it is about,
+/// which names nobody.
+#[test]
+fn printed_repairs_are_told() {
+    listen();
+    let format = "fixed:8:8".parse().unwrap();
+    let (table, store) = Table::create(&CreateOptions::new(1_000).preset(Preset::Paper).format(format).seed(1));
+    lock(&store, 7, &[1; 8]);
+    let mut client = store.client().unwrap();
+    client.put(&[1; 8], &[2; 8]).unwrap();
+    let met = client.counters();
+    assert_eq!((met.suspicions, met.false_suspicions, met.leases, met.repair_state_4), (1, 0, 1, 1), "{met:?}");
+    for (message, field) in [
+        ("holder suspected", "lock="),
+        ("repair begun", "region="),
+        ("repair goes on", "state=4"),
+        ("lock", "took_ns="),
+    ] {
+        let lines = heard(&table, message);
+        assert!(lines.len() == 1 && lines[0].contains("lock=") && lines[0].contains(field), "{message}: {lines:?}");
+    }
+    assert!(heard(&table, "owner").is_empty(), "nobody is named");
 }
 
 /// [R-RECOVER-3] [R-RECOVER-4] What dead clients left is recovered on request, whether a recoverer died or not; the

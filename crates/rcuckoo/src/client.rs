@@ -137,7 +137,7 @@ pub struct Client {
     pub(crate) committed: bool,
     pub(crate) waiting_since_ns: Option<u64>,
     pub(crate) suspects: Suspects,
-    reader: Reader,
+    pub(crate) reader: Reader,
 }
 
 impl Client {
@@ -183,7 +183,7 @@ impl Client {
     /// The same client, which tells `observer` whom it suspects and recovers.
     #[must_use]
     pub fn with_observer(mut self, observer: Box<dyn Observer>) -> Client {
-        self.mourner.observe_by(observer);
+        self.reader.observer = Some(observer);
         self
     }
 

@@ -44,7 +44,7 @@ pub use error::{Error, Operation, Place};
 pub use handover::Rest;
 pub use hash::{Placement, RowPair};
 pub use in_place::Begun;
-pub use mourn::{Incident, Observer};
+pub use mourn::{Incident, LockIncident, Observer};
 pub use mutate::{Change, Changed, Expected, NewValue, Outcome};
 pub use read::{Now, Reader, Sampled, read_extent};
 pub use recover::{Recovered, recover};
