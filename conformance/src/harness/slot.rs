@@ -218,7 +218,7 @@ fn record(shape: &Shape, words: &[u64], row: &[u64], cut: u64) -> Answer {
         rebuilt.push(&shape.rows, delta.row, delta.slot.into(), &after);
     }
     rebuilt.seal(seal.sequence());
-    if is_canonical(shape, words, &encoded) {
+    if is_canonical(words, &encoded) {
         assert_eq!(rebuilt, record);
     }
     Answer::Accepted
@@ -246,7 +246,7 @@ fn completes(shape: &Shape, delta: &Delta<'_>, before: &[u64], cut: u64) -> Vec<
 
 /// Whether a record is as [`Record::push`] writes it: no flags but those of its first row, which say nothing that is
 /// not so, and zeros for what is freed.
-fn is_canonical(shape: &Shape, words: &[u64], deltas: &[&[u64]]) -> bool {
+fn is_canonical(words: &[u64], deltas: &[&[u64]]) -> bool {
     let further = words[Record::ONE_ROW_WORD] & FURTHER == 0 || deltas.len() > 1;
     further
         && deltas[1..].iter().all(|delta| delta[0] & (FREES | FURTHER) == 0)

@@ -5,9 +5,7 @@
 
 use arrayvec::ArrayVec;
 use guira_fabric::{Lane, Verb, post};
-use guira_layout::{
-    Candidate, EXTENT_HEADER_WORDS, ExtentRef, MAX_KEY_BYTES, Placement, Probe, RowId, parse_extent,
-};
+use guira_layout::{Candidate, EXTENT_HEADER_WORDS, ExtentRef, MAX_KEY_BYTES, Placement, Probe, RowId, parse_extent};
 
 use crate::commit::Write;
 use crate::handover::{Reached, Rest};
