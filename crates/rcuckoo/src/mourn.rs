@@ -11,7 +11,7 @@ use guira_layout::{OwnerId, SlotState, SlotWord};
 
 use crate::journal::Flight;
 use crate::recover::{Dead, recover_dead};
-use crate::{Client, Error, Operation, Recovered, read_slot};
+use crate::{Client, Error, Operation, Recovered, SlotClient, read_slot};
 
 /// Pauses for one lock before its owner is asked about: with the backoff's default they add up to 0.05 ms, and nearly
 /// every wait is shorter.
@@ -67,6 +67,8 @@ pub(crate) struct Mourner {
     observer: Option<Box<dyn Observer>>,
     /// Not before this moment of the lane's clock.
     next_ns: u64,
+    /// Who recovers the dead, for those who wait for him.
+    own: SlotClient,
 }
 
 /// How far a wait has come.
@@ -85,6 +87,10 @@ impl Mourner {
 
     pub(crate) fn observe_by(&mut self, observer: Box<dyn Observer>) {
         self.observer = Some(observer);
+    }
+
+    pub(crate) fn is_of(&mut self, own: &SlotClient) {
+        self.own = *own;
     }
 
     fn tell(&mut self, slot: u16, generation: u64, incident: &Incident) {
@@ -151,7 +157,7 @@ impl Client {
         // From here on a batch of the recovery may be in flight, if this operation is dropped.
         self.journal.proof = Some(proof);
         self.journal.flight = Flight::Recovery;
-        let recovered = recover_dead(lane, &self.table, dead, operation).await;
+        let recovered = recover_dead(lane, &self.table, dead, &self.mourner.own, operation).await;
         let took_ns = lane.now_ns().saturating_sub(began_ns);
         match &recovered {
             Err(Error::Fabric { source, .. }) => self.journal.failed(source),
