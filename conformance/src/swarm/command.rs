@@ -36,7 +36,7 @@ usage: swarm soak [--from N] [--seeds N] [--threads N] [--keep-going] [--format 
 const STORM_MS: u64 = 1_000;
 const STORM_DEATHS: u64 = 500;
 const STORM_KEYS: u64 = 1_000_000;
-/// The calm that a storm is compared with is no longer than this, in nanoseconds of virtual time: nothing happens in it.
+/// The calm that a storm is compared with is no longer than this, in nanoseconds of virtual time: all of it is alike.
 const LONGEST_CALM_NS: u64 = 10_000_000_000;
 
 /// What was asked for.
@@ -155,8 +155,8 @@ fn compare(storm: &Storm, is_json: bool) -> ExitCode {
 fn weather_json(weather: &Weather, of: &Storm) -> String {
     let wrong: Vec<String> = weather.wrong.iter().map(|wrong| quoted(wrong)).collect();
     format!(
-        "{{\"operations\": {}, \"simulated_ns\": {}, \"deaths\": {}, \"recoveries\": {}, \"replays\": {}, \"longest_ns\": {}, \
-         \"watched\": {}, \"verbs\": {}, \"wrong\": [{}]}}",
+        "{{\"operations\": {}, \"simulated_ns\": {}, \"deaths\": {}, \"recoveries\": {}, \"replays\": {}, \
+         \"longest_ns\": {}, \"watched\": {}, \"verbs\": {}, \"wrong\": [{}]}}",
         weather.operations,
         of.span_ns,
         weather.deaths,

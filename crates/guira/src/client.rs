@@ -9,7 +9,7 @@ use guira_fabric::{Effect, Lane, SlotHold, Traffic};
 use guira_fabric_shm::ShmLane;
 use guira_layout::{ExtentRef, OwnerId, Placement};
 use guira_rcuckoo::{
-    Begun, Change, Changed, ClientConfig, Counters, NewValue, Now, Operation, Outcome, Sampled, Table, add_totals,
+    Begun, Change, Changed, Counters, NewValue, Now, Operation, Outcome, Sampled, SlotClient, Table, add_totals,
     release_slot,
 };
 
@@ -121,17 +121,11 @@ fn counters(client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Counte
 lookups!(Client, client);
 
 impl Client {
-    pub(crate) fn new(
-        table: Arc<Table>,
-        inner: &Inner,
-        lane: ShmLane,
-        owner: OwnerId,
-        hold: SlotHold,
-        config: ClientConfig,
-    ) -> Client {
+    pub(crate) fn new(inner: &Inner, lane: ShmLane, owner: OwnerId, hold: SlotHold, own: &SlotClient) -> Client {
+        let (table, config) = (Arc::clone(&inner.table), inner.client_config(own.since_unix_ns));
         let extents = table.config().format.has_extents().then(|| Extents::new(Arc::clone(&table), owner));
         let (liveness, events) = (Box::new(inner.region.clone()), inner.events.clone());
-        let client = guira_rcuckoo::Client::new(table, owner, config).with_liveness(liveness);
+        let client = guira_rcuckoo::Client::new(table, owner, config).with_liveness(liveness).with_process(own);
         Client {
             client: client.with_observer(Box::new(events.clone())),
             lane,

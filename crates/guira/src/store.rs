@@ -9,7 +9,8 @@ use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until}
 use guira_fabric_shm::{CreateError, CreateOptions as RegionOptions, ShmLane, ShmRegion, Waiting};
 use guira_layout::{Geometry, OwnerId, PresetOptions, SlotState, SlotWord, Superblock};
 use guira_rcuckoo::{
-    ClientConfig, OpenError, Table, claim_slot_for, format_table, open_table, poison_table, read_slot, slots,
+    ClientConfig, OpenError, SlotClient, Table, claim_slot_for, format_table, open_table, poison_table, read_slot,
+    slots,
 };
 
 use crate::blocking::{self, block_on};
@@ -362,11 +363,11 @@ impl Store {
         let turn = inner.opened.fetch_add(1, Ordering::Relaxed);
         let start = std::process::id().wrapping_add(turn) % u32::from(max);
         let (mut settled_looks, mut pause_ns) = (0, FIRST_LOOK_NS);
+        let own = own_slot_client(unix_ns());
         loop {
-            let refusal = match self.look_for_slot(&mut lane, start)? {
+            let refusal = match self.look_for_slot(&mut lane, start, &own)? {
                 Look::Taken(owner, hold) => {
-                    let (table, config) = (Arc::clone(&inner.table), inner.client_config(unix_ns()));
-                    return Ok(Client::new(table, inner, lane, owner, hold, config));
+                    return Ok(Client::new(inner, lane, owner, hold, &own));
                 }
                 Look::Nothing(refusal) => refusal,
             };
@@ -382,7 +383,7 @@ impl Store {
 
     /// Looks at every slot once, and takes the first that is free; if none is, at every slot once more, and takes the
     /// first whose client is dead. // [R-SLOT-2]
-    fn look_for_slot(&self, lane: &mut ShmLane, start: u32) -> Result<Look, Error> {
+    fn look_for_slot(&self, lane: &mut ShmLane, start: u32, own: &SlotClient) -> Result<Look, Error> {
         let inner = &self.inner;
         let fabric = inner.fabric("cannot open a client of");
         let mut refusal = Refusal { dead: 0, is_settled: true };
@@ -391,7 +392,7 @@ impl Store {
             for slot in (start..u32::from(inner.table.config().max_clients)).chain(0..start) {
                 let slot = slot as u16;
                 match inner.region.hold(slot).map_err(&fabric)? {
-                    Some(hold) => match self.take(slot, hold, wanted)? {
+                    Some(hold) => match self.take(slot, hold, wanted, own)? {
                         Some((owner, hold)) => return Ok(Look::Taken(owner, hold)),
                         None => refusal.dead += 1,
                     },
@@ -408,7 +409,13 @@ impl Store {
 
     /// Takes `slot`, whose liveness is `hold`. `None` if it is not free, and its client could not be recovered or is
     /// not wanted. // [R-SLOT-1]
-    fn take(&self, slot: u16, hold: SlotHold, wanted: Wanted) -> Result<Option<(OwnerId, SlotHold)>, Error> {
+    fn take(
+        &self,
+        slot: u16,
+        hold: SlotHold,
+        wanted: Wanted,
+        own: &SlotClient,
+    ) -> Result<Option<(OwnerId, SlotHold)>, Error> {
         let inner = &self.inner;
         let (mut lane, fabric) = (inner.region.lane(), inner.fabric("cannot open a client of"));
         let mut hold = hold;
@@ -416,14 +423,14 @@ impl Store {
             let info = block_on(read_slot(&mut lane, &inner.table, slot)).map_err(&fabric)?;
             let Some(SlotWord { generation, .. }) = info.word else { return Ok(None) };
             let proof = FenceProof::new(slot, generation, hold);
-            match inner.recover_proved(&proof) {
+            match inner.recover_proved(&proof, own) {
                 Ok(_) => hold = proof.into_hold(),
                 // Its record is damaged: its locks stay held.
                 Err(guira_rcuckoo::Error::Corrupt { .. }) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
         }
-        let claimed = block_on(claim_slot_for(&mut lane, &inner.table, slot, &own_slot_client(unix_ns())));
+        let claimed = block_on(claim_slot_for(&mut lane, &inner.table, slot, own));
         Ok(claimed.map_err(&fabric)?.map(|owner| (owner, hold)))
     }
 
@@ -507,7 +514,7 @@ impl Inner {
     }
 }
 
-fn unix_ns() -> u64 {
+pub(crate) fn unix_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -15,7 +15,9 @@ use crate::pace::Pace;
 use crate::search::{SEARCH_ROWS, Search};
 use crate::suspect::Suspects;
 use crate::window::Window;
-use crate::{Buffer, Counters, Error, MAX_LOCK_WORDS, Now, Observer, Operation, Reader, Sampled, Table, Token};
+use crate::{
+    Buffer, Counters, Error, MAX_LOCK_WORDS, Now, Observer, Operation, Reader, Sampled, SlotClient, Table, Token,
+};
 
 /// Rows a client has room for under its locks from the start: both of a key and a path. What `Synchronize::Locks` adds
 /// costs an allocation the first time.
@@ -177,6 +179,14 @@ impl Client {
     #[must_use]
     pub fn with_liveness(mut self, liveness: Box<dyn Liveness>) -> Client {
         self.mourner.ask(liveness);
+        self
+    }
+
+    /// The same client, of the process `own`: as it is named in its slot, it is in the slots of the dead whom it
+    /// recovers. Without this, what it is stopped in cannot be told. // [R-RECOVER-4]
+    #[must_use]
+    pub fn with_process(mut self, own: &SlotClient) -> Client {
+        self.mourner.is_of(own);
         self
     }
 

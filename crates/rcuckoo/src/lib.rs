@@ -47,7 +47,7 @@ pub use in_place::Begun;
 pub use mourn::{Incident, LockIncident, Observer};
 pub use mutate::{Change, Changed, Expected, NewValue, Outcome};
 pub use read::{Now, Reader, Sampled, read_extent};
-pub use recover::{Recovered, recover};
+pub use recover::{Recovered, recover, recover_by};
 pub use scan::{RowItems, RowSample, sample_rows};
 pub use session::{SlotClient, SlotInfo, claim_slot, claim_slot_for, read_slot, release_slot, slots};
 pub use snapshot::{LEN_SAMPLES, Len, Snapshot};

@@ -11,7 +11,7 @@ use guira_layout::{LockId, OwnerId, SlotState, SlotWord};
 
 use crate::journal::Flight;
 use crate::recover::{Dead, recover_dead};
-use crate::{Client, Error, Operation, Recovered, read_slot};
+use crate::{Client, Error, Operation, Recovered, SlotClient, read_slot};
 
 /// Pauses for one lock before its owner is asked about: with the backoff's default they add up to 0.05 ms, and nearly
 /// every wait is shorter.
@@ -82,7 +82,7 @@ pub enum LockIncident {
 
 /// Learns of incidents at the moment they happen, which is rare: nothing is told on the way of an operation that meets
 /// nobody.
-pub trait Observer: Send {
+pub trait Observer: Send + Sync {
     /// This `incident` concerns the client that took `slot` under `generation`. Must not wait.
     fn observe(&mut self, slot: u16, generation: u64, incident: &Incident);
 
@@ -103,6 +103,8 @@ pub(crate) struct Mourner {
     liveness: Option<Box<dyn Liveness>>,
     /// Not before this moment of the lane's clock.
     next_ns: u64,
+    /// Who recovers the dead, for those who wait for him.
+    own: SlotClient,
 }
 
 /// How far a wait has come.
@@ -117,6 +119,10 @@ pub(crate) enum Patience {
 impl Mourner {
     pub(crate) fn ask(&mut self, liveness: Box<dyn Liveness>) {
         self.liveness = Some(liveness);
+    }
+
+    pub(crate) fn is_of(&mut self, own: &SlotClient) {
+        self.own = *own;
     }
 
     fn is_due(&self, now_ns: u64, patience: Patience) -> bool {
@@ -183,7 +189,7 @@ impl Client {
         // From here on a batch of the recovery may be in flight, if this operation is dropped.
         self.journal.proof = Some(proof);
         self.journal.flight = Flight::Recovery;
-        let recovered = recover_dead(lane, &self.table, dead, operation).await;
+        let recovered = recover_dead(lane, &self.table, dead, &self.mourner.own, operation).await;
         let took_ns = lane.now_ns().saturating_sub(began_ns);
         match &recovered {
             Err(Error::Fabric { source, .. }) => self.journal.failed(source),
