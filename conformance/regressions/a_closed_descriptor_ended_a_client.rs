@@ -27,7 +27,7 @@ fn descriptors(path: &str) -> usize {
 fn clients_have_no_descriptor_that_could_be_closed() {
     let url = Url::shm(&format!("guira-test-descriptors-{}", std::process::id())).expect("a valid name");
     let store = Store::create(&url, &CreateOptions::new(1_000).max_clients(9)).expect("a fresh name");
-    let path = store.stat().expect("readable").region.path;
+    let path = store.stat().expect("readable").region.file().expect("a file").path.clone();
     let before = descriptors(&path);
     let clients: Vec<_> = (0..9).map(|_| store.client().expect("a slot is free")).collect();
     let after = descriptors(&path);

@@ -27,7 +27,10 @@ const KEY: &[u8] = b"some key";
 
 /// Adds `sign` times the locks of the key's rows, as somebody's with id 9, to the lock table.
 fn change_locks(store: &Store, sign: i64) {
-    let region = ShmRegion::open(&Location::file(store.stat().expect("readable").region.path), Access::ReadWrite);
+    let region = ShmRegion::open(
+        &Location::file(store.stat().expect("readable").region.file().expect("a file").path.clone()),
+        Access::ReadWrite,
+    );
     let (table, mut lane) = (store.table(), region.expect("the table's file").lane());
     let mask = table.locks().mask(table.locks().lock_of(table.placement().rows(table.placement().digest(KEY)).first));
     let (addr, held) = (table.locks().addr(mask.word), table.locks().held(OwnerId(9), mask.mask));

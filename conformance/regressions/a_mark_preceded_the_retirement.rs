@@ -43,7 +43,7 @@ fn a_sealed_record_frees_an_extent_that_is_still_allocated() {
             return;
         }
         let slot = bench.words_at(bench.table.geometry().slot(0), bench.table.geometry().slot_words());
-        if Seal(slot[Seal::WORD]).is_sealed() {
+        if Seal(slot[Seal::word(bench.table.rows())]).is_sealed() {
             sealed += 1;
             let table = &bench.table;
             let decoded = Record::decode(&slot, table.rows(), table.config(), table.geometry());

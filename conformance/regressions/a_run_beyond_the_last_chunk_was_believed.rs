@@ -54,7 +54,9 @@ fn a_client_that_looks_for_room_passes_it_by() {
     let store = Store::create(&url, &options).unwrap();
     let _table = Table(url);
     let last = store.table().config().chunks - 1;
-    let region = ShmRegion::open(&Location::file(store.stat().unwrap().region.path), Access::ReadWrite).unwrap();
+    let region =
+        ShmRegion::open(&Location::file(store.stat().unwrap().region.file().unwrap().path.clone()), Access::ReadWrite)
+            .unwrap();
     let damaged = ChunkWord::encode(ChunkState::Orphan { class: ExtentClass::Run(2), free: 1 });
     let addr = store.table().geometry().chunk_word(last);
     block_on(post(&mut region.lane(), [Verb::Write { addr, words: &[damaged.0] }])).unwrap();

@@ -16,7 +16,7 @@ use guira_fabric_shm::{Access, Location, ShmRegion};
 fn the_last_slot_is_waited_for_while_others_have_it_in_hand() {
     let url = Url::shm(&format!("guira-test-last-slot-{}", std::process::id())).expect("a valid name");
     let store = Store::create(&url, &CreateOptions::new(1_000).max_clients(1)).expect("a fresh name");
-    let path = store.stat().expect("readable").region.path;
+    let path = store.stat().expect("readable").region.file().expect("a file").path.clone();
     let others = ShmRegion::open(&Location::file(path), Access::ReadWrite).expect("it exists");
     let hold = others.hold(0).expect("the kernel answers").expect("nobody has it");
     let opened = std::thread::scope(|scope| {

@@ -10,8 +10,9 @@ use std::task::{Context, Poll, Waker};
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::{check, execute};
-use guira_fabric::{Addr, Caps, FabricError, Lane, Profile, Region, Space, Submitted, Traffic, Verb, WORD_BYTES};
-use guira_rcuckoo::{Change, ClientConfig, Counters, Error, NewValue};
+use guira_fabric::{Addr, Caps, FabricError, Lane, Profile, Region, Sent, Space, Submitted, Traffic, Verb, WORD_BYTES};
+use guira_layout::LockId;
+use guira_rcuckoo::{Change, ClientConfig, Counters, Error, Incident, LockIncident, NewValue, Observer};
 
 use crate::{Bench, Op, Seen, TestClient};
 
@@ -91,72 +92,13 @@ struct Flight {
     done: usize,
 }
 
-enum Sent {
-    Read { addr: Addr, into: Vec<u64> },
-    Write { addr: Addr, words: Vec<u64> },
-    Cas { addr: Addr, compare: u64, swap: u64, masks: Option<(u64, u64)>, found: u64 },
-    FetchAdd { addr: Addr, add: u64, found: u64 },
-}
-
-impl Sent {
-    fn of(verb: &Verb<'_>) -> Sent {
-        match verb {
-            Verb::Read { addr, into } => Sent::Read { addr: *addr, into: vec![0; into.len()] },
-            Verb::Write { addr, words } => Sent::Write { addr: *addr, words: words.to_vec() },
-            Verb::Cas { addr, compare, swap, .. } => {
-                Sent::Cas { addr: *addr, compare: *compare, swap: *swap, masks: None, found: 0 }
-            }
-            Verb::MaskedCas { addr, compare, swap, compare_mask, swap_mask, .. } => {
-                let masks = Some((*compare_mask, *swap_mask));
-                Sent::Cas { addr: *addr, compare: *compare, swap: *swap, masks, found: 0 }
-            }
-            Verb::FetchAdd { addr, add, .. } => Sent::FetchAdd { addr: *addr, add: *add, found: 0 },
-        }
-    }
-
-    fn verb(&mut self) -> Verb<'_> {
-        match self {
-            Sent::Read { addr, into } => Verb::Read { addr: *addr, into },
-            Sent::Write { addr, words } => Verb::Write { addr: *addr, words },
-            Sent::Cas { addr, compare, swap, masks: None, found } => {
-                Verb::Cas { addr: *addr, compare: *compare, swap: *swap, found }
-            }
-            Sent::Cas { addr, compare, swap, masks: Some((compare_mask, swap_mask)), found } => Verb::MaskedCas {
-                addr: *addr,
-                compare: *compare,
-                swap: *swap,
-                compare_mask: *compare_mask,
-                swap_mask: *swap_mask,
-                found,
-            },
-            Sent::FetchAdd { addr, add, found } => Verb::FetchAdd { addr: *addr, add: *add, found },
-        }
-    }
-
-    fn ahead(&self, done: usize) -> Ahead {
-        let (kind, addr, words) = match self {
-            Sent::Read { addr, into } => (VerbKind::Read, *addr, into.len()),
-            Sent::Write { addr, words } => (VerbKind::Write, *addr, words.len()),
-            Sent::Cas { addr, .. } | Sent::FetchAdd { addr, .. } => (VerbKind::Atomic, *addr, 1),
-        };
-        Ahead::Verb { kind, addr, words, done }
-    }
-
-    fn found(&self) -> Option<u64> {
-        match self {
-            Sent::Cas { found, .. } | Sent::FetchAdd { found, .. } => Some(*found),
-            Sent::Read { .. } | Sent::Write { .. } => None,
-        }
-    }
-
-    fn copy_to(&self, verb: &mut Verb<'_>) {
-        match (self, verb) {
-            (Sent::Read { into: from, .. }, Verb::Read { into, .. }) => into.copy_from_slice(from),
-            (Sent::Cas { found: from, .. }, Verb::Cas { found, .. } | Verb::MaskedCas { found, .. })
-            | (Sent::FetchAdd { found: from, .. }, Verb::FetchAdd { found, .. }) => **found = *from,
-            _ => {}
-        }
-    }
+fn ahead_of(sent: &Sent, done: usize) -> Ahead {
+    let (kind, addr, words) = match sent {
+        Sent::Read { addr, into } => (VerbKind::Read, *addr, into.len()),
+        Sent::Write { addr, words } => (VerbKind::Write, *addr, words.len()),
+        Sent::Cas { addr, .. } | Sent::FetchAdd { addr, .. } => (VerbKind::Atomic, *addr, 1),
+    };
+    Ahead::Verb { kind, addr, words, done }
 }
 
 impl Flight {
@@ -173,7 +115,7 @@ impl Flight {
                 return;
             }
         } else {
-            execute(region.memory(), &mut sent.verb()).expect("the batch was checked");
+            execute(region.memory(), &mut sent.as_verb()).expect("the batch was checked");
         }
         (self.at, self.done) = (self.at + 1, 0);
     }
@@ -188,6 +130,19 @@ struct Shared {
     may_act: bool,
     ahead: Ahead,
     now_ns: u64,
+    /// What the client told of locks whose holder it presumed dead.
+    told: Vec<(LockId, LockIncident)>,
+}
+
+/// Keeps what a client tells.
+struct Listener(Arc<Mutex<Shared>>);
+
+impl Observer for Listener {
+    fn observe(&mut self, _: u16, _: u64, _: &Incident) {}
+
+    fn observe_lock(&mut self, lock: LockId, incident: &LockIncident) {
+        self.0.lock().expect("nobody panics with it").told.push((lock, incident.clone()));
+    }
 }
 
 /// A lane that acts when it gets a turn.
@@ -222,7 +177,7 @@ impl Lane for ActorLane {
             return Submitted::Done(Err(error));
         }
         assert!(self.flight.is_none(), "one batch at a time");
-        self.flight = Some(Flight { verbs: batch.iter().map(Sent::of).collect(), at: 0, done: 0 });
+        self.flight = Some(Flight { verbs: batch.iter().map(Sent::copy_of).collect(), at: 0, done: 0 });
         Submitted::InFlight
     }
 
@@ -236,7 +191,7 @@ impl Lane for ActorLane {
             flight.advance(&self.region, unit_words);
         }
         if !flight.is_done() {
-            let ahead = flight.verbs[flight.at].ahead(flight.done);
+            let ahead = ahead_of(&flight.verbs[flight.at], flight.done);
             self.shared().ahead = ahead;
             return Poll::Pending;
         }
@@ -302,12 +257,17 @@ impl Actors {
     /// If the slot is taken.
     pub fn start(&mut self, slot: u16, config: ClientConfig, ops: Vec<Op>) -> usize {
         let number = self.actors.len();
-        let shared = Arc::new(Mutex::new(Shared { may_act: false, ahead: Ahead::Nothing, now_ns: self.now_ns }));
+        let shared = Arc::new(Mutex::new(Shared {
+            may_act: false,
+            ahead: Ahead::Nothing,
+            now_ns: self.now_ns,
+            told: Vec::new(),
+        }));
         let region = self.bench.region.with_caps(self.caps);
         let lane = ActorLane { region, traffic: Traffic::default(), flight: None, shared: Arc::clone(&shared) };
         // Claiming a slot is not what is tested.
         let client = self.bench.client_with(slot, self.bench.region.lane(), config);
-        let client = client.recovering(&self.bench).through(lane);
+        let client = client.recovering(&self.bench).through(lane).observed(Box::new(Listener(Arc::clone(&shared))));
         self.actors.push(Actor { shared, work: Some(carry_out_all(client, ops)), done: None });
         self.poll(number);
         number
@@ -356,14 +316,25 @@ impl Actors {
         panic!("client {who} waits for ever");
     }
 
+    /// What `who` told so far of locks whose holder it presumed dead, in preset `paper`.
+    pub fn told(&self, who: usize) -> Vec<(LockId, LockIncident)> {
+        self.actors[who].shared.lock().expect("nobody panics with it").told.clone()
+    }
+
     /// Lets `who` carry out all its operations: its answers, and what it met so far.
     ///
     /// # Panics
-    /// If it was killed.
+    /// If it was killed, or did not tell what it counted.
     pub fn finish(&mut self, who: usize) -> (Answers, Counters) {
         self.run_until(who, |ahead| *ahead == Ahead::Nothing);
         let (client, answers) = self.actors[who].done.as_ref().expect("a client that was not killed");
-        (answers.clone(), client.client.counters())
+        let counters = client.client.counters();
+        assert_eq!(
+            counts_of(&self.told(who)),
+            repairs_of(&counters),
+            "leases, revocations and states: told and counted"
+        );
+        (answers.clone(), counters)
     }
 
     /// Nanoseconds since the first client started.
@@ -392,6 +363,29 @@ impl Actors {
             (actor.work, actor.done) = (None, Some(done));
         }
     }
+}
+
+/// Leases, revocations, and how often each state was found, as they were told.
+fn counts_of(told: &[(LockId, LockIncident)]) -> [u64; 6] {
+    let mut counts = [0; 6];
+    for (_, incident) in told {
+        match incident {
+            LockIncident::Leased { revoked, .. } => {
+                counts[0] += 1;
+                counts[1] += u64::from(revoked.is_some());
+            }
+            LockIncident::Found { state } => counts[1 + usize::from(*state)] += 1,
+            _ => {}
+        }
+    }
+    counts
+}
+
+/// The same as they were counted.
+fn repairs_of(counters: &Counters) -> [u64; 6] {
+    let Counters { leases, revocations, repair_state_1, repair_state_2, repair_state_3, repair_state_4, .. } =
+        *counters;
+    [leases, revocations, repair_state_1, repair_state_2, repair_state_3, repair_state_4]
 }
 
 fn carry_out_all(mut client: TestClient<ActorLane>, ops: Vec<Op>) -> Work {

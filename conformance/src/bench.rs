@@ -9,7 +9,8 @@ use guira_fabric::memory::Ordering;
 use guira_fabric::{Caps, Lane, Profile, Region, SlotHold, Traffic};
 use guira_layout::{Geometry, Preset, PresetOptions, Superblock, TableConfig};
 use guira_rcuckoo::{
-    Change, Changed, Client, ClientConfig, Error, Expected, NewValue, Outcome, Table, Token, claim_slot, format_table,
+    Change, Changed, Client, ClientConfig, Error, Expected, NewValue, Observer, Outcome, Table, Token, claim_slot,
+    format_table,
 };
 
 use crate::{Extents, Op, Seen};
@@ -195,6 +196,12 @@ impl<L: Lane> TestClient<L> {
     #[must_use]
     pub fn recovering(self, bench: &Bench) -> TestClient<L> {
         TestClient { client: self.client.with_liveness(Box::new(bench.region.clone())), ..self }
+    }
+
+    /// The same client, which tells `observer` whom it suspects and repairs after.
+    #[must_use]
+    pub fn observed(self, observer: Box<dyn Observer>) -> TestClient<L> {
+        TestClient { client: self.client.with_observer(observer), ..self }
     }
 
     /// The same client, through another lane.

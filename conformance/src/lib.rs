@@ -12,6 +12,7 @@ pub mod harness;
 pub mod histories;
 mod lane;
 mod model;
+#[path = "../../crates/guira/tests/common/rng.rs"]
 mod rng;
 pub mod storm;
 pub mod swarm;

@@ -1,12 +1,12 @@
-//! A lane of a heap that shows a test each batch before it is carried out.
+//! A lane of a heap that shows a test each batch before it is carried out, which may refuse it.
 
 use std::task::{Context, Poll};
 
 use guira_fabric::heap::HeapLane;
 use guira_fabric::{Caps, FabricError, Lane, Submitted, Traffic, Verb};
 
-/// What is called with each batch.
-pub type Watch = Box<dyn FnMut(&[Verb<'_>]) + Send>;
+/// What is called with each batch; with an error the batch is refused.
+pub type Watch = Box<dyn FnMut(&[Verb<'_>]) -> Result<(), FabricError> + Send>;
 
 /// A lane that calls its watch with each batch.
 pub struct WatchedLane {
@@ -35,8 +35,10 @@ impl Lane for WatchedLane {
     }
 
     fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
-        (self.watch)(batch);
-        self.lane.submit(batch)
+        match (self.watch)(batch) {
+            Ok(()) => self.lane.submit(batch),
+            Err(error) => Submitted::Done(Err(error)),
+        }
     }
 
     fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {

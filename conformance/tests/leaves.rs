@@ -18,6 +18,7 @@ fn told(lane: HeapLane, bench: &Bench, verbs: &Arc<Mutex<Vec<String>>>) -> Watch
     let watch = move |batch: &[Verb<'_>]| {
         let names = batch.iter().map(|verb| name_of(&bench, verb));
         verbs.lock().expect("nobody panics with it").extend(names);
+        Ok(())
     };
     WatchedLane::new(lane, Box::new(watch))
 }
@@ -77,12 +78,21 @@ fn name_of(bench: &Bench, verb: &Verb<'_>) -> String {
             Some(SlotState::Free) => "CAS of the slot to free it",
             _ => "CAS of the slot",
         },
-        (Thing::Slot(at), Verb::Write { words, .. }) => match (at as usize, words) {
-            (Seal::WORD, [seal]) if Seal(*seal).is_sealed() => "WRITE of the seal",
-            (Seal::WORD, [_]) => "WRITE of the retirement",
-            (SlotWord::PROCESS_WORD, _) => "WRITE of who it is",
-            _ => "WRITE of the record",
-        },
+        (Thing::Slot(at), Verb::Write { words: [seal], .. })
+            if at as usize == Seal::word(bench.table.rows()) && !Seal(*seal).is_sealed() =>
+        {
+            "WRITE of the retirement"
+        }
+        (Thing::Slot(at), Verb::Write { .. }) if at as usize == SlotWord::PROCESS_WORD => "WRITE of who it is",
+        (Thing::Slot(at), Verb::Write { words, .. }) => {
+            let (record, last) = (at..at + words.len() as u64, words.last().copied().map(Seal));
+            let ends_in_seal = record.end == Seal::word(bench.table.rows()) as u64 + 1;
+            match last {
+                Some(seal) if ends_in_seal && seal.is_sealed() => "WRITE of the record",
+                _ if record.start > Seal::word(bench.table.rows()) as u64 => "WRITE of the record",
+                _ => return format!("{verb:?}, which nobody expects there"),
+            }
+        }
         (_, other) => return format!("{other:?}, which nobody expects there"),
     };
     name.to_owned()

@@ -1,11 +1,10 @@
 //! A fabric that refuses one batch of an operation, any one: the operation fails without effect, leaves no lock behind,
 //! and succeeds when it is repeated.
 
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex};
 
-use guira_conformance::{Bench, Model, Op, Seen, TestClient};
-use guira_fabric::heap::HeapLane;
-use guira_fabric::{Caps, Effect, FabricError, Lane, Profile, Region, Submitted, Traffic, Verb};
+use guira_conformance::{Bench, Model, Op, Seen, TestClient, Watch, WatchedLane};
+use guira_fabric::{Effect, FabricError, Profile, Region, Verb};
 use guira_layout::Preset;
 use guira_rcuckoo::{Change, Changed, ClientConfig, Error, Expected, NewValue};
 
@@ -13,55 +12,22 @@ const SEED: u64 = 5;
 /// Far more batches than any operation here posts.
 const MOST_BATCHES: u32 = 100;
 
-/// A lane that refuses one batch.
-struct RefusingLane {
-    lane: HeapLane,
-    /// Batches before that one.
-    after: Option<u32>,
-}
+/// Batches before the one that is refused; `None` if none is, or was.
+type After = Arc<Mutex<Option<u32>>>;
 
-impl Lane for RefusingLane {
-    fn caps(&self) -> &Caps {
-        self.lane.caps()
-    }
-
-    fn traffic(&self) -> &Traffic {
-        self.lane.traffic()
-    }
-
-    fn traffic_mut(&mut self) -> &mut Traffic {
-        self.lane.traffic_mut()
-    }
-
-    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
-        match self.after.take() {
-            Some(0) => Submitted::Done(Err(FabricError::Backend("refused".to_owned()))),
-            after => {
-                self.after = after.map(|batches| batches - 1);
-                self.lane.submit(batch)
+/// Refuses the batch that `after` tells.
+fn refusing(after: &After) -> Watch {
+    let after = Arc::clone(after);
+    Box::new(move |_: &[Verb<'_>]| {
+        let mut after = after.lock().expect("nobody panics with it");
+        match after.take() {
+            Some(0) => Err(FabricError::Backend("refused".to_owned())),
+            left => {
+                *after = left.map(|batches| batches - 1);
+                Ok(())
             }
         }
-    }
-
-    fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
-        self.lane.poll(batch, cx)
-    }
-
-    fn forget(&mut self) {
-        self.lane.forget();
-    }
-
-    fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
-        self.lane.poll_drain(found, cx)
-    }
-
-    fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
-        self.lane.poll_pause(until_ns, cx)
-    }
-
-    fn now_ns(&mut self) -> u64 {
-        self.lane.now_ns()
-    }
+    })
 }
 
 fn key(i: u64) -> Vec<u8> {
@@ -106,7 +72,7 @@ fn operations() -> Vec<Op> {
 }
 
 /// Carries out `op`. An extent, if its value needs one, is found through a lane of its own.
-fn apply(bench: &Bench, client: &mut TestClient<RefusingLane>, op: &Op) -> Result<Seen, Error> {
+fn apply(bench: &Bench, client: &mut TestClient<WatchedLane>, op: &Op) -> Result<Seen, Error> {
     let value = op.value().unwrap_or_default();
     let prepared = client.extents.prepare(&mut bench.under(Profile::Shm).region.lane(), op.key(), value);
     let new = prepared.as_ref().map_or(NewValue::Inline(value), |prepared| prepared.value());
@@ -136,19 +102,20 @@ fn a_refused_batch_changes_nothing() {
         println!("{preset} {profile}, seed {SEED}");
         let (bench, before) = filled(preset);
         for op in operations() {
-            let mut after = before.clone();
-            let expected = after.apply(&op);
+            let mut then = before.clone();
+            let expected = then.apply(&op);
             if bench.fork().client(0).apply(&op) != Ok(expected.clone()) {
                 // No path leads to a free entry.
                 continue;
             }
             for batches in 0..MOST_BATCHES {
                 let bench = bench.fork().under(profile);
-                let lane = RefusingLane { lane: bench.region.lane(), after: None };
+                let after = After::default();
+                let lane = WatchedLane::new(bench.region.lane(), refusing(&after));
                 let mut client = bench.client_with(0, lane, ClientConfig::for_table(&bench.table));
-                client.lane.after = Some(batches);
+                *after.lock().expect("nobody panics with it") = Some(batches);
                 let answer = apply(&bench, &mut client, &op);
-                if client.lane.after.take().is_some() {
+                if after.lock().expect("nobody panics with it").take().is_some() {
                     break;
                 }
                 refusals += 1;
@@ -156,7 +123,7 @@ fn a_refused_batch_changes_nothing() {
                 let now = Model(bench.audit().unwrap_or_else(|wrong| panic!("{}: {wrong}", context())));
                 match &answer {
                     // A lookup in place asks once more when it is refused.
-                    Ok(seen) => assert!(*seen == expected && now == after, "{}", context()),
+                    Ok(seen) => assert!(*seen == expected && now == then, "{}", context()),
                     Err(error) => {
                         assert!(error.effect() == Effect::None && now == before, "{}", context());
                         assert_eq!(apply(&bench, &mut client, &op), Ok(expected.clone()), "{}", context());

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use guira_conformance::storm::{Aim, Storm, storm};
-use guira_conformance::swarm::{Run, Setup, Tally, run, run_changed};
+use guira_conformance::swarm::{Printed, Run, Setup, Tally, run, run_changed, run_printed};
 use guira_fabric::Profile;
 use guira_fabric_sim::Hazard;
 
@@ -120,6 +120,38 @@ fn a_memory_that_lags_behind_its_locks_is_noticed() {
     let (_, wrong) = run_all(40, |seed| run_changed(calm(seed), 0, |plan| plan.liberties.main_lag_ns = 20_000));
     println!("{} of 40 seeds failed", wrong.len());
     assert!(wrong.len() > 10, "{} seeds", wrong.len());
+}
+
+/// [R-REPAIR-1] [R-REPAIR-3] [R-REPAIR-4] [R-REPAIR-7] [R-REPAIR-8] In crowds of preset `paper` one client dies
+/// anywhere, and up to two that repair after it die in the middle of that. As long as nobody who lives is presumed dead
+/// and one repairs at a time, every key is linearizable, no lock stays held and the table is sound. Crowds in which it
+/// is not so are told.
+#[test]
+fn printed_repairs_hold_in_crowds_under_their_conditions() {
+    const SEEDS: u64 = 200;
+    let (kept, repairs, dead_repairers) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let outside = AtomicU64::new(0);
+    let (total, wrong) = run_all(SEEDS, |seed| {
+        let Printed { mut run, sights } = run_printed(seed, 0);
+        if sights.keep_the_conditions() {
+            kept.fetch_add(1, Ordering::Relaxed);
+            repairs.fetch_add(sights.leases.len() as u64, Ordering::Relaxed);
+            dead_repairers.fetch_add(sights.dead_repairers(), Ordering::Relaxed);
+        } else {
+            outside.fetch_add(u64::from(!run.passed()), Ordering::Relaxed);
+            run.wrong.clear();
+        }
+        run
+    });
+    let [kept, repairs, dead_repairers, outside] = [kept, repairs, dead_repairers, outside].map(AtomicU64::into_inner);
+    println!(
+        "{SEEDS} crowds of preset paper, {} deaths, {} locks reclaimed, {} leases revoked; {kept} kept the conditions, \
+         with {repairs} repairs and {dead_repairers} repairers that died; {outside} of the others failed",
+        total.deaths, total.reclaimed, total.revocations
+    );
+    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(kept > SEEDS / 4 && repairs > SEEDS / 4 && dead_repairers > SEEDS / 20);
+    assert!(total.keys > SEEDS * 50);
 }
 
 /// Hundreds of clients that die by the hundreds a second cost no key and little throughput; and those that die with

@@ -2,7 +2,7 @@
 
 use guira_layout::{
     CHUNK_HEADER_WORDS, Delta, EntryFormat, ExtentRef, Generation, Placement, Record, RecordError, RowId, Seal,
-    SlotState, SlotWord, Version, slot_words,
+    SlotState, SlotWord, slot_words,
 };
 
 use super::extent::mark;
@@ -10,10 +10,12 @@ use super::feed::{Feed, bytes_of};
 use super::shape::{Shape, heads};
 use super::{Answer, Seed};
 
-/// Words of a record in front of its deltas (docs/layout.md).
-const HEADER_WORDS: usize = 3;
 /// Words of a delta in front of its entry (docs/layout.md).
-const DELTA_WORDS: usize = 4;
+const DELTA_WORDS: usize = 3;
+/// Bits of a delta's first word: the row, and in the first delta whether an extent is freed and further deltas follow.
+const ROW_BITS: u64 = (1 << 58) - 1;
+const FREES: u64 = 1 << 62;
+const FURTHER: u64 = 1 << 63;
 
 /// A table, how many rows the record changes, where a write is cut, and the words of a slot.
 ///
@@ -32,45 +34,73 @@ pub fn slot(data: &[u8]) -> Answer {
     } else {
         assert!(words[SlotWord::WORD] & 0xff > 2, "three states are known");
     }
-    let seal = Seal(words[Seal::WORD]);
+    let seal_word = Seal::word(&shape.rows);
+    let seal = Seal(words[seal_word]);
     assert_eq!(seal.0, u64::from(seal.is_sealed()) << 63 | u64::from(seal.sequence()) << 32 | seal.0 & 0xffff_ffff);
     record(&shape, &words, &row, cut);
 
-    // As many deltas as an insert makes, and one more, sealed as they are.
+    // As many deltas behind the first as an insert makes, and one more, sealed as they are.
     let room = shape.config().max_path_rows;
-    words[Record::WORD] = deltas % (u64::from(room) + 2);
+    if words[Record::ONE_ROW_WORD] & FURTHER != 0 {
+        words[seal_word + 1] = deltas % (u64::from(room) + 1);
+    }
     if !seal_again(&shape, &mut words) {
         return refused(&shape, &words);
     }
     let answer = record(&shape, &words, &row, cut);
     // The same record, of this table.
-    adopt(&shape, &mut words[Record::WORD..]);
+    adopt(&shape, &mut words);
     assert!(seal_again(&shape, &mut words));
     assert_eq!(record(&shape, &words, &row, cut), Answer::Accepted);
-    words[Seal::WORD] = Seal::retired(seal.sequence()).0;
+    words[seal_word] = Seal::retired(seal.sequence()).0;
     assert_eq!(decode(&shape, &words), Ok(None), "a retired record");
     answer
 }
 
 /// Seals the record with the sequence number that is there; `false` if it says that it is longer than its slot.
 fn seal_again(shape: &Shape, words: &mut [u64]) -> bool {
-    let sequence = Seal(words[Seal::WORD]).sequence();
-    let Some(found) = within(shape, words) else { return false };
-    let seal = Seal::of(found, sequence);
+    let seal_word = Seal::word(&shape.rows);
+    let sequence = Seal(words[seal_word]).sequence();
+    let Some(seal) = seal_of(shape, words, sequence) else { return false };
     assert_eq!((seal.sequence(), seal.is_sealed()), (sequence, true));
-    words[Seal::WORD] = seal.0;
+    words[seal_word] = seal.0;
     true
+}
+
+/// The seal of a slot's record, by docs/layout.md; `None` if the record says that it is longer than its slot.
+fn seal_of(shape: &Shape, words: &[u64], sequence: u32) -> Option<Seal> {
+    let further = further(shape, words)?;
+    let first = if words[Record::ONE_ROW_WORD] & FREES != 0 { Record::WORD } else { Record::ONE_ROW_WORD };
+    let seed = if further.is_empty() { sequence.into() } else { guira_sum::nh(further, sequence.into()) };
+    let sum = guira_sum::nh(&words[first..Seal::word(&shape.rows)], seed);
+    Some(Seal(1 << 63 | u64::from(sequence) << 32 | (sum ^ sum >> 32) & 0xffff_ffff))
 }
 
 fn decode(shape: &Shape, words: &[u64]) -> Result<Option<Record>, RecordError> {
     Record::decode(words, &shape.rows, shape.config(), &shape.geometry)
 }
 
-/// The words of the record, by the number of deltas that it states; `None` if that is more than the slot has.
-fn within<'w>(shape: &Shape, words: &'w [u64]) -> Option<&'w [u64]> {
-    let deltas = usize::try_from(words[Record::WORD]).ok()?;
-    let end = deltas.checked_mul(stride(shape))?.checked_add(HEADER_WORDS)?;
-    words[Record::WORD..].get(..end)
+/// The words behind the seal that belong to the record: the number of further deltas, and these; none if there are no
+/// further deltas. `None` if they are more than the slot has.
+fn further<'w>(shape: &Shape, words: &'w [u64]) -> Option<&'w [u64]> {
+    let behind = &words[Seal::word(&shape.rows) + 1..];
+    if words[Record::ONE_ROW_WORD] & FURTHER == 0 {
+        return Some(&[]);
+    }
+    let deltas = usize::try_from(*behind.first()?).ok()?;
+    behind.get(..deltas.checked_mul(stride(shape))?.checked_add(1)?)
+}
+
+/// Every delta of a slot's record, which is no longer than the slot.
+fn deltas<'w>(shape: &Shape, words: &'w [u64]) -> Vec<&'w [u64]> {
+    let further = further(shape, words).and_then(|words| words.get(1..)).unwrap_or_default();
+    let first = &words[Record::ONE_ROW_WORD..Seal::word(&shape.rows)];
+    std::iter::once(first).chain(further.chunks_exact(stride(shape))).collect()
+}
+
+/// The slot of a row that a delta changes.
+fn slot_of(delta: &[u64]) -> u64 {
+    delta[0] >> 58 & 0xf
 }
 
 /// Words of a delta.
@@ -81,53 +111,56 @@ fn stride(shape: &Shape) -> usize {
 /// A record that says it is longer than its slot.
 fn refused(shape: &Shape, words: &[u64]) -> Answer {
     let mut words = words.to_vec();
-    words[Seal::WORD] |= 1 << 63;
-    let sequence = Seal(words[Seal::WORD]).sequence();
+    let seal_word = Seal::word(&shape.rows);
+    words[seal_word] |= 1 << 63;
+    let sequence = Seal(words[seal_word]).sequence();
     assert_eq!(decode(shape, &words), Err(RecordError::Seal { sequence }), "a record beyond its slot");
     Answer::Refused
 }
 
 /// Makes a record name only what its table has, by what it names: rows, entries, extents and a mark.
-fn adopt(shape: &Shape, record: &mut [u64]) {
-    let deltas = record[0] as usize;
-    if !is_mark(shape, record[1]) {
-        record[1] = 0;
+fn adopt(shape: &Shape, words: &mut [u64]) {
+    if !is_mark(shape, words[Record::WORD]) {
+        words[Record::ONE_ROW_WORD] &= !FREES;
     }
-    for delta in record[HEADER_WORDS..].chunks_exact_mut(stride(shape)).take(deltas) {
-        delta[0] %= shape.config().rows;
-        let slot = (delta[1] >> 32) % shape.rows.entries() as u64;
-        delta[1] = delta[1] & 0xffff_ffff | slot << 32;
+    let count = deltas(shape, words).len();
+    let behind = Seal::word(&shape.rows) + 2;
+    for delta in 0..count {
+        let at = if delta == 0 { Record::ONE_ROW_WORD } else { behind + (delta - 1) * stride(shape) };
+        let delta = &mut words[at..][..stride(shape)];
+        let (row, slot) = ((delta[0] & ROW_BITS) % shape.config().rows, slot_of(delta) % shape.rows.entries() as u64);
+        delta[0] = delta[0] & (FREES | FURTHER) | slot << 58 | row;
         if extent_of(shape, delta).is_some_and(|extent| !is_possible(shape, &extent)) {
             // Inline instead.
-            delta[2] &= !(1 << (50 + slot));
+            delta[1] &= !(1 << (50 + slot));
         }
     }
 }
 
 /// Why a sealed record cannot be replayed: the first thing it names that the table does not have.
-fn missing(shape: &Shape, record: &[u64], sequence: u32) -> Option<RecordError> {
+fn missing(shape: &Shape, words: &[u64], sequence: u32) -> Option<RecordError> {
     let (rows, entries) = (shape.config().rows, shape.rows.entries());
-    for delta in record[HEADER_WORDS..].chunks_exact(stride(shape)) {
-        let (row, slot) = (RowId(delta[0]), delta[1] >> 32);
+    for delta in deltas(shape, words) {
+        let (row, slot) = (RowId(delta[0] & ROW_BITS), slot_of(delta) as u8);
         if row.0 >= rows {
             return Some(RecordError::Row { sequence, row, rows });
         }
-        if slot >= entries as u64 {
+        if usize::from(slot) >= entries {
             return Some(RecordError::Slot { sequence, row, slot, entries });
         }
         if let Some(extent) = extent_of(shape, delta).filter(|extent| !is_possible(shape, extent)) {
             return Some(RecordError::Extent { sequence, row, offset: extent.offset });
         }
     }
-    let offset = record[1];
-    (offset != 0 && !is_mark(shape, offset)).then_some(RecordError::Mark { sequence, offset })
+    let (offset, frees) = (words[Record::WORD], words[Record::ONE_ROW_WORD] & FREES != 0);
+    (frees && !is_mark(shape, offset)).then_some(RecordError::Mark { sequence, offset })
 }
 
 /// The extent that a delta's entry refers to, if it is occupied and refers to one.
 fn extent_of(shape: &Shape, delta: &[u64]) -> Option<ExtentRef> {
-    let slot = delta[1] >> 32;
+    let slot = slot_of(delta);
     let both = 1 << (36 + slot) | 1 << (50 + slot);
-    let refers = shape.config().format.has_extents() && delta[2] & both == both;
+    let refers = shape.config().format.has_extents() && delta[1] & both == both;
     refers.then(|| shape.rows.extent_of(&delta[DELTA_WORDS..], 0))
 }
 
@@ -152,12 +185,11 @@ fn is_mark(shape: &Shape, offset: u64) -> bool {
 /// What a slot's words hold, if anything: a record within the slot, which encodes to itself, names only what the table
 /// has, and whose deltas complete any row of the table.
 fn record(shape: &Shape, words: &[u64], row: &[u64], cut: u64) -> Answer {
-    let seal = Seal(words[Seal::WORD]);
-    let sealed = within(shape, words).filter(|record| Seal::of(record, seal.sequence()) == seal);
-    let wrong = match sealed {
+    let seal = Seal(words[Seal::word(&shape.rows)]);
+    let wrong = match seal_of(shape, words, seal.sequence()) {
         _ if !seal.is_sealed() => None,
-        Some(record) => missing(shape, record, seal.sequence()),
-        None => Some(RecordError::Seal { sequence: seal.sequence() }),
+        Some(fits) if fits == seal => missing(shape, words, seal.sequence()),
+        _ => Some(RecordError::Seal { sequence: seal.sequence() }),
     };
     let decoded = decode(shape, words);
     assert_eq!(decoded.as_ref().err(), wrong.as_ref());
@@ -165,11 +197,15 @@ fn record(shape: &Shape, words: &[u64], row: &[u64], cut: u64) -> Answer {
         assert!(wrong.is_some() || !seal.is_sealed());
         return Answer::Refused;
     };
-    assert_eq!(Some(record.words()), sealed);
-    let count = words[Record::WORD];
-    let deltas: Vec<Delta<'_>> = record.deltas(&shape.rows).collect();
-    assert_eq!(deltas.len() as u64, count);
-    let freed = (words[Record::WORD + 1] != 0).then(|| (words[Record::WORD + 1], Generation(words[Record::WORD + 2])));
+    let (further, first) = record.parts();
+    for part in further.into_iter().chain([first]) {
+        assert_eq!(part.words, &words[part.word..][..part.words.len()]);
+    }
+    let encoded = deltas(shape, words);
+    let decoded: Vec<Delta<'_>> = record.deltas(&shape.rows).collect();
+    assert_eq!(decoded.len(), encoded.len());
+    let frees = words[Record::ONE_ROW_WORD] & FREES != 0;
+    let freed = frees.then(|| (words[Record::WORD], Generation(words[Record::WORD + 1])));
     assert_eq!(record.freed_extent(), freed);
 
     let mut rebuilt = Record::default();
@@ -177,11 +213,12 @@ fn record(shape: &Shape, words: &[u64], row: &[u64], cut: u64) -> Answer {
     if let Some((mark, generation)) = freed {
         rebuilt.free_extent(mark, generation);
     }
-    for delta in &deltas {
+    for delta in &decoded {
         let after = completes(shape, delta, row, cut);
-        rebuilt.push(&shape.rows, delta.row, delta.before, delta.slot.into(), &after);
+        rebuilt.push(&shape.rows, delta.row, delta.slot.into(), &after);
     }
-    if is_canonical(shape, &record) {
+    rebuilt.seal(seal.sequence());
+    if is_canonical(words, &encoded) {
         assert_eq!(rebuilt, record);
     }
     Answer::Accepted
@@ -207,13 +244,15 @@ fn completes(shape: &Shape, delta: &Delta<'_>, before: &[u64], cut: u64) -> Vec<
     after
 }
 
-/// Whether a record is as [`Record::push`] writes it: no bits beside a delta's fields, zeros for what is freed.
-fn is_canonical(shape: &Shape, record: &Record) -> bool {
-    let freed = record.words()[1] != 0 || record.words()[2] == 0;
-    freed
-        && record.words()[HEADER_WORDS..].chunks_exact(stride(shape)).all(|delta| {
-            let (bits, occupied) = (delta[1] >> 40, delta[2] >> 36 >> (delta[1] >> 32 & 0xff) & 1 != 0);
-            bits == 0 && (occupied || delta[DELTA_WORDS..].iter().all(|word| *word == 0))
+/// Whether a record is as [`Record::push`] writes it: no flags but those of its first row, which say nothing that is
+/// not so, and zeros for what is freed.
+fn is_canonical(words: &[u64], deltas: &[&[u64]]) -> bool {
+    let further = words[Record::ONE_ROW_WORD] & FURTHER == 0 || deltas.len() > 1;
+    further
+        && deltas[1..].iter().all(|delta| delta[0] & (FREES | FURTHER) == 0)
+        && deltas.iter().all(|delta| {
+            let occupied = delta[1] >> 36 >> slot_of(delta) & 1 != 0;
+            occupied || delta[DELTA_WORDS..].iter().all(|word| *word == 0)
         })
 }
 
@@ -245,13 +284,13 @@ pub(super) fn seeds() -> Vec<Seed> {
                 rows.put_entry(&mut row, slot, &entry, Placement::Inline);
             }
             rows.finish(at, &mut row);
-            record.push(rows, at, Version(change.into()), slot, &row);
+            record.push(rows, at, slot, &row);
         }
         let mut words = vec![0; slot_words(shape.config())];
         words[SlotWord::WORD] = SlotWord { state: SlotState::Live, generation: 3 }.encode();
-        words[Seal::WORD] = Seal::of(record.words(), 5).0;
+        record.seal(5);
         words[Record::WORD..][..record.words().len()].copy_from_slice(record.words());
-        let input = [&head[..], &[count], &9u64.to_le_bytes(), &bytes_of(&words), &bytes_of(&row)].concat();
+        let input = [&head[..], &[count - 1], &9u64.to_le_bytes(), &bytes_of(&words), &bytes_of(&row)].concat();
         seeds.push((name, input));
     }
     seeds

@@ -36,6 +36,8 @@ usage: swarm soak [--from N] [--seeds N] [--threads N] [--keep-going] [--format 
 const STORM_MS: u64 = 1_000;
 const STORM_DEATHS: u64 = 500;
 const STORM_KEYS: u64 = 1_000_000;
+/// The calm that a storm is compared with is no longer than this, in nanoseconds of virtual time: all of it is alike.
+const LONGEST_CALM_NS: u64 = 10_000_000_000;
 
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -101,7 +103,7 @@ fn nanoseconds(seconds: &str) -> Option<u64> {
 
 /// Runs a storm and the same without deaths, at once if there are two cores, and compares them.
 fn compare(storm: &Storm, is_json: bool) -> ExitCode {
-    let calm = Storm { deaths_per_second: 0, ..*storm };
+    let calm = Storm { deaths_per_second: 0, span_ns: storm.span_ns.min(LONGEST_CALM_NS), ..*storm };
     let run = |name: &'static str, storm: Storm| {
         let (started, mut next) = (Instant::now(), Duration::ZERO);
         let mut progress = |passed_ns: u64| {
@@ -121,17 +123,21 @@ fn compare(storm: &Storm, is_json: bool) -> ExitCode {
             quiet.join().map_or_else(|panic| std::panic::resume_unwind(panic), |quiet| (stormy, quiet))
         }),
     };
-    let ratio = stormy.operations as f64 / quiet.operations.max(1) as f64;
-    let rate = |weather: &Weather| weather.operations as f64 / storm.span_ns as f64 * 1e3;
+    let rate = |weather: &Weather, of: &Storm| weather.operations as f64 / of.span_ns as f64 * 1e3;
+    let ratio = rate(&stormy, storm) / rate(&quiet, &calm).max(f64::MIN_POSITIVE);
     if is_json {
-        println!("{{\"storm\": {}, \"calm\": {}, \"ratio\": {ratio:.4}}}", weather_json(&stormy), weather_json(&quiet));
+        println!(
+            "{{\"storm\": {}, \"calm\": {}, \"ratio\": {ratio:.4}}}",
+            weather_json(&stormy, storm),
+            weather_json(&quiet, &calm)
+        );
     } else {
         println!("{storm:?}");
-        for (name, weather) in [("storm", &stormy), ("calm", &quiet)] {
+        for (name, weather, of) in [("storm", &stormy, storm), ("calm", &quiet, &calm)] {
             println!(
                 "{name}: {:.2} million operations a second; {} clients died, {} were recovered, {} commits completed; \
                  the longest operation took {:.3} ms; {} operations of watched keys are linearizable; {} million verbs",
-                rate(weather),
+                rate(weather, of),
                 weather.deaths,
                 weather.recoveries,
                 weather.replays,
@@ -146,16 +152,18 @@ fn compare(storm: &Storm, is_json: bool) -> ExitCode {
     if stormy.wrong.is_empty() && quiet.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn weather_json(weather: &Weather) -> String {
+fn weather_json(weather: &Weather, of: &Storm) -> String {
     let wrong: Vec<String> = weather.wrong.iter().map(|wrong| quoted(wrong)).collect();
     format!(
-        "{{\"operations\": {}, \"deaths\": {}, \"recoveries\": {}, \"replays\": {}, \"longest_ns\": {}, \"verbs\": {}, \
-         \"wrong\": [{}]}}",
+        "{{\"operations\": {}, \"simulated_ns\": {}, \"deaths\": {}, \"recoveries\": {}, \"replays\": {}, \
+         \"longest_ns\": {}, \"watched\": {}, \"verbs\": {}, \"wrong\": [{}]}}",
         weather.operations,
+        of.span_ns,
         weather.deaths,
         weather.recoveries,
         weather.replays,
         weather.longest_ns,
+        weather.watched,
         weather.verbs,
         wrong.join(", ")
     )

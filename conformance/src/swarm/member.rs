@@ -8,7 +8,7 @@ use guira::ExtentError;
 use guira_check::history::{Answer, Begun, Call, History};
 use guira_fabric::{Effect, FabricError, Lane, Region, pause_until};
 use guira_fabric_sim::{SimLane, SimRegion};
-use guira_layout::SuperblockError;
+use guira_layout::{LockId, SuperblockError};
 use guira_rcuckoo::{
     Change, ClientConfig, Counters, Error, Expected, OpenError, Operation, Outcome, Table, open_table,
 };
@@ -114,6 +114,9 @@ impl Member {
                 }
             }
         }
+        if self.shared.table.is_repairable() {
+            self.reclaim_locks(&mut client).await;
+        }
         self.count(&client);
         let own = client.slot();
         for slot in (0..self.shared.setup.slots).filter(|slot| *slot != own) {
@@ -121,6 +124,20 @@ impl Member {
         }
         if let Err(failure) = client.close().await {
             self.wrong(format!("the last client cannot close: {failure:?}"));
+        }
+    }
+
+    /// Wants something under every lock, so that those the dead have left are reclaimed. // [R-REPAIR-1]
+    async fn reclaim_locks(&self, client: &mut SimClient) {
+        let table = &self.shared.table;
+        for lock in (0..table.locks().locks()).map(LockId) {
+            let rows = |key: &[u8; 8]| table.placement().rows(table.placement().digest(key));
+            let is_under = |key: &[u8; 8]| table.locks().lock_of(rows(key).first) == lock;
+            let missing = (self.shared.setup.keys..).map(key_bytes).find(is_under).expect("a key of every row");
+            match client.change(&missing, Change::Remove).await {
+                Ok(Outcome::Missing) => {}
+                other => self.wrong(format!("{lock} does not come free: {other:?}")),
+            }
         }
     }
 
@@ -179,7 +196,14 @@ impl Member {
 
     fn config(&self, deadline_ns: u64) -> ClientConfig {
         let seed = self.shared.setup.seed ^ u64::from(self.number);
-        ClientConfig { seed, deadline_ns, ..ClientConfig::for_table(&self.shared.table) }
+        let timeout_ns = self.shared.setup.repair_timeout_ns();
+        ClientConfig {
+            seed,
+            deadline_ns,
+            failure_timeout_ns: timeout_ns,
+            lease_timeout_ns: timeout_ns,
+            ..ClientConfig::for_table(&self.shared.table)
+        }
     }
 
     /// One operation.

@@ -14,6 +14,7 @@
 mod client;
 mod command;
 mod member;
+mod printed;
 mod run;
 mod setup;
 mod tally;
@@ -23,6 +24,7 @@ mod watch;
 
 pub use client::{Claim, Failure, SimClient};
 pub use command::command;
+pub use printed::{Lease, Printed, Sights as RepairSights, run_printed};
 pub use run::{Run, run, run_changed, run_setup};
 pub use setup::{ROWS, Setup, round_trip_ns};
 pub use tally::Tally;

@@ -57,7 +57,18 @@ pub fn run_setup(setup: Setup, keep_events: usize) -> Run {
 
 /// Runs `setup` under its plan as `change` leaves it: for canaries, which do what no fabric may do.
 pub fn run_changed(setup: Setup, keep_events: usize, change: impl FnOnce(&mut FaultPlan)) -> Run {
+    run_seen(setup, keep_events, change, |_| Box::new(|_| ()))
+}
+
+/// The same; what `watch` makes of the table is told every event, too.
+pub fn run_seen(
+    setup: Setup,
+    keep_events: usize,
+    change: impl FnOnce(&mut FaultPlan),
+    watch: impl FnOnce(&Bench) -> Box<dyn FnMut(&Event)>,
+) -> Run {
     let bench = Bench::of_config(setup.config(), setup.profile, setup.seed);
+    let mut also = watch(&bench);
     let mut plan = setup.plan(&bench.table);
     change(&mut plan);
     let shared = Shared {
@@ -80,6 +91,7 @@ pub fn run_changed(setup: Setup, keep_events: usize, change: impl FnOnce(&mut Fa
     let told = Rc::clone(&faults);
     sim.watch(move |event| {
         watcher.borrow_mut().see(event);
+        also(event);
         if keep_events > 0 && is_fault(event) {
             told.borrow_mut().push(*event);
         }
@@ -87,15 +99,7 @@ pub fn run_changed(setup: Setup, keep_events: usize, change: impl FnOnce(&mut Fa
     let clients = swarm(&mut sim, &shared);
     // The node's faults, too, are over when the last client begins.
     sim.run_until(plan.node.iter().map(|fault| fault.at_ns).max().unwrap_or(0));
-    // Nothing is planned for clients beyond those that could have come.
-    (clients.len() as u32..setup.clients + setup.newcomers).for_each(|_| {
-        sim.spawn(|_| async {});
-    });
-    let last = Member::new(setup.clients + setup.newcomers, &shared);
-    sim.spawn(|region| last.settle(region));
-    if sim.run_until(MOST_NS) != Stopped::Ended {
-        shared.wrong.borrow_mut().push("the last client waits for ever".to_owned());
-    }
+    settle(&mut sim, &shared, clients.len() as u32);
     let mut events = faults.take();
     let last_events = sim.last_events();
     let from_ns = last_events.first().map_or(u64::MAX, |event| event.at_ns);
@@ -125,6 +129,20 @@ pub fn run_changed(setup: Setup, keep_events: usize, change: impl FnOnce(&mut Fa
     (tally.unlocked_steps, tally.rows, tally.whole) = (sights.unlocked_steps, sights.rows, sights.whole);
     tally.flipped = u64::from(shared.can_flip);
     Run { setup, plan, tally, log_hash, events, history, bench, wrong, refusal }
+}
+
+/// Lets the last client find everything in order, after so many `clients`.
+fn settle(sim: &mut Sim, shared: &Shared, clients: u32) {
+    let most = shared.setup.clients + shared.setup.newcomers;
+    // Nothing is planned for clients beyond those that could have come.
+    (clients..most).for_each(|_| {
+        sim.spawn(|_| async {});
+    });
+    let last = Member::new(most, shared);
+    sim.spawn(|region| last.settle(region));
+    if sim.run_until(MOST_NS) != Stopped::Ended {
+        shared.wrong.borrow_mut().push("the last client waits for ever".to_owned());
+    }
 }
 
 fn is_fault(event: &Event) -> bool {

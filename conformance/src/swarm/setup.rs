@@ -4,7 +4,7 @@ use std::fmt;
 
 use guira_fabric::Profile;
 use guira_fabric_sim::{FaultPlan, Hazard, Network, Swarm};
-use guira_layout::{Preset, PresetOptions, RowId, TableConfig};
+use guira_layout::{Preset, PresetOptions, RowId, Rules, TableConfig};
 use guira_rcuckoo::Table;
 
 use crate::Rng;
@@ -18,6 +18,8 @@ const VERBS_OF_OPERATION: u64 = 10;
 const TRIPS_OF_OPERATION: u64 = 6;
 /// Round trips that an impatient client waits for a lock.
 const IMPATIENT_TRIPS: u64 = 200;
+/// Round trips after which a client in preset `paper` presumes somebody dead.
+const REPAIR_TRIPS: u64 = 1_000;
 /// How long a patient one does: longer than anything that is drawn.
 const PATIENT_NS: u64 = 10_000_000_000;
 /// One run in so many may have bits that flip, and one in so many a memory node that starts again: what such runs lose
@@ -29,7 +31,7 @@ const RARE: u64 = 10;
 pub struct Setup {
     /// Everything follows from it.
     pub seed: u64,
-    /// The table's preset: `tiny` or `hardened`.
+    /// The table's preset: `tiny` or `hardened`; `paper` in printed crowds.
     pub preset: Preset,
     /// The fabric's promises and latencies.
     pub profile: Profile,
@@ -110,7 +112,36 @@ impl Setup {
         }
     }
 
-    /// The table's configuration.
+    /// The crowd of `seed` in preset `paper`, with values in rows, where nothing goes wrong yet.
+    pub fn printed(seed: u64) -> Setup {
+        let drawn = Setup::of_seed(seed);
+        let mut rng = Rng(seed ^ 0x7072_696e_7465_6421);
+        let keys = 6 * ROWS * (40 + rng.below(60)) / 100;
+        Setup {
+            preset: Preset::Paper,
+            format: "fixed:8:8",
+            lengths: vec![8],
+            newcomers: 0,
+            slots: drawn.clients as u16 + 1,
+            operations: 20 + rng.below(60) as u32,
+            drops_percent: 0,
+            keys,
+            hot_keys: drawn.hot_keys.min(keys),
+            filled_keys: keys * (50 + rng.below(51)) / 100,
+            deadline_ns: PATIENT_NS,
+            hazards: Vec::new(),
+            ..drawn
+        }
+    }
+
+    /// How long a lock or a lease that stands still is waited for before its holder is presumed dead, in preset
+    /// `paper`: longer than any operation or repair of somebody who lives takes by itself.
+    pub fn repair_timeout_ns(&self) -> u64 {
+        2_000_000 + REPAIR_TRIPS * round_trip_ns(self.profile)
+    }
+
+    /// The table's configuration. Of the printed protocol a crowd in preset `paper` has the locks, the commits and the
+    /// repair; that changes lock both rows of their key and that misses are validated closes holes that no death opens.
     ///
     /// # Panics
     /// If no table can be so, which no seed draws.
@@ -123,7 +154,9 @@ impl Setup {
             hash_seed: self.seed,
             device_bytes: self.profile.caps().device_bytes,
         };
-        self.preset.config_of_rows(ROWS, &options).expect("valid parameters")
+        let config = self.preset.config_of_rows(ROWS, &options).expect("valid parameters");
+        let rules = Rules { lock_both_rows: true, validate_misses: true, ..config.rules };
+        TableConfig { rules, ..config }
     }
 
     /// What goes wrong.

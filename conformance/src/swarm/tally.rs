@@ -81,6 +81,10 @@ tally! {
     whole,
     /// Extents in use at the end.
     extents,
+    /// Locks that were reclaimed from the dead, in preset `paper`.
+    reclaimed,
+    /// Repair leases taken from those who held them.
+    revocations,
 }
 
 impl Tally {
@@ -91,6 +95,8 @@ impl Tally {
         self.row_retries += now.row_retries - before.row_retries;
         self.recoveries += now.recoveries - before.recoveries;
         self.replays += now.replays - before.replays;
+        self.reclaimed += now.repair_state_4 - before.repair_state_4;
+        self.revocations += now.revocations - before.revocations;
     }
 
     /// Adds a recovery that took a slot.

@@ -51,6 +51,7 @@ pub fn logged(region: &HeapRegion, log: Log) -> WatchedLane {
     let watch = move |batch: &[Verb<'_>]| {
         let sent = batch.iter().map(|verb| Sent { name: verb.name(), addr: verb.addr(), words: verb.words() });
         log.0.lock().unwrap_or_else(PoisonError::into_inner).push(sent.collect());
+        Ok(())
     };
     WatchedLane::new(region.lane(), Box::new(watch))
 }

@@ -1,11 +1,16 @@
 //! Space that deaths lose, and that comes back. // [R-RECOVER-7]
 
-use guira_check::{CheckOptions, Quiet, check_table};
-use guira_conformance::{Bench, Op, block_on};
-use guira_fabric::{Addr, Profile};
-use guira_layout::{Record, Seal};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::audit::{check_recovered, recover_all};
+use guira_check::{CheckOptions, Quiet, check_table};
+use guira_conformance::{Bench, KeyFinder, Op, block_on};
+use guira_fabric::heap::{Next, Step};
+use guira_fabric::{Addr, Profile, Region};
+use guira_layout::{OwnerId, Preset, Record, RowId, Seal};
+use guira_rcuckoo::{NewValue, Standing, look_up_extent};
+
+use crate::audit::{check_recovered, recover_all, recover_slot};
 use crate::deaths::memories;
 use crate::image::Image;
 use crate::lane::{LoggedLane, Written};
@@ -34,7 +39,7 @@ pub const LOSSES: [Loss; 3] = [Loss::Mark, Loss::Unlinked, Loss::Torn];
 impl Loss {
     /// The number of changes of `written`, those of a put over an extent in `slot`, after which the client dies.
     fn cut(self, bench: &Bench, slot: u16, written: &[Written]) -> usize {
-        let seal = bench.table.geometry().slot(slot).word() as usize + Seal::WORD;
+        let seal = bench.table.geometry().slot(slot).word() as usize + Seal::word(bench.table.rows());
         let retired = |it: &Written| it.word == seal && !Seal(it.value).is_sealed();
         match self {
             Loss::Mark => written.iter().position(retired).expect("the record was retired") + 1,
@@ -142,6 +147,96 @@ fn marks_lost_in_the_chunks_of_the_living_are_found() {
     owner.close().expect("the heap loses nothing");
     check_recovered(bench).expect("a sound table");
     assert_eq!(unreferenced(bench), 0);
+}
+
+/// [R-RECOVER-7] What a dead client was freeing is not lost as long as it holds its locks: nothing refers to it any
+/// more, but its record is sealed, and whoever recovers that client marks it, which must not come late.
+#[test]
+fn what_the_dead_were_freeing_is_left_to_their_recovery() {
+    let stage = scene::extents_in(Profile::Shm, CHUNKS);
+    let bench = &stage.bench;
+    let mut owner =
+        Actor::enter(bench, Entry::Fresh(SLOTS[3]), config(bench), LoggedLane::new(&bench.region)).expect("free");
+    let keys: Vec<u64> = (1 << 20..(1 << 20) + 20).collect();
+    for i in &keys {
+        block_on(owner.apply(&Op::Put(key(*i), vec![1; 80]))).expect("room");
+    }
+    let swept = |owner: &Actor| owner.extents.as_ref().map(guira::internals::Extents::swept);
+    for i in &keys {
+        // A client removes it, and dies when no row refers to its extent any more, and before its record is retired.
+        let life = Life::of(SLOTS[0], &Op::Remove(key(*i)));
+        let mut image = Image::of(bench);
+        let lived = live(bench, &life, LoggedLane::new(&bench.region)).expect("a free slot");
+        let cut = Loss::Mark.cut(bench, SLOTS[0], &lived.log.written) - 1;
+        lived.log.written[..cut].iter().for_each(|written| image.apply(written));
+        image.load(bench);
+        // From the second key on somebody was recovered, so all of its chunks are looked through.
+        owner.want_room();
+        assert_eq!(swept(&owner), Some(0), "key {i}: the extent is the dead client's to free");
+        let recovered = recover_slot(bench, SLOTS[0]).expect("it is dead");
+        assert!(recovered.replayed_rows == 1 && recovered.locks > 0, "key {i}: {recovered:?}");
+    }
+    println!("{} extents that dead clients were freeing", keys.len());
+    assert_eq!(unreferenced(bench), 0, "they are marked");
+    owner.want_room();
+    assert_eq!(swept(&owner), Some(0));
+    owner.close().expect("the heap loses nothing");
+    check_recovered(bench).expect("a sound table");
+}
+
+/// [R-RECOVER-7] [R-READ-3] [R-INSERT-4] An extent whose entry moves from one of its rows to the other while it is
+/// looked up is never called lost, wherever the two WRITEs of the move fall among the verbs of the lookup.
+#[test]
+fn an_extent_that_moves_is_not_lost() {
+    /// Verbs of a lookup: the extent's header, the extent, two rows, their trailers, their locks.
+    const VERBS: usize = 8;
+    let bench = Bench::of_rows(Preset::Hardened, "bytes:24", 64, Profile::Shm, scene::SEED);
+    let (key, first, second) = KeyFinder::new(&bench.table, 1_000).take_any(|_, _| true).expect("some key");
+    let prepared = bench.client(0).extents.prepare(&mut bench.region.lane(), &key, &[1; 80]).expect("an extent");
+    let NewValue::Extent { extent, words } = prepared.value() else { panic!("it is in an extent") };
+    let place_words = words.len() as u64;
+    let (prepared, mut found) = (Arc::new(prepared), BTreeMap::new());
+    for (from, to) in [(first, second), (second, first)] {
+        let stage = bench.fork();
+        stage.plant(from, &prepared);
+        for (begin, end) in (0..=VERBS).flat_map(|begin| (begin..=VERBS).map(move |end| (begin, end))) {
+            let bench = stage.fork();
+            let (moved, entry, mut verb) = (bench.clone(), Arc::clone(&prepared), 0);
+            let hook = move |step| {
+                if let Step::Verb { .. } = step {
+                    if verb == begin {
+                        hold_locks(&moved, [from, to], 1);
+                        moved.plant_entry(to, &entry);
+                    }
+                    if verb == end {
+                        moved.empty_row(from);
+                        hold_locks(&moved, [from, to], 0);
+                    }
+                    verb += 1;
+                }
+                Next::Continue
+            };
+            let mut lane = bench.region.lane().hooked(Box::new(hook));
+            let lookup = look_up_extent(&mut lane, &bench.table, extent.offset, extent.generation, place_words);
+            let standing = block_on(lookup).expect("the heap reads");
+            assert_ne!(standing, Standing::Lost, "from {from} to {to} before verbs {begin} and {end}");
+            *found.entry(format!("{standing:?}")).or_insert(0) += 1;
+        }
+    }
+    println!("an extent that moves: {found:?}");
+    // It is in neither sample only if it moves between the two.
+    assert!(found["Linked"] >= 80 && found["Unsettled"] >= 1, "{found:?}");
+}
+
+/// Puts `owner`'s id, or 0, into the locks of `rows`.
+fn hold_locks(bench: &Bench, rows: [RowId; 2], owner: u16) {
+    let locks = bench.table.locks();
+    let masks = rows.map(|row| locks.mask(locks.lock_of(row)));
+    for word in masks.map(|mask| mask.word) {
+        let of_word = masks.iter().filter(|mask| mask.word == word).fold(0, |all, mask| all | mask.mask);
+        let held = if owner == 0 { 0 } else { locks.held(OwnerId(owner), of_word) };
+        bench.store(locks.addr(word), &[held]);
+    }
 }
 
 /// [R-RECOVER-2] [R-EXTENT-4] A replay marks the extent that its record frees: the sweep is for what nobody knows of.

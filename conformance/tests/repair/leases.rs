@@ -3,7 +3,7 @@
 use guira_conformance::{Actors, Bench, Op, Seen};
 use guira_fabric::Caps;
 use guira_layout::{LeaseWord, LockId, OwnerId};
-use guira_rcuckoo::Outcome;
+use guira_rcuckoo::{LockIncident, Outcome};
 
 use crate::scene::{Scene, config, missing_under};
 
@@ -20,6 +20,13 @@ fn strand(bench: &Bench, lock: LockId) {
 
 fn removes(bench: &Bench, lock: u64) -> Vec<Op> {
     vec![Op::Remove(missing_under(bench, LockId(lock)))]
+}
+
+/// What `who` told, all of it of `lock`.
+fn told(actors: &Actors, who: usize, lock: LockId) -> Vec<LockIncident> {
+    let told = actors.told(who);
+    assert!(told.iter().all(|(of, _)| *of == lock), "{told:?}");
+    told.into_iter().map(|(_, incident)| incident).collect()
 }
 
 const MISSING: Result<Seen, guira_rcuckoo::Error> = Ok(Seen::Outcome(Outcome::Missing));
@@ -41,6 +48,11 @@ fn a_repair_takes_the_lease_of_its_region_and_gives_it_back() {
     assert_eq!(lease(&bench, 5), taken);
     let (answers, counters) = actors.finish(repairer);
     assert_eq!((&answers[..], counters.leases, counters.revocations), (&[MISSING][..], 1, 0));
+    let told = told(&actors, repairer, LockId(5));
+    let leased = LockIncident::Leased { region: 5, revoked: None };
+    assert_eq!(told[..3], [LockIncident::Suspected, leased, LockIncident::Found { state: 4 }]);
+    let [LockIncident::Reclaimed { took_ns }] = told[3..] else { panic!("{told:?}") };
+    assert!((1..100_000).contains(&took_ns), "some round trips: {took_ns}");
     assert_eq!(lease(&bench, 5), taken.given_back());
     assert_eq!(taken.given_back().counter(), 1);
     assert!((0..5).all(|region| lease(&bench, region) == LeaseWord::of_region(region)), "other regions are others'");
@@ -60,6 +72,8 @@ fn a_dead_repairers_lease_is_revoked() {
     let next = actors.start(2, config(&bench), removes(&bench, 2));
     let (answers, counters) = actors.finish(next);
     assert_eq!((&answers[..], counters.leases, counters.revocations), (&[MISSING][..], 1, 1));
+    let leased = LockIncident::Leased { region: 2, revoked: Some(OwnerId::of_slot(1)) };
+    assert_eq!(told(&actors, next, LockId(2))[..2], [LockIncident::Suspected, leased]);
     let took_ns = actors.now_ns() - before_ns;
     assert!((200_000_000..240_000_000).contains(&took_ns), "both timeouts: {took_ns}");
     let expected = LeaseWord::of_region(2).taken_by(OwnerId::of_slot(1)).taken_by(OwnerId::of_slot(2)).given_back();
@@ -88,5 +102,6 @@ fn one_of_two_repairs() {
     assert_eq!((&answers[..], counters.leases, counters.false_suspicions), (&[MISSING][..], 1, 0));
     let (answers, counters) = actors.finish(two);
     assert_eq!((&answers[..], counters.leases, counters.false_suspicions), (&[MISSING][..], 0, 1));
+    assert_eq!(told(&actors, two, LockId(2)), [LockIncident::Suspected, LockIncident::Withdrawn]);
     assert_eq!(lease(&bench, 2).counter(), 1);
 }

@@ -50,7 +50,7 @@ impl Scan<'_> {
             let text = "its dead client's recovery was begun and not completed";
             findings.add(ProblemKind::UnfinishedRecovery, place, text);
         }
-        let seal = Seal(words[Seal::WORD]);
+        let seal = Seal(words[Seal::word(self.table.rows())]);
         if !seal.is_sealed() {
             return Ok(findings);
         }
@@ -63,8 +63,9 @@ impl Scan<'_> {
             );
             findings.add(ProblemKind::UnfinishedCommit, place, text);
         }
-        if let Some(text) = self.record_damage(words)
-            && self.is_still_sealed(slot, seal).await?
+        // Its words may be those of two commits: they were read before the seal.
+        if self.record_damage(words).is_some()
+            && let Some(text) = self.record_damage_now(slot, seal).await?
         {
             findings.add(ProblemKind::RecordDamaged, place, text);
         }
@@ -78,11 +79,12 @@ impl Scan<'_> {
         decoded.err().map(|error| error.to_string())
     }
 
-    /// Whether the seal is the same as before the record was read: otherwise the next commit may have begun.
-    async fn is_still_sealed(&mut self, slot: u16, seal: Seal) -> Result<bool, FabricError> {
-        let mut again = [0];
-        self.read(self.table.geometry().slot(slot).add_words(Seal::WORD as u64), &mut again).await?;
-        Ok(Seal(again[0]) == seal)
+    /// What is wrong with the record of a slot whose seal is still `seal`; otherwise the next commit may have begun.
+    async fn record_damage_now(&mut self, slot: u16, seal: Seal) -> Result<Option<String>, FabricError> {
+        let mut words = vec![0; self.table.geometry().slot_words()];
+        self.read(self.table.geometry().slot(slot), &mut words).await?;
+        let is_still_sealed = Seal(words[Seal::word(self.table.rows())]) == seal;
+        Ok(self.record_damage(&words).filter(|_| is_still_sealed))
     }
 }
 

@@ -7,9 +7,11 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use guira::Counters;
 use serde::Serialize;
 
 use crate::failure::{ErrorText, Failure};
+use crate::units::count;
 
 /// How answers are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -112,6 +114,14 @@ pub fn closed(error: io::Error) -> Failure {
 fn complain(line: &str) {
     // Nobody is left to tell that nobody listens.
     let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// What clients met, as a table under `head`: every counter that is not 0. `None` if all are.
+pub fn met(head: &str, counters: &Counters) -> Option<String> {
+    let counted = counters.named().filter(|(_, times)| *times > 0);
+    let mut rows = vec![vec![head.to_owned(), "times".to_owned()]];
+    rows.extend(counted.map(|(name, times)| vec![name.replace('_', " "), count(times)]));
+    (rows.len() > 1).then(|| table(&rows))
 }
 
 /// Rows of text as aligned columns: the first to the left, all others to the right.

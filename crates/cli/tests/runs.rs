@@ -40,6 +40,31 @@ fn every_workload_runs_on_a_table_of_its_own() {
     }
 }
 
+/// What the clients of all processes met is in the report, as in the table's totals; people see what is not 0.
+#[test]
+fn the_report_tells_what_clients_met() {
+    let table = Table::unused("met");
+    ycsb(table.url(), &["--workload", "c", "--keep"]);
+    let totals = || guira(&["stat", table.url(), "--format", "json"]).expect(0).json()["totals"].clone();
+    let before = totals();
+    let arguments = ["--workload", "a", "--no-load", "--threads", "2", "--processes", "2"];
+    let report = ycsb(table.url(), &arguments);
+    let (met, after) = (report["met"].as_object().unwrap(), totals());
+    assert_eq!(met.len(), after.as_object().unwrap().len());
+    for (name, times) in met {
+        let told = after[name].as_u64().unwrap() - before[name].as_u64().unwrap();
+        assert_eq!(times.as_u64(), Some(told), "{name}");
+    }
+    assert!(met["records"].as_u64().unwrap() > 0, "{report}");
+    let run = |workload| {
+        let arguments = ["ycsb", table.url(), "--workload", workload, "--records", "2000", "--operations", "100"];
+        guira(&[&arguments[..], &["--no-load"]].concat()).expect(0).text()
+    };
+    let told = run("a");
+    assert!(told.contains("met by clients of the run  times") && told.contains("\nrecords "), "{told}");
+    assert!(!run("c").contains("met by"), "one client that only reads meets nobody");
+}
+
 #[test]
 fn the_report_has_its_documented_shape() {
     let table = Table::unused("shape");

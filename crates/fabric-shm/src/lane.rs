@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use guira_fabric::memory::{self, AtomicU64, Memory};
+use guira_fabric::memory::{self, Memory};
 use guira_fabric::{Addr, Caps, FabricError, Lane, MaskedCas, Profile, Submitted, Traffic, Verb};
 
 use crate::fork::Process;
-use crate::mapping::{self, Mapped};
+use crate::mapping::Mapped;
 use crate::region::Access;
 
 /// How a lane waits.
@@ -35,11 +35,6 @@ pub struct ShmLane {
     caps: Caps,
 }
 
-/// Words in a cache line.
-const LINE_WORDS: usize = 8;
-/// Lines prefetched for one READ, at most: beyond a few, the processor's own prefetcher follows, and the lines it has
-/// to track at once are fewer than these.
-const MAX_PREFETCH_LINES: usize = 32;
 /// A lock is usually held for less than this, and waking a sleeper costs more.
 const SPIN_NS: u64 = 2_000;
 /// From here on sleeping is cheaper than yielding; it is about what the kernel oversleeps.
@@ -156,14 +151,9 @@ fn check_and_prefetch(memory: Memory<'_>, caps: &Caps, batch: &[Verb<'_>]) -> Re
 fn check_and_prefetch_one(memory: Memory<'_>, verb: &Verb<'_>) -> Result<(), FabricError> {
     let range = memory.range(verb)?;
     if let Verb::Read { .. } = verb {
-        prefetch(range);
+        memory::prefetch(range);
     }
     Ok(())
-}
-
-#[inline(always)]
-fn prefetch(range: &[AtomicU64]) {
-    range.iter().step_by(LINE_WORDS).take(MAX_PREFETCH_LINES).for_each(mapping::prefetch);
 }
 
 impl Lane for ShmLane {
@@ -204,7 +194,7 @@ impl Lane for ShmLane {
     fn prefetch(&self, addr: Addr, words: usize) {
         let first = addr.word() as usize;
         if let Some(range) = self.mapped.memory().space(addr.space()).get(first..first.wrapping_add(words)) {
-            prefetch(range);
+            memory::prefetch(range);
         }
     }
 

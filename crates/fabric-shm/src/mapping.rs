@@ -190,16 +190,3 @@ impl Mapped {
         })
     }
 }
-
-/// Asks the processor to load the line of `word`.
-#[inline(always)]
-pub(crate) fn prefetch(word: &AtomicU64) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch is a hint that never faults, and every x86-64 processor has it.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(word.as_ptr().cast::<i8>()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = word;
-}

@@ -1,7 +1,14 @@
 //! Who a process is, beyond its number; and how one is killed that stands in everybody's way.
 //!
-//! Invariant: a process is killed only after it was stopped by its descriptor, and found, while it stood still, to be
+//! Invariants: a process is killed only after it was stopped by its descriptor, and found, while it stood still, to be
 //! the one that was meant. A process that stands still neither ends nor gives anything up, so nobody else is hit.
+//! Others may let it go on at any moment, who wanted to kill it too, or a shell: so it is looked at again after it was
+//! judged, and what was found counts only if none of its threads has executed anything in between. Whoever stopped a
+//! process that is not to be killed lets it go on, so that it stays stopped only for somebody who stopped it before all
+//! of those.
+//!
+//! What is left: a process that others let go on between that last look and the signal, some microseconds later, may
+//! give up what it held, and is killed all the same.
 
 use std::time::{Duration, Instant};
 
@@ -70,6 +77,12 @@ pub enum KillError {
         /// Its number.
         pid: u64,
     },
+    /// Others let it go on, again and again, while it was looked at.
+    #[error("process {pid} does not stand still: others let it go on whenever it is stopped")]
+    Resumed {
+        /// Its number.
+        pid: u64,
+    },
     /// This user may not kill it.
     #[error("process {pid} belongs to somebody else: no permission to kill it")]
     Permission {
@@ -114,7 +127,9 @@ impl ProcessIdentity {
         }
         let states = match read_stat(&format!("/proc/{}/stat", self.pid)) {
             // Its first thread has ended; the process has when all of them have.
-            Some((state, start_ticks)) if start_ticks == self.start_ticks && is_over(state) => self.thread_states(),
+            Some((state, start_ticks)) if start_ticks == self.start_ticks && is_over(state) => {
+                self.threads().iter().map(|thread| thread.state).collect()
+            }
             Some((state, start_ticks)) if start_ticks == self.start_ticks => vec![state],
             _ => Vec::new(),
         };
@@ -133,12 +148,14 @@ impl ProcessIdentity {
         is_known && self.pid_namespace == here.pid_namespace && self.boot == here.boot
     }
 
-    /// Kills the process, all of its threads, if `is_guilty` says so once it stands still; otherwise it goes on. Waits
-    /// up to `patience` for it to stand still, and again for its end. Memory it shares with others is as it left it.
+    /// Kills the process, all of its threads, if `is_guilty` says so while it stands still; otherwise it goes on. Waits
+    /// up to `patience` for it to stand still, and again for its end. Asks again if others let it go on meanwhile.
+    /// Memory it shares with others is as it left it.
     ///
     /// # Errors
-    /// See [`KillError`]; the process goes on then, unless it ended by itself, or is `Deaf` and ends later.
-    pub fn kill(&self, patience: Duration, is_guilty: impl FnOnce() -> bool) -> Result<(), KillError> {
+    /// See [`KillError`]; the process goes on then, unless it ended by itself, or was killed and is `Deaf`, and ends
+    /// later.
+    pub fn kill(&self, patience: Duration, is_guilty: impl FnMut() -> bool) -> Result<(), KillError> {
         let pid = self.pid;
         let here = ProcessIdentity::current();
         if !self.is_of(&here) {
@@ -148,48 +165,91 @@ impl ProcessIdentity {
             return Err(KillError::Oneself { pid });
         }
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(KillError::Foreign { pid })?;
-        let failed = |errno: Errno| match errno {
-            Errno::SRCH => KillError::Ended { pid },
-            Errno::PERM => KillError::Permission { pid },
-            other => KillError::Kernel { pid, reason: std::io::Error::from(other).to_string() },
-        };
-        let descriptor = pidfd_open(number, PidfdFlags::empty()).map_err(failed)?;
-        // Behind the descriptor: if the number has passed on to another process since, that one was started later.
-        let before = self.state();
-        if before == ProcessState::Ended {
-            return Err(KillError::Ended { pid });
+        let descriptor = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| self.refused(errno))?;
+        let mut is_stopped_here = false;
+        let judged = self.judge(&descriptor, patience, is_guilty, &mut is_stopped_here);
+        let sent = judged.and_then(|()| self.send(&descriptor, Signal::KILL));
+        if sent.is_err() && is_stopped_here {
+            // It may have ended; otherwise it was this user's to stop a moment ago.
+            let _ = self.send(&descriptor, Signal::CONT);
         }
-        let send = |signal| pidfd_send_signal(&descriptor, signal).map_err(failed);
-        send(Signal::STOP)?;
-        let go_on = |descriptor: &OwnedFd| {
-            if before != ProcessState::Stopped {
-                // It may have ended; otherwise it was this user's to stop a moment ago.
-                let _ = pidfd_send_signal(descriptor, Signal::CONT);
-            }
-        };
-        if !wait_until(patience, || self.stands_still()) {
-            go_on(&descriptor);
-            return Err(KillError::Deaf { pid });
-        }
-        if !is_guilty() {
-            go_on(&descriptor);
-            return Err(KillError::Innocent { pid });
-        }
-        send(Signal::KILL)?;
+        sent?;
         if wait_until(patience, || self.state() == ProcessState::Ended) { Ok(()) } else { Err(KillError::Deaf { pid }) }
     }
 
-    /// Whether no thread of the process executes anything.
-    fn stands_still(&self) -> bool {
-        self.thread_states().into_iter().all(|state| is_stopped(state) || is_over(state))
+    /// Stops the process, and finds it guilty while it stands still; notes whether it was stopped here.
+    fn judge(
+        &self,
+        descriptor: &OwnedFd,
+        patience: Duration,
+        mut is_guilty: impl FnMut() -> bool,
+        is_stopped_here: &mut bool,
+    ) -> Result<(), KillError> {
+        let (pid, start) = (self.pid, Instant::now());
+        let mut looks = 0;
+        loop {
+            // Behind the descriptor: if the number has passed on to another process since, that one was started later.
+            if self.state() == ProcessState::Ended {
+                return Err(KillError::Ended { pid });
+            }
+            let before = self.threads();
+            if stand_still(&before) {
+                looks += 1;
+                let is_guilty = is_guilty();
+                // Compared whole: a thread that ran in between has lost the processor once more since.
+                if self.threads() == before {
+                    return match is_guilty {
+                        true => Ok(()),
+                        false if self.state() == ProcessState::Ended => Err(KillError::Ended { pid }),
+                        false => Err(KillError::Innocent { pid }),
+                    };
+                }
+            }
+            if start.elapsed() >= patience {
+                return Err(if looks == 0 { KillError::Deaf { pid } } else { KillError::Resumed { pid } });
+            }
+            if !stand_still(&self.threads()) {
+                // Again each time: others who came to kill it may have let it go on.
+                self.send(descriptor, Signal::STOP)?;
+                *is_stopped_here = true;
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+        }
+    }
+
+    fn send(&self, descriptor: &OwnedFd, signal: Signal) -> Result<(), KillError> {
+        pidfd_send_signal(descriptor, signal).map_err(|errno| self.refused(errno))
+    }
+
+    fn refused(&self, errno: Errno) -> KillError {
+        let pid = self.pid;
+        match errno {
+            Errno::SRCH => KillError::Ended { pid },
+            Errno::PERM => KillError::Permission { pid },
+            other => KillError::Kernel { pid, reason: std::io::Error::from(other).to_string() },
+        }
     }
 
     /// What each of its threads does; one that cannot be read has ended.
-    fn thread_states(&self) -> Vec<char> {
+    fn threads(&self) -> Vec<Thread> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().flatten();
-        let states = threads.filter_map(|thread| read_stat(&thread.path().join("stat").to_string_lossy()));
-        states.map(|(state, _)| state).collect()
+        let told = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("status")).ok());
+        told.filter_map(|text| parse_status(&text)).collect()
     }
+}
+
+/// A thread of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Thread {
+    number: u64,
+    state: char,
+    /// How often it lost the processor, because it waited or because others had to run.
+    switches: u64,
+}
+
+/// Whether no thread executes anything.
+fn stand_still(threads: &[Thread]) -> bool {
+    threads.iter().all(|thread| is_stopped(thread.state) || is_over(thread.state))
 }
 
 fn is_stopped(state: char) -> bool {
@@ -211,6 +271,22 @@ fn parse_stat(text: &str) -> Option<(char, u64)> {
     let mut fields = fields.split(' ');
     let state = fields.next()?.chars().next()?;
     Some((state, fields.nth(START_FIELD - 1)?.parse().ok()?))
+}
+
+/// The thread whose status file says `text`; without counts where the kernel keeps none.
+fn parse_status(text: &str) -> Option<Thread> {
+    let mut thread = Thread::default();
+    for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
+        match (name, value.trim()) {
+            ("State", state) => thread.state = state.chars().next()?,
+            ("Pid", number) => thread.number = number.parse().ok()?,
+            ("voluntary_ctxt_switches" | "nonvoluntary_ctxt_switches", count) => {
+                thread.switches += count.parse::<u64>().ok()?;
+            }
+            _ => {}
+        }
+    }
+    (thread.state != '\0').then_some(thread)
 }
 
 fn own_namespace() -> u64 {
@@ -235,6 +311,9 @@ fn wait_until(patience: Duration, mut reached: impl FnMut() -> bool) -> bool {
 mod tests {
     use super::*;
 
+    /// Longer than anything here takes.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
     #[test]
     fn names_of_programs_do_not_confuse() {
         let numbers: Vec<String> = (4..60).map(|field| field.to_string()).collect();
@@ -247,6 +326,19 @@ mod tests {
     }
 
     #[test]
+    fn threads_are_told_by_what_they_did() {
+        let status = "Name:\tState: T\nState:\tS (sleeping)\nPid:\t12\nvoluntary_ctxt_switches:\t3\n\
+                      nonvoluntary_ctxt_switches:\t4\n";
+        assert_eq!(parse_status(status), Some(Thread { number: 12, state: 'S', switches: 7 }));
+        assert_eq!(parse_status("State:\tT (stopped)\n"), Some(Thread { number: 0, state: 'T', switches: 0 }));
+        for bad in ["", "Pid:\t12\n", "State:\t\n", "State:\tT\nPid:\tx\n"] {
+            assert_eq!(parse_status(bad), None, "{bad:?}");
+        }
+        let threads = ProcessIdentity::current().threads();
+        assert!(!threads.is_empty() && !stand_still(&threads), "{threads:?}");
+    }
+
+    #[test]
     fn this_process_runs_and_does_not_kill_itself() {
         let own = ProcessIdentity::current();
         assert!(own.is_of(&own) && own == ProcessIdentity::current());
@@ -255,14 +347,83 @@ mod tests {
         assert_eq!(own.kill(Duration::ZERO, || true), Err(KillError::Oneself { pid }));
     }
 
+    /// A process of its own, and who it is.
+    fn sleeper() -> (std::process::Child, ProcessIdentity) {
+        let child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = u64::from(child.id());
+        let (_, start_ticks) = read_stat(&format!("/proc/{pid}/stat")).unwrap();
+        (child, ProcessIdentity { pid, start_ticks, ..ProcessIdentity::current() })
+    }
+
+    fn signal(child: &std::process::Child, signal: Signal) {
+        rustix::process::kill_process(Pid::from_child(child), signal).unwrap();
+    }
+
+    fn wait_for(identity: ProcessIdentity, state: ProcessState) {
+        assert!(wait_until(PATIENCE, || identity.state() == state), "it is never {state:?}");
+    }
+
+    /// What was found of a process does not count if others let it go on meanwhile, stopped again or not.
+    #[test]
+    fn who_is_let_go_on_is_looked_at_again() {
+        let (mut child, identity) = sleeper();
+        for is_stopped_again in [false, true] {
+            let mut looks = 0;
+            let guilty_at_first = || {
+                looks += 1;
+                if looks == 1 {
+                    signal(&child, Signal::CONT);
+                    wait_for(identity, ProcessState::Running);
+                    if is_stopped_again {
+                        signal(&child, Signal::STOP);
+                        wait_for(identity, ProcessState::Stopped);
+                    }
+                }
+                looks == 1
+            };
+            assert_eq!(identity.kill(PATIENCE, guilty_at_first), Err(KillError::Innocent { pid: identity.pid }));
+            assert_eq!(looks, 2);
+            wait_for(identity, ProcessState::Running);
+        }
+        let hasty = Duration::from_millis(200);
+        let let_go_on = || {
+            signal(&child, Signal::CONT);
+            wait_for(identity, ProcessState::Running);
+            true
+        };
+        assert_eq!(identity.kill(hasty, let_go_on), Err(KillError::Resumed { pid: identity.pid }));
+        wait_for(identity, ProcessState::Running);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// However many want to kill a process at once: if it is not the one, it goes on in the end, unless it was stopped
+    /// before they came.
+    #[test]
+    fn the_innocent_go_on_whoever_looked_at_them() {
+        let (mut child, identity) = sleeper();
+        for round in 0..50 {
+            let innocent = Err(KillError::Innocent { pid: identity.pid });
+            let ask = || assert_eq!(identity.kill(PATIENCE, || false), innocent, "round {round}");
+            std::thread::scope(|scope| (0..3).for_each(|_| _ = scope.spawn(ask)));
+            wait_for(identity, ProcessState::Running);
+        }
+        signal(&child, Signal::STOP);
+        wait_for(identity, ProcessState::Stopped);
+        assert_eq!(identity.kill(PATIENCE, || false), Err(KillError::Innocent { pid: identity.pid }));
+        assert_eq!(identity.state(), ProcessState::Stopped);
+        // Killed by somebody else while it was judged.
+        let other_was_first = || identity.kill(PATIENCE, || true).is_err();
+        assert_eq!(identity.kill(PATIENCE, other_was_first), Err(KillError::Ended { pid: identity.pid }));
+        child.wait().unwrap();
+    }
+
     /// Nothing is killed by its number alone.
     #[test]
     fn every_part_of_an_identity_counts() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let pid = u64::from(child.id());
-        let (_, start_ticks) = read_stat(&format!("/proc/{pid}/stat")).unwrap();
-        let identity = ProcessIdentity { pid, start_ticks, ..ProcessIdentity::current() };
-        let kill = |identity: ProcessIdentity, is_guilty| identity.kill(Duration::from_secs(10), || is_guilty);
+        let (mut child, identity) = sleeper();
+        let (pid, start_ticks) = (identity.pid, identity.start_ticks);
+        let kill = |identity: ProcessIdentity, is_guilty| identity.kill(PATIENCE, || is_guilty);
         let foreign = Err(KillError::Foreign { pid });
         for unknown in [
             ProcessIdentity { start_ticks: 0, ..identity },
@@ -275,7 +436,7 @@ mod tests {
         let earlier = ProcessIdentity { start_ticks: start_ticks - 1, ..identity };
         assert_eq!((earlier.state(), kill(earlier, true)), (ProcessState::Ended, Err(KillError::Ended { pid })));
         assert_eq!(kill(identity, false), Err(KillError::Innocent { pid }));
-        assert!(wait_until(Duration::from_secs(10), || identity.state() == ProcessState::Running), "it goes on");
+        wait_for(identity, ProcessState::Running);
         assert_eq!(kill(identity, true), Ok(()));
         assert_eq!(identity.state(), ProcessState::Ended);
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(9));

@@ -1,20 +1,34 @@
 //! The calls of the C library that have no safe wrapper.
 
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::AtomicU32;
 
 use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
 
 /// Tries to lock the byte at `offset` for the open file description behind `file`, for writing. Never waits.
 ///
 /// # Errors
 /// `EAGAIN` or `EACCES` if another description holds it.
 pub(crate) fn try_lock_byte(file: BorrowedFd<'_>, offset: i64) -> Result<(), Errno> {
+    set_lock(file, libc::F_WRLCK as libc::c_short, offset, 1)
+}
+
+/// Gives up every lock of the open file description behind `file`, for all who share it.
+pub(crate) fn unlock(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    // A length of 0 means as far as files go.
+    set_lock(file, libc::F_UNLCK as libc::c_short, 0, 0)
+}
+
+fn set_lock(file: BorrowedFd<'_>, kind: libc::c_short, offset: i64, bytes: i64) -> Result<(), Errno> {
     // SAFETY: `flock` is plain integers, for which zero is valid; l_pid must be zero for open-file-description locks.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_type = kind;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     lock.l_start = offset;
-    lock.l_len = 1;
+    lock.l_len = bytes;
     // SAFETY: the descriptor is borrowed, hence open, and F_OFD_SETLK reads one `flock`, which outlives the call.
     let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
     if answer == 0 { Ok(()) } else { Err(last_errno()) }
@@ -31,6 +45,67 @@ pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: 
     }
 }
 
+/// Has the kernel zero `words`, which are whole pages, in every child of this process that gets a copy of its memory,
+/// however it was started.
+///
+/// # Errors
+/// `EINVAL` if they are no whole pages, or the kernel cannot.
+pub(crate) fn zero_in_children<const N: usize>(words: &'static [AtomicU32; N]) -> Result<(), Errno> {
+    let (start, bytes) = (words.as_ptr(), size_of_val(words));
+    // The kernel would round the length up, to words that are somebody else's.
+    if !bytes.is_multiple_of(rustix::param::page_size()) || !start.addr().is_multiple_of(rustix::param::page_size()) {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: the range is whole pages of `words` alone, which live as long as the process and are atomics, for which
+    // zero is valid; in this process the advice changes nothing.
+    unsafe { madvise(start.cast_mut().cast(), bytes, Advice::LinuxWipeOnFork) }
+}
+
+/// While it lives no signal handler runs on this thread, as far as signals can be held up.
+pub(crate) struct Undisturbed {
+    before: libc::sigset_t,
+    /// Of one thread.
+    _thread: PhantomData<*mut ()>,
+}
+
+impl Undisturbed {
+    pub(crate) fn begin() -> Undisturbed {
+        let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: the first call fills `all` and the second `before`, which cannot fail for valid pointers and a valid
+        // way to change the mask.
+        let before = unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+            before.assume_init()
+        };
+        Undisturbed { before, _thread: PhantomData }
+    }
+}
+
+impl Drop for Undisturbed {
+    fn drop(&mut self) {
+        // SAFETY: `before` is this thread's mask of before, and outlives the call.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+    }
+}
+
 pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// Forks a child that has everything a fork gives it, and sleeps until it is killed, by the end of this thread at the
+/// latest.
+#[cfg(test)]
+pub(crate) fn fork_a_sleeper() -> libc::pid_t {
+    // SAFETY: the child makes system calls only, none of which has an effect on memory.
+    unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            loop {
+                libc::pause();
+            }
+        }
+        pid
+    }
 }

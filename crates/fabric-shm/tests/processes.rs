@@ -125,8 +125,21 @@ fn send_signal(pid: u32, signal: libc::c_int) {
 
 /// Forks; the child runs `body` and ends with the code it returns, without unwinding or exit handlers.
 fn fork(body: impl FnOnce() -> i32) -> u32 {
-    // SAFETY: the child runs `body` only, on a process whose other threads the test keeps away from locks it needs.
-    match unsafe { libc::fork() } {
+    // SAFETY: see `run_in_child`.
+    run_in_child(unsafe { libc::fork() }, body)
+}
+
+/// As `fork`, by a system call that no fork handler notices.
+fn bare_clone(body: impl FnOnce() -> i32) -> u32 {
+    // SAFETY: a copy of this process, as `fork` makes it; see `run_in_child`.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    run_in_child(pid as libc::pid_t, body)
+}
+
+/// In the child, which has the number 0 here, runs `body`, and nothing but that: its other threads are kept away by the
+/// test from locks that it needs.
+fn run_in_child(number: libc::pid_t, body: impl FnOnce() -> i32) -> u32 {
+    match number {
         0 => {
             let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(99);
             // SAFETY: ends the process at once.
@@ -159,7 +172,8 @@ fn child() {
         "umask" => umask(&location),
         "holder" => holder(&location),
         "spawner" => spawner(&location),
-        "forker" => forker(&location),
+        "forker" => forker(&location, |body| fork(body)),
+        "cloner" => forker(&location, |body| bare_clone(body)),
         "quitter" => quitter(&location),
         "execer" => execer(&location),
         "closer" => closer(&location),
@@ -239,14 +253,14 @@ fn spawner(location: &Location) {
 }
 
 /// Holds slot 1 and forks; the forked process uses the region as it may, and stays.
-fn forker(location: &Location) {
+fn forker(location: &Location, fork: impl FnOnce(&mut dyn FnMut() -> i32) -> u32) {
     let region = open(location);
     let mut lane = region.lane();
     // Options, for the forked process to drop its copies without moving the parent's.
     let mut hold = Some(take_soon(&region, 1));
     write(&mut lane, Addr::main(0), 1);
     let mut region = Some(region);
-    let pid = fork(|| {
+    let pid = fork(&mut || {
         let region = region.take().unwrap();
         assert!(region.is_stale() && lane.is_stale() && region.clone().is_stale() && region.lane().is_stale());
         let mut seen = [0];
@@ -526,10 +540,22 @@ fn a_program_the_holder_started_does_not_keep_it_alive() {
 
 #[test]
 fn a_forked_child_has_a_life_of_its_own() {
+    a_child_has_a_life_of_its_own("forker");
+}
+
+/// No fork handler of the program runs then: the kernel tells the child.
+#[test]
+fn a_cloned_child_has_a_life_of_its_own() {
+    if rustix::param::page_size() == 4096 {
+        a_child_has_a_life_of_its_own("cloner");
+    }
+}
+
+fn a_child_has_a_life_of_its_own(role: &str) {
     let scratch = Scratch::new();
     let region = scratch.create();
     let mut lane = region.lane();
-    let mut actor = Actor::spawn("forker", &scratch.location);
+    let mut actor = Actor::spawn(role, &scratch.location);
     let forked = Orphan(actor.hear().parse().unwrap());
     wait_for("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 2);
     assert!(!is_free(&region, 1), "the child dropped its copy of the parent's hold; the parent lives");

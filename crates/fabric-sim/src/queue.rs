@@ -139,10 +139,10 @@ impl Queue {
         Some(group * 64 + self.used[group].trailing_zeros() as usize)
     }
 
-    /// The next event and its time.
+    /// The next event and its time, if it happens until `end_ns`.
     #[inline(always)]
-    pub(crate) fn pop(&mut self) -> Option<(u64, Due)> {
-        let at_ns = self.next_ns()?;
+    pub(crate) fn pop_until(&mut self, end_ns: u64) -> Option<(u64, Due)> {
+        let at_ns = self.next_ns().filter(|at_ns| *at_ns <= end_ns)?;
         self.start_ns = at_ns;
         while let Some(Reverse((late_ns, _, due))) = self.late.peek().copied()
             && late_ns - at_ns < WHEEL_NS
@@ -163,6 +163,13 @@ impl Queue {
         }
         Some((at_ns, due))
     }
+
+    /// What the next event is about, if it is on the wheel.
+    #[inline(always)]
+    pub(crate) fn upcoming(&self) -> Option<Due> {
+        let at = self.first_used((self.start_ns % WHEEL_NS) as usize)?;
+        Some(self.nodes[self.lists[at].first as usize].due)
+    }
 }
 
 #[cfg(test)]
@@ -176,7 +183,7 @@ mod tests {
         let scheduled = [(5, Due::Lane(9)), (3, Due::Pause(77)), (5, Due::Pause(1)), (5, Due::Lane(0))];
         scheduled.iter().for_each(|(at_ns, due)| queue.push(*at_ns, *due));
         assert_eq!(queue.next_ns(), Some(3));
-        let came: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        let came: Vec<_> = std::iter::from_fn(|| queue.pop_until(u64::MAX)).collect();
         assert_eq!(came, [scheduled[1], scheduled[0], scheduled[2], scheduled[3]]);
     }
 
@@ -197,7 +204,7 @@ mod tests {
                 } else {
                     let expected = sorted.pop_first().map(|((at_ns, serial), ())| (at_ns, Due::Lane(serial)));
                     assert_eq!(queue.next_ns(), expected.map(|(at_ns, _)| at_ns), "seed {seed}");
-                    assert_eq!(queue.pop(), expected, "seed {seed}");
+                    assert_eq!(queue.pop_until(u64::MAX), expected, "seed {seed}");
                     now_ns = expected.map_or(now_ns, |(at_ns, _)| at_ns);
                 }
             }

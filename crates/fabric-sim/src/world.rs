@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::task::{Context, Poll};
 
 use guira_fabric::heap::HeapRegion;
-use guira_fabric::memory::check;
+use guira_fabric::memory::{check, prefetch, prefetch_line};
 use guira_fabric::{Addr, Caps, Effect, FabricError, Region, Space, Verb};
 
 use crate::batch::{Batch, Kind, Sent};
@@ -153,12 +153,13 @@ impl World {
     /// Lets the next thing happen.
     #[inline]
     pub(crate) fn step(&mut self) -> Step {
-        match self.queue.next_ns() {
-            Some(at_ns) if at_ns <= self.end_ns => {}
-            _ => return Step::Over,
-        }
-        let Some((at_ns, due)) = self.queue.pop() else { return Step::Over };
+        let Some((at_ns, due)) = self.queue.pop_until(self.end_ns) else { return Step::Over };
         self.now_ns = at_ns;
+        if let Some(Due::Lane(next)) = self.queue.upcoming() {
+            let next = &self.lanes[next as usize];
+            prefetch_line(&next.phase);
+            prefetch_line(&next.batch);
+        }
         match due {
             Due::Lane(lane) => self.advance(lane),
             Due::Pause(lane) => self.resume(lane),
@@ -347,7 +348,10 @@ impl World {
         if state.is_lost {
             return Err(FabricError::Disconnected { effect: Effect::None });
         }
-        check(self.region.memory(), self.region.caps(), batch)?;
+        let memory = self.region.memory();
+        check(memory, self.region.caps(), batch)?;
+        // Until its verbs arrive, those of others are carried out: by then the words they touch are at hand.
+        batch.iter().filter_map(|verb| memory.range(verb).ok()).for_each(prefetch);
         state.batch.send(batch);
         let percent = self.faults.liberties.swap_percent;
         if percent > 0 && !self.region.caps().ordered_read_sampling && self.draws.below(100) < u64::from(percent) {

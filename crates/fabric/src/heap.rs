@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use crate::memory::{self, AtomicU64, Memory};
-use crate::{Addr, Caps, Effect, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb, WORD_BYTES};
+use crate::{Caps, Effect, FabricError, Lane, Region, Sent, SlotHold, Submitted, Traffic, Verb, WORD_BYTES};
 
 /// A region in this process's memory. Clones share the bytes.
 #[derive(Clone)]
@@ -156,14 +156,6 @@ struct Batch {
     verbs: Vec<Sent>,
     polls_left: u32,
     forgotten: bool,
-}
-
-/// A verb with buffers of its own.
-enum Sent {
-    Read { addr: Addr, into: Vec<u64> },
-    Write { addr: Addr, words: Vec<u64> },
-    Cas { addr: Addr, compare: u64, swap: u64, compare_mask: u64, swap_mask: u64, found: u64 },
-    FetchAdd { addr: Addr, add: u64, found: u64 },
 }
 
 impl HeapLane {
@@ -335,59 +327,6 @@ impl Lane for HeapLane {
     }
 }
 
-impl Sent {
-    fn copy_of(verb: &Verb<'_>) -> Sent {
-        match verb {
-            Verb::Read { addr, into } => Sent::Read { addr: *addr, into: vec![0; into.len()] },
-            Verb::Write { addr, words } => Sent::Write { addr: *addr, words: words.to_vec() },
-            Verb::Cas { addr, compare, swap, .. } => {
-                Sent::Cas { addr: *addr, compare: *compare, swap: *swap, compare_mask: !0, swap_mask: !0, found: 0 }
-            }
-            Verb::MaskedCas { addr, compare, swap, compare_mask, swap_mask, .. } => Sent::Cas {
-                addr: *addr,
-                compare: *compare,
-                swap: *swap,
-                compare_mask: *compare_mask,
-                swap_mask: *swap_mask,
-                found: 0,
-            },
-            Verb::FetchAdd { addr, add, .. } => Sent::FetchAdd { addr: *addr, add: *add, found: 0 },
-        }
-    }
-
-    fn as_verb(&mut self) -> Verb<'_> {
-        match self {
-            Sent::Read { addr, into } => Verb::Read { addr: *addr, into },
-            Sent::Write { addr, words } => Verb::Write { addr: *addr, words },
-            Sent::Cas { addr, compare, swap, compare_mask, swap_mask, found } => Verb::MaskedCas {
-                addr: *addr,
-                compare: *compare,
-                swap: *swap,
-                compare_mask: *compare_mask,
-                swap_mask: *swap_mask,
-                found,
-            },
-            Sent::FetchAdd { addr, add, found } => Verb::FetchAdd { addr: *addr, add: *add, found },
-        }
-    }
-
-    fn copy_to(&self, verb: &mut Verb<'_>) {
-        match (self, verb) {
-            (Sent::Read { into: from, .. }, Verb::Read { into, .. }) => into.copy_from_slice(from),
-            (Sent::Cas { found: from, .. }, Verb::Cas { found, .. } | Verb::MaskedCas { found, .. })
-            | (Sent::FetchAdd { found: from, .. }, Verb::FetchAdd { found, .. }) => **found = *from,
-            _ => {}
-        }
-    }
-
-    fn found(&self) -> Option<u64> {
-        match self {
-            Sent::Cas { found, .. } | Sent::FetchAdd { found, .. } => Some(*found),
-            _ => None,
-        }
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::pin::pin;
@@ -395,7 +334,7 @@ mod tests {
     use std::task::Waker;
 
     use super::*;
-    use crate::{Profile, post};
+    use crate::{Addr, Profile, post};
 
     fn region() -> HeapRegion {
         HeapRegion::new(256, 64, Profile::Tcp.caps())

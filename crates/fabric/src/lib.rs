@@ -20,6 +20,7 @@ pub mod heap;
 mod lane;
 pub mod memory;
 mod region;
+mod sent;
 mod traffic;
 mod verb;
 
@@ -28,5 +29,6 @@ pub use caps::{Caps, Fence, MaskedCas, Profile};
 pub use error::{Effect, FabricError};
 pub use lane::{Lane, Pause, Post, Submitted, pause_until, post, post_now};
 pub use region::{FenceProof, Liveness, Region, SlotHold};
+pub use sent::Sent;
 pub use traffic::{Traffic, VerbCounts};
 pub use verb::Verb;

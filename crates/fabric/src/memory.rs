@@ -112,7 +112,8 @@ pub fn read_words(from: &[AtomicU64], into: &mut [u64]) {
     fence(Ordering::Acquire);
 }
 
-/// Stores `words` into `to`, word by word in ascending order; whoever sees one of them sees all earlier writes.
+/// Stores `words` into `to`, word by word in ascending order; whoever sees one of them sees all earlier writes, and
+/// whoever sees the last one sees them all.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -120,9 +121,11 @@ pub fn read_words(from: &[AtomicU64], into: &mut [u64]) {
 pub fn write_words(to: &[AtomicU64], words: &[u64]) {
     assert_eq!(to.len(), words.len(), "a WRITE's range and its data have one length");
     fence(Ordering::Release);
+    let (Some((last_cell, to)), Some((last_word, words))) = (to.split_last(), words.split_last()) else { return };
     for (cell, word) in to.iter().zip(words) {
         cell.store(*word, Ordering::Relaxed);
     }
+    last_cell.store(*last_word, Ordering::Release);
 }
 
 /// Compare-and-swap under masks; returns the word as it was. The swap happened iff `(returned ^ compare) &
@@ -139,6 +142,31 @@ pub fn masked_cas(cell: &AtomicU64, compare: u64, swap: u64, compare_mask: u64, 
         }
     }
     current
+}
+
+/// Words in a cache line.
+const LINE_WORDS: usize = 8;
+/// Lines prefetched of one range, at most: beyond a few, the processor's own prefetcher follows, and the lines it has
+/// to track at once are fewer than these.
+const MAX_PREFETCH_LINES: usize = 32;
+
+/// Asks the processor to load the lines of `range`, which will be used soon.
+#[inline(always)]
+pub fn prefetch(range: &[AtomicU64]) {
+    range.iter().step_by(LINE_WORDS).take(MAX_PREFETCH_LINES).for_each(prefetch_line);
+}
+
+/// Asks the processor to load the line in which `value` begins.
+#[inline(always)]
+pub fn prefetch_line<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch is a hint that never faults, and every x86-64 processor has it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast::<i8>()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
 }
 
 #[cfg(all(test, not(loom)))]

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use guira_fabric::{Effect, Lane, SlotHold, Traffic};
 use guira_layout::{ExtentRef, OwnerId, Placement};
 use guira_rcuckoo::{
-    Begun, Change, Changed, Counters, NewValue, Now, Operation, Outcome, Sampled, Table, add_totals, release_slot,
+    Begun, Change, Changed, Counters, NewValue, Now, Operation, Outcome, Sampled, SlotClient, Table, add_totals,
+    release_slot,
 };
 
 use crate::attachment::{Attachment, Holds, Until, is_session_lost, without_effect};
@@ -18,7 +19,7 @@ use crate::extents::Extents;
 use crate::fabric::{FabricLane, FabricRegion, Waiting};
 use crate::reader::{check_versions, lookups};
 use crate::sessions::{Session, Sessions};
-use crate::store::{Inner, unix_ns};
+use crate::store::Inner;
 use crate::{Error, Expected, ExtentError, OperationError, Swap, Token, Versioned};
 
 /// Keys whose rows are loaded ahead of the one that is being changed.
@@ -78,6 +79,8 @@ pub(crate) struct Taken {
     pub(crate) lane: FabricLane,
     pub(crate) owner: OwnerId,
     pub(crate) hold: SlotHold,
+    /// What its words say.
+    pub(crate) own: SlotClient,
 }
 
 /// A change that brings a value.
@@ -196,11 +199,17 @@ fn new_value<'v>(
 }
 
 /// What acts as `owner`.
-fn parts(store: &Inner, region: &FabricRegion, owner: OwnerId) -> (guira_rcuckoo::Client, Option<Extents>) {
+fn parts(
+    store: &Inner,
+    region: &FabricRegion,
+    owner: OwnerId,
+    own: &SlotClient,
+) -> (guira_rcuckoo::Client, Option<Extents>) {
     let table = &store.table;
     let extents = table.config().format.has_extents().then(|| Extents::new(Arc::clone(table), owner));
-    let client = guira_rcuckoo::Client::new(Arc::clone(table), owner, store.client_config(unix_ns()));
-    let client = client.with_liveness(Box::new(region.clone())).with_observer(Box::new(store.events.clone()));
+    let client = guira_rcuckoo::Client::new(Arc::clone(table), owner, store.client_config(own.since_unix_ns));
+    let client =
+        client.with_process(own).with_liveness(Box::new(region.clone())).with_observer(Box::new(store.events.clone()));
     (client, extents)
 }
 
@@ -220,8 +229,8 @@ impl Client {
         waiting: Waiting,
         taken: Taken,
     ) -> Client {
-        let Taken { lane, owner, hold } = taken;
-        let (client, extents) = parts(store, &session.region, owner);
+        let Taken { lane, owner, hold, own } = taken;
+        let (client, extents) = parts(store, &session.region, owner, &own);
         Client {
             client,
             lane,
@@ -270,7 +279,7 @@ impl Client {
     async fn move_to(&mut self, region: &FabricRegion, taken: Taken) {
         let news = self.told.news(&self.client, self.extents.as_ref());
         self.earlier = self.counters();
-        let (client, extents) = parts(&self.attachment.store, region, taken.owner);
+        let (client, extents) = parts(&self.attachment.store, region, taken.owner, &taken.own);
         (self.client, self.extents, self.pending) = (client, extents, None);
         (self.lane, self.owner, self.hold) = (taken.lane, taken.owner, Some(taken.hold));
         self.told = Told::default();

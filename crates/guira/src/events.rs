@@ -1,11 +1,13 @@
-//! What is told by events of `tracing`, target `guira`: who was suspected, recovered or given up on, and damage.
+//! What is told by events of `tracing`, target `guira`: who was suspected, recovered or given up on, and damage; in
+//! preset `paper`, whose locks name nobody, which lock was suspected and reclaimed, and leases and states in between.
 //!
 //! Invariant: nothing is told on the way of an operation that meets nobody, so a program that listens pays for
 //! incidents only.
 
 use std::sync::Arc;
 
-use guira_rcuckoo::{Incident, Observer, Recovered};
+use guira_layout::LockId;
+use guira_rcuckoo::{Incident, LockIncident, Observer, Recovered};
 use tracing::{debug, error, info, warn};
 
 use crate::{Error, OperationError, Url};
@@ -59,6 +61,26 @@ impl Observer for Events {
             Incident::RecoveryFailed { error, took_ns } => {
                 error!(target: "guira", table, slot, generation, took_ns, "recovery failed: {error}");
             }
+            _ => {}
+        }
+    }
+
+    fn observe_lock(&mut self, lock: LockId, incident: &LockIncident) {
+        let (table, lock) = (&*self.table, lock.0);
+        match incident {
+            LockIncident::Suspected => debug!(target: "guira", table, lock, "holder suspected"),
+            LockIncident::Withdrawn => debug!(target: "guira", table, lock, "suspicion withdrawn"),
+            LockIncident::Leased { region, revoked: None } => {
+                info!(target: "guira", table, lock, region, "repair begun");
+            }
+            LockIncident::Leased { region, revoked: Some(holder) } => {
+                let slot = holder.slot();
+                warn!(target: "guira", table, lock, region, slot, "repair begun, and a repairer presumed dead");
+            }
+            LockIncident::Found { state } => debug!(target: "guira", table, lock, state, "repair goes on"),
+            LockIncident::Reclaimed { took_ns } => info!(target: "guira", table, lock, took_ns, "lock reclaimed"),
+            LockIncident::GivenUp => warn!(target: "guira", table, lock, "repair given up"),
+            LockIncident::Failed { error } => error!(target: "guira", table, lock, "repair failed: {error}"),
             _ => {}
         }
     }

@@ -1,19 +1,19 @@
 //! Recovering the dead on request, and killing who stands in everybody's way.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use guira_fabric::{FenceProof, Lane, Region};
+use guira_fabric::{FenceProof, Lane, Region, SlotHold};
 use guira_fabric_shm::{KillError, ProcessIdentity, ProcessState, ShmRegion};
 use guira_fabric_tcp::wire::FenceAnswer;
 use guira_layout::{SlotState, SlotWord};
 use guira_rcuckoo::{
-    Counters, Incident, Observer, Recovered, SlotClient, SlotInfo, add_totals, read_slot, recover, slots,
+    Counters, Incident, Observer, Recovered, SlotClient, SlotInfo, add_totals, read_slot, recover_by, slots,
 };
 
 use crate::blocking::block_on;
 use crate::fabric::FabricRegion;
 use crate::options::Access;
-use crate::store::Inner;
+use crate::store::{Inner, unix_ns};
 use crate::{Error, OperationError, Store};
 
 /// Between two looks whether a killed client's slot is free.
@@ -40,7 +40,7 @@ pub struct RecoveredClient {
     pub slot: u16,
     /// Under which generation it had the slot.
     pub generation: u64,
-    /// Its process id, in the namespace of that process.
+    /// Its process id, in the namespace of that process; if somebody had begun to recover it, that one's.
     pub process: u64,
     /// Rows of the commit it had begun, all of which are written now; 0 if it had begun none. Source: R-RECOVER-2.
     pub replayed_rows: u64,
@@ -63,16 +63,18 @@ pub struct FailedRecovery {
     pub reason: String,
 }
 
-/// A client that lives.
+/// A client that lives, or one that is dead, and whom somebody is recovering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct LivingClient {
     /// Its slot, from 0.
     pub slot: u16,
-    /// Its process id, in the namespace of that process.
+    /// Its process id, in the namespace of that process; if it is being recovered, that of whoever does so.
     pub process: u64,
     /// Whether it has a commit under way.
     pub committing: bool,
-    /// Whether its process is stopped, as far as this one can tell: a stopped client is alive. Source: R-RECOVER-1.
+    /// Whether it is dead, and `process` is recovering it. Source: R-RECOVER-4.
+    pub recovering: bool,
+    /// Whether the process is stopped, as far as this one can tell: a stopped client is alive. Source: R-RECOVER-1.
     pub stopped: bool,
 }
 
@@ -81,7 +83,7 @@ pub struct LivingClient {
 pub struct Killed {
     /// The slot, from 0.
     pub slot: u16,
-    /// The process id of its client.
+    /// The process id of its client, or of whoever was recovering it.
     pub process: u64,
     /// Whether that process was killed, or its session dropped; false if it was dead already.
     pub killed: bool,
@@ -138,9 +140,9 @@ impl Store {
         let hold = region.hold(slot).map_err(&fabric)?;
         // Under the hold, if there is one: a client that closed in between is not dead.
         let info = block_on(read_slot(&mut region.lane(), &inner.table, slot)).map_err(&fabric)?;
-        let generation = match info.word {
+        let (state, generation) = match info.word {
             Some(SlotWord { state: SlotState::Free, .. }) => return Ok(()),
-            Some(SlotWord { generation, .. }) => generation,
+            Some(SlotWord { state, generation }) => (state, generation),
             None => {
                 let reason = "its state word is damaged".to_owned();
                 repair.failed.push(FailedRecovery { slot, reason });
@@ -150,10 +152,11 @@ impl Store {
         let Some(hold) = hold else {
             let stopped = identity(&info.client).state() == ProcessState::Stopped;
             let (process, committing) = (info.client.process, info.seal.is_sealed());
-            repair.living.push(LivingClient { slot, process, committing, stopped });
+            let recovering = state == SlotState::Recovering;
+            repair.living.push(LivingClient { slot, process, committing, recovering, stopped });
             return Ok(());
         };
-        match inner.recover_proved(region, &FenceProof::new(slot, generation, hold)) {
+        match inner.recover_proved(region, &FenceProof::new(slot, generation, hold), &own_slot_client(unix_ns())) {
             Ok(Some(recovered)) => {
                 repair.recovered.push(RecoveredClient::new(slot, generation, info.client.process, &recovered));
             }
@@ -173,72 +176,156 @@ impl Store {
     /// Kills the process of the client that has `slot` ([`crate::ClientStat::slot`], and what `Busy` names), with all
     /// of its other clients, waits up to `patience` until the kernel says that it is dead, and recovers the client. For
     /// a process that is stopped, or otherwise stands still in the middle of a change, and will not go on: a timeout
-    /// never decides that. If the client is dead already it is only recovered.
+    /// never decides that. If the client is dead already it is only recovered; if somebody else is doing that, and does
+    /// not come to an end within half a second, it is that process that is killed. // [R-RECOVER-4]
     ///
-    /// The process is stopped first, and killed only if it is the very one that took the slot and still has it; nothing
-    /// is killed by its number alone. It must be visible here: of the same pid namespace, and this user may signal it.
-    /// Over `tcp://` no process is killed: the memory node drops the session that has the slot, with all other slots it
-    /// has, and its clients learn that they were `Fenced`. The node does not know generations: if the client closed and
-    /// another one took the slot within the round trip before that, the other one is dropped.
-    ///
-    /// Round trips: 3, and those of [`guira_rcuckoo::recover`]. Source: R-RECOVER-1.
+    /// The process is stopped first, and killed only if it is the very one that took the slot, or recovers its client,
+    /// and still has it; nothing is killed by its number alone, and whoever was let go on by others after it was looked
+    /// at is looked at again. It must be visible here: of the same pid namespace, and this user may signal it. Several
+    /// may kick at once. Over `tcp://` no process is killed: the memory node drops the session that has the slot, with all
+    /// other slots it has, and its clients learn that they were `Fenced`. The node does not know generations: if the
+    /// client closed and another one took the slot within the round trip before that, the other one is dropped. Takes three times `patience` and half a second at most. Round trips: 4, one each millisecond
+    /// of waiting, and those of [`guira_rcuckoo::recover`]. Source: R-RECOVER-1, R-RECOVER-4.
     ///
     /// # Errors
-    /// `NoClient` if nobody has the slot; `Kill` if its process was not killed, or does not end in time: nothing in the
-    /// table was changed; `ReadOnly` if the table was opened so; the fabric's, after which the process may be dead.
+    /// `NoClient` if nobody has the slot; `Kill` if its process was not killed, or does not end in time, or has ended
+    /// and somebody else has the slot since: nothing in the table was changed; `ReadOnly` if the table was opened so;
+    /// the fabric's, after which the process may be dead.
     pub fn kill_client(&self, slot: u16, patience: Duration) -> Result<Killed, Error> {
         let inner = &*self.inner;
         inner.refuse_read_only()?;
-        let fabric = inner.fabric("cannot kill a client of");
         let nobody = || Error::NoClient { url: inner.url.clone(), slot };
         if slot >= inner.table.config().max_clients {
             return Err(nobody());
         }
+        let fabric = inner.fabric("cannot kill a client of");
         let region = &inner.region()?;
-        let mut lane = region.lane();
-        let info = block_on(read_slot(&mut lane, &inner.table, slot)).map_err(&fabric)?;
-        let generation = info.word.filter(|word| word.state != SlotState::Free).ok_or_else(nobody)?.generation;
-        let process = info.client.process;
-        let mut hold = region.hold(slot).map_err(&fabric)?;
+        let first = block_on(read_slot(&mut region.lane(), &inner.table, slot)).map_err(&fabric)?;
+        let word = first.word.filter(|word| word.state != SlotState::Free).ok_or_else(nobody)?;
+        let kick = Kick { inner, region, slot, word, who: first.client };
+        // Whoever asks about a dead client, or recovers it, has its slot for a moment.
+        let others = patience.min(OTHERS_AT_WORK);
         let mut killed = false;
-        if hold.is_none() {
-            let kill = |source| Error::Kill { url: inner.url.clone(), slot, source };
-            let (wait, otherwise) = match region {
-                FabricRegion::Shm(region) => {
-                    inner.kill_process(region, &mut lane, &info, generation, patience).map_err(kill)?
-                }
-                FabricRegion::Tcp(region) => match region.fence(slot).map_err(&fabric)? {
-                    FenceAnswer::Dropped => (patience, KillError::Deaf { pid: process }),
-                    // Somebody has it beside the node, or had it for a moment.
-                    FenceAnswer::NoSession => (patience.min(OTHERS_AT_WORK), KillError::Foreign { pid: process }),
-                },
+        let mut look = match word.state {
+            SlotState::Recovering => kick.wait(others)?,
+            SlotState::Live | SlotState::Free => kick.look()?,
+        };
+        if let Look::Theirs(found) = look {
+            let kicked = match kick.is_as_before(&found) {
+                true => kick.strike(patience)?,
+                false => Err(KillError::Ended { pid: kick.who.process }),
             };
-            killed = matches!(otherwise, KillError::Deaf { .. });
-            if killed {
-                let table = &inner.url;
-                tracing::warn!(target: "guira", %table, slot, generation, process, "client killed on request");
-            }
-            let deadline_ns = lane.now_ns().saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
-            while hold.is_none() {
-                std::thread::sleep(LOOK_INTERVAL);
-                hold = region.hold(slot).map_err(&fabric)?;
-                let word = block_on(read_slot(&mut lane, &inner.table, slot)).map_err(&fabric)?.word;
-                if word.is_some_and(|word| word.generation != generation || word.state == SlotState::Free) {
-                    return Ok(Killed { slot, process, killed, recovered: None, failed: None });
+            match kicked {
+                Ok(()) => {
+                    killed = true;
+                    kick.tell();
+                    look = kick.wait(patience)?;
                 }
-                if hold.is_none() && lane.now_ns() >= deadline_ns {
-                    return Err(kill(otherwise));
-                }
+                Err(KillError::Ended { .. }) => look = kick.wait(others)?,
+                Err(source) => return Err(kick.error(source)),
             }
         }
-        let Some(hold) = hold else { return Err(nobody()) };
-        let (recovered, failed) = match inner.recover_proved(region, &FenceProof::new(slot, generation, hold)) {
+        let process = kick.who.process;
+        let hold = match look {
+            Look::Ours(hold) => hold,
+            Look::Gone => return Ok(Killed { slot, process, killed, recovered: None, failed: None }),
+            Look::Theirs(_) => return Err(kick.error(KillError::Ended { pid: process })),
+        };
+        let proof = FenceProof::new(slot, word.generation, hold);
+        let (recovered, failed) = match inner.recover_proved(region, &proof, &own_slot_client(unix_ns())) {
             Ok(recovered) => (recovered, None),
             Err(error @ OperationError::Corrupt { .. }) => (None, Some(error.to_string())),
             Err(error) => return Err(error.into()),
         };
-        let recovered = recovered.map(|recovered| RecoveredClient::new(slot, generation, process, &recovered));
+        let recovered = recovered.map(|recovered| RecoveredClient::new(slot, word.generation, process, &recovered));
         Ok(Killed { slot, process, killed, recovered, failed })
+    }
+}
+
+/// Somebody in a slot who is to be killed.
+struct Kick<'i> {
+    inner: &'i Inner,
+    region: &'i FabricRegion,
+    slot: u16,
+    /// The slot's word as it was found.
+    word: SlotWord,
+    /// Who has the slot, in the same moment.
+    who: SlotClient,
+}
+
+/// Who has the slot now.
+enum Look {
+    /// This process does: who had it is dead.
+    Ours(SlotHold),
+    /// Nobody, or another client: who had it is recovered.
+    Gone,
+    /// Somebody else.
+    Theirs(SlotInfo),
+}
+
+impl Kick<'_> {
+    /// Looks once. 1 round trip.
+    fn look(&self) -> Result<Look, Error> {
+        let fabric = self.inner.fabric("cannot kill a client of");
+        let hold = self.region.hold(self.slot).map_err(&fabric)?;
+        let info = block_on(read_slot(&mut self.region.lane(), &self.inner.table, self.slot)).map_err(&fabric)?;
+        let is_gone = |word: SlotWord| word.generation != self.word.generation || word.state == SlotState::Free;
+        Ok(match hold {
+            _ if info.word.is_some_and(is_gone) => Look::Gone,
+            Some(hold) => Look::Ours(hold),
+            None => Look::Theirs(info),
+        })
+    }
+
+    /// Looks until somebody else has the slot no more, for as long as `patience`. 1 round trip a look.
+    fn wait(&self, patience: Duration) -> Result<Look, Error> {
+        let start = Instant::now();
+        loop {
+            match self.look()? {
+                Look::Theirs(_) if start.elapsed() < patience => std::thread::sleep(LOOK_INTERVAL),
+                look => return Ok(look),
+            }
+        }
+    }
+
+    /// Whether the slot's words say the same as at first.
+    fn is_as_before(&self, info: &SlotInfo) -> bool {
+        (info.word, info.client) == (Some(self.word), self.who)
+    }
+
+    /// Ends the life of who is meant: kills its process, or has the memory node drop its session.
+    fn strike(&self, patience: Duration) -> Result<Result<(), KillError>, Error> {
+        let pid = self.who.process;
+        Ok(match self.region {
+            FabricRegion::Shm(region) => identity(&self.who).kill(patience, || self.is_guilty(region)),
+            FabricRegion::Tcp(region) => {
+                match region.fence(self.slot).map_err(self.inner.fabric("cannot fence a client of"))? {
+                    FenceAnswer::Dropped => Ok(()),
+                    // Somebody beside the node has it, or had it for a moment.
+                    FenceAnswer::NoSession => Err(KillError::Ended { pid }),
+                }
+            }
+        })
+    }
+
+    /// Whether the process that is meant, which stands still, has the slot. A live slot's words name the client that
+    /// took it, and those of one that is being recovered a process that had the proof of death when it wrote them:
+    /// neither of them lives and gives the slot up before its word changes. Only by becoming another program it does,
+    /// which has no part in the slot; somebody else may have that then.
+    fn is_guilty(&self, region: &ShmRegion) -> bool {
+        let info = block_on(read_slot(&mut self.region.lane(), &self.inner.table, self.slot));
+        let is_held = matches!(self.region.hold(self.slot), Ok(None));
+        is_held && region.may_be_held_by(&identity(&self.who)) && info.is_ok_and(|it| self.is_as_before(&it))
+    }
+
+    fn tell(&self) {
+        let (table, slot, generation, process) = (&self.inner.url, self.slot, self.word.generation, self.who.process);
+        let recovering = self.word.state == SlotState::Recovering;
+        tracing::warn!(target: "guira", %table, slot, generation, process, recovering, "client killed on request");
+    }
+
+    fn error(&self, source: KillError) -> Error {
+        Error::Kill { url: self.inner.url.clone(), slot: self.slot, source }
     }
 }
 
@@ -257,42 +344,17 @@ impl Inner {
         }
     }
 
-    /// Kills the process of the client that `info` tells of, if it still has its slot under `generation`. How long
-    /// others may have the slot then, and the error if it is longer.
-    fn kill_process(
-        &self,
-        region: &ShmRegion,
-        lane: &mut dyn Lane,
-        info: &SlotInfo,
-        generation: u64,
-        patience: Duration,
-    ) -> Result<(Duration, KillError), KillError> {
-        let (slot, process) = (info.slot, identity(&info.client));
-        // Its words are about the client of this generation as long as the generation is there.
-        let still_has = || {
-            let word = block_on(read_slot(lane, &self.table, slot)).ok().and_then(|info| info.word);
-            // Perhaps by somebody else: this process may have become another program, which has no part in it.
-            let is_held = matches!(region.hold(slot), Ok(None)) && region.may_be_held_by(&process);
-            is_held && word == Some(SlotWord { state: SlotState::Live, generation })
-        };
-        match process.kill(patience, still_has) {
-            Ok(()) => Ok((patience, KillError::Deaf { pid: process.pid })),
-            // Whoever asks about a dead client, or recovers it, has its slot for a moment.
-            Err(ended @ KillError::Ended { .. }) => Ok((patience.min(OTHERS_AT_WORK), ended)),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Recovers the client whose death `proof` proves; tells of it, and counts it. // [R-RECOVER-3] [R-TOTALS-1]
     pub(crate) fn recover_proved(
         &self,
         region: &FabricRegion,
         proof: &FenceProof,
+        own: &SlotClient,
     ) -> Result<Option<Recovered>, OperationError> {
         let (mut lane, mut events) = (region.lane(), self.events.clone());
         let (slot, generation, began_ns) = (proof.slot(), proof.generation(), lane.now_ns());
         events.observe(slot, generation, &Incident::RecoveryBegun);
-        let result = block_on(recover(&mut lane, &self.table, proof));
+        let result = block_on(recover_by(&mut lane, &self.table, proof, own));
         let took_ns = lane.now_ns().saturating_sub(began_ns);
         let mut counters = Counters::default();
         match &result {

@@ -47,7 +47,7 @@ enum Kind {
     /// A mapped file: the same session for good.
     Lasting(Session),
     /// A memory node's.
-    Remote(Remote),
+    Remote(Box<Remote>),
 }
 
 struct Remote {
@@ -176,7 +176,7 @@ impl Sessions {
         first: Option<FabricRegion>,
     ) -> Sessions {
         let session = first.map(|region| Session { region, number: 1, last_fenced: 0 });
-        Sessions(Kind::Remote(Remote {
+        Sessions(Kind::Remote(Box::new(Remote {
             url: url.clone(),
             endpoint: endpoint.clone(),
             options: options.clone(),
@@ -185,14 +185,15 @@ impl Sessions {
             process: std::process::id(),
             state: Mutex::new(State { session, ..State::default() }),
             turn: Mutex::new(()),
-        }))
+        })))
     }
 
     /// Sessions with the same node that wait in a way of their own; the same ones, if they last.
     pub(crate) fn of_their_own(self: &Arc<Self>, waiting: Waiting) -> Arc<Sessions> {
         match &self.0 {
             Kind::Lasting(_) => Arc::clone(self),
-            Kind::Remote(Remote { url, endpoint, options, table, .. }) => {
+            Kind::Remote(remote) => {
+                let Remote { url, endpoint, options, table, .. } = &**remote;
                 Arc::new(Sessions::remote(url, endpoint, options, waiting, table, None))
             }
         }

@@ -63,7 +63,8 @@ pub enum ClientState {
     Live,
     /// Its process is gone; whoever needs what it held recovers it. Source: R-RECOVER-1.
     Dead,
-    /// Its process is gone, and another client is cleaning up.
+    /// Its process is gone, and another one is cleaning up, or died in that: the one that [`ClientStat::process`]
+    /// names. Source: R-RECOVER-4.
     Recovering,
     /// Its slot cannot be read.
     Damaged,
@@ -80,9 +81,10 @@ pub struct ClientStat {
     pub generation: u64,
     /// Whether its client lives.
     pub state: ClientState,
-    /// Its process id, in the namespace of that process.
+    /// Its process id, in the namespace of that process; while it is being recovered, that of whoever does so.
     pub process: u64,
-    /// When it was opened, in nanoseconds since 1970.
+    /// When it was opened, in nanoseconds since 1970; while it is being recovered, when the one who does so opened his
+    /// own client, or began.
     pub since_unix_ns: u64,
     /// Whether it has a commit under way.
     pub committing: bool,

@@ -9,7 +9,8 @@ use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until}
 use guira_fabric_shm::{Attempt, CreateError, CreateOptions as RegionOptions, Location, ShmRegion};
 use guira_layout::{Geometry, OwnerId, PresetOptions, SlotState, SlotWord, Superblock};
 use guira_rcuckoo::{
-    ClientConfig, OpenError, Table, claim_slot_for, format_table, open_table, poison_table, read_slot, slots,
+    ClientConfig, OpenError, SlotClient, Table, claim_slot_for, format_table, open_table, poison_table, read_slot,
+    slots,
 };
 
 use crate::blocking::{self, block_on};
@@ -488,9 +489,10 @@ impl Inner {
         let turn = self.opened.fetch_add(1, Ordering::Relaxed);
         let start = std::process::id().wrapping_add(turn) % u32::from(max);
         let (mut settled_looks, mut pause_ns) = (0, FIRST_LOOK_NS);
+        let own = own_slot_client(unix_ns());
         loop {
-            let refusal = match self.look_for_slot(&mut lane, region, start)? {
-                Look::Taken(owner, hold) => return Ok(Taken { lane, owner, hold }),
+            let refusal = match self.look_for_slot(&mut lane, region, start, &own)? {
+                Look::Taken(owner, hold) => return Ok(Taken { lane, owner, hold, own }),
                 Look::Nothing(refusal) => refusal,
             };
             settled_looks = if refusal.is_settled { settled_looks + 1 } else { 0 };
@@ -505,7 +507,13 @@ impl Inner {
 
     /// Looks at every slot once, and takes the first that is free; if none is, at every slot once more, and takes the
     /// first whose client is dead. // [R-SLOT-2]
-    fn look_for_slot(&self, lane: &mut FabricLane, region: &FabricRegion, start: u32) -> Result<Look, Error> {
+    fn look_for_slot(
+        &self,
+        lane: &mut FabricLane,
+        region: &FabricRegion,
+        start: u32,
+        own: &SlotClient,
+    ) -> Result<Look, Error> {
         let fabric = self.fabric("cannot open a client of");
         let mut refusal = Refusal { dead: 0, is_settled: true };
         for wanted in [Wanted::Free, Wanted::Dead] {
@@ -513,7 +521,7 @@ impl Inner {
             for slot in (start..u32::from(self.table.config().max_clients)).chain(0..start) {
                 let slot = slot as u16;
                 match region.hold(slot).map_err(&fabric)? {
-                    Some(hold) => match self.take(region, slot, hold, wanted)? {
+                    Some(hold) => match self.take(region, slot, hold, wanted, own)? {
                         Some((owner, hold)) => return Ok(Look::Taken(owner, hold)),
                         None => refusal.dead += 1,
                     },
@@ -536,6 +544,7 @@ impl Inner {
         slot: u16,
         hold: SlotHold,
         wanted: Wanted,
+        own: &SlotClient,
     ) -> Result<Option<(OwnerId, SlotHold)>, Error> {
         let (mut lane, fabric) = (region.lane(), self.fabric("cannot open a client of"));
         let mut hold = hold;
@@ -543,14 +552,14 @@ impl Inner {
             let info = block_on(read_slot(&mut lane, &self.table, slot)).map_err(&fabric)?;
             let Some(SlotWord { generation, .. }) = info.word else { return Ok(None) };
             let proof = FenceProof::new(slot, generation, hold);
-            match self.recover_proved(region, &proof) {
+            match self.recover_proved(region, &proof, own) {
                 Ok(_) => hold = proof.into_hold(),
                 // Its record is damaged: its locks stay held.
                 Err(guira_rcuckoo::Error::Corrupt { .. }) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
         }
-        let claimed = block_on(claim_slot_for(&mut lane, &self.table, slot, &own_slot_client(unix_ns())));
+        let claimed = block_on(claim_slot_for(&mut lane, &self.table, slot, own));
         Ok(claimed.map_err(&fabric)?.map(|owner| (owner, hold)))
     }
 

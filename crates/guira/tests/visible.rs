@@ -7,16 +7,18 @@
 mod common;
 
 use std::fmt::Debug;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, Once};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use guira::{Blame, ClientState, CreateOptions, Error, KillError, OpenOptions, Store};
-use guira_fabric::{Lane, Region, Submitted, Verb};
-use guira_fabric_shm::{Access, Location, ShmRegion};
-use guira_layout::{OwnerId, SlotState, SlotWord};
+use guira::{Blame, ClientState, CreateOptions, Error, KillError, Killed, OpenOptions, Store};
+use guira_fabric::{Caps, FabricError, Lane, Region, Submitted, Traffic, Verb};
+use guira_fabric_shm::{Access, Location, ProcessIdentity, ShmLane, ShmRegion};
+use guira_layout::{OwnerId, Preset, SlotState, SlotWord};
+use guira_rcuckoo::{Change, ClientConfig, NewValue, SlotClient, claim_slot_for, open_table, release_slot};
 use rustix::process::{Pid, Signal, kill_process};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -27,6 +29,8 @@ use common::Table;
 const ACTOR: &str = "GUIRA_TEST_VISIBLE_ACTOR";
 /// Set if the client's process becomes another program.
 const EXEC: &str = "GUIRA_TEST_VISIBLE_EXEC";
+/// Set to a key if the client changes it, and stops in the middle of recovering a dead client that is in its way.
+const RECOVERER: &str = "GUIRA_TEST_VISIBLE_RECOVERER";
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -34,7 +38,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[test]
 fn actor() {
     let Ok(url) = std::env::var(ACTOR) else { return };
-    let client = Store::open(&url.parse().unwrap()).unwrap().client().unwrap();
+    let store = Store::open(&url.parse().unwrap()).unwrap();
+    if let Ok(key) = std::env::var(RECOVERER) {
+        return stop_in_recovery(&store, &[key.parse().unwrap(); 8]);
+    }
+    let client = store.client().unwrap();
     println!("@@{}", client.slot());
     if std::env::var_os(EXEC).is_some() {
         panic!("{}", Command::new("sleep").arg("60").exec());
@@ -42,10 +50,87 @@ fn actor() {
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
+/// Changes `key`, whose lock a dead client has, and stops this process as soon as it has said that it recovers it.
+fn stop_in_recovery(store: &Store, key: &[u8]) {
+    let region = region(store);
+    let mut lane = StoppingLane { lane: region.lane(), is_stopped: false };
+    let table = pollster::block_on(open_table(&mut lane, region.main_bytes())).unwrap();
+    let ProcessIdentity { pid, start_ticks, pid_namespace, boot } = ProcessIdentity::current();
+    let own = SlotClient { process: pid, since_unix_ns: 1, identity: [start_ticks, pid_namespace, boot] };
+    let take = |slot| {
+        let hold = region.hold(slot).unwrap()?;
+        let owner = pollster::block_on(claim_slot_for(&mut region.lane(), &table, slot, &own)).unwrap()?;
+        Some((slot, owner, hold))
+    };
+    let (slot, owner, _hold) = (0..table.config().max_clients).find_map(take).unwrap();
+    let client = guira_rcuckoo::Client::new(Arc::clone(&table), owner, ClientConfig::for_table(&table));
+    let mut client = client.with_liveness(Box::new(region.clone())).with_process(&own);
+    println!("@@{slot}");
+    let put = client.change(&mut lane, key, Change::Put(NewValue::Inline(&[7; 8])));
+    assert!(pollster::block_on(put).unwrap().took_effect() && lane.is_stopped);
+    pollster::block_on(release_slot(&mut region.lane(), &table, owner)).unwrap();
+}
+
+/// A lane whose process stops itself after the batch in which it says that it recovers somebody.
+struct StoppingLane {
+    lane: ShmLane,
+    is_stopped: bool,
+}
+
+impl Lane for StoppingLane {
+    fn caps(&self) -> &Caps {
+        self.lane.caps()
+    }
+
+    fn traffic(&self) -> &Traffic {
+        self.lane.traffic()
+    }
+
+    fn traffic_mut(&mut self) -> &mut Traffic {
+        self.lane.traffic_mut()
+    }
+
+    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
+        let own = u64::from(std::process::id());
+        let says_so = |verb: &Verb<'_>| matches!(verb, Verb::Write { words: [first, _, _, _, _], .. } if *first == own);
+        let is_due = batch.iter().any(says_so) && !self.is_stopped;
+        let submitted = self.lane.submit(batch);
+        if is_due {
+            self.is_stopped = true;
+            kill_process(rustix::process::getpid(), Signal::STOP).unwrap();
+            // The signal may take its time, if it is another thread's to take.
+            std::io::stdin().read_line(&mut String::new()).unwrap();
+        }
+        submitted
+    }
+
+    fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        self.lane.poll(batch, cx)
+    }
+
+    fn forget(&mut self) {
+        self.lane.forget();
+    }
+
+    fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
+        self.lane.poll_drain(found, cx)
+    }
+
+    fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
+        self.lane.poll_pause(until_ns, cx)
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.lane.now_ns()
+    }
+}
+
 /// A process with a client; killed when it is dropped.
 struct Actor {
     process: Child,
     slot: u16,
+    /// Kept open, for a client that has something to say in the end.
+    _said: Lines<BufReader<ChildStdout>>,
 }
 
 impl Actor {
@@ -63,7 +148,7 @@ impl Actor {
             .unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let slot = lines.find_map(|line| line.unwrap().split_once("@@").map(|(_, slot)| slot.parse().unwrap()));
-        Actor { process, slot: slot.unwrap() }
+        Actor { process, slot: slot.unwrap(), _said: lines }
     }
 
     fn kill(&mut self) {
@@ -72,7 +157,15 @@ impl Actor {
     }
 
     fn stop(&self) {
-        kill_process(Pid::from_child(&self.process), Signal::STOP).unwrap();
+        self.signal(Signal::STOP);
+        self.wait_stopped();
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+
+    fn wait_stopped(&self) {
         let (path, start) = (format!("/proc/{}/stat", self.process.id()), Instant::now());
         while !std::fs::read_to_string(&path).unwrap().contains(") T ") {
             assert!(start.elapsed() < PATIENCE, "it does not stop");
@@ -159,11 +252,17 @@ impl Subscriber for Heard {
     fn exit(&self, _: &Id) {}
 }
 
+/// Has all events of this program heard.
+fn listen() {
+    static LISTENING: Once = Once::new();
+    LISTENING.call_once(|| tracing::subscriber::set_global_default(Heard).unwrap());
+}
+
 /// [R-RECOVER-1] [R-TOTALS-1] Who waits for a living client counts and tells its questions and its timeout; who waits
 /// for a dead one, the recovery. The totals have it all, and outlive whoever met it.
 #[test]
 fn incidents_are_counted_and_told() {
-    tracing::subscriber::set_global_default(Heard).unwrap();
+    listen();
     let (table, store) = store(8);
     let mut actor = Actor::start(&table);
     lock(&store, actor.slot, &[1; 8]);
@@ -198,6 +297,30 @@ fn incidents_are_counted_and_told() {
     assert_eq!(store.stat().unwrap().totals.records, met.records);
     drop(client);
     assert!(store.stat().unwrap().totals.records > met.records, "it told when it was closed");
+}
+
+/// [R-REPAIR-1] [R-REPAIR-3] [R-REPAIR-6] [R-REPAIR-8] A repair of preset `paper` is told by the lock it is about,
+/// which names nobody.
+#[test]
+fn printed_repairs_are_told() {
+    listen();
+    let format = "fixed:8:8".parse().unwrap();
+    let (table, store) = Table::create(&CreateOptions::new(1_000).preset(Preset::Paper).format(format).seed(1));
+    lock(&store, 7, &[1; 8]);
+    let mut client = store.client().unwrap();
+    client.put(&[1; 8], &[2; 8]).unwrap();
+    let met = client.counters();
+    assert_eq!((met.suspicions, met.false_suspicions, met.leases, met.repair_state_4), (1, 0, 1, 1), "{met:?}");
+    for (message, field) in [
+        ("holder suspected", "lock="),
+        ("repair begun", "region="),
+        ("repair goes on", "state=4"),
+        ("lock", "took_ns="),
+    ] {
+        let lines = heard(&table, message);
+        assert!(lines.len() == 1 && lines[0].contains("lock=") && lines[0].contains(field), "{message}: {lines:?}");
+    }
+    assert!(heard(&table, "owner").is_empty(), "nobody is named");
 }
 
 /// [R-RECOVER-3] [R-RECOVER-4] What dead clients left is recovered on request, whether a recoverer died or not; the
@@ -264,6 +387,118 @@ fn a_stopped_client_is_killed_on_request() {
     let nobody = store.kill_client(actor.slot, PATIENCE).unwrap_err();
     assert!(matches!(nobody, Error::NoClient { .. }), "{nobody}");
     assert!(matches!(store.kill_client(9_999, PATIENCE), Err(Error::NoClient { .. })), "there is no such slot");
+}
+
+/// A client dead in the middle of changing `key`, and a process that is stopped in recovering it.
+fn stopped_recoverer(table: &Table, store: &Store, key: u8) -> (u16, Actor) {
+    let mut dead = Actor::start(table);
+    lock(store, dead.slot, &[key; 8]);
+    dead.kill();
+    let program = std::env::current_exe().unwrap();
+    let recoverer = Actor::of(table, Command::new(program).env(RECOVERER, key.to_string()));
+    recoverer.wait_stopped();
+    (dead.slot, recoverer)
+}
+
+/// [R-RECOVER-4] Who is stopped in the middle of a recovery is named: by `Busy` with the dead client's slot, and there
+/// by the statistics. It is killed on request, and the recovery goes on.
+#[test]
+fn a_stopped_recoverer_is_killed_on_request() {
+    let (table, store) = store(8);
+    let (slot, mut recoverer) = stopped_recoverer(&table, &store, 1);
+    let hasty = OpenOptions::default().deadline(Duration::from_millis(20));
+    let mut other = Store::open_with(&table.url, &hasty).unwrap().client().unwrap();
+    let error = other.put(&[1; 8], &[2; 8]).unwrap_err();
+    let Error::Operation(guira::OperationError::Busy { owner: Some(owner), .. }) = &error else { panic!("{error}") };
+    assert_eq!(owner.slot(), Some(slot), "{error}");
+    let process = u64::from(recoverer.process.id());
+    let stat = store.stat().unwrap();
+    let there = stat.clients.iter().find(|client| client.slot == slot).unwrap();
+    assert_eq!((there.state, there.process), (ClientState::Recovering, process));
+    let repair = store.recover(&mut |_, _| ()).unwrap();
+    assert!(repair.recovered.is_empty() && repair.failed.is_empty(), "{repair:?}");
+    let there = repair.living.iter().find(|client| client.slot == slot).unwrap();
+    assert_eq!((there.process, there.recovering, there.stopped), (process, true, true));
+
+    let killed = store.kill_client(slot, PATIENCE).unwrap();
+    assert_eq!((killed.killed, killed.process), (true, process));
+    let recovered = killed.recovered.unwrap();
+    assert_eq!((recovered.slot, recovered.locks, recovered.was_begun), (slot, 1, true));
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&recoverer.process.wait().unwrap()), Some(9));
+    other.put(&[1; 8], &[2; 8]).unwrap();
+    let repair = store.recover(&mut |_, _| ()).unwrap();
+    assert!(repair.recovered.len() == 1 && repair.recovered[0].slot == recoverer.slot, "its own slot: {repair:?}");
+    // A recoverer of this program's own kind says who it is, too.
+    let at = store.table().geometry().slot(slot).add_words(SlotWord::PROCESS_WORD as u64);
+    let mut words = [0; 5];
+    submit(&region(&store), Verb::Read { addr: at, into: &mut words });
+    let ProcessIdentity { pid, start_ticks, pid_namespace, boot } = ProcessIdentity::current();
+    assert!(words[0] == pid && words[2..] == [start_ticks, pid_namespace, boot], "{words:?}");
+}
+
+/// [R-RECOVER-4] Whoever recovers a client is not killed for that as long as it may just be at work.
+#[test]
+fn who_recovers_is_left_alone() {
+    let (table, store) = store(8);
+    let (slot, mut recoverer) = stopped_recoverer(&table, &store, 1);
+    std::thread::scope(|scope| {
+        let kicking = scope.spawn(|| store.kill_client(slot, PATIENCE).unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+        recoverer.signal(Signal::CONT);
+        recoverer.process.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
+        let killed = kicking.join().unwrap();
+        assert!(!killed.killed && killed.recovered.is_none(), "{killed:?}");
+    });
+    assert!(recoverer.process.wait().unwrap().success());
+    let mut client = store.client().unwrap();
+    assert_eq!(client.get(&[1; 8]).unwrap(), Some(vec![7; 8]), "it went on, and made its change");
+    // A client of this process recovers it by itself, and says so.
+    let mut dead = Actor::start(&table);
+    lock(&store, dead.slot, &[1; 8]);
+    dead.kill();
+    client.put(&[1; 8], &[8; 8]).unwrap();
+    let at = store.table().geometry().slot(dead.slot).add_words(SlotWord::PROCESS_WORD as u64);
+    let mut words = [0; 1];
+    submit(&region(&store), Verb::Read { addr: at, into: &mut words });
+    assert_eq!(words, [u64::from(std::process::id())]);
+}
+
+/// [R-RECOVER-1] However many kick at once: the process is killed, its client is recovered once, and everybody is told
+/// so in time.
+#[test]
+fn several_kick_at_once() {
+    const KICKERS: usize = 3;
+    const ROUNDS: u8 = 12;
+    let (table, store) = store(8);
+    let mut nobodies = 0;
+    for round in 1..=ROUNDS {
+        let mut actor = Actor::start(&table);
+        lock(&store, actor.slot, &[round; 8]);
+        // A client that works is killed as well as one that stands still.
+        if round % 2 == 0 {
+            actor.stop();
+        }
+        let start = Instant::now();
+        let kick = || store.kill_client(actor.slot, PATIENCE);
+        let kicked: Vec<Result<Killed, Error>> = std::thread::scope(|scope| {
+            let kickers: Vec<_> = (0..KICKERS).map(|_| scope.spawn(kick)).collect();
+            kickers.into_iter().map(|kicker| kicker.join().unwrap()).collect()
+        });
+        assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
+        let (done, refused): (Vec<_>, Vec<_>) = kicked.iter().partition(|kicked| kicked.is_ok());
+        let done: Vec<&Killed> = done.into_iter().flatten().collect();
+        // Whoever came when all was done found nobody there.
+        assert!(refused.iter().all(|it| matches!(it, Err(Error::NoClient { .. }))), "round {round}: {kicked:?}");
+        nobodies += refused.len();
+        assert!(done.iter().all(|killed| killed.process == u64::from(actor.process.id())), "round {round}: {kicked:?}");
+        assert!(done.iter().any(|killed| killed.killed), "round {round}: {kicked:?}");
+        let recovered: Vec<u64> = done.iter().filter_map(|killed| Some(killed.recovered?.locks)).collect();
+        assert_eq!(recovered, [1], "round {round}: {kicked:?}");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&actor.process.wait().unwrap()), Some(9));
+        store.client().unwrap().put(&[round; 8], &[2; 8]).unwrap();
+    }
+    println!("{ROUNDS} clients, {KICKERS} kickers each, of whom {nobodies} came too late");
+    assert!(nobodies < usize::from(ROUNDS), "some were there at once");
 }
 
 /// A process that gave up its slot is not killed for whoever has it now, whatever the slot says; nor is this one.

@@ -15,6 +15,7 @@ mod ids;
 mod lease;
 mod lock;
 mod preset;
+mod record;
 mod row;
 mod slot;
 mod superblock;
@@ -34,8 +35,9 @@ pub use ids::{Generation, LockId, OwnerId, RowId, Version};
 pub use lease::{LeaseWord, MAX_REPAIR_REGIONS};
 pub use lock::{LockLayout, LockMask};
 pub use preset::{Preset, PresetOptions};
+pub use record::{Delta, Part, Record, RecordError};
 pub use row::{MAX_ROW_WORDS, Placement, RowFormat, Torn, Trailer};
-pub use slot::{Delta, Record, RecordError, Seal, SlotState, SlotWord, slot_words};
+pub use slot::{Seal, SlotState, SlotWord, slot_words};
 pub use superblock::{
     GENERATION_WORD, RECOVERIES_WORD, STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Superblock, SuperblockError,
     TOTALS_WORD, TOTALS_WORDS, TableState,

@@ -77,10 +77,13 @@ impl Trailer {
     }
 
     fn next_version(self, version_bits: u32) -> Trailer {
-        let mask = if version_bits >= 32 { u32::MAX } else { (1 << version_bits) - 1 };
-        let next = self.version().0.wrapping_add(1) & mask;
+        let next = self.version().0.wrapping_add(1) & version_mask(version_bits);
         Trailer(self.0 & !0xffff_ffff | u64::from(next))
     }
+}
+
+fn version_mask(version_bits: u32) -> u32 {
+    if version_bits >= 32 { u32::MAX } else { (1 << version_bits) - 1 }
 }
 
 /// Where an entry's value is.
@@ -214,9 +217,20 @@ impl RowFormat {
         if self.checksum(row, words) == words[self.row_words - 1] { Ok(()) } else { Err(Torn { row }) }
     }
 
-    #[inline(always)]
+    /// Not inlined: it is as long as all that surrounds it.
+    #[inline(never)]
     fn checksum(&self, row: RowId, words: &[u64]) -> u64 {
-        self.checksum.checksum(&words[..self.row_words - 1], seed_of_row(self.seed, row))
+        let (words, seed) = (&words[..self.row_words - 1], seed_of_row(self.seed, row));
+        if self.checksum == ChecksumKind::Nh {
+            // Rows of `fixed:4:4` and `fixed:8:8`: without a loop, in two thirds of the instructions.
+            if let Ok(words) = <&[u64; 15]>::try_from(words) {
+                return guira_sum::nh(words, seed);
+            }
+            if let Ok(words) = <&[u64; 7]>::try_from(words) {
+                return guira_sum::nh(words, seed);
+            }
+        }
+        self.checksum.checksum(words, seed)
     }
 
     pub(crate) fn checksum_kind(&self) -> ChecksumKind {
@@ -238,6 +252,11 @@ impl RowFormat {
         let trailer = self.trailer(words).next_version(self.version_bits);
         words[self.trailer_word()] = trailer.0;
         words[self.row_words - 1] = self.checksum(row, words);
+    }
+
+    /// The version that a row had before [`RowFormat::finish`] gave it the one in `trailer`.
+    pub fn version_before(&self, trailer: Trailer) -> Version {
+        Version(trailer.version().0.wrapping_sub(1) & version_mask(self.version_bits))
     }
 
     /// Makes `words` verify as they are, half written or not, and leaves the version alone: what the printed repair

@@ -276,14 +276,22 @@ fn decode_offset_rule(word: u64) -> Option<OffsetRule> {
     }
 }
 
+/// The rule that commits are recorded, in today's form. Bit 0 stood for another form, which nobody reads any more.
+const COMMIT_RECORDS: u64 = 8;
+
 /// A rule this program does not know is one it would not obey.
 fn decode_rules(word: u64) -> Option<Rules> {
-    let rules = Rules { commit_records: word & 1 != 0, lock_both_rows: word & 2 != 0, validate_misses: word & 4 != 0 };
+    let rules = Rules {
+        commit_records: word & COMMIT_RECORDS != 0,
+        lock_both_rows: word & 2 != 0,
+        validate_misses: word & 4 != 0,
+    };
     (encode_rules(rules) == word).then_some(rules)
 }
 
 fn encode_rules(rules: Rules) -> u64 {
-    u64::from(rules.commit_records) | u64::from(rules.lock_both_rows) << 1 | u64::from(rules.validate_misses) << 2
+    let records = if rules.commit_records { COMMIT_RECORDS } else { 0 };
+    records | u64::from(rules.lock_both_rows) << 1 | u64::from(rules.validate_misses) << 2
 }
 
 #[cfg(test)]
@@ -336,7 +344,7 @@ mod tests {
     /// [R-OPEN-1] A sound superblock that says something this program does not know is not opened.
     #[test]
     fn what_means_nothing_is_named() {
-        for (word, found) in [(5, 1), (7, 1 << 63), (CONFIG_WORD + 4, 9), (CONFIG_WORD + 6, 3), (CONFIG_WORD + 14, 8)] {
+        for (word, found) in [(5, 1), (7, 1 << 63), (CONFIG_WORD + 4, 9), (CONFIG_WORD + 6, 3), (CONFIG_WORD + 14, 7)] {
             let mut words = superblock(Preset::Tiny).encode();
             words[word] = found;
             words[FINGERPRINT_WORD] = fingerprint(&words);

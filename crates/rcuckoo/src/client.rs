@@ -15,7 +15,9 @@ use crate::pace::Pace;
 use crate::search::{SEARCH_ROWS, Search};
 use crate::suspect::Suspects;
 use crate::window::Window;
-use crate::{Buffer, Counters, Error, MAX_LOCK_WORDS, Now, Observer, Operation, Reader, Sampled, Table, Token};
+use crate::{
+    Buffer, Counters, Error, MAX_LOCK_WORDS, Now, Observer, Operation, Reader, Sampled, SlotClient, Table, Token,
+};
 
 /// Rows a client has room for under its locks from the start: both of a key and a path. What `Synchronize::Locks` adds
 /// costs an allocation the first time.
@@ -137,7 +139,7 @@ pub struct Client {
     pub(crate) committed: bool,
     pub(crate) waiting_since_ns: Option<u64>,
     pub(crate) suspects: Suspects,
-    reader: Reader,
+    pub(crate) reader: Reader,
 }
 
 impl Client {
@@ -180,10 +182,18 @@ impl Client {
         self
     }
 
+    /// The same client, of the process `own`: as it is named in its slot, it is in the slots of the dead whom it
+    /// recovers. Without this, what it is stopped in cannot be told. // [R-RECOVER-4]
+    #[must_use]
+    pub fn with_process(mut self, own: &SlotClient) -> Client {
+        self.mourner.is_of(own);
+        self
+    }
+
     /// The same client, which tells `observer` whom it suspects and recovers.
     #[must_use]
     pub fn with_observer(mut self, observer: Box<dyn Observer>) -> Client {
-        self.mourner.observe_by(observer);
+        self.reader.observer = Some(observer);
         self
     }
 

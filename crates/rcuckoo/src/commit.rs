@@ -1,23 +1,22 @@
 //! The commit: one post that makes a change durable against its client's death, visible, and free to others.
 
 use guira_fabric::{Addr, Effect, Lane, Verb, WORD_BYTES, post};
-use guira_layout::{ExtentRef, Record, RowId, Seal, Version};
+use guira_layout::{ExtentRef, RowId, Seal};
 
 use crate::journal::Flight;
 use crate::repair::clear_verb;
 use crate::{Client, Error, MAX_LOCK_WORDS, Operation, Place};
 
-/// A row to be written: its place in the window, the one slot that changed, and its version before.
+/// A row to be written: its place in the window, and the one slot that changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
     pub(crate) place: usize,
     pub(crate) row: RowId,
     pub(crate) slot: usize,
-    pub(crate) before: Version,
 }
 
 impl Client {
-    /// Posts `record, seal | rows in order | retire | mark | release` as one batch. 1 round trip. // [R-COMMIT-1]
+    /// Posts `sealed record | rows in order | retire | mark | release` as one batch. 1 round trip. // [R-COMMIT-1]
     ///
     /// The linearization point is the WRITE of the last row in `writes`: the row the key is in afterwards, or was in
     /// before.
@@ -37,13 +36,15 @@ impl Client {
             self.write_record(writes, freed, mark.as_ref().map(|(addr, _)| addr.offset()));
         }
         let slot = self.table.geometry().slot(self.owner.0 - 1);
-        let (seal, retired) = if recorded { self.seals() } else { ([0], [0]) };
-        let seal_at = slot.add_words(Seal::WORD as u64);
+        let retired = [Seal::retired(self.sequence).0];
+        let seal_at = slot.add_words(Seal::word(self.table.rows()) as u64);
         let mut found = [0; MAX_LOCK_WORDS];
         let mut batch = self.buffer.take();
         if recorded {
-            batch.push(Verb::Write { addr: slot.add_words(Record::WORD as u64), words: self.record.words() });
-            batch.push(Verb::Write { addr: seal_at, words: &seal });
+            // The seal is the last word of both.
+            let (further, first) = self.record.parts();
+            let parts = further.into_iter().chain([first]);
+            batch.extend(parts.map(|part| Verb::Write { addr: slot.add_words(part.word as u64), words: part.words }));
         }
         for write in writes {
             let addr = self.table.geometry().row(write.row);
@@ -83,11 +84,6 @@ impl Client {
         Ok(())
     }
 
-    /// The word that seals the record, and the one that retires it.
-    fn seals(&self) -> ([u64; 1], [u64; 1]) {
-        ([Seal::of(self.record.words(), self.sequence).0], [Seal::retired(self.sequence).0])
-    }
-
     /// Whether a client that dies in this commit could leave it half done: more than one row changes, or a row is
     /// larger than what a WRITE cannot tear. // [R-COMMIT-2]
     fn needs_record(&self, lane: &mut dyn Lane, writes: &[Write]) -> bool {
@@ -102,11 +98,12 @@ impl Client {
         self.record.clear();
         for write in writes {
             let after = self.window.at(write.place);
-            self.record.push(self.table.rows(), write.row, write.before, write.slot, after);
+            self.record.push(self.table.rows(), write.row, write.slot, after);
         }
         if let (Some(extent), Some(offset)) = (freed, mark_offset) {
             self.record.free_extent(offset, extent.generation);
         }
+        self.record.seal(self.sequence);
     }
 
     fn mark_of(&self, extent: &ExtentRef, operation: Operation) -> Result<Addr, Error> {

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use arrayvec::ArrayVec;
 use guira_fabric::{Addr, Effect, FabricError, Lane, MaskedCas, Submitted, Verb};
 use guira_layout::{
-    Candidate, EXTENT_HEADER_WORDS, ExtentRef, LockMask, Placement, Probe, Record, RowId, Seal, Version,
+    Candidate, EXTENT_HEADER_WORDS, ExtentRef, LockMask, OwnerId, Part, Placement, Probe, Record, RowId, Seal,
     extent_key_matches,
 };
 
@@ -18,14 +18,14 @@ use crate::handover::{Reached, Rest, Signature};
 use crate::journal::{Flight, Try, release_verb};
 use crate::locks::{Conflict, ExtentWrite, WRITE_WORDS};
 use crate::mutate::{Change, Changed, NewValue, Outcome};
-use crate::{Client, Error, Expected, RowPair, Synchronize, Token};
+use crate::{Client, Error, Expected, RowPair, Synchronize, Table, Token};
 
 /// Lock words of one key's rows.
 pub(crate) const PAIR_WORDS: usize = 2;
 /// Verbs that lock: an extent, tries, READs of both rows.
 const LOCK_VERBS: usize = 3 + PAIR_WORDS;
-/// Verbs that commit: a record, its seal and retirement, a row, a mark, releases.
-const COMMIT_VERBS: usize = 5 + PAIR_WORDS;
+/// Verbs that commit: a record, its retirement, a row, a mark, releases.
+const COMMIT_VERBS: usize = 4 + PAIR_WORDS;
 
 /// How far a change came in place.
 #[derive(Debug)]
@@ -104,39 +104,21 @@ impl Client {
         extent: Option<ExtentWrite<'_>>,
     ) -> Result<Stage, FabricError> {
         let table = &self.table;
-        let (geometry, layout, row_words) = (table.geometry(), table.locks(), table.rows().row_words());
+        let (layout, row_words) = (table.locks(), table.rows().row_words());
         let locks = pair_locks(layout.mask(layout.lock_of(pair.first)), layout.mask(layout.lock_of(pair.second)));
         let tries = locks.map(|locks| Try { locks, compare: 0, compare_mask: locks.mask });
         let words = if locks[0].word == locks[1].word { 1 } else { PAIR_WORDS };
         self.pair.resize(2 * row_words, 0);
         let mut found = [0; PAIR_WORDS];
         let (first, second) = self.pair.split_at_mut(row_words);
-        let [found_first, found_second] = &mut found;
-        let try_verb = |LockMask { word, mask }, found| {
-            let (addr, swap) = (layout.addr(word), layout.held(self.owner, mask));
-            Verb::MaskedCas { addr, compare: 0, swap, compare_mask: mask, swap_mask: mask, found }
-        };
-        let read = |row, into| Verb::Read { addr: geometry.row(row), into };
         self.journal.flight = Flight::AcquirePair(tries, words);
-        let posted = match &extent {
-            None if words == 1 => {
-                let try_verb = try_verb(locks[0], found_first);
-                post_in_place(lane, &mut [try_verb, read(pair.first, first), read(pair.second, second)])
-            }
-            None => {
-                let (one, other) = (try_verb(locks[0], found_first), try_verb(locks[1], found_second));
-                post_in_place(lane, &mut [one, other, read(pair.first, first), read(pair.second, second)])
-            }
-            _ => {
-                let mut batch = ArrayVec::<Verb<'_>, LOCK_VERBS>::new();
-                if let Some(ExtentWrite { extent, words }) = &extent {
-                    batch.push(Verb::Write { addr: Addr::main(extent.offset), words });
-                }
-                let founds = [found_first, found_second];
-                batch.extend(locks.into_iter().zip(founds).take(words).map(|(locks, found)| try_verb(locks, found)));
-                batch.extend([read(pair.first, first), read(pair.second, second)]);
-                post_in_place(lane, &mut batch)
-            }
+        let lock = LockPair { table, owner: self.owner, pair, locks: &locks, words };
+        let posted = match (&extent, row_words) {
+            // Rows of fixed:4:4 and fixed:8:8: copied without a loop.
+            (None, 8) => lock.post(lane, &mut first[..8], &mut second[..8], &mut found),
+            (None, 16) => lock.post(lane, &mut first[..16], &mut second[..16], &mut found),
+            (None, _) => lock.post(lane, first, second, &mut found),
+            (Some(extent), _) => lock.post_with(lane, extent, [first, second], &mut found),
         };
         match posted {
             Ok(true) => {}
@@ -219,7 +201,6 @@ impl Client {
             Plan::Change { which, slot, outcome } => {
                 let rows = self.table.rows();
                 let words = &mut self.pair[which * rows.row_words()..][..rows.row_words()];
-                let before = rows.trailer(words).version();
                 match change.value() {
                     Some(NewValue::Inline(value)) => {
                         rows.encode_inline(&mut self.entry, probe, value);
@@ -233,7 +214,7 @@ impl Client {
                 }
                 let row = if which == 0 { pair.first } else { pair.second };
                 rows.finish(row, words);
-                self.commit_pair(lane, (which, row, slot, before), freed, outcome, change)
+                self.commit_pair(lane, (which, row, slot), freed, outcome, change)
             }
             Plan::ReadKey { .. } | Plan::HandOver => self.hand_over(pair),
         }
@@ -294,11 +275,11 @@ impl Client {
         }
     }
 
-    /// Posts `record, seal | row | retire | mark | release` for one row. // [R-COMMIT-1]
+    /// Posts `sealed record | row | retire | mark | release` for one row. // [R-COMMIT-1]
     fn commit_pair<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
-        (which, row, slot, before): (usize, RowId, usize, Version),
+        (which, row, slot): (usize, RowId, usize),
         freed: Option<&Marked>,
         outcome: Outcome,
         change: &Change<'_>,
@@ -309,37 +290,23 @@ impl Client {
         // [R-COMMIT-2]
         let torn = words.len() as u64 * guira_fabric::WORD_BYTES > lane.caps().atomic_write_unit;
         let recorded = table.config().rules.commit_records && torn;
-        let slot_at = table.geometry().slot(owner.0 - 1);
-        let mut commit = Commit { slot_at, row_at: table.geometry().row(row), row: words, record: &[], seals: [0; 2] };
-        if recorded {
-            self.sequence = self.sequence.wrapping_add(1) & 0x7fff_ffff;
-            self.counters.records += 1;
-            self.record.clear();
-            self.record.push(rows, row, before, slot, words);
-            if let Some(Marked { extent, mark }) = freed {
-                self.record.free_extent(mark.offset(), extent.generation);
-            }
-            commit.record = self.record.words();
-            commit.seals = [Seal::of(commit.record, self.sequence).0, Seal::retired(self.sequence).0];
-        }
-        let mut found = [0; PAIR_WORDS];
-        let [found_one, found_other] = &mut found;
-        let generation = [freed.map_or(0, |freed| freed.extent.generation.0)];
+        let commit = Commit { table, owner, row, slot, words, freed, held: &self.journal.held };
         self.journal.flight = Flight::Release;
         self.committed = true;
-        let posted = match (&self.journal.held[..], freed) {
-            ([one], None) => commit.post(lane, [release_verb(table, owner, one, found_one)]),
-            ([one, other], None) => {
-                let releases =
-                    [release_verb(table, owner, one, found_one), release_verb(table, owner, other, found_other)];
-                commit.post_two(lane, releases)
-            }
-            (held, _) => {
-                let releases = held.iter().zip([found_one, found_other]);
-                let releases = releases.map(|(locks, found)| release_verb(table, owner, locks, found));
-                let mark = freed.map(|Marked { mark, .. }| Verb::Write { addr: *mark, words: &generation });
-                commit.post_all(lane, mark, releases)
-            }
+        let sequence = recorded.then(|| {
+            self.sequence = self.sequence.wrapping_add(1) & 0x7fff_ffff;
+            self.counters.records += 1;
+            self.sequence
+        });
+        // Rows of fixed:4:4, fixed:8:8 and bytes:64, so that a record is a few registers.
+        let posted = if let (None, 1, Ok(row)) = (freed, rows.entry_words(), words.try_into()) {
+            commit.post_row::<5, 8, L>(lane, row, sequence)
+        } else if let (None, 2, Ok(row)) = (freed, rows.entry_words(), words.try_into()) {
+            commit.post_row::<6, 16, L>(lane, row, sequence)
+        } else if let (None, 9, Ok(row)) = (freed, rows.entry_words(), words.try_into()) {
+            commit.post_row::<13, 56, L>(lane, row, sequence)
+        } else {
+            commit.post_any(lane, &mut self.record, sequence)
         };
         self.conclude(posted, Changed { outcome, freed: freed.map(|freed| freed.extent) }, change)
     }
@@ -376,74 +343,185 @@ impl Client {
     }
 }
 
-/// A commit of one row: what is written, and where. The verbs are made where they are posted, in arrays of the lengths
-/// that a lane in shared memory executes without a loop.
+/// The locks of two rows, and the READs behind them.
+struct LockPair<'l> {
+    table: &'l Table,
+    owner: OwnerId,
+    pair: RowPair,
+    locks: &'l [LockMask; PAIR_WORDS],
+    /// In so many words, one or two.
+    words: usize,
+}
+
+impl LockPair<'_> {
+    #[inline(always)]
+    fn post<L: Lane + ?Sized>(
+        &self,
+        lane: &mut L,
+        first: &mut [u64],
+        second: &mut [u64],
+        [found_one, found_other]: &mut [u64; PAIR_WORDS],
+    ) -> Result<bool, FabricError> {
+        let (RowPair { first: first_row, second: second_row }, [one, other]) = (self.pair, self.locks);
+        if self.words == 1 {
+            return post_in_place(
+                lane,
+                &mut [self.acquire(one, found_one), self.read(first_row, first), self.read(second_row, second)],
+            );
+        }
+        post_in_place(
+            lane,
+            &mut [
+                self.acquire(one, found_one),
+                self.acquire(other, found_other),
+                self.read(first_row, first),
+                self.read(second_row, second),
+            ],
+        )
+    }
+
+    /// Writes `extent` first.
+    fn post_with<L: Lane + ?Sized>(
+        &self,
+        lane: &mut L,
+        ExtentWrite { extent, words }: &ExtentWrite<'_>,
+        [first, second]: [&mut [u64]; 2],
+        found: &mut [u64; PAIR_WORDS],
+    ) -> Result<bool, FabricError> {
+        let mut batch = ArrayVec::<Verb<'_>, LOCK_VERBS>::new();
+        batch.push(Verb::Write { addr: Addr::main(extent.offset), words });
+        batch.extend(self.locks.iter().zip(found).take(self.words).map(|(locks, found)| self.acquire(locks, found)));
+        batch.extend([self.read(self.pair.first, first), self.read(self.pair.second, second)]);
+        post_in_place(lane, &mut batch)
+    }
+
+    #[inline(always)]
+    fn acquire<'v>(&self, LockMask { word, mask }: &LockMask, found: &'v mut u64) -> Verb<'v> {
+        let (addr, swap) = (self.table.locks().addr(*word), self.table.locks().held(self.owner, *mask));
+        Verb::MaskedCas { addr, compare: 0, swap, compare_mask: *mask, swap_mask: *mask, found }
+    }
+
+    #[inline(always)]
+    fn read<'v>(&self, row: RowId, into: &'v mut [u64]) -> Verb<'v> {
+        Verb::Read { addr: self.table.geometry().row(row), into }
+    }
+}
+
+/// A commit of one row. The verbs are made where they are posted, in arrays of the lengths that a lane in shared memory
+/// executes without a loop.
 struct Commit<'c> {
-    slot_at: Addr,
-    row_at: Addr,
-    row: &'c [u64],
-    /// Empty if the commit leaves none.
-    record: &'c [u64],
-    /// The word that seals the record, and the one that retires it.
-    seals: [u64; 2],
+    table: &'c Table,
+    owner: OwnerId,
+    row: RowId,
+    /// The entry that changes.
+    slot: usize,
+    /// The row afterwards.
+    words: &'c [u64],
+    /// The extent that it frees.
+    freed: Option<&'c Marked>,
+    held: &'c [LockMask],
 }
 
 impl Commit<'_> {
+    /// Posts it, for rows of `ROW` words whose records of one row have `RECORD`, with the client's `sequence`th record
+    /// if it needs one.
     #[inline(always)]
-    fn record(&self) -> Verb<'_> {
-        Verb::Write { addr: self.slot_at.add_words(Record::WORD as u64), words: self.record }
-    }
-
-    #[inline(always)]
-    fn seal(&self) -> Verb<'_> {
-        Verb::Write { addr: self.slot_at.add_words(Seal::WORD as u64), words: &self.seals[..1] }
-    }
-
-    #[inline(always)]
-    fn write(&self) -> Verb<'_> {
-        Verb::Write { addr: self.row_at, words: self.row }
-    }
-
-    #[inline(always)]
-    fn retire(&self) -> Verb<'_> {
-        Verb::Write { addr: self.slot_at.add_words(Seal::WORD as u64), words: &self.seals[1..] }
-    }
-
-    /// For locks in one word.
-    #[inline(always)]
-    fn post<L: Lane + ?Sized>(&self, lane: &mut L, [release]: [Verb<'_>; 1]) -> Result<bool, FabricError> {
-        if self.record.is_empty() {
-            return post_in_place(lane, &mut [self.write(), release]);
-        }
-        post_in_place(lane, &mut [self.record(), self.seal(), self.write(), self.retire(), release])
-    }
-
-    /// For locks in two words.
-    #[inline(always)]
-    fn post_two<L: Lane + ?Sized>(&self, lane: &mut L, [one, other]: [Verb<'_>; 2]) -> Result<bool, FabricError> {
-        if self.record.is_empty() {
-            return post_in_place(lane, &mut [self.write(), one, other]);
-        }
-        post_in_place(lane, &mut [self.record(), self.seal(), self.write(), self.retire(), one, other])
-    }
-
-    /// With the mark of the extent that it frees, if it frees one.
-    fn post_all<'v, L: Lane + ?Sized>(
-        &'v self,
+    fn post_row<const RECORD: usize, const ROW: usize, L: Lane + ?Sized>(
+        &self,
         lane: &mut L,
-        mark: Option<Verb<'v>>,
-        releases: impl Iterator<Item = Verb<'v>>,
+        row: &[u64; ROW],
+        sequence: Option<u32>,
     ) -> Result<bool, FabricError> {
-        let mut batch = ArrayVec::<Verb<'_>, COMMIT_VERBS>::new();
-        if self.record.is_empty() {
-            batch.push(self.write());
-        } else {
-            batch.extend([self.record(), self.seal(), self.write(), self.retire()]);
+        match sequence {
+            None => self.post(lane, row),
+            Some(sequence) => {
+                let words = Record::of_one_row::<RECORD, ROW>(self.row, self.slot, row, sequence);
+                self.post_recorded(lane, row, Part { word: Record::ONE_ROW_WORD, words: &words }, sequence)
+            }
         }
+    }
+
+    /// Posts it, for any rows.
+    fn post_any<L: Lane + ?Sized>(
+        &self,
+        lane: &mut L,
+        record: &mut Record,
+        sequence: Option<u32>,
+    ) -> Result<bool, FabricError> {
+        let Some(sequence) = sequence else { return self.post(lane, self.words) };
+        record.clear();
+        record.push(self.table.rows(), self.row, self.slot, self.words);
+        if let Some(Marked { extent, mark }) = self.freed {
+            record.free_extent(mark.offset(), extent.generation);
+        }
+        record.seal(sequence);
+        self.post_recorded(lane, self.words, record.parts().1, sequence)
+    }
+
+    /// Posts the row without a record.
+    #[inline(always)]
+    fn post<L: Lane + ?Sized>(&self, lane: &mut L, row: &[u64]) -> Result<bool, FabricError> {
+        let mut found = [0; PAIR_WORDS];
+        let [found_one, found_other] = &mut found;
+        match (self.held, self.freed) {
+            ([one], None) => post_in_place(lane, &mut [self.write(row), self.release(one, found_one)]),
+            ([one, other], None) => post_in_place(
+                lane,
+                &mut [self.write(row), self.release(one, found_one), self.release(other, found_other)],
+            ),
+            _ => self.post_all(lane, None),
+        }
+    }
+
+    /// Posts the row with a record.
+    #[inline(always)]
+    fn post_recorded<L: Lane + ?Sized>(
+        &self,
+        lane: &mut L,
+        row: &[u64],
+        record: Part<'_>,
+        sequence: u32,
+    ) -> Result<bool, FabricError> {
+        let slot_at = self.table.geometry().slot(self.owner.0 - 1);
+        let seal_at = slot_at.add_words(Seal::word(self.table.rows()) as u64);
+        let retired = [Seal::retired(sequence).0];
+        let record = Verb::Write { addr: slot_at.add_words(record.word as u64), words: record.words };
+        let retire = Verb::Write { addr: seal_at, words: &retired };
+        let mut found = [0; PAIR_WORDS];
+        let [found_one, found_other] = &mut found;
+        match (self.held, self.freed) {
+            ([one], None) => post_in_place(lane, &mut [record, self.write(row), retire, self.release(one, found_one)]),
+            ([one, other], None) => {
+                let (one, other) = (self.release(one, found_one), self.release(other, found_other));
+                post_in_place(lane, &mut [record, self.write(row), retire, one, other])
+            }
+            _ => self.post_all(lane, Some([record, retire])),
+        }
+    }
+
+    /// Posts it with the mark of the extent that it frees, if it frees one.
+    fn post_all<L: Lane + ?Sized>(&self, lane: &mut L, record: Option<[Verb<'_>; 2]>) -> Result<bool, FabricError> {
+        let mut found = [0; PAIR_WORDS];
+        let generation = [self.freed.map_or(0, |freed| freed.extent.generation.0)];
+        let (record, retire) = record.map_or((None, None), |[record, retire]| (Some(record), Some(retire)));
+        let mut batch = ArrayVec::<Verb<'_>, COMMIT_VERBS>::new();
+        batch.extend(record);
+        batch.push(self.write(self.words));
+        batch.extend(retire);
         // After the retirement and before the release, as in commit.rs. // [R-EXTENT-4]
-        batch.extend(mark);
-        batch.extend(releases);
+        batch.extend(self.freed.map(|Marked { mark, .. }| Verb::Write { addr: *mark, words: &generation }));
+        batch.extend(self.held.iter().zip(&mut found).map(|(locks, found)| self.release(locks, found)));
         post_in_place(lane, &mut batch)
+    }
+
+    #[inline(always)]
+    fn write<'v>(&self, words: &'v [u64]) -> Verb<'v> {
+        Verb::Write { addr: self.table.geometry().row(self.row), words }
+    }
+
+    #[inline(always)]
+    fn release<'v>(&self, locks: &LockMask, found: &'v mut u64) -> Verb<'v> {
+        release_verb(self.table, self.owner, locks, found)
     }
 }
 

@@ -6,6 +6,7 @@
 use guira_fabric::{Addr, FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{LeaseWord, STATE_WORD, TableState};
 
+use crate::LockIncident;
 use crate::repair::Repair;
 
 /// A lease that this client took.
@@ -55,6 +56,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
                 Sight::Stranded(lease) => lease,
                 Sight::Alive => {
                     self.counters.false_suspicions += 1;
+                    self.tell(&LockIncident::Withdrawn);
                     return Ok(Leased::Not);
                 }
                 Sight::Destroyed => return Ok(Leased::Destroyed),
@@ -71,6 +73,8 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
                 if found == lease.0 {
                     self.counters.leases += 1;
                     self.counters.revocations += u64::from(lease.is_set());
+                    let revoked = lease.is_set().then(|| lease.holder());
+                    self.tell(&LockIncident::Leased { region: lease.region(), revoked });
                     return Ok(Leased::Taken(Lease { addr, taken }));
                 }
             }

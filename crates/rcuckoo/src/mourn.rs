@@ -7,11 +7,11 @@ use std::fmt;
 use std::future::poll_fn;
 
 use guira_fabric::{Effect, FabricError, FenceProof, Lane, Liveness};
-use guira_layout::{OwnerId, SlotState, SlotWord};
+use guira_layout::{LockId, OwnerId, SlotState, SlotWord};
 
 use crate::journal::Flight;
 use crate::recover::{Dead, recover_dead};
-use crate::{Client, Error, Operation, Recovered, read_slot};
+use crate::{Client, Error, Operation, Recovered, SlotClient, read_slot};
 
 /// Pauses for one lock before its owner is asked about: with the backoff's default they add up to 0.05 ms, and nearly
 /// every wait is shorter.
@@ -45,11 +45,49 @@ pub enum Incident {
     },
 }
 
+/// What a client does about a lock that names nobody, in preset `paper`, when it presumes that its holder is dead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LockIncident {
+    /// The lock stayed taken for the failure timeout, and no row under it changed. Source: R-REPAIR-1.
+    Suspected,
+    /// Before the client had the lease, the lock was free, or a row under it had changed: the suspicion was wrong, or
+    /// somebody else has repaired. Source: R-REPAIR-5.
+    Withdrawn,
+    /// The client took the lease of the lock's region, and its repair begins. Source: R-REPAIR-3.
+    Leased {
+        /// The region.
+        region: u8,
+        /// Whose lease it was, and who counts as failed, too, if it was not free. Source: R-REPAIR-4.
+        revoked: Option<OwnerId>,
+    },
+    /// What the lock guards is in this state, 1 to 4, and a step out of it follows. Source: R-REPAIR-6, R-REPAIR-7.
+    Found {
+        /// The state, by its number in the paper.
+        state: u8,
+    },
+    /// The lock was cleared, and the lease returned. Source: R-REPAIR-8.
+    Reclaimed {
+        /// How long that took from the suspicion on, in nanoseconds of the lane's clock.
+        took_ns: u64,
+    },
+    /// The repair did not come to an end in its bound of steps: others change these rows all the time.
+    GivenUp,
+    /// The fabric failed in the middle; the lease, if it was taken, is to be revoked.
+    Failed {
+        /// Why.
+        error: FabricError,
+    },
+}
+
 /// Learns of incidents at the moment they happen, which is rare: nothing is told on the way of an operation that meets
 /// nobody.
-pub trait Observer: Send {
+pub trait Observer: Send + Sync {
     /// This `incident` concerns the client that took `slot` under `generation`. Must not wait.
     fn observe(&mut self, slot: u16, generation: u64, incident: &Incident);
+
+    /// This `incident` concerns whoever holds `lock`, in a table whose locks name nobody. Must not wait.
+    fn observe_lock(&mut self, lock: LockId, incident: &LockIncident);
 }
 
 impl fmt::Debug for dyn Observer {
@@ -63,10 +101,10 @@ impl fmt::Debug for dyn Observer {
 pub(crate) struct Mourner {
     /// Whom; a client without it recovers nobody.
     liveness: Option<Box<dyn Liveness>>,
-    /// Who is told.
-    observer: Option<Box<dyn Observer>>,
     /// Not before this moment of the lane's clock.
     next_ns: u64,
+    /// Who recovers the dead, for those who wait for him.
+    own: SlotClient,
 }
 
 /// How far a wait has come.
@@ -83,14 +121,8 @@ impl Mourner {
         self.liveness = Some(liveness);
     }
 
-    pub(crate) fn observe_by(&mut self, observer: Box<dyn Observer>) {
-        self.observer = Some(observer);
-    }
-
-    fn tell(&mut self, slot: u16, generation: u64, incident: &Incident) {
-        if let Some(observer) = &mut self.observer {
-            observer.observe(slot, generation, incident);
-        }
+    pub(crate) fn is_of(&mut self, own: &SlotClient) {
+        self.own = *own;
     }
 
     fn is_due(&self, now_ns: u64, patience: Patience) -> bool {
@@ -103,6 +135,12 @@ impl Mourner {
 }
 
 impl Client {
+    fn tell(&mut self, slot: u16, generation: u64, incident: &Incident) {
+        if let Some(observer) = &mut self.reader.observer {
+            observer.observe(slot, generation, incident);
+        }
+    }
+
     /// Whether it is time to ask about somebody who stands in this client's way. // [R-RECOVER-1]
     pub(crate) fn may_mourn(&self, now_ns: u64, patience: Patience) -> bool {
         let leaves_slots = self.table.is_recoverable() || self.table.is_repairable();
@@ -147,11 +185,11 @@ impl Client {
         self.release_held(lane).await.map_err(&fabric)?;
         let dead = Dead::of(&proof);
         let (slot, generation, began_ns) = (proof.slot(), proof.generation(), lane.now_ns());
-        self.mourner.tell(slot, generation, &Incident::RecoveryBegun);
+        self.tell(slot, generation, &Incident::RecoveryBegun);
         // From here on a batch of the recovery may be in flight, if this operation is dropped.
         self.journal.proof = Some(proof);
         self.journal.flight = Flight::Recovery;
-        let recovered = recover_dead(lane, &self.table, dead, operation).await;
+        let recovered = recover_dead(lane, &self.table, dead, &self.mourner.own, operation).await;
         let took_ns = lane.now_ns().saturating_sub(began_ns);
         match &recovered {
             Err(Error::Fabric { source, .. }) => self.journal.failed(source),
@@ -163,13 +201,13 @@ impl Client {
         match recovered {
             Ok(recovered) => {
                 recovered.iter().for_each(|recovered| self.counters.note_recovery(recovered));
-                self.mourner.tell(slot, generation, &Incident::Recovered { recovered, took_ns });
+                self.tell(slot, generation, &Incident::Recovered { recovered, took_ns });
                 Ok(true)
             }
             Err(error) => {
                 self.counters.failed_recoveries += u64::from(matches!(error, Error::Corrupt { .. }));
                 let failed = Incident::RecoveryFailed { error: error.clone(), took_ns };
-                self.mourner.tell(slot, generation, &failed);
+                self.tell(slot, generation, &failed);
                 Err(error)
             }
         }
@@ -202,12 +240,12 @@ impl Client {
     /// Asks whether the client that took `slot` under `generation` is dead, and notes the answer.
     async fn suspect(&mut self, slot: u16, generation: u64) -> Result<Option<FenceProof>, FabricError> {
         self.counters.suspicions += 1;
-        self.mourner.tell(slot, generation, &Incident::Suspected);
+        self.tell(slot, generation, &Incident::Suspected);
         let Some(liveness) = &mut self.mourner.liveness else { return Ok(None) };
         let proof = poll_fn(|cx| liveness.poll_fence(slot, generation, cx)).await?;
         if proof.is_none() {
             self.counters.false_suspicions += 1;
-            self.mourner.tell(slot, generation, &Incident::FoundAlive);
+            self.tell(slot, generation, &Incident::FoundAlive);
         }
         Ok(proof)
     }

@@ -5,9 +5,7 @@
 
 use arrayvec::ArrayVec;
 use guira_fabric::{Lane, Verb, post};
-use guira_layout::{
-    Candidate, EXTENT_HEADER_WORDS, ExtentRef, MAX_KEY_BYTES, Placement, Probe, RowId, Version, parse_extent,
-};
+use guira_layout::{Candidate, EXTENT_HEADER_WORDS, ExtentRef, MAX_KEY_BYTES, Placement, Probe, RowId, parse_extent};
 
 use crate::commit::Write;
 use crate::handover::{Reached, Rest};
@@ -673,9 +671,8 @@ impl Client {
     fn finish_row(&mut self, place: usize, slot: usize) -> Write {
         let (row, rows) = (self.window.rows()[place], self.table.rows());
         let words = self.window.at_mut(place);
-        let before: Version = rows.trailer(words).version();
         rows.finish(row, words);
-        Write { place, row, slot, before }
+        Write { place, row, slot }
     }
 
     fn encode_entry(&mut self, probe: &Probe<'_>, value: NewValue<'_>) -> Placement {

@@ -7,15 +7,11 @@
 use std::sync::Arc;
 
 use guira_fabric::{FabricError, Lane, Verb, post};
-use guira_layout::{Candidate, Record, RowFormat, RowId, Seal, SlotState, SlotWord, Trailer};
+use guira_layout::{Candidate, Record, RowFormat, RowId, SlotState, SlotWord, Trailer};
 
 use crate::read::Patience;
 use crate::sample::{Lookup, TRAILER_WORDS, Verdict, Which};
 use crate::{Error, Reader};
-
-/// Words of a slot that say whose record it has, and whether it is sealed.
-const HEAD_WORDS: usize = 2;
-const _: () = assert!(SlotWord::WORD < HEAD_WORDS && Seal::WORD < HEAD_WORDS);
 
 impl Reader {
     /// Whether rows that do not verify were sampled so often that somebody may stand still in one. // [R-READ-9]
@@ -77,25 +73,24 @@ impl Reader {
         let (_, owner) = self.lock_owner(lane, row).await?;
         let slot = owner.and_then(|owner| owner.slot()).filter(|slot| *slot < table.config().max_clients);
         let Some(slot) = slot else { return Ok(None) };
-        let mut record = vec![0; geometry.slot_words()];
-        post(lane, [Verb::Read { addr: geometry.slot(slot), into: &mut record }]).await?;
-        let head = [record[0], record[1]];
-        let is_used = SlotWord::decode(head[SlotWord::WORD]).is_some_and(|word| word.state != SlotState::Free);
-        let record = Record::decode(&record, rows, table.config(), geometry).ok().flatten().filter(|_| is_used);
+        let (mut before, mut after) = (vec![0; geometry.slot_words()], vec![0; geometry.slot_words()]);
+        post(lane, [Verb::Read { addr: geometry.slot(slot), into: &mut before }]).await?;
+        let is_used = SlotWord::decode(before[SlotWord::WORD]).is_some_and(|word| word.state != SlotState::Free);
+        let record = Record::decode(&before, rows, table.config(), geometry).ok().flatten().filter(|_| is_used);
         let Some(record) = record else { return Ok(None) };
         let Some(delta) = record.deltas(rows).find(|delta| delta.row == row) else { return Ok(None) };
         self.counters.looks_past += 1;
-        let mut head_after = [0; HEAD_WORDS];
         post(lane, [Verb::Read { addr: geometry.row(row), into: &mut *words }]).await?;
-        post(lane, [Verb::Read { addr: geometry.slot(slot), into: &mut head_after }]).await?;
+        post(lane, [Verb::Read { addr: geometry.slot(slot), into: &mut after }]).await?;
         let sampled = trailer(words);
         if rows.verify(row, words).is_ok() {
             return Ok(Some(sampled));
         }
-        // Sealed before and after the sample, under one sequence number of one client: so it was in between.
+        // Sealed before and after the sample, under one sequence number of one client: so it was in between. And whole,
+        // not of two commits: the words were read again after their seal had been.
         let version = Trailer(sampled[0]).version();
         let fits = version == delta.before || version == Trailer(delta.trailer[0]).version();
-        if head != head_after || !fits {
+        if before != after || !fits {
             return Ok(None);
         }
         delta.apply(rows, words);

@@ -17,7 +17,7 @@ use crate::pace::Pace;
 use crate::read_many::Group;
 use crate::sample::{FirstSample, Lookup, Verdict};
 use crate::suspect::Suspects;
-use crate::{Batch, ClientConfig, Counters, Error, Operation, Place, Table, Token};
+use crate::{Batch, ClientConfig, Counters, Error, Observer, Operation, Place, Table, Token};
 
 /// Times an extent may fail to verify while its entry stays the same. // [R-READ-6]
 const EXTENT_SAMPLES: u32 = 3;
@@ -42,6 +42,8 @@ pub struct Reader {
     pub(crate) pace: Pace,
     /// The client whose reader it is. // [R-REPAIR-2]
     pub(crate) repairs_as: Option<OwnerId>,
+    /// Who is told whom that client suspects, recovers and repairs after.
+    pub(crate) observer: Option<Box<dyn Observer>>,
     pub(crate) suspects: Suspects,
     pub(crate) counters: Counters,
 }
@@ -147,6 +149,7 @@ impl Reader {
             group: Box::default(),
             pace,
             repairs_as: None,
+            observer: None,
             suspects: Suspects::default(),
             counters: Counters::default(),
         }

@@ -11,7 +11,8 @@ use guira_layout::{
 };
 
 use crate::journal::release_verb;
-use crate::{Error, Operation, Place, Table};
+use crate::session::WHO_WORDS;
+use crate::{Error, Operation, Place, SlotClient, Table};
 
 /// Words of one READ of the lock table or the chunk table.
 const SCAN_WORDS: u64 = 4096;
@@ -53,11 +54,20 @@ impl Dead {
     }
 }
 
+/// As [`recover_by`], for a process of which nothing is known: whoever wants to kill it cannot tell which it is.
+///
+/// # Errors
+/// As there.
+pub async fn recover(lane: &mut dyn Lane, table: &Table, proof: &FenceProof) -> Result<Option<Recovered>, Error> {
+    recover_by(lane, table, proof, &SlotClient::default()).await
+}
+
 /// Recovers the client whose death `proof` proves: completes the commit it had begun, releases its locks, makes its
-/// chunks orphans or free, and frees its slot. The caller holds no lock, and keeps the proof until the last batch has
-/// completed. `None`, and nothing changed, if the client gave its slot back before it ended, or was recovered already,
-/// or if the table's locks name nobody and it is not repaired either. Where dead clients' locks are reclaimed by repair
-/// (preset `paper`), they are left to it, and there is no commit to complete. // [R-REPAIR-1]
+/// chunks orphans or free, and frees its slot, which says until then that `by` does this. The caller holds no lock, and
+/// keeps the proof until the last batch has completed. `None`, and nothing changed, if the client gave its slot back
+/// before it ended, or was recovered already, or if the table's locks name nobody and it is not repaired either. Where
+/// dead clients' locks are reclaimed by repair (preset `paper`), they are left to it, and there is no commit to
+/// complete. // [R-REPAIR-1]
 ///
 /// Round trips: 3, 2 more if a commit had begun, 1 for 4,096 lock words and for 4,096 chunks, 1 for 64 lock words with
 /// the dead client's locks, 1 for 64 of its chunks and of the tails of a run it was claiming. Source: R-RECOVER-2 to
@@ -66,21 +76,28 @@ impl Dead {
 /// # Errors
 /// `Corrupt` if the slot, or the record in it, is damaged: its locks stay held. The fabric's. What was done stays done,
 /// and whoever comes next goes on.
-pub async fn recover(lane: &mut dyn Lane, table: &Table, proof: &FenceProof) -> Result<Option<Recovered>, Error> {
-    recover_dead(lane, table, Dead::of(proof), Operation::Session).await
+pub async fn recover_by(
+    lane: &mut dyn Lane,
+    table: &Table,
+    proof: &FenceProof,
+    by: &SlotClient,
+) -> Result<Option<Recovered>, Error> {
+    recover_dead(lane, table, Dead::of(proof), by, Operation::Session).await
 }
 
-/// As [`recover`], for `operation`.
+/// As [`recover_by`], for `operation`.
 pub(crate) async fn recover_dead(
     lane: &mut dyn Lane,
     table: &Table,
     dead: Dead,
+    by: &SlotClient,
     operation: Operation,
 ) -> Result<Option<Recovered>, Error> {
     if !table.is_recoverable() && !table.is_repairable() {
         return Ok(None);
     }
-    let mut recovery = Recovery { lane, table, dead, operation, recovered: Recovered::default() };
+    let who = Some(by.words());
+    let mut recovery = Recovery { lane, table, dead, who, operation, recovered: Recovered::default() };
     let Some(record) = recovery.claim().await? else { return Ok(None) };
     // [R-RECOVER-3]: from here on in this order, and each step again by whoever follows a recoverer that died.
     let fabric = Error::fabric(operation);
@@ -99,6 +116,8 @@ struct Recovery<'r> {
     lane: &'r mut dyn Lane,
     table: &'r Table,
     dead: Dead,
+    /// Who recovers, until he has said so.
+    who: Option<[u64; WHO_WORDS]>,
     operation: Operation,
     recovered: Recovered,
 }
@@ -132,7 +151,20 @@ impl Recovery<'_> {
         }
         self.recovered.was_begun = found == recovering;
         let record = Record::decode(&words, table.rows(), table.config(), table.geometry()).map_err(|_| corrupt)?;
-        Ok(Some((record, Seal(words[Seal::WORD]))))
+        Ok(Some((record, Seal(words[Seal::word(table.rows())]))))
+    }
+
+    /// Posts a batch of the recovery; the first one begins by writing into the slot who recovers its client, so that
+    /// who is stopped in that can be told from the dead. Not before the claim has succeeded: nobody is called a
+    /// recoverer who has no recovery under way, and could be killed for one. // [R-RECOVER-4]
+    async fn post<'v>(&mut self, batch: impl IntoIterator<Item = Verb<'v>>) -> Result<(), FabricError> {
+        let addr = self.table.geometry().slot(self.dead.slot).add_words(SlotWord::PROCESS_WORD as u64);
+        let who = self.who.take();
+        let mut verbs: Vec<Verb<'_>> = who.iter().map(|words| Verb::Write { addr, words }).collect();
+        for verb in batch {
+            verbs.push(verb);
+        }
+        post(&mut *self.lane, verbs).await
     }
 
     /// Completes the commit: `rows | retire | mark`, as its client would have. Its locks carry the dead client's id
@@ -144,7 +176,7 @@ impl Recovery<'_> {
         let mut images = vec![0; numbers.len() * rows.row_words()];
         let into = numbers.iter().zip(images.chunks_exact_mut(rows.row_words()));
         let reads: Vec<Verb<'_>> = into.map(|(row, into)| Verb::Read { addr: geometry.row(*row), into }).collect();
-        post(&mut *self.lane, reads).await?;
+        self.post(reads).await?;
         for (delta, image) in record.deltas(rows).zip(images.chunks_exact_mut(rows.row_words())) {
             self.recovered.torn_rows += u64::from(rows.verify(delta.row, image).is_err());
             delta.apply(rows, image);
@@ -156,13 +188,13 @@ impl Recovery<'_> {
         // Linearization point of the dead client's operation, unless a reader saw it before: the WRITE of the last row.
         let mut batch: Vec<Verb<'_>> =
             written.map(|(row, words)| Verb::Write { addr: geometry.row(*row), words }).collect();
-        let seal_at = geometry.slot(self.dead.slot).add_words(Seal::WORD as u64);
+        let seal_at = geometry.slot(self.dead.slot).add_words(Seal::word(rows) as u64);
         batch.push(Verb::Write { addr: seal_at, words: &retired });
         if record.freed_extent().is_some() {
             // After the retirement, as in a commit: a place that was marked may be in use again. // [R-EXTENT-4]
             batch.push(Verb::Write { addr: Addr::main(mark), words: &generation });
         }
-        post(&mut *self.lane, batch).await?;
+        self.post(batch).await?;
         self.recovered.replayed_rows = numbers.len() as u64;
         Ok(())
     }
@@ -174,7 +206,7 @@ impl Recovery<'_> {
         let mut words = Vec::new();
         for first in (0..locks.words()).step_by(SCAN_WORDS as usize) {
             words.resize(SCAN_WORDS.min(locks.words() - first) as usize, 0);
-            post(&mut *self.lane, [Verb::Read { addr: locks.addr(first), into: &mut words }]).await?;
+            self.post([Verb::Read { addr: locks.addr(first), into: &mut words }]).await?;
             let mut held: Vec<LockMask> = Vec::new();
             for (word, value) in (first..).zip(&words) {
                 let its_own = locks.all_held(word, *value).filter(|(_, holder)| *holder == owner);
@@ -188,7 +220,7 @@ impl Recovery<'_> {
             for held in held.chunks(BATCH_VERBS) {
                 let mut found = [0; BATCH_VERBS];
                 let releases = held.iter().zip(&mut found).map(|(held, found)| release_verb(table, owner, held, found));
-                post(&mut *self.lane, releases.collect::<Vec<_>>()).await?;
+                self.post(releases).await?;
             }
         }
         Ok(())
@@ -201,8 +233,8 @@ impl Recovery<'_> {
         let mut words = Vec::new();
         for first in (0..chunks).step_by(SCAN_WORDS as usize) {
             words.resize(SCAN_WORDS.min(chunks - first) as usize, 0);
-            post(&mut *self.lane, [Verb::Read { addr: self.table.geometry().chunk_word(first), into: &mut words }])
-                .await?;
+            let addr = self.table.geometry().chunk_word(first);
+            self.post([Verb::Read { addr, into: &mut words }]).await?;
             let mut swaps = Vec::new();
             for (chunk, word) in (first..).zip(words.iter().map(|word| ChunkWord(*word))) {
                 match word.decode() {
@@ -233,13 +265,14 @@ impl Recovery<'_> {
     async fn swap_chunks(&mut self, swaps: &[(u64, ChunkWord, ChunkWord)]) -> Result<(), FabricError> {
         for swaps in swaps.chunks(BATCH_VERBS) {
             let mut found = [0; BATCH_VERBS];
+            let geometry = self.table.geometry();
             let verbs = swaps.iter().zip(&mut found).map(|((chunk, compare, swap), found)| Verb::Cas {
-                addr: self.table.geometry().chunk_word(*chunk),
+                addr: geometry.chunk_word(*chunk),
                 compare: compare.0,
                 swap: swap.0,
                 found,
             });
-            post(&mut *self.lane, verbs.collect::<Vec<_>>()).await?;
+            self.post(verbs).await?;
         }
         Ok(())
     }
@@ -253,6 +286,6 @@ impl Recovery<'_> {
         let [counted, freed] = &mut found;
         let count = Verb::FetchAdd { addr: geometry.superblock_word(RECOVERIES_WORD), add: 1, found: counted };
         let free = Verb::Cas { addr: geometry.slot(self.dead.slot), compare, swap, found: freed };
-        post(&mut *self.lane, [count, free]).await
+        self.post([count, free]).await
     }
 }

@@ -17,7 +17,7 @@ use crate::journal::Flight;
 use crate::lease::{Lease, Leased, READS};
 use crate::pace::Pace;
 use crate::suspect::Suspect;
-use crate::{Client, ClientConfig, Counters, Error, Operation, Reader, Table};
+use crate::{Client, ClientConfig, Counters, Error, LockIncident, Observer, Operation, Reader, Table};
 
 /// Transitions of one repair, at most: a single death asks for two.
 const MAX_TRANSITIONS: usize = 64;
@@ -31,6 +31,7 @@ pub(crate) struct Repair<'r, L: ?Sized> {
     pub(crate) suspect: &'r Suspect,
     pub(crate) pace: &'r mut Pace,
     pub(crate) counters: &'r mut Counters,
+    pub(crate) observer: Option<&'r mut (dyn Observer + 'static)>,
     pub(crate) deadline_ns: u64,
 }
 
@@ -62,9 +63,26 @@ pub(crate) enum Repaired {
 type Samples = BTreeMap<RowId, Vec<u64>>;
 
 impl<L: Lane + ?Sized> Repair<'_, L> {
+    pub(crate) fn tell(&mut self, incident: &LockIncident) {
+        if let Some(observer) = &mut self.observer {
+            observer.observe_lock(self.suspect.lock, incident);
+        }
+    }
+
     /// Repairs what the suspect's lock guards, and clears the lock. Round trips: those of [`Repair::take_lease`], 2 to
     /// 16 for each state the table is found in, 1 for each transition, 1 to end.
     pub(crate) async fn run(&mut self) -> Result<Repaired, FabricError> {
+        self.counters.suspicions += 1;
+        self.tell(&LockIncident::Suspected);
+        let repaired = self.take_lease_and_repair().await;
+        if let Err(error) = &repaired {
+            self.tell(&LockIncident::Failed { error: error.clone() });
+        }
+        repaired
+    }
+
+    async fn take_lease_and_repair(&mut self) -> Result<Repaired, FabricError> {
+        let began_ns = self.lane.now_ns();
         let lease = match self.take_lease().await? {
             Leased::Taken(lease) => lease,
             Leased::Not => return Ok(Repaired::Nothing),
@@ -72,23 +90,30 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
         };
         for _ in 0..MAX_TRANSITIONS {
             let (state, samples) = self.examine().await?;
-            let count = match state {
-                State::TornDuplicate { .. } => &mut self.counters.repair_state_1,
-                State::Duplicate { .. } => &mut self.counters.repair_state_2,
-                State::Torn { .. } => &mut self.counters.repair_state_3,
-                State::Clean => &mut self.counters.repair_state_4,
+            let (number, count) = match state {
+                State::TornDuplicate { .. } => (1, &mut self.counters.repair_state_1),
+                State::Duplicate { .. } => (2, &mut self.counters.repair_state_2),
+                State::Torn { .. } => (3, &mut self.counters.repair_state_3),
+                State::Clean => (4, &mut self.counters.repair_state_4),
             };
             *count += 1;
+            self.tell(&LockIncident::Found { state: number });
             // [R-REPAIR-7]
             match state {
                 State::TornDuplicate { torn: row } | State::Torn { row } => self.bless(row, &samples).await?,
                 State::Duplicate { second, slot } => self.clear(second, slot, &samples).await?,
-                State::Clean => return self.end(lease).await.map(|()| Repaired::Reclaimed),
+                State::Clean => {
+                    self.end(lease).await?;
+                    let took_ns = self.lane.now_ns().saturating_sub(began_ns);
+                    self.tell(&LockIncident::Reclaimed { took_ns });
+                    return Ok(Repaired::Reclaimed);
+                }
             }
         }
         // Somebody else changes these rows all the time: the next one who suspects goes on.
         let mut found = 0;
         post(&mut *self.lane, [lease.return_verb(&mut found)]).await?;
+        self.tell(&LockIncident::GivenUp);
         Ok(Repaired::Nothing)
     }
 
@@ -260,7 +285,6 @@ impl Client {
         let rows = guarded.map(|(place, row)| (*row, window.at(place)[checksum]));
         let suspect = self.suspects.observe(lock, rows, lane.now_ns(), self.config.failure_timeout_ns).cloned();
         let Some(suspect) = suspect else { return Ok(false) };
-        self.counters.suspicions += 1;
         self.suspects.forget(lock);
         self.release_held(lane).await.map_err(Error::fabric(operation))?;
         // From here on a batch of the repair may be in flight, if this operation is dropped: its atomics are not locks.
@@ -273,6 +297,7 @@ impl Client {
             suspect: &suspect,
             pace: &mut self.pace,
             counters: &mut self.counters,
+            observer: self.reader.observer.as_deref_mut(),
             deadline_ns,
         };
         let repaired = repair.run().await;
@@ -308,7 +333,6 @@ impl Reader {
         let rows = std::iter::once((row, checksum[0]));
         let suspect = self.suspects.observe(lock, rows, lane.now_ns(), self.config.failure_timeout_ns).cloned();
         let Some(suspect) = suspect else { return Ok(false) };
-        self.counters.suspicions += 1;
         self.suspects.forget(lock);
         let mut repair = Repair {
             lane,
@@ -318,6 +342,7 @@ impl Reader {
             suspect: &suspect,
             pace: &mut self.pace,
             counters: &mut self.counters,
+            observer: self.observer.as_deref_mut(),
             deadline_ns,
         };
         // Lookups of a destroyed table read on.

@@ -5,16 +5,28 @@ use guira_layout::{OwnerId, Seal, SlotState, SlotWord};
 
 use crate::Table;
 
-/// The process of a client, for people, and for those who want it killed: nothing of the protocol depends on it.
+/// The process of a client, or of whoever recovers one, for people, and for those who want it killed: nothing of the
+/// protocol depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotClient {
     /// Its process id, in its own namespace.
     pub process: u64,
-    /// When it opened the slot, in nanoseconds since 1970.
+    /// When it opened the slot, in nanoseconds since 1970; of a recoverer, when it opened its own, or began to recover.
     pub since_unix_ns: u64,
     /// What tells the process from others of the same id, as the fabric has it: when it was started, its namespace, and
     /// the start of its machine; 0 where nobody says.
     pub identity: [u64; 3],
+}
+
+/// Words of a slot that say who has it.
+pub(crate) const WHO_WORDS: usize = 5;
+
+impl SlotClient {
+    /// As they stand in a slot, from [`SlotWord::PROCESS_WORD`] on.
+    pub(crate) fn words(&self) -> [u64; WHO_WORDS] {
+        let [start, namespace, boot] = self.identity;
+        [self.process, self.since_unix_ns, start, namespace, boot]
+    }
 }
 
 /// A slot as it was found.
@@ -26,12 +38,10 @@ pub struct SlotInfo {
     pub word: Option<SlotWord>,
     /// The seal of its record.
     pub seal: Seal,
-    /// Its client; meaningful for the generation in the state word, unless that is free.
+    /// Its client, for the generation in the state word; nobody's if that is free. While it is being recovered, whoever
+    /// does that, as soon as he has said so, and until then who did before him, or the client. // [R-RECOVER-4]
     pub client: SlotClient,
 }
-
-/// Words of a slot before its record that say who has it.
-const HEAD_WORDS: usize = 8;
 
 /// As [`claim_slot_for`], for a client of whose process nothing but the id is known.
 ///
@@ -64,10 +74,8 @@ pub async fn claim_slot_for(
     let addr = table.geometry().slot(slot);
     let compare = SlotWord { state: SlotState::Free, generation }.encode();
     let swap = SlotWord { state: SlotState::Live, generation: generation + 1 }.encode();
-    let [start, namespace, boot] = client.identity;
-    let about = [client.process, client.since_unix_ns, start, namespace, boot];
-    let mut found = 0;
-    // Written first: what stands beside a generation is about the client of that generation, at any moment.
+    let (about, mut found) = (client.words(), 0);
+    // Written first: what stands beside a live generation is about the client of that generation, at any moment.
     let words = Verb::Write { addr: addr.add_words(SlotWord::PROCESS_WORD as u64), words: &about };
     let cas = Verb::Cas { addr, compare, swap, found: &mut found };
     post(lane, [words, cas]).await?;
@@ -93,12 +101,14 @@ pub async fn release_slot(lane: &mut dyn Lane, table: &Table, owner: OwnerId) ->
 /// # Errors
 /// The fabric refused or lost a batch.
 pub async fn read_slot(lane: &mut dyn Lane, table: &Table, slot: u16) -> Result<SlotInfo, FabricError> {
-    let mut words = [0; HEAD_WORDS];
+    // Up to the seal, which is in the slot's second line or a little further.
+    let seal_word = Seal::word(table.rows());
+    let mut words = vec![0; seal_word + 1];
     post(lane, [Verb::Read { addr: table.geometry().slot(slot), into: &mut words }]).await?;
     Ok(SlotInfo {
         slot,
         word: SlotWord::decode(words[SlotWord::WORD]),
-        seal: Seal(words[Seal::WORD]),
+        seal: Seal(words[seal_word]),
         client: SlotClient {
             process: words[SlotWord::PROCESS_WORD],
             since_unix_ns: words[SlotWord::SINCE_WORD],

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::test_names;
 use crate::report::{Report, Violation};
 use crate::rust::RustFile;
 
@@ -21,7 +22,7 @@ const TESTS: &str = "conformance/tests/";
 
 /// Checks every section against the tests there are. `text` is that of [`HOLES`] if that file exists.
 pub fn check(text: Option<&str>, rust: &[RustFile]) -> Report {
-    let tests: BTreeSet<String> = rust.iter().flat_map(tests_of).collect();
+    let tests: BTreeSet<String> = rust.iter().flat_map(test_names::of_conformance).collect();
     let mut violations = Vec::new();
     if text.is_none() {
         violations.push(Violation::new(HOLES, 1, "missing: the holes of the printed protocol are told here"));
@@ -100,20 +101,6 @@ fn sections_of(text: &str) -> Vec<Section> {
         into.extend(spans.filter(|span| span.contains("::")).map(|span| (index + 1, span.to_owned())));
     }
     sections
-}
-
-/// The tests of a file of the conformance suite, as `target::module::test`.
-fn tests_of(file: &RustFile) -> Vec<String> {
-    let Some(module) = file.path.strip_prefix(TESTS).and_then(|path| path.strip_suffix(".rs")) else {
-        return Vec::new();
-    };
-    let module = module.trim_end_matches("/main").trim_end_matches("/mod").replace('/', "::");
-    let is_test = |function: &&syn::ItemFn| function.attrs.iter().any(|attribute| attribute.path().is_ident("test"));
-    let functions = file.syntax.items.iter().filter_map(|item| match item {
-        syn::Item::Fn(function) => Some(function),
-        _ => None,
-    });
-    functions.filter(is_test).map(|function| format!("{module}::{}", function.sig.ident)).collect()
 }
 
 /// A test of a hole that its section does not name.

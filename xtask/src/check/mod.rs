@@ -6,9 +6,11 @@
 mod arrows;
 mod documents;
 mod holes;
+mod mutants;
 mod purity;
 mod rules;
 mod style;
+mod test_names;
 mod unsafety;
 mod words;
 
@@ -65,6 +67,7 @@ pub fn run(root: &Path) -> Result<Reports> {
         parse_report(rust.len(), manifests.len(), [unparsed_rust, unparsed_manifests].concat()),
         rules::check(tree.text(rules::PROTOCOL), &rust, &markdown),
         holes::check(tree.text(holes::HOLES), &rust),
+        mutants::check(tree.with_extension("toml"), &rust, &manifests),
         style::check(&rust),
         unsafety::check(&rust, &manifests),
         purity::check(&rust, &manifests),

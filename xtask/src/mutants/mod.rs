@@ -18,11 +18,11 @@ use serde::Serialize;
 use crate::report::{Format, Verdict};
 use crate::test::{Budget, Outcome, Shell};
 use crate::tree;
-use mutant::Mutant;
+pub use mutant::Mutant;
 use run::{Copy, Tried};
 
 /// Where the mutants are, from the root of the workspace.
-const DIRECTORY: &str = "conformance/mutants";
+pub const DIRECTORY: &str = "conformance/mutants";
 /// Compiling the tests once from nothing, and for each mutant what depends on one package; running the tests each time.
 pub const LIMIT_S: u64 = 3_600;
 

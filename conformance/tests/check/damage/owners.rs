@@ -2,7 +2,7 @@
 
 use guira_check::ProblemKind;
 use guira_conformance::Bench;
-use guira_layout::{LockId, OwnerId, Record, RowId, Seal, SlotState, SlotWord, Version};
+use guira_layout::{LockId, OwnerId, Record, RowId, SlotState, SlotWord};
 
 use super::Damage;
 use crate::table::{SOME_ROW, xor};
@@ -40,10 +40,10 @@ fn seal_record(bench: &Bench, row: RowId) {
     let (rows, words) = (bench.table.rows(), bench.row_words(RowId(0)));
     let mut record = Record::default();
     record.clear();
-    record.push(rows, row, Version(1), 0, &words);
+    record.push(rows, row, 0, &words);
+    record.seal(7);
     let slot = bench.table.geometry().slot(2);
     bench.store(slot.add_words(Record::WORD as u64), record.words());
-    bench.store(slot.add_words(Seal::WORD as u64), &[Seal::of(record.words(), 7).0]);
 }
 
 pub fn set_slot(bench: &Bench, slot: u16, word: u64) {

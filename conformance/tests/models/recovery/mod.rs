@@ -12,7 +12,7 @@
 //! - [`At::Lock`]: `Client::acquire_in_order` (locks.rs): one lock a step, holding those before; R-LOCK-3.
 //! - [`At::Sample`]: `window_reads` (locks.rs): the rows, under their locks; R-LOCK-7.
 //! - [`At::Record`], [`At::Seal`], [`At::Write`], [`At::Retire`], [`At::Mark`], [`At::Unlock`]: `Client::commit`
-//!   (commit.rs), verb by verb; R-COMMIT-1, R-EXTENT-4.
+//!   (commit.rs), verb by verb, and the last word of the record's by itself; R-COMMIT-1, R-EXTENT-4.
 //! - [`Action::Suspect`], [`At::Met`]: `Client::wait_once` (locks.rs), `read_slot` in `Client::prove_dead` (mourn.rs);
 //!   R-RECOVER-1.
 //! - [`At::Asked`]: `Liveness::poll_fence` in `Client::prove_dead`; R-RECOVER-1, R-RECOVER-4.
@@ -89,7 +89,7 @@ pub enum Without {
     WritersChecksum,
     /// A recoverer keeps the locks it has. // R-RECOVER-5
     OwnLocksFirst,
-    /// A reader does not read the record's seal and the slot's word again. // R-READ-9
+    /// A reader does not read the slot again. // R-READ-9
     SecondHead,
     /// A reader completes the sample it took before it read the record. // R-READ-9
     SecondSample,

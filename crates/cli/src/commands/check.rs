@@ -1,7 +1,7 @@
 //! `guira check`.
 
 use clap::Args;
-use guira::{CheckReport, OpenOptions, RecoveredClient, Repair, Store, Url};
+use guira::{CheckReport, LivingClient, OpenOptions, RecoveredClient, Repair, Store, Url};
 use serde::Serialize;
 
 use super::{Verdict, open};
@@ -82,7 +82,11 @@ fn repairs(url: &str, repair: &Repair) -> String {
     );
     lines.extend(repair.living.iter().filter(|client| client.stopped).map(|client| {
         let (slot, process) = (client.slot, client.process);
-        let middle = if client.committing { ", in the middle of a change" } else { "" };
+        let middle = match client {
+            LivingClient { recovering: true, .. } => " in recovering a dead client",
+            LivingClient { committing: true, .. } => ", in the middle of a change",
+            _ => "",
+        };
         format!(
             "client slot {slot} (process {process}): stopped{middle}, and alive: it keeps what it holds; \
              guira kick {url} --slot {slot} kills it"

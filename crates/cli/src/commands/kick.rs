@@ -16,7 +16,8 @@ use crate::{interrupt, units};
 /// For a process that is stopped, or otherwise stands still, in the middle of a change: others get Busy with its slot,
 /// and nobody may decide by a timeout that it is dead. The process is killed (SIGKILL) with all of its clients. It is
 /// never another one: not one that got the number of the slot's process later, nor one that has given the slot up.
-/// guira stat lists client slots. A client that is dead already is only recovered.
+/// guira stat lists client slots. A client that is dead already is only recovered; whoever recovers it, and stands
+/// still in that, is killed in its place.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.

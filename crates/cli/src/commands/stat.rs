@@ -7,7 +7,7 @@ use guira::{ClassStats, ClientState, FileStat, OpenOptions, SpaceStats, Stat, St
 
 use super::Verdict;
 use crate::failure::Failure;
-use crate::output::{Output, fields, table};
+use crate::output::{Output, fields, met, table};
 use crate::units::{bytes, count, percent, share};
 
 /// Characters of the longest bar in the histogram.
@@ -48,9 +48,7 @@ fn human(stat: &Stat) -> String {
     if !stat.clients.is_empty() {
         parts.push(clients(stat));
     }
-    if stat.totals.named().any(|(_, count)| count > 0) {
-        parts.push(totals(stat));
-    }
+    parts.extend(met("met by clients, as far as told", &stat.totals));
     parts.join("\n\n")
 }
 
@@ -185,14 +183,6 @@ fn bar(part: u64, whole: u64, chars: u64) -> String {
 fn beside(text: &str, bars: impl Iterator<Item = String>) -> String {
     let lines = text.lines().zip(bars).map(|(line, bar)| format!("{line}  {bar}").trim_end().to_owned());
     lines.collect::<Vec<_>>().join("\n")
-}
-
-/// What clients met: every counter that is not 0.
-fn totals(stat: &Stat) -> String {
-    let head = ["met by clients, as far as told", "times"].map(str::to_owned).to_vec();
-    let counted = stat.totals.named().filter(|(_, count)| *count > 0);
-    let rows = counted.map(|(name, times)| vec![name.replace('_', " "), count(times)]);
-    table(&[head].into_iter().chain(rows).collect::<Vec<_>>())
 }
 
 fn clients(stat: &Stat) -> String {

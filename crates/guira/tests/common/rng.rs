@@ -1,9 +1,11 @@
 //! Seeded numbers: equal seeds, equal tests.
 
 /// SplitMix64.
+#[derive(Clone, Debug)]
 pub struct Rng(pub u64);
 
 impl Rng {
+    /// The next 64 bits.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -12,6 +14,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
+    /// A number below `bound`, which is not 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.draw() % bound
     }

@@ -46,6 +46,9 @@ const LEAST_KILLS_PER_S: u64 = 40;
 const ROUND: Duration = Duration::from_secs(2);
 /// Rounds from one report to the next, in long runs.
 const TOLD_EVERY: u64 = 100;
+/// Operations that are refused, for each process that is stopped or killed: the others wait for it for their patience,
+/// each operation of theirs, while they do others.
+const MOST_REFUSED_EACH: u64 = 10;
 /// Operations a second, on a machine of two slow cores that does other things, too.
 const LEAST_OPERATIONS_PER_S: u64 = 2_000;
 
@@ -146,6 +149,8 @@ fn histories_of_killed_and_stopped_processes_are_linearizable() {
     let [recoveries, replays, moves] = sums.counts;
     assert!(recoveries > deeds.kills / 10 && replays > 0 && moves > 0, "the dead leave something");
     assert!(sums.pending > deeds.kills / 4, "they die among operations");
+    let refused = sums.without_effect;
+    assert!(refused <= MOST_REFUSED_EACH * (deeds.stops + deeds.kills), "{refused} operations were refused");
     assert_eq!(sums.found_falsehoods, sums.falsehoods, "the histories are sharp");
     assert!(sums.falsehoods > 3 * rounds);
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use guira::Traffic;
+use guira::{Counters, Traffic};
 use serde::{Deserialize, Serialize};
 
 use super::distribution::{Distribution, mean};
@@ -143,6 +143,9 @@ pub struct PhaseTally {
     pub elapsed_ns: u64,
     /// By kind of operation.
     pub operations: Kinds<OperationTally>,
+    /// What the clients met.
+    #[serde(with = "by_name")]
+    pub met: Counters,
     /// What went wrong, the first few times.
     pub failures: Vec<String>,
 }
@@ -162,6 +165,7 @@ impl PhaseTally {
         self.operations.update.merge(&other.operations.update);
         self.operations.insert.merge(&other.operations.insert);
         self.operations.read_modify_write.merge(&other.operations.read_modify_write);
+        self.met = self.met.plus(&other.met);
         other.failures.into_iter().for_each(|failure| self.note(|| failure));
     }
 
@@ -186,6 +190,23 @@ impl PhaseTally {
             throughput_ops_per_s: if seconds > 0.0 { succeeded as f64 / seconds } else { 0.0 },
             operations: self.operations.map(OperationTally::figures),
         }
+    }
+}
+
+/// Counters by their names: programs of one run may be of different age.
+mod by_name {
+    use std::collections::BTreeMap;
+
+    use guira::Counters;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(counters: &Counters, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(counters.named())
+    }
+
+    pub fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Counters, D::Error> {
+        let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
+        Ok(Counters::from_words(Counters::NAMES.map(|name| counts.get(name).copied().unwrap_or(0))))
     }
 }
 
@@ -291,11 +312,13 @@ mod tests {
 
     #[test]
     fn processes_merge_through_json() {
-        let (one, two) = (phase(1..=50, 7), phase(51..=100, 9));
-        let text = serde_json::to_string(&two).unwrap();
-        let mut merged = one;
+        let (mut merged, mut other) = (phase(1..=50, 7), phase(51..=100, 9));
+        merged.met.moves = 3;
+        other.met = Counters { moves: 4, swept_extents: 5, ..Counters::default() };
+        let text = serde_json::to_string(&other).unwrap();
         merged.merge(serde_json::from_str(&text).unwrap());
         assert_eq!(merged.figures(), phase(1..=100, 9).figures());
+        assert_eq!(merged.met, Counters { moves: 7, swept_extents: 5, ..Counters::default() });
     }
 
     #[test]

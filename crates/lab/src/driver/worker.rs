@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Instant;
 
-use guira::Traffic;
 use guira::blocking::Client;
+use guira::{Counters, Traffic};
 
 use super::tally::nanoseconds;
 use super::{DriverError, PhaseTally, Plan, Verification};
@@ -31,6 +31,7 @@ pub(super) struct Worker<'w> {
     /// Values this worker wrote, 0 being the version as loaded.
     version: u64,
     tally: PhaseTally,
+    met_before: Counters,
     started: Instant,
     stop: fn() -> bool,
 }
@@ -74,19 +75,21 @@ impl<'w> Worker<'w> {
             plan,
             number,
             operations,
-            client,
             key: Vec::with_capacity(plan.shape.key_bytes()),
             value: Vec::with_capacity(plan.shape.value_bytes()),
             found: Vec::with_capacity(plan.shape.value_bytes()),
             version: 0,
             tally: PhaseTally::default(),
+            met_before: client.counters(),
+            client,
             started: Instant::now(),
             stop,
         }
     }
 
-    /// The counts, with the time since the worker was made.
+    /// The counts, with the time since the worker was made, and what its client met since.
     pub(super) fn finish(mut self) -> PhaseTally {
+        self.tally.met = self.client.counters().since(&self.met_before);
         self.tally.elapsed_ns = nanoseconds(self.started.elapsed());
         self.tally
     }

@@ -1,11 +1,11 @@
 //! What a run came to, for people and for programs.
 
-use guira::EntryFormat;
+use guira::{Counters, EntryFormat};
 use guira_lab::driver::{Kinds, OperationFigures, PhaseTally};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::Arguments;
-use crate::output::table;
+use crate::output::{met, table};
 use crate::units::{count, counted, per_second, percent, rate, time};
 
 /// The table a run used.
@@ -41,7 +41,13 @@ pub struct Report {
     elapsed_ns: u64,
     throughput_ops_per_s: f64,
     operations: Kinds<OperationFigures>,
+    #[serde(serialize_with = "by_name")]
+    met: Counters,
     failures: Vec<String>,
+}
+
+fn by_name<S: Serializer>(counters: &Counters, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(counters.named())
 }
 
 /// What loading the records cost.
@@ -81,6 +87,7 @@ impl Report {
             elapsed_ns: run.elapsed_ns,
             throughput_ops_per_s: figures.throughput_ops_per_s,
             operations: figures.operations,
+            met: run.met,
             failures: run.failures.clone(),
         }
     }
@@ -127,6 +134,7 @@ impl Report {
         ));
         lines.push(String::new());
         lines.push(self.operations_table());
+        lines.extend(met("met by clients of the run", &self.met).map(|met| format!("\n{met}")));
         if self.errors() > 0 {
             lines.push(format!("\n{} failed:", counted(self.errors(), "operation")));
             lines.extend(self.failures.iter().map(|failure| format!("  {failure}")));

@@ -1,0 +1,169 @@
+//! Crowds in preset `paper`: one client dies, and some of those die who repair after it.
+//!
+//! The printed repair promises nothing if somebody who lives is presumed dead, or if two repair at a time; and nothing
+//! keeps clients from either (holes H5 to H7, H9, H11). So whether it was so is not assumed but seen: [`Sights`] knows
+//! who holds each lock and each lease, and who is dead. WRITEs happen wholly or not at all here.
+//!
+//! Whoever is to die in a repair is known from a run of the same seed that goes the same way until then.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use guira_fabric::memory::Ordering;
+use guira_fabric::{Addr, Space};
+use guira_fabric_sim::{ClientFault, ClientId, Event, Fault, Part, What};
+use guira_layout::{LeaseWord, LockId};
+
+use super::run::{Run, run_seen};
+use super::setup::Setup;
+use crate::{Bench, Rng};
+
+/// Repairers of one run that die, at most.
+const DEAD_REPAIRERS: u64 = 2;
+/// Verbs of an operation, about.
+const VERBS_OF_OPERATION: u64 = 10;
+
+/// A crowd's run, and what was seen of its repairs.
+pub struct Printed {
+    /// The run.
+    pub run: Run,
+    /// Its repairs.
+    pub sights: Sights,
+}
+
+/// A repair: by whom, and how many verbs it had carried out when it got the lease, and when it gave that back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The client.
+    pub client: u32,
+    /// Its verbs when it had the lease.
+    pub from: u64,
+    /// Its verbs when it returned the lease; `None` if it never did.
+    pub until: Option<u64>,
+    region: u8,
+}
+
+/// Who holds what, and who should not.
+#[derive(Clone, Debug, Default)]
+pub struct Sights {
+    /// The client that holds each lock, by word and bit.
+    holders: BTreeMap<(u64, u32), u32>,
+    dead: BTreeSet<u32>,
+    /// Verbs that each client carried out.
+    verbs: BTreeMap<u32, u64>,
+    /// Repairs in the order in which they began.
+    pub leases: Vec<Lease>,
+    /// Repairs of locks whose holder lived, or that nobody held any more.
+    pub of_the_living: u64,
+    /// Repairs that began while another client that lived was in the middle of one.
+    pub at_once: u64,
+}
+
+impl Sights {
+    /// Whether nobody who lived was presumed dead, and one client repaired at a time: then everything must hold.
+    pub fn keep_the_conditions(&self) -> bool {
+        self.of_the_living == 0 && self.at_once == 0
+    }
+
+    /// Repairers that died with a lease.
+    pub fn dead_repairers(&self) -> u64 {
+        self.leases.iter().filter(|lease| lease.until.is_none() && self.dead.contains(&lease.client)).count() as u64
+    }
+
+    fn see(&mut self, bench: &Bench, event: &Event) {
+        match &event.what {
+            What::Read(_) | What::Write(_) => *self.verbs.entry(event.client).or_default() += 1,
+            What::Swap(part) | What::Add(part) => {
+                *self.verbs.entry(event.client).or_default() += 1;
+                let memory = bench.region.memory();
+                let now = memory.space(part.addr.space())[part.addr.word() as usize].load(Ordering::Relaxed);
+                match part.addr.space() {
+                    Space::Device => self.see_locks(event.client, part, now),
+                    Space::Main => self.see_lease(bench, event.client, part, now),
+                }
+            }
+            What::Died => {
+                self.dead.insert(event.client);
+            }
+            _ => {}
+        }
+    }
+
+    /// Locks of one bit: `part` is the word as it was found, `now` as it was left.
+    fn see_locks(&mut self, client: u32, part: &Part, now: u64) {
+        for bit in (0..64).filter(|bit| (part.word ^ now) >> bit & 1 != 0) {
+            let lock = (part.addr.word(), bit);
+            if now >> bit & 1 != 0 {
+                self.holders.insert(lock, client);
+            } else {
+                self.holders.remove(&lock);
+            }
+        }
+    }
+
+    fn see_lease(&mut self, bench: &Bench, client: u32, part: &Part, now: u64) {
+        let is_lease = |region: &u8| lease_at(bench, *region) == part.addr;
+        let Some(region) = (0..bench.table.config().repair_regions).find(is_lease) else { return };
+        let verbs = self.verbs.get(&client).copied().unwrap_or(0);
+        if part.word == now {
+            return;
+        }
+        if !LeaseWord(now).is_set() {
+            let returned = self.leases.iter_mut().rev().find(|lease| lease.client == client && lease.region == region);
+            returned.expect("who returns a lease took it").until = Some(verbs);
+            return;
+        }
+        let is_under_way = |lease: &Lease| lease.until.is_none() && !self.dead.contains(&lease.client);
+        self.at_once += u64::from(self.leases.iter().any(is_under_way));
+        // One lock a region.
+        let mask = bench.table.locks().mask(LockId(region.into()));
+        let holder = self.holders.get(&(bench.table.locks().addr(mask.word).word(), mask.mask.trailing_zeros()));
+        self.of_the_living += u64::from(holder.is_none_or(|holder| !self.dead.contains(holder)));
+        self.leases.push(Lease { client, from: verbs, until: None, region });
+    }
+}
+
+fn lease_at(bench: &Bench, region: u8) -> Addr {
+    bench.table.geometry().lease(region)
+}
+
+/// Runs the crowd of `seed`, and keeps the last `keep_events` events.
+pub fn run_printed(seed: u64, keep_events: usize) -> Printed {
+    let setup = Setup::printed(seed);
+    let mut rng = Rng(seed ^ 0x6465_6164_2121_2121);
+    let die = |client: u32, after_verbs: u64| ClientFault {
+        client: ClientId(client),
+        after_verbs,
+        fault: Fault::Die { units: 0 },
+    };
+    let first = rng.below(u64::from(setup.clients)) as u32;
+    let mut faults = vec![die(first, rng.below(VERBS_OF_OPERATION * u64::from(setup.operations)))];
+    for _ in 0..rng.below(DEAD_REPAIRERS + 1) {
+        let repairs = run_with(&setup, 0, &faults).sights.leases;
+        // The first repair that nobody dies in yet, by somebody who would be missed: the last client has to live.
+        let lives = |lease: &&Lease| {
+            lease.client < setup.clients && faults.iter().all(|fault| fault.client != ClientId(lease.client))
+        };
+        let Some(Lease { client, from, until: Some(until), .. }) = repairs.iter().find(lives).copied() else { break };
+        faults.push(die(client, from + rng.below(until - from)));
+    }
+    run_with(&setup, keep_events, &faults)
+}
+
+fn run_with(setup: &Setup, keep_events: usize, faults: &[ClientFault]) -> Printed {
+    let sights: Rc<RefCell<Sights>> = Rc::default();
+    let seen = Rc::clone(&sights);
+    let watch = |bench: &Bench| -> Box<dyn FnMut(&Event)> {
+        let bench = bench.clone();
+        assert_eq!(
+            u64::from(bench.table.config().repair_regions),
+            bench.table.locks().locks(),
+            "a lease for each lock"
+        );
+        Box::new(move |event| seen.borrow_mut().see(&bench, event))
+    };
+    let run = run_seen(setup.clone(), keep_events, |plan| plan.clients.extend(faults), watch);
+    let sights = sights.borrow().clone();
+    Printed { run, sights }
+}

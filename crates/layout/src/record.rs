@@ -1,0 +1,638 @@
+//! Redo records: what the rows of a commit become, written to the client's slot before the first of them.
+//!
+//! ```text
+//! mark, generation        of the extent that the commit frees; written only if it frees one
+//! the first delta         row and slot, the trailer afterwards, the entry afterwards
+//! seal                    its place depends on the table's entries alone
+//! number of further deltas, further deltas        written only if there are any, in a WRITE of their own
+//! ```
+//!
+//! The seal is the last word of a WRITE, so a commit of one row is recorded by one WRITE; the checksum in it covers
+//! everything that was written. A delta replaces one entry and the trailer, so applied to the row before, to the row
+//! after, and to any mixture of both it gives the row after. Nothing is stored that follows from the rest: the version
+//! before is the one that the version afterwards comes next to.
+
+use crate::extent::is_mark;
+use crate::row::Placement;
+use crate::slot::RECORD_WORD;
+use crate::{Generation, Geometry, RowFormat, RowId, Seal, TableConfig, Trailer, Version};
+
+/// Words of the freed extent, in front of the first delta.
+const FREED_WORDS: usize = 2;
+/// Words of a delta in front of its entry.
+pub(crate) const DELTA_HEADER_WORDS: usize = 3;
+/// Words of a record in front of the first delta's entry, behind which is the seal.
+pub(crate) const SEAL_AFTER_WORDS: usize = FREED_WORDS + DELTA_HEADER_WORDS;
+
+/// A delta's first word: row 58 bits, slot 4, and two bits that are set in the first delta only.
+const SLOT_SHIFT: u32 = 58;
+const SLOT_BITS: u64 = 0xf;
+const ROW_BITS: u64 = (1 << SLOT_SHIFT) - 1;
+/// The commit frees an extent.
+const FREES: u64 = 1 << 62;
+/// Further deltas follow.
+const FURTHER: u64 = 1 << 63;
+
+const _: () = assert!(SLOT_BITS << SLOT_SHIFT < FREES && crate::MAX_ENTRIES_PER_ROW as u64 <= SLOT_BITS + 1);
+// Both spaces end below 2^62 bytes, and a row has an entry and a trailer.
+const _: () = assert!(1 << 62 < (ROW_BITS as u128 + 1) * 24);
+
+/// What one row of a commit becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delta<'r> {
+    /// The row.
+    pub row: RowId,
+    /// Its version before.
+    pub before: Version,
+    /// The one slot that changes.
+    pub slot: u8,
+    /// The entry it holds afterwards; zeros if it is free.
+    pub entry: &'r [u64],
+    /// The two trailer words afterwards.
+    pub trailer: [u64; 2],
+}
+
+/// A redo record in its encoded form.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// The words of a slot from the record's first one on; zeros where a record without a freed extent has none.
+    words: Vec<u64>,
+    /// Index of the seal among the words.
+    seal: usize,
+}
+
+/// Words of a record that are one WRITE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part<'r> {
+    /// Index of the first word in a slot.
+    pub word: usize,
+    /// What is written.
+    pub words: &'r [u64],
+}
+
+/// A sealed record cannot be replayed: it was damaged after it was sealed, or whoever sealed it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// Its words are not those that were sealed.
+    #[error("the redo record of sequence {sequence} does not match its seal")]
+    Seal {
+        /// The seal's sequence number.
+        sequence: u32,
+    },
+    /// It changes a row that the table does not have.
+    #[error("the redo record of sequence {sequence} changes {row} of {rows}")]
+    Row {
+        /// The seal's sequence number.
+        sequence: u32,
+        /// The row.
+        row: RowId,
+        /// How many rows the table has.
+        rows: u64,
+    },
+    /// It changes an entry that rows do not have.
+    #[error("the redo record of sequence {sequence} changes entry {slot} of {row}, and rows have {entries}")]
+    Slot {
+        /// The seal's sequence number.
+        sequence: u32,
+        /// The row.
+        row: RowId,
+        /// The entry.
+        slot: u8,
+        /// How many entries a row has.
+        entries: usize,
+    },
+    /// It refers to an extent where none can be.
+    #[error("the redo record of sequence {sequence} gives {row} an extent at offset {offset:#x}, where none can be")]
+    Extent {
+        /// The seal's sequence number.
+        sequence: u32,
+        /// The row.
+        row: RowId,
+        /// Byte offset in the main space.
+        offset: u64,
+    },
+    /// It frees an extent by a mark where none can be.
+    #[error(
+        "the redo record of sequence {sequence} frees an extent by a mark at offset {offset:#x}, where none can be"
+    )]
+    Mark {
+        /// The seal's sequence number.
+        sequence: u32,
+        /// Byte offset in the main space.
+        offset: u64,
+    },
+}
+
+impl Record {
+    /// Index of the record's first word in a slot.
+    pub const WORD: usize = RECORD_WORD;
+    /// Index in a slot of the first word that [`Record::of_one_row`] makes.
+    pub const ONE_ROW_WORD: usize = RECORD_WORD + FREED_WORDS;
+
+    /// Starts an empty record, keeping the buffer.
+    pub fn clear(&mut self) {
+        self.words.clear();
+        self.words.resize(FREED_WORDS, 0);
+        self.seal = 0;
+    }
+
+    /// Notes that the extent whose mark lies at `mark_offset`, which is not 0, is freed, by writing `generation` there.
+    pub fn free_extent(&mut self, mark_offset: u64, generation: Generation) {
+        self.words[..FREED_WORDS].copy_from_slice(&[mark_offset, generation.0]);
+    }
+
+    /// Adds what `row` becomes: `after` is its finished image, in which only `slot` and the trailer differ from before.
+    pub fn push(&mut self, format: &RowFormat, row: RowId, slot: usize, after: &[u64]) {
+        let is_first = self.seal == 0;
+        if !is_first {
+            self.words.resize(self.words.len().max(self.seal + 2), 0);
+            self.words[FREED_WORDS] |= FURTHER;
+            self.words[self.seal + 1] += 1;
+        }
+        self.words.push(row_word(row, slot));
+        self.words.extend_from_slice(&after[format.trailer_word()..][..2]);
+        self.words.extend_from_slice(format.entry(after, slot));
+        if is_first {
+            self.seal = self.words.len();
+            self.words.push(0);
+        }
+    }
+
+    /// Ends the record: seals it as its client's `sequence`th.
+    ///
+    /// # Panics
+    /// If nothing was pushed.
+    pub fn seal(&mut self, sequence: u32) -> Seal {
+        assert!(self.seal != 0, "a record changes a row");
+        if self.words[0] != 0 {
+            self.words[FREED_WORDS] |= FREES;
+        }
+        let seal = self.seal_of(sequence);
+        self.words[self.seal] = seal.0;
+        seal
+    }
+
+    /// The words, from [`Record::ONE_ROW_WORD`] on, of the sealed record of a commit that changes `slot` of one row
+    /// and frees no extent: what [`Record::push`] and [`Record::seal`] make, for rows of `ROW` words with entries of
+    /// `N - 4`, as the compiler knows.
+    ///
+    /// # Panics
+    /// If the row has no such slot.
+    #[inline(always)]
+    pub fn of_one_row<const N: usize, const ROW: usize>(
+        row: RowId,
+        slot: usize,
+        after: &[u64; ROW],
+        sequence: u32,
+    ) -> [u64; N] {
+        const { assert!(N > DELTA_HEADER_WORDS + 1 && ROW > 2) };
+        let (entry_words, end) = (N - DELTA_HEADER_WORDS - 1, N - 1);
+        let mut words = [0; N];
+        words[0] = row_word(row, slot);
+        words[1..DELTA_HEADER_WORDS].copy_from_slice(&after[ROW - 2..]);
+        words[DELTA_HEADER_WORDS..end].copy_from_slice(&after[slot * entry_words..][..entry_words]);
+        words[end] = Seal::of(checksum(&words[..end], &[], sequence), sequence).0;
+        words
+    }
+
+    /// The record's words, the seal among them.
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// What is written, in order: the further deltas, if there are any, and then everything else, the seal at its end.
+    // [R-COMMIT-1]
+    pub fn parts(&self) -> (Option<Part<'_>>, Part<'_>) {
+        let at = |word: usize, words| Part { word: RECORD_WORD + word, words };
+        let further = self.words.get(self.seal + 1..).filter(|words| !words.is_empty());
+        let first = self.first_word();
+        (further.map(|words| at(self.seal + 1, words)), at(first, &self.words[first..=self.seal]))
+    }
+
+    /// The sealed record in `slot_words`, the words of a whole slot of the table of `config`. Whoever replays it writes
+    /// only rows, entries and marks that the table has, and no row refers to an extent outside the chunks.
+    ///
+    /// # Errors
+    /// The seal does not match, or the record names something that the table does not have.
+    pub fn decode(
+        slot_words: &[u64],
+        format: &RowFormat,
+        config: &TableConfig,
+        geometry: &Geometry,
+    ) -> Result<Option<Record>, RecordError> {
+        let (seal_word, first_word) = (Seal::word(format), Record::ONE_ROW_WORD);
+        let seal = Seal(slot_words[seal_word]);
+        if !seal.is_sealed() {
+            return Ok(None);
+        }
+        let damaged = || RecordError::Seal { sequence: seal.sequence() };
+        let mut end = seal_word + 1;
+        if slot_words[first_word] & FURTHER != 0 {
+            let deltas = slot_words.get(end).and_then(|deltas| usize::try_from(*deltas).ok());
+            let words = deltas.and_then(|deltas| deltas.checked_mul(delta_words(format)));
+            end = words.and_then(|words| words.checked_add(end + 1)).ok_or_else(damaged)?;
+        }
+        let mut words = slot_words.get(RECORD_WORD..end).ok_or_else(damaged)?.to_vec();
+        if slot_words[first_word] & FREES == 0 {
+            words[..FREED_WORDS].fill(0);
+        }
+        let record = Record { words, seal: seal_word - RECORD_WORD };
+        if record.seal_of(seal.sequence()) != seal {
+            return Err(damaged());
+        }
+        record.check(seal.sequence(), format, config, geometry)?;
+        Ok(Some(record))
+    }
+
+    /// Whether the table has everything that the record names.
+    fn check(
+        &self,
+        sequence: u32,
+        format: &RowFormat,
+        config: &TableConfig,
+        geometry: &Geometry,
+    ) -> Result<(), RecordError> {
+        for delta in self.deltas(format) {
+            let (row, slot, rows, entries) = (delta.row, delta.slot, config.rows, format.entries());
+            if row.0 >= rows {
+                return Err(RecordError::Row { sequence, row, rows });
+            }
+            if usize::from(slot) >= entries {
+                return Err(RecordError::Slot { sequence, row, slot, entries });
+            }
+            if delta.placement(format) == Some(Placement::Extent) {
+                // As the only entry of a row.
+                let extent = format.extent_of(delta.entry, 0);
+                if extent.mark_offset(config, geometry).is_none() {
+                    return Err(RecordError::Extent { sequence, row, offset: extent.offset });
+                }
+            }
+        }
+        match self.freed_extent() {
+            Some((offset, _)) if !is_mark(offset, config, geometry) => Err(RecordError::Mark { sequence, offset }),
+            _ => Ok(()),
+        }
+    }
+
+    /// What each row becomes, in the order of the commit.
+    pub fn deltas<'r>(&'r self, format: &RowFormat) -> impl Iterator<Item = Delta<'r>> {
+        let further = self.words.get(self.seal + 2..).unwrap_or_default();
+        let all = std::iter::once(&self.words[FREED_WORDS..self.seal]).chain(further.chunks_exact(delta_words(format)));
+        all.map(|words| Delta {
+            row: RowId(words[0] & ROW_BITS),
+            before: format.version_before(Trailer(words[1])),
+            slot: (words[0] >> SLOT_SHIFT & SLOT_BITS) as u8,
+            trailer: [words[1], words[2]],
+            entry: &words[DELTA_HEADER_WORDS..],
+        })
+    }
+
+    /// Where the mark of the freed extent lies, and its generation.
+    pub fn freed_extent(&self) -> Option<(u64, Generation)> {
+        (self.first_word() == 0).then(|| (self.words[0], Generation(self.words[1])))
+    }
+
+    /// The seal that fits the words.
+    fn seal_of(&self, sequence: u32) -> Seal {
+        Seal::of(checksum(&self.words[self.first_word()..self.seal], &self.words[self.seal + 1..], sequence), sequence)
+    }
+
+    /// Index of the first word that belongs to the record.
+    fn first_word(&self) -> usize {
+        if self.words[FREED_WORDS] & FREES != 0 { 0 } else { FREED_WORDS }
+    }
+}
+
+fn row_word(row: RowId, slot: usize) -> u64 {
+    debug_assert!(row.0 <= ROW_BITS && slot as u64 <= SLOT_BITS, "{row} and slot {slot} have room");
+    row.0 | (slot as u64) << SLOT_SHIFT
+}
+
+/// Words of a delta.
+fn delta_words(format: &RowFormat) -> usize {
+    DELTA_HEADER_WORDS + format.entry_words()
+}
+
+/// NH of a record's words: those in front of the seal, under a seed made of those behind it and the sequence number.
+#[inline(always)]
+fn checksum(first: &[u64], further: &[u64], sequence: u32) -> u64 {
+    let seed = u64::from(sequence & Seal::SEQUENCES);
+    guira_sum::nh(first, if further.is_empty() { seed } else { guira_sum::nh(further, seed) })
+}
+
+impl Delta<'_> {
+    /// Turns `words`, the row before, after, or any mixture of both, into the row after. // [R-COMMIT-3]
+    pub fn apply(&self, format: &RowFormat, words: &mut [u64]) {
+        match self.placement(format) {
+            Some(placement) => format.put_entry(words, usize::from(self.slot), self.entry, placement),
+            None => format.clear_entry(words, usize::from(self.slot)),
+        }
+        words[format.trailer_word()..][..2].copy_from_slice(&self.trailer);
+    }
+
+    /// What the entry is afterwards; `None` if its slot is free.
+    fn placement(&self, format: &RowFormat) -> Option<Placement> {
+        let (trailer, bit) = (Trailer(self.trailer[0]), 1 << self.slot);
+        let extent = format.entry_format().has_extents() && trailer.extents() & bit != 0;
+        let placement = if extent { Placement::Extent } else { Placement::Inline };
+        (trailer.occupancy() & bit != 0).then_some(placement)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::row::tests::{row_format, superblock};
+    use crate::{CHUNK_HEADER_WORDS, ExtentRef, Preset, slot_words};
+
+    /// A table: what records are decoded against.
+    struct Table {
+        format: RowFormat,
+        config: TableConfig,
+        geometry: Geometry,
+    }
+
+    impl Table {
+        fn new(format: &str) -> Table {
+            let superblock = superblock(Preset::Hardened, format);
+            let geometry = Geometry::new(&superblock.config).unwrap();
+            Table { format: RowFormat::new(&superblock), config: superblock.config, geometry }
+        }
+
+        fn decode(&self, slot: &[u64]) -> Result<Option<Record>, RecordError> {
+            Record::decode(slot, &self.format, &self.config, &self.geometry)
+        }
+
+        /// The words of a slot after `record` was sealed and written over something else.
+        fn sealed(&self, record: &Record) -> Vec<u64> {
+            let mut record = record.clone();
+            record.seal(5);
+            let mut slot = vec![0x5555_5555; slot_words(&self.config)];
+            let (further, first) = record.parts();
+            for part in further.into_iter().chain([first]) {
+                slot[part.word..][..part.words.len()].copy_from_slice(part.words);
+            }
+            slot
+        }
+
+        /// What a slot says in which `record` was sealed.
+        fn round_trip(&self, record: &Record) -> Result<Option<Record>, RecordError> {
+            self.decode(&self.sealed(record))
+        }
+
+        /// Whether `bytes` bytes at `offset` lie in the chunks: counted from the areas' ends, not as `decode` does it.
+        fn in_chunks(&self, offset: u64, bytes: u64) -> bool {
+            let (first, last) = (self.geometry.chunk(0), self.geometry.chunk(self.config.chunks - 1));
+            first.offset() <= offset
+                && offset.checked_add(bytes).is_some_and(|end| end <= last.offset() + self.config.chunk_bytes)
+        }
+    }
+
+    /// A number near one of `bounds`, or any.
+    fn around(bounds: Vec<u64>) -> impl Strategy<Value = u64> {
+        let near = (prop::sample::select(bounds), -70_i64..70).prop_map(|(bound, by)| bound.saturating_add_signed(by));
+        prop_oneof![near, any::<u64>()]
+    }
+
+    proptest! {
+        /// No sealed record names a row, an entry, an extent or a mark that the table does not have; one that names
+        /// only what the table has is decoded.
+        #[test]
+        fn decoded_records_name_only_what_the_table_has(
+            (row, slot, offset, mark) in {
+                let Table { config, geometry, format } = Table::new("bytes:64");
+                let (chunk, end) = (geometry.chunk(0).offset(), geometry.main_bytes());
+                let second = geometry.chunk(1).offset();
+                (
+                    around(vec![0, config.rows]),
+                    prop_oneof![around(vec![0, format.entries() as u64]), Just(1)],
+                    around(vec![chunk, second, end, geometry.row(RowId(0)).offset()]),
+                    prop_oneof![Just(0), around(vec![chunk, second, end])],
+                )
+            },
+            aligned: bool,
+            (key_bytes, value_bytes) in (0..1_u32 << 17, 0..1_u32 << 27),
+            trailer: u64,
+        ) {
+            let table = Table::new("bytes:64");
+            let (offset, mark) = if aligned { (offset / 32 * 32, mark / 8 * 8) } else { (offset, mark) };
+            let offset = offset & 0xffff_ffff_ffff;
+            let extent = ExtentRef { digest: 7, offset, generation: Generation(9), key_bytes, value_bytes };
+            let mut entry = vec![0; table.format.entry_words()];
+            table.format.encode_extent_entry(&mut entry, &extent);
+            let stored = table.format.extent_of(&entry, 0);
+            let mut record = Record::default();
+            let (row, slot) = (row & ROW_BITS, slot & SLOT_BITS);
+            let mut image = vec![0; table.format.row_words()];
+            image[..entry.len()].copy_from_slice(&entry);
+            image[table.format.trailer_word()] = trailer;
+            record.clear();
+            record.push(&table.format, RowId(row), 0, &image);
+            record.words[FREED_WORDS] |= slot << SLOT_SHIFT;
+            if mark != 0 {
+                record.free_extent(mark, Generation(3));
+            }
+            let decoded = table.round_trip(&record);
+            record.seal(5);
+            let has_row = row < table.config.rows;
+            let has_slot = slot < table.format.entries() as u64;
+            let is_extent = has_slot && Trailer(trailer).occupancy() & Trailer(trailer).extents() & 1 << slot != 0;
+            let has_extent = !is_extent || stored.mark_offset(&table.config, &table.geometry).is_some();
+            let bytes = stored.words().map_or(u64::MAX, |words| words as u64 * 8);
+            let has_mark = mark == 0 || is_mark(mark, &table.config, &table.geometry);
+            prop_assert_eq!(decoded.is_ok(), has_row && has_slot && has_extent && has_mark, "{:?}", decoded);
+            if let Ok(decoded) = decoded {
+                prop_assert_eq!(decoded, Some(record));
+                prop_assert!(!is_extent || table.in_chunks(stored.offset, bytes), "{:?}", stored);
+                prop_assert!(mark == 0 || mark % 8 == 0 && table.in_chunks(mark, 8), "{:#x}", mark);
+            }
+        }
+    }
+
+    /// [R-COMMIT-3] A delta completes a row torn at any word, is idempotent, and clears as well as it sets.
+    #[test]
+    fn deltas_complete_rows_torn_anywhere() {
+        for name in ["fixed:4:4", "fixed:8:8", "bytes:64"] {
+            let format = row_format(Preset::Hardened, name);
+            let mut before = vec![0; format.row_words()];
+            format.format(RowId(3), &mut before);
+            let entry = |seed: u64| vec![seed; format.entry_words()];
+            format.put_entry(&mut before, 1, &entry(11), Placement::Inline);
+            format.finish(RowId(3), &mut before);
+            for clears in [false, true] {
+                let mut after = before.clone();
+                match clears {
+                    true => format.clear_entry(&mut after, 1),
+                    false => format.put_entry(&mut after, 1, &entry(22), Placement::Inline),
+                }
+                format.finish(RowId(3), &mut after);
+                let mut record = Record::default();
+                record.clear();
+                record.push(&format, RowId(3), 1, &after);
+                let versions: Vec<Version> = record.deltas(&format).map(|delta| delta.before).collect();
+                assert_eq!(versions, [format.trailer(&before).version()]);
+                for cut in 0..=after.len() {
+                    let mut torn = before.clone();
+                    torn[..cut].copy_from_slice(&after[..cut]);
+                    for _ in 0..2 {
+                        record.deltas(&format).for_each(|delta| delta.apply(&format, &mut torn));
+                        assert_eq!(torn, after, "{name} cut at word {cut}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn records_round_trip_and_notice_damage() {
+        for (rows, frees) in [(1, false), (1, true), (2, false), (3, true)] {
+            let table = Table::new("bytes:64");
+            let format = &table.format;
+            let mut row = vec![0; format.row_words()];
+            format.format(RowId(3), &mut row);
+            let mut record = Record::default();
+            record.clear();
+            let mark = table.geometry.chunk(0).offset() + CHUNK_HEADER_WORDS * 8;
+            if frees {
+                record.free_extent(mark, Generation(55));
+            }
+            (0..rows).for_each(|i| record.push(format, RowId(3 + i), i as usize, &row));
+            let mut slot = table.sealed(&record);
+            record.seal(5);
+            assert_eq!(table.decode(&slot), Ok(Some(record.clone())));
+            assert_eq!(record.freed_extent(), frees.then_some((mark, Generation(55))));
+            let named = record.deltas(format).map(|delta| (delta.row.0, u64::from(delta.slot)));
+            assert!(named.eq((0..rows).map(|i| (3 + i, i))));
+            let (further, first) = record.parts();
+            assert_eq!(further.is_some(), rows > 1);
+            for word in further.into_iter().chain([first]).flat_map(|part| part.word..part.word + part.words.len()) {
+                for bit in 0..64 {
+                    slot[word] ^= 1 << bit;
+                    let decoded = table.decode(&slot);
+                    // The seal's own bits: another sequence number, or none.
+                    let unsealed = word == Seal::word(format) && bit == 63;
+                    let noticed = matches!(decoded, Err(RecordError::Seal { .. })) || unsealed && decoded == Ok(None);
+                    assert!(noticed, "word {word} bit {bit} of {rows} rows, {frees}: {decoded:?}");
+                    slot[word] ^= 1 << bit;
+                }
+            }
+            slot[Seal::word(format)] = Seal::retired(5).0;
+            assert_eq!(table.decode(&slot), Ok(None));
+            assert_eq!(table.decode(&vec![0; slot_words(&table.config)]), Ok(None));
+        }
+    }
+
+    /// A record that is cut off anywhere is not sealed, or does not count. // [R-COMMIT-1]
+    #[test]
+    fn a_record_counts_with_its_last_word_only() {
+        let table = Table::new("fixed:8:8");
+        let mut row = vec![7; table.format.row_words()];
+        table.format.finish(RowId(3), &mut row);
+        let mut record = Record::default();
+        record.clear();
+        record.push(&table.format, RowId(3), 1, &row);
+        record.push(&table.format, RowId(4), 2, &row);
+        let before = table.sealed(&record);
+        let mut record = Record::default();
+        record.clear();
+        record.push(&table.format, RowId(5), 1, &row);
+        record.push(&table.format, RowId(6), 2, &row);
+        record.seal(6);
+        let mut slot = before.clone();
+        slot[Seal::word(&table.format)] = Seal::retired(5).0;
+        let (further, first) = record.parts();
+        let parts = further.into_iter().chain([first]);
+        let words: Vec<(usize, u64)> = parts.flat_map(|part| (part.word..).zip(part.words.iter().copied())).collect();
+        for (written, (word, value)) in words.iter().enumerate() {
+            assert_eq!(table.decode(&slot), Ok(None), "{written} of {} words", words.len());
+            slot[*word] = *value;
+        }
+        assert_eq!(table.decode(&slot), Ok(Some(record)));
+    }
+
+    /// The short way and the long one make the same words.
+    #[test]
+    fn records_of_one_row_are_records() {
+        fn compare<const N: usize, const ROW: usize>(name: &str) {
+            let format = row_format(Preset::Hardened, name);
+            let mut after: Vec<u64> = (0..format.row_words() as u64).map(|i| i * 0x0123_4567).collect();
+            for slot in 0..format.entries() {
+                let row = RowId(0x3ff_ffff_ffff_ff00 + slot as u64);
+                format.finish(row, &mut after);
+                let mut record = Record::default();
+                record.clear();
+                record.push(&format, row, slot, &after);
+                record.seal(0x7fff_fff0 + slot as u32);
+                let (further, first) = record.parts();
+                assert_eq!((further, first.word), (None, Record::ONE_ROW_WORD));
+                let image: &[u64; ROW] = after.as_slice().try_into().unwrap();
+                let short = Record::of_one_row::<N, ROW>(row, slot, image, 0x7fff_fff0 + slot as u32);
+                assert_eq!(first.words, short);
+            }
+        }
+        compare::<5, 8>("fixed:4:4");
+        compare::<6, 16>("fixed:8:8");
+        compare::<13, 56>("bytes:64");
+    }
+
+    /// Bytes of a slot, word by word: docs/layout.md.
+    #[test]
+    fn records_are_as_documented() {
+        let format = row_format(Preset::Hardened, "fixed:8:8");
+        let mut after: [u64; 16] = std::array::from_fn(|i| 0x100 + i as u64);
+        after[14] = 0x0000_0070_0000_0009;
+        let record = Record::of_one_row::<6, 16>(RowId(0xabc), 3, &after, 0x11);
+        assert_eq!(record[..5], [0x0c00_0000_0000_0abc, 0x0000_0070_0000_0009, 0x10f, 0x106, 0x107]);
+        let sum = guira_sum::nh(&record[..5], 0x11);
+        assert_eq!(record[5], 1 << 63 | 0x11 << 32 | (sum ^ sum >> 32) & 0xffff_ffff);
+        assert_eq!((Record::ONE_ROW_WORD, Seal::word(&format)), (10, 15), "in one cache line");
+        let mut records = Record::default();
+        records.clear();
+        records.free_extent(0x5000, Generation(0x77));
+        records.push(&format, RowId(0xabc), 3, &after);
+        records.push(&format, RowId(0xabd), 4, &after);
+        records.seal(0x11);
+        let words = records.words();
+        assert_eq!(words[..3], [0x5000, 0x77, 3 << 62 | 0x0c00_0000_0000_0abc]);
+        assert_eq!(words[8..], [1, 0x1000_0000_0000_0abd, 0x0000_0070_0000_0009, 0x10f, 0x108, 0x109]);
+        let sum = guira_sum::nh(&words[..7], guira_sum::nh(&words[8..], 0x11));
+        assert_eq!(words[7], 1 << 63 | 0x11 << 32 | (sum ^ sum >> 32) & 0xffff_ffff);
+    }
+
+    /// Sealed records that name what the table does not have say what that is.
+    #[test]
+    fn records_of_another_table_are_refused() {
+        let table = Table::new("bytes:64");
+        let (format, rows, sequence) = (&table.format, table.config.rows, 5);
+        let mut words = vec![0; format.row_words()];
+        format.format(RowId(3), &mut words);
+        let decoded = |change: &dyn Fn(&mut Record)| {
+            let mut record = Record::default();
+            record.clear();
+            record.push(format, RowId(rows - 1), format.entries() - 1, &words);
+            record.push(format, RowId(rows - 2), format.entries() - 1, &words);
+            change(&mut record);
+            table.round_trip(&record).map(|record| record.is_some())
+        };
+        let further = FREED_WORDS + delta_words(format) + 2;
+        let (row, entries) = (RowId(rows - 1), format.entries());
+        assert_eq!(decoded(&|_| ()), Ok(true));
+        let error = Err(RecordError::Row { sequence, row: RowId(rows), rows });
+        assert_eq!(decoded(&|record| record.words[FREED_WORDS] += 1), error);
+        assert_eq!(decoded(&|record| record.words[further] += 2), error);
+        let error = Err(RecordError::Slot { sequence, row, slot: entries as u8, entries });
+        assert_eq!(decoded(&|record| record.words[FREED_WORDS] += 1 << SLOT_SHIFT), error);
+        let offset = table.geometry.row(RowId(0)).offset();
+        let error = Err(RecordError::Mark { sequence, offset });
+        assert_eq!(decoded(&|record| record.free_extent(offset, Generation(3))), error);
+        let full = Trailer(0).with_entry(entries - 1, Placement::Extent).0;
+        let error = Err(RecordError::Extent { sequence, row, offset: 0 });
+        assert_eq!(decoded(&|record| record.words[FREED_WORDS + 1] = full), error);
+        // Longer than its slot.
+        let error = Err(RecordError::Seal { sequence });
+        assert_eq!(decoded(&|record| record.words[further - 1] = 60), error);
+        assert_eq!(decoded(&|record| record.words[further - 1] = u64::MAX), error);
+    }
+}
