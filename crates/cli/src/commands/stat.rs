@@ -1,11 +1,13 @@
 //! `guira stat`.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use guira::{ClassStats, ClientState, FileStat, OpenOptions, SpaceStats, Stat, Store, Url};
+use guira::{ClassStats, ClientState, FileStat, NodeCounters, NodeStat, SpaceStats, Stat, Store, Url};
+use serde::Serialize;
 
-use super::Verdict;
+use super::{Verdict, open_options};
 use crate::failure::Failure;
 use crate::output::{Output, fields, table};
 use crate::units::{bytes, count, percent, share};
@@ -26,21 +28,33 @@ pub struct Arguments {
     pub url: Url,
 }
 
+/// What JSON shows.
+#[derive(Serialize)]
+struct Answer<'s> {
+    #[serde(flatten)]
+    stat: &'s Stat,
+    /// What the table's memory node has counted since it was started, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_counters: Option<BTreeMap<&'static str, u64>>,
+}
+
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    let stat = open(&arguments.url)?.stat()?;
-    output.answer(&stat, || human(&stat))?;
+    let store = open(&arguments.url)?;
+    let (stat, node) = (store.stat()?, store.node_counters()?);
+    let node_counters = node.as_ref().map(|node| node.named().into_iter().collect());
+    output.answer(&Answer { stat: &stat, node_counters }, || human(&stat, node.as_ref()))?;
     Ok(Verdict::Fine)
 }
 
-/// Only a store that may write can ask whether a client lives; a table that may only be read still has a stat.
-fn open(url: &Url) -> Result<Store, Failure> {
-    let opened = Store::open(url);
-    let opened = opened.or_else(|error| Store::open_with(url, &OpenOptions::default().read_only()).map_err(|_| error));
+/// Opens a table of which something is to be told. Only a store that may write can ask whether a client lives; a table that may only be read still has a stat.
+pub fn open(url: &Url) -> Result<Store, Failure> {
+    let opened = Store::open_with(url, &open_options());
+    let opened = opened.or_else(|error| Store::open_with(url, &open_options().read_only()).map_err(|_| error));
     opened.map_err(Failure::of_table(url))
 }
 
-fn human(stat: &Stat) -> String {
+fn human(stat: &Stat, node: Option<&NodeCounters>) -> String {
     let mut parts = vec![overview(stat), histogram(&stat.table.rows_by_occupancy)];
     if !stat.table.space.classes.is_empty() {
         parts.push(places(&stat.table.space));
@@ -49,7 +63,12 @@ fn human(stat: &Stat) -> String {
         parts.push(clients(stat));
     }
     if stat.totals.named().any(|(_, count)| count > 0) {
-        parts.push(totals(stat));
+        let head = ["met by clients, as far as told", "times"];
+        parts.push(counted(head, stat.totals.named()));
+    }
+    if let Some(node) = node {
+        let head = ["counted by the memory node since it was started", "times"];
+        parts.push(counted(head, node.named().into_iter()));
     }
     parts.join("\n\n")
 }
@@ -79,6 +98,7 @@ fn overview(stat: &Stat) -> String {
         format!("{} of {} bits, each for {} rows", count(stat.physical_locks), stat.lock_bits, stat.rows_per_lock);
     lines.push(("locks", locks));
     lines.extend(stat.region.file().map(|region| ("file", file(region))));
+    lines.extend(stat.region.node().map(|region| ("node", memory_node(region))));
     fields(&lines)
 }
 
@@ -154,6 +174,13 @@ fn file(region: &FileStat) -> String {
     format!("{}, {}, mode {:o}, {age} old{boot}", region.path, bytes(region.file_bytes), region.mode & 0o777)
 }
 
+fn memory_node(region: &NodeStat) -> String {
+    let access = if region.read_only { ", which lets this client read only" } else { "" };
+    let silence = Duration::from_millis(region.session_timeout_ms).as_secs();
+    let held = bytes(region.main_bytes + region.device_bytes);
+    format!("{}{access}, {held}, drops a session after {silence} s of silence", region.peer)
+}
+
 /// How long ago that was, roughly.
 fn age(unix_ns: u64) -> String {
     let then = UNIX_EPOCH + Duration::from_nanos(unix_ns);
@@ -187,12 +214,10 @@ fn beside(text: &str, bars: impl Iterator<Item = String>) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// What clients met: every counter that is not 0.
-fn totals(stat: &Stat) -> String {
-    let head = ["met by clients, as far as told", "times"].map(str::to_owned).to_vec();
-    let counted = stat.totals.named().filter(|(_, count)| *count > 0);
-    let rows = counted.map(|(name, times)| vec![name.replace('_', " "), count(times)]);
-    table(&[head].into_iter().chain(rows).collect::<Vec<_>>())
+/// Every counter that is not 0.
+fn counted(head: [&str; 2], counters: impl Iterator<Item = (&'static str, u64)>) -> String {
+    let rows = counters.filter(|(_, count)| *count > 0).map(|(name, times)| vec![name.replace('_', " "), count(times)]);
+    table(&[head.map(str::to_owned).to_vec()].into_iter().chain(rows).collect::<Vec<_>>())
 }
 
 fn clients(stat: &Stat) -> String {
