@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, completions, create, destroy, dump, kick, load, man, quickstart, serve, single, stat, token,
+    bench, check, completions, create, destroy, dump, kick, load, man, quickstart, serve, single, stat, token, top,
     ycsb,
 };
 use crate::failure::{EXIT_MISUSE, ErrorText, exit_codes};
@@ -55,6 +55,7 @@ pub enum Command {
     Destroy(destroy::Arguments),
     Serve(serve::Arguments),
     Token(token::Arguments),
+    Top(top::Arguments),
     Ycsb(ycsb::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
@@ -169,6 +170,7 @@ mod tests {
             "destroy shm://a",
             "serve --capacity 10",
             "token file",
+            "top shm://a",
             "ycsb shm://a --workload a",
             "quickstart",
             "completions bash",

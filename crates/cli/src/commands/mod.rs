@@ -14,6 +14,7 @@ pub mod serve;
 pub mod single;
 pub mod stat;
 pub mod token;
+pub mod top;
 pub mod ycsb;
 
 use std::time::Duration;
@@ -87,6 +88,7 @@ pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
         Command::Destroy(arguments) => destroy::run(arguments, output),
         Command::Serve(arguments) => serve::run(arguments, output),
         Command::Token(arguments) => token::run(arguments, output),
+        Command::Top(arguments) => top::run(arguments, output),
         Command::Ycsb(arguments) => ycsb::run(arguments, output),
         Command::Completions(arguments) => completions::run(arguments, output),
         Command::Man(arguments) => man::run(arguments, output),
