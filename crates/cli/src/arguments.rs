@@ -7,14 +7,17 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, completions, create, destroy, dump, kick, load, man, quickstart, single, stat, ycsb,
+    bench, check, completions, create, destroy, dump, kick, load, man, quickstart, serve, single, stat, token, top,
+    ycsb,
 };
 use crate::failure::{EXIT_MISUSE, ErrorText, exit_codes};
 use crate::output::{Format, Output};
 
 /// Share a key/value table between processes: it lies in shared memory, and there is no server.
 ///
-/// A table is named by a URL: shm://NAME is a file in /dev/shm, file:///PATH any file on a local file system.
+/// A table is named by a URL: shm://NAME is a file in /dev/shm, file:///PATH any file on a local file system, and
+/// tcp://HOST:PORT what a memory node (guira serve) serves there. If the node wants a token, the environment variable
+/// GUIRA_TOKEN_FILE names the file that holds it.
 #[derive(Debug, Parser)]
 #[command(name = "guira", version, after_help = exit_codes(), max_term_width = 120)]
 pub struct Arguments {
@@ -50,6 +53,9 @@ pub enum Command {
     Check(check::Arguments),
     Kick(kick::Arguments),
     Destroy(destroy::Arguments),
+    Serve(serve::Arguments),
+    Token(token::Arguments),
+    Top(top::Arguments),
     Ycsb(ycsb::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
@@ -162,6 +168,9 @@ mod tests {
             "check shm://a --repair",
             "kick shm://a --slot 3",
             "destroy shm://a",
+            "serve --capacity 10",
+            "token file",
+            "top shm://a",
             "ycsb shm://a --workload a",
             "quickstart",
             "completions bash",

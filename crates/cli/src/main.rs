@@ -16,6 +16,7 @@ mod interrupt;
 mod loader;
 mod output;
 mod progress;
+mod signals;
 mod text;
 mod units;
 mod workers;

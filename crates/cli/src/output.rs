@@ -7,7 +7,6 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use guira::Counters;
 use serde::Serialize;
 
 use crate::failure::{ErrorText, Failure};
@@ -116,9 +115,9 @@ fn complain(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// What clients met, as a table under `head`: every counter that is not 0. `None` if all are.
-pub fn met(head: &str, counters: &Counters) -> Option<String> {
-    let counted = counters.named().filter(|(_, times)| *times > 0);
+/// What was counted, as a table under `head`: every counter that is not 0. `None` if all are.
+pub fn met<'n>(head: &str, counters: impl IntoIterator<Item = (&'n str, u64)>) -> Option<String> {
+    let counted = counters.into_iter().filter(|(_, times)| *times > 0);
     let mut rows = vec![vec![head.to_owned(), "times".to_owned()]];
     rows.extend(counted.map(|(name, times)| vec![name.replace('_', " "), count(times)]));
     (rows.len() > 1).then(|| table(&rows))

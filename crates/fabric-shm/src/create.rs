@@ -1,7 +1,9 @@
-//! Making a region's file: without a name first, then reserved, formatted, and published under its name at once.
+//! Making a region's file: without a name first, then reserved, formatted, and published under its name at once; or
+//! never published at all.
 //!
 //! Invariants: the name appears last and never replaces anything; every byte of the file is reserved before it appears,
-//! so that a full file system is an error now and not a SIGBUS later; on failure nothing is left.
+//! so that a full file system is an error now and not a SIGBUS later; on failure nothing is left. A file that never
+//! gets a name is sealed: its length cannot be changed.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, RenameFlags, SealFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::error::{Attempt, CreateError, ShmError, Task};
@@ -23,6 +25,11 @@ use crate::region::{Access, ShmRegion, boot_id};
 const RESERVE_BYTES: u64 = 256 << 20;
 /// Temporary names that are tried; each is taken only if another process was killed while it had our process id.
 const MAX_TEMPORARY_NAMES: u32 = 64;
+
+/// What the kernel calls the memory file in /proc and in error messages; it leads nowhere as a path.
+const UNNAMED: &str = "/memfd:guira";
+/// What is asked of the kernel for that.
+const MEMORY_FILE_NAME: &str = "guira";
 
 /// What a new region is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +69,57 @@ pub(crate) fn create<E>(
     let directory = open_directory(directory, task)?;
     refuse_existing(&directory, name, task)?;
     let (file, unpublished) = Unpublished::new(directory, task)?;
-    let (header, mapped) = build(&file, options, task)?;
+    let (header, mapped) = build(&file, Storage::FileSystem, options, task)?;
     let region = ShmRegion::new(location.path(), file, header, mapped, Access::ReadWrite, task)?;
     init(&region).map_err(|source| CreateError::Init { path: location.path().to_owned(), source })?;
     unpublished.publish(region.file(), name).map_err(task.failed("give it its name"))?;
     Ok(region)
+}
+
+/// See [`ShmRegion::create_unnamed`].
+pub(crate) fn create_unnamed<E>(
+    options: CreateOptions,
+    init: impl FnOnce(&ShmRegion) -> Result<(), E>,
+) -> Result<ShmRegion, CreateError<E>> {
+    let path = Path::new(UNNAMED);
+    let task = Task::new(Attempt::Create, path);
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create(MEMORY_FILE_NAME, flags).map_err(task.failed("make a memory file"))?;
+    let (header, mapped) = build(&file, Storage::Memory, CreateOptions { mode: 0o600, ..options }, task)?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals).map_err(task.failed("seal its length"))?;
+    let region = ShmRegion::new(path, file, header, mapped, Access::ReadWrite, task)?;
+    init(&region).map_err(|source| CreateError::Init { path: path.to_owned(), source })?;
+    Ok(region)
+}
+
+/// What bounds the bytes of a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Storage {
+    /// Its file system.
+    FileSystem,
+    /// The machine's memory: memory files lie on a file system without a limit.
+    Memory,
+}
+
+impl Storage {
+    /// Bytes there are for this user; `None` if there is no limit, or none that is known.
+    fn available_bytes(self, file: &OwnedFd, system: FileSystem) -> Result<Option<u64>, Errno> {
+        if self == Storage::Memory {
+            return Ok(available_memory_bytes());
+        }
+        let space = rustix::fs::fstatvfs(file)?;
+        // No blocks: mounted without a limit. hugetlbfs without a limit counts nothing at all; its pool answers later.
+        let unlimited = space.f_blocks == 0 || matches!(system, FileSystem::Hugetlbfs { .. });
+        Ok((!unlimited).then(|| space.f_bavail.saturating_mul(space.f_frsize)))
+    }
+}
+
+/// Memory that can be had without swapping, by the kernel's estimate: who takes more is killed, and is not told before.
+fn available_memory_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 fn open_directory(path: &Path, task: Task<'_>) -> Result<OwnedFd, ShmError> {
@@ -84,13 +137,21 @@ fn refuse_existing(directory: &OwnedFd, name: &OsStr, task: Task<'_>) -> Result<
 }
 
 /// Gives the empty `file` its permissions, bytes and header.
-fn build(file: &OwnedFd, options: CreateOptions, task: Task<'_>) -> Result<(Header, Mapped), ShmError> {
+fn build(
+    file: &OwnedFd,
+    storage: Storage,
+    options: CreateOptions,
+    task: Task<'_>,
+) -> Result<(Header, Mapped), ShmError> {
     let CreateOptions { main_bytes, device_bytes, mode } = options;
     let too_large = || task.too_large(main_bytes, device_bytes);
     let system = FileSystem::of(file.as_fd(), task)?;
     let sizes = Sizes::new(main_bytes, device_bytes, system.unit_bytes()).ok_or_else(too_large)?;
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(task.failed("set its permissions"))?;
-    check_space(file, system, &sizes, task)?;
+    let available = storage.available_bytes(file, system).map_err(task.failed("learn how much space there is"))?;
+    if let Some(available) = available.filter(|available| *available < sizes.file_bytes) {
+        return Err(ShmError::NoSpace { path: task.path.to_owned(), wanted: sizes.file_bytes, available });
+    }
     rustix::fs::ftruncate(file, sizes.file_bytes).map_err(|errno| match errno {
         Errno::FBIG | Errno::OVERFLOW | Errno::INVAL => too_large(),
         _ => task.failed("set its length")(errno),
@@ -112,16 +173,6 @@ fn build(file: &OwnedFd, options: CreateOptions, task: Task<'_>) -> Result<(Head
         cell.store(word, Ordering::Relaxed);
     }
     Ok((header, mapped))
-}
-
-fn check_space(file: &OwnedFd, system: FileSystem, sizes: &Sizes, task: Task<'_>) -> Result<(), ShmError> {
-    let space = rustix::fs::fstatvfs(file).map_err(task.failed("learn its file system's free space"))?;
-    // No blocks: mounted without a limit. hugetlbfs without a limit counts nothing at all; its pool answers later.
-    let unlimited = space.f_blocks == 0 || matches!(system, FileSystem::Hugetlbfs { .. });
-    if unlimited || space.f_bavail.saturating_mul(space.f_frsize) >= sizes.file_bytes {
-        return Ok(());
-    }
-    Err(no_space(file, sizes, task))
 }
 
 /// Reserves every byte of the file, or fails.

@@ -130,6 +130,21 @@ impl Header {
     }
 }
 
+impl Header {
+    /// Two words that name the bytes under this header since the machine was started under the name `boot`: the moment
+    /// of creation, and a sum of whom they were created by and since when. `None` if a boot is unknown.
+    pub(crate) fn identity(&self, boot: [u8; 16]) -> Option<[u64; 2]> {
+        if boot == [0; 16] || self.boot_id == [0; 16] {
+            return None;
+        }
+        let mut bytes = [0; 40];
+        bytes[..16].copy_from_slice(&self.boot_id);
+        bytes[16..32].copy_from_slice(&boot);
+        bytes[32..].copy_from_slice(&self.creator_pid.to_le_bytes());
+        Some([self.created_unix_ns, fnv1a(&bytes)])
+    }
+}
+
 /// Whether a file that begins with `bytes` was made by this crate, in whatever state and version it is.
 pub(crate) fn is_region(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
@@ -213,6 +228,22 @@ mod tests {
             let error = Header::decode(task(), &bytes, u64::MAX).unwrap_err();
             assert!(matches!(error, ShmError::HeaderCorrupt { .. }), "{at} {value}: {error}");
         }
+    }
+
+    #[test]
+    fn bytes_are_named_after_their_creation_and_the_boot() {
+        let (header, _) = sample();
+        let name = header.identity([9; 16]).unwrap();
+        assert_eq!(header.identity([9; 16]), Some(name));
+        let others = [
+            Header { created_unix_ns: header.created_unix_ns + 1, ..header },
+            Header { creator_pid: header.creator_pid + 1, ..header },
+            Header { boot_id: [8; 16], ..header },
+        ];
+        assert!(others.iter().all(|other| other.identity([9; 16]).unwrap() != name));
+        assert_ne!(header.identity([10; 16]).unwrap(), name, "another boot");
+        assert_eq!(header.identity([0; 16]), None);
+        assert_eq!(Header { boot_id: [0; 16], ..header }.identity([9; 16]), None);
     }
 
     #[test]

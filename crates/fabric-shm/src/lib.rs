@@ -31,7 +31,8 @@
 //! # What is not
 //! - *Truncation.* Whoever may write the file may also truncate it, and touching a page beyond the end of a file kills
 //!   the process (SIGBUS). The length is checked before and after mapping and whenever [`ShmRegion::verify_length`] is
-//!   called, but files outside memfd cannot be sealed against it: give `mode` only to users you trust.
+//!   called, but files outside memfd cannot be sealed against it: give `mode` only to users you trust. A region without
+//!   a name ([`ShmRegion::create_unnamed`]) is a memfd, and sealed.
 //! - *Power loss.* tmpfs and hugetlbfs forget everything; on disk nothing is flushed in any order.
 //! - *Raw clone.* A child made by a bare `clone` system call, past the C library, is not noticed.
 //! - *DAX.* Files on ext4 or xfs mounted with `dax` work like any other. Device-DAX nodes (`/dev/dax0.0`) are devices,

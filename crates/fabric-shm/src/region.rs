@@ -107,6 +107,20 @@ impl ShmRegion {
         create::create(location, options, init)
     }
 
+    /// As [`ShmRegion::create`], in memory that never gets a name: nobody else can open it, and nothing of it is left
+    /// when this process drops the region and its lanes and holds, or ends in any way. Its length is sealed. It takes
+    /// memory of the machine, not of /dev/shm; `options.mode` means nothing.
+    ///
+    /// # Errors
+    /// [`CreateError::Init`] with the error of `init`; [`CreateError::Shm`] with `NoSpace` if the machine has less
+    /// memory than that to spare, `TooLarge`, `Io`. In each case nothing is left behind.
+    pub fn create_unnamed<E>(
+        options: CreateOptions,
+        init: impl FnOnce(&ShmRegion) -> Result<(), E>,
+    ) -> Result<ShmRegion, CreateError<E>> {
+        create::create_unnamed(options, init)
+    }
+
     /// Opens the region at `location`.
     ///
     /// # Errors
@@ -202,6 +216,14 @@ impl ShmRegion {
             mode: stat.st_mode & 0o777,
             is_linked: stat.st_nlink > 0,
         })
+    }
+
+    /// Two words that name these bytes as long as they are kept: the same in every process and after each of them
+    /// ends, and others for a region that was created anew, or that the machine was started anew under, because then
+    /// the latest changes may be lost. `None` if the kernel does not say when it was started.
+    #[must_use]
+    pub fn identity(&self) -> Option<[u64; 2]> {
+        self.shared.header.identity(boot_id())
     }
 
     /// Whether `process`, if it lives, may hold one of this region's slots: it has a mapping that keeps a hold, or this

@@ -6,6 +6,7 @@ mod common;
 
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -546,4 +547,92 @@ fn errors_say_what_where_and_that_nothing_changed() {
         assert!(text.starts_with(&format!("cannot {attempt} {path}: ")), "{text}");
         assert!(text.ends_with("; nothing was changed"), "{text}");
     }
+}
+
+fn unnamed() -> ShmRegion {
+    ShmRegion::create_unnamed(CreateOptions::new(MAIN_BYTES, DEVICE_BYTES), |region| {
+        write(&mut region.lane(), Addr::main(8), 7);
+        Ok::<(), FabricError>(())
+    })
+    .unwrap()
+}
+
+/// This process's descriptors of memory files of this crate.
+fn memory_files() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    let is_ours = |path: &PathBuf| std::fs::read_link(path).is_ok_and(|to| to.starts_with("/memfd:guira (deleted)"));
+    entries.filter(is_ours).collect()
+}
+
+fn mappings() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("/memfd:guira")).count()
+}
+
+/// One test, because what it counts belongs to the process.
+#[test]
+fn a_region_without_a_name_is_as_others_and_leaves_nothing() {
+    let region = unnamed();
+    let info = region.info().unwrap();
+    assert_eq!((info.main_bytes, info.device_bytes, info.boot), (MAIN_BYTES, DEVICE_BYTES, Boot::Current));
+    assert_eq!((info.is_linked, info.mode, region.access()), (false, 0o600, Access::ReadWrite));
+    assert_eq!((region.caps().device_bytes, region.caps().atomic_write_unit), (DEVICE_BYTES, 8));
+    assert!(region.verify_length().is_ok());
+
+    let mut lane = region.lane();
+    assert_eq!((read(&mut lane, Addr::main(8)), read(&mut lane, Addr::device(DEVICE_BYTES - 8))), (7, 0));
+    write(&mut lane, Addr::main(MAIN_BYTES - 8), 3);
+    let other = region.clone();
+    assert_eq!(read(&mut other.lane(), Addr::main(MAIN_BYTES - 8)), 3);
+
+    let first = region.hold(5).unwrap();
+    assert!(first.is_some() && other.hold(5).unwrap().is_none() && other.hold(6).unwrap().is_some());
+    drop(first);
+    let held = other.hold(5).unwrap();
+    assert!(held.is_some());
+
+    // No name leads there, and nobody who gets at the file can make it shorter or longer.
+    assert!(matches!(
+        ShmRegion::open(&Location::file(region.path()), Access::ReadWrite),
+        Err(ShmError::NotFound { .. })
+    ));
+    let [file] = &memory_files()[..] else { panic!("{:?}", memory_files()) };
+    let file = std::fs::File::options().read(true).write(true).open(file).unwrap();
+    for bytes in [0, info.file_bytes - 4096, info.file_bytes + 4096] {
+        assert_eq!(file.set_len(bytes).unwrap_err().raw_os_error(), Some(libc::EPERM), "{bytes} bytes");
+    }
+    drop(file);
+
+    // What is left keeps the memory: here lane and hold.
+    drop((region, other));
+    assert_eq!((read(&mut lane, Addr::main(8)), memory_files().len()), (7, 0));
+    drop(lane);
+    assert_eq!(mappings(), 1, "the hold's");
+    drop(held);
+    assert_eq!(mappings(), 0);
+
+    let error = ShmRegion::create_unnamed(CreateOptions::new(MAIN_BYTES, 0), |_| Err::<(), _>(std::fmt::Error));
+    assert!(matches!(error, Err(CreateError::Init { source: std::fmt::Error, .. })));
+    for (main_bytes, is_space) in [(1 << 46, true), (u64::MAX, false)] {
+        match ShmRegion::create_unnamed(CreateOptions::new(main_bytes, 0), |_| Ok::<(), FabricError>(())) {
+            Err(CreateError::Shm(ShmError::NoSpace { wanted, available, .. })) if is_space => {
+                assert!(wanted > available && available > 0);
+            }
+            Err(CreateError::Shm(ShmError::TooLarge { .. })) if !is_space => {}
+            other => panic!("{main_bytes}: {other:?}"),
+        }
+    }
+    assert_eq!((memory_files().len(), mappings()), (0, 0));
+}
+
+#[test]
+fn bytes_have_one_identity() {
+    let scratch = Scratch::new();
+    let created = scratch.create();
+    let identity = created.identity().unwrap();
+    assert_eq!(open(&scratch.location).unwrap().identity(), Some(identity), "whoever opens it");
+    ShmRegion::destroy(&scratch.location).unwrap();
+    assert_eq!(created.identity(), Some(identity));
+    scratch.create();
+    assert_ne!(open(&scratch.location).unwrap().identity().unwrap(), identity, "new bytes under the same name");
 }

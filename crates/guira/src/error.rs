@@ -8,11 +8,12 @@ use guira_check::CheckError;
 use guira_fabric::{Effect, FabricError};
 use guira_fabric_shm::{Attempt, KillError, ShmError};
 use guira_fabric_tcp::client::ConnectError;
+use guira_fabric_tcp::node::NodeError;
 use guira_fabric_tcp::wire::Bye;
 use guira_layout::ConfigError;
 use guira_rcuckoo::{OpenError, Operation};
 
-use crate::{ExtentError, OperationError, Url, UrlError};
+use crate::{ExtentError, OperationError, TokenFileError, Url, UrlError};
 
 /// Whose fault an error is: [`Error::blame`]. More may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -250,6 +251,17 @@ pub enum Error {
         /// What was attempted.
         operation: Operation,
     },
+    /// The table cannot be served to other hosts, or not any more. Nothing in the table was changed.
+    #[error("cannot serve {url}: {source}; nothing in the table was changed")]
+    Serve {
+        /// The table.
+        url: Url,
+        /// Why.
+        source: NodeError,
+    },
+    /// A token file cannot be used. Nothing was changed.
+    #[error("{0}; nothing was changed")]
+    AccessToken(#[from] TokenFileError),
     /// The operating system gives no random numbers. Nothing was changed.
     #[error("the operating system gives no random numbers: {reason}; nothing was changed")]
     Random {
@@ -314,6 +326,15 @@ impl Error {
                 OpenError::Fabric(error) => fabric_blame(error),
                 OpenError::Destroyed => Blame::Fenced,
                 _ => Blame::Corrupt,
+            },
+            Error::Serve { source, .. } => match source {
+                NodeError::Exposed { .. } | NodeError::Unsuitable { .. } => Blame::Misuse,
+                NodeError::Panicked => Blame::Bug,
+                _ => Blame::Fabric,
+            },
+            Error::AccessToken(error) => match error {
+                TokenFileError::Exposed { .. } | TokenFileError::Malformed { .. } => Blame::Misuse,
+                _ => Blame::Fabric,
             },
             Error::Connect { source, .. } => connect_blame(source),
             Error::Gone { .. } => Blame::Fenced,

@@ -109,10 +109,12 @@ mod options;
 mod reader;
 mod repair;
 mod scan;
+mod serve;
 mod sessions;
 mod stat;
 mod state;
 mod store;
+mod token_file;
 mod url;
 
 pub use client::{Client, Put};
@@ -124,6 +126,7 @@ pub use guira_check::{
 pub use guira_fabric::{Addr, Effect, FabricError, Space, Traffic, VerbCounts};
 pub use guira_fabric_shm::{Attempt, FileKind, KillError, ShmError};
 pub use guira_fabric_tcp::client::{ConnectError, Endpoint};
+pub use guira_fabric_tcp::node::{NodeCounters, NodeError};
 pub use guira_fabric_tcp::wire::{Bye, WireError};
 #[doc(inline)]
 pub use guira_layout as layout;
@@ -133,9 +136,11 @@ pub use options::{CreateOptions, OpenOptions};
 pub use reader::Reader;
 pub use repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, Repair};
 pub use scan::{DamageVisitor, Len, ScanSummary, StableScan, Unread, Visitor};
+pub use serve::{ServeOptions, Served};
 pub use stat::{ClientStat, ClientState, FileStat, NodeStat, RegionStat, Stat};
 pub use state::{Expected, Swap, Token, Versioned};
 pub use store::Store;
+pub use token_file::{AccessToken, TokenFileError};
 pub use url::{Url, UrlError};
 
 /// What the tests of this repository run outside of stores, over simulated fabrics. No part of the API.

@@ -184,7 +184,7 @@ impl OpenOptions {
     }
 
     /// The file with the secret that a memory node wants of its clients (`tcp://`): 128 bits as 32 hexadecimal digits,
-    /// white space around them ignored. Read whenever a session begins. Without one, only nodes let this client in that
+    /// white space around them ignored; a file that anybody may read is refused. Read whenever a session begins. Without one, only nodes let this client in that
     /// want none.
     #[must_use]
     pub fn token_file(mut self, path: impl Into<PathBuf>) -> OpenOptions {

@@ -7,7 +7,6 @@
 //! Invariants: the numbers of sessions grow; a later session leads to the very table that the store had opened, or
 //! there is none; of many that ask at once, one connects; nothing is locked across an await.
 
-use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -23,7 +22,7 @@ use guira_rcuckoo::{OpenError, Table, open_table};
 use crate::backoff::Backoff;
 use crate::fabric::{FabricRegion, Waiting};
 use crate::options::Access;
-use crate::{Error, OpenOptions, Url};
+use crate::{AccessToken, Error, OpenOptions, Url};
 
 /// How long a node may take to answer a batch before the connection counts as lost: as long as an operation waits for
 /// others, within reason.
@@ -140,24 +139,13 @@ pub(crate) fn connect(
         .with_connect_timeout(timeout)
         .with_batch_timeout(options.deadline.clamp(SHORTEST_PATIENCE, LONGEST_PATIENCE));
     if let Some(path) = &options.token_file {
-        connect = connect.with_token(token_of(path).map_err(Failure::TokenFile)?);
+        let AccessToken(token) = AccessToken::read(path).map_err(|error| Failure::TokenFile(error.to_string()))?;
+        connect = connect.with_token(Token(token));
     }
     if let Some(previous) = previous {
         connect = connect.with_previous(previous);
     }
     TcpRegion::connect(&connect).map_err(|error| Failure::Connect(Arc::new(error)))
-}
-
-/// Reads a file of 32 hexadecimal digits, the first of each word's 16 its highest.
-fn token_of(path: &Path) -> Result<Token, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
-    parse_token(text.trim()).ok_or_else(|| "it does not hold 32 hexadecimal digits".to_owned())
-}
-
-fn parse_token(text: &str) -> Option<Token> {
-    let is_token = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let number = u128::from_str_radix(text, 16).ok().filter(|_| is_token)?;
-    Some(Token([(number >> 64) as u64, number as u64]))
 }
 
 impl Sessions {
@@ -395,17 +383,6 @@ pub(crate) fn wait_for<F: Future>(future: F) -> F::Output {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tokens_are_32_hexadecimal_digits() {
-        let token = parse_token("00112233445566778899AABBCCDDEEFF").unwrap();
-        assert_eq!(token, Token([0x0011_2233_4455_6677, 0x8899_aabb_ccdd_eeff]));
-        for wrong in
-            ["", "0", "0011223344556677889900aabbccddee0", "+0112233445566778899aabbccddeeff", "zz".repeat(16).as_str()]
-        {
-            assert!(parse_token(wrong).is_none(), "{wrong:?}");
-        }
-    }
 
     /// What another attempt may cure is tried again; what it cannot is told at once.
     #[test]

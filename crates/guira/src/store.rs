@@ -119,6 +119,18 @@ impl Store {
         Store::create_with_progress(url, options, &mut |_, _| ())
     }
 
+    /// Creates a table in this process's own memory, and opens it for reading and changing. Nobody else can open it, and
+    /// it is gone with the last store, client, reader and [`crate::Served`] of it, however the process ends:
+    /// [`Store::serve`] is what it is for. All of its memory is reserved now; `options.mode` means nothing. Its URL is
+    /// [`Url::unnamed`]. Round trips and source: as [`Store::create`].
+    ///
+    /// # Errors
+    /// `Create` for impossible parameters; `Region` if the machine has not that much memory to spare
+    /// ([`Error::shortage`]); `Random`; `Format`. Nothing is left behind.
+    pub fn create_unnamed(options: &CreateOptions) -> Result<Store, Error> {
+        Store::create(&Url::unnamed(), options)
+    }
+
     /// As [`Store::create`]; `progress` is called after each 64 rows, with the rows formatted so far and all rows.
     ///
     /// # Errors
@@ -128,7 +140,7 @@ impl Store {
         options: &CreateOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Store, Error> {
-        let location = file_of(url, Attempt::Create)?;
+        let location = if url.is_unnamed() { None } else { Some(file_of(url, Attempt::Create)?) };
         let preset_options = PresetOptions {
             capacity: options.capacity,
             format: options.format,
@@ -152,7 +164,11 @@ impl Store {
         let format = |region: &ShmRegion| {
             block_on(format_table(&mut region.lane(), &table, |done| progress(done.min(rows), rows)))
         };
-        let region = ShmRegion::create(&location, region_options, format).map_err(|error| match error {
+        let region = match location {
+            None => ShmRegion::create_unnamed(region_options, format),
+            Some(location) => ShmRegion::create(&location, region_options, format),
+        };
+        let region = region.map_err(|error| match error {
             CreateError::Shm(error) => Error::Region(error),
             CreateError::Init { source, .. } => Error::Format { url: url.clone(), source },
         })?;

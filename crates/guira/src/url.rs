@@ -36,6 +36,7 @@ enum Kind {
     File(PathBuf),
     /// In a box: a URL is part of most errors, which are moved wherever an operation may fail.
     Tcp(Box<Endpoint>),
+    Unnamed,
 }
 
 /// What leads to a table's memory.
@@ -131,11 +132,26 @@ impl Url {
         format!("tcp://{}", Endpoint::new(host, port)).parse()
     }
 
+    /// No place but this process's memory: [`crate::Store::create_unnamed`]. It is shown as `memory://`, which leads
+    /// nowhere: nobody can open such a table, and each is another one.
+    pub fn unnamed() -> Url {
+        Url(Kind::Unnamed)
+    }
+
+    /// Whether this is the place of tables without a name.
+    pub fn is_unnamed(&self) -> bool {
+        self.0 == Kind::Unnamed
+    }
+
     pub(crate) fn place(&self) -> Result<Place<'_>, ShmError> {
         match &self.0 {
             Kind::Shm(name) => Ok(Place::File(Location::shm(name)?)),
             Kind::File(path) => Ok(Place::File(Location::file(path))),
             Kind::Tcp(endpoint) => Ok(Place::Node(endpoint)),
+            Kind::Unnamed => {
+                let reason = "a table without a name is known to nobody but the process that created it";
+                Err(ShmError::BadName { name: self.to_string(), reason })
+            }
         }
     }
 }
@@ -178,6 +194,7 @@ impl fmt::Display for Url {
             Kind::Shm(name) => write!(f, "shm://{name}"),
             Kind::File(path) => write!(f, "file://{}", path.display()),
             Kind::Tcp(endpoint) => write!(f, "tcp://{endpoint}"),
+            Kind::Unnamed => f.write_str("memory://"),
         }
     }
 }
@@ -191,6 +208,14 @@ mod tests {
         for text in ["shm://cache", "shm://a.b-c_d", "file:///var/tmp/table", "file:///dev/hugepages/x y"] {
             assert_eq!(text.parse::<Url>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn no_url_leads_to_a_table_without_a_name() {
+        let unnamed = Url::unnamed();
+        assert!(unnamed.is_unnamed() && !Url::shm("cache").unwrap().is_unnamed());
+        assert!(matches!(unnamed.place(), Err(ShmError::BadName { .. })));
+        assert!(matches!(unnamed.to_string().parse::<Url>(), Err(UrlError::UnknownScheme { .. })));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the tests need from the system: a C compiler to link with, the package lists that tests load as real data, and
-//! groff, which sets the manual pages. Valgrind is wanted too, but not needed: the step that counts instructions is not
-//! available without it.
+//! groff, which sets the manual pages. Valgrind and tmux are wanted too, but not needed: the step that counts
+//! instructions is not available without the one, and `guira top` is looked at in no terminal without the other.
 //!
 //! As root on Debian and its relatives what is missing is installed; otherwise the exact command is named, and the step
 //! fails. Where there is no apt, the package lists do not exist and groff is not asked for: the tests that want them
@@ -14,15 +14,23 @@ const UPDATE: [&str; 2] = ["apt-get", "update"];
 const INSTALL_COMPILER: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-recommends", "gcc"];
 const INSTALL_ROFF: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-recommends", "groff-base"];
 const INSTALL_VALGRIND: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-recommends", "valgrind"];
+const INSTALL_TMUX: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-recommends", "tmux"];
 
 /// Installs what is missing, or says which command would.
 pub fn install(shell: &Shell, budget: &Budget) -> Outcome {
     let host = Host::look(shell, budget);
     let outcome = carry_out(plan(&host), shell, budget);
-    if outcome == Outcome::Passed
-        && let Outcome::Failed(reason) | Outcome::TimedOut(reason) = carry_out(plan_wanted(&host), shell, budget)
-    {
-        shell.say(&format!("instructions cannot be counted without valgrind: {reason}"));
+    let wanted = [
+        (host.has_valgrind, &INSTALL_VALGRIND, "instructions cannot be counted without valgrind"),
+        (host.has_tmux, &INSTALL_TMUX, "screens are not looked at without tmux"),
+    ];
+    for (is_there, install, without) in wanted {
+        if outcome == Outcome::Passed
+            && let Outcome::Failed(reason) | Outcome::TimedOut(reason) =
+                carry_out(plan_wanted(&host, is_there, install), shell, budget)
+        {
+            shell.say(&format!("{without}: {reason}"));
+        }
     }
     outcome
 }
@@ -55,6 +63,7 @@ struct Host {
     has_roff: bool,
     has_package_lists: bool,
     has_valgrind: bool,
+    has_tmux: bool,
 }
 
 impl Host {
@@ -67,6 +76,7 @@ impl Host {
             has_roff: holds("command -v groff"),
             has_package_lists: holds("apt-cache dumpavail | head -n 1 | grep -q ."),
             has_valgrind: holds("command -v valgrind"),
+            has_tmux: holds("command -v tmux"),
         }
     }
 }
@@ -106,11 +116,11 @@ fn plan(host: &Host) -> Plan {
 }
 
 /// The plan for what is wanted and not needed; it follows [`plan`], so there are package lists.
-fn plan_wanted(host: &Host) -> Plan {
-    match (host.has_valgrind, host.has_apt, host.is_root) {
+fn plan_wanted(host: &Host, is_there: bool, install: &'static [&'static str]) -> Plan {
+    match (is_there, host.has_apt, host.is_root) {
         (true, _, _) => Plan::Nothing,
-        (false, true, true) => Plan::Run(vec![&INSTALL_VALGRIND]),
-        (false, true, false) => Plan::Ask(format!("run: sudo {}", INSTALL_VALGRIND.join(" "))),
+        (false, true, true) => Plan::Run(vec![install]),
+        (false, true, false) => Plan::Ask(format!("run: sudo {}", install.join(" "))),
         (false, false, _) => Plan::Ask("install it with this system's package manager".to_owned()),
     }
 }
@@ -126,6 +136,7 @@ mod tests {
         has_roff: false,
         has_package_lists: false,
         has_valgrind: false,
+        has_tmux: false,
     };
     const WHOLE: Host = Host { has_compiler: true, has_roff: true, has_package_lists: true, ..BARE };
 
@@ -147,14 +158,16 @@ mod tests {
     }
 
     #[test]
-    fn valgrind_is_installed_where_that_is_possible_and_never_needed() {
-        assert_eq!(plan_wanted(&BARE), Plan::Run(vec![&INSTALL_VALGRIND]));
-        assert_eq!(plan_wanted(&Host { has_valgrind: true, ..BARE }), Plan::Nothing);
-        let expected = "run: sudo apt-get install --yes --no-install-recommends valgrind";
-        assert_eq!(plan_wanted(&Host { is_root: false, ..BARE }), Plan::Ask(expected.to_owned()));
-        assert!(matches!(plan_wanted(&Host { has_apt: false, ..BARE }), Plan::Ask(_)));
-        for has_valgrind in [true, false] {
-            assert_eq!(plan(&Host { has_valgrind, ..BARE }), plan(&BARE), "it is no need");
+    fn what_is_wanted_is_installed_where_that_is_possible_and_never_needed() {
+        for install in [&INSTALL_VALGRIND, &INSTALL_TMUX] {
+            assert_eq!(plan_wanted(&BARE, false, install), Plan::Run(vec![install]));
+            assert_eq!(plan_wanted(&BARE, true, install), Plan::Nothing);
+            let expected = format!("run: sudo {}", install.join(" "));
+            assert_eq!(plan_wanted(&Host { is_root: false, ..BARE }, false, install), Plan::Ask(expected));
+            assert!(matches!(plan_wanted(&Host { has_apt: false, ..BARE }, false, install), Plan::Ask(_)));
+        }
+        for (has_valgrind, has_tmux) in [(true, false), (false, true), (true, true)] {
+            assert_eq!(plan(&Host { has_valgrind, has_tmux, ..BARE }), plan(&BARE), "they are no need");
         }
     }
 

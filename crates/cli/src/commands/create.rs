@@ -90,7 +90,10 @@ pub fn create(url: &Url, options: &CreateOptions, output: &Output) -> Result<Sto
     progress.finish();
     let store = store.map_err(Failure::of_creation(url))?;
     if interrupt::requested() {
-        Store::destroy(url)?;
+        // What has no name is gone with this process.
+        if !url.is_unnamed() {
+            Store::destroy(url)?;
+        }
         return Err(Failure::Abandoned(url.clone()));
     }
     Ok(store)

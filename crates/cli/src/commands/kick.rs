@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
-use guira::{Error, OpenOptions, Url};
+use guira::{Error, Url};
 use serde::Serialize;
 
-use super::{Verdict, check, open};
+use super::{Verdict, check, open, open_options};
 use crate::failure::Failure;
 use crate::output::{Format, Output};
 use crate::{interrupt, units};
@@ -40,7 +40,7 @@ struct Nobody {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     // A process that was stopped, and turns out not to be the one, has to go on again.
     interrupt::note();
-    let store = open(&arguments.url, &OpenOptions::default())?;
+    let store = open(&arguments.url, &open_options())?;
     let killed = match store.kill_client(arguments.slot, arguments.deadline) {
         Ok(killed) => killed,
         Err(Error::NoClient { url, slot }) => {

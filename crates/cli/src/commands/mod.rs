@@ -10,8 +10,11 @@ pub mod kick;
 pub mod load;
 pub mod man;
 pub mod quickstart;
+pub mod serve;
 pub mod single;
 pub mod stat;
+pub mod token;
+pub mod top;
 pub mod ycsb;
 
 use std::time::Duration;
@@ -24,6 +27,9 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::units;
 
+/// The environment variable that names the file with the token for memory nodes: the workers of a command have it, too.
+pub const TOKEN_FILE_VARIABLE: &str = "GUIRA_TOKEN_FILE";
+
 /// How long an operation waits for other clients.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Patience {
@@ -35,13 +41,19 @@ pub struct Patience {
 impl Patience {
     /// Opens a table for reading and changing.
     pub fn open(self, url: &Url) -> Result<Store, Failure> {
-        open(url, &OpenOptions::default().deadline(self.deadline))
+        open(url, &open_options().deadline(self.deadline))
     }
 
     /// Opens a table for reading only.
     pub fn open_read_only(self, url: &Url) -> Result<Store, Failure> {
-        open(url, &OpenOptions::default().deadline(self.deadline).read_only())
+        open(url, &open_options().deadline(self.deadline).read_only())
     }
+}
+
+/// How tables are opened, unless a command says more.
+pub fn open_options() -> OpenOptions {
+    let token_file = std::env::var_os(TOKEN_FILE_VARIABLE).filter(|path| !path.is_empty());
+    token_file.map_or_else(OpenOptions::default, |path| OpenOptions::default().token_file(path))
 }
 
 /// Opens a table that must exist.
@@ -74,6 +86,9 @@ pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
         Command::Check(arguments) => check::run(arguments, output),
         Command::Kick(arguments) => kick::run(arguments, output),
         Command::Destroy(arguments) => destroy::run(arguments, output),
+        Command::Serve(arguments) => serve::run(arguments, output),
+        Command::Token(arguments) => token::run(arguments, output),
+        Command::Top(arguments) => top::run(arguments, output),
         Command::Ycsb(arguments) => ycsb::run(arguments, output),
         Command::Completions(arguments) => completions::run(arguments, output),
         Command::Man(arguments) => man::run(arguments, output),

@@ -1,11 +1,13 @@
 //! `guira stat`.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use guira::{ClassStats, ClientState, FileStat, OpenOptions, SpaceStats, Stat, Store, Url};
+use guira::{ClassStats, ClientState, FileStat, NodeCounters, NodeStat, SpaceStats, Stat, Store, Url};
+use serde::Serialize;
 
-use super::Verdict;
+use super::{Verdict, open_options};
 use crate::failure::Failure;
 use crate::output::{Output, fields, met, table};
 use crate::units::{bytes, count, percent, share};
@@ -26,21 +28,33 @@ pub struct Arguments {
     pub url: Url,
 }
 
+/// What JSON shows.
+#[derive(Serialize)]
+struct Answer<'s> {
+    #[serde(flatten)]
+    stat: &'s Stat,
+    /// What the table's memory node has counted since it was started, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_counters: Option<BTreeMap<&'static str, u64>>,
+}
+
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    let stat = open(&arguments.url)?.stat()?;
-    output.answer(&stat, || human(&stat))?;
+    let store = open(&arguments.url)?;
+    let (stat, node) = (store.stat()?, store.node_counters()?);
+    let node_counters = node.as_ref().map(|node| node.named().into_iter().collect());
+    output.answer(&Answer { stat: &stat, node_counters }, || human(&stat, node.as_ref()))?;
     Ok(Verdict::Fine)
 }
 
-/// Only a store that may write can ask whether a client lives; a table that may only be read still has a stat.
-fn open(url: &Url) -> Result<Store, Failure> {
-    let opened = Store::open(url);
-    let opened = opened.or_else(|error| Store::open_with(url, &OpenOptions::default().read_only()).map_err(|_| error));
+/// Opens a table of which something is to be told. Only a store that may write can ask whether a client lives; a table that may only be read still has a stat.
+pub fn open(url: &Url) -> Result<Store, Failure> {
+    let opened = Store::open_with(url, &open_options());
+    let opened = opened.or_else(|error| Store::open_with(url, &open_options().read_only()).map_err(|_| error));
     opened.map_err(Failure::of_table(url))
 }
 
-fn human(stat: &Stat) -> String {
+fn human(stat: &Stat, node: Option<&NodeCounters>) -> String {
     let mut parts = vec![overview(stat), histogram(&stat.table.rows_by_occupancy)];
     if !stat.table.space.classes.is_empty() {
         parts.push(places(&stat.table.space));
@@ -48,7 +62,8 @@ fn human(stat: &Stat) -> String {
     if !stat.clients.is_empty() {
         parts.push(clients(stat));
     }
-    parts.extend(met("met by clients, as far as told", &stat.totals));
+    parts.extend(met("met by clients, as far as told", stat.totals.named()));
+    parts.extend(node.and_then(|node| met("counted by the memory node since it was started", node.named())));
     parts.join("\n\n")
 }
 
@@ -77,6 +92,7 @@ fn overview(stat: &Stat) -> String {
         format!("{} of {} bits, each for {} rows", count(stat.physical_locks), stat.lock_bits, stat.rows_per_lock);
     lines.push(("locks", locks));
     lines.extend(stat.region.file().map(|region| ("file", file(region))));
+    lines.extend(stat.region.node().map(|region| ("node", memory_node(region))));
     fields(&lines)
 }
 
@@ -150,6 +166,13 @@ fn file(region: &FileStat) -> String {
     };
     let age = age(region.created_unix_ns);
     format!("{}, {}, mode {:o}, {age} old{boot}", region.path, bytes(region.file_bytes), region.mode & 0o777)
+}
+
+fn memory_node(region: &NodeStat) -> String {
+    let access = if region.read_only { ", which lets this client read only" } else { "" };
+    let silence = Duration::from_millis(region.session_timeout_ms).as_secs();
+    let held = bytes(region.main_bytes + region.device_bytes);
+    format!("{}{access}, {held}, drops a session after {silence} s of silence", region.peer)
 }
 
 /// How long ago that was, roughly.

@@ -100,6 +100,9 @@ counters! {
     FencesDropped fences_dropped,
     /// Requests to drop a session where no session had the slot.
     FencesNoSession fences_no_session,
+    /// Nanoseconds from when the node learned that there was something to read to when the answers were handed to the
+    /// kernel, for each frame that `answered_in` counts.
+    AnsweringNs answering_ns,
 }
 
 /// Counts by powers of two of nanoseconds.
@@ -175,6 +178,7 @@ impl LoopCounters {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let bucket = (u64::BITS - ns.leading_zeros()) as usize;
         add(&self.buckets[bucket.min(LATENCY_BUCKETS - 1)], frames);
+        self.add(Counter::AnsweringNs, frames.saturating_mul(ns));
     }
 
     pub(super) fn sum<'l>(loops: impl IntoIterator<Item = &'l LoopCounters>) -> NodeCounters {
@@ -193,7 +197,7 @@ impl LoopCounters {
 
 #[inline]
 fn add(cell: &AtomicU64, count: u64) {
-    cell.store(cell.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+    cell.store(cell.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -210,6 +214,7 @@ mod tests {
         }
         let counters = LoopCounters::sum([&cells, &cells]);
         assert_eq!((counters.reads, counters.fences_no_session, counters.adds), (6, 2, 0));
+        assert_eq!(counters.answering_ns, 2 * 12_285);
         let buckets = &counters.answered_in.0;
         assert_eq!((buckets[0], buckets[1], buckets[10], buckets[11], buckets[39]), (2, 4, 8, 16, 32));
         let words = counters.encode();

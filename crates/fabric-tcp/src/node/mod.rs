@@ -227,6 +227,11 @@ impl NodeHandle {
         self.shared.sum()
     }
 
+    /// Whether the node runs. It ends by itself only if a thread of it fails, and [`NodeHandle::stop`] tells why.
+    pub fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
     /// Stops the node and waits for its end: at most a second or two.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 mod proxy;
 mod served;
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use guira::{Attempt, Blame, Effect, Error, FabricError, OpenOptions, OperationError, Put, Store, Swap, Url, blocking};
@@ -318,18 +319,21 @@ fn nodes_make_and_keep_their_tables_themselves() {
 #[test]
 fn nodes_that_are_not_there_are_told_from_those_that_let_nobody_in() {
     let directory = tempfile::tempdir().unwrap();
-    let file = |name: &str, text: &str| {
+    let file_of_mode = |mode: u32, name: &str, text: &str| {
         let path = directory.path().join(name);
         std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         OpenOptions::default().token_file(path)
     };
+    let file = |name: &str, text: &str| file_of_mode(0o600, name, text);
     let served = Served::start_with(|options| options.token(Token([1, 2])).reader_token(Token([3, 4])));
     let error = |options: &OpenOptions| Store::open_with(&served.url(), options).err().unwrap();
     for options in [OpenOptions::default(), file("wrong", "00000000000000010000000000000003")] {
         let error = error(&options);
         assert!(matches!(error, Error::Connect { .. }) && error.blame() == Blame::Misuse, "{error}");
     }
-    for options in [file("short", "1234"), OpenOptions::default().token_file("/nowhere/token")] {
+    let exposed = file_of_mode(0o644, "exposed", "00000000000000010000000000000002");
+    for options in [file("short", "1234"), exposed, OpenOptions::default().token_file("/nowhere/token")] {
         let error = error(&options);
         assert!(matches!(error, Error::TokenFile { .. }) && error.blame() == Blame::Misuse, "{error}");
     }

@@ -17,8 +17,8 @@ use guira_lab::workload::{WorkloadError, WorkloadName};
 pub use self::report::Report;
 use self::report::Table;
 use self::share::{Order, Share, Verify};
-use super::Verdict;
 use super::create::create;
+use super::{Verdict, open_options};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{Format, Output};
@@ -124,7 +124,7 @@ pub enum Origin {
 
 /// Opens the table, or makes one.
 pub fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), Failure> {
-    match Store::open(&arguments.url) {
+    match Store::open_with(&arguments.url, &open_options()) {
         Ok(store) => {
             if output.format() == Format::Human {
                 output.say(&existing(&store)?)?;

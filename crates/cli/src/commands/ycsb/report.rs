@@ -134,7 +134,7 @@ impl Report {
         ));
         lines.push(String::new());
         lines.push(self.operations_table());
-        lines.extend(met("met by clients of the run", &self.met).map(|met| format!("\n{met}")));
+        lines.extend(met("met by clients of the run", self.met.named()).map(|met| format!("\n{met}")));
         if self.errors() > 0 {
             lines.push(format!("\n{} failed:", counted(self.errors(), "operation")));
             lines.extend(self.failures.iter().map(|failure| format!("  {failure}")));

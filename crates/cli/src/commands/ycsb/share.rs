@@ -5,6 +5,7 @@ use guira_lab::driver::{Driver, DriverError, PhaseTally, Plan, RecordShape, Veri
 use guira_lab::workload::{WorkloadError, WorkloadSpec};
 use serde::{Deserialize, Serialize};
 
+use crate::commands::open_options;
 use crate::failure::Failure;
 use crate::interrupt;
 
@@ -62,7 +63,7 @@ pub enum Order {
 impl Share {
     /// The driver of this share.
     pub fn driver(&self) -> Result<Driver, Failure> {
-        self.driver_of(Store::open(&self.url.parse().map_err(guira::Error::from)?)?)
+        self.driver_of(Store::open_with(&self.url.parse().map_err(guira::Error::from)?, &open_options())?)
     }
 
     /// The driver of this share, against a store that is open.

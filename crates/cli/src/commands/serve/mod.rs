@@ -1,0 +1,284 @@
+//! `guira serve`: this process becomes the memory node of a table.
+//!
+//! Invariants: mistakes in the arguments are found before memory is taken; whoever started the program is told that it
+//! is ready only when clients can connect; the first SIGINT or SIGTERM stops it in order, the second at once.
+
+mod backing;
+mod http;
+mod metrics;
+mod notify;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use guira::{AccessToken, EntryFormat, NodeCounters, Preset, ServeOptions, Served};
+use serde::Serialize;
+
+use self::backing::{Backed, Backing};
+use self::http::HttpServer;
+use self::metrics::Shown;
+use super::Verdict;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::signals::Signals;
+use crate::units::{self, bytes, count, counted};
+
+/// How often it is asked whether the node still runs.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Serve a table to other hosts over TCP.
+///
+/// Clients anywhere open tcp://HOST:PORT and run the same operations as local ones. The node executes reads and writes
+/// of bytes and runs no table logic. It serves until SIGINT or SIGTERM; the second of them ends it at once.
+///
+/// By default it listens on this host only. Elsewhere it wants a token: guira token FILE makes one, and clients are
+/// given the same file.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Where to listen: 127.0.0.1:7711, 0.0.0.0:7711 (every address of this host), [::]:7711. Can be repeated.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7711")]
+    pub listen: Vec<SocketAddr>,
+    /// Where the table is: memory (of this process, and gone with it), shm://NAME or file:///PATH, which local clients
+    /// can open at the same time. One that exists is served, otherwise it is created.
+    #[arg(long, value_name = "WHERE", default_value_t)]
+    pub backing: Backing,
+    /// Keys a new table must hold: 10_000, 500k, 1M. It is sized so that they fill it to 90 %.
+    #[arg(long, value_name = "N", value_parser = units::parse_count)]
+    pub capacity: Option<u64>,
+    /// How a new table stores keys and values: fixed:K:V or bytes:N; see guira create. Default bytes:64.
+    #[arg(long, value_name = "FORMAT")]
+    pub entry: Option<EntryFormat>,
+    /// Memory of a new table for values that do not fit in a row: 64MiB, 1G. Default: as guira create.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub extent_bytes: Option<u64>,
+    /// Clients that can change a new table at once. Default 1024.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub max_clients: Option<u16>,
+    /// Parameters a new table starts from: hardened, paper or tiny; see guira create. Default hardened.
+    #[arg(long, value_name = "NAME")]
+    pub preset: Option<Preset>,
+    /// A file with the token that clients must know: 32 hexadecimal digits, as guira token writes them.
+    #[arg(long, value_name = "PATH")]
+    pub token_file: Option<PathBuf>,
+    /// A file with another token, for clients that may read and nothing else.
+    #[arg(long, value_name = "PATH")]
+    pub read_only_token_file: Option<PathBuf>,
+    /// Listen to other hosts without a token: whoever reaches the port may read, change and damage the table.
+    #[arg(long)]
+    pub insecure: bool,
+    /// Sessions at a time; a client program is one, however many threads it has.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    pub sessions: u32,
+    /// How long a client's host may be silent before its session is dropped: 2s, 1min; in whole seconds.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time)]
+    pub session_timeout: Duration,
+    /// Threads that serve sessions. Default: one a core.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Where to tell numbers over HTTP, without any token: /metrics for Prometheus, /health. Without ADDR:PORT:
+    /// 127.0.0.1:7712.
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:7712")]
+    pub metrics: Option<SocketAddr>,
+}
+
+/// What is said when clients can connect, as JSON.
+#[derive(Serialize)]
+struct Ready {
+    /// What clients open.
+    urls: Vec<String>,
+    backing: String,
+    /// Whether this command created the table.
+    created: bool,
+    /// What was asked of a new table, and the one that exists does not have.
+    differences: Vec<String>,
+    entry: String,
+    rows: u64,
+    slots: u64,
+    extent_bytes: u64,
+    max_clients: u16,
+    main_bytes: u64,
+    device_bytes: u64,
+    /// Where the numbers are.
+    metrics: Option<String>,
+}
+
+/// One of the two lines of JSON.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Line<'l> {
+    Ready(&'l Ready),
+    Stopped(&'l Stopped),
+}
+
+/// What was served.
+#[derive(Serialize)]
+struct Stopped {
+    /// What made it stop.
+    signal: &'static str,
+    sessions: u64,
+    sessions_refused: u64,
+    sessions_fenced: u64,
+    batches: u64,
+    verbs: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+/// Carries out the command.
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
+    let options = arguments.serve_options()?;
+    let backed = Backed::prepare(arguments, output)?;
+    let served = backed.store.serve(&options)?;
+    let shown = Arc::new(Shown::new(served.counter_reader(), &backed.name));
+    let metrics = arguments.metrics.map(|addr| HttpServer::start(addr, shown)).transpose()?;
+    let signals = Signals::catch()?;
+
+    let ready = Ready::new(&backed, &served, metrics.as_ref());
+    output.answer(&Line::Ready(&ready), || ready.human())?;
+    ready.differences.iter().for_each(|difference| output.remark(&format!("guira: {difference}")));
+    notify::ready(&format!("serving at {}", ready.urls.join(", ")));
+
+    let signal = loop {
+        match signals.wait(LOOK_INTERVAL)? {
+            Some(signal) => break signal,
+            None if served.is_running() => {}
+            None => return Err(ended(served)),
+        }
+    };
+    notify::stopping();
+    let counters = served.counter_reader();
+    served.stop()?;
+    let stopped = Stopped::new(signal, &counters());
+    output.answer(&Line::Stopped(&stopped), || stopped.human())?;
+    Ok(Verdict::Fine)
+}
+
+/// A node that ended although nobody asked it to.
+fn ended(served: Served) -> Failure {
+    match served.stop() {
+        Err(error) => error.into(),
+        Ok(()) => Failure::host("serve")(std::io::Error::other("the memory node ended by itself")),
+    }
+}
+
+impl Arguments {
+    fn serve_options(&self) -> Result<ServeOptions, Failure> {
+        self.refuse_exposure()?;
+        let (first, others) = self.listen.split_first().expect("clap gives a default");
+        let mut options = ServeOptions::new(*first).max_sessions(self.sessions).session_timeout(self.session_timeout);
+        options = others.iter().fold(options, |options, addr| options.listen(*addr));
+        if let Some(path) = &self.token_file {
+            options = options.token(AccessToken::read(path).map_err(guira::Error::from)?);
+        }
+        if let Some(path) = &self.read_only_token_file {
+            options = options.reader_token(AccessToken::read(path).map_err(guira::Error::from)?);
+        }
+        if let Some(threads) = self.threads {
+            options = options.threads(threads.into());
+        }
+        Ok(if self.insecure { options.insecure() } else { options })
+    }
+
+    /// Said here, before memory is taken, and in the words of this program; the node itself refuses, too.
+    fn refuse_exposure(&self) -> Result<(), Failure> {
+        let is_guarded = self.token_file.is_some() || self.read_only_token_file.is_some() || self.insecure;
+        let mut exposed = self.listen.iter().filter(|addr| !is_guarded && !addr.ip().to_canonical().is_loopback());
+        exposed.next().map_or(Ok(()), |addr| {
+            Err(Failure::Misuse(format!(
+                "not listening on {addr} without a token, because other hosts can reach it: make one with guira token \
+                 FILE and add --token-file FILE, or let everybody in with --insecure; nothing was changed"
+            )))
+        })
+    }
+}
+
+impl Ready {
+    fn new(backed: &Backed, served: &Served, metrics: Option<&HttpServer>) -> Ready {
+        let (config, geometry) = (backed.store.table().config(), backed.store.table().geometry());
+        Ready {
+            urls: served.local_addrs().iter().map(|addr| format!("tcp://{}", reachable(*addr))).collect(),
+            backing: backed.name.clone(),
+            created: backed.is_new,
+            differences: backed.differences.clone(),
+            entry: config.format.to_string(),
+            rows: config.rows,
+            slots: config.slots(),
+            extent_bytes: config.chunks * config.chunk_bytes,
+            max_clients: config.max_clients,
+            main_bytes: geometry.main_bytes(),
+            device_bytes: geometry.device_bytes(),
+            metrics: metrics.map(|server| format!("http://{}/metrics", reachable(server.local_addr()))),
+        }
+    }
+
+    fn human(&self) -> String {
+        let made = if self.created { "new" } else { "existing" };
+        let metrics = self.metrics.as_ref().map_or_else(String::new, |url| format!("; metrics at {url}"));
+        format!(
+            "serving {} at {}: {made} table of {} with room for {} entries, {} of memory, up to {}{metrics}",
+            self.backing,
+            self.urls.join(", "),
+            self.entry,
+            count(self.slots),
+            bytes(self.main_bytes + self.device_bytes),
+            counted(self.max_clients.into(), "client"),
+        )
+    }
+}
+
+/// `addr` as clients write it: a host that listens on every address is called by its name.
+fn reachable(addr: SocketAddr) -> String {
+    let host = match addr.ip() {
+        ip if !ip.is_unspecified() => return addr.to_string(),
+        IpAddr::V4(_) | IpAddr::V6(_) => std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default(),
+    };
+    match host.trim() {
+        "" | "(none)" => addr.to_string(),
+        host => format!("{host}:{}", addr.port()),
+    }
+}
+
+impl Stopped {
+    fn new(signal: &'static str, counted: &NodeCounters) -> Stopped {
+        Stopped {
+            signal,
+            sessions: counted.sessions_opened,
+            sessions_refused: metrics::refusals(counted).iter().map(|(_, count)| count).sum(),
+            sessions_fenced: counted.sessions_fenced,
+            batches: counted.batches,
+            verbs: metrics::verbs(counted).iter().map(|(_, count)| count).sum(),
+            bytes_in: counted.bytes_in,
+            bytes_out: counted.bytes_out,
+        }
+    }
+
+    fn human(&self) -> String {
+        format!(
+            "stopped by {}: served {} ({} refused, {} fenced), {} verbs in {} batches, {} in, {} out",
+            self.signal,
+            counted(self.sessions, "session"),
+            count(self.sessions_refused),
+            count(self.sessions_fenced),
+            count(self.verbs),
+            count(self.batches),
+            bytes(self.bytes_in),
+            bytes(self.bytes_out),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_named_where_every_address_listens() {
+        let shown = |addr: &str| reachable(addr.parse().unwrap());
+        assert_eq!(shown("127.0.0.1:7711"), "127.0.0.1:7711");
+        assert_eq!(shown("[::1]:7711"), "[::1]:7711");
+        assert!(shown("0.0.0.0:7711").ends_with(":7711"));
+    }
+}

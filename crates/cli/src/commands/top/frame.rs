@@ -1,0 +1,260 @@
+//! What one frame of `guira top` says: numbers, not yet where they stand.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use guira::{ClientStat, ClientState, NodeCounters, Stat};
+use serde::Serialize;
+
+/// Something that was seen, and when.
+#[derive(Clone)]
+pub struct Seen<T> {
+    pub at: Instant,
+    pub what: T,
+}
+
+/// Counters of what clients met that are shown, in this order, by their names in the table's totals.
+const SHOWN_TOTALS: [&str; 8] =
+    ["lock_conflicts", "row_retries", "crc_retries", "stale_paths", "moves", "suspicions", "recoveries", "timeouts"];
+
+/// A frame. What nobody knows is `None`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Frame {
+    pub url: String,
+    pub format: String,
+    /// What the memory node does; `None` for a table without one.
+    pub node: Option<NodeNow>,
+    pub table: TableNow,
+    /// What clients met, as far as they have told.
+    pub met: Vec<Met>,
+    pub clients: Clients,
+}
+
+/// A memory node, between two looks.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeNow {
+    pub sessions_open: u64,
+    /// Clients that were not let in, and sessions that were fenced, since the node was started.
+    pub refused: u64,
+    pub fenced: u64,
+    /// `None` at the first look.
+    pub rates: Option<Rates>,
+}
+
+/// Per second.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rates {
+    pub round_trips: f64,
+    pub reads: f64,
+    pub writes: f64,
+    pub swaps: f64,
+    pub adds: f64,
+    pub bytes_in: f64,
+    pub bytes_out: f64,
+    /// Half of all answers took less, in the node; `None` if there were none.
+    pub median_ns: Option<u64>,
+    /// 99 of 100 answers took less.
+    pub p99_ns: Option<u64>,
+}
+
+/// The table, when all rows were read last.
+#[derive(Clone, Debug, Serialize)]
+pub struct TableNow {
+    /// How long ago that was, in seconds.
+    pub age_s: f64,
+    pub entries: u64,
+    pub capacity: u64,
+    pub fill: f64,
+    /// How fast entries become more, or fewer; `None` if the rows were read once.
+    pub entries_per_s: Option<f64>,
+    pub unverified_rows: u64,
+    /// Bytes of keys and values in extents, of the chunks in use, and of all chunks.
+    pub live_bytes: u64,
+    pub used_bytes: u64,
+    pub total_bytes: u64,
+}
+
+/// One counter of what clients met.
+#[derive(Clone, Debug, Serialize)]
+pub struct Met {
+    pub what: &'static str,
+    pub total: u64,
+    pub per_s: Option<f64>,
+}
+
+/// Who has the table open for changing.
+#[derive(Clone, Debug, Serialize)]
+pub struct Clients {
+    pub live: usize,
+    pub dead: usize,
+    pub recovering: usize,
+    pub damaged: usize,
+    pub max: u16,
+    pub list: Vec<ClientStat>,
+}
+
+impl Frame {
+    /// What was seen at last, and how it differs from what was seen before.
+    pub fn new(
+        stat: &Seen<Arc<Stat>>,
+        earlier_stat: Option<&Seen<Arc<Stat>>>,
+        node: Option<&Seen<NodeCounters>>,
+        earlier_node: Option<&Seen<NodeCounters>>,
+    ) -> Frame {
+        Frame {
+            url: stat.what.url.clone(),
+            format: stat.what.format.clone(),
+            node: node.map(|node| NodeNow::new(node, earlier_node)),
+            table: TableNow::new(stat, earlier_stat),
+            met: met(stat, earlier_stat),
+            clients: Clients::new(&stat.what),
+        }
+    }
+}
+
+impl NodeNow {
+    fn new(now: &Seen<NodeCounters>, earlier: Option<&Seen<NodeCounters>>) -> NodeNow {
+        let counters = &now.what;
+        let refused = counters.greeted_late
+            + counters.greeted_wrongly
+            + counters.refused_version
+            + counters.refused_token
+            + counters.refused_full;
+        NodeNow {
+            sessions_open: counters.sessions_open(),
+            refused,
+            fenced: counters.sessions_fenced,
+            rates: earlier.and_then(|earlier| Rates::between(earlier, now)),
+        }
+    }
+}
+
+impl Rates {
+    /// `None` if no time has passed, or a counter went back: then it is another node's.
+    fn between(earlier: &Seen<NodeCounters>, now: &Seen<NodeCounters>) -> Option<Rates> {
+        let seconds = now.at.saturating_duration_since(earlier.at).as_secs_f64();
+        let (now, earlier) = (&now.what, &earlier.what);
+        let rate = |count: fn(&NodeCounters) -> u64| {
+            let more = count(now).checked_sub(count(earlier)).filter(|_| seconds > 0.0)?;
+            Some(more as f64 / seconds)
+        };
+        let pairs = now.answered_in.0.iter().zip(&earlier.answered_in.0);
+        let answers: Vec<u64> = pairs.map(|(now, earlier)| now.saturating_sub(*earlier)).collect();
+        Some(Rates {
+            round_trips: rate(|counters| counters.batches)?,
+            reads: rate(|counters| counters.reads)?,
+            writes: rate(|counters| counters.writes)?,
+            swaps: rate(|counters| counters.swaps)?,
+            adds: rate(|counters| counters.adds)?,
+            bytes_in: rate(|counters| counters.bytes_in)?,
+            bytes_out: rate(|counters| counters.bytes_out)?,
+            median_ns: quantile_ns(&answers, 50),
+            p99_ns: quantile_ns(&answers, 99),
+        })
+    }
+
+    /// All verbs.
+    pub fn verbs(&self) -> f64 {
+        self.reads + self.writes + self.swaps + self.adds
+    }
+}
+
+/// The end of the bucket in which `percent` of all are reached; bucket b ends at 2^b nanoseconds.
+fn quantile_ns(buckets: &[u64], percent: u64) -> Option<u64> {
+    let all: u64 = buckets.iter().sum();
+    let wanted = (u128::from(all) * u128::from(percent)).div_ceil(100);
+    let mut reached = 0;
+    let bucket = buckets.iter().position(|count| {
+        reached += u128::from(*count);
+        reached >= wanted
+    })?;
+    (all > 0).then(|| 1 << bucket)
+}
+
+impl TableNow {
+    fn new(now: &Seen<Arc<Stat>>, earlier: Option<&Seen<Arc<Stat>>>) -> TableNow {
+        let table = &now.what.table;
+        let entries_per_s = earlier.and_then(|earlier| {
+            let seconds = now.at.saturating_duration_since(earlier.at).as_secs_f64();
+            (seconds > 0.0).then(|| (table.entries as f64 - earlier.what.table.entries as f64) / seconds)
+        });
+        TableNow {
+            age_s: now.at.elapsed().as_secs_f64(),
+            entries: table.entries,
+            capacity: table.capacity,
+            fill: table.fill,
+            entries_per_s,
+            unverified_rows: table.unverified_rows,
+            live_bytes: table.space.live_bytes,
+            used_bytes: table.space.used_bytes,
+            total_bytes: table.space.total_bytes,
+        }
+    }
+}
+
+fn met(now: &Seen<Arc<Stat>>, earlier: Option<&Seen<Arc<Stat>>>) -> Vec<Met> {
+    let of = |stat: &Stat, what: &str| stat.totals.named().find(|(name, _)| *name == what).map(|(_, count)| count);
+    let shown = SHOWN_TOTALS.iter().filter_map(|what| {
+        let total = of(&now.what, what)?;
+        let per_s = earlier.and_then(|earlier| {
+            let seconds = now.at.saturating_duration_since(earlier.at).as_secs_f64();
+            let more = total.checked_sub(of(&earlier.what, what)?).filter(|_| seconds > 0.0)?;
+            Some(more as f64 / seconds)
+        });
+        Some(Met { what, total, per_s })
+    });
+    shown.collect()
+}
+
+impl Clients {
+    fn new(stat: &Stat) -> Clients {
+        let count = |state| stat.clients.iter().filter(|client| client.state == state).count();
+        Clients {
+            live: count(ClientState::Live),
+            dead: count(ClientState::Dead),
+            recovering: count(ClientState::Recovering),
+            damaged: count(ClientState::Damaged),
+            max: stat.max_clients,
+            list: stat.clients.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn quantiles_are_ends_of_buckets() {
+        assert_eq!(quantile_ns(&[], 50), None);
+        assert_eq!(quantile_ns(&[0; 40], 50), None);
+        assert_eq!(quantile_ns(&[0, 0, 0, 98, 0, 2], 50), Some(8));
+        assert_eq!(quantile_ns(&[0, 0, 0, 98, 0, 2], 99), Some(32));
+        assert_eq!(quantile_ns(&[0, 0, 0, 99, 0, 1], 99), Some(8));
+        assert_eq!(quantile_ns(&[1], 99), Some(1));
+    }
+
+    #[test]
+    fn rates_are_per_second_and_none_of_another_node() {
+        let at = Instant::now();
+        let mut before = NodeCounters::default();
+        (before.batches, before.reads) = (100, 300);
+        let mut after = before.clone();
+        (after.batches, after.reads, after.adds) = (150, 500, 1);
+        let earlier = Seen { at, what: before };
+        let now = Seen { at: at + Duration::from_millis(500), what: after };
+        let rates = Rates::between(&earlier, &now).unwrap();
+        assert_eq!((rates.round_trips, rates.reads, rates.adds, rates.verbs()), (100.0, 400.0, 2.0, 402.0));
+        assert_eq!(rates.median_ns, None);
+        assert!(Rates::between(&now, &earlier).is_none() && Rates::between(&now, &now).is_none());
+        assert!(NodeNow::new(&now, None).rates.is_none());
+    }
+
+    #[test]
+    fn every_counter_that_is_shown_exists() {
+        let names: Vec<&str> = guira::Counters::NAMES.to_vec();
+        assert!(SHOWN_TOTALS.iter().all(|what| names.contains(what)), "{names:?}");
+    }
+}

@@ -1,0 +1,84 @@
+//! Looks at a table, one after the other, and what changed between them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use guira::{NodeCounters, Stat, Store, Url};
+
+use super::frame::{Frame, Seen};
+use crate::commands::stat;
+use crate::failure::Failure;
+
+/// Reading a table whole takes at most one part in so many of the time.
+const SCAN_SHARE: u32 = 20;
+
+/// A table that is looked at.
+pub struct Sampler {
+    url: Url,
+    store: Store,
+    stat: Option<Look>,
+    earlier_stat: Option<Seen<Arc<Stat>>>,
+    /// What the node had counted after the latest look: what the looks themselves cost is not taken for work.
+    node: Option<Seen<NodeCounters>>,
+}
+
+/// A look at all rows, and how long it took.
+struct Look {
+    seen: Seen<Arc<Stat>>,
+    took: Duration,
+}
+
+impl Sampler {
+    /// Opens the table: for reading and changing, if that is allowed, because only then it can be told who lives.
+    pub fn open(url: &Url) -> Result<Sampler, Failure> {
+        let store = stat::open(url)?;
+        Ok(Sampler { url: url.clone(), store, stat: None, earlier_stat: None, node: None })
+    }
+
+    /// Looks once more.
+    pub fn look(&mut self) -> Result<Frame, Failure> {
+        let looked = self.look_at_store();
+        if looked.is_err()
+            && let Ok(store) = stat::open(&self.url)
+        {
+            // Another table may have the name by now, or another node the address; what was counted is not theirs.
+            self.store = store;
+            (self.stat, self.earlier_stat, self.node) = (None, None, None);
+        }
+        looked
+    }
+
+    fn look_at_store(&mut self) -> Result<Frame, Failure> {
+        if self.store.is_destroyed()? {
+            return Err(Failure::Absent { url: self.url.clone() });
+        }
+        let node = self.count()?;
+        let after = match self.is_scan_due() {
+            true => {
+                self.scan()?;
+                self.count()?
+            }
+            false => node.clone(),
+        };
+        let before = std::mem::replace(&mut self.node, after);
+        let stat = &self.stat.as_ref().expect("the first look is due").seen;
+        Ok(Frame::new(stat, self.earlier_stat.as_ref(), node.as_ref(), before.as_ref()))
+    }
+
+    fn count(&self) -> Result<Option<Seen<NodeCounters>>, Failure> {
+        Ok(self.store.node_counters()?.map(|what| Seen { at: Instant::now(), what }))
+    }
+
+    fn scan(&mut self) -> Result<(), Failure> {
+        let began = Instant::now();
+        let stat = Arc::new(self.store.stat()?);
+        let at = Instant::now();
+        let look = Look { seen: Seen { at, what: stat }, took: at - began };
+        self.earlier_stat = self.stat.replace(look).map(|look| look.seen);
+        Ok(())
+    }
+
+    fn is_scan_due(&self) -> bool {
+        self.stat.as_ref().is_none_or(|look| look.seen.at.elapsed() >= look.took * SCAN_SHARE)
+    }
+}

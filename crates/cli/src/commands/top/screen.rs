@@ -1,0 +1,133 @@
+//! The terminal: draws frames as they come, and listens to keys and signals.
+//!
+//! Invariant: what was changed about the terminal is changed back before this returns, and before a panic is told.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, channel, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+
+use super::draw::{self, Beside};
+use super::frame::Frame;
+use super::sampler::Sampler;
+use crate::failure::Failure;
+use crate::signals::Signals;
+
+/// How long a key or a signal may wait for an answer.
+const POLL: Duration = Duration::from_millis(100);
+/// Looks whose round trips are remembered: more than any terminal has columns.
+const HISTORY_MAX: usize = 1_024;
+/// What looks at the table came to.
+type Looks = Receiver<Result<Frame, Failure>>;
+
+/// What keys there are.
+const KEYS: &str = "q quit";
+
+/// Shows the table until somebody has seen enough.
+pub fn run(sampler: Sampler, every: Duration) -> Result<(), Failure> {
+    let signals = Signals::catch()?;
+    let (frames, stop) = start(sampler, every)?;
+    // The first look may take long, or fail: nothing is drawn before.
+    let mut shown = Shown::new(frames.recv().map_err(|_| lost())??);
+    let terminal = ratatui::try_init().map_err(Failure::host("draw on the terminal"));
+    let result = terminal.and_then(|mut terminal| show(&mut terminal, &mut shown, &frames, &signals));
+    ratatui::try_restore().map_err(Failure::host("give the terminal back"))?;
+    // The other thread ends when it finds that nobody waits for it.
+    drop(stop);
+    result
+}
+
+/// Looks at the table on a thread of its own. Dropping what is returned second ends it.
+fn start(mut sampler: Sampler, every: Duration) -> Result<(Looks, SyncSender<()>), Failure> {
+    let (frames, shown) = channel();
+    let (stop, stopped) = sync_channel(0);
+    let look = move || {
+        while frames.send(sampler.look()).is_ok() {
+            if stopped.recv_timeout(every) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("guira-top".to_owned()).spawn(look).map_err(Failure::host("start a thread"))?;
+    Ok((shown, stop))
+}
+
+fn lost() -> Failure {
+    Failure::host("look at the table")(std::io::Error::other("the thread that looks has ended"))
+}
+
+/// What is on the screen.
+struct Shown {
+    frame: Frame,
+    history: VecDeque<u64>,
+    problem: Option<String>,
+}
+
+impl Shown {
+    fn new(frame: Frame) -> Shown {
+        Shown { frame, history: VecDeque::new(), problem: None }
+    }
+
+    fn take(&mut self, look: Result<Frame, Failure>) {
+        match look {
+            Ok(frame) => {
+                if let Some(rates) = frame.node.as_ref().and_then(|node| node.rates.as_ref()) {
+                    if self.history.len() == HISTORY_MAX {
+                        self.history.pop_front();
+                    }
+                    self.history.push_back(rates.round_trips as u64);
+                }
+                (self.frame, self.problem) = (frame, None);
+            }
+            Err(failure) => self.problem = Some(failure.to_string()),
+        }
+    }
+
+    fn draw(&mut self, terminal: &mut DefaultTerminal) -> Result<(), Failure> {
+        let Shown { frame, history, problem } = self;
+        let beside = Beside { history: history.make_contiguous(), problem: problem.as_deref(), keys: KEYS };
+        let drawn = terminal.draw(|screen| draw::draw(frame, beside, screen.area(), screen.buffer_mut()));
+        drawn.map(|_| ()).map_err(Failure::host("draw on the terminal"))
+    }
+}
+
+fn show(terminal: &mut DefaultTerminal, shown: &mut Shown, frames: &Looks, signals: &Signals) -> Result<(), Failure> {
+    shown.draw(terminal)?;
+    loop {
+        if signals.came().is_some() {
+            return Ok(());
+        }
+        let mut is_changed = false;
+        if event::poll(POLL).map_err(Failure::host("read the terminal"))? {
+            match event::read().map_err(Failure::host("read the terminal"))? {
+                Event::Key(key) if key.kind != KeyEventKind::Release && is_quit(key.code, key.modifiers) => {
+                    return Ok(());
+                }
+                Event::Resize(..) => is_changed = true,
+                _ => {}
+            }
+        }
+        loop {
+            match frames.try_recv() {
+                Ok(look) => shown.take(look),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return Err(lost()),
+            }
+            is_changed = true;
+        }
+        if is_changed {
+            shown.draw(terminal)?;
+        }
+    }
+}
+
+fn is_quit(code: KeyCode, modifiers: KeyModifiers) -> bool {
+    match code {
+        KeyCode::Char('q' | 'Q') | KeyCode::Esc => true,
+        KeyCode::Char('c') => modifiers.contains(KeyModifiers::CONTROL),
+        _ => false,
+    }
+}

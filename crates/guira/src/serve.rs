@@ -1,0 +1,248 @@
+//! Serving a table to other hosts: this process becomes its memory node.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use guira_fabric::{Caps, Region};
+use guira_fabric_shm::ShmRegion;
+use guira_fabric_tcp::node::{Node, NodeHandle, NodeOptions};
+use guira_fabric_tcp::wire::{Grant, Token};
+
+use crate::fabric::FabricRegion;
+use crate::options::Access;
+use crate::store::random;
+use crate::{AccessToken, Error, NodeCounters, NodeError, Store, Url};
+
+/// Who a table is served to, and how: [`Store::serve`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use guira::ServeOptions;
+///
+/// # fn main() -> Result<(), std::net::AddrParseError> {
+/// let options = ServeOptions::new("127.0.0.1:0".parse()?)
+///     .listen("[::1]:0".parse()?)
+///     .max_sessions(64)
+///     .session_timeout(Duration::from_secs(5));
+/// # let _ = options;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    listen: SocketAddr,
+    others: Vec<SocketAddr>,
+    token: Option<AccessToken>,
+    reader_token: Option<AccessToken>,
+    guard: Guard,
+    max_sessions: Option<u32>,
+    session_timeout: Option<Duration>,
+    threads: Option<usize>,
+}
+
+/// Whether who comes from elsewhere must prove something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Guard {
+    Required,
+    Waived,
+}
+
+impl ServeOptions {
+    /// Listens on `listen` (port 0: one that is free), for up to 1,024 sessions, with a thread a core, without a token.
+    pub fn new(listen: SocketAddr) -> ServeOptions {
+        ServeOptions {
+            listen,
+            others: Vec::new(),
+            token: None,
+            reader_token: None,
+            guard: Guard::Required,
+            max_sessions: None,
+            session_timeout: None,
+            threads: None,
+        }
+    }
+
+    /// Listens on `addr`, too.
+    #[must_use]
+    pub fn listen(mut self, addr: SocketAddr) -> ServeOptions {
+        self.others.push(addr);
+        self
+    }
+
+    /// Lets nobody in who does not know this token, or that of [`ServeOptions::reader_token`].
+    #[must_use]
+    pub fn token(mut self, token: AccessToken) -> ServeOptions {
+        self.token = Some(token);
+        self
+    }
+
+    /// Lets those who know this token read, and nothing else.
+    #[must_use]
+    pub fn reader_token(mut self, token: AccessToken) -> ServeOptions {
+        self.reader_token = Some(token);
+        self
+    }
+
+    /// Listens to other machines without a token: anybody who reaches the address may read and change the table, and
+    /// damage it.
+    #[must_use]
+    pub fn insecure(mut self) -> ServeOptions {
+        self.guard = Guard::Waived;
+        self
+    }
+
+    /// Sessions at a time, at most; default 1,024. A client of a program is one session, however many threads it has.
+    #[must_use]
+    pub fn max_sessions(mut self, sessions: u32) -> ServeOptions {
+        self.max_sessions = Some(sessions);
+        self
+    }
+
+    /// How long a client's machine may be silent, or a client not take its answers, before its session is dropped;
+    /// default 10 s, at least 1 s, in whole seconds.
+    #[must_use]
+    pub fn session_timeout(mut self, timeout: Duration) -> ServeOptions {
+        self.session_timeout = Some(timeout);
+        self
+    }
+
+    /// Threads that serve sessions, 1 to 1,024; default one a core.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> ServeOptions {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// What the node is told, for the memory that `region_id` names.
+    fn node_options(&self, region_id: [u64; 2], atomic_write_unit: u64, grant: Grant) -> NodeOptions {
+        let mut options = NodeOptions::new(self.listen, region_id).atomic_write_unit(atomic_write_unit).grant(grant);
+        options = self.others.iter().fold(options, |options, addr| options.listen(*addr));
+        if let Some(AccessToken(token)) = self.token {
+            options = options.token(Token(token));
+        }
+        if let Some(AccessToken(token)) = self.reader_token {
+            options = options.reader_token(Token(token));
+        }
+        if self.guard == Guard::Waived {
+            options = options.insecure();
+        }
+        if let Some(sessions) = self.max_sessions {
+            options = options.max_sessions(sessions);
+        }
+        if let Some(timeout) = self.session_timeout {
+            options = options.session_timeout(timeout);
+        }
+        if let Some(threads) = self.threads {
+            options = options.threads(threads);
+        }
+        options
+    }
+}
+
+/// A table that this process serves, as long as this value lives. Dropping it stops the node.
+///
+/// The table itself is as before: this process, and others that have it open, work on it at the same time.
+pub struct Served {
+    node: NodeHandle,
+    count: Arc<dyn Fn() -> NodeCounters + Send + Sync>,
+    url: Url,
+}
+
+impl Store {
+    /// Serves this table to clients on other hosts, on threads of this process: they open `tcp://host:port`. The node
+    /// executes reads and writes of bytes and knows nothing of keys; what it may be asked is bounded, and so is the
+    /// memory that each session takes. A table opened for reading only is served so.
+    ///
+    /// Clients recognize the memory: a node that is started anew over a table with a name goes on with its sessions'
+    /// clients; one over another table, or over memory that was lost, is refused by them. Local clients of a table with
+    /// a name ([`Url::shm`], [`Url::file`]) work on it at the same time.
+    ///
+    /// # Errors
+    /// `Serve`: it would listen to other machines without a token, the address is taken, or the table is itself on
+    /// another host; `Random`. Nothing was changed.
+    ///
+    /// ```
+    /// use guira::{CreateOptions, ServeOptions, Store};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Store::create_unnamed(&CreateOptions::new(1_000))?;
+    /// let served = store.serve(&ServeOptions::new("127.0.0.1:0".parse()?))?;
+    /// let [addr] = served.local_addrs() else { panic!("one was asked for") };
+    /// println!("serving at tcp://{addr}");
+    /// store.client()?.put(b"cuckoo", b"Guira guira")?;
+    /// assert_eq!(served.counters().sessions_opened, 0);
+    /// served.stop()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn serve(&self, options: &ServeOptions) -> Result<Served, Error> {
+        let inner = &self.inner;
+        let failed = |source| Error::Serve { url: inner.url.clone(), source };
+        let FabricRegion::Shm(region) = inner.region()? else {
+            return Err(failed(NodeError::Unsuitable { what: "its memory is that of another host" }));
+        };
+        let (region_id, atomic_write_unit) = memory(&inner.url, &region)?;
+        let grant = match inner.options.access {
+            Access::ReadWrite => Grant::ReadWrite,
+            Access::ReadOnly => Grant::ReadOnly,
+        };
+        let options = options.node_options(region_id, atomic_write_unit, grant);
+        let node = Node::bind(region, options).map_err(failed)?;
+        let count = Arc::new(node.counters());
+        Ok(Served { node: node.spawn().map_err(failed)?, count, url: inner.url.clone() })
+    }
+
+    /// What the table's memory node has counted since it was started, all of its clients together; `None` for a table
+    /// that has no node, because its clients map it. 1 round trip.
+    ///
+    /// # Errors
+    /// The fabric's. Nothing was changed.
+    pub fn node_counters(&self) -> Result<Option<NodeCounters>, Error> {
+        let inner = &self.inner;
+        let FabricRegion::Tcp(region) = inner.region()? else { return Ok(None) };
+        region.counters().map(Some).map_err(inner.fabric("cannot ask the memory node of"))
+    }
+}
+
+/// What names the memory at `url`, and how many bytes of a WRITE no death can tear: memory without a name dies with the
+/// process that writes it, so nobody ever sees half a WRITE there.
+fn memory(url: &Url, region: &ShmRegion) -> Result<([u64; 2], u64), Error> {
+    let drawn = || Ok::<_, Error>([random()?, random()?]);
+    if url.is_unnamed() {
+        return Ok((drawn()?, Caps::WHOLE_WRITE));
+    }
+    Ok((region.identity().map_or_else(drawn, Ok)?, region.caps().atomic_write_unit))
+}
+
+impl Served {
+    /// Where it listens, in the order of the options.
+    pub fn local_addrs(&self) -> &[SocketAddr] {
+        self.node.local_addrs()
+    }
+
+    /// What the node has counted since it was started.
+    pub fn counters(&self) -> NodeCounters {
+        (self.count)()
+    }
+
+    /// As [`Served::counters`], for others to ask: also after the node has stopped.
+    pub fn counter_reader(&self) -> Arc<dyn Fn() -> NodeCounters + Send + Sync> {
+        Arc::clone(&self.count)
+    }
+
+    /// Whether the node serves. It ends by itself only if a thread of it fails, and [`Served::stop`] tells why.
+    pub fn is_running(&self) -> bool {
+        self.node.is_running()
+    }
+
+    /// Stops serving: accepts nobody, tells every client, and waits until every session has ended, a second or two.
+    ///
+    /// # Errors
+    /// `Serve`, if a thread of the node failed. It has ended all the same.
+    pub fn stop(self) -> Result<(), Error> {
+        let Served { node, url, .. } = self;
+        node.stop().map_err(|source| Error::Serve { url, source })
+    }
+}

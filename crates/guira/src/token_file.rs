@@ -1,0 +1,174 @@
+//! Token files: the secret that lets clients of a memory node in, as 32 hexadecimal digits.
+//!
+//! Invariants: a token is never in an error's text; a file that anybody may read, or others than its owner may change,
+//! is refused, because its token may be known to anybody; a file is never replaced.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Permission bits that let anybody read the file, or its group change it. Its group may read it: so a service is given
+/// a file of root's, and an access control list looks like that.
+const OTHERS_MAY: u32 = 0o027;
+/// Bytes that are read of a file: a token with its line end, and enough to notice that there is more.
+const MAX_FILE_BYTES: u64 = 64;
+/// Hexadecimal digits of a token.
+const TOKEN_DIGITS: usize = 32;
+
+/// The secret that lets a client of a memory node in: 128 bits. Not shown by `Debug`.
+#[derive(Clone, Copy)]
+pub struct AccessToken(pub(crate) [u64; 2]);
+
+impl fmt::Debug for AccessToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AccessToken(..)")
+    }
+}
+
+/// A token file cannot be used, or not be made. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenFileError {
+    /// The system refused.
+    #[error("cannot {attempt} the token file {}: {source}", path.display())]
+    Io {
+        /// What was attempted.
+        attempt: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Anybody may read it, or others than its owner may change it.
+    #[error(
+        "the token file {} has mode {mode:o}, so that others may know or change the token; make another with guira \
+         token, or run chmod 600 on this one",
+        path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// It does not hold a token.
+    #[error(
+        "the token file {} does not hold 32 hexadecimal digits and nothing else; make one with guira token",
+        path.display()
+    )]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The operating system gives no random numbers.
+    #[error("the operating system gives no random numbers: {reason}")]
+    Random {
+        /// Its answer.
+        reason: String,
+    },
+}
+
+impl AccessToken {
+    /// Reads the token in the file at `path`: 32 hexadecimal digits, and white space around them. A pipe will do, such
+    /// as a shell's `<(command)`: its mode is that of its owner.
+    ///
+    /// # Errors
+    /// `Io`, `Exposed` if anybody may read the file, or others than its owner may change it, `Malformed`.
+    pub fn read(path: &Path) -> Result<AccessToken, TokenFileError> {
+        let failed = |attempt| move |source| TokenFileError::Io { attempt, path: path.to_owned(), source };
+        let file = File::open(path).map_err(failed("open"))?;
+        // Of what was opened, not of what the path leads to by now.
+        let mode = file.metadata().map_err(failed("inspect"))?.permissions().mode() & 0o777;
+        if mode & OTHERS_MAY != 0 {
+            return Err(TokenFileError::Exposed { path: path.to_owned(), mode });
+        }
+        let mut bytes = Vec::new();
+        file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).map_err(failed("read"))?;
+        AccessToken::parse(&bytes).ok_or_else(|| TokenFileError::Malformed { path: path.to_owned() })
+    }
+
+    /// Makes a new token and a file at `path` that only its owner may read.
+    ///
+    /// # Errors
+    /// `Random`, `Io`; also if something has that name: a file is never replaced, because others may use its token.
+    pub fn create(path: &Path) -> Result<AccessToken, TokenFileError> {
+        let failed = |attempt| move |source| TokenFileError::Io { attempt, path: path.to_owned(), source };
+        let random = || getrandom::u64().map_err(|error| TokenFileError::Random { reason: error.to_string() });
+        let token = AccessToken([random()?, random()?]);
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(path).map_err(failed("create"))?;
+        let written = file.write_all(format!("{:016x}{:016x}\n", token.0[0], token.0[1]).as_bytes());
+        if let Err(source) = written.and_then(|()| file.sync_all()) {
+            // Half a token is of no use to anybody; if it cannot be removed either, the error says enough.
+            let _ = std::fs::remove_file(path);
+            return Err(failed("write")(source));
+        }
+        Ok(token)
+    }
+
+    fn parse(bytes: &[u8]) -> Option<AccessToken> {
+        let digits = bytes.trim_ascii();
+        if digits.len() != TOKEN_DIGITS || !digits.iter().all(u8::is_ascii_hexdigit) {
+            return None;
+        }
+        let text = str::from_utf8(digits).ok()?;
+        let word = |digits: &str| u64::from_str_radix(digits, 16).ok();
+        Some(AccessToken([word(&text[..16])?, word(&text[16..])?]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            Scratch(std::env::temp_dir().join(format!("guira-token-{}-{name}", std::process::id())))
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn what_was_made_is_read_and_nobody_else_may() {
+        let scratch = Scratch::new("made");
+        let made = AccessToken::create(&scratch.0).unwrap();
+        assert_eq!(std::fs::metadata(&scratch.0).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(AccessToken::read(&scratch.0).unwrap().0, made.0);
+        assert!(made.0[0] != 0 && made.0[1] != 0 && made.0[0] != made.0[1], "drawn at random");
+        let error = AccessToken::create(&scratch.0).unwrap_err();
+        assert!(matches!(&error, TokenFileError::Io { attempt: "create", .. }), "{error}");
+        assert_eq!(AccessToken::read(&scratch.0).unwrap().0, made.0, "a file is never replaced");
+        for mode in [0o604, 0o620, 0o602, 0o660, 0o644, 0o601] {
+            std::fs::set_permissions(&scratch.0, std::fs::Permissions::from_mode(mode)).unwrap();
+            let error = AccessToken::read(&scratch.0).unwrap_err();
+            assert!(matches!(error, TokenFileError::Exposed { mode: seen, .. } if seen == mode), "{mode:o}: {error}");
+        }
+        for mode in [0o400, 0o440, 0o640] {
+            std::fs::set_permissions(&scratch.0, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(AccessToken::read(&scratch.0).unwrap().0, made.0, "{mode:o}");
+        }
+        assert!(!format!("{made:?}").contains(&format!("{:x}", made.0[0])));
+    }
+
+    #[test]
+    fn only_tokens_are_tokens() {
+        let digits = "00112233445566778899aabbccddEEff";
+        let token = AccessToken::parse(format!(" {digits}\n").as_bytes()).unwrap();
+        assert_eq!(token.0, [0x0011_2233_4455_6677, 0x8899_aabb_ccdd_eeff]);
+        let long = format!("{digits}0");
+        for bad in
+            ["", "\n", &digits[1..], &long, "+0112233445566778899aabbccddeeff", "zz112233445566778899aabbccddeeff"]
+        {
+            assert!(AccessToken::parse(bad.as_bytes()).is_none(), "{bad:?}");
+        }
+        assert!(AccessToken::parse("é112233445566778899aabbccddeef".as_bytes()).is_none());
+    }
+}
