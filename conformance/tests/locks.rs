@@ -142,7 +142,7 @@ fn retries_carry_only_atomics() {
                 assert_eq!(changed.outcome, Outcome::Replaced);
                 let Traffic { verbs, retries, .. } = traffic;
                 assert_eq!(verbs.reads, 2 + 2, "{profile}, lock free at wait {given_back_at}: rows are read twice");
-                let record = if profile == Profile::Shm { 3 } else { 0 };
+                let record = if profile == Profile::Shm { 2 } else { 0 };
                 assert_eq!(verbs.writes, 1 + record, "{profile}: one row");
                 assert!(u64::from(given_back_at) <= retries, "{profile}: {retries} retries");
                 drop(client);

@@ -302,7 +302,7 @@ mod tests {
             u64::from_str_radix(&mask, 16).unwrap()
         };
         let before = blocked();
-        let window = Window::enter(FORK_PATIENCE).unwrap();
+        let window = Window::enter(WINDOW_PATIENCE).unwrap();
         let child_signals = 1 << (libc::SIGCHLD - 1) | 1 << (libc::SIGALRM - 1);
         assert_eq!(blocked() & child_signals, child_signals);
         drop(window);
