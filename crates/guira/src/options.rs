@@ -184,8 +184,8 @@ impl OpenOptions {
     }
 
     /// The file with the secret that a memory node wants of its clients (`tcp://`): 128 bits as 32 hexadecimal digits,
-    /// white space around them ignored; a file that anybody may read is refused. Read whenever a session begins. Without one, only nodes let this client in that
-    /// want none.
+    /// white space around them ignored; a file that anybody may read is refused. Read whenever a session begins.
+    /// Without one, only nodes let this client in that want none.
     #[must_use]
     pub fn token_file(mut self, path: impl Into<PathBuf>) -> OpenOptions {
         self.token_file = Some(path.into());

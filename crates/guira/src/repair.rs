@@ -182,10 +182,11 @@ impl Store {
     /// The process is stopped first, and killed only if it is the very one that took the slot, or recovers its client,
     /// and still has it; nothing is killed by its number alone, and whoever was let go on by others after it was looked
     /// at is looked at again. It must be visible here: of the same pid namespace, and this user may signal it. Several
-    /// may kick at once. Over `tcp://` no process is killed: the memory node drops the session that has the slot, with all
-    /// other slots it has, and its clients learn that they were `Fenced`. The node does not know generations: if the
-    /// client closed and another one took the slot within the round trip before that, the other one is dropped. Takes three times `patience` and half a second at most. Round trips: 4, one each millisecond
-    /// of waiting, and those of [`guira_rcuckoo::recover`]. Source: R-RECOVER-1, R-RECOVER-4.
+    /// may kick at once. Over `tcp://` no process is killed: the memory node drops the session that has the slot, with
+    /// all other slots it has, and its clients learn that they were `Fenced`. The node does not know generations: if
+    /// the client closed and another one took the slot within the round trip before that, the other one is dropped.
+    /// Takes three times `patience` and half a second at most. Round trips: 4, one each millisecond of waiting, and
+    /// those of [`guira_rcuckoo::recover`]. Source: R-RECOVER-1, R-RECOVER-4.
     ///
     /// # Errors
     /// `NoClient` if nobody has the slot; `Kill` if its process was not killed, or does not end in time, or has ended

@@ -119,8 +119,8 @@ impl Store {
         Store::create_with_progress(url, options, &mut |_, _| ())
     }
 
-    /// Creates a table in this process's own memory, and opens it for reading and changing. Nobody else can open it, and
-    /// it is gone with the last store, client, reader and [`crate::Served`] of it, however the process ends:
+    /// Creates a table in this process's own memory, and opens it for reading and changing. Nobody else can open it,
+    /// and it is gone with the last store, client, reader and [`crate::Served`] of it, however the process ends:
     /// [`Store::serve`] is what it is for. All of its memory is reserved now; `options.mode` means nothing. Its URL is
     /// [`Url::unnamed`]. Round trips and source: as [`Store::create`].
     ///

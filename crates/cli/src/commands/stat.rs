@@ -47,7 +47,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     Ok(Verdict::Fine)
 }
 
-/// Opens a table of which something is to be told. Only a store that may write can ask whether a client lives; a table that may only be read still has a stat.
+/// Opens a table of which something is to be told. Only a store that may write can ask whether a client lives; a table
+/// that may only be read still has a stat.
 pub fn open(url: &Url) -> Result<Store, Failure> {
     let opened = Store::open_with(url, &open_options());
     let opened = opened.or_else(|error| Store::open_with(url, &open_options().read_only()).map_err(|_| error));

@@ -1,6 +1,8 @@
 //! Stores over `tcp://`: the operations of a file's table, and what becomes of clients whose node, session or
 //! connection is lost. // [R-SESSION-1] [R-SESSION-2]
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
+
 mod proxy;
 mod served;
 
