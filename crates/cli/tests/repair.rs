@@ -3,15 +3,15 @@
 mod common;
 
 use std::io::Write;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Table, command, guira};
 use serde_json::Value;
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A `guira load` that waits for more records, and so has a client.
 struct Loader(Child);
@@ -19,7 +19,7 @@ struct Loader(Child);
 impl Loader {
     fn start(table: &Table) -> Loader {
         let mut child = command(&["load", table.url(), "-", "--input", "tsv"]);
-        let mut child = child.stdin(std::process::Stdio::piped()).spawn().expect("the program starts");
+        let mut child = child.stdin(Stdio::piped()).spawn().expect("the program starts");
         child.stdin.as_mut().expect("a pipe was asked for").write_all(b"k\tv\n").expect("it reads");
         let loader = Loader(child);
         wait_for("the loader has a client", || clients(table).iter().any(|client| client["process"] == loader.id()));
@@ -140,17 +140,109 @@ fn what_is_stored_is_written_down() {
     assert!(full.stderr.contains("write down what is stored") && full.stderr.contains("records were loaded"));
 }
 
+/// The script of the README, in a process group and a directory for temporary files of its own.
+struct KillLoop {
+    child: Child,
+    directory: tempfile::TempDir,
+}
+
+impl KillLoop {
+    fn start(kills: &str) -> KillLoop {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut command = Command::new("sh");
+        command.args([concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/kill-loop.sh"), kills]);
+        command.env("GUIRA", env!("CARGO_BIN_EXE_guira")).env("TMPDIR", directory.path()).process_group(0);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("sh runs");
+        KillLoop { child, directory }
+    }
+
+    /// Its exit code, and what it said on standard output and error; it ends in time.
+    fn wait(mut self) -> (Option<i32>, String, String) {
+        let (mut stdout, mut stderr) = (self.child.stdout.take().unwrap(), self.child.stderr.take().unwrap());
+        let said = std::thread::spawn(move || std::io::read_to_string(&mut stdout).expect("text"));
+        let failed = std::thread::spawn(move || std::io::read_to_string(&mut stderr).expect("text"));
+        wait_for("the script ends", || self.child.try_wait().expect("it is a child").is_some());
+        let (said, failed) = (said.join().unwrap(), failed.join().unwrap());
+        println!("{said}{failed}");
+        assert_eq!(self.directory.path().read_dir().expect("it is there").count(), 0, "it cleans up");
+        (self.child.wait().expect("it ended").code(), said, failed)
+    }
+}
+
+/// The stat files of the processes of a group, without those that have ended.
+fn processes(group: u32) -> Vec<String> {
+    let group = group.to_string();
+    let stats = std::fs::read_dir("/proc").expect("there is /proc").flatten();
+    let stats = stats.filter_map(|process| std::fs::read_to_string(process.path().join("stat")).ok());
+    let is_of = |stat: &String| {
+        let fields: Vec<&str> = stat.rsplit_once(") ").map_or(Vec::new(), |(_, rest)| rest.split(' ').collect());
+        fields.first() != Some(&"Z") && fields.get(2) == Some(&group.as_str())
+    };
+    stats.filter(is_of).collect()
+}
+
+impl Drop for KillLoop {
+    fn drop(&mut self) {
+        // The group is its own as long as it is not waited for, and afterwards as long as one of its processes lives.
+        if !processes(self.child.id()).is_empty() {
+            let _ = Command::new("kill").args(["-9", "--", &format!("-{}", self.child.id())]).status();
+        }
+        let _ = self.child.wait();
+    }
+}
+
 /// [R-RECOVER-2] [R-COMMIT-1] The script of the README: writers are killed at any moment, and nothing that they were
 /// told is stored is lost.
 #[test]
 fn the_kill_loop_of_the_readme_loses_nothing() {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/kill-loop.sh");
-    let output = Command::new("sh").args([script, "30"]).env("GUIRA", env!("CARGO_BIN_EXE_guira")).output();
-    let output = output.expect("sh runs");
-    let (said, failed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    println!("{said}{failed}");
-    assert!(output.status.success());
-    assert!(said.contains("; 0 lost") && said.contains("30 kills") && said.contains("is sound"));
-    let acknowledged = said.split_once("30 kills; ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<u64>().ok());
+    let (code, said, failed) = KillLoop::start("31").wait();
+    assert_eq!((code, failed.as_str()), (Some(0), ""));
+    assert!(said.contains("; 0 lost") && said.contains("\n31 kills; ") && said.contains("is sound"));
+    assert!(said.lines().any(|line| line.split_whitespace().eq(["recoveries", "31"])), "each life ends by a kill");
+    let acknowledged = said.split_once("31 kills; ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<u64>().ok());
     assert!(acknowledged.is_some_and(|changes| changes > 1_000), "the writers wrote");
+}
+
+/// Interrupted, the script ends its writers and destroys its table, whether or not the shell runs its EXIT trap on
+/// signals.
+#[test]
+fn an_interrupted_kill_loop_cleans_up() {
+    // A script cannot trap what was ignored when it was started: SIGHUP by nohup, SIGINT by a shell's `&`.
+    let status = std::fs::read_to_string("/proc/self/status").expect("there is /proc");
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("it is told");
+    let ignored = u64::from_str_radix(ignored.trim(), 16).expect("a set of signals");
+    for (name, number) in [("-HUP", 1), ("-INT", 2), ("-TERM", 15)] {
+        if ignored >> (number - 1) & 1 == 1 {
+            assert_ne!(name, "-TERM");
+            println!("not tried, because it is ignored: {name}");
+            continue;
+        }
+        let script = KillLoop::start("999999");
+        let path = script.directory.path().to_owned();
+        // The third writer has stored something: there is something to clean up.
+        let work = || path.read_dir().expect("it is there").flatten().next().map(|work| work.path());
+        let stored = || std::fs::metadata(work()?.join("stored.2")).ok().filter(|stored| stored.len() > 0);
+        wait_for("its writers write", || stored().is_some());
+        let table = format!("kill-loop-{}", work().unwrap().extension().unwrap().to_str().unwrap());
+        let is_of = |file: &std::fs::DirEntry| file.file_name().to_string_lossy().contains(&table);
+        let tables = || std::fs::read_dir("/dev/shm").expect("it is there").flatten().filter(is_of).count();
+        assert_eq!(tables(), 1);
+        let status = Command::new("kill").args([name, &script.child.id().to_string()]).status().expect("kill runs");
+        assert!(status.success());
+        let group = script.child.id();
+        assert_eq!(script.wait().0, Some(128 + number), "{name}");
+        assert_eq!(tables(), 0, "{name}: its table is destroyed");
+        assert_eq!(processes(group), [""; 0], "{name}: processes of it live");
+    }
+}
+
+/// The number of kills is a number.
+#[test]
+fn the_kill_loop_refuses_what_is_no_number() {
+    for kills in ["abc", "1e3", "-5", "100000000000000000000", "0", "007", "", "3 4", "+3"] {
+        let (code, said, failed) = KillLoop::start(kills).wait();
+        assert_eq!((code, said.as_str()), (Some(2), ""), "{kills:?}");
+        assert!(failed.contains("KILLS is a whole number from 1 to 999999") && failed.lines().count() == 1);
+    }
+    assert!(KillLoop::start("1").wait().1.contains("\n1 kills; "));
 }
