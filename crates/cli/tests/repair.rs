@@ -133,6 +133,12 @@ fn what_is_stored_is_written_down() {
     let written = sorted(std::fs::read_to_string(&file).expect("it was written"));
     assert_eq!(written, sorted(records.join("\n")));
     assert_eq!(written, sorted(guira(&["dump", table.url()]).expect(0).text()));
+    // A line that a kill cut is not a part of what is written behind it.
+    let whole = "key\tvalue\n".repeat(3);
+    std::fs::write(&file, format!("{whole}key 7\tval")).expect("it is written");
+    guira(&["load", table.url(), &input, "--acknowledge", &shown]).expect(0);
+    let written = std::fs::read_to_string(&file).expect("it was written");
+    assert_eq!(written.strip_prefix(&whole).map(|rest| sorted(rest.to_owned())), Some(sorted(records.join("\n"))));
     // Where nothing can be written down, nothing is loaded, or it is said what was.
     let failed = guira(&["load", table.url(), &input, "--acknowledge", &directory.path().display().to_string()]);
     assert!(failed.expect(3).stderr.contains("cannot open"));
