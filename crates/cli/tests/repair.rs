@@ -8,6 +8,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Table, command, guira};
+use guira::Store;
+use guira::layout::OwnerId;
+use guira_fabric::{Lane, Region, Submitted, Verb};
+use guira_fabric_shm::{Access, Location, ShmRegion};
 use serde_json::Value;
 
 /// Longer than anything here takes.
@@ -111,6 +115,86 @@ fn a_stopped_client_is_kicked() {
     let missing = Table::unused("kick");
     assert!(guira(&["kick", missing.url(), "--slot", "0"]).expect(1).stderr.contains("does not exist"));
     assert!(guira(&["check", missing.url(), "--repair"]).expect(1).stderr.contains("does not exist"));
+}
+
+/// As if the client in `slot` were in the middle of changing `key`: takes the lock of the key's first row for it.
+fn lock_for(table: &Table, key: &str, slot: &Value) {
+    let store = Store::open(&table.url().parse().expect("a URL")).expect("it is there");
+    let there = store.table();
+    let row = there.placement().rows(there.placement().digest(key.as_bytes())).first;
+    let mask = there.locks().mask(there.locks().lock_of(row));
+    let path = store.stat().expect("it can be read").region.path;
+    let region = ShmRegion::open(&Location::file(&path), Access::ReadWrite).expect("it is there");
+    let owner = OwnerId(u16::try_from(slot.as_u64().expect("a number")).expect("a slot") + 1);
+    let (addr, add) = (there.locks().addr(mask.word), there.locks().held(owner, mask.mask));
+    let submitted = region.lane().submit(&mut [Verb::FetchAdd { addr, add, found: &mut 0 }]);
+    assert!(matches!(submitted, Submitted::Done(Ok(()))));
+}
+
+/// Who waits in vain is told for whom, and what to do; `stat` says that it is stopped. A table that may only be read
+/// has clients of whom nobody knows whether they live. Once it is dead that is no damage.
+#[test]
+fn who_is_in_the_way_is_named() {
+    let table = Table::new("way", "bytes:64");
+    let mut loader = Loader::start(&table);
+    let slot = clients(&table)[0]["slot"].clone();
+    lock_for(&table, "key", &slot);
+    signal(&loader, "-STOP");
+    wait_for("it is told to be stopped", || clients(&table)[0]["state"] == "stopped");
+    let said = guira(&["stat", table.url()]).expect(0).text();
+    assert!(said.contains("1 of 40, 1 of them stopped") && said.contains(" stopped  "), "{said}");
+    let (url, process) = (table.url(), loader.id());
+    let advice = format!(
+        "process {process} has client slot {slot} and is stopped: guira stat {url} lists the clients, guira kick {url} \
+         --slot {slot} kills that process"
+    );
+    let busy = guira(&["put", url, "key", "value", "--deadline", "20ms"]).expect(3);
+    assert!(
+        busy.stderr.contains("; nothing was changed; ") && busy.stderr.trim_end().ends_with(&advice),
+        "{}",
+        busy.stderr
+    );
+    let busy = guira(&["put", url, "key", "value", "--deadline", "20ms", "--format", "json"]).expect(3);
+    assert_eq!((&busy.error()["blame"], &busy.error()["effect"]), (&"busy".into(), &"none".into()));
+    let said = guira(&["check", url]).expect(0).text();
+    assert!(!said.contains("DAMAGED") && !said.contains("cannot be changed") && said.contains("is sound: "), "{said}");
+
+    loader.kill();
+    let said = guira(&["check", url]).expect(0).text();
+    let verdict = format!("{url} is sound, but 1 dead client to recover (guira check --repair {url}): ");
+    assert!(said.contains("to be recovered: lock ") && said.contains(&verdict), "{said}");
+    let answer = guira(&["check", url, "--format", "json"]).expect(0).json();
+    assert_eq!((&answer["clean"], &answer["dead_clients"]), (&true.into(), &1.into()));
+    assert_eq!((&answer["problems_total"], &answer["under_way_total"]), (&0.into(), &1.into()));
+    let left = &answer["under_way"][0];
+    assert_eq!((&left["kind"], &left["cause"]), (&"stuck_lock".into(), &"dead_client".into()));
+    let said = guira(&["check", url, "--repair"]).expect(0).text();
+    assert!(said.contains(&format!("{url} is sound: ")) && said.contains("1 dead client recovered"), "{said}");
+    guira(&["put", url, "key", "value"]).expect(0);
+}
+
+/// A slot that the table does not have is a mistake; nobody in one that it has is an answer.
+#[test]
+fn slots_are_those_of_the_table() {
+    let table = Table::new("slots", "bytes:64");
+    let refused = guira(&["kick", table.url(), "--slot", "40"]).expect(2);
+    assert!(refused.stderr.contains("has client slots 0 to 39, not 40"), "{}", refused.stderr);
+    guira(&["kick", table.url(), "--slot", "39"]).expect(1);
+}
+
+/// Where no slot is left it is said who has them, and what to do.
+#[test]
+fn a_table_full_of_clients_says_what_to_do() {
+    let table = Table::unused("crowd");
+    guira(&["create", table.url(), "--capacity", "100", "--max-clients", "1"]).expect(0);
+    let _loader = Loader::start(&table);
+    let refused = guira(&["put", table.url(), "key", "value"]).expect(3);
+    let advice = format!("guira stat {} lists them, guira kick {0} --slot N kills", table.url());
+    assert!(
+        refused.stderr.contains("all 1 client slots are taken") && refused.stderr.contains(&advice),
+        "{}",
+        refused.stderr
+    );
 }
 
 /// What `load --acknowledge` writes down is what is stored, as `dump` prints it.
