@@ -106,8 +106,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Why a row that `owner` has the lock of is not as it was, nor as it will be: only whoever has sealed a record, where
-    /// there are records, writes rows. 1 round trip. // [R-COMMIT-1]
+    /// Why a row that `owner` has the lock of is not as it was, nor as it will be: only whoever has sealed a record,
+    /// where there are records, writes rows. 1 round trip. // [R-COMMIT-1]
     async fn cause_of_change(&mut self, owner: OwnerId) -> Result<Cause, FabricError> {
         let (table, cause) = (self.table, self.cause(owner));
         let slot = owner.slot().filter(|slot| *slot < table.config().max_clients);

@@ -155,8 +155,8 @@ pub enum Error {
         /// The slot, from 0.
         slot: u16,
     },
-    /// The process of a client was not killed, or does not end: nothing in the table was changed. If it was sent SIGKILL
-    /// ([`KillError::Lingering`]) it ends later, and [`Error::effect`] is unknown.
+    /// The process of a client was not killed, or does not end: nothing in the table was changed. If it was sent
+    /// SIGKILL ([`KillError::Lingering`]) it ends later, and [`Error::effect`] is unknown.
     #[error("{} the client in slot {slot} of {url}: {source}; nothing in the table was changed", killing(source))]
     Kill {
         /// The table.

@@ -173,8 +173,8 @@ impl Store {
         Ok(())
     }
 
-    /// Who has `slot`, as `Busy` names it; `None` if nobody, or if the slot is damaged. Nobody is asked whether he lives.
-    /// 1 round trip, and a few reads of /proc.
+    /// Who has `slot`, as `Busy` names it; `None` if nobody, or if the slot is damaged. Nobody is asked whether he
+    /// lives. 1 round trip, and a few reads of /proc.
     ///
     /// # Errors
     /// The fabric's. Nothing was changed.

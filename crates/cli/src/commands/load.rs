@@ -118,8 +118,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     Ok(Verdict::Fine)
 }
 
-/// Opens a file to which whole lines are to be appended: what follows its last line end, if it is a regular file, is cut
-/// off.
+/// Opens a file to which whole lines are to be appended: what follows its last line end, if it is a regular file, is
+/// cut off.
 fn append_lines(path: &Path) -> io::Result<File> {
     let is_pipe = path.metadata().is_ok_and(|there| !there.is_file());
     let file = OpenOptions::new().create(true).append(true).read(!is_pipe).open(path)?;
