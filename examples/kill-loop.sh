@@ -4,34 +4,69 @@
 #
 # Usage: examples/kill-loop.sh [KILLS]      needs awk, and guira in PATH or as GUIRA=path/to/guira
 set -eu
-guira=${GUIRA:-guira} kills=${1:-100} writers='a b c'
-table=shm://kill-loop-$$ work=$(mktemp -d)
-trap 'kill -9 $(cat "$work"/pid.*) 2>/dev/null || true; wait; "$guira" destroy "$table" >/dev/null; rm -rf "$work"' EXIT
+guira=${GUIRA:-guira} kills=${1-100}
+case $kills in
+'' | *[!0-9]* | 0* | ???????*)
+    echo "$0: KILLS is a whole number from 1 to 999999, not '$kills'" >&2
+    exit 2
+    ;;
+esac
+work=$(mktemp -d)
+table=shm://kill-loop-${work##*.}
+cleanup() {
+    trap '' INT TERM HUP
+    # A writer that is waited for has no such file any more: its number may be another process's.
+    for pid in "$work"/pid.*; do
+        [ ! -e "$pid" ] || kill -9 "$(cat "$pid")" 2>/dev/null || true
+    done
+    wait 2>/dev/null
+    "$guira" destroy "$table" >/dev/null 2>&1 || true
+    rm -rf "$work"
+}
+trap cleanup EXIT
+# Not every shell runs that on a signal, too.
+trap 'exit 130' INT
+trap 'exit 143' TERM
+trap 'exit 129' HUP
 
 "$guira" create "$table" --capacity 10k --extent-bytes 64MiB
 
-# Writer $1 in its life $2 stores ever larger numbers under 1,000 keys of its own, some with long values, and writes
-# down what is stored.
+# The value that is stored as number n: some are long.
+value='function value(n) { return sprintf("%016.0f-%0*d", n, n % 5 ? 4 : 400, 0) }'
+
+# Writer $1 in its life $2 stores ever larger numbers under 1,000 keys of its own, and writes down what is stored.
 start() {
-    mkfifo "$work/records.$1.$2"
-    awk -v writer="$1" -v life="$2" 'BEGIN {
-        for (n = 0; ; n++) printf "%s-%d\t%015.0f%0*d\n", writer, n * 7919 % 1000, life * 1e9 + n, n % 5 ? 4 : 400, 0
-    }' >"$work/records.$1.$2" &
-    "$guira" load "$table" - --input tsv --acknowledge "$work/stored.$1" <"$work/records.$1.$2" >/dev/null &
+    awk -v writer="$1" -v life="$2" "$value"'
+        BEGIN { for (n = 0; ; n++) printf "%s-%d\t%s\n", writer, n * 7919 % 1000, value(life * 1e9 + n) }
+    ' 2>/dev/null | "$guira" load "$table" - --input tsv --acknowledge "$work/stored.$1" >/dev/null 2>>"$work/log" &
     echo $! >"$work/pid.$1"
 }
-for writer in $writers; do start "$writer" 1; done
 
+# Each life of one of three writers ends by a kill.
+life=0
+while [ $life -lt "$kills" ] && [ $life -lt 3 ]; do
+    start $life $life
+    life=$((life + 1))
+done
 kill=0
 while [ $kill -lt "$kills" ]; do
-    for writer in $writers; do
-        sleep "0.0$((kill * 37 % 7 + 1))"
-        kill -9 "$(cat "$work/pid.$writer")"
-        kill=$((kill + 1))
-        start "$writer" $((kill + 1))
-    done
+    writer=$((kill % 3))
+    sleep "0.0$((kill * 37 % 7 + 1))"
+    pid=$(cat "$work/pid.$writer") status=0
+    kill -9 "$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null || status=$?
+    rm "$work/pid.$writer"
+    if [ $status -ne 137 ]; then
+        echo "writer $writer ended by itself, with exit code $status:" >&2
+        cat "$work/log" >&2
+        exit 1
+    fi
+    kill=$((kill + 1))
+    if [ $life -lt "$kills" ]; then
+        start $writer $life
+        life=$((life + 1))
+    fi
 done
-for writer in $writers; do kill -9 "$(cat "$work/pid.$writer")"; done
 wait 2>/dev/null
 
 "$guira" check "$table" --repair >"$work/check" || { cat "$work/check"; exit 1; }
@@ -39,16 +74,17 @@ tail -1 "$work/check"
 "$guira" stat "$table" >"$work/stat"
 awk '/^(recoveries|replays|torn rows|released locks|timeouts) /' "$work/stat"
 "$guira" dump "$table" >"$work/dump"
-# Every key holds the last number that was written down for it, or one that was stored just before its writer died.
-for writer in $writers; do
+# Every key holds the last value that was written down for it, or one that was stored just before its writer died.
+for stored in "$work"/stored.*; do
     # A last line without an end was cut by the kill.
-    head -n "$(wc -l <"$work/stored.$writer")" "$work/stored.$writer"
-done | awk -F '\t' '
-    { number = substr($2, 1, 15) + 0 }
-    NR == FNR { found[$1] = number; next }
+    head -n "$(wc -l <"$stored")" "$stored"
+done | awk -F '\t' "$value"'
+    { number = $2 + 0 }
+    $2 != value(number) { print "TORN: " $0; torn++ }
+    dumped { found[$1] = number; next }
     { told[$1] = number; stored++ }
     END {
         for (key in told) { keys++; if (!(key in found) || found[key] < told[key]) { print "LOST: " key; lost++ } }
         printf "%d kills; %d changes acknowledged, under %d keys; %d lost\n", '"$kill"', stored, keys, lost
-        exit lost > 0 || stored == 0
-    }' "$work/dump" -
+        exit torn + lost > 0 || stored == 0
+    }' dumped=1 "$work/dump" dumped=0 -

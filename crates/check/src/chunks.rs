@@ -86,7 +86,9 @@ impl Scan<'_> {
         if let Some(ChunkState::Owned { owner, .. } | ChunkState::Claiming { owner, .. }) = state {
             let verb = if is_in_use(state) { "owned" } else { "claimed" };
             let text = format!("it is {verb} by {}", self.describe(owner));
-            findings.require(self.is_live(owner), ProblemKind::ChunkOwner, place, text);
+            if !self.is_live(owner) {
+                findings.add_caused(ProblemKind::ChunkOwner, self.cause(owner), place, text);
+            }
         }
         if let Some(class) = class_of(state) {
             let text = format!("chunks of {} bytes cannot be used for {class:?}", config.chunk_bytes);

@@ -7,7 +7,7 @@ use std::fmt::Display;
 
 use guira_layout::RowId;
 
-use crate::{Problem, ProblemKind};
+use crate::{Cause, Problem, ProblemKind};
 
 /// What can be looked at by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,11 @@ pub(crate) struct Findings {
 
 impl Findings {
     pub(crate) fn add(&mut self, kind: ProblemKind, place: impl Display, text: impl Into<String>) {
-        self.problems.push(Problem { kind, place: place.to_string(), text: text.into() });
+        self.add_caused(kind, Cause::Damage, place, text);
+    }
+
+    pub(crate) fn add_caused(&mut self, kind: ProblemKind, cause: Cause, place: impl Display, text: impl Into<String>) {
+        self.problems.push(Problem { kind, cause, place: place.to_string(), text: text.into() });
     }
 
     /// Adds a problem unless `holds`.
@@ -57,12 +61,15 @@ impl Suspect {
         Suspect { subject, counted, seen: Vec::new() }
     }
 
-    /// Notes what one more look found.
+    /// Notes what one more look found. What one of them could not put down to clients is damage.
     pub(crate) fn note(&mut self, findings: Findings) {
         for problem in findings.problems {
             let same = |seen: &&mut (Problem, u32)| seen.0.kind == problem.kind && seen.0.place == problem.place;
             match self.seen.iter_mut().find(same) {
-                Some((last, times)) => (*last, *times) = (problem, *times + 1),
+                Some((last, times)) => {
+                    let cause = last.cause.max(problem.cause);
+                    (*last, *times) = (Problem { cause, ..problem }, *times + 1);
+                }
                 None => self.seen.push((problem, 1)),
             }
         }
@@ -93,6 +100,13 @@ mod tests {
         let lasting: Vec<Problem> = suspect.lasting(3).collect();
         assert_eq!(lasting.len(), 1);
         assert_eq!((lasting[0].kind, lasting[0].text.as_str()), (ProblemKind::DuplicateKey, "last"));
+        let mut suspect = Suspect::new(Subject::Row(RowId(1)), true);
+        for cause in [Cause::DeadClient, Cause::Damage, Cause::LivingClient] {
+            let mut findings = Findings::default();
+            findings.add_caused(ProblemKind::RowTorn, cause, "here", "a");
+            suspect.note(findings);
+        }
+        assert_eq!(suspect.lasting(3).next().unwrap().cause, Cause::Damage);
         assert!(Findings::default().is_sound());
         assert!(!Findings { unsettled: true, ..Findings::default() }.is_sound());
     }

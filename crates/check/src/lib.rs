@@ -29,7 +29,7 @@ mod slots;
 mod space;
 mod stats;
 
-pub use report::{CheckError, CheckReport, Problem, ProblemKind, Progress, Stage};
+pub use report::{Cause, CheckError, CheckReport, Problem, ProblemKind, Progress, Stage};
 pub use scan::{CheckOptions, Quiet, check_rows, check_table};
 pub use space::{ClassStats, OwnerChunks, SpaceStats};
 pub use stats::{ChunkCounts, TableStats, table_stats};

@@ -69,7 +69,7 @@ impl Scan<'_> {
     fn inspect_held(&self, lock: LockId, owner: OwnerId, findings: &mut Findings) {
         let locks = self.table.locks();
         if locks.is_poison(owner) {
-            let text = format!("it holds {owner}, poison, but the table is not destroyed: its rows cannot be changed");
+            let text = format!("it holds {owner}, poison, but the table is not destroyed");
             findings.add(ProblemKind::LockPoisoned, lock, text);
             return;
         }
@@ -80,10 +80,10 @@ impl Scan<'_> {
         }
         let whose = if locks.names_owners() { format!(" by {}", self.describe(owner)) } else { String::new() };
         let text = match nobody_works {
-            true => format!("it is held{whose}, though nobody works: its rows cannot be changed"),
-            false => format!("it stays held{whose}: its rows cannot be changed"),
+            true => format!("it is held{whose}, though nobody works"),
+            false => format!("it stays held{whose}"),
         };
-        findings.add(ProblemKind::StuckLock, lock, text);
+        findings.add_caused(ProblemKind::StuckLock, self.cause(owner), lock, text);
     }
 }
 

@@ -98,11 +98,26 @@ problem_kinds! {
     UnfinishedRecovery,
 }
 
-/// Something that cannot be in a sound table.
+/// Why something is as it is. Serialized in snake case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Cause {
+    /// A client died in the middle of something: whoever needs what it held recovers it. Source: R-RECOVER-1.
+    DeadClient,
+    /// A client that is not known to be dead is in the middle of a change, and holds the lock; it may be stopped.
+    LivingClient,
+    /// Nothing that clients do: damage, or an error of a program.
+    Damage,
+}
+
+/// Something that cannot be in a sound table while nobody works on it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Problem {
     /// What is wrong.
     pub kind: ProblemKind,
+    /// Why.
+    pub cause: Cause,
     /// Where: "entry 2 of row 17", "chunk 9".
     pub place: String,
     /// What was found there, and what it means.
@@ -122,19 +137,28 @@ pub struct CheckReport {
     pub counts: TableStats,
     /// Client slots that are not free.
     pub used_slots: u64,
+    /// Those of them whose clients are known to be dead, or are being recovered: what they hold is given back by
+    /// whoever needs it. Source: R-RECOVER-1.
+    pub dead_clients: u64,
     /// Locks that were held when they were first read.
     pub held_locks: u64,
     /// Extents that no entry refers to and that are not marked free: their space is lost until it is swept. Not a
     /// problem; includes extents whose entry is about to be written.
     pub unreferenced_extents: u64,
-    /// The first problems, as many as the options' limit, in the order of their discovery.
+    /// The first problems, as many as the options' limit, in the order of their discovery: all are damage.
     pub problems: Vec<Problem>,
     /// All problems.
     pub problems_total: u64,
+    /// What clients that died, or stand still, left in the middle of a change: no damage, and as many as the options'
+    /// limit. Always empty if nobody works: then they are problems.
+    pub under_way: Vec<Problem>,
+    /// All of these.
+    pub under_way_total: u64,
 }
 
 impl CheckReport {
-    /// Whether nothing is wrong.
+    /// Whether nothing is damaged. What dead clients left to be recovered, and what others are in the middle of, is no
+    /// damage.
     pub fn is_clean(&self) -> bool {
         self.problems_total == 0
     }
@@ -203,14 +227,16 @@ mod tests {
 
     #[test]
     fn reports_are_serialized_in_snake_case() {
-        let problem =
-            Problem { kind: ProblemKind::FreeEntryNotZero, place: "row 1".to_owned(), text: "full".to_owned() };
+        let (kind, cause) = (ProblemKind::FreeEntryNotZero, Cause::Damage);
+        let problem = Problem { kind, cause, place: "row 1".to_owned(), text: "full".to_owned() };
         assert_eq!(problem.to_string(), "row 1: full");
         let report = CheckReport { problems: vec![problem], problems_total: 1, ..CheckReport::default() };
         assert!(!report.is_clean());
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["problems"][0]["kind"], "free_entry_not_zero");
-        assert_eq!(json["problems_total"], 1);
+        assert_eq!((&json["problems"][0]["cause"], &json["problems_total"]), (&"damage".into(), &1.into()));
+        let left = CheckReport { under_way_total: 1, dead_clients: 1, ..CheckReport::default() };
+        assert!(left.is_clean(), "what is recovered is no damage");
         assert_eq!(json["counts"]["chunks"]["free"], 0);
     }
 }

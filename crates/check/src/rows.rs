@@ -3,13 +3,13 @@
 use std::fmt;
 
 use guira_fabric::FabricError;
-use guira_layout::RowId;
+use guira_layout::{LockId, OwnerId, RowId, Seal};
 
 use crate::findings::{Findings, Subject};
 use crate::sample::{Block, entry_rows, occupied};
-use crate::scan::Scan;
+use crate::scan::{Quiet, Scan};
 use crate::stats::BLOCK_ROWS;
-use crate::{ProblemKind, Stage};
+use crate::{Cause, ProblemKind, Stage};
 
 /// An entry of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,29 +89,69 @@ impl Scan<'_> {
         for slot in occupied(self.table, words) {
             self.inspect_entry(block, words, Place { row, slot }, &mut findings).await?;
         }
+        self.excuse(row, &mut findings).await?;
         Ok(findings)
     }
 
-    /// A row that does not verify. // [R-ROW-1]
-    async fn add_torn(&mut self, row: RowId, zeroed: bool, findings: &mut Findings) -> Result<(), FabricError> {
+    /// A key or an extent is in two rows while it is moved, under the locks of both. // [R-COMMIT-1]
+    async fn excuse(&mut self, row: RowId, findings: &mut Findings) -> Result<(), FabricError> {
+        let moved = [ProblemKind::DuplicateKey, ProblemKind::ExtentShared];
+        if self.quiet == Quiet::NobodyWorks || !findings.problems.iter().any(|problem| moved.contains(&problem.kind)) {
+            return Ok(());
+        }
+        let Some((_, owner)) = self.holder(row).await? else { return Ok(()) };
+        let cause = self.cause_of_change(owner).await?;
+        let problems = findings.problems.iter_mut().filter(|problem| moved.contains(&problem.kind));
+        problems.for_each(|problem| problem.cause = cause);
+        Ok(())
+    }
+
+    /// Why a row that `owner` has the lock of is not as it was, nor as it will be: only whoever has sealed a record,
+    /// where there are records, writes rows. 1 round trip. // [R-COMMIT-1]
+    async fn cause_of_change(&mut self, owner: OwnerId) -> Result<Cause, FabricError> {
+        let (table, cause) = (self.table, self.cause(owner));
+        let slot = owner.slot().filter(|slot| *slot < table.config().max_clients);
+        let (true, Some(slot)) = (cause != Cause::Damage && table.config().rules.commit_records, slot) else {
+            return Ok(cause);
+        };
+        let mut word = [0];
+        self.read(table.geometry().slot(slot).add_words(Seal::word(table.rows()) as u64), &mut word).await?;
+        Ok(if Seal(word[0]).is_sealed() { cause } else { Cause::Damage })
+    }
+
+    /// The lock of `row` and who holds it now, if it is held. 2 round trips.
+    async fn holder(&mut self, row: RowId) -> Result<Option<(LockId, OwnerId)>, FabricError> {
         let locks = self.table.locks();
         let mask = locks.mask(locks.lock_of(row));
         let mut word = [0];
         self.read(locks.addr(mask.word), &mut word).await?;
-        let what = match zeroed {
-            true => "the row is all zeros: it was never formatted, or its memory was lost",
-            false => "the row's checksum does not match its words: it is half written, or damaged",
-        };
         let holder = locks.first_held(mask.word, word[0], mask.mask);
         if let Some((_, owner)) = holder {
             self.refresh_slot(owner).await?;
         }
+        Ok(holder)
+    }
+
+    /// A row that does not verify. // [R-ROW-1]
+    async fn add_torn(&mut self, row: RowId, zeroed: bool, findings: &mut Findings) -> Result<(), FabricError> {
+        let holder = self.holder(row).await?;
+        let what = match zeroed {
+            true => "the row is all zeros: it was never formatted, or its memory was lost",
+            false => "the row's checksum does not match its words: it is half written, or damaged",
+        };
         let who = match holder {
-            Some((lock, owner)) if locks.names_owners() => format!("{lock} is held by {}", self.describe(owner)),
+            Some((lock, owner)) if self.table.locks().names_owners() => {
+                format!("{lock} is held by {}", self.describe(owner))
+            }
             Some((lock, _)) => format!("{lock} is held"),
             None => "nobody is writing it".to_owned(),
         };
-        findings.add(ProblemKind::RowTorn, row, format!("{what}; {who}"));
+        // No writer leaves zeros. // [R-ROW-1]
+        let cause = match holder.filter(|_| !zeroed) {
+            Some((_, owner)) => self.cause_of_change(owner).await?,
+            None => Cause::Damage,
+        };
+        findings.add_caused(ProblemKind::RowTorn, cause, row, format!("{what}; {who}"));
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use guira_rcuckoo::Table;
 
 use crate::findings::{Findings, Subject, Suspect};
 use crate::sample::Block;
-use crate::{CheckError, CheckReport, Problem, ProblemKind, Progress, Stage};
+use crate::{Cause, CheckError, CheckReport, Problem, ProblemKind, Progress, Stage};
 
 /// Looks at a suspect, the first sample not counted. With [`FIRST_PAUSE_NS`] they span 0.65 s: longer than a preempted
 /// writer is off its processor, short enough to wait for.
@@ -291,9 +291,14 @@ impl<'s> Scan<'s> {
 
     pub(crate) fn report_all(&mut self, problems: impl IntoIterator<Item = Problem>) {
         for problem in problems {
-            self.report.problems_total += 1;
-            if self.report.problems.len() < self.problem_limit {
-                self.report.problems.push(problem);
+            let report = &mut self.report;
+            let (list, total) = match problem.cause {
+                Cause::Damage => (&mut report.problems, &mut report.problems_total),
+                Cause::DeadClient | Cause::LivingClient => (&mut report.under_way, &mut report.under_way_total),
+            };
+            *total += 1;
+            if list.len() < self.problem_limit {
+                list.push(problem);
             }
         }
     }
@@ -317,6 +322,25 @@ impl<'s> Scan<'s> {
     /// Whether the client that took `slot` as `word` says is proved dead.
     pub(crate) fn is_dead(&self, slot: u16, word: SlotWord) -> bool {
         self.dead.contains(&(slot, word.generation))
+    }
+
+    /// Why something is as it is that `owner` has, as far as is known. Who is dead is recovered only in tables with
+    /// records and locks that name their owners, and only while others work. // [R-RECOVER-1]
+    pub(crate) fn cause(&self, owner: guira_layout::OwnerId) -> Cause {
+        if self.quiet == Quiet::NobodyWorks || !self.table.locks().names_owners() {
+            return Cause::Damage;
+        }
+        if self.is_live(owner) {
+            return Cause::LivingClient;
+        }
+        let word = owner.slot().and_then(|slot| Some((slot, (*self.slots.get(usize::from(slot))?)?)));
+        let is_dead = word.is_some_and(|(slot, word)| self.is_recovered(slot, word));
+        if is_dead && self.table.is_recoverable() { Cause::DeadClient } else { Cause::Damage }
+    }
+
+    /// Whether the client of `slot` is proved dead, or being recovered.
+    pub(crate) fn is_recovered(&self, slot: u16, word: SlotWord) -> bool {
+        word.state == SlotState::Recovering || self.is_dead(slot, word)
     }
 
     /// What is known of the owner `owner`, in words.

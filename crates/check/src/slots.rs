@@ -5,7 +5,7 @@ use guira_layout::{Record, Seal, SlotState, SlotWord};
 
 use crate::findings::{Findings, Subject};
 use crate::scan::{Quiet, Scan};
-use crate::{ProblemKind, Stage};
+use crate::{Cause, ProblemKind, Stage};
 
 /// Slots of one READ: of the largest slots, 16 rows of entries of 1,032 bytes, they fill half of the smallest
 /// `max_verb_words` of all fabrics.
@@ -24,6 +24,8 @@ impl Scan<'_> {
                 let findings = self.inspect_slot_words(slot, words).await?;
                 let free = matches!(self.slots[usize::from(slot)], Some(SlotWord { state: SlotState::Free, .. }));
                 self.report.used_slots += u64::from(!free);
+                let is_dead = self.slots[usize::from(slot)].is_some_and(|word| self.is_recovered(slot, word));
+                self.report.dead_clients += u64::from(is_dead);
                 self.settle(Subject::Slot(slot), findings, true).await?;
             }
         }
@@ -61,7 +63,9 @@ impl Scan<'_> {
                 "the record of its commit {} is sealed and not retired: its rows may be half written",
                 seal.sequence()
             );
-            findings.add(ProblemKind::UnfinishedCommit, place, text);
+            let is_left = is_dead && self.quiet == Quiet::OthersWork && self.table.is_recoverable();
+            let cause = if is_left { Cause::DeadClient } else { Cause::Damage };
+            findings.add_caused(ProblemKind::UnfinishedCommit, cause, place, text);
         }
         // Its words may be those of two commits: they were read before the seal.
         if self.record_damage(words).is_some()

@@ -96,6 +96,14 @@ pub enum Failure {
         /// The table.
         url: Url,
     },
+    /// What failed, and what to do about it.
+    #[error("{source}; {advice}")]
+    Advised {
+        /// What failed.
+        source: Box<Failure>,
+        /// What to do.
+        advice: String,
+    },
     /// The store's answer to one record of an input.
     #[error("line {line}, key {key}: {source}; {loaded}")]
     Record {
@@ -247,6 +255,15 @@ impl Failure {
         }
     }
 
+    /// The store's error, if it is one's of a command that is about one table.
+    pub fn of_store(&self) -> Option<&guira::Error> {
+        match self {
+            Failure::Store(error) | Failure::Driver(DriverError::Store { source: error, .. }) => Some(error),
+            Failure::Record { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+
     /// Whether the failure is that there is no such table.
     pub fn is_absent(&self) -> bool {
         match self {
@@ -273,7 +290,7 @@ impl Failure {
             | Failure::Gone { .. }
             | Failure::Taken { .. } => guira::Blame::Misuse.as_str(),
             Failure::Worker { said, .. } => &said.blame,
-            Failure::Unanswered { source, .. } => source.blame(),
+            Failure::Unanswered { source, .. } | Failure::Advised { source, .. } => source.blame(),
             Failure::Unreadable { .. } => guira::Blame::Corrupt.as_str(),
             Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput => "host",
             Failure::Interrupted(_) | Failure::Abandoned(_) | Failure::Stopped => "host",
@@ -291,6 +308,7 @@ impl Failure {
             },
             Failure::Input { loaded, .. } | Failure::Interrupted(loaded) => loaded.effect(),
             Failure::Driver(DriverError::Store { source, .. }) => source.effect(),
+            Failure::Advised { source, .. } => source.effect(),
             Failure::Stopped | Failure::Unanswered { .. } => Effect::Done,
             _ => Effect::None,
         }

@@ -89,11 +89,26 @@ pub enum KillError {
         /// Its number.
         pid: u64,
     },
-    /// It did not stop, or end, in time: it waits for a device, or its control group is frozen.
-    #[error("process {pid} does not react to signals in time: it waits for a device, or is frozen")]
+    /// It did not stop in time, and goes on when it can: it waits for a device, or its control group is frozen.
+    #[error(
+        "process {pid} does not react to signals in time: it waits for a device, or its control group is frozen (thaw \
+         it, or kill it by kill -9)"
+    )]
     Deaf {
         /// Its number.
         pid: u64,
+    },
+    /// It was found to be the one and was sent SIGKILL, but did not end in time: it will as soon as it can.
+    #[error("SIGKILL was sent to process {pid}; it has not ended yet (if its control group is frozen: thaw it)")]
+    Lingering {
+        /// Its number.
+        pid: u64,
+    },
+    /// It was stopped when it was looked at first, had to be stopped once more, and was not killed.
+    #[error("{why}; it was stopped before, and goes on now")]
+    LetGoOn {
+        /// Why it was not killed.
+        why: Box<KillError>,
     },
     /// The kernel failed otherwise.
     #[error("process {pid} could not be killed: {reason}")]
@@ -142,6 +157,18 @@ impl ProcessIdentity {
         }
     }
 
+    /// Whether the process runs no more because its control group is frozen, as far as this one can tell: where control
+    /// groups are mounted at /sys/fs/cgroup. It is alive. A few reads of /proc and /sys.
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        let Ok(groups) = std::fs::read_to_string(format!("/proc/{}/cgroup", self.pid)) else { return false };
+        let says = |(path, line): (String, &str)| {
+            std::fs::read_to_string(path).is_ok_and(|text| text.lines().any(|found| found == line))
+        };
+        // Read after its group, so that the group is this process's.
+        groups.lines().filter_map(freezer).any(says) && matches!(self.state(), ProcessState::Running)
+    }
+
     /// Whether its number means the same process to `here`.
     fn is_of(&self, here: &ProcessIdentity) -> bool {
         let is_known = self.pid != 0 && self.start_ticks != 0 && self.pid_namespace != 0 && self.boot != 0;
@@ -153,8 +180,7 @@ impl ProcessIdentity {
     /// Memory it shares with others is as it left it.
     ///
     /// # Errors
-    /// See [`KillError`]; the process goes on then, unless it ended by itself, or was killed and is `Deaf`, and ends
-    /// later.
+    /// See [`KillError`]; the process goes on then, unless it ended by itself, or is `Lingering`, and ends later.
     pub fn kill(&self, patience: Duration, is_guilty: impl FnMut() -> bool) -> Result<(), KillError> {
         let pid = self.pid;
         let here = ProcessIdentity::current();
@@ -166,15 +192,18 @@ impl ProcessIdentity {
         }
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(KillError::Foreign { pid })?;
         let descriptor = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| self.refused(errno))?;
+        let was_stopped = self.state() == ProcessState::Stopped;
         let mut is_stopped_here = false;
         let judged = self.judge(&descriptor, patience, is_guilty, &mut is_stopped_here);
         let sent = judged.and_then(|()| self.send(&descriptor, Signal::KILL));
-        if sent.is_err() && is_stopped_here {
+        if let Err(why) = sent {
             // It may have ended; otherwise it was this user's to stop a moment ago.
-            let _ = self.send(&descriptor, Signal::CONT);
+            let goes_on = is_stopped_here && self.send(&descriptor, Signal::CONT).is_ok();
+            let lives = goes_on && !matches!(why, KillError::Ended { .. });
+            return Err(if lives && was_stopped { KillError::LetGoOn { why: Box::new(why) } } else { why });
         }
-        sent?;
-        if wait_until(patience, || self.state() == ProcessState::Ended) { Ok(()) } else { Err(KillError::Deaf { pid }) }
+        let has_ended = wait_until(patience, || self.state() == ProcessState::Ended);
+        if has_ended { Ok(()) } else { Err(KillError::Lingering { pid }) }
     }
 
     /// Stops the process, and finds it guilty while it stands still; notes whether it was stopped here.
@@ -273,6 +302,16 @@ fn parse_stat(text: &str) -> Option<(char, u64)> {
     Some((state, fields.nth(START_FIELD - 1)?.parse().ok()?))
 }
 
+/// The file that tells whether a control group, a line of /proc/PID/cgroup, is frozen, and the line that says so.
+fn freezer(group: &str) -> Option<(String, &'static str)> {
+    let (_, group) = group.split_once(':')?;
+    match group.split_once(':')? {
+        ("", path) => Some((format!("/sys/fs/cgroup{path}/cgroup.events"), "frozen 1")),
+        ("freezer", path) => Some((format!("/sys/fs/cgroup/freezer{path}/freezer.state"), "FROZEN")),
+        _ => None,
+    }
+}
+
 /// The thread whose status file says `text`; without counts where the kernel keeps none.
 fn parse_status(text: &str) -> Option<Thread> {
     let mut thread = Thread::default();
@@ -336,6 +375,39 @@ mod tests {
         }
         let threads = ProcessIdentity::current().threads();
         assert!(!threads.is_empty() && !stand_still(&threads), "{threads:?}");
+    }
+
+    #[test]
+    fn frozen_groups_are_told_by_both_kinds_of_freezer() {
+        let told = [
+            ("0::/a/b:c", Some(("/sys/fs/cgroup/a/b:c/cgroup.events", "frozen 1"))),
+            ("6:freezer:/a", Some(("/sys/fs/cgroup/freezer/a/freezer.state", "FROZEN"))),
+            ("1:cpu:/", None),
+            ("", None),
+        ];
+        for (line, wanted) in told {
+            assert_eq!(freezer(line), wanted.map(|(path, says)| (path.to_owned(), says)), "{line:?}");
+        }
+        assert!(!ProcessIdentity::current().is_frozen());
+        // Where this user may freeze somebody.
+        let group = format!("/sys/fs/cgroup/freezer/guira-test-{}", std::process::id());
+        if std::fs::create_dir(&group).is_err() {
+            println!("no process was frozen: this user may not");
+            return;
+        }
+        let (mut child, identity) = sleeper();
+        assert!(!identity.is_frozen());
+        std::fs::write(format!("{group}/cgroup.procs"), identity.pid.to_string()).unwrap();
+        std::fs::write(format!("{group}/freezer.state"), "FROZEN").unwrap();
+        let is_frozen = wait_until(PATIENCE, || identity.is_frozen());
+        let kicked = identity.kill(Duration::from_millis(50), || true);
+        std::fs::write(format!("{group}/freezer.state"), "THAWED").unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        std::fs::remove_dir(&group).unwrap();
+        assert!(is_frozen && !identity.is_frozen());
+        assert_eq!(kicked, Err(KillError::Deaf { pid: identity.pid }));
+        println!("a process was frozen");
     }
 
     #[test]
@@ -404,7 +476,11 @@ mod tests {
         let (mut child, identity) = sleeper();
         for round in 0..50 {
             let innocent = Err(KillError::Innocent { pid: identity.pid });
-            let ask = || assert_eq!(identity.kill(PATIENCE, || false), innocent, "round {round}");
+            let ask = || match identity.kill(PATIENCE, || false) {
+                // Stopped by another one of them, as far as this one knows.
+                Err(KillError::LetGoOn { why }) => assert_eq!(Err(*why), innocent, "round {round}"),
+                answer => assert_eq!(answer, innocent, "round {round}"),
+            };
             std::thread::scope(|scope| (0..3).for_each(|_| _ = scope.spawn(ask)));
             wait_for(identity, ProcessState::Running);
         }
@@ -416,6 +492,47 @@ mod tests {
         let other_was_first = || identity.kill(PATIENCE, || true).is_err();
         assert_eq!(identity.kill(PATIENCE, other_was_first), Err(KillError::Ended { pid: identity.pid }));
         child.wait().unwrap();
+    }
+
+    /// Who is not killed is as it was before, or it is said what has changed; so it is of who is about to end.
+    #[test]
+    fn what_a_kill_has_done_is_told() {
+        let (mut child, identity) = sleeper();
+        let pid = identity.pid;
+        signal(&child, Signal::STOP);
+        wait_for(identity, ProcessState::Stopped);
+        let mut looks = 0;
+        let let_go_on_once = || {
+            looks += 1;
+            if looks == 1 {
+                signal(&child, Signal::CONT);
+                wait_for(identity, ProcessState::Running);
+            }
+            false
+        };
+        let error = identity.kill(PATIENCE, let_go_on_once).unwrap_err();
+        assert_eq!(error, KillError::LetGoOn { why: Box::new(KillError::Innocent { pid }) });
+        assert!(error.to_string().ends_with("it was stopped before, and goes on now"), "{error}");
+        wait_for(identity, ProcessState::Running);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Nobody is so quick each time.
+        let mut lingering = 0;
+        for _ in 0..20 {
+            let (mut child, identity) = sleeper();
+            signal(&child, Signal::STOP);
+            wait_for(identity, ProcessState::Stopped);
+            match identity.kill(Duration::ZERO, || true) {
+                Ok(()) => {}
+                Err(error) => {
+                    assert_eq!(error, KillError::Lingering { pid: identity.pid });
+                    lingering += 1;
+                }
+            }
+            assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(9));
+        }
+        println!("{lingering} of 20 were about to end");
+        assert!(lingering > 0);
     }
 
     /// Nothing is killed by its number alone.

@@ -21,7 +21,7 @@ use crate::{ExtentError, OperationError, TokenFileError, Url, UrlError};
 pub enum Blame {
     /// The way to the memory.
     Fabric,
-    /// The memory: it is damaged, or not a table.
+    /// The memory: it is damaged, not a table, or a table of another version of this library.
     Corrupt,
     /// The table: there is no room.
     Full,
@@ -201,8 +201,9 @@ pub enum Error {
         /// The slot, from 0.
         slot: u16,
     },
-    /// The process of a client was not killed, or does not end. Nothing in the table was changed.
-    #[error("cannot kill the client in slot {slot} of {url}: {source}; nothing in the table was changed")]
+    /// The process of a client was not killed, or does not end: nothing in the table was changed. If it was sent
+    /// SIGKILL ([`KillError::Lingering`]) it ends later, and [`Error::effect`] is unknown.
+    #[error("{} the client in slot {slot} of {url}: {source}; nothing in the table was changed", killing(source))]
     Kill {
         /// The table.
         url: Url,
@@ -306,6 +307,7 @@ impl Error {
         match self {
             Error::Fabric { source, .. } | Error::Extent(ExtentError::Fabric(source)) => source.effect(),
             Error::Operation(error) => error.effect(),
+            Error::Kill { source: KillError::Lingering { .. }, .. } => Effect::Unknown,
             _ => Effect::None,
         }
     }
@@ -350,6 +352,13 @@ impl Error {
             Error::Extent(ExtentError::Fabric(error)) => fabric_blame(error),
             Error::Operation(error) => operation_blame(error),
         }
+    }
+}
+
+fn killing(error: &KillError) -> &'static str {
+    match error {
+        KillError::Lingering { .. } => "killing",
+        _ => "cannot kill",
     }
 }
 

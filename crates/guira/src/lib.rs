@@ -121,7 +121,8 @@ pub use client::{Client, Put};
 pub use error::{Blame, Error, Shortage};
 pub use extents::ExtentError;
 pub use guira_check::{
-    CheckError, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage, TableStats,
+    Cause, CheckError, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage,
+    TableStats,
 };
 pub use guira_fabric::{Addr, Effect, FabricError, Space, Traffic, VerbCounts};
 pub use guira_fabric_shm::{Attempt, FileKind, KillError, ShmError};

@@ -76,6 +76,9 @@ pub struct LivingClient {
     pub recovering: bool,
     /// Whether the process is stopped, as far as this one can tell: a stopped client is alive. Source: R-RECOVER-1.
     pub stopped: bool,
+    /// Whether its control group is frozen, as far as this one can tell: a frozen client is alive, and no signal but
+    /// SIGKILL reaches it. Source: R-RECOVER-1.
+    pub frozen: bool,
 }
 
 /// What [`Store::kill_client`] did. Serialized as it stands.
@@ -150,10 +153,10 @@ impl Store {
             }
         };
         let Some(hold) = hold else {
-            let stopped = identity(&info.client).state() == ProcessState::Stopped;
+            let (stopped, frozen) = (is_stopped(&info.client), identity(&info.client).is_frozen());
             let (process, committing) = (info.client.process, info.seal.is_sealed());
             let recovering = state == SlotState::Recovering;
-            repair.living.push(LivingClient { slot, process, committing, recovering, stopped });
+            repair.living.push(LivingClient { slot, process, committing, recovering, stopped, frozen });
             return Ok(());
         };
         match inner.recover_proved(region, &FenceProof::new(slot, generation, hold), &own_slot_client(unix_ns())) {
@@ -173,6 +176,29 @@ impl Store {
         Ok(())
     }
 
+    /// Who has `slot`, as `Busy` names it; `None` if nobody, or if the slot is damaged. Nobody is asked whether he
+    /// lives. 1 round trip, and a few reads of /proc.
+    ///
+    /// # Errors
+    /// The fabric's. Nothing was changed.
+    pub fn client_in(&self, slot: u16) -> Result<Option<LivingClient>, Error> {
+        let inner = &*self.inner;
+        if slot >= inner.table.config().max_clients {
+            return Ok(None);
+        }
+        let read = block_on(read_slot(&mut inner.region()?.lane(), &inner.table, slot));
+        let info = read.map_err(inner.fabric("cannot read a client of"))?;
+        let word = info.word.filter(|word| word.state != SlotState::Free);
+        Ok(word.map(|word| LivingClient {
+            slot,
+            process: info.client.process,
+            committing: info.seal.is_sealed(),
+            recovering: word.state == SlotState::Recovering,
+            stopped: is_stopped(&info.client),
+            frozen: identity(&info.client).is_frozen(),
+        }))
+    }
+
     /// Kills the process of the client that has `slot` ([`crate::ClientStat::slot`], and what `Busy` names), with all
     /// of its other clients, waits up to `patience` until the kernel says that it is dead, and recovers the client. For
     /// a process that is stopped, or otherwise stands still in the middle of a change, and will not go on: a timeout
@@ -190,7 +216,8 @@ impl Store {
     ///
     /// # Errors
     /// `NoClient` if nobody has the slot; `Kill` if its process was not killed, or does not end in time, or has ended
-    /// and somebody else has the slot since: nothing in the table was changed; `ReadOnly` if the table was opened so;
+    /// and somebody else has the slot since: nothing in the table was changed, but after `KillError::Lingering`, and
+    /// only then, the process ends later; `ReadOnly` if the table was opened so;
     /// the fabric's, after which the process may be dead.
     pub fn kill_client(&self, slot: u16, patience: Duration) -> Result<Killed, Error> {
         let inner = &*self.inner;
@@ -223,6 +250,10 @@ impl Store {
                     look = kick.wait(patience)?;
                 }
                 Err(KillError::Ended { .. }) => look = kick.wait(others)?,
+                // Killed by somebody else while it was judged, and not quite at its end.
+                Err(KillError::Innocent { .. } | KillError::LetGoOn { .. }) if kick.ends_within(others) => {
+                    look = kick.wait(others)?
+                }
                 Err(source) => return Err(kick.error(source)),
             }
         }
@@ -287,6 +318,18 @@ impl Kick<'_> {
                 look => return Ok(look),
             }
         }
+    }
+
+    /// Whether the process is at its end within `patience`.
+    fn ends_within(&self, patience: Duration) -> bool {
+        let (who, start) = (identity(&self.who), Instant::now());
+        while who.state() != ProcessState::Ended {
+            if start.elapsed() >= patience {
+                return false;
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        true
     }
 
     /// Whether the slot's words say the same as at first.
@@ -378,6 +421,11 @@ impl Inner {
 pub(crate) fn own_slot_client(since_unix_ns: u64) -> SlotClient {
     let ProcessIdentity { pid, start_ticks, pid_namespace, boot } = ProcessIdentity::current();
     SlotClient { process: pid, since_unix_ns, identity: [start_ticks, pid_namespace, boot] }
+}
+
+/// Whether the client's process is stopped, as far as this one can tell.
+pub(crate) fn is_stopped(client: &SlotClient) -> bool {
+    identity(client).state() == ProcessState::Stopped
 }
 
 fn identity(client: &SlotClient) -> ProcessIdentity {

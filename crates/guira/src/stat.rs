@@ -13,6 +13,7 @@ use guira_rcuckoo::{Counters, SlotInfo, read_slot, read_totals, slots};
 use crate::Error;
 use crate::blocking::block_on;
 use crate::fabric::FabricRegion;
+use crate::repair::is_stopped;
 use crate::store::Inner;
 
 /// A table in numbers: what [`crate::Store::stat`] saw, part by part, while others worked. Serialized as it stands.
@@ -59,8 +60,13 @@ fn by_name<S: serde::Serializer>(counters: &Counters, serializer: S) -> Result<S
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ClientState {
-    /// Its process has the slot's liveness; or this store was opened for reading only, and cannot ask.
+    /// Its process has the slot's liveness.
     Live,
+    /// As `Live`, but its process is stopped, by a signal or a tracer, as far as this one can tell: it keeps what it
+    /// holds until it goes on, or is killed ([`crate::Store::kill_client`]). Source: R-RECOVER-1.
+    Stopped,
+    /// Nobody asked: the store was opened for reading only.
+    Unknown,
     /// Its process is gone; whoever needs what it held recovers it. Source: R-RECOVER-1.
     Dead,
     /// Its process is gone, and another one is cleaning up, or died in that: the one that [`ClientStat::process`]
@@ -185,7 +191,10 @@ pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
         let state = match info.word {
             None => ClientState::Damaged,
             Some(SlotWord { state: SlotState::Recovering, .. }) => ClientState::Recovering,
-            Some(_) => liveness(inner, &region, info.slot),
+            Some(_) => match liveness(inner, &region, info.slot) {
+                ClientState::Live if is_stopped(&info.client) => ClientState::Stopped,
+                state => state,
+            },
         };
         let owner = info.slot + 1;
         let owned = table.space.owners.iter().find(|known| known.owner == owner);
@@ -219,9 +228,11 @@ pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
     })
 }
 
-/// Whoever obtains the hold of a used slot has proved its client dead. A read-only store cannot ask, and believes the
-/// slot.
+/// Whoever obtains the hold of a used slot has proved its client dead. A read-only store cannot ask.
 pub(crate) fn liveness(inner: &Inner, region: &FabricRegion, slot: u16) -> ClientState {
+    if inner.refuse_read_only().is_err() {
+        return ClientState::Unknown;
+    }
     match region.hold(slot) {
         // Looked at again under the proof: a client that closed in between is not dead.
         Ok(Some(_proof)) => match block_on(read_slot(&mut region.lane(), &inner.table, slot)) {

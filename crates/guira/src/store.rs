@@ -439,9 +439,10 @@ impl Store {
         crate::stat::stat(&self.inner)
     }
 
-    /// Checks every row, checksum, entry, lock, slot and extent, while others work. Locks and half-done commits of
-    /// clients that died are problems until somebody who meets them recovers those clients; a store opened for reading
-    /// only cannot tell who died. The report tells the first 100 problems and counts all. Changes nothing.
+    /// Checks every row, checksum, entry, lock, slot and extent, while others work. What clients that died left, until
+    /// somebody who meets it recovers them, and rows that somebody who holds their lock has half written, are no
+    /// problems, but told beside them ([`CheckReport::under_way`]); a store opened for reading only cannot tell who
+    /// died. The report tells the first 100 of each and counts all. Changes nothing.
     ///
     /// Round trips: 1 for 64 rows, and 1 for each further 64 second rows of their entries; 2 an extent; 1 for 64 places
     /// of an extent chunk, for 32 slots and for 4,096 lock or chunk words. What looks wrong is read 15 times more, over

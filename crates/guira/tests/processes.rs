@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use guira::{ClientState, CreateOptions, OpenOptions, Preset, ProblemKind, Store, Url};
+use guira::{Cause, ClientState, CreateOptions, OpenOptions, Preset, ProblemKind, Store, Url};
 use guira_fabric::{Lane, Region, Submitted, Verb};
 use guira_fabric_shm::{Access, Location, ShmRegion};
 use guira_layout::OwnerId;
@@ -81,8 +81,9 @@ fn dead_clients_are_told_from_living_ones() {
     let submitted = region.lane().submit(&mut [Verb::FetchAdd { addr, add, found: &mut found }]);
     assert!(matches!(submitted, Submitted::Done(Ok(()))));
     let report = store.check().unwrap();
-    assert_eq!(report.problems.len(), 1, "{report:?}");
-    assert_eq!(report.problems[0].kind, ProblemKind::StuckLock);
+    assert!(report.is_clean(), "whoever needs it recovers it: {report:?}");
+    assert_eq!((report.dead_clients, report.under_way_total, report.under_way.len()), (1, 1, 1), "{report:?}");
+    assert_eq!((report.under_way[0].kind, report.under_way[0].cause), (ProblemKind::StuckLock, Cause::DeadClient));
     assert_eq!(living.get(&[1; 8]).unwrap(), None, "reads go on");
     // Who waits for nobody asks all the same.
     let hasty = OpenOptions::default().deadline(Duration::ZERO);

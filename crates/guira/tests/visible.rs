@@ -14,7 +14,9 @@ use std::sync::{Arc, Mutex, Once};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use guira::{Blame, ClientState, CreateOptions, Error, KillError, Killed, OpenOptions, Store};
+use guira::{
+    Blame, Cause, CheckReport, ClientState, CreateOptions, Error, KillError, Killed, OpenOptions, ProblemKind, Store,
+};
 use guira_fabric::{Caps, FabricError, Lane, Region, Submitted, Traffic, Verb};
 use guira_fabric_shm::{Access, Location, ProcessIdentity, ShmLane, ShmRegion};
 use guira_layout::{OwnerId, Preset, SlotState, SlotWord};
@@ -356,10 +358,11 @@ fn the_dead_are_recovered_on_request() {
     let totals = store.stat().unwrap().totals;
     assert_eq!((totals.recoveries, totals.take_overs, totals.idle_deaths, totals.released_locks), (3, 1, 2, 1));
     let clients = store.stat().unwrap().clients;
-    assert!(clients.len() == 1 && clients[0].slot == living.slot && clients[0].state == ClientState::Live);
+    assert!(clients.len() == 1 && clients[0].slot == living.slot && clients[0].state == ClientState::Stopped);
     assert!(store.check().unwrap().is_clean());
     assert!(store.recover(&mut |_, _| ()).unwrap().recovered.is_empty(), "nothing is left to do");
     let read_only = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap();
+    assert_eq!(read_only.stat().unwrap().clients[0].state, ClientState::Unknown, "nobody can ask");
     let error = read_only.recover(&mut |_, _| ()).unwrap_err();
     assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
 }
@@ -376,6 +379,10 @@ fn a_stopped_client_is_killed_on_request() {
     let error = other.put(&[1; 8], &[2; 8]).unwrap_err();
     let Error::Operation(guira::OperationError::Busy { owner: Some(owner), .. }) = &error else { panic!("{error}") };
     assert_eq!(owner.slot(), Some(actor.slot), "{error}");
+    let client = store.client_in(actor.slot).unwrap().unwrap();
+    assert!(client.stopped && client.process == u64::from(actor.process.id()) && client.slot == actor.slot);
+    let free = (0..8).find(|slot| ![actor.slot, other.slot()].contains(slot)).unwrap();
+    assert_eq!((store.client_in(free).unwrap(), store.client_in(9_999).unwrap()), (None, None));
     assert_eq!(other.get(&[1; 8]).unwrap(), None, "reads go on");
 
     let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
@@ -566,6 +573,78 @@ fn another_program_is_not_killed() {
     let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
     assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
     assert!(actor.process.try_wait().unwrap().is_none(), "it lives on");
+}
+
+/// [R-RECOVER-2] [R-COMMIT-1] A row that somebody who has recorded it has half written is no damage, whether he is
+/// stopped or dead; without a record it is.
+#[test]
+fn what_is_under_way_is_no_damage() {
+    let (table, store) = store(8);
+    let mut actor = Actor::start(&table);
+    store.client().unwrap().put(&[1; 8], &[2; 8]).unwrap();
+    let (region, there) = (region(&store), store.table());
+    let row = there.placement().rows(there.placement().digest(&[1; 8])).first;
+    let at = there.geometry().row(row);
+    let mut words = vec![0; there.rows().row_words()];
+    submit(&region, Verb::Read { addr: at, into: &mut words });
+    let number = there.rows().occupancy(&words).trailing_zeros() as usize;
+    actor.stop();
+    lock(&store, actor.slot, &[1; 8]);
+    let torn_at = at.add_words((number * there.rows().entry_words()) as u64);
+    submit(&region, Verb::FetchAdd { addr: torn_at, add: 1, found: &mut 0 });
+    let report = store.check().unwrap();
+    assert_eq!((report.problems_total, report.under_way_total), (1, 0), "nobody will complete it: {report:?}");
+    assert_eq!(report.problems[0].kind, ProblemKind::RowTorn);
+
+    let mut record = guira_layout::Record::default();
+    record.clear();
+    record.push(there.rows(), row, number, &words);
+    record.seal(7);
+    let (further, first) = record.parts();
+    assert!(further.is_none());
+    let addr = there.geometry().slot(actor.slot).add_words(first.word as u64);
+    submit(&region, Verb::Write { addr, words: first.words });
+    let causes = |report: &CheckReport| -> Vec<(ProblemKind, Cause)> {
+        report.under_way.iter().map(|left| (left.kind, left.cause)).collect()
+    };
+    let report = store.check().unwrap();
+    assert!(report.is_clean() && report.dead_clients == 0, "{report:?}");
+    assert_eq!(causes(&report), [(ProblemKind::RowTorn, Cause::LivingClient)]);
+    actor.kill();
+    let report = store.check().unwrap();
+    assert!(report.is_clean() && report.dead_clients == 1, "{report:?}");
+    let left = [ProblemKind::UnfinishedCommit, ProblemKind::StuckLock, ProblemKind::RowTorn];
+    assert_eq!(causes(&report), left.map(|kind| (kind, Cause::DeadClient)));
+    let recovered = store.recover(&mut |_, _| ()).unwrap().recovered;
+    assert_eq!((recovered[0].replayed_rows, recovered[0].torn_rows, recovered[0].locks), (1, 1, 1));
+    let report = store.check().unwrap();
+    assert_eq!((report.problems_total, report.under_way_total, report.dead_clients), (0, 0, 0), "{report:?}");
+    assert_eq!(store.client().unwrap().get(&[1; 8]).unwrap(), Some(vec![2; 8]));
+}
+
+/// [R-RECOVER-1] Who is found to have given up what it held, and is at its end in that moment, has ended: its client is
+/// recovered.
+#[test]
+fn who_ends_meanwhile_has_ended() {
+    let (table, store) = store(8);
+    let mut actor = Actor::of(&table, Command::new(std::env::current_exe().unwrap()).env(EXEC, "1"));
+    let others = region(&store);
+    let start = Instant::now();
+    let hold = loop {
+        if let Some(hold) = others.hold(actor.slot).unwrap() {
+            break hold;
+        }
+        assert!(start.elapsed() < PATIENCE, "its client does not end");
+    };
+    std::thread::scope(|scope| {
+        let (store, slot) = (&store, actor.slot);
+        let kicking = scope.spawn(move || store.kill_client(slot, PATIENCE));
+        std::thread::sleep(Duration::from_millis(150));
+        actor.kill();
+        drop(hold);
+        let killed = kicking.join().unwrap().unwrap();
+        assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
+    });
 }
 
 /// [R-SLOT-2] Who finds no slot free looks again while others are at work in one, and believes at once that all slots

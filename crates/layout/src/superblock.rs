@@ -19,7 +19,8 @@ pub const TOTALS_WORD: usize = 128;
 pub const TOTALS_WORDS: usize = 64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GUIRATAB");
-const VERSION: u64 = 1;
+/// Raised whenever a table's bytes change their meaning.
+const VERSION: u64 = 2;
 const MAGIC_WORD: usize = 0;
 const VERSION_WORD: usize = 1;
 const INCARNATION_WORD: usize = 2;
@@ -101,7 +102,10 @@ pub enum SuperblockError {
     #[error("the region holds no table: its superblock is empty")]
     Empty,
     /// A later or earlier format.
-    #[error("the table has format version {found}; this program knows version {supported}")]
+    #[error(
+        "the table was made by another version of Guira: its format is {found}, and this program knows {supported}; \
+         create it anew"
+    )]
     Version {
         /// The table's.
         found: u64,
@@ -276,22 +280,14 @@ fn decode_offset_rule(word: u64) -> Option<OffsetRule> {
     }
 }
 
-/// The rule that commits are recorded, in today's form. Bit 0 stood for another form, which nobody reads any more.
-const COMMIT_RECORDS: u64 = 8;
-
 /// A rule this program does not know is one it would not obey.
 fn decode_rules(word: u64) -> Option<Rules> {
-    let rules = Rules {
-        commit_records: word & COMMIT_RECORDS != 0,
-        lock_both_rows: word & 2 != 0,
-        validate_misses: word & 4 != 0,
-    };
+    let rules = Rules { commit_records: word & 1 != 0, lock_both_rows: word & 2 != 0, validate_misses: word & 4 != 0 };
     (encode_rules(rules) == word).then_some(rules)
 }
 
 fn encode_rules(rules: Rules) -> u64 {
-    let records = if rules.commit_records { COMMIT_RECORDS } else { 0 };
-    records | u64::from(rules.lock_both_rows) << 1 | u64::from(rules.validate_misses) << 2
+    u64::from(rules.commit_records) | u64::from(rules.lock_both_rows) << 1 | u64::from(rules.validate_misses) << 2
 }
 
 #[cfg(test)]
@@ -337,14 +333,21 @@ mod tests {
         assert_eq!(Superblock::decode(&[0; 512]), Err(SuperblockError::Empty));
         assert_eq!(Superblock::decode(&[7; 512]), Err(SuperblockError::Foreign { found: 7 }));
         let mut words = superblock(Preset::Tiny).encode();
-        words[VERSION_WORD] = 2;
-        assert_eq!(Superblock::decode(&words), Err(SuperblockError::Version { found: 2, supported: 1 }));
+        // [R-OPEN-1] The version comes before all that it gives its meaning to.
+        for found in [0, 1, 3] {
+            words[VERSION_WORD] = found;
+            words[CONFIG_WORD + 14] ^= 1 << 63;
+            let error = Superblock::decode(&words).unwrap_err();
+            assert_eq!(error, SuperblockError::Version { found, supported: 2 });
+            assert!(error.to_string().contains("another version of Guira") && error.to_string().contains("anew"));
+        }
     }
 
     /// [R-OPEN-1] A sound superblock that says something this program does not know is not opened.
     #[test]
     fn what_means_nothing_is_named() {
-        for (word, found) in [(5, 1), (7, 1 << 63), (CONFIG_WORD + 4, 9), (CONFIG_WORD + 6, 3), (CONFIG_WORD + 14, 7)] {
+        for (word, found) in [(5, 1), (7, 1 << 63), (CONFIG_WORD + 4, 9), (CONFIG_WORD + 6, 3), (CONFIG_WORD + 14, 15)]
+        {
             let mut words = superblock(Preset::Tiny).encode();
             words[word] = found;
             words[FINGERPRINT_WORD] = fingerprint(&words);

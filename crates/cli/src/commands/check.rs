@@ -1,7 +1,7 @@
 //! `guira check`.
 
 use clap::Args;
-use guira::{CheckReport, LivingClient, RecoveredClient, Repair, Store, Url};
+use guira::{Cause, CheckReport, LivingClient, RecoveredClient, Repair, Store, Url};
 use serde::Serialize;
 
 use super::{Verdict, open, open_options};
@@ -12,14 +12,15 @@ use crate::units::{self, count, counted};
 
 /// Verify every row, checksum, entry, lock, client slot and extent.
 ///
-/// Others may go on working.
+/// Others may go on working. What a client that died left is no damage: whoever needs it recovers it. Nor is a row that
+/// somebody who is stopped has half written, and holds the lock of.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
     pub url: Url,
     /// First recover every client that is dead: complete the changes it had begun, release its locks, and give back its
-    /// space and its slot. Whoever meets what a dead client left does the same, so nobody has to. A client that is
-    /// stopped is alive: guira kick.
+    /// chunks and its slot. Whoever meets what a dead client left does the same, so nobody has to. Space of values that
+    /// it was storing comes back when somebody needs room. A client that is stopped is alive: guira kick.
     #[arg(long)]
     pub repair: bool,
 }
@@ -80,17 +81,18 @@ fn repairs(url: &str, repair: &Repair) -> String {
     lines.extend(
         repair.failed.iter().map(|client| format!("client slot {}: NOT RECOVERED: {}", client.slot, client.reason)),
     );
-    lines.extend(repair.living.iter().filter(|client| client.stopped).map(|client| {
+    lines.extend(repair.living.iter().filter(|client| client.stopped || client.frozen).map(|client| {
         let (slot, process) = (client.slot, client.process);
         let middle = match client {
             LivingClient { recovering: true, .. } => " in recovering a dead client",
             LivingClient { committing: true, .. } => ", in the middle of a change",
             _ => "",
         };
-        format!(
-            "client slot {slot} (process {process}): stopped{middle}, and alive: it keeps what it holds; \
-             guira kick {url} --slot {slot} kills it"
-        )
+        let (how, advice) = match client.frozen {
+            true => ("frozen with its control group", "thaw it, or kill it by kill -9".to_owned()),
+            false => ("stopped", format!("guira kick {url} --slot {slot} kills it")),
+        };
+        format!("client slot {slot} (process {process}): {how}{middle}, and alive: it keeps what it holds; {advice}")
     }));
     let dead = match repair.recovered.len() as u64 {
         0 if repair.failed.is_empty() => "nobody is dead".to_owned(),
@@ -122,22 +124,32 @@ pub fn left(client: &RecoveredClient) -> String {
     parts.join(", ")
 }
 
-/// A line for each problem.
+/// A line for each problem, and for each thing that a client left or is in the middle of.
 pub fn problems(report: &CheckReport) -> String {
-    let mut lines: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
-    let unshown = report.problems_total - report.problems.len() as u64;
-    if unshown > 0 {
-        lines.push(format!("and {} more", count(unshown)));
-    }
+    let unshown = |what: &str, total: u64, shown: usize| match total - shown as u64 {
+        0 => None,
+        unshown => Some(format!("and {} more {what}", count(unshown))),
+    };
+    let mut lines: Vec<String> = report.problems.iter().map(|problem| format!("DAMAGED: {problem}")).collect();
+    lines.extend(unshown("problems", report.problems_total, report.problems.len()));
+    lines.extend(report.under_way.iter().map(|left| match left.cause {
+        Cause::DeadClient => format!("to be recovered: {left}"),
+        _ => format!("in the middle of a change: {left}"),
+    }));
+    lines.extend(unshown("that are no damage", report.under_way_total, report.under_way.len()));
     lines.join("\n")
 }
 
 /// The verdict in one line.
 pub fn summary(url: &str, report: &CheckReport) -> String {
     let stats = &report.counts;
-    let verdict = match report.problems_total {
-        0 => "sound".to_owned(),
-        problems => format!("DAMAGED, {}", counted(problems, "problem")),
+    let verdict = match (report.problems_total, report.dead_clients, report.under_way_total) {
+        (0, 0, 0) => "sound".to_owned(),
+        (0, 0, changes) => format!("sound, but for {} that clients stand still in", counted(changes, "change")),
+        (0, dead, _) => {
+            format!("sound, but {} to recover (guira check --repair {url})", counted(dead, "dead client"))
+        }
+        (problems, ..) => format!("DAMAGED, {}", counted(problems, "problem")),
     };
     format!(
         "{url} is {verdict}: {}, {} ({} in extents, {}), {} held, {} taken{}",
@@ -150,6 +162,9 @@ pub fn summary(url: &str, report: &CheckReport) -> String {
         match report.unreferenced_extents {
             0 => String::new(),
             extents => format!(", {} to be swept", counted(extents, "extent")),
+        } + &match stats.unverified_rows {
+            0 => String::new(),
+            rows => format!("; the entries of {} that cannot be read are not counted", counted(rows, "row")),
         }
     )
 }

@@ -17,7 +17,8 @@ use crate::{interrupt, units};
 /// and nobody may decide by a timeout that it is dead. The process is killed (SIGKILL) with all of its clients. It is
 /// never another one: not one that got the number of the slot's process later, nor one that has given the slot up.
 /// guira stat lists client slots. A client that is dead already is only recovered; whoever recovers it, and stands
-/// still in that, is killed in its place.
+/// still in that, is killed in its place. A process whose control group is frozen cannot be stopped: thaw it, or kill
+/// it by kill -9.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
@@ -41,6 +42,11 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     // A process that was stopped, and turns out not to be the one, has to go on again.
     interrupt::note();
     let store = open(&arguments.url, &open_options())?;
+    let slots = store.table().config().max_clients;
+    if arguments.slot >= slots {
+        let Arguments { url, slot, .. } = arguments;
+        return Err(Failure::Misuse(format!("{url} has client slots 0 to {}, not {slot}", slots - 1)));
+    }
     let killed = match store.kill_client(arguments.slot, arguments.deadline) {
         Ok(killed) => killed,
         Err(Error::NoClient { url, slot }) => {
@@ -53,7 +59,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         Err(error) => return Err(error.into()),
     };
     let process = killed.process;
-    let done = if killed.killed { format!("killed process {process}") } else { format!("process {process} was dead") };
+    let done = if killed.killed { format!("killed process {process}") } else { format!("process {process} has ended") };
     output.answer(&killed, || {
         let left = match (&killed.recovered, &killed.failed) {
             (Some(recovered), _) => check::left(recovered),

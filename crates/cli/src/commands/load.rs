@@ -1,7 +1,9 @@
 //! `guira load`.
 
-use std::fs::OpenOptions;
-use std::path::PathBuf;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use clap::Args;
@@ -18,6 +20,9 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::text::NotationOptions;
 use crate::units::{bytes, count, counted, per_second, percent, rate, share, time};
+
+/// Bytes that are read at once in looking for the end of a file's last line.
+const LOOK_BYTES: usize = 4096;
 
 /// Store every record of a file.
 ///
@@ -46,7 +51,8 @@ pub struct Arguments {
     #[arg(long)]
     pub skip_bad: bool,
     /// Append each record to this file, as dump prints it, once it is stored; some at a time. What is in it was
-    /// acknowledged, whatever becomes of this process.
+    /// acknowledged, whatever becomes of this process. A last line without an end, which the death of another one cut,
+    /// is taken away first; so the file is for one process at a time.
     #[arg(long, value_name = "FILE")]
     pub acknowledge: Option<PathBuf>,
     #[command(flatten)]
@@ -79,8 +85,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let (mut records, total) = opened.map_err(|source| Failure::Input { source, loaded: Loaded(0) })?;
     let bad = if arguments.skip_bad { BadRecords::Skip } else { BadRecords::Stop };
     let acknowledge = arguments.acknowledge.as_deref().map(|path| {
-        let file = OpenOptions::new().create(true).append(true).open(path);
-        let file = file.map_err(Failure::host(format!("open {}", path.display())))?;
+        let file = append_lines(path).map_err(Failure::host(format!("open {}", path.display())))?;
         Ok::<_, Failure>(Acknowledge { file: Mutex::new(file), notation: arguments.notation.notation(config.format)? })
     });
     let acknowledge = acknowledge.transpose()?;
@@ -113,6 +118,33 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     Ok(Verdict::Fine)
 }
 
+/// Opens a file to which whole lines are to be appended: what follows its last line end, if it is a regular file, is
+/// cut off.
+fn append_lines(path: &Path) -> io::Result<File> {
+    let is_pipe = path.metadata().is_ok_and(|there| !there.is_file());
+    let file = OpenOptions::new().create(true).append(true).read(!is_pipe).open(path)?;
+    if is_pipe {
+        return Ok(file);
+    }
+    let length = file.metadata()?.len();
+    let mut end = length;
+    let mut buffer = [0; LOOK_BYTES];
+    while end > 0 {
+        let start = end.saturating_sub(LOOK_BYTES as u64);
+        let part = &mut buffer[..(end - start) as usize];
+        file.read_exact_at(part, start)?;
+        if let Some(at) = part.iter().rposition(|byte| *byte == b'\n') {
+            end = start + at as u64 + 1;
+            break;
+        }
+        end = start;
+    }
+    if end < length {
+        file.set_len(end)?;
+    }
+    Ok(file)
+}
+
 fn human(answer: &Answer, report: &LoadReport) -> String {
     let mut lines = vec![
         format!(
@@ -140,4 +172,28 @@ fn human(answer: &Answer, report: &LoadReport) -> String {
         }
     }
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// A record that is appended does not become a part of one that a kill cut.
+    #[test]
+    fn a_cut_line_is_taken_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("stored");
+        append_lines(&path).unwrap().write_all(b"new\n").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new\n");
+        for tail in [0, 1, LOOK_BYTES - 1, LOOK_BYTES, LOOK_BYTES + 1, 3 * LOOK_BYTES] {
+            for whole in [&b""[..], b"\n", b"one\t1\ntwo\t2\n"] {
+                std::fs::write(&path, [whole, &vec![b'x'; tail]].concat()).unwrap();
+                append_lines(&path).unwrap().write_all(b"last\n").unwrap();
+                assert_eq!(std::fs::read(&path).unwrap(), [whole, b"last\n"].concat(), "{tail} bytes were cut");
+            }
+        }
+        append_lines(Path::new("/dev/null")).unwrap().write_all(b"x\n").unwrap();
+    }
 }

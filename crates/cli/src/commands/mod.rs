@@ -20,7 +20,7 @@ pub mod ycsb;
 use std::time::Duration;
 
 use clap::Args;
-use guira::{OpenOptions, Store, Url};
+use guira::{Error, LivingClient, OpenOptions, OperationError, Store, Url};
 
 use crate::arguments::Command;
 use crate::failure::Failure;
@@ -70,8 +70,63 @@ pub enum Verdict {
     Negative,
 }
 
-/// Carries out a command.
+/// Carries out a command. Where others are in its way it is said who they are, and what can be done.
 pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
+    carry_out(command, output).map_err(|failure| {
+        let advice = url(command).zip(failure.of_store()).and_then(|(url, error)| advice(url, error));
+        match advice {
+            Some(advice) => Failure::Advised { source: Box::new(failure), advice },
+            None => failure,
+        }
+    })
+}
+
+/// What can be done about others who are in the way.
+fn advice(url: &Url, error: &Error) -> Option<String> {
+    match error {
+        Error::Operation(OperationError::Busy { owner, .. }) => {
+            let slot = owner.as_ref()?.slot()?;
+            let store = Store::open_with(url, &OpenOptions::default().read_only()).ok()?;
+            let who = store.client_in(slot).ok()??;
+            let (process, doing) = (who.process, doing(&who));
+            let kill = match who.frozen {
+                true => "thaw its control group, or kill it by kill -9".to_owned(),
+                false => format!("guira kick {url} --slot {slot} kills that process"),
+            };
+            Some(format!("process {process} has client slot {slot}{doing}: guira stat {url} lists the clients, {kill}"))
+        }
+        Error::TooManyClients { .. } => Some(format!(
+            "guira stat {url} lists them, guira kick {url} --slot N kills the process of one; guira create \
+             --max-clients N makes a table for more"
+        )),
+        _ => None,
+    }
+}
+
+/// What a client does, behind its name.
+fn doing(client: &LivingClient) -> &'static str {
+    match client {
+        LivingClient { frozen: true, .. } => " and is frozen with its control group",
+        LivingClient { stopped: true, recovering: true, .. } => " and is stopped in recovering its dead client",
+        LivingClient { stopped: true, .. } => " and is stopped",
+        LivingClient { recovering: true, .. } => " and recovers its dead client",
+        _ => "",
+    }
+}
+
+/// The table of a command that waits for others, if it is about one.
+fn url(command: &Command) -> Option<&Url> {
+    match command {
+        Command::Get(arguments) | Command::Del(arguments) => Some(&arguments.url),
+        Command::Put(arguments) | Command::Insert(arguments) | Command::Update(arguments) => Some(&arguments.key.url),
+        Command::Load(arguments) => Some(&arguments.url),
+        Command::Dump(arguments) => Some(&arguments.url),
+        Command::Ycsb(arguments) => Some(&arguments.url),
+        _ => None,
+    }
+}
+
+fn carry_out(command: &Command, output: &Output) -> Result<Verdict, Failure> {
     match command {
         Command::Quickstart(arguments) => quickstart::run(arguments, output),
         Command::Create(arguments) => create::run(arguments, output),

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{Verdict, open_options};
 use crate::failure::Failure;
 use crate::output::{Output, fields, met, table};
-use crate::units::{bytes, count, percent, share};
+use crate::units::{bytes, count, counted, percent, share};
 
 /// Characters of the longest bar in the histogram.
 const BAR_CHARS: u64 = 40;
@@ -83,18 +83,35 @@ fn overview(stat: &Stat) -> String {
         lines.push(("space", space(&stat.table.space)));
     }
     if held.unverified_rows > 0 {
-        lines.push(("DAMAGED", format!("{} rows do not verify: see guira check", count(held.unverified_rows))));
+        let rows = counted(held.unverified_rows, "row");
+        lines.push(("unread", format!("{rows}, half written or damaged: guira check tells which")));
     }
-    let live = stat.clients.iter().filter(|client| client.state == ClientState::Live).count();
-    let others = stat.clients.len() - live;
-    let others = if others == 0 { String::new() } else { format!(", {others} to be cleaned up") };
-    lines.push(("clients", format!("{live} of {}{others}", count(stat.max_clients.into()))));
+    lines.push(("clients", clients_in_short(stat)));
     let locks =
         format!("{} of {} bits, each for {} rows", count(stat.physical_locks), stat.lock_bits, stat.rows_per_lock);
     lines.push(("locks", locks));
     lines.extend(stat.region.file().map(|region| ("file", file(region))));
     lines.extend(stat.region.node().map(|region| ("node", memory_node(region))));
     fields(&lines)
+}
+
+/// `3 of 1,024, 1 of them stopped, 2 to be cleaned up`.
+fn clients_in_short(stat: &Stat) -> String {
+    let number = |state| stat.clients.iter().filter(|client| client.state == state).count();
+    let (stopped, unknown) = (number(ClientState::Stopped), number(ClientState::Unknown));
+    let living = number(ClientState::Live) + stopped;
+    let mut text = format!("{} of {}", living + unknown, count(stat.max_clients.into()));
+    if unknown > 0 {
+        text.push_str(", opened for reading only: whether they live is unknown");
+    }
+    if stopped > 0 {
+        text.push_str(&format!(", {stopped} of them stopped"));
+    }
+    match stat.clients.len() - living - unknown {
+        0 => {}
+        others => text.push_str(&format!(", {others} to be cleaned up")),
+    }
+    text
 }
 
 fn values(stat: &Stat) -> String {
@@ -214,6 +231,8 @@ fn clients(stat: &Stat) -> String {
     let rows = stat.clients.iter().take(CLIENTS_MAX).map(|client| {
         let state = match client.state {
             ClientState::Live => "live",
+            ClientState::Stopped => "stopped",
+            ClientState::Unknown => "unknown",
             ClientState::Dead => "dead",
             ClientState::Recovering => "recovering",
             _ => "DAMAGED",
