@@ -302,7 +302,8 @@ mod tests {
             u64::from_str_radix(&mask, 16).unwrap()
         };
         let before = blocked();
-        let window = Window::enter(FORK_PATIENCE).unwrap();
+        // The other test of forks lets a fork wait for a window, and windows for that fork.
+        let window = Window::enter(10 * FORK_PATIENCE).unwrap();
         let child_signals = 1 << (libc::SIGCHLD - 1) | 1 << (libc::SIGALRM - 1);
         assert_eq!(blocked() & child_signals, child_signals);
         drop(window);
