@@ -248,11 +248,14 @@ impl KillLoop {
 
     /// Its exit code, and what it said on standard output and error; it ends in time.
     fn wait(mut self) -> (Option<i32>, String, String) {
-        let (mut stdout, mut stderr) = (self.child.stdout.take().unwrap(), self.child.stderr.take().unwrap());
+        let (mut stdout, mut stderr) = (
+            self.child.stdout.take().expect("a pipe was asked for"),
+            self.child.stderr.take().expect("a pipe was asked for"),
+        );
         let said = std::thread::spawn(move || std::io::read_to_string(&mut stdout).expect("text"));
         let failed = std::thread::spawn(move || std::io::read_to_string(&mut stderr).expect("text"));
         wait_for("the script ends", || self.child.try_wait().expect("it is a child").is_some());
-        let (said, failed) = (said.join().unwrap(), failed.join().unwrap());
+        let (said, failed) = (said.join().expect("no panic"), failed.join().expect("no panic"));
         println!("{said}{failed}");
         assert_eq!(self.directory.path().read_dir().expect("it is there").count(), 0, "it cleans up");
         (self.child.wait().expect("it ended").code(), said, failed)
