@@ -248,14 +248,12 @@ impl KillLoop {
 
     /// Its exit code, and what it said on standard output and error; it ends in time.
     fn wait(mut self) -> (Option<i32>, String, String) {
-        let (mut stdout, mut stderr) = (
-            self.child.stdout.take().expect("a pipe was asked for"),
-            self.child.stderr.take().expect("a pipe was asked for"),
-        );
-        let said = std::thread::spawn(move || std::io::read_to_string(&mut stdout).expect("text"));
-        let failed = std::thread::spawn(move || std::io::read_to_string(&mut stderr).expect("text"));
+        let stdout = self.child.stdout.take().expect("a pipe was asked for");
+        let stderr = self.child.stderr.take().expect("a pipe was asked for");
+        let said = std::thread::spawn(move || std::io::read_to_string(stdout).expect("text"));
+        let failed = std::thread::spawn(move || std::io::read_to_string(stderr).expect("text"));
         wait_for("the script ends", || self.child.try_wait().expect("it is a child").is_some());
-        let (said, failed) = (said.join().expect("no panic"), failed.join().expect("no panic"));
+        let (said, failed) = (said.join().expect("it is read"), failed.join().expect("it is read"));
         println!("{said}{failed}");
         assert_eq!(self.directory.path().read_dir().expect("it is there").count(), 0, "it cleans up");
         (self.child.wait().expect("it ended").code(), said, failed)
@@ -316,7 +314,10 @@ fn an_interrupted_kill_loop_cleans_up() {
         let work = || path.read_dir().expect("it is there").flatten().next().map(|work| work.path());
         let stored = || std::fs::metadata(work()?.join("stored.2")).ok().filter(|stored| stored.len() > 0);
         wait_for("its writers write", || stored().is_some());
-        let table = format!("kill-loop-{}", work().unwrap().extension().unwrap().to_str().unwrap());
+        let table = format!(
+            "kill-loop-{}",
+            work().and_then(|work| Some(work.extension()?.to_str()?.to_owned())).expect("a name")
+        );
         let is_of = |file: &std::fs::DirEntry| file.file_name().to_string_lossy().contains(&table);
         let tables = || std::fs::read_dir("/dev/shm").expect("it is there").flatten().filter(is_of).count();
         assert_eq!(tables(), 1);

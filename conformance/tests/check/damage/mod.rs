@@ -99,13 +99,13 @@ fn every_flipped_bit_of_a_row_is_reported() {
     }
 }
 
-/// Does `damage`, and returns the kinds the check reports.
+/// Does `damage`, and returns the kinds the check reports, what dead clients left included.
 fn kinds_after(bench: &Bench, damage: fn(&Bench), quiet: Quiet) -> Vec<ProblemKind> {
     damage(bench);
     let report = check(bench, quiet);
-    report.problems.iter().for_each(|problem| println!("  {problem}"));
     assert_eq!(report.problems.len() as u64, report.problems_total.min(50));
-    report.problems.iter().map(|problem| problem.kind).collect()
+    let all = report.problems.iter().chain(&report.under_way);
+    all.inspect(|problem| println!("  {problem}")).map(|problem| problem.kind).collect()
 }
 
 /// Each damage has a table and a thread of its own, because a check that looks again mostly waits.
