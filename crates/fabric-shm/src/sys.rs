@@ -53,12 +53,21 @@ pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: 
 pub(crate) fn zero_in_children<const N: usize>(words: &'static [AtomicU32; N]) -> Result<(), Errno> {
     let (start, bytes) = (words.as_ptr(), size_of_val(words));
     // The kernel would round the length up, to words that are somebody else's.
-    if !bytes.is_multiple_of(rustix::param::page_size()) || !start.addr().is_multiple_of(rustix::param::page_size()) {
+    let page_bytes = page_bytes().ok_or(Errno::INVAL)?;
+    if !bytes.is_multiple_of(page_bytes) || !start.addr().is_multiple_of(page_bytes) {
         return Err(Errno::INVAL);
     }
     // SAFETY: the range is whole pages of `words` alone, which live as long as the process and are atomics, for which
     // zero is valid; in this process the advice changes nothing.
     unsafe { madvise(start.cast_mut().cast(), bytes, Advice::LinuxWipeOnFork) }
+}
+
+/// Bytes of a page, as the C library knows them. rustix would look for the answer in the auxiliary vector, and from there
+/// in memory that is not there under valgrind.
+fn page_bytes() -> Option<usize> {
+    // SAFETY: the call reads and writes nothing of this program.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).ok().filter(|bytes| *bytes > 0)
 }
 
 /// While it lives no signal handler runs on this thread, as far as signals can be held up.
