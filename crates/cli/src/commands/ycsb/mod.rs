@@ -147,7 +147,8 @@ pub fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), 
 /// What is to be said of a table that was there. It may be what a run left that was killed, and then its clients died.
 fn existing(store: &Store) -> Result<String, Failure> {
     let url = store.url();
-    let dead = store.stat()?.clients.iter().filter(|client| client.state == ClientState::Dead).count();
+    let stat = store.stat()?;
+    let dead = stat.clients.iter().filter(|client| client.state == ClientState::Dead).count();
     let left = match dead {
         0 => String::new(),
         _ => format!(
@@ -155,7 +156,11 @@ fn existing(store: &Store) -> Result<String, Failure> {
             counted(dead as u64, "client")
         ),
     };
-    Ok(format!("{url} exists: it is used as it is, and kept; guira destroy {url} removes it{left}"))
+    let removed = match stat.region.node() {
+        None => format!("; guira destroy {url} removes it"),
+        Some(_) => " by its memory node".to_owned(),
+    };
+    Ok(format!("{url} exists: it is used as it is, and kept{removed}{left}"))
 }
 
 /// A table sized for the run.
