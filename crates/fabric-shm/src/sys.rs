@@ -62,8 +62,8 @@ pub(crate) fn zero_in_children<const N: usize>(words: &'static [AtomicU32; N]) -
     unsafe { madvise(start.cast_mut().cast(), bytes, Advice::LinuxWipeOnFork) }
 }
 
-/// Bytes of a page, as the C library knows them. rustix would look for the answer in the auxiliary vector, and from there
-/// in memory that is not there under valgrind.
+/// Bytes of a page, as the C library knows them. rustix would look for the answer in the auxiliary vector, and from
+/// there in memory that is not there under valgrind.
 fn page_bytes() -> Option<usize> {
     // SAFETY: the call reads and writes nothing of this program.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
