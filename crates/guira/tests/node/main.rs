@@ -272,7 +272,7 @@ fn a_cut_connection_repeats_only_what_changed_nothing() {
         assert!(client.contains(&key).unwrap() == is_there, "{cut:?}: the next operation goes on");
     }
     println!("24 inserts: {repeated} repeated, {unknown} unknown, of which {made} were made");
-    assert!(repeated >= 6 && unknown >= 3 && (1..unknown).contains(&made), "{repeated} {unknown} {made}");
+    assert!(repeated >= 6 && unknown >= 2 && (1..unknown).contains(&made), "{repeated} {unknown} {made}");
     assert!(check.check().unwrap().is_clean());
 }
 
