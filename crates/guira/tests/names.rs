@@ -127,7 +127,7 @@ fn every_error_can_be_matched_on() {
     let setuid = CreateOptions::new(100).mode(0o4755);
     let read_only = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap();
     for (found, wanted) in [
-        (failed("tcp://host".parse::<Url>().map_err(Error::from)), "scheme tcp"),
+        (failed("rdma://host".parse::<Url>().map_err(Error::from)), "scheme rdma"),
         (failed("host".parse::<Url>().map_err(Error::from)), "no scheme"),
         (failed(is_taken), "taken"),
         (failed(Store::open(&missing)), "open: none"),
