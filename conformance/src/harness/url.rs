@@ -1,6 +1,7 @@
 //! Where a table is: texts and paths.
 
 use std::ffi::OsStr;
+use std::net::Ipv6Addr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -21,7 +22,8 @@ pub fn url(data: &[u8]) -> Answer {
         Ok(url) => {
             assert_eq!(url.to_string(), *text);
             assert_eq!(url.to_string().parse::<Url>().as_ref(), Ok(url));
-            assert!(text.starts_with("shm://") || text.starts_with("file:///"));
+            let is_file = text.starts_with("shm://") || text.starts_with("file:///");
+            assert!(is_file || text.strip_prefix("tcp://").is_some_and(|rest| leads_to_node(rest, url)));
         }
         Err(error) => {
             assert!(error.to_string().contains(&format!("{text:?}")), "{error}");
@@ -30,11 +32,27 @@ pub fn url(data: &[u8]) -> Answer {
                 UrlError::NoScheme { .. } => assert_eq!(scheme, None),
                 UrlError::UnknownScheme { scheme: unknown, .. } => assert_eq!(scheme, Some(&unknown[..])),
                 UrlError::Name { reason, .. } => assert!(!reason.is_empty()),
+                UrlError::Node { .. } => assert_eq!(scheme, Some("tcp")),
                 _ => assert!(scheme.is_some()),
             }
         }
     }
     Answer::of(parsed.is_ok())
+}
+
+/// Whether `rest` is a host and a port, and `url` the one of the node there.
+fn leads_to_node(rest: &str, url: &Url) -> bool {
+    let Some((host, Ok(port))) = rest.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) else {
+        return false;
+    };
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_host = match address {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => {
+            !host.is_empty() && host.chars().all(|c| !c.is_whitespace() && !c.is_control() && !"/?#%\\@:[]".contains(c))
+        }
+    };
+    is_host && Url::tcp(address.unwrap_or(host), port).as_ref() == Ok(url)
 }
 
 /// A name gives the table of that name, or no table at all.
@@ -61,7 +79,7 @@ fn paths(data: &[u8]) {
     }
 }
 
-/// Places of both kinds, and mistakes.
+/// Places of every kind, and mistakes.
 pub(super) fn seeds() -> Vec<Seed> {
     let longest = format!("shm://{}", "n".repeat(200));
     let texts = [
@@ -81,6 +99,16 @@ pub(super) fn seeds() -> Vec<Seed> {
         "smh://cache",
         "cache",
         "://",
+        "tcp://localhost:7117",
+        "tcp://10.0.0.7:65535",
+        "tcp://[fe80::1]:1",
+        "tcp://für.example:7117",
+        "tcp://host",
+        "tcp://host:0",
+        "tcp://host:07117",
+        "tcp://::1:7117",
+        "tcp://user@host:7117",
+        "tcp://ho\0st:7117",
     ];
     let text_seeds = texts.iter().enumerate().map(|(i, text)| (format!("text-{i:02}"), text.as_bytes().to_vec()));
     text_seeds.chain([("path-of-bytes".to_owned(), b"tmp/\xff\xfe".to_vec())]).collect()

@@ -254,6 +254,8 @@ mod tests {
             "tcp://host#:7117",
             "tcp://ho st:7117",
             "tcp://host%31:7117",
+            "tcp://ho\0st:7117",
+            "tcp://ho\u{7f}st:7117",
         ] {
             assert_eq!(text.parse::<Url>(), Err(UrlError::Node { text: text.to_owned() }));
         }

@@ -47,7 +47,8 @@ impl FromStr for Endpoint {
         let wrong = || EndpointError { text: text.to_owned() };
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        let is_plain = !host.contains([':', '[', ']', '/', '@']) && !host.contains(char::is_whitespace);
+        let is_plain =
+            !host.contains([':', '[', ']', '/', '@']) && !host.contains(|c: char| c.is_whitespace() || c.is_control());
         let host = match bracketed {
             Some(address) if address.parse::<std::net::Ipv6Addr>().is_ok() => address,
             None if is_plain && !host.is_empty() => host,
