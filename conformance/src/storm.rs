@@ -98,17 +98,26 @@ struct Write {
     ended_ns: u64,
 }
 
+/// An update: the key, and the serial number of the value.
+#[derive(Clone, Copy, Debug)]
+struct Latest {
+    key: u64,
+    serial: u32,
+}
+
 /// What the clients of a storm share.
 struct Shared {
     table: Arc<Table>,
     zipf: Zipf,
     seed: u64,
     weather: RefCell<Weather>,
-    /// Of each key, the updates that may be its last: not acknowledged, or not followed by one that was.
+    /// Of each key, the updates that may be its last: not over, or not followed by one that was acknowledged.
     last: RefCell<Vec<Vec<Write>>>,
+    /// The update that each client made last.
+    latest: RefCell<HashMap<u32, Latest>>,
     history: RefCell<History>,
     serial: RefCell<u32>,
-    /// The client that took each slot last.
+    /// The client that took each slot last. The filler is not among them.
     clients: RefCell<HashMap<u16, u32>>,
     /// Clients stop after their operation.
     is_over: RefCell<bool>,
@@ -125,6 +134,7 @@ pub fn storm(storm: &Storm, progress: Progress<'_>) -> Weather {
         seed: storm.seed,
         weather: RefCell::default(),
         last: RefCell::new(vec![vec![Write { serial: 0, ended_ns: 0 }]; storm.keys as usize]),
+        latest: RefCell::default(),
         history: RefCell::default(),
         serial: RefCell::new(0),
         clients: RefCell::default(),
@@ -232,7 +242,8 @@ async fn open(region: &SimRegion, shared: &Shared, number: u32) -> Option<SimCli
     let first = number.wrapping_mul(0x9e37_79b9) % u32::from(slots);
     match SimClient::claim(region.clone(), region.lane(), &shared.table, config, first as u16).await {
         Ok(Claim::Taken(client, recovered)) => {
-            shared.clients.borrow_mut().insert(client.slot(), number);
+            let dead = shared.clients.borrow_mut().insert(client.slot(), number);
+            shared.is_recovered(dead, region.now_ns());
             let mut weather = shared.weather.borrow_mut();
             weather.recoveries += u64::from(recovered.is_some());
             weather.replays += u64::from(recovered.is_some_and(|recovered| recovered.replayed_rows > 0));
@@ -290,6 +301,7 @@ async fn update(region: &SimRegion, client: &mut SimClient, shared: &Shared, num
     let value = value(key, serial);
     let begun = shared.begin(region, number, key, Call::Update(value));
     shared.last.borrow_mut()[key as usize].push(Write { serial, ended_ns: u64::MAX });
+    shared.latest.borrow_mut().insert(number, Latest { key, serial });
     let (key_bytes, bytes) = (key.to_le_bytes(), value.to_le_bytes());
     match client.change_value(&key_bytes, &bytes, Operation::Update, Change::Update).await {
         Ok(Outcome::Replaced) => {
@@ -311,6 +323,18 @@ impl Shared {
         let mut serial = self.serial.borrow_mut();
         *serial += 1;
         *serial
+    }
+
+    /// Books that the update of a client, if it was under way, is over: its slot was recovered, and another client has
+    /// it. Without this the hottest keys would have thousands of updates that may be their last, for ever.
+    fn is_recovered(&self, client: Option<u32>, now_ns: u64) {
+        let Some(Latest { key, serial }) = client.and_then(|client| self.latest.borrow_mut().remove(&client)) else {
+            return;
+        };
+        let writes = &mut self.last.borrow_mut()[key as usize];
+        if let Some(write) = writes.iter_mut().find(|write| write.serial == serial) {
+            write.ended_ns = write.ended_ns.min(now_ns);
+        }
     }
 
     fn begin(&self, region: &SimRegion, number: u32, key: u64, call: Call) -> Option<Begun> {
