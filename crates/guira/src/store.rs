@@ -418,8 +418,9 @@ impl Store {
     }
 
     /// What the table holds and who uses it, while others work: no snapshot. Reads every row and slot, but no key or
-    /// value. Round trips: 1 for 64 rows, 1 for 4,096 chunks, and 1 a slot; rows that do not verify are read up to 11
-    /// times more, over 41 ms, and then counted as such.
+    /// value. Round trips: 1 for 64 rows, for 4,096 chunks and for 256 client slots, 1 for the totals, and 2 at most for
+    /// each slot that is not free; rows that do not verify are read up to 11 times more, over 41 ms, and then counted as
+    /// such.
     ///
     /// # Errors
     /// `Check` and the fabric's if the table cannot be read, `Region` if its file cannot. Nothing was changed.
