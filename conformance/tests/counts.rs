@@ -1,12 +1,12 @@
 //! Exact round trips of every operation without contention, under the promises of every fabric.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use guira_conformance::{Bench, Extents, Op, TestClient};
+use guira_conformance::{Bench, Extents, Op, TestClient, block_on};
 use guira_fabric::heap::HeapLane;
-use guira_fabric::{Profile, Region, Traffic};
-use guira_layout::Preset;
-use guira_rcuckoo::{Change, Error, Expected, NewValue, Outcome};
+use guira_fabric::{Lane, Profile, Region, Traffic};
+use guira_layout::{Preset, TableConfig};
+use guira_rcuckoo::{Change, Error, Expected, NewValue, Outcome, read_slot, slots};
 
 fn key(i: u64) -> [u8; 8] {
     i.to_le_bytes()
@@ -259,4 +259,27 @@ fn a_stale_cache_costs_trips_only() {
         assert_eq!(stale.get(&key(i)).unwrap().as_deref(), Some(&key(i)[..]));
     }
     assert_eq!(bench.occupied(), (keys, 64));
+}
+
+/// Who has a table open is asked of as many slots at once as the fabric takes READs, 256 at most; and of each is told
+/// what it says when it is read alone.
+#[test]
+fn all_slots_are_read_in_a_few_round_trips() {
+    for (profile, most) in [(Profile::Shm, 256), (Profile::Tcp, 256), (Profile::Mlx5, 256), (Profile::Rxe, 128)] {
+        for max_clients in [1, 127, 128, 129, 256, 257, 1_024] {
+            let config = Bench::of_rows(Preset::Hardened, "fixed:8:8", 64, profile, 7).table.config().clone();
+            let bench = Bench::of_config(TableConfig { max_clients, ..config }, profile, 7);
+            let taken = BTreeSet::from([0, 127, 128, 255, 256, 1_023].map(|slot: u16| slot.min(max_clients - 1)));
+            let _clients: Vec<TestClient> = taken.iter().map(|slot| bench.client(*slot)).collect();
+            let mut lane = bench.region.lane();
+            let used = block_on(slots(&mut lane, &bench.table)).expect("the heap reads");
+            let Traffic { round_trips, verbs, .. } = *lane.traffic();
+            assert_eq!(round_trips, u64::from(max_clients).div_ceil(most), "{profile}: {max_clients} slots");
+            assert_eq!(verbs.reads, u64::from(max_clients), "{profile}: {max_clients} slots");
+            assert!(used.iter().map(|info| info.slot).eq(taken), "{profile}: {used:?}");
+            for info in used {
+                assert_eq!(block_on(read_slot(&mut lane, &bench.table, info.slot)), Ok(info), "{profile}");
+            }
+        }
+    }
 }

@@ -2,6 +2,8 @@
 
 #[path = "../regressions/a_closed_descriptor_ended_a_client.rs"]
 mod a_closed_descriptor_ended_a_client;
+#[path = "../regressions/a_destroyed_table_gave_clients.rs"]
+mod a_destroyed_table_gave_clients;
 #[path = "../regressions/a_dropped_put_leaked_its_extent.rs"]
 mod a_dropped_put_leaked_its_extent;
 #[path = "../regressions/a_forgotten_begin_missed_its_key.rs"]

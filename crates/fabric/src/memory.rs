@@ -150,10 +150,16 @@ const LINE_WORDS: usize = 8;
 /// to track at once are fewer than these.
 const MAX_PREFETCH_LINES: usize = 32;
 
-/// Asks the processor to load the lines of `range`, which will be used soon.
+/// Asks the processor to load the lines of `range`, which will be used soon. By index: of a range whose length is known
+/// to the compiler nothing but the hints is left.
 #[inline(always)]
 pub fn prefetch(range: &[AtomicU64]) {
-    range.iter().step_by(LINE_WORDS).take(MAX_PREFETCH_LINES).for_each(prefetch_line);
+    let words = range.len().min(MAX_PREFETCH_LINES * LINE_WORDS);
+    let mut first = 0;
+    while first < words {
+        prefetch_line(&range[first]);
+        first += LINE_WORDS;
+    }
 }
 
 /// Asks the processor to load the line in which `value` begins.

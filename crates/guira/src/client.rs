@@ -85,7 +85,7 @@ pub(crate) struct Taken {
 
 /// A change that brings a value.
 #[derive(Clone, Copy)]
-enum ValueChange<'e> {
+pub(crate) enum ValueChange<'e> {
     Put,
     Insert,
     Update,
@@ -423,7 +423,12 @@ impl Client {
     /// Carries out a change that brings a value, or the part of it that needs no waiting: the rest is for
     /// [`Client::value_waiting`]. `None` if nothing was begun; otherwise its extent, if it has one, is pending.
     #[inline(always)]
-    fn value_now(&mut self, key: &[u8], value: &[u8], change: ValueChange<'_>) -> Result<Outcome, Option<Begun>> {
+    pub(crate) fn value_now(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        change: ValueChange<'_>,
+    ) -> Result<Outcome, Option<Begun>> {
         let Some(lane) = self.lane.in_place() else { return Err(None) };
         let extent = if is_plain(&self.client, self.extents.as_ref(), self.pending.as_ref(), key, value) {
             None
@@ -443,7 +448,7 @@ impl Client {
     }
 
     /// The rest of a change that [`Client::value_now`] began.
-    async fn value_waiting(
+    pub(crate) async fn value_waiting(
         &mut self,
         key: &[u8],
         value: &[u8],
@@ -566,7 +571,7 @@ impl Client {
     /// Carries out a change that brings no extent, or the part of it that needs no waiting: the rest is for
     /// [`Client::change_waiting`]. `None` if nothing was begun.
     #[inline(always)]
-    fn change_now(&mut self, key: &[u8], change: &Change<'_>) -> Result<Outcome, Option<Begun>> {
+    pub(crate) fn change_now(&mut self, key: &[u8], change: &Change<'_>) -> Result<Outcome, Option<Begun>> {
         if self.pending.is_some() || self.extents.as_ref().is_some_and(Extents::is_due) {
             return Err(None);
         }
@@ -581,7 +586,7 @@ impl Client {
     }
 
     /// The rest of a change that [`Client::change_now`] began.
-    async fn change_waiting(
+    pub(crate) async fn change_waiting(
         &mut self,
         key: &[u8],
         operation: Operation,

@@ -310,13 +310,10 @@ impl Store {
     /// # }
     /// ```
     pub fn is_destroyed(&self) -> Result<bool, Error> {
-        let inner = &self.inner;
-        let region = inner.region()?;
-        match block_on(open_table(&mut region.lane(), region.main_bytes())) {
-            Ok(_) => Ok(false),
-            Err(OpenError::Destroyed) => Ok(true),
-            Err(OpenError::Fabric(source)) => Err(inner.fabric("cannot look at")(source)),
-            Err(source) => Err(Error::Open { url: inner.url.clone(), source }),
+        match self.inner.look_at(&self.inner.region()?) {
+            Ok(()) => Ok(false),
+            Err(error) if is_destroyed(&error) => Ok(true),
+            Err(error) => Err(error),
         }
     }
 
@@ -332,13 +329,13 @@ impl Store {
     }
 
     /// A client whose operations block in place. It takes one of the table's client slots while it lives: keep it, one
-    /// a thread; a process can have as many as the kernel gives it mappings (65,530 by default). Round trips: 2, and 1
+    /// a thread; a process can have as many as the kernel gives it mappings (65,530 by default). Round trips: 3, and 1
     /// more for each slot it meets whose client died; if no slot is free, those of recovering one of the dead
     /// ([`guira_rcuckoo::recover`]). Of a memory node it has a connection of its own, which is made now: 2 more, after
-    /// those of TCP. Source: R-SLOT-1, R-SLOT-2, R-RECOVER-3.
+    /// those of TCP. Source: R-SLOT-1, R-SLOT-2, R-DESTROY-1, R-RECOVER-3.
     ///
     /// # Errors
-    /// `TooManyClients` if every slot has a client that lives; while others are taking, giving back or recovering one,
+    /// `Open` if the table was destroyed, or its first bytes are damaged; `TooManyClients` if every slot has a client that lives; while others are taking, giving back or recovering one,
     /// this call looks again, until the deadline ([`OpenOptions::deadline`]). `ReadOnly` if the table was opened so;
     /// the fabric's. The table has no client more than before.
     pub fn client(&self) -> Result<blocking::Client, Error> {
@@ -393,6 +390,7 @@ impl Store {
     fn client_of(&self, sessions: &Arc<Sessions>, waiting: Waiting) -> Result<Client, Error> {
         self.inner.refuse_read_only()?;
         let session = sessions.current()?;
+        self.inner.look_at(&session.region)?;
         let mut lane = session.region.lane_waiting(waiting);
         let deadline_ns = match waiting {
             Waiting::InPlace => self.inner.deadline_ns(&mut lane),
@@ -418,8 +416,9 @@ impl Store {
     }
 
     /// What the table holds and who uses it, while others work: no snapshot. Reads every row and slot, but no key or
-    /// value. Round trips: 1 for 64 rows, 1 for 4,096 chunks, and 1 a slot; rows that do not verify are read up to 11
-    /// times more, over 41 ms, and then counted as such.
+    /// value. Round trips: 1 for 64 rows, for 4,096 chunks and for 256 client slots, 1 for the totals, and 2 at most for
+    /// each slot that is not free; rows that do not verify are read up to 11 times more, over 41 ms, and then counted as
+    /// such.
     ///
     /// # Errors
     /// `Check` and the fabric's if the table cannot be read, `Region` if its file cannot. Nothing was changed.
@@ -496,6 +495,16 @@ impl Inner {
     /// The region as the latest session leads to it, lost or not.
     pub(crate) fn region_at_hand(&self) -> FabricRegion {
         self.sessions.latest().map_or_else(|| self.first.clone(), |session| session.region)
+    }
+
+    /// Makes sure that the table in `region` is one still: fails with `Open` if it was destroyed, or if its first bytes
+    /// are damaged. 1 round trip. // [R-OPEN-1] [R-DESTROY-1]
+    fn look_at(&self, region: &FabricRegion) -> Result<(), Error> {
+        match block_on(open_table(&mut region.lane(), region.main_bytes())) {
+            Ok(_) => Ok(()),
+            Err(OpenError::Fabric(source)) => Err(self.fabric("cannot look at")(source)),
+            Err(source) => Err(Error::Open { url: self.url.clone(), source }),
+        }
     }
 
     /// Takes a free client slot; if there is none, one whose client died, which is recovered first. Slots are tried

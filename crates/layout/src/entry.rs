@@ -217,13 +217,17 @@ impl RowFormat {
     /// If key and value do not fit: see [`RowFormat::place`].
     pub fn encode_inline(&self, entry: &mut [u64], probe: &Probe<'_>, value: &[u8]) {
         debug_assert_eq!(self.place(probe.key.len(), value.len()), Placement::Inline);
-        entry.fill(0);
-        match self.format {
-            EntryFormat::Fixed { .. } => {
+        match (self.format, &mut *entry, probe.key.len(), value.len()) {
+            // Those of fixed:4:4 and fixed:8:8, of lengths the compiler knows.
+            (EntryFormat::Fixed { .. }, [word], 4, 4) => *word = probe.first | word_of(value) << 32,
+            (EntryFormat::Fixed { .. }, [key, word], 8, 8) => (*key, *word) = (probe.first, word_of(value)),
+            (EntryFormat::Fixed { .. }, ..) => {
+                entry.fill(0);
                 copy_in(entry, 0, probe.key);
                 copy_in(entry, probe.key.len(), value);
             }
-            EntryFormat::Bytes { .. } => {
+            (EntryFormat::Bytes { .. }, ..) => {
+                entry.fill(0);
                 entry[0] = inline_header(probe.key.len(), value.len(), probe.digest);
                 copy_in(entry, INLINE_HEADER_BYTES, probe.key);
                 copy_in(entry, INLINE_HEADER_BYTES + probe.key.len(), value);

@@ -7,6 +7,7 @@
 use std::fmt::Debug;
 use std::hint::select_unpredictable;
 
+use crate::bytes::word_of;
 use crate::config::EntryFormat;
 use crate::row::seed_of_row;
 use crate::{Candidate, ChecksumKind, ExtentRef, Probe, RowFormat, RowId, Torn, Trailer, Version};
@@ -200,9 +201,8 @@ impl<const ENTRY_WORDS: usize, const ENTRIES: usize, const ROW_WORDS: usize> Row
 
     #[inline(always)]
     fn probe(&self, key: &[u8], _digest: u64) -> u64 {
-        match *key {
-            [a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
-            [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        match key.len() {
+            4 | 8 => word_of(key),
             // Nobody's key: it is not accepted.
             _ => 0,
         }

@@ -130,7 +130,7 @@ impl Client {
             }
         }
         self.written = extent.map(|write| write.extent.generation);
-        self.journal.landed(&found[..words]);
+        self.journal.landed_pair(&tries[..words], &found);
         if self.journal.held.len() == words {
             return Ok(Stage::Locked);
         }
@@ -138,6 +138,7 @@ impl Client {
         Ok(conflict.map_or(Stage::Beginning, Stage::Contended))
     }
 
+    #[inline(always)]
     fn change_locked<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
@@ -324,17 +325,26 @@ impl Client {
     }
 
     /// Books what became of the last batch.
+    #[inline(always)]
     fn conclude(&mut self, posted: Result<bool, FabricError>, changed: Changed, change: &Change<'_>) -> Begun {
         match posted {
             Ok(true) => {
-                self.journal.landed(&[]);
+                self.journal.landed_release();
                 Begun::Done(changed)
             }
-            Ok(false) => {
+            posted => self.conclude_unseen(posted.err(), changed, change),
+        }
+    }
+
+    /// Books that the last batch failed with an error, or without one is in flight.
+    #[cold]
+    fn conclude_unseen(&mut self, error: Option<FabricError>, changed: Changed, change: &Change<'_>) -> Begun {
+        match error {
+            None => {
                 let signature = Signature::of(change, self.table.placement());
                 self.handover.hand_over(Reached::Commit(changed, signature))
             }
-            Err(source) => {
+            Some(source) => {
                 self.committed &= source.effect() != Effect::None;
                 self.journal.failed(&source);
                 Begun::Failed(Error::Fabric { operation: change.operation(), source })

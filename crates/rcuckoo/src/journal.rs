@@ -96,14 +96,35 @@ impl Journal {
         let (tries, skip) = match std::mem::take(&mut self.flight) {
             Flight::None | Flight::Recovery => return,
             Flight::Release => return self.held.clear(),
-            Flight::AcquirePair(tries, words) => {
-                let won = tries.iter().take(words).zip(found).filter(|(attempt, found)| attempt.won(**found));
-                return self.held.extend(won.map(|(attempt, _)| attempt.locks));
-            }
+            Flight::AcquirePair(tries, words) => return self.hold_won(&tries[..words], found),
             Flight::Acquire(tries) => (tries, std::mem::take(&mut self.held).len()),
             Flight::Extend(tries) => (tries, 0),
         };
-        for (attempt, found) in tries.iter().zip(&found[skip.min(found.len())..]) {
+        self.hold_won(&tries, &found[skip.min(found.len())..]);
+    }
+
+    /// Books that the tries of [`Flight::AcquirePair`] which is under way, `tries`, found `found`: as
+    /// [`Journal::landed`], for who knows them.
+    #[inline(always)]
+    pub(crate) fn landed_pair(&mut self, tries: &[Try], found: &[u64]) {
+        debug_assert!(matches!(self.flight, Flight::AcquirePair(..)));
+        self.flight = Flight::None;
+        self.hold_won(tries, found);
+    }
+
+    /// Books that the [`Flight::Release`] which is under way released all that is held: as [`Journal::landed`], for who
+    /// knows that it is one.
+    #[inline(always)]
+    pub(crate) fn landed_release(&mut self) {
+        debug_assert!(matches!(self.flight, Flight::Release));
+        self.flight = Flight::None;
+        self.held.clear();
+    }
+
+    /// Adds the locks of the tries that won, by what they found, to those that are held.
+    #[inline(always)]
+    fn hold_won(&mut self, tries: &[Try], found: &[u64]) {
+        for (attempt, found) in tries.iter().zip(found) {
             if attempt.won(*found) {
                 self.held.push(attempt.locks);
             }

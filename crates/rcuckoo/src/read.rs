@@ -197,19 +197,20 @@ impl Reader {
     /// rows nobody is writing. The rest is for [`Reader::get_waiting`], with the same key; `into` is unchanged then.
     #[inline(always)]
     pub fn get_now<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now {
-        self.look_now(lane, key, into)
+        if lane.caps().local { self.look_now(lane, key, into) } else { Now::Wait(Sampled::default()) }
     }
 
-    /// As [`Reader::get_now`], for who does not ask what state the key was in.
+    /// As [`Reader::get_now`], for who does not ask what state the key was in, and knows that `lane` executes in place.
+    /// On any other a READ would be posted for nothing.
     #[inline(always)]
     pub fn get_value_now<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
+        debug_assert!(lane.caps().local, "verbs are executed in place");
         self.look_now(lane, key, into)
     }
 
     #[inline(always)]
     fn look_now<L: Lane + ?Sized, S: State>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<S> {
         match self.shape {
-            _ if !lane.caps().local => Now::Wait(Sampled::default()),
             RowShape::Fixed8x8(rows) if key.len() == 8 => self.get_fixed::<_, _, _, 16>(lane, rows, key, into),
             RowShape::Fixed4x4(rows) if key.len() == 4 => self.get_fixed::<_, _, _, 8>(lane, rows, key, into),
             RowShape::Fixed8x8(_) | RowShape::Fixed4x4(_) => Now::Wait(Sampled::default()),

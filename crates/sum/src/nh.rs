@@ -43,16 +43,15 @@ fn blocks(words: &[u64], seed: u64) -> u64 {
 /// At most [`BLOCK_WORDS`] words, and the seed as one more word; it is alone if their number is even.
 #[inline(always)]
 fn block(words: &[u64], seed: u64) -> u64 {
-    let pairs = words.chunks_exact(2);
-    let odd = pairs.remainder();
     let at = words.len();
-    let last = match odd {
-        [word] => product(word.wrapping_add(KEYS[at - 1]), seed.wrapping_add(KEYS[at])),
+    let mut sum = match at % 2 {
+        1 => product(words[at - 1].wrapping_add(KEYS[at - 1]), seed.wrapping_add(KEYS[at])),
         _ => product(seed.wrapping_add(KEYS[at]), KEYS[at + 1]),
     };
-    let sum = pairs.zip(KEYS.chunks_exact(2)).fold(last, |sum, (pair, keys)| {
-        sum.wrapping_add(product(pair[0].wrapping_add(keys[0]), pair[1].wrapping_add(keys[1])))
-    });
+    // Not folded: the compiler may leave a fold as a call for each pair.
+    for (pair, keys) in words.as_chunks::<2>().0.iter().zip(KEYS.as_chunks::<2>().0) {
+        sum = sum.wrapping_add(product(pair[0].wrapping_add(keys[0]), pair[1].wrapping_add(keys[1])));
+    }
     sum as u64 ^ (sum >> 64) as u64
 }
 

@@ -1,10 +1,11 @@
 //! Clients in place.
 
 use guira_fabric::Traffic;
-use guira_rcuckoo::{Counters, Now, Sampled};
+use guira_rcuckoo::{Begun, Change, Counters, Now, Operation, Outcome, Sampled};
 
 use super::block_on;
 use super::reader::lookups;
+use crate::client::ValueChange;
 use crate::{Error, Expected, Put, Swap, Token, Versioned};
 
 /// Reads and changes the table, one operation at a time, in place: one a thread, from [`crate::Store::client`]. Holds a
@@ -47,7 +48,8 @@ impl Client {
     /// `Corrupt` if a row or extent of the key is damaged; `Destroyed`; `Lost`; the fabric's. Nothing was changed,
     /// unless [`crate::Error::effect`] of the fabric's says otherwise.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Put, Error> {
-        block_on(self.0.put(key, value))
+        let outcome = self.change_value(key, value, Operation::Put, ValueChange::Put)?;
+        Ok(if outcome == Outcome::Inserted { Put::Inserted } else { Put::Replaced })
     }
 
     /// Inserts `key` and returns true; changes nothing and returns false if it exists. Round trips: as [`Self::put`]; 2
@@ -56,7 +58,7 @@ impl Client {
     /// # Errors
     /// As [`Self::put`].
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        block_on(self.0.insert(key, value))
+        Ok(self.change_value(key, value, Operation::Insert, ValueChange::Insert)? == Outcome::Inserted)
     }
 
     /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key. Round
@@ -65,7 +67,7 @@ impl Client {
     /// # Errors
     /// As [`Self::put`], `Full` excepted; `Extent` may come.
     pub fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        block_on(self.0.update(key, value))
+        Ok(self.change_value(key, value, Operation::Update, ValueChange::Update)? == Outcome::Replaced)
     }
 
     /// Removes `key` and returns true; returns false if there is no such key. Round trips: 2, 3 for a key in an extent.
@@ -74,7 +76,44 @@ impl Client {
     /// # Errors
     /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, `Lost` and the fabric's, as those of [`Self::put`].
     pub fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
-        block_on(self.0.remove(key))
+        let outcome = match self.0.change_now(key, &Change::Remove) {
+            Ok(outcome) => outcome,
+            Err(begun) => self.remove_waiting(key, begun)?,
+        };
+        Ok(outcome == Outcome::Removed)
+    }
+
+    #[inline(never)]
+    fn remove_waiting(&mut self, key: &[u8], begun: Option<Begun>) -> Result<Outcome, Error> {
+        block_on(self.0.change_waiting(key, Operation::Remove, Change::Remove, begun))
+    }
+
+    /// A change that brings a value. Without a future, as long as it need not wait: to make one, and to carry the bytes
+    /// that an error would take through it, costs 6 % of a change.
+    #[inline(always)]
+    fn change_value(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        operation: Operation,
+        change: ValueChange<'_>,
+    ) -> Result<Outcome, Error> {
+        match self.0.value_now(key, value, change) {
+            Ok(outcome) => Ok(outcome),
+            Err(begun) => self.value_waiting(key, value, operation, change, begun),
+        }
+    }
+
+    #[inline(never)]
+    fn value_waiting(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        operation: Operation,
+        change: ValueChange<'_>,
+        begun: Option<Begun>,
+    ) -> Result<Outcome, Error> {
+        block_on(self.0.value_waiting(key, value, operation, change, begun))
     }
 
     /// Replaces the value of `key` if the key is as expected: has a certain value, or was not changed since it was read

@@ -1,0 +1,24 @@
+//! Cause: `Store::client` took a slot in the table's memory without looking whether the table was destroyed meanwhile.
+//!
+//! Effect: it succeeded, and so did the client's lookups, which found what was left; only its first change said
+//! `Destroyed`. Who opens a client to find out whether a table can still be changed was told that it can.
+//!
+//! Fix: a client is not opened before the superblock was looked at, 1 round trip. // [R-DESTROY-1]
+
+use guira::{Blame, CreateOptions, Effect, Error, OpenError, Store, Url};
+
+#[test]
+fn no_client_of_a_destroyed_table_is_opened() {
+    let url = Url::shm(&format!("guira-regression-destroyed-{}", std::process::id())).unwrap();
+    let store = Store::create(&url, &CreateOptions::new(1_000)).unwrap();
+    let mut client = store.client().unwrap();
+    client.put(b"cuckoo", b"Guira guira").unwrap();
+    Store::destroy(&url).unwrap();
+    for error in [store.client().err(), store.async_client().err()] {
+        let error = error.expect("the table is gone");
+        assert!(matches!(error, Error::Open { source: OpenError::Destroyed, .. }), "{error:?}");
+        assert_eq!((error.blame(), error.effect()), (Blame::Fenced, Effect::None), "{error}");
+    }
+    assert_eq!(store.stat().unwrap().clients.len(), 1, "no slot was taken: the one there is was open before");
+    assert_eq!(client.get(b"cuckoo").unwrap().as_deref(), Some(&b"Guira guira"[..]), "lookups answer as before");
+}
