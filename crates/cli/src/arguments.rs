@@ -25,7 +25,7 @@ pub struct Arguments {
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", hide_possible_values = true)]
     pub format: Format,
     #[command(flatten)]
-    pub tls: tls::Arguments,
+    pub tls: tls::Certificates,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

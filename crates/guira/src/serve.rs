@@ -100,8 +100,8 @@ impl ServeOptions {
         self
     }
 
-    /// Listens to other machines without a token and without TLS: anybody who reaches the address may read and change the table, and
-    /// damage it.
+    /// Listens to other machines without a token or TLS: anybody who reaches the address may read and change the table,
+    /// and damage it.
     #[must_use]
     pub fn insecure(mut self) -> ServeOptions {
         self.guard = Guard::Waived;
@@ -179,8 +179,8 @@ impl Store {
     /// a name ([`Url::shm`], [`Url::file`]) work on it at the same time.
     ///
     /// # Errors
-    /// `Serve`: it would listen to other machines without a token or TLS, the address is taken, or the table is itself on
-    /// another host; `Random`. Nothing was changed.
+    /// `Serve`: it would listen to other machines without a token or TLS, the address is taken, or the table is itself
+    /// on another host; `Random`. Nothing was changed.
     ///
     /// ```
     /// use guira::{CreateOptions, ServeOptions, Store};

@@ -1,7 +1,7 @@
 //! Files with certificates and private keys, in PEM.
 //!
-//! Invariants: a key is never in an error's text; a key file that anybody may read, or others than its owner may change,
-//! is refused, as a token file is.
+//! Invariants: a key is never in an error's text; a key file that anybody may read, or others than its owner may
+//! change, is refused, as a token file is.
 
 use std::io;
 use std::path::PathBuf;

@@ -15,12 +15,12 @@ const CERT_VARIABLE: &str = "GUIRA_TLS_CERT";
 const KEY_VARIABLE: &str = "GUIRA_TLS_KEY";
 
 /// What the command line of this process says.
-static GIVEN: OnceLock<Arguments> = OnceLock::new();
+static GIVEN: OnceLock<Certificates> = OnceLock::new();
 
 /// TLS between clients and memory nodes.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "TLS, for tcp:// and serve")]
-pub struct Arguments {
+pub struct Certificates {
     /// Encrypt the way to memory nodes, and trust those whose certificate these authorities issued. [env: GUIRA_TLS_CA]
     #[arg(long, global = true, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
@@ -32,7 +32,7 @@ pub struct Arguments {
     pub tls_key: Option<PathBuf>,
 }
 
-impl Arguments {
+impl Certificates {
     /// Keeps what was given for the rest of this process.
     pub fn remember(self) {
         // The command line is parsed once.
@@ -60,7 +60,7 @@ pub fn of_client() -> Result<Option<ClientTls>, Failure> {
 
 /// How a node speaks TLS that takes the certificates which the authorities in `client_ca` issue.
 pub fn of_node(client_ca: Option<&Path>) -> Result<Option<NodeTls>, Failure> {
-    let Arguments { tls_cert, tls_key, .. } = given();
+    let Certificates { tls_cert, tls_key, .. } = given();
     match (tls_cert, tls_key, client_ca) {
         (None, None, None) => Ok(None),
         (Some(cert), Some(key), Some(ca)) => Ok(Some(NodeTls::read(&cert, &key, ca).map_err(guira::Error::from)?)),
@@ -72,7 +72,7 @@ pub fn of_node(client_ca: Option<&Path>) -> Result<Option<NodeTls>, Failure> {
 
 /// Hands what was given on to a copy of this program.
 pub fn hand_on(command: &mut Command) {
-    let Arguments { tls_ca, tls_cert, tls_key } = given();
+    let Certificates { tls_ca, tls_cert, tls_key } = given();
     for (variable, path) in [(CA_VARIABLE, tls_ca), (CERT_VARIABLE, tls_cert), (KEY_VARIABLE, tls_key)] {
         if let Some(path) = path {
             command.env(variable, path);
@@ -80,7 +80,7 @@ pub fn hand_on(command: &mut Command) {
     }
 }
 
-fn given() -> Arguments {
+fn given() -> Certificates {
     GIVEN.get().cloned().unwrap_or_default()
 }
 

@@ -157,8 +157,8 @@ impl ConnectOptions {
         self
     }
 
-    /// How long connecting may take, all addresses of the host, TLS and the greeting together (looking the host up is the
-    /// system's affair and not counted). At least 1 ms.
+    /// How long connecting may take, all addresses of the host, TLS and the greeting together (looking the host up is
+    /// the system's affair and not counted). At least 1 ms.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> ConnectOptions {
         self.connect_timeout = timeout.max(SHORTEST_TIMEOUT);

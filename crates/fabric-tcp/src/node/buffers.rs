@@ -90,7 +90,7 @@ impl Input {
     }
 
     /// What was received and not taken.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(super) fn at_hand(&self) -> &[u8] {
         &self.words.as_bytes()[self.start * 8..self.filled]
     }
 

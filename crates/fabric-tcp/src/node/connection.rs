@@ -415,7 +415,7 @@ impl Connection {
                 tracing::info!(?peer, version = value, "a client of another version was refused");
                 Bye::Version { node: VERSION }
             }
-            End::Misunderstood(_) if !is_open && tls::is_handshake(self.input.bytes()) => {
+            End::Misunderstood(_) if !is_open && tls::is_handshake(self.input.at_hand()) => {
                 tools.count(Counter::RefusedTls, 1);
                 tracing::info!(?peer, "a client that speaks TLS was refused: this node does not");
                 Bye::Misunderstood

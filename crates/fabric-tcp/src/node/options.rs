@@ -111,7 +111,8 @@ impl NodeOptions {
         self
     }
 
-    /// Listens to other machines without a token and without TLS: anybody who reaches the address may read and write all the memory.
+    /// Listens to other machines without a token or TLS: anybody who reaches the address may read and write all the
+    /// memory.
     #[must_use]
     pub fn insecure(mut self) -> NodeOptions {
         self.exposure = Exposure::Anyone;

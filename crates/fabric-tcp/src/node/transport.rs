@@ -1,4 +1,5 @@
-//! How bytes come and go: a TCP connection, and what the kernel is told about it; with TLS on it, if the node wants that.
+//! How bytes come and go: a TCP connection, and what the kernel is told about it; with TLS on it, if the node wants
+//! that.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};

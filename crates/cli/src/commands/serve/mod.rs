@@ -35,8 +35,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// of bytes and runs no table logic. It serves until SIGINT or SIGTERM; the second of them ends it at once.
 ///
 /// By default it listens on this host only. Elsewhere it wants a token: guira token FILE makes one, and clients are
-/// given the same file. Or it speaks TLS, with --tls-cert, --tls-key and --tls-client-ca: then clients show certificates,
-/// and nobody between the hosts can read or change anything. Or both.
+/// given the same file. Or it speaks TLS, with --tls-cert, --tls-key and --tls-client-ca: then clients show
+/// certificates, and nobody between the hosts can read or change anything. Or both.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Where to listen: 127.0.0.1:7711, 0.0.0.0:7711 (every address of this host), [::]:7711. Can be repeated.
@@ -71,7 +71,7 @@ pub struct Arguments {
     /// --tls-key, which are the node's own.
     #[arg(long, value_name = "FILE")]
     pub tls_client_ca: Option<PathBuf>,
-    /// Listen to other hosts without a token and without TLS: whoever reaches the port may read, change and damage the table.
+    /// Listen to other hosts without a token or TLS: whoever reaches the port may read, change and damage the table.
     #[arg(long)]
     pub insecure: bool,
     /// Sessions at a time; a client program is one, however many threads it has.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use guira_fabric_tcp::client::{ConnectOptions, Endpoint, TcpRegion, Waiting};
 use guira_fabric_tcp::node::NodeOptions;
 use guira_fabric_tcp::tls::{TlsClient, TlsServer};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, PKCS_ED25519, date_time_ymd};
 
 use crate::client::PATIENCE;
 use crate::served::{Served, heap, options};
@@ -37,7 +37,7 @@ impl Authority {
     pub fn new() -> Authority {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
+        let key = key();
         let pem = params.self_signed(&key).expect("a certificate").pem();
         Authority { pem, issuer: Issuer::new(params, key) }
     }
@@ -50,10 +50,15 @@ impl Authority {
             Valid::Formerly => params.not_after = date_time_ymd(2001, 1, 1),
             Valid::Later => params.not_before = date_time_ymd(4000, 1, 1),
         }
-        let key = KeyPair::generate().expect("a key");
+        let key = key();
         let chain = params.signed_by(&key, &self.issuer).expect("a certificate").pem();
         Identity { chain, key: key.serialize_pem() }
     }
+}
+
+/// A key whose signatures are all of one length, so that a handshake's bytes can be counted.
+fn key() -> KeyPair {
+    KeyPair::generate_for(&PKCS_ED25519).expect("a key")
 }
 
 /// What a node of `identity` is, whose clients `clients` issued certificates for.
@@ -71,7 +76,6 @@ pub fn client(nodes: &Authority, identity: &Identity) -> TlsClient {
 
 /// A node, and what its clients need.
 pub struct Protected {
-    pub authority: Authority,
     pub served: Served,
     pub tls: TlsClient,
 }
@@ -86,7 +90,7 @@ impl Protected {
         let authority = Authority::new();
         let server = server(&authority.issue(HOST, Valid::Now), &authority);
         let tls = client(&authority, &authority.issue("client", Valid::Now));
-        Protected { served: heap(options.tls(server)), authority, tls }
+        Protected { served: heap(options.tls(server)), tls }
     }
 
     /// How a client connects to `address`, which leads to the node.
