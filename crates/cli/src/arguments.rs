@@ -7,8 +7,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, completions, create, destroy, dump, kick, load, man, quickstart, serve, single, stat, token, top,
-    ycsb,
+    bench, check, completions, create, destroy, dump, kick, load, man, quickstart, serve, single, stat, tls, token,
+    top, ycsb,
 };
 use crate::failure::{EXIT_MISUSE, ErrorText, exit_codes};
 use crate::output::{Format, Output};
@@ -17,13 +17,15 @@ use crate::output::{Format, Output};
 ///
 /// A table is named by a URL: shm://NAME is a file in /dev/shm, file:///PATH any file on a local file system, and
 /// tcp://HOST:PORT what a memory node (guira serve) serves there. If the node wants a token, the environment variable
-/// GUIRA_TOKEN_FILE names the file that holds it.
+/// GUIRA_TOKEN_FILE names the file that holds it; if it wants TLS, --tls-ca, --tls-cert and --tls-key do.
 #[derive(Debug, Parser)]
 #[command(name = "guira", version, after_help = exit_codes(), max_term_width = 120)]
 pub struct Arguments {
     /// How to show answers: human, or json (one object; dump: one a line).
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", hide_possible_values = true)]
     pub format: Format,
+    #[command(flatten)]
+    pub tls: tls::Certificates,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::{Run, Table, command, guira};
 use guira_fabric_tcp::wire::{Bye, Grant, Header, Hello, Kind, Token, Welcome, append, from_wire, to_wire};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use serde_json::Value;
 
 /// No step of a test takes longer.
@@ -233,6 +234,143 @@ fn tokens_decide_who_may_do_what() {
         assert_eq!(greet(wrong), Err(Bye::Unauthorized));
     }
     assert_eq!(server.stop("-TERM")["sessions_refused"], 3);
+}
+
+/// An authority, and certificates and keys of a node and of clients, as files.
+struct Certificates {
+    directory: tempfile::TempDir,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Certificates {
+    /// Those of `node`, for 127.0.0.1, and of `client`.
+    fn new() -> Certificates {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let ca = params.self_signed(&key).expect("a certificate").pem();
+        fs::write(directory.path().join("ca.pem"), ca).expect("it is ours");
+        let made = Certificates { directory, issuer: Issuer::new(params, key) };
+        made.issue("node", "127.0.0.1", 4000);
+        made.issue("client", "client", 4000);
+        made
+    }
+
+    /// Makes `file`.pem and `file`.key, for whoever is called `name`, until that year.
+    fn issue(&self, file: &str, name: &str, until: i32) {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        params.not_after = date_time_ymd(until, 1, 1);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let write = |suffix: &str, text: String| {
+            let path = self.path(&format!("{file}.{suffix}"));
+            fs::write(&path, text).expect("it is ours");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
+        };
+        write("pem", certificate.pem());
+        write("key", key.serialize_pem());
+    }
+
+    fn path(&self, file: &str) -> String {
+        self.directory.path().join(file).to_str().expect("text").to_owned()
+    }
+
+    /// The options of a node.
+    fn of_node(&self) -> Vec<String> {
+        self.options([("--tls-cert", "node.pem"), ("--tls-key", "node.key"), ("--tls-client-ca", "ca.pem")])
+    }
+
+    /// The options of a client that shows this certificate.
+    fn of_client(&self, name: &str) -> Vec<String> {
+        let (cert, key) = (format!("{name}.pem"), format!("{name}.key"));
+        self.options([("--tls-ca", "ca.pem"), ("--tls-cert", cert.as_str()), ("--tls-key", key.as_str())])
+    }
+
+    fn options(&self, options: [(&str, &str); 3]) -> Vec<String> {
+        options.iter().flat_map(|(option, file)| [(*option).to_owned(), self.path(file)]).collect()
+    }
+}
+
+fn run(arguments: &[&str], more: &[String]) -> Run {
+    guira(&[arguments, &more.iter().map(String::as_str).collect::<Vec<_>>()].concat())
+}
+
+/// A node that other hosts reach, without any token, and clients by options or by environment variables.
+#[test]
+fn certificates_decide_who_may_come_in() {
+    let files = Certificates::new();
+    let of_node = files.of_node();
+    let of_node: Vec<&str> = of_node.iter().map(String::as_str).collect();
+    let all = [&["serve", "--listen", "0.0.0.0:0", "--format", "json", "--capacity", "1000"], &of_node[..]].concat();
+    let server = Server::spawn(&mut command(&all), &all);
+    let url = format!("tcp://127.0.0.1:{}", server.addr().rsplit_once(':').expect("a port").1);
+    let of_client = files.of_client("client");
+    run(&["put", &url, "cuckoo", "Guira guira"], &of_client).expect(0);
+    assert_eq!(run(&["get", &url, "cuckoo"], &of_client).expect(0).text(), "Guira guira");
+    let variables = [("GUIRA_TLS_CA", "ca.pem"), ("GUIRA_TLS_CERT", "client.pem"), ("GUIRA_TLS_KEY", "client.key")];
+    let variables = variables.map(|(variable, file)| (variable, files.path(file)));
+    let output = command(&["get", &url, "cuckoo"]).envs(variables).output().expect("the program starts");
+    assert_eq!(Run::of(output, &["get"]).expect(0).text(), "Guira guira");
+    // Workers are processes of their own.
+    let ycsb =
+        ["ycsb", &url, "--workload", "a", "--records", "100", "--operations", "200", "--processes", "2", "--load"];
+    run(&ycsb, &of_client).expect(0);
+
+    files.issue("expired", "client", 2001);
+    let told = |options: &[String], words: &str| {
+        let error = run(&["get", &url, "cuckoo", "--format", "json"], options).expect(2).error();
+        let message = error["message"].as_str().expect("text");
+        assert!(
+            message.contains(&url) && message.contains(words) && message.contains("nothing was changed"),
+            "{error}"
+        );
+        assert_eq!(error["effect"], "none");
+    };
+    told(&[], "wants TLS");
+    told(&of_client[..2], "wants a certificate");
+    told(&files.of_client("expired"), "refused the certificate");
+    told(&Certificates::new().of_client("client"), "not issued by an authority");
+    let localhost = url.replace("127.0.0.1", "localhost");
+    let error = run(&["get", &localhost, "cuckoo"], &of_client).expect(2).stderr;
+    assert!(error.contains("not for the name \"localhost\""), "{error}");
+    let stopped = server.stop("-TERM");
+    assert_eq!(stopped["sessions_refused"], 5, "{stopped}");
+
+    let plain = Server::start(&["--capacity", "1000"]);
+    let error = run(&["get", &format!("tcp://{}", plain.addr()), "cuckoo"], &of_client).expect(2).stderr;
+    assert!(error.contains("does not speak TLS"), "{error}");
+    assert_eq!(plain.stop("-TERM")["sessions_refused"], 1);
+}
+
+#[test]
+fn keys_are_kept_and_certificates_are_whole() {
+    let files = Certificates::new();
+    let (of_node, of_client) = (files.of_node(), files.of_client("client"));
+    let serve = |options: &[String], code: i32, words: &str| {
+        let error = run(&["serve", "--capacity", "1000", "--format", "json"], options).expect(code).error();
+        assert!(error["message"].as_str().is_some_and(|message| message.contains(words)), "{error}");
+        assert_eq!(error["effect"], "none", "{error}");
+    };
+    serve(&of_node[..4], 2, "--tls-client-ca FILE");
+    serve(&of_node[4..], 2, "--tls-cert FILE");
+    for (options, words) in [(&of_client[2..], "--tls-ca"), (&of_client[..4], "--tls-key")] {
+        let error = run(&["get", "tcp://127.0.0.1:1", "cuckoo"], options).expect(2).stderr;
+        assert!(error.contains(words), "{error}");
+    }
+    let key = files.path("node.key");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).expect("it is ours");
+    serve(&of_node, 2, "chmod 600");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).expect("it is ours");
+    fs::copy(files.path("client.key"), &key).expect("it is ours");
+    serve(&of_node, 2, "it is not the certificate's");
+    fs::write(&key, "secret").expect("it is ours");
+    serve(&of_node, 2, "private key");
+    fs::remove_file(&key).expect("it is ours");
+    serve(&of_node, 3, &key);
+    fs::set_permissions(files.path("client.key"), fs::Permissions::from_mode(0o604)).expect("it is ours");
+    let error = run(&["get", "tcp://127.0.0.1:1", "cuckoo"], &of_client).expect(2).stderr;
+    assert!(error.contains("chmod 600"), "{error}");
 }
 
 #[test]

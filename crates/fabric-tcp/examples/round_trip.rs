@@ -1,8 +1,8 @@
 //! What a round trip of one blocking lane costs over loopback, beside the floor: the same bytes to and fro between two
-//! threads with bare sockets, in the same run.
+//! threads with bare sockets, in the same run; and behind TLS, if it was compiled in.
 //!
 //! ```text
-//! cargo run --release -p guira-fabric-tcp --example round_trip
+//! cargo run --release -p guira-fabric-tcp --features tls --example round_trip
 //! ```
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,7 @@ use std::time::Instant;
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, Caps, FabricError, Lane, Profile, Region, Submitted, Verb};
 use guira_fabric_tcp::client::{ConnectOptions, Endpoint, TcpLane, TcpRegion};
-use guira_fabric_tcp::node::{Node, NodeOptions};
+use guira_fabric_tcp::node::{Node, NodeHandle, NodeOptions};
 use guira_fabric_tcp::wire::BatchShape;
 
 const ROUNDS: u32 = 20_000;
@@ -27,16 +27,16 @@ const READ_WORDS: usize = 16;
 fn main() -> Result<(), Box<dyn Error>> {
     let caps = Caps { local: true, ..Profile::Tcp.caps() };
     let region = HeapRegion::new(1 << 16, 64, caps);
-    let node =
-        Node::bind(region, NodeOptions::new(SocketAddr::from(([127, 0, 0, 1], 0)), [1, 1]).threads(1))?.spawn()?;
-    let address = node.local_addrs()[0];
-    let options = ConnectOptions::new(Endpoint::new(&address.ip().to_string(), address.port()));
-    let mut lane = TcpRegion::connect(&options)?.lane();
+    let options = NodeOptions::new(SocketAddr::from(([127, 0, 0, 1], 0)), [1, 1]).threads(1);
+    let encrypted = encrypted(region.clone(), options.clone())?;
+    let node = Node::bind(region, options)?.spawn()?;
+    let mut lane = TcpRegion::connect(&connect_options(&node))?.lane();
     let mut into = [0; READ_WORDS];
     let shape = BatchShape::of(&[Verb::Read { addr: Addr::main(0), into: &mut into }])?;
     let (request_bytes, reply_bytes) = (shape.request_words * 8, shape.reply_words * 8);
     let mut echo = bare(request_bytes, reply_bytes)?;
     println!("one READ of {READ_WORDS} words: {request_bytes} bytes there, {reply_bytes} back; medians of {ROUNDS}");
+    let mut encrypted = encrypted.map(|(node, region)| (node, region.lane()));
     for _ in 0..TURNS {
         let floor_ns = median_ns(|| {
             echo.write_all(&vec![1; request_bytes])?;
@@ -44,9 +44,39 @@ fn main() -> Result<(), Box<dyn Error>> {
         })?;
         let lane_ns = median_ns(|| Ok(read(&mut lane)?))?;
         let ratio = lane_ns as f64 / floor_ns as f64;
-        println!("lane {lane_ns} ns, bare sockets {floor_ns} ns, ratio {ratio:.2}");
+        print!("lane {lane_ns} ns, bare sockets {floor_ns} ns, ratio {ratio:.2}");
+        if let Some((_, lane)) = &mut encrypted {
+            let tls_ns = median_ns(|| Ok(read(lane)?))?;
+            print!("; lane behind TLS {tls_ns} ns, {:.2} of one without", tls_ns as f64 / lane_ns as f64);
+        }
+        println!();
     }
     Ok(())
+}
+
+fn connect_options(node: &NodeHandle) -> ConnectOptions {
+    let address = node.local_addrs()[0];
+    ConnectOptions::new(Endpoint::new(&address.ip().to_string(), address.port()))
+}
+
+/// A node that speaks TLS, and its client.
+type Encrypted = Option<(NodeHandle, TcpRegion)>;
+
+#[cfg(feature = "tls")]
+fn encrypted(region: HeapRegion, options: NodeOptions) -> Result<Encrypted, Box<dyn Error>> {
+    use guira_fabric_tcp::tls::{TlsClient, TlsServer};
+
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])?;
+    let (pem, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let (pem, key) = (pem.as_bytes(), key.as_bytes());
+    let node = Node::bind(region, options.tls(TlsServer::from_pem(pem, key, pem)?))?.spawn()?;
+    let options = connect_options(&node).with_tls(TlsClient::with_identity(pem, pem, key)?);
+    Ok(Some((node, TcpRegion::connect(&options)?)))
+}
+
+#[cfg(not(feature = "tls"))]
+fn encrypted(_: HeapRegion, _: NodeOptions) -> Result<Encrypted, Box<dyn Error>> {
+    Ok(None)
 }
 
 fn read(lane: &mut TcpLane) -> Result<(), FabricError> {

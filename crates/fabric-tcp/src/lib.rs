@@ -6,4 +6,5 @@
 
 pub mod client;
 pub mod node;
+pub mod tls;
 pub mod wire;

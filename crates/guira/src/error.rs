@@ -9,11 +9,12 @@ use guira_fabric::{Effect, FabricError};
 use guira_fabric_shm::{Attempt, KillError, ShmError};
 use guira_fabric_tcp::client::ConnectError;
 use guira_fabric_tcp::node::NodeError;
+use guira_fabric_tcp::tls::TlsError;
 use guira_fabric_tcp::wire::Bye;
 use guira_layout::ConfigError;
 use guira_rcuckoo::{OpenError, Operation};
 
-use crate::{ExtentError, OperationError, TokenFileError, Url, UrlError};
+use crate::{ExtentError, OperationError, TlsFileError, TokenFileError, Url, UrlError};
 
 /// Whose fault an error is: [`Error::blame`]. More may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -263,6 +264,9 @@ pub enum Error {
     /// A token file cannot be used. Nothing was changed.
     #[error("{0}; nothing was changed")]
     AccessToken(#[from] TokenFileError),
+    /// A file with certificates or a private key cannot be used. Nothing was changed.
+    #[error("{0}; nothing was changed")]
+    TlsFile(Arc<TlsFileError>),
     /// The operating system gives no random numbers. Nothing was changed.
     #[error("the operating system gives no random numbers: {reason}; nothing was changed")]
     Random {
@@ -338,6 +342,10 @@ impl Error {
                 TokenFileError::Exposed { .. } | TokenFileError::Malformed { .. } => Blame::Misuse,
                 _ => Blame::Fabric,
             },
+            Error::TlsFile(error) => match **error {
+                TlsFileError::Io { .. } => Blame::Fabric,
+                _ => Blame::Misuse,
+            },
             Error::Connect { source, .. } => connect_blame(source),
             Error::Gone { .. } => Blame::Fenced,
             Error::TooManyClients { .. } => Blame::Busy,
@@ -352,6 +360,12 @@ impl Error {
             Error::Extent(ExtentError::Fabric(error)) => fabric_blame(error),
             Error::Operation(error) => operation_blame(error),
         }
+    }
+}
+
+impl From<TlsFileError> for Error {
+    fn from(error: TlsFileError) -> Error {
+        Error::TlsFile(Arc::new(error))
     }
 }
 
@@ -376,7 +390,9 @@ fn region_blame(error: &ShmError) -> Blame {
 
 fn connect_blame(error: &ConnectError) -> Blame {
     match error {
-        ConnectError::Rejected { reason: Bye::Unauthorized | Bye::Version { .. }, .. }
+        ConnectError::Tls { reason: TlsError::Failed { .. }, .. } => Blame::Fabric,
+        ConnectError::Rejected { reason: Bye::Unauthorized | Bye::Version { .. } | Bye::TlsWanted, .. }
+        | ConnectError::Tls { .. }
         | ConnectError::NotANode { .. } => Blame::Misuse,
         ConnectError::Rejected { reason: Bye::Full { .. }, .. } => Blame::Busy,
         _ => Blame::Fabric,

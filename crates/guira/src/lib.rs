@@ -114,6 +114,7 @@ mod sessions;
 mod stat;
 mod state;
 mod store;
+mod tls_file;
 mod token_file;
 mod url;
 
@@ -128,6 +129,7 @@ pub use guira_fabric::{Addr, Effect, FabricError, Space, Traffic, VerbCounts};
 pub use guira_fabric_shm::{Attempt, FileKind, KillError, ShmError};
 pub use guira_fabric_tcp::client::{ConnectError, Endpoint};
 pub use guira_fabric_tcp::node::{NodeCounters, NodeError};
+pub use guira_fabric_tcp::tls::TlsError;
 pub use guira_fabric_tcp::wire::{Bye, WireError};
 #[doc(inline)]
 pub use guira_layout as layout;
@@ -141,6 +143,9 @@ pub use serve::{ServeOptions, Served};
 pub use stat::{ClientStat, ClientState, FileStat, NodeStat, RegionStat, Stat};
 pub use state::{Expected, Swap, Token, Versioned};
 pub use store::Store;
+pub use tls_file::TlsFileError;
+#[cfg(feature = "tls")]
+pub use tls_file::{ClientTls, NodeTls};
 pub use token_file::{AccessToken, TokenFileError};
 pub use url::{Url, UrlError};
 

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use guira_layout::{EntryFormat, Preset};
 
+#[cfg(feature = "tls")]
+use crate::ClientTls;
+
 /// What a new table is like. Nothing is checked before [`crate::Store::create`], which says `Create` or, for the mode,
 /// `Region` for what cannot be.
 ///
@@ -133,6 +136,8 @@ pub struct OpenOptions {
     pub(crate) deadline: Duration,
     pub(crate) cache_bytes: usize,
     pub(crate) token_file: Option<PathBuf>,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<ClientTls>,
     pub(crate) connect_timeout: Duration,
     pub(crate) reconnect_timeout: Duration,
 }
@@ -152,6 +157,8 @@ impl Default for OpenOptions {
             deadline: Duration::from_secs(10),
             cache_bytes: 64 << 10,
             token_file: None,
+            #[cfg(feature = "tls")]
+            tls: None,
             connect_timeout: Duration::from_secs(5),
             reconnect_timeout: Duration::from_secs(10),
         }
@@ -189,6 +196,15 @@ impl OpenOptions {
     #[must_use]
     pub fn token_file(mut self, path: impl Into<PathBuf>) -> OpenOptions {
         self.token_file = Some(path.into());
+        self
+    }
+
+    /// Encrypts connections to memory nodes (`tcp://`), by TLS 1.3: with whose certificates. Without it, nodes that
+    /// want TLS refuse this client. Costs a round trip whenever a session begins.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: ClientTls) -> OpenOptions {
+        self.tls = Some(tls);
         self
     }
 

@@ -9,6 +9,8 @@ use guira_fabric_shm::ShmRegion;
 use guira_fabric_tcp::node::{Node, NodeHandle, NodeOptions};
 use guira_fabric_tcp::wire::{Grant, Token};
 
+#[cfg(feature = "tls")]
+use crate::NodeTls;
 use crate::fabric::FabricRegion;
 use crate::options::Access;
 use crate::store::random;
@@ -36,6 +38,8 @@ pub struct ServeOptions {
     others: Vec<SocketAddr>,
     token: Option<AccessToken>,
     reader_token: Option<AccessToken>,
+    #[cfg(feature = "tls")]
+    tls: Option<NodeTls>,
     guard: Guard,
     max_sessions: Option<u32>,
     session_timeout: Option<Duration>,
@@ -57,6 +61,8 @@ impl ServeOptions {
             others: Vec::new(),
             token: None,
             reader_token: None,
+            #[cfg(feature = "tls")]
+            tls: None,
             guard: Guard::Required,
             max_sessions: None,
             session_timeout: None,
@@ -85,8 +91,17 @@ impl ServeOptions {
         self
     }
 
-    /// Listens to other machines without a token: anybody who reaches the address may read and change the table, and
-    /// damage it.
+    /// Speaks TLS 1.3 only, and lets nobody in whose certificate `tls` does not take. If tokens are set, too, both are
+    /// wanted.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: NodeTls) -> ServeOptions {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Listens to other machines without a token or TLS: anybody who reaches the address may read and change the table,
+    /// and damage it.
     #[must_use]
     pub fn insecure(mut self) -> ServeOptions {
         self.guard = Guard::Waived;
@@ -125,6 +140,10 @@ impl ServeOptions {
         if let Some(AccessToken(token)) = self.reader_token {
             options = options.reader_token(Token(token));
         }
+        #[cfg(feature = "tls")]
+        if let Some(NodeTls(tls)) = &self.tls {
+            options = options.tls(tls.clone());
+        }
         if self.guard == Guard::Waived {
             options = options.insecure();
         }
@@ -160,8 +179,8 @@ impl Store {
     /// a name ([`Url::shm`], [`Url::file`]) work on it at the same time.
     ///
     /// # Errors
-    /// `Serve`: it would listen to other machines without a token, the address is taken, or the table is itself on
-    /// another host; `Random`. Nothing was changed.
+    /// `Serve`: it would listen to other machines without a token or TLS, the address is taken, or the table is itself
+    /// on another host; `Random`. Nothing was changed.
     ///
     /// ```
     /// use guira::{CreateOptions, ServeOptions, Store};

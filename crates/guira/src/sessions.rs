@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use guira_fabric::{FabricError, Region};
 use guira_fabric_tcp::client::{self, ConnectError, ConnectOptions, Endpoint, TcpRegion};
+use guira_fabric_tcp::tls::TlsError;
 use guira_fabric_tcp::wire::{Bye, Fate, Grant, SessionId, Token};
 use guira_layout::SuperblockError;
 use guira_rcuckoo::{OpenError, Table, open_table};
@@ -79,6 +80,8 @@ struct State {
 pub(crate) enum Failure {
     Connect(Arc<ConnectError>),
     TokenFile(String),
+    #[cfg(feature = "tls")]
+    TlsFile(Arc<crate::TlsFileError>),
     Open(OpenError),
     Gone(&'static str),
     Process(FabricError),
@@ -89,6 +92,7 @@ impl Failure {
     fn is_passing(&self) -> bool {
         match self {
             Failure::Connect(error) => match &**error {
+                ConnectError::Tls { reason, .. } => matches!(reason, TlsError::Failed { .. }),
                 ConnectError::NotANode { .. } => false,
                 ConnectError::Rejected { reason, .. } => {
                     matches!(reason, Bye::Full { .. } | Bye::Shutdown | Bye::Fenced | Bye::TooSlow { .. })
@@ -98,6 +102,8 @@ impl Failure {
             Failure::Open(OpenError::Fabric(error)) => {
                 matches!(error, FabricError::Disconnected { .. } | FabricError::Fenced { .. })
             }
+            #[cfg(feature = "tls")]
+            Failure::TlsFile(_) => false,
             Failure::TokenFile(_) | Failure::Open(_) | Failure::Gone(_) | Failure::Process(_) => false,
         }
     }
@@ -109,6 +115,8 @@ impl Failure {
             Failure::TokenFile(reason) => {
                 Error::TokenFile { url, path: options.token_file.clone().unwrap_or_default(), reason }
             }
+            #[cfg(feature = "tls")]
+            Failure::TlsFile(error) => Error::TlsFile(error),
             Failure::Open(source) => Error::Open { url, source },
             Failure::Gone(found) => Error::Gone { url, found },
             Failure::Process(source) => Error::Fabric { doing: "cannot connect to", url, source },
@@ -141,6 +149,10 @@ pub(crate) fn connect(
     if let Some(path) = &options.token_file {
         let AccessToken(token) = AccessToken::read(path).map_err(|error| Failure::TokenFile(error.to_string()))?;
         connect = connect.with_token(Token(token));
+    }
+    #[cfg(feature = "tls")]
+    if let Some(tls) = &options.tls {
+        connect = connect.with_tls(tls.load().map_err(|error| Failure::TlsFile(Arc::new(error)))?);
     }
     if let Some(previous) = previous {
         connect = connect.with_previous(previous);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// Permission bits that let anybody read the file, or its group change it. Its group may read it: so a service is given
 /// a file of root's, and an access control list looks like that.
-const OTHERS_MAY: u32 = 0o027;
+pub(crate) const OTHERS_MAY: u32 = 0o027;
 /// Bytes that are read of a file: a token with its line end, and enough to notice that there is more.
 const MAX_FILE_BYTES: u64 = 64;
 /// Hexadecimal digits of a token.

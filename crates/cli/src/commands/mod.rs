@@ -13,6 +13,7 @@ pub mod quickstart;
 pub mod serve;
 pub mod single;
 pub mod stat;
+pub mod tls;
 pub mod token;
 pub mod top;
 pub mod ycsb;
@@ -41,19 +42,20 @@ pub struct Patience {
 impl Patience {
     /// Opens a table for reading and changing.
     pub fn open(self, url: &Url) -> Result<Store, Failure> {
-        open(url, &open_options().deadline(self.deadline))
+        open(url, &open_options()?.deadline(self.deadline))
     }
 
     /// Opens a table for reading only.
     pub fn open_read_only(self, url: &Url) -> Result<Store, Failure> {
-        open(url, &open_options().deadline(self.deadline).read_only())
+        open(url, &open_options()?.deadline(self.deadline).read_only())
     }
 }
 
 /// How tables are opened, unless a command says more.
-pub fn open_options() -> OpenOptions {
+pub fn open_options() -> Result<OpenOptions, Failure> {
     let token_file = std::env::var_os(TOKEN_FILE_VARIABLE).filter(|path| !path.is_empty());
-    token_file.map_or_else(OpenOptions::default, |path| OpenOptions::default().token_file(path))
+    let options = token_file.map_or_else(OpenOptions::default, |path| OpenOptions::default().token_file(path));
+    Ok(tls::of_client()?.into_iter().fold(options, OpenOptions::tls))
 }
 
 /// Opens a table that must exist.
@@ -86,7 +88,7 @@ fn advice(url: &Url, error: &Error) -> Option<String> {
     match error {
         Error::Operation(OperationError::Busy { owner, .. }) => {
             let slot = owner.as_ref()?.slot()?;
-            let store = Store::open_with(url, &OpenOptions::default().read_only()).ok()?;
+            let store = Store::open_with(url, &open_options().ok()?.read_only()).ok()?;
             let who = store.client_in(slot).ok()??;
             let (process, doing) = (who.process, doing(&who));
             let kill = match who.frozen {

@@ -50,8 +50,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
 /// Opens a table of which something is to be told. Only a store that may write can ask whether a client lives; a table
 /// that may only be read still has a stat.
 pub fn open(url: &Url) -> Result<Store, Failure> {
-    let opened = Store::open_with(url, &open_options());
-    let opened = opened.or_else(|error| Store::open_with(url, &open_options().read_only()).map_err(|_| error));
+    let options = open_options()?;
+    let opened = Store::open_with(url, &options);
+    let opened = opened.or_else(|error| Store::open_with(url, &options.read_only()).map_err(|_| error));
     opened.map_err(Failure::of_table(url))
 }
 

@@ -12,7 +12,10 @@ use super::outbox::{Flushed, Outbox};
 use super::plan::Bounds;
 use super::receive::Receiver;
 use super::region::Connection;
-use super::transport::{Patience, Plain};
+#[cfg(feature = "tls")]
+use super::tls::Encrypted;
+use super::transport::{Patience, Plain, Transport};
+use crate::tls::TlsError;
 use crate::wire::{Bye, Kind, Welcome, WireError, append};
 
 /// No session began. Nothing was changed.
@@ -49,6 +52,15 @@ pub enum ConnectError {
         /// What the system says.
         source: io::Error,
     },
+    /// There is no TLS between this client and the node: one of both does not speak it, or does not take the other's
+    /// certificate.
+    #[error("no TLS with the memory node at {address}: {reason}; nothing was changed")]
+    Tls {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        reason: TlsError,
+    },
     /// Whoever listens there closed the connection without a word.
     #[error("{address} closed the connection before it said anything: is it a memory node? nothing was changed")]
     Closed {
@@ -83,11 +95,12 @@ pub(super) fn connect(options: &ConnectOptions) -> Result<Connection, ConnectErr
     let (last, stream) = reach(options, &addresses, deadline)?;
     let attempt = Attempt { address: last, options };
     let io = |source| attempt.failed(source);
-    let transport = Plain::new(stream, options.batch_timeout).map_err(io)?;
+    let plain = Plain::new(stream, options.batch_timeout).map_err(io)?;
+    let transport = protect(attempt, plain, deadline)?;
     let mut receiver = Receiver::new();
-    let welcome = greet(attempt, &transport, &mut receiver, deadline)?;
+    let welcome = greet(attempt, &*transport, &mut receiver, deadline)?;
     let (timeout, bounds) = (options.batch_timeout, Bounds::of(&welcome));
-    let link = Arc::new(Link::new(Box::new(transport), timeout, receiver));
+    let link = Arc::new(Link::new(transport, timeout, receiver));
     if options.waiting == Waiting::Cooperative {
         driver::start(&link).map_err(io)?;
     }
@@ -114,20 +127,33 @@ fn reach(
     Err(error)
 }
 
+/// Encrypts the connection, if that is asked for.
+#[cfg(feature = "tls")]
+fn protect(attempt: Attempt<'_>, plain: Plain, deadline: Instant) -> Result<Box<dyn Transport>, ConnectError> {
+    let Some(tls) = &attempt.options.tls else { return Ok(Box::new(plain)) };
+    match Encrypted::connect(plain, tls, attempt.options.endpoint.host(), deadline) {
+        Ok(encrypted) => Ok(Box::new(encrypted)),
+        Err(error) => Err(attempt.failed(error)),
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+fn protect(_: Attempt<'_>, plain: Plain, _: Instant) -> Result<Box<dyn Transport>, ConnectError> {
+    Ok(Box::new(plain))
+}
+
 /// Says who this is, and reads what the node grants.
 fn greet(
     attempt: Attempt<'_>,
-    transport: &Plain,
+    transport: &dyn Transport,
     receiver: &mut Receiver,
     deadline: Instant,
 ) -> Result<Welcome, ConnectError> {
     let address = attempt.address;
     let mut outbox = Outbox::default();
     outbox.append(|out| append(out, Kind::Hello, 0, &attempt.options.hello.encode()));
-    // A greeting is shorter than the room of a new connection.
-    if let Flushed::Failed(kind) = outbox.flush(transport) {
-        return Err(attempt.failed(kind.into()));
-    }
+    // A greeting is shorter than the room of a new connection. If it cannot leave, what the node said before is heard.
+    let flushed = outbox.flush(transport);
     let not_a_node = |source| ConnectError::NotANode { address, source };
     loop {
         if let Some((header, body)) = receiver.next().map_err(not_a_node)? {
@@ -146,7 +172,11 @@ fn greet(
         match receiver.fill(transport, Patience::Slice) {
             Ok(0) => return Err(ConnectError::Closed { address }),
             Ok(_) => {}
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                if let Flushed::Failed(kind) = flushed {
+                    return Err(attempt.failed(kind.into()));
+                }
+            }
             Err(error) => return Err(attempt.failed(error)),
         }
     }
@@ -161,7 +191,11 @@ struct Attempt<'o> {
 
 impl Attempt<'_> {
     fn failed(self, source: io::Error) -> ConnectError {
+        if let Some(reason) = TlsError::of(&source) {
+            return ConnectError::Tls { address: self.address, reason: reason.clone() };
+        }
         match source.kind() {
+            io::ErrorKind::UnexpectedEof => ConnectError::Closed { address: self.address },
             io::ErrorKind::ConnectionRefused => ConnectError::Refused { address: self.address },
             io::ErrorKind::TimedOut => self.timed_out(),
             _ => ConnectError::Io { address: self.address, source },

@@ -19,6 +19,8 @@ mod plan;
 mod receive;
 mod region;
 mod slots;
+#[cfg(feature = "tls")]
+mod tls;
 mod transport;
 
 pub use connect::ConnectError;

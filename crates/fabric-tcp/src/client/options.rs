@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+#[cfg(feature = "tls")]
+use crate::tls::TlsClient;
 use crate::wire::{Grant, Hello, SessionId, Token};
 
 /// The place of a memory node: a host's name or address, and a port.
@@ -86,6 +88,8 @@ pub struct ConnectOptions {
     pub(super) waiting: Waiting,
     pub(super) connect_timeout: Duration,
     pub(super) batch_timeout: Duration,
+    #[cfg(feature = "tls")]
+    pub(super) tls: Option<TlsClient>,
 }
 
 /// The shortest time that may be given to anything: what is shorter is taken for it.
@@ -98,7 +102,24 @@ impl ConnectOptions {
         let sample_words = Hello::MAX_SAMPLE_WORDS;
         let hello = Hello { wanted: Grant::ReadWrite, token: None, previous: None, sample_words };
         let (connect_timeout, batch_timeout) = (Duration::from_secs(5), Duration::from_secs(10));
-        ConnectOptions { endpoint, hello, waiting: Waiting::default(), connect_timeout, batch_timeout }
+        ConnectOptions {
+            endpoint,
+            hello,
+            waiting: Waiting::default(),
+            connect_timeout,
+            batch_timeout,
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
+    }
+
+    /// Encrypts the connection, and talks to nobody who is not the node by his certificate: its name or address is the
+    /// endpoint's host. One round trip more to connect.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn with_tls(mut self, tls: TlsClient) -> ConnectOptions {
+        self.tls = Some(tls);
+        self
     }
 
     /// The secret that lets this client in.
@@ -136,8 +157,8 @@ impl ConnectOptions {
         self
     }
 
-    /// How long connecting may take, all addresses of the host and the greeting together (looking the host up is the
-    /// system's affair and not counted). At least 1 ms.
+    /// How long connecting may take, all addresses of the host, TLS and the greeting together (looking the host up is
+    /// the system's affair and not counted). At least 1 ms.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> ConnectOptions {
         self.connect_timeout = timeout.max(SHORTEST_TIMEOUT);

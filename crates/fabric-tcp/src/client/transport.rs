@@ -16,7 +16,8 @@ pub(super) enum Patience {
     Slice,
 }
 
-/// A stream of bytes in both directions. One thread sends at a time and one receives, which may be two.
+/// A stream of bytes in both directions. One thread sends at a time and one receives, which may be two. What was not
+/// told as sent is given again, as the beginning of what is sent next.
 pub(super) trait Transport: Send + Sync {
     /// Hands over as many of `bytes` as there is room for; never waits.
     ///
@@ -60,6 +61,11 @@ impl Plain {
         sockopt::set_socket_keepalive(&stream, true)?;
         stream.set_read_timeout(Some(SLICE))?;
         Ok(Plain(stream))
+    }
+
+    #[cfg(feature = "tls")]
+    pub(super) fn stream(&self) -> &TcpStream {
+        &self.0
     }
 }
 

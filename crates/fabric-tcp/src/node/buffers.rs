@@ -89,6 +89,11 @@ impl Input {
         body
     }
 
+    /// What was received and not taken.
+    pub(super) fn at_hand(&self) -> &[u8] {
+        &self.words.as_bytes()[self.start * 8..self.filled]
+    }
+
     /// Forgets what was received.
     pub(super) fn discard(&mut self) {
         (self.start, self.filled, self.wanted) = (0, 0, HEADER_WORDS);
@@ -192,6 +197,11 @@ impl Output {
         if self.sent == self.end * 8 {
             (self.sent, self.end) = (0, 0);
         }
+    }
+
+    /// Forgets what is to be sent.
+    pub(super) fn discard(&mut self) {
+        (self.sent, self.end) = (0, 0);
     }
 
     /// Gives back what was not needed since the last sweep.

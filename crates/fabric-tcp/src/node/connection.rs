@@ -16,7 +16,8 @@ use super::buffers::{Input, MAX_UNSENT_BYTES, Output, Whole};
 use super::connections::Key;
 use super::counters::Counter;
 use super::shared::{Message, Place, Shared, Why};
-use super::transport::Transport;
+use super::transport::{More, Transport};
+use crate::tls::{self, TlsError};
 use crate::wire::{
     self, Bye, Fate, FenceAnswer, Grant, HEADER_WORDS, Header, HeldAnswer, Hello, Kind, SessionId, VERSION, Welcome,
     WireError,
@@ -197,27 +198,34 @@ impl Connection {
         if matches!(self.state, State::Closing { .. }) {
             self.input.discard();
         }
-        let space = self.input.space();
-        let room = space.len();
-        match self.transport.read(space) {
-            Ok(0) => return Err(io::ErrorKind::ConnectionReset.into()),
-            Ok(bytes) => {
-                // Less than there was room for: this was all. What comes later is told anew, but not that it was the
-                // last.
-                self.readable = bytes == room || self.hung_up;
+        match self.transport.read(self.input.space()) {
+            Ok((0, _)) => return Err(io::ErrorKind::ConnectionReset.into()),
+            Ok((bytes, more)) => {
+                // What comes later is told anew, but not that it was the last.
+                self.readable = more == More::Maybe || self.hung_up;
                 self.input.received(bytes);
                 self.noticed.get_or_insert(tools.now);
                 tools.count(Counter::BytesIn, bytes as u64);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) => match TlsError::of(&error) {
+                Some(reason) => self.distrust(tools, reason),
+                None => return Err(error),
+            },
         }
         Ok(())
     }
 
     /// Sends what there is.
     fn send<R: Region>(&mut self, tools: &mut Tools<'_, R>) -> io::Result<Sent> {
+        match self.transport.flush() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.blocked_since.get_or_insert(tools.now);
+                return Ok(Sent::Blocked);
+            }
+            flushed => flushed?,
+        }
         while self.output.unsent_bytes() > 0 {
             match self.transport.write(self.output.unsent()) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -407,6 +415,11 @@ impl Connection {
                 tracing::info!(?peer, version = value, "a client of another version was refused");
                 Bye::Version { node: VERSION }
             }
+            End::Misunderstood(_) if !is_open && tls::is_handshake(self.input.at_hand()) => {
+                tools.count(Counter::RefusedTls, 1);
+                tracing::info!(?peer, "a client that speaks TLS was refused: this node does not");
+                Bye::Misunderstood
+            }
             End::Misunderstood(error) => {
                 let counter = if is_open { Counter::SessionsMisunderstood } else { Counter::GreetedWrongly };
                 tools.count(counter, 1);
@@ -423,6 +436,28 @@ impl Connection {
             }
         };
         self.bid(tools, bye, Fate::Ended);
+    }
+
+    /// Ends the connection, because there is no TLS with the client, or not any more: nothing that it sends is looked
+    /// at, and it is told by TLS itself, or in plain words if it does not speak it.
+    fn distrust<R: Region>(&mut self, tools: &mut Tools<'_, R>, reason: &TlsError) {
+        let peer = self.transport.peer();
+        tracing::info!(?peer, %reason, "a client was refused: there is no TLS with it");
+        match (&self.state, reason) {
+            (State::Greeting { .. }, TlsError::NotSpoken) => {
+                tools.count(Counter::RefusedPlain, 1);
+                self.transport.speak_plainly();
+                return self.bid(tools, Bye::TlsWanted, Fate::Ended);
+            }
+            (State::Greeting { .. }, _) => tools.count(Counter::RefusedHandshake, 1),
+            (State::Open(_), _) => tools.count(Counter::SessionsMisunderstood, 1),
+            _ => {}
+        }
+        self.end_session(tools, Fate::Ended);
+        self.stalled = false;
+        self.input.discard();
+        self.output.discard();
+        self.state = State::Closing { deadline: tools.now + LINGER };
     }
 
     /// Ends the session, if there is one, and adds a farewell.

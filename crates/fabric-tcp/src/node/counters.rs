@@ -103,6 +103,13 @@ counters! {
     /// Nanoseconds from when the node learned that there was something to read to when the answers were handed to the
     /// kernel, for each frame that `answered_in` counts.
     AnsweringNs answering_ns,
+    /// Clients that were refused because they do not speak TLS, and the node nothing else.
+    RefusedPlain refused_plain,
+    /// Clients that were refused because they speak TLS, and the node does not.
+    RefusedTls refused_tls,
+    /// Clients that were refused because of their certificate, or that refused the node's, and those whose TLS has
+    /// nothing in common with it.
+    RefusedHandshake refused_handshake,
 }
 
 /// Counts by powers of two of nanoseconds.

@@ -271,7 +271,7 @@ impl<'l, R: Region> EventLoop<'l, R> {
     fn adopt(&mut self, stream: TcpStream) {
         let options = &self.tools.shared.options;
         let deadline = self.tools.now + options.greeting_timeout;
-        let transport = match Transport::plain(stream, options.session_timeout) {
+        let transport = match Transport::new(stream, options) {
             Ok(transport) if self.stop_at.is_none() => transport,
             Ok(_) => return self.tools.shared.disconnect(),
             Err(cause) => {

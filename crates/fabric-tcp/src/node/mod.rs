@@ -9,7 +9,8 @@
 //! # Bounds
 //! A session's buffers take at most [`MAX_SESSION_BYTES`]; it has at most [`MAX_HOLDS`] client slots. There are as many
 //! sessions as [`NodeOptions::max_sessions`] allows, and at most 256 more connections, which may send no more than a
-//! greeting. Nothing is allocated per batch or verb once a connection's buffers have grown to what it sends.
+//! greeting. Nothing is allocated per batch or verb once a connection's buffers have grown to what it sends. With TLS a
+//! connection takes up to 200 KiB more, and each record of up to 16 KiB is allocated.
 //!
 //! What goes over the wire is docs/wire.md.
 
@@ -22,6 +23,8 @@ mod options;
 mod shared;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tls")]
+mod tls;
 mod transport;
 
 use std::net::SocketAddr;
@@ -62,7 +65,7 @@ where
     /// A node that listens for clients of `region`.
     ///
     /// # Errors
-    /// `Exposed` if it would listen to other machines without a token; `Unsuitable` if the region's lanes do not
+    /// `Exposed` if it would listen to other machines without a token or TLS; `Unsuitable` if the region's lanes do not
     /// execute in place, or promise less than this fabric does; `Listen`, `Io`.
     pub fn bind(region: R, options: NodeOptions) -> Result<Node<R>, NodeError> {
         if let Some(addr) = options.exposed() {

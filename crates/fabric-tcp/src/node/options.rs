@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use guira_fabric::Caps;
 
+#[cfg(feature = "tls")]
+use crate::tls::TlsServer;
 use crate::wire::{Grant, Token};
 
 /// Sessions at a time, unless asked otherwise.
@@ -34,6 +36,8 @@ pub struct NodeOptions {
     pub(super) session_timeout: Duration,
     pub(super) greeting_timeout: Duration,
     pub(super) atomic_write_unit: u64,
+    #[cfg(feature = "tls")]
+    pub(super) tls: Option<TlsServer>,
 }
 
 /// Who may connect from elsewhere.
@@ -59,7 +63,17 @@ impl NodeOptions {
             session_timeout: DEFAULT_SESSION_TIMEOUT,
             greeting_timeout: DEFAULT_GREETING_TIMEOUT,
             atomic_write_unit: Caps::WHOLE_WRITE,
+            #[cfg(feature = "tls")]
+            tls: None,
         }
+    }
+
+    /// Speaks TLS only, and lets those in who show a certificate that `tls` takes. A token may be wanted besides.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: TlsServer) -> NodeOptions {
+        self.tls = Some(tls);
+        self
     }
 
     /// Listens on `addr`, too.
@@ -97,7 +111,8 @@ impl NodeOptions {
         self
     }
 
-    /// Listens to other machines without a token: anybody who reaches the address may read and write all the memory.
+    /// Listens to other machines without a token or TLS: anybody who reaches the address may read and write all the
+    /// memory.
     #[must_use]
     pub fn insecure(mut self) -> NodeOptions {
         self.exposure = Exposure::Anyone;
@@ -135,9 +150,20 @@ impl NodeOptions {
         self
     }
 
+    #[cfg(feature = "tls")]
+    pub(super) fn wants_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    #[cfg(not(feature = "tls"))]
+    pub(super) fn wants_tls(&self) -> bool {
+        false
+    }
+
     /// The first address that other machines reach, if they may not.
     pub(super) fn exposed(&self) -> Option<SocketAddr> {
-        let is_guarded = self.token.is_some() || self.reader_token.is_some() || self.exposure == Exposure::Anyone;
+        let wants_token = self.token.is_some() || self.reader_token.is_some();
+        let is_guarded = wants_token || self.wants_tls() || self.exposure == Exposure::Anyone;
         self.listen.iter().copied().find(|addr| !is_guarded && !addr.ip().to_canonical().is_loopback())
     }
 }
@@ -146,8 +172,8 @@ impl NodeOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// Other machines would reach the memory without a token.
-    #[error("{addr} can be reached from other machines, who could read and write all the memory: set a token")]
+    /// Other machines would reach the memory without a token or a certificate.
+    #[error("{addr} can be reached from other machines, who could read and write all the memory: set a token, or TLS")]
     Exposed {
         /// The address.
         addr: SocketAddr,

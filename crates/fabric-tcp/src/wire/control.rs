@@ -243,6 +243,9 @@ pub enum Bye {
     /// The node ends.
     #[error("the node is shutting down")]
     Shutdown,
+    /// The client does not speak TLS, and the node nothing else. This is said in plain words.
+    #[error("the node wants TLS, and this client does not speak it")]
+    TlsWanted,
 }
 
 impl Bye {
@@ -256,6 +259,7 @@ impl Bye {
             Bye::Fenced => [5, 0],
             Bye::TooSlow { seconds } => [6, u64::from(seconds)],
             Bye::Shutdown => [7, 0],
+            Bye::TlsWanted => [8, 0],
         }
     }
 
@@ -274,6 +278,7 @@ impl Bye {
             (5, 0) => Ok(Bye::Fenced),
             (6, seconds) => Ok(Bye::TooSlow { seconds }),
             (7, 0) => Ok(Bye::Shutdown),
+            (8, 0) => Ok(Bye::TlsWanted),
             _ => Err(WireError::Value { what: "farewell", value: reason }),
         }
     }

@@ -17,6 +17,8 @@ pub struct Way {
     pub delay: Duration,
     /// Bytes behind this many vanish, and the connection stays.
     pub lost_from: Option<u64>,
+    /// The byte of which one bit is turned over.
+    pub flip_at: Option<u64>,
 }
 
 pub struct Proxy {
@@ -52,6 +54,11 @@ fn pass(mut from: TcpStream, mut to: TcpStream, way: Way, passed: &AtomicU64) {
     let mut buffer = vec![0; 1 << 16];
     let mut total = 0;
     while let Ok(bytes @ 1..) = from.read(&mut buffer) {
+        if let Some(at) =
+            way.flip_at.and_then(|at| usize::try_from(at.checked_sub(total)?).ok()).filter(|at| *at < bytes)
+        {
+            buffer[at] ^= 0x10;
+        }
         let mut piece = &buffer[..bytes];
         while !piece.is_empty() {
             let until =

@@ -1,8 +1,10 @@
 //! The memory node, asked by clients that know nothing but the wire: over a heap region and over a shared-memory region
-//! that a local client has mapped at the same time.
+//! that a local client has mapped at the same time; and behind TLS, by the fabric's own client.
 
 mod client;
 mod hostile;
 mod served;
 mod sessions;
+#[cfg(feature = "tls")]
+mod tls;
 mod verbs;

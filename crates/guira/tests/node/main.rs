@@ -5,6 +5,8 @@
 
 mod proxy;
 mod served;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};

@@ -70,14 +70,18 @@ pub fn verbs(counters: &NodeCounters) -> [(&'static str, u64); 4] {
 }
 
 /// Clients that were not let in, by reason.
-pub fn refusals(counters: &NodeCounters) -> [(&'static str, u64); 5] {
+pub fn refusals(counters: &NodeCounters) -> [(&'static str, u64); 8] {
     let NodeCounters { greeted_late, greeted_wrongly, refused_version, refused_token, refused_full, .. } = *counters;
+    let NodeCounters { refused_plain, refused_tls, refused_handshake, .. } = *counters;
     [
         ("late", greeted_late),
         ("greeting", greeted_wrongly),
         ("version", refused_version),
         ("token", refused_token),
         ("full", refused_full),
+        ("plain", refused_plain),
+        ("tls", refused_tls),
+        ("handshake", refused_handshake),
     ]
 }
 

@@ -5,7 +5,7 @@
 
 mod backing;
 mod http;
-mod metrics;
+pub mod metrics;
 mod notify;
 
 use std::net::{IpAddr, SocketAddr};
@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use guira::{AccessToken, EntryFormat, NodeCounters, Preset, ServeOptions, Served};
+use guira::{AccessToken, EntryFormat, NodeCounters, NodeTls, Preset, ServeOptions, Served};
 use serde::Serialize;
 
 use self::backing::{Backed, Backing};
 use self::http::HttpServer;
 use self::metrics::Shown;
-use super::Verdict;
+use super::{Verdict, tls};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
@@ -35,7 +35,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// of bytes and runs no table logic. It serves until SIGINT or SIGTERM; the second of them ends it at once.
 ///
 /// By default it listens on this host only. Elsewhere it wants a token: guira token FILE makes one, and clients are
-/// given the same file.
+/// given the same file. Or it speaks TLS, with --tls-cert, --tls-key and --tls-client-ca: then clients show
+/// certificates, and nobody between the hosts can read or change anything. Or both.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Where to listen: 127.0.0.1:7711, 0.0.0.0:7711 (every address of this host), [::]:7711. Can be repeated.
@@ -66,7 +67,11 @@ pub struct Arguments {
     /// A file with another token, for clients that may read and nothing else.
     #[arg(long, value_name = "PATH")]
     pub read_only_token_file: Option<PathBuf>,
-    /// Listen to other hosts without a token: whoever reaches the port may read, change and damage the table.
+    /// Speak TLS 1.3 only, and let those in whose certificate one of these authorities issued; with --tls-cert and
+    /// --tls-key, which are the node's own.
+    #[arg(long, value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Listen to other hosts without a token or TLS: whoever reaches the port may read, change and damage the table.
     #[arg(long)]
     pub insecure: bool,
     /// Sessions at a time; a client program is one, however many threads it has.
@@ -166,7 +171,8 @@ fn ended(served: Served) -> Failure {
 
 impl Arguments {
     fn serve_options(&self) -> Result<ServeOptions, Failure> {
-        self.refuse_exposure()?;
+        let tls = tls::of_node(self.tls_client_ca.as_deref())?;
+        self.refuse_exposure(tls.as_ref())?;
         let (first, others) = self.listen.split_first().expect("clap gives a default");
         let mut options = ServeOptions::new(*first).max_sessions(self.sessions).session_timeout(self.session_timeout);
         options = others.iter().fold(options, |options, addr| options.listen(*addr));
@@ -179,17 +185,20 @@ impl Arguments {
         if let Some(threads) = self.threads {
             options = options.threads(threads.into());
         }
+        options = tls.into_iter().fold(options, ServeOptions::tls);
         Ok(if self.insecure { options.insecure() } else { options })
     }
 
     /// Said here, before memory is taken, and in the words of this program; the node itself refuses, too.
-    fn refuse_exposure(&self) -> Result<(), Failure> {
-        let is_guarded = self.token_file.is_some() || self.read_only_token_file.is_some() || self.insecure;
+    fn refuse_exposure(&self, tls: Option<&NodeTls>) -> Result<(), Failure> {
+        let wants_token = self.token_file.is_some() || self.read_only_token_file.is_some();
+        let is_guarded = wants_token || tls.is_some() || self.insecure;
         let mut exposed = self.listen.iter().filter(|addr| !is_guarded && !addr.ip().to_canonical().is_loopback());
         exposed.next().map_or(Ok(()), |addr| {
             Err(Failure::Misuse(format!(
                 "not listening on {addr} without a token, because other hosts can reach it: make one with guira token \
-                 FILE and add --token-file FILE, or let everybody in with --insecure; nothing was changed"
+                 FILE and add --token-file FILE, or speak TLS with --tls-cert, --tls-key and --tls-client-ca, or let \
+                 everybody in with --insecure; nothing was changed"
             )))
         })
     }

@@ -6,6 +6,8 @@ use std::time::Instant;
 use guira::{ClientStat, ClientState, NodeCounters, Stat};
 use serde::Serialize;
 
+use crate::commands::serve::metrics;
+
 /// Something that was seen, and when.
 #[derive(Clone)]
 pub struct Seen<T> {
@@ -115,14 +117,9 @@ impl Frame {
 impl NodeNow {
     fn new(now: &Seen<NodeCounters>, earlier: Option<&Seen<NodeCounters>>) -> NodeNow {
         let counters = &now.what;
-        let refused = counters.greeted_late
-            + counters.greeted_wrongly
-            + counters.refused_version
-            + counters.refused_token
-            + counters.refused_full;
         NodeNow {
             sessions_open: counters.sessions_open(),
-            refused,
+            refused: metrics::refusals(counters).iter().map(|(_, count)| count).sum(),
             fenced: counters.sessions_fenced,
             rates: earlier.and_then(|earlier| Rates::between(earlier, now)),
         }

@@ -124,7 +124,7 @@ pub enum Origin {
 
 /// Opens the table, or makes one.
 pub fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), Failure> {
-    match Store::open_with(&arguments.url, &open_options()) {
+    match Store::open_with(&arguments.url, &open_options()?) {
         Ok(store) => {
             if output.format() == Format::Human {
                 output.say(&existing(&store)?)?;

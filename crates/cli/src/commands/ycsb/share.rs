@@ -63,7 +63,7 @@ pub enum Order {
 impl Share {
     /// The driver of this share.
     pub fn driver(&self) -> Result<Driver, Failure> {
-        self.driver_of(Store::open_with(&self.url.parse().map_err(guira::Error::from)?, &open_options())?)
+        self.driver_of(Store::open_with(&self.url.parse().map_err(guira::Error::from)?, &open_options()?)?)
     }
 
     /// The driver of this share, against a store that is open.

@@ -1,0 +1,141 @@
+//! A connection whose bytes are encrypted.
+//!
+//! Invariants: nothing waits for the socket while it has the session, so that one thread sends while another waits for
+//! what it receives; what was received belongs to whoever receives.
+
+use std::io::{self, IoSlice, Write};
+use std::net::TcpStream;
+use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::time::Timespec;
+
+use super::transport::{Patience, Plain, SLICE, Transport};
+use crate::tls::{Received, Session, TlsClient, TlsError};
+
+/// A TCP connection with TLS on it.
+pub(super) struct Encrypted {
+    plain: Plain,
+    session: Mutex<Session>,
+    received: Mutex<Received>,
+}
+
+impl Encrypted {
+    /// Shakes hands with the node that is called `host`: 1 round trip.
+    ///
+    /// # Errors
+    /// `TimedOut`; `UnexpectedEof` if the node closed the connection; a [`TlsError`]; the system's.
+    pub(super) fn connect(plain: Plain, tls: &TlsClient, host: &str, deadline: Instant) -> io::Result<Encrypted> {
+        let session = tls.session(host).map_err(TlsError::into_io)?;
+        let encrypted = Encrypted { plain, session: Mutex::new(session), received: Mutex::new(Received::new()) };
+        let mut nothing = [0];
+        loop {
+            let mut session = lock(&encrypted.session);
+            if session.is_handshaking() || session.wants_write() {
+                let flushed = session.flush(&mut Socket(encrypted.plain.stream()));
+                drop(session);
+                encrypted.await_handshake(flushed, &mut nothing)?;
+            } else {
+                drop(session);
+                return Ok(encrypted);
+            }
+            if Instant::now() >= deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    /// Waits a while for the node's part of a handshake, or for room for this side's.
+    fn await_handshake(&self, flushed: io::Result<()>, nothing: &mut [u8]) -> io::Result<()> {
+        match flushed {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let mut socket = [PollFd::from_borrowed_fd(self.socket(), PollFlags::IN | PollFlags::OUT)];
+                let slice = Timespec { tv_sec: 0, tv_nsec: SLICE.subsec_nanos().into() };
+                // What went wrong with the socket is told by the next attempt to use it.
+                let _ = poll(&mut socket, Some(&slice));
+            }
+            flushed => flushed?,
+        }
+        if !lock(&self.session).is_handshaking() {
+            return Ok(());
+        }
+        match self.receive(nothing, Patience::Slice) {
+            // Nothing is to be read before this side has said anything.
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Err(TlsError::Failed { reason: "the node spoke first".to_owned() }.into_io()),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Decrypts what is here.
+    fn open(&self, received: &mut Received, into: &mut [u8]) -> io::Result<usize> {
+        let mut session = lock(&self.session);
+        let opened = session.open(received, into);
+        if session.wants_write() {
+            // An answer of TLS's own: it leaves now, or before what is sent next.
+            let _ = session.flush(&mut Socket(self.plain.stream()));
+        }
+        if session.has_failed() && opened.is_ok() {
+            // Whoever waits for the socket before he asks again is not to wait in vain.
+            self.plain.shut();
+        }
+        opened
+    }
+}
+
+impl Transport for Encrypted {
+    fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        lock(&self.session).send(bytes, &mut Socket(self.plain.stream()))
+    }
+
+    fn receive(&self, into: &mut [u8], patience: Patience) -> io::Result<usize> {
+        let mut received = lock(&self.received);
+        match self.open(&mut received, into) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            opened => return opened,
+        }
+        match self.plain.receive(received.space(), patience)? {
+            0 => Ok(0),
+            bytes => {
+                received.received(bytes);
+                // `WouldBlock` if these were a part of a record: whoever waits looks at the clock in between.
+                self.open(&mut received, into)
+            }
+        }
+    }
+
+    fn shut(&self) {
+        self.plain.shut();
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.plain.socket()
+    }
+}
+
+/// Sends what there is room for.
+struct Socket<'s>(&'s TcpStream);
+
+impl Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        Ok(sendmsg(self.0, bytes, &mut SendAncillaryBuffer::default(), flags)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A session that a panic left in the middle is of no use, and says so itself.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

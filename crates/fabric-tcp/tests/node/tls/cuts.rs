@@ -1,0 +1,159 @@
+//! Encrypted bytes that are split, cut and changed on their way: nothing is executed but what was sent whole, and each
+//! error says what may have been changed.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use guira_fabric::{Addr, Effect, FabricError, Lane, Region, Verb, post};
+use guira_fabric_tcp::client::{ConnectError, TcpRegion, Waiting};
+use pollster::block_on;
+
+use super::WAYS;
+use super::pki::Protected;
+use super::proxy::{Proxy, Way};
+
+/// Bytes that TLS 1.3 adds to one record of data: its header, the type inside, and the seal.
+const RECORD_BYTES: u64 = 5 + 1 + 16;
+
+/// One WRITE, one FETCH-ADD, one READ of what was written; the number that was found.
+fn change(lane: &mut dyn Lane) -> Result<u64, FabricError> {
+    let (mut found, mut into) = (0, [0; 2]);
+    let mut batch = [
+        Verb::Write { addr: Addr::main(8), words: &[5, 6] },
+        Verb::FetchAdd { addr: Addr::device(0), add: 1, found: &mut found },
+        Verb::Read { addr: Addr::main(8), into: &mut into },
+    ];
+    block_on(post(lane, &mut batch[..]))?;
+    assert_eq!(into, [5, 6]);
+    Ok(found)
+}
+
+/// Bytes to and from the node: until a session is open, and of one [`change`] behind it.
+struct Lengths {
+    greeting: [u64; 2],
+    change: [u64; 2],
+}
+
+impl Lengths {
+    fn measure(node: &Protected) -> Lengths {
+        let proxy = Proxy::start(node.served.addr, Way::default(), Way::default());
+        let region = connect(node, &proxy, Waiting::InPlace).expect("a session");
+        let passed = || [0, 1].map(|way: usize| proxy.passed[way].load(Ordering::SeqCst));
+        let greeting = passed();
+        change(&mut region.lane()).expect("no loss");
+        let after = passed();
+        let lengths = Lengths { greeting, change: [after[0] - greeting[0], after[1] - greeting[1]] };
+        // A request is one record and so is its answer: 11 words and 5, and nothing beside them.
+        assert_eq!(lengths.change, [11 * 8 + RECORD_BYTES, 5 * 8 + RECORD_BYTES]);
+        lengths
+    }
+}
+
+fn connect(node: &Protected, proxy: &Proxy, waiting: Waiting) -> Result<TcpRegion, ConnectError> {
+    TcpRegion::connect(&node.options(proxy.address, waiting))
+}
+
+fn added(node: &Protected) -> u64 {
+    node.served.read(Addr::device(0), 1)[0]
+}
+
+/// How far apart the places are that are tried: every byte, or some, in a coprime step.
+fn step() -> usize {
+    if std::env::var_os("GUIRA_LONG").is_some_and(|long| long == "1") { 1 } else { 7 }
+}
+
+#[test]
+fn encrypted_frames_that_arrive_in_two_pieces_are_whole() {
+    let node = Protected::start();
+    let lengths = Lengths::measure(&node);
+    let delay = Duration::from_micros(500);
+    let mut count = 0;
+    for waiting in WAYS {
+        for (way, (greeting, change_bytes)) in lengths.greeting.into_iter().zip(lengths.change).enumerate() {
+            for at in (1..greeting + change_bytes).step_by(5 * step()) {
+                let split = Way { split_at: Some(at), delay, ..Way::default() };
+                let mut ways = [Way::default(); 2];
+                ways[way] = split;
+                let proxy = Proxy::start(node.served.addr, ways[0], ways[1]);
+                let region = connect(&node, &proxy, waiting).unwrap_or_else(|error| panic!("{ways:?}: {error}"));
+                count += 1;
+                assert_eq!(change(&mut region.lane()), Ok(count), "{waiting:?} {ways:?}");
+            }
+        }
+    }
+    println!("{count} splits");
+    assert!(count > 100, "{count} splits");
+}
+
+/// Cut behind a byte of a request or of its answer.
+#[test]
+fn a_cut_through_an_encrypted_frame_tells_the_effect() {
+    let node = Protected::start();
+    let lengths = Lengths::measure(&node);
+    let (mut none, mut unknown) = (0, 0);
+    for waiting in WAYS {
+        for way in 0..2 {
+            for at in (0..=lengths.change[way]).step_by(step()) {
+                let mut ways = [Way::default(); 2];
+                ways[way].cut_at = Some(lengths.greeting[way] + at.max(1 - way as u64));
+                // The answer ends where it should: nothing is lost.
+                if way == 1 && at == lengths.change[way] {
+                    continue;
+                }
+                match cut(&node, waiting, ways) {
+                    Effect::None => none += 1,
+                    _ => unknown += 1,
+                }
+            }
+        }
+    }
+    println!("{none} cuts without an effect, {unknown} with one that is unknown");
+    assert!(unknown > 20 && none + unknown >= 50, "{none} without, {unknown} unknown");
+}
+
+/// The effect that a change's error tells.
+fn cut(node: &Protected, waiting: Waiting, ways: [Way; 2]) -> Effect {
+    let before = added(node);
+    let proxy = Proxy::start(node.served.addr, ways[0], ways[1]);
+    let ended = node.served.handle.counters().sessions_ended;
+    let Ok(region) = connect(node, &proxy, waiting) else {
+        // The greeting's answer was cut before it was read.
+        return Effect::None;
+    };
+    let mut lane = region.lane();
+    let Err(FabricError::Disconnected { effect }) = change(&mut lane) else { panic!("{waiting:?} {ways:?}: no loss") };
+    node.served.wait_until("the end of the session", |now| now.sessions_ended > ended);
+    let case = format!("{waiting:?} {ways:?}: {effect:?}");
+    assert!(effect != Effect::None || added(node) == before, "{case}, and it was executed");
+    assert!(ways[0].cut_at.is_none() || added(node) <= before + 1, "{case}");
+    assert_eq!(change(&mut lane), Err(FabricError::Disconnected { effect: Effect::None }), "{case}");
+    effect
+}
+
+/// One bit that is changed on its way ends the session; nothing of what it was part of is executed or believed.
+#[test]
+fn changed_bytes_are_noticed() {
+    let node = Protected::start();
+    let lengths = Lengths::measure(&node);
+    let mut count = 0;
+    for waiting in WAYS {
+        for way in 0..2 {
+            // In the header of a record the length is another matter: what follows is waited for.
+            for at in (5..lengths.change[way]).step_by(2 * step()) {
+                let mut ways = [Way::default(); 2];
+                ways[way].flip_at = Some(lengths.greeting[way] + at);
+                let before = added(&node);
+                let proxy = Proxy::start(node.served.addr, ways[0], ways[1]);
+                let region = connect(&node, &proxy, waiting).expect("a session");
+                let result = change(&mut region.lane());
+                assert!(matches!(result, Err(FabricError::Disconnected { .. })), "{waiting:?} {ways:?}: {result:?}");
+                assert_eq!(added(&node), before + way as u64, "{waiting:?} {ways:?}");
+                assert!(region.loss().is_some());
+                count += 1;
+            }
+        }
+    }
+    println!("{count} changed bytes");
+    assert!(count > 20, "{count} changed bytes");
+    assert!(node.served.handle.counters().sessions_misunderstood > 10);
+}

@@ -1,0 +1,177 @@
+//! Every way in which there is no TLS between a node and a client: both are told which.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::{Duration, Instant};
+
+use guira_fabric_tcp::client::{ConnectError, ConnectOptions, Endpoint, TcpRegion};
+use guira_fabric_tcp::node::{Node, NodeCounters, NodeError};
+use guira_fabric_tcp::tls::{TlsClient, TlsConfigError, TlsError, TlsServer};
+use guira_fabric_tcp::wire::{Bye, Token};
+
+use super::pki::{Authority, HOST, Protected, Valid, client, server};
+use crate::client::Client;
+use crate::served::{Served, heap, heap_region, options};
+
+fn connect(served: &Served, host: &str, tls: Option<TlsClient>) -> Result<TcpRegion, ConnectError> {
+    let options = ConnectOptions::new(Endpoint::new(host, served.addr.port()));
+    TcpRegion::connect(&tls.into_iter().fold(options, ConnectOptions::with_tls))
+}
+
+/// What a client is told who gets no session.
+#[track_caller]
+fn reason(connected: Result<TcpRegion, ConnectError>) -> TlsError {
+    match connected {
+        Err(ConnectError::Tls { reason, address }) => {
+            let text = ConnectError::Tls { reason: reason.clone(), address }.to_string();
+            assert!(text.contains(HOST) && text.ends_with("; nothing was changed"), "{text}");
+            reason
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refused(counters: &NodeCounters) -> [u64; 3] {
+    [counters.refused_plain, counters.refused_tls, counters.refused_handshake]
+}
+
+#[test]
+fn plain_clients_and_nodes_that_want_tls_tell_each_other() {
+    let node = Protected::start();
+    let error = connect(&node.served, HOST, None).unwrap_err();
+    assert!(matches!(error, ConnectError::Rejected { reason: Bye::TlsWanted, .. }), "{error}");
+    assert!(error.to_string().contains("wants TLS") && error.to_string().ends_with("nothing was changed"), "{error}");
+    assert_eq!(refused(&node.served.handle.counters()), [1, 0, 0]);
+    assert_eq!(Client::connect(node.served.addr).frame().is_err(), true, "who says nothing is told nothing");
+
+    let plain = heap(options());
+    assert_eq!(reason(connect(&plain, HOST, Some(node.tls.clone()))), TlsError::NotSpoken);
+    assert_eq!(refused(&plain.handle.counters()), [0, 1, 0]);
+    assert_eq!(plain.handle.counters().greeted_wrongly, 0);
+    assert!(connect(&plain, HOST, None).is_ok() && connect(&node.served, HOST, Some(node.tls.clone())).is_ok());
+}
+
+/// Certificates that the client does not take for the node's.
+#[test]
+fn a_client_trusts_no_other_node() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let own = authority.issue("client", Valid::Now);
+    let named = "node.example".to_owned();
+    let wrong_name = TlsError::WrongName { name: HOST.to_owned() };
+    let cases = [
+        (other.issue(HOST, Valid::Now), TlsError::UnknownIssuer),
+        (authority.issue(HOST, Valid::Formerly), TlsError::Expired),
+        (authority.issue(HOST, Valid::Later), TlsError::NotYetValid),
+        (authority.issue(&named, Valid::Now), wrong_name),
+    ];
+    for (identity, expected) in cases {
+        let served = heap(options().tls(server(&identity, &authority)));
+        assert_eq!(reason(connect(&served, HOST, Some(client(&authority, &own)))), expected);
+        // The client says why it goes.
+        served.wait_until("a refusal", |now| now.refused_handshake == 1);
+        assert_eq!((refused(&served.handle.counters()), served.handle.counters().sessions_opened), ([0, 0, 1], 0));
+    }
+    let served = heap(options().tls(server(&authority.issue("localhost", Valid::Now), &authority)));
+    assert!(connect(&served, "localhost", Some(client(&authority, &own))).is_ok(), "names are as good as addresses");
+}
+
+/// Certificates that the node does not take for its clients'.
+#[test]
+fn a_node_trusts_no_other_client() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let served = heap(options().tls(server(&authority.issue(HOST, Valid::Now), &authority)));
+    let none = TlsClient::from_pem(authority.pem.as_bytes()).unwrap();
+    assert_eq!(reason(connect(&served, HOST, Some(none))), TlsError::CertificateWanted);
+    let cases = [
+        (other.issue("client", Valid::Now), ["UnknownCA", "DecryptError"]),
+        (authority.issue("client", Valid::Formerly), ["CertificateExpired"; 2]),
+        (authority.issue("client", Valid::Later), ["CertificateExpired", "BadCertificate"]),
+    ];
+    let tried = cases.len() as u64 + 1;
+    for (identity, alerts) in cases {
+        let told = reason(connect(&served, HOST, Some(client(&authority, &identity))));
+        let expected = alerts.map(|alert| TlsError::CertificateRefused { reason: alert.to_owned() });
+        assert!(expected.contains(&told), "{told}");
+    }
+    assert_eq!(refused(&served.handle.counters()), [0, 0, tried]);
+    assert_eq!(served.handle.counters().sessions_opened, 0);
+}
+
+/// A handshake that is not one, that stands still, and one that nobody answers: nothing waits for ever.
+#[test]
+fn handshakes_end() {
+    let node = Protected::with(options().greeting_timeout(Duration::from_millis(300)));
+    let mut broken = Client::connect(node.served.addr);
+    broken.stream.write_all(&[0x16, 3, 1, 0, 40, 1, 0, 0, 36]).unwrap();
+    broken.stream.write_all(&[0xff; 60]).unwrap();
+    let mut said = Vec::new();
+    broken.stream.read_to_end(&mut said).unwrap();
+    assert_eq!((said[0], refused(&node.served.handle.counters())), (0x15, [0, 0, 1]), "an alert: {said:x?}");
+
+    let mut still = Client::connect(node.served.addr);
+    still.stream.write_all(&[0x16, 3, 1, 0, 40, 1]).unwrap();
+    let start = Instant::now();
+    assert_eq!(still.stream.read_to_end(&mut Vec::new()).unwrap(), 0, "it cannot be told anything");
+    assert!(start.elapsed() < Duration::from_secs(5) && node.served.handle.counters().greeted_late == 1);
+
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let options = ConnectOptions::new(Endpoint::new(HOST, address.port())).with_tls(node.tls.clone());
+    let start = Instant::now();
+    let error = TcpRegion::connect(&options.with_connect_timeout(Duration::from_millis(300))).unwrap_err();
+    assert!(matches!(error, ConnectError::TimedOut { timeout_ms: 300, .. }), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+/// Whoever has the certificate and not the token stays out, and the other way round.
+#[test]
+fn a_token_may_be_wanted_besides() {
+    let token = Token([3, 4]);
+    let node = Protected::with(options().token(token));
+    let options = |tls: bool, token: Option<Token>| {
+        let options = ConnectOptions::new(Endpoint::new(HOST, node.served.addr.port()));
+        let options = if tls { options.with_tls(node.tls.clone()) } else { options };
+        token.into_iter().fold(options, ConnectOptions::with_token)
+    };
+    let rejected = |tls, token| match TcpRegion::connect(&options(tls, token)) {
+        Err(ConnectError::Rejected { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(rejected(true, None), Bye::Unauthorized);
+    assert_eq!(rejected(true, Some(Token([3, 5]))), Bye::Unauthorized);
+    assert_eq!(rejected(false, Some(token)), Bye::TlsWanted);
+    assert!(TcpRegion::connect(&options(true, Some(token))).is_ok());
+}
+
+/// TLS is a reason to listen to other machines.
+#[test]
+fn a_node_with_tls_may_be_reached_from_elsewhere() {
+    let authority = Authority::new();
+    let tls = server(&authority.issue(HOST, Valid::Now), &authority);
+    let elsewhere = options().listen((Ipv4Addr::UNSPECIFIED, 0).into());
+    assert!(matches!(Node::bind(heap_region(), elsewhere.clone()), Err(NodeError::Exposed { .. })));
+    assert!(Node::bind(heap_region(), elsewhere.tls(tls)).is_ok());
+}
+
+#[test]
+fn files_that_hold_something_else_are_told_by_what_they_should_hold() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let (own, foreign) = (authority.issue(HOST, Valid::Now), other.issue(HOST, Valid::Now));
+    let (ca, chain, key) = (authority.pem.as_bytes(), own.chain.as_bytes(), own.key.as_bytes());
+    let broken = own.chain.replace("M", "N");
+    let of_server = |chain, key, ca| TlsServer::from_pem(chain, key, ca).map(|_| ()).unwrap_err();
+    let of_client = |ca, chain, key| TlsClient::with_identity(ca, chain, key).map(|_| ()).unwrap_err();
+    for bad in [b"".as_slice(), b"no PEM", key, broken.as_bytes()] {
+        assert!(matches!(of_server(chain, key, bad), TlsConfigError::Authorities { .. }));
+        assert!(matches!(of_client(bad, chain, key), TlsConfigError::Authorities { .. }));
+        assert!(matches!(TlsClient::from_pem(bad), Err(TlsConfigError::Authorities { .. })));
+    }
+    for bad in [b"".as_slice(), b"no PEM", key] {
+        assert!(matches!(of_server(bad, key, ca), TlsConfigError::Certificate { .. }));
+        assert!(matches!(of_client(ca, bad, key), TlsConfigError::Certificate { .. }));
+    }
+    for bad in [b"".as_slice(), b"no PEM", chain, foreign.key.as_bytes()] {
+        assert!(matches!(of_server(chain, bad, ca), TlsConfigError::Key { .. }));
+        assert!(matches!(of_client(ca, chain, bad), TlsConfigError::Key { .. }));
+    }
+}

@@ -1,0 +1,105 @@
+//! Certificates of authorities, nodes and clients that live as long as a test.
+
+use std::net::SocketAddr;
+
+use guira_fabric_tcp::client::{ConnectOptions, Endpoint, TcpRegion, Waiting};
+use guira_fabric_tcp::node::NodeOptions;
+use guira_fabric_tcp::tls::{TlsClient, TlsServer};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, PKCS_ED25519, date_time_ymd};
+
+use crate::client::PATIENCE;
+use crate::served::{Served, heap, options};
+
+/// Whom the tests' node is called.
+pub const HOST: &str = "127.0.0.1";
+
+/// When a certificate is valid.
+#[derive(Clone, Copy, Debug)]
+pub enum Valid {
+    Now,
+    Formerly,
+    Later,
+}
+
+/// A certificate and its private key, in PEM.
+pub struct Identity {
+    pub chain: String,
+    pub key: String,
+}
+
+/// An authority. All have the same name, and each its own key.
+pub struct Authority {
+    pub pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub fn new() -> Authority {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = key();
+        let pem = params.self_signed(&key).expect("a certificate").pem();
+        Authority { pem, issuer: Issuer::new(params, key) }
+    }
+
+    /// A certificate for whoever is called so.
+    pub fn issue(&self, name: &str, valid: Valid) -> Identity {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        match valid {
+            Valid::Now => {}
+            Valid::Formerly => params.not_after = date_time_ymd(2001, 1, 1),
+            Valid::Later => params.not_before = date_time_ymd(4000, 1, 1),
+        }
+        let key = key();
+        let chain = params.signed_by(&key, &self.issuer).expect("a certificate").pem();
+        Identity { chain, key: key.serialize_pem() }
+    }
+}
+
+/// A key whose signatures are all of one length, so that a handshake's bytes can be counted.
+fn key() -> KeyPair {
+    KeyPair::generate_for(&PKCS_ED25519).expect("a key")
+}
+
+/// What a node of `identity` is, whose clients `clients` issued certificates for.
+pub fn server(identity: &Identity, clients: &Authority) -> TlsServer {
+    let Identity { chain, key } = identity;
+    TlsServer::from_pem(chain.as_bytes(), key.as_bytes(), clients.pem.as_bytes()).expect("a node's certificates")
+}
+
+/// What a client of `identity` is, that trusts the nodes of `nodes`.
+pub fn client(nodes: &Authority, identity: &Identity) -> TlsClient {
+    let Identity { chain, key } = identity;
+    let made = TlsClient::with_identity(nodes.pem.as_bytes(), chain.as_bytes(), key.as_bytes());
+    made.expect("a client's certificates")
+}
+
+/// A node, and what its clients need.
+pub struct Protected {
+    pub served: Served,
+    pub tls: TlsClient,
+}
+
+impl Protected {
+    /// A node over a region on the heap that speaks TLS.
+    pub fn start() -> Protected {
+        Protected::with(options())
+    }
+
+    pub fn with(options: NodeOptions) -> Protected {
+        let authority = Authority::new();
+        let server = server(&authority.issue(HOST, Valid::Now), &authority);
+        let tls = client(&authority, &authority.issue("client", Valid::Now));
+        Protected { served: heap(options.tls(server)), tls }
+    }
+
+    /// How a client connects to `address`, which leads to the node.
+    pub fn options(&self, address: SocketAddr, waiting: Waiting) -> ConnectOptions {
+        let options = ConnectOptions::new(Endpoint::new(HOST, address.port())).with_waiting(waiting);
+        options.with_sample_words(0).with_batch_timeout(PATIENCE).with_tls(self.tls.clone())
+    }
+
+    pub fn connect(&self, waiting: Waiting) -> TcpRegion {
+        TcpRegion::connect(&self.options(self.served.addr, waiting)).expect("a session")
+    }
+}

@@ -1,0 +1,150 @@
+//! Files with certificates and private keys, in PEM.
+//!
+//! Invariants: a key is never in an error's text; a key file that anybody may read, or others than its owner may
+//! change, is refused, as a token file is.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A file with certificates or a private key cannot be used. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsFileError {
+    /// The system refused.
+    #[error("cannot {attempt} {}: {source}", path.display())]
+    Io {
+        /// What was attempted.
+        attempt: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Anybody may read the private key, or others than its owner may change it.
+    #[error(
+        "the key file {} has mode {mode:o}, so that others may know or change the key; make another, or run chmod 600 \
+         on this one",
+        path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// It does not hold what it should.
+    #[error("{}: {reason}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+#[cfg(feature = "tls")]
+pub use self::files::{ClientTls, NodeTls};
+
+#[cfg(feature = "tls")]
+mod files {
+    use std::fs::File;
+    use std::io::{self, Read};
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::{Path, PathBuf};
+
+    use guira_fabric_tcp::tls::{TlsClient, TlsConfigError, TlsServer};
+
+    use super::TlsFileError;
+    use crate::token_file::OTHERS_MAY;
+
+    /// Bytes of a file, at most: every certificate authority there is fits in.
+    const MAX_FILE_BYTES: u64 = 4 << 20;
+
+    /// What a memory node shows its clients, and whose clients it lets in: [`crate::ServeOptions::tls`]. TLS 1.3.
+    #[derive(Clone, Debug)]
+    pub struct NodeTls(pub(crate) TlsServer);
+
+    /// What a client shows memory nodes, and which of them it trusts: [`crate::OpenOptions::tls`]. TLS 1.3. The files
+    /// are read whenever a session begins, so that certificates can be renewed.
+    #[derive(Clone, Debug)]
+    pub struct ClientTls {
+        ca: PathBuf,
+        identity: Option<(PathBuf, PathBuf)>,
+    }
+
+    impl NodeTls {
+        /// Reads, in PEM: the node's certificate and those that lead from it to its authority, its private key, and the
+        /// authorities that issue the certificates of clients.
+        ///
+        /// # Errors
+        /// `Io`; `Exposed` if anybody may read the key, or others than its owner may change it; `Unusable`.
+        pub fn read(certificate: &Path, key: &Path, client_ca: &Path) -> Result<NodeTls, TlsFileError> {
+            let texts = (read(certificate)?, read_key(key)?, read(client_ca)?);
+            let made = TlsServer::from_pem(&texts.0, &texts.1, &texts.2);
+            made.map(NodeTls).map_err(|error| unusable(error, client_ca, certificate, key))
+        }
+    }
+
+    impl ClientTls {
+        /// Trusts the nodes whose certificate an authority in the file `ca` issued, for the host of their URL.
+        pub fn new(ca: impl Into<PathBuf>) -> ClientTls {
+            ClientTls { ca: ca.into(), identity: None }
+        }
+
+        /// Shows the certificate in the file `certificate`, which may be followed by those that lead to its authority,
+        /// and whose private key is in the file `key`. [`NodeTls`] lets nobody in without one.
+        #[must_use]
+        pub fn identity(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> ClientTls {
+            self.identity = Some((certificate.into(), key.into()));
+            self
+        }
+
+        /// What the files hold now.
+        pub(crate) fn load(&self) -> Result<TlsClient, TlsFileError> {
+            let ca = read(&self.ca)?;
+            let Some((certificate, key)) = &self.identity else {
+                return TlsClient::from_pem(&ca).map_err(|error| unusable(error, &self.ca, &self.ca, &self.ca));
+            };
+            let made = TlsClient::with_identity(&ca, &read(certificate)?, &read_key(key)?);
+            made.map_err(|error| unusable(error, &self.ca, certificate, key))
+        }
+    }
+
+    fn unusable(error: TlsConfigError, ca: &Path, certificate: &Path, key: &Path) -> TlsFileError {
+        let path = match &error {
+            TlsConfigError::Certificate { .. } => certificate,
+            TlsConfigError::Key { .. } => key,
+            _ => ca,
+        };
+        TlsFileError::Unusable { path: path.to_owned(), reason: error.to_string() }
+    }
+
+    fn read(path: &Path) -> Result<Vec<u8>, TlsFileError> {
+        read_to_end(open(path)?, path)
+    }
+
+    fn read_key(path: &Path) -> Result<Vec<u8>, TlsFileError> {
+        let file = open(path)?;
+        // Of what was opened, not of what the path leads to by now.
+        let metadata = file.metadata().map_err(failed("inspect", path))?;
+        let mode = metadata.permissions().mode() & 0o777;
+        if mode & OTHERS_MAY != 0 {
+            return Err(TlsFileError::Exposed { path: path.to_owned(), mode });
+        }
+        read_to_end(file, path)
+    }
+
+    fn open(path: &Path) -> Result<File, TlsFileError> {
+        File::open(path).map_err(failed("open", path))
+    }
+
+    fn read_to_end(file: File, path: &Path) -> Result<Vec<u8>, TlsFileError> {
+        let mut bytes = Vec::new();
+        file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).map_err(failed("read", path))?;
+        Ok(bytes)
+    }
+
+    fn failed(attempt: &'static str, path: &Path) -> impl FnOnce(io::Error) -> TlsFileError {
+        move |source| TlsFileError::Io { attempt, path: path.to_owned(), source }
+    }
+}

@@ -1,0 +1,133 @@
+//! Stores behind TLS, by the library's own nodes. // [R-SESSION-1]
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use guira::{
+    Blame, ClientTls, ConnectError, CreateOptions, Effect, Error, NodeTls, ServeOptions, Served, Store, TlsError,
+    TlsFileError, Url,
+};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+
+use super::{PATIENCE, exercise, patient};
+
+/// Files that a node and a client read: an authority's certificate, and of each a certificate and its key.
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Files {
+        Files(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Writes all of them, by a new authority; the client's certificate is valid until `until`.
+    fn renew(&self, until: i32) {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        fs::write(self.path("ca"), params.self_signed(&key).unwrap().pem()).unwrap();
+        let issuer = Issuer::new(params, key);
+        for (name, until) in [("127.0.0.1", 4000), ("client", until)] {
+            let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+            params.not_after = date_time_ymd(until, 1, 1);
+            let key = KeyPair::generate().unwrap();
+            fs::write(self.path(name), params.signed_by(&key, &issuer).unwrap().pem()).unwrap();
+            let key_path = self.path(&format!("{name}.key"));
+            fs::write(&key_path, key.serialize_pem()).unwrap();
+            fs::set_permissions(&key_path, fs::Permissions::from_mode(0o600)).unwrap();
+        }
+    }
+
+    fn serve(&self, store: &Store, addr: SocketAddr) -> Served {
+        let tls = NodeTls::read(&self.path("127.0.0.1"), &self.path("127.0.0.1.key"), &self.path("ca")).unwrap();
+        store.serve(&ServeOptions::new(addr).threads(1).tls(tls)).unwrap()
+    }
+
+    fn of_client(&self) -> ClientTls {
+        ClientTls::new(self.path("ca")).identity(self.path("client"), self.path("client.key"))
+    }
+}
+
+/// A table in shared memory, which is removed when the test ends.
+struct Table(Url);
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // A test that failed has left it as it is.
+        let _ = Store::destroy(&self.0);
+    }
+}
+
+/// The operations of any table in their round trips, and clients that go on with other certificates: files are read
+/// whenever a session begins.
+#[test]
+fn stores_go_on_behind_tls_when_certificates_are_renewed() {
+    let files = Files::new();
+    files.renew(4000);
+    let url = Url::shm(&format!("guira-test-tls-{}", std::process::id())).unwrap();
+    let local = Store::create(&url, &CreateOptions::new(8_000).extent_bytes(16 << 20)).unwrap();
+    let _table = Table(url);
+    let served = files.serve(&local, "127.0.0.1:0".parse().unwrap());
+    let addr = served.local_addrs()[0];
+    let remote = Url::tcp("127.0.0.1", addr.port()).unwrap();
+    let store = Store::open_with(&remote, &patient().tls(files.of_client())).unwrap();
+    let (mut client, mut reader) = (store.client().unwrap(), store.async_reader());
+    exercise(&mut client);
+    let before = client.traffic();
+    assert!(client.get(b"cuckoo").unwrap().is_some());
+    assert!(client.update(b"cuckoo", b"Guira").unwrap());
+    assert_eq!(client.traffic().since(&before).round_trips, 1 + 2);
+    assert!(pollster::block_on(reader.contains(b"cuckoo")).unwrap());
+
+    served.stop().unwrap();
+    files.renew(4000);
+    let served = files.serve(&local, addr);
+    assert_eq!(client.get(b"cuckoo").unwrap().as_deref(), Some(&b"Guira"[..]));
+    assert!(client.update(b"cuckoo", b"Piririgua").unwrap());
+    assert!(pollster::block_on(reader.contains(b"cuckoo")).unwrap());
+
+    served.stop().unwrap();
+    files.renew(2001);
+    let served = files.serve(&local, addr);
+    let start = Instant::now();
+    let error = client.update(b"cuckoo", b"never").unwrap_err();
+    let Error::Connect { source, .. } = &error else { panic!("{error}") };
+    let is_told = |reason: &TlsError| matches!(reason, TlsError::CertificateRefused { .. });
+    assert!(matches!(&**source, ConnectError::Tls { reason, .. } if is_told(reason)), "{error}");
+    assert_eq!((error.effect(), error.blame()), (Effect::None, Blame::Misuse));
+    assert!(start.elapsed() < PATIENCE / 2, "nobody waits for a certificate to become valid again");
+    assert_eq!(local.reader().get(b"cuckoo").unwrap().as_deref(), Some(&b"Piririgua"[..]));
+    assert!(served.counters().refused_handshake >= 1);
+}
+
+/// A file that is gone, or a key that others may read: told as such, whether a store is opened or goes on.
+#[test]
+fn files_that_cannot_be_used_are_told() {
+    let files = Files::new();
+    files.renew(4000);
+    let store = Store::create_unnamed(&CreateOptions::new(1_000)).unwrap();
+    let served = files.serve(&store, "127.0.0.1:0".parse().unwrap());
+    let url = Url::tcp("127.0.0.1", served.local_addrs()[0].port()).unwrap();
+    let open = || Store::open_with(&url, &patient().tls(files.of_client()));
+    assert!(open().is_ok());
+    let key = files.path("client.key");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let error = open().err().unwrap();
+    let Error::TlsFile(source) = &error else { panic!("{error}") };
+    assert!(matches!(&**source, TlsFileError::Exposed { path, mode: 0o644 } if *path == key), "{error}");
+    assert_eq!(error.blame(), Blame::Misuse);
+    fs::remove_file(&key).unwrap();
+    let error = open().err().unwrap();
+    assert!(matches!(&error, Error::TlsFile(source) if matches!(**source, TlsFileError::Io { .. })), "{error}");
+    assert!(error.to_string().ends_with("; nothing was changed"), "{error}");
+    fs::write(files.path("ca"), "none").unwrap();
+    let error = open().err().unwrap();
+    assert!(matches!(&error, Error::TlsFile(source) if matches!(**source, TlsFileError::Unusable { .. })), "{error}");
+    assert_eq!(served.counters().sessions_opened, 1);
+}
