@@ -104,8 +104,8 @@ impl Store {
     /// A client whose process is stopped is alive, and keeps what it holds: [`Store::kill_client`]. Dead clients of
     /// tables whose locks name nobody (preset `paper`), or without redo records, are among the `failed`.
     ///
-    /// Round trips: 1 for 256 slots, 1 for each that is in use, and those of [`guira_rcuckoo::recover`] for each of the dead.
-    /// Source: R-RECOVER-1 to R-RECOVER-6.
+    /// Round trips: 1 for 256 slots, 1 for each that is in use, and those of [`guira_rcuckoo::recover`] for each of the
+    /// dead. Source: R-RECOVER-1 to R-RECOVER-6.
     ///
     /// # Errors
     /// `ReadOnly` if the table was opened so; the fabric's. What was recovered is.

@@ -335,9 +335,10 @@ impl Store {
     /// those of TCP. Source: R-SLOT-1, R-SLOT-2, R-DESTROY-1, R-RECOVER-3.
     ///
     /// # Errors
-    /// `Open` if the table was destroyed, or its first bytes are damaged; `TooManyClients` if every slot has a client that lives; while others are taking, giving back or recovering one,
-    /// this call looks again, until the deadline ([`OpenOptions::deadline`]). `ReadOnly` if the table was opened so;
-    /// the fabric's. The table has no client more than before.
+    /// `Open` if the table was destroyed, or its first bytes are damaged; `TooManyClients` if every slot has a client
+    /// that lives; while others are taking, giving back or recovering one, this call looks again, until the deadline
+    /// ([`OpenOptions::deadline`]). `ReadOnly` if the table was opened so; the fabric's. The table has no client more
+    /// than before.
     pub fn client(&self) -> Result<blocking::Client, Error> {
         // Its slot then does not go with somebody else's session, and it waits for nobody else's answers.
         let sessions = self.inner.sessions.of_their_own(Waiting::InPlace);
@@ -416,9 +417,9 @@ impl Store {
     }
 
     /// What the table holds and who uses it, while others work: no snapshot. Reads every row and slot, but no key or
-    /// value. Round trips: 1 for 64 rows, for 4,096 chunks and for 256 client slots, 1 for the totals, and 2 at most for
-    /// each slot that is not free; rows that do not verify are read up to 11 times more, over 41 ms, and then counted as
-    /// such.
+    /// value. Round trips: 1 for 64 rows, for 4,096 chunks and for 256 client slots, 1 for the totals, and up to 2 for
+    /// each slot that is not free; rows that do not verify are read up to 11 times more, over 41 ms, and then counted
+    /// as such.
     ///
     /// # Errors
     /// `Check` and the fabric's if the table cannot be read, `Region` if its file cannot. Nothing was changed.
