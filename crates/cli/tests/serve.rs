@@ -343,6 +343,32 @@ fn certificates_decide_who_may_come_in() {
     assert_eq!(plain.stop("-TERM")["sessions_refused"], 1);
 }
 
+/// The certificates that the README's commands make, by which this host is called localhost.
+#[test]
+fn the_commands_of_the_readme_make_certificates() {
+    let readme =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).expect("it is there");
+    let commands = readme.lines().skip_while(|line| !line.starts_with("openssl req -x509"));
+    let commands: Vec<&str> = commands.take_while(|line| !line.is_empty()).collect();
+    assert_eq!(commands.len(), 4, "{commands:#?}");
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = commands.join("\n").replace("issue mem1", "issue localhost");
+    match Command::new("openssl").arg("version").output() {
+        Ok(output) if String::from_utf8_lossy(&output.stdout).starts_with("OpenSSL 3") => {}
+        _ => return println!("OpenSSL 3 is not available here: its commands were not tried"),
+    }
+    let made = Command::new("sh").arg("-euc").arg(script).current_dir(&directory).output().expect("a shell");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let path = |file: &str| directory.path().join(file).to_str().expect("text").to_owned();
+    let [ca, cert, key] = ["ca.pem", "localhost.pem", "localhost.key"].map(path);
+    let of_node = ["--tls-cert", &cert, "--tls-key", &key, "--tls-client-ca", &ca];
+    let server = Server::start(&[&["--capacity", "1000"], &of_node[..]].concat());
+    let url = format!("tcp://localhost:{}", server.addr().rsplit_once(':').expect("a port").1);
+    let [cert, key] = ["client.pem", "client.key"].map(path);
+    guira(&["put", "--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key, &url, "cuckoo", "Guira guira"]).expect(0);
+    assert_eq!(server.stop("-TERM")["sessions_refused"], 0);
+}
+
 #[test]
 fn keys_are_kept_and_certificates_are_whole() {
     let files = Certificates::new();

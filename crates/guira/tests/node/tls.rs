@@ -122,12 +122,13 @@ fn files_that_cannot_be_used_are_told() {
     let Error::TlsFile(source) = &error else { panic!("{error}") };
     assert!(matches!(&**source, TlsFileError::Exposed { path, mode: 0o644 } if *path == key), "{error}");
     assert_eq!(error.blame(), Blame::Misuse);
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(files.path("ca"), "none").unwrap();
+    let error = open().err().unwrap();
+    assert!(matches!(&error, Error::TlsFile(source) if matches!(**source, TlsFileError::Unusable { .. })), "{error}");
     fs::remove_file(&key).unwrap();
     let error = open().err().unwrap();
     assert!(matches!(&error, Error::TlsFile(source) if matches!(**source, TlsFileError::Io { .. })), "{error}");
     assert!(error.to_string().ends_with("; nothing was changed"), "{error}");
-    fs::write(files.path("ca"), "none").unwrap();
-    let error = open().err().unwrap();
-    assert!(matches!(&error, Error::TlsFile(source) if matches!(**source, TlsFileError::Unusable { .. })), "{error}");
     assert_eq!(served.counters().sessions_opened, 1);
 }

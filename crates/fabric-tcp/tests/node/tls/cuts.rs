@@ -70,7 +70,7 @@ fn encrypted_frames_that_arrive_in_two_pieces_are_whole() {
     let mut count = 0;
     for waiting in WAYS {
         for (way, (greeting, change_bytes)) in lengths.greeting.into_iter().zip(lengths.change).enumerate() {
-            for at in (1..greeting + change_bytes).step_by(5 * step()) {
+            for at in (1..greeting + change_bytes).step_by(4 * step()) {
                 let split = Way { split_at: Some(at), delay, ..Way::default() };
                 let mut ways = [Way::default(); 2];
                 ways[way] = split;
