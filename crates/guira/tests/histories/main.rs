@@ -63,6 +63,8 @@ const MOST_REFUSED_EACH: u64 = 10;
 const LEAST_OPERATIONS_PER_S: u64 = 2_000;
 /// The same over TCP, where each takes several switches between processes.
 const LEAST_REMOTE_OPERATIONS_PER_S: u64 = 200;
+/// The same where each of a frame's pieces takes two more, and some are delayed.
+const LEAST_ROUGH_OPERATIONS_PER_S: u64 = 60;
 
 /// A table, and the values that are put into it.
 #[derive(Clone, Copy)]
@@ -226,7 +228,8 @@ fn assert_eventful(run: &Run) {
     let least_kills = run.fabric.kills_per_s() / 2;
     assert!(run.per_s(deeds.kills) >= least_kills, "{} kills a second", run.per_s(deeds.kills));
     let operations_per_s = run.per_s(sums.answered);
-    assert!(operations_per_s >= LEAST_REMOTE_OPERATIONS_PER_S, "{operations_per_s} operations a second");
+    let least = if run.fabric == Fabric::Rough { LEAST_ROUGH_OPERATIONS_PER_S } else { LEAST_REMOTE_OPERATIONS_PER_S };
+    assert!(operations_per_s >= least, "{operations_per_s} operations a second");
     assert!(run.per_s(deeds.stops) >= 5 && deeds.kills_of_holders > 0, "at moments of interest");
     let [recoveries, _, moves, ..] = sums.counts;
     assert!(recoveries > deeds.kills / 10 && moves > 0, "the dead leave something");

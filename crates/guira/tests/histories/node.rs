@@ -14,6 +14,8 @@ const READY: &str = "serving";
 /// which is gone cannot meet itself.
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u16 = 10_000;
+/// So little that chunks have 64 KiB: who adopts one reads all of it through one connection, which must last so long.
+const EXTENT_BYTES: u64 = 16 << 20;
 
 /// A node, killed when this is dropped.
 pub struct NodeProcess {
@@ -84,7 +86,7 @@ fn node() {
     let parts: Vec<&str> = told.splitn(3, ',').collect();
     let (port, round): (u16, u64) = (parts[0].parse().unwrap(), parts[1].parse().unwrap());
     let store = match parts[2] {
-        "" => Store::create_unnamed(&Shape::of(round).options(round)).unwrap(),
+        "" => Store::create_unnamed(&Shape::of(round).options(round).extent_bytes(EXTENT_BYTES)).unwrap(),
         url => Store::open(&url.parse().unwrap()).unwrap(),
     };
     let served = store.serve(&ServeOptions::new((Ipv4Addr::LOCALHOST, port).into()).threads(2)).unwrap();

@@ -24,8 +24,8 @@ pub enum Fabric {
     Rough,
 }
 
-/// What a rough way does. Connections last for some tens of operations, and long enough to recover somebody in one.
-const ROUGHNESS: Roughness = Roughness { longest_delay: Duration::from_millis(2), cut_after_bytes: Some(100_000) };
+/// What a rough way does. Connections last for some tens of operations, and long enough to adopt a chunk in one.
+const ROUGHNESS: Roughness = Roughness { longest_delay: Duration::from_millis(2), cut_after_bytes: Some(200_000) };
 
 impl Fabric {
     /// Kills of workers a second.

@@ -16,8 +16,8 @@ const WORKER: &str = "GUIRA_TEST_HISTORIES";
 /// A worker waits no longer for one that is stopped: it goes on with other keys.
 const PATIENCE: Duration = Duration::from_millis(10);
 const NICE: i32 = 10;
-/// How long an operation waits for a memory node that is gone: rounds are shorter.
-const RECONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long an operation looks for another session: longer than rounds, and than a node is gone.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a worker is told.
 pub struct Task<'t> {
