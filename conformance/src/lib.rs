@@ -14,6 +14,9 @@ mod lane;
 mod model;
 #[path = "../../crates/guira/tests/common/rng.rs"]
 mod rng;
+#[path = "../../crates/guira/tests/common/rough.rs"]
+mod rough;
+mod served;
 pub mod storm;
 pub mod swarm;
 mod turns;
@@ -26,5 +29,7 @@ pub use extents::{Extents, Prepared};
 pub use lane::{Moment, Sampling, SteppedLane};
 pub use model::{Model, Op, Seen};
 pub use rng::Rng;
+pub use rough::{Rough, Roughness};
+pub use served::{AnyLane, BenchNode};
 pub use turns::{Explored, Flaw, Grain, Late, Orders, Task, TurnLane, Turns, explore};
 pub use watched::{Watch, WatchedLane};

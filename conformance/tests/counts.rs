@@ -1,67 +1,154 @@
-//! Exact round trips of every operation without contention, under the promises of every fabric.
+//! Exact round trips of every operation without contention, under the promises of every fabric, and over real
+//! connections to a memory node, which counts for itself what it executes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
-use guira_conformance::{Bench, Extents, Op, TestClient, block_on};
+use guira_conformance::{AnyLane, Bench, BenchNode, Extents, Op, TestClient, block_on};
 use guira_fabric::heap::HeapLane;
-use guira_fabric::{Lane, Profile, Region, Traffic};
+use guira_fabric::{Lane, Profile, Region, Traffic, VerbCounts};
 use guira_layout::{Preset, TableConfig};
 use guira_rcuckoo::{Change, Error, Expected, NewValue, Outcome, read_slot, slots};
+
+/// Where batches are sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Nowhere: the heap promises what a fabric does.
+    Heap(Profile),
+    /// To a memory node.
+    Node,
+}
+
+impl Way {
+    fn remote() -> impl Iterator<Item = Way> {
+        Profile::REMOTE.into_iter().map(Way::Heap).chain([Way::Node])
+    }
+
+    fn profile(self) -> Profile {
+        match self {
+            Way::Heap(profile) => profile,
+            Way::Node => Profile::Tcp,
+        }
+    }
+
+    /// A round trip to a node is some thousand times as long.
+    fn rows(self, rows: u64) -> u64 {
+        match self {
+            Way::Heap(_) => rows,
+            Way::Node => rows / 8,
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Way::Heap(profile) => write!(f, "{profile}"),
+            Way::Node => f.write_str("a node"),
+        }
+    }
+}
+
+/// A table, and a client whose traffic is counted.
+struct Subject {
+    bench: Bench,
+    client: TestClient<AnyLane>,
+    node: Option<BenchNode>,
+}
+
+impl Subject {
+    fn of_rows(preset: Preset, format: &str, rows: u64, way: Way) -> Subject {
+        let bench = Bench::of_rows(preset, format, rows, way.profile(), 7);
+        let node = (way == Way::Node).then(|| BenchNode::over(&bench));
+        let client = Subject::client_of(&bench, node.as_ref(), 0);
+        Subject { bench, client, node }
+    }
+
+    fn client_of(bench: &Bench, node: Option<&BenchNode>, slot: u16) -> TestClient<AnyLane> {
+        let lane = node.map_or_else(|| AnyLane::Heap(bench.region.lane()), |node| AnyLane::Tcp(node.lane()));
+        bench.client(slot).through(lane)
+    }
+
+    /// What `action` sent and received, by its lane's count, which must be that of the node.
+    fn traffic_of<T>(&mut self, action: impl FnOnce(&mut TestClient<AnyLane>) -> T) -> (T, Traffic) {
+        let before = self.executed();
+        let (result, traffic) = self.client.traffic_of(action);
+        if let (Some((frames, verbs)), Some((frames_now, verbs_now))) = (before, self.executed()) {
+            let verbs = VerbCounts {
+                reads: verbs_now.reads - verbs.reads,
+                writes: verbs_now.writes - verbs.writes,
+                swaps: verbs_now.swaps - verbs.swaps,
+                adds: verbs_now.adds - verbs.adds,
+            };
+            assert_eq!((frames_now - frames, verbs), (traffic.round_trips, traffic.verbs), "what the node executed");
+        }
+        (result, traffic)
+    }
+
+    /// Requests and verbs that the node has executed, if there is one.
+    fn executed(&self) -> Option<(u64, VerbCounts)> {
+        let counters = self.node.as_ref()?.counters();
+        let (reads, writes) = (counters.reads, counters.writes);
+        Some((counters.batches, VerbCounts { reads, writes, swaps: counters.swaps, adds: counters.adds }))
+    }
+}
 
 fn key(i: u64) -> [u8; 8] {
     i.to_le_bytes()
 }
 
 #[expect(clippy::unwrap_used, reason = "a test's helper: a failure is the test's")]
-fn filled(profile: Profile, format: &str, rows: u64, percent: u64) -> (Bench, TestClient, u64) {
-    let bench = Bench::of_rows(Preset::Hardened, format, rows, profile, 7);
-    let mut client = bench.client(0);
-    let keys = bench.table.config().slots() * percent / 100;
+fn filled(way: Way, format: &str, rows: u64, percent: u64) -> (Subject, u64) {
+    let mut subject = Subject::of_rows(Preset::Hardened, format, way.rows(rows), way);
+    let keys = subject.bench.table.config().slots() * percent / 100;
     for i in 0..keys {
-        assert_eq!(client.put(&key(i), &key(i)).unwrap().outcome, Outcome::Inserted);
+        assert_eq!(subject.client.put(&key(i), &key(i)).unwrap().outcome, Outcome::Inserted);
     }
-    (bench, client, keys)
+    (subject, keys)
 }
 
 /// A table and its client, and another lane through which places for the client's extents are found.
-fn with_extents(profile: Profile) -> (Bench, TestClient, HeapLane, Extents) {
-    let bench = Bench::of_rows(Preset::Hardened, "bytes:64", 256, profile, 7);
-    let client = bench.client(0);
-    let (lane, extents) = (bench.region.lane(), Extents::new(&bench.table, client.client.owner()));
-    (bench, client, lane, extents)
+fn with_extents(way: Way) -> (Subject, HeapLane, Extents) {
+    let subject = Subject::of_rows(Preset::Hardened, "bytes:64", 256, way);
+    let owner = subject.client.client.owner();
+    let (lane, extents) = (subject.bench.region.lane(), Extents::new(&subject.bench.table, owner));
+    (subject, lane, extents)
 }
 
 /// The answer of `operation`, and the round trips it took.
-fn with_trips<T>(client: &mut TestClient, operation: impl FnOnce(&mut TestClient) -> Result<T, Error>) -> (T, u64) {
-    let (answer, traffic) = client.traffic_of(operation);
+fn with_trips<T>(
+    subject: &mut Subject,
+    operation: impl FnOnce(&mut TestClient<AnyLane>) -> Result<T, Error>,
+) -> (T, u64) {
+    let (answer, traffic) = subject.traffic_of(operation);
     (answer.expect("nobody contends, and nothing is damaged"), traffic.round_trips)
 }
 
-fn get(client: &mut TestClient, key: &[u8]) -> (Option<Vec<u8>>, u64) {
-    with_trips(client, |client| client.get(key))
+fn get(subject: &mut Subject, key: &[u8]) -> (Option<Vec<u8>>, u64) {
+    with_trips(subject, |client| client.get(key))
 }
 
-fn change(client: &mut TestClient, key: &[u8], change: Change<'_>) -> (Outcome, u64) {
-    let (changed, trips) = with_trips(client, |client| client.change(key, change));
+fn change(subject: &mut Subject, key: &[u8], change: Change<'_>) -> (Outcome, u64) {
+    let (changed, trips) = with_trips(subject, |client| client.change(key, change));
     (changed.outcome, trips)
 }
 
 /// [R-READ-1] [R-UPDATE-1] A hit is 1 round trip; update, remove and put on an existing key are exactly 2.
 #[test]
 fn remote_operations_cost_what_they_promise() {
-    for profile in Profile::REMOTE {
-        let (_bench, mut client, keys) = filled(profile, "fixed:8:8", 1024, 85);
+    for way in Way::remote() {
+        let (mut subject, keys) = filled(way, "fixed:8:8", 1024, 85);
         for i in (0..keys).step_by(7) {
-            assert_eq!(get(&mut client, &key(i)), (Some(key(i).to_vec()), 1), "{profile}: hit");
-            let (missing, trips) = get(&mut client, &key(keys + i));
+            assert_eq!(get(&mut subject, &key(i)), (Some(key(i).to_vec()), 1), "{way}: hit");
+            let (missing, trips) = get(&mut subject, &key(keys + i));
             assert_eq!(missing, None);
-            let most = if profile == Profile::Tcp { 1 } else { 2 };
-            assert!(trips <= most, "{profile}: miss in {trips}");
+            let most = if way.profile() == Profile::Tcp { 1 } else { 2 };
+            assert!(trips <= most, "{way}: miss in {trips}");
             let put = Change::Put(NewValue::Inline(&key(i + 1)));
-            assert_eq!(change(&mut client, &key(i), put), (Outcome::Replaced, 2), "{profile}: put");
+            assert_eq!(change(&mut subject, &key(i), put), (Outcome::Replaced, 2), "{way}: put");
             let update = Change::Update(NewValue::Inline(&key(i)));
-            assert_eq!(change(&mut client, &key(i), update), (Outcome::Replaced, 2), "{profile}: update");
-            assert_eq!(change(&mut client, &key(i), Change::Remove), (Outcome::Removed, 2), "{profile}: remove");
+            assert_eq!(change(&mut subject, &key(i), update), (Outcome::Replaced, 2), "{way}: update");
+            assert_eq!(change(&mut subject, &key(i), Change::Remove), (Outcome::Removed, 2), "{way}: remove");
         }
     }
 }
@@ -69,19 +156,19 @@ fn remote_operations_cost_what_they_promise() {
 /// [R-READ-6] [R-UPDATE-2] An extent hit is exactly 2 round trips; changing an existing extent key is 3, a new one 2.
 #[test]
 fn extents_cost_what_they_promise() {
-    for profile in Profile::REMOTE {
-        let (_bench, mut client, mut lane, mut extents) = with_extents(profile);
+    for way in Way::remote() {
+        let (mut subject, mut lane, mut extents) = with_extents(way);
         for i in 0..200 {
             let value = vec![i as u8; 100 + i as usize];
             for expected in [(Outcome::Inserted, 2), (Outcome::Replaced, 3)] {
                 let prepared = extents.prepare(&mut lane, &key(i), &value).expect("too long for a row");
                 let put = Change::Put(prepared.value());
-                assert_eq!(change(&mut client, &key(i), put), expected, "{profile}: put");
+                assert_eq!(change(&mut subject, &key(i), put), expected, "{way}: put");
             }
-            assert_eq!(get(&mut client, &key(i)), (Some(value), 2), "{profile}: hit");
+            assert_eq!(get(&mut subject, &key(i)), (Some(value), 2), "{way}: hit");
         }
         for i in 0..200 {
-            assert_eq!(change(&mut client, &key(i), Change::Remove), (Outcome::Removed, 3), "{profile}: remove");
+            assert_eq!(change(&mut subject, &key(i), Change::Remove), (Outcome::Removed, 3), "{way}: remove");
         }
     }
 }
@@ -89,23 +176,23 @@ fn extents_cost_what_they_promise() {
 /// [R-CAS-1] [R-CAS-2] A swap of an inline key is 2 round trips whether it takes place or not, and so is its removal.
 #[test]
 fn conditional_changes_of_inline_keys_cost_what_changes_do() {
-    for profile in Profile::REMOTE {
-        let (_bench, mut client, keys) = filled(profile, "fixed:8:8", 1024, 85);
+    for way in Way::remote() {
+        let (mut subject, keys) = filled(way, "fixed:8:8", 1024, 85);
         for i in (0..keys).step_by(7) {
             let (old, new) = (key(i), key(i + 1));
-            let (found, trips) = with_trips(&mut client, |client| client.get_versioned(&key(i)));
+            let (found, trips) = with_trips(&mut subject, |client| client.get_versioned(&key(i)));
             let (_, stale) = found.unwrap();
-            assert_eq!(trips, 1, "{profile}: versioned lookup");
+            assert_eq!(trips, 1, "{way}: versioned lookup");
             let mut swap =
-                |expected, value: &[u8]| change(&mut client, &key(i), Change::Swap(expected, NewValue::Inline(value)));
-            assert_eq!(swap(Expected::Unchanged(stale), &new), (Outcome::Replaced, 2), "{profile}: by token");
-            assert_eq!(swap(Expected::Unchanged(stale), &old), (Outcome::Different, 2), "{profile}: stale");
-            assert_eq!(swap(Expected::Value(&old), &old), (Outcome::Different, 2), "{profile}: other value");
-            assert_eq!(swap(Expected::Value(&new), &old), (Outcome::Replaced, 2), "{profile}: by value");
-            let mut remove = |expected| change(&mut client, &key(i), Change::RemoveIf(Expected::Value(expected)));
-            assert_eq!(remove(&new), (Outcome::Different, 2), "{profile}: removal by other value");
-            assert_eq!(remove(&old), (Outcome::Removed, 2), "{profile}: removal by value");
-            assert_eq!(remove(&old), (Outcome::Missing, 2), "{profile}: removal of a missing key");
+                |expected, value: &[u8]| change(&mut subject, &key(i), Change::Swap(expected, NewValue::Inline(value)));
+            assert_eq!(swap(Expected::Unchanged(stale), &new), (Outcome::Replaced, 2), "{way}: by token");
+            assert_eq!(swap(Expected::Unchanged(stale), &old), (Outcome::Different, 2), "{way}: stale");
+            assert_eq!(swap(Expected::Value(&old), &old), (Outcome::Different, 2), "{way}: other value");
+            assert_eq!(swap(Expected::Value(&new), &old), (Outcome::Replaced, 2), "{way}: by value");
+            let mut remove = |expected| change(&mut subject, &key(i), Change::RemoveIf(Expected::Value(expected)));
+            assert_eq!(remove(&new), (Outcome::Different, 2), "{way}: removal by other value");
+            assert_eq!(remove(&old), (Outcome::Removed, 2), "{way}: removal by value");
+            assert_eq!(remove(&old), (Outcome::Missing, 2), "{way}: removal of a missing key");
         }
     }
 }
@@ -114,31 +201,31 @@ fn conditional_changes_of_inline_keys_cost_what_changes_do() {
 /// the same length 4: its value is read, too.
 #[test]
 fn conditional_changes_of_extent_keys_cost_what_they_promise() {
-    for profile in Profile::REMOTE {
-        let (_bench, mut client, mut lane, mut extents) = with_extents(profile);
+    for way in Way::remote() {
+        let (mut subject, mut lane, mut extents) = with_extents(way);
         for i in 0..200 {
             let (old, new) = (vec![1; 100 + i as usize], vec![2; 100 + i as usize]);
-            let mut swap = |client: &mut TestClient, expected, value: &[u8]| {
+            let mut swap = |subject: &mut Subject, expected, value: &[u8]| {
                 let prepared = extents.prepare(&mut lane, &key(i), value).expect("too long for a row");
-                let (outcome, trips) = change(client, &key(i), Change::Swap(expected, prepared.value()));
+                let (outcome, trips) = change(subject, &key(i), Change::Swap(expected, prepared.value()));
                 if outcome != Outcome::Replaced {
                     extents.give_back(prepared);
                 }
                 (outcome, trips)
             };
-            assert_eq!(swap(&mut client, Expected::Value(&old), &old), (Outcome::Missing, 2), "{profile}: no such key");
-            client.apply(&Op::Put(key(i).to_vec(), old.clone())).unwrap();
-            let (found, trips) = with_trips(&mut client, |client| client.get_versioned(&key(i)));
+            assert_eq!(swap(&mut subject, Expected::Value(&old), &old), (Outcome::Missing, 2), "{way}: no such key");
+            subject.client.apply(&Op::Put(key(i).to_vec(), old.clone())).unwrap();
+            let (found, trips) = with_trips(&mut subject, |client| client.get_versioned(&key(i)));
             let (_, stale) = found.unwrap();
-            assert_eq!(trips, 2, "{profile}: versioned lookup");
-            let mut swap = |expected, value: &[u8]| swap(&mut client, expected, value);
-            assert_eq!(swap(Expected::Unchanged(stale), &new), (Outcome::Replaced, 3), "{profile}: by token");
-            assert_eq!(swap(Expected::Unchanged(stale), &old), (Outcome::Different, 3), "{profile}: stale");
-            assert_eq!(swap(Expected::Value(&[2; 99]), &old), (Outcome::Different, 3), "{profile}: other length");
-            assert_eq!(swap(Expected::Value(&old), &old), (Outcome::Different, 4), "{profile}: other value");
-            assert_eq!(swap(Expected::Value(&new), &old), (Outcome::Replaced, 4), "{profile}: by value");
+            assert_eq!(trips, 2, "{way}: versioned lookup");
+            let mut swap = |expected, value: &[u8]| swap(&mut subject, expected, value);
+            assert_eq!(swap(Expected::Unchanged(stale), &new), (Outcome::Replaced, 3), "{way}: by token");
+            assert_eq!(swap(Expected::Unchanged(stale), &old), (Outcome::Different, 3), "{way}: stale");
+            assert_eq!(swap(Expected::Value(&[2; 99]), &old), (Outcome::Different, 3), "{way}: other length");
+            assert_eq!(swap(Expected::Value(&old), &old), (Outcome::Different, 4), "{way}: other value");
+            assert_eq!(swap(Expected::Value(&new), &old), (Outcome::Replaced, 4), "{way}: by value");
             let remove = Change::RemoveIf(Expected::Value(&old));
-            assert_eq!(change(&mut client, &key(i), remove), (Outcome::Removed, 4), "{profile}: remove by value");
+            assert_eq!(change(&mut subject, &key(i), remove), (Outcome::Removed, 4), "{way}: remove by value");
         }
     }
 }
@@ -158,23 +245,22 @@ fn percentile(counts: &BTreeMap<u64, u64>, percent: u64) -> u64 {
 /// [R-INSERT-1] The median insert takes 2 round trips while a table fills to 90 %.
 #[test]
 fn the_median_insert_takes_two_round_trips() {
-    for profile in Profile::REMOTE {
+    for way in Way::remote() {
         for format in ["fixed:4:4", "fixed:8:8"] {
-            let bench = Bench::of_rows(Preset::Hardened, format, 4096, profile, 7);
-            let mut client = bench.client(0);
-            let keys = bench.table.config().slots() * 90 / 100;
+            let mut subject = Subject::of_rows(Preset::Hardened, format, way.rows(4096), way);
+            let keys = subject.bench.table.config().slots() * 90 / 100;
             let mut trips = BTreeMap::new();
             let mut sum = Traffic::default();
             let width = if format == "fixed:4:4" { 4 } else { 8 };
             for i in 0..keys {
-                let (changed, traffic) = client.traffic_of(|client| client.put(&key(i)[..width], &key(i)[..width]));
+                let (changed, traffic) = subject.traffic_of(|client| client.put(&key(i)[..width], &key(i)[..width]));
                 assert_eq!(changed.unwrap().outcome, Outcome::Inserted);
                 *trips.entry(traffic.round_trips).or_insert(0) += 1;
                 sum.round_trips += traffic.round_trips;
                 sum.bytes_in += traffic.payload_bytes();
             }
             println!(
-                "{profile} {format}: insert round trips mean {:.2}, p50 {}, p90 {}, p99 {}, max {}; \
+                "{way} {format}: insert round trips mean {:.2}, p50 {}, p90 {}, p99 {}, max {}; \
                  {} payload bytes; {:?}",
                 sum.round_trips as f64 / keys as f64,
                 percentile(&trips, 50),
@@ -182,9 +268,9 @@ fn the_median_insert_takes_two_round_trips() {
                 percentile(&trips, 99),
                 trips.keys().max().unwrap(),
                 sum.bytes_in / keys,
-                client.client.counters(),
+                subject.client.client.counters(),
             );
-            assert_eq!(percentile(&trips, 50), 2, "{profile} {format}");
+            assert_eq!(percentile(&trips, 50), 2, "{way} {format}");
         }
     }
 }
@@ -218,47 +304,51 @@ fn local_hits_rarely_read_their_second_row() {
 /// [R-COMMIT-2] A record is written when more than one row changes, or when a dying client could tear the one row.
 #[test]
 fn records_are_written_when_a_death_could_leave_half_a_change() {
-    for (profile, always) in [(Profile::Shm, true), (Profile::Tcp, false), (Profile::Mlx5, false)] {
-        let bench = Bench::of_rows(Preset::Hardened, "fixed:8:8", 64, profile, 7);
-        let mut client = bench.client(0);
-        let keys = bench.table.config().slots() * 90 / 100;
+    let shm = (Way::Heap(Profile::Shm), true);
+    for (way, always) in [shm, (Way::Heap(Profile::Tcp), false), (Way::Heap(Profile::Mlx5), false), (Way::Node, false)]
+    {
+        let mut subject = Subject::of_rows(Preset::Hardened, "fixed:8:8", 64, way);
+        let keys = subject.bench.table.config().slots() * 90 / 100;
         for i in 0..keys {
-            let before = client.client.counters();
-            let (_, traffic) = client.traffic_of(|client| client.put(&key(i), &key(i)).unwrap());
-            let after = client.client.counters();
+            let before = subject.client.client.counters();
+            let (_, traffic) = subject.traffic_of(|client| client.put(&key(i), &key(i)).unwrap());
+            let after = subject.client.client.counters();
             let moved = after.moves > before.moves;
-            assert_eq!(after.records - before.records, u64::from(moved || always), "{profile}: put {i}");
+            assert_eq!(after.records - before.records, u64::from(moved || always), "{way}: put {i}");
             let rows = after.moves - before.moves + 1;
             // The record and its retirement; what it says of further rows is a WRITE of its own.
             let record = if moved { 3 } else { 2 * (after.records - before.records) };
-            assert_eq!(traffic.verbs.writes, rows + record, "{profile}: put {i}");
+            assert_eq!(traffic.verbs.writes, rows + record, "{way}: put {i}");
         }
-        assert!(client.client.counters().moves > 0, "some inserts moved others");
+        assert!(subject.client.client.counters().moves > 0, "some inserts moved others");
     }
 }
 
 /// [R-INSERT-2] What the cache says may be stale: that costs round trips, never a key.
 #[test]
 fn a_stale_cache_costs_trips_only() {
-    let bench = Bench::of_rows(Preset::Hardened, "fixed:8:8", 64, Profile::Mlx5, 7);
-    let (mut stale, mut busy) = (bench.client(0), bench.client(1));
-    let keys = bench.table.config().slots() * 90 / 100;
-    // Sees every row while it is almost empty, and remembers that.
-    for i in 0..40 {
-        stale.put(&key(i), &key(i)).unwrap();
+    for way in [Way::Heap(Profile::Mlx5), Way::Node] {
+        let subject = Subject::of_rows(Preset::Hardened, "fixed:8:8", 64, way);
+        let Subject { bench, client: mut stale, node } = subject;
+        let mut busy = Subject::client_of(&bench, node.as_ref(), 1);
+        let keys = bench.table.config().slots() * 90 / 100;
+        // Sees every row while it is almost empty, and remembers that.
+        for i in 0..40 {
+            stale.put(&key(i), &key(i)).unwrap();
+        }
+        for i in 40..keys - 20 {
+            busy.put(&key(i), &key(i)).unwrap();
+        }
+        let before = stale.client.counters();
+        for i in keys - 20..keys {
+            stale.put(&key(i), &key(i)).unwrap();
+        }
+        assert!(stale.client.counters().sampled_searches > before.sampled_searches, "{way}: the cache was stale");
+        for i in 0..keys {
+            assert_eq!(stale.get(&key(i)).unwrap().as_deref(), Some(&key(i)[..]));
+        }
+        assert_eq!(bench.occupied(), (keys, 64));
     }
-    for i in 40..keys - 20 {
-        busy.put(&key(i), &key(i)).unwrap();
-    }
-    let before = stale.client.counters();
-    for i in keys - 20..keys {
-        stale.put(&key(i), &key(i)).unwrap();
-    }
-    assert!(stale.client.counters().sampled_searches > before.sampled_searches, "the cache was stale");
-    for i in 0..keys {
-        assert_eq!(stale.get(&key(i)).unwrap().as_deref(), Some(&key(i)[..]));
-    }
-    assert_eq!(bench.occupied(), (keys, 64));
 }
 
 /// Who has a table open is asked of as many slots at once as the fabric takes READs, 256 at most; and of each is told

@@ -1,17 +1,23 @@
 //! A table behaves like a map: drawn sequences of operations against a model, for every preset, format and profile,
-//! and every short sequence there is. After each run the whole table is audited against the model.
+//! over memory nodes, and every short sequence there is. After each run the whole table is audited against the model.
 //!
 //! Preset `paper` inserts under the lock of one row only, so that inserting a key that stands in its other row doubles
 //! it (H12, closed by R-LOCK-7): there, keys that exist are put instead.
 
-use guira_conformance::{Bench, Model, Op, Rng, Seen, TestClient};
-use guira_fabric::Profile;
+use std::time::Duration;
+
+use guira_conformance::{AnyLane, Bench, BenchNode, Model, Op, Rng, Roughness, Seen, TestClient};
+use guira_fabric::{Profile, Region};
 use guira_layout::{EntryFormat, MAX_KEY_BYTES, MAX_VALUE_BYTES, Preset, PresetOptions};
 use guira_rcuckoo::{Change, Error, NewValue, Outcome};
 
 /// Seeds of each combination.
 const SEEDS: u64 = 3;
 const OPERATIONS: u64 = 1_500;
+/// Over a connection, where a round trip takes some thousand times as long.
+const REMOTE_OPERATIONS: u64 = 300;
+/// Nothing is cut: at this level a lane that is lost stays lost.
+const ROUGHNESS: Roughness = Roughness { longest_delay: Duration::from_micros(200), cut_after_bytes: None };
 
 /// What keys and values a run draws from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +28,23 @@ enum Sizes {
     Mixed,
 }
 
+/// Where batches are carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In this process's memory, which promises what a fabric does.
+    Heap,
+    /// By a memory node, each client through a connection of its own.
+    Node,
+    /// The same, and what goes through the connections is split and delayed.
+    RoughNode,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Case {
     preset: Preset,
     format: &'static str,
     profile: Profile,
+    place: Place,
     sizes: Sizes,
     /// Keys there are; more than the table holds, for some cases.
     keys: u64,
@@ -81,12 +99,19 @@ impl Case {
     }
 
     fn run(&self) {
-        println!("{self:?}, {OPERATIONS} operations");
+        let operations = if self.place == Place::Heap { OPERATIONS } else { REMOTE_OPERATIONS };
+        println!("{self:?}, {operations} operations");
         let bench = Bench::of_rows(self.preset, self.format, 64, self.profile, self.seed);
         let format = bench.table.config().format;
         let (mut model, mut rng) = (Model::default(), Rng(self.seed));
-        let mut clients = [bench.client(0), bench.client(1)];
-        for i in 0..OPERATIONS {
+        let node = match self.place {
+            Place::Heap => None,
+            Place::Node => Some(BenchNode::over(&bench)),
+            Place::RoughNode => Some(BenchNode::over(&bench).roughly(self.seed, ROUGHNESS)),
+        };
+        let lane = || node.as_ref().map_or_else(|| AnyLane::Heap(bench.region.lane()), |it| AnyLane::Tcp(it.lane()));
+        let mut clients = [0, 1].map(|slot| bench.client(slot).through(lane()));
+        for i in 0..operations {
             let op = self.op(format, &model, &mut rng);
             let client = &mut clients[rng.below(2) as usize];
             let before = model.clone();
@@ -101,6 +126,11 @@ impl Case {
             assert_eq!(clients[0].apply(&get), Ok(model.apply(&get)), "{get:x?}");
         }
         assert_eq!(bench.audit(), Ok(model.0), "{self:?}");
+        if let Some(node) = node {
+            let [pieces, delays, _] = node.roughness();
+            assert!(node.counters().batches > operations, "what was asked for went to the node");
+            assert!(self.place == Place::Node || (pieces > 2 * operations && delays > 0), "{pieces} {delays}");
+        }
     }
 }
 
@@ -108,7 +138,7 @@ fn run_all(format: &'static str, sizes: Sizes) {
     for preset in Preset::ALL {
         for profile in Profile::ALL {
             for seed in 1..=SEEDS {
-                let base = Case { preset, format, profile, sizes, keys: 0, seed };
+                let base = Case { preset, format, profile, place: Place::Heap, sizes, keys: 0, seed };
                 // Few keys that come and go; as many as the smallest table here holds, and more.
                 for keys in [10, 200, 600] {
                     Case { keys, ..base }.run();
@@ -148,6 +178,21 @@ fn a_table_of_short_strings_is_a_map() {
 fn a_table_of_strings_is_a_map() {
     run_all("bytes:24", Sizes::Mixed);
     run_all("bytes:64", Sizes::Mixed);
+}
+
+/// [R-ROW-3] [R-INSERT-1] [R-UPDATE-1] [R-EXTENT-1] [R-EXTENT-2] The same through connections to a memory node, smooth
+/// and rough.
+#[test]
+fn a_table_behind_a_node_is_a_map() {
+    for preset in [Preset::Hardened, Preset::Tiny] {
+        for (format, sizes) in [("fixed:8:8", Sizes::Inline), ("bytes:64", Sizes::Mixed)] {
+            for place in [Place::Node, Place::RoughNode] {
+                for keys in [10, 600] {
+                    Case { preset, format, profile: Profile::Tcp, place, sizes, keys, seed: 1 }.run();
+                }
+            }
+        }
+    }
 }
 
 /// Every sequence of up to four operations out of six, on every profile.

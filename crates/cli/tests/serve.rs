@@ -217,6 +217,27 @@ fn a_table_with_a_name_is_created_served_found_again_and_told_from_another() {
     fourth.stop("-TERM");
 }
 
+/// The README's commands, run on two hosts: network namespaces, where this user may have any.
+#[test]
+fn two_hosts_share_a_table() {
+    let is_permitted = |way: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(way).args(["--net", "ip", "link", "set", "lo", "up"]);
+        command.output().is_ok_and(|output| output.status.success())
+    };
+    if !is_permitted(&[]) && !is_permitted(&["--map-root-user"]) {
+        println!("two_hosts_share_a_table: NOT RUN: network namespaces need root, or user namespaces, and ip");
+        return;
+    }
+    let mut command = Command::new("sh");
+    command.args([concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/two-hosts.sh"), "500"]);
+    let output = command.env("GUIRA", env!("CARGO_BIN_EXE_guira")).output().expect("sh runs");
+    let (said, failed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{said}{failed}");
+    assert_eq!((output.status.code(), &*failed), (Some(0), ""));
+    assert!(said.contains("cuckoo: Guira guira\n") && said.contains(" is sound: ") && said.contains(" 500 entries "));
+}
+
 #[test]
 fn tokens_decide_who_may_do_what() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -13,15 +13,21 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use guira::Store;
 use guira_fabric::{Addr, FabricError, Region, SlotHold, Verb};
 use guira_fabric_shm::{
     Access, CreateError, CreateOptions, KillError, Location, ProcessIdentity, ProcessState, ShmError, ShmRegion,
 };
+use guira_fabric_tcp::client::{ConnectOptions, TcpRegion};
 
 use common::{DEVICE_BYTES, MAIN_BYTES, Scratch, ScratchDirectory, read, submit, write};
 
 const ROLE: &str = "GUIRA_SHM_TEST_ROLE";
 const PATH: &str = "GUIRA_SHM_TEST_PATH";
+/// Where a memory node is, for children that want one.
+const NODE: &str = "GUIRA_SHM_TEST_NODE";
+/// A slot that no client takes: the table has fewer.
+const SPARE_SLOT: u16 = 60_000;
 /// No step of a child takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -176,6 +182,7 @@ fn child() {
         "cloner" => forker(&location, |body| bare_clone(body)),
         "quitter" => quitter(&location),
         "execer" => execer(&location),
+        "remote forker" => remote_forker(&location),
         "closer" => closer(&location),
         "prober" => prober(&location),
         "stranger" => stranger(&location),
@@ -299,6 +306,58 @@ fn quitter(location: &Location) {
     assert_eq!(unsafe { libc::waitpid(pid as libc::pid_t, &mut status, 0) }, pid as libc::pid_t);
     assert_eq!(status, 0);
     say("alone");
+    wait_for_order();
+}
+
+/// Has a store and a connection of a memory node, of which the forked process has no part: what it asks is refused, and
+/// what it drops is its copy. Then it has its own.
+fn remote_forker(location: &Location) {
+    let url = std::env::var(NODE).unwrap();
+    let (store, endpoint) = (Store::open(&url.parse().unwrap()).unwrap(), url.strip_prefix("tcp://").unwrap());
+    let options = ConnectOptions::new(endpoint.parse().unwrap());
+    let connect = || TcpRegion::connect(&options).unwrap();
+    let (region, client, reader) = (connect(), store.client().unwrap(), store.reader());
+    let (hold, lane) = (region.hold(SPARE_SLOT).unwrap().unwrap(), region.lane());
+    let mut parents = Some((store, client, reader, region, hold, lane));
+    let pid = fork(|| {
+        let (store, mut client, mut reader, region, hold, mut lane) = parents.take().unwrap();
+        let refused = |error: Option<guira::Error>| {
+            let error = error.expect("the child has no part in it");
+            assert!(error.effect() == guira::Effect::None && error.to_string().contains("fork"), "{error}");
+        };
+        refused(client.get(b"cuckoo").err());
+        refused(client.put(b"cuckoo", b"never").err());
+        refused(client.remove(b"cuckoo").err());
+        refused(reader.get(b"cuckoo").err());
+        refused(reader.get_many(&[b"cuckoo"]).remove(0).err());
+        refused(store.client().err());
+        refused(store.async_client().err());
+        refused(store.len().err());
+        assert!(region.is_stale() && lane.is_stale() && region.clone().is_stale() && region.lane().is_stale());
+        let mut seen = [0];
+        let refusal = submit(&mut lane, &mut [Verb::Read { addr: Addr::main(0), into: &mut seen }]);
+        assert!(matches!(refusal, Err(FabricError::Forked)) && seen == [0]);
+        assert!(matches!(region.hold(SPARE_SLOT + 1), Err(FabricError::Forked)));
+        assert!(matches!(region.fence(SPARE_SLOT), Err(FabricError::Forked)));
+        assert!(matches!(region.counters(), Err(FabricError::Forked)));
+        drop((client, reader, store, hold, lane, region));
+
+        let store = Store::open(&url.parse().unwrap()).unwrap();
+        let mut client = store.client().unwrap();
+        assert_eq!(client.get(b"cuckoo").unwrap().as_deref(), Some(&b"grey"[..]));
+        client.put(b"child", b"alive").unwrap();
+        write(&mut open(location).lane(), Addr::main(0), 1);
+        loop {
+            std::thread::park();
+            std::hint::black_box(&client);
+        }
+    });
+    say(pid);
+    wait_for_order();
+    let (store, mut client, ..) = parents.take().unwrap();
+    assert_eq!(client.put(b"cuckoo", b"greyer").unwrap(), guira::Put::Replaced);
+    assert!(store.reader().contains(b"child").unwrap());
+    say(client.slot());
     wait_for_order();
 }
 
@@ -565,6 +624,35 @@ fn a_child_has_a_life_of_its_own(role: &str) {
     assert!(!is_free(&region, 2));
     send_signal(forked.0, libc::SIGKILL);
     wait_for("the child's slot is free", || is_free(&region, 2));
+}
+
+/// The same for stores and connections of a memory node.
+#[test]
+fn a_forked_child_has_no_part_in_connections() {
+    let served = Store::create_unnamed(&guira::CreateOptions::new(1_000).max_clients(64)).unwrap();
+    served.client().unwrap().put(b"cuckoo", b"grey").unwrap();
+    let node = served.serve(&guira::ServeOptions::new(([127, 0, 0, 1], 0).into()).threads(1)).unwrap();
+    let is_dead = |slot: u16| {
+        let clients = served.stat().unwrap().clients;
+        clients.iter().any(|client| client.slot == slot && client.state == guira::ClientState::Dead)
+    };
+    let scratch = Scratch::new();
+    let mut lane = scratch.create().lane();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env(NODE, format!("tcp://{}", node.local_addrs()[0]));
+    let mut actor = Actor::start(command, "remote forker", &scratch.location);
+    let forked = Orphan(actor.hear().parse().unwrap());
+    wait_for("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 1);
+    actor.go_on();
+    let slot: u16 = actor.hear().parse().unwrap();
+    assert_eq!(served.stat().unwrap().clients.len(), 2, "parent and child");
+    assert!(!is_dead(slot), "the child dropped its copies; the parent lives, and so does its connection");
+    actor.kill();
+    wait_for("the child does not keep its parent's slot", || is_dead(slot));
+    assert!(forked.is_running());
+    let repair = served.recover(&mut |_, _| ()).unwrap();
+    assert_eq!((repair.recovered.len(), repair.living.len()), (1, 1), "the child is alive on its own");
+    assert_eq!(served.reader().get(b"cuckoo").unwrap().as_deref(), Some(&b"greyer"[..]));
 }
 
 /// Forks at any moment of taking and freeing a slot leave no copy of a hold behind.

@@ -194,7 +194,12 @@ impl Sessions {
             Kind::Lasting(_) => Arc::clone(self),
             Kind::Remote(remote) => {
                 let Remote { url, endpoint, options, table, .. } = &**remote;
-                Arc::new(Sessions::remote(url, endpoint, options, waiting, table, None))
+                let mut own = Sessions::remote(url, endpoint, options, waiting, table, None);
+                if let Kind::Remote(own) = &mut own.0 {
+                    // A forked child gets none through its parent's store, whichever way they wait.
+                    own.process = remote.process;
+                }
+                Arc::new(own)
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What the tests need from the system: a C compiler to link with, the package lists that tests load as real data, and
-//! groff, which sets the manual pages. Valgrind and tmux are wanted too, but not needed: the step that counts
-//! instructions is not available without the one, and `guira top` is looked at in no terminal without the other.
+//! groff, which sets the manual pages. Valgrind, tmux and iproute2 are wanted too, but not needed: the step that counts
+//! instructions is not available without the first, `guira top` is looked at in no terminal without the second, and
+//! without the third no packets are dropped between a memory node and its clients.
 //!
 //! As root on Debian and its relatives what is missing is installed; otherwise the exact command is named, and the step
 //! fails. Where there is no apt, the package lists do not exist and groff is not asked for: the tests that want them
@@ -15,6 +16,7 @@ const INSTALL_COMPILER: [&str; 5] = ["apt-get", "install", "--yes", "--no-instal
 const INSTALL_ROFF: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-recommends", "groff-base"];
 const INSTALL_VALGRIND: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-recommends", "valgrind"];
 const INSTALL_TMUX: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-recommends", "tmux"];
+const INSTALL_IP: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-recommends", "iproute2"];
 
 /// Installs what is missing, or says which command would.
 pub fn install(shell: &Shell, budget: &Budget) -> Outcome {
@@ -23,6 +25,7 @@ pub fn install(shell: &Shell, budget: &Budget) -> Outcome {
     let wanted = [
         (host.has_valgrind, &INSTALL_VALGRIND, "instructions cannot be counted without valgrind"),
         (host.has_tmux, &INSTALL_TMUX, "screens are not looked at without tmux"),
+        (host.has_ip, &INSTALL_IP, "there are no two hosts without ip"),
     ];
     for (is_there, install, without) in wanted {
         if outcome == Outcome::Passed
@@ -64,6 +67,7 @@ struct Host {
     has_package_lists: bool,
     has_valgrind: bool,
     has_tmux: bool,
+    has_ip: bool,
 }
 
 impl Host {
@@ -77,6 +81,7 @@ impl Host {
             has_package_lists: holds("apt-cache dumpavail | head -n 1 | grep -q ."),
             has_valgrind: holds("command -v valgrind"),
             has_tmux: holds("command -v tmux"),
+            has_ip: holds("command -v ip"),
         }
     }
 }
@@ -137,6 +142,7 @@ mod tests {
         has_package_lists: false,
         has_valgrind: false,
         has_tmux: false,
+        has_ip: false,
     };
     const WHOLE: Host = Host { has_compiler: true, has_roff: true, has_package_lists: true, ..BARE };
 
@@ -159,15 +165,16 @@ mod tests {
 
     #[test]
     fn what_is_wanted_is_installed_where_that_is_possible_and_never_needed() {
-        for install in [&INSTALL_VALGRIND, &INSTALL_TMUX] {
+        for install in [&INSTALL_VALGRIND, &INSTALL_TMUX, &INSTALL_IP] {
             assert_eq!(plan_wanted(&BARE, false, install), Plan::Run(vec![install]));
             assert_eq!(plan_wanted(&BARE, true, install), Plan::Nothing);
             let expected = format!("run: sudo {}", install.join(" "));
             assert_eq!(plan_wanted(&Host { is_root: false, ..BARE }, false, install), Plan::Ask(expected));
             assert!(matches!(plan_wanted(&Host { has_apt: false, ..BARE }, false, install), Plan::Ask(_)));
         }
-        for (has_valgrind, has_tmux) in [(true, false), (false, true), (true, true)] {
-            assert_eq!(plan(&Host { has_valgrind, has_tmux, ..BARE }), plan(&BARE), "they are no need");
+        for is_there in 0..8 {
+            let [has_valgrind, has_tmux, has_ip] = [1, 2, 4].map(|tool| is_there & tool != 0);
+            assert_eq!(plan(&Host { has_valgrind, has_tmux, has_ip, ..BARE }), plan(&BARE), "they are no need");
         }
     }
 

@@ -5,14 +5,16 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use guira::{Store, Url};
+use guira::Url;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::log::{Shared, now_ns};
+use crate::node::NodeProcess;
 use crate::rng::Rng;
+use crate::scene::{Fabric, Scene};
 use crate::watch::Watch;
 use crate::worker::Task;
-use crate::{KILLS_PER_S, PROCESSES, ROUND};
+use crate::{PROCESSES, ROUND};
 
 /// Pauses of stopped processes: log-uniform in between.
 const SHORTEST_STOP_US: f64 = 1_000.0;
@@ -25,9 +27,11 @@ const MOST_STOPPED: usize = 3;
 const SEEKS_FOR: Duration = Duration::from_millis(10);
 /// How long a worker may take to end by itself: it waits for nobody longer than its patience.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
+/// How long a node is gone, at most, before another is started.
+const LONGEST_ABSENCE_US: u64 = 100_000;
 
 /// What was done.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Deeds {
     pub kills: u64,
     /// Of processes that held a lock.
@@ -35,24 +39,33 @@ pub struct Deeds {
     /// Of processes that were stopped.
     pub kills_of_stopped: u64,
     pub stops: u64,
+    /// Clients that were shut out, while they lived.
+    pub fences: u64,
+    pub fences_of_holders: u64,
+    /// When the node was killed, in [`now_ns`].
+    pub restarts_ns: Vec<u64>,
 }
 
 impl Deeds {
-    pub fn add(&mut self, other: Deeds) {
+    pub fn add(&mut self, other: &Deeds) {
         self.kills += other.kills;
         self.kills_of_holders += other.kills_of_holders;
         self.kills_of_stopped += other.kills_of_stopped;
         self.stops += other.stops;
+        self.fences += other.fences;
+        self.fences_of_holders += other.fences_of_holders;
+        self.restarts_ns.extend(&other.restarts_ns);
     }
 }
 
 impl fmt::Display for Deeds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Deeds { kills, kills_of_holders, kills_of_stopped, stops } = self;
+        let Deeds { kills, kills_of_holders, kills_of_stopped, stops, fences, fences_of_holders, .. } = self;
         write!(
             f,
             "{kills} kills ({kills_of_holders} of processes that held a lock, {kills_of_stopped} of stopped ones), \
-             {stops} stops"
+             {stops} stops, {fences} fences ({fences_of_holders} of clients that held a lock), {} ends of the node",
+            self.restarts_ns.len()
         )
     }
 }
@@ -79,7 +92,9 @@ impl Drop for Member {
 
 /// The processes of a round.
 pub struct Crew<'t> {
-    url: &'t Url,
+    fabric: Fabric,
+    urls: &'t [Url],
+    node: Option<&'t mut NodeProcess>,
     log: &'t Shared,
     watch: Watch,
     longest_value: u64,
@@ -95,10 +110,15 @@ pub struct Crew<'t> {
 
 impl<'t> Crew<'t> {
     /// Starts them; they work for a round.
-    pub fn start(url: &'t Url, store: &Store, log: &'t Shared, longest_value: u64, seed: u64) -> Crew<'t> {
+    pub fn start(scene: &'t mut Scene, log: &'t Shared, longest_value: u64, seed: u64) -> Crew<'t> {
         let (end, end_ns) = (Instant::now() + ROUND, now_ns() + ROUND.as_nanos() as u64);
-        let (watch, members, killed, rng) = (Watch::over(store), Vec::new(), Vec::new(), Rng(seed));
-        let mut crew = Crew { url, log, watch, longest_value, end, end_ns, members, killed, started: 0, rng };
+        let Scene { fabric, store, node, urls, .. } = scene;
+        let is_lasting = fabric.between_restarts().is_none();
+        let watch = Watch::over(store, node.as_ref().filter(|_| is_lasting));
+        let (fabric, node, members, killed) = (*fabric, node.as_mut(), Vec::new(), Vec::new());
+        let (started, rng) = (0, Rng(seed));
+        let mut crew =
+            Crew { fabric, urls, node, log, watch, longest_value, end, end_ns, members, killed, started, rng };
         for _ in 0..PROCESSES {
             let member = crew.recruit();
             crew.members.push(member);
@@ -109,7 +129,7 @@ impl<'t> Crew<'t> {
     fn recruit(&mut self) -> Member {
         self.started += 1;
         let task = Task {
-            url: self.url,
+            url: &self.urls[self.started as usize % self.urls.len()],
             log: self.log.path(),
             process: self.started,
             seed: self.rng.draw(),
@@ -126,11 +146,14 @@ impl<'t> Crew<'t> {
         Member { process: self.started, child, stopped_until: None }
     }
 
-    /// Kills and stops them until it is time, and waits for their end.
+    /// Kills, stops and shuts them out until it is time, and waits for their end.
     pub fn run(&mut self) -> Deeds {
         let mut deeds = Deeds::default();
-        let between_kills = Duration::from_micros(1_000_000 / KILLS_PER_S);
-        let (mut next_kill, mut next_stop) = (Instant::now() + between_kills, Instant::now());
+        let (between_kills, start) = (Duration::from_micros(1_000_000 / self.fabric.kills_per_s()), Instant::now());
+        let (between_fences, between_restarts) = (self.fabric.between_fences(), self.fabric.between_restarts());
+        let (mut next_kill, mut next_stop) = (start + between_kills, start);
+        let (mut next_fence, mut next_restart) =
+            (between_fences.map(|time| start + time), between_restarts.map(|time| start + time));
         loop {
             let now = Instant::now();
             if now >= self.end {
@@ -145,6 +168,14 @@ impl<'t> Crew<'t> {
             if now >= next_kill {
                 self.kill(&mut deeds);
                 next_kill += between_kills;
+            }
+            if next_fence.is_some_and(|next| now >= next) {
+                self.fence(&mut deeds);
+                next_fence = between_fences.map(|time| now + time);
+            }
+            if next_restart.is_some_and(|next| now >= next) {
+                self.restart(&mut deeds);
+                next_restart = between_restarts.map(|time| Instant::now() + time);
             }
             let next = next_kill.min(next_stop).min(self.end).min(now + Duration::from_millis(1));
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
@@ -178,21 +209,44 @@ impl<'t> Crew<'t> {
         1
     }
 
-    /// Kills one and puts another in its place at once, every other time one that holds a lock.
-    fn kill(&mut self, deeds: &mut Deeds) {
+    /// Somebody, every other time one that holds a lock, and whether it does.
+    fn victim(&mut self) -> (usize, bool) {
         let owner = match self.rng.below(2) {
             0 => None,
             _ => self.watch.holder(Instant::now() + SEEKS_FOR),
         };
         let log = self.log;
         let holder = owner.and_then(|owner| self.members.iter().position(|it| log.owner(it.process) == Some(owner)));
-        let victim = holder.unwrap_or_else(|| self.rng.below(PROCESSES) as usize);
+        (holder.unwrap_or_else(|| self.rng.below(PROCESSES) as usize), holder.is_some())
+    }
+
+    /// Kills one and puts another in its place at once.
+    fn kill(&mut self, deeds: &mut Deeds) {
+        let (victim, is_holder) = self.victim();
         self.members[victim].child.kill().unwrap();
         deeds.kills += 1;
-        deeds.kills_of_holders += u64::from(holder.is_some());
+        deeds.kills_of_holders += u64::from(is_holder);
         deeds.kills_of_stopped += u64::from(self.members[victim].stopped_until.is_some());
         let recruit = self.recruit();
         self.killed.push(std::mem::replace(&mut self.members[victim], recruit));
+    }
+
+    /// Shuts one out that lives, unless it maps the table, or is not a client yet.
+    fn fence(&mut self, deeds: &mut Deeds) {
+        let (victim, is_holder) = self.victim();
+        let Some(owner) = self.log.owner(self.members[victim].process) else { return };
+        let is_dropped = self.watch.fence(owner);
+        deeds.fences += u64::from(is_dropped);
+        deeds.fences_of_holders += u64::from(is_dropped && is_holder);
+    }
+
+    /// Kills the node, and starts another in its place after a while.
+    fn restart(&mut self, deeds: &mut Deeds) {
+        let node = self.node.as_mut().expect("a node");
+        deeds.restarts_ns.push(now_ns());
+        node.kill();
+        std::thread::sleep(Duration::from_micros(self.rng.below(LONGEST_ABSENCE_US)));
+        node.start_again();
     }
 
     /// Collects those who were killed and have died.

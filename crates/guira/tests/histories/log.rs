@@ -18,16 +18,16 @@ use crate::KEYS;
 
 /// Room for some 3 million operations.
 const LOG_BYTES: u64 = 128 << 20;
-/// The first block holds the number of blocks taken, and then each process's owner id. The others: process, recoveries,
-/// replays, moves, and records.
+/// The first block holds the number of blocks taken, and then each process's owner id. The others: process, its counts,
+/// and records.
 const BLOCK_WORDS: usize = 1024;
-const HEAD_WORDS: usize = 4;
+const HEAD_WORDS: usize = 9;
 /// Call, answer and key; when it was called; the value written or found; the value expected; when it was answered.
 const RECORD_WORDS: usize = 5;
 const RECORDS: usize = (BLOCK_WORDS - HEAD_WORDS) / RECORD_WORDS;
 const BLOCKS: usize = LOG_BYTES as usize / 8 / BLOCK_WORDS;
 
-const _: () = assert!(HEAD_WORDS + RECORDS * RECORD_WORDS == BLOCK_WORDS);
+const _: () = assert!(HEAD_WORDS + RECORDS * RECORD_WORDS == BLOCK_WORDS && COUNTS < HEAD_WORDS);
 
 /// Numbers of answers: none, no effect, then those of [`Answer`] in their order.
 const NO_ANSWER: u64 = 0;
@@ -86,7 +86,7 @@ impl Shared {
             let (head, records) = block.split_at(HEAD_WORDS);
             let process = load(&head[0]);
             let most = counts.entry(process).or_default();
-            (1..HEAD_WORDS).for_each(|place| most[place - 1] = most[place - 1].max(load(&head[place])));
+            (1..=COUNTS).for_each(|place| most[place - 1] = most[place - 1].max(load(&head[place])));
             for record in records.chunks_exact(RECORD_WORDS) {
                 if let Some(operation) = operation(process, record, began_ns) {
                     told.operations[operation.key as usize].push(operation);
@@ -108,8 +108,33 @@ pub struct Told {
     pub counts: Counts,
 }
 
-/// Dead clients recovered, those of them whose commit was completed, and entries moved.
-pub type Counts = [u64; HEAD_WORDS - 1];
+impl Told {
+    /// How many processes were answered both before and after `at_ns`, a time as [`now_ns`] tells it.
+    pub fn survivors(&self, at_ns: u64) -> u64 {
+        let mut sides: HashMap<u64, [bool; 2]> = HashMap::new();
+        for operation in self.operations.iter().flatten() {
+            let Outcome::Answered { at_ns: answered_ns, .. } = operation.outcome else { continue };
+            let side = usize::from(answered_ns + self.began_ns > at_ns);
+            sides.entry(operation.process).or_default()[side] = true;
+        }
+        sides.values().filter(|sides| sides[0] && sides[1]).count() as u64
+    }
+}
+
+/// Dead clients recovered, those of them whose commit was completed, and entries moved; operations that were told that
+/// somebody shut their client out, that their connection was lost before they had an effect, and that it was lost
+/// when they may have had one.
+pub type Counts = [u64; COUNTS];
+pub const COUNTS: usize = 6;
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug)]
+pub enum Ended {
+    Answered(Answer),
+    WithoutEffect,
+    /// It may have had one, or have it yet.
+    Unknown,
+}
 
 pub fn add(sum: &mut Counts, counts: &Counts) {
     sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
@@ -129,9 +154,14 @@ impl Log {
     pub fn open(path: &str, process: u64, slot: u16) -> Option<Log> {
         let region = ShmRegion::open(&Location::file(path), Access::ReadWrite).unwrap();
         assert!((1..BLOCK_WORDS as u64).contains(&process), "a word for each process");
-        region.main_words()[process as usize].store(u64::from(slot) + 1, Ordering::Release);
         let mut log = Log { region, process, block: 0, written: RECORDS };
+        log.note_slot(slot);
         log.next_block().then_some(log)
+    }
+
+    /// The process is the client in `slot` from now on.
+    pub fn note_slot(&self, slot: u16) {
+        self.region.main_words()[self.process as usize].store(u64::from(slot) + 1, Ordering::Release);
     }
 
     fn next_block(&mut self) -> bool {
@@ -172,22 +202,23 @@ impl Log {
     }
 
     /// It was answered, or it failed without effect.
-    pub fn ended(&mut self, answer: Option<Answer>, counts: Counts) {
+    pub fn ended(&mut self, ended: Ended, counts: Counts) {
         let at_ns = now_ns();
-        let number = match answer {
-            None => WITHOUT_EFFECT,
-            Some(Answer::Found(_)) => 2,
-            Some(Answer::Absent) => 3,
-            Some(Answer::Done) => 4,
-            Some(Answer::Inserted) => 5,
-            Some(Answer::Replaced) => 6,
-            Some(Answer::Missing) => 7,
-            Some(Answer::Exists) => 8,
-            Some(Answer::Mismatch) => 9,
+        let number = match ended {
+            Ended::Unknown => NO_ANSWER,
+            Ended::WithoutEffect => WITHOUT_EFFECT,
+            Ended::Answered(Answer::Found(_)) => 2,
+            Ended::Answered(Answer::Absent) => 3,
+            Ended::Answered(Answer::Done) => 4,
+            Ended::Answered(Answer::Inserted) => 5,
+            Ended::Answered(Answer::Replaced) => 6,
+            Ended::Answered(Answer::Missing) => 7,
+            Ended::Answered(Answer::Exists) => 8,
+            Ended::Answered(Answer::Mismatch) => 9,
         };
         let record = self.record();
         record[4].store(at_ns, Ordering::Relaxed);
-        if let Some(Answer::Found(value)) = answer {
+        if let Ended::Answered(Answer::Found(value)) = ended {
             record[2].store(value, Ordering::Relaxed);
         }
         record[0].store(load(&record[0]) | number << 8, Ordering::Release);

@@ -31,12 +31,13 @@ pub struct Sums {
 impl fmt::Display for Sums {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Sums { histories, answered, pending, without_effect, steps, .. } = self;
-        let [recoveries, replays, moves] = self.counts;
+        let [recoveries, replays, moves, fenced, lost, unknown] = self.counts;
         write!(
             f,
             "{histories} histories of a key are linearizable: {answered} operations answered, {pending} pending, \
              {without_effect} without effect, {steps} steps; {recoveries} recoveries, {replays} replays, \
-             {moves} moves; {} of {} falsified answers found",
+             {moves} moves; {fenced} told that they were fenced, {lost} of a lost connection, {unknown} of one and an \
+             unknown effect; {} of {} falsified answers found",
             self.found_falsehoods, self.falsehoods
         )
     }

@@ -3,17 +3,21 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use guira::{Effect, Error, ExtentError, OpenOptions, OperationError, Put, Store, Swap, Url, blocking};
+use guira::{
+    Effect, Error, ExtentError, FabricError, OpenError, OpenOptions, OperationError, Put, Store, Swap, Url, blocking,
+};
 use guira_check::history::{Answer, Call};
 
 use crate::KEYS;
-use crate::log::{Log, now_ns};
+use crate::log::{Ended, Log, now_ns};
 use crate::rng::Rng;
 
 const WORKER: &str = "GUIRA_TEST_HISTORIES";
 /// A worker waits no longer for one that is stopped: it goes on with other keys.
 const PATIENCE: Duration = Duration::from_millis(10);
 const NICE: i32 = 10;
+/// How long an operation looks for another session: longer than rounds, and than a node is gone.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a worker is told.
 pub struct Task<'t> {
@@ -57,6 +61,9 @@ pub fn number(found: &[u8], longest_value: u64) -> u64 {
 
 struct Worker {
     client: blocking::Client,
+    slot: u16,
+    reach: Reach,
+    losses: Losses,
     log: Log,
     rng: Rng,
     longest_value: u64,
@@ -65,6 +72,45 @@ struct Worker {
     /// The value it last knew a key to have.
     seen: HashMap<u64, u64>,
     buffer: Vec<u8>,
+}
+
+/// How a worker reaches its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    Mapped,
+    /// By a connection, which may be lost.
+    Remote,
+}
+
+/// Operations that were told of a loss.
+#[derive(Default)]
+struct Losses {
+    fenced: u64,
+    without_effect: u64,
+    unknown: u64,
+}
+
+/// Whether an error says that the connection was lost, or that there is no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    None,
+    Fenced,
+    Connection,
+}
+
+fn loss(error: &Error) -> Loss {
+    let source = match error {
+        Error::Operation(OperationError::Fabric { source, .. } | OperationError::Lost { source, .. })
+        | Error::Extent(ExtentError::Fabric(source))
+        | Error::Fabric { source, .. } => source,
+        Error::Connect { .. } | Error::TooManyClients { .. } => return Loss::Connection,
+        _ => return Loss::None,
+    };
+    match source {
+        FabricError::Fenced { .. } => Loss::Fenced,
+        FabricError::Disconnected { .. } => Loss::Connection,
+        _ => Loss::None,
+    }
 }
 
 impl Worker {
@@ -86,26 +132,47 @@ impl Worker {
         if !self.log.call(key, call) {
             return false;
         }
-        let answer = match self.carry_out(key, call) {
-            Ok(answer) => Some(answer),
-            Err(error) => {
-                assert!(self.may_refuse(call, &error) && error.effect() == Effect::None, "{call}: {error}");
-                None
-            }
+        let ended = match self.carry_out(key, call) {
+            Ok(answer) => Ended::Answered(answer),
+            Err(error) => self.end_of(call, &error),
         };
-        let counters = self.client.counters();
-        self.log.ended(answer, [counters.recoveries, counters.replays, counters.moves]);
-        match (call, answer) {
-            (_, Some(Answer::Found(value))) => self.seen.insert(key, value),
-            (Call::Put(value) | Call::Insert(value) | Call::Update(value), Some(answer))
+        let (counters, losses) = (self.client.counters(), &self.losses);
+        let lost = [losses.fenced, losses.without_effect, losses.unknown];
+        self.log.ended(ended, [counters.recoveries, counters.replays, counters.moves, lost[0], lost[1], lost[2]]);
+        if self.client.slot() != self.slot {
+            self.slot = self.client.slot();
+            self.log.note_slot(self.slot);
+        }
+        match (call, ended) {
+            (_, Ended::Answered(Answer::Found(value))) => self.seen.insert(key, value),
+            (Call::Put(value) | Call::Insert(value) | Call::Update(value), Ended::Answered(answer))
                 if answer.tells_of_change() =>
             {
                 self.seen.insert(key, value)
             }
-            (Call::CompareAndSwap { new, .. }, Some(Answer::Done)) => self.seen.insert(key, new),
+            (Call::CompareAndSwap { new, .. }, Ended::Answered(Answer::Done)) => self.seen.insert(key, new),
             _ => None,
         };
         true
+    }
+
+    /// What a failure of `call` means for its effect; only what may fail has failed.
+    fn end_of(&mut self, call: Call, error: &Error) -> Ended {
+        let (loss, effect) = (loss(error), error.effect());
+        if self.reach == Reach::Mapped || loss == Loss::None {
+            assert!(self.may_refuse(call, error) && effect == Effect::None, "{call}: {error}");
+            return Ended::WithoutEffect;
+        }
+        if effect != Effect::None {
+            assert!(call != Call::Get, "a lookup has no effect: {error}");
+            self.losses.unknown += 1;
+            return Ended::Unknown;
+        }
+        match loss {
+            Loss::Fenced => self.losses.fenced += 1,
+            Loss::Connection | Loss::None => self.losses.without_effect += 1,
+        }
+        Ended::WithoutEffect
     }
 
     /// Whether `call` may be refused so: because somebody who is stopped was waited for as long as anybody is, or for
@@ -153,15 +220,24 @@ impl Worker {
     }
 }
 
-/// A client; nothing if it is time before a slot is free. The slots of those who are being killed are not.
-fn open_client(store: &Store, end_ns: u64) -> Option<blocking::Client> {
+/// A client; nothing if it is time before a slot is free, or the memory node is back. The slots of those who are being
+/// killed are not.
+fn open_client(url: &Url, reach: Reach, end_ns: u64) -> Option<blocking::Client> {
+    let options = OpenOptions::default().deadline(PATIENCE).reconnect_timeout(RECONNECT_TIMEOUT);
     loop {
-        match store.client() {
+        match Store::open_with(url, &options).and_then(|store| store.client()) {
             Ok(client) => return Some(client),
-            Err(Error::TooManyClients { .. }) if now_ns() < end_ns => std::thread::sleep(Duration::from_millis(1)),
-            Err(Error::TooManyClients { .. }) => return None,
-            Err(error) => panic!("{error}"),
+            Err(error) => {
+                let is_no_room = matches!(error, Error::TooManyClients { .. });
+                let is_opening = matches!(error, Error::Open { source: OpenError::Fabric(_), .. });
+                let is_lost = reach == Reach::Remote && (is_opening || loss(&error) != Loss::None);
+                assert!(is_no_room || is_lost, "{error}");
+            }
         }
+        if now_ns() >= end_ns {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -171,15 +247,18 @@ fn worker() {
     let Ok(told) = std::env::var(WORKER) else { return };
     let parts: Vec<&str> = told.splitn(6, ',').collect();
     let [process, seed, longest_value, end_ns] = [1, 2, 3, 4].map(|place: usize| parts[place].parse::<u64>().unwrap());
-    let options = OpenOptions::default().deadline(PATIENCE);
-    let store = Store::open_with(&parts[0].parse().unwrap(), &options).unwrap();
-    // Whoever kills must not wait for those who work.
-    rustix::process::nice(NICE).unwrap();
-    let Some(client) = open_client(&store, end_ns) else { return };
-    let log = Log::open(parts[5], process, client.slot());
+    let reach = if parts[0].starts_with("tcp:") { Reach::Remote } else { Reach::Mapped };
+    if reach == Reach::Mapped {
+        // Whoever kills must not wait for those who work without a pause.
+        rustix::process::nice(NICE).unwrap();
+    }
+    let Some(client) = open_client(&parts[0].parse().unwrap(), reach, end_ns) else { return };
+    let (slot, losses) = (client.slot(), Losses::default());
+    let log = Log::open(parts[5], process, slot);
     let (rng, seen, buffer) = (Rng(seed), HashMap::new(), Vec::new());
     if let Some(log) = log {
-        let mut worker = Worker { client, log, rng, longest_value, written: process << 32, seen, buffer };
+        let written = process << 32;
+        let mut worker = Worker { client, slot, reach, losses, log, rng, longest_value, written, seen, buffer };
         while now_ns() < end_ns && worker.step() {}
     }
     // Without room in the log it is idle, so that it can still be killed.

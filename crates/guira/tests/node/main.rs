@@ -3,6 +3,12 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
+#[path = "../common/mod.rs"]
+mod common;
+mod crowd;
+mod cut;
+#[path = "../common/hosts.rs"]
+mod hosts;
 mod proxy;
 mod served;
 #[cfg(feature = "tls")]
