@@ -44,6 +44,7 @@ pub use plan::{Name, Needs, Options, Placement};
 pub use plot::svg;
 pub use run::{Cell, Peer, Prepared, Report, SCHEMA, StageReport};
 pub use tcp::{
-    Mix, Ratio, Spread, TCP_SCHEMA, TcpAim, TcpCell, TcpOptions, TcpReport, TcpWay, run_tcp, tcp_human, tcp_markdown,
+    Figure, Mix, Ratio, Spread, TCP_SCHEMA, TcpAim, TcpCell, TcpOptions, TcpReport, TcpWay, run_tcp, tcp_human,
+    tcp_markdown, tcp_svg,
 };
 pub use text::{human, markdown};

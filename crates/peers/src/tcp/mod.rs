@@ -11,6 +11,7 @@ mod aims;
 mod measure;
 mod own;
 mod plan;
+mod plot;
 mod report;
 mod servers;
 mod sessions;
@@ -19,7 +20,8 @@ mod usage;
 
 pub use aims::TcpAim;
 pub use plan::{Mix, TcpOptions, Way as TcpWay};
-pub use report::{Ratio, Spread, TCP_SCHEMA, TcpCell, TcpReport};
+pub use plot::tcp_svg;
+pub use report::{Figure, Ratio, Spread, TCP_SCHEMA, TcpCell, TcpReport};
 pub use text::{tcp_human, tcp_markdown};
 
 use std::sync::Arc;

@@ -48,7 +48,7 @@ impl Serving {
             Name::Redis => Kind::Redis,
             Name::Memcached => Kind::Memcached,
             _ => {
-                let node = Node::start(options)?;
+                let node = Node::start(options, directory)?;
                 load_node(&node.url, records, loading)?;
                 return Ok(Serving::Node(node));
             }
@@ -109,7 +109,7 @@ enum Line {
 }
 
 impl Node {
-    fn start(options: &TcpOptions) -> Result<Node, PeersError> {
+    fn start(options: &TcpOptions, directory: &Path) -> Result<Node, PeersError> {
         let attempt = "start guira serve";
         let clients = options.most_clients() + SPARE_CLIENTS;
         let sizes = [
@@ -123,7 +123,7 @@ impl Node {
         sizes.iter().for_each(|(name, value)| {
             command.arg(name).arg(value);
         });
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.current_dir(directory).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(PeersError::host(attempt))?;
         let Some(output) = child.stdout.take() else {
             return Err(PeersError::host(attempt)(std::io::Error::other("it has no output")));

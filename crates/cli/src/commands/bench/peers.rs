@@ -106,7 +106,7 @@ mod present {
 
     use guira_peers::{
         Name, Options, PeersError, Prepared, Report, TcpOptions, TcpReport, Watch, human, markdown, run_tcp,
-        serve_helper, svg, tcp_human, tcp_markdown,
+        serve_helper, svg, tcp_human, tcp_markdown, tcp_svg,
     };
 
     use super::*;
@@ -271,9 +271,13 @@ mod present {
     }
 
     fn publish_tcp(arguments: &Arguments, report: &TcpReport) -> Result<(), Failure> {
+        if let Some(file) = &arguments.plot {
+            write(file, &tcp_svg(report))?;
+        }
         if let Some(directory) = &arguments.publish {
             fs::create_dir_all(directory).map_err(Failure::host(format!("make {}", directory.display())))?;
             write(&directory.join(TCP_JSON_FILE), &json(report)?)?;
+            write(&directory.join(TCP_PLOT_FILE), &tcp_svg(report))?;
             write(&directory.join(TCP_TABLE_FILE), &tcp_markdown(report, TCP_PLOT_FILE, &command_line()))?;
         }
         Ok(())
