@@ -97,7 +97,7 @@ impl ShmLane {
             [a, b, c, d, e, f] => in_turn!(memory, a, b, c, d, e, f),
             _ => {
                 check_and_prefetch(memory, &self.caps, batch)?;
-                batch.iter_mut().try_for_each(|verb| memory::execute_any(memory, verb))
+                batch.iter_mut().try_for_each(|verb| memory::execute(memory, verb))
             }
         }
     }
@@ -144,13 +144,7 @@ fn check_and_prefetch(memory: Memory<'_>, caps: &Caps, batch: &[Verb<'_>]) -> Re
     if batch.len() > caps.max_batch {
         return memory::check(memory, caps, batch);
     }
-    for verb in batch {
-        let range = memory.range(verb)?;
-        if let Verb::Read { .. } = verb {
-            memory::prefetch_any(range);
-        }
-    }
-    Ok(())
+    batch.iter().try_for_each(|verb| check_and_prefetch_one(memory, verb))
 }
 
 #[inline(always)]

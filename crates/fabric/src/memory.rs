@@ -112,37 +112,6 @@ pub fn read_words(from: &[AtomicU64], into: &mut [u64]) {
     fence(Ordering::Acquire);
 }
 
-/// As [`execute`], for verbs whose kinds and lengths are not known where they are executed: a READ copies a line at a
-/// time. Loads of atomics are not vectorized, and a loop over words takes twice the instructions.
-///
-/// # Errors
-/// As [`execute`].
-#[inline]
-pub fn execute_any(memory: Memory<'_>, verb: &mut Verb<'_>) -> Result<(), FabricError> {
-    if !matches!(verb, Verb::Read { .. }) {
-        return execute(memory, verb);
-    }
-    let range = memory.range(verb)?;
-    if let Verb::Read { into, .. } = verb {
-        read_lines(range, into);
-    }
-    Ok(())
-}
-
-/// As [`read_words`], a line at a time.
-#[inline(always)]
-fn read_lines(from: &[AtomicU64], into: &mut [u64]) {
-    assert_eq!(from.len(), into.len(), "a READ's range and its buffer have one length");
-    let (cells, last_cells) = from.as_chunks::<LINE_WORDS>();
-    let (words, last_words) = into.as_chunks_mut::<LINE_WORDS>();
-    for (words, cells) in words.iter_mut().zip(cells) {
-        for (word, cell) in words.iter_mut().zip(cells) {
-            *word = cell.load(Ordering::Relaxed);
-        }
-    }
-    read_words(last_cells, last_words);
-}
-
 /// Stores `words` into `to`, word by word in ascending order; whoever sees one of them sees all earlier writes, and
 /// whoever sees the last one sees them all.
 ///
@@ -187,17 +156,9 @@ pub fn prefetch(range: &[AtomicU64]) {
     range.iter().step_by(LINE_WORDS).take(MAX_PREFETCH_LINES).for_each(prefetch_line);
 }
 
-/// As [`prefetch`], for a range whose length is not known where it is loaded.
-#[inline]
-pub fn prefetch_any(range: &[AtomicU64]) {
-    for line in range.chunks(LINE_WORDS).take(MAX_PREFETCH_LINES) {
-        prefetch_line(line);
-    }
-}
-
 /// Asks the processor to load the line in which `value` begins.
 #[inline(always)]
-pub fn prefetch_line<T: ?Sized>(value: &T) {
+pub fn prefetch_line<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -230,27 +191,6 @@ mod tests {
         let mut found = 0;
         execute(memory, &mut Verb::FetchAdd { addr: Addr::main(0), add: u64::MAX, found: &mut found }).unwrap();
         assert_eq!((found, main[0].load(Ordering::Relaxed)), (0, u64::MAX));
-    }
-
-    /// However long a READ is, it finds the same words in either way, and nothing beside its buffer changes.
-    #[test]
-    fn reads_of_any_length_find_what_is_there() {
-        let (main, device) = (words(64), words(4));
-        let memory = Memory { main: &main, device: &device };
-        for length in 0..40 {
-            for first in [0, 1, 7, 24] {
-                let addr = Addr::main(first * 8);
-                let (mut one, mut other) = ([77; 42], [77; 42]);
-                execute(memory, &mut Verb::Read { addr, into: &mut one[1..=length] }).unwrap();
-                execute_any(memory, &mut Verb::Read { addr, into: &mut other[1..=length] }).unwrap();
-                assert_eq!(one, other, "{length} words from {first}");
-                assert!(other[1..=length].iter().copied().eq(first..first + length as u64));
-            }
-        }
-        let mut into = [0; 2];
-        assert!(execute_any(memory, &mut Verb::Read { addr: Addr::device(24), into: &mut into }).is_err());
-        execute_any(memory, &mut Verb::Write { addr: Addr::device(0), words: &[9] }).unwrap();
-        assert_eq!(device[0].load(Ordering::Relaxed), 9);
     }
 
     #[test]

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use self::measure::{Cores, Measured};
 use self::plan::{NAMES, Series, Way};
 use self::servers::Serving;
-use crate::draws::{DrawSpec, Draws, Popularity};
+use crate::draws::{DrawSpec, Draws};
 use crate::error::PeersError;
 use crate::lineup::directory;
 use crate::load::Watch;
@@ -97,7 +97,7 @@ impl Lineup {
         watch("drawing keys", 0, 1)?;
         let most = options.most_operations();
         let drawn = DrawSpec { records: options.records, seed: options.seed, keys: most, steps: most };
-        let draws = Arc::new(Draws::new(&records, &drawn, Popularity::Zipf, 0)?);
+        let draws = Arc::new(Draws::new(&records, &drawn, options.popularity, 0)?);
         Ok(Lineup { servers, own, draws, _directory: directory })
     }
 

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::draws::Popularity;
 use crate::error::PeersError;
 use crate::plan::Name;
 
@@ -16,7 +17,7 @@ const OPERATIONS_MAX: usize = 1 << 26;
 /// Rounds, at most.
 const ROUNDS_MAX: u32 = 1000;
 
-/// What is timed. Keys are drawn from Zipf 0.99, as YCSB does.
+/// What is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mix {
@@ -85,6 +86,8 @@ pub struct TcpOptions {
     pub rounds: u32,
     /// Seed of keys and draws.
     pub seed: u64,
+    /// How popular keys are: Zipf 0.99, as YCSB has it, or all alike, so that clients meet on no row.
+    pub popularity: Popularity,
     /// How many connections at once, one point each.
     pub connections: Vec<usize>,
     /// How many operations on their way on each, one point each.
@@ -217,6 +220,7 @@ pub(super) mod tests {
             operations: 1000,
             rounds: 2,
             seed: 1,
+            popularity: Popularity::Zipf,
             connections: vec![1, 3],
             depths: vec![1, 16],
             only: Vec::new(),

@@ -53,10 +53,11 @@ pub fn tcp_svg(report: &TcpReport) -> String {
 
 fn head(out: &mut String, report: &TcpReport) {
     let what = format!(
-        "{} records, keys of {} bytes, values of {}, Zipf 0.99; median of {} interleaved rounds",
+        "{} records, keys of {} bytes, values of {}, {}; median of {} interleaved rounds",
         grouped(report.records),
         report.key_bytes,
         report.value_bytes,
+        report.popularity.title(),
         report.rounds
     );
     let machine = &report.machine;

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::aims::{TcpAim, aims};
 use super::measure::{Cores, Measured};
 use super::plan::{Mix, Point, Series, TcpOptions, Way};
+use crate::draws::Popularity;
 use crate::machine::Machine;
 use crate::plan::Name;
 use crate::record::{KEY_BYTES, WORD_BYTES};
@@ -34,6 +35,8 @@ pub struct TcpReport {
     pub rounds: u32,
     /// Seed of keys and draws.
     pub seed: u64,
+    /// How popular keys are.
+    pub popularity: Popularity,
     /// The contenders.
     pub peers: Vec<Peer>,
     /// Everything that was measured.
@@ -197,6 +200,7 @@ impl TcpReport {
             records: options.records,
             rounds: options.rounds,
             seed: options.seed,
+            popularity: options.popularity,
             peers,
             cells: series.iter().zip(&rounds).map(|(series, rounds)| TcpCell::new(series, rounds)).collect(),
             aims: aims(&ratios),

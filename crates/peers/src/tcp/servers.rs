@@ -16,7 +16,9 @@ use crate::plan::Name;
 use crate::record::{KEY_BYTES, Records, WORD_BYTES};
 use crate::server::{self, Kind, Listen, Server, Sizes, keep_process_to, outlived_by_none};
 
-/// Client slots beside those of the clients that are measured: slots of clients that have only just gone.
+/// Client slots, as a multiple of those that are taken at once: a new client finds one that is free in a few looks.
+const SLOTS_FACTOR: usize = 2;
+/// And at least so many more.
 const SPARE_CLIENTS: usize = 64;
 /// Sessions a node has at a time, at most.
 const SESSIONS: usize = 1024;
@@ -111,7 +113,7 @@ enum Line {
 impl Node {
     fn start(options: &TcpOptions, directory: &Path) -> Result<Node, PeersError> {
         let attempt = "start guira serve";
-        let clients = options.most_clients() + SPARE_CLIENTS;
+        let clients = SLOTS_FACTOR * options.most_clients() + SPARE_CLIENTS;
         let sizes = [
             ("--capacity", options.records.to_string()),
             ("--entry", format!("fixed:{KEY_BYTES}:{WORD_BYTES}")),

@@ -38,10 +38,11 @@ fn facts(report: &TcpReport) -> Vec<(&'static str, String)> {
         (
             "records",
             format!(
-                "{} in each, keys of {} bytes, values of {}, Zipf 0.99",
+                "{} in each, keys of {} bytes, values of {}, {}",
                 grouped(report.records),
                 report.key_bytes,
-                report.value_bytes
+                report.value_bytes,
+                report.popularity.title()
             ),
         ),
         (

@@ -53,7 +53,7 @@ pub struct Arguments {
     #[arg(long, value_name = "CONTENDER", value_delimiter = ',')]
     pub skip: Vec<String>,
     /// Compare over TCP, with clients on other processors than the servers. --operations are those of one measurement
-    /// without pipelining [default: 50k, with --quick 2k]; --records [default: 1M, with --quick 5k].
+    /// without pipelining [default: 50k, with --quick 2k]; --records [default: 1M, with --quick 50k].
     #[arg(long)]
     pub tcp: bool,
     /// Connections at once, one measurement for each number [default: 1,16,64, with --quick 1,16].
@@ -62,6 +62,9 @@ pub struct Arguments {
     /// Operations on their way on each connection, one measurement for each number [default: 1,16].
     #[arg(long, value_name = "N", value_delimiter = ',', requires = "tcp")]
     pub depths: Vec<usize>,
+    /// Draw keys uniformly instead of from Zipf 0.99, so that clients hardly ever want the same row.
+    #[arg(long, requires = "tcp")]
+    pub uniform: bool,
     /// Draw the result into this SVG file.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
@@ -105,8 +108,8 @@ mod present {
     use std::process::Command;
 
     use guira_peers::{
-        Name, Options, PeersError, Prepared, Report, TcpOptions, TcpReport, Watch, human, markdown, run_tcp,
-        serve_helper, svg, tcp_human, tcp_markdown, tcp_svg,
+        Name, Options, PeersError, Popularity, Prepared, Report, TcpOptions, TcpReport, Watch, human, markdown,
+        run_tcp, serve_helper, svg, tcp_human, tcp_markdown, tcp_svg,
     };
 
     use super::*;
@@ -127,7 +130,7 @@ mod present {
     const QUICK: Sizes = Sizes { records: 20_000, operations: 32_000, rounds: 3, value_memory_bytes: 8 << 20 };
 
     const FULL_TCP: Sizes = Sizes { records: 1_000_000, operations: 50_000, rounds: 5, value_memory_bytes: 0 };
-    const QUICK_TCP: Sizes = Sizes { records: 5_000, operations: 2_000, rounds: 3, value_memory_bytes: 0 };
+    const QUICK_TCP: Sizes = Sizes { records: 50_000, operations: 2_000, rounds: 3, value_memory_bytes: 0 };
     const FULL_CONNECTIONS: [usize; 3] = [1, 16, 64];
     const QUICK_CONNECTIONS: [usize; 2] = [1, 16];
     const DEPTHS: [usize; 2] = [1, 16];
@@ -205,6 +208,7 @@ mod present {
             operations: usize::try_from(operations).unwrap_or(usize::MAX),
             rounds: arguments.rounds.unwrap_or(sizes.rounds),
             seed: arguments.seed,
+            popularity: if arguments.uniform { Popularity::Uniform } else { Popularity::Zipf },
             connections: or(&arguments.connections, connections),
             depths: or(&arguments.depths, &DEPTHS),
             only: names(&arguments.only)?,
