@@ -16,6 +16,22 @@ use serde_json::Value;
 /// Small enough for a test, large enough for every contender to be timed.
 const SMALL: [&str; 10] =
     ["bench", "peers", "--records", "2000", "--operations", "2000", "--rounds", "2", "--value-memory", "1MiB"];
+/// The same over TCP.
+const SMALL_TCP: [&str; 13] = [
+    "bench",
+    "peers",
+    "--tcp",
+    "--records",
+    "500",
+    "--operations",
+    "200",
+    "--rounds",
+    "2",
+    "--connections",
+    "1,2",
+    "--depths",
+    "1,4",
+];
 /// Contenders that need no program of the system.
 const LIBRARIES: [&str; 5] = ["dashmap", "guira", "lmdb", "papaya", "raw"];
 /// How long anything may take before the test counts it as hanging.
@@ -186,20 +202,96 @@ fn well_formed(svg: &str) {
     assert!(open.is_empty() && rest.trim().is_empty(), "{open:?} {rest}");
 }
 
+/// Every figure is of work that was done: processor time was used, trips were counted, and ratios are of such figures.
+#[test]
+fn over_tcp_a_node_is_compared_with_the_servers_that_are_installed() {
+    let outputs = tempfile::tempdir().unwrap();
+    let published = outputs.path().to_str().unwrap();
+    let run = bench(&[&SMALL_TCP[..], &["--format", "json", "--publish", published]].concat(), None, 0);
+    assert_eq!(run.stderr, "");
+    let report = run.json();
+    let installed = installed();
+    let expected: BTreeSet<&str> = ["guira"].into_iter().chain(installed.iter().copied()).collect();
+    assert_eq!(names(&report), expected);
+    let cells = report["cells"].as_array().expect("cells");
+    // Two mixes, two numbers of connections, two depths; Guira's pipelined reads in two ways.
+    assert_eq!(cells.iter().filter(|cell| cell["name"] == "guira").count(), 2 * 2 * 2 + 2);
+    cells.iter().for_each(is_of_real_work);
+    has_ratios_and_aims(&report, &installed);
+    let svg = fs::read_to_string(outputs.path().join("tcp.svg")).unwrap();
+    well_formed(&svg);
+    assert!(svg.contains(">Guira, get_many<") && svg.contains("4 operations on 2 connections each"), "{svg}");
+    let json = fs::read_to_string(outputs.path().join("tcp.json")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), report);
+    let table = fs::read_to_string(outputs.path().join("tcp.md")).unwrap();
+    assert!(table.contains("](tcp.svg)") && table.contains("| Guira, one at a time | "), "{table}");
+    assert!(table.contains("--features peers -- bench peers --tcp --records 500"), "the command: {table}");
+}
+
+fn is_of_real_work(cell: &Value) {
+    let spread = |name: &str| ["min", "median", "max"].map(|part| cell[name][part].as_f64().expect("a figure"));
+    for name in ["per_second", "per_server_second", "server_ns", "p50_ns", "p99_ns"] {
+        let [min, median, max] = spread(name);
+        assert!(0.0 < min && min <= median && median <= max, "{name}: {cell}");
+    }
+    // No server answers within 20 ns of its processor's time, and a second is more than any takes.
+    assert!(spread("server_ns")[0] > 20.0 && spread("server_ns")[2] < 1e9, "{cell}");
+    assert!(spread("p50_ns")[0] > 1000.0, "no packet is faster: {cell}");
+    let depth = cell["depth"].as_f64().expect("a depth");
+    let trips = cell["round_trips"].as_f64();
+    let exact = match (cell["way"].as_str().expect("a way"), cell["mix"].as_str().expect("a mix")) {
+        ("redis-benchmark", _) => return assert_eq!(trips, None, "{cell}"),
+        ("pipeline" | "get_many", _) => 1.0 / depth,
+        (_, "ycsb_c") => 1.0,
+        (_, _) if cell["name"] != "guira" => 1.0,
+        // A read takes 1, an update 2, and more while somebody else changes the same rows.
+        _ => return assert!((1.3..6.0).contains(&trips.expect("trips")), "{cell}"),
+    };
+    assert!((trips.expect("trips") - exact).abs() < 1e-9, "{exact}: {cell}");
+    assert!(cell["client_ns"]["min"].as_f64().expect("ours") > 20.0, "{cell}");
+}
+
+fn has_ratios_and_aims(report: &Value, installed: &[&str]) {
+    let ratios = report["ratios"].as_array().expect("ratios");
+    let peers: BTreeSet<&str> = ratios.iter().filter_map(|ratio| ratio["peer"].as_str()).collect();
+    assert_eq!(peers, installed.iter().copied().collect());
+    assert!(ratios.iter().all(|ratio| ratio["ratio"]["min"].as_f64().is_some_and(|min| min > 0.0)), "{ratios:?}");
+    let aims = report["aims"].as_array().expect("aims");
+    // Four points for three aims against Redis, one for that of latency; four for the one against memcached.
+    let count = |name| if installed.contains(&name) { 1 } else { 0 };
+    assert_eq!(aims.len(), count("redis") * (3 * 4 + 1) + count("memcached") * 4);
+    for aim in aims {
+        let (measured, aimed) = (aim["measured"]["median"].as_f64(), aim["aimed"].as_f64());
+        let is_met = if aim["bound"] == "at_least" { measured >= aimed } else { measured <= aimed };
+        assert_eq!(aim["is_met"], is_met, "{aim}");
+    }
+}
+
+#[test]
+fn interrupted_over_tcp_it_leaves_nothing() {
+    let arguments = [&SMALL_TCP[..7], &["--rounds", "1000"]].concat();
+    interrupt_while(&arguments, |(_, servers)| {
+        let programs: BTreeSet<&str> = servers.iter().map(|(name, _)| name.as_str()).collect();
+        programs.contains("guira") && programs.len() > installed().len()
+    });
+}
+
 #[test]
 fn interrupted_it_leaves_nothing() {
-    let installed = installed();
     let arguments = [&SMALL[..6], &["--rounds", "1000"]].concat();
-    let mut running = Running(command(&arguments).stdout(Stdio::null()).spawn().expect("the program starts"));
+    // All servers that are installed, and LMDB's directory: the contenders of the first stage, not those on trial.
+    interrupt_while(&arguments, |(directories, servers)| {
+        let programs: BTreeSet<&str> = servers.iter().map(|(name, _)| name.as_str()).collect();
+        directories.iter().any(|path| path.join("lmdb").exists()) && programs.len() >= installed().len()
+    });
+}
+
+/// Interrupts a run when `is_timing` says so of what it has started, and fails unless it ends and leaves nothing.
+fn interrupt_while(arguments: &[&str], is_timing: impl Fn(&(Vec<PathBuf>, Vec<(String, PathBuf)>)) -> bool) {
+    let mut running = Running(command(arguments).stdout(Stdio::null()).spawn().expect("the program starts"));
     let pid = running.0.id();
     let until = Instant::now() + LIMIT;
-    // All servers that are installed, and LMDB's directory: the contenders of the first stage, not those on trial.
-    let is_timing = || {
-        let (directories, servers) = leftovers(pid);
-        let programs: BTreeSet<String> = servers.into_iter().map(|(name, _)| name).collect();
-        directories.iter().any(|path| path.join("lmdb").exists()) && programs.len() >= installed.len()
-    };
-    while !is_timing() {
+    while !is_timing(&leftovers(pid)) {
         assert!(Instant::now() < until, "nothing was started");
         assert!(matches!(running.0.try_wait(), Ok(None)), "the run ended by itself");
         thread::sleep(Duration::from_millis(10));
@@ -222,6 +314,10 @@ fn impossible_sizes_are_refused_before_anything_starts() {
         let run = bench(&[&["bench", "peers", "--format", "json"], &wrong[..]].concat(), None, 2);
         assert_eq!(run.error()["blame"], "misuse", "{wrong:?}");
     }
+    for wrong in [["--connections", "0"], ["--depths", "65"], ["--only", "lmdb"]] {
+        let run = bench(&[&["bench", "peers", "--tcp", "--format", "json"], &wrong[..]].concat(), None, 2);
+        assert_eq!(run.error()["blame"], "misuse", "{wrong:?}");
+    }
 }
 
 #[test]
@@ -233,6 +329,8 @@ fn what_is_missing_is_said_and_left_out() {
     assert!(human.text().contains("Redis is not installed"), "{}", human.text());
     let report = run(&["--format", "json"]).json();
     assert_eq!(names(&report), BTreeSet::from(["dashmap", "guira", "raw"]));
+    let alone = bench(&[&SMALL_TCP[..], &["--format", "json"]].concat(), Some(""), 0).json();
+    assert_eq!((names(&alone), &alone["aims"]), (BTreeSet::from(["guira"]), &Value::Array(Vec::new())));
     let peers = report["peers"].as_array().unwrap();
     let redis = peers.iter().find(|peer| peer["name"] == "redis").unwrap();
     assert!(redis["version"].is_null() && redis["missing"].as_str().unwrap().contains("apt-get install"), "{redis}");

@@ -62,7 +62,10 @@ pub(crate) struct Inner {
     sessions: Arc<Sessions>,
     /// Of what leaves its thread to others while it waits.
     cooperative: Arc<Sessions>,
+    /// Clients that were opened.
     opened: AtomicU32,
+    /// See [`first_look`].
+    first_look: u32,
 }
 
 /// Which slots a new client looks for.
@@ -97,10 +100,29 @@ const FIRST_LOOK_NS: u64 = 100_000;
 /// The longest such pause: a recovery is over in less.
 const LONGEST_LOOK_NS: u64 = 10_000_000;
 
+/// The first wait for a lock of a table behind a memory node: about a round trip, because a lock is held for one at
+/// least, and each attempt costs one, and the node's time.
+const REMOTE_BACKOFF_NS: u64 = 50_000;
+/// The longest such wait.
+const LONGEST_REMOTE_BACKOFF_NS: u64 = 2_000_000;
+
 /// Times [`Store::open_or_create`] opens and creates by turns. Each turn but the first needs somebody who creates the
 /// table and destroys it in between; a name that cannot be opened and is taken all the same is no race but a mistake,
 /// such as a symbolic link to nothing.
 const MAX_OPEN_OR_CREATE_TURNS: u32 = 8;
+
+/// Where a new store's first client looks for a slot, as a fraction of all slots in 2^32. Stores of one process begin far
+/// from each other: where they begin at the same slot, each looks at all slots that those before it have taken, which
+/// is a round trip or two for each.
+fn first_look() -> u32 {
+    static STORES: AtomicU32 = AtomicU32::new(0);
+    first_look_of(STORES.fetch_add(1, Ordering::Relaxed))
+}
+
+/// That of this store among those of a process: multiples of the golden ratio lie as far apart as so many can.
+fn first_look_of(store: u32) -> u32 {
+    store.wrapping_mul(0x9e37_79b9)
+}
 
 /// Draws a random number from the operating system.
 pub(crate) fn random() -> Result<u64, Error> {
@@ -268,7 +290,19 @@ impl Store {
     ) -> Store {
         let cooperative = sessions.of_their_own(Waiting::Cooperative);
         let (url, events, opened) = (url.clone(), Events::of(url), AtomicU32::new(0));
-        Store { inner: Arc::new(Inner { url, table, options, events, first, sessions, cooperative, opened }) }
+        Store {
+            inner: Arc::new(Inner {
+                url,
+                table,
+                options,
+                events,
+                first,
+                sessions,
+                cooperative,
+                opened,
+                first_look: first_look(),
+            }),
+        }
     }
 
     /// Destroys a table: no client can change it any more, its name is gone, and its memory is freed when the last
@@ -514,7 +548,8 @@ impl Inner {
     pub(crate) fn claim(&self, mut lane: FabricLane, region: &FabricRegion, deadline_ns: u64) -> Result<Taken, Error> {
         let max = self.table.config().max_clients;
         let turn = self.opened.fetch_add(1, Ordering::Relaxed);
-        let start = std::process::id().wrapping_add(turn) % u32::from(max);
+        let first = ((u64::from(self.first_look) * u64::from(max)) >> 32) as u32;
+        let start = std::process::id().wrapping_add(turn).wrapping_add(first) % u32::from(max);
         let (mut settled_looks, mut pause_ns) = (0, FIRST_LOOK_NS);
         let own = own_slot_client(unix_ns());
         loop {
@@ -595,11 +630,18 @@ impl Inner {
     }
 
     pub(crate) fn client_config(&self, seed: u64) -> ClientConfig {
+        let config = ClientConfig::for_table(&self.table);
+        let (backoff_ns, longest_backoff_ns) = match self.first {
+            FabricRegion::Shm(_) => (config.backoff_ns, config.longest_backoff_ns),
+            FabricRegion::Tcp(_) => (REMOTE_BACKOFF_NS, LONGEST_REMOTE_BACKOFF_NS),
+        };
         ClientConfig {
+            backoff_ns,
+            longest_backoff_ns,
             deadline_ns: u64::try_from(self.options.deadline.as_nanos()).unwrap_or(u64::MAX),
             cache_bytes: self.options.cache_bytes,
             seed,
-            ..ClientConfig::for_table(&self.table)
+            ..config
         }
     }
 
@@ -612,4 +654,20 @@ impl Inner {
 pub(crate) fn unix_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_of_a_process_look_for_slots_far_from_each_other() {
+        for (stores, slots) in [(8, 64_u64), (16, 1000), (64, 1104), (64, 65_535)] {
+            let look = |store| (u64::from(first_look_of(store)) * slots) >> 32;
+            let mut looks: Vec<u64> = (0..stores).map(look).collect();
+            looks.sort_unstable();
+            let nearest = looks.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();
+            assert!(nearest >= slots / u64::from(stores) / 3, "{stores} stores, {slots} slots: {nearest} apart");
+        }
+    }
 }

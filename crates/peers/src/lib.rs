@@ -8,6 +8,8 @@
 //! | LMDB | a B+ tree in a mapped file, never flushed | two processes |
 //! | Redis, memcached | servers on Unix sockets, nothing written to disk | two processes |
 //!
+//! Over TCP, Redis and memcached are compared with a memory node: [`run_tcp`].
+//!
 //! This crate owns the contenders, the servers it starts for them, and the report; it owns no protocol of Guira's and
 //! uses the public API. Invariants: the contenders hold the same records and get the same operations in the same order;
 //! every look-up's answer is checked; whatever was started is gone when the run ends, in any way it ends.
@@ -27,6 +29,7 @@ mod plot;
 mod record;
 mod run;
 mod server;
+mod tcp;
 mod text;
 mod versions;
 
@@ -40,4 +43,8 @@ pub use measure::Task;
 pub use plan::{Name, Needs, Options, Placement};
 pub use plot::svg;
 pub use run::{Cell, Peer, Prepared, Report, SCHEMA, StageReport};
+pub use tcp::{
+    Figure, Mix, Ratio, Spread, TCP_SCHEMA, TcpAim, TcpCell, TcpOptions, TcpReport, TcpWay, run_tcp, tcp_human,
+    tcp_markdown, tcp_svg,
+};
 pub use text::{human, markdown};

@@ -10,8 +10,7 @@ use tempfile::TempDir;
 use crate::contenders::lmdb::{self, Opening};
 use crate::contenders::maps::{self, SharedMap};
 use crate::contenders::memcached::Memcached;
-use crate::contenders::redis::Redis;
-use crate::contenders::{Connection, Connections, Place, guira, load_server};
+use crate::contenders::{Address, Connection, Connections, Place, guira, load_server};
 use crate::draws::{DrawSpec, Draws, Popularity};
 use crate::error::PeersError;
 use crate::helper::{Helper, Order, Preparation};
@@ -20,7 +19,7 @@ use crate::machine::{cores, keep_to};
 use crate::measure::{Job, Runner, monotonic_ns};
 use crate::plan::{Name, Options, Placement, Series, Stage, Way};
 use crate::record::Records;
-use crate::server::{Kind, Server, Sizes};
+use crate::server::{self, Kind, Listen, Server, Sizes};
 
 /// Where tables are: a memory file system that every process sees.
 pub const SHARED_MEMORY: &str = "/dev/shm";
@@ -133,10 +132,10 @@ impl Lineup {
             }
             Way::Server(name, depth) => {
                 let sizes = Sizes { records: stage.records, value_bytes: stage.value_bytes, threads };
-                let socket = self.server(name, &sizes, loading)?;
+                let address = self.server(name, &sizes, loading)?;
                 match name {
-                    Name::Redis => Place::Redis { socket, depth },
-                    _ => Place::Memcached { socket, depth },
+                    Name::Redis => Place::Redis { address, depth },
+                    _ => Place::Memcached { address, depth },
                 }
             }
         };
@@ -160,25 +159,18 @@ impl Lineup {
         Ok(file)
     }
 
-    /// The socket of a server, which is started and loaded when it is first asked for.
-    fn server(&mut self, name: Name, sizes: &Sizes, loading: &mut Loading<'_>) -> Result<PathBuf, PeersError> {
+    /// Where a server listens, which is started and loaded when it is first asked for.
+    fn server(&mut self, name: Name, sizes: &Sizes, loading: &mut Loading<'_>) -> Result<Address, PeersError> {
         if let Some((_, server)) = self.servers.iter().find(|(running, _)| *running == name) {
-            return Ok(server.socket().to_owned());
+            return Ok(server.address().clone());
         }
         let kind = if name == Name::Redis { Kind::Redis } else { Kind::Memcached };
-        let server = Server::start(kind, self.directory.path(), sizes)?;
-        let socket = server.socket().to_owned();
+        let server = Server::start(kind, Listen::Socket, self.directory.path(), sizes)?;
+        let address = server.address().clone();
         // From now on it is ended with the lineup.
         self.servers.push((name, server));
-        match kind {
-            Kind::Redis => {
-                load_server(&mut Connection::<Redis>::open(&socket, sizes.value_bytes)?, &self.records, loading)?
-            }
-            Kind::Memcached => {
-                load_server(&mut Connection::<Memcached>::open(&socket, sizes.value_bytes)?, &self.records, loading)?;
-            }
-        }
-        Ok(socket)
+        server::load(kind, &address, &self.records, loading)?;
+        Ok(address)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -313,11 +305,11 @@ pub fn try_threads(directory: &Path, watch: &mut Watch<'_>) -> Result<[f64; 2], 
     let mut trials = Vec::new();
     for threads in [1, 2] {
         let sizes = Sizes { records: RECORDS, value_bytes: records.value_bytes(), threads };
-        let server = Server::start(Kind::Memcached, directory, &sizes)?;
-        let mut client = Connection::<Memcached>::open(server.socket(), records.value_bytes())?;
+        let server = Server::start(Kind::Memcached, Listen::Socket, directory, &sizes)?;
+        let mut client = Connection::<Memcached>::open(server.address(), records.value_bytes())?;
         let loading = &mut Loading::new("memcached, on trial", RECORDS, watch);
         load_server(&mut client, &records, loading)?;
-        let place = Place::Memcached { socket: server.socket().to_owned(), depth: 1 };
+        let place = Place::Memcached { address: server.address().clone(), depth: 1 };
         trials.push((server, Connections::default().connect(&place, &records)?));
     }
     let mut best = [f64::INFINITY; 2];

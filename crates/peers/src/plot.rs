@@ -25,12 +25,17 @@ const ROW: f64 = 23.0;
 const BAR: f64 = 15.0;
 const FOOT: f64 = 22.0;
 
-const BACKGROUND: &str = "#ffffff";
-const BORDER: &str = "#c9d1d9";
+/// Behind everything.
+pub const BACKGROUND: &str = "#ffffff";
+/// Around everything.
+pub const BORDER: &str = "#c9d1d9";
 const GRID: &str = "#e3e7eb";
-const TEXT: &str = "#1f2328";
-const FAINT: &str = "#59636e";
-const FONT: &str = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif";
+/// Of text.
+pub const TEXT: &str = "#1f2328";
+/// Of text that explains.
+pub const FAINT: &str = "#59636e";
+/// Families, the first of which that a reader has is taken.
+pub const FONT: &str = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif";
 
 /// One heading and its bars.
 struct Group<'r> {
@@ -130,7 +135,8 @@ fn bar_name(cell: &Cell) -> String {
     }
 }
 
-fn colour(name: Name) -> &'static str {
+/// A contender's colour.
+pub fn colour(name: Name) -> &'static str {
     match name {
         Name::Guira => "#0b7a4b",
         Name::Raw => "#8c959f",
@@ -232,7 +238,8 @@ fn text(number: u64) -> String {
     crate::text::grouped(number)
 }
 
-fn escaped(text: &str) -> String {
+/// Text as it stands in SVG.
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 

@@ -228,21 +228,23 @@ fn peer(options: &Options, name: Name) -> Peer {
     if !options.wants(name) {
         return absent("left out by --only or --skip".to_owned());
     }
-    let server = |kind: Kind| match kind.version() {
-        Some(version) => present(&version),
-        None => {
-            let (program, title) = (kind.program(), name.title());
-            absent(format!("{title} is not installed, so it is left out: apt-get install {program}"))
-        }
-    };
     match name {
         Name::Guira | Name::Raw => present(env!("CARGO_PKG_VERSION")),
         Name::Dashmap => present(crate::versions::DASHMAP),
         Name::Papaya => present(crate::versions::PAPAYA),
         Name::Lmdb => present(crate::versions::LMDB),
-        Name::Redis => server(Kind::Redis),
-        Name::Memcached => server(Kind::Memcached),
+        Name::Redis => server_peer(name, Kind::Redis),
+        Name::Memcached => server_peer(name, Kind::Memcached),
     }
+}
+
+/// A server that takes part if it is installed.
+pub fn server_peer(name: Name, kind: Kind) -> Peer {
+    let version = kind.version();
+    let (program, title) = (kind.program(), name.title());
+    let how = || format!("{title} is not installed, so it is left out: apt-get install {program}");
+    let missing = if version.is_none() { Some(how()) } else { None };
+    Peer { name, version, missing }
 }
 
 fn enough(needs: &Needs, machine: &Machine) -> Result<(), PeersError> {

@@ -7,6 +7,8 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -16,19 +18,23 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::Pid;
 
-use crate::contenders::Connection;
 use crate::contenders::memcached::Memcached;
 use crate::contenders::redis::Redis;
+use crate::contenders::{Address, Connection, load_server};
 use crate::error::PeersError;
+use crate::load::Loading;
 use crate::machine::keep_to;
-use crate::record::WORD_BYTES;
+use crate::record::{Records, WORD_BYTES};
 
 /// How long a server may take until it answers.
 const START_LIMIT: Duration = Duration::from_secs(10);
 /// Between two looks whether it does.
 const START_POLL: Duration = Duration::from_millis(5);
-/// Clients of a server, at most: some for each way of asking, from two processes.
-const CONNECTIONS_MAX: u32 = 64;
+/// Clients of a server, at most: some for each way of asking, from two processes; or as many as a run over TCP may ask
+/// for, and again as many that are only just closed.
+const CONNECTIONS_MAX: u32 = 1024;
+/// Ports that are tried, because another program may take one between its choice and its use.
+const PORTS_TRIED: u32 = 5;
 /// memcached's own bounds for the size of its hash table, as a power of two.
 const HASH_POWERS: (u32, u32) = (16, 30);
 
@@ -63,10 +69,10 @@ impl Kind {
         version.map(str::to_owned)
     }
 
-    fn ping(self, socket: &Path) -> Result<(), PeersError> {
+    fn ping(self, address: &Address) -> Result<(), PeersError> {
         match self {
-            Kind::Redis => Connection::<Redis>::open(socket, WORD_BYTES)?.ping(),
-            Kind::Memcached => Connection::<Memcached>::open(socket, WORD_BYTES)?.ping(),
+            Kind::Redis => Connection::<Redis>::open(address, WORD_BYTES)?.ping(),
+            Kind::Memcached => Connection::<Memcached>::open(address, WORD_BYTES)?.ping(),
         }
     }
 }
@@ -82,46 +88,69 @@ pub struct Sizes {
     pub threads: u32,
 }
 
+/// What a server is to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// A Unix socket in its directory.
+    Socket,
+    /// A TCP port of the loopback interface that is free.
+    Port,
+}
+
 /// A server that runs while this value lives.
 pub struct Server {
     kind: Kind,
     child: Child,
-    socket: PathBuf,
+    address: Address,
 }
 
 impl Server {
-    /// Starts a server that keeps everything in memory, with its socket in `directory`, and waits until it answers.
+    /// Starts a server that keeps everything in memory, in `directory`, and waits until it answers.
     ///
     /// # Errors
     /// It is not installed, or does not answer in 10 s.
-    pub fn start(kind: Kind, directory: &Path, sizes: &Sizes) -> Result<Server, PeersError> {
+    pub fn start(kind: Kind, listen: Listen, directory: &Path, sizes: &Sizes) -> Result<Server, PeersError> {
         let name = format!("{}-{}", kind.program(), sizes.threads);
-        let (socket, log) = (directory.join(format!("{name}.socket")), directory.join(format!("{name}.log")));
+        if listen == Listen::Socket {
+            let socket = Address::Socket(directory.join(format!("{name}.socket")));
+            return Server::start_at(kind, socket, directory, &name, sizes);
+        }
+        let mut tried = 1;
+        loop {
+            let address = Address::Port(free_port().map_err(PeersError::host("find a free port"))?);
+            match Server::start_at(kind, address, directory, &name, sizes) {
+                Err(_) if tried < PORTS_TRIED => tried += 1,
+                other => return other,
+            }
+        }
+    }
+
+    fn start_at(
+        kind: Kind,
+        address: Address,
+        directory: &Path,
+        name: &str,
+        sizes: &Sizes,
+    ) -> Result<Server, PeersError> {
+        let log = directory.join(format!("{name}.log"));
         let attempt = || format!("start {}", kind.program());
         let program =
-            found(kind.program()).ok_or_else(|| PeersError::host(attempt())(std::io::ErrorKind::NotFound.into()))?;
-        let mut command = match found("setpriv") {
-            Some(setpriv) => {
-                let mut command = Command::new(setpriv);
-                command.args(["--pdeathsig", "KILL", "--"]).arg(program);
-                command
-            }
-            None => Command::new(program),
-        };
+            found(kind.program()).ok_or_else(|| PeersError::host(attempt())(io::ErrorKind::NotFound.into()))?;
         let output = File::create(&log).map_err(PeersError::host(attempt()))?;
         let errors = output.try_clone().map_err(PeersError::host(attempt()))?;
-        command.args(arguments(kind, &socket, sizes)).current_dir(directory).process_group(0);
+        let mut command = outlived_by_none(&program);
+        command.args(arguments(kind, &address, sizes)).current_dir(directory);
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         let child = command.spawn().map_err(PeersError::host(attempt()))?;
-        let mut server = Server { kind, child, socket };
+        let mut server = Server { kind, child, address };
         server.wait(&log)?;
         Ok(server)
     }
 
-    /// Its socket.
+    /// Where it listens.
     #[must_use]
-    pub fn socket(&self) -> &Path {
-        &self.socket
+    pub fn address(&self) -> &Address {
+        &self.address
     }
 
     /// Its process.
@@ -135,21 +164,13 @@ impl Server {
     /// # Errors
     /// The system's.
     pub fn keep_to(&self, cores: &[usize]) -> Result<(), PeersError> {
-        let attempt = || format!("list the threads of {}", self.kind.program());
-        for entry in fs::read_dir(format!("/proc/{}/task", self.pid())).map_err(PeersError::host(attempt()))? {
-            let entry = entry.map_err(PeersError::host(attempt()))?;
-            let number = entry.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
-            if let Some(thread) = number {
-                keep_to(Some(thread), cores)?;
-            }
-        }
-        Ok(())
+        keep_process_to(self.pid(), cores)
     }
 
     fn wait(&mut self, log: &Path) -> Result<(), PeersError> {
         let until = Instant::now() + START_LIMIT;
         loop {
-            let Err(error) = self.kind.ping(&self.socket) else {
+            let Err(error) = self.kind.ping(&self.address) else {
                 return Ok(());
             };
             let has_ended = !matches!(self.child.try_wait(), Ok(None));
@@ -171,12 +192,66 @@ impl Drop for Server {
     }
 }
 
-fn arguments(kind: Kind, socket: &Path, sizes: &Sizes) -> Vec<OsString> {
+/// A command for `program` that is killed with this process, where `setpriv` is installed, and in a process group of
+/// its own.
+pub fn outlived_by_none(program: &Path) -> Command {
+    let mut command = match found("setpriv") {
+        Some(setpriv) => {
+            let mut command = Command::new(setpriv);
+            command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+            command
+        }
+        None => Command::new(program),
+    };
+    command.process_group(0);
+    command
+}
+
+/// Keeps all threads of a process to these processors.
+///
+/// # Errors
+/// The system's.
+pub fn keep_process_to(pid: u32, cores: &[usize]) -> Result<(), PeersError> {
+    let attempt = || format!("list the threads of process {pid}");
+    for entry in fs::read_dir(format!("/proc/{pid}/task")).map_err(PeersError::host(attempt()))? {
+        let entry = entry.map_err(PeersError::host(attempt()))?;
+        let number = entry.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
+        if let Some(thread) = number {
+            keep_to(Some(thread), cores)?;
+        }
+    }
+    Ok(())
+}
+
+/// Stores every record in the server at `address`.
+///
+/// # Errors
+/// The server's; an interruption.
+pub fn load(kind: Kind, address: &Address, records: &Records, loading: &mut Loading<'_>) -> Result<(), PeersError> {
+    let value_bytes = records.value_bytes();
+    match kind {
+        Kind::Redis => load_server(&mut Connection::<Redis>::open(address, value_bytes)?, records, loading),
+        Kind::Memcached => load_server(&mut Connection::<Memcached>::open(address, value_bytes)?, records, loading),
+    }
+}
+
+/// A TCP port of the loopback interface that nobody listens on.
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+fn arguments(kind: Kind, address: &Address, sizes: &Sizes) -> Vec<OsString> {
     let words = |text: String| text.split(' ').map(OsString::from).collect::<Vec<_>>();
     match kind {
         Kind::Redis => {
-            let mut arguments = words(format!("--port 0 --appendonly no --maxmemory 0 --maxclients {CONNECTIONS_MAX}"));
-            arguments.extend(["--save".into(), "".into(), "--unixsocket".into(), socket.into()]);
+            let mut arguments = words(format!("--appendonly no --maxmemory 0 --maxclients {CONNECTIONS_MAX}"));
+            arguments.extend(["--save".into(), "".into()]);
+            match address {
+                Address::Socket(path) => {
+                    arguments.extend(["--port".into(), "0".into(), "--unixsocket".into(), path.into()])
+                }
+                Address::Port(port) => arguments.extend(words(format!("--bind {} --port {port}", Ipv4Addr::LOCALHOST))),
+            }
             arguments
         }
         Kind::Memcached => {
@@ -187,7 +262,10 @@ fn arguments(kind: Kind, socket: &Path, sizes: &Sizes) -> Vec<OsString> {
             // Without CAS numbers, 8 bytes less for each item; and full memory is an error, never a silent eviction.
             let mut arguments =
                 words(format!("-U 0 -C -M -t {threads} -c {CONNECTIONS_MAX} -m {megabytes} -o hashpower={power}"));
-            arguments.extend(["-s".into(), socket.into()]);
+            match address {
+                Address::Socket(path) => arguments.extend(["-s".into(), path.into()]),
+                Address::Port(port) => arguments.extend(words(format!("-l {} -p {port}", Ipv4Addr::LOCALHOST))),
+            }
             if rustix::process::geteuid().is_root() {
                 arguments.extend(["-u".into(), "root".into()]);
             }
@@ -197,7 +275,7 @@ fn arguments(kind: Kind, socket: &Path, sizes: &Sizes) -> Vec<OsString> {
 }
 
 /// Where a program is, as a shell would find it.
-fn found(program: &str) -> Option<PathBuf> {
+pub fn found(program: &str) -> Option<PathBuf> {
     let directories = env::var_os("PATH")?;
     let is_program = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
@@ -224,14 +302,17 @@ mod tests {
             };
             assert!(version.starts_with(|digit: char| digit.is_ascii_digit()), "{version}");
             let directory = tempfile::tempdir().unwrap();
-            let server =
-                Server::start(kind, directory.path(), &Sizes { records: 100, value_bytes: 8, threads: 1 }).unwrap();
-            let cores = crate::machine::cores().unwrap();
-            server.keep_to(&cores[..1]).unwrap();
-            let process = PathBuf::from(format!("/proc/{}", server.pid()));
-            assert!(process.exists());
-            drop(server);
-            assert!(!process.exists(), "{} lives on", kind.program());
+            for listen in [Listen::Socket, Listen::Port] {
+                let sizes = Sizes { records: 100, value_bytes: 8, threads: 1 };
+                let server = Server::start(kind, listen, directory.path(), &sizes).unwrap();
+                assert_eq!(matches!(server.address(), Address::Port(_)), listen == Listen::Port);
+                let cores = crate::machine::cores().unwrap();
+                server.keep_to(&cores[..1]).unwrap();
+                let process = PathBuf::from(format!("/proc/{}", server.pid()));
+                assert!(process.exists());
+                drop(server);
+                assert!(!process.exists(), "{} lives on", kind.program());
+            }
         }
     }
 }

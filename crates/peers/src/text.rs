@@ -2,16 +2,20 @@
 
 use crate::aims::{Aim, Bound};
 use crate::draws::Popularity;
+use crate::machine::Machine;
 use crate::measure::Task;
 use crate::plan::{Name, Placement};
 use crate::record::WORD_BYTES;
 use crate::run::{Cell, Report};
 
 /// A table: a title, column heads, and rows of as many cells.
-struct Table {
-    title: String,
-    heads: Vec<&'static str>,
-    rows: Vec<Vec<String>>,
+pub struct Table {
+    /// What it shows.
+    pub title: String,
+    /// Its column heads.
+    pub heads: Vec<&'static str>,
+    /// Its rows.
+    pub rows: Vec<Vec<String>>,
 }
 
 /// The report for a terminal.
@@ -35,13 +39,17 @@ pub fn markdown(report: &Report, plot: &str, command: &str) -> String {
     for (name, fact) in facts(report) {
         text += &format!("- {name}: {fact}\n");
     }
-    for table in tables(report) {
-        text += &format!("\n## {}\n\n", table.title);
-        text += &format!("| {} |\n", table.heads.join(" | "));
-        text += &format!("|---|{}\n", "---:|".repeat(table.heads.len() - 1));
-        for row in &table.rows {
-            text += &format!("| {} |\n", row.join(" | "));
-        }
+    tables(report).iter().for_each(|table| text += &in_markdown(table));
+    text
+}
+
+/// A table under a heading, in Markdown.
+pub fn in_markdown(table: &Table) -> String {
+    let mut text = format!("\n## {}\n\n", table.title);
+    text += &format!("| {} |\n", table.heads.join(" | "));
+    text += &format!("|---|{}\n", "---:|".repeat(table.heads.len() - 1));
+    for row in &table.rows {
+        text += &format!("| {} |\n", row.join(" | "));
     }
     text
 }
@@ -49,7 +57,6 @@ pub fn markdown(report: &Report, plot: &str, command: &str) -> String {
 /// What the figures depend on.
 fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let machine = &report.machine;
-    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let peers: Vec<String> = report
         .peers
         .iter()
@@ -67,20 +74,7 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
         })
         .collect();
     let mut facts = vec![
-        (
-            "machine",
-            format!(
-                "{}, {} cores, {:.1} GiB, pages of {} KiB, huge pages {} (memory files: {}), {}Linux {}",
-                machine.processor,
-                machine.cores,
-                gib(machine.memory_bytes),
-                machine.page_bytes >> 10,
-                machine.huge_pages,
-                machine.shared_huge_pages,
-                if machine.malloc.is_empty() { String::new() } else { format!("{}, ", machine.malloc) },
-                machine.kernel
-            ),
-        ),
+        ("machine", machine_text(machine)),
         ("peers", format!("Guira {}; {}", report.version, peers.join("; "))),
         ("records", format!("keys of {} bytes; values: {}", report.key_bytes, stages.join("; "))),
         (
@@ -95,6 +89,21 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let missing = report.peers.iter().filter_map(|peer| Some(("missing", peer.missing.clone()?)));
     facts.extend(missing);
     facts
+}
+
+/// A machine in one line.
+pub fn machine_text(machine: &Machine) -> String {
+    format!(
+        "{}, {} cores, {:.1} GiB, pages of {} KiB, huge pages {} (memory files: {}), {}Linux {}",
+        machine.processor,
+        machine.cores,
+        machine.memory_bytes as f64 / f64::from(1 << 30),
+        machine.page_bytes >> 10,
+        machine.huge_pages,
+        machine.shared_huge_pages,
+        if machine.malloc.is_empty() { String::new() } else { format!("{}, ", machine.malloc) },
+        machine.kernel
+    )
 }
 
 fn tables(report: &Report) -> Vec<Table> {
@@ -176,7 +185,8 @@ pub fn label(cell: &Cell) -> String {
     text
 }
 
-fn aligned(table: &Table) -> String {
+/// A table for a terminal.
+pub fn aligned(table: &Table) -> String {
     let heads = table.heads.iter().map(|head| (*head).to_owned()).collect();
     let rows: Vec<&Vec<String>> = std::iter::once(&heads).chain(&table.rows).collect();
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
@@ -200,7 +210,7 @@ pub fn time(ns: f64) -> String {
 }
 
 /// A ratio with two or three digits that mean something.
-fn ratio(ratio: f64) -> String {
+pub fn ratio(ratio: f64) -> String {
     match ratio {
         _ if ratio < 10.0 => format!("{ratio:.2}"),
         _ if ratio < 100.0 => format!("{ratio:.1}"),

@@ -1,5 +1,6 @@
 //! The thread of a connection that many tasks share: it reads the answers and wakes who waits for them, sends what had
-//! to wait for room, ends pauses, and notices what is overdue.
+//! to wait for room and what was gathered by a task that is not polled any more, ends pauses, and notices what is
+//! overdue.
 //!
 //! Invariant: it ends when the last handle of its connection does, and not before, because pauses go on after a loss.
 
@@ -109,13 +110,16 @@ impl Driver {
             self.wakers.push(waker);
         }
         let mut is_overdue = false;
-        if now_ns >= self.next_tick_ns {
+        let is_tick = now_ns >= self.next_tick_ns;
+        if is_tick {
             self.next_tick_ns = now_ns.saturating_add(self.tick_ns);
             is_overdue = state.slots.tick(TICKS);
         }
         drop(state);
         if is_overdue {
             self.link.lose(self.link.timed_out());
+        } else if is_tick {
+            self.link.send_gathered();
         }
     }
 

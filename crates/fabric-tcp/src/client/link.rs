@@ -30,6 +30,9 @@ pub(super) struct Link {
     outbox: Mutex<Outbox>,
     /// Whether frames wait for room, or cannot leave: whoever reads sees to them.
     has_rest: AtomicBool,
+    /// Whether frames wait for others to leave with: whoever gathered one sees to them, or else the driver, a tick
+    /// later at most.
+    has_gathered: AtomicBool,
     state: Mutex<State>,
     /// Answers arrived for threads that wait, or it is somebody's turn to read.
     turn: Condvar,
@@ -92,6 +95,7 @@ impl Link {
             process: std::process::id(),
             outbox: Mutex::default(),
             has_rest: AtomicBool::new(false),
+            has_gathered: AtomicBool::new(false),
             state: Mutex::new(State { receiver: Some(receiver), ..State::default() }),
             turn: Condvar::new(),
             lost: OnceLock::new(),
@@ -163,19 +167,48 @@ impl Link {
     /// nothing if the connection was lost.
     pub(super) fn send<T>(&self, write: impl FnOnce(&mut Vec<u64>) -> T) -> Option<(T, u64)> {
         let mut outbox = lock(&self.outbox);
-        let had_rest = outbox.has_rest();
         let written = outbox.append(write);
-        if !had_rest && outbox.flush(&*self.transport) != Flushed::All {
+        self.flush_unless_blocked(outbox);
+        written
+    }
+
+    /// As [`Link::send`], but leaves it to [`Link::send_gathered`] to send, unless much waits already.
+    pub(super) fn gather<T>(&self, write: impl FnOnce(&mut Vec<u64>) -> T) -> Option<(T, u64)> {
+        let mut outbox = lock(&self.outbox);
+        let written = outbox.append(write);
+        if outbox.is_gathered() {
+            self.flush_unless_blocked(outbox);
+        } else if written.is_some() {
+            self.has_gathered.store(true, Ordering::Relaxed);
+        }
+        written
+    }
+
+    /// Sends what was gathered, if nobody has yet.
+    pub(super) fn send_gathered(&self) {
+        if self.has_gathered() {
+            self.flush_unless_blocked(lock(&self.outbox));
+        }
+    }
+
+    /// Whether frames wait for others to leave with.
+    pub(super) fn has_gathered(&self) -> bool {
+        self.has_gathered.load(Ordering::Relaxed)
+    }
+
+    fn flush_unless_blocked(&self, mut outbox: MutexGuard<'_, Outbox>) {
+        self.has_gathered.store(false, Ordering::Relaxed);
+        if !outbox.is_blocked() && outbox.flush(&*self.transport) != Flushed::All {
             self.has_rest.store(true, Ordering::Relaxed);
             drop(outbox);
             self.ring();
         }
-        written
     }
 
     /// Sends frames that had to wait.
     pub(super) fn flush(&self) -> Flushed {
         let mut outbox = lock(&self.outbox);
+        self.has_gathered.store(false, Ordering::Relaxed);
         let flushed = outbox.flush(&*self.transport);
         self.has_rest.store(flushed != Flushed::All, Ordering::Relaxed);
         flushed

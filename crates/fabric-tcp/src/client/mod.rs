@@ -19,6 +19,8 @@ mod plan;
 mod receive;
 mod region;
 mod slots;
+#[cfg(test)]
+mod tests;
 #[cfg(feature = "tls")]
 mod tls;
 mod transport;

@@ -1,6 +1,7 @@
 //! Frames that were sent, and have not all left yet.
 //!
-//! Invariants: frames leave in the order in which they were appended; after [`Outbox::close`] none does.
+//! Invariants: frames leave in the order in which they were appended; after [`Outbox::close`] none does; those that wait
+//! for others to leave with are fewer bytes than [`GATHERED_BYTES`] and one frame.
 
 use std::io::ErrorKind;
 
@@ -12,6 +13,10 @@ use crate::wire::{MAX_FRAME_WORDS, to_wire};
 
 /// Words the buffer keeps room for when it is empty.
 const KEPT_WORDS: usize = 2 * MAX_FRAME_WORDS;
+
+/// Frames wait for others to leave with while they are fewer bytes than these: a few dozen requests. The cost of a
+/// system call is small beside that of so many bytes.
+pub(super) const GATHERED_BYTES: usize = 16 << 10;
 
 /// What became of the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +37,8 @@ pub(super) struct Outbox {
     /// Bytes that had left before those of `words`.
     earlier_bytes: u64,
     failed: Option<ErrorKind>,
+    /// Whether frames could not leave when it was last attempted.
+    is_blocked: bool,
     is_closed: bool,
 }
 
@@ -53,6 +60,8 @@ impl Outbox {
             if let Some(failed) = self.failed {
                 return Flushed::Failed(failed);
             }
+            // Until all have left.
+            self.is_blocked = true;
             match transport.send(&self.words.as_bytes()[self.left_bytes..]) {
                 Ok(bytes) => self.left_bytes += bytes,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Flushed::Some,
@@ -62,12 +71,23 @@ impl Outbox {
         }
         self.earlier_bytes += self.left_bytes as u64;
         self.left_bytes = 0;
+        self.is_blocked = false;
         self.words.clear();
         self.words.shrink_to(KEPT_WORDS);
         Flushed::All
     }
 
-    pub(super) fn has_rest(&self) -> bool {
+    /// Whether frames wait until there is room, or cannot leave.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_blocked
+    }
+
+    /// Whether as many bytes wait as may wait for others.
+    pub(super) fn is_gathered(&self) -> bool {
+        self.words.len() * 8 - self.left_bytes >= GATHERED_BYTES
+    }
+
+    fn has_rest(&self) -> bool {
         self.left_bytes < self.words.len() * 8
     }
 

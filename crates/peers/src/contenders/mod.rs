@@ -8,7 +8,7 @@ pub mod raw;
 pub mod redis;
 mod wire;
 
-pub use wire::{Connection, load as load_server};
+pub use wire::{Address, Connection, Piped, Protocol, load as load_server};
 
 use std::path::PathBuf;
 
@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use self::memcached::Memcached;
 use self::redis::Redis;
-use self::wire::Piped;
 use crate::error::PeersError;
 use crate::measure::Runner;
 use crate::record::Records;
@@ -44,15 +43,15 @@ pub enum Place {
     },
     /// A Redis server.
     Redis {
-        /// Its socket.
-        socket: PathBuf,
+        /// Where it listens.
+        address: Address,
         /// Commands sent before an answer is awaited.
         depth: usize,
     },
     /// A memcached server.
     Memcached {
-        /// Its socket.
-        socket: PathBuf,
+        /// Where it listens.
+        address: Address,
         /// Commands sent before an answer is awaited.
         depth: usize,
     },
@@ -78,11 +77,11 @@ impl Connections {
                 let shared = self.environment(directory)?;
                 Box::new(lmdb::Lmdb::new(shared, *reads, value_bytes))
             }
-            Place::Redis { socket, depth } => {
-                Box::new(Piped::new(Connection::<Redis>::open(socket, value_bytes)?, *depth))
+            Place::Redis { address, depth } => {
+                Box::new(Piped::new(Connection::<Redis>::open(address, value_bytes)?, *depth))
             }
-            Place::Memcached { socket, depth } => {
-                Box::new(Piped::new(Connection::<Memcached>::open(socket, value_bytes)?, *depth))
+            Place::Memcached { address, depth } => {
+                Box::new(Piped::new(Connection::<Memcached>::open(address, value_bytes)?, *depth))
             }
         })
     }

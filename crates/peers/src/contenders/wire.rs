@@ -1,10 +1,14 @@
-//! The client of both servers, over a Unix socket: one write for a batch of commands, then reads until every answer is
+//! The client of both servers, over a Unix socket or TCP: one write for a batch of commands, then reads until every answer is
 //! there. What differs between them is their [`Protocol`].
 
-use std::io::{ErrorKind, Read, Write};
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use crate::draws::{Draws, Step};
 use crate::error::PeersError;
@@ -16,9 +20,54 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 /// Bytes read at once, at least.
 const READ_BYTES: usize = 64 << 10;
 
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Address {
+    /// A Unix socket.
+    Socket(PathBuf),
+    /// A TCP port of the loopback interface.
+    Port(u16),
+}
+
+impl Address {
+    fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        let limit = Some(ANSWER_LIMIT);
+        Ok(match self {
+            Address::Socket(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(limit)?;
+                stream.set_write_timeout(limit)?;
+                Box::new(stream)
+            }
+            Address::Port(port) => {
+                let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, *port))?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(limit)?;
+                stream.set_write_timeout(limit)?;
+                Box::new(stream)
+            }
+        })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Socket(path) => path.display().fmt(f),
+            Address::Port(port) => write!(f, "{}:{port}", Ipv4Addr::LOCALHOST),
+        }
+    }
+}
+
+/// Bytes in both directions.
+trait Stream: Read + Write + Send {}
+
+impl<S: Read + Write + Send> Stream for S {}
+
 /// A connection, and the bytes on their way.
 pub struct Wire {
-    stream: UnixStream,
+    stream: Box<dyn Stream>,
     /// Commands that are gathered.
     out: Vec<u8>,
     input: Vec<u8>,
@@ -28,15 +77,12 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Connects to the socket at `path`.
+    /// Connects to the server at `address`.
     ///
     /// # Errors
     /// The system's.
-    pub fn connect(path: &Path) -> Result<Wire, PeersError> {
-        let attempt = || format!("connect to {}", path.display());
-        let stream = UnixStream::connect(path).map_err(PeersError::host(attempt()))?;
-        stream.set_read_timeout(Some(ANSWER_LIMIT)).map_err(PeersError::host(attempt()))?;
-        stream.set_write_timeout(Some(ANSWER_LIMIT)).map_err(PeersError::host(attempt()))?;
+    pub fn connect(address: &Address) -> Result<Wire, PeersError> {
+        let stream = address.connect().map_err(PeersError::host(format!("connect to {address}")))?;
         Ok(Wire { stream, out: Vec::with_capacity(READ_BYTES), input: vec![0; READ_BYTES], filled: 0, taken: 0 })
     }
 
@@ -156,12 +202,12 @@ pub struct Connection<P> {
 }
 
 impl<P: Protocol> Connection<P> {
-    /// Connects to the socket at `path`.
+    /// Connects to the server at `address`.
     ///
     /// # Errors
     /// The system's.
-    pub fn open(path: &Path, value_bytes: usize) -> Result<Connection<P>, PeersError> {
-        Ok(Connection { wire: Wire::connect(path)?, protocol: P::of_values(value_bytes), value_bytes })
+    pub fn open(address: &Address, value_bytes: usize) -> Result<Connection<P>, PeersError> {
+        Ok(Connection { wire: Wire::connect(address)?, protocol: P::of_values(value_bytes), value_bytes })
     }
 
     /// Whether the server answers.
@@ -215,12 +261,16 @@ pub struct Piped<P> {
 }
 
 impl<P: Protocol> Piped<P> {
-    /// A client with this many commands on their way.
+    /// A client with this many commands on their way, at least one.
     pub fn new(server: Connection<P>, depth: usize) -> Piped<P> {
         Piped { server, depth: depth.max(1) }
     }
 
-    fn get(&mut self, keys: &[Key]) -> Result<(), PeersError> {
+    /// Looks keys up, `depth` at a time.
+    ///
+    /// # Errors
+    /// The server's; an answer that is not right.
+    pub fn get(&mut self, keys: &[Key]) -> Result<(), PeersError> {
         let mut wrong = 0;
         let value_bytes = self.server.value_bytes;
         for keys in keys.chunks(self.depth) {
@@ -247,7 +297,11 @@ impl<P: Protocol> Piped<P> {
         right(wrong)
     }
 
-    fn mix(&mut self, steps: &[Step]) -> Result<(), PeersError> {
+    /// Carries steps of a mix out, `depth` at a time.
+    ///
+    /// # Errors
+    /// As [`Piped::get`].
+    pub fn mix(&mut self, steps: &[Step]) -> Result<(), PeersError> {
         let mut wrong = 0;
         let value_bytes = self.server.value_bytes;
         for steps in steps.chunks(self.depth) {
@@ -351,7 +405,7 @@ mod tests {
                 std::thread::yield_now();
             }
         });
-        Wire { stream, out: Vec::new(), input: vec![0; 4], filled: 0, taken: 0 }
+        Wire { stream: Box::new(stream), out: Vec::new(), input: vec![0; 4], filled: 0, taken: 0 }
     }
 
     #[test]

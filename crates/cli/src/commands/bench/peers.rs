@@ -22,6 +22,9 @@ use present as carry_out;
 /// Everything is loaded with the same records and timed in turn, round after round; every answer is checked. Servers
 /// are started for the run on Unix sockets, write nothing to disk, and are gone after it; those that are not installed
 /// are left out. A full run takes some ten minutes and some 4 GiB of memory.
+///
+/// With --tcp, a memory node (guira serve), Redis and memcached are compared over TCP on the loopback interface: how
+/// many reads and updates each answers for a second of its core.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Small sizes, for a first look: well under a minute. The figures mean little.
@@ -49,10 +52,23 @@ pub struct Arguments {
     /// All but these.
     #[arg(long, value_name = "CONTENDER", value_delimiter = ',')]
     pub skip: Vec<String>,
+    /// Compare over TCP, with clients on other processors than the servers. --operations are those of one measurement
+    /// without pipelining [default: 50k, with --quick 2k]; --records [default: 1M, with --quick 50k].
+    #[arg(long)]
+    pub tcp: bool,
+    /// Connections at once, one measurement for each number [default: 1,16,64, with --quick 1,16].
+    #[arg(long, value_name = "N", value_delimiter = ',', requires = "tcp")]
+    pub connections: Vec<usize>,
+    /// Operations on their way on each connection, one measurement for each number [default: 1,16].
+    #[arg(long, value_name = "N", value_delimiter = ',', requires = "tcp")]
+    pub depths: Vec<usize>,
+    /// Draw keys uniformly instead of from Zipf 0.99, so that clients hardly ever want the same row.
+    #[arg(long, requires = "tcp")]
+    pub uniform: bool,
     /// Draw the result into this SVG file.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
-    /// Write peers.json, peers.svg and peers.md into this directory.
+    /// Write peers.json, peers.svg and peers.md into this directory; with --tcp, tcp.json, tcp.svg and tcp.md.
     #[arg(long, value_name = "DIRECTORY")]
     pub publish: Option<PathBuf>,
 }
@@ -91,7 +107,10 @@ mod present {
     use std::path::Path;
     use std::process::Command;
 
-    use guira_peers::{Name, Options, PeersError, Prepared, Report, human, markdown, serve_helper, svg};
+    use guira_peers::{
+        Name, Options, PeersError, Popularity, Prepared, Report, TcpOptions, TcpReport, Watch, human, markdown,
+        run_tcp, serve_helper, svg, tcp_human, tcp_markdown, tcp_svg,
+    };
 
     use super::*;
     use crate::failure::Loaded;
@@ -110,18 +129,30 @@ mod present {
     const FULL: Sizes = Sizes { records: 10_000_000, operations: 4_000_000, rounds: 5, value_memory_bytes: 256 << 20 };
     const QUICK: Sizes = Sizes { records: 20_000, operations: 32_000, rounds: 3, value_memory_bytes: 8 << 20 };
 
+    const FULL_TCP: Sizes = Sizes { records: 1_000_000, operations: 50_000, rounds: 5, value_memory_bytes: 0 };
+    const QUICK_TCP: Sizes = Sizes { records: 50_000, operations: 2_000, rounds: 3, value_memory_bytes: 0 };
+    const FULL_CONNECTIONS: [usize; 3] = [1, 16, 64];
+    const QUICK_CONNECTIONS: [usize; 2] = [1, 16];
+    const DEPTHS: [usize; 2] = [1, 16];
+
     /// How this program is called from the repository.
     const PROGRAM: &str = "cargo run --release -p guira-cli --features peers --";
     /// The files that `--publish` writes.
     const JSON_FILE: &str = "peers.json";
     const PLOT_FILE: &str = "peers.svg";
     const TABLE_FILE: &str = "peers.md";
+    const TCP_JSON_FILE: &str = "tcp.json";
+    const TCP_PLOT_FILE: &str = "tcp.svg";
+    const TCP_TABLE_FILE: &str = "tcp.md";
 
     /// Asks the C library for huge pages: Guira's table has them, and the maps shall not be slower for want of them.
     const MALLOC: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
     pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         with_huge_pages()?;
+        if arguments.tcp {
+            return over_tcp(arguments, output);
+        }
         let prepared = Prepared::new(options(arguments)?)?;
         prepared.missing().for_each(|missing| output.remark(missing));
         let needs = prepared.needs;
@@ -134,6 +165,15 @@ mod present {
         let report = measured(prepared, output)?;
         publish(arguments, &report)?;
         output.answer(&report, || human(&report))?;
+        Ok(Verdict::Fine)
+    }
+
+    fn over_tcp(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
+        let options = tcp_options(arguments)?;
+        interrupt::note();
+        let report = watched(output, |watch| run_tcp(&options, watch))?;
+        publish_tcp(arguments, &report)?;
+        output.answer(&report, || tcp_human(&report))?;
         Ok(Verdict::Fine)
     }
 
@@ -154,10 +194,31 @@ mod present {
         Ok(Verdict::Fine)
     }
 
+    fn names(texts: &[String]) -> Result<Vec<Name>, PeersError> {
+        texts.iter().map(|text| text.parse()).collect()
+    }
+
+    fn tcp_options(arguments: &Arguments) -> Result<TcpOptions, Failure> {
+        let (sizes, connections) =
+            if arguments.quick { (QUICK_TCP, &QUICK_CONNECTIONS[..]) } else { (FULL_TCP, &FULL_CONNECTIONS[..]) };
+        let operations = arguments.operations.unwrap_or(sizes.operations);
+        let or = |given: &[usize], default: &[usize]| if given.is_empty() { default.to_vec() } else { given.to_vec() };
+        Ok(TcpOptions {
+            records: arguments.records.unwrap_or(sizes.records),
+            operations: usize::try_from(operations).unwrap_or(usize::MAX),
+            rounds: arguments.rounds.unwrap_or(sizes.rounds),
+            seed: arguments.seed,
+            popularity: if arguments.uniform { Popularity::Uniform } else { Popularity::Zipf },
+            connections: or(&arguments.connections, connections),
+            depths: or(&arguments.depths, &DEPTHS),
+            only: names(&arguments.only)?,
+            skip: names(&arguments.skip)?,
+            program: std::env::current_exe().map_err(Failure::host("find this program"))?,
+        })
+    }
+
     fn options(arguments: &Arguments) -> Result<Options, Failure> {
         let sizes = if arguments.quick { QUICK } else { FULL };
-        let names =
-            |texts: &[String]| -> Result<Vec<Name>, PeersError> { texts.iter().map(|text| text.parse()).collect() };
         let operations = arguments.operations.unwrap_or(sizes.operations);
         let program = std::env::current_exe().map_err(Failure::host("find this program"))?;
         Ok(Options {
@@ -173,8 +234,13 @@ mod present {
     }
 
     fn measured(prepared: Prepared, output: &Output) -> Result<Report, Failure> {
+        watched(output, |watch| prepared.run(watch))
+    }
+
+    /// Shows how far `run` has got, and ends it when that is wanted.
+    fn watched<R>(output: &Output, run: impl FnOnce(&mut Watch<'_>) -> Result<R, PeersError>) -> Result<R, Failure> {
         let mut shown: Option<(String, Progress)> = None;
-        let report = prepared.run(&mut |what, done, total| {
+        let report = run(&mut |what, done, total| {
             if interrupt::requested() {
                 return Err(PeersError::Interrupted);
             }
@@ -201,15 +267,35 @@ mod present {
         }
         if let Some(directory) = &arguments.publish {
             fs::create_dir_all(directory).map_err(Failure::host(format!("make {}", directory.display())))?;
-            let json = serde_json::to_string_pretty(report);
-            let json = json.map_err(|error| Failure::host("write JSON")(error.into()))?;
-            write(&directory.join(JSON_FILE), &(json + "\n"))?;
+            write(&directory.join(JSON_FILE), &json(report)?)?;
             write(&directory.join(PLOT_FILE), &svg(report))?;
-            let arguments: Vec<String> = std::env::args().skip(1).collect();
-            let command = format!("{PROGRAM} {}", arguments.join(" "));
-            write(&directory.join(TABLE_FILE), &markdown(report, PLOT_FILE, &command))?;
+            write(&directory.join(TABLE_FILE), &markdown(report, PLOT_FILE, &command_line()))?;
         }
         Ok(())
+    }
+
+    fn publish_tcp(arguments: &Arguments, report: &TcpReport) -> Result<(), Failure> {
+        if let Some(file) = &arguments.plot {
+            write(file, &tcp_svg(report))?;
+        }
+        if let Some(directory) = &arguments.publish {
+            fs::create_dir_all(directory).map_err(Failure::host(format!("make {}", directory.display())))?;
+            write(&directory.join(TCP_JSON_FILE), &json(report)?)?;
+            write(&directory.join(TCP_PLOT_FILE), &tcp_svg(report))?;
+            write(&directory.join(TCP_TABLE_FILE), &tcp_markdown(report, TCP_PLOT_FILE, &command_line()))?;
+        }
+        Ok(())
+    }
+
+    fn json(report: &impl serde::Serialize) -> Result<String, Failure> {
+        let json = serde_json::to_string_pretty(report);
+        Ok(json.map_err(|error| Failure::host("write JSON")(error.into()))? + "\n")
+    }
+
+    /// The command that repeats this run, from the repository.
+    fn command_line() -> String {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        format!("{PROGRAM} {}", arguments.join(" "))
     }
 
     fn write(file: &Path, text: &str) -> Result<(), Failure> {

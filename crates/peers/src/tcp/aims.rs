@@ -1,0 +1,179 @@
+//! What the project aims at over TCP, beside what was measured. An aim that is missed is said, and nothing fails for it.
+
+use serde::Serialize;
+
+use super::plan::{Mix, Way};
+use super::report::{Figure, Ratio, Spread};
+use crate::aims::Bound;
+use crate::plan::Name;
+
+/// One aim at one point.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TcpAim {
+    /// Its name in JSON.
+    pub name: &'static str,
+    /// What is aimed at, for people.
+    pub title: &'static str,
+    /// Connections at once.
+    pub connections: usize,
+    /// Operations on their way on each.
+    pub depth: usize,
+    /// How Guira was asked: the way that is best for it.
+    pub way: Way,
+    /// How the peer was asked: the way that is best for it.
+    pub peer_way: Way,
+    /// The measured ratio.
+    pub measured: Spread,
+    /// The ratio aimed at.
+    pub aimed: f64,
+    /// Whether the measured ratio must be at least that, or at most.
+    pub bound: Bound,
+    /// Whether its median is.
+    pub is_met: bool,
+}
+
+/// Which ratios an aim is about.
+struct Rule {
+    name: &'static str,
+    title: &'static str,
+    mix: Mix,
+    figure: Figure,
+    peer: Name,
+    aimed: f64,
+    bound: Bound,
+    at: At,
+}
+
+/// Where an aim holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum At {
+    Everywhere,
+    /// With one connection and one operation on its way.
+    OneByOne,
+}
+
+const RULES: [Rule; 5] = [
+    Rule {
+        name: "reads_per_server_core_redis",
+        title: "reads for a second of the server's core: as a multiple of Redis's",
+        mix: Mix::YcsbC,
+        figure: Figure::PerServerSecond,
+        peer: Name::Redis,
+        aimed: 3.0,
+        bound: Bound::AtLeast,
+        at: At::Everywhere,
+    },
+    Rule {
+        name: "reads_per_server_core_memcached",
+        title: "reads for a second of the server's core: as a multiple of memcached's",
+        mix: Mix::YcsbC,
+        figure: Figure::PerServerSecond,
+        peer: Name::Memcached,
+        aimed: 1.5,
+        bound: Bound::AtLeast,
+        at: At::Everywhere,
+    },
+    Rule {
+        name: "read_latency_redis",
+        title: "one client's median read latency: as a multiple of Redis's",
+        mix: Mix::YcsbC,
+        figure: Figure::P50,
+        peer: Name::Redis,
+        aimed: 1.0,
+        bound: Bound::AtMost,
+        at: At::OneByOne,
+    },
+    Rule {
+        name: "ycsb_a_redis",
+        title: "YCSB-A, operations a second by the clock: as a multiple of Redis's",
+        mix: Mix::YcsbA,
+        figure: Figure::PerSecond,
+        peer: Name::Redis,
+        aimed: 1.0,
+        bound: Bound::AtLeast,
+        at: At::Everywhere,
+    },
+    Rule {
+        name: "ycsb_a_per_server_core_redis",
+        title: "YCSB-A, operations for a second of the server's core: as a multiple of Redis's",
+        mix: Mix::YcsbA,
+        figure: Figure::PerServerSecond,
+        peer: Name::Redis,
+        aimed: 1.0,
+        bound: Bound::AtLeast,
+        at: At::Everywhere,
+    },
+];
+
+/// The aims that these ratios say something about.
+pub(super) fn aims(ratios: &[Ratio]) -> Vec<TcpAim> {
+    let mut aims = Vec::new();
+    for rule in &RULES {
+        let mut points: Vec<(usize, usize)> = Vec::new();
+        for ratio in ratios.iter().filter(|ratio| rule.is_about(ratio)) {
+            if !points.contains(&(ratio.connections, ratio.depth)) {
+                points.push((ratio.connections, ratio.depth));
+            }
+        }
+        aims.extend(points.into_iter().filter_map(|point| rule.aim_at(point, ratios)));
+    }
+    aims
+}
+
+impl Rule {
+    fn is_about(&self, ratio: &Ratio) -> bool {
+        let is_there = self.at == At::Everywhere || (ratio.connections, ratio.depth) == (1, 1);
+        is_there && (ratio.mix, ratio.figure, ratio.peer) == (self.mix, self.figure, self.peer)
+    }
+
+    /// The best way for Guira against the best way for the peer.
+    fn aim_at(&self, point: (usize, usize), ratios: &[Ratio]) -> Option<TcpAim> {
+        let here = || ratios.iter().filter(|ratio| self.is_about(ratio) && (ratio.connections, ratio.depth) == point);
+        let sign = if self.bound == Bound::AtLeast { 1.0 } else { -1.0 };
+        let goodness = |ratio: &&Ratio| sign * ratio.ratio.median;
+        let worst_of = |way: Way| {
+            here().filter(|ratio| ratio.way == way).min_by(|one, other| goodness(one).total_cmp(&goodness(other)))
+        };
+        let best = here().filter_map(|ratio| worst_of(ratio.way));
+        let ratio = best.max_by(|one, other| goodness(one).total_cmp(&goodness(other)))?;
+        let Rule { name, title, aimed, bound, .. } = *self;
+        let is_met = match bound {
+            Bound::AtLeast => ratio.ratio.median >= aimed,
+            Bound::AtMost => ratio.ratio.median <= aimed,
+        };
+        let (connections, depth) = point;
+        let (way, peer_way, measured) = (ratio.way, ratio.peer_way, ratio.ratio);
+        Some(TcpAim { name, title, connections, depth, way, peer_way, measured, aimed, bound, is_met })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ratio(figure: Figure, depth: usize, way: Way, peer_way: Way, median: f64) -> Ratio {
+        let ratio = Spread { median, min: median, max: median };
+        Ratio { figure, mix: Mix::YcsbC, connections: 1, depth, way, peer: Name::Redis, peer_way, ratio }
+    }
+
+    #[test]
+    fn the_better_way_of_each_side_counts() {
+        use Figure::{P50, PerServerSecond};
+        let ratios = [
+            ratio(PerServerSecond, 16, Way::Many, Way::Pipeline, 4.0),
+            ratio(PerServerSecond, 16, Way::Many, Way::Own, 3.5),
+            ratio(PerServerSecond, 16, Way::Tasks, Way::Pipeline, 3.9),
+            ratio(PerServerSecond, 16, Way::Tasks, Way::Own, 1.2),
+            ratio(PerServerSecond, 1, Way::Single, Way::Single, 2.0),
+            ratio(P50, 1, Way::Single, Way::Single, 0.9),
+            ratio(P50, 1, Way::Single, Way::Own, 1.1),
+            ratio(P50, 16, Way::Many, Way::Own, 9.9),
+        ];
+        let aims = aims(&ratios);
+        let found: Vec<_> = aims.iter().map(|aim| (aim.depth, aim.way, aim.peer_way, aim.measured.median)).collect();
+        let expected =
+            [(16, Way::Many, Way::Own, 3.5), (1, Way::Single, Way::Single, 2.0), (1, Way::Single, Way::Own, 1.1)];
+        assert_eq!(found, expected);
+        assert_eq!(aims.iter().map(|aim| aim.is_met).collect::<Vec<_>>(), [true, false, false]);
+    }
+}

@@ -1,0 +1,197 @@
+//! One measurement: connections that are open and warm, their shares carried out at once, and what that cost both sides.
+
+use std::ops::Range;
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use serde::Serialize;
+
+use super::own;
+use super::plan::Series;
+use super::servers::{Serving, TcpPlace};
+use super::sessions::{self, Session, Share};
+use super::usage::Usage;
+use crate::draws::Draws;
+use crate::error::PeersError;
+use crate::machine::{cores, keep_to};
+use crate::measure::monotonic_ns;
+
+/// Exchanges of each connection before the clock starts.
+const WARM_UP_EXCHANGES: usize = 8;
+
+/// Which processors serve, and which ask.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cores {
+    /// The servers', whichever is asked.
+    pub server: usize,
+    /// The clients'; the server's own on a machine that has no other.
+    pub clients: Vec<usize>,
+    /// All that this process may use.
+    #[serde(skip)]
+    all: Vec<usize>,
+}
+
+impl Cores {
+    /// The last processor serves, all others ask.
+    pub(super) fn choose() -> Result<Cores, PeersError> {
+        let all = cores()?;
+        let Some((server, clients)) = all.split_last() else {
+            return Err(PeersError::Options("there is no processor".to_owned()));
+        };
+        let clients = if clients.is_empty() { vec![*server] } else { clients.to_vec() };
+        Ok(Cores { server: *server, clients, all })
+    }
+
+    /// Keeps this thread, and those that it starts, to the clients' processors while `work` is done.
+    fn as_client<T>(&self, work: impl FnOnce() -> Result<T, PeersError>) -> Result<T, PeersError> {
+        keep_to(None, &self.clients)?;
+        let done = work();
+        keep_to(None, &self.all)?;
+        done
+    }
+}
+
+/// What one round of a series came to.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Measured {
+    /// Operations a second, by the clock.
+    pub(super) per_second: f64,
+    /// What they cost the server.
+    pub(super) server: Usage,
+    /// Nanoseconds of processor time they cost the clients, if those were ours.
+    pub(super) client_ns: Option<u64>,
+    /// Nanoseconds of an exchange: the median, and what 99 of 100 keep below.
+    pub(super) p50_ns: f64,
+    pub(super) p99_ns: f64,
+    /// Round trips, if the clients were ours.
+    pub(super) round_trips: Option<u64>,
+}
+
+/// Measures a series with clients of ours.
+///
+/// # Errors
+/// The contender's, and every answer that is not right.
+pub(super) fn ours(
+    series: &Series,
+    serving: &Serving,
+    cores: &Cores,
+    draws: &Arc<Draws>,
+) -> Result<Measured, PeersError> {
+    cores.as_client(|| {
+        let point = series.point;
+        let mut open = Vec::with_capacity(point.connections);
+        for _ in 0..point.connections {
+            open.push(sessions::open(series, serving.place())?);
+        }
+        let share = |range: Range<usize>| Share { mix: point.mix, draws: Arc::clone(draws), range };
+        let each = series.operations / point.connections;
+        let warm_up = share(0..(WARM_UP_EXCHANGES * point.depth).min(each));
+        open.iter_mut().try_for_each(|session| session.run(&warm_up, &mut Vec::new()))?;
+        let whole = share(0..series.operations);
+        let shares: Vec<Share> = (0..open.len()).map(|index| whole.part(index, point.connections)).collect();
+        at_once(series, serving, &mut open, &shares)
+    })
+}
+
+/// Carries out all shares at once, each on a thread of its own.
+fn at_once(
+    series: &Series,
+    serving: &Serving,
+    open: &mut [Box<dyn Session>],
+    shares: &[Share],
+) -> Result<Measured, PeersError> {
+    let round_trips = |open: &[Box<dyn Session>]| open.iter().map(|session| session.round_trips()).sum::<u64>();
+    let trips_before = round_trips(open);
+    let start = Barrier::new(open.len() + 1);
+    let (result, start_ns, used) = thread::scope(|scope| {
+        let running: Vec<_> = open
+            .iter_mut()
+            .zip(shares)
+            .map(|(session, share)| {
+                let start = &start;
+                scope.spawn(move || {
+                    let mut exchanges_ns = Vec::with_capacity(share.range.len());
+                    start.wait();
+                    let result = session.run(share, &mut exchanges_ns);
+                    (result.map(|()| exchanges_ns), monotonic_ns())
+                })
+            })
+            .collect();
+        let before = Usage::of(serving.pid()).and_then(|server| Ok((server, own_cpu_ns())));
+        let start_ns = monotonic_ns();
+        start.wait();
+        let ended: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
+        let client_ns = own_cpu_ns();
+        let used = before.and_then(|(server, client)| {
+            Ok((Usage::of(serving.pid())?.since(&server), client_ns.saturating_sub(client)))
+        });
+        (ended, start_ns, used)
+    });
+    let (mut exchanges_ns, mut end_ns) = (Vec::with_capacity(series.operations), start_ns + 1);
+    for ended in result {
+        let (result, ended_ns) = ended.map_err(|_| PeersError::peer("run a connection", "it panicked"))?;
+        exchanges_ns.extend(result?);
+        end_ns = end_ns.max(ended_ns);
+    }
+    let (server, client_ns) = used?;
+    exchanges_ns.sort_unstable();
+    Ok(Measured {
+        per_second: series.operations as f64 * 1e9 / (end_ns - start_ns) as f64,
+        server,
+        client_ns: Some(client_ns),
+        p50_ns: quantile(&exchanges_ns, 0.5),
+        p99_ns: quantile(&exchanges_ns, 0.99),
+        round_trips: Some(round_trips(open) - trips_before),
+    })
+}
+
+/// Measures a series with the server's own client, whose connecting counts, too.
+///
+/// # Errors
+/// The client's.
+pub(super) fn own(series: &Series, serving: &Serving, cores: &Cores, records: u64) -> Result<Measured, PeersError> {
+    let TcpPlace::Peer(address) = serving.place() else {
+        return Err(PeersError::Options("it has no client of its own".to_owned()));
+    };
+    cores.as_client(|| {
+        let before = Usage::of(serving.pid())?;
+        let said = own::run(address, series, records)?;
+        let server = Usage::of(serving.pid())?.since(&before);
+        let own::Said { per_second, p50_ns, p99_ns } = said;
+        Ok(Measured { per_second, server, client_ns: None, p50_ns, p99_ns, round_trips: None })
+    })
+}
+
+/// Nanoseconds of processor time that this process has used.
+fn own_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    // Neither is negative.
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The value that this share of `sorted` keeps below, or 0 if there is none.
+fn quantile(sorted: &[u32], share: f64) -> f64 {
+    let at = (sorted.len() as f64 * share) as usize;
+    sorted.get(at.min(sorted.len().saturating_sub(1))).map_or(0.0, |ns| f64::from(*ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_what_was_measured() {
+        let sorted: Vec<u32> = (0..100).collect();
+        assert_eq!((quantile(&sorted, 0.5), quantile(&sorted, 0.99), quantile(&sorted, 1.0)), (50.0, 99.0, 99.0));
+        assert_eq!((quantile(&[], 0.5), quantile(&[7], 0.99)), (0.0, 7.0));
+    }
+
+    #[test]
+    fn the_server_has_a_core_that_no_client_has() {
+        let cores = Cores::choose().unwrap();
+        assert_eq!(cores.clients.contains(&cores.server), cores.all.len() == 1);
+        let all = crate::machine::cores().unwrap();
+        cores.as_client(|| Ok(assert_eq!(crate::machine::cores()?, cores.clients))).unwrap();
+        assert_eq!(crate::machine::cores().unwrap(), all);
+    }
+}

@@ -1,0 +1,141 @@
+//! redis-benchmark, the client that Redis brings along: it draws keys of 12 digits, and checks no answer.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::plan::{Series, TcpOptions};
+use super::servers::Serving;
+use crate::contenders::Address;
+use crate::error::PeersError;
+use crate::load::{Loading, Watch};
+use crate::record::Records;
+use crate::server::{Kind, Listen, Server, Sizes, found};
+
+/// The program.
+pub(super) const PROGRAM: &str = "redis-benchmark";
+/// Its pattern for a number below the one that it is given, in 12 digits.
+const RANDOM: &str = "__rand_int__";
+/// Records that are stored before their answers are awaited.
+const LOADED_AT_ONCE: u64 = 512;
+const STORED: &[u8] = b"+OK\r\n";
+
+/// What it says of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Said {
+    pub(super) per_second: f64,
+    pub(super) p50_ns: f64,
+    pub(super) p99_ns: f64,
+}
+
+/// Starts a Redis with the records that it asks for.
+///
+/// # Errors
+/// The server's; an interruption.
+pub(super) fn start(
+    options: &TcpOptions,
+    records: &Records,
+    directory: &Path,
+    watch: &mut Watch<'_>,
+) -> Result<Serving, PeersError> {
+    let sizes = Sizes { records: options.records, value_bytes: records.value_bytes(), threads: 1 };
+    let server = Server::start(Kind::Redis, Listen::Port, directory, &sizes)?;
+    load(server.address(), records, options.records, watch)?;
+    Ok(Serving::Peer(server))
+}
+
+/// Stores the records that it asks for, with values of the same length as those of all others.
+fn load(address: &Address, records: &Records, count: u64, watch: &mut Watch<'_>) -> Result<(), PeersError> {
+    let attempt = || format!("load the records of {PROGRAM}");
+    let loading = &mut Loading::new(format!("Redis, for {PROGRAM}"), count, watch);
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port_of(address)?));
+    let mut stream = stream.map_err(PeersError::host(attempt()))?;
+    let (mut stored, mut asked, mut out) = (0, 0, Vec::new());
+    loading.each(records, |_, value| {
+        let (number, value_bytes) = (stored + asked, value.len());
+        out.extend_from_slice(format!("*3\r\n$3\r\nSET\r\n$12\r\n{number:012}\r\n${value_bytes}\r\n").as_bytes());
+        out.extend_from_slice(value);
+        out.extend_from_slice(b"\r\n");
+        asked += 1;
+        if asked == LOADED_AT_ONCE || stored + asked == count {
+            let expected = STORED.repeat(asked as usize);
+            let mut answers = vec![0; expected.len()];
+            let answered = stream.write_all(&out).and_then(|()| stream.read_exact(&mut answers));
+            answered.map_err(PeersError::host(attempt()))?;
+            if answers != expected {
+                return Err(PeersError::peer(attempt(), String::from_utf8_lossy(&answers)));
+            }
+            (stored, asked) = (stored + asked, 0);
+            out.clear();
+        }
+        Ok(())
+    })
+}
+
+/// Lets it measure reads.
+///
+/// # Errors
+/// It is not installed, or says something else.
+pub(super) fn run(address: &Address, series: &Series, records: u64) -> Result<Said, PeersError> {
+    let attempt = format!("run {PROGRAM}");
+    let program = found(PROGRAM).ok_or_else(|| PeersError::peer(&*attempt, "it is not installed"))?;
+    let output = command(&program, port_of(address)?, series, records).output();
+    let output = output.map_err(PeersError::host(&*attempt))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    said(&text).ok_or_else(|| PeersError::peer(attempt, text.into_owned() + &String::from_utf8_lossy(&output.stderr)))
+}
+
+fn command(program: &Path, port: u16, series: &Series, records: u64) -> Command {
+    let point = series.point;
+    let numbers = [
+        ("-p", u64::from(port)),
+        ("-c", point.connections as u64),
+        ("-P", point.depth as u64),
+        ("-n", series.operations as u64),
+        ("-r", records),
+    ];
+    let mut command = Command::new(program);
+    command.args(["-h", "127.0.0.1", "--csv"]);
+    numbers.iter().for_each(|(name, number)| {
+        command.arg(name).arg(number.to_string());
+    });
+    command.args(["GET", RANDOM]).stdin(Stdio::null());
+    command
+}
+
+/// Reads its table: heads, and one row.
+fn said(text: &str) -> Option<Said> {
+    let mut lines = text.lines().filter(|line| line.starts_with('"')).map(|line| line.split(',').map(bare));
+    let (heads, row) = (lines.next()?.collect::<Vec<_>>(), lines.next()?.collect::<Vec<_>>());
+    let value = |head: &str| row.get(heads.iter().position(|found| *found == head)?)?.parse::<f64>().ok();
+    let ns = |head: &str| value(head).map(|ms| ms * 1e6);
+    Some(Said { per_second: value("rps")?, p50_ns: ns("p50_latency_ms")?, p99_ns: ns("p99_latency_ms")? })
+}
+
+fn bare(cell: &str) -> &str {
+    cell.trim_matches('"')
+}
+
+fn port_of(address: &Address) -> Result<u16, PeersError> {
+    match address {
+        Address::Port(port) => Ok(*port),
+        Address::Socket(_) => Err(PeersError::peer("find the server", "it listens on no port")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_table_is_read() {
+        let text = "WARNING: no config\n\
+                    \"test\",\"rps\",\"avg_latency_ms\",\"min_latency_ms\",\"p50_latency_ms\",\"p95_latency_ms\",\
+                    \"p99_latency_ms\",\"max_latency_ms\"\n\
+                    \"GET __rand_int__\",\"125000.00\",\"0.012\",\"0.008\",\"0.015\",\"0.023\",\"0.031\",\"0.247\"\n";
+        assert_eq!(said(text), Some(Said { per_second: 125_000.0, p50_ns: 15_000.0, p99_ns: 31_000.0 }));
+        assert_eq!(said("\"test\",\"rps\"\n\"GET\",\"1\"\n"), None);
+        assert_eq!(said("Could not connect"), None);
+    }
+}

@@ -1,0 +1,119 @@
+//! A run over TCP as a picture: bars of operations for a second of the server's core, reads on the left, YCSB-A on the
+//! right. The scale of each group is linear and its own, because groups differ by what is on its way.
+
+use super::plan::Mix;
+use super::report::{TcpCell, TcpReport};
+use super::text::{counted, on_its_way};
+use crate::plan::Name;
+use crate::plot::{BACKGROUND, BORDER, FAINT, FONT, TEXT, colour, escaped};
+use crate::text::grouped;
+
+const WIDTH: f64 = 1240.0;
+const MARGIN: f64 = 28.0;
+const COLUMN_GAP: f64 = 36.0;
+const COLUMN_WIDTH: f64 = (WIDTH - 2.0 * MARGIN - COLUMN_GAP) / 2.0;
+/// Where the names end and the bars begin.
+const NAMES_WIDTH: f64 = 210.0;
+/// Room for the figure behind the longest bar.
+const FIGURE_WIDTH: f64 = 150.0;
+const BARS_WIDTH: f64 = COLUMN_WIDTH - NAMES_WIDTH - FIGURE_WIDTH;
+const TOP: f64 = 104.0;
+const GROUP_HEAD: f64 = 30.0;
+const GROUP_FOOT: f64 = 18.0;
+const ROW: f64 = 23.0;
+const BAR: f64 = 15.0;
+const FOOT: f64 = 22.0;
+
+/// The picture as SVG.
+#[must_use]
+pub fn tcp_svg(report: &TcpReport) -> String {
+    let columns = Mix::ALL.map(|mix| groups(report, mix));
+    let column_height = |groups: &Vec<Vec<&TcpCell>>| groups.iter().map(|group| group_height(group)).sum::<f64>();
+    let height = TOP + columns.iter().map(column_height).fold(0.0, f64::max) + FOOT;
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+         height=\"{height}\" font-family=\"{FONT}\" font-size=\"14\" fill=\"{TEXT}\" role=\"img\">\n\
+         <title>Operations for a second of the server's core: Guira and its peers over TCP</title>\n\
+         <rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\" fill=\"{BACKGROUND}\" stroke=\"{BORDER}\"/>\n",
+        WIDTH - 1.0,
+        height - 1.0
+    );
+    head(&mut out, report);
+    let mut x = MARGIN;
+    for groups in &columns {
+        let mut y = TOP;
+        for group in groups {
+            draw(&mut out, group, (x, y));
+            y += group_height(group);
+        }
+        x += COLUMN_WIDTH + COLUMN_GAP;
+    }
+    out + "</svg>\n"
+}
+
+fn head(out: &mut String, report: &TcpReport) {
+    let what = format!(
+        "{} records, keys of {} bytes, values of {}, {}; median of {} interleaved rounds",
+        grouped(report.records),
+        report.key_bytes,
+        report.value_bytes,
+        report.popularity.title(),
+        report.rounds
+    );
+    let machine = &report.machine;
+    let machine = format!("{}, {} cores, Linux {}", machine.processor, machine.cores, machine.kernel);
+    let title = "Operations for a second of the server's core, over TCP (longer is better)";
+    for (y, size, colour, line) in [(38, 22, TEXT, title), (62, 14, FAINT, &what), (82, 14, FAINT, &machine)] {
+        let line = escaped(line);
+        *out += &format!("<text x=\"{MARGIN}\" y=\"{y}\" font-size=\"{size}\" fill=\"{colour}\">{line}</text>\n");
+    }
+}
+
+/// The cells of a mix by point, the best first.
+fn groups(report: &TcpReport, mix: Mix) -> Vec<Vec<&TcpCell>> {
+    let mut groups: Vec<Vec<&TcpCell>> = Vec::new();
+    for cell in report.cells.iter().filter(|cell| cell.mix == mix) {
+        let is_here = |group: &&mut Vec<&TcpCell>| {
+            group.first().is_some_and(|first| (first.connections, first.depth) == (cell.connections, cell.depth))
+        };
+        match groups.iter_mut().find(is_here) {
+            Some(group) => group.push(cell),
+            None => groups.push(vec![cell]),
+        }
+    }
+    for group in &mut groups {
+        group.sort_by(|one, other| other.per_server_second.median.total_cmp(&one.per_server_second.median));
+    }
+    groups
+}
+
+fn group_height(group: &[&TcpCell]) -> f64 {
+    GROUP_HEAD + ROW * group.len() as f64 + GROUP_FOOT
+}
+
+fn draw(out: &mut String, group: &[&TcpCell], (x, y): (f64, f64)) {
+    let Some(first) = group.first() else { return };
+    let (mix, depth) = (first.mix.title(), on_its_way(first.depth));
+    let title = escaped(&format!("{mix}; {depth} on {} each", counted(first.connections)));
+    *out += &format!("<text x=\"{x}\" y=\"{}\" font-size=\"15\" font-weight=\"600\">{title}</text>\n", y + 16.0);
+    let (bars_x, bars_y) = (x + NAMES_WIDTH, y + GROUP_HEAD - 4.0);
+    let most = first.per_server_second.median.max(1.0);
+    for (row, cell) in group.iter().enumerate() {
+        let middle = bars_y + ROW * (row as f64 + 0.5);
+        let weight = if cell.name == Name::Guira { "700" } else { "400" };
+        let length = (cell.per_server_second.median / most * BARS_WIDTH).max(2.0);
+        let name = escaped(&format!("{}, {}", cell.name.title(), cell.way.title()));
+        let figure = format!("{} k", grouped((cell.per_server_second.median / 1e3).round() as u64));
+        *out += &format!(
+            "<text x=\"{:.1}\" y=\"{:.1}\" font-weight=\"{weight}\" text-anchor=\"end\">{name}</text>\n\
+             <rect x=\"{bars_x:.1}\" y=\"{:.1}\" width=\"{length:.1}\" height=\"{BAR}\" rx=\"2\" fill=\"{}\"/>\n\
+             <text x=\"{:.1}\" y=\"{:.1}\" font-size=\"13\" font-weight=\"{weight}\">{figure}</text>\n",
+            bars_x - 8.0,
+            middle + 5.0,
+            middle - BAR / 2.0,
+            colour(cell.name),
+            bars_x + length + 6.0,
+            middle + 4.5
+        );
+    }
+}

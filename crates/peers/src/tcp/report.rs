@@ -1,0 +1,261 @@
+//! What a run over TCP came to.
+
+use serde::Serialize;
+
+use super::aims::{TcpAim, aims};
+use super::measure::{Cores, Measured};
+use super::plan::{Mix, Point, Series, TcpOptions, Way};
+use crate::draws::Popularity;
+use crate::machine::Machine;
+use crate::plan::Name;
+use crate::record::{KEY_BYTES, WORD_BYTES};
+use crate::run::Peer;
+
+/// The version of the report's JSON; it changes when a field changes its meaning or goes.
+pub const TCP_SCHEMA: u32 = 1;
+
+/// A run over TCP.
+#[derive(Clone, Debug, Serialize)]
+pub struct TcpReport {
+    /// [`TCP_SCHEMA`].
+    pub schema: u32,
+    /// Guira's version.
+    pub version: &'static str,
+    /// Where it ran.
+    pub machine: Machine,
+    /// Which processors served, and which asked.
+    pub cores: Cores,
+    /// Bytes of every key.
+    pub key_bytes: usize,
+    /// Bytes of every value.
+    pub value_bytes: usize,
+    /// Records in each contender.
+    pub records: u64,
+    /// Times everything was measured.
+    pub rounds: u32,
+    /// Seed of keys and draws.
+    pub seed: u64,
+    /// How popular keys are.
+    pub popularity: Popularity,
+    /// The contenders.
+    pub peers: Vec<Peer>,
+    /// Everything that was measured.
+    pub cells: Vec<TcpCell>,
+    /// Guira against each peer.
+    pub ratios: Vec<Ratio>,
+    /// What was aimed at.
+    pub aims: Vec<TcpAim>,
+}
+
+/// A figure of several rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// The median round.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// That of these values; zeros if there are none.
+    pub(super) fn of(values: impl Iterator<Item = f64>) -> Spread {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_unstable_by(f64::total_cmp);
+        let (Some(min), Some(max)) = (values.first(), values.last()) else {
+            return Spread { median: 0.0, min: 0.0, max: 0.0 };
+        };
+        let last = values.len() - 1;
+        Spread { median: (values[last / 2] + values[last.div_ceil(2)]) / 2.0, min: *min, max: *max }
+    }
+}
+
+/// One thing that was measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TcpCell {
+    /// Which contender.
+    pub name: Name,
+    /// How it was asked.
+    pub way: Way,
+    /// What was measured.
+    pub mix: Mix,
+    /// From how many connections at once.
+    pub connections: usize,
+    /// With how many operations on their way on each.
+    pub depth: usize,
+    /// Operations of each round, all connections together.
+    pub operations: usize,
+    /// Operations a second, by the clock.
+    pub per_second: Spread,
+    /// Operations for each second of the server's processor time.
+    pub per_server_second: Spread,
+    /// Nanoseconds of the server's processor time, an operation.
+    pub server_ns: Spread,
+    /// The part of that which the kernel took, of all rounds together, by the ticks of its clock.
+    pub server_kernel_share: f64,
+    /// Times the server had nothing to do and slept, an operation.
+    pub server_sleeps: Spread,
+    /// Nanoseconds of the clients' processor time, an operation, if they were ours.
+    pub client_ns: Option<Spread>,
+    /// Nanoseconds of an exchange, which is an operation or as many as were on their way: the median.
+    pub p50_ns: Spread,
+    /// What 99 of 100 keep below.
+    pub p99_ns: Spread,
+    /// Round trips an operation, if the clients were ours.
+    pub round_trips: Option<f64>,
+}
+
+impl TcpCell {
+    fn new(series: &Series, rounds: &[Measured]) -> TcpCell {
+        let operations = series.operations as f64;
+        let of = |figure: &dyn Fn(&Measured) -> f64| Spread::of(rounds.iter().map(figure));
+        let total = |figure: fn(&Measured) -> u64| rounds.iter().map(figure).sum::<u64>() as f64;
+        let (user, kernel) = (total(|round| round.server.user_ticks), total(|round| round.server.kernel_ticks));
+        let is_ours = rounds.iter().all(|round| round.client_ns.is_some());
+        let client = |round: &Measured| round.client_ns.unwrap_or(0) as f64 / operations;
+        let trips = total(|round| round.round_trips.unwrap_or(0)) / (operations * rounds.len() as f64);
+        TcpCell {
+            name: series.name,
+            way: series.way,
+            mix: series.point.mix,
+            connections: series.point.connections,
+            depth: series.point.depth,
+            operations: series.operations,
+            per_second: of(&|round| round.per_second),
+            per_server_second: of(&|round| Figure::PerServerSecond.of(round, series)),
+            server_ns: of(&|round| round.server.cpu_ns as f64 / operations),
+            server_kernel_share: kernel / (user + kernel).max(1.0),
+            server_sleeps: of(&|round| round.server.sleeps as f64 / operations),
+            client_ns: is_ours.then(|| of(&client)),
+            p50_ns: of(&|round| round.p50_ns),
+            p99_ns: of(&|round| round.p99_ns),
+            round_trips: is_ours.then_some(trips),
+        }
+    }
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Figure {
+    /// Operations for each second of the server's processor time: more is better.
+    PerServerSecond,
+    /// Operations a second, by the clock: more is better.
+    PerSecond,
+    /// The median time of an exchange: less is better.
+    P50,
+}
+
+impl Figure {
+    const ALL: [Figure; 3] = [Figure::PerServerSecond, Figure::PerSecond, Figure::P50];
+
+    fn of(self, round: &Measured, series: &Series) -> f64 {
+        match self {
+            Figure::PerServerSecond => series.operations as f64 * 1e9 / round.server.cpu_ns.max(1) as f64,
+            Figure::PerSecond => round.per_second,
+            Figure::P50 => round.p50_ns,
+        }
+    }
+}
+
+/// A figure of Guira's divided by that of a peer, round by round.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ratio {
+    /// What is compared.
+    pub figure: Figure,
+    /// What was measured.
+    pub mix: Mix,
+    /// From how many connections at once.
+    pub connections: usize,
+    /// With how many operations on their way on each.
+    pub depth: usize,
+    /// How Guira was asked.
+    pub way: Way,
+    /// With whom it is compared.
+    pub peer: Name,
+    /// How the peer was asked.
+    pub peer_way: Way,
+    /// The ratio.
+    pub ratio: Spread,
+}
+
+impl TcpReport {
+    pub(super) fn new(
+        options: &TcpOptions,
+        machine: Machine,
+        cores: Cores,
+        peers: Vec<Peer>,
+        series: &[Series],
+        rounds: Vec<Vec<Measured>>,
+    ) -> TcpReport {
+        let ratios = ratios(series, &rounds);
+        TcpReport {
+            schema: TCP_SCHEMA,
+            version: env!("CARGO_PKG_VERSION"),
+            machine,
+            cores,
+            key_bytes: KEY_BYTES,
+            value_bytes: WORD_BYTES,
+            records: options.records,
+            rounds: options.rounds,
+            seed: options.seed,
+            popularity: options.popularity,
+            peers,
+            cells: series.iter().zip(&rounds).map(|(series, rounds)| TcpCell::new(series, rounds)).collect(),
+            aims: aims(&ratios),
+            ratios,
+        }
+    }
+}
+
+/// Guira, asked in every way, against every peer that was measured at the same point.
+fn ratios(series: &[Series], rounds: &[Vec<Measured>]) -> Vec<Ratio> {
+    let all = || series.iter().zip(rounds);
+    let mut ratios = Vec::new();
+    for (own, own_rounds) in all().filter(|(series, _)| series.name == Name::Guira) {
+        for (peer, peer_rounds) in all().filter(|(peer, _)| peer.name != Name::Guira && peer.point == own.point) {
+            for figure in Figure::ALL {
+                let each = own_rounds.iter().zip(peer_rounds);
+                let ratio = Spread::of(each.map(|(own_round, peer_round)| {
+                    figure.of(own_round, own) / figure.of(peer_round, peer).max(f64::MIN_POSITIVE)
+                }));
+                let Point { mix, connections, depth } = own.point;
+                let (way, peer_way) = (own.way, peer.way);
+                ratios.push(Ratio { figure, mix, connections, depth, way, peer: peer.name, peer_way, ratio });
+            }
+        }
+    }
+    ratios
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::usage::Usage;
+
+    fn round(per_second: f64, cpu_ns: u64) -> Measured {
+        let server = Usage { cpu_ns, user_ticks: 1, kernel_ticks: 3, sleeps: 50 };
+        let (p50_ns, p99_ns) = (1e9 / per_second, 2e9 / per_second);
+        Measured { per_second, server, client_ns: Some(1000), p50_ns, p99_ns, round_trips: Some(100) }
+    }
+
+    #[test]
+    fn a_ratio_is_one_of_figures_of_the_same_round() {
+        let point = Point { mix: Mix::YcsbC, connections: 1, depth: 1 };
+        let series = |name| Series { point, name, way: Way::Single, operations: 100 };
+        let series = [series(Name::Guira), series(Name::Redis)];
+        // The machine is half as fast in the second round, and both are.
+        let rounds = vec![vec![round(300.0, 1000), round(150.0, 2000)], vec![round(100.0, 3000), round(50.0, 6000)]];
+        let ratios = ratios(&series, &rounds);
+        let of = |figure| ratios.iter().find(|ratio| ratio.figure == figure).expect("it is compared").ratio;
+        let three = Spread { median: 3.0, min: 3.0, max: 3.0 };
+        assert_eq!((of(Figure::PerServerSecond), of(Figure::PerSecond)), (three, three));
+        assert!((of(Figure::P50).median - 1.0 / 3.0).abs() < 1e-9);
+        assert_eq!(ratios.len(), 3);
+        let cell = TcpCell::new(&series[0], &rounds[0]);
+        assert_eq!((cell.server_ns.median, cell.per_server_second.min), (15.0, 5e7));
+        assert_eq!((cell.server_kernel_share, cell.round_trips), (0.75, Some(1.0)));
+        assert_eq!((cell.client_ns.map(|ns| ns.max), cell.server_sleeps.median), (Some(10.0), 0.5));
+    }
+}

@@ -1,0 +1,170 @@
+//! The servers of a run: each a process of its own that listens on a port of the loopback interface, with one thread
+//! that serves, and all records in memory. They are gone when they are dropped.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Stdio};
+
+use guira::{Store, Url};
+use serde::Deserialize;
+
+use super::plan::TcpOptions;
+use crate::contenders::Address;
+use crate::error::PeersError;
+use crate::load::{Loading, Watch};
+use crate::plan::Name;
+use crate::record::{KEY_BYTES, Records, WORD_BYTES};
+use crate::server::{self, Kind, Listen, Server, Sizes, keep_process_to, outlived_by_none};
+
+/// Client slots, as a multiple of those that are taken at once: a new client finds one that is free in a few looks.
+const SLOTS_FACTOR: usize = 2;
+/// And at least so many more.
+const SPARE_CLIENTS: usize = 64;
+/// Sessions a node has at a time, at most.
+const SESSIONS: usize = 1024;
+/// Records that are stored by one `put_many` while loading.
+const LOADED_AT_ONCE: usize = 1024;
+
+/// A server with the records of a run.
+pub(super) enum Serving {
+    /// A memory node of Guira.
+    Node(Node),
+    /// One of the peers.
+    Peer(Server),
+}
+
+impl Serving {
+    /// Starts a contender's server and loads it.
+    ///
+    /// # Errors
+    /// The server's; an interruption.
+    pub(super) fn start(
+        name: Name,
+        options: &TcpOptions,
+        records: &Records,
+        directory: &Path,
+        watch: &mut Watch<'_>,
+    ) -> Result<Serving, PeersError> {
+        let loading = &mut Loading::new(name.title(), options.records, watch);
+        let kind = match name {
+            Name::Redis => Kind::Redis,
+            Name::Memcached => Kind::Memcached,
+            _ => {
+                let node = Node::start(options, directory)?;
+                load_node(&node.url, records, loading)?;
+                return Ok(Serving::Node(node));
+            }
+        };
+        let sizes = Sizes { records: options.records, value_bytes: records.value_bytes(), threads: 1 };
+        let server = Server::start(kind, Listen::Port, directory, &sizes)?;
+        server::load(kind, server.address(), records, loading)?;
+        Ok(Serving::Peer(server))
+    }
+
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        match self {
+            Serving::Node(node) => node.child.id(),
+            Serving::Peer(server) => server.pid(),
+        }
+    }
+
+    /// Keeps all its threads to these processors.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn keep_to(&self, cores: &[usize]) -> Result<(), PeersError> {
+        keep_process_to(self.pid(), cores)
+    }
+
+    /// Where it is.
+    pub(super) fn place(&self) -> TcpPlace<'_> {
+        match self {
+            Serving::Node(node) => TcpPlace::Node(&node.url),
+            Serving::Peer(server) => TcpPlace::Peer(server.address()),
+        }
+    }
+}
+
+/// Where a server is.
+#[derive(Clone, Copy)]
+pub(super) enum TcpPlace<'s> {
+    /// A memory node.
+    Node(&'s Url),
+    /// Redis or memcached.
+    Peer(&'s Address),
+}
+
+/// `guira serve`, with a table in its own memory.
+pub(super) struct Node {
+    child: Child,
+    url: Url,
+    /// What it says at its end is not read, but must not fail.
+    _output: BufReader<ChildStdout>,
+}
+
+/// What `guira serve` says when clients can connect.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Ready { urls: Vec<String> },
+}
+
+impl Node {
+    fn start(options: &TcpOptions, directory: &Path) -> Result<Node, PeersError> {
+        let attempt = "start guira serve";
+        let clients = SLOTS_FACTOR * options.most_clients() + SPARE_CLIENTS;
+        let sizes = [
+            ("--capacity", options.records.to_string()),
+            ("--entry", format!("fixed:{KEY_BYTES}:{WORD_BYTES}")),
+            ("--max-clients", clients.to_string()),
+            ("--sessions", SESSIONS.to_string()),
+        ];
+        let mut command = outlived_by_none(&options.program);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--backing", "memory", "--threads", "1", "--format", "json"]);
+        sizes.iter().for_each(|(name, value)| {
+            command.arg(name).arg(value);
+        });
+        command.current_dir(directory).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(PeersError::host(attempt))?;
+        let Some(output) = child.stdout.take() else {
+            return Err(PeersError::host(attempt)(std::io::Error::other("it has no output")));
+        };
+        let mut output = BufReader::new(output);
+        let mut line = String::new();
+        let read = output.read_line(&mut line).map_err(PeersError::host(attempt));
+        let ready = read.and_then(|_| {
+            serde_json::from_str(&line).map_err(|error| PeersError::peer(attempt, format!("{line:?}: {error}")))
+        });
+        // From now on it is ended with the node.
+        let mut node = Node { child, url: Url::unnamed(), _output: output };
+        let Line::Ready { urls } = ready?;
+        let url = urls.first().ok_or_else(|| PeersError::peer(attempt, "it listens nowhere"))?;
+        node.url = url.parse().map_err(guira::Error::from)?;
+        Ok(node)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // It has ended by itself, or it ends now: there is nothing in it to keep.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Stores every record, many at once.
+fn load_node(url: &Url, records: &Records, loading: &mut Loading<'_>) -> Result<(), PeersError> {
+    let mut client = Store::open(url)?.client()?;
+    let mut items = Vec::with_capacity(LOADED_AT_ONCE);
+    let mut settle = |items: &mut Vec<_>| -> Result<(), PeersError> {
+        let stored = client.put_many(items);
+        items.clear();
+        stored.into_iter().try_for_each(|put| put.map(drop).map_err(PeersError::from))
+    };
+    loading.each(records, |key, value| {
+        items.push((*key, value.to_vec()));
+        if items.len() == LOADED_AT_ONCE { settle(&mut items) } else { Ok(()) }
+    })?;
+    settle(&mut items)
+}

@@ -1,0 +1,148 @@
+//! A run over TCP as text: aligned for a terminal, or as Markdown for the documentation. Both show the same tables.
+
+use super::aims::TcpAim;
+use super::plan::Mix;
+use super::report::{Spread, TcpCell, TcpReport};
+use crate::aims::Bound;
+use crate::text::{Table, aligned, grouped, in_markdown, machine_text, ratio, time};
+
+/// The report for a terminal.
+#[must_use]
+pub fn tcp_human(report: &TcpReport) -> String {
+    let facts = facts(report);
+    let mut parts = vec![facts.iter().map(|(name, text)| format!("{name:<9} {text}")).collect::<Vec<_>>().join("\n")];
+    parts.extend(tables(report).iter().map(|table| format!("{}\n{}", table.title, aligned(table))));
+    parts.join("\n\n")
+}
+
+/// The report as a Markdown document that shows the plot `plot` and names the command that repeats it.
+#[must_use]
+pub fn tcp_markdown(report: &TcpReport, plot: &str, command: &str) -> String {
+    let mut text = String::from("# Guira and its peers over TCP\n\n");
+    text += &format!("One run on one machine, written by\n\n```sh\n{command}\n```\n\n");
+    text += &format!("![Operations for a second of the server's core]({plot})\n\n");
+    facts(report).iter().for_each(|(name, fact)| text += &format!("- {name}: {fact}\n"));
+    tables(report).iter().for_each(|table| text += &in_markdown(table));
+    text
+}
+
+/// What the figures depend on.
+fn facts(report: &TcpReport) -> Vec<(&'static str, String)> {
+    let versions = report.peers.iter().filter_map(|peer| Some((peer.name.title(), peer.version.as_ref()?)));
+    let versions: Vec<String> = versions.map(|(title, version)| format!("{title} {version}")).collect();
+    let clients: Vec<String> = report.cores.clients.iter().map(usize::to_string).collect();
+    let mut facts = vec![
+        ("machine", machine_text(&report.machine)),
+        ("cores", format!("servers on processor {}, clients on {}", report.cores.server, clients.join(", "))),
+        ("peers", versions.join("; ")),
+        (
+            "records",
+            format!(
+                "{} in each, keys of {} bytes, values of {}, {}",
+                grouped(report.records),
+                report.key_bytes,
+                report.value_bytes,
+                report.popularity.title()
+            ),
+        ),
+        (
+            "method",
+            format!(
+                "each server one thread, over TCP on the loopback interface; everything in turn, {} rounds; the median \
+                 round, and min..max; a ratio is one of figures of the same round; every answer to a client of ours \
+                 checked",
+                report.rounds
+            ),
+        ),
+    ];
+    facts.extend(report.peers.iter().filter_map(|peer| Some(("missing", peer.missing.clone()?))));
+    facts
+}
+
+fn tables(report: &TcpReport) -> Vec<Table> {
+    let mut tables = vec![aims_table(&report.aims)];
+    let mut points: Vec<(Mix, usize, usize)> = Vec::new();
+    for cell in &report.cells {
+        let point = (cell.mix, cell.depth, cell.connections);
+        if !points.contains(&point) {
+            points.push(point);
+        }
+    }
+    for (mix, depth, connections) in points {
+        let is_here = |cell: &&TcpCell| (cell.mix, cell.depth, cell.connections) == (mix, depth, connections);
+        let title = format!("{}, {} on {} each", mix.title(), on_its_way(depth), counted(connections));
+        tables.push(cells_table(title, report.cells.iter().filter(is_here)));
+    }
+    tables
+}
+
+pub(super) fn on_its_way(depth: usize) -> String {
+    if depth == 1 { "one operation".to_owned() } else { format!("{depth} operations") }
+}
+
+pub(super) fn counted(connections: usize) -> String {
+    if connections == 1 { "1 connection".to_owned() } else { format!("{connections} connections") }
+}
+
+fn aims_table(aims: &[TcpAim]) -> Table {
+    let row = |aim: &TcpAim| {
+        let bound = if aim.bound == Bound::AtLeast { "at least" } else { "at most" };
+        let spread =
+            |spread: Spread| format!("{} ({}..{})", ratio(spread.median), ratio(spread.min), ratio(spread.max));
+        vec![
+            aim.title.to_owned(),
+            aim.connections.to_string(),
+            aim.depth.to_string(),
+            format!("{} : {}", aim.way.title(), aim.peer_way.title()),
+            spread(aim.measured),
+            format!("{bound} {}", ratio(aim.aimed)),
+            if aim.is_met { "met" } else { "missed" }.to_owned(),
+        ]
+    };
+    Table {
+        title: "Aims, each side in the way that is best for it".to_owned(),
+        heads: vec!["ratio", "connections", "depth", "asked", "measured", "aim", ""],
+        rows: aims.iter().map(row).collect(),
+    }
+}
+
+/// Figures, the cheapest for the server first.
+fn cells_table<'c>(title: String, cells: impl Iterator<Item = &'c TcpCell>) -> Table {
+    let mut cells: Vec<&TcpCell> = cells.collect();
+    cells.sort_by(|one, other| other.per_server_second.median.total_cmp(&one.per_server_second.median));
+    let row = |cell: &&TcpCell| {
+        let number = |number: f64| grouped(number.round() as u64);
+        let micros = |ns: f64| format!("{:.1}", ns / 1e3);
+        let server = format!("{}..{}", time(cell.server_ns.min), time(cell.server_ns.max));
+        vec![
+            format!("{}, {}", cell.name.title(), cell.way.title()),
+            number(cell.per_server_second.median),
+            time(cell.server_ns.median),
+            server,
+            format!("{:.0} %", 100.0 * cell.server_kernel_share),
+            format!("{:.2}", cell.server_sleeps.median),
+            number(cell.per_second.median),
+            cell.client_ns.map_or_else(String::new, |ns| time(ns.median)),
+            micros(cell.p50_ns.median),
+            micros(cell.p99_ns.median),
+            cell.round_trips.map_or_else(String::new, |trips| format!("{trips:.3}")),
+        ]
+    };
+    Table {
+        title,
+        heads: vec![
+            "contender",
+            "ops/server core s",
+            "server ns/op",
+            "min..max",
+            "in kernel",
+            "sleeps/op",
+            "ops/s",
+            "client ns/op",
+            "p50 us",
+            "p99 us",
+            "round trips/op",
+        ],
+        rows: cells.iter().map(row).collect(),
+    }
+}

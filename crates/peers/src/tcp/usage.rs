@@ -1,0 +1,92 @@
+//! What a process has cost the machine, as the kernel counts it.
+
+use std::fs;
+use std::path::Path;
+
+use crate::error::PeersError;
+
+/// What a process has used since it was started, all of its threads together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    /// Nanoseconds of processor time.
+    pub(super) cpu_ns: u64,
+    /// The same in ticks of the clock, in the program.
+    pub(super) user_ticks: u64,
+    /// And in the kernel.
+    pub(super) kernel_ticks: u64,
+    /// Times a thread gave its processor up because there was nothing to do.
+    pub(super) sleeps: u64,
+}
+
+impl Usage {
+    /// That of process `pid`. A thread that runs at this moment may be short by what it used since the last tick, so it
+    /// is asked of processes that have nothing to do.
+    ///
+    /// # Errors
+    /// There is no such process, or the kernel does not count.
+    pub(super) fn of(pid: u32) -> Result<Usage, PeersError> {
+        let wrong = |what: &str| PeersError::peer(format!("learn what process {pid} used"), format!("no {what}"));
+        let process = Path::new("/proc").join(pid.to_string());
+        let read = |path: &Path| fs::read_to_string(path).map_err(PeersError::host(format!("read {}", path.display())));
+        let mut usage = Usage::default();
+        let tasks = process.join("task");
+        for task in fs::read_dir(&tasks).map_err(PeersError::host(format!("read {}", tasks.display())))? {
+            let task = task.map_err(PeersError::host(format!("read {}", tasks.display())))?.path();
+            let times = read(&task.join("schedstat"))?;
+            let ran = times.split(' ').next().and_then(|ns| ns.parse::<u64>().ok());
+            usage.cpu_ns += ran.ok_or_else(|| wrong("schedstat"))?;
+            let status = read(&task.join("status"))?;
+            let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            usage.sleeps +=
+                sleeps.and_then(|count| count.trim().parse::<u64>().ok()).ok_or_else(|| wrong("switches"))?;
+        }
+        let stat = read(&process.join("stat"))?;
+        (usage.user_ticks, usage.kernel_ticks) = ticks(&stat).ok_or_else(|| wrong("ticks"))?;
+        Ok(usage)
+    }
+
+    /// What was used after `earlier`.
+    pub(super) fn since(&self, earlier: &Usage) -> Usage {
+        Usage {
+            cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
+            user_ticks: self.user_ticks.saturating_sub(earlier.user_ticks),
+            kernel_ticks: self.kernel_ticks.saturating_sub(earlier.kernel_ticks),
+            sleeps: self.sleeps.saturating_sub(earlier.sleeps),
+        }
+    }
+}
+
+/// The ticks of user and of kernel time in a line of /proc/PID/stat, whose second field may hold anything.
+fn ticks(stat: &str) -> Option<(u64, u64)> {
+    /// Fields between the program's name and its user time.
+    const BEFORE: usize = 11;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut times = fields.split(' ').skip(BEFORE).map(str::parse);
+    Some((times.next()?.ok()?, times.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_counted_and_rest_is_not() {
+        let pid = std::process::id();
+        let before = Usage::of(pid).unwrap();
+        let mut word = 1_u64;
+        for _ in 0..50_000_000 {
+            word = std::hint::black_box(word.wrapping_mul(3));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let used = Usage::of(pid).unwrap().since(&before);
+        assert!(used.cpu_ns > 5_000_000 && used.sleeps >= 1, "{used:?}");
+        assert!(Usage::of(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn a_program_may_have_any_name() {
+        let line = "12 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 77 88 0 0";
+        assert_eq!(ticks(line), Some((77, 88)));
+        assert_eq!(ticks("12 (a) S 1"), None);
+    }
+}
