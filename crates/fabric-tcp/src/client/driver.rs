@@ -1,6 +1,8 @@
 //! The thread of a connection that many tasks share: it reads the answers and wakes who waits for them, sends what had
-//! to wait for room and what was gathered by a task that is not polled any more, ends pauses, and notices what is
-//! overdue.
+//! to wait for room, ends pauses, and notices what is overdue.
+//!
+//! When answers for several tasks arrive together, a round begins: the tasks' next batches wait for each other, until
+//! the last task has taken its answer, or [`ROUND_NS`] later.
 //!
 //! Invariant: it ends when the last handle of its connection does, and not before, because pauses go on after a loss.
 
@@ -25,6 +27,10 @@ use super::transport::Patience;
 /// Into how many stretches the time is divided that a batch has: it is overdue at most one of them late.
 const TICKS: u32 = 4;
 
+/// How long a round lasts at most: about a round trip. A task that has taken its answer then waits no longer for others
+/// that have not, because they are busy, or are not polled.
+const ROUND_NS: u64 = 50_000;
+
 /// Sees to it that `link` has a driver.
 pub(super) fn start(link: &Arc<Link>) -> io::Result<()> {
     let driven = Arc::clone(link);
@@ -38,7 +44,7 @@ fn drive(link: Arc<Link>) {
     let tick_ns = u64::try_from((link.timeout / TICKS).as_nanos()).unwrap_or(u64::MAX).max(1);
     let receiver = link.take_receiver();
     let next_tick_ns = clock_ns().saturating_add(tick_ns);
-    Driver { link, receiver, tick_ns, next_tick_ns, wakers: Vec::new() }.run();
+    Driver { link, receiver, tick_ns, next_tick_ns, round_end_ns: None, wakers: Vec::new() }.run();
 }
 
 struct Driver {
@@ -46,6 +52,8 @@ struct Driver {
     receiver: Receiver,
     tick_ns: u64,
     next_tick_ns: u64,
+    /// When the round ends that is under way, if one is.
+    round_end_ns: Option<u64>,
     wakers: Vec<Waker>,
 }
 
@@ -98,6 +106,14 @@ impl Driver {
                 },
             }
         };
+        // Before the first of them can take its answer.
+        if self.wakers.len() > 1 {
+            self.link.begin_round(u32::try_from(self.wakers.len()).unwrap_or(u32::MAX));
+            // What waits since an earlier round waits no longer for this one.
+            if self.round_end_ns.is_none() || !self.link.has_gathered() {
+                self.round_end_ns = Some(clock_ns().saturating_add(ROUND_NS));
+            }
+        }
         self.link.pass_turn(state);
         releases.into_iter().for_each(|delivered| self.link.settle(delivered));
         result
@@ -110,23 +126,25 @@ impl Driver {
             self.wakers.push(waker);
         }
         let mut is_overdue = false;
-        let is_tick = now_ns >= self.next_tick_ns;
-        if is_tick {
+        if now_ns >= self.next_tick_ns {
             self.next_tick_ns = now_ns.saturating_add(self.tick_ns);
             is_overdue = state.slots.tick(TICKS);
         }
         drop(state);
         if is_overdue {
             self.link.lose(self.link.timed_out());
-        } else if is_tick {
-            self.link.send_gathered();
+        }
+        if self.round_end_ns.is_some_and(|end_ns| now_ns >= end_ns) {
+            self.round_end_ns = None;
+            self.link.end_round();
         }
     }
 
     /// Waits until there is something to do.
     fn wait(&mut self) {
         let pause_ns = self.link.state().slots.next_pause_ns().unwrap_or(u64::MAX);
-        let wait = Duration::from_nanos(pause_ns.min(self.next_tick_ns).saturating_sub(clock_ns()));
+        let next_ns = pause_ns.min(self.next_tick_ns).min(self.round_end_ns.unwrap_or(u64::MAX));
+        let wait = Duration::from_nanos(next_ns.saturating_sub(clock_ns()));
         let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
         let bell = self.link.bell();
         let room = if self.link.has_rest() { PollFlags::OUT } else { PollFlags::empty() };

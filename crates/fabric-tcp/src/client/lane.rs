@@ -1,12 +1,12 @@
 //! Lanes over a connection.
 //!
-//! Tasks that share a connection send together: a batch waits until its task is polled a second time, for which the task
-//! wakes itself, so that those whose turn is before can add theirs; then all of them leave at once. With 16 tasks in
-//! lockstep that is one system call for 16 batches, here and, as they arrive together, at the node.
+//! Tasks that share a connection send together: while others have been woken with an answer and have not taken it, a
+//! batch waits, because theirs are likely to follow; who takes the last answer sends all. With 16 tasks in lockstep that
+//! is one system call for 16 batches, here and, as they arrive together, at the node. See [`super::driver`] for how long
+//! a batch waits at most.
 //!
 //! Invariants: one batch of a lane is in flight; a batch that breaks a rule is refused whole before a byte of it is
-//! sent; nothing is allocated for a batch once a lane has seen one as large; a batch whose task is dropped leaves then,
-//! and one whose task is never polled again, before it is overdue.
+//! sent; nothing is allocated for a batch once a lane has seen one as large; a batch whose task is dropped leaves then.
 
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -43,18 +43,6 @@ struct Flight {
     request: Request,
     /// Where in the stream its first frame ends that changes memory, if there is one and it was sent.
     change_end: Option<u64>,
-    departure: Departure,
-}
-
-/// How far a batch has come that waits for others to leave with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Departure {
-    /// It waits, and its task has not yielded to others.
-    Gathered,
-    /// Its task has yielded, and sends what there is when it is polled again.
-    Yielded,
-    /// It waits for nobody.
-    Left,
 }
 
 /// From here on sleeping is cheaper than yielding; it is about what the kernel oversleeps.
@@ -105,18 +93,17 @@ impl TcpLane {
         };
         let expected = Expected::Found { words: plan.found_words, frames: plan.frames };
         let id = state.slots.begin(slot, expected);
-        let is_shared = self.waiting == Waiting::Cooperative && state.slots.are_shared();
         drop(state);
         let encode = |out: &mut Vec<u64>| plan::encode(out, batch, plan, |frame| frame_id(id, frame));
-        let (sent, departure) = match is_shared {
-            true => (link.gather(encode), Departure::Gathered),
-            false => (link.send(encode), Departure::Left),
+        let sent = match self.waiting {
+            Waiting::Cooperative => link.gather(encode),
+            Waiting::InPlace => link.send(encode),
         };
         let change_end = match sent {
             Some((Some(words), start)) => Some(start + words as u64 * 8),
             _ => None,
         };
-        self.in_flight = Some(Flight { request: Request { slot, id, expected }, change_end, departure });
+        self.in_flight = Some(Flight { request: Request { slot, id, expected }, change_end });
         Ok(true)
     }
 
@@ -131,36 +118,19 @@ impl TcpLane {
         if link.is_stale() {
             return Poll::Ready(Err(FabricError::Forked));
         }
-        if self.waiting == Waiting::Cooperative && self.departed(flight) == Departure::Yielded {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        let link = &self.connection.link;
         let mut take = |words: &[u64]| take(words, &self.atomics);
         let result = match self.waiting {
             Waiting::InPlace => link.wait(flight.request, &mut self.found, &mut take),
             Waiting::Cooperative => match link.ask(flight.request, &mut self.found, &mut take, cx.waker()) {
-                Poll::Ready(result) => result,
+                Poll::Ready(result) => {
+                    link.note_taken();
+                    result
+                }
                 Poll::Pending => return Poll::Pending,
             },
         };
         self.in_flight = None;
         Poll::Ready(result.map_err(|failure| failure.error(|lost| link.effect(lost, flight.change_end))))
-    }
-
-    /// How far the batch in flight has come, after one more poll.
-    fn departed(&mut self, flight: Flight) -> Departure {
-        let link = &self.connection.link;
-        let departure = match flight.departure {
-            Departure::Gathered if link.has_gathered() => Departure::Yielded,
-            Departure::Yielded => {
-                link.send_gathered();
-                Departure::Left
-            }
-            Departure::Gathered | Departure::Left => Departure::Left,
-        };
-        self.in_flight = Some(Flight { departure, ..flight });
-        departure
     }
 
     fn pause_in_place(&self, until_ns: u64) {

@@ -5,7 +5,7 @@
 //! cooperatively, the driver takes it for good, and threads wait until it has read for them.
 
 use std::io::{self, ErrorKind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -30,9 +30,11 @@ pub(super) struct Link {
     outbox: Mutex<Outbox>,
     /// Whether frames wait for room, or cannot leave: whoever reads sees to them.
     has_rest: AtomicBool,
-    /// Whether frames wait for others to leave with: whoever gathered one sees to them, or else the driver, a tick
-    /// later at most.
+    /// Whether frames wait for others to leave with: who takes the last answer of a round sees to them, or else the
+    /// driver, when the round is over.
     has_gathered: AtomicBool,
+    /// Tasks that were woken with an answer in this round, and have not taken it.
+    awaited: AtomicU32,
     state: Mutex<State>,
     /// Answers arrived for threads that wait, or it is somebody's turn to read.
     turn: Condvar,
@@ -96,6 +98,7 @@ impl Link {
             outbox: Mutex::default(),
             has_rest: AtomicBool::new(false),
             has_gathered: AtomicBool::new(false),
+            awaited: AtomicU32::new(0),
             state: Mutex::new(State { receiver: Some(receiver), ..State::default() }),
             turn: Condvar::new(),
             lost: OnceLock::new(),
@@ -172,16 +175,36 @@ impl Link {
         written
     }
 
-    /// As [`Link::send`], but leaves it to [`Link::send_gathered`] to send, unless much waits already.
+    /// As [`Link::send`], but lets it wait for others while a round is under way, unless much waits already.
     pub(super) fn gather<T>(&self, write: impl FnOnce(&mut Vec<u64>) -> T) -> Option<(T, u64)> {
         let mut outbox = lock(&self.outbox);
         let written = outbox.append(write);
-        if outbox.is_gathered() {
+        // Looked at under the lock: who ends a round sends afterwards, and finds this if it was not noticed here.
+        if self.awaited.load(Ordering::Relaxed) == 0 || outbox.is_gathered() {
             self.flush_unless_blocked(outbox);
         } else if written.is_some() {
             self.has_gathered.store(true, Ordering::Relaxed);
         }
         written
+    }
+
+    /// So many tasks are about to be woken with an answer each: their next batches may leave together.
+    pub(super) fn begin_round(&self, tasks: u32) {
+        self.awaited.store(tasks, Ordering::Relaxed);
+    }
+
+    /// A task has taken its answer.
+    pub(super) fn note_taken(&self) {
+        let less = |awaited: u32| awaited.checked_sub(1);
+        // It is none of the round's if nobody is awaited.
+        let _ = self.awaited.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// Nobody is waited for any more.
+    pub(super) fn end_round(&self) {
+        self.awaited.store(0, Ordering::Relaxed);
+        // Not only if something is known to have been gathered: who gathers just now is seen by the lock alone.
+        self.flush_unless_blocked(lock(&self.outbox));
     }
 
     /// Sends what was gathered, if nobody has yet.

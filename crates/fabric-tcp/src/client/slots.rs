@@ -92,11 +92,6 @@ impl Slots {
         Some(self.slots.len() as u32 - 1)
     }
 
-    /// Whether some slot but one is taken.
-    pub(super) fn are_shared(&self) -> bool {
-        self.slots.len() - self.free.len() > 1
-    }
-
     /// Gives a slot back: now, or when what it sent is answered. `hold` is the client slot whose liveness it asked for.
     pub(super) fn give_back(&mut self, index: u32, hold: Option<u16>) -> Delivered {
         self.end_pause(index);

@@ -1,16 +1,17 @@
 //! How many system calls batches take to leave, counted by a transport.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use guira_fabric::{Addr, Effect, FabricError, Lane, Submitted, Verb};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use zerocopy::IntoBytes;
 
 use super::driver;
 use super::lane::TcpLane;
@@ -22,7 +23,7 @@ use super::plan::Bounds;
 use super::receive::Receiver;
 use super::region::Connection;
 use super::transport::{Patience, SLICE, Transport};
-use crate::wire::{Fate, Grant, SessionId, Welcome};
+use crate::wire::{Fate, Grant, Kind, SessionId, Welcome, append, to_wire};
 
 /// Bytes of a request with one READ.
 const READ_BYTES: usize = 4 * 8;
@@ -102,16 +103,6 @@ impl Setup {
     }
 }
 
-/// Counts how often a task is woken.
-#[derive(Default)]
-struct Woken(AtomicUsize);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 fn submit(lane: &mut TcpLane) {
     assert!(matches!(lane.submit(&mut [Verb::Read { addr: Addr::main(0), into: &mut [0] }]), Submitted::InFlight));
 }
@@ -120,38 +111,41 @@ fn poll(lane: &mut TcpLane, waker: &Waker) -> Poll<Result<(), FabricError>> {
     lane.poll(&mut [Verb::Read { addr: Addr::main(0), into: &mut [0] }], &mut Context::from_waker(waker))
 }
 
-#[test]
-fn batches_of_tasks_that_share_a_connection_leave_together() {
-    let mut setup = Setup::new(LONG);
-    let mut lanes: [TcpLane; 16] = setup.lanes();
-    let woken = Arc::new(Woken::default());
-    let waker = Waker::from(Arc::clone(&woken));
-    for lane in &mut lanes {
-        submit(lane);
-        assert!(poll(lane, &waker).is_pending());
+/// Says when a task is woken.
+struct Woken(mpsc::Sender<()>);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        // The test is over, or wants to know.
+        let _ = self.0.send(());
     }
-    assert_eq!((setup.sends(), woken.0.load(Ordering::SeqCst)), (0, 16), "each task has made room for the others");
-    for lane in &mut lanes {
-        assert!(poll(lane, &waker).is_pending());
-    }
-    assert_eq!((setup.sends(), woken.0.load(Ordering::SeqCst)), (1, 16));
-    setup.arrive(16 * READ_BYTES);
-    assert!(lanes.iter_mut().all(|lane| poll(lane, &waker).is_pending()));
-    assert_eq!(setup.sends(), 1, "who waits for an answer sends nothing");
 }
 
 #[test]
-fn a_lane_that_has_a_connection_to_itself_waits_for_nobody() {
-    let setup = Setup::new(LONG);
-    let [mut lane] = setup.lanes();
-    submit(&mut lane);
-    assert_eq!(setup.sends(), 1);
+fn batches_of_tasks_that_were_answered_together_leave_together() {
+    let mut setup = Setup::new(LONG);
+    let mut lanes: [TcpLane; 16] = setup.lanes();
+    let link = &setup.connection.link;
+    for round in 1..=3 {
+        link.begin_round(16);
+        for lane in &mut lanes {
+            assert_eq!(setup.sends(), round - 1, "others are awaited");
+            link.note_taken();
+            submit(lane);
+        }
+        assert_eq!(setup.sends(), round, "the last sends all");
+        lanes = setup.lanes();
+    }
+    submit(&mut lanes[0]);
+    assert_eq!(setup.sends(), 4, "who is in no round waits for nobody");
+    setup.arrive((3 * 16 + 1) * READ_BYTES);
 }
 
 #[test]
 fn much_leaves_at_once() {
     let mut setup = Setup::new(LONG);
     let [mut lane, mut other] = setup.lanes();
+    setup.connection.link.begin_round(3);
     submit(&mut other);
     assert_eq!(setup.sends(), 0);
     let words = vec![1; GATHERED_BYTES / 8];
@@ -164,6 +158,7 @@ fn much_leaves_at_once() {
 fn what_is_dropped_leaves_then() {
     let mut setup = Setup::new(LONG);
     let [mut lane, mut other] = setup.lanes();
+    setup.connection.link.begin_round(3);
     submit(&mut lane);
     lane.forget();
     assert_eq!(setup.sends(), 1);
@@ -173,28 +168,49 @@ fn what_is_dropped_leaves_then() {
     setup.arrive(2 * READ_BYTES);
 }
 
+/// Two answers arrive together; one task takes its own and goes on, the other is never polled again.
 #[test]
-fn what_nobody_polls_leaves_before_it_is_overdue() {
-    let mut setup = Setup::new(Duration::from_secs(2));
-    let [mut lane, _other] = setup.lanes();
+fn a_task_that_is_not_polled_keeps_others_waiting_for_a_round_only() {
+    let mut setup = Setup::new(LONG);
+    let [mut lane, mut other] = setup.lanes();
     driver::start(&setup.connection.link).expect("a thread starts");
+    let (woken, wakes) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Woken(woken)));
+    for lane in [&mut lane, &mut other] {
+        submit(lane);
+        assert!(poll(lane, &waker).is_pending());
+    }
+    let mut ids = [[0; 8]; 2];
+    for id in &mut ids {
+        let mut frame = [0; READ_BYTES];
+        setup.node.read_exact(&mut frame).expect("it arrives");
+        id.copy_from_slice(&frame[8..16]);
+    }
+    let mut answers = Vec::new();
+    for id in ids {
+        append(&mut answers, Kind::Done, u64::from_le_bytes(id), &[7]);
+    }
+    to_wire(&mut answers);
+    let sends = setup.sends();
+    setup.node.write_all(answers.as_bytes()).expect("the client listens");
+    wakes.recv().expect("the first is woken");
+    wakes.recv().expect("and the second");
+    assert!(matches!(poll(&mut lane, &waker), Poll::Ready(Ok(()))));
     submit(&mut lane);
-    assert!(poll(&mut lane, Waker::noop()).is_pending());
     setup.arrive(READ_BYTES);
-    assert_eq!((setup.sends(), setup.connection.link.lost()), (1, None));
+    assert_eq!((setup.sends(), setup.connection.link.lost()), (sends + 1, None));
 }
 
 #[test]
 fn what_has_not_left_has_no_effect() {
     let setup = Setup::new(LONG);
-    let [mut lane, _other] = setup.lanes();
+    let [mut lane] = setup.lanes();
+    setup.connection.link.begin_round(2);
     let mut write = [Verb::Write { addr: Addr::main(0), words: &[1] }];
     assert!(matches!(lane.submit(&mut write), Submitted::InFlight));
     setup.connection.link.lose(Loss::Closed);
-    let mut cx = Context::from_waker(Waker::noop());
-    // Once to make room for others, which nobody has told it is of no use.
-    let polled = [lane.poll(&mut write, &mut cx), lane.poll(&mut write, &mut cx)];
-    let Some(Poll::Ready(Err(error))) = polled.into_iter().find(Poll::is_ready) else { panic!("it is lost") };
+    let polled = lane.poll(&mut write, &mut Context::from_waker(Waker::noop()));
+    let Poll::Ready(Err(error)) = polled else { panic!("it is lost") };
     assert_eq!(error.effect(), Effect::None, "{error}");
     assert_eq!(setup.sends(), 0);
 }
