@@ -22,7 +22,7 @@ pub(crate) use session::{Received, Session};
 /// The two first bytes of a handshake's first record: its type, and a version that is the same in all versions.
 const HANDSHAKE: [u8; 2] = [0x16, 0x03];
 
-/// Whether a stream that begins so may be TLS.
+/// Whether a stream that begins so is TLS.
 pub(crate) fn is_handshake(first: &[u8]) -> bool {
-    HANDSHAKE.starts_with(&first[..first.len().min(HANDSHAKE.len())])
+    first.starts_with(&HANDSHAKE)
 }
