@@ -4,7 +4,7 @@
 //! begun by certificates that are valid then. With feature `tls`; without it there are the errors only.
 //!
 //! Invariants: what is told as sent has left wholly, as whole records: half a record is nothing to its receiver. At
-//! most [`FLIGHT_BYTES`] are encrypted and not sent, at most [`RECEIVED_BYTES`] received and not decrypted.
+//! most 64 KiB are encrypted and not sent, at most 16 KiB received and not decrypted.
 
 #[cfg(feature = "tls")]
 mod config;
