@@ -54,6 +54,10 @@
 //! open when it is destroyed can no longer change it, but goes on reading what was in it: [`Store::is_destroyed`]
 //! tells.
 //!
+//! **Hosts.** [`Store::serve`] makes this process the memory node of a table, which others open as `tcp://host:port`.
+//! Feature `tls` (off by default, as it wants a C compiler) adds `ServeOptions::tls` and `OpenOptions::tls`: both sides
+//! show certificates.
+//!
 //! **Async.** [`Store::async_client`] gives a [`Client`], whose operations are `Send` futures, for any executor. A
 //! future that is dropped takes effect wholly or not at all. [`Store::async_reader`] gives a [`Reader`], for tasks that
 //! change nothing.

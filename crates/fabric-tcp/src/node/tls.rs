@@ -5,13 +5,11 @@ use std::io::{self, Read};
 use mio::net::TcpStream;
 
 use super::transport::More;
-use crate::tls::{Received, Session, TlsError, TlsServer, is_handshake};
+use crate::tls::{Received, Session, TlsError, TlsServer};
 
 pub(super) struct Tls {
     session: Session,
     received: Received,
-    /// Whether anything was received.
-    has_begun: bool,
     /// Whether the other side is not believed any more: what it sends is not looked at.
     has_failed: bool,
 }
@@ -19,7 +17,7 @@ pub(super) struct Tls {
 impl Tls {
     pub(super) fn new(server: &TlsServer) -> io::Result<Box<Tls>> {
         let (session, received) = (server.session().map_err(TlsError::into_io)?, Received::new());
-        Ok(Box::new(Tls { session, received, has_begun: false, has_failed: false }))
+        Ok(Box::new(Tls { session, received, has_failed: false }))
     }
 
     /// As [`super::transport::Transport::read`]; from the socket once at most.
@@ -40,7 +38,6 @@ impl Tls {
                     more = More::No;
                 }
                 self.received.received(bytes);
-                self.begin()?;
                 self.session.open(&mut self.received, into)
             }
             opened => opened,
@@ -56,16 +53,6 @@ impl Tls {
                 Err(error)
             }
         }
-    }
-
-    /// Tells a client that speaks without TLS from one that speaks nonsense.
-    fn begin(&mut self) -> io::Result<()> {
-        if self.has_begun || is_handshake(self.received.bytes()) {
-            self.has_begun = true;
-            return Ok(());
-        }
-        self.has_failed = true;
-        Err(TlsError::NotSpoken.into_io())
     }
 
     pub(super) fn write(&mut self, stream: &mut TcpStream, bytes: &[u8]) -> io::Result<usize> {

@@ -4,7 +4,7 @@
 //! begun by certificates that are valid then. With feature `tls`; without it there are the errors only.
 //!
 //! Invariants: what is told as sent has left wholly, as whole records: half a record is nothing to its receiver. At
-//! most [`FLIGHT_BYTES`] are encrypted and not sent, at most [`RECEIVED_BYTES`] received and not decrypted.
+//! most 64 KiB are encrypted and not sent, at most 16 KiB received and not decrypted.
 
 #[cfg(feature = "tls")]
 mod config;
@@ -22,7 +22,7 @@ pub(crate) use session::{Received, Session};
 /// The two first bytes of a handshake's first record: its type, and a version that is the same in all versions.
 const HANDSHAKE: [u8; 2] = [0x16, 0x03];
 
-/// Whether a stream that begins so may be TLS.
+/// Whether a stream that begins so is TLS.
 pub(crate) fn is_handshake(first: &[u8]) -> bool {
-    HANDSHAKE.starts_with(&first[..first.len().min(HANDSHAKE.len())])
+    first.starts_with(&HANDSHAKE)
 }
