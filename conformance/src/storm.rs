@@ -37,6 +37,9 @@ const WATCHED_RANKS: u64 = 20_000;
 const REPLACED_NS: u64 = 10_000;
 /// How long the work goes on before it is measured, in nanoseconds.
 const WARM_NS: u64 = 1_000_000;
+/// Who is struck carries out so many verbs more, less one, at most. Batches are short, and what is under way when a
+/// client is struck is nearly always a wait: who died at its next verb would die before all of its batch.
+const DEATH_VERBS: u64 = 8;
 /// Of a WRITE that a client dies in, so many units are carried out, less one, at most: rows have 16 words, and no WRITE
 /// of this network is torn.
 const DEATH_UNITS: u64 = 2;
@@ -196,10 +199,11 @@ fn blow(storm: &Storm, bench: &Bench, sim: &mut Sim, shared: &Rc<Shared>, progre
         if storm.deaths_per_second > 0 {
             let holders = if storm.aim == Aim::Holders { holders(bench, sim, shared) } else { Vec::new() };
             let targets = if holders.is_empty() { &living } else { &holders };
-            let (target, units) = (rng.below(targets.len() as u64) as usize, rng.below(DEATH_UNITS));
-            sim.strike(targets[target], Fault::Die { units });
+            let target = targets[rng.below(targets.len() as u64) as usize];
+            let (verbs, units) = (rng.below(DEATH_VERBS), rng.below(DEATH_UNITS));
+            sim.strike(target, verbs, Fault::Die { units });
         }
-        // Who was struck dies at its next verb, which may be one that follows a pause.
+        // Who was struck dies at one of its next verbs, which may follow a pause.
         for until_ns in (next_ns..next_ns + step_ns).step_by(REPLACED_NS as usize).skip(1).chain([next_ns + step_ns]) {
             sim.run_until(until_ns.min(end_ns));
             for client in &mut living {

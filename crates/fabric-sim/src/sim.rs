@@ -146,13 +146,13 @@ impl Sim {
         }
     }
 
-    /// Lets `fault` befall `client` before its next verb, whatever the plan says.
+    /// Lets `fault` befall `client` after `verbs` more of its verbs, whatever the plan says: with 0 before the next one.
     ///
     /// # Panics
     /// If there is no such client.
-    pub fn strike(&mut self, client: ClientId, fault: Fault) {
+    pub fn strike(&mut self, client: ClientId, verbs: u64, fault: Fault) {
         let world = self.world.as_mut().expect("nobody can reach a simulation while it runs");
-        world.clients[client.0 as usize].strike(fault);
+        world.clients[client.0 as usize].strike(verbs, fault);
     }
 
     /// Calls `watcher` with every event, right after it happened: the node's bytes are as the event left them. It may
