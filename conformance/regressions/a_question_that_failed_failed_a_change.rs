@@ -52,13 +52,13 @@ fn add(bench: &Bench, addend: impl Fn(u64) -> u64) {
 }
 
 /// Puts a key whose locks somebody holds who lives; says how often that was asked about in vain.
-fn put(patience: u32) -> (Result<(), Error>, u32) {
+fn put(patience: u32, deadline_ns: u64) -> (Result<(), Error>, u32) {
     let bench = Bench::of_rows(Preset::Hardened, "fixed:8:8", 64, Profile::Shm, 1);
     let _owner = bench.client(OWNER.0 - 1);
     add(&bench, |mask| bench.table.locks().held(OWNER, mask));
     let asked = Arc::new(AtomicU32::new(0));
     let mute = Mute { bench: bench.clone(), asked: Arc::clone(&asked), patience };
-    let config = ClientConfig { deadline_ns: 50_000_000, ..ClientConfig::for_table(&bench.table) };
+    let config = ClientConfig { deadline_ns, ..ClientConfig::for_table(&bench.table) };
     let mut client = Client::new(Arc::clone(&bench.table), OwnerId(1), config).with_liveness(Box::new(mute));
     let change = Change::Put(NewValue::Inline(&KEY));
     let result = block_on(client.change(&mut bench.region.lane(), &KEY, change)).map(drop);
@@ -67,10 +67,11 @@ fn put(patience: u32) -> (Result<(), Error>, u32) {
 
 #[test]
 fn who_cannot_ask_waits_for_the_living() {
-    let (result, asked) = put(3);
+    // Between two questions there are ten pauses, and on a machine that is busy each takes a few milliseconds.
+    let (result, asked) = put(3, 60_000_000_000);
     result.expect("the lock came free in time");
     assert_eq!(asked, 3);
-    let (result, asked) = put(u32::MAX);
+    let (result, asked) = put(u32::MAX, 500_000_000);
     let Err(Error::Fabric { source: FabricError::Backend(reason), .. }) = &result else { panic!("{result:?}") };
     assert_eq!(reason, "no descriptor is left");
     assert!(asked > 3, "it asked {asked} times");
