@@ -118,7 +118,7 @@ fn at_once(
                 })
             })
             .collect();
-        let before = Usage::of(serving.pid()).and_then(|server| Ok((server, own_cpu_ns())));
+        let before = Usage::of(serving.pid()).map(|server| (server, own_cpu_ns()));
         let start_ns = monotonic_ns();
         start.wait();
         let ended: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
@@ -192,7 +192,7 @@ mod tests {
         let cores = Cores::choose().unwrap();
         assert_eq!(cores.clients.contains(&cores.server), cores.all.len() == 1);
         let all = crate::machine::cores().unwrap();
-        cores.as_client(|| Ok(assert_eq!(crate::machine::cores()?, cores.clients))).unwrap();
+        assert_eq!(cores.as_client(crate::machine::cores).unwrap(), cores.clients);
         assert_eq!(crate::machine::cores().unwrap(), all);
     }
 }

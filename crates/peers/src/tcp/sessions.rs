@@ -204,7 +204,7 @@ struct Tasks {
 
 /// What one task has of its own.
 enum Task {
-    Reader(guira::Reader),
+    Reader(Box<guira::Reader>),
     Client(Box<guira::Client>),
 }
 
@@ -214,7 +214,7 @@ impl Tasks {
         let store = Store::open(url)?;
         let task = || -> Result<Task, PeersError> {
             Ok(match mix {
-                Mix::YcsbC => Task::Reader(store.async_reader()),
+                Mix::YcsbC => Task::Reader(Box::new(store.async_reader())),
                 Mix::YcsbA => Task::Client(Box::new(store.async_client()?)),
             })
         };
