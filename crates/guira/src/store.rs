@@ -111,9 +111,9 @@ const LONGEST_REMOTE_BACKOFF_NS: u64 = 2_000_000;
 /// such as a symbolic link to nothing.
 const MAX_OPEN_OR_CREATE_TURNS: u32 = 8;
 
-/// Where a new store's first client looks for a slot, as a fraction of all slots in 2^32. Stores of one process begin far
-/// from each other: where they begin at the same slot, each looks at all slots that those before it have taken, which
-/// is a round trip or two for each.
+/// Where a new store's first client looks for a slot, as a fraction of all slots in 2^32. Stores of one process begin
+/// far from each other: where they begin at the same slot, each looks at all slots that those before it have taken,
+/// which is a round trip or two for each.
 fn first_look() -> u32 {
     static STORES: AtomicU32 = AtomicU32::new(0);
     first_look_of(STORES.fetch_add(1, Ordering::Relaxed))

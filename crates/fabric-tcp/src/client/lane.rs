@@ -1,9 +1,9 @@
 //! Lanes over a connection.
 //!
 //! Tasks that share a connection send together: while others have been woken with an answer and have not taken it, a
-//! batch waits, because theirs are likely to follow; who takes the last answer sends all. With 16 tasks in lockstep that
-//! is one system call for 16 batches, here and, as they arrive together, at the node. See [`super::driver`] for how long
-//! a batch waits at most.
+//! batch waits, because theirs are likely to follow; who takes the last answer sends all. With 16 tasks in lockstep
+//! that is one system call for 16 batches, here and, as they arrive together, at the node. See [`super::driver`] for
+//! how long a batch waits at most.
 //!
 //! Invariants: one batch of a lane is in flight; a batch that breaks a rule is refused whole before a byte of it is
 //! sent; nothing is allocated for a batch once a lane has seen one as large; a batch whose task is dropped leaves then.

@@ -1,7 +1,7 @@
 //! Frames that were sent, and have not all left yet.
 //!
-//! Invariants: frames leave in the order in which they were appended; after [`Outbox::close`] none does; those that wait
-//! for others to leave with are fewer bytes than [`GATHERED_BYTES`] and one frame.
+//! Invariants: frames leave in the order in which they were appended; after [`Outbox::close`] none does; those that
+//! wait for others to leave with are fewer bytes than [`GATHERED_BYTES`] and one frame.
 
 use std::io::ErrorKind;
 

@@ -1,5 +1,5 @@
-//! The client of both servers, over a Unix socket or TCP: one write for a batch of commands, then reads until every answer is
-//! there. What differs between them is their [`Protocol`].
+//! The client of both servers, over a Unix socket or TCP: one write for a batch of commands, then reads until every
+//! answer is there. What differs between them is their [`Protocol`].
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};

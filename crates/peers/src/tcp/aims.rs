@@ -1,4 +1,5 @@
-//! What the project aims at over TCP, beside what was measured. An aim that is missed is said, and nothing fails for it.
+//! What the project aims at over TCP, beside what was measured. An aim that is missed is said, and nothing fails for
+//! it.
 
 use serde::Serialize;
 

@@ -1,4 +1,5 @@
-//! One measurement: connections that are open and warm, their shares carried out at once, and what that cost both sides.
+//! One measurement: connections that are open and warm, their shares carried out at once, and what that cost both
+//! sides.
 
 use std::ops::Range;
 use std::sync::{Arc, Barrier};

@@ -1,5 +1,5 @@
-//! Connections to servers, as they are measured: each carries out its share, one exchange after the other, and notes how
-//! long each took.
+//! Connections to servers, as they are measured: each carries out its share, one exchange after the other, and notes
+//! how long each took.
 //!
 //! Invariant: a share that was carried out has had the right answer to every read.
 
