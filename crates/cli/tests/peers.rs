@@ -301,7 +301,7 @@ fn interrupt_while(arguments: &[&str], is_timing: impl Fn(&(Vec<PathBuf>, Vec<(S
         assert!(Instant::now() < until, "it does not end");
         thread::sleep(Duration::from_millis(10));
     }
-    assert_eq!(running.0.wait().unwrap().code(), Some(130));
+    assert_eq!(running.0.wait().expect("it has ended").code(), Some(130));
     assert_eq!(leftovers(pid), NOTHING);
 }
 

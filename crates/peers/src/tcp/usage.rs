@@ -67,19 +67,33 @@ fn ticks(stat: &str) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn work_is_counted_and_rest_is_not() {
-        let pid = std::process::id();
-        let before = Usage::of(pid).unwrap();
-        let mut word = 1_u64;
-        for _ in 0..50_000_000 {
-            word = std::hint::black_box(word.wrapping_mul(3));
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        let used = Usage::of(pid).unwrap().since(&before);
-        assert!(used.cpu_ns > 5_000_000 && used.sleeps >= 1, "{used:?}");
+        // It works, and then has nothing to do: of this process, threads of other tests come and go.
+        let script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; read line; read line";
+        let mut child = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+        let started = Usage::of(child.id()).unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let worked = loop {
+            let used = Usage::of(child.id()).unwrap().since(&started);
+            if used.sleeps > 0 {
+                break used;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert!(worked.cpu_ns > 5_000_000, "{worked:?}");
+        input.write_all(b"\n").unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        let rested = Usage::of(child.id()).unwrap().since(&started);
+        assert!(rested.cpu_ns - worked.cpu_ns < worked.cpu_ns / 2, "{worked:?} {rested:?}");
+        drop(input);
+        child.wait().unwrap();
         assert!(Usage::of(u32::MAX).is_err());
     }
 
