@@ -36,7 +36,7 @@ impl Transport {
         let (socket, timeout) = (stream.as_fd(), options.session_timeout);
         sockopt::set_tcp_nodelay(socket, true)?;
         sockopt::set_socket_keepalive(socket, true)?;
-        // Three questions at least fit into the time that is left when the first is asked.
+        // The kernel counts in whole seconds: from a timeout of 4 s on, three questions at least are asked in time.
         let seconds = timeout.as_secs();
         sockopt::set_tcp_keepidle(socket, Duration::from_secs((seconds / 3).max(1)))?;
         sockopt::set_tcp_keepintvl(socket, Duration::from_secs((seconds / 6).max(1)))?;

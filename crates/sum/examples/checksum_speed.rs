@@ -1,7 +1,7 @@
 //! Prints what a checksum of a 128-byte row costs, for each algorithm. A report: nothing is compared or enforced.
 //!
 //! Two numbers each: independent rows, where the CPU works on several at once, and a chain, where each checksum seeds
-//! the next and the full latency shows. `cargo run --release -p guira-sum --example speed`
+//! the next and the full latency shows. `cargo run --release -p guira-sum --example checksum_speed`
 
 use std::{hint::black_box, time::Instant};
 
