@@ -69,12 +69,13 @@ fn pass(mut from: TcpStream, mut to: TcpStream, way: Way, passed: &AtomicU64) {
                 std::thread::sleep(way.delay);
             }
             let is_lost = way.lost_from.is_some_and(|from| total >= from);
+            total += head.len() as u64;
+            // Before it is sent: who has received it finds it counted.
+            passed.store(total, Ordering::SeqCst);
             if !is_lost && to.write_all(head).is_err() {
                 piece = &[];
                 continue;
             }
-            total += head.len() as u64;
-            passed.store(total, Ordering::SeqCst);
             if way.cut_at.is_some_and(|cut| total >= cut) {
                 let _ = (to.shutdown(Shutdown::Both), from.shutdown(Shutdown::Both));
                 return;
