@@ -146,7 +146,7 @@ impl Sim {
         }
     }
 
-    /// Lets `fault` befall `client` after `verbs` more of its verbs, whatever the plan says: with 0 before the next one.
+    /// Lets `fault` befall `client` after `verbs` more of its verbs, whatever the plan says; 0: before its next verb.
     ///
     /// # Panics
     /// If there is no such client.
