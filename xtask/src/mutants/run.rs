@@ -139,9 +139,11 @@ impl<'s> Copy<'s> {
         checks.iter().map(|check| ended(check, &said, &outcome)).collect()
     }
 
-    /// `cargo test` of a program in the copy, without what only a debugger needs.
+    /// `cargo test` of a program in the copy, without what only a debugger needs. Incremental, in many units: a program
+    /// is compiled once as a whole, and then again and again for changes of one function.
     fn cargo(&self, program: &Program) -> Command {
         let mut command = self.inside.command("cargo", ["test", "--locked"]);
+        command.env("CARGO_PROFILE_TEST_INCREMENTAL", "true").env("CARGO_PROFILE_TEST_CODEGEN_UNITS", "256");
         command.args(program.arguments()).env("CARGO_TARGET_DIR", self.directory.join("target"));
         command.env("CARGO_PROFILE_TEST_DEBUG", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
         command
