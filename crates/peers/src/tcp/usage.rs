@@ -67,7 +67,7 @@ fn ticks(stat: &str) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{BufRead, BufReader, Write};
     use std::process::{Command, Stdio};
     use std::time::Duration;
 
@@ -75,19 +75,16 @@ mod tests {
 
     #[test]
     fn work_is_counted_and_rest_is_not() {
-        // It works, and then has nothing to do: of this process, threads of other tests come and go.
-        let script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; read line; read line";
-        let mut child = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+        // It works, says so, and then has nothing to do: of this process, threads of other tests come and go.
+        let script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo done; read line; read line";
+        let mut command = Command::new("sh");
+        let mut child = command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let started = Usage::of(child.id()).unwrap();
-        let mut input = child.stdin.take().unwrap();
-        let worked = loop {
-            let used = Usage::of(child.id()).unwrap().since(&started);
-            if used.sleeps > 0 {
-                break used;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        assert!(worked.cpu_ns > 5_000_000, "{worked:?}");
+        let (mut input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        assert_eq!(BufReader::new(output).lines().next().unwrap().unwrap(), "done");
+        std::thread::sleep(Duration::from_millis(20));
+        let worked = Usage::of(child.id()).unwrap().since(&started);
+        assert!(worked.cpu_ns > 5_000_000 && worked.sleeps > 0, "{worked:?}");
         input.write_all(b"\n").unwrap();
         std::thread::sleep(Duration::from_millis(100));
         let rested = Usage::of(child.id()).unwrap().since(&started);
