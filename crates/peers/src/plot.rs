@@ -9,21 +9,29 @@ use crate::plan::Name;
 use crate::record::WORD_BYTES;
 use crate::run::{Cell, Report};
 
-const WIDTH: f64 = 1240.0;
-const MARGIN: f64 = 28.0;
-const COLUMN_GAP: f64 = 36.0;
-const COLUMN_WIDTH: f64 = (WIDTH - 2.0 * MARGIN - COLUMN_GAP) / 2.0;
+/// Of a picture.
+pub const WIDTH: f64 = 1240.0;
+/// Beside the columns.
+pub const MARGIN: f64 = 28.0;
+/// Between the columns.
+pub const COLUMN_GAP: f64 = 36.0;
+/// Of each of the two columns.
+pub const COLUMN_WIDTH: f64 = (WIDTH - 2.0 * MARGIN - COLUMN_GAP) / 2.0;
 /// Where the names end and the bars begin.
 const NAMES_WIDTH: f64 = 186.0;
 /// Room for the figure behind the longest bar.
 const FIGURE_WIDTH: f64 = 128.0;
 const BARS_WIDTH: f64 = COLUMN_WIDTH - NAMES_WIDTH - FIGURE_WIDTH;
-const TOP: f64 = 104.0;
+/// Where the columns begin, below the head.
+pub const TOP: f64 = 104.0;
 const GROUP_HEAD: f64 = 40.0;
 const GROUP_FOOT: f64 = 20.0;
-const ROW: f64 = 23.0;
-const BAR: f64 = 15.0;
-const FOOT: f64 = 22.0;
+/// From bar to bar.
+pub const ROW: f64 = 23.0;
+/// Of a bar, in height.
+pub const BAR: f64 = 15.0;
+/// Below the columns.
+pub const FOOT: f64 = 22.0;
 
 /// Behind everything.
 pub const BACKGROUND: &str = "#ffffff";

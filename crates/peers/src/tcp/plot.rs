@@ -5,24 +5,19 @@ use super::plan::Mix;
 use super::report::{TcpCell, TcpReport};
 use super::text::{counted, on_its_way};
 use crate::plan::Name;
-use crate::plot::{BACKGROUND, BORDER, FAINT, FONT, TEXT, colour, escaped};
+use crate::plot::{
+    BACKGROUND, BAR, BORDER, COLUMN_GAP, COLUMN_WIDTH, FAINT, FONT, FOOT, MARGIN, ROW, TEXT, TOP, WIDTH, colour,
+    escaped,
+};
 use crate::text::grouped;
 
-const WIDTH: f64 = 1240.0;
-const MARGIN: f64 = 28.0;
-const COLUMN_GAP: f64 = 36.0;
-const COLUMN_WIDTH: f64 = (WIDTH - 2.0 * MARGIN - COLUMN_GAP) / 2.0;
 /// Where the names end and the bars begin.
 const NAMES_WIDTH: f64 = 210.0;
 /// Room for the figure behind the longest bar.
 const FIGURE_WIDTH: f64 = 150.0;
 const BARS_WIDTH: f64 = COLUMN_WIDTH - NAMES_WIDTH - FIGURE_WIDTH;
-const TOP: f64 = 104.0;
 const GROUP_HEAD: f64 = 30.0;
 const GROUP_FOOT: f64 = 18.0;
-const ROW: f64 = 23.0;
-const BAR: f64 = 15.0;
-const FOOT: f64 = 22.0;
 
 /// The picture as SVG.
 #[must_use]
