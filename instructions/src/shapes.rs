@@ -21,6 +21,7 @@ pub fn run_all() -> Result<()> {
     for (format, sizes) in INLINE {
         lookups(format, sizes)?;
         changes(format, sizes)?;
+        ycsb_a(format, sizes)?;
         for (fill, keys) in [("50 %", HALF_KEYS), ("90 %", DENSE_KEYS)] {
             insert_and_remove(&format!("{format} insert and remove at {fill} fill"), format, sizes, keys)?;
         }
@@ -71,6 +72,26 @@ fn changes(format: &str, sizes: Sizes) -> Result<()> {
         Ok(bench.client.compare_and_swap(&item.key, &item.value, &item.value)?.is_done())
     })?;
     fresh()?.count(&format!("{format} remove"), &items, |bench, item| bench.client.remove(&item.key))
+}
+
+/// As many lookups as updates, with redo records and without: what the records cost.
+fn ycsb_a(format: &str, sizes: Sizes) -> Result<()> {
+    let items = sizes.items(0, OPERATIONS);
+    let shape = format!("{format} YCSB-A");
+    for (shape, mut bench) in [
+        (shape.clone(), Bench::new(format, sizes, DENSE_KEYS)?),
+        (format!("{shape}, without records"), Bench::without_records(format, sizes, DENSE_KEYS)?),
+    ] {
+        let (mut into, mut is_lookup) = (Vec::with_capacity(sizes.value_bytes), false);
+        bench.count(&shape, &items, |bench, item| {
+            is_lookup = !is_lookup;
+            match is_lookup {
+                true => bench.client.get_into(&item.key, &mut into),
+                false => bench.client.update(&item.key, &item.value),
+            }
+        })?;
+    }
+    Ok(())
 }
 
 /// Both together, so that the fill stays.

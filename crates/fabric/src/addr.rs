@@ -33,6 +33,12 @@ impl Addr {
         Addr(offset | DEVICE_BIT)
     }
 
+    /// The word `word` of the main space, by its index: aligned, as the compiler can see.
+    #[inline(always)]
+    pub const fn main_word(word: u64) -> Addr {
+        Addr::main(word.wrapping_mul(WORD_BYTES))
+    }
+
     /// Which memory the address lies in.
     #[inline(always)]
     pub const fn space(self) -> Space {
@@ -89,5 +95,7 @@ mod tests {
         assert_ne!(Addr::main(64), Addr::device(64));
         assert_eq!(Addr::device(8).word(), 1);
         assert!(!Addr::main(12).is_aligned());
+        assert_eq!(Addr::main_word(3), Addr::main(24));
+        assert_eq!(Addr::main_word(u64::MAX).space(), Space::Main);
     }
 }

@@ -190,7 +190,12 @@ impl Record {
         let mut words = [0; N];
         words[0] = row_word(row, slot);
         words[1..DELTA_HEADER_WORDS].copy_from_slice(&after[ROW - 2..]);
-        words[DELTA_HEADER_WORDS..end].copy_from_slice(&after[slot * entry_words..][..entry_words]);
+        let entry = slot * entry_words;
+        // Once for all of its words.
+        assert!(entry < ROW - entry_words, "entry {slot} of a row of {ROW} words");
+        for i in 0..entry_words {
+            words[DELTA_HEADER_WORDS + i] = after[entry + i];
+        }
         words[end] = Seal::of(checksum(&words[..end], &[], sequence), sequence).0;
         words
     }
@@ -317,7 +322,7 @@ fn delta_words(format: &RowFormat) -> usize {
 #[inline(always)]
 fn checksum(first: &[u64], further: &[u64], sequence: u32) -> u64 {
     let seed = u64::from(sequence & Seal::SEQUENCES);
-    guira_sum::nh(first, if further.is_empty() { seed } else { guira_sum::nh(further, seed) })
+    guira_sum::nh_or_zero(first, if further.is_empty() { seed } else { guira_sum::nh(further, seed) })
 }
 
 impl Delta<'_> {

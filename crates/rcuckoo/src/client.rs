@@ -115,7 +115,8 @@ pub struct Client {
     pub(crate) table: Arc<Table>,
     pub(crate) config: ClientConfig,
     pub(crate) owner: OwnerId,
-    pub(crate) sequence: u32,
+    /// Index in the main space of the first word of its slot.
+    pub(crate) slot_word: u64,
     pub(crate) journal: Journal,
     pub(crate) mourner: Mourner,
     pub(crate) cache: RowCache,
@@ -150,7 +151,7 @@ impl Client {
             reader: Reader::of_client(Arc::clone(&table), config, owner),
             config,
             owner,
-            sequence: 0,
+            slot_word: table.geometry().slot(owner.0 - 1).word(),
             journal: Journal::default(),
             mourner: Mourner::default(),
             cache: RowCache::new(config.cache_bytes, row_words),

@@ -35,8 +35,8 @@ impl Client {
         if recorded {
             self.write_record(writes, freed, mark.as_ref().map(|(addr, _)| addr.offset()));
         }
-        let slot = self.table.geometry().slot(self.owner.0 - 1);
-        let retired = [Seal::retired(self.sequence).0];
+        let slot = Addr::main_word(self.slot_word);
+        let retired = [Seal::retired(self.counters.sequence()).0];
         let seal_at = slot.add_words(Seal::word(self.table.rows()) as u64);
         let mut found = [0; MAX_LOCK_WORDS];
         let mut batch = self.buffer.take();
@@ -93,7 +93,6 @@ impl Client {
     }
 
     fn write_record(&mut self, writes: &[Write], freed: Option<ExtentRef>, mark_offset: Option<u64>) {
-        self.sequence = self.sequence.wrapping_add(1) & 0x7fff_ffff;
         self.counters.records += 1;
         self.record.clear();
         for write in writes {
@@ -103,7 +102,7 @@ impl Client {
         if let (Some(extent), Some(offset)) = (freed, mark_offset) {
             self.record.free_extent(offset, extent.generation);
         }
-        self.record.seal(self.sequence);
+        self.record.seal(self.counters.sequence());
     }
 
     fn mark_of(&self, extent: &ExtentRef, operation: Operation) -> Result<Addr, Error> {

@@ -142,6 +142,12 @@ impl Counters {
         self.reclaimed_chunks += recovered.chunks;
     }
 
+    /// The sequence number of the client's last redo record, as far as a seal has room for it.
+    #[inline(always)]
+    pub(crate) fn sequence(&self) -> u32 {
+        self.records as u32
+    }
+
     /// How often this client had to do with somebody who was dead or stood still: what is worth telling at once.
     pub fn incidents(&self) -> u64 {
         self.timeouts + self.suspicions + self.recoveries + self.failed_recoveries

@@ -291,13 +291,13 @@ impl Client {
         // [R-COMMIT-2]
         let torn = words.len() as u64 * guira_fabric::WORD_BYTES > lane.caps().atomic_write_unit;
         let recorded = table.config().rules.commit_records && torn;
-        let commit = Commit { table, owner, row, slot, words, freed, held: &self.journal.held };
+        let (slot_word, held) = (self.slot_word, &self.journal.held);
+        let commit = Commit { table, owner, slot_word, row, slot, words, freed, held };
         self.journal.flight = Flight::Release;
         self.committed = true;
         let sequence = recorded.then(|| {
-            self.sequence = self.sequence.wrapping_add(1) & 0x7fff_ffff;
             self.counters.records += 1;
-            self.sequence
+            self.counters.sequence()
         });
         // Rows of fixed:4:4, fixed:8:8 and bytes:64, so that a record is a few registers.
         let posted = if let (None, 1, Ok(row)) = (freed, rows.entry_words(), words.try_into()) {
@@ -422,6 +422,8 @@ impl LockPair<'_> {
 struct Commit<'c> {
     table: &'c Table,
     owner: OwnerId,
+    /// Where its slot lies, by the index of its first word.
+    slot_word: u64,
     row: RowId,
     /// The entry that changes.
     slot: usize,
@@ -492,11 +494,12 @@ impl Commit<'_> {
         record: Part<'_>,
         sequence: u32,
     ) -> Result<bool, FabricError> {
-        let slot_at = self.table.geometry().slot(self.owner.0 - 1);
-        let seal_at = slot_at.add_words(Seal::word(self.table.rows()) as u64);
+        let slot_at = |word: usize| Addr::main_word(self.slot_word.wrapping_add(word as u64));
+        // The seal is a record's last word.
+        let seal = record.word + record.words.len() - 1;
         let retired = [Seal::retired(sequence).0];
-        let record = Verb::Write { addr: slot_at.add_words(record.word as u64), words: record.words };
-        let retire = Verb::Write { addr: seal_at, words: &retired };
+        let record = Verb::Write { addr: slot_at(record.word), words: record.words };
+        let retire = Verb::Write { addr: slot_at(seal), words: &retired };
         let mut found = [0; PAIR_WORDS];
         let [found_one, found_other] = &mut found;
         match (self.held, self.freed) {

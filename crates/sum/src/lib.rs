@@ -136,13 +136,25 @@ pub fn bytes_checksum(words: &[u64], seed: u64) -> u64 {
 #[inline(always)]
 #[must_use]
 pub fn nh(words: &[u64], seed: u64) -> u64 {
-    seal_with_length(nh::nh(words, seed), words.len())
+    seal(nh_or_zero(words, seed))
+}
+
+/// As [`nh`], but 0 where that is another number: for sums that are stored beside a bit that is never 0.
+#[inline(always)]
+#[must_use]
+pub fn nh_or_zero(words: &[u64], seed: u64) -> u64 {
+    with_length(nh::nh(words, seed), words.len())
+}
+
+#[inline]
+const fn seal_with_length(raw: u64, words: usize) -> u64 {
+    seal(with_length(raw, words))
 }
 
 /// Makes a checksum depend on the length also where its state stands at 0 and zeros would leave it there.
 #[inline]
-const fn seal_with_length(raw: u64, words: usize) -> u64 {
-    seal(raw ^ (words as u64).wrapping_mul(LENGTH_MULTIPLIER))
+const fn with_length(raw: u64, words: usize) -> u64 {
+    raw ^ (words as u64).wrapping_mul(LENGTH_MULTIPLIER)
 }
 
 /// Replaces 0, the one value that memory nobody wrote can hold.

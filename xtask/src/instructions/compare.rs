@@ -8,6 +8,12 @@ use crate::report::plural;
 /// How far a count may be from the record, in percent: what unrelated changes of the code move by inlining.
 pub const TOLERANCE_PERCENT: f64 = 5.0;
 
+/// What redo records may cost of YCSB-A, in percent of what it takes without them.
+pub const MOST_FOR_RECORDS_PERCENT: f64 = 5.0;
+/// The shapes that say what they cost: the one with records is called the same without the second text.
+const YCSB_A: &str = "YCSB-A";
+const WITHOUT_RECORDS: &str = ", without records";
+
 /// What to do about a change that is meant.
 pub const HOW_TO_UPDATE: &str = "if that is meant, put it on record in the same commit, which says why too: \
                                  cargo xtask instructions --update --because \"REASON\"";
@@ -48,11 +54,39 @@ struct Row {
     because: Option<String>,
 }
 
+/// What redo records cost of a workload.
+#[derive(Debug, Serialize)]
+struct Records {
+    shape: String,
+    /// In percent of what it takes without them.
+    cost_percent: f64,
+}
+
+impl Records {
+    /// Of each workload that was counted both with and without them.
+    fn of(counts: &[(String, Count)]) -> Vec<Records> {
+        let total = |shape: &str| {
+            let found = counts.iter().find(|(counted, _)| counted == shape);
+            found.map(|(_, count)| count.program + count.library)
+        };
+        let without = counts.iter().filter_map(|(shape, _)| shape.strip_suffix(WITHOUT_RECORDS));
+        let workloads = without.filter(|shape| shape.ends_with(YCSB_A));
+        let cost = |shape: &str| Some(relative(total(&format!("{shape}{WITHOUT_RECORDS}"))?, total(shape)?));
+        workloads.filter_map(|shape| Some(Records { shape: shape.to_owned(), cost_percent: cost(shape)? })).collect()
+    }
+
+    fn are_cheap(&self) -> bool {
+        self.cost_percent <= MOST_FOR_RECORDS_PERCENT
+    }
+}
+
 /// The whole comparison.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
     pub ok: bool,
     tolerance_percent: f64,
+    most_for_records_percent: f64,
+    records: Vec<Records>,
     /// What the record was not taken with.
     differences: Vec<String>,
     shapes: Vec<Row>,
@@ -111,9 +145,13 @@ impl Comparison {
             because: Some(recorded.because.clone()),
         }));
         let differences = now.taken_with.differences(&record.taken_with).into_iter();
+        let records = Records::of(&now.shapes);
+        let is_within = !shapes.is_empty() && shapes.iter().all(|row| row.standing == Standing::Within);
         Comparison {
-            ok: !shapes.is_empty() && shapes.iter().all(|row| row.standing == Standing::Within),
+            ok: is_within && records.iter().all(Records::are_cheap),
             tolerance_percent: TOLERANCE_PERCENT,
+            most_for_records_percent: MOST_FOR_RECORDS_PERCENT,
+            records,
             differences: differences
                 .map(|(name, there, here)| format!("{name} differs: {there} on record, {here} here"))
                 .collect(),
@@ -133,11 +171,18 @@ impl Comparison {
                 format!("{:<width$}  {recorded:>10}  {now:>10}  {change:>9}  {}", row.shape, row.standing.word());
             line.trim_end().to_owned()
         }));
+        lines.extend(self.records.iter().map(|records| {
+            let (shape, cost) = (&records.shape, records.cost_percent);
+            let verdict = if records.are_cheap() { "" } else { "  TOO MUCH" };
+            format!("redo records cost {cost:.2} % of {shape}; at most {MOST_FOR_RECORDS_PERCENT} %{verdict}")
+        }));
         lines.extend(self.differences.iter().map(|difference| format!("note: {difference}")));
+        let dear = self.records.iter().filter(|records| !records.are_cheap()).count();
         let failed = self.shapes.iter().filter(|row| row.standing != Standing::Within).count();
         let shapes = format!("{} shape{}", self.shapes.len(), plural(self.shapes.len()));
         lines.push(match self.ok {
             true => format!("instructions: ok: {shapes} within {TOLERANCE_PERCENT} % of the record"),
+            false if failed == 0 => format!("instructions: FAILED: redo records cost too much of {dear} of them"),
             false => format!(
                 "instructions: FAILED: {failed} of {shapes} not within {TOLERANCE_PERCENT} % of the record; \
                  {HOW_TO_UPDATE}"
@@ -173,6 +218,23 @@ mod tests {
         assert!(!compare(&[("a", 90.0)], &[("a", 90.0), ("b", 1.0)]).ok);
         assert!(!compare(&[("a", 90.0), ("b", 1.0)], &[("a", 90.0)]).ok);
         assert!(!compare(&[], &[]).ok, "a count of nothing is no count");
+    }
+
+    #[test]
+    fn records_that_cost_too_much_fail() {
+        // Of the program; the library takes 10 more.
+        for (with, ok) in [(95.0, true), (95.1, false), (80.0, true)] {
+            let counts = [("a YCSB-A", with), ("a YCSB-A, without records", 90.0)];
+            let comparison = compare(&counts, &counts);
+            assert_eq!(comparison.ok, ok, "{with}: {}", comparison.human());
+            assert_eq!(comparison.human().contains("TOO MUCH"), !ok, "{}", comparison.human());
+            assert!(comparison.human().contains("% of a YCSB-A; at most 5 %"), "{}", comparison.human());
+        }
+        // An update alone is no workload, and a workload without the other half has no price.
+        for shape in ["update", "YCSB-A"] {
+            let counts = [(shape, 200.0), ("update, without records", 100.0)];
+            assert!(compare(&counts, &counts).ok, "{shape}");
+        }
     }
 
     #[test]
