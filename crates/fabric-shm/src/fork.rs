@@ -12,10 +12,6 @@
 //! its lock up for all who share the description, its child included, and begins again with another one. So a child
 //! never has a part in a lock that counts.
 //!
-//! A process is told from its children by a number in a page that the kernel zeroes in each of them, which no way to
-//! fork gets past, a bare `clone` system call included. Where there is no such page (Linux before 4.14, pages of
-//! another size than 4 KiB) the fork handlers alone change the number.
-//!
 //! A process that starts another program shares its memory with it until the kernel has the program loaded. Until then,
 //! for a moment, a hold that its owner gives up, or leaves by dying, still looks taken: a prober asks again later, as
 //! it does for any living owner.
@@ -25,6 +21,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use guira_fabric::process::{OwnWords, Process, at_fork};
 use rustix::io::Errno;
 
 use crate::mapping::Anchor;
@@ -40,76 +37,41 @@ const MAX_WINDOWS: usize = 3;
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
 /// How often the other side gets the processor before that.
 const MAX_YIELDS: u32 = 100;
-const OWN_WORDS: usize = 1024;
 
-/// What a process knows of itself, and no child inherits.
-#[repr(align(4096))]
-struct Own([AtomicU32; OWN_WORDS]);
+/// What the process knows of its forks, and no child inherits.
+static OWN: OwnWords = OwnWords::zeroed();
 
-const _: () = assert!(size_of::<Own>() == size_of::<AtomicU32>() * OWN_WORDS && size_of::<Own>() == align_of::<Own>());
-
-static OWN: Own = Own([const { AtomicU32::new(0) }; OWN_WORDS]);
-/// Numbers that this process and those it descends from have had.
-static NUMBERS: AtomicU32 = AtomicU32::new(0);
-
-impl Own {
-    /// The process's number, from 1; 0 if it has none yet.
-    #[inline(always)]
-    fn number(&self) -> &AtomicU32 {
-        &self.0[0]
-    }
-
-    /// Forks under way.
-    fn forks(&self) -> &AtomicU32 {
-        &self.0[1]
-    }
-
-    /// Threads inside a window.
-    fn windows(&self) -> &AtomicU32 {
-        &self.0[2]
-    }
-
-    /// Forks that did not wait any longer for windows to close.
-    fn overruns(&self) -> &AtomicU32 {
-        &self.0[3]
-    }
+/// Forks under way.
+fn forks() -> &'static AtomicU32 {
+    OWN.word(0)
 }
 
-/// Which process this is, among those that descend from each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Process(u32);
-
-impl Process {
-    /// Registers the fork handlers, once, and says which process this is.
-    pub(crate) fn current() -> Result<Process, Errno> {
-        static REGISTERED: OnceLock<Result<(), Errno>> = OnceLock::new();
-        (*REGISTERED.get_or_init(|| {
-            // Without it the handlers have to do.
-            let _ = sys::zero_in_children(&OWN.0);
-            sys::at_fork(before_fork, after_fork_in_parent, after_fork_in_child)
-        }))?;
-        let known = OWN.number().load(Ordering::Relaxed);
-        if known != 0 {
-            return Ok(Process(known));
-        }
-        // The first of its kind, or a child that no handler has met.
-        let next = next_number();
-        match OWN.number().compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => Ok(Process(next)),
-            Err(others) => Ok(Process(others)),
-        }
-    }
-
-    /// Whether this is the process that called [`Process::current`]. One relaxed load: a forked child begins with one
-    /// thread, and with another number, or none.
-    #[inline(always)]
-    pub(crate) fn is_this(self) -> bool {
-        OWN.number().load(Ordering::Relaxed) == self.0
-    }
+/// Threads inside a window.
+fn windows() -> &'static AtomicU32 {
+    OWN.word(1)
 }
 
-fn next_number() -> u32 {
-    NUMBERS.fetch_add(1, Ordering::Relaxed) + 1
+/// Forks that did not wait any longer for windows to close.
+fn overruns() -> &'static AtomicU32 {
+    OWN.word(2)
+}
+
+/// Has forks wait for windows, and says which process this is.
+///
+/// # Errors
+/// The fork handlers could not be registered: `ENOMEM`.
+pub(crate) fn current_process() -> Result<Process, Errno> {
+    static REGISTERED: OnceLock<Result<(), Errno>> = OnceLock::new();
+    (*REGISTERED.get_or_init(|| {
+        // Without it the handlers have to do.
+        let _ = OWN.zero_in_children();
+        at_fork(before_fork, after_fork_in_parent, after_fork_in_child).map_err(errno_of)
+    }))?;
+    Process::current().map_err(errno_of)
+}
+
+fn errno_of(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::NOMEM)
 }
 
 /// An open file description without a descriptor; given up on drop, unless this is a forked child, which has no part in
@@ -162,46 +124,43 @@ impl Drop for Guarded {
 
 /// A stretch of time in which no fork happens, or which knows that one did.
 struct Window {
-    number: u32,
+    process: Process,
     overruns: u32,
     _undisturbed: Undisturbed,
 }
 
 impl Window {
     fn enter(patience: Duration) -> Result<Window, Errno> {
+        let process = current_process()?;
         let undisturbed = Undisturbed::begin();
         let is_entered = wait_until(patience, || {
             // Announce first, look second; a fork does the same, so that one of the two sees the other (sequential
             // consistency).
-            OWN.windows().fetch_add(1, Ordering::SeqCst);
-            if OWN.forks().load(Ordering::SeqCst) == 0 {
+            windows().fetch_add(1, Ordering::SeqCst);
+            if forks().load(Ordering::SeqCst) == 0 {
                 return true;
             }
-            OWN.windows().fetch_sub(1, Ordering::SeqCst);
+            windows().fetch_sub(1, Ordering::SeqCst);
             false
         });
         if !is_entered {
             return Err(Errno::BUSY);
         }
-        let (number, overruns) = (OWN.number().load(Ordering::Relaxed), OWN.overruns().load(Ordering::SeqCst));
-        Ok(Window { number, overruns, _undisturbed: undisturbed })
+        let overruns = overruns().load(Ordering::SeqCst);
+        Ok(Window { process, overruns, _undisturbed: undisturbed })
     }
 
     /// Whether a fork did not wait for its end, or this is the child of one.
     fn is_overrun(&self) -> bool {
-        !self.is_of_this_process() || OWN.overruns().load(Ordering::SeqCst) != self.overruns
-    }
-
-    fn is_of_this_process(&self) -> bool {
-        OWN.number().load(Ordering::Relaxed) == self.number
+        !self.process.is_this() || overruns().load(Ordering::SeqCst) != self.overruns
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
         // A child that was forked inside the window starts with no windows.
-        if self.is_of_this_process() {
-            OWN.windows().fetch_sub(1, Ordering::SeqCst);
+        if self.process.is_this() {
+            windows().fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
@@ -224,22 +183,21 @@ fn wait_until(patience: Duration, mut is_reached: impl FnMut() -> bool) -> bool 
 }
 
 extern "C" fn before_fork() {
-    OWN.forks().fetch_add(1, Ordering::SeqCst);
-    if !wait_until(FORK_PATIENCE, || OWN.windows().load(Ordering::SeqCst) == 0) {
-        OWN.overruns().fetch_add(1, Ordering::SeqCst);
+    forks().fetch_add(1, Ordering::SeqCst);
+    if !wait_until(FORK_PATIENCE, || windows().load(Ordering::SeqCst) == 0) {
+        overruns().fetch_add(1, Ordering::SeqCst);
     }
 }
 
 /// Runs after a failed fork, too.
 extern "C" fn after_fork_in_parent() {
-    OWN.forks().fetch_sub(1, Ordering::SeqCst);
+    forks().fetch_sub(1, Ordering::SeqCst);
 }
 
 /// All of this is zero already, where the kernel sees to it.
 extern "C" fn after_fork_in_child() {
-    OWN.number().store(next_number(), Ordering::SeqCst);
-    OWN.forks().store(0, Ordering::SeqCst);
-    OWN.windows().store(0, Ordering::SeqCst);
+    forks().store(0, Ordering::SeqCst);
+    windows().store(0, Ordering::SeqCst);
 }
 
 #[cfg(test)]
@@ -266,7 +224,7 @@ mod tests {
     /// and nobody waits for ever for a fork that does not end.
     #[test]
     fn a_fork_that_overruns_a_window_gets_no_part_in_its_lock() {
-        let process = Process::current().unwrap();
+        let process = current_process().unwrap();
         let mut children = Vec::new();
         let start = Instant::now();
         let fork_at_first = |file: &OwnedFd| {

@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use guira_fabric::memory::{self, Memory};
+use guira_fabric::process::Process;
 use guira_fabric::{Addr, Caps, FabricError, Lane, MaskedCas, Profile, Submitted, Traffic, Verb};
 
-use crate::fork::Process;
 use crate::mapping::Mapped;
 use crate::region::Access;
 

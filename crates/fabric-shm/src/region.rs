@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use guira_fabric::memory::AtomicU64;
+use guira_fabric::process::Process;
 use guira_fabric::{Caps, FabricError, Profile, Region, SlotHold};
 use rustix::io::Errno;
 
 use crate::create::{self, CreateOptions};
 use crate::error::{Attempt, CreateError, ShmError, Task};
 use crate::file;
-use crate::fork::Process;
+use crate::fork;
 use crate::header::Header;
 use crate::hold;
 use crate::lane::ShmLane;
@@ -158,7 +159,7 @@ impl ShmRegion {
         access: Access,
         task: Task<'_>,
     ) -> Result<ShmRegion, ShmError> {
-        let process = Process::current().map_err(task.failed("register fork handlers"))?;
+        let process = fork::current_process().map_err(task.failed("register fork handlers"))?;
         let stat = rustix::fs::fstat(&file).map_err(task.failed("learn its identity"))?;
         let page_bytes = file::FileSystem::of(file.as_fd(), task)?.unit_bytes();
         let identity = (stat.st_dev, stat.st_ino);

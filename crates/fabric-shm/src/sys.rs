@@ -3,10 +3,8 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::AtomicU32;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, madvise};
 
 /// Tries to lock the byte at `offset` for the open file description behind `file`, for writing. Never waits.
 ///
@@ -32,42 +30,6 @@ fn set_lock(file: BorrowedFd<'_>, kind: libc::c_short, offset: i64, bytes: i64) 
     // SAFETY: the descriptor is borrowed, hence open, and F_OFD_SETLK reads one `flock`, which outlives the call.
     let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
     if answer == 0 { Ok(()) } else { Err(last_errno()) }
-}
-
-/// Has the C library call `prepare` before each fork, and `parent` and `child` after it.
-pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> Result<(), Errno> {
-    let as_unsafe = |handler: extern "C" fn()| Some(handler as unsafe extern "C" fn());
-    // SAFETY: the handlers live as long as the code, and do only what is allowed in a child of a process with threads:
-    // atomics.
-    match unsafe { libc::pthread_atfork(as_unsafe(prepare), as_unsafe(parent), as_unsafe(child)) } {
-        0 => Ok(()),
-        errno => Err(Errno::from_raw_os_error(errno)),
-    }
-}
-
-/// Has the kernel zero `words`, which are whole pages, in every child of this process that gets a copy of its memory,
-/// however it was started.
-///
-/// # Errors
-/// `EINVAL` if they are no whole pages, or the kernel cannot.
-pub(crate) fn zero_in_children<const N: usize>(words: &'static [AtomicU32; N]) -> Result<(), Errno> {
-    let (start, bytes) = (words.as_ptr(), size_of_val(words));
-    // The kernel would round the length up, to words that are somebody else's.
-    let page_bytes = page_bytes().ok_or(Errno::INVAL)?;
-    if !bytes.is_multiple_of(page_bytes) || !start.addr().is_multiple_of(page_bytes) {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: the range is whole pages of `words` alone, which live as long as the process and are atomics, for which
-    // zero is valid; in this process the advice changes nothing.
-    unsafe { madvise(start.cast_mut().cast(), bytes, Advice::LinuxWipeOnFork) }
-}
-
-/// Bytes of a page, as the C library knows them. rustix would look for the answer in the auxiliary vector, and from
-/// there in memory that is not there under valgrind.
-fn page_bytes() -> Option<usize> {
-    // SAFETY: the call reads and writes nothing of this program.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(bytes).ok().filter(|bytes| *bytes > 0)
 }
 
 /// While it lives no signal handler runs on this thread, as far as signals can be held up.

@@ -11,7 +11,8 @@ pub enum Effect {
     None,
     /// The change was made.
     Done,
-    /// Nobody here can know: the connection was lost after the change had been sent.
+    /// Nobody here can know: the connection was lost after the change had been sent. It may also still be made, by
+    /// whoever recovers the client that was lost, until somebody changes the same object.
     Unknown,
 }
 

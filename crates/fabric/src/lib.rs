@@ -19,6 +19,7 @@ mod error;
 pub mod heap;
 mod lane;
 pub mod memory;
+pub mod process;
 mod region;
 mod sent;
 mod traffic;

@@ -5,6 +5,8 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use guira_fabric::process::Process;
+
 use super::driver;
 use super::link::Link;
 use super::options::{ConnectOptions, Endpoint, Waiting};
@@ -95,12 +97,13 @@ pub(super) fn connect(options: &ConnectOptions) -> Result<Connection, ConnectErr
     let (last, stream) = reach(options, &addresses, deadline)?;
     let attempt = Attempt { address: last, options };
     let io = |source| attempt.failed(source);
+    let process = Process::current().map_err(io)?;
     let plain = Plain::new(stream, options.batch_timeout).map_err(io)?;
     let transport = protect(attempt, plain, deadline)?;
     let mut receiver = Receiver::new();
     let welcome = greet(attempt, &*transport, &mut receiver, deadline)?;
     let (timeout, bounds) = (options.batch_timeout, Bounds::of(&welcome));
-    let link = Arc::new(Link::new(transport, timeout, receiver));
+    let link = Arc::new(Link::new(transport, timeout, process, receiver));
     if options.waiting == Waiting::Cooperative {
         driver::start(&link).map_err(io)?;
     }

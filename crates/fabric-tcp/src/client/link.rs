@@ -10,6 +10,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
+use guira_fabric::process::Process;
 use guira_fabric::{Effect, FabricError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::OwnedFd;
@@ -25,8 +26,8 @@ use crate::wire::{Kind, WireError, append, encode_slot};
 pub(super) struct Link {
     pub(super) transport: Box<dyn Transport>,
     pub(super) timeout: Duration,
-    /// The process that connected: a forked child has another number.
-    process: u32,
+    /// The process that connected.
+    process: Process,
     outbox: Mutex<Outbox>,
     /// Whether frames wait for room, or cannot leave: whoever reads sees to them.
     has_rest: AtomicBool,
@@ -90,11 +91,11 @@ impl Failure {
 
 impl Link {
     /// A connection whose greeting is over, and has all that was received behind it in `receiver`.
-    pub(super) fn new(transport: Box<dyn Transport>, timeout: Duration, receiver: Receiver) -> Link {
+    pub(super) fn new(transport: Box<dyn Transport>, timeout: Duration, process: Process, receiver: Receiver) -> Link {
         Link {
             transport,
             timeout,
-            process: std::process::id(),
+            process,
             outbox: Mutex::default(),
             has_rest: AtomicBool::new(false),
             has_gathered: AtomicBool::new(false),
@@ -140,10 +141,10 @@ impl Link {
         }
     }
 
-    /// Whether this process was forked after it connected. One system call, a fiftieth of a round trip.
+    /// Whether this process was forked after it connected. One load.
     #[inline]
     pub(super) fn is_stale(&self) -> bool {
-        std::process::id() != self.process
+        !self.process.is_this()
     }
 
     /// Why the connection is no more.

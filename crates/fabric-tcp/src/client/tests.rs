@@ -9,6 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use guira_fabric::process::Process;
 use guira_fabric::{Addr, Effect, FabricError, Lane, Submitted, Verb};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use zerocopy::IntoBytes;
@@ -83,7 +84,7 @@ impl Setup {
             sample: Vec::new(),
         };
         let bounds = Bounds::of(&welcome);
-        let link = Arc::new(Link::new(Box::new(transport), timeout, Receiver::new()));
+        let link = Arc::new(Link::new(Box::new(transport), timeout, Process::current().unwrap(), Receiver::new()));
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));
         let connection = Connection { link, waiting: Waiting::Cooperative, peer, welcome, bounds };
         Setup { connection: Arc::new(connection), node, sends }

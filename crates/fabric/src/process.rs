@@ -1,0 +1,182 @@
+//! Which process this is, among those that forks make: what a region's lanes ask before each batch, because what a
+//! process holds and has in flight is not its children's.
+//!
+//! A process is told from its children by a number in a page that the kernel zeroes in each of them, which no way to
+//! fork gets past, a bare `clone` system call included. Where there is no such page (Linux before 4.14, pages of
+//! another size than 4 KiB) fork handlers alone change the number.
+//!
+//! A process that starts another program shares its memory with it until the kernel has the program loaded, and is
+//! taken for the same until then.
+
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const PAGE_WORDS: usize = 1024;
+
+/// Words that a process knows for itself, and no child inherits: a page of 4 KiB.
+#[derive(Debug)]
+#[repr(align(4096))]
+pub struct OwnWords([AtomicU32; PAGE_WORDS]);
+
+const _: () = assert!(size_of::<OwnWords>() == align_of::<OwnWords>());
+
+static NUMBER: OwnWords = OwnWords::zeroed();
+/// Numbers that this process and those it descends from have had.
+static NUMBERS: AtomicU32 = AtomicU32::new(0);
+
+impl OwnWords {
+    /// All of them 0.
+    #[must_use]
+    pub const fn zeroed() -> OwnWords {
+        OwnWords([const { AtomicU32::new(0) }; PAGE_WORDS])
+    }
+
+    /// One of them, by its index below 1,024.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[inline(always)]
+    pub fn word(&self, index: usize) -> &AtomicU32 {
+        &self.0[index]
+    }
+
+    /// Has the kernel zero them in every child of this process that gets a copy of its memory, however it is started.
+    ///
+    /// # Errors
+    /// `EINVAL` where pages have another size, or the kernel cannot.
+    #[cfg(target_os = "linux")]
+    pub fn zero_in_children(&'static self) -> io::Result<()> {
+        // SAFETY: the call reads and writes nothing of this program.
+        let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        // The kernel would round the length up, to words that are somebody else's.
+        if usize::try_from(page_bytes) != Ok(size_of::<OwnWords>()) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let start = self.0.as_ptr().cast_mut().cast();
+        // SAFETY: the range is one whole page of these words alone, which live as long as the process and are atomics,
+        // for which zero is valid; in this process the advice changes nothing.
+        match unsafe { libc::madvise(start, size_of::<OwnWords>(), libc::MADV_WIPEONFORK) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Has the kernel zero them in every child of this process: a kernel of another kind cannot.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    #[cfg(not(target_os = "linux"))]
+    pub fn zero_in_children(&'static self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Has the C library call `prepare` before each fork, and `parent` and `child` after it. They may use atomics, sleep
+/// and look at clocks, and nothing that another thread may have locked.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> io::Result<()> {
+    let as_unsafe = |handler: extern "C" fn()| Some(handler as unsafe extern "C" fn());
+    // SAFETY: the handlers live as long as the code, and are functions that may be called at any time.
+    match unsafe { libc::pthread_atfork(as_unsafe(prepare), as_unsafe(parent), as_unsafe(child)) } {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// Which process this is, among those that descend from each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process(u32);
+
+impl Process {
+    /// Says which process this is. Registers fork handlers the first time.
+    ///
+    /// # Errors
+    /// They could not be registered: `ENOMEM`.
+    pub fn current() -> io::Result<Process> {
+        static REGISTERED: OnceLock<Result<(), i32>> = OnceLock::new();
+        let registered = REGISTERED.get_or_init(|| {
+            // Without it the handlers have to do.
+            let _ = NUMBER.zero_in_children();
+            at_fork(nothing, nothing, number_child).map_err(|error| error.raw_os_error().unwrap_or(libc::ENOMEM))
+        });
+        registered.map_err(io::Error::from_raw_os_error)?;
+        let known = NUMBER.word(0).load(Ordering::Relaxed);
+        if known != 0 {
+            return Ok(Process(known));
+        }
+        // The first of its kind, or a child that no handler has met.
+        let next = next_number();
+        match NUMBER.word(0).compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => Ok(Process(next)),
+            Err(others) => Ok(Process(others)),
+        }
+    }
+
+    /// Whether this is the process that called [`Process::current`]. One relaxed load: a forked child begins with one
+    /// thread, and with another number, or none.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_this(self) -> bool {
+        NUMBER.word(0).load(Ordering::Relaxed) == self.0
+    }
+}
+
+fn next_number() -> u32 {
+    NUMBERS.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+extern "C" fn nothing() {}
+
+extern "C" fn number_child() {
+    NUMBER.word(0).store(next_number(), Ordering::SeqCst);
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+
+    /// What `child` says in a child that a bare system call has made, which no handler hears of.
+    #[cfg(target_os = "linux")]
+    fn in_a_cloned_child(child: impl FnOnce() -> bool) -> bool {
+        // SAFETY: without flags but the signal of its end the call is a fork; the child makes no call that takes a lock.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        if pid == 0 {
+            // SAFETY: it ends at once.
+            unsafe { libc::_exit(i32::from(!child())) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is written to, and lives.
+        assert_eq!(i64::from(unsafe { libc::waitpid(pid as libc::pid_t, &mut status, 0) }), pid);
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_child_is_another_process() {
+        static WORDS: OwnWords = OwnWords::zeroed();
+        let mine = Process::current().unwrap();
+        assert!(mine.is_this() && Process::current().unwrap() == mine);
+        WORDS.zero_in_children().unwrap();
+        WORDS.word(PAGE_WORDS - 1).store(7, Ordering::Relaxed);
+        assert!(in_a_cloned_child(|| {
+            let is_other = !mine.is_this() && WORDS.word(PAGE_WORDS - 1).load(Ordering::Relaxed) == 0;
+            // The handlers are registered already, and the child has a number of its own from now on.
+            let own = Process::current();
+            is_other && own.is_ok_and(|own| own.is_this() && own != mine)
+        }));
+        assert!(mine.is_this() && WORDS.word(PAGE_WORDS - 1).load(Ordering::Relaxed) == 7);
+    }
+
+    #[test]
+    fn a_handler_alone_tells_a_child_too() {
+        let mine = Process::current().unwrap();
+        let number = NUMBER.word(0).load(Ordering::Relaxed);
+        number_child();
+        let is_this = mine.is_this();
+        NUMBER.word(0).store(number, Ordering::Relaxed);
+        assert!(!is_this && mine.is_this());
+    }
+}
