@@ -116,7 +116,8 @@ impl ServeOptions {
     }
 
     /// How long a client's machine may be silent, or a client not take its answers, before its session is dropped;
-    /// default 10 s, at least 1 s, in whole seconds.
+    /// default 10 s, at least 1 s, in whole seconds. From 4 s on an idle host is asked three times before; below that
+    /// one or two lost packets may cost its session.
     #[must_use]
     pub fn session_timeout(mut self, timeout: Duration) -> ServeOptions {
         self.session_timeout = Some(timeout);
