@@ -1,5 +1,5 @@
-//! A memory node that dies inside the WRITE of a row, at a word that is known: where a page begins that it may not write
-//! to. What served the table is gone at once, as by SIGKILL; what it had written stays in the region.
+//! A memory node that dies inside the WRITE of a row, at a word that is known: where a page begins that it may not
+//! write to. What served the table is gone at once, as by SIGKILL; what it had written stays in the region.
 //!
 //! The node is this test program again: it runs the one test `node`, which does what its environment says.
 
@@ -147,8 +147,9 @@ fn assert_value(client: &mut Client, number: u8) {
 }
 
 /// [R-COMMIT-1] [R-COMMIT-3] [R-RECOVER-2] [R-SESSION-1] A node that dies while it writes a row leaves it half written,
-/// and the sealed record beside it. The client is told that nobody knows, sees the change done if it looks past
-/// a torn row over the next node, and its recovery completes the change. A node that dies before, in the record, leaves the row as it was.
+/// and the sealed record beside it. The client is told that nobody knows, sees the change done if it looks past a
+/// torn row over the next node, and its recovery completes the change. A node that dies before, in the record, leaves
+/// the row as it was.
 #[test]
 fn a_node_that_dies_inside_a_row_leaves_its_record() {
     let url = Url::shm(&format!("guira-test-node-death-{}", std::process::id())).unwrap();

@@ -141,7 +141,7 @@ mod tests {
     /// What `child` says in a child that a bare system call has made, which no handler hears of.
     #[cfg(target_os = "linux")]
     fn in_a_cloned_child(child: impl FnOnce() -> bool) -> bool {
-        // SAFETY: without flags but the signal of its end the call is a fork; the child makes no call that takes a lock.
+        // SAFETY: without flags but the signal of its end the call is a fork; the child takes no lock.
         let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
         if pid == 0 {
             // SAFETY: it ends at once.

@@ -193,9 +193,7 @@ impl Record {
         let entry = slot * entry_words;
         // Once for all of its words.
         assert!(entry < ROW - entry_words, "entry {slot} of a row of {ROW} words");
-        for i in 0..entry_words {
-            words[DELTA_HEADER_WORDS + i] = after[entry + i];
-        }
+        words[DELTA_HEADER_WORDS..end].copy_from_slice(&after[entry..entry + entry_words]);
         words[end] = Seal::of(checksum(&words[..end], &[], sequence), sequence).0;
         words
     }

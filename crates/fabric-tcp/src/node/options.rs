@@ -127,8 +127,8 @@ impl NodeOptions {
     }
 
     /// How long a client's machine may be silent, or a client not take its answers, before its session is dropped: at
-    /// least a second, in whole seconds. A process that is stopped is not silent: its kernel answers for it. From 4 s on
-    /// an idle host is asked three times before; below that one or two lost packets may cost its session.
+    /// least a second, in whole seconds. A process that is stopped is not silent: its kernel answers for it. From 4 s
+    /// on an idle host is asked three times before; below that one or two lost packets may cost its session.
     #[must_use]
     pub fn session_timeout(mut self, timeout: Duration) -> NodeOptions {
         let whole = Duration::from_secs(timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0));

@@ -77,8 +77,8 @@ pub struct Arguments {
     /// Sessions at a time; a client program is one, however many threads it has.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     pub sessions: u32,
-    /// How long a client's host may be silent before its session is dropped: 5s, 1min; in whole seconds. Below 4s one or two
-    /// lost packets may cost an idle client its session.
+    /// How long a client's host may be silent before its session is dropped: 5s, 1min; in whole seconds. Below 4s one
+    /// or two lost packets may cost an idle client its session.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time)]
     pub session_timeout: Duration,
     /// Threads that serve sessions. Default: one a core.
