@@ -188,10 +188,10 @@ fn long_histories_take_few_steps() {
     let mut all_found = 0;
     for (processes, operations, keys, deaths_permille, most_steps) in [
         (12, 1_800, 100, 5, 1_800),
-        (12, 1_800, 1, 0, 8_000),
-        (8, 20_000, 1, 2, 150_000),
+        (12, 1_800, 1, 0, 6_300),
+        (8, 20_000, 1, 2, 100_000),
         (8, 20_000, 10, 20, 22_000),
-        (64, 5_000, 4, 20, 600_000),
+        (64, 5_000, 4, 20, 200_000),
     ] {
         let (mut steps, mut found, mut undecided, mut check_us) = (0, 0, 0, 0);
         for seed in 0..HISTORIES {

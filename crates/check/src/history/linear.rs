@@ -5,16 +5,19 @@
 //! called; it does if what it was answered fits the state. Where nothing fits, the last choice is taken back. A pair of
 //! the operations ordered so far and the state that was given up once is not tried again.
 //!
-//! Four things keep it short, and none of them loses an order:
+//! Six things keep it short, and none of them loses an order:
 //!
 //! - An operation that fits and, answered so, changes nothing in any state, comes at once: later it would only be in
 //!   the way. (A put of the value that the key has is no such operation: later it may be needed.)
-//! - Whatever is answered first comes first, if it fits.
+//! - Whatever is answered first comes first, if it fits. Of those that are called and answered alike it is the only one
+//!   to come next: in an order that has another one here, the two can change places.
 //! - A pending operation comes only directly before one that could not have come, or not with the same result, without
-//!   it; of equal ones the first. The others never took effect.
+//!   it; of equal ones the first, and a put only where no pending
+//!   update or insert would do the same. The others never took effect.
+//! - Where the same answered operations led to the same state with fewer pending ones, nothing is to be found.
 //! - Values that no answer and no comparison names are one value.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::operation::{Answer, Call, Operation, Outcome};
@@ -92,7 +95,7 @@ struct Choice {
 }
 
 /// An order as it grew to here.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Frame {
     /// The operation that came last; of the first frame, none.
     last: Option<u32>,
@@ -104,6 +107,10 @@ struct Frame {
     untried: usize,
     first_choice: usize,
     digest: u128,
+    /// The answered ones of its operations.
+    answered: u128,
+    /// The pending ones among the first 128.
+    pending: u128,
 }
 
 /// The order that explains most answers, and where it got stuck.
@@ -135,6 +142,8 @@ struct Search {
     /// Pairs of operations and state that were entered: digests. A collision could refuse a history wrongly, never
     /// accept one: with 2^22 steps, at a chance of 2^-84.
     entered: HashSet<u128, BuildHasherDefault<Folded>>,
+    /// Of answered operations and state, the pending operations of one way to them that has no other's.
+    cheapest: HashMap<u128, u128, BuildHasherDefault<Folded>>,
     longest: Longest,
     /// Answers that the present order explains.
     taken: usize,
@@ -164,7 +173,8 @@ impl Search {
         }
         for index in group {
             let Recorded { operation, called_order, .. } = recorded[*index as usize];
-            if operation.outcome == Outcome::Pending {
+            // A lookup that nobody was told the answer of says nothing.
+            if operation.outcome == Outcome::Pending && operation.call != Call::Get {
                 self.indices.push(*index);
                 self.calls.push(renamed_call(&self.named, operation.call));
                 self.events.push(Event { at: (operation.called_ns, called_order), kind: Kind::Pending });
@@ -179,6 +189,7 @@ impl Search {
         let twin = |place: usize| pending[..place].iter().rposition(|call| *call == pending[place]);
         self.twin.extend((0..pending.len()).map(|place| twin(place).map(|twin| twin as u32)));
         self.entered.clear();
+        self.cheapest.clear();
         self.choices.clear();
         self.frames.clear();
         self.longest = Longest::default();
@@ -206,7 +217,7 @@ impl Search {
         if self.timeline.is_empty() {
             return Ok(());
         }
-        self.enter(Frame { last: None, state: None, before_pending: None, untried: 0, first_choice: 0, digest: 0 });
+        self.enter(Frame::default());
         while let Some(frame) = self.frames.last_mut() {
             let Some(choice) = self.choices.get(frame.untried).copied() else {
                 self.leave();
@@ -229,15 +240,16 @@ impl Search {
     /// Lets an operation come next.
     fn take(&mut self, frame: &Frame, choice: Choice) {
         let operation = choice.operation;
-        let before_pending = match self.pending_place(operation) {
+        let digest = digest_of(0, u64::from(operation));
+        let (before_pending, answered, pending) = match self.pending_place(operation) {
             Some(place) => {
                 self.is_used[place] = true;
-                Some(frame.state)
+                (Some(frame.state), frame.answered, frame.pending | bit_of(place))
             }
             None => {
                 self.timeline.take(operation);
                 self.taken += 1;
-                None
+                (None, frame.answered ^ digest, frame.pending)
             }
         };
         let first_choice = self.choices.len();
@@ -247,7 +259,9 @@ impl Search {
             before_pending,
             untried: first_choice,
             first_choice,
-            digest: frame.digest ^ digest_of(0, u64::from(operation)),
+            digest: frame.digest ^ digest,
+            answered,
+            pending,
         });
     }
 
@@ -287,19 +301,45 @@ impl Search {
             }
             self.choices.push(Choice { operation, after });
         }
-        let place = frame.digest
-            ^ digest_of(1, code(frame.state))
-            ^ digest_of(2, frame.before_pending.map_or(0, |it| 1 + code(it)));
-        if !self.entered.insert(place) {
+        let state = digest_of(1, code(frame.state)) ^ digest_of(2, frame.before_pending.map_or(0, |it| 1 + code(it)));
+        if !self.entered.insert(frame.digest ^ state) || self.was_cheaper(&frame, frame.answered ^ state) {
             self.choices.truncate(frame.first_choice);
             return;
         }
-        let timeline = &self.timeline;
-        self.choices[frame.first_choice..].sort_unstable_by_key(|choice| timeline.answer_place(choice.operation));
+        self.sort_choices(frame.first_choice);
         if self.choices.len() == frame.first_choice && frame.before_pending.is_none() {
             self.stuck();
         }
         self.list_pending(&frame);
+    }
+
+    /// Orders the choices from this one on by their answers, and leaves out what is called and answered alike later.
+    fn sort_choices(&mut self, first: usize) {
+        let (timeline, calls, answers) = (&self.timeline, &self.calls, &self.answers);
+        self.choices[first..].sort_unstable_by_key(|choice| timeline.answer_place(choice.operation));
+        let likeness = |choice: &Choice| (calls[choice.operation as usize], answers[choice.operation as usize]);
+        let mut kept = first;
+        for place in first..self.choices.len() {
+            let choice = self.choices[place];
+            if self.choices[first..kept].iter().all(|earlier| likeness(earlier) != likeness(&choice)) {
+                self.choices[kept] = choice;
+                kept += 1;
+            }
+        }
+        self.choices.truncate(kept);
+    }
+
+    /// Whether the same answered operations led to the same state, `place`, with some of the pending ones and no other.
+    fn was_cheaper(&mut self, frame: &Frame, place: u128) -> bool {
+        if self.is_used.len() > u128::BITS as usize {
+            return false;
+        }
+        let cheapest = self.cheapest.entry(place).or_insert(frame.pending);
+        if *cheapest & frame.pending == frame.pending {
+            *cheapest = frame.pending;
+            return false;
+        }
+        *cheapest & frame.pending == *cheapest
     }
 
     /// Lists the pending operations that may come next.
@@ -313,7 +353,9 @@ impl Search {
             let call = self.calls[answered + place];
             let after = call.apply(frame.state).0;
             let is_needless = frame.before_pending.is_some_and(|before| call.apply(before).0 == after);
-            if after != frame.state && !is_needless {
+            let is_spare =
+                |other: usize| !self.is_used[other] && Some(self.calls[answered + other]) == call.narrower(frame.state);
+            if after != frame.state && !is_needless && !(0..called).any(is_spare) {
                 self.choices.push(Choice { operation: (answered + place) as u32, after });
             }
         }
@@ -344,6 +386,11 @@ impl Search {
         let all = group.iter().map(|index| recorded[*index as usize].operation);
         Refusal::Impossible(Box::new(Impossible::new(order, state, operation(due), open.iter().map(operation), all)))
     }
+}
+
+/// Of a pending operation's place, its bit; none beyond the last one.
+fn bit_of(place: usize) -> u128 {
+    1_u128.checked_shl(place as u32).unwrap_or(0)
 }
 
 /// The value's name: 0 for all that nobody names.

@@ -73,6 +73,16 @@ impl Call {
         }
     }
 
+    /// The call that does the same in `state` and, in other states, nothing, if there is one: what a put can do later in
+    /// its place, it cannot do in the put's.
+    pub(super) fn narrower(self, state: Option<u64>) -> Option<Call> {
+        match (self, state) {
+            (Call::Put(value), Some(_)) => Some(Call::Update(value)),
+            (Call::Put(value), None) => Some(Call::Insert(value)),
+            _ => None,
+        }
+    }
+
     /// The state after the call, if it may be answered so in `state`.
     pub fn step(self, state: Option<u64>, answer: Answer) -> Option<Option<u64>> {
         let (after, due) = self.apply(state);
