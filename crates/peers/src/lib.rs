@@ -44,7 +44,7 @@ pub use plan::{Name, Needs, Options, Placement};
 pub use plot::svg;
 pub use run::{Cell, Peer, Prepared, Report, SCHEMA, StageReport};
 pub use tcp::{
-    Figure, Mix, Ratio, Spread, TCP_SCHEMA, TcpAim, TcpCell, TcpOptions, TcpReport, TcpWay, run_tcp, tcp_human,
-    tcp_markdown, tcp_svg,
+    Figure, Mix, Ratio, Spread, TCP_SCHEMA, TcpAim, TcpCell, TcpOptions, TcpReport, TcpWay, run_tcp, serve_bare,
+    tcp_human, tcp_markdown, tcp_svg,
 };
 pub use text::{human, markdown};

@@ -25,6 +25,8 @@ pub struct TcpAim {
     pub peer_way: Way,
     /// The measured ratio.
     pub measured: Spread,
+    /// The same of a server that does nothing, if it was measured: what the kernel leaves to be had.
+    pub bare: Option<Spread>,
     /// The ratio aimed at.
     pub aimed: f64,
     /// Whether the measured ratio must be at least that, or at most.
@@ -124,7 +126,11 @@ pub(super) fn aims(ratios: &[Ratio]) -> Vec<TcpAim> {
 impl Rule {
     fn is_about(&self, ratio: &Ratio) -> bool {
         let is_there = self.at == At::Everywhere || (ratio.connections, ratio.depth) == (1, 1);
-        is_there && (ratio.mix, ratio.figure, ratio.peer) == (self.mix, self.figure, self.peer)
+        is_there && self.compares(ratio) && ratio.name == Name::Guira
+    }
+
+    fn compares(&self, ratio: &Ratio) -> bool {
+        (ratio.mix, ratio.figure, ratio.peer) == (self.mix, self.figure, self.peer)
     }
 
     /// The best way for Guira against the best way for the peer.
@@ -144,7 +150,12 @@ impl Rule {
         };
         let (connections, depth) = point;
         let (way, peer_way, measured) = (ratio.way, ratio.peer_way, ratio.ratio);
-        Some(TcpAim { name, title, connections, depth, way, peer_way, measured, aimed, bound, is_met })
+        let is_bare = |bare: &&Ratio| {
+            let is_here = (bare.connections, bare.depth, bare.peer_way) == (connections, depth, peer_way);
+            bare.name == Name::Raw && self.compares(bare) && is_here
+        };
+        let bare = ratios.iter().find(is_bare).map(|bare| bare.ratio);
+        Some(TcpAim { name, title, connections, depth, way, peer_way, measured, bare, aimed, bound, is_met })
     }
 }
 
@@ -154,7 +165,8 @@ mod tests {
 
     fn ratio(figure: Figure, depth: usize, way: Way, peer_way: Way, median: f64) -> Ratio {
         let ratio = Spread { median, min: median, max: median };
-        Ratio { figure, mix: Mix::YcsbC, connections: 1, depth, way, peer: Name::Redis, peer_way, ratio }
+        let (name, mix, peer) = (Name::Guira, Mix::YcsbC, Name::Redis);
+        Ratio { name, figure, mix, connections: 1, depth, way, peer, peer_way, ratio }
     }
 
     #[test]
@@ -169,12 +181,17 @@ mod tests {
             ratio(P50, 1, Way::Single, Way::Single, 0.9),
             ratio(P50, 1, Way::Single, Way::Own, 1.1),
             ratio(P50, 16, Way::Many, Way::Own, 9.9),
+            Ratio { name: Name::Raw, ..ratio(PerServerSecond, 1, Way::Single, Way::Single, 2.5) },
+            Ratio { name: Name::Raw, ..ratio(PerServerSecond, 16, Way::Pipeline, Way::Pipeline, 7.0) },
+            Ratio { name: Name::Raw, ..ratio(PerServerSecond, 16, Way::Pipeline, Way::Own, 6.0) },
         ];
         let aims = aims(&ratios);
         let found: Vec<_> = aims.iter().map(|aim| (aim.depth, aim.way, aim.peer_way, aim.measured.median)).collect();
         let expected =
             [(16, Way::Many, Way::Own, 3.5), (1, Way::Single, Way::Single, 2.0), (1, Way::Single, Way::Own, 1.1)];
         assert_eq!(found, expected);
+        let bare: Vec<_> = aims.iter().map(|aim| aim.bare.map(|bare| bare.median)).collect();
+        assert_eq!(bare, [Some(6.0), Some(2.5), None], "against the peer's same way");
         assert_eq!(aims.iter().map(|aim| aim.is_met).collect::<Vec<_>>(), [true, false, false]);
     }
 }

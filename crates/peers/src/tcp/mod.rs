@@ -4,10 +4,13 @@
 //! What is compared is operations for each second of the server's processor time, because that does not depend on how
 //! fast the clients are, nor on what else the machine does.
 //!
+//! What an exchange costs a server that does nothing is measured, too: the kernel's part, which no aim can ask for.
+//!
 //! Invariants: the contenders hold the same records and get the same operations; every answer to a client of ours is
 //! checked; everything is measured in turn, round after round, and a ratio is one of two figures of the same round.
 
 mod aims;
+mod bare;
 mod measure;
 mod own;
 mod plan;
@@ -19,6 +22,7 @@ mod text;
 mod usage;
 
 pub use aims::TcpAim;
+pub use bare::serve_bare;
 pub use plan::{Mix, TcpOptions, Way as TcpWay};
 pub use plot::tcp_svg;
 pub use report::{Figure, Ratio, Spread, TCP_SCHEMA, TcpCell, TcpReport};

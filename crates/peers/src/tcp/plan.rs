@@ -101,7 +101,7 @@ pub struct TcpOptions {
 }
 
 /// The contenders there are over TCP.
-pub(super) const NAMES: [Name; 3] = [Name::Guira, Name::Redis, Name::Memcached];
+pub(super) const NAMES: [Name; 4] = [Name::Guira, Name::Redis, Name::Memcached, Name::Raw];
 
 impl TcpOptions {
     /// Whether this contender takes part.
@@ -189,7 +189,8 @@ impl Point {
             (Name::Guira, Mix::YcsbA, _) => &[Way::Tasks],
             (Name::Redis, Mix::YcsbC, 1) => &[Way::Single, Way::Own],
             (Name::Redis, Mix::YcsbC, _) => &[Way::Pipeline, Way::Own],
-            (Name::Redis | Name::Memcached, ..) => &[Way::Pipeline],
+            (Name::Redis | Name::Memcached, ..) | (Name::Raw, Mix::YcsbC, 2..) => &[Way::Pipeline],
+            (Name::Raw, Mix::YcsbC, _) => &[Way::Single],
             _ => &[],
         }
     }
@@ -235,7 +236,8 @@ pub(super) mod tests {
         let series = options.series(&NAMES);
         assert_eq!(series.iter().collect::<HashSet<_>>().len(), series.len());
         for point in options.points() {
-            for name in NAMES {
+            // A server that does nothing changes nothing.
+            for name in NAMES.into_iter().filter(|name| *name != Name::Raw || point.mix == Mix::YcsbC) {
                 assert!(series.iter().any(|series| series.point == point && series.name == name), "{point:?} {name}");
             }
         }

@@ -12,7 +12,7 @@ use crate::record::{KEY_BYTES, WORD_BYTES};
 use crate::run::Peer;
 
 /// The version of the report's JSON; it changes when a field changes its meaning or goes.
-pub const TCP_SCHEMA: u32 = 1;
+pub const TCP_SCHEMA: u32 = 2;
 
 /// A run over TCP.
 #[derive(Clone, Debug, Serialize)]
@@ -41,7 +41,7 @@ pub struct TcpReport {
     pub peers: Vec<Peer>,
     /// Everything that was measured.
     pub cells: Vec<TcpCell>,
-    /// Guira against each peer.
+    /// Guira, and a server that does nothing, against each peer.
     pub ratios: Vec<Ratio>,
     /// What was aimed at.
     pub aims: Vec<TcpAim>,
@@ -159,9 +159,11 @@ impl Figure {
     }
 }
 
-/// A figure of Guira's divided by that of a peer, round by round.
+/// A contender's figure divided by that of a peer, round by round.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ratio {
+    /// Whose figure: Guira's, or that of a server that does nothing.
+    pub name: Name,
     /// What is compared.
     pub figure: Figure,
     /// What was measured.
@@ -170,7 +172,7 @@ pub struct Ratio {
     pub connections: usize,
     /// With how many operations on their way on each.
     pub depth: usize,
-    /// How Guira was asked.
+    /// How it was asked.
     pub way: Way,
     /// With whom it is compared.
     pub peer: Name,
@@ -209,20 +211,21 @@ impl TcpReport {
     }
 }
 
-/// Guira, asked in every way, against every peer that was measured at the same point.
+/// Guira, asked in every way, and the server that does nothing, against every peer that was measured at the same point.
 fn ratios(series: &[Series], rounds: &[Vec<Measured>]) -> Vec<Ratio> {
     let all = || series.iter().zip(rounds);
     let mut ratios = Vec::new();
-    for (own, own_rounds) in all().filter(|(series, _)| series.name == Name::Guira) {
-        for (peer, peer_rounds) in all().filter(|(peer, _)| peer.name != Name::Guira && peer.point == own.point) {
+    let is_peer = |name| !matches!(name, Name::Guira | Name::Raw);
+    for (own, own_rounds) in all().filter(|(series, _)| !is_peer(series.name)) {
+        for (peer, peer_rounds) in all().filter(|(peer, _)| is_peer(peer.name) && peer.point == own.point) {
             for figure in Figure::ALL {
                 let each = own_rounds.iter().zip(peer_rounds);
                 let ratio = Spread::of(each.map(|(own_round, peer_round)| {
                     figure.of(own_round, own) / figure.of(peer_round, peer).max(f64::MIN_POSITIVE)
                 }));
                 let Point { mix, connections, depth } = own.point;
-                let (way, peer_way) = (own.way, peer.way);
-                ratios.push(Ratio { figure, mix, connections, depth, way, peer: peer.name, peer_way, ratio });
+                let (name, way, peer_way) = (own.name, own.way, peer.way);
+                ratios.push(Ratio { name, figure, mix, connections, depth, way, peer: peer.name, peer_way, ratio });
             }
         }
     }
@@ -244,15 +247,22 @@ mod tests {
     fn a_ratio_is_one_of_figures_of_the_same_round() {
         let point = Point { mix: Mix::YcsbC, connections: 1, depth: 1 };
         let series = |name| Series { point, name, way: Way::Single, operations: 100 };
-        let series = [series(Name::Guira), series(Name::Redis)];
+        let series = [series(Name::Guira), series(Name::Redis), series(Name::Raw)];
         // The machine is half as fast in the second round, and both are.
-        let rounds = vec![vec![round(300.0, 1000), round(150.0, 2000)], vec![round(100.0, 3000), round(50.0, 6000)]];
+        let rounds = vec![
+            vec![round(300.0, 1000), round(150.0, 2000)],
+            vec![round(100.0, 3000), round(50.0, 6000)],
+            vec![round(400.0, 500), round(200.0, 1000)],
+        ];
         let ratios = ratios(&series, &rounds);
-        let of = |figure| ratios.iter().find(|ratio| ratio.figure == figure).expect("it is compared").ratio;
+        let of_name = |name, figure| ratios.iter().find(|ratio| (ratio.name, ratio.figure) == (name, figure));
+        let of = |figure| of_name(Name::Guira, figure).expect("it is compared").ratio;
         let three = Spread { median: 3.0, min: 3.0, max: 3.0 };
         assert_eq!((of(Figure::PerServerSecond), of(Figure::PerSecond)), (three, three));
         assert!((of(Figure::P50).median - 1.0 / 3.0).abs() < 1e-9);
-        assert_eq!(ratios.len(), 3);
+        let bare = of_name(Name::Raw, Figure::PerServerSecond).expect("it is compared, too");
+        assert_eq!((bare.peer, bare.ratio.median), (Name::Redis, 6.0));
+        assert_eq!(ratios.len(), 6);
         let cell = TcpCell::new(&series[0], &rounds[0]);
         assert_eq!((cell.server_ns.median, cell.per_server_second.min), (15.0, 5e7));
         assert_eq!((cell.server_kernel_share, cell.round_trips), (0.75, Some(1.0)));

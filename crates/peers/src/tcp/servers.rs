@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdout, Stdio};
 use guira::{Store, Url};
 use serde::Deserialize;
 
+use super::bare::Bare;
 use super::plan::TcpOptions;
 use crate::contenders::Address;
 use crate::error::PeersError;
@@ -31,6 +32,8 @@ pub(super) enum Serving {
     Node(Node),
     /// One of the peers.
     Peer(Server),
+    /// One that does nothing.
+    Bare(Bare),
 }
 
 impl Serving {
@@ -49,6 +52,7 @@ impl Serving {
         let kind = match name {
             Name::Redis => Kind::Redis,
             Name::Memcached => Kind::Memcached,
+            Name::Raw => return Ok(Serving::Bare(Bare::start(options, directory)?)),
             _ => {
                 let node = Node::start(options, directory)?;
                 load_node(&node.url, records, loading)?;
@@ -66,6 +70,7 @@ impl Serving {
         match self {
             Serving::Node(node) => node.child.id(),
             Serving::Peer(server) => server.pid(),
+            Serving::Bare(bare) => bare.pid(),
         }
     }
 
@@ -82,6 +87,7 @@ impl Serving {
         match self {
             Serving::Node(node) => TcpPlace::Node(&node.url),
             Serving::Peer(server) => TcpPlace::Peer(server.address()),
+            Serving::Bare(bare) => TcpPlace::Bare(bare.port()),
         }
     }
 }
@@ -93,6 +99,8 @@ pub(super) enum TcpPlace<'s> {
     Node(&'s Url),
     /// Redis or memcached.
     Peer(&'s Address),
+    /// One that does nothing, by its port.
+    Bare(u16),
 }
 
 /// `guira serve`, with a table in its own memory.

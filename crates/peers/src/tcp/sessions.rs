@@ -10,6 +10,7 @@ use guira::blocking::{Client, Reader};
 use guira::{Store, Url};
 use tokio::runtime::{self, Runtime};
 
+use super::bare::BareSession;
 use super::plan::{Mix, Series, Way};
 use super::servers::TcpPlace;
 use crate::contenders::memcached::Memcached;
@@ -71,6 +72,7 @@ pub(super) fn open(series: &Series, place: TcpPlace<'_>) -> Result<Box<dyn Sessi
         (TcpPlace::Peer(address), _) => {
             Box::new(Exchanges::new(Connection::<Memcached>::open(address, WORD_BYTES)?, depth))
         }
+        (TcpPlace::Bare(port), _) => Box::new(BareSession::open(port, depth)?),
         (TcpPlace::Node(url), _) => match (series.way, series.point.mix) {
             (Way::Tasks, mix) => Box::new(Tasks::open(url, mix, depth)?),
             (_, Mix::YcsbA) => Box::new(Changes(Store::open(url)?.client()?, Vec::new())),
@@ -80,7 +82,10 @@ pub(super) fn open(series: &Series, place: TcpPlace<'_>) -> Result<Box<dyn Sessi
 }
 
 /// Notes how long `exchange` takes.
-fn noted(exchanges_ns: &mut Vec<u32>, exchange: impl FnOnce() -> Result<(), PeersError>) -> Result<(), PeersError> {
+pub(super) fn noted(
+    exchanges_ns: &mut Vec<u32>,
+    exchange: impl FnOnce() -> Result<(), PeersError>,
+) -> Result<(), PeersError> {
     let started_ns = monotonic_ns();
     exchange()?;
     exchanges_ns.push(elapsed_ns(started_ns));

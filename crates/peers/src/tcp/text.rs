@@ -4,6 +4,7 @@ use super::aims::TcpAim;
 use super::plan::Mix;
 use super::report::{Spread, TcpCell, TcpReport};
 use crate::aims::Bound;
+use crate::plan::Name;
 use crate::text::{Table, aligned, grouped, in_markdown, machine_text, ratio, time};
 
 /// The report for a terminal.
@@ -28,7 +29,8 @@ pub fn tcp_markdown(report: &TcpReport, plot: &str, command: &str) -> String {
 
 /// What the figures depend on.
 fn facts(report: &TcpReport) -> Vec<(&'static str, String)> {
-    let versions = report.peers.iter().filter_map(|peer| Some((peer.name.title(), peer.version.as_ref()?)));
+    let programs = report.peers.iter().filter(|peer| peer.name != Name::Raw);
+    let versions = programs.filter_map(|peer| Some((peer.name.title(), peer.version.as_ref()?)));
     let versions: Vec<String> = versions.map(|(title, version)| format!("{title} {version}")).collect();
     let clients: Vec<String> = report.cores.clients.iter().map(usize::to_string).collect();
     let mut facts = vec![
@@ -80,6 +82,12 @@ pub(super) fn on_its_way(depth: usize) -> String {
     if depth == 1 { "one operation".to_owned() } else { format!("{depth} operations") }
 }
 
+/// A contender, and how it was asked.
+pub(super) fn contender(cell: &TcpCell) -> String {
+    let name = if cell.name == Name::Raw { "bare exchange" } else { cell.name.title() };
+    format!("{name}, {}", cell.way.title())
+}
+
 pub(super) fn counted(connections: usize) -> String {
     if connections == 1 { "1 connection".to_owned() } else { format!("{connections} connections") }
 }
@@ -95,13 +103,14 @@ fn aims_table(aims: &[TcpAim]) -> Table {
             aim.depth.to_string(),
             format!("{} : {}", aim.way.title(), aim.peer_way.title()),
             spread(aim.measured),
+            aim.bare.map_or_else(String::new, spread),
             format!("{bound} {}", ratio(aim.aimed)),
             if aim.is_met { "met" } else { "missed" }.to_owned(),
         ]
     };
     Table {
         title: "Aims, each side in the way that is best for it".to_owned(),
-        heads: vec!["ratio", "connections", "depth", "asked", "measured", "aim", ""],
+        heads: vec!["ratio", "connections", "depth", "asked", "measured", "a server that does nothing", "aim", ""],
         rows: aims.iter().map(row).collect(),
     }
 }
@@ -115,7 +124,7 @@ fn cells_table<'c>(title: String, cells: impl Iterator<Item = &'c TcpCell>) -> T
         let micros = |ns: f64| format!("{:.1}", ns / 1e3);
         let server = format!("{}..{}", time(cell.server_ns.min), time(cell.server_ns.max));
         vec![
-            format!("{}, {}", cell.name.title(), cell.way.title()),
+            contender(cell),
             number(cell.per_server_second.median),
             time(cell.server_ns.median),
             server,

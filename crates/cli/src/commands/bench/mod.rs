@@ -21,6 +21,9 @@ pub enum Command {
     /// The second client of peers.
     #[command(hide = true)]
     PeersHelper,
+    /// The server of peers that does nothing.
+    #[command(hide = true)]
+    PeersBare,
 }
 
 /// Carries out the command.
@@ -30,5 +33,6 @@ pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
         Command::Large(arguments) => large::run(arguments, output),
         Command::Records(arguments) => records::run(arguments, output),
         Command::PeersHelper => peers::help(),
+        Command::PeersBare => peers::serve_bare(),
     }
 }

@@ -83,6 +83,11 @@ pub fn help() -> Result<Verdict, Failure> {
     carry_out::help()
 }
 
+/// Is the server that does nothing.
+pub fn serve_bare() -> Result<Verdict, Failure> {
+    carry_out::serve_bare()
+}
+
 #[cfg(not(feature = "peers"))]
 mod absent {
     use super::*;
@@ -96,6 +101,10 @@ mod absent {
 
     pub fn help() -> Result<Verdict, Failure> {
         Err(Failure::Misuse(HOW.to_owned()))
+    }
+
+    pub fn serve_bare() -> Result<Verdict, Failure> {
+        help()
     }
 }
 
@@ -191,6 +200,11 @@ mod present {
 
     pub fn help() -> Result<Verdict, Failure> {
         serve_helper(io::stdin().lock(), io::stdout().lock())?;
+        Ok(Verdict::Fine)
+    }
+
+    pub fn serve_bare() -> Result<Verdict, Failure> {
+        guira_peers::serve_bare(io::stdout().lock())?;
         Ok(Verdict::Fine)
     }
 
