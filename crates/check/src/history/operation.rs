@@ -73,8 +73,8 @@ impl Call {
         }
     }
 
-    /// The call that does the same in `state` and nothing where `state` is otherwise, if there is one: a put can do what
-    /// it would do later, but not the other way round.
+    /// The call that does the same in `state`, and nothing where `state` is otherwise, if there is one. A put can do
+    /// later what it would do then, but not the other way round.
     pub(super) fn narrower(self, state: Option<u64>) -> Option<Call> {
         match (self, state) {
             (Call::Put(value), Some(_)) => Some(Call::Update(value)),
