@@ -166,6 +166,9 @@ fn has_the_schema(report: &Value) {
         let (measured, aimed) = (ratio("measured"), ratio("aimed"));
         let is_met = if aim["bound"] == "at_least" { measured >= aimed } else { measured <= aimed };
         assert_eq!(aim["is_met"], is_met, "{aim}");
+        // What the kernel leaves to be had is known of reads.
+        let is_of_reads = aim["name"].as_str().is_some_and(|name| name.starts_with("read"));
+        assert_eq!(aim["bare"]["median"].as_f64().is_some_and(|ratio| ratio > 0.0), is_of_reads, "{aim}");
     }
 }
 
@@ -211,9 +214,15 @@ fn over_tcp_a_node_is_compared_with_the_servers_that_are_installed() {
     assert_eq!(run.stderr, "");
     let report = run.json();
     let installed = installed();
-    let expected: BTreeSet<&str> = ["guira"].into_iter().chain(installed.iter().copied()).collect();
+    let expected: BTreeSet<&str> = ["guira", "raw"].into_iter().chain(installed.iter().copied()).collect();
     assert_eq!(names(&report), expected);
     let cells = report["cells"].as_array().expect("cells");
+    let bare = cells.iter().filter(|cell| cell["name"] == "raw");
+    assert_eq!(
+        bare.map(|cell| (&cell["mix"] == "ycsb_c") as u32).sum::<u32>(),
+        2 * 2,
+        "it is read from, at each point"
+    );
     // Two mixes, two numbers of connections, two depths; Guira's pipelined reads in two ways.
     assert_eq!(cells.iter().filter(|cell| cell["name"] == "guira").count(), 2 * 2 * 2 + 2);
     cells.iter().for_each(is_of_real_work);
@@ -330,7 +339,7 @@ fn what_is_missing_is_said_and_left_out() {
     let report = run(&["--format", "json"]).json();
     assert_eq!(names(&report), BTreeSet::from(["dashmap", "guira", "raw"]));
     let alone = bench(&[&SMALL_TCP[..], &["--format", "json"]].concat(), Some(""), 0).json();
-    assert_eq!((names(&alone), &alone["aims"]), (BTreeSet::from(["guira"]), &Value::Array(Vec::new())));
+    assert_eq!((names(&alone), &alone["aims"]), (BTreeSet::from(["guira", "raw"]), &Value::Array(Vec::new())));
     let peers = report["peers"].as_array().unwrap();
     let redis = peers.iter().find(|peer| peer["name"] == "redis").unwrap();
     assert!(redis["version"].is_null() && redis["missing"].as_str().unwrap().contains("apt-get install"), "{redis}");
