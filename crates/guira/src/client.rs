@@ -20,6 +20,7 @@ use crate::fabric::{FabricLane, FabricRegion, Waiting};
 use crate::reader::{check_versions, lookups};
 use crate::sessions::{Session, Sessions};
 use crate::store::Inner;
+use crate::turns::{Asked, PATIENCE, Place, Turn, Turns};
 use crate::{Error, Expected, ExtentError, OperationError, Swap, Token, Versioned};
 
 /// Keys whose rows are loaded ahead of the one that is being changed.
@@ -71,6 +72,8 @@ pub struct Client {
     /// What was counted in sessions that were lost.
     earlier: Counters,
     waiting: Waiting,
+    /// The lines in front of keys, if the table is reached through a memory node.
+    turns: Option<Arc<Turns>>,
     attachment: Attachment,
 }
 
@@ -231,9 +234,12 @@ impl Client {
     ) -> Client {
         let Taken { lane, owner, hold, own } = taken;
         let (client, extents) = parts(store, &session.region, owner, &own);
+        let superblock = client.table().superblock();
+        let turns = lane.is_remote().then(|| Turns::of([superblock.table, superblock.incarnation]));
         Client {
             client,
             lane,
+            turns,
             extents,
             pending: None,
             encoded: Vec::new(),
@@ -457,6 +463,7 @@ impl Client {
         mut begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
         let mut until = Until::default();
+        let _turn = self.turn(key).await;
         loop {
             match self.try_value(key, value, operation, change, begun.take()).await {
                 Err(error) if self.lane.is_remote() => self.go_on_after(error, operation, &mut until).await?,
@@ -490,6 +497,28 @@ impl Client {
         let result = finish(client, lane, &mut self.told, self.extents.as_ref(), key, change.with(value), begun).await;
         self.book(&result);
         result.map(|changed| changed.outcome).map_err(|error| self.failed(error))
+    }
+
+    /// The turn to change `key`, if others of this process want to and its table is reached through a memory node;
+    /// waits for it for a while. Not for one that was begun in place: there is none to wait for then.
+    #[inline(always)]
+    async fn turn(&mut self, key: &[u8]) -> Option<Turn> {
+        let turns = self.turns.as_ref()?;
+        match turns.ask(self.client.table().placement().digest(key)) {
+            Asked::Turn(turn) => Some(turn),
+            // Rare, and larger than the rest of a change's future.
+            Asked::Place(place) => Box::pin(self.await_turn(place)).await,
+        }
+    }
+
+    /// Waits in the line. The time counts as waiting for the lock, which the operation's deadline bounds. // [R-LOCK-4]
+    #[cold]
+    async fn await_turn(&mut self, place: Place) -> Option<Turn> {
+        let patience = PATIENCE.min(self.attachment.store.options.deadline);
+        let since_ns = self.lane.now_ns();
+        let turn = place.wait(patience, self.waiting, self.lane.any()).await;
+        self.client.count_wait(since_ns);
+        turn
     }
 
     /// Books what became of the extent that a change brought, and of the one it freed.
@@ -594,6 +623,7 @@ impl Client {
         mut begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
         let mut until = Until::default();
+        let _turn = self.turn(key).await;
         loop {
             match self.try_change(key, operation, change, begun.take()).await {
                 Err(error) if self.lane.is_remote() => self.go_on_after(error, operation, &mut until).await?,

@@ -120,6 +120,7 @@ mod state;
 mod store;
 mod tls_file;
 mod token_file;
+mod turns;
 mod url;
 
 pub use client::{Client, Put};

@@ -139,6 +139,8 @@ pub struct Client {
     pub(crate) counters: Counters,
     pub(crate) committed: bool,
     pub(crate) waiting_since_ns: Option<u64>,
+    /// Since when the caller has waited for the operation that comes next.
+    pub(crate) came_ns: Option<u64>,
     pub(crate) suspects: Suspects,
     pub(crate) reader: Reader,
 }
@@ -171,6 +173,7 @@ impl Client {
             counters: Counters::default(),
             committed: false,
             waiting_since_ns: None,
+            came_ns: None,
             suspects: Suspects::default(),
             table,
         }
@@ -206,6 +209,12 @@ impl Client {
     /// The owner id the client's locks carry.
     pub fn owner(&self) -> OwnerId {
         self.owner
+    }
+
+    /// The change that comes next, on a lane that does not execute in place, has been waited for since `since_ns` of
+    /// the lane's clock: its deadline counts from there. // [R-LOCK-4]
+    pub fn count_wait(&mut self, since_ns: u64) {
+        self.came_ns = Some(since_ns);
     }
 
     /// What the client met.

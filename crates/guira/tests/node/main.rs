@@ -13,6 +13,7 @@ mod proxy;
 mod served;
 #[cfg(feature = "tls")]
 mod tls;
+mod turns;
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};

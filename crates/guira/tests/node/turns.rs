@@ -1,0 +1,107 @@
+//! Clients of one process that want the same key of a node's table. // [R-LOCK-4]
+
+use std::pin::pin;
+use std::sync::Barrier;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use guira::{Effect, Error, OpenOptions, OperationError, Store};
+
+use crate::served::Served;
+
+const KEY: &[u8] = b"cuckoo";
+const TASKS: u64 = 16;
+const THREADS: u64 = 4;
+const UPDATES: u64 = 50;
+/// Of one that waits in vain. As long as anybody waits for a turn.
+const DEADLINE: Duration = Duration::from_secs(1);
+const MOST_TRIES: usize = 100;
+/// A busy machine may add so much between two looks at the clock.
+const NOISE: Duration = Duration::from_millis(500);
+
+/// What a client's updates took: round trips, and locks that were taken.
+type Cost = [u64; 2];
+
+fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
+    costs.into_iter().fold([0; 2], |sum, cost| [sum[0] + cost[0], sum[1] + cost[1]])
+}
+
+/// Tasks of one thread that share a connection.
+fn run_tasks(store: &Store, starts: &Barrier) -> Cost {
+    let clients: Vec<_> = (0..TASKS).map(|_| store.async_client().unwrap()).collect();
+    starts.wait();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let update = |(number, mut client): (u64, guira::Client)| {
+        runtime.spawn(async move {
+            let before = client.traffic().round_trips;
+            for i in 0..UPDATES {
+                assert!(client.update(KEY, &(number << 32 | i).to_le_bytes()).await.unwrap());
+            }
+            [client.traffic().round_trips - before, client.counters().lock_conflicts]
+        })
+    };
+    let running: Vec<_> = (0..).zip(clients).map(update).collect();
+    sum(running.into_iter().map(|task| runtime.block_on(task).unwrap()))
+}
+
+fn run_thread(store: &Store, number: u64, starts: &Barrier) -> Cost {
+    let mut client = store.client().unwrap();
+    starts.wait();
+    let before = client.traffic().round_trips;
+    for i in 0..UPDATES {
+        assert!(client.update(KEY, &(number << 32 | i).to_le_bytes()).unwrap());
+    }
+    [client.traffic().round_trips - before, client.counters().lock_conflicts]
+}
+
+/// However many want a key, whichever store of the process they come from, and whether they are tasks or threads: one
+/// at a time asks for its lock, and each change takes the round trips that it takes alone.
+#[test]
+fn clients_of_one_process_take_turns_at_a_key() {
+    let served = Served::start();
+    let [one, other] = [(); 2].map(|()| Store::open(&served.url()).unwrap());
+    one.client().unwrap().put(KEY, &[0; 8]).unwrap();
+    let starts = Barrier::new(1 + THREADS as usize);
+    let costs = std::thread::scope(|scope| {
+        let (one, other, starts) = (&one, &other, &starts);
+        let tasks = scope.spawn(|| run_tasks(one, starts));
+        let threads = (0..THREADS).map(|number| scope.spawn(move || run_thread(other, TASKS + number, starts)));
+        let all: Vec<_> = threads.chain([tasks]).collect();
+        sum(all.into_iter().map(|it| it.join().unwrap()))
+    });
+    assert_eq!(costs, [2 * (TASKS + THREADS) * UPDATES, 0], "round trips, and locks found taken");
+}
+
+/// Who has the turn may never come to an end, as a task that nobody polls any more: the next one gives up the line,
+/// meets the lock, and the time in the line counts for its deadline.
+#[test]
+fn a_turn_that_does_not_end_holds_nobody_up_beyond_the_deadline() {
+    let served = Served::start();
+    let store = Store::open_with(&served.url(), &OpenOptions::default().deadline(DEADLINE)).unwrap();
+    let (mut idle, mut client) = (store.async_client().unwrap(), store.client().unwrap());
+    let is_stuck = (0..MOST_TRIES).any(|_| {
+        client.put(KEY, b"before").unwrap();
+        let mut stuck = pin!(idle.update(KEY, b"stuck"));
+        let is_pending = stuck.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+        std::thread::sleep(Duration::from_millis(50));
+        // Where the node was faster than this thread, its commit is on its way, or it has come to its end.
+        if !is_pending || client.get(KEY).unwrap().as_deref() != Some(b"before") {
+            return false;
+        }
+        let start = Instant::now();
+        let error = client.update(KEY, b"after").unwrap_err();
+        let elapsed = start.elapsed();
+        let Error::Operation(OperationError::Busy { waited_ms, .. }) = error else { panic!("{error}") };
+        assert_eq!(error.effect(), Effect::None);
+        let waited = Duration::from_millis(waited_ms);
+        assert!(waited >= DEADLINE && elapsed < waited + NOISE, "{waited:?} of {elapsed:?}");
+        assert_eq!(client.get(KEY).unwrap().as_deref(), Some(&b"before"[..]));
+        true
+    });
+    assert!(is_stuck, "some task stops with its locks taken");
+    // It was dropped: the next operation of its client gives the lock back, and the line is free.
+    assert_eq!(pollster::block_on(idle.get(KEY)).unwrap().as_deref(), Some(&b"before"[..]));
+    let start = Instant::now();
+    assert!(client.update(KEY, b"after").unwrap());
+    assert!(start.elapsed() < DEADLINE, "nobody is waited for");
+}
