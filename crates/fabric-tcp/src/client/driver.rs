@@ -2,7 +2,8 @@
 //! to wait for room, ends pauses, and notices what is overdue.
 //!
 //! When answers for several tasks arrive together, a round begins: the tasks' next batches wait for each other, until
-//! the last task has taken its answer, or [`ROUND_NS`] later.
+//! the last task has taken its answer. It is over before that when a batch has waited for so long as [`ROUND_NS`]; while
+//! none waits, because the tasks' thread has not got its processor yet, nobody is the worse for a round that lasts.
 //!
 //! Invariant: it ends when the last handle of its connection does, and not before, because pauses go on after a loss.
 
@@ -27,9 +28,12 @@ use super::transport::Patience;
 /// Into how many stretches the time is divided that a batch has: it is overdue at most one of them late.
 const TICKS: u32 = 4;
 
-/// How long a round lasts at most: about a round trip. A task that has taken its answer then waits no longer for others
-/// that have not, because they are busy, or are not polled.
+/// After how long a round is looked at: about a round trip. A task that has taken its answer then waits no longer for
+/// others that have not, because they are busy, or are not polled. Where no batch waits, it is looked at again after
+/// twice the time.
 const ROUND_NS: u64 = 50_000;
+/// A round is over after the look that follows a time this long.
+const LONGEST_LOOK_NS: u64 = 16 * ROUND_NS;
 
 /// Sees to it that `link` has a driver.
 pub(super) fn start(link: &Arc<Link>) -> io::Result<()> {
@@ -44,7 +48,7 @@ fn drive(link: Arc<Link>) {
     let tick_ns = u64::try_from((link.timeout / TICKS).as_nanos()).unwrap_or(u64::MAX).max(1);
     let receiver = link.take_receiver();
     let next_tick_ns = clock_ns().saturating_add(tick_ns);
-    Driver { link, receiver, tick_ns, next_tick_ns, round_end_ns: None, wakers: Vec::new() }.run();
+    Driver { link, receiver, tick_ns, next_tick_ns, round: None, wakers: Vec::new() }.run();
 }
 
 struct Driver {
@@ -52,9 +56,30 @@ struct Driver {
     receiver: Receiver,
     tick_ns: u64,
     next_tick_ns: u64,
-    /// When the round ends that is under way, if one is.
-    round_end_ns: Option<u64>,
+    /// The round that is under way, if one is.
+    round: Option<Round>,
     wakers: Vec<Waker>,
+}
+
+/// When a round is looked at.
+#[derive(Clone, Copy)]
+struct Round {
+    next_look_ns: u64,
+    /// From the last look, or the beginning.
+    look_ns: u64,
+}
+
+impl Round {
+    fn begun_at(now_ns: u64) -> Round {
+        Round { next_look_ns: now_ns.saturating_add(ROUND_NS), look_ns: ROUND_NS }
+    }
+
+    /// The round after a look at it, unless it is over.
+    fn after_look(self, now_ns: u64, is_batch_waiting: bool) -> Option<Round> {
+        let look_ns = 2 * self.look_ns;
+        let goes_on = !is_batch_waiting && look_ns <= LONGEST_LOOK_NS;
+        goes_on.then(|| Round { next_look_ns: now_ns.saturating_add(look_ns), look_ns })
+    }
 }
 
 impl Driver {
@@ -107,11 +132,11 @@ impl Driver {
             }
         };
         // Before the first of them can take its answer.
-        if self.wakers.len() > 1 {
-            self.link.begin_round(u32::try_from(self.wakers.len()).unwrap_or(u32::MAX));
-            // What waits since an earlier round waits no longer for this one.
-            if self.round_end_ns.is_none() || !self.link.has_gathered() {
-                self.round_end_ns = Some(clock_ns().saturating_add(ROUND_NS));
+        if self.wakers.len() > 1 || self.round.is_some() && !self.wakers.is_empty() {
+            self.link.add_to_round(u32::try_from(self.wakers.len()).unwrap_or(u32::MAX));
+            // What waits already waits no longer for those who come later.
+            if self.round.is_none() || !self.link.has_gathered() {
+                self.round = Some(Round::begun_at(clock_ns()));
             }
         }
         self.link.pass_turn(state);
@@ -134,16 +159,18 @@ impl Driver {
         if is_overdue {
             self.link.lose(self.link.timed_out());
         }
-        if self.round_end_ns.is_some_and(|end_ns| now_ns >= end_ns) {
-            self.round_end_ns = None;
-            self.link.end_round();
+        if let Some(round) = self.round.filter(|round| now_ns >= round.next_look_ns) {
+            self.round = round.after_look(now_ns, self.link.has_gathered()).filter(|_| self.link.is_round_under_way());
+            if self.round.is_none() {
+                self.link.end_round();
+            }
         }
     }
 
     /// Waits until there is something to do.
     fn wait(&mut self) {
         let pause_ns = self.link.state().slots.next_pause_ns().unwrap_or(u64::MAX);
-        let next_ns = pause_ns.min(self.next_tick_ns).min(self.round_end_ns.unwrap_or(u64::MAX));
+        let next_ns = pause_ns.min(self.next_tick_ns).min(self.round.map_or(u64::MAX, |round| round.next_look_ns));
         let wait = Duration::from_nanos(next_ns.saturating_sub(clock_ns()));
         let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
         let bell = self.link.bell();
@@ -157,5 +184,23 @@ impl Driver {
         if !watched[0].revents().is_empty() {
             let _ = rustix::io::read(bell, &mut [0u8; 8]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_lasts_while_nobody_waits_for_it_but_not_for_ever() {
+        let mut round = Round::begun_at(1_000);
+        assert_eq!(round.next_look_ns, 1_000 + ROUND_NS);
+        assert!(round.after_look(round.next_look_ns, true).is_none(), "a batch waits no longer than that");
+        let mut looks = 1;
+        while let Some(next) = round.after_look(round.next_look_ns, false) {
+            assert_eq!(next.next_look_ns - round.next_look_ns, 2 * round.look_ns);
+            (round, looks) = (next, looks + 1);
+        }
+        assert_eq!((looks, round.look_ns), (5, LONGEST_LOOK_NS));
     }
 }

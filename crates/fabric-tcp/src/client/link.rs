@@ -189,9 +189,16 @@ impl Link {
         written
     }
 
-    /// So many tasks are about to be woken with an answer each: their next batches may leave together.
-    pub(super) fn begin_round(&self, tasks: u32) {
-        self.awaited.store(tasks, Ordering::Relaxed);
+    /// So many tasks are about to be woken with an answer each: their next batches may leave together, and with those of
+    /// tasks that have been woken before.
+    pub(super) fn add_to_round(&self, tasks: u32) {
+        let more = |awaited: u32| Some(awaited.saturating_add(tasks));
+        let _ = self.awaited.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    }
+
+    /// Whether tasks are awaited.
+    pub(super) fn is_round_under_way(&self) -> bool {
+        self.awaited.load(Ordering::Relaxed) > 0
     }
 
     /// A task has taken its answer.

@@ -128,7 +128,7 @@ fn batches_of_tasks_that_were_answered_together_leave_together() {
     let mut lanes: [TcpLane; 16] = setup.lanes();
     let link = &setup.connection.link;
     for round in 1..=3 {
-        link.begin_round(16);
+        link.add_to_round(16);
         for lane in &mut lanes {
             assert_eq!(setup.sends(), round - 1, "others are awaited");
             link.note_taken();
@@ -146,7 +146,7 @@ fn batches_of_tasks_that_were_answered_together_leave_together() {
 fn much_leaves_at_once() {
     let mut setup = Setup::new(LONG);
     let [mut lane, mut other] = setup.lanes();
-    setup.connection.link.begin_round(3);
+    setup.connection.link.add_to_round(3);
     submit(&mut other);
     assert_eq!(setup.sends(), 0);
     let words = vec![1; GATHERED_BYTES / 8];
@@ -159,7 +159,7 @@ fn much_leaves_at_once() {
 fn what_is_dropped_leaves_then() {
     let mut setup = Setup::new(LONG);
     let [mut lane, mut other] = setup.lanes();
-    setup.connection.link.begin_round(3);
+    setup.connection.link.add_to_round(3);
     submit(&mut lane);
     lane.forget();
     assert_eq!(setup.sends(), 1);
@@ -206,7 +206,7 @@ fn a_task_that_is_not_polled_keeps_others_waiting_for_a_round_only() {
 fn what_has_not_left_has_no_effect() {
     let setup = Setup::new(LONG);
     let [mut lane] = setup.lanes();
-    setup.connection.link.begin_round(2);
+    setup.connection.link.add_to_round(2);
     let mut write = [Verb::Write { addr: Addr::main(0), words: &[1] }];
     assert!(matches!(lane.submit(&mut write), Submitted::InFlight));
     setup.connection.link.lose(Loss::Closed);
