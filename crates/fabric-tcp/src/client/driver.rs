@@ -2,8 +2,9 @@
 //! to wait for room, ends pauses, and notices what is overdue.
 //!
 //! When answers for several tasks arrive together, a round begins: the tasks' next batches wait for each other, until
-//! the last task has taken its answer. It is over before that when a batch has waited for so long as [`ROUND_NS`]; while
-//! none waits, because the tasks' thread has not got its processor yet, nobody is the worse for a round that lasts.
+//! the last task has taken its answer. It is over before that when a batch has waited for so long as [`ROUND_NS`];
+//! while none waits, because the tasks' thread has not got its processor yet, nobody is the worse for a round that
+//! lasts.
 //!
 //! Invariant: it ends when the last handle of its connection does, and not before, because pauses go on after a loss.
 

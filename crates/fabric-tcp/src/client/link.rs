@@ -189,8 +189,8 @@ impl Link {
         written
     }
 
-    /// So many tasks are about to be woken with an answer each: their next batches may leave together, and with those of
-    /// tasks that have been woken before.
+    /// So many tasks are about to be woken with an answer each: their next batches may leave together, and with those
+    /// of tasks that have been woken before.
     pub(super) fn add_to_round(&self, tasks: u32) {
         let more = |awaited: u32| Some(awaited.saturating_add(tasks));
         let _ = self.awaited.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
