@@ -98,8 +98,8 @@ fn a_cut_tells_the_effect() {
     let (request_bytes, reply_bytes) = change_bytes();
     let (mut undone, mut unknown) = (0, 0);
     for waiting in WAYS {
-        // The greeting is answered before the proxy sees more. What has come whole may be answered before the cut shows:
-        // that is the answer's cut before its first byte, below.
+        // The greeting is answered before the proxy sees more. What has come whole may be answered before the cut
+        // shows: that is the answer's cut before its first byte, below.
         for at in 1..request_bytes {
             let request = Way { cut_at: Some(HELLO_BYTES + at), ..Way::default() };
             match check_cut(waiting, request, Way::default(), false) {

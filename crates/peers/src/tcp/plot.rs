@@ -88,7 +88,9 @@ fn group_height(group: &[&TcpCell]) -> f64 {
 
 fn draw(out: &mut String, group: &[&TcpCell], (x, y): (f64, f64)) {
     let Some(first) = group.first() else { return };
-    let (mix, depth) = (first.mix.title(), on_its_way(first.depth));
+    // In full it would be wider than its column.
+    let mix = if first.mix == Mix::YcsbA { "YCSB-A" } else { first.mix.title() };
+    let depth = on_its_way(first.depth);
     let title = escaped(&format!("{mix}; {depth} on {} each", counted(first.connections)));
     *out += &format!("<text x=\"{x}\" y=\"{}\" font-size=\"15\" font-weight=\"600\">{title}</text>\n", y + 16.0);
     let (bars_x, bars_y) = (x + NAMES_WIDTH, y + GROUP_HEAD - 4.0);
