@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use guira::Store;
@@ -318,6 +319,10 @@ fn remote_forker(location: &Location) {
     let connect = || TcpRegion::connect(&options).unwrap();
     let (region, client, reader) = (connect(), store.client().unwrap(), store.reader());
     let (hold, lane) = (region.hold(SPARE_SLOT).unwrap().unwrap(), region.lane());
+    // It has the turn to change the key, and keeps it.
+    let mut task = store.async_client().unwrap();
+    let mut stuck = Box::pin(task.update(b"cuckoo", b"grey"));
+    let _ = stuck.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     let mut parents = Some((store, client, reader, region, hold, lane));
     let pid = fork(|| {
         let (store, mut client, mut reader, region, hold, mut lane) = parents.take().unwrap();
@@ -326,7 +331,9 @@ fn remote_forker(location: &Location) {
             assert!(error.effect() == guira::Effect::None && error.to_string().contains("fork"), "{error}");
         };
         refused(client.get(b"cuckoo").err());
+        let start = Instant::now();
         refused(client.put(b"cuckoo", b"never").err());
+        assert!(start.elapsed() < Duration::from_millis(500), "its parent's lines are none of the child's");
         refused(client.remove(b"cuckoo").err());
         refused(reader.get(b"cuckoo").err());
         refused(reader.get_many(&[b"cuckoo"]).remove(0).err());
@@ -352,6 +359,8 @@ fn remote_forker(location: &Location) {
             std::hint::black_box(&client);
         }
     });
+    drop(stuck);
+    drop(task);
     say(pid);
     wait_for_order();
     let (store, mut client, ..) = parents.take().unwrap();

@@ -506,6 +506,7 @@ impl Client {
         let turns = self.turns.as_ref()?;
         match turns.ask(self.client.table().placement().digest(key)) {
             Asked::Turn(turn) => Some(turn),
+            Asked::Nothing => None,
             // Rare, and larger than the rest of a change's future.
             Asked::Place(place) => Box::pin(self.await_turn(place)).await,
         }

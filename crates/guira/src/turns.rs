@@ -14,7 +14,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,8 @@ use crate::fabric::Waiting;
 
 /// The longest that anybody waits for a turn: a thousand changes of those before.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+/// How often the processor is given up for others who look at the tables; each look is short.
+const MAX_YIELDS: usize = 1_000;
 /// Parts that are locked by themselves.
 const SHARDS: usize = 16;
 
@@ -32,15 +34,17 @@ const SHARDS: usize = 16;
 type TableName = [u64; 2];
 
 /// The lines of those who want to change the keys of one table, by the keys' digests.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Turns {
+    /// Whose they are; in a forked child nothing in them is locked or waited for, because the threads that would end it
+    /// do not exist there.
+    process: Option<Process>,
     shards: [Mutex<HashMap<u64, Line, BuildHasherDefault<Digest>>>; SHARDS],
 }
 
-/// The lines of a table, as long as somebody uses them in the process that made them.
+/// The lines of a table, as long as somebody uses them.
 struct Known {
     table: TableName,
-    process: Option<Process>,
     turns: Weak<Turns>,
 }
 
@@ -70,6 +74,8 @@ pub(crate) enum Asked {
     Turn(Turn),
     /// Somebody else has it.
     Place(Place),
+    /// This is a forked child: the lines are its parent's.
+    Nothing,
 }
 
 /// The turn to change a key; the next one's, once it is dropped.
@@ -92,18 +98,40 @@ impl Turns {
     /// lines of its own: who waited in its parent's does not exist in it.
     pub(crate) fn of(table: TableName) -> Arc<Turns> {
         static TABLES: Mutex<Vec<Known>> = Mutex::new(Vec::new());
-        let mut tables = lock(&TABLES);
-        tables.retain(|known| known.turns.strong_count() > 0 && known.process.is_none_or(Process::is_this));
-        let known = tables.iter().find(|known| known.table == table).and_then(|known| known.turns.upgrade());
-        known.unwrap_or_else(|| {
-            let turns = Arc::new(Turns::default());
-            tables.push(Known { table, process: Process::current().ok(), turns: Arc::downgrade(&turns) });
-            turns
-        })
+        let turns = Arc::new(Turns::new());
+        // A process that was forked while somebody looked here never finds it free, and does without.
+        for _ in 0..MAX_YIELDS {
+            match TABLES.try_lock() {
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+                Err(TryLockError::Poisoned(_)) => break,
+                Ok(mut tables) => {
+                    tables.retain(|known| known.turns.upgrade().is_some_and(|turns| turns.is_own()));
+                    let known = tables.iter().find(|known| known.table == table);
+                    if let Some(turns) = known.and_then(|known| known.turns.upgrade()) {
+                        return turns;
+                    }
+                    tables.push(Known { table, turns: Arc::downgrade(&turns) });
+                    break;
+                }
+            }
+        }
+        turns
     }
 
-    /// Asks for the turn to change the key with this digest.
+    fn new() -> Turns {
+        Turns { process: Process::current().ok(), shards: Default::default() }
+    }
+
+    /// Whether they were made by this process.
+    fn is_own(&self) -> bool {
+        self.process.is_none_or(Process::is_this)
+    }
+
+    /// Asks for the turn to change the key with this digest; nothing is to be had of another process's.
     pub(crate) fn ask(self: &Arc<Self>, digest: u64) -> Asked {
+        if !self.is_own() {
+            return Asked::Nothing;
+        }
         let turns = Arc::clone(self);
         match self.shard(digest).entry(digest) {
             Entry::Vacant(vacant) => {
@@ -124,6 +152,9 @@ impl Turns {
 
     /// Gives the turn to the first in the line who still waits.
     fn pass_on(&self, digest: u64) {
+        if !self.is_own() {
+            return;
+        }
         let mut shard = self.shard(digest);
         let next = |line: &mut Line| std::iter::from_fn(|| line.pop_front()).find_map(|waiter| waiter.call());
         match shard.get_mut(&digest).and_then(next) {
@@ -137,6 +168,9 @@ impl Turns {
 
     /// Takes somebody who waits no more out of the line.
     fn leave(&self, digest: u64, waiter: &Arc<Waiter>) {
+        if !self.is_own() {
+            return;
+        }
         if let Some(line) = self.shard(digest).get_mut(&digest) {
             line.retain(|other| !Arc::ptr_eq(other, waiter));
         }
@@ -220,6 +254,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        if !self.turns.is_own() {
+            return;
+        }
         let before = std::mem::replace(&mut *lock(&self.waiter.state), State::Gone);
         match before {
             State::Called => self.turns.pass_on(self.digest),
@@ -270,6 +307,7 @@ mod tests {
         match turns.ask(digest) {
             Asked::Turn(turn) => Ok(turn),
             Asked::Place(place) => Err(place),
+            Asked::Nothing => panic!("this is the process"),
         }
     }
 
@@ -292,7 +330,7 @@ mod tests {
 
     #[test]
     fn the_turn_goes_round_in_the_order_of_coming() {
-        let turns = Arc::new(Turns::default());
+        let turns = Arc::new(Turns::new());
         let first = asked(&turns, 7).expect("nobody was there");
         let other = asked(&turns, 7 + SHARDS as u64).expect("another key of the shard");
         let [second, third, fourth] = [(); 3].map(|()| asked(&turns, 7).expect_err("it is taken"));
@@ -315,7 +353,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_longer_than_its_patience() {
-        let turns = Arc::new(Turns::default());
+        let turns = Arc::new(Turns::new());
         let turn = asked(&turns, 7).expect("nobody was there");
         let region = HeapRegion::new(4096, 4096, Profile::Shm.caps());
         let mut lane = region.lane();
@@ -329,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_task_is_woken_when_it_is_its_turn() {
-        let turns = Arc::new(Turns::default());
+        let turns = Arc::new(Turns::new());
         let turn = asked(&turns, 7).expect("nobody was there");
         let region = HeapRegion::new(4096, 4096, Profile::Shm.caps());
         let mut lane = region.lane();
@@ -362,6 +400,7 @@ mod tests {
                         let turn = match turns.ask(7) {
                             Asked::Turn(turn) => Some(turn),
                             Asked::Place(place) => pollster::block_on(place.wait(SHORT, Waiting::InPlace, &mut lane)),
+                            Asked::Nothing => panic!("this is the process"),
                         };
                         // On a machine that does other things, some lose their patience.
                         let Some(turn) = turn else { continue };
