@@ -319,10 +319,13 @@ fn remote_forker(location: &Location) {
     let connect = || TcpRegion::connect(&options).unwrap();
     let (region, client, reader) = (connect(), store.client().unwrap(), store.reader());
     let (hold, lane) = (region.hold(SPARE_SLOT).unwrap().unwrap(), region.lane());
-    // It has the turn to change the key, and keeps it.
-    let mut task = store.async_client().unwrap();
-    let mut stuck = Box::pin(task.update(b"cuckoo", b"grey"));
-    let _ = stuck.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    // A task that has the turn to change the key, and keeps it, unless the node was faster than this thread.
+    let stuck = (0..100).find_map(|_| {
+        let mut client = store.async_client().unwrap();
+        let mut update = Box::pin(async move { client.update(b"cuckoo", b"grey").await });
+        update.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending().then_some(update)
+    });
+    let stuck = stuck.expect("a node takes a while");
     let mut parents = Some((store, client, reader, region, hold, lane));
     let pid = fork(|| {
         let (store, mut client, mut reader, region, hold, mut lane) = parents.take().unwrap();
@@ -360,7 +363,6 @@ fn remote_forker(location: &Location) {
         }
     });
     drop(stuck);
-    drop(task);
     say(pid);
     wait_for_order();
     let (store, mut client, ..) = parents.take().unwrap();
