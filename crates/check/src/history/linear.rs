@@ -26,7 +26,7 @@ use super::refusal::{Impossible, Refusal};
 use super::timeline::{Event, Kind, Timeline};
 
 /// Steps of the search that are always enough for a history of some thousand operations on a key, of which some dozen
-/// are under way at a time and some dozen are pending; they take some 0.2 GiB and a second at worst.
+/// are under way at a time and some dozen are pending; they take some 0.4 GiB and a second or two at worst.
 pub const SEARCH_STEPS: u64 = 4_000_000;
 
 /// What was checked.
