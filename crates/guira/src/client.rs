@@ -20,7 +20,7 @@ use crate::fabric::{FabricLane, FabricRegion, Waiting};
 use crate::reader::{check_versions, lookups};
 use crate::sessions::{Session, Sessions};
 use crate::store::Inner;
-use crate::turns::{Asked, PATIENCE, Place, Turn, Turns};
+use crate::turns::{Asked, Overwrite, PATIENCE, Place, Turns, Waited};
 use crate::{Error, Expected, ExtentError, OperationError, Swap, Token, Versioned};
 
 /// Keys whose rows are loaded ahead of the one that is being changed.
@@ -106,6 +106,15 @@ impl<'e> ValueChange<'e> {
             ValueChange::Insert => Change::Insert(value),
             ValueChange::Update => Change::Update(value),
             ValueChange::Swap(expected) => Change::Swap(expected, value),
+        }
+    }
+
+    /// How it overwrites any value, if it does.
+    fn overwrite(self) -> Option<Overwrite> {
+        match self {
+            ValueChange::Put => Some(Overwrite::Put),
+            ValueChange::Update => Some(Overwrite::Update),
+            ValueChange::Insert | ValueChange::Swap(_) => None,
         }
     }
 }
@@ -463,11 +472,20 @@ impl Client {
         mut begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
         let mut until = Until::default();
-        let _turn = self.turn(key).await;
+        let overwrite = self.overwrite(key, value, change);
+        let mut turn = match self.turn(key, overwrite).await {
+            Waited::Answered(outcome) => return Ok(outcome),
+            Waited::Turn(turn) => Some(turn),
+            Waited::Nothing => None,
+        };
         loop {
             match self.try_value(key, value, operation, change, begun.take()).await {
                 Err(error) if self.lane.is_remote() => self.go_on_after(error, operation, &mut until).await?,
-                result => return result,
+                result => {
+                    let outcome = result?;
+                    let (Some(turn), Some(overwrite)) = (&mut turn, overwrite) else { return Ok(outcome) };
+                    return Ok(turn.answer_those_behind(overwrite, outcome));
+                }
             }
         }
     }
@@ -499,14 +517,20 @@ impl Client {
         result.map(|changed| changed.outcome).map_err(|error| self.failed(error))
     }
 
+    /// How a change overwrites any value of its key, if it does and the table could store what it brings.
+    fn overwrite(&self, key: &[u8], value: &[u8], change: ValueChange<'_>) -> Option<Overwrite> {
+        let rows = self.client.table().rows();
+        change.overwrite().filter(|_| rows.accepts_key(key.len()) && rows.accepts_value(value.len()))
+    }
+
     /// The turn to change `key`, if others of this process want to and its table is reached through a memory node;
     /// waits for it for a while. Not for one that was begun in place: there is none to wait for then.
     #[inline(always)]
-    async fn turn(&mut self, key: &[u8]) -> Option<Turn> {
-        let turns = self.turns.as_ref()?;
-        match turns.ask(self.client.table().placement().digest(key)) {
-            Asked::Turn(turn) => Some(turn),
-            Asked::Nothing => None,
+    async fn turn(&mut self, key: &[u8], overwrite: Option<Overwrite>) -> Waited {
+        let Some(turns) = &self.turns else { return Waited::Nothing };
+        match turns.ask(self.client.table().placement().digest(key), overwrite) {
+            Asked::Turn(turn) => Waited::Turn(turn),
+            Asked::Nothing => Waited::Nothing,
             // Rare, and larger than the rest of a change's future.
             Asked::Place(place) => Box::pin(self.await_turn(place)).await,
         }
@@ -514,12 +538,15 @@ impl Client {
 
     /// Waits in the line. The time counts as waiting for the lock, which the operation's deadline bounds. // [R-LOCK-4]
     #[cold]
-    async fn await_turn(&mut self, place: Place) -> Option<Turn> {
+    async fn await_turn(&mut self, place: Place) -> Waited {
         let patience = PATIENCE.min(self.attachment.store.options.deadline);
         let since_ns = self.lane.now_ns();
-        let turn = place.wait(patience, self.waiting, self.lane.any()).await;
-        self.client.count_wait(since_ns);
-        turn
+        let waited = place.wait(patience, self.waiting, self.lane.any()).await;
+        match waited {
+            Waited::Answered(_) => self.client.count_overwritten(),
+            Waited::Turn(_) | Waited::Nothing => self.client.count_wait(since_ns),
+        }
+        waited
     }
 
     /// Books what became of the extent that a change brought, and of the one it freed.
@@ -624,7 +651,7 @@ impl Client {
         mut begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
         let mut until = Until::default();
-        let _turn = self.turn(key).await;
+        let _turn = self.turn(key, None).await;
         loop {
             match self.try_change(key, operation, change, begun.take()).await {
                 Err(error) if self.lane.is_remote() => self.go_on_after(error, operation, &mut until).await?,

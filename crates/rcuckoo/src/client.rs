@@ -211,10 +211,17 @@ impl Client {
         self.owner
     }
 
-    /// The change that comes next, on a lane that does not execute in place, has been waited for since `since_ns` of
-    /// the lane's clock: its deadline counts from there. // [R-LOCK-4]
+    /// The change that comes next, on a lane that does not execute in place, has waited in a line of its process since
+    /// `since_ns` of the lane's clock: its deadline counts from there. // [R-LOCK-4]
     pub fn count_wait(&mut self, since_ns: u64) {
         self.came_ns = Some(since_ns);
+        self.counters.line_waits += 1;
+    }
+
+    /// A change waited in a line of its process, and was answered as one that came before another. // [R-LOCK-8]
+    pub fn count_overwritten(&mut self) {
+        self.counters.line_waits += 1;
+        self.counters.overwritten += 1;
     }
 
     /// What the client met.

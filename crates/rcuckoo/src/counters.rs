@@ -103,6 +103,10 @@ counters! {
     reclaimed_locks,
     /// Extents that deaths had lost, and that sweeps found. Source: R-RECOVER-7.
     swept_extents,
+    /// Changes that waited for another one of the same key and process, behind a memory node. Source: R-LOCK-4.
+    line_waits,
+    /// Those of them that were answered as if they had come right before the other: it overwrote them. Source: R-LOCK-8.
+    overwritten,
 }
 
 const _: () = assert!(Counters::COUNT <= TOTALS_WORDS, "the superblock has room for all");

@@ -9,7 +9,12 @@ mod crowd;
 mod cut;
 #[path = "../common/hosts.rs"]
 mod hosts;
+mod overwritten;
 mod proxy;
+#[path = "../common/rng.rs"]
+mod rng;
+#[path = "../common/rough.rs"]
+mod rough;
 mod served;
 #[cfg(feature = "tls")]
 mod tls;

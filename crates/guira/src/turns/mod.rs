@@ -5,10 +5,19 @@
 //! giving it back. So of one process one client asks at a time, and the others wait here, in the order in which they
 //! came: a local queue in front of a remote lock, as Sherman has it (Wang, Lu, Shu: SIGMOD 2022).
 //!
+//! What would overwrite the key's value need not be carried out at all: when the change of whoever has the turn is done,
+//! those who stood in the line when it began are answered as if they had come right before it. Nobody saw the values
+//! they brought, and nobody could have: SMART combines writes so (Luo et al.: OSDI 2023). // [R-LOCK-8]
+//!
 //! Invariants: whoever has a turn gives it to the next one by dropping it; who was given one and has gone away passes
 //! it on. A turn is a hint: what keeps changes apart are the locks of the table, so who has waited for [`PATIENCE`]
 //! goes on without one, and whoever has it is stopped, slow or stuck at a lock of somebody else, holds up nobody for
-//! longer. Nothing is waited for while a lock is held.
+//! longer. Nothing is waited for while a lock is held. Who is in the line has changed nothing: it may leave at any
+//! time, and carry out its change itself.
+
+mod overwrite;
+#[cfg(test)]
+mod tests;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -20,8 +29,11 @@ use std::time::{Duration, Instant};
 
 use guira_fabric::Lane;
 use guira_fabric::process::Process;
+use guira_rcuckoo::Outcome;
 
 use crate::fabric::Waiting;
+pub(crate) use overwrite::Overwrite;
+use overwrite::Overwritten;
 
 /// The longest that anybody waits for a turn: a thousand changes of those before.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
@@ -54,6 +66,8 @@ type Line = VecDeque<Arc<Waiter>>;
 /// Somebody who waits.
 #[derive(Debug, Default)]
 struct Waiter {
+    /// How it overwrites the key's value, if it does.
+    overwrite: Option<Overwrite>,
     state: Mutex<State>,
     told: Condvar,
 }
@@ -65,6 +79,8 @@ enum State {
     Asleep(Waker),
     /// It has the turn.
     Called,
+    /// It needs no turn: it was overwritten.
+    Answered(Outcome),
     /// It waits no more.
     Gone,
 }
@@ -83,6 +99,18 @@ pub(crate) enum Asked {
 pub(crate) struct Turn {
     turns: Arc<Turns>,
     digest: u64,
+    /// Those behind it whom its change can answer: they had come when it began.
+    behind: Vec<Arc<Waiter>>,
+}
+
+/// What somebody gets who waits in a line.
+#[derive(Debug)]
+pub(crate) enum Waited {
+    Turn(Turn),
+    /// Somebody else's change came right after this one, and overwrote it: this is what it was answered.
+    Answered(Outcome),
+    /// Its patience is over.
+    Nothing,
 }
 
 /// A place in the line. Who drops it leaves.
@@ -127,8 +155,9 @@ impl Turns {
         self.process.is_none_or(Process::is_this)
     }
 
-    /// Asks for the turn to change the key with this digest; nothing is to be had of another process's.
-    pub(crate) fn ask(self: &Arc<Self>, digest: u64) -> Asked {
+    /// Asks for the turn to change the key with this digest, by overwriting it or otherwise; nothing is to be had of
+    /// another process's.
+    pub(crate) fn ask(self: &Arc<Self>, digest: u64, overwrite: Option<Overwrite>) -> Asked {
         if !self.is_own() {
             return Asked::Nothing;
         }
@@ -136,10 +165,10 @@ impl Turns {
         match self.shard(digest).entry(digest) {
             Entry::Vacant(vacant) => {
                 vacant.insert(VecDeque::new());
-                Asked::Turn(Turn { turns, digest })
+                Asked::Turn(Turn { turns, digest, behind: Vec::new() })
             }
             Entry::Occupied(mut line) => {
-                let waiter = Arc::new(Waiter::default());
+                let waiter = Arc::new(Waiter { overwrite, ..Waiter::default() });
                 line.get_mut().push_back(Arc::clone(&waiter));
                 Asked::Place(Place { turns, digest, waiter })
             }
@@ -166,6 +195,16 @@ impl Turns {
         }
     }
 
+    /// Those in the line who would only overwrite the key's value.
+    fn overwriting(&self, digest: u64) -> Vec<Arc<Waiter>> {
+        if !self.is_own() {
+            return Vec::new();
+        }
+        let shard = self.shard(digest);
+        let line = shard.get(&digest).into_iter().flatten();
+        line.filter(|waiter| waiter.overwrite.is_some()).cloned().collect()
+    }
+
     /// Takes somebody who waits no more out of the line.
     fn leave(&self, digest: u64, waiter: &Arc<Waiter>) {
         if !self.is_own() {
@@ -177,78 +216,118 @@ impl Turns {
     }
 }
 
+impl Turn {
+    /// The change that overwrote the key's value had this outcome: answers those behind it as if they had come right
+    /// before it. How it is answered itself, as the last of them. // [R-LOCK-8]
+    pub(crate) fn answer_those_behind(&mut self, change: Overwrite, outcome: Outcome) -> Outcome {
+        let mut overwritten = Overwritten::by(change, outcome);
+        for waiter in self.behind.drain(..) {
+            let Some(overwrite) = waiter.overwrite else { continue };
+            let Some(answer) = overwritten.answer(overwrite) else { continue };
+            if waiter.answer(answer) {
+                overwritten.tell(overwrite);
+            }
+        }
+        overwritten.last()
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
         self.turns.pass_on(self.digest);
     }
 }
 
+impl State {
+    fn is_waiting(&self) -> bool {
+        matches!(self, State::New | State::Asleep(_))
+    }
+}
+
 impl Waiter {
-    /// Gives it the turn, unless it has gone; what is to be woken for it.
+    /// Gives it the turn, unless it waits no more; what is to be woken for it.
     fn call(&self) -> Option<Waker> {
+        self.end(State::Called)
+    }
+
+    /// Tells it that it was overwritten; false if it waits no more.
+    fn answer(&self, outcome: Outcome) -> bool {
+        self.end(State::Answered(outcome)).map(Waker::wake).is_some()
+    }
+
+    /// Ends its waiting, unless it has ended; what is to be woken for it.
+    fn end(&self, end: State) -> Option<Waker> {
         let mut state = lock(&self.state);
-        if let State::Gone = *state {
+        if !state.is_waiting() {
             return None;
         }
-        let before = std::mem::replace(&mut *state, State::Called);
+        let before = std::mem::replace(&mut *state, end);
         drop(state);
         self.told.notify_one();
         Some(if let State::Asleep(waker) = before { waker } else { Waker::noop().clone() })
     }
 
-    /// Whether it has the turn by `until`; waits in place.
-    fn sleep(&self, until: Instant) -> bool {
+    /// Waits in place until its waiting ends, or until `until`.
+    fn sleep(&self, until: Instant) {
         let mut state = lock(&self.state);
-        while !matches!(*state, State::Called) {
+        while state.is_waiting() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return false;
+                return;
             }
             (state, _) = self.told.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
         }
-        true
     }
 
-    /// Whether it has the turn; otherwise the task is woken when it gets it.
+    /// Whether its waiting has ended; otherwise the task is woken when it does.
     fn poll(&self, cx: &Context<'_>) -> bool {
         let mut state = lock(&self.state);
         match &mut *state {
-            State::Called => return true,
             State::Asleep(waker) => waker.clone_from(cx.waker()),
-            state => *state = State::Asleep(cx.waker().clone()),
+            State::New => *state = State::Asleep(cx.waker().clone()),
+            State::Called | State::Answered(_) | State::Gone => return true,
         }
         false
     }
 }
 
 impl Place {
-    /// Waits for the turn, for as long as `patience`. No round trip.
-    pub(crate) async fn wait(self, patience: Duration, waiting: Waiting, lane: &mut dyn Lane) -> Option<Turn> {
-        let is_called = match waiting {
+    /// Waits for the turn, or for an answer, for as long as `patience`. No round trip.
+    pub(crate) async fn wait(self, patience: Duration, waiting: Waiting, lane: &mut dyn Lane) -> Waited {
+        match waiting {
             Waiting::InPlace => self.waiter.sleep(Instant::now() + patience),
             Waiting::Cooperative => {
                 let until_ns = lane.now_ns() + patience.as_nanos() as u64;
                 poll_fn(|cx| match (self.waiter.poll(cx), lane.poll_pause(until_ns, cx)) {
                     (false, Poll::Pending) => Poll::Pending,
-                    (is_called, pause) => {
+                    (_, pause) => {
                         if pause.is_pending() {
                             // Ends it.
                             let _ = lane.poll_pause(0, cx);
                         }
-                        Poll::Ready(is_called)
+                        Poll::Ready(())
                     }
                 })
-                .await
+                .await;
             }
-        };
-        is_called.then(|| self.take())
+        }
+        self.take()
     }
 
-    /// The turn that this has got.
-    fn take(self) -> Turn {
-        // What is dropped with the place does not pass it on.
-        *lock(&self.waiter.state) = State::Gone;
-        Turn { turns: Arc::clone(&self.turns), digest: self.digest }
+    /// What this has got; nobody has to do with it any more.
+    fn take(self) -> Waited {
+        let state = std::mem::replace(&mut *lock(&self.waiter.state), State::Gone);
+        match state {
+            State::Called => {
+                let behind = self.turns.overwriting(self.digest);
+                Waited::Turn(Turn { turns: Arc::clone(&self.turns), digest: self.digest, behind })
+            }
+            State::Answered(outcome) => Waited::Answered(outcome),
+            State::New | State::Asleep(_) | State::Gone => {
+                self.turns.leave(self.digest, &self.waiter);
+                Waited::Nothing
+            }
+        }
     }
 }
 
@@ -261,8 +340,8 @@ impl Drop for Place {
         match before {
             State::Called => self.turns.pass_on(self.digest),
             State::New | State::Asleep(_) => self.turns.leave(self.digest, &self.waiter),
-            // It took the turn.
-            State::Gone => {}
+            // It took what it got, or the turn of whoever answered it ends, and takes it out of the line.
+            State::Answered(_) | State::Gone => {}
         }
     }
 }
@@ -288,133 +367,4 @@ impl Hasher for Digest {
 /// Nothing that is locked here is left half changed by a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::pin::pin;
-    use std::sync::atomic::{AtomicU64, Ordering};
-    use std::task::Wake;
-
-    use guira_fabric::heap::HeapRegion;
-    use guira_fabric::{Profile, Region};
-
-    use super::*;
-
-    const SHORT: Duration = Duration::from_millis(100);
-
-    fn asked(turns: &Arc<Turns>, digest: u64) -> Result<Turn, Place> {
-        match turns.ask(digest) {
-            Asked::Turn(turn) => Ok(turn),
-            Asked::Place(place) => Err(place),
-            Asked::Nothing => panic!("this is the process"),
-        }
-    }
-
-    fn is_called(place: &Place) -> bool {
-        matches!(*lock(&place.waiter.state), State::Called)
-    }
-
-    fn is_empty(turns: &Turns) -> bool {
-        turns.shards.iter().all(|shard| lock(shard).is_empty())
-    }
-
-    #[derive(Default)]
-    struct Woken(AtomicU64);
-
-    impl Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    #[test]
-    fn the_turn_goes_round_in_the_order_of_coming() {
-        let turns = Arc::new(Turns::new());
-        let first = asked(&turns, 7).expect("nobody was there");
-        let other = asked(&turns, 7 + SHARDS as u64).expect("another key of the shard");
-        let [second, third, fourth] = [(); 3].map(|()| asked(&turns, 7).expect_err("it is taken"));
-        drop(other);
-        assert!(!is_called(&second));
-        drop(first);
-        assert!(is_called(&second) && !is_called(&third));
-        let second = second.take();
-        // Who leaves is passed over.
-        drop(third);
-        drop(second);
-        assert!(is_called(&fourth));
-        // Who was called and goes away passes it on.
-        let fifth = asked(&turns, 7).expect_err("it is taken");
-        drop(fourth);
-        assert!(is_called(&fifth));
-        drop(fifth.take());
-        assert!(is_empty(&turns));
-    }
-
-    #[test]
-    fn nobody_waits_for_longer_than_its_patience() {
-        let turns = Arc::new(Turns::new());
-        let turn = asked(&turns, 7).expect("nobody was there");
-        let region = HeapRegion::new(4096, 4096, Profile::Shm.caps());
-        let mut lane = region.lane();
-        let start = Instant::now();
-        let place = asked(&turns, 7).expect_err("it is taken");
-        assert!(pollster::block_on(place.wait(SHORT, Waiting::InPlace, &mut lane)).is_none());
-        assert!((SHORT..20 * SHORT).contains(&start.elapsed()), "{:?}", start.elapsed());
-        drop(turn);
-        assert!(is_empty(&turns), "who has gone gets no turn");
-    }
-
-    #[test]
-    fn a_task_is_woken_when_it_is_its_turn() {
-        let turns = Arc::new(Turns::new());
-        let turn = asked(&turns, 7).expect("nobody was there");
-        let region = HeapRegion::new(4096, 4096, Profile::Shm.caps());
-        let mut lane = region.lane();
-        let woken = Arc::new(Woken::default());
-        let waker = Waker::from(Arc::clone(&woken));
-        let place = asked(&turns, 7).expect_err("it is taken");
-        let mut wait = pin!(place.wait(PATIENCE, Waiting::Cooperative, &mut lane));
-        assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        let before = woken.0.load(Ordering::SeqCst);
-        drop(turn);
-        assert_eq!(woken.0.load(Ordering::SeqCst), before + 1);
-        let Poll::Ready(Some(turn)) = wait.as_mut().poll(&mut Context::from_waker(&waker)) else { panic!("its turn") };
-        drop(turn);
-        assert!(is_empty(&turns));
-    }
-
-    #[test]
-    fn threads_take_turns() {
-        const THREADS: u64 = 8;
-        const TIMES: u64 = 500;
-        let turns = Turns::of([1, 2]);
-        assert!(Arc::ptr_eq(&turns, &Turns::of([1, 2])) && !Arc::ptr_eq(&turns, &Turns::of([1, 3])));
-        let [inside, most, had] = [(); 3].map(|()| AtomicU64::new(0));
-        std::thread::scope(|scope| {
-            for _ in 0..THREADS {
-                scope.spawn(|| {
-                    let region = HeapRegion::new(4096, 4096, Profile::Shm.caps());
-                    let mut lane = region.lane();
-                    for _ in 0..TIMES {
-                        let turn = match turns.ask(7) {
-                            Asked::Turn(turn) => Some(turn),
-                            Asked::Place(place) => pollster::block_on(place.wait(SHORT, Waiting::InPlace, &mut lane)),
-                            Asked::Nothing => panic!("this is the process"),
-                        };
-                        // On a machine that does other things, some lose their patience.
-                        let Some(turn) = turn else { continue };
-                        had.fetch_add(1, Ordering::SeqCst);
-                        most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                        std::thread::yield_now();
-                        inside.fetch_sub(1, Ordering::SeqCst);
-                        drop(turn);
-                    }
-                });
-            }
-        });
-        assert_eq!(most.load(Ordering::SeqCst), 1, "one at a time");
-        assert!(had.load(Ordering::SeqCst) > THREADS * TIMES / 2);
-        assert!(is_empty(&turns));
-    }
 }
