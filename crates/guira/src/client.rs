@@ -20,7 +20,7 @@ use crate::fabric::{FabricLane, FabricRegion, Waiting};
 use crate::reader::{check_versions, lookups};
 use crate::sessions::{Session, Sessions};
 use crate::store::Inner;
-use crate::turns::{Asked, Overwrite, PATIENCE, Place, Turns, Waited};
+use crate::turns::{Asked, Limits, Overwrite, PATIENCE, Place, Turns, Waited, Wish};
 use crate::{Error, Expected, ExtentError, OperationError, Swap, Token, Versioned};
 
 /// Keys whose rows are loaded ahead of the one that is being changed.
@@ -72,7 +72,7 @@ pub struct Client {
     /// What was counted in sessions that were lost.
     earlier: Counters,
     waiting: Waiting,
-    /// The lines in front of keys, if the table is reached through a memory node.
+    /// The lines in front of locks, if the table is reached through a memory node.
     turns: Option<Arc<Turns>>,
     attachment: Attachment,
 }
@@ -473,7 +473,7 @@ impl Client {
     ) -> Result<Outcome, Error> {
         let mut until = Until::default();
         let overwrite = self.overwrite(key, value, change);
-        let mut turn = match self.turn(key, overwrite).await {
+        let turn = match self.turn(key, overwrite).await {
             Waited::Answered(outcome) => return Ok(outcome),
             Waited::Turn(turn) => Some(turn),
             Waited::Nothing => None,
@@ -483,8 +483,8 @@ impl Client {
                 Err(error) if self.lane.is_remote() => self.go_on_after(error, operation, &mut until).await?,
                 result => {
                     let outcome = result?;
-                    let (Some(turn), Some(overwrite)) = (&mut turn, overwrite) else { return Ok(outcome) };
-                    return Ok(turn.answer_those_behind(overwrite, outcome));
+                    let leading = turn.as_ref().filter(|_| overwrite.is_some());
+                    return Ok(leading.map_or(outcome, |turn| turn.answer_those_behind(outcome)));
                 }
             }
         }
@@ -523,12 +523,16 @@ impl Client {
         change.overwrite().filter(|_| rows.accepts_key(key.len()) && rows.accepts_value(value.len()))
     }
 
-    /// The turn to change `key`, if others of this process want to and its table is reached through a memory node;
-    /// waits for it for a while. Not for one that was begun in place: there is none to wait for then.
+    /// The turn to take the locks of `key`, if others of this process want them and its table is reached through a memory
+    /// node; waits for it for a while. Not for a change that was begun in place: there is none to wait for then.
     #[inline(always)]
     async fn turn(&mut self, key: &[u8], overwrite: Option<Overwrite>) -> Waited {
         let Some(turns) = &self.turns else { return Waited::Nothing };
-        match turns.ask(self.client.table().placement().digest(key), overwrite) {
+        let table = self.client.table();
+        let digest = table.placement().digest(key);
+        let rows = table.placement().rows(digest);
+        let locks = [rows.first, rows.second].map(|row| table.locks().lock_of(row).0);
+        match turns.ask(Wish { locks, digest, overwrite }) {
             Asked::Turn(turn) => Waited::Turn(turn),
             Asked::Nothing => Waited::Nothing,
             // Rare, and larger than the rest of a change's future.
@@ -536,12 +540,13 @@ impl Client {
         }
     }
 
-    /// Waits in the line. The time counts as waiting for the lock, which the operation's deadline bounds. // [R-LOCK-4]
+    /// Waits in the lines. The time counts as waiting for the locks, which the operation's deadline bounds. // [R-LOCK-4]
     #[cold]
     async fn await_turn(&mut self, place: Place) -> Waited {
-        let patience = PATIENCE.min(self.attachment.store.options.deadline);
+        let longest = self.attachment.store.options.deadline;
         let since_ns = self.lane.now_ns();
-        let waited = place.wait(patience, self.waiting, self.lane.any()).await;
+        let limits = Limits { patience: PATIENCE.min(longest), longest };
+        let waited = place.wait(limits, self.waiting, self.lane.any()).await;
         match waited {
             Waited::Answered(_) => self.client.count_overwritten(),
             Waited::Turn(_) | Waited::Nothing => self.client.count_wait(since_ns),

@@ -1,8 +1,8 @@
-//! Lines and turns, by hand and by threads.
+//! Lines and turns: by hand, by threads, and against a list of those who wait.
 
+use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Wake;
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Profile, Region};
@@ -10,40 +10,48 @@ use guira_fabric::{Profile, Region};
 use super::*;
 
 const SHORT: Duration = Duration::from_millis(100);
+/// Wants every lock of the tests below that is taken.
+const WISH: Wish = Wish { locks: [7, 8], digest: 1, overwrite: None };
 
-fn asked(turns: &Arc<Turns>, digest: u64) -> Result<Turn, Place> {
-    asked_to(turns, digest, None)
+fn put() -> Wish {
+    Wish { overwrite: Some(Overwrite::Put), ..WISH }
 }
 
-fn asked_to(turns: &Arc<Turns>, digest: u64, overwrite: Option<Overwrite>) -> Result<Turn, Place> {
-    match turns.ask(digest, overwrite) {
-        Asked::Turn(turn) => Ok(turn),
-        Asked::Place(place) => Err(place),
+fn update() -> Wish {
+    Wish { overwrite: Some(Overwrite::Update), ..WISH }
+}
+
+fn within(patience: Duration) -> Limits {
+    Limits { patience, longest: patience }
+}
+
+fn region() -> HeapRegion {
+    HeapRegion::new(4096, 4096, Profile::Shm.caps())
+}
+
+fn place(turns: &Arc<Turns>, wish: Wish) -> Place {
+    match turns.ask(wish) {
+        Asked::Turn(Turn(place)) | Asked::Place(place) => place,
         Asked::Nothing => panic!("this is the process"),
     }
 }
 
-fn is_called(place: &Place) -> bool {
-    matches!(*lock(&place.waiter.state), State::Called)
+fn has_turn(place: &Place) -> bool {
+    place.look(None) == Standing::Turn
 }
 
 fn turn(place: Place) -> Turn {
-    match place.take() {
-        Waited::Turn(turn) => turn,
-        other => panic!("{other:?}"),
-    }
+    assert!(has_turn(&place));
+    let waited = pollster::block_on(place.wait(within(SHORT), Waiting::InPlace, &mut region().lane()));
+    let Waited::Turn(turn) = waited else { panic!("{waited:?}") };
+    turn
 }
 
-fn answer(place: Place) -> Option<Outcome> {
-    match place.take() {
-        Waited::Answered(outcome) => Some(outcome),
-        Waited::Nothing => None,
-        Waited::Turn(_) => panic!("nobody gave it the turn"),
+fn answer(place: &Place) -> Option<Outcome> {
+    match place.look(None) {
+        Standing::Answered(outcome) => Some(outcome),
+        _ => None,
     }
-}
-
-fn is_empty(turns: &Turns) -> bool {
-    turns.shards.iter().all(|shard| lock(shard).is_empty())
 }
 
 #[derive(Default)]
@@ -58,60 +66,149 @@ impl Wake for Woken {
 #[test]
 fn the_turn_goes_round_in_the_order_of_coming() {
     let turns = Arc::new(Turns::new());
-    let first = asked(&turns, 7).expect("nobody was there");
-    let other = asked(&turns, 7 + SHARDS as u64).expect("another key of the shard");
-    let [second, third, fourth] = [(); 3].map(|()| asked(&turns, 7).expect_err("it is taken"));
+    let [first, second, third, fourth] = [(); 4].map(|()| place(&turns, WISH));
+    let other = place(&turns, Wish { locks: [9, 9], ..WISH });
+    assert!(has_turn(&first) && has_turn(&other) && !has_turn(&second), "other locks, another line");
     drop(other);
-    assert!(!is_called(&second));
     drop(first);
-    assert!(is_called(&second) && !is_called(&third));
-    let second = turn(second);
+    assert!(has_turn(&second) && !has_turn(&third));
     // Who leaves is passed over.
     drop(third);
-    drop(second);
-    assert!(is_called(&fourth));
-    // Who was called and goes away passes it on.
-    let fifth = asked(&turns, 7).expect_err("it is taken");
+    drop(turn(second));
+    assert!(has_turn(&fourth));
+    // Who has the turn and goes away passes it on.
+    let fifth = place(&turns, WISH);
     drop(fourth);
-    assert!(is_called(&fifth));
+    assert!(has_turn(&fifth));
     drop(turn(fifth));
-    assert!(is_empty(&turns));
+    assert!(turns.lines().is_empty());
+}
+
+/// Who wants two locks has its turn when it is the first of both lines, and whoever wants one of them waits for it.
+#[test]
+fn a_turn_is_for_both_locks() {
+    let turns = Arc::new(Turns::new());
+    let [low, high, both] = [[7, 7], [8, 8], [8, 7]].map(|locks| place(&turns, Wish { locks, ..WISH }));
+    let late = place(&turns, Wish { locks: [7, 7], ..WISH });
+    drop(low);
+    assert!(!has_turn(&both) && !has_turn(&late), "it came before");
+    drop(high);
+    assert!(has_turn(&both) && !has_turn(&late));
+    drop(both);
+    assert!(has_turn(&late));
+    drop(late);
+    assert!(turns.lines().is_empty());
 }
 
 #[test]
 fn nobody_waits_for_longer_than_its_patience() {
     let turns = Arc::new(Turns::new());
-    let turn = asked(&turns, 7).expect("nobody was there");
-    let region = HeapRegion::new(4096, 4096, Profile::Shm.caps());
-    let mut lane = region.lane();
-    let start = Instant::now();
-    let place = asked(&turns, 7).expect_err("it is taken");
-    let waited = pollster::block_on(place.wait(SHORT, Waiting::InPlace, &mut lane));
-    assert!(matches!(waited, Waited::Nothing));
-    assert!((SHORT..20 * SHORT).contains(&start.elapsed()), "{:?}", start.elapsed());
-    drop(turn);
-    assert!(is_empty(&turns), "who has gone gets no turn");
+    let stuck = place(&turns, WISH);
+    for waiting in [Waiting::InPlace, Waiting::Cooperative] {
+        let start = Instant::now();
+        let waited = pollster::block_on(place(&turns, WISH).wait(within(SHORT), waiting, &mut region().lane()));
+        assert!(matches!(waited, Waited::Nothing));
+        assert!((SHORT..20 * SHORT).contains(&start.elapsed()), "{:?}", start.elapsed());
+    }
+    drop(stuck);
+    assert!(turns.lines().is_empty(), "who has gone gets no turn");
+}
+
+/// A line that moves is waited in for longer than one that does not, and not for ever.
+#[test]
+fn patience_begins_anew_while_others_leave() {
+    let turns = Arc::new(Turns::new());
+    let (stuck, longest) = (place(&turns, WISH), 8 * SHORT);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let (start, place) = (Instant::now(), place(&turns, WISH));
+            let limits = Limits { patience: SHORT, longest };
+            let waited = pollster::block_on(place.wait(limits, Waiting::InPlace, &mut region().lane()));
+            (matches!(waited, Waited::Nothing), start.elapsed())
+        });
+        while !waiting.is_finished() {
+            // Somebody comes, and leaves.
+            drop(place(&turns, WISH));
+            std::thread::sleep(SHORT / 10);
+        }
+        let (is_over, elapsed) = waiting.join().expect("no panic");
+        assert!(is_over && (longest..3 * longest).contains(&elapsed), "{elapsed:?}");
+    });
+    drop(stuck);
+    assert!(turns.lines().is_empty());
 }
 
 #[test]
-fn a_task_is_woken_when_it_is_its_turn() {
+fn a_task_is_woken_when_it_is_its_turn_or_answered() {
+    for is_answered in [false, true] {
+        let turns = Arc::new(Turns::new());
+        let [first, leader, last] = [(); 3].map(|()| place(&turns, put()));
+        let region = region();
+        let mut lane = region.lane();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut wait = pin!(last.wait(within(PATIENCE), Waiting::Cooperative, &mut lane));
+        let mut poll = || wait.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(poll().is_pending());
+        drop(first);
+        let before = woken.0.load(Ordering::SeqCst);
+        let leader = turn(leader);
+        if is_answered {
+            assert_eq!(leader.answer_those_behind(Outcome::Replaced), Outcome::Replaced);
+        }
+        drop(leader);
+        assert_eq!(woken.0.load(Ordering::SeqCst), before + 1);
+        match poll() {
+            Poll::Ready(Waited::Answered(Outcome::Replaced)) => assert!(is_answered),
+            Poll::Ready(Waited::Turn(turn)) => {
+                assert!(!is_answered);
+                drop(turn);
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(turns.lines().is_empty());
+    }
+}
+
+/// Those who came before the change began are answered by it, and nobody else: neither whose change is of another kind or
+/// key, nor who has gone, nor who came later.
+#[test]
+fn a_change_answers_those_who_waited_when_it_began() {
     let turns = Arc::new(Turns::new());
-    let turn = asked(&turns, 7).expect("nobody was there");
-    let region = HeapRegion::new(4096, 4096, Profile::Shm.caps());
-    let mut lane = region.lane();
-    let woken = Arc::new(Woken::default());
-    let waker = Waker::from(Arc::clone(&woken));
-    let place = asked(&turns, 7).expect_err("it is taken");
-    let mut wait = pin!(place.wait(PATIENCE, Waiting::Cooperative, &mut lane));
-    assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    let before = woken.0.load(Ordering::SeqCst);
-    drop(turn);
-    assert_eq!(woken.0.load(Ordering::SeqCst), before + 1);
-    let Poll::Ready(Waited::Turn(turn)) = wait.as_mut().poll(&mut Context::from_waker(&waker)) else {
-        panic!("its turn")
-    };
-    drop(turn);
-    assert!(is_empty(&turns));
+    let first = place(&turns, WISH);
+    let other_key = Wish { digest: 2, ..put() };
+    let [leader, before, other, of_other_key, missing, gone] =
+        [put(), put(), WISH, other_key, update(), put()].map(|wish| place(&turns, wish));
+    drop(first);
+    let leader = turn(leader);
+    let late = place(&turns, put());
+    drop(gone);
+    assert_eq!(leader.answer_those_behind(Outcome::Inserted), Outcome::Replaced);
+    assert_eq!(leader.answer_those_behind(Outcome::Inserted), Outcome::Inserted, "once");
+    drop(leader);
+    assert_eq!((answer(&before), answer(&missing)), (Some(Outcome::Inserted), Some(Outcome::Missing)));
+    assert!([&other, &of_other_key, &late].into_iter().all(|place| answer(place).is_none()));
+    assert!(has_turn(&other) && !has_turn(&of_other_key), "it is the turn of the next one who still waits");
+    drop(other);
+    drop(of_other_key);
+    drop(turn(late));
+    drop((before, missing));
+    assert!(turns.lines().is_empty());
+}
+
+/// A change that fails or is given up answers nobody: they keep their places.
+#[test]
+fn a_change_that_does_not_end_leaves_the_others_in_the_line() {
+    let turns = Arc::new(Turns::new());
+    let first = place(&turns, WISH);
+    let [leader, second, third] = [(); 3].map(|()| place(&turns, update()));
+    drop(first);
+    drop(turn(leader));
+    assert!(has_turn(&second) && !has_turn(&third));
+    assert_eq!(turn(second).answer_those_behind(Outcome::Missing), Outcome::Missing);
+    assert_eq!(answer(&third), Some(Outcome::Missing));
+    drop(third);
+    assert!(turns.lines().is_empty());
 }
 
 #[test]
@@ -122,18 +219,23 @@ fn threads_take_turns() {
     assert!(Arc::ptr_eq(&turns, &Turns::of([1, 2])) && !Arc::ptr_eq(&turns, &Turns::of([1, 3])));
     let [inside, most, had] = [(); 3].map(|()| AtomicU64::new(0));
     std::thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                let region = HeapRegion::new(4096, 4096, Profile::Shm.caps());
+        for thread in 0..THREADS {
+            let (turns, inside, most, had) = (&turns, &inside, &most, &had);
+            scope.spawn(move || {
+                let region = region();
                 let mut lane = region.lane();
                 for _ in 0..TIMES {
-                    let turn = match turns.ask(7, None) {
+                    // All of them want one of the locks, and most of them another one, too.
+                    let wish = Wish { locks: [7, 4 + thread], ..WISH };
+                    let waited = match turns.ask(wish) {
                         Asked::Turn(turn) => Waited::Turn(turn),
-                        Asked::Place(place) => pollster::block_on(place.wait(SHORT, Waiting::InPlace, &mut lane)),
+                        Asked::Place(place) => {
+                            pollster::block_on(place.wait(within(PATIENCE), Waiting::InPlace, &mut lane))
+                        }
                         Asked::Nothing => panic!("this is the process"),
                     };
                     // On a machine that does other things, some lose their patience.
-                    let Waited::Turn(turn) = turn else { continue };
+                    let Waited::Turn(turn) = waited else { continue };
                     had.fetch_add(1, Ordering::SeqCst);
                     most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                     std::thread::yield_now();
@@ -145,67 +247,82 @@ fn threads_take_turns() {
     });
     assert_eq!(most.load(Ordering::SeqCst), 1, "one at a time");
     assert!(had.load(Ordering::SeqCst) > THREADS * TIMES / 2);
-    assert!(is_empty(&turns));
+    assert!(turns.lines().is_empty());
 }
 
-/// Those who came before the change began are answered by it, and nobody else: neither whose change is of another kind,
-/// nor who has gone, nor who came later.
-#[test]
-fn a_change_answers_those_who_waited_when_it_began() {
-    let turns = Arc::new(Turns::new());
-    let first = asked(&turns, 7).expect("nobody was there");
-    let places = [Some(Overwrite::Put), Some(Overwrite::Put), None, Some(Overwrite::Update), Some(Overwrite::Put)];
-    let [leader, put, other, update, gone] =
-        places.map(|overwrite| asked_to(&turns, 7, overwrite).expect_err("it is taken"));
-    drop(first);
-    let mut leader = turn(leader);
-    let late = asked_to(&turns, 7, Some(Overwrite::Put)).expect_err("it is taken");
-    drop(gone);
-    assert_eq!(leader.answer_those_behind(Overwrite::Put, Outcome::Inserted), Outcome::Replaced);
-    assert_eq!(leader.answer_those_behind(Overwrite::Put, Outcome::Inserted), Outcome::Inserted, "once");
-    drop(leader);
-    assert_eq!((answer(put), answer(update)), (Some(Outcome::Inserted), Some(Outcome::Missing)));
-    assert!(is_called(&other) && !is_called(&late), "it is the turn of the next one who still waits");
-    drop(other);
-    assert!(is_called(&late));
-    drop(turn(late));
-    assert!(is_empty(&turns));
+/// What the lines must come to: everybody in one list, in the order of coming.
+#[derive(Default)]
+struct List(Vec<Listed>);
+
+struct Listed {
+    place: Place,
+    wish: Wish,
+    /// The place of whoever's change began after this one had come.
+    leader: Option<Number>,
+    is_answered: bool,
 }
 
-/// A change that fails or is given up answers nobody: they keep their places.
-#[test]
-fn a_change_that_does_not_end_leaves_the_others_in_the_line() {
-    let turns = Arc::new(Turns::new());
-    let first = asked(&turns, 7).expect("nobody was there");
-    let [leader, second, third] =
-        [(); 3].map(|()| asked_to(&turns, 7, Some(Overwrite::Update)).expect_err("it is taken"));
-    drop(first);
-    drop(turn(leader));
-    assert!(is_called(&second) && !is_called(&third));
-    // Who has the turn is answered by nobody, whoever came before it.
-    let mut second = turn(second);
-    assert_eq!(second.answer_those_behind(Overwrite::Update, Outcome::Missing), Outcome::Missing);
-    assert_eq!(answer(third), Some(Outcome::Missing));
-    drop(second);
-    assert!(is_empty(&turns));
+impl List {
+    fn has_turn(&self, at: usize) -> bool {
+        let wants = |other: &Listed| other.wish.locks.iter().any(|lock| self.0[at].wish.locks.contains(lock));
+        !self.0[..at].iter().any(|other| !other.is_answered && wants(other))
+    }
+
+    fn assert_standings(&self) {
+        for (at, listed) in self.0.iter().enumerate() {
+            match listed.place.look(None) {
+                Standing::Answered(_) => assert!(listed.is_answered),
+                Standing::Turn => assert!(!listed.is_answered && self.has_turn(at)),
+                Standing::Behind { .. } => assert!(!listed.is_answered && !self.has_turn(at)),
+                Standing::Foreign => panic!("this is the process"),
+            }
+        }
+    }
+}
+
+fn random_steps(draw: &mut impl FnMut(usize) -> usize) {
+    let (turns, mut list) = (Arc::new(Turns::new()), List::default());
+    for _ in 0..60 {
+        let at = draw(list.0.len().max(1));
+        match draw(5) {
+            0..3 if list.0.len() < 12 => {
+                let digest = draw(4) as u64;
+                let overwrite = [None, Some(Overwrite::Put), Some(Overwrite::Update)][draw(3)];
+                // The locks of a key are always the same.
+                let wish = Wish { locks: [[1, 1], [1, 2], [2, 3], [3, 1]][digest as usize], digest, overwrite };
+                list.0.push(Listed { place: place(&turns, wish), wish, leader: None, is_answered: false });
+            }
+            3 if !list.0.is_empty() => drop(list.0.remove(at)),
+            4 if !list.0.is_empty() && !list.0[at].is_answered && list.has_turn(at) => {
+                let Wish { digest, .. } = list.0[at].wish;
+                let number = list.0[at].place.number;
+                let is_behind = |other: &Listed| {
+                    other.wish.digest == digest && other.wish.overwrite.is_some() && other.place.number != number
+                };
+                if draw(2) == 0 {
+                    turns.lines().begin(number);
+                    list.0.iter_mut().filter(|other| is_behind(other)).for_each(|other| other.leader = Some(number));
+                } else {
+                    let mut wakers = Vec::new();
+                    turns.lines().answer(number, Outcome::Replaced, &mut wakers);
+                    let followers = list.0.iter_mut().filter(|other| is_behind(other) && other.leader == Some(number));
+                    followers.for_each(|other| other.is_answered = true);
+                }
+            }
+            _ => {}
+        }
+        list.assert_standings();
+    }
+    list.0.clear();
+    assert!(turns.lines().is_empty());
 }
 
 #[test]
-fn a_task_is_woken_when_it_is_answered() {
-    let turns = Arc::new(Turns::new());
-    let first = asked(&turns, 7).expect("nobody was there");
-    let [leader, place] = [(); 2].map(|()| asked_to(&turns, 7, Some(Overwrite::Put)).expect_err("it is taken"));
-    let region = HeapRegion::new(4096, 4096, Profile::Shm.caps());
-    let mut lane = region.lane();
-    let woken = Arc::new(Woken::default());
-    let waker = Waker::from(Arc::clone(&woken));
-    let mut wait = pin!(place.wait(PATIENCE, Waiting::Cooperative, &mut lane));
-    assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    drop(first);
-    let before = woken.0.load(Ordering::SeqCst);
-    turn(leader).answer_those_behind(Overwrite::Put, Outcome::Replaced);
-    assert_eq!(woken.0.load(Ordering::SeqCst), before + 1);
-    let Poll::Ready(waited) = wait.as_mut().poll(&mut Context::from_waker(&waker)) else { panic!("an answer") };
-    assert!(matches!(waited, Waited::Answered(Outcome::Replaced)), "{waited:?}");
-    assert!(is_empty(&turns));
+fn lines_do_what_a_list_does() {
+    let mut state = 1_u64;
+    let mut draw = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    (0..2_000).for_each(|_| random_steps(&mut draw));
 }

@@ -1,4 +1,4 @@
-//! Clients of one process that want the same key of a node's table. // [R-LOCK-4]
+//! Clients of one process that want the same locks of a node's table. // [R-LOCK-4]
 
 use std::pin::pin;
 use std::sync::Barrier;
@@ -13,6 +13,8 @@ const KEY: &[u8] = b"cuckoo";
 const TASKS: u64 = 16;
 const THREADS: u64 = 4;
 const INSERTS: u64 = 50;
+/// More than the table has locks.
+const MANY_KEYS: u64 = 300;
 /// Of one that waits in vain. As long as anybody waits for a turn.
 const DEADLINE: Duration = Duration::from_secs(1);
 const MOST_TRIES: usize = 100;
@@ -30,51 +32,64 @@ fn cost(round_trips: u64, counters: Counters) -> Cost {
     [round_trips, counters.lock_conflicts, counters.overwritten]
 }
 
+fn key(number: u64) -> [u8; 8] {
+    number.to_le_bytes()
+}
+
+/// The keys that the contender of this number wants, one after the other.
+fn keys_of(number: u64, keys: u64) -> impl Iterator<Item = [u8; 8]> {
+    (0..INSERTS).map(move |i| key((number * 31 + i * 7) % keys))
+}
+
 /// Tasks of one thread that share a connection.
-fn run_tasks(store: &Store, starts: &Barrier) -> Cost {
+fn run_tasks(store: &Store, keys: u64, starts: &Barrier) -> Cost {
     let clients: Vec<_> = (0..TASKS).map(|_| store.async_client().unwrap()).collect();
     starts.wait();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let insert = |mut client: guira::Client| {
+    let insert = |(number, mut client): (u64, guira::Client)| {
         runtime.spawn(async move {
             let before = client.traffic().round_trips;
-            for _ in 0..INSERTS {
-                assert!(!client.insert(KEY, b"new").await.unwrap());
+            for key in keys_of(number, keys) {
+                assert!(!client.insert(&key, b"new").await.unwrap());
             }
             cost(client.traffic().round_trips - before, client.counters())
         })
     };
-    let running: Vec<_> = clients.into_iter().map(insert).collect();
+    let running: Vec<_> = (0..).zip(clients).map(insert).collect();
     sum(running.into_iter().map(|task| runtime.block_on(task).unwrap()))
 }
 
-fn run_thread(store: &Store, starts: &Barrier) -> Cost {
+fn run_thread(store: &Store, number: u64, keys: u64, starts: &Barrier) -> Cost {
     let mut client = store.client().unwrap();
     starts.wait();
     let before = client.traffic().round_trips;
-    for _ in 0..INSERTS {
-        assert!(!client.insert(KEY, b"new").unwrap());
+    for key in keys_of(number, keys) {
+        assert!(!client.insert(&key, b"new").unwrap());
     }
     cost(client.traffic().round_trips - before, client.counters())
 }
 
-/// However many want a key, whichever store of the process they come from, and whether they are tasks or threads: one
-/// at a time asks for its lock, and each change takes the round trips that it takes alone. Inserts depend on what they
-/// find: none is answered by another.
+/// However many want a lock, for the same key or for different ones, whichever store of the process they come from, and
+/// whether they are tasks or threads: one at a time asks for it, and each change takes the round trips that it takes
+/// alone. Inserts depend on what they find: none is answered by another.
 #[test]
-fn clients_of_one_process_take_turns_at_a_key() {
-    let served = Served::start();
-    let [one, other] = [(); 2].map(|()| Store::open(&served.url()).unwrap());
-    one.client().unwrap().put(KEY, &[0; 8]).unwrap();
-    let starts = Barrier::new(1 + THREADS as usize);
-    let costs = std::thread::scope(|scope| {
-        let (one, other, starts) = (&one, &other, &starts);
-        let tasks = scope.spawn(|| run_tasks(one, starts));
-        let threads = (0..THREADS).map(|_| scope.spawn(move || run_thread(other, starts)));
-        let all: Vec<_> = threads.chain([tasks]).collect();
-        sum(all.into_iter().map(|it| it.join().unwrap()))
-    });
-    assert_eq!(costs, [2 * (TASKS + THREADS) * INSERTS, 0, 0], "round trips, locks found taken, answers by others");
+fn clients_of_one_process_take_turns_at_locks() {
+    for keys in [1, MANY_KEYS] {
+        let served = Served::start();
+        let [one, other] = [(); 2].map(|()| Store::open(&served.url()).unwrap());
+        let mut client = one.client().unwrap();
+        (0..keys).for_each(|number| assert!(client.insert(&key(number), b"old").unwrap()));
+        let starts = Barrier::new(1 + THREADS as usize);
+        let costs = std::thread::scope(|scope| {
+            let (one, other, starts) = (&one, &other, &starts);
+            let tasks = scope.spawn(move || run_tasks(one, keys, starts));
+            let run = |number| scope.spawn(move || run_thread(other, TASKS + number, keys, starts));
+            let all: Vec<_> = (0..THREADS).map(run).chain([tasks]).collect();
+            sum(all.into_iter().map(|it| it.join().unwrap()))
+        });
+        let round_trips = 2 * (TASKS + THREADS) * INSERTS;
+        assert_eq!(costs, [round_trips, 0, 0], "{keys} keys: round trips, locks found taken, answers by others");
+    }
 }
 
 /// Who has the turn may never come to an end, as a task that nobody polls any more: the next one gives up the line,

@@ -1,0 +1,219 @@
+//! Who waits for which locks, in the order of coming. Nothing here waits or wakes: the caller does.
+//!
+//! Invariants: who joins stands behind all those who want one of its locks, in all its lines at once, so there is no
+//! circle of those who wait. Who is the first in all its lines has the turn. Who was answered stands in no line.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::task::Waker;
+
+use guira_rcuckoo::Outcome;
+
+use super::overwrite::{Overwrite, Overwritten};
+
+/// Lines that are kept for those who come next, once they are empty.
+const MOST_SPARE: usize = 1_024;
+
+/// What somebody wants to change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    /// The locks that guard the key's rows; the same one twice, if one guards both.
+    pub(crate) locks: [u64; 2],
+    /// The key's digest.
+    pub(crate) digest: u64,
+    /// How it overwrites the key's value, if it does.
+    pub(crate) overwrite: Option<Overwrite>,
+}
+
+impl Wish {
+    fn locks(&self) -> impl Iterator<Item = u64> + use<> {
+        let [first, second] = self.locks;
+        std::iter::once(first).chain((first != second).then_some(second))
+    }
+}
+
+/// Where somebody is found among the tickets.
+pub(super) type Number = u32;
+
+/// The lines of one table.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    by_lock: HashMap<u64, Line, BuildHasherDefault<Mixed>>,
+    tickets: Vec<Ticket>,
+    free: Vec<Number>,
+    spare: Vec<Line>,
+}
+
+/// Those who want a lock; the first of them goes ahead, once it is the first in its other line, too.
+#[derive(Debug, Default)]
+struct Line {
+    queue: VecDeque<Number>,
+    /// How many have left it.
+    left: u64,
+}
+
+/// Somebody in the lines.
+#[derive(Debug)]
+struct Ticket {
+    wish: Wish,
+    /// In how many lines somebody stands before it.
+    behind: u32,
+    /// Whose change answers it, if it answers anybody.
+    answered_by: Option<Number>,
+    answer: Option<Outcome>,
+    waker: Option<Waker>,
+}
+
+/// How it stands with somebody in the lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It has the turn.
+    Turn,
+    Answered(Outcome),
+    /// Behind others; so many have left its lines.
+    Behind {
+        left: u64,
+    },
+    /// The lines are those of the process that this one was forked from.
+    Foreign,
+}
+
+impl Lines {
+    /// Joins the lines of its locks.
+    pub(super) fn join(&mut self, wish: Wish) -> Number {
+        let ticket = Ticket { wish, behind: 0, answered_by: None, answer: None, waker: None };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.tickets[number as usize] = ticket;
+                number
+            }
+            None => {
+                self.tickets.push(ticket);
+                self.tickets.len() as Number - 1
+            }
+        };
+        for lock in wish.locks() {
+            let line = match self.by_lock.entry(lock) {
+                Entry::Occupied(line) => line.into_mut(),
+                Entry::Vacant(vacant) => vacant.insert(self.spare.pop().unwrap_or_default()),
+            };
+            self.tickets[number as usize].behind += u32::from(!line.queue.is_empty());
+            line.queue.push_back(number);
+        }
+        number
+    }
+
+    /// How it stands with `number`. While it is behind others, `waker` is told when that changes.
+    pub(super) fn look(&mut self, number: Number, waker: Option<&Waker>) -> Standing {
+        let ticket = &mut self.tickets[number as usize];
+        match (ticket.answer, ticket.behind) {
+            (Some(outcome), _) => Standing::Answered(outcome),
+            (None, 0) => Standing::Turn,
+            (None, _) => {
+                match (&mut ticket.waker, waker) {
+                    (Some(kept), Some(waker)) => kept.clone_from(waker),
+                    (kept, waker) => *kept = waker.cloned(),
+                }
+                let lines = ticket.wish.locks().filter_map(|lock| self.by_lock.get(&lock));
+                Standing::Behind { left: lines.map(|line| line.left).sum() }
+            }
+        }
+    }
+
+    /// The change of `number`, whose turn it is, begins: whoever is in the line of its key now, and overwrites it, can be
+    /// answered by it.
+    pub(super) fn begin(&mut self, number: Number) {
+        let wish = self.tickets[number as usize].wish;
+        let Some(line) = self.by_lock.get(&wish.locks[0]) else { return };
+        for other in line.queue.iter().filter(|other| **other != number) {
+            let other = &mut self.tickets[*other as usize];
+            if other.wish.digest == wish.digest && other.wish.overwrite.is_some() {
+                other.answered_by = Some(number);
+            }
+        }
+    }
+
+    /// The change of `number` overwrote the key's value with this outcome: answers those who stood behind it when it
+    /// began, and adds what is to be woken to `wakers`. How it is answered itself, as the last of them.
+    pub(super) fn answer(&mut self, number: Number, outcome: Outcome, wakers: &mut Vec<Waker>) -> Outcome {
+        let wish = self.tickets[number as usize].wish;
+        let mut overwritten = Overwritten::by(outcome);
+        for lock in wish.locks() {
+            let Some(line) = self.by_lock.get_mut(&lock) else { continue };
+            line.queue.retain(|other| {
+                let ticket = &mut self.tickets[*other as usize];
+                if ticket.answer.is_none() && ticket.answered_by == Some(number) && *other != number {
+                    // Those of one key stand in the same lines, in the same order.
+                    ticket.answer = ticket.wish.overwrite.and_then(|change| overwritten.answer(change));
+                    wakers.extend(ticket.answer.and_then(|_| ticket.waker.take()));
+                }
+                ticket.answer.is_none()
+            });
+        }
+        overwritten.last()
+    }
+
+    /// `number` leaves its lines, and its ticket is free. What is to be woken, because it has the turn now, is added to
+    /// `wakers`.
+    pub(super) fn leave(&mut self, number: Number, wakers: &mut Vec<Waker>) {
+        let ticket = &mut self.tickets[number as usize];
+        let (wish, is_in_line) = (ticket.wish, ticket.answer.is_none());
+        ticket.waker = None;
+        self.free.push(number);
+        if !is_in_line {
+            return;
+        }
+        for lock in wish.locks() {
+            let Entry::Occupied(mut line) = self.by_lock.entry(lock) else { continue };
+            let Line { queue, left } = line.get_mut();
+            *left += 1;
+            let was_first = queue.front() == Some(&number);
+            if was_first {
+                queue.pop_front();
+            } else {
+                queue.retain(|other| *other != number);
+            }
+            match queue.front() {
+                Some(next) if was_first => {
+                    let next = &mut self.tickets[*next as usize];
+                    next.behind -= 1;
+                    wakers.extend(if next.behind == 0 { next.waker.take() } else { None });
+                }
+                Some(_) => {}
+                None => {
+                    let line = line.remove();
+                    if self.spare.len() < MOST_SPARE {
+                        self.spare.push(Line { left: 0, ..line });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether nobody is in any line.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_lock.is_empty() && self.free.len() == self.tickets.len()
+    }
+}
+
+/// Numbers of locks, which may follow each other.
+#[derive(Default)]
+pub(super) struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // The odd number next to 2^64 divided by the golden ratio.
+        let product = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ product >> 32;
+    }
+}
