@@ -306,8 +306,9 @@ impl Client {
     ///
     /// Round trips: 2 for a key in a row and for an insert whose rows have room; 3 for a key in an extent; on shared
     /// memory 5 or more for an insert that has to move others, elsewhere 2 or 3. Now and then some more, to find room
-    /// for extents or when others hold the locks. Source: R-INSERT-1 to R-UPDATE-2, R-EXTENT-1 to R-EXTENT-5; paper
-    /// 3.2.2, 3.2.3.
+    /// for extents or when others hold the locks; behind a memory node none, if it waits for another put or update of
+    /// the key by this process, which overwrites it. Source: R-INSERT-1 to R-UPDATE-2, R-EXTENT-1 to R-EXTENT-5,
+    /// R-LOCK-8; paper 3.2.2, 3.2.3.
     ///
     /// # Errors
     /// `KeyLength` and `ValueLength` if the table cannot store them; `Full` if no path leads to a free entry, `Extent`
@@ -329,7 +330,8 @@ impl Client {
     }
 
     /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key. Round
-    /// trips: 2, 3 for a key in an extent. Source: R-UPDATE-1, R-UPDATE-2; paper 3.2.2.
+    /// trips: 2, 3 for a key in an extent; behind a memory node none, if it is overwritten, as in [`Self::put`].
+    /// Source: R-UPDATE-1, R-UPDATE-2, R-LOCK-8; paper 3.2.2.
     ///
     /// # Errors
     /// As [`Self::put`], `Full` excepted; `Extent` may come.
@@ -523,8 +525,8 @@ impl Client {
         change.overwrite().filter(|_| rows.accepts_key(key.len()) && rows.accepts_value(value.len()))
     }
 
-    /// The turn to take the locks of `key`, if others of this process want them and its table is reached through a memory
-    /// node; waits for it for a while. Not for a change that was begun in place: there is none to wait for then.
+    /// The turn to take the locks of `key`, if others of this process want them and its table is reached through a
+    /// memory node; waits for it for a while. Not for a change that was begun in place: there is none to wait for then.
     #[inline(always)]
     async fn turn(&mut self, key: &[u8], overwrite: Option<Overwrite>) -> Waited {
         let Some(turns) = &self.turns else { return Waited::Nothing };
@@ -540,7 +542,8 @@ impl Client {
         }
     }
 
-    /// Waits in the lines. The time counts as waiting for the locks, which the operation's deadline bounds. // [R-LOCK-4]
+    /// Waits in the lines. The time counts as waiting for the locks, which the operation's deadline bounds. //
+    /// [R-LOCK-4]
     #[cold]
     async fn await_turn(&mut self, place: Place) -> Waited {
         let longest = self.attachment.store.options.deadline;

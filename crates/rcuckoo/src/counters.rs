@@ -105,7 +105,8 @@ counters! {
     swept_extents,
     /// Changes that waited for another one of the same key and process, behind a memory node. Source: R-LOCK-4.
     line_waits,
-    /// Those of them that were answered as if they had come right before the other: it overwrote them. Source: R-LOCK-8.
+    /// Those of them that were answered as if they had come right before the other: it overwrote them. Source:
+    /// R-LOCK-8.
     overwritten,
 }
 

@@ -121,8 +121,8 @@ impl Lines {
         }
     }
 
-    /// The change of `number`, whose turn it is, begins: whoever is in the line of its key now, and overwrites it, can be
-    /// answered by it.
+    /// The change of `number`, whose turn it is, begins: whoever is in the line of its key now, and overwrites it, can
+    /// be answered by it.
     pub(super) fn begin(&mut self, number: Number) {
         let wish = self.tickets[number as usize].wish;
         let Some(line) = self.by_lock.get(&wish.locks[0]) else { return };

@@ -97,8 +97,8 @@ mod tests {
         })
     }
 
-    /// Up to four changes that wait, of both kinds: what they are told can have been, with the change that was carried out
-    /// as the last of them, so that its value is the one that is found.
+    /// Up to four changes that wait, of both kinds: what they are told can have been, with the change that was carried
+    /// out as the last of them, so that its value is the one that is found.
     #[test]
     fn answers_are_those_of_an_order_that_ends_with_what_was_carried_out() {
         let mut answered = 0;

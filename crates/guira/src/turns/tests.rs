@@ -170,8 +170,8 @@ fn a_task_is_woken_when_it_is_its_turn_or_answered() {
     }
 }
 
-/// Those who came before the change began are answered by it, and nobody else: neither whose change is of another kind or
-/// key, nor who has gone, nor who came later.
+/// Those who came before the change began are answered by it, and nobody else: neither whose change is of another kind
+/// or key, nor who has gone, nor who came later.
 #[test]
 fn a_change_answers_those_who_waited_when_it_began() {
     let turns = Arc::new(Turns::new());

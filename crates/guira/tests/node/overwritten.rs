@@ -211,7 +211,7 @@ fn key(number: u64) -> [u8; 8] {
 
 /// Half of the values need an extent.
 fn value(number: u64) -> Vec<u8> {
-    let longer = if number % 2 == 0 { 0 } else { 300 };
+    let longer = if number.is_multiple_of(2) { 0 } else { 300 };
     [&number.to_le_bytes()[..], &vec![number as u8; longer]].concat()
 }
 
@@ -321,8 +321,8 @@ async fn task(mut client: guira::Client, process: u64, log: Arc<Log>) -> u64 {
 }
 
 /// [R-LOCK-8] Tasks and threads of one process that want the same few keys, over a way that is cut all the while, and
-/// clients that map the table: whoever is answered by another's change, and whoever carries it out, or gives it up, each
-/// key has an order that explains all answers.
+/// clients that map the table: whoever is answered by another's change, and whoever carries it out, or gives it up,
+/// each key has an order that explains all answers.
 #[test]
 fn keys_of_which_changes_are_overwritten_are_linearizable() {
     let options = CreateOptions::new(1_000).format("bytes:64".parse().unwrap()).extent_bytes(16 << 20).seed(SEED);
