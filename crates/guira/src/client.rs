@@ -20,7 +20,7 @@ use crate::fabric::{FabricLane, FabricRegion, Waiting};
 use crate::reader::{check_versions, lookups};
 use crate::sessions::{Session, Sessions};
 use crate::store::Inner;
-use crate::turns::{Asked, Limits, Overwrite, PATIENCE, Place, Turns, Waited, Wish};
+use crate::turns::{Asked, Limits, Overwrite, PATIENCE, Place, TableName, Turns, Waited, Wish};
 use crate::{Error, Expected, ExtentError, OperationError, Swap, Token, Versioned};
 
 /// Keys whose rows are loaded ahead of the one that is being changed.
@@ -225,6 +225,13 @@ fn parts(
     (client, extents)
 }
 
+/// The lines in front of the locks of a table that is reached through a memory node.
+fn turns(table: &Table, region: &FabricRegion) -> Option<Arc<Turns>> {
+    let superblock = table.superblock();
+    let name = |peer| TableName { drawn: [superblock.table, superblock.incarnation], peer };
+    region.peer().map(|peer| Turns::of(name(peer)))
+}
+
 fn counters(client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Counters {
     let counters = client.counters();
     let Some(extents) = extents else { return counters };
@@ -243,8 +250,7 @@ impl Client {
     ) -> Client {
         let Taken { lane, owner, hold, own } = taken;
         let (client, extents) = parts(store, &session.region, owner, &own);
-        let superblock = client.table().superblock();
-        let turns = lane.is_remote().then(|| Turns::of([superblock.table, superblock.incarnation]));
+        let turns = turns(&store.table, &session.region);
         Client {
             client,
             lane,
@@ -297,6 +303,7 @@ impl Client {
         let (client, extents) = parts(&self.attachment.store, region, taken.owner, &taken.own);
         (self.client, self.extents, self.pending) = (client, extents, None);
         (self.lane, self.owner, self.hold) = (taken.lane, taken.owner, Some(taken.hold));
+        self.turns = turns(self.client.table(), region);
         self.told = Told::default();
         tell(Arc::clone(self.client.table()), self.lane.any(), news).await;
     }
@@ -475,14 +482,18 @@ impl Client {
     ) -> Result<Outcome, Error> {
         let mut until = Until::default();
         let overwrite = self.overwrite(key, value, change);
-        let turn = match self.turn(key, overwrite).await {
-            Waited::Answered(outcome) => return Ok(outcome),
-            Waited::Turn(turn) => Some(turn),
-            Waited::Nothing => None,
-        };
         loop {
+            let turn = match self.turn(key, overwrite).await {
+                Waited::Answered(outcome) => return Ok(outcome),
+                Waited::Turn(turn) => Some(turn),
+                Waited::Nothing => None,
+            };
             match self.try_value(key, value, operation, change, begun.take()).await {
-                Err(error) if self.lane.is_remote() => self.go_on_after(error, operation, &mut until).await?,
+                Err(error) if self.lane.is_remote() => {
+                    // Others have a session.
+                    drop(turn);
+                    self.go_on_after(error, operation, &mut until).await?;
+                }
                 result => {
                     let outcome = result?;
                     let leading = turn.as_ref().filter(|_| overwrite.is_some());
@@ -530,11 +541,15 @@ impl Client {
     #[inline(always)]
     async fn turn(&mut self, key: &[u8], overwrite: Option<Overwrite>) -> Waited {
         let Some(turns) = &self.turns else { return Waited::Nothing };
+        self.client.forget_wait();
+        if !self.client.is_settled() {
+            // What an operation that was dropped holds is given back first: nobody is to wait for it behind this one.
+            return Waited::Nothing;
+        }
         let table = self.client.table();
-        let digest = table.placement().digest(key);
-        let rows = table.placement().rows(digest);
+        let rows = table.placement().rows(table.placement().digest(key));
         let locks = [rows.first, rows.second].map(|row| table.locks().lock_of(row).0);
-        match turns.ask(Wish { locks, digest, overwrite }) {
+        match turns.ask(Wish { key, locks, overwrite }) {
             Asked::Turn(turn) => Waited::Turn(turn),
             Asked::Nothing => Waited::Nothing,
             // Rare, and larger than the rest of a change's future.
@@ -659,10 +674,13 @@ impl Client {
         mut begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
         let mut until = Until::default();
-        let _turn = self.turn(key, None).await;
         loop {
+            let turn = self.turn(key, None).await;
             match self.try_change(key, operation, change, begun.take()).await {
-                Err(error) if self.lane.is_remote() => self.go_on_after(error, operation, &mut until).await?,
+                Err(error) if self.lane.is_remote() => {
+                    drop(turn);
+                    self.go_on_after(error, operation, &mut until).await?;
+                }
                 result => return result,
             }
         }

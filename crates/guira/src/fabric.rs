@@ -5,6 +5,7 @@
 //! [`FabricLane::in_place`], and then works on that lane itself; all else takes any lane, as [`FabricLane::any`] gives
 //! it.
 
+use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 use guira_fabric::{Addr, Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb};
@@ -68,6 +69,14 @@ impl FabricRegion {
         match self {
             FabricRegion::Shm(_) => false,
             FabricRegion::Tcp(region) => region.loss().is_some(),
+        }
+    }
+
+    /// The memory node that it is a session with, if it is one.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            FabricRegion::Shm(_) => None,
+            FabricRegion::Tcp(region) => Some(region.peer()),
         }
     }
 

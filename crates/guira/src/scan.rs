@@ -202,8 +202,10 @@ impl Store {
     /// ```
     pub fn len(&self) -> Result<Len, Error> {
         let inner = &self.inner;
-        let mut reader = guira_rcuckoo::Reader::new(Arc::clone(&inner.table), inner.client_config(0));
-        let found = block_on(reader.len(&mut inner.region()?.lane(), crate::store::random()?))?;
+        let found = inner.read(|region| {
+            let mut reader = guira_rcuckoo::Reader::new(Arc::clone(&inner.table), inner.client_config(0));
+            Ok(block_on(reader.len(&mut region.lane(), crate::store::random()?))?)
+        })?;
         Ok(Len { entries: found.entries, error: found.error })
     }
 }

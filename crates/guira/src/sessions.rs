@@ -108,6 +108,12 @@ impl Failure {
         }
     }
 
+    /// Whether the node has no room for another session. Who has none yet is told at once.
+    fn is_for_want_of_room(&self) -> bool {
+        let Failure::Connect(error) = self else { return false };
+        matches!(**error, ConnectError::Rejected { reason: Bye::Full { .. }, .. })
+    }
+
     pub(crate) fn into_error(self, url: &Url, options: &OpenOptions) -> Error {
         let url = url.clone();
         match self {
@@ -212,8 +218,9 @@ impl Sessions {
         }
     }
 
-    /// A session that is not known to be lost: the latest, or else one attempt to get another.
-    pub(crate) fn current(&self) -> Result<Session, Error> {
+    /// A session that is not known to be lost: the latest, or else another one. Attempts to get it go on until `until`,
+    /// with waits that grow, in place; there is one at least.
+    pub(crate) fn current(&self, until: Instant) -> Result<Session, Error> {
         let remote = match &self.0 {
             Kind::Lasting(session) => return Ok(session.clone()),
             Kind::Remote(remote) => remote,
@@ -222,7 +229,7 @@ impl Sessions {
             Some(session) if !session.region.is_lost() => return Ok(session),
             session => session.map_or(0, |session| session.number),
         };
-        remote.search(lost, Instant::now()).map_err(|failure| remote.error(failure))
+        remote.search(lost, until).map_err(|failure| remote.error(failure))
     }
 
     /// A session after the one with number `lost`. Attempts go on until `until`, with waits that grow; there is one at
@@ -312,7 +319,7 @@ impl Remote {
         let mut backoff = Backoff::new(crate::store::random().unwrap_or_default());
         loop {
             let failure = match self.attempt(lost, until) {
-                Err(failure) if failure.is_passing() => failure,
+                Err(failure) if failure.is_passing() && (lost > 0 || !failure.is_for_want_of_room()) => failure,
                 result => return result,
             };
             match backoff.next(until.saturating_duration_since(Instant::now())) {

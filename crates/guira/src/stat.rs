@@ -180,8 +180,11 @@ pub struct FileStat {
 }
 
 pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
+    inner.read(|region| stat_of(inner, region))
+}
+
+fn stat_of(inner: &Inner, region: &FabricRegion) -> Result<Stat, Error> {
     let config = inner.table.config();
-    let region = inner.region()?;
     let mut lane = region.lane();
     let table = block_on(table_stats(&mut lane, &inner.table))
         .map_err(|source| Error::Check { url: inner.url.clone(), source })?;
@@ -191,7 +194,7 @@ pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
         let state = match info.word {
             None => ClientState::Damaged,
             Some(SlotWord { state: SlotState::Recovering, .. }) => ClientState::Recovering,
-            Some(_) => match liveness(inner, &region, info.slot) {
+            Some(_) => match liveness(inner, region, info.slot) {
                 ClientState::Live if is_stopped(&info.client) => ClientState::Stopped,
                 state => state,
             },

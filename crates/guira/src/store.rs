@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
@@ -13,13 +13,14 @@ use guira_rcuckoo::{
     slots,
 };
 
+use crate::attachment::without_effect;
 use crate::blocking::{self, block_on};
 use crate::client::Taken;
 use crate::events::Events;
 use crate::fabric::{FabricLane, FabricRegion, Waiting};
 use crate::options::Access;
 use crate::repair::own_slot_client;
-use crate::sessions::{self, Sessions};
+use crate::sessions::{self, Session, Sessions};
 use crate::stat::liveness;
 use crate::url::Place;
 use crate::{Client, ClientState, CreateOptions, Error, OpenOptions, Reader, Stat, Url};
@@ -344,7 +345,7 @@ impl Store {
     /// # }
     /// ```
     pub fn is_destroyed(&self) -> Result<bool, Error> {
-        match self.inner.look_at(&self.inner.region()?) {
+        match self.inner.read(|region| self.inner.look_at(region)) {
             Ok(()) => Ok(false),
             Err(error) if is_destroyed(&error) => Ok(true),
             Err(error) => Err(error),
@@ -366,7 +367,8 @@ impl Store {
     /// a thread; a process can have as many as the kernel gives it mappings (65,530 by default). Round trips: 3, and 1
     /// more for each slot it meets whose client died; if no slot is free, those of recovering one of the dead
     /// ([`guira_rcuckoo::recover`]). Of a memory node it has a connection of its own, which is made now: 2 more, after
-    /// those of TCP. Source: R-SLOT-1, R-SLOT-2, R-DESTROY-1, R-RECOVER-3.
+    /// those of TCP; for a node that is away it waits ([`OpenOptions::reconnect_timeout`]). Source: R-SLOT-1, R-SLOT-2,
+    /// R-DESTROY-1, R-RECOVER-3.
     ///
     /// # Errors
     /// `Open` if the table was destroyed, or its first bytes are damaged; `TooManyClients` if every slot has a client
@@ -424,15 +426,26 @@ impl Store {
 
     fn client_of(&self, sessions: &Arc<Sessions>, waiting: Waiting) -> Result<Client, Error> {
         self.inner.refuse_read_only()?;
-        let session = sessions.current()?;
+        let until = self.inner.reconnect_until(waiting);
+        loop {
+            let session = sessions.current(until)?;
+            match self.claim_in(&session, waiting) {
+                Ok(taken) => return Ok(Client::new(&self.inner, sessions, &session, waiting, taken)),
+                // A slot that was taken through it is that of a dead client. // [R-SESSION-1]
+                Err(_) if session.region.is_lost() && Instant::now() < until => {}
+                Err(error) => return Err(without_effect(error)),
+            }
+        }
+    }
+
+    fn claim_in(&self, session: &Session, waiting: Waiting) -> Result<Taken, Error> {
         self.inner.look_at(&session.region)?;
         let mut lane = session.region.lane_waiting(waiting);
         let deadline_ns = match waiting {
             Waiting::InPlace => self.inner.deadline_ns(&mut lane),
             Waiting::Cooperative => 0,
         };
-        let taken = self.inner.claim(lane, &session.region, deadline_ns)?;
-        Ok(Client::new(&self.inner, sessions, &session, waiting, taken))
+        self.inner.claim(lane, &session.region, deadline_ns)
     }
 
     /// A reader whose lookups block in place: one a thread. No slot, no round trip, and no error; of a memory node, all
@@ -446,7 +459,7 @@ impl Store {
     /// connection as for [`Store::async_client`]. Example: [`Reader`].
     pub fn async_reader(&self) -> Reader {
         // Of a memory node the first one connects; if that fails, its first lookup does.
-        let _ = self.inner.cooperative.current();
+        let _ = self.inner.cooperative.current(Instant::now());
         Reader::new(&self.inner, &self.inner.cooperative, Waiting::Cooperative)
     }
 
@@ -498,13 +511,14 @@ impl Store {
     /// ```
     pub fn check(&self) -> Result<CheckReport, Error> {
         let inner = &self.inner;
-        let region = inner.region()?;
-        let slots = block_on(slots(&mut region.lane(), &inner.table)).map_err(inner.fabric("cannot check"))?;
-        let dead = slots.into_iter().filter(|info| liveness(inner, &region, info.slot) == ClientState::Dead);
-        let dead = dead.filter_map(|info| Some((info.slot, info.word?.generation))).collect();
-        let options = CheckOptions { quiet: Quiet::OthersWork, dead, ..CheckOptions::default() };
-        block_on(check_table(&mut region.lane(), &inner.table, &options, &mut |_| ()))
-            .map_err(|source| Error::Check { url: inner.url.clone(), source })
+        inner.read(|region| {
+            let slots = block_on(slots(&mut region.lane(), &inner.table)).map_err(inner.fabric("cannot check"))?;
+            let dead = slots.into_iter().filter(|info| liveness(inner, region, info.slot) == ClientState::Dead);
+            let dead = dead.filter_map(|info| Some((info.slot, info.word?.generation))).collect();
+            let options = CheckOptions { quiet: Quiet::OthersWork, dead, ..CheckOptions::default() };
+            block_on(check_table(&mut region.lane(), &inner.table, &options, &mut |_| ()))
+                .map_err(|source| Error::Check { url: inner.url.clone(), source })
+        })
     }
 }
 
@@ -522,9 +536,31 @@ fn file_of(url: &Url, attempt: Attempt) -> Result<Location, Error> {
 }
 
 impl Inner {
-    /// The region as a session leads to it that is not known to be lost.
+    /// The region as a session leads to it that is not known to be lost. Waits for a node that is away.
     pub(crate) fn region(&self) -> Result<FabricRegion, Error> {
-        Ok(self.sessions.current()?.region)
+        Ok(self.sessions.current(self.reconnect_until(Waiting::InPlace))?.region)
+    }
+
+    /// What `call` comes to, which changes nothing: it begins anew in another session if it loses its own.
+    /// // [R-SESSION-1]
+    pub(crate) fn read<T>(&self, call: impl Fn(&FabricRegion) -> Result<T, Error>) -> Result<T, Error> {
+        let until = self.reconnect_until(Waiting::InPlace);
+        loop {
+            let region = self.sessions.current(until)?.region;
+            match call(&region) {
+                Err(_) if region.is_lost() && Instant::now() < until => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Until when a call that waits so, and begins now, tries to get a session. Who is not to block tries once.
+    fn reconnect_until(&self, waiting: Waiting) -> Instant {
+        let now = Instant::now();
+        match waiting {
+            Waiting::InPlace => now + self.options.reconnect_timeout,
+            Waiting::Cooperative => now,
+        }
     }
 
     /// The region as the latest session leads to it, lost or not.

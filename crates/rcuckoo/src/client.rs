@@ -218,6 +218,17 @@ impl Client {
         self.counters.line_waits += 1;
     }
 
+    /// The change that comes next has not waited, whatever became of one that had.
+    pub fn forget_wait(&mut self) {
+        self.came_ns = None;
+    }
+
+    /// Whether there is nothing left of earlier changes: no lock, no batch that is not known to have ended, and no lost
+    /// one. Otherwise [`Client::settle`] is due, or this client is lost.
+    pub fn is_settled(&self) -> bool {
+        self.journal.is_clean()
+    }
+
     /// A change waited in a line of its process, and was answered as one that came before another. // [R-LOCK-8]
     pub fn count_overwritten(&mut self) {
         self.counters.line_waits += 1;

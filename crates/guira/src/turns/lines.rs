@@ -14,23 +14,23 @@ use super::overwrite::{Overwrite, Overwritten};
 
 /// Lines that are kept for those who come next, once they are empty.
 const MOST_SPARE: usize = 1_024;
+/// Bytes of a key that a ticket keeps room for.
+const KEPT_KEY_BYTES: usize = 256;
 
 /// What somebody wants to change.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
-    /// The locks that guard the key's rows; the same one twice, if one guards both.
+pub(crate) struct Wish<'k> {
+    pub(crate) key: &'k [u8],
+    /// The locks that guard its rows; the same one twice, if one guards both.
     pub(crate) locks: [u64; 2],
-    /// The key's digest.
-    pub(crate) digest: u64,
     /// How it overwrites the key's value, if it does.
     pub(crate) overwrite: Option<Overwrite>,
 }
 
-impl Wish {
-    fn locks(&self) -> impl Iterator<Item = u64> + use<> {
-        let [first, second] = self.locks;
-        std::iter::once(first).chain((first != second).then_some(second))
-    }
+/// Each of a key's locks, once.
+fn each(locks: [u64; 2]) -> impl Iterator<Item = u64> {
+    let [first, second] = locks;
+    std::iter::once(first).chain((first != second).then_some(second))
 }
 
 /// Where somebody is found among the tickets.
@@ -49,14 +49,18 @@ pub(super) struct Lines {
 #[derive(Debug, Default)]
 struct Line {
     queue: VecDeque<Number>,
-    /// How many have left it.
-    left: u64,
+    /// How many turns have ended in it.
+    turns: u64,
 }
 
-/// Somebody in the lines.
-#[derive(Debug)]
+/// Somebody who came to the lines.
+#[derive(Debug, Default)]
 struct Ticket {
-    wish: Wish,
+    locks: [u64; 2],
+    overwrite: Option<Overwrite>,
+    /// Its key, if it has to wait: two keys can have one digest, but nobody's change answers that of another key.
+    key: Vec<u8>,
+    is_in_line: bool,
     /// In how many lines somebody stands before it.
     behind: u32,
     /// Whose change answers it, if it answers anybody.
@@ -71,9 +75,9 @@ pub(super) enum Standing {
     /// It has the turn.
     Turn,
     Answered(Outcome),
-    /// Behind others; so many have left its lines.
+    /// Behind others; so many turns have ended in its lines.
     Behind {
-        left: u64,
+        turns: u64,
     },
     /// The lines are those of the process that this one was forked from.
     Foreign,
@@ -81,93 +85,111 @@ pub(super) enum Standing {
 
 impl Lines {
     /// Joins the lines of its locks.
-    pub(super) fn join(&mut self, wish: Wish) -> Number {
-        let ticket = Ticket { wish, behind: 0, answered_by: None, answer: None, waker: None };
-        let number = match self.free.pop() {
-            Some(number) => {
-                self.tickets[number as usize] = ticket;
-                number
-            }
-            None => {
-                self.tickets.push(ticket);
-                self.tickets.len() as Number - 1
-            }
-        };
-        for lock in wish.locks() {
+    pub(super) fn join(&mut self, wish: Wish<'_>) -> Number {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.tickets.push(Ticket::default());
+            self.tickets.len() as Number - 1
+        });
+        let mut behind = 0;
+        for lock in each(wish.locks) {
             let line = match self.by_lock.entry(lock) {
                 Entry::Occupied(line) => line.into_mut(),
                 Entry::Vacant(vacant) => vacant.insert(self.spare.pop().unwrap_or_default()),
             };
-            self.tickets[number as usize].behind += u32::from(!line.queue.is_empty());
+            behind += u32::from(!line.queue.is_empty());
             line.queue.push_back(number);
         }
+        let ticket = &mut self.tickets[number as usize];
+        let mut key = std::mem::take(&mut ticket.key);
+        if behind > 0 {
+            key.extend_from_slice(wish.key);
+        }
+        let Wish { locks, overwrite, .. } = wish;
+        *ticket = Ticket { locks, overwrite, key, is_in_line: true, behind, ..Ticket::default() };
         number
     }
 
-    /// How it stands with `number`. While it is behind others, `waker` is told when that changes.
-    pub(super) fn look(&mut self, number: Number, waker: Option<&Waker>) -> Standing {
+    /// How it stands with `number`. While it is behind others, keeps `waker` to be told when that changes, and gives
+    /// back the one that it kept before.
+    pub(super) fn look(&mut self, number: Number, waker: &mut Option<Waker>) -> Standing {
         let ticket = &mut self.tickets[number as usize];
         match (ticket.answer, ticket.behind) {
             (Some(outcome), _) => Standing::Answered(outcome),
             (None, 0) => Standing::Turn,
             (None, _) => {
-                match (&mut ticket.waker, waker) {
-                    (Some(kept), Some(waker)) => kept.clone_from(waker),
-                    (kept, waker) => *kept = waker.cloned(),
-                }
-                let lines = ticket.wish.locks().filter_map(|lock| self.by_lock.get(&lock));
-                Standing::Behind { left: lines.map(|line| line.left).sum() }
+                std::mem::swap(&mut ticket.waker, waker);
+                let lines = each(ticket.locks).filter_map(|lock| self.by_lock.get(&lock));
+                Standing::Behind { turns: lines.map(|line| line.turns).sum() }
             }
         }
     }
 
-    /// The change of `number`, whose turn it is, begins: whoever is in the line of its key now, and overwrites it, can
+    /// How it stands with `number`, which waits no longer: if it is still behind others, it is in no line any more, and
+    /// nobody answers it.
+    pub(super) fn give_up(&mut self, number: Number, wakers: &mut Vec<Waker>) -> Standing {
+        let standing = self.look(number, &mut None);
+        if matches!(standing, Standing::Behind { .. }) {
+            self.step_out(number, wakers);
+        }
+        standing
+    }
+
+    /// The change of `number`, whose turn it is, begins: whoever is in the lines of its key now, and overwrites it, can
     /// be answered by it.
     pub(super) fn begin(&mut self, number: Number) {
-        let wish = self.tickets[number as usize].wish;
-        let Some(line) = self.by_lock.get(&wish.locks[0]) else { return };
+        let Some(line) = self.by_lock.get(&self.tickets[number as usize].locks[0]) else { return };
+        let key = std::mem::take(&mut self.tickets[number as usize].key);
         for other in line.queue.iter().filter(|other| **other != number) {
             let other = &mut self.tickets[*other as usize];
-            if other.wish.digest == wish.digest && other.wish.overwrite.is_some() {
+            if other.overwrite.is_some() && other.key == key {
                 other.answered_by = Some(number);
             }
         }
+        self.tickets[number as usize].key = key;
     }
 
     /// The change of `number` overwrote the key's value with this outcome: answers those who stood behind it when it
     /// began, and adds what is to be woken to `wakers`. How it is answered itself, as the last of them.
     pub(super) fn answer(&mut self, number: Number, outcome: Outcome, wakers: &mut Vec<Waker>) -> Outcome {
-        let wish = self.tickets[number as usize].wish;
         let mut overwritten = Overwritten::by(outcome);
-        for lock in wish.locks() {
+        for lock in each(self.tickets[number as usize].locks) {
             let Some(line) = self.by_lock.get_mut(&lock) else { continue };
             line.queue.retain(|other| {
                 let ticket = &mut self.tickets[*other as usize];
                 if ticket.answer.is_none() && ticket.answered_by == Some(number) && *other != number {
                     // Those of one key stand in the same lines, in the same order.
-                    ticket.answer = ticket.wish.overwrite.and_then(|change| overwritten.answer(change));
+                    ticket.answer = ticket.overwrite.and_then(|change| overwritten.answer(change));
+                    ticket.is_in_line = ticket.answer.is_none();
                     wakers.extend(ticket.answer.and_then(|_| ticket.waker.take()));
                 }
-                ticket.answer.is_none()
+                ticket.is_in_line
             });
         }
         overwritten.last()
     }
 
-    /// `number` leaves its lines, and its ticket is free. What is to be woken, because it has the turn now, is added to
-    /// `wakers`.
+    /// `number` leaves its lines, if it is in them, and its ticket is free. What is to be woken, because it has the turn
+    /// now, is added to `wakers`, and so is its own waker.
     pub(super) fn leave(&mut self, number: Number, wakers: &mut Vec<Waker>) {
-        let ticket = &mut self.tickets[number as usize];
-        let (wish, is_in_line) = (ticket.wish, ticket.answer.is_none());
-        ticket.waker = None;
-        self.free.push(number);
-        if !is_in_line {
-            return;
+        if self.tickets[number as usize].is_in_line {
+            self.step_out(number, wakers);
         }
-        for lock in wish.locks() {
+        let ticket = &mut self.tickets[number as usize];
+        ticket.key.clear();
+        ticket.key.shrink_to(KEPT_KEY_BYTES);
+        self.free.push(number);
+    }
+
+    fn step_out(&mut self, number: Number, wakers: &mut Vec<Waker>) {
+        let ticket = &mut self.tickets[number as usize];
+        ticket.is_in_line = false;
+        // It is not dropped here: what that sets off is not known.
+        wakers.extend(ticket.waker.take());
+        let had_turn = ticket.behind == 0;
+        for lock in each(ticket.locks) {
             let Entry::Occupied(mut line) = self.by_lock.entry(lock) else { continue };
-            let Line { queue, left } = line.get_mut();
-            *left += 1;
+            let Line { queue, turns } = line.get_mut();
+            *turns += u64::from(had_turn);
             let was_first = queue.front() == Some(&number);
             if was_first {
                 queue.pop_front();
@@ -184,7 +206,7 @@ impl Lines {
                 None => {
                     let line = line.remove();
                     if self.spare.len() < MOST_SPARE {
-                        self.spare.push(Line { left: 0, ..line });
+                        self.spare.push(Line { turns: 0, ..line });
                     }
                 }
             }

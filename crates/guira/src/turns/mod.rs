@@ -12,8 +12,8 @@
 //! Invariants: whoever has a turn, or stands in a line, leaves it by dropping it. A turn is a hint: what keeps changes
 //! apart are the locks of the table, so who has waited for [`PATIENCE`] in a line that does not move goes on without
 //! one, and whoever has it is stopped, slow or stuck at a lock of somebody else, holds up nobody for longer. Nothing is
-//! waited for while a lock is held. Who is in a line has changed nothing: it may leave at any time, and carry out its
-//! change itself.
+//! waited for while a lock is held, nor while a session is lost. Who is in a line has changed nothing: until it is
+//! answered it may leave at any time, and carry out its change itself.
 
 mod lines;
 mod overwrite;
@@ -21,6 +21,7 @@ mod overwrite;
 mod tests;
 
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
@@ -35,13 +36,19 @@ pub(crate) use lines::Wish;
 use lines::{Lines, Number, Standing};
 pub(crate) use overwrite::Overwrite;
 
-/// The longest that anybody waits in a line that nobody leaves: some hundred changes.
+/// The longest that anybody waits in a line in which no turn ends: some hundred changes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// How often the processor is given up for others who look at the tables; each look is short.
 const MAX_YIELDS: usize = 1_000;
 
-/// The name of a table that its creation drew: of the table, and of its incarnation.
-type TableName = [u64; 2];
+/// A table, as a process reaches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TableName {
+    /// What its creation drew: for the table, and for its incarnation.
+    pub(crate) drawn: [u64; 2],
+    /// Its node: another one may serve a copy.
+    pub(crate) peer: SocketAddr,
+}
 
 /// The lines of those who want to take the locks of one table.
 #[derive(Debug)]
@@ -91,7 +98,7 @@ pub(crate) enum Waited {
 /// How long somebody waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// In lines that nobody leaves.
+    /// In lines in which no turn ends.
     pub(crate) patience: Duration,
     /// In all.
     pub(crate) longest: Duration,
@@ -132,13 +139,13 @@ impl Turns {
     }
 
     /// Asks for the turn to take the locks that a change needs; nothing is to be had of another process's.
-    pub(crate) fn ask(self: &Arc<Self>, wish: Wish) -> Asked {
+    pub(crate) fn ask(self: &Arc<Self>, wish: Wish<'_>) -> Asked {
         if !self.is_own() {
             return Asked::Nothing;
         }
         let mut lines = self.lines();
         let number = lines.join(wish);
-        let standing = lines.look(number, None);
+        let standing = lines.look(number, &mut None);
         drop(lines);
         let place = Place { turns: Arc::clone(self), number };
         if standing == Standing::Turn { Asked::Turn(Turn(place)) } else { Asked::Place(place) }
@@ -177,30 +184,47 @@ impl Place {
                 Waiting::InPlace => self.sleep(Instant::now() + stretch),
                 Waiting::Cooperative => self.rest(stretch, lane).await,
             };
-            match standing {
-                Standing::Turn => {
-                    self.turns.lines().begin(self.number);
-                    return Waited::Turn(Turn(self));
-                }
-                Standing::Answered(outcome) => return Waited::Answered(outcome),
-                Standing::Behind { .. } if standing != before && stretch < left => before = standing,
-                Standing::Behind { .. } | Standing::Foreign => return Waited::Nothing,
+            let is_moving = matches!(standing, Standing::Behind { .. }) && standing != before && stretch < left;
+            if !is_moving {
+                return self.end();
             }
+            before = standing;
         }
     }
 
-    fn look(&self, waker: Option<&Waker>) -> Standing {
+    /// What it has got by now; if that is nothing, it is in no line any more.
+    fn end(self) -> Waited {
+        if !self.turns.is_own() {
+            return Waited::Nothing;
+        }
+        let mut wakers = Vec::new();
+        let mut lines = self.turns.lines();
+        let standing = lines.give_up(self.number, &mut wakers);
+        if standing == Standing::Turn {
+            lines.begin(self.number);
+        }
+        drop(lines);
+        wakers.into_iter().for_each(Waker::wake);
+        match standing {
+            Standing::Turn => Waited::Turn(Turn(self)),
+            Standing::Answered(outcome) => Waited::Answered(outcome),
+            Standing::Behind { .. } | Standing::Foreign => Waited::Nothing,
+        }
+    }
+
+    fn look(&self, mut waker: Option<Waker>) -> Standing {
         if !self.turns.is_own() {
             return Standing::Foreign;
         }
-        self.turns.lines().look(self.number, waker)
+        // What was kept before is dropped when nothing is locked any more.
+        self.turns.lines().look(self.number, &mut waker)
     }
 
     /// How it stands at `until`, or before, once that changes; waits in place.
     fn sleep(&self, until: Instant) -> Standing {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         loop {
-            let standing = self.look(Some(&waker));
+            let standing = self.look(Some(waker.clone()));
             let left = until.saturating_duration_since(Instant::now());
             if !matches!(standing, Standing::Behind { .. }) || left.is_zero() {
                 return standing;
@@ -213,7 +237,7 @@ impl Place {
     async fn rest(&self, stretch: Duration, lane: &mut dyn Lane) -> Standing {
         let until_ns = lane.now_ns() + stretch.as_nanos() as u64;
         let mut until_it_changes = |cx: &mut Context<'_>| {
-            let standing = self.look(Some(cx.waker()));
+            let standing = self.look(Some(cx.waker().clone()));
             match (standing, lane.poll_pause(until_ns, cx)) {
                 (Standing::Behind { .. }, Poll::Pending) => Poll::Pending,
                 (_, pause) => {

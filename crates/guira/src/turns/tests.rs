@@ -11,13 +11,13 @@ use super::*;
 
 const SHORT: Duration = Duration::from_millis(100);
 /// Wants every lock of the tests below that is taken.
-const WISH: Wish = Wish { locks: [7, 8], digest: 1, overwrite: None };
+const WISH: Wish<'_> = Wish { key: b"cuckoo", locks: [7, 8], overwrite: None };
 
-fn put() -> Wish {
+fn put() -> Wish<'static> {
     Wish { overwrite: Some(Overwrite::Put), ..WISH }
 }
 
-fn update() -> Wish {
+fn update() -> Wish<'static> {
     Wish { overwrite: Some(Overwrite::Update), ..WISH }
 }
 
@@ -29,7 +29,7 @@ fn region() -> HeapRegion {
     HeapRegion::new(4096, 4096, Profile::Shm.caps())
 }
 
-fn place(turns: &Arc<Turns>, wish: Wish) -> Place {
+fn place(turns: &Arc<Turns>, wish: Wish<'_>) -> Place {
     match turns.ask(wish) {
         Asked::Turn(Turn(place)) | Asked::Place(place) => place,
         Asked::Nothing => panic!("this is the process"),
@@ -114,27 +114,54 @@ fn nobody_waits_for_longer_than_its_patience() {
     assert!(turns.lines().is_empty(), "who has gone gets no turn");
 }
 
-/// A line that moves is waited in for longer than one that does not, and not for ever.
+/// A line in which turns end is waited in for longer than patience, though not for ever; one that others only come to
+/// and leave is not.
 #[test]
-fn patience_begins_anew_while_others_leave() {
+fn patience_begins_anew_while_turns_end() {
     let turns = Arc::new(Turns::new());
-    let (stuck, longest) = (place(&turns, WISH), 8 * SHORT);
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
-            let (start, place) = (Instant::now(), place(&turns, WISH));
-            let limits = Limits { patience: SHORT, longest };
-            let waited = pollster::block_on(place.wait(limits, Waiting::InPlace, &mut region().lane()));
-            (matches!(waited, Waited::Nothing), start.elapsed())
+    for (ends, longest, has_turn) in [(false, 20, false), (true, 20, true), (true, 2, false)] {
+        let mut before: Vec<Place> = (0..8).map(|_| place(&turns, WISH)).collect();
+        std::thread::scope(|scope| {
+            let place = place(&turns, WISH);
+            let waiting = scope.spawn(move || {
+                let limits = Limits { patience: SHORT, longest: longest * SHORT };
+                let waited = pollster::block_on(place.wait(limits, Waiting::InPlace, &mut region().lane()));
+                matches!(waited, Waited::Turn(_))
+            });
+            for _ in 0..16 {
+                std::thread::sleep(SHORT / 2);
+                // The first, or else somebody behind it.
+                let at = if ends { 0 } else { 1 };
+                if before.len() > at {
+                    drop(before.remove(at));
+                }
+            }
+            assert_eq!(waiting.join().expect("no panic"), has_turn, "{ends} {longest}");
         });
-        while !waiting.is_finished() {
-            // Somebody comes, and leaves.
-            drop(place(&turns, WISH));
-            std::thread::sleep(SHORT / 10);
-        }
-        let (is_over, elapsed) = waiting.join().expect("no panic");
-        assert!(is_over && (longest..3 * longest).contains(&elapsed), "{elapsed:?}");
-    });
-    drop(stuck);
+    }
+    assert!(turns.lines().is_empty());
+}
+
+/// Whoever gives up is answered, or it is not: if it goes on by itself, nobody counts on its answer.
+#[test]
+fn giving_up_and_being_answered_exclude_each_other() {
+    let turns = Arc::new(Turns::new());
+    let first = place(&turns, WISH);
+    let [leader, in_time, too_late] = [(); 3].map(|()| place(&turns, put()));
+    drop(first);
+    let leader = turn(leader);
+    assert!(matches!(in_time.end(), Waited::Nothing));
+    assert_eq!(leader.answer_those_behind(Outcome::Inserted), Outcome::Replaced, "by one of them");
+    assert!(matches!(too_late.end(), Waited::Answered(Outcome::Inserted)));
+    drop(leader);
+    assert!(turns.lines().is_empty());
+
+    let [first, leader, gone] = [(); 3].map(|()| place(&turns, put()));
+    drop(first);
+    let leader = turn(leader);
+    assert!(matches!(gone.end(), Waited::Nothing));
+    assert_eq!(leader.answer_those_behind(Outcome::Inserted), Outcome::Inserted, "nobody else was told so");
+    drop(leader);
     assert!(turns.lines().is_empty());
 }
 
@@ -176,7 +203,8 @@ fn a_task_is_woken_when_it_is_its_turn_or_answered() {
 fn a_change_answers_those_who_waited_when_it_began() {
     let turns = Arc::new(Turns::new());
     let first = place(&turns, WISH);
-    let other_key = Wish { digest: 2, ..put() };
+    // Its digest may be the same.
+    let other_key = Wish { key: b"condor", ..put() };
     let [leader, before, other, of_other_key, missing, gone] =
         [put(), put(), WISH, other_key, update(), put()].map(|wish| place(&turns, wish));
     drop(first);
@@ -215,8 +243,11 @@ fn a_change_that_does_not_end_leaves_the_others_in_the_line() {
 fn threads_take_turns() {
     const THREADS: u64 = 8;
     const TIMES: u64 = 500;
-    let turns = Turns::of([1, 2]);
-    assert!(Arc::ptr_eq(&turns, &Turns::of([1, 2])) && !Arc::ptr_eq(&turns, &Turns::of([1, 3])));
+    let name = TableName { drawn: [1, 2], peer: ([127, 0, 0, 1], 7).into() };
+    let turns = Turns::of(name);
+    let others = [TableName { drawn: [1, 3], ..name }, TableName { peer: ([127, 0, 0, 1], 8).into(), ..name }];
+    assert!(Arc::ptr_eq(&turns, &Turns::of(name)));
+    assert!(others.into_iter().all(|other| !Arc::ptr_eq(&turns, &Turns::of(other))), "nor a copy at another node");
     let [inside, most, had] = [(); 3].map(|()| AtomicU64::new(0));
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -256,11 +287,15 @@ struct List(Vec<Listed>);
 
 struct Listed {
     place: Place,
-    wish: Wish,
+    wish: Wish<'static>,
     /// The place of whoever's change began after this one had come.
     leader: Option<Number>,
     is_answered: bool,
+    has_waited: bool,
 }
+
+/// Keys, and their locks: some have the same.
+const KEYS: [(&[u8], [u64; 2]); 5] = [(b"a", [1, 1]), (b"b", [1, 2]), (b"c", [2, 3]), (b"d", [3, 1]), (b"", [1, 2])];
 
 impl List {
     fn has_turn(&self, at: usize) -> bool {
@@ -286,20 +321,22 @@ fn random_steps(draw: &mut impl FnMut(usize) -> usize) {
         let at = draw(list.0.len().max(1));
         match draw(5) {
             0..3 if list.0.len() < 12 => {
-                let digest = draw(4) as u64;
                 let overwrite = [None, Some(Overwrite::Put), Some(Overwrite::Update)][draw(3)];
-                // The locks of a key are always the same.
-                let wish = Wish { locks: [[1, 1], [1, 2], [2, 3], [3, 1]][digest as usize], digest, overwrite };
-                list.0.push(Listed { place: place(&turns, wish), wish, leader: None, is_answered: false });
+                let (key, locks) = KEYS[draw(KEYS.len())];
+                let wish = Wish { key, locks, overwrite };
+                let place = place(&turns, wish);
+                let has_waited = !has_turn(&place);
+                list.0.push(Listed { place, wish, leader: None, is_answered: false, has_waited });
             }
             3 if !list.0.is_empty() => drop(list.0.remove(at)),
             4 if !list.0.is_empty() && !list.0[at].is_answered && list.has_turn(at) => {
-                let Wish { digest, .. } = list.0[at].wish;
+                let Wish { key, .. } = list.0[at].wish;
                 let number = list.0[at].place.number;
                 let is_behind = |other: &Listed| {
-                    other.wish.digest == digest && other.wish.overwrite.is_some() && other.place.number != number
+                    other.wish.key == key && other.wish.overwrite.is_some() && other.place.number != number
                 };
-                if draw(2) == 0 {
+                // Only who had to wait begins so.
+                if draw(2) == 0 && list.0[at].has_waited {
                     turns.lines().begin(number);
                     list.0.iter_mut().filter(|other| is_behind(other)).for_each(|other| other.leader = Some(number));
                 } else {

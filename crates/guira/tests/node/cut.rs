@@ -17,8 +17,11 @@ use crate::hosts::{Host, Network, between_two_hosts};
 
 const PLAYER: &str = "GUIRA_TEST_CUT";
 const PORT: u16 = 7711;
-/// The clients that work all the time, and those that do nothing until they are asked.
-const BUSY: usize = 6;
+/// So many entries that hardly any two clients want the same lock: they hold theirs independently of each other.
+const CAPACITY: u64 = 100_000;
+/// The clients that work all the time, so many that some of them hold locks at any time, and those that do nothing
+/// until they are asked.
+const BUSY: usize = 12;
 const IDLE: usize = 2;
 /// The shortest in which the node asks an idle client's kernel three times for a sign of life: after 1, 2 and 3 s.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
@@ -203,7 +206,7 @@ struct Scene {
 
 impl Scene {
     fn new(network: &Network) -> Scene {
-        let (table, store) = Table::create(&CreateOptions::new(1_000).max_clients(40));
+        let (table, store) = Table::create(&CreateOptions::new(CAPACITY).max_clients(40));
         let [host, other] = &network.hosts;
         let node = Player::start(host, &format!("node {}", table.url));
         let clients = Player::start(other, &format!("clients tcp://{}:{PORT}", host.addr));

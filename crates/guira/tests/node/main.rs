@@ -154,9 +154,18 @@ fn clients_go_on_when_their_node_is_back() {
         });
         (client, task_client)
     });
+    // A store's own calls wait for it, too.
+    let calls = [(); 3].map(|()| store.clone());
+    let calls = std::thread::spawn(move || {
+        let [first, second, third] = calls;
+        let opened = std::thread::spawn(move || first.client().unwrap().get(b"cuckoo").unwrap().is_some());
+        let counted = std::thread::spawn(move || second.len().unwrap().entries >= 2);
+        opened.join().unwrap() && counted.join().unwrap() && third.check().unwrap().is_clean()
+    });
     std::thread::sleep(Duration::from_millis(300));
     served.run();
     let clients = waiting.join().unwrap();
+    assert!(calls.join().unwrap());
     assert_eq!(store.stat().unwrap().clients.iter().filter(|client| client.committing).count(), 0);
     let repair = store.recover(&mut |_, _| ()).unwrap();
     assert_eq!((repair.living.len(), repair.failed.len()), (2, 0), "the slots of lost sessions are those of the dead");

@@ -5,8 +5,9 @@ use std::sync::Barrier;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use guira::{Counters, Effect, Error, OpenOptions, OperationError, Store};
+use guira::{Counters, Effect, Error, OpenOptions, OperationError, Store, Url};
 
+use crate::proxy::Proxy;
 use crate::served::Served;
 
 const KEY: &[u8] = b"cuckoo";
@@ -124,4 +125,85 @@ fn a_turn_that_does_not_end_holds_nobody_up_beyond_the_deadline() {
     let start = Instant::now();
     assert!(client.update(KEY, b"after").unwrap());
     assert!(start.elapsed() < DEADLINE, "nobody is waited for");
+}
+
+/// A client of `store` that stopped in the middle of an update of the key, whose lock it has; nothing, if it came to
+/// its end.
+fn stopped(store: &Store, idle: &mut guira::Client, is_dropped: bool) -> bool {
+    let mut stuck = Box::pin(idle.update(KEY, b"stuck"));
+    let is_pending = stuck.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+    std::thread::sleep(Duration::from_millis(50));
+    let is_stopped = is_pending && store.reader().get(KEY).unwrap().as_deref() == Some(&b"before"[..]);
+    if !is_dropped {
+        // It is polled no more, and not dropped either.
+        std::mem::forget(stuck);
+    }
+    is_stopped
+}
+
+/// What an operation that was dropped holds is given back by the next one of its client before it waits for anybody:
+/// somebody may wait for it in the line. // [R-DROP-1]
+#[test]
+fn who_holds_a_lock_stands_in_no_line() {
+    let is_done = (0..MOST_TRIES).any(|_| {
+        let served = Served::start();
+        let store = Store::open(&served.url()).unwrap();
+        let (mut idle, mut other) = (store.async_client().unwrap(), store.async_client().unwrap());
+        pollster::block_on(other.put(KEY, b"before")).unwrap();
+        if !stopped(&store, &mut idle, true) {
+            return false;
+        }
+        let start = Instant::now();
+        // It has the turn, and asks for the lock in vain.
+        let mut waiting = Box::pin(other.update(KEY, b"other"));
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(pollster::block_on(idle.update(KEY, b"idle")).unwrap());
+        assert!(pollster::block_on(waiting).unwrap());
+        assert!(start.elapsed() < DEADLINE, "{:?}", start.elapsed());
+        assert_eq!(idle.counters().line_waits, 0);
+        assert_eq!(store.check().unwrap().held_locks, 0);
+        true
+    });
+    assert!(is_done, "some operation is dropped with its locks taken");
+}
+
+/// The time in a line counts for the operation that waited, and for no later one: not even if that one failed before it
+/// asked for a lock. // [R-LOCK-4]
+#[test]
+fn a_wait_counts_for_its_own_operation() {
+    let is_done = (0..MOST_TRIES).any(|_| {
+        let served = Served::start();
+        let options = OpenOptions::default().deadline(2 * DEADLINE);
+        let store = Store::open_with(&served.url(), &options).unwrap();
+        let (mut client, mut before) = (store.client().unwrap(), store.async_client().unwrap());
+        client.put(KEY, b"before").unwrap();
+        // It waits for its turn, and fails then.
+        let mut first = Box::pin(before.update(KEY, b"before"));
+        if !first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            return false;
+        }
+        let waiting = std::thread::spawn(move || {
+            let error = client.put(KEY, &vec![0; 1 << 30]).unwrap_err();
+            assert!(matches!(error, Error::Operation(OperationError::ValueLength { .. })), "{error}");
+            client
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        pollster::block_on(first).unwrap();
+        let mut client = waiting.join().unwrap();
+        assert_eq!(client.counters().line_waits, 1);
+        // Some time later the lock is taken by somebody who stands in other lines.
+        std::thread::sleep(2 * DEADLINE);
+        let proxy = Proxy::before(served.addr);
+        let elsewhere = Store::open(&Url::tcp("127.0.0.1", proxy.addr.port()).unwrap()).unwrap();
+        let mut idle = elsewhere.async_client().unwrap();
+        if !stopped(&store, &mut idle, false) {
+            return false;
+        }
+        let start = Instant::now();
+        let error = client.update(KEY, b"after").unwrap_err();
+        assert!(matches!(error, Error::Operation(OperationError::Busy { .. })), "{error}");
+        assert!(start.elapsed() >= 2 * DEADLINE - NOISE, "{:?}", start.elapsed());
+        true
+    });
+    assert!(is_done, "some task stops with its locks taken");
 }
