@@ -168,8 +168,8 @@ impl Lines {
         overwritten.last()
     }
 
-    /// `number` leaves its lines, if it is in them, and its ticket is free. What is to be woken, because it has the turn
-    /// now, is added to `wakers`, and so is its own waker.
+    /// `number` leaves its lines, if it is in them, and its ticket is free. What is to be woken, because it has the
+    /// turn now, is added to `wakers`, and so is its own waker.
     pub(super) fn leave(&mut self, number: Number, wakers: &mut Vec<Waker>) {
         if self.tickets[number as usize].is_in_line {
             self.step_out(number, wakers);
