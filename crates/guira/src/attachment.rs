@@ -8,7 +8,7 @@ use std::time::Instant;
 use guira_fabric::{Effect, FabricError};
 use guira_rcuckoo::{OpenError, Operation};
 
-use crate::sessions::{Session, Sessions};
+use crate::sessions::{Session, Sessions, moment_after};
 use crate::store::Inner;
 use crate::{Error, ExtentError, OperationError};
 
@@ -123,7 +123,7 @@ impl Attachment {
             // It lost session after session.
             Some(until) if now >= until => return Err(error),
             Some(until) => until,
-            None => *until.0.insert(now + self.store.options.reconnect_timeout),
+            None => *until.0.insert(moment_after(self.store.options.reconnect_timeout)),
         };
         self.sessions.after(self.number, until).await
     }

@@ -228,8 +228,8 @@ fn parts(
 /// The lines in front of the locks of a table that is reached through a memory node.
 fn turns(table: &Table, region: &FabricRegion) -> Option<Arc<Turns>> {
     let superblock = table.superblock();
-    let name = |peer| TableName { drawn: [superblock.table, superblock.incarnation], peer };
-    region.peer().map(|peer| Turns::of(name(peer)))
+    let drawn = [superblock.table, superblock.incarnation];
+    region.node().map(|(peer, memory)| Turns::of(TableName { drawn, memory, peer }))
 }
 
 fn counters(client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Counters {
@@ -542,8 +542,9 @@ impl Client {
     async fn turn(&mut self, key: &[u8], overwrite: Option<Overwrite>) -> Waited {
         let Some(turns) = &self.turns else { return Waited::Nothing };
         self.client.forget_wait();
-        if !self.client.is_settled() {
+        if !self.client.is_settled() || self.lane.is_lost() {
             // What an operation that was dropped holds is given back first: nobody is to wait for it behind this one.
+            // Nor for another session.
             return Waited::Nothing;
         }
         let table = self.client.table();

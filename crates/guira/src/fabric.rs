@@ -72,11 +72,11 @@ impl FabricRegion {
         }
     }
 
-    /// The memory node that it is a session with, if it is one.
-    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+    /// The address of the memory node that it is a session with, if it is one, and the node's name for the memory.
+    pub(crate) fn node(&self) -> Option<(SocketAddr, [u64; 2])> {
         match self {
             FabricRegion::Shm(_) => None,
-            FabricRegion::Tcp(region) => Some(region.peer()),
+            FabricRegion::Tcp(region) => Some((region.peer(), region.region_id())),
         }
     }
 
@@ -167,6 +167,14 @@ impl FabricLane {
         match self {
             FabricLane::Shm(lane) => lane.is_stale(),
             FabricLane::Tcp(lane) => lane.is_stale(),
+        }
+    }
+
+    /// Whether the way to the memory is known to be gone for good.
+    pub(crate) fn is_lost(&self) -> bool {
+        match self {
+            FabricLane::Shm(_) => false,
+            FabricLane::Tcp(lane) => lane.is_lost(),
         }
     }
 

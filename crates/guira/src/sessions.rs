@@ -29,6 +29,8 @@ use crate::{AccessToken, Error, OpenOptions, Url};
 /// others, within reason.
 const SHORTEST_PATIENCE: Duration = Duration::from_secs(1);
 const LONGEST_PATIENCE: Duration = Duration::from_secs(60);
+/// Nobody waits for longer.
+const FAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// One session, or the mapping of a file, which counts as one that lasts.
 #[derive(Clone)]
@@ -108,7 +110,7 @@ impl Failure {
         }
     }
 
-    /// Whether the node has no room for another session. Who has none yet is told at once.
+    /// Whether the node has no room for another session.
     fn is_for_want_of_room(&self) -> bool {
         let Failure::Connect(error) = self else { return false };
         matches!(**error, ConnectError::Rejected { reason: Bye::Full { .. }, .. })
@@ -128,6 +130,21 @@ impl Failure {
             Failure::Process(source) => Error::Fabric { doing: "cannot connect to", url, source },
         }
     }
+}
+
+/// What becomes of a search if the node has no room for another session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// It fails: the caller never had a session.
+    Now,
+    /// It goes on: somebody else may go.
+    Later,
+}
+
+/// So long from now, or a year if that is more than can be told.
+pub(crate) fn moment_after(timeout: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(timeout).unwrap_or_else(|| now + FAR)
 }
 
 /// Begins a session with a memory node. One attempt.
@@ -229,7 +246,36 @@ impl Sessions {
             Some(session) if !session.region.is_lost() => return Ok(session),
             session => session.map_or(0, |session| session.number),
         };
-        remote.search(lost, until).map_err(|failure| remote.error(failure))
+        let room = if lost == 0 { Room::Now } else { Room::Later };
+        remote.search(lost, until, room).map_err(|failure| remote.error(failure))
+    }
+
+    /// What `call` comes to in a session. A call that loses its session has changed nothing and begins anew in another
+    /// one, once at least, and then for as long as `timeout`, with waits that grow. Waits in place.
+    pub(crate) fn within<T>(
+        &self,
+        timeout: Duration,
+        mut call: impl FnMut(&Session) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut session = self.current(moment_after(timeout))?;
+        let (mut until, mut backoff) = (None, Backoff::new(crate::store::random().unwrap_or_default()));
+        loop {
+            let error = match call(&session) {
+                Err(error) if session.region.is_lost() => error,
+                result => return result,
+            };
+            let until = match until {
+                None => *until.insert(moment_after(timeout)),
+                Some(until) => match backoff.next(until.saturating_duration_since(Instant::now())) {
+                    Some(wait) => {
+                        thread::sleep(wait);
+                        until
+                    }
+                    None => return Err(error),
+                },
+            };
+            session = self.current(until)?;
+        }
     }
 
     /// A session after the one with number `lost`. Attempts go on until `until`, with waits that grow; there is one at
@@ -238,7 +284,7 @@ impl Sessions {
         match &self.0 {
             Kind::Lasting(session) => Ok(session.clone()),
             Kind::Remote(remote) => match remote.waiting {
-                Waiting::InPlace => remote.search(lost, until),
+                Waiting::InPlace => remote.search(lost, until, Room::Later),
                 Waiting::Cooperative => {
                     let mut ticket = None;
                     std::future::poll_fn(|cx| self.poll_after(remote, lost, until, &mut ticket, cx)).await
@@ -286,7 +332,7 @@ impl Sessions {
 
     fn search_and_tell(&self, lost: u64, until: Instant) {
         if let Kind::Remote(remote) = &self.0 {
-            let failure = remote.search(lost, until).err();
+            let failure = remote.search(lost, until, Room::Later).err();
             remote.tell(failure);
         }
     }
@@ -312,14 +358,16 @@ impl Remote {
     }
 
     /// See [`Sessions::after`]; waits in place.
-    fn search(&self, lost: u64, until: Instant) -> Result<Session, Failure> {
+    fn search(&self, lost: u64, until: Instant, room: Room) -> Result<Session, Failure> {
         if std::process::id() != self.process {
             return Err(Failure::Process(FabricError::Forked));
         }
         let mut backoff = Backoff::new(crate::store::random().unwrap_or_default());
         loop {
             let failure = match self.attempt(lost, until) {
-                Err(failure) if failure.is_passing() && (lost > 0 || !failure.is_for_want_of_room()) => failure,
+                Err(failure) if failure.is_passing() && (room == Room::Later || !failure.is_for_want_of_room()) => {
+                    failure
+                }
                 result => return result,
             };
             match backoff.next(until.saturating_duration_since(Instant::now())) {

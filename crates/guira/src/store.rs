@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
@@ -426,16 +426,14 @@ impl Store {
 
     fn client_of(&self, sessions: &Arc<Sessions>, waiting: Waiting) -> Result<Client, Error> {
         self.inner.refuse_read_only()?;
-        let until = self.inner.reconnect_until(waiting);
-        loop {
-            let session = sessions.current(until)?;
-            match self.claim_in(&session, waiting) {
-                Ok(taken) => return Ok(Client::new(&self.inner, sessions, &session, waiting, taken)),
-                // A slot that was taken through it is that of a dead client. // [R-SESSION-1]
-                Err(_) if session.region.is_lost() && Instant::now() < until => {}
-                Err(error) => return Err(without_effect(error)),
-            }
-        }
+        let timeout = match waiting {
+            Waiting::InPlace => self.inner.options.reconnect_timeout,
+            Waiting::Cooperative => Duration::ZERO,
+        };
+        // A slot that was taken through a session that is lost is that of a dead client.
+        let claimed = sessions.within(timeout, |session| Ok((self.claim_in(session, waiting)?, session.clone())));
+        let (taken, session) = claimed.map_err(without_effect)?;
+        Ok(Client::new(&self.inner, sessions, &session, waiting, taken))
     }
 
     fn claim_in(&self, session: &Session, waiting: Waiting) -> Result<Taken, Error> {
@@ -536,31 +534,15 @@ fn file_of(url: &Url, attempt: Attempt) -> Result<Location, Error> {
 }
 
 impl Inner {
-    /// The region as a session leads to it that is not known to be lost. Waits for a node that is away.
+    /// The region as a session leads to it that is not known to be lost.
     pub(crate) fn region(&self) -> Result<FabricRegion, Error> {
-        Ok(self.sessions.current(self.reconnect_until(Waiting::InPlace))?.region)
+        Ok(self.sessions.current(Instant::now())?.region)
     }
 
-    /// What `call` comes to, which changes nothing: it begins anew in another session if it loses its own.
-    /// // [R-SESSION-1]
+    /// What `call` comes to, which changes nothing: it waits for a node that is away, and begins anew in another
+    /// session if it loses its own. // [R-SESSION-1]
     pub(crate) fn read<T>(&self, call: impl Fn(&FabricRegion) -> Result<T, Error>) -> Result<T, Error> {
-        let until = self.reconnect_until(Waiting::InPlace);
-        loop {
-            let region = self.sessions.current(until)?.region;
-            match call(&region) {
-                Err(_) if region.is_lost() && Instant::now() < until => {}
-                result => return result,
-            }
-        }
-    }
-
-    /// Until when a call that waits so, and begins now, tries to get a session. Who is not to block tries once.
-    fn reconnect_until(&self, waiting: Waiting) -> Instant {
-        let now = Instant::now();
-        match waiting {
-            Waiting::InPlace => now + self.options.reconnect_timeout,
-            Waiting::Cooperative => now,
-        }
+        self.sessions.within(self.options.reconnect_timeout, |session| call(&session.region))
     }
 
     /// The region as the latest session leads to it, lost or not.

@@ -71,6 +71,12 @@ impl TcpLane {
         self.connection.link.is_stale()
     }
 
+    /// Whether its connection is known to be lost. One load.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.connection.link.lost().is_some()
+    }
+
     /// Sends the batch; false if it does nothing.
     fn send(&mut self, batch: &[Verb<'_>]) -> Result<bool, FabricError> {
         let link = &self.connection.link;

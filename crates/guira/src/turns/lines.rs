@@ -58,7 +58,8 @@ struct Line {
 struct Ticket {
     locks: [u64; 2],
     overwrite: Option<Overwrite>,
-    /// Its key, if it has to wait: two keys can have one digest, but nobody's change answers that of another key.
+    /// Its key, if it overwrites it and has to wait: two keys can have one digest, but nobody's change answers that of
+    /// another key.
     key: Vec<u8>,
     is_in_line: bool,
     /// In how many lines somebody stands before it.
@@ -101,10 +102,10 @@ impl Lines {
         }
         let ticket = &mut self.tickets[number as usize];
         let mut key = std::mem::take(&mut ticket.key);
-        if behind > 0 {
+        let Wish { locks, overwrite, .. } = wish;
+        if behind > 0 && overwrite.is_some() {
             key.extend_from_slice(wish.key);
         }
-        let Wish { locks, overwrite, .. } = wish;
         *ticket = Ticket { locks, overwrite, key, is_in_line: true, behind, ..Ticket::default() };
         number
     }
@@ -112,12 +113,19 @@ impl Lines {
     /// How it stands with `number`. While it is behind others, keeps `waker` to be told when that changes, and gives
     /// back the one that it kept before.
     pub(super) fn look(&mut self, number: Number, waker: &mut Option<Waker>) -> Standing {
-        let ticket = &mut self.tickets[number as usize];
+        let standing = self.standing(number);
+        if let Standing::Behind { .. } = standing {
+            std::mem::swap(&mut self.tickets[number as usize].waker, waker);
+        }
+        standing
+    }
+
+    fn standing(&self, number: Number) -> Standing {
+        let ticket = &self.tickets[number as usize];
         match (ticket.answer, ticket.behind) {
             (Some(outcome), _) => Standing::Answered(outcome),
             (None, 0) => Standing::Turn,
             (None, _) => {
-                std::mem::swap(&mut ticket.waker, waker);
                 let lines = each(ticket.locks).filter_map(|lock| self.by_lock.get(&lock));
                 Standing::Behind { turns: lines.map(|line| line.turns).sum() }
             }
@@ -127,7 +135,7 @@ impl Lines {
     /// How it stands with `number`, which waits no longer: if it is still behind others, it is in no line any more, and
     /// nobody answers it.
     pub(super) fn give_up(&mut self, number: Number, wakers: &mut Vec<Waker>) -> Standing {
-        let standing = self.look(number, &mut None);
+        let standing = self.standing(number);
         if matches!(standing, Standing::Behind { .. }) {
             self.step_out(number, wakers);
         }
@@ -137,7 +145,8 @@ impl Lines {
     /// The change of `number`, whose turn it is, begins: whoever is in the lines of its key now, and overwrites it, can
     /// be answered by it.
     pub(super) fn begin(&mut self, number: Number) {
-        let Some(line) = self.by_lock.get(&self.tickets[number as usize].locks[0]) else { return };
+        let ticket = &self.tickets[number as usize];
+        let (Some(line), Some(_)) = (self.by_lock.get(&ticket.locks[0]), ticket.overwrite) else { return };
         let key = std::mem::take(&mut self.tickets[number as usize].key);
         for other in line.queue.iter().filter(|other| **other != number) {
             let other = &mut self.tickets[*other as usize];

@@ -46,7 +46,9 @@ const MAX_YIELDS: usize = 1_000;
 pub(crate) struct TableName {
     /// What its creation drew: for the table, and for its incarnation.
     pub(crate) drawn: [u64; 2],
-    /// Its node: another one may serve a copy.
+    /// Its memory, as its node names it: it may be a copy.
+    pub(crate) memory: [u64; 2],
+    /// The node's address: another one may serve a copy.
     pub(crate) peer: SocketAddr,
 }
 
@@ -197,6 +199,15 @@ impl Place {
         if !self.turns.is_own() {
             return Waited::Nothing;
         }
+        match self.give_up() {
+            Standing::Turn => Waited::Turn(Turn(self)),
+            Standing::Answered(outcome) => Waited::Answered(outcome),
+            Standing::Behind { .. } | Standing::Foreign => Waited::Nothing,
+        }
+    }
+
+    /// Begins, if it has the turn; if it has got nothing, it is in no line any more.
+    fn give_up(&self) -> Standing {
         let mut wakers = Vec::new();
         let mut lines = self.turns.lines();
         let standing = lines.give_up(self.number, &mut wakers);
@@ -205,11 +216,7 @@ impl Place {
         }
         drop(lines);
         wakers.into_iter().for_each(Waker::wake);
-        match standing {
-            Standing::Turn => Waited::Turn(Turn(self)),
-            Standing::Answered(outcome) => Waited::Answered(outcome),
-            Standing::Behind { .. } | Standing::Foreign => Waited::Nothing,
-        }
+        standing
     }
 
     fn look(&self, mut waker: Option<Waker>) -> Standing {

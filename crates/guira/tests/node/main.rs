@@ -140,6 +140,9 @@ fn clients_go_on_when_their_node_is_back() {
     pollster::block_on(task_client.put(b"heron", &[5; 5_000])).unwrap();
     assert!(pollster::block_on(task_reader.contains(b"heron")).unwrap());
     let before = (client.traffic().round_trips, client.slot());
+    // However long they would wait.
+    let options = OpenOptions::default().reconnect_timeout(Duration::MAX);
+    let stores = [(); 5].map(|()| Store::open_with(&served.url(), &options).unwrap());
     served.stop();
     let waiting = std::thread::spawn(move || {
         assert!(client.update(b"cuckoo", b"Piririgua").unwrap());
@@ -155,17 +158,20 @@ fn clients_go_on_when_their_node_is_back() {
         (client, task_client)
     });
     // A store's own calls wait for it, too.
-    let calls = [(); 3].map(|()| store.clone());
-    let calls = std::thread::spawn(move || {
-        let [first, second, third] = calls;
-        let opened = std::thread::spawn(move || first.client().unwrap().get(b"cuckoo").unwrap().is_some());
-        let counted = std::thread::spawn(move || second.len().unwrap().entries >= 2);
-        opened.join().unwrap() && counted.join().unwrap() && third.check().unwrap().is_clean()
-    });
+    let calls: [fn(&Store) -> bool; 5] = [
+        |store| store.client().unwrap().get(b"cuckoo").unwrap().is_some(),
+        |store| store.len().unwrap().entries >= 2,
+        |store| store.stat().unwrap().table.entries >= 2,
+        |store| store.check().unwrap().is_clean(),
+        |store| !store.is_destroyed().unwrap(),
+    ];
+    // Each by a store of its own, which has not noticed yet.
+    let calls = calls.into_iter().zip(stores).map(|(call, store)| std::thread::spawn(move || call(&store)));
+    let calls: Vec<_> = calls.collect();
     std::thread::sleep(Duration::from_millis(300));
     served.run();
     let clients = waiting.join().unwrap();
-    assert!(calls.join().unwrap());
+    assert!(calls.into_iter().all(|call| call.join().unwrap()));
     assert_eq!(store.stat().unwrap().clients.iter().filter(|client| client.committing).count(), 0);
     let repair = store.recover(&mut |_, _| ()).unwrap();
     assert_eq!((repair.living.len(), repair.failed.len()), (2, 0), "the slots of lost sessions are those of the dead");
