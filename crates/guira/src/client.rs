@@ -558,8 +558,8 @@ impl Client {
         }
     }
 
-    /// Waits in the lines. The time counts as waiting for the locks, which the operation's deadline bounds. //
-    /// [R-LOCK-4]
+    /// Waits in the lines. The time counts as waiting for the locks, which the operation's deadline bounds.
+    /// // [R-LOCK-4]
     #[cold]
     async fn await_turn(&mut self, place: Place) -> Waited {
         let longest = self.attachment.store.options.deadline;
