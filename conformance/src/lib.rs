@@ -12,9 +12,9 @@ pub mod harness;
 pub mod histories;
 mod lane;
 mod model;
-#[path = "../../crates/guira/tests/common/rng.rs"]
+#[path = "../../crates/guira/tests/suite/common/rng.rs"]
 mod rng;
-#[path = "../../crates/guira/tests/common/rough.rs"]
+#[path = "../../crates/guira/tests/suite/common/rough.rs"]
 mod rough;
 mod served;
 pub mod storm;

@@ -221,7 +221,7 @@ fn advice(target: &str, root: &Path, said: &str) -> String {
     let artifact = Path::new(artifact).strip_prefix(root).unwrap_or(Path::new(artifact)).display();
     format!(
         "input:  {artifact}\nreplay: cargo +nightly fuzz run {target} {artifact}\n\
-         keep:   cp {artifact} fuzz/corpus/{target}/ && cargo test -p guira-conformance --test decoders"
+         keep:   cp {artifact} fuzz/corpus/{target}/ && cargo test -p guira-conformance --test suite decoders::"
     )
 }
 

@@ -3,8 +3,8 @@
 //! A harness takes any bytes. It decodes them as they are, then repairs what no chance would get right (magic numbers,
 //! checksums, lengths) as docs/layout.md says, so that what lies behind those is reached as well. It panics if a
 //! promise is broken: something out of bounds, a value that does not encode to what it was decoded from, a finder that
-//! disagrees with a plain reading of the row. `fuzz/fuzz_targets` runs each under libFuzzer; `tests/decoders.rs` runs
-//! all of them, on every toolchain, on the same corpora and on changed copies of them.
+//! disagrees with a plain reading of the row. `fuzz/fuzz_targets` runs each under libFuzzer; the suite's
+//! `decoders` runs all of them, on every toolchain, on the same corpora and on changed copies of them.
 
 mod extent;
 mod feed;

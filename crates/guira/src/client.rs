@@ -374,7 +374,12 @@ impl Client {
         expected: impl Into<Expected<'e>>,
         value: &[u8],
     ) -> Result<Swap, Error> {
-        let expected = expected.into().of(self.client.table(), Operation::CompareAndSwap)?;
+        self.swap(key, expected.into(), value).await
+    }
+
+    /// [`Self::compare_and_swap`], compiled once.
+    pub(crate) async fn swap(&mut self, key: &[u8], expected: Expected<'_>, value: &[u8]) -> Result<Swap, Error> {
+        let expected = expected.of(self.client.table(), Operation::CompareAndSwap)?;
         let outcome = self.change_value(key, value, Operation::CompareAndSwap, ValueChange::Swap(expected)).await?;
         Ok(Swap::of(outcome))
     }
@@ -389,7 +394,12 @@ impl Client {
         key: &[u8],
         expected: impl Into<Expected<'e>>,
     ) -> Result<Swap, Error> {
-        let expected = expected.into().of(self.client.table(), Operation::CompareAndRemove)?;
+        self.remove_if(key, expected.into()).await
+    }
+
+    /// [`Self::compare_and_remove`], compiled once.
+    pub(crate) async fn remove_if(&mut self, key: &[u8], expected: Expected<'_>) -> Result<Swap, Error> {
+        let expected = expected.of(self.client.table(), Operation::CompareAndRemove)?;
         let change = Change::RemoveIf(expected);
         let outcome = match self.change_now(key, &change) {
             Ok(outcome) => outcome,

@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn only_regression_files_owe_a_story() {
-        assert_eq!(untold("conformance/tests/regressions/torn_row.rs", "fn a() {}").len(), 3);
+        assert_eq!(untold("conformance/tests/suite/regressions/torn_row.rs", "fn a() {}").len(), 3);
         assert_eq!(untold("conformance/regressions/mod.rs", "mod torn_row;"), [""; 0]);
         assert_eq!(untold("conformance/src/lib.rs", "fn a() {}"), [""; 0]);
         assert_eq!(untold("crates/a/tests/regressions/b.rs", "fn a() {}"), [""; 0]);

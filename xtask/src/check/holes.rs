@@ -18,7 +18,7 @@ pub const HOLES: &str = "docs/holes.md";
 const COUNT: usize = 26;
 /// The tests of which every one belongs to a hole.
 const SUITE: &str = "holes::";
-const TESTS: &str = "conformance/tests/";
+const TESTS: &str = "conformance/tests/suite/";
 
 /// Checks every section against the tests there are. `text` is that of [`HOLES`] if that file exists.
 pub fn check(text: Option<&str>, rust: &[RustFile]) -> Report {
@@ -116,7 +116,7 @@ fn untold(test: &str, sections: &BTreeMap<usize, Section>) -> Option<Violation> 
 mod tests {
     use super::*;
 
-    const SUITE_FILE: &str = "conformance/tests/holes/reads.rs";
+    const SUITE_FILE: &str = "conformance/tests/suite/holes/reads.rs";
 
     fn reasons(text: &str, files: &[(&str, &str)]) -> Vec<String> {
         let parse = |(path, text): &(&str, &str)| RustFile::parse(path, text).expect("the sample parses");
@@ -132,14 +132,15 @@ mod tests {
 
     #[test]
     fn sections_with_tests_pass() {
-        let files = [(SUITE_FILE, "#[test]\nfn helps() {}\n"), ("conformance/tests/a.rs", "#[test]\nfn b() {}\n")];
+        let files =
+            [(SUITE_FILE, "#[test]\nfn helps() {}\n"), ("conformance/tests/suite/a.rs", "#[test]\nfn b() {}\n")];
         assert_eq!(reasons(&all("holes::reads::helps"), &files), [""; 0]);
         assert_eq!(reasons(&all("a::b"), &files), [""; 0]);
     }
 
     #[test]
     fn a_missing_section_and_a_foreign_one_fail() {
-        let files = [("conformance/tests/a.rs", "#[test]\nfn b() {}\n")];
+        let files = [("conformance/tests/suite/a.rs", "#[test]\nfn b() {}\n")];
         let text = all("a::b").replace("## H7:", "## H70:");
         assert_eq!(
             reasons(&text, &files),
@@ -154,13 +155,13 @@ mod tests {
     #[test]
     fn a_test_that_does_not_exist_fails() {
         let text = all("a::b").replacen("a::b", "a::c", 1);
-        let files = [("conformance/tests/a.rs", "#[test]\nfn b() {}\nfn c() {}\n")];
+        let files = [("conformance/tests/suite/a.rs", "#[test]\nfn b() {}\nfn c() {}\n")];
         assert_eq!(reasons(&text, &files), ["docs/holes.md:5: H1: there is no test a::c"]);
     }
 
     #[test]
     fn a_hole_without_a_test_that_shows_it_fails() {
-        let files = [("conformance/tests/a.rs", "#[test]\nfn b() {}\n")];
+        let files = [("conformance/tests/suite/a.rs", "#[test]\nfn b() {}\n")];
         let open = all("a::b").replacen("Open: `a::b`", "Open: later", 1);
         assert_eq!(reasons(&open, &files), ["docs/holes.md:1: H1 names no test in an item `- Open:`"]);
         let closed = all("a::b").replacen("Closed:\n  `a::b`", "Closed:\n  later", 1);
@@ -169,7 +170,8 @@ mod tests {
 
     #[test]
     fn a_test_of_a_hole_that_no_section_names_fails() {
-        let files = [(SUITE_FILE, "#[test]\nfn h02_x() {}\n"), ("conformance/tests/a.rs", "#[test]\nfn b() {}\n")];
+        let files =
+            [(SUITE_FILE, "#[test]\nfn h02_x() {}\n"), ("conformance/tests/suite/a.rs", "#[test]\nfn b() {}\n")];
         let reason = "h02_x is not named in the section of H2 in docs/holes.md";
         assert_eq!(reasons(&all("a::b"), &files), [format!("{SUITE_FILE}:1: {reason}")]);
     }

@@ -1,7 +1,7 @@
 //! Mutants name tests that exist: a check that a mutant names, and that was renamed, would be found out only by trying
 //! the mutant, which takes minutes.
 //!
-//! A test is named as `program::module::test` of the conformance suite, or as `package::module::test` of a library.
+//! A test is named as `module::test` of the conformance suite, or as `package::module::test` of a library.
 //! Tests that a macro makes have no name that could be read here, so no mutant can name them.
 
 use std::collections::BTreeSet;
@@ -55,9 +55,9 @@ mod tests {
         let mutant = SourceFile { path: format!("{DIRECTORY}/a.toml"), text };
         let other = SourceFile { path: "other/a.toml".to_owned(), text: "caught-by = ['a::b']".to_owned() };
         let rust = [
-            ("conformance/tests/locks.rs", "#[test]\nfn waits() {}\nfn helps() {}\n"),
-            ("conformance/tests/recovery/main.rs", "mod deaths;\n#[test]\nfn all() {}\n"),
-            ("conformance/tests/recovery/deaths.rs", "#[test]\nfn one() {}\n"),
+            ("conformance/tests/suite/locks.rs", "#[test]\nfn waits() {}\nfn helps() {}\n"),
+            ("conformance/tests/suite/recovery/mod.rs", "mod deaths;\n#[test]\nfn all() {}\n"),
+            ("conformance/tests/suite/recovery/deaths.rs", "#[test]\nfn one() {}\n"),
             ("conformance/regressions/a_bug.rs", "#[test]\nfn is_fixed() {}\n"),
             ("crates/rcuckoo/src/hash.rs", "mod tests {\n#[test]\nfn odd() {}\n}\n"),
             ("crates/rcuckoo/src/lib.rs", "#[test]\nfn top() {}\n"),

@@ -1,13 +1,13 @@
-//! Names of tests, as `cargo test` has them, behind that of their program or package.
+//! Names of tests, as `cargo test` has them: those of the conformance suite as they are, others behind their package.
 
 use crate::manifest::Manifest;
 use crate::rust::RustFile;
 
-const TESTS: &str = "conformance/tests/";
-/// Files of the program `regressions`, which declares them by their paths.
+const TESTS: &str = "conformance/tests/suite/";
+/// Files of the module `regressions`, which declares them by their paths.
 const REGRESSIONS: &str = "conformance/regressions/";
 
-/// The tests of a file of the conformance suite, as `program::module::test`.
+/// The tests of a file of the conformance suite, as `module::test`.
 pub fn of_conformance(file: &RustFile) -> Vec<String> {
     let within = |directory: &str| file.path.strip_prefix(directory)?.strip_suffix(".rs");
     let regression = within(REGRESSIONS).map(|path| format!("regressions/{path}"));

@@ -56,7 +56,7 @@ impl Display for Mutant {
     }
 }
 
-/// A test by name: `program::test` of conformance, or `package::module::test` of a library.
+/// A test by name: `module::test` of the conformance suite, or `package::module::test` of a library.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Check {
@@ -67,8 +67,8 @@ pub struct Check {
 /// What cargo has to build and run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
-    /// A test program of conformance.
-    Conformance(String),
+    /// The conformance suite.
+    Conformance,
     /// The unit tests of a package's library.
     Library(String),
 }
@@ -77,7 +77,7 @@ impl Program {
     /// Arguments of `cargo test`.
     pub fn arguments(&self) -> Vec<&str> {
         match self {
-            Program::Conformance(program) => vec!["-p", "guira-conformance", "--test", program],
+            Program::Conformance => vec!["-p", "guira-conformance", "--test", "suite"],
             Program::Library(package) => vec!["-p", package, "--lib"],
         }
     }
@@ -85,8 +85,10 @@ impl Program {
 
 impl Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Program::Conformance(name) | Program::Library(name)) = self;
-        f.write_str(name)
+        match self {
+            Program::Conformance => f.write_str("the conformance suite"),
+            Program::Library(package) => f.write_str(package),
+        }
     }
 }
 
@@ -96,13 +98,12 @@ impl TryFrom<String> for Check {
     fn try_from(name: String) -> Result<Check> {
         match name.split_once("::") {
             Some((program, test)) if !program.is_empty() && !test.is_empty() => {
-                let program = match program.starts_with("guira") {
-                    true => Program::Library(program.to_owned()),
-                    false => Program::Conformance(program.to_owned()),
-                };
-                Ok(Check { program, test: test.to_owned() })
+                Ok(match program.starts_with("guira") {
+                    true => Check { program: Program::Library(program.to_owned()), test: test.to_owned() },
+                    false => Check { program: Program::Conformance, test: name },
+                })
             }
-            _ => bail!("{name:?} is no program::test"),
+            _ => bail!("{name:?} is no module::test"),
         }
     }
 }
@@ -115,7 +116,10 @@ impl From<Check> for String {
 
 impl Display for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}::{}", self.program, self.test)
+        match &self.program {
+            Program::Conformance => f.write_str(&self.test),
+            Program::Library(package) => write!(f, "{package}::{}", self.test),
+        }
     }
 }
 
@@ -155,10 +159,10 @@ mod tests {
     }
 
     #[test]
-    fn tests_are_named_by_program_or_package() {
+    fn tests_are_named_by_module_or_package() {
         let check = |name: &str| Check::try_from(name.to_owned());
         let arguments = |name| check(name).expect("a name").program.arguments().join(" ");
-        assert_eq!(arguments("sim::deaths::a"), "-p guira-conformance --test sim");
+        assert_eq!(arguments("sim::deaths::a"), "-p guira-conformance --test suite");
         assert_eq!(arguments("guira-rcuckoo::hash::tests::a"), "-p guira-rcuckoo --lib");
         assert_eq!(check("sim::deaths::a").expect("a name").to_string(), "sim::deaths::a");
         assert!(["sim", "::a", "sim::", ""].iter().all(|name| check(name).is_err()));

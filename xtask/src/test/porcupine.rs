@@ -39,7 +39,7 @@ pub fn compare(shell: &Shell, budget: &Budget) -> Outcome {
             return outcome;
         }
     }
-    let arguments = ["test", "-p", "guira-conformance", "--test", "porcupine", "--", "--nocapture"];
+    let arguments = ["test", "-p", "guira-conformance", "--test", "suite", "porcupine::", "--", "--nocapture"];
     shell.run(shell.command("cargo", arguments).env("GUIRA_PORCUPINE", program), budget)
 }
 

@@ -140,7 +140,7 @@ impl Step {
                 if lints != Outcome::Passed {
                     return lints;
                 }
-                run(cargo("test -p guira-cli --features peers --bin guira --test peers --no-fail-fast"))
+                run(cargo("test -p guira-cli --features peers --bin guira --test suite --no-fail-fast"))
             }
             StepName::Porcupine => porcupine::compare(shell, &budget),
             StepName::Loom => {

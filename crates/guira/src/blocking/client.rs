@@ -1,4 +1,7 @@
 //! Clients in place.
+//!
+//! A method that is generic, or inlined into its callers, holds no future: a program that calls it would compile the
+//! protocol again, every `async fn` of it, which took a small example 17 s. It leads to one that is not generic.
 
 use guira_fabric::Traffic;
 use guira_rcuckoo::{Begun, Change, Counters, Now, Operation, Outcome, Sampled};
@@ -157,7 +160,11 @@ impl Client {
         expected: impl Into<Expected<'e>>,
         value: &[u8],
     ) -> Result<Swap, Error> {
-        block_on(self.0.compare_and_swap(key, expected, value))
+        self.swap(key, expected.into(), value)
+    }
+
+    fn swap(&mut self, key: &[u8], expected: Expected<'_>, value: &[u8]) -> Result<Swap, Error> {
+        block_on(self.0.swap(key, expected, value))
     }
 
     /// Removes `key` if it is as expected. Round trips and source: as [`Self::compare_and_swap`].
@@ -166,7 +173,11 @@ impl Client {
     /// As [`Self::remove`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is not as
     /// expected is no error.
     pub fn compare_and_remove<'e>(&mut self, key: &[u8], expected: impl Into<Expected<'e>>) -> Result<Swap, Error> {
-        block_on(self.0.compare_and_remove(key, expected))
+        self.remove_if(key, expected.into())
+    }
+
+    fn remove_if(&mut self, key: &[u8], expected: Expected<'_>) -> Result<Swap, Error> {
+        block_on(self.0.remove_if(key, expected))
     }
 
     /// Puts many keys, one after the other, in order: one result for each. A key's failure does not keep the next from
@@ -190,6 +201,11 @@ impl Client {
     /// # }
     /// ```
     pub fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(&mut self, items: &[(K, V)]) -> Vec<Result<Put, Error>> {
+        let items: Vec<(&[u8], &[u8])> = items.iter().map(|(key, value)| (key.as_ref(), value.as_ref())).collect();
+        self.put_each(&items)
+    }
+
+    fn put_each(&mut self, items: &[(&[u8], &[u8])]) -> Vec<Result<Put, Error>> {
         block_on(self.0.put_many(items))
     }
 
@@ -214,6 +230,11 @@ impl Client {
     /// # }
     /// ```
     pub fn remove_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<bool, Error>> {
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.remove_each(&keys)
+    }
+
+    fn remove_each(&mut self, keys: &[&[u8]]) -> Vec<Result<bool, Error>> {
         block_on(self.0.remove_many(keys))
     }
 

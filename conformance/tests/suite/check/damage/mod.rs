@@ -1,0 +1,123 @@
+//! Damage: every kind of it, at a table of its own each, and what a check makes of it.
+
+mod elsewhere;
+mod entries;
+mod extents;
+mod owners;
+mod rows;
+
+use std::collections::HashSet;
+
+use guira_check::{CheckOptions, ProblemKind, Quiet, check_table, table_stats};
+use guira_conformance::{Bench, Rng, block_on};
+use guira_fabric::{Profile, Region};
+use guira_layout::{Preset, RowId};
+
+use crate::check::table::{FORMATS, assert_clean, check, filled, xor};
+use owners::hold_lock;
+pub use owners::set_slot;
+
+/// Damage, under a name: what it does to a table of `bytes:64`, and the kind of the problem it has to give.
+pub type Damage = (ProblemKind, &'static str, fn(&Bench));
+
+/// [R-ROW-1] [R-ROW-3] [R-HASH-1] [R-EXTENT-2] [R-EXTENT-3] [R-EXTENT-4] [R-LOCK-1] [R-SLOT-1] Every kind of problem is
+/// reported as what it is, at the first look and after many.
+#[test]
+fn every_kind_of_damage_is_reported() {
+    for quiet in [Quiet::NobodyWorks, Quiet::OthersWork] {
+        let mut provoked = HashSet::new();
+        for damages in [rows::DAMAGES, entries::DAMAGES, extents::DAMAGES, extents::OF_CHUNKS, owners::DAMAGES] {
+            provoke(damages, quiet, &mut provoked);
+        }
+        elsewhere::provoke(quiet, &mut provoked);
+        let mut quiet_only: HashSet<ProblemKind> = owners::QUIET_ONLY.iter().map(|(kind, _, _)| *kind).collect();
+        if quiet == Quiet::NobodyWorks {
+            provoke(owners::QUIET_ONLY, quiet, &mut provoked);
+            quiet_only.clear();
+        }
+        let missing: Vec<_> = ProblemKind::ALL.iter().filter(|kind| !provoked.contains(kind)).collect();
+        assert!(missing.iter().all(|kind| quiet_only.contains(kind)), "{quiet:?}: {missing:?} were not provoked");
+    }
+    for (kind, name, damage) in owners::QUIET_ONLY {
+        let (bench, _client) = filled(Preset::Hardened, "bytes:64", Profile::Shm);
+        assert_eq!(
+            kinds_after(&bench, *damage, Quiet::OthersWork),
+            [],
+            "{kind:?}, {name}: others may be about to end it"
+        );
+    }
+}
+
+#[test]
+fn locks_of_one_bit_are_stuck_only_while_nobody_works() {
+    let (bench, _client) = filled(Preset::Paper, "fixed:8:8", Profile::Shm);
+    let hold: fn(&Bench) = |bench| hold_lock(bench, 3, 1);
+    assert_eq!(kinds_after(&bench, hold, Quiet::NobodyWorks), [ProblemKind::StuckLock]);
+    assert_eq!(kinds_after(&bench, |_| (), Quiet::OthersWork), []);
+}
+
+#[test]
+fn reports_keep_what_they_are_asked_to_keep() {
+    let (bench, _client) = filled(Preset::Tiny, "fixed:8:8", Profile::Shm);
+    for row in 0..128 {
+        xor(&bench, bench.table.geometry().row(RowId(row)), 1);
+    }
+    for quiet in [Quiet::NobodyWorks, Quiet::OthersWork] {
+        let options = CheckOptions { quiet, problem_limit: 5, ..CheckOptions::default() };
+        let report = block_on(check_table(&mut bench.region.lane(), &bench.table, &options, &mut |_| ())).unwrap();
+        assert_eq!((report.problems.len(), report.problems_total), (5, 128));
+        assert_eq!((report.counts.unverified_rows, report.counts.entries), (128, 0));
+    }
+    let stats = block_on(table_stats(&mut bench.region.lane(), &bench.table)).unwrap();
+    assert_eq!((stats.unverified_rows, stats.entries), (128, 0));
+}
+
+/// [R-ROW-1] A single flipped bit anywhere in a row is always reported, with its row, and nothing else is.
+#[test]
+fn every_flipped_bit_of_a_row_is_reported() {
+    let seed = 20_250_611;
+    println!("seed {seed}");
+    let mut rng = Rng(seed);
+    for preset in Preset::ALL {
+        for format in FORMATS {
+            let (bench, _client) = filled(preset, format, Profile::Shm);
+            for _ in 0..150 {
+                let row = RowId(rng.below(128));
+                let at = bench.table.geometry().row(row).add_words(rng.below(bench.table.rows().row_words() as u64));
+                let bit = 1 << rng.below(64);
+                xor(&bench, at, bit);
+                let report = check(&bench, Quiet::NobodyWorks);
+                assert_eq!(report.problems_total, 1, "{preset} {format}: {row}, {at}, bit {bit:#x}");
+                assert_eq!(
+                    (report.problems[0].kind, &report.problems[0].place),
+                    (ProblemKind::RowTorn, &row.to_string())
+                );
+                xor(&bench, at, bit);
+            }
+            assert_clean(&check(&bench, Quiet::NobodyWorks), format);
+        }
+    }
+}
+
+/// Does `damage`, and returns the kinds the check reports, what dead clients left included.
+fn kinds_after(bench: &Bench, damage: fn(&Bench), quiet: Quiet) -> Vec<ProblemKind> {
+    damage(bench);
+    let report = check(bench, quiet);
+    assert_eq!(report.problems.len() as u64, report.problems_total.min(50));
+    let all = report.problems.iter().chain(&report.under_way);
+    all.inspect(|problem| println!("  {problem}")).map(|problem| problem.kind).collect()
+}
+
+/// Each damage has a table and a thread of its own, because a check that looks again mostly waits.
+fn provoke(damages: &[Damage], quiet: Quiet, provoked: &mut HashSet<ProblemKind>) {
+    std::thread::scope(|scope| {
+        for (kind, name, damage) in damages {
+            scope.spawn(move || {
+                let (bench, _client) = filled(Preset::Hardened, "bytes:64", Profile::Shm);
+                let kinds = kinds_after(&bench, *damage, quiet);
+                assert!(kinds.contains(kind), "{kind:?}, {name}: {kinds:?}");
+            });
+        }
+    });
+    provoked.extend(damages.iter().map(|(kind, _, _)| *kind));
+}

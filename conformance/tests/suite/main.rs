@@ -1,0 +1,31 @@
+//! The conformance suite: one program, so that what is generic over lanes and tables is compiled once for all of it.
+//!
+//! Each module is one kind of proof and says at its head what it proves; docs/testing.md lists them. `cargo test -p
+//! guira-conformance --test suite locks::` runs one of them.
+#![forbid(unsafe_code)]
+
+mod check;
+mod conditional;
+mod contention;
+mod counts;
+mod decoders;
+mod drops;
+mod fill;
+mod geometry;
+mod histories;
+mod holes;
+mod in_place;
+mod interleavings;
+mod leaves;
+mod locks;
+mod many;
+mod models;
+mod porcupine;
+mod properties;
+mod recovery;
+mod refusals;
+mod regressions;
+mod repair;
+mod scans;
+mod sim;
+mod swarm;

@@ -1,0 +1,197 @@
+//! What must hold in every memory a client's death leaves, and what once all the dead are recovered.
+
+use std::collections::HashMap;
+
+use guira_check::{CheckOptions, Quiet, check_table};
+use guira_conformance::{Bench, Model, Op, Seen, block_on};
+use guira_fabric::{Addr, FenceProof, Profile, Region, WORD_BYTES};
+use guira_layout::{OwnerId, Record, SlotState, SlotWord};
+use guira_rcuckoo::{Recovered, read_slot, recover};
+
+use crate::recovery::image::Image;
+use crate::recovery::lane::Written;
+use crate::recovery::life::{Actor, Entry, config};
+
+/// What may be: what the table holds, and which operations of the dead may take effect yet. They may until somebody
+/// takes their locks, and no longer. // [R-RECOVER-2]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    model: usize,
+    pending: Vec<Op>,
+}
+
+impl State {
+    /// The same, after the client of `op` died in it.
+    pub fn with_pending(mut self, op: &Op) -> State {
+        self.pending.push(op.clone());
+        self
+    }
+}
+
+/// What a table may hold, by number.
+pub struct Universe {
+    models: Vec<Model>,
+    after: HashMap<(usize, Op), (Seen, usize)>,
+}
+
+impl Universe {
+    /// Of a table that holds `model`, number 0.
+    pub fn new(model: &Model) -> Universe {
+        Universe { models: vec![model.clone()], after: HashMap::new() }
+    }
+
+    fn apply(&mut self, number: usize, op: &Op) -> (Seen, usize) {
+        if let Some(known) = self.after.get(&(number, op.clone())) {
+            return known.clone();
+        }
+        let mut model = self.models[number].clone();
+        let answer = model.apply(op);
+        let next = self.models.iter().position(|known| *known == model).unwrap_or_else(|| {
+            self.models.push(model);
+            self.models.len() - 1
+        });
+        self.after.insert((number, op.clone()), (answer.clone(), next));
+        (answer, next)
+    }
+
+    /// What may be once `op`, on the key of all the others, was answered with `answer`; nothing if it could not be
+    /// answered so. Who takes the key's locks decides what is pending; a lookup takes none.
+    pub fn answered(&mut self, states: &[State], op: &Op, answer: &Seen) -> Vec<State> {
+        let mut after = Vec::new();
+        for State { model, pending } in self.decided(states) {
+            let (seen, model) = self.apply(model, op);
+            let pending = if matches!(op, Op::Get(_)) { pending } else { Vec::new() };
+            let state = State { model, pending };
+            if seen == *answer && !after.contains(&state) {
+                after.push(state);
+            }
+        }
+        after
+    }
+
+    /// Each way in which pending operations may have taken effect by now.
+    fn decided(&mut self, states: &[State]) -> Vec<State> {
+        let mut all = states.to_vec();
+        let mut next = 0;
+        while let Some(state) = all.get(next).cloned() {
+            next += 1;
+            for i in 0..state.pending.len() {
+                let mut pending = state.pending.clone();
+                let op = pending.remove(i);
+                let decided = State { model: self.apply(state.model, &op).1, pending };
+                if !all.contains(&decided) {
+                    all.push(decided);
+                }
+            }
+        }
+        all
+    }
+
+    /// Whether `bench` holds what it may: nothing lost, doubled, mixed or made up.
+    pub fn check_contents(&mut self, bench: &Bench, states: &[State]) -> Result<(), String> {
+        let now = Model(bench.contents()?);
+        if self.decided(states).iter().any(|state| self.models[state.model] == now) {
+            return Ok(());
+        }
+        Err("an operation took effect in part, twice, or not although it was acknowledged".to_owned())
+    }
+}
+
+/// Recovers the client of `slot` if it died, as whoever takes the slot does.
+pub fn recover_slot(bench: &Bench, slot: u16) -> Option<Recovered> {
+    let mut lane = bench.region.lane();
+    let info = block_on(read_slot(&mut lane, &bench.table, slot)).expect("the heap reads");
+    let Some(SlotWord { state: SlotState::Live | SlotState::Recovering, generation }) = info.word else { return None };
+    let hold = bench.region.hold(slot).expect("the heap holds").expect("its client is dead");
+    let proof = FenceProof::new(slot, generation, hold);
+    block_on(recover(&mut lane, &bench.table, &proof)).expect("the heap loses nothing")
+}
+
+/// Recovers everybody.
+pub fn recover_all(bench: &Bench) {
+    for slot in 0..bench.table.config().max_clients {
+        recover_slot(bench, slot);
+        assert_eq!(recover_slot(bench, slot), None, "slot {slot} is free");
+    }
+}
+
+/// Everything that must hold once all the dead are recovered: every row verifies, every lock is free, no commit is half
+/// done, and every extent that nothing refers to can be had again. Of the latter, gives them back.
+pub fn check_recovered(bench: &Bench) -> Result<(), String> {
+    bench.audit()?;
+    let check = || {
+        let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
+        let mut lane = bench.under(Profile::Shm).region.lane();
+        let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ()));
+        let report = report.map_err(|it| it.to_string())?;
+        if report.is_clean() { Ok(report) } else { Err(format!("{:?}", report.problems)) }
+    };
+    let report = check()?;
+    if report.unreferenced_extents > 0 {
+        let lane = crate::recovery::lane::LoggedLane::new(&bench.region);
+        let mut heir = Actor::enter(bench, Entry::Fresh(0), config(bench), lane).map_err(|it| it.to_string())?;
+        heir.want_room();
+        heir.close().map_err(|it| it.to_string())?;
+        let left = check()?.unreferenced_extents;
+        if left > 0 {
+            return Err(format!("{left} of {} extents are lost", report.unreferenced_extents));
+        }
+    }
+    Ok(())
+}
+
+/// A sealed record implies that the extent it frees is allocated still: once its mark is written, others may use its
+/// place, and a mark that is written again would free theirs. // [R-EXTENT-4]
+pub fn check_marks(bench: &Bench, image: &Image) -> Result<(), String> {
+    let (table, geometry) = (&bench.table, bench.table.geometry());
+    for slot in 0..table.config().max_clients {
+        let first = word_of(geometry.slot(slot));
+        let words: Vec<u64> = (first..first + geometry.slot_words()).map(|word| image.word(word)).collect();
+        let record = Record::decode(&words, table.rows(), table.config(), geometry).map_err(|it| it.to_string())?;
+        if let Some((mark, generation)) = record.and_then(|record| record.freed_extent())
+            && image.word(word_of(Addr::main(mark))) == generation.0
+        {
+            return Err(format!("the record in slot {slot} frees what is free"));
+        }
+    }
+    Ok(())
+}
+
+fn word_of(addr: Addr) -> usize {
+    (addr.offset() / WORD_BYTES) as usize
+}
+
+/// Follows a client's changes: while it recovers somebody, it holds no lock. // [R-RECOVER-5]
+pub struct Recoverer {
+    owner: OwnerId,
+    slots: Vec<usize>,
+    main_words: usize,
+    recovering: bool,
+}
+
+impl Recoverer {
+    pub fn new(bench: &Bench, owner: OwnerId) -> Recoverer {
+        let slots = (0..bench.table.config().max_clients).filter(|slot| Some(*slot) != owner.slot());
+        let slots = slots.map(|slot| word_of(bench.table.geometry().slot(slot))).collect();
+        Recoverer { owner, slots, main_words: bench.region.memory().main.len(), recovering: false }
+    }
+
+    /// After `written`, which made the memory `image`.
+    pub fn saw(&mut self, bench: &Bench, written: &Written, image: &Image) -> Result<(), String> {
+        if self.slots.contains(&written.word) {
+            let word = SlotWord::decode(written.value);
+            self.recovering = word.is_some_and(|word| word.state == SlotState::Recovering);
+        }
+        if !self.recovering {
+            return Ok(());
+        }
+        let locks = bench.table.locks();
+        let mut held = (0..locks.words()).flat_map(|word| {
+            locks
+                .all_held(word, image.word(self.main_words + word as usize))
+                .map(|(_, owner)| owner)
+                .collect::<Vec<_>>()
+        });
+        if held.any(|owner| owner == self.owner) { Err("a recoverer holds locks".to_owned()) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,239 @@
+//! The life of a client from taking its slot to its end: what guira's own client does, over a lane of the test.
+
+use std::fmt;
+use std::sync::Arc;
+
+use guira::internals::Extents;
+use guira_conformance::{Bench, Op, Seen, block_on};
+use guira_fabric::{FenceProof, Lane, Region, SlotHold};
+use guira_layout::{ExtentRef, OwnerId, Placement, SlotState, encode_extent};
+use guira_rcuckoo::{
+    Change, Changed, Client, ClientConfig, Counters, Error, Expected, NewValue, Recovered, claim_slot, read_slot,
+    recover, release_slot,
+};
+
+use crate::recovery::lane::{Log, LoggedLane};
+
+/// How a client gets its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// Takes one that nobody has.
+    Fresh(u16),
+    /// Recovers the dead client of this one, and takes it: what a client does that finds no slot free. // [R-SLOT-1]
+    Heir(u16),
+}
+
+/// What a client does in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Nothing: its program is killed.
+    Vanishes,
+    /// Gives back its chunks and its slot.
+    Closes,
+    /// Asks for more space than there is, so that all that nobody needs is given back, and then closes.
+    WantsRoom,
+}
+
+/// A client's life.
+#[derive(Clone, Debug)]
+pub struct Life {
+    pub entry: Entry,
+    pub ops: Vec<Op>,
+    pub end: End,
+}
+
+impl Life {
+    /// That of a client that carries out `op` in a free slot.
+    pub fn of(slot: u16, op: &Op) -> Life {
+        Life { entry: Entry::Fresh(slot), ops: vec![op.clone()], end: End::Vanishes }
+    }
+
+    pub fn slot(&self) -> u16 {
+        match self.entry {
+            Entry::Fresh(slot) | Entry::Heir(slot) => slot,
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Lived {
+    /// The answer to each operation.
+    pub answers: Vec<Result<Seen, Error>>,
+    /// How many words had been changed when each answer came.
+    pub answered_at: Vec<usize>,
+    pub log: Log,
+    pub counters: Counters,
+}
+
+/// A client with the allocator of guira's.
+pub struct Actor<L: Lane = LoggedLane> {
+    pub client: Client,
+    pub extents: Option<Extents>,
+    pub lane: L,
+    /// What it recovered to get its slot.
+    pub inherited: Option<Recovered>,
+    owner: OwnerId,
+    _hold: SlotHold,
+}
+
+/// Why a life ended early.
+#[derive(Debug)]
+pub struct Failure(pub String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn failure(error: impl fmt::Display) -> Failure {
+    Failure(error.to_string())
+}
+
+/// Waits are for the dead, and cost nothing by a lane's own clock: so a wait takes few tries.
+pub fn config(bench: &Bench) -> ClientConfig {
+    ClientConfig {
+        cache_bytes: 2 << 10,
+        backoff_ns: 100_000,
+        longest_backoff_ns: 400_000,
+        ..ClientConfig::for_table(&bench.table)
+    }
+}
+
+impl<L: Lane> Actor<L> {
+    /// A client that recovers those it finds dead.
+    pub fn enter(bench: &Bench, entry: Entry, config: ClientConfig, mut lane: L) -> Result<Actor<L>, Failure> {
+        let (Entry::Fresh(slot) | Entry::Heir(slot)) = entry;
+        let hold = bench.region.hold(slot).map_err(failure)?;
+        let mut hold = hold.ok_or_else(|| Failure(format!("slot {slot} is somebody's")))?;
+        let table = &bench.table;
+        let mut inherited = None;
+        let (owner, hold) = block_on(async {
+            if let Entry::Heir(_) = entry {
+                let info = read_slot(&mut lane, table, slot).await.map_err(failure)?;
+                let word = info.word.ok_or_else(|| Failure(format!("slot {slot} is damaged")))?;
+                if word.state != SlotState::Free {
+                    let proof = FenceProof::new(slot, word.generation, hold);
+                    inherited = recover(&mut lane, table, &proof).await.map_err(failure)?;
+                    hold = proof.into_hold();
+                }
+            }
+            let owner = claim_slot(&mut lane, table, slot, 1, 1).await.map_err(failure)?;
+            let owner = owner.ok_or_else(|| Failure(format!("slot {slot} is not free")))?;
+            Ok((owner, hold))
+        })?;
+        let config = ClientConfig { seed: u64::from(slot), ..config };
+        let client = Client::new(Arc::clone(table), owner, config).with_liveness(Box::new(bench.region.clone()));
+        let extents = table.config().format.has_extents().then(|| Extents::new(Arc::clone(table), owner));
+        Ok(Actor { client, extents, lane, inherited, owner, _hold: hold })
+    }
+
+    /// Carries out `op`, with its value in an extent if it does not fit in a row: as `guira::Client` does.
+    pub async fn apply(&mut self, op: &Op) -> Result<Seen, Error> {
+        let Op::Get(key) = op else { return self.change(op).await };
+        let mut value = Vec::new();
+        let found = self.client.get(&mut self.lane, key, &mut value).await?;
+        Ok(Seen::Value(found.is_some().then_some(value)))
+    }
+
+    async fn change(&mut self, op: &Op) -> Result<Seen, Error> {
+        let (table, mut words) = (Arc::clone(self.client.table()), Vec::new());
+        let mut pending = None;
+        let no_room = |error: guira::ExtentError| match error {
+            guira::ExtentError::Fabric(source) => Error::Fabric { operation: guira_rcuckoo::Operation::Put, source },
+            full => panic!("tables of this test have room: {full}"),
+        };
+        if let Some(extents) = &mut self.extents {
+            let value = op.value().filter(|it| table.rows().place(op.key().len(), it.len()) == Placement::Extent);
+            if let Some(value) = value {
+                let extent = extents.reserve(&mut self.lane, op.key(), value).await.map_err(no_room)?;
+                encode_extent(&mut words, &extent, op.key(), value, table.superblock().checksum_seed());
+                pending = Some(extent);
+            } else {
+                let tended = extents.tend(&mut self.lane).await;
+                tended.map_err(|source| Error::Fabric { operation: guira_rcuckoo::Operation::Put, source })?;
+            }
+        }
+        let change = change_of(op, pending, &words);
+        let changed = self.client.change(&mut self.lane, op.key(), change).await;
+        if let Some(extents) = &mut self.extents {
+            match (pending, &changed) {
+                (Some(extent), Ok(changed)) if changed.took_effect() => extents.link(&extent),
+                (Some(extent), _) => extents.cancel(&extent),
+                (None, _) => {}
+            }
+            if let Ok(Changed { freed: Some(freed), .. }) = &changed {
+                extents.give_back(freed);
+            }
+        }
+        Ok(Seen::Outcome(changed?.outcome))
+    }
+
+    /// Asks for more than there is. // [R-EXTENT-5] [R-RECOVER-7]
+    pub fn want_room(&mut self) {
+        let Some(extents) = &mut self.extents else { return };
+        let most =
+            vec![0; self.client.table().config().chunks as usize * self.client.table().config().chunk_bytes as usize];
+        let refused = block_on(extents.reserve(&mut self.lane, &[0], &most));
+        assert!(matches!(refused, Err(guira::ExtentError::Full { .. })), "{refused:?}");
+    }
+
+    /// Gives back its chunks and its slot.
+    pub fn close(mut self) -> Result<L, Failure> {
+        if let Some(extents) = &mut self.extents {
+            block_on(extents.close(&mut self.lane)).map_err(failure)?;
+        }
+        block_on(release_slot(&mut self.lane, self.client.table(), self.owner)).map_err(failure)?;
+        Ok(self.lane)
+    }
+}
+
+fn change_of<'v>(op: &'v Op, extent: Option<ExtentRef>, words: &'v [u64]) -> Change<'v> {
+    let value = || match extent {
+        Some(extent) => NewValue::Extent { extent, words },
+        None => NewValue::Inline(op.value().unwrap_or_default()),
+    };
+    match op {
+        Op::Put(..) => Change::Put(value()),
+        Op::Insert(..) => Change::Insert(value()),
+        Op::Update(..) => Change::Update(value()),
+        Op::Swap(_, expected, _) => Change::Swap(Expected::Value(expected), value()),
+        Op::RemoveIf(_, expected) => Change::RemoveIf(Expected::Value(expected)),
+        Op::Remove(_) => Change::Remove,
+        Op::Get(_) => unreachable!("a lookup changes nothing"),
+    }
+}
+
+/// Lives `life` on `bench`, through `lane`.
+pub fn live(bench: &Bench, life: &Life, lane: LoggedLane) -> Result<Lived, Failure> {
+    let mut lived = Lived::default();
+    let mut actor = Actor::enter(bench, life.entry, config(bench), lane)?;
+    let mut log = actor.lane.take_log();
+    for op in &life.ops {
+        lived.answers.push(block_on(actor.apply(op)));
+        append(&mut log, actor.lane.take_log());
+        lived.answered_at.push(log.written.len());
+    }
+    lived.counters = actor.client.counters();
+    if let Some(recovered) = actor.inherited {
+        lived.counters.recoveries += 1;
+        lived.counters.replays += u64::from(recovered.replayed_rows > 0);
+    }
+    let lane = match life.end {
+        End::Vanishes => actor.lane,
+        End::WantsRoom => {
+            actor.want_room();
+            actor.close()?
+        }
+        End::Closes => actor.close()?,
+    };
+    append(&mut log, lane.take_log());
+    lived.log = log;
+    Ok(lived)
+}
+
+fn append(log: &mut Log, mut more: Log) {
+    log.steps += more.steps;
+    log.written.append(&mut more.written);
+}

@@ -1,0 +1,263 @@
+//! Space that deaths lose, and that comes back. // [R-RECOVER-7]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use guira_check::{CheckOptions, Quiet, check_table};
+use guira_conformance::{Bench, KeyFinder, Op, block_on};
+use guira_fabric::heap::{Next, Step};
+use guira_fabric::{Addr, Profile, Region};
+use guira_layout::{OwnerId, Preset, Record, RowId, Seal};
+use guira_rcuckoo::{NewValue, Standing, look_up_extent};
+
+use crate::recovery::audit::{check_recovered, recover_all, recover_slot};
+use crate::recovery::deaths::memories;
+use crate::recovery::image::Image;
+use crate::recovery::lane::{LoggedLane, Written};
+use crate::recovery::life::{Actor, Entry, Life, config, live};
+use crate::recovery::scene::{self, SLOTS, Stage, key};
+
+/// Deaths, each of which loses a place: many times as many as the table has.
+const DEATHS: u64 = 1_500;
+/// A stage's chunks. 29 values of 80 bytes fit in one.
+const CHUNKS: u64 = 6;
+const PLACES: u64 = CHUNKS * 29;
+
+/// Where a client dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Between the retirement of its record and the mark of the extent it freed.
+    Mark,
+    /// Between an extent and the first lock.
+    Unlinked,
+    /// In the middle of an extent.
+    Torn,
+}
+
+pub const LOSSES: [Loss; 3] = [Loss::Mark, Loss::Unlinked, Loss::Torn];
+
+impl Loss {
+    /// The number of changes of `written`, those of a put over an extent in `slot`, after which the client dies.
+    fn cut(self, bench: &Bench, slot: u16, written: &[Written]) -> usize {
+        let seal = bench.table.geometry().slot(slot).word() as usize + Seal::word(bench.table.rows());
+        let retired = |it: &Written| it.word == seal && !Seal(it.value).is_sealed();
+        match self {
+            Loss::Mark => written.iter().position(retired).expect("the record was retired") + 1,
+            Loss::Unlinked => extent_words(bench, written).1,
+            Loss::Torn => extent_words(bench, written).0 + 3,
+        }
+    }
+}
+
+/// Where the words of the extent begin and end among `written`: the longest run of neighbours.
+fn extent_words(bench: &Bench, written: &[Written]) -> (usize, usize) {
+    let chunks = bench.table.geometry().chunk(0).word() as usize..bench.region.memory().main.len();
+    let is_next = |a: &Written, b: &Written| a.word + 1 == b.word && chunks.contains(&a.word);
+    let mut at = 0;
+    let runs = written.chunk_by(is_next).map(|run| {
+        at += run.len();
+        (at - run.len(), at)
+    });
+    runs.max_by_key(|(first, end)| end - first).expect("something was written")
+}
+
+/// Puts over an extent, as a client in `slot` that dies so.
+fn die(bench: &Bench, image: &mut Image, slot: u16, loss: Loss, value: u8) {
+    image.load(bench);
+    let life = Life::of(slot, &Op::Put(key(2), vec![value; 80]));
+    let lived = live(bench, &life, LoggedLane::new(&bench.region)).expect("a free slot");
+    assert!(lived.answers[0].is_ok(), "{loss:?}: {:?}", lived.answers);
+    let cut = loss.cut(bench, slot, &lived.log.written);
+    lived.log.written[..cut].iter().for_each(|written| image.apply(written));
+    image.load(bench);
+}
+
+/// Extents that nothing refers to and nobody marked.
+fn unreferenced(bench: &Bench) -> u64 {
+    let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
+    let report = block_on(check_table(&mut LoggedLane::new(&bench.region), &bench.table, &options, &mut |_| ()));
+    report.expect("the heap reads").unreferenced_extents
+}
+
+/// A stage in which each kind of death has lost a place.
+pub fn with_losses(profile: Profile) -> Stage {
+    let stage = scene::extents_in(profile, CHUNKS);
+    let (bench, mut image) = (stage.bench.under(Profile::Shm), Image::of(&stage.bench));
+    for (slot, loss) in SLOTS.into_iter().zip(LOSSES) {
+        die(&bench, &mut image, slot, loss, slot as u8);
+        recover_all(&bench);
+        image = Image::of(&bench);
+    }
+    let mut model = stage.model;
+    model.apply(&Op::Put(key(2), vec![SLOTS[0] as u8; 80]));
+    assert_eq!(bench.contents().as_ref(), Ok(&model.0));
+    assert_eq!(unreferenced(&bench), LOSSES.len() as u64, "each death has lost a place");
+    Stage { bench: stage.bench, model }
+}
+
+/// [R-RECOVER-7] Each death loses a place, and there are many more deaths than places: nobody runs out of room, because
+/// whoever adopts a chunk, or finds no room, sweeps up what was lost.
+#[test]
+fn deaths_use_up_no_space() {
+    for loss in LOSSES {
+        let stage = scene::extents_in(Profile::Shm, CHUNKS);
+        let (bench, mut image) = (&stage.bench, Image::of(&stage.bench));
+        let mut most = 0;
+        for death in 0..DEATHS {
+            die(bench, &mut image, SLOTS[0], loss, death as u8);
+            recover_all(bench);
+            image = Image::of(bench);
+            most = most.max(if death % 50 == 0 { unreferenced(bench) } else { 0 });
+        }
+        println!("{loss:?}: {DEATHS} deaths lost a place each, of {PLACES}; at most {most} were seen lost at a time");
+        assert!(DEATHS > 5 * PLACES && most > 0);
+        check_recovered(bench).unwrap_or_else(|wrong| panic!("{loss:?}: {wrong}"));
+        assert_eq!(unreferenced(bench), 0, "{loss:?}");
+    }
+}
+
+/// [R-RECOVER-7] What others lose in the chunks of a client that lives, it finds itself when it needs room.
+#[test]
+fn marks_lost_in_the_chunks_of_the_living_are_found() {
+    let stage = scene::extents_in(Profile::Shm, CHUNKS);
+    let bench = &stage.bench;
+    let mut owner =
+        Actor::enter(bench, Entry::Fresh(SLOTS[3]), config(bench), LoggedLane::new(&bench.region)).expect("free");
+    // Until there is no room for one more, which the last try finds out by itself.
+    let keys: Vec<u64> = (1 << 20..(1 << 20) + 60).collect();
+    for i in &keys {
+        block_on(owner.apply(&Op::Put(key(*i), vec![1; 80]))).expect("room");
+    }
+    let lost_by = |owner: &mut Actor, i: u64| {
+        // A client removes it, and dies before it marks the place. The owner lives on beside it.
+        let life = Life::of(SLOTS[0], &Op::Remove(key(i)));
+        let before = Image::of(bench);
+        let lived = live(bench, &life, LoggedLane::new(&bench.region)).expect("a free slot");
+        let cut = Loss::Mark.cut(bench, SLOTS[0], &lived.log.written);
+        let mut image = before;
+        lived.log.written[..cut].iter().for_each(|written| image.apply(written));
+        image.load(bench);
+        let next = Op::Put(key(i), vec![2; 3]);
+        block_on(owner.apply(&next)).expect("the dead client's lock is met, and it is recovered");
+    };
+    keys.iter().for_each(|i| lost_by(&mut owner, *i));
+    assert_eq!(unreferenced(bench), keys.len() as u64);
+    owner.want_room();
+    assert_eq!(owner.extents.as_ref().map(guira::internals::Extents::swept), Some(keys.len() as u64));
+    owner.close().expect("the heap loses nothing");
+    check_recovered(bench).expect("a sound table");
+    assert_eq!(unreferenced(bench), 0);
+}
+
+/// [R-RECOVER-7] What a dead client was freeing is not lost as long as it holds its locks: nothing refers to it any
+/// more, but its record is sealed, and whoever recovers that client marks it, which must not come late.
+#[test]
+fn what_the_dead_were_freeing_is_left_to_their_recovery() {
+    let stage = scene::extents_in(Profile::Shm, CHUNKS);
+    let bench = &stage.bench;
+    let mut owner =
+        Actor::enter(bench, Entry::Fresh(SLOTS[3]), config(bench), LoggedLane::new(&bench.region)).expect("free");
+    let keys: Vec<u64> = (1 << 20..(1 << 20) + 20).collect();
+    for i in &keys {
+        block_on(owner.apply(&Op::Put(key(*i), vec![1; 80]))).expect("room");
+    }
+    let swept = |owner: &Actor| owner.extents.as_ref().map(guira::internals::Extents::swept);
+    for i in &keys {
+        // A client removes it, and dies when no row refers to its extent any more, and before its record is retired.
+        let life = Life::of(SLOTS[0], &Op::Remove(key(*i)));
+        let mut image = Image::of(bench);
+        let lived = live(bench, &life, LoggedLane::new(&bench.region)).expect("a free slot");
+        let cut = Loss::Mark.cut(bench, SLOTS[0], &lived.log.written) - 1;
+        lived.log.written[..cut].iter().for_each(|written| image.apply(written));
+        image.load(bench);
+        // From the second key on somebody was recovered, so all of its chunks are looked through.
+        owner.want_room();
+        assert_eq!(swept(&owner), Some(0), "key {i}: the extent is the dead client's to free");
+        let recovered = recover_slot(bench, SLOTS[0]).expect("it is dead");
+        assert!(recovered.replayed_rows == 1 && recovered.locks > 0, "key {i}: {recovered:?}");
+    }
+    println!("{} extents that dead clients were freeing", keys.len());
+    assert_eq!(unreferenced(bench), 0, "they are marked");
+    owner.want_room();
+    assert_eq!(swept(&owner), Some(0));
+    owner.close().expect("the heap loses nothing");
+    check_recovered(bench).expect("a sound table");
+}
+
+/// [R-RECOVER-7] [R-READ-3] [R-INSERT-4] An extent whose entry moves from one of its rows to the other while it is
+/// looked up is never called lost, wherever the two WRITEs of the move fall among the verbs of the lookup.
+#[test]
+fn an_extent_that_moves_is_not_lost() {
+    /// Verbs of a lookup: the extent's header, the extent, two rows, their trailers, their locks.
+    const VERBS: usize = 8;
+    let bench = Bench::of_rows(Preset::Hardened, "bytes:24", 64, Profile::Shm, scene::SEED);
+    let (key, first, second) = KeyFinder::new(&bench.table, 1_000).take_any(|_, _| true).expect("some key");
+    let prepared = bench.client(0).extents.prepare(&mut bench.region.lane(), &key, &[1; 80]).expect("an extent");
+    let NewValue::Extent { extent, words } = prepared.value() else { panic!("it is in an extent") };
+    let place_words = words.len() as u64;
+    let (prepared, mut found) = (Arc::new(prepared), BTreeMap::new());
+    for (from, to) in [(first, second), (second, first)] {
+        let stage = bench.fork();
+        stage.plant(from, &prepared);
+        for (begin, end) in (0..=VERBS).flat_map(|begin| (begin..=VERBS).map(move |end| (begin, end))) {
+            let bench = stage.fork();
+            let (moved, entry, mut verb) = (bench.clone(), Arc::clone(&prepared), 0);
+            let hook = move |step| {
+                if let Step::Verb { .. } = step {
+                    if verb == begin {
+                        hold_locks(&moved, [from, to], 1);
+                        moved.plant_entry(to, &entry);
+                    }
+                    if verb == end {
+                        moved.empty_row(from);
+                        hold_locks(&moved, [from, to], 0);
+                    }
+                    verb += 1;
+                }
+                Next::Continue
+            };
+            let mut lane = bench.region.lane().hooked(Box::new(hook));
+            let lookup = look_up_extent(&mut lane, &bench.table, extent.offset, extent.generation, place_words);
+            let standing = block_on(lookup).expect("the heap reads");
+            assert_ne!(standing, Standing::Lost, "from {from} to {to} before verbs {begin} and {end}");
+            *found.entry(format!("{standing:?}")).or_insert(0) += 1;
+        }
+    }
+    println!("an extent that moves: {found:?}");
+    // It is in neither sample only if it moves between the two.
+    assert!(found["Linked"] >= 80 && found["Unsettled"] >= 1, "{found:?}");
+}
+
+/// Puts `owner`'s id, or 0, into the locks of `rows`.
+fn hold_locks(bench: &Bench, rows: [RowId; 2], owner: u16) {
+    let locks = bench.table.locks();
+    let masks = rows.map(|row| locks.mask(locks.lock_of(row)));
+    for word in masks.map(|mask| mask.word) {
+        let of_word = masks.iter().filter(|mask| mask.word == word).fold(0, |all, mask| all | mask.mask);
+        let held = if owner == 0 { 0 } else { locks.held(OwnerId(owner), of_word) };
+        bench.store(locks.addr(word), &[held]);
+    }
+}
+
+/// [R-RECOVER-2] [R-EXTENT-4] A replay marks the extent that its record frees: the sweep is for what nobody knows of.
+#[test]
+fn a_replay_marks_what_its_record_frees() {
+    let mut marked = 0;
+    for shape in scene::extents(Profile::Shm).iter().filter(|shape| shape.name.ends_with("heirs")) {
+        let bench = shape.stage.bench.fork();
+        let (table, geometry) = (&bench.table, bench.table.geometry());
+        for memory in memories(shape) {
+            memory.load(&bench);
+            let words = bench.words_at(geometry.slot(SLOTS[0]), geometry.slot_words());
+            let record = Record::decode(&words, table.rows(), table.config(), geometry).expect("an intact record");
+            let freed = record.and_then(|record| record.freed_extent());
+            recover_all(&bench);
+            if let Some((mark, generation)) = freed {
+                assert_eq!(bench.words_at(Addr::main(mark), 1), [generation.0], "{}", shape.name);
+                marked += 1;
+            }
+        }
+    }
+    println!("{marked} memories with a sealed record that frees an extent");
+    assert!(marked > 20);
+}

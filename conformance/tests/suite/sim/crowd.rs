@@ -1,0 +1,360 @@
+//! Clients in a simulation: each changes keys of its own, and reads everybody's.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
+use guira_conformance::{Bench, Rng, block_on};
+use guira_fabric::{Effect, Lane, Profile, Region};
+use guira_fabric_sim::{FaultPlan, Hazard, Network, Sim, SimOptions, SimRegion, Stopped, Swarm};
+use guira_layout::{Preset, RowId};
+use guira_rcuckoo::{Change, Client, ClientConfig, Error, NewValue, Outcome, Reader, Table, claim_slot, release_slot};
+
+use crate::sim::history::History;
+
+/// Of a slot that is taken for the first time, as every one here is.
+const FIRST_GENERATION: u64 = 1;
+
+/// What is run; all of it follows from the seed.
+#[derive(Clone, Debug)]
+pub struct Crowd {
+    pub seed: u64,
+    pub preset: Preset,
+    pub profile: Profile,
+    pub rows: u64,
+    pub clients: u64,
+    /// Operations of each client.
+    pub operations: u64,
+    /// How long an operation waits for a lock, in nanoseconds of virtual time.
+    pub deadline_ns: u64,
+    /// What may go wrong.
+    pub hazards: Vec<Hazard>,
+    /// Where bits flip, if they do.
+    pub flips: Flips,
+    /// See [`guira_fabric_sim::Liberties::main_lag_ns`].
+    pub main_lag_ns: u64,
+}
+
+/// Where bits flip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flips {
+    /// In rows, whose checksums find them.
+    Rows,
+    /// In lock words, where nothing can tell them from an owner.
+    Locks,
+}
+
+/// What clients did together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub lookups: u64,
+    pub changes: u64,
+    pub moves: u64,
+    pub conflicts: u64,
+    pub row_retries: u64,
+    /// Operations that were refused because the table was full.
+    pub full: u64,
+    /// Operations that gave up waiting for a lock.
+    pub busy: u64,
+    /// Operations that found a damaged row.
+    pub corrupt: u64,
+    /// Lookups that no linearizable key could have answered so.
+    pub wrong: u64,
+    /// Those of them that found a value nobody ever gave the key.
+    pub invented: u64,
+    /// Clients that stopped because the fabric failed.
+    pub cut_off: u64,
+}
+
+/// How a run ended.
+pub struct Run {
+    pub bench: Bench,
+    pub history: History,
+    pub tally: Tally,
+    pub stopped: Stopped,
+    pub plan: FaultPlan,
+    /// The slots of clients that died.
+    pub dead: Vec<u16>,
+    pub log_hash: u64,
+    pub verbs: u64,
+}
+
+/// What the clients of one run share.
+#[derive(Clone)]
+struct Shared {
+    table: Arc<Table>,
+    history: Rc<RefCell<History>>,
+    tally: Rc<RefCell<Tally>>,
+}
+
+impl Crowd {
+    /// A crowd on a table of 64 rows, which its keys would overfill if none were removed.
+    pub fn new(preset: Preset, profile: Profile, seed: u64) -> Crowd {
+        Crowd {
+            seed,
+            preset,
+            profile,
+            rows: 64,
+            clients: 12,
+            operations: 150,
+            deadline_ns: 10_000_000_000,
+            hazards: Vec::new(),
+            flips: Flips::Rows,
+            main_lag_ns: 0,
+        }
+    }
+
+    /// The same, where `hazards` may strike, and clients give up waiting for a lock after about 200 round trips.
+    #[must_use]
+    pub fn with(self, hazards: &[Hazard]) -> Crowd {
+        let network = Network::of(self.profile);
+        let round_trip_ns = network.to_node_ns + network.to_client_ns + network.jitter_ns;
+        Crowd { hazards: hazards.to_vec(), deadline_ns: 200 * round_trip_ns, ..self }
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self) -> Run {
+        println!("{self:?}");
+        let bench = Bench::of_rows(self.preset, "fixed:8:8", self.rows, self.profile, self.seed);
+        let keys = bench.table.config().slots() * FILL_PERCENT / 100;
+        let mut plan = self.swarm(&bench.table).draw(self.seed);
+        plan.liberties.main_lag_ns = self.main_lag_ns;
+        println!("{plan:?}");
+        let options = SimOptions { faults: plan.clone(), ..SimOptions::new(self.seed, Network::of(self.profile)) };
+        let mut sim = Sim::new(bench.region.clone(), &options);
+        let shared = Shared {
+            table: Arc::clone(&bench.table),
+            history: Rc::new(RefCell::new(filled(&bench, keys as usize))),
+            tally: Rc::default(),
+        };
+        let mut clients = Vec::new();
+        for number in 0..self.clients {
+            let (crowd, shared, rng) = (self.clone(), shared.clone(), Rng(self.seed ^ number << 32));
+            let member = Member { crowd, number, keys, shared, rng };
+            clients.push(sim.spawn(|region| member.live(region)));
+        }
+        let stopped = sim.run();
+        let (log_hash, verbs) = (sim.log_hash(), sim.verbs());
+        let dead = clients.iter().zip(0..).filter(|(client, _)| sim.is_dead(**client)).map(|(_, slot)| slot).collect();
+        drop(sim);
+        let history = Rc::try_unwrap(shared.history).expect("every client has ended").into_inner();
+        let tally = *shared.tally.borrow();
+        Run { bench, history, tally, stopped, plan, dead, log_hash, verbs }
+    }
+
+    /// What plans are drawn from.
+    fn swarm(&self, table: &Table) -> Swarm {
+        let flips = match self.flips {
+            Flips::Rows => (table.geometry().row(RowId(0)), table.rows().row_words() as u64 * table.config().rows),
+            Flips::Locks => (table.locks().addr(0), table.locks().words()),
+        };
+        let round_trips = 4 * self.operations;
+        let network = Network::of(self.profile);
+        Swarm {
+            caps: self.profile.caps(),
+            clients: self.clients as u32,
+            newcomers_from: self.clients as u32,
+            verbs_each: 10 * self.operations,
+            span_ns: round_trips * (network.to_node_ns + network.to_client_ns + network.jitter_ns),
+            clients_per_fault: 4,
+            hazards: self.hazards.clone(),
+            flips: vec![flips],
+        }
+    }
+}
+
+/// Keys for each hundred entries.
+const FILL_PERCENT: u64 = 108;
+/// The slot of the client that fills the table: beyond those of the crowd.
+const FILLER_SLOT: u16 = 63;
+
+/// The history of `keys` keys after a client has put all of them that fit.
+fn filled(bench: &Bench, keys: usize) -> History {
+    let mut filler = bench.client(FILLER_SLOT);
+    let mut history = History::new(keys);
+    for key in 0..keys {
+        let value = (key as u64) << 32 | 0xffff_ffff;
+        let begun = history.begin_change(key, Some(value));
+        match filler.put(&key_bytes(key), &value.to_le_bytes()) {
+            Ok(_) => history.changed(begun),
+            Err(Error::Full { .. }) => history.unchanged(begun),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    block_on(release_slot(&mut filler.lane, &bench.table, filler.client.owner())).expect("the heap takes every batch");
+    history
+}
+
+/// The key with number `key`.
+pub fn key_bytes(key: usize) -> [u8; 8] {
+    (key as u64).to_le_bytes()
+}
+
+struct Member {
+    crowd: Crowd,
+    number: u64,
+    /// All keys there are.
+    keys: u64,
+    shared: Shared,
+    rng: Rng,
+}
+
+impl Member {
+    async fn live(mut self, region: SimRegion) {
+        let mut lane = region.lane();
+        let slot = self.number as u16;
+        let _hold = region.hold(slot).expect("the model holds").expect("a free slot");
+        let Ok(owner) = claim_slot(&mut lane, &self.shared.table, slot, 0, 0).await else { return };
+        let owner = owner.expect("a slot nobody died in");
+        let table = Arc::clone(&self.shared.table);
+        let (seed, deadline_ns) = (self.crowd.seed, self.crowd.deadline_ns);
+        let config = ClientConfig { seed, deadline_ns, ..ClientConfig::for_table(&table) };
+        let mut client = Client::new(table, owner, config);
+        for serial in 0..self.crowd.operations {
+            let went_on = match self.rng.below(2) {
+                0 => self.look_up(&mut client, &mut lane).await,
+                _ => self.change(&mut client, &mut lane, serial).await,
+            };
+            if went_on.is_err() {
+                break;
+            }
+        }
+        let counters = client.counters();
+        let mut tally = self.shared.tally.borrow_mut();
+        tally.moves += counters.moves;
+        tally.conflicts += counters.lock_conflicts;
+        tally.row_retries += counters.row_retries;
+    }
+
+    async fn look_up(&mut self, client: &mut Client, lane: &mut dyn Lane) -> Result<(), Error> {
+        let key = self.rng.below(self.keys) as usize;
+        let lookup = self.shared.history.borrow().begin_lookup(key);
+        let mut value = Vec::new();
+        let found = client.get(lane, &key_bytes(key), &mut value).await;
+        self.shared.tally.borrow_mut().lookups += 1;
+        match found {
+            Ok(found) => {
+                let value = found.is_some().then(|| u64::from_le_bytes(value.try_into().expect("values of 8 bytes")));
+                let found = self.shared.history.borrow_mut().found(lookup, value);
+                if let Err(wrong) = found {
+                    let mut tally = self.shared.tally.borrow_mut();
+                    tally.wrong += 1;
+                    tally.invented += u64::from(!self.shared.history.borrow().was_given(lookup, value));
+                    println!("seed {}, client {}: {wrong}", self.crowd.seed, self.number);
+                }
+                Ok(())
+            }
+            Err(error) => self.survive(error),
+        }
+    }
+
+    async fn change(&mut self, client: &mut Client, lane: &mut dyn Lane, serial: u64) -> Result<(), Error> {
+        let owned = self.rng.below(self.keys / self.crowd.clients);
+        let key = (owned * self.crowd.clients + self.number) as usize;
+        let value = (self.rng.below(8) > 0).then_some((key as u64) << 32 | serial);
+        let bytes = value.unwrap_or(0).to_le_bytes();
+        let change = if value.is_some() { Change::Put(NewValue::Inline(&bytes)) } else { Change::Remove };
+        let begun = self.shared.history.borrow_mut().begin_change(key, value);
+        let changed = client.change(lane, &key_bytes(key), change).await;
+        self.shared.tally.borrow_mut().changes += 1;
+        match changed {
+            // That a key was missing is an answer like any other: it is removed now.
+            Ok(changed) => {
+                assert!(!matches!(changed.outcome, Outcome::Exists | Outcome::Different));
+                self.shared.history.borrow_mut().changed(begun);
+                Ok(())
+            }
+            Err(error) => {
+                if error.effect() == Effect::None {
+                    self.shared.history.borrow_mut().unchanged(begun);
+                }
+                self.survive(error)
+            }
+        }
+    }
+
+    /// Counts an error; one after which a client cannot go on ends it.
+    fn survive(&mut self, error: Error) -> Result<(), Error> {
+        let mut tally = self.shared.tally.borrow_mut();
+        let hazards = &self.crowd.hazards;
+        let fabric = hazards.contains(&Hazard::Disconnection) || hazards.contains(&Hazard::Restart);
+        let waits = [Hazard::Death, Hazard::Stall, Hazard::Flip].iter().any(|hazard| hazards.contains(hazard));
+        match error {
+            Error::Full { .. } => tally.full += 1,
+            Error::Busy { .. } if waits || fabric => tally.busy += 1,
+            Error::Corrupt { .. } if hazards.contains(&Hazard::Flip) => tally.corrupt += 1,
+            Error::Fabric { .. } | Error::Lost { .. } if fabric => {
+                tally.cut_off += 1;
+                return Err(error);
+            }
+            error => panic!("seed {}, client {}: {error}", self.crowd.seed, self.number),
+        }
+        Ok(())
+    }
+}
+
+impl Tally {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Tally) -> Tally {
+        Tally {
+            lookups: self.lookups + other.lookups,
+            changes: self.changes + other.changes,
+            moves: self.moves + other.moves,
+            conflicts: self.conflicts + other.conflicts,
+            row_retries: self.row_retries + other.row_retries,
+            full: self.full + other.full,
+            busy: self.busy + other.busy,
+            corrupt: self.corrupt + other.corrupt,
+            wrong: self.wrong + other.wrong,
+            invented: self.invented + other.invented,
+            cut_off: self.cut_off + other.cut_off,
+        }
+    }
+}
+
+impl Run {
+    /// Checks that the table is in order and holds what its history allows.
+    pub fn assert_sound(&mut self) {
+        let contents = self.bench.audit().unwrap_or_else(|wrong| panic!("{wrong}"));
+        let report = self.check();
+        assert!(report.is_clean(), "{:#?}", report.problems);
+        for key in 0..self.history.keys() {
+            let value = contents.get(&key_bytes(key)[..]);
+            let value = value.map(|value| u64::from_le_bytes(value[..].try_into().expect("values of 8 bytes")));
+            let lookup = self.history.begin_lookup(key);
+            self.history.found(lookup, value).unwrap_or_else(|wrong| panic!("{wrong}"));
+        }
+    }
+
+    /// Checks every key by a lookup that gives up soon: what it finds is what the history allows. Returns how many
+    /// lookups gave up, or found a damaged row.
+    pub fn assert_answers(&mut self) -> (u64, u64) {
+        let config = ClientConfig { deadline_ns: 1_000, ..ClientConfig::for_table(&self.bench.table) };
+        let mut reader = Reader::new(Arc::clone(&self.bench.table), config);
+        let (mut lane, mut busy, mut corrupt) = (self.bench.region.lane(), 0, 0);
+        for key in 0..self.history.keys() {
+            let lookup = self.history.begin_lookup(key);
+            let mut value = Vec::new();
+            match block_on(reader.get(&mut lane, &key_bytes(key), &mut value)) {
+                Ok(found) => {
+                    let value = found.map(|_| u64::from_le_bytes(value[..].try_into().expect("values of 8 bytes")));
+                    self.history.found(lookup, value).unwrap_or_else(|wrong| panic!("{wrong}"));
+                }
+                Err(Error::Busy { .. }) => busy += 1,
+                Err(Error::Corrupt { .. }) => corrupt += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        (busy, corrupt)
+    }
+
+    /// What the checker says of the table, now that nobody works.
+    pub fn check(&self) -> CheckReport {
+        let dead = self.dead.iter().map(|slot| (*slot, FIRST_GENERATION)).collect();
+        let options = CheckOptions { quiet: Quiet::NobodyWorks, problem_limit: 1000, dead };
+        let mut lane = self.bench.region.lane();
+        block_on(check_table(&mut lane, &self.bench.table, &options, &mut |_| ())).expect("the heap reads")
+    }
+}

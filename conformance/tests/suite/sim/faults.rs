@@ -1,0 +1,141 @@
+//! Things go wrong: no answer is wrong all the same, and what the dead leave behind is what is known of them.
+
+use guira_check::ProblemKind;
+use guira_conformance::block_on;
+use guira_fabric::{Profile, Region};
+use guira_fabric_sim::{Fault, Hazard, NodeEvent, Stopped};
+use guira_layout::{Preset, SuperblockError};
+use guira_rcuckoo::{OpenError, open_table};
+
+use crate::sim::crowd::{Crowd, Flips, Run, Tally};
+
+/// Seeds of each test on each network: many times as many with `GUIRA_LONG=1`.
+fn seeds() -> std::ops::Range<u64> {
+    if std::env::var_os("GUIRA_LONG").is_some_and(|value| value == "1") { 0..2_000 } else { 0..24 }
+}
+
+/// Runs a crowd for each network and seed, and adds up what they did.
+fn runs(profiles: &[Profile], hazards: &[Hazard], mut judge: impl FnMut(Run)) -> Tally {
+    let mut total = Tally::default();
+    for profile in profiles {
+        for seed in seeds() {
+            let preset = if seed % 2 == 0 { Preset::Hardened } else { Preset::Tiny };
+            let run = Crowd::new(preset, *profile, seed).with(hazards).run();
+            assert_eq!(run.stopped, Stopped::Ended, "{profile}, seed {seed}");
+            assert_eq!(run.tally.wrong, 0, "{profile}, seed {seed}");
+            total = total.plus(run.tally);
+            judge(run);
+        }
+    }
+    println!("{total:?}");
+    total
+}
+
+/// [R-READ-1] [R-READ-3] [R-UPDATE-1] Clients that stall, batches that come late or apart, and READs that sample in any
+/// order the network allows harm nothing.
+#[test]
+fn a_slow_and_disorderly_network_harms_nothing() {
+    let total = runs(&Profile::ALL, &Hazard::HARMLESS, |mut run| run.assert_sound());
+    assert!(total.row_retries > 100, "no lookup met a row being written");
+}
+
+/// [R-LOCK-4] [R-COMMIT-1] Clients that die leave their locks: others get `Busy` in time and never a wrong answer, and
+/// the checker finds nothing but what these locks guard. Without such locks it finds nothing.
+#[test]
+fn the_dead_leave_their_locks_and_nothing_else() {
+    let hazards = [Hazard::Death, Hazard::Stall, Hazard::Delay, Hazard::Split, Hazard::Swap];
+    let (mut deaths, mut sound, mut stuck) = (0, 0, 0);
+    let total = runs(&Profile::ALL, &hazards, |mut run| {
+        deaths += run.dead.len();
+        let planned = run.plan.clients.iter().filter(|fault| matches!(fault.fault, Fault::Die { .. })).count();
+        assert!(run.dead.len() <= planned);
+        let (busy, corrupt) = run.assert_answers();
+        assert_eq!(corrupt, 0);
+        let report = run.check();
+        if run.bench.lock_words().is_empty() {
+            sound += 1;
+            assert!(report.is_clean() && busy == 0, "{:#?}", report.problems);
+            return;
+        }
+        stuck += 1;
+        for problem in &report.problems {
+            use ProblemKind::{DuplicateKey, RowTorn, StuckLock, UnfinishedCommit};
+            let left = [StuckLock, UnfinishedCommit, RowTorn, DuplicateKey];
+            assert!(left.contains(&problem.kind), "{problem}");
+        }
+    });
+    println!("{deaths} deaths; {sound} tables without locks, {stuck} with");
+    assert!(deaths > 50 && sound > 10 && stuck > 10 && total.busy > 10);
+}
+
+/// [R-DROP-2] Clients whose connection breaks do not know what became of their last change, and stop; what others read
+/// is right.
+#[test]
+fn lost_connections_cost_certainty_and_nothing_else() {
+    let hazards = [Hazard::Disconnection, Hazard::Stall, Hazard::Split, Hazard::Swap];
+    let total = runs(&Profile::REMOTE, &hazards, |mut run| assert_eq!(run.assert_answers().1, 0));
+    assert!(total.cut_off > 20, "{total:?}");
+}
+
+/// [R-OPEN-1] A memory node that comes back empty answers its old clients with errors, never with misses, and new ones
+/// find that there is no table.
+#[test]
+fn an_empty_memory_node_is_no_table() {
+    let mut restarts = 0;
+    let total = runs(&Profile::REMOTE, &[Hazard::Restart, Hazard::Stall], |mut run| {
+        if !run.plan.node.iter().any(|fault| fault.fault == NodeEvent::Restart) {
+            return run.assert_sound();
+        }
+        restarts += 1;
+        let opened = block_on(open_table(&mut run.bench.region.lane(), run.bench.region.main_bytes()));
+        assert!(matches!(opened, Err(OpenError::Superblock(SuperblockError::Empty))), "{opened:?}");
+    });
+    assert!(restarts > 10 && total.cut_off > 100, "{restarts} {total:?}");
+}
+
+/// [R-ROW-1] [R-READ-1] Bits that flip in rows are found, and what they damaged is never served.
+#[test]
+fn flipped_bits_are_never_served() {
+    let total = runs(&Profile::ALL, &[Hazard::Flip, Hazard::Stall, Hazard::Split], |mut run| {
+        run.assert_answers();
+    });
+    assert!(total.corrupt > 100, "{total:?}");
+}
+
+/// Bits that flip in lock words lock rows for nobody or let two clients in, which costs changes; but no lookup finds a
+/// value that nobody gave its key, and the checker finds every lock that is left.
+#[test]
+fn flipped_locks_invent_nothing() {
+    let (mut left, mut wrong) = (0, 0);
+    for seed in seeds() {
+        let crowd = Crowd::new(Preset::Hardened, Profile::Mlx5, seed).with(&[Hazard::Flip, Hazard::Split]);
+        let run = Crowd { flips: Flips::Locks, ..crowd }.run();
+        assert_eq!((run.stopped, run.tally.invented), (Stopped::Ended, 0), "seed {seed}");
+        wrong += run.tally.wrong;
+        let kinds: Vec<ProblemKind> = run.check().problems.iter().map(|problem| problem.kind).collect();
+        if !run.bench.lock_words().is_empty() {
+            left += 1;
+            let of_locks = [ProblemKind::StuckLock, ProblemKind::LockPoisoned, ProblemKind::LockBits];
+            assert!(kinds.iter().any(|kind| of_locks.contains(kind)), "seed {seed}: {kinds:?}");
+        }
+    }
+    println!("{left} tables with locks left, {wrong} wrong answers");
+    assert!(left > 3);
+}
+
+/// Equal seeds give equal runs, whatever goes wrong.
+#[test]
+fn equal_seeds_give_equal_faults() {
+    for profile in Profile::ALL {
+        for seed in 0..6 {
+            let crowd = Crowd::new(Preset::Hardened, profile, seed).with(&Hazard::ALL);
+            let (one, other) = (crowd.run(), crowd.run());
+            assert_eq!(one.log_hash, other.log_hash, "{profile}, seed {seed}");
+            assert_eq!(
+                (one.tally, one.dead, one.plan),
+                (other.tally, other.dead, other.plan),
+                "{profile}, seed {seed}"
+            );
+        }
+    }
+}

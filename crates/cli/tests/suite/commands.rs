@@ -1,0 +1,156 @@
+//! Every command on one key, and on the table as a whole.
+
+use crate::common::{Table, command, guira, guira_with_input};
+
+#[test]
+fn a_key_lives_and_dies() {
+    let table = Table::new("life", "bytes:64");
+    let url = table.url();
+    let miss = guira(&["get", url, "cuckoo"]).expect(1);
+    assert!(miss.stdout.is_empty());
+    assert_eq!(miss.stderr.trim(), format!("guira: {url} has no key \"cuckoo\""));
+    assert!(guira(&["update", url, "cuckoo", "x"]).expect(1).stderr.contains("nothing was changed"));
+    guira(&["del", url, "cuckoo"]).expect(1);
+    assert_eq!(guira(&["insert", url, "cuckoo", "grey"]).expect(0).text(), "inserted \"cuckoo\"\n");
+    assert!(guira(&["insert", url, "cuckoo", "red"]).expect(1).stderr.contains("already"));
+    assert_eq!(guira(&["get", url, "cuckoo"]).expect(0).stdout, b"grey", "no line end where nobody reads");
+    assert_eq!(guira(&["update", url, "cuckoo", "red"]).expect(0).text(), "replaced the value of \"cuckoo\"\n");
+    assert_eq!(guira(&["put", url, "cuckoo", "brown"]).expect(0).text(), "replaced the value of \"cuckoo\"\n");
+    assert_eq!(guira(&["put", url, "guira", ""]).expect(0).text(), "inserted \"guira\"\n");
+    assert_eq!(guira(&["get", url, "guira"]).expect(0).stdout, b"");
+    assert_eq!(guira(&["del", url, "cuckoo"]).expect(0).text(), "removed \"cuckoo\"\n");
+    guira(&["get", url, "cuckoo"]).expect(1);
+    guira(&["check", url]).expect(0);
+    assert_eq!(guira(&["destroy", url]).expect(0).text(), format!("destroyed {url}\n"));
+    guira(&["get", url, "guira"]).expect(1);
+}
+
+#[test]
+fn a_key_lives_and_dies_in_json() {
+    let table = Table::unused("json");
+    let url = table.url();
+    let json = |arguments: &[&str], code| {
+        let run = guira(&[arguments, &["--format", "json"]].concat()).expect(code);
+        assert_eq!(run.stderr, "", "{arguments:?}");
+        run.json()
+    };
+    let created = json(&["create", url, "--capacity", "10_000", "--entry", "bytes:64"], 0);
+    assert_eq!(
+        (&created["url"], &created["entry"], &created["capacity"]),
+        (&url.into(), &"bytes:64".into(), &10_000.into())
+    );
+    assert!(created["slots"].as_u64().unwrap() >= 10_000 && created["rows"].as_u64().unwrap() > 0);
+    assert_eq!(json(&["put", url, "k", "v"], 0)["outcome"], "inserted");
+    assert_eq!(json(&["put", url, "k", "v"], 0)["outcome"], "replaced");
+    assert_eq!(json(&["insert", url, "k", "v"], 1)["outcome"], "exists");
+    assert_eq!(json(&["update", url, "x", "v"], 1)["outcome"], "missing");
+    assert_eq!(json(&["get", url, "k"], 0), serde_json::json!({"found": true, "key": "k", "value": "v"}));
+    assert_eq!(json(&["get", url, "x"], 1), serde_json::json!({"found": false, "key": "x"}));
+    assert_eq!(json(&["get", url, "6b", "--hex"], 0), serde_json::json!({"found": true, "key": "6b", "value": "76"}));
+    assert_eq!(json(&["put", url, "6b", "ff00", "--hex"], 0)["outcome"], "replaced");
+    assert_eq!(json(&["get", url, "k"], 0), serde_json::json!({"found": true, "key": "k", "value_b64": "/wA="}));
+    assert_eq!(json(&["del", url, "k"], 0)["outcome"], "removed");
+    let stat = json(&["stat", url], 0);
+    assert_eq!((&stat["url"], &stat["format"]), (&url.into(), &"bytes:64".into()));
+    assert!(stat["table"]["rows_by_occupancy"].is_array() && stat["clients"].is_array());
+    let check = json(&["check", url], 0);
+    assert_eq!((&check["clean"], &check["problems"]), (&true.into(), &serde_json::json!([])));
+    assert_eq!(json(&["destroy", url], 0), serde_json::json!({"url": url, "destroyed": true}));
+}
+
+#[test]
+fn bytes_of_any_kind_are_stored() {
+    let table = Table::new("bytes", "bytes:64");
+    let url = table.url();
+    guira(&["put", url, "00ff", "fe00", "--hex"]).expect(0);
+    assert_eq!(guira(&["get", url, "00ff", "--hex"]).expect(0).text(), "fe00\n");
+    guira(&["put", url, "text", "@@at"]).expect(0);
+    assert_eq!(guira(&["get", url, "text"]).expect(0).stdout, b"@at");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let content: Vec<u8> = (0..100_000_u32).map(|n| (n.wrapping_mul(n) >> 3) as u8).collect();
+    std::fs::write(file.path(), &content).unwrap();
+    guira(&["put", url, "file", &format!("@{}", file.path().display())]).expect(0);
+    assert!(guira(&["get", url, "file"]).expect(0).stdout == content, "a file comes back as it was");
+    guira_with_input(&["put", url, "stdin", "@-"], &content).expect(0);
+    assert!(guira(&["get", url, "stdin"]).expect(0).stdout == content, "standard input comes back as it was");
+    let value = guira(&["get", url, "00ff", "--hex", "--format", "json"]).expect(0).json();
+    assert_eq!(value["value"], "fe00");
+    let value = guira(&["get", url, "stdin", "--format", "json"]).expect(0).json();
+    assert!(value["value_b64"].is_string() && value.get("value").is_none());
+    guira(&["put", url, "-5", "-6"]).expect(0);
+    guira(&["put", url, "--", "--dash", "-v"]).expect(0);
+    assert_eq!(guira(&["get", url, "--", "--dash"]).expect(0).stdout, b"-v");
+}
+
+#[test]
+fn stat_and_check_are_made_to_be_read() {
+    let table = Table::new("stat", "bytes:64");
+    let url = table.url();
+    guira(&["put", url, "a", "1"]).expect(0);
+    let large = "x".repeat(500);
+    guira(&["put", url, "b", &large]).expect(0);
+    let stat = guira(&["stat", url]).expect(0).text();
+    for part in [url, "2 of ", "1 in rows, 1 in extents", "mode 600", "clients", "█"] {
+        assert!(stat.contains(part), "{part}: {stat}");
+    }
+    let check = guira(&["check", url]).expect(0).text();
+    assert!(check.starts_with(&format!("{url} is sound: ")), "{check}");
+    assert_eq!(check.lines().count(), 1, "{check}");
+}
+
+#[test]
+fn options_of_create_are_used() {
+    let table = Table::unused("options");
+    let url = table.url();
+    let options =
+        ["--capacity", "5.5k", "--entry", "fixed:8:8", "--preset", "paper", "--max-clients", "7", "--mode", "640"];
+    guira(&[&["create", url, "--seed", "3", "--extent-bytes", "8MiB"], &options[..]].concat()).expect(0);
+    let stat = guira(&["stat", url, "--format", "json"]).expect(0).json();
+    assert_eq!((&stat["max_clients"], &stat["lock_bits"]), (&7.into(), &1.into()));
+    assert_eq!(stat["region"]["mode"], 0o640);
+    assert!(stat["table"]["capacity"].as_u64().unwrap() >= 5500);
+    let file = tempfile::tempdir().unwrap();
+    let path = file.path().join("table");
+    let url = format!("file://{}", path.display());
+    let created = guira(&["create", &url, "--capacity", "100"]);
+    if created.code == Some(0) {
+        guira(&["put", &url, "k", "v"]).expect(0);
+        assert_eq!(guira(&["get", &url, "k"]).expect(0).stdout, b"v");
+        guira(&["destroy", &url]).expect(0);
+        assert!(!path.exists());
+    } else {
+        assert!(created.stderr.contains("file system"), "only an unsafe file system is refused: {}", created.stderr);
+    }
+}
+
+#[test]
+fn a_closed_output_is_no_failure() {
+    let table = Table::new("closed", "bytes:64");
+    let lines: String = (0..900).map(|n| format!("key {n}\t{}\n", "value ".repeat(200))).collect();
+    guira_with_input(&["load", table.url(), "-"], lines.as_bytes()).expect(0);
+    for arguments in [&["dump", table.url()][..], &["dump", table.url(), "--format", "json"]] {
+        let mut child = command(arguments).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{arguments:?}");
+    }
+    for arguments in [&["stat", table.url()][..], &["--help"], &["get", table.url(), "key 1"]] {
+        let mut child = command(arguments).spawn().unwrap();
+        drop((child.stdout.take(), child.stderr.take()));
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{arguments:?}");
+    }
+    let mut child = command(&["get", "shm://guira-cli-no-such-table", "k"]).spawn().unwrap();
+    drop((child.stdout.take(), child.stderr.take()));
+    assert_eq!(child.wait().unwrap().code(), Some(1), "nor is a closed standard error");
+}
+
+#[test]
+fn help_and_version_answer() {
+    let help = guira(&["--help"]).expect(0).text();
+    assert!(help.contains("Exit codes:") && help.contains("quickstart"), "{help}");
+    assert!(!help.contains("worker"), "{help}");
+    assert_eq!(guira(&["--version"]).expect(0).text(), format!("guira {}\n", env!("CARGO_PKG_VERSION")));
+    for name in ["create", "get", "put", "load", "dump", "stat", "check", "destroy", "ycsb", "quickstart"] {
+        guira(&[name, "--help"]).expect(0);
+    }
+}

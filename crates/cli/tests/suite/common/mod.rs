@@ -1,0 +1,115 @@
+//! Runs the real program, on tables that are gone when the test ends.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+
+/// A table's URL that nobody else uses; the table is removed when it is dropped, if there is one.
+pub struct Table {
+    url: String,
+}
+
+impl Table {
+    /// A name for a table that does not exist yet.
+    pub fn unused(name: &str) -> Table {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Table { url: format!("shm://guira-cli-test-{}-{number}-{name}", std::process::id()) }
+    }
+
+    /// A table of this entry format, for 1000 keys.
+    pub fn new(name: &str, entry: &str) -> Table {
+        let table = Table::unused(name);
+        let created = guira(&["create", table.url(), "--capacity", "1000", "--entry", entry, "--max-clients", "40"]);
+        created.expect(0);
+        table
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The file it lies in.
+    pub fn path(&self) -> String {
+        self.url.replace("shm://", "/dev/shm/")
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // There may be none: then there is nothing to remove.
+        let _ = std::fs::remove_file(self.path());
+    }
+}
+
+/// What a run of the program came to.
+pub struct Run {
+    pub code: Option<i32>,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+    pub arguments: String,
+}
+
+impl Run {
+    pub fn of(output: Output, arguments: &[&str]) -> Run {
+        let stderr = String::from_utf8(output.stderr).expect("standard error is UTF-8");
+        Run { code: output.status.code(), stdout: output.stdout, stderr, arguments: arguments.join(" ") }
+    }
+
+    /// Fails unless the program ended with this code.
+    #[track_caller]
+    pub fn expect(self, code: i32) -> Run {
+        let Run { arguments, stdout, stderr, .. } = &self;
+        let shown = String::from_utf8_lossy(stdout);
+        assert_eq!(self.code, Some(code), "guira {arguments}\n--- stdout\n{shown}\n--- stderr\n{stderr}");
+        assert!(!stderr.contains("panicked"), "guira {arguments}: {stderr}");
+        self
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.stdout.clone()).expect("standard output is UTF-8")
+    }
+
+    /// Standard output as one JSON object.
+    pub fn json(&self) -> Value {
+        let text = self.text();
+        assert_eq!(text.lines().count(), 1, "one line: {text}");
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    /// The error on standard error, as JSON.
+    pub fn error(&self) -> Value {
+        assert_eq!(self.stderr.lines().count(), 1, "one line: {}", self.stderr);
+        let object: Value =
+            serde_json::from_str(&self.stderr).unwrap_or_else(|error| panic!("{error}: {}", self.stderr));
+        object["error"].clone()
+    }
+}
+
+/// Runs the program.
+pub fn guira(arguments: &[&str]) -> Run {
+    guira_with_input(arguments, b"")
+}
+
+/// Runs the program with this standard input.
+pub fn guira_with_input(arguments: &[&str], input: &[u8]) -> Run {
+    let mut child = command(arguments).stdin(Stdio::piped()).spawn().expect("the program starts");
+    let mut stdin = child.stdin.take().expect("a pipe was asked for");
+    let input = input.to_vec();
+    let feeding = std::thread::spawn(move || {
+        // A program that fails early does not read all of its input.
+        let _ = stdin.write_all(&input);
+    });
+    let output = child.wait_with_output().expect("the program ends");
+    feeding.join().expect("the input is fed");
+    Run::of(output, arguments)
+}
+
+/// The program, with its output caught.
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_guira"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}

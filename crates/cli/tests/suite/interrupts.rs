@@ -1,0 +1,269 @@
+//! Ctrl-C: commands end between two operations with exit code 130, tell what is stored, and leave a sound table, or
+//! none if they made it for themselves. SIGKILL: what is left says how it goes.
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{Run, Table, command, guira};
+use serde_json::Value;
+
+const EXIT_INTERRUPTED: i32 = 130;
+/// Between two looks at whether something has happened.
+const POLL: Duration = Duration::from_millis(1);
+/// Looks before a test gives up: minutes.
+const POLLS_MAX: u32 = 200_000;
+/// Bytes of input after which a load is well under way: many times what a pipe holds.
+const UNDER_WAY_BYTES: u64 = 1 << 20;
+
+/// Who gets the signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    /// The command alone.
+    Command,
+    /// It and its workers, as from a terminal.
+    Group,
+}
+
+#[track_caller]
+fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    for _ in 0..POLLS_MAX {
+        if happened() {
+            return;
+        }
+        thread::sleep(POLL);
+    }
+    panic!("{what} never happened");
+}
+
+/// Starts the program in a process group of its own.
+fn start(arguments: &[&str]) -> Child {
+    command(arguments).process_group(0).stdin(Stdio::piped()).spawn().expect("the program starts")
+}
+
+/// Sends SIGINT.
+fn interrupt(child: &Child, target: Target) {
+    let process = match target {
+        Target::Command => child.id().to_string(),
+        Target::Group => format!("-{}", child.id()),
+    };
+    let sent = Command::new("kill").args(["-INT", "--", &process]).status().expect("kill starts");
+    assert!(sent.success(), "{process} is there");
+}
+
+/// Whether a process catches SIGINT.
+fn catches_interrupts(child: &Child) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 << 1 != 0)
+}
+
+fn end(child: Child, arguments: &[&str]) -> Run {
+    Run::of(child.wait_with_output().expect("the program ends"), arguments)
+}
+
+fn stat(table: &Table) -> Value {
+    guira(&["stat", table.url(), "--format", "json"]).expect(0).json()
+}
+
+/// The states of its clients.
+fn clients(table: &Table) -> Vec<Value> {
+    let clients = stat(table)["clients"].as_array().expect("a list").clone();
+    clients.into_iter().map(|client| client["state"].clone()).collect()
+}
+
+/// The table is sound, and nobody is left in it.
+fn in_order(table: &Table) {
+    guira(&["check", table.url()]).expect(0);
+    assert_eq!(stat(table)["clients"], Value::Array(vec![]), "every client slot is given back");
+}
+
+/// Loads records of distinct keys until it is interrupted.
+fn interrupted_load(table: &Table, further: &[&str]) -> Run {
+    let arguments = [&["load", table.url(), "-", "--input", "tsv", "--numbers"], further].concat();
+    let mut child = start(&arguments);
+    let mut stdin = child.stdin.take().expect("a pipe was asked for");
+    let fed = Arc::new(AtomicU64::new(0));
+    let feeding = Arc::clone(&fed);
+    let feeder = thread::spawn(move || {
+        // Ends when nobody reads any more.
+        for number in 0_u64.. {
+            let line = format!("{number}\t{number}\n");
+            if stdin.write_all(line.as_bytes()).is_err() {
+                return;
+            }
+            feeding.fetch_add(line.len() as u64, Ordering::Relaxed);
+        }
+    });
+    until("reading", || fed.load(Ordering::Relaxed) > UNDER_WAY_BYTES);
+    interrupt(&child, Target::Command);
+    let run = end(child, &arguments).expect(EXIT_INTERRUPTED);
+    feeder.join().expect("the feeder ends");
+    run
+}
+
+#[test]
+fn a_load_ends_between_two_records() {
+    for threads in ["1", "3"] {
+        let table = Table::unused("load");
+        guira(&["create", table.url(), "--capacity", "3M", "--entry", "fixed:8:8"]).expect(0);
+        let run = interrupted_load(&table, &["--threads", threads]);
+        assert!(run.stdout.is_empty(), "{}", run.text());
+        let said = run.stderr.lines().last().expect("a message");
+        let loaded =
+            said.strip_prefix("guira: interrupted; ").and_then(|said| said.strip_suffix(" records were loaded"));
+        let loaded: u64 = loaded.unwrap_or_else(|| panic!("{said}")).parse().expect("a number");
+        assert!(loaded > 0);
+        assert_eq!(stat(&table)["table"]["entries"], loaded, "as many as it said");
+        in_order(&table);
+    }
+}
+
+#[test]
+fn an_interrupted_load_says_so_in_json() {
+    let table = Table::unused("load-json");
+    guira(&["create", table.url(), "--capacity", "3M", "--entry", "fixed:8:8"]).expect(0);
+    let run = interrupted_load(&table, &["--format", "json"]);
+    let error = run.error();
+    assert_eq!((&error["blame"], &error["effect"]), (&"host".into(), &"done".into()), "{error}");
+    assert!(error["message"].as_str().is_some_and(|said| said.starts_with("interrupted; ")), "{error}");
+    in_order(&table);
+}
+
+/// Starts a command that makes a table for itself, interrupts it once the table is there, and finds it gone.
+fn interrupted_with_its_table(table: &Table, arguments: &[&str], target: Target) {
+    let child = start(arguments);
+    until("the table", || Path::new(&table.path()).exists());
+    interrupt(&child, target);
+    let run = end(child, arguments).expect(EXIT_INTERRUPTED);
+    let message = format!("interrupted; {} was made by this command and is destroyed", table.url());
+    assert!(run.stderr.contains(&message), "{target:?}: {}", run.stderr);
+    assert!(!Path::new(&table.path()).exists(), "{target:?}: the table is left");
+}
+
+#[test]
+fn an_interrupted_quickstart_leaves_no_table() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let lines: String = (0..100_000).map(|n| format!("key {n}\t{}\n", "nest ".repeat(n % 40))).collect();
+    std::fs::write(file.path(), lines).expect("it is written");
+    let path = file.path().to_str().expect("a path of text");
+    for target in [Target::Command, Target::Group] {
+        for further in [&[][..], &["--keep"]] {
+            let table = Table::unused("quickstart");
+            let arguments = [&["quickstart", path, "--url", table.url(), "--processes", "2"], further].concat();
+            interrupted_with_its_table(&table, &arguments, target);
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_ycsb_leaves_no_table_of_its_own() {
+    for target in [Target::Command, Target::Group] {
+        let table = Table::unused("ycsb");
+        let size = ["--records", "10000", "--operations", "1G", "--processes", "2"];
+        let arguments = [&["ycsb", table.url(), "--workload", "a"], &size[..]].concat();
+        interrupted_with_its_table(&table, &arguments, target);
+    }
+}
+
+#[test]
+fn an_interrupted_ycsb_leaves_a_table_of_others_sound() {
+    for target in [Target::Command, Target::Group] {
+        let table = Table::unused("ycsb-existing");
+        guira(&["create", table.url(), "--capacity", "20000", "--entry", "fixed:8:8"]).expect(0);
+        let size = ["--records", "10000", "--operations", "30M", "--processes", "3"];
+        let arguments = [&["ycsb", table.url(), "--workload", "a"], &size[..]].concat();
+        let child = start(&arguments);
+        until("the load", || stat(&table)["table"]["entries"] == 10_000);
+        interrupt(&child, target);
+        let run = end(child, &arguments).expect(EXIT_INTERRUPTED);
+        assert!(run.stderr.contains("interrupted between two operations"), "{target:?}: {}", run.stderr);
+        in_order(&table);
+    }
+}
+
+/// SIGKILL cannot be caught: the table is left, the next run says so, and the command it names removes it.
+#[test]
+fn a_killed_ycsb_leaves_a_table_that_the_next_run_points_at() {
+    let table = Table::unused("ycsb-killed");
+    let size = ["--records", "1000", "--operations", "1G", "--threads", "2", "--processes", "2"];
+    let mut child = start(&[&["ycsb", table.url(), "--workload", "a"], &size[..]].concat());
+    let is_there = || Path::new(&table.path()).exists();
+    until("the load", || is_there() && stat(&table)["table"]["entries"] == 1000);
+    let dump = || guira(&["dump", table.url(), "--hex"]).expect(0).stdout;
+    let loaded = dump();
+    until("an update", || dump() != loaded);
+    until("four clients", || clients(&table).len() == 4);
+    child.kill().expect("it is there");
+    child.wait().expect("it ends");
+    // The other process ends when it notices, and gives its slots back. A lock that it meets before has it recover the
+    // client that left it.
+    until("the other's end", || clients(&table).iter().all(|state| state == "dead"));
+    let dead = clients(&table).len();
+    assert!(dead <= 2, "two clients were killed");
+
+    // One read, which may meet a row that was being written: it waits for that client until its deadline.
+    let url = table.url();
+    let again = ["ycsb", url, "--workload", "c", "--records", "1000", "--operations", "1"];
+    let said = guira(&[&again[..], &["--no-load"]].concat()).text();
+    let removal = format!("guira destroy {url}");
+    let line = said.lines().next().expect("a line");
+    assert!(line.starts_with(&format!("{url} exists: it is used as it is, and kept; {removal} removes it")), "{said}");
+    let died = ["", "1 client of it died", "2 clients of it died"][dead];
+    assert!(line.contains(died) && (dead > 0 || !line.contains("died")), "{said}");
+    assert!(is_there(), "a table that was there is kept");
+    guira(&removal.split(' ').skip(1).collect::<Vec<_>>()).expect(0);
+    let said = guira(&again).expect(0).text();
+    assert!(said.starts_with(&format!("{url} does not exist")) && !said.contains("died"), "{said}");
+    assert!(!is_there(), "a table that was made for the run is destroyed");
+}
+
+/// SIGKILL while it loads: the next quickstart names the command that removes what is left, and then there is room.
+#[test]
+fn a_killed_quickstart_leaves_a_table_that_the_next_run_points_at() {
+    let table = Table::unused("quickstart-killed");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let lines: String = (0..200_000).map(|n| format!("key {n}\tvalue {n}\n")).collect();
+    std::fs::write(file.path(), lines).unwrap();
+    let arguments = ["quickstart", file.path().to_str().unwrap(), "--url", table.url(), "--processes", "2"];
+    let mut child = start(&arguments);
+    until("the table", || Path::new(&table.path()).exists());
+    child.kill().expect("it is there");
+    child.wait().expect("it ends");
+
+    let said = guira(&arguments).expect(2).stderr;
+    let removal = format!("guira destroy {}", table.url());
+    assert!(said.contains(&format!("{removal} removes it")), "{said}");
+    assert!(Path::new(&table.path()).exists(), "a table that was there is kept");
+    guira(&removal.split(' ').skip(1).collect::<Vec<_>>()).expect(0);
+    guira(&arguments).expect(0);
+}
+
+#[test]
+fn an_interrupted_create_leaves_nothing() {
+    let mut capacity = 1 << 20;
+    // A table that was complete before the signal came has to be larger.
+    for _ in 0..6 {
+        let table = Table::unused("create");
+        let keys = capacity.to_string();
+        let arguments = ["create", table.url(), "--capacity", &keys, "--entry", "fixed:8:8"];
+        let child = start(&arguments);
+        until("catching SIGINT", || catches_interrupts(&child));
+        interrupt(&child, Target::Command);
+        let run = end(child, &arguments);
+        if run.code == Some(0) {
+            capacity *= 2;
+            continue;
+        }
+        let run = run.expect(EXIT_INTERRUPTED);
+        assert!(run.stderr.contains("was made by this command and is destroyed"), "{}", run.stderr);
+        assert!(!Path::new(&table.path()).exists(), "the table is left");
+        return;
+    }
+    panic!("no table is large enough to be interrupted");
+}

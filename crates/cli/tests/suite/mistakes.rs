@@ -1,0 +1,195 @@
+//! What cannot work says why in one line, with the exit code that is documented, in both formats.
+
+use std::fs::OpenOptions;
+
+use crate::common::{Table, guira, guira_with_input};
+
+/// Runs a command that must fail, in both formats: one line on standard error, nothing on standard output.
+#[track_caller]
+fn refused(arguments: &[&str], code: i32, blame: &str, message: &str) {
+    let human = guira(arguments).expect(code);
+    assert!(human.stdout.is_empty(), "{}", human.text());
+    assert!(human.stderr.contains(message), "{message:?} is not in: {}", human.stderr);
+    let json = guira(&[arguments, &["--format", "json"]].concat()).expect(code);
+    assert!(json.stdout.is_empty(), "{}", json.text());
+    let error = json.error();
+    assert_eq!(error["blame"], blame, "{error}");
+    assert_eq!(error["effect"], "none", "{error}");
+    let said = error["message"].as_str().expect("the message is text");
+    assert!(said.contains(message), "{message:?} is not in: {error}");
+}
+
+#[test]
+fn mistyped_urls_are_misuse() {
+    for command in ["get", "del"] {
+        refused(&[command, "smh://cache", "k"], 2, "misuse", "smh");
+        refused(&[command, "cache", "k"], 2, "misuse", "shm://NAME");
+        refused(&[command, "shm://", "k"], 2, "misuse", "empty");
+        refused(&[command, "shm://a/b", "k"], 2, "misuse", "slash");
+        refused(&[command, "file://relative", "k"], 2, "misuse", "absolute");
+    }
+    refused(&["ycsb", "tcp://host", "--workload", "a"], 2, "misuse", "tcp");
+}
+
+#[test]
+fn a_missing_table_is_not_found() {
+    let table = Table::unused("missing");
+    for arguments in [
+        &["get", table.url(), "k"][..],
+        &["put", table.url(), "k", "v"],
+        &["del", table.url(), "k"],
+        &["load", table.url(), "-"],
+        &["dump", table.url()],
+        &["stat", table.url()],
+        &["check", table.url()],
+    ] {
+        let hint = format!("{0} does not exist; create it with: guira create {0} --capacity N", table.url());
+        refused(arguments, 1, "misuse", &hint);
+    }
+    refused(&["destroy", table.url()], 1, "misuse", "does not exist; there is nothing to destroy");
+    refused(&["ycsb", table.url(), "--workload", "a", "--no-load"], 2, "misuse", "does not exist");
+    refused(&["create", "file:///no/such/directory/x", "--capacity", "10"], 2, "misuse", "directory");
+}
+
+#[test]
+fn impossible_tables_are_refused() {
+    let table = Table::unused("impossible");
+    let url = table.url();
+    refused(&["create", url, "--capacity", "0"], 2, "misuse", "at least 1 key");
+    refused(&["create", url, "--capacity", "ten"], 2, "misuse", "no count");
+    refused(&["create", url, "--capacity", "-1"], 2, "misuse", "-1");
+    refused(&["create", url, "--capacity", "100000000000G"], 2, "misuse", "no count");
+    refused(&["create", url, "--capacity", "10", "--entry", "fixed:8"], 2, "misuse", "fixed:K:V");
+    refused(&["create", url, "--capacity", "10", "--entry", "bytes:7"], 2, "misuse", "bytes:N");
+    refused(&["create", url, "--capacity", "10", "--preset", "fast"], 2, "misuse", "hardened");
+    refused(&["create", url, "--capacity", "10", "--mode", "999"], 2, "misuse", "octal");
+    refused(&["create", url, "--capacity", "10", "--extent-bytes", "1Q"], 2, "misuse", "no size");
+    refused(&["create", url, "--capacity", "10", "--max-clients", "0"], 2, "misuse", "max-clients");
+    assert!(!std::path::Path::new(&table.path()).exists());
+}
+
+#[test]
+fn a_table_beyond_the_memory_is_refused_and_leaves_nothing() {
+    let table = Table::unused("beyond");
+    for capacity in ["1000G", "10000000G", "1000000000G"] {
+        let run = guira(&["create", table.url(), "--capacity", capacity, "--entry", "fixed:8:8", "--format", "json"]);
+        assert!(matches!(run.code, Some(2 | 3)), "{capacity}: {:?}", run.code);
+        let error = run.error();
+        assert!(["full", "misuse"].contains(&error["blame"].as_str().unwrap()), "{error}");
+        assert!(!std::path::Path::new(&table.path()).exists());
+    }
+}
+
+#[test]
+fn an_existing_table_is_never_replaced() {
+    let table = Table::new("existing", "fixed:8:8");
+    let hint = format!("{0} already exists; nothing was changed; guira destroy {0} removes it", table.url());
+    refused(&["create", table.url(), "--capacity", "10"], 2, "misuse", &hint);
+    refused(&["quickstart", "/etc/passwd", "--input", "tsv", "--url", table.url()], 2, "misuse", "line 1");
+    guira(&["check", table.url()]).expect(0);
+}
+
+#[test]
+fn keys_of_a_fixed_format_have_its_length() {
+    let table = Table::new("fixed", "fixed:4:2");
+    let url = table.url();
+    refused(&["get", url, "abc"], 2, "misuse", "--hex");
+    refused(&["put", url, "abcde", "xy"], 2, "misuse", "the key has 5 bytes");
+    refused(&["put", url, "abcd", "xyz"], 2, "misuse", "the value has 3 bytes");
+    refused(&["put", url, "0011", "xy", "--hex"], 2, "misuse", "the key has 2 bytes");
+    refused(&["put", url, "0011223", "0011", "--hex"], 2, "misuse", "two digits a byte");
+    refused(&["put", url, "abcd", "@/no/such/file"], 2, "misuse", "/no/such/file");
+    guira(&["put", url, "abcd", "xy"]).expect(0);
+    assert_eq!(guira(&["get", url, "61626364", "--hex"]).expect(0).text(), "7879\n");
+}
+
+#[test]
+fn a_damaged_file_is_corrupt() {
+    let table = Table::new("truncated", "fixed:8:8");
+    let file = OpenOptions::new().write(true).open(table.path()).unwrap();
+    file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+    refused(&["get", table.url(), "abcdefgh"], 3, "corrupt", "truncated");
+    refused(&["stat", table.url()], 3, "corrupt", "truncated");
+    file.set_len(10).unwrap();
+    refused(&["check", table.url()], 3, "corrupt", "nothing was changed");
+    std::fs::write(table.path(), vec![7; 100_000]).unwrap();
+    refused(&["put", table.url(), "abcdefgh", "12345678"], 3, "corrupt", "not a region");
+    refused(&["destroy", table.url()], 3, "corrupt", "not a region");
+}
+
+#[test]
+fn check_finds_what_was_overwritten() {
+    let table = Table::new("overwritten", "fixed:8:8");
+    guira(&["put", table.url(), "nest egg", "12345678"]).expect(0);
+    let bytes = std::fs::read(table.path()).unwrap();
+    // The first copy is in the client's redo record, which nobody needs any more; the last is in a row.
+    let at = bytes.windows(8).rposition(|window| window == b"12345678").expect("a value lies somewhere");
+    let file = OpenOptions::new().write(true).open(table.path()).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"X", at as u64).unwrap();
+    let check = guira(&["check", table.url()]).expect(1);
+    assert!(check.text().contains("is DAMAGED, 1 problem"), "{}", check.text());
+    let check = guira(&["check", table.url(), "--format", "json"]).expect(1).json();
+    assert_eq!((&check["clean"], &check["problems"][0]["kind"]), (&false.into(), &"row_torn".into()));
+}
+
+#[test]
+fn a_lock_that_stays_taken_is_waited_for_until_the_deadline() {
+    let table = Table::unused("deadline");
+    let url = table.url();
+    let created = guira(&["create", url, "--capacity", "1000", "--format", "json"]).expect(0).json();
+    let stat = guira(&["stat", url, "--format", "json"]).expect(0).json();
+    guira(&["put", url, "k", "v", "--deadline", "500ms"]).expect(0);
+    // Every lock is given to a client that never gives it back: 16 bits each, at the start of the device space, which
+    // follows the header's page and the main space.
+    let device_at = (4096 + created["main_bytes"].as_u64().unwrap()).next_multiple_of(4096);
+    let locks = usize::try_from(stat["physical_locks"].as_u64().unwrap()).unwrap();
+    assert_eq!(stat["lock_bits"], 16);
+    let file = OpenOptions::new().write(true).open(table.path()).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[7, 0].repeat(locks), device_at).unwrap();
+    for arguments in [&["update", url, "k", "w"][..], &["del", url, "k"], &["put", url, "new", "w"]] {
+        let error = guira(&[arguments, &["--deadline", "30ms", "--format", "json"]].concat()).expect(3).error();
+        assert_eq!((&error["blame"], &error["effect"]), (&"busy".into(), &"none".into()), "{error}");
+        let said = error["message"].as_str().unwrap();
+        let waited = said.split(" for ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
+        let waited_ms: u64 = waited.parse().unwrap_or_else(|_| panic!("no waiting time: {said}"));
+        assert!((30..10_000).contains(&waited_ms), "not the default of 10 s: {said}");
+    }
+    let lines = guira_with_input(&["load", url, "-", "--deadline", "1ms", "--format", "json"], b"a\tb\n").expect(3);
+    assert_eq!(lines.error()["blame"], "busy");
+    assert_eq!(guira(&["get", url, "k", "--deadline", "1ms"]).expect(0).stdout, b"v", "a lookup needs no lock");
+    refused(&["put", url, "k", "v", "--deadline", "5"], 2, "misuse", "no time");
+}
+
+#[test]
+fn a_full_table_says_so() {
+    let table = Table::unused("full");
+    guira(&["create", table.url(), "--capacity", "10", "--entry", "fixed:8:8", "--preset", "tiny"]).expect(0);
+    let lines: String = (0..5000).map(|n| format!("key{n:05}\t12345678\n")).collect();
+    let run = guira_with_input(&["load", table.url(), "-", "--format", "json"], lines.as_bytes()).expect(3);
+    let error = run.error();
+    assert_eq!((&error["blame"], &error["effect"]), (&"full".into(), &"done".into()), "{error}");
+    assert!(error["message"].as_str().unwrap().starts_with("line "), "{error}");
+    guira(&["check", table.url()]).expect(0);
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_misuse() {
+    for arguments in [&[][..], &["frobnicate"], &["get"], &["get", "shm://a", "k", "--frob"], &["create", "shm://a"]] {
+        let run = guira(arguments).expect(2);
+        assert!(run.stdout.is_empty());
+        let json = guira(&[arguments, &["--format=json"]].concat()).expect(2);
+        assert_eq!(json.error()["blame"], "misuse");
+    }
+    refused(&["ycsb", "shm://guira-cli-none", "--workload", "e"], 2, "misuse", "A, B, C, D, F, W");
+    refused(&["ycsb", "shm://guira-cli-none", "--workload", "a", "--threads", "0"], 2, "misuse", "threads");
+    refused(&["quickstart", "-"], 2, "misuse", "name a file");
+    refused(&["quickstart", "/no/such/file"], 3, "host", "/no/such/file");
+}
+
+#[cfg(not(feature = "peers"))]
+#[test]
+fn a_program_without_peers_says_how_to_build_one_with_them() {
+    let run = guira(&["bench", "peers", "--quick", "--format", "json"]).expect(2);
+    let message = run.error()["message"].to_string();
+    assert!(message.contains("cargo run --release -p guira-cli --features peers -- bench peers"), "{message}");
+}

@@ -1,0 +1,121 @@
+//! Whoever may not do something changes nothing and learns why.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::common::{Run, Table, guira};
+
+/// The user and group "nobody" of every system.
+const NOBODY: u32 = 65_534;
+
+/// Somebody who is not the owner of a table.
+struct Stranger {
+    /// A copy of the program where everybody may run it.
+    program: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Stranger {
+    /// `None` where this process may not become anybody else.
+    fn new() -> Option<Stranger> {
+        if fs::metadata("/proc/self").expect("a process").uid() != 0 {
+            println!("only root can be somebody else: nothing is shown");
+            return None;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
+        let program = directory.path().join("guira");
+        fs::copy(env!("CARGO_BIN_EXE_guira"), &program).expect("a copy");
+        Some(Stranger { program, _directory: directory })
+    }
+
+    fn guira(&self, arguments: &[&str]) -> Run {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).uid(NOBODY).gid(NOBODY).current_dir("/").stdin(Stdio::null());
+        Run::of(command.output().expect("the program starts"), arguments)
+    }
+
+    /// Runs a command that is not permitted, in both formats: it says so, and not a byte of the table changes.
+    #[track_caller]
+    fn is_refused(&self, table: &Table, arguments: &[&str]) {
+        let before = fs::read(table.path()).expect("the table is there");
+        let human = self.guira(arguments).expect(2);
+        assert!(human.stdout.is_empty(), "{}", human.text());
+        assert!(human.stderr.contains("permi") && human.stderr.contains(&table.path()), "{}", human.stderr);
+        let json = self.guira(&[arguments, &["--format", "json"]].concat()).expect(2);
+        let error = json.error();
+        assert_eq!((&error["blame"], &error["effect"]), (&"misuse".into(), &"none".into()), "{error}");
+        assert!(before == fs::read(table.path()).expect("the table is still there"), "{arguments:?} changed something");
+    }
+}
+
+/// A table of one key with these permissions, which its owner can use.
+fn table(mode: u32) -> Table {
+    let table = Table::new("permissions", "bytes:64");
+    guira(&["put", table.url(), "cuckoo", "grey"]).expect(0);
+    fs::set_permissions(table.path(), fs::Permissions::from_mode(mode)).expect("it is ours");
+    table
+}
+
+/// The owner finds everything as it was, and can change it.
+fn is_unharmed(table: &Table) {
+    assert_eq!(guira(&["get", table.url(), "cuckoo"]).expect(0).stdout, b"grey");
+    guira(&["check", table.url()]).expect(0);
+    guira(&["update", table.url(), "cuckoo", "grey"]).expect(0);
+}
+
+#[test]
+fn a_private_table_is_closed_to_others() {
+    let Some(stranger) = Stranger::new() else { return };
+    let table = table(0o600);
+    let url = table.url();
+    for arguments in [
+        &["get", url, "cuckoo"][..],
+        &["put", url, "cuckoo", "red"],
+        &["insert", url, "ani", "black"],
+        &["update", url, "cuckoo", "red"],
+        &["del", url, "cuckoo"],
+        &["dump", url],
+        &["load", url, "-"],
+        &["stat", url],
+        &["destroy", url],
+    ] {
+        stranger.is_refused(&table, arguments);
+    }
+    is_unharmed(&table);
+}
+
+#[test]
+fn a_readable_table_is_read_by_others_and_changed_by_its_owner() {
+    let Some(stranger) = Stranger::new() else { return };
+    let table = table(0o644);
+    let url = table.url();
+    assert_eq!(stranger.guira(&["get", url, "cuckoo"]).expect(0).stdout, b"grey");
+    assert_eq!(stranger.guira(&["dump", url]).expect(0).text(), "cuckoo\tgrey\n");
+    for arguments in [
+        &["put", url, "cuckoo", "red"][..],
+        &["del", url, "cuckoo"],
+        &["load", url, "-"],
+        &["ycsb", url, "--workload", "a", "--records", "9", "--operations", "9"],
+        &["destroy", url],
+    ] {
+        stranger.is_refused(&table, arguments);
+    }
+    is_unharmed(&table);
+}
+
+/// Whoever may write a table may not remove its file from a directory where only owners may.
+#[test]
+fn a_writable_table_is_changed_by_others_and_destroyed_by_its_owner() {
+    let Some(stranger) = Stranger::new() else { return };
+    let table = table(0o666);
+    let url = table.url();
+    assert_eq!(stranger.guira(&["put", url, "ani", "black"]).expect(0).text(), "inserted \"ani\"\n");
+    assert_eq!(guira(&["get", url, "ani"]).expect(0).stdout, b"black");
+    stranger.is_refused(&table, &["destroy", url]);
+    is_unharmed(&table);
+    guira(&["destroy", url]).expect(0);
+}

@@ -1,0 +1,340 @@
+//! What dead and stopped clients leave, and what the program does about it.
+
+use std::io::Write;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{Table, command, guira};
+use guira::Store;
+use guira::layout::OwnerId;
+use guira_fabric::{Lane, Region, Submitted, Verb};
+use guira_fabric_shm::{Access, Location, ShmRegion};
+use serde_json::Value;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A `guira load` that waits for more records, and so has a client.
+struct Loader(Child);
+
+impl Loader {
+    fn start(table: &Table) -> Loader {
+        let mut child = command(&["load", table.url(), "-", "--input", "tsv"]);
+        let mut child = child.stdin(Stdio::piped()).spawn().expect("the program starts");
+        child.stdin.as_mut().expect("a pipe was asked for").write_all(b"k\tv\n").expect("it reads");
+        let loader = Loader(child);
+        wait_for("the loader has a client", || clients(table).iter().any(|client| client["process"] == loader.id()));
+        loader
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().expect("it runs");
+        self.0.wait().expect("it ends");
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn clients(table: &Table) -> Vec<Value> {
+    let stat = guira(&["stat", table.url(), "--format", "json"]).expect(0).json();
+    stat["clients"].as_array().expect("a list").clone()
+}
+
+fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !reached() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn signal(child: &Loader, name: &str) {
+    let status = Command::new("kill").args([name, &child.id().to_string()]).status().expect("kill runs");
+    assert!(status.success());
+}
+
+/// [R-RECOVER-3] Dead clients are recovered on request, and it is told what they left; living ones are left alone.
+#[test]
+fn the_dead_are_recovered_and_told() {
+    let table = Table::new("repair", "bytes:64");
+    let said = guira(&["check", table.url(), "--repair"]).expect(0).text();
+    assert!(said.starts_with("nobody is dead, 0 clients alive\n"), "{said}");
+    let (mut first, living, mut second) = (Loader::start(&table), Loader::start(&table), Loader::start(&table));
+    first.kill();
+    signal(&living, "-STOP");
+    let path = format!("/proc/{}/stat", living.id());
+    wait_for("it is stopped", || std::fs::read_to_string(&path).is_ok_and(|stat| stat.contains(") T ")));
+    let said = guira(&["check", table.url(), "--repair"]).expect(0).text();
+    let dead = format!("(process {}): nothing held but its slot\n", first.id());
+    let stopped = format!("(process {}): stopped, and alive: it keeps what it holds", living.id());
+    assert!(said.contains(&dead) && said.contains(&stopped), "{said}");
+    assert!(said.contains("\n1 dead client recovered, 2 clients alive\n"), "{said}");
+    second.kill();
+    let answer = guira(&["check", table.url(), "--repair", "--format", "json"]).expect(0).json();
+    let recovered = answer["repair"]["recovered"].as_array().expect("a list");
+    assert_eq!((recovered.len(), &recovered[0]["process"]), (1, &second.id().into()));
+    assert_eq!(answer["repair"]["living"][0]["stopped"], true);
+    assert_eq!(answer["clean"], true);
+    assert!(guira(&["check", table.url(), "--format", "json"]).expect(0).json().get("repair").is_none());
+    // The totals tell of it afterwards, to people and to programs.
+    let totals = guira(&["stat", table.url(), "--format", "json"]).expect(0).json()["totals"].clone();
+    assert_eq!((&totals["recoveries"], &totals["idle_deaths"]), (&2.into(), &2.into()));
+    let said = guira(&["stat", table.url()]).expect(0).text();
+    assert!(said.lines().any(|line| line.split_whitespace().eq(["idle", "deaths", "2"])), "{said}");
+}
+
+/// [R-RECOVER-1] A stopped process is killed by name of its slot, and by nothing else.
+#[test]
+fn a_stopped_client_is_kicked() {
+    let table = Table::new("kick", "bytes:64");
+    let mut loader = Loader::start(&table);
+    signal(&loader, "-STOP");
+    let slot = clients(&table)[0]["slot"].to_string();
+    let said = guira(&["kick", table.url(), "--slot", &slot]).expect(0).text();
+    let wanted =
+        format!("killed process {}, which had client slot {slot} of {}: nothing held", loader.id(), table.url());
+    assert!(said.starts_with(&wanted), "{said}");
+    assert_eq!(loader.0.wait().expect("it ended").signal(), Some(9));
+    assert!(clients(&table).is_empty());
+    let nobody = guira(&["kick", table.url(), "--slot", &slot]).expect(1);
+    assert!(nobody.stderr.contains("has no client in slot") && nobody.stdout.is_empty(), "{}", nobody.stderr);
+    let nobody = guira(&["kick", table.url(), "--slot", &slot, "--format", "json"]).expect(1).json();
+    assert_eq!(nobody["killed"], false);
+    let missing = Table::unused("kick");
+    assert!(guira(&["kick", missing.url(), "--slot", "0"]).expect(1).stderr.contains("does not exist"));
+    assert!(guira(&["check", missing.url(), "--repair"]).expect(1).stderr.contains("does not exist"));
+}
+
+/// As if the client in `slot` were in the middle of changing `key`: takes the lock of the key's first row for it.
+fn lock_for(table: &Table, key: &str, slot: &Value) {
+    let store = Store::open(&table.url().parse().expect("a URL")).expect("it is there");
+    let there = store.table();
+    let row = there.placement().rows(there.placement().digest(key.as_bytes())).first;
+    let mask = there.locks().mask(there.locks().lock_of(row));
+    let path = store.stat().expect("it can be read").region.file().expect("a file").path.clone();
+    let region = ShmRegion::open(&Location::file(&path), Access::ReadWrite).expect("it is there");
+    let owner = OwnerId(u16::try_from(slot.as_u64().expect("a number")).expect("a slot") + 1);
+    let (addr, add) = (there.locks().addr(mask.word), there.locks().held(owner, mask.mask));
+    let submitted = region.lane().submit(&mut [Verb::FetchAdd { addr, add, found: &mut 0 }]);
+    assert!(matches!(submitted, Submitted::Done(Ok(()))));
+}
+
+/// Who waits in vain is told for whom, and what to do; `stat` says that it is stopped. A table that may only be read
+/// has clients of whom nobody knows whether they live. Once it is dead that is no damage.
+#[test]
+fn who_is_in_the_way_is_named() {
+    let table = Table::new("way", "bytes:64");
+    let mut loader = Loader::start(&table);
+    let slot = clients(&table)[0]["slot"].clone();
+    lock_for(&table, "key", &slot);
+    signal(&loader, "-STOP");
+    wait_for("it is told to be stopped", || clients(&table)[0]["state"] == "stopped");
+    let said = guira(&["stat", table.url()]).expect(0).text();
+    assert!(said.contains("1 of 40, 1 of them stopped") && said.contains(" stopped  "), "{said}");
+    let (url, process) = (table.url(), loader.id());
+    let advice = format!(
+        "process {process} has client slot {slot} and is stopped: guira stat {url} lists the clients, guira kick {url} \
+         --slot {slot} kills that process"
+    );
+    let busy = guira(&["put", url, "key", "value", "--deadline", "20ms"]).expect(3);
+    assert!(
+        busy.stderr.contains("; nothing was changed; ") && busy.stderr.trim_end().ends_with(&advice),
+        "{}",
+        busy.stderr
+    );
+    let busy = guira(&["put", url, "key", "value", "--deadline", "20ms", "--format", "json"]).expect(3);
+    assert_eq!((&busy.error()["blame"], &busy.error()["effect"]), (&"busy".into(), &"none".into()));
+    let said = guira(&["check", url]).expect(0).text();
+    assert!(!said.contains("DAMAGED") && !said.contains("cannot be changed") && said.contains("is sound: "), "{said}");
+
+    loader.kill();
+    let said = guira(&["check", url]).expect(0).text();
+    let verdict = format!("{url} is sound, but 1 dead client to recover (guira check --repair {url}): ");
+    assert!(said.contains("to be recovered: lock ") && said.contains(&verdict), "{said}");
+    let answer = guira(&["check", url, "--format", "json"]).expect(0).json();
+    assert_eq!((&answer["clean"], &answer["dead_clients"]), (&true.into(), &1.into()));
+    assert_eq!((&answer["problems_total"], &answer["under_way_total"]), (&0.into(), &1.into()));
+    let left = &answer["under_way"][0];
+    assert_eq!((&left["kind"], &left["cause"]), (&"stuck_lock".into(), &"dead_client".into()));
+    let said = guira(&["check", url, "--repair"]).expect(0).text();
+    assert!(said.contains(&format!("{url} is sound: ")) && said.contains("1 dead client recovered"), "{said}");
+    guira(&["put", url, "key", "value"]).expect(0);
+}
+
+/// A slot that the table does not have is a mistake; nobody in one that it has is an answer.
+#[test]
+fn slots_are_those_of_the_table() {
+    let table = Table::new("slots", "bytes:64");
+    let refused = guira(&["kick", table.url(), "--slot", "40"]).expect(2);
+    assert!(refused.stderr.contains("has client slots 0 to 39, not 40"), "{}", refused.stderr);
+    guira(&["kick", table.url(), "--slot", "39"]).expect(1);
+}
+
+/// Where no slot is left it is said who has them, and what to do.
+#[test]
+fn a_table_full_of_clients_says_what_to_do() {
+    let table = Table::unused("crowd");
+    guira(&["create", table.url(), "--capacity", "100", "--max-clients", "1"]).expect(0);
+    let _loader = Loader::start(&table);
+    let refused = guira(&["put", table.url(), "key", "value"]).expect(3);
+    let advice = format!("guira stat {} lists them, guira kick {0} --slot N kills", table.url());
+    assert!(
+        refused.stderr.contains("all 1 client slots are taken") && refused.stderr.contains(&advice),
+        "{}",
+        refused.stderr
+    );
+}
+
+/// What `load --acknowledge` writes down is what is stored, as `dump` prints it.
+#[test]
+fn what_is_stored_is_written_down() {
+    let table = Table::new("acknowledge", "bytes:64");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("stored");
+    let shown = file.display().to_string();
+    let input = directory.path().join("records");
+    let records: Vec<String> = (0..600).map(|n| format!("key {n}\tvalue\\t{n}")).collect();
+    std::fs::write(&input, records.join("\n")).expect("it is written");
+    let input = input.display().to_string();
+    guira(&["load", table.url(), &input, "--acknowledge", &shown, "--threads", "2"]).expect(0);
+    let sorted = |text: String| {
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let written = sorted(std::fs::read_to_string(&file).expect("it was written"));
+    assert_eq!(written, sorted(records.join("\n")));
+    assert_eq!(written, sorted(guira(&["dump", table.url()]).expect(0).text()));
+    // A line that a kill cut is not a part of what is written behind it.
+    let whole = "key\tvalue\n".repeat(3);
+    std::fs::write(&file, format!("{whole}key 7\tval")).expect("it is written");
+    guira(&["load", table.url(), &input, "--acknowledge", &shown]).expect(0);
+    let written = std::fs::read_to_string(&file).expect("it was written");
+    assert_eq!(written.strip_prefix(&whole).map(|rest| sorted(rest.to_owned())), Some(sorted(records.join("\n"))));
+    // Where nothing can be written down, nothing is loaded, or it is said what was.
+    let failed = guira(&["load", table.url(), &input, "--acknowledge", &directory.path().display().to_string()]);
+    assert!(failed.expect(3).stderr.contains("cannot open"));
+    let full = guira(&["load", table.url(), &input, "--acknowledge", "/dev/full"]).expect(3);
+    assert!(full.stderr.contains("write down what is stored") && full.stderr.contains("records were loaded"));
+}
+
+/// The script of the README, in a process group and a directory for temporary files of its own.
+struct KillLoop {
+    child: Child,
+    directory: tempfile::TempDir,
+}
+
+impl KillLoop {
+    fn start(kills: &str) -> KillLoop {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut command = Command::new("sh");
+        command.args([concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/kill-loop.sh"), kills]);
+        command.env("GUIRA", env!("CARGO_BIN_EXE_guira")).env("TMPDIR", directory.path()).process_group(0);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("sh runs");
+        KillLoop { child, directory }
+    }
+
+    /// Its exit code, and what it said on standard output and error; it ends in time.
+    fn wait(mut self) -> (Option<i32>, String, String) {
+        let stdout = self.child.stdout.take().expect("a pipe was asked for");
+        let stderr = self.child.stderr.take().expect("a pipe was asked for");
+        let said = std::thread::spawn(move || std::io::read_to_string(stdout).expect("text"));
+        let failed = std::thread::spawn(move || std::io::read_to_string(stderr).expect("text"));
+        wait_for("the script ends", || self.child.try_wait().expect("it is a child").is_some());
+        let (said, failed) = (said.join().expect("it is read"), failed.join().expect("it is read"));
+        println!("{said}{failed}");
+        assert_eq!(self.directory.path().read_dir().expect("it is there").count(), 0, "it cleans up");
+        (self.child.wait().expect("it ended").code(), said, failed)
+    }
+}
+
+/// The stat files of the processes of a group, without those that have ended.
+fn processes(group: u32) -> Vec<String> {
+    let group = group.to_string();
+    let stats = std::fs::read_dir("/proc").expect("there is /proc").flatten();
+    let stats = stats.filter_map(|process| std::fs::read_to_string(process.path().join("stat")).ok());
+    let is_of = |stat: &String| {
+        let fields: Vec<&str> = stat.rsplit_once(") ").map_or(Vec::new(), |(_, rest)| rest.split(' ').collect());
+        fields.first() != Some(&"Z") && fields.get(2) == Some(&group.as_str())
+    };
+    stats.filter(is_of).collect()
+}
+
+impl Drop for KillLoop {
+    fn drop(&mut self) {
+        // The group is its own as long as it is not waited for, and afterwards as long as one of its processes lives.
+        if !processes(self.child.id()).is_empty() {
+            let _ = Command::new("kill").args(["-9", "--", &format!("-{}", self.child.id())]).status();
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// [R-RECOVER-2] [R-COMMIT-1] The script of the README: writers are killed at any moment, and nothing that they were
+/// told is stored is lost.
+#[test]
+fn the_kill_loop_of_the_readme_loses_nothing() {
+    let (code, said, failed) = KillLoop::start("31").wait();
+    assert_eq!((code, failed.as_str()), (Some(0), ""));
+    assert!(said.contains("; 0 lost") && said.contains("\n31 kills; ") && said.contains("is sound"));
+    assert!(said.lines().any(|line| line.split_whitespace().eq(["recoveries", "31"])), "each life ends by a kill");
+    let acknowledged = said.split_once("31 kills; ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<u64>().ok());
+    assert!(acknowledged.is_some_and(|changes| changes > 1_000), "the writers wrote");
+}
+
+/// Interrupted, the script ends its writers and destroys its table, whether or not the shell runs its EXIT trap on
+/// signals.
+#[test]
+fn an_interrupted_kill_loop_cleans_up() {
+    // A script cannot trap what was ignored when it was started: SIGHUP by nohup, SIGINT by a shell's `&`.
+    let status = std::fs::read_to_string("/proc/self/status").expect("there is /proc");
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("it is told");
+    let ignored = u64::from_str_radix(ignored.trim(), 16).expect("a set of signals");
+    for (name, number) in [("-HUP", 1), ("-INT", 2), ("-TERM", 15)] {
+        if ignored >> (number - 1) & 1 == 1 {
+            assert_ne!(name, "-TERM");
+            println!("not tried, because it is ignored: {name}");
+            continue;
+        }
+        let script = KillLoop::start("999999");
+        let path = script.directory.path().to_owned();
+        // The third writer has stored something: there is something to clean up.
+        let work = || path.read_dir().expect("it is there").flatten().next().map(|work| work.path());
+        let stored = || std::fs::metadata(work()?.join("stored.2")).ok().filter(|stored| stored.len() > 0);
+        wait_for("its writers write", || stored().is_some());
+        let table = format!(
+            "kill-loop-{}",
+            work().and_then(|work| Some(work.extension()?.to_str()?.to_owned())).expect("a name")
+        );
+        let is_of = |file: &std::fs::DirEntry| file.file_name().to_string_lossy().contains(&table);
+        let tables = || std::fs::read_dir("/dev/shm").expect("it is there").flatten().filter(is_of).count();
+        assert_eq!(tables(), 1);
+        let status = Command::new("kill").args([name, &script.child.id().to_string()]).status().expect("kill runs");
+        assert!(status.success());
+        let group = script.child.id();
+        assert_eq!(script.wait().0, Some(128 + number), "{name}");
+        assert_eq!(tables(), 0, "{name}: its table is destroyed");
+        assert_eq!(processes(group), [""; 0], "{name}: processes of it live");
+    }
+}
+
+/// The number of kills is a number.
+#[test]
+fn the_kill_loop_refuses_what_is_no_number() {
+    for kills in ["abc", "1e3", "-5", "100000000000000000000", "0", "007", "", "3 4", "+3"] {
+        let (code, said, failed) = KillLoop::start(kills).wait();
+        assert_eq!((code, said.as_str()), (Some(2), ""), "{kills:?}");
+        assert!(failed.contains("KILLS is a whole number from 1 to 999999") && failed.lines().count() == 1);
+    }
+    assert!(KillLoop::start("1").wait().1.contains("\n1 kills; "));
+}

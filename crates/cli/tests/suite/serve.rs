@@ -1,0 +1,566 @@
+//! `guira serve`, as clients, service managers and Prometheus see it. What clients do with the bytes is tested
+//! elsewhere; here they greet the node in the words of its protocol.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command};
+use std::time::{Duration, Instant};
+
+use crate::common::{Run, Table, command, guira};
+use guira_fabric_tcp::wire::{Bye, Grant, Header, Hello, Kind, Token, Welcome, append, from_wire, to_wire};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use serde_json::Value;
+
+/// No step of a test takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A program that serves.
+struct Server {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    arguments: String,
+    ready: Value,
+}
+
+impl Server {
+    /// Starts `guira serve` on a free port, and waits until it is ready.
+    #[track_caller]
+    fn start(arguments: &[&str]) -> Server {
+        let all = [&["serve", "--listen", "127.0.0.1:0", "--format", "json"], arguments].concat();
+        Server::spawn(&mut command(&all), &all)
+    }
+
+    #[track_caller]
+    fn spawn(command: &mut Command, arguments: &[&str]) -> Server {
+        let mut child = command.spawn().expect("the program starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe was asked for"));
+        let mut line = String::new();
+        lines.read_line(&mut line).expect("it says something");
+        if line.is_empty() {
+            let mut stderr = String::new();
+            let _ = child.stderr.take().expect("a pipe").read_to_string(&mut stderr);
+            let _ = child.wait();
+            panic!("guira {} ended: {stderr}", arguments.join(" "));
+        }
+        let said: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        Server { child, lines, arguments: arguments.join(" "), ready: said["ready"].clone() }
+    }
+
+    fn addr(&self) -> &str {
+        let url = self.ready["urls"][0].as_str().expect("a URL");
+        url.strip_prefix("tcp://").expect("the fabric of hosts")
+    }
+
+    fn signal(&self, signals: &[&str]) {
+        for signal in signals {
+            let sent =
+                Command::new("kill").args([*signal, &self.child.id().to_string()]).status().expect("kill starts");
+            assert!(sent.success(), "{signal}");
+        }
+    }
+
+    /// Waits for the end, and returns the exit code and the last line.
+    #[track_caller]
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut rest = String::new();
+        self.lines.read_to_string(&mut rest).expect("text");
+        let mut stderr = String::new();
+        self.child.stderr.take().expect("a pipe").read_to_string(&mut stderr).expect("text");
+        assert!(!stderr.contains("panicked"), "guira {}: {stderr}", self.arguments);
+        (self.child.wait().expect("it ends").code(), rest)
+    }
+
+    /// Stops it in order, and returns what it says then.
+    #[track_caller]
+    fn stop(self, signal: &str) -> Value {
+        self.signal(&[signal]);
+        let (code, said) = self.end();
+        assert_eq!(code, Some(0), "{said}");
+        let object: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+        object["stopped"].clone()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It has ended already where the test went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A client in the words of the protocol.
+struct Peer(TcpStream);
+
+impl Peer {
+    fn connect(addr: &str) -> Peer {
+        let stream = TcpStream::connect(addr).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+        Peer(stream)
+    }
+
+    fn send(&mut self, kind: Kind, body: &[u64]) {
+        let mut words = Vec::new();
+        append(&mut words, kind, 1, body);
+        to_wire(&mut words);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        self.0.write_all(&bytes).expect("it reads");
+    }
+
+    fn receive(&mut self) -> (Kind, Vec<u64>) {
+        let header = self.words(2);
+        let header = Header::decode([header[0], header[1]]).expect("a frame");
+        (header.kind, self.words(header.words - 2))
+    }
+
+    fn words(&mut self, count: usize) -> Vec<u64> {
+        let mut bytes = vec![0; 8 * count];
+        self.0.read_exact(&mut bytes).expect("it answers");
+        let (chunks, _) = bytes.as_chunks::<8>();
+        let mut words: Vec<u64> = chunks.iter().map(|chunk| u64::from_ne_bytes(*chunk)).collect();
+        from_wire(&mut words);
+        words
+    }
+
+    fn greet(&mut self, token: Option<Token>) -> Result<Welcome, Bye> {
+        let hello = Hello { wanted: Grant::ReadWrite, token, previous: None, sample_words: 8 };
+        self.send(Kind::Hello, &hello.encode());
+        match self.receive() {
+            (Kind::Welcome, body) => Ok(Welcome::decode(&body).expect("a welcome")),
+            (Kind::Bye, body) => Err(Bye::decode(&body).expect("a farewell")),
+            (kind, _) => panic!("{kind:?}"),
+        }
+    }
+}
+
+fn welcome(server: &Server) -> Welcome {
+    Peer::connect(server.addr()).greet(None).expect("everybody may come")
+}
+
+fn token_of(path: &Path) -> Token {
+    let text = fs::read_to_string(path).expect("a token");
+    let word = |digits: &str| u64::from_str_radix(digits, 16).expect("digits");
+    Token([word(&text[..16]), word(&text[16..32])])
+}
+
+/// A new token file.
+fn token_file(directory: &Path, name: &str) -> (String, Token) {
+    let path: PathBuf = directory.join(name);
+    let text = path.to_str().expect("text").to_owned();
+    guira(&["token", &text]).expect(0);
+    let token = token_of(&path);
+    (text, token)
+}
+
+fn get(addr: &str, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(addr).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    let (head, text) = answer.split_once("\r\n\r\n").expect("a head");
+    (head.to_owned(), text.to_owned())
+}
+
+#[test]
+fn memory_is_served_until_a_signal_and_is_another_each_time() {
+    let first = Server::start(&["--capacity", "1000"]);
+    assert_eq!((&first.ready["backing"], &first.ready["created"]), (&"memory".into(), &true.into()));
+    let mut peer = Peer::connect(first.addr());
+    let welcome_first = peer.greet(None).expect("everybody may come");
+    assert_eq!(welcome_first.grant, Grant::ReadWrite);
+    assert_eq!(welcome_first.atomic_write_unit, u64::MAX, "who dies leaves no half WRITE, nor does the node");
+    assert_eq!(Value::from(welcome_first.main_bytes), first.ready["main_bytes"]);
+    assert_ne!(welcome_first.sample, [0; 8], "a table begins there");
+    let stopped = first.stop("-TERM");
+    assert_eq!((&stopped["signal"], &stopped["sessions"]), (&"SIGTERM".into(), &1.into()));
+    let mut last = Vec::new();
+    assert!(peer.0.read_to_end(&mut last).is_ok(), "told, and closed");
+
+    let second = Server::start(&["--capacity", "1000"]);
+    assert_ne!(welcome(&second).region, welcome_first.region);
+    assert_eq!(second.stop("-INT")["signal"], "SIGINT");
+}
+
+#[test]
+fn a_table_with_a_name_is_created_served_found_again_and_told_from_another() {
+    let table = Table::unused("serve");
+    let backing = ["--backing", table.url()];
+    let first = Server::start(&[&backing[..], &["--capacity", "1000", "--entry", "fixed:8:8"]].concat());
+    assert_eq!((&first.ready["created"], &first.ready["entry"]), (&true.into(), &"fixed:8:8".into()));
+    guira(&["put", table.url(), "8 bytes!", "8 BYTES!"]).expect(0);
+    let seen = welcome(&first);
+    assert_eq!(seen.atomic_write_unit, 8, "local clients may die in the middle");
+    first.stop("-TERM");
+
+    let second = Server::start(&backing);
+    assert_eq!((&second.ready["created"], &second.ready["differences"]), (&false.into(), &Value::Array(vec![])));
+    assert_eq!(welcome(&second).region, seen.region, "the same bytes");
+    assert_eq!(guira(&["get", table.url(), "8 bytes!"]).expect(0).text(), "8 BYTES!");
+    second.stop("-TERM");
+
+    let third = Server::start(&[&backing[..], &["--capacity", "1M", "--entry", "bytes:64"]].concat());
+    let differences = third.ready["differences"].as_array().expect("a list").clone();
+    assert_eq!(differences.len(), 2, "{differences:?}");
+    assert!(differences[1].as_str().is_some_and(|text| text.contains("fixed:8:8, not bytes:64")), "{differences:?}");
+    third.stop("-TERM");
+
+    guira(&["destroy", table.url()]).expect(0);
+    let fourth = Server::start(&[&backing[..], &["--capacity", "1000"]].concat());
+    assert_ne!(welcome(&fourth).region, seen.region, "new bytes under the same name");
+    fourth.stop("-TERM");
+}
+
+/// The README's commands, run on two hosts: network namespaces, where this user may have any.
+#[test]
+fn two_hosts_share_a_table() {
+    let is_permitted = |way: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(way).args(["--net", "ip", "link", "set", "lo", "up"]);
+        command.output().is_ok_and(|output| output.status.success())
+    };
+    if !is_permitted(&[]) && !is_permitted(&["--map-root-user"]) {
+        println!("two_hosts_share_a_table: NOT RUN: network namespaces need root, or user namespaces, and ip");
+        return;
+    }
+    let mut command = Command::new("sh");
+    command.args([concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/two-hosts.sh"), "500"]);
+    let output = command.env("GUIRA", env!("CARGO_BIN_EXE_guira")).output().expect("sh runs");
+    let (said, failed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{said}{failed}");
+    assert_eq!((output.status.code(), &*failed), (Some(0), ""));
+    assert!(said.contains("cuckoo: Guira guira\n") && said.contains(" is sound: ") && said.contains(" 500 entries "));
+}
+
+#[test]
+fn tokens_decide_who_may_do_what() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (writers, token) = token_file(directory.path(), "writers");
+    let (readers, reader_token) = token_file(directory.path(), "readers");
+    let arguments = ["--capacity", "1000", "--token-file", &writers, "--read-only-token-file", &readers];
+    // Every address of this host: only allowed with a token.
+    let all = [&["serve", "--listen", "0.0.0.0:0", "--format", "json"], &arguments[..]].concat();
+    let server = Server::spawn(&mut command(&all), &all);
+    let port = server.addr().rsplit_once(':').expect("a port").1.to_owned();
+    let greet = |token| Peer::connect(&format!("127.0.0.1:{port}")).greet(token);
+    assert_eq!(greet(Some(token)).expect("it is known").grant, Grant::ReadWrite);
+    assert_eq!(greet(Some(reader_token)).expect("it is known").grant, Grant::ReadOnly);
+    for wrong in [None, Some(Token([token.0[0], token.0[1] ^ 1])), Some(Token([0, 0]))] {
+        assert_eq!(greet(wrong), Err(Bye::Unauthorized));
+    }
+    assert_eq!(server.stop("-TERM")["sessions_refused"], 3);
+}
+
+/// An authority, and certificates and keys of a node and of clients, as files.
+struct Certificates {
+    directory: tempfile::TempDir,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Certificates {
+    /// Those of `node`, for 127.0.0.1, and of `client`.
+    fn new() -> Certificates {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let ca = params.self_signed(&key).expect("a certificate").pem();
+        fs::write(directory.path().join("ca.pem"), ca).expect("it is ours");
+        let made = Certificates { directory, issuer: Issuer::new(params, key) };
+        made.issue("node", "127.0.0.1", 4000);
+        made.issue("client", "client", 4000);
+        made
+    }
+
+    /// Makes `file`.pem and `file`.key, for whoever is called `name`, until that year.
+    fn issue(&self, file: &str, name: &str, until: i32) {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        params.not_after = date_time_ymd(until, 1, 1);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let write = |suffix: &str, text: String| {
+            let path = self.path(&format!("{file}.{suffix}"));
+            fs::write(&path, text).expect("it is ours");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
+        };
+        write("pem", certificate.pem());
+        write("key", key.serialize_pem());
+    }
+
+    fn path(&self, file: &str) -> String {
+        self.directory.path().join(file).to_str().expect("text").to_owned()
+    }
+
+    /// The options of a node.
+    fn of_node(&self) -> Vec<String> {
+        self.options([("--tls-cert", "node.pem"), ("--tls-key", "node.key"), ("--tls-client-ca", "ca.pem")])
+    }
+
+    /// The options of a client that shows this certificate.
+    fn of_client(&self, name: &str) -> Vec<String> {
+        let (cert, key) = (format!("{name}.pem"), format!("{name}.key"));
+        self.options([("--tls-ca", "ca.pem"), ("--tls-cert", cert.as_str()), ("--tls-key", key.as_str())])
+    }
+
+    fn options(&self, options: [(&str, &str); 3]) -> Vec<String> {
+        options.iter().flat_map(|(option, file)| [(*option).to_owned(), self.path(file)]).collect()
+    }
+}
+
+fn run(arguments: &[&str], more: &[String]) -> Run {
+    guira(&[arguments, &more.iter().map(String::as_str).collect::<Vec<_>>()].concat())
+}
+
+/// A node that other hosts reach, without any token, and clients by options or by environment variables.
+#[test]
+fn certificates_decide_who_may_come_in() {
+    let files = Certificates::new();
+    let of_node = files.of_node();
+    let of_node: Vec<&str> = of_node.iter().map(String::as_str).collect();
+    let all = [&["serve", "--listen", "0.0.0.0:0", "--format", "json", "--capacity", "1000"], &of_node[..]].concat();
+    let server = Server::spawn(&mut command(&all), &all);
+    let url = format!("tcp://127.0.0.1:{}", server.addr().rsplit_once(':').expect("a port").1);
+    let of_client = files.of_client("client");
+    run(&["put", &url, "cuckoo", "Guira guira"], &of_client).expect(0);
+    assert_eq!(run(&["get", &url, "cuckoo"], &of_client).expect(0).text(), "Guira guira");
+    let variables = [("GUIRA_TLS_CA", "ca.pem"), ("GUIRA_TLS_CERT", "client.pem"), ("GUIRA_TLS_KEY", "client.key")];
+    let variables = variables.map(|(variable, file)| (variable, files.path(file)));
+    let output = command(&["get", &url, "cuckoo"]).envs(variables).output().expect("the program starts");
+    assert_eq!(Run::of(output, &["get"]).expect(0).text(), "Guira guira");
+    // Workers are processes of their own.
+    let ycsb =
+        ["ycsb", &url, "--workload", "a", "--records", "100", "--operations", "200", "--processes", "2", "--load"];
+    run(&ycsb, &of_client).expect(0);
+
+    files.issue("expired", "client", 2001);
+    let told = |options: &[String], words: &str| {
+        let error = run(&["get", &url, "cuckoo", "--format", "json"], options).expect(2).error();
+        let message = error["message"].as_str().expect("text");
+        assert!(
+            message.contains(&url) && message.contains(words) && message.contains("nothing was changed"),
+            "{error}"
+        );
+        assert_eq!(error["effect"], "none");
+    };
+    told(&[], "wants TLS");
+    told(&of_client[..2], "wants a certificate");
+    told(&files.of_client("expired"), "refused the certificate");
+    told(&Certificates::new().of_client("client"), "not issued by an authority");
+    let localhost = url.replace("127.0.0.1", "localhost");
+    let error = run(&["get", &localhost, "cuckoo"], &of_client).expect(2).stderr;
+    assert!(error.contains("not for the name \"localhost\""), "{error}");
+    let stopped = server.stop("-TERM");
+    assert_eq!(stopped["sessions_refused"], 5, "{stopped}");
+
+    let plain = Server::start(&["--capacity", "1000"]);
+    let error = run(&["get", &format!("tcp://{}", plain.addr()), "cuckoo"], &of_client).expect(2).stderr;
+    assert!(error.contains("does not speak TLS"), "{error}");
+    assert_eq!(plain.stop("-TERM")["sessions_refused"], 1);
+}
+
+/// The certificates that the README's commands make, by which this host is called localhost.
+#[test]
+fn the_commands_of_the_readme_make_certificates() {
+    let readme =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).expect("it is there");
+    let commands = readme.lines().skip_while(|line| !line.starts_with("openssl req -x509"));
+    let commands: Vec<&str> = commands.take_while(|line| !line.is_empty()).collect();
+    assert_eq!(commands.len(), 4, "{commands:#?}");
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = commands.join("\n").replace("issue mem1", "issue localhost");
+    match Command::new("openssl").arg("version").output() {
+        Ok(output) if String::from_utf8_lossy(&output.stdout).starts_with("OpenSSL 3") => {}
+        _ => return println!("OpenSSL 3 is not available here: its commands were not tried"),
+    }
+    let made = Command::new("sh").arg("-euc").arg(script).current_dir(&directory).output().expect("a shell");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let path = |file: &str| directory.path().join(file).to_str().expect("text").to_owned();
+    let [ca, cert, key] = ["ca.pem", "localhost.pem", "localhost.key"].map(path);
+    let of_node = ["--tls-cert", &cert, "--tls-key", &key, "--tls-client-ca", &ca];
+    let server = Server::start(&[&["--capacity", "1000"], &of_node[..]].concat());
+    let url = format!("tcp://localhost:{}", server.addr().rsplit_once(':').expect("a port").1);
+    let [cert, key] = ["client.pem", "client.key"].map(path);
+    guira(&["put", "--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key, &url, "cuckoo", "Guira guira"]).expect(0);
+    assert_eq!(server.stop("-TERM")["sessions_refused"], 0);
+}
+
+#[test]
+fn keys_are_kept_and_certificates_are_whole() {
+    let files = Certificates::new();
+    let (of_node, of_client) = (files.of_node(), files.of_client("client"));
+    let serve = |options: &[String], code: i32, words: &str| {
+        let error = run(&["serve", "--capacity", "1000", "--format", "json"], options).expect(code).error();
+        assert!(error["message"].as_str().is_some_and(|message| message.contains(words)), "{error}");
+        assert_eq!(error["effect"], "none", "{error}");
+    };
+    serve(&of_node[..4], 2, "--tls-client-ca FILE");
+    serve(&of_node[4..], 2, "--tls-cert FILE");
+    for (options, words) in [(&of_client[2..], "--tls-ca"), (&of_client[..4], "--tls-key")] {
+        let error = run(&["get", "tcp://127.0.0.1:1", "cuckoo"], options).expect(2).stderr;
+        assert!(error.contains(words), "{error}");
+    }
+    let key = files.path("node.key");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).expect("it is ours");
+    serve(&of_node, 2, "chmod 600");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).expect("it is ours");
+    fs::copy(files.path("client.key"), &key).expect("it is ours");
+    serve(&of_node, 2, "it is not the certificate's");
+    fs::write(&key, "secret").expect("it is ours");
+    serve(&of_node, 2, "private key");
+    fs::remove_file(&key).expect("it is ours");
+    serve(&of_node, 3, &key);
+    fs::set_permissions(files.path("client.key"), fs::Permissions::from_mode(0o604)).expect("it is ours");
+    let error = run(&["get", "tcp://127.0.0.1:1", "cuckoo"], &of_client).expect(2).stderr;
+    assert!(error.contains("chmod 600"), "{error}");
+}
+
+#[test]
+fn mistakes_are_one_line_that_says_what_to_do() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (file, _) = token_file(directory.path(), "token");
+    guira(&["token", &file]).expect(3);
+    let refused = |arguments: &[&str], code: i32, words: &str| {
+        let run: Run = guira(&[&["serve", "--format", "json"], arguments].concat()).expect(code);
+        let error = run.error();
+        assert!(error["message"].as_str().is_some_and(|message| message.contains(words)), "{error}");
+        assert_eq!(error["effect"], "none", "{error}");
+    };
+    let capacity = ["--capacity", "1000"];
+    for addr in ["0.0.0.0:7711", "[::]:7711", "192.0.2.1:7711", "[::ffff:192.0.2.1]:7711"] {
+        refused(&[&capacity[..], &["--listen", "127.0.0.1:0", "--listen", addr]].concat(), 2, "guira token FILE");
+    }
+    refused(&[], 2, "--capacity N");
+    refused(&["--backing", "shm://guira-cli-test-nobody"], 2, "--capacity N");
+    refused(&["--backing", "cache", "--capacity", "10"], 2, "scheme");
+    refused(&["--listen", "localhost"], 2, "localhost");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("it is ours");
+    refused(&[&capacity[..], &["--token-file", &file]].concat(), 2, "chmod 600");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    fs::write(&file, "secret").expect("it is ours");
+    refused(&[&capacity[..], &["--token-file", &file]].concat(), 2, "32 hexadecimal digits");
+    refused(&[&capacity[..], &["--token-file", "/nonexistent"]].concat(), 3, "/nonexistent");
+
+    let server = Server::start(&capacity);
+    refused(&[&capacity[..], &["--listen", server.addr()]].concat(), 3, server.addr());
+    server.stop("-TERM");
+}
+
+#[test]
+fn the_second_signal_ends_it_at_once() {
+    let server = Server::start(&["--capacity", "1000"]);
+    // Both are there when it goes on: nothing is done between them.
+    server.signal(&["-STOP", "-INT", "-TERM", "-CONT"]);
+    let (code, said) = server.end();
+    assert!([Some(130), Some(143)].contains(&code) && said.is_empty(), "{code:?}: {said}");
+}
+
+#[test]
+fn numbers_are_told_over_http() {
+    let server = Server::start(&["--capacity", "1000", "--metrics", "127.0.0.1:0"]);
+    let url = server.ready["metrics"].as_str().expect("a URL").to_owned();
+    let addr = url.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/metrics")).expect("where they are");
+    let metric = |name: &str| -> f64 {
+        let (head, text) = get(addr, "/metrics");
+        assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("text/plain; version=0.0.4"), "{head}");
+        let line = text.lines().find(|line| line.split_once(' ').is_some_and(|(key, _)| key == name));
+        line.and_then(|line| line.rsplit_once(' ')?.1.parse().ok()).unwrap_or_else(|| panic!("{name} in\n{text}"))
+    };
+    assert_eq!(metric("guira_sessions_open"), 0.0);
+    let mut peer = Peer::connect(server.addr());
+    peer.greet(None).expect("everybody may come");
+    assert_eq!((metric("guira_sessions_open"), metric("guira_sessions_opened_total")), (1.0, 1.0));
+    assert!(metric("guira_received_bytes_total") >= 72.0 && metric("guira_sent_bytes_total") >= 96.0);
+    assert!(metric("process_start_time_seconds") > 1.7e9);
+    let (head, health) = get(addr, "/health");
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("application/json"), "{head}");
+    let health: Value = serde_json::from_str(&health).expect("JSON");
+    assert_eq!((&health["status"], &health["sessions_open"]), (&"ok".into(), &1.into()));
+    assert!(get(addr, "/").0.starts_with("HTTP/1.1 404 "));
+    drop(peer);
+    let began = Instant::now();
+    while metric("guira_sessions_open") > 0.0 {
+        assert!(began.elapsed() < PATIENCE, "the session never ended");
+    }
+    assert_eq!(metric("guira_sessions_ended_total{reason=\"closed\"}"), 1.0);
+    server.stop("-TERM");
+}
+
+#[test]
+fn a_service_manager_is_told() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a time");
+    let hear = || {
+        let mut bytes = [0; 4096];
+        let length = socket.recv(&mut bytes).expect("it tells");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    };
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--capacity", "1000", "--format", "json"];
+    let server = Server::spawn(command(&arguments).env("NOTIFY_SOCKET", &path), &arguments);
+    let said = hear();
+    assert!(said.starts_with("READY=1\n") && said.contains(server.addr()), "{said}");
+    server.stop("-TERM");
+    assert!(hear().starts_with("STOPPING=1\n"));
+}
+
+/// The unit that is shipped, with the program at a path that exists here.
+#[test]
+fn the_unit_is_one_that_systemd_takes() {
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/guira.service");
+    let text = fs::read_to_string(&unit).expect("it is shipped");
+    let start = text.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("it starts something");
+    let words: Vec<&str> = start.split_whitespace().skip(1).collect();
+    // What systemd puts in place of its own names.
+    let words: Vec<String> = words.iter().map(|word| word.replace("%d", "/nonexistent")).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let run = guira(&words).expect(3);
+    assert!(run.stderr.contains("/nonexistent/token"), "every option exists: {}", run.stderr);
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let copy = directory.path().join("guira.service");
+    fs::write(&copy, text.replace("/usr/local/bin/guira", env!("CARGO_BIN_EXE_guira"))).expect("a copy");
+    match Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy).output() {
+        Err(_) => println!("systemd-analyze is not available here: the unit was not verified"),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let ours: Vec<&str> = said.lines().filter(|line| line.contains("guira")).collect();
+            assert!(output.status.success() && ours.is_empty(), "{said}");
+            println!("verified by systemd-analyze");
+        }
+    }
+}
+
+/// The README's commands, two shells on one host: what one client puts, another gets, and the node tells of both.
+#[test]
+fn the_commands_of_the_readme_work() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (file, _) = token_file(directory.path(), "guira.token");
+    let server = Server::start(&["--capacity", "1M", "--token-file", &file]);
+    let url = server.ready["urls"][0].as_str().expect("a URL").to_owned();
+    let client = |arguments: &[&str], token: &str| {
+        let output = command(arguments).env("GUIRA_TOKEN_FILE", token).output().expect("the program starts");
+        Run::of(output, arguments)
+    };
+    client(&["put", &url, "cuckoo", "Guira guira"], &file).expect(0);
+    assert_eq!(client(&["get", &url, "cuckoo"], &file).expect(0).text(), "Guira guira");
+    let refused = client(&["get", &url, "cuckoo"], "").expect(2);
+    assert!(refused.stderr.contains("token"), "{}", refused.stderr);
+    let stat = client(&["stat", &url, "--format", "json"], &file).expect(0).json();
+    assert_eq!((&stat["table"]["entries"], &stat["node_counters"]["refused_token"]), (&1.into(), &1.into()));
+    assert!(stat["node_counters"]["writes"].as_u64().is_some_and(|writes| writes > 0), "{stat}");
+    let human = client(&["stat", &url], &file).expect(0).text();
+    assert!(human.contains("drops a session after 10 s") && human.contains("counted by the memory node"), "{human}");
+    let top = client(&["top", &url, "--every", "200ms", "--format", "json"], &file).expect(0).json();
+    assert_eq!((&top["table"]["entries"], &top["node"]["refused"]), (&1.into(), &1.into()));
+    let own = top["node"]["rates"]["round_trips"].as_f64().expect("it looked twice");
+    assert!(own < 100.0, "nobody works here, and its own looks are not taken for work: {top}");
+    let stopped = server.stop("-TERM");
+    assert!(stopped["verbs"].as_u64().is_some_and(|verbs| verbs > 0), "{stopped}");
+    let gone = client(&["get", &url, "cuckoo"], &file).expect(3);
+    assert!(gone.stderr.contains("cannot open tcp://"), "{}", gone.stderr);
+}

@@ -1,0 +1,31 @@
+//! What several modules of the suite need: tables, seeded numbers, a rough way, and hosts with a network between them.
+
+pub mod hosts;
+pub mod rng;
+pub mod rough;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use guira::{CreateOptions, Store, Url};
+
+/// A table that is destroyed when the test ends, however it ends.
+pub struct Table {
+    pub url: Url,
+}
+
+impl Table {
+    pub fn create(options: &CreateOptions) -> (Table, Store) {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let program = env!("CARGO_CRATE_NAME");
+        let name = format!("guira-test-{program}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let url = Url::shm(&name).expect("a valid name");
+        let store = Store::create(&url, options).expect("a fresh name");
+        (Table { url }, store)
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        drop(Store::destroy(&self.url));
+    }
+}

@@ -1,0 +1,260 @@
+//! What workers write down, in memory that all of them share: the kernel keeps it when its writer is killed, and that
+//! takes a fraction of an operation, so that most of a worker's time, and most deaths, are among operations.
+//!
+//! A process takes a block of the log after the other, and writes records of five words, each in two strokes: before
+//! the operation what it asks, afterwards what it was answered. The last word of each stroke is the first of the
+//! record. So an answer that is in the log was given, and an operation without one is pending.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use guira_check::history::{Answer, Call, Operation, Outcome};
+use guira_fabric::FabricError;
+use guira_fabric_shm::{Access, CreateOptions, Location, ShmRegion};
+use guira_layout::OwnerId;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::histories::KEYS;
+
+/// Room for some 3 million operations.
+const LOG_BYTES: u64 = 128 << 20;
+/// The first block holds the number of blocks taken, and then each process's owner id. The others: process, its counts,
+/// and records.
+const BLOCK_WORDS: usize = 1024;
+const HEAD_WORDS: usize = 9;
+/// Call, answer and key; when it was called; the value written or found; the value expected; when it was answered.
+const RECORD_WORDS: usize = 5;
+const RECORDS: usize = (BLOCK_WORDS - HEAD_WORDS) / RECORD_WORDS;
+const BLOCKS: usize = LOG_BYTES as usize / 8 / BLOCK_WORDS;
+
+const _: () = assert!(HEAD_WORDS + RECORDS * RECORD_WORDS == BLOCK_WORDS && COUNTS < HEAD_WORDS);
+
+/// Numbers of answers: none, no effect, then those of [`Answer`] in their order.
+const NO_ANSWER: u64 = 0;
+const WITHOUT_EFFECT: u64 = 1;
+
+/// Nanoseconds of the clock that all processes share.
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Acquire)
+}
+
+/// The shared memory, which goes when the test ends.
+pub struct Shared {
+    location: Location,
+    region: ShmRegion,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        drop(ShmRegion::destroy(&self.location));
+    }
+}
+
+impl Shared {
+    pub fn create() -> Shared {
+        let location = Location::shm(&format!("guira-test-histories-log-{}", std::process::id())).unwrap();
+        let options = CreateOptions::new(LOG_BYTES, 8);
+        let region = ShmRegion::create(&location, options, |_| Ok::<(), FabricError>(())).unwrap();
+        Shared { location, region }
+    }
+
+    /// Where workers find it.
+    pub fn path(&self) -> &str {
+        self.location.path().to_str().unwrap()
+    }
+
+    /// The owner id of `process`; nothing as long as it has none.
+    pub fn owner(&self, process: u64) -> Option<OwnerId> {
+        let owner = load(&self.region.main_words()[process as usize]);
+        (owner != 0).then_some(OwnerId(owner as u16))
+    }
+
+    /// What all processes told, which have ended. The log is empty afterwards.
+    pub fn take(&mut self, began_ns: u64) -> Told {
+        let words = self.region.main_words();
+        let taken = (load(&words[0]) as usize).min(BLOCKS - 1);
+        let mut told =
+            Told { operations: (0..KEYS).map(|_| Vec::new()).collect(), began_ns, counts: Counts::default() };
+        // Counts only grow, so that of a process's last block is its sum.
+        let mut counts: HashMap<u64, Counts> = HashMap::new();
+        for block in words.chunks_exact(BLOCK_WORDS).skip(1).take(taken) {
+            let (head, records) = block.split_at(HEAD_WORDS);
+            let process = load(&head[0]);
+            let most = counts.entry(process).or_default();
+            (1..=COUNTS).for_each(|place| most[place - 1] = most[place - 1].max(load(&head[place])));
+            for record in records.chunks_exact(RECORD_WORDS) {
+                if let Some(operation) = operation(process, record, began_ns) {
+                    told.operations[operation.key as usize].push(operation);
+                }
+            }
+        }
+        counts.values().for_each(|of_process| add(&mut told.counts, of_process));
+        words[..(taken + 1) * BLOCK_WORDS].iter().for_each(|word| word.store(0, Ordering::Release));
+        told
+    }
+}
+
+/// What all processes of a round told.
+pub struct Told {
+    /// Times are nanoseconds since then.
+    pub began_ns: u64,
+    /// Of each key.
+    pub operations: Vec<Vec<Operation>>,
+    pub counts: Counts,
+}
+
+impl Told {
+    /// How many processes were answered both before and after `at_ns`, a time as [`now_ns`] tells it.
+    pub fn survivors(&self, at_ns: u64) -> u64 {
+        let mut sides: HashMap<u64, [bool; 2]> = HashMap::new();
+        for operation in self.operations.iter().flatten() {
+            let Outcome::Answered { at_ns: answered_ns, .. } = operation.outcome else { continue };
+            let side = usize::from(answered_ns + self.began_ns > at_ns);
+            sides.entry(operation.process).or_default()[side] = true;
+        }
+        sides.values().filter(|sides| sides[0] && sides[1]).count() as u64
+    }
+}
+
+/// Dead clients recovered, those of them whose commit was completed, and entries moved; operations that were told that
+/// somebody shut their client out, that their connection was lost before they had an effect, and that it was lost
+/// when they may have had one.
+pub type Counts = [u64; COUNTS];
+pub const COUNTS: usize = 6;
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug)]
+pub enum Ended {
+    Answered(Answer),
+    WithoutEffect,
+    /// It may have had one, or have it yet.
+    Unknown,
+}
+
+pub fn add(sum: &mut Counts, counts: &Counts) {
+    sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+}
+
+/// The log of one process.
+pub struct Log {
+    region: ShmRegion,
+    process: u64,
+    /// The words of its block, and how many of its records are written.
+    block: usize,
+    written: usize,
+}
+
+impl Log {
+    /// That of process `process`, the client in `slot`; nothing if there is no room.
+    pub fn open(path: &str, process: u64, slot: u16) -> Option<Log> {
+        let region = ShmRegion::open(&Location::file(path), Access::ReadWrite).unwrap();
+        assert!((1..BLOCK_WORDS as u64).contains(&process), "a word for each process");
+        let mut log = Log { region, process, block: 0, written: RECORDS };
+        log.note_slot(slot);
+        log.next_block().then_some(log)
+    }
+
+    /// The process is the client in `slot` from now on.
+    pub fn note_slot(&self, slot: u16) {
+        self.region.main_words()[self.process as usize].store(u64::from(slot) + 1, Ordering::Release);
+    }
+
+    fn next_block(&mut self) -> bool {
+        let words = self.region.main_words();
+        let taken = words[0].fetch_add(1, Ordering::AcqRel) as usize + 1;
+        if taken >= BLOCKS {
+            return false;
+        }
+        (self.block, self.written) = (taken * BLOCK_WORDS, 0);
+        words[self.block].store(self.process, Ordering::Release);
+        true
+    }
+
+    fn record(&self) -> &[AtomicU64] {
+        &self.region.main_words()[self.block + HEAD_WORDS + self.written * RECORD_WORDS..][..RECORD_WORDS]
+    }
+
+    /// The process is about to call; false if there is no room to say so.
+    pub fn call(&mut self, key: u64, call: Call) -> bool {
+        if self.written == RECORDS && !self.next_block() {
+            return false;
+        }
+        let (number, value, expected) = match call {
+            Call::Get => (1, 0, 0),
+            Call::Put(value) => (2, value, 0),
+            Call::Insert(value) => (3, value, 0),
+            Call::Update(value) => (4, value, 0),
+            Call::Remove => (5, 0, 0),
+            Call::CompareAndSwap { expected, new } => (6, new, expected),
+            Call::CompareAndRemove(expected) => (7, 0, expected),
+        };
+        let record = self.record();
+        record[1].store(now_ns(), Ordering::Relaxed);
+        record[2].store(value, Ordering::Relaxed);
+        record[3].store(expected, Ordering::Relaxed);
+        record[0].store(key << 16 | NO_ANSWER << 8 | number, Ordering::Release);
+        true
+    }
+
+    /// It was answered, or it failed without effect.
+    pub fn ended(&mut self, ended: Ended, counts: Counts) {
+        let at_ns = now_ns();
+        let number = match ended {
+            Ended::Unknown => NO_ANSWER,
+            Ended::WithoutEffect => WITHOUT_EFFECT,
+            Ended::Answered(Answer::Found(_)) => 2,
+            Ended::Answered(Answer::Absent) => 3,
+            Ended::Answered(Answer::Done) => 4,
+            Ended::Answered(Answer::Inserted) => 5,
+            Ended::Answered(Answer::Replaced) => 6,
+            Ended::Answered(Answer::Missing) => 7,
+            Ended::Answered(Answer::Exists) => 8,
+            Ended::Answered(Answer::Mismatch) => 9,
+        };
+        let record = self.record();
+        record[4].store(at_ns, Ordering::Relaxed);
+        if let Ended::Answered(Answer::Found(value)) = ended {
+            record[2].store(value, Ordering::Relaxed);
+        }
+        record[0].store(load(&record[0]) | number << 8, Ordering::Release);
+        let head = &self.region.main_words()[self.block..];
+        head[1..].iter().zip(counts).for_each(|(word, count)| word.store(count, Ordering::Relaxed));
+        self.written += 1;
+    }
+}
+
+/// What a record tells; nothing, if its first stroke was never ended.
+fn operation(process: u64, record: &[AtomicU64], began_ns: u64) -> Option<Operation> {
+    let [kinds, called_ns, value, expected, at_ns] = std::array::from_fn(|word| load(&record[word]));
+    let call = match kinds & 0xff {
+        0 => return None,
+        1 => Call::Get,
+        2 => Call::Put(value),
+        3 => Call::Insert(value),
+        4 => Call::Update(value),
+        5 => Call::Remove,
+        6 => Call::CompareAndSwap { expected, new: value },
+        7 => Call::CompareAndRemove(expected),
+        other => panic!("no such call: {other}"),
+    };
+    let answered = |answer| Outcome::Answered { answer, at_ns: at_ns - began_ns };
+    let outcome = match kinds >> 8 & 0xff {
+        NO_ANSWER => Outcome::Pending,
+        WITHOUT_EFFECT => Outcome::WithoutEffect,
+        2 => answered(Answer::Found(value)),
+        3 => answered(Answer::Absent),
+        4 => answered(Answer::Done),
+        5 => answered(Answer::Inserted),
+        6 => answered(Answer::Replaced),
+        7 => answered(Answer::Missing),
+        8 => answered(Answer::Exists),
+        9 => answered(Answer::Mismatch),
+        other => panic!("no such answer: {other}"),
+    };
+    Some(Operation { process, key: kinds >> 16, call, called_ns: called_ns - began_ns, outcome })
+}

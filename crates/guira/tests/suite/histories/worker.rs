@@ -1,0 +1,266 @@
+//! One process: operations drawn from its seed, one after the other, until it is time or it is killed.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use guira::{
+    Effect, Error, ExtentError, FabricError, OpenError, OpenOptions, OperationError, Put, Store, Swap, Url, blocking,
+};
+use guira_check::history::{Answer, Call};
+
+use crate::common::rng::Rng;
+use crate::histories::KEYS;
+use crate::histories::log::{Ended, Log, now_ns};
+
+const WORKER: &str = "GUIRA_TEST_HISTORIES";
+/// A worker waits no longer for one that is stopped: it goes on with other keys.
+const PATIENCE: Duration = Duration::from_millis(10);
+const NICE: i32 = 10;
+/// How long an operation looks for another session: longer than rounds, and than a node is gone.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a worker is told.
+pub struct Task<'t> {
+    pub url: &'t Url,
+    pub log: &'t str,
+    /// Its number, which no other process of the round has, and not 0.
+    pub process: u64,
+    pub seed: u64,
+    pub longest_value: u64,
+    pub end_ns: u64,
+}
+
+impl Task<'_> {
+    /// The environment variable that says so.
+    pub fn variable(&self) -> (&'static str, String) {
+        let Task { url, log, process, seed, longest_value, end_ns } = self;
+        (WORKER, format!("{url},{process},{seed},{longest_value},{end_ns},{log}"))
+    }
+}
+
+pub fn key(number: u64) -> [u8; 8] {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
+}
+
+/// The value of a number: the number, then bytes, and a length, that follow from it. Half of the lengths are short.
+pub fn value(number: u64, longest_value: u64) -> Vec<u8> {
+    let mut rng = Rng(number);
+    let longest = if rng.below(2) == 0 { longest_value.min(40) } else { longest_value };
+    let mut value = number.to_le_bytes().to_vec();
+    let (bytes, first) = (8 + rng.below(longest - 7), rng.draw());
+    value.extend((8..bytes).map(|place| (first + place * 7) as u8));
+    value
+}
+
+/// The number of a value, which must be whole.
+pub fn number(found: &[u8], longest_value: u64) -> u64 {
+    let number = u64::from_le_bytes(found[..8].try_into().expect("8 bytes at least"));
+    assert!(found == value(number, longest_value), "a mixed value: {found:02x?}");
+    number
+}
+
+struct Worker {
+    client: blocking::Client,
+    slot: u16,
+    reach: Reach,
+    losses: Losses,
+    log: Log,
+    rng: Rng,
+    longest_value: u64,
+    /// The number of its last value: no two values of a round have one number.
+    written: u64,
+    /// The value it last knew a key to have.
+    seen: HashMap<u64, u64>,
+    buffer: Vec<u8>,
+}
+
+/// How a worker reaches its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    Mapped,
+    /// By a connection, which may be lost.
+    Remote,
+}
+
+/// Operations that were told of a loss.
+#[derive(Default)]
+struct Losses {
+    fenced: u64,
+    without_effect: u64,
+    unknown: u64,
+}
+
+/// Whether an error says that the connection was lost, or that there is no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    None,
+    Fenced,
+    Connection,
+}
+
+fn loss(error: &Error) -> Loss {
+    let source = match error {
+        Error::Operation(OperationError::Fabric { source, .. } | OperationError::Lost { source, .. })
+        | Error::Extent(ExtentError::Fabric(source))
+        | Error::Fabric { source, .. } => source,
+        Error::Connect { .. } | Error::TooManyClients { .. } => return Loss::Connection,
+        _ => return Loss::None,
+    };
+    match source {
+        FabricError::Fenced { .. } => Loss::Fenced,
+        FabricError::Disconnected { .. } => Loss::Connection,
+        _ => Loss::None,
+    }
+}
+
+impl Worker {
+    /// One operation; false if there is no room to write it down.
+    fn step(&mut self) -> bool {
+        let key = self.rng.below(KEYS);
+        let new = self.written + 1;
+        let expected = self.seen.get(&key).copied().unwrap_or(new);
+        let call = match self.rng.below(20) {
+            0..8 => Call::Get,
+            8..11 => Call::Put(new),
+            11..13 => Call::Insert(new),
+            13..15 => Call::Update(new),
+            15..17 => Call::Remove,
+            17..19 => Call::CompareAndSwap { expected, new },
+            _ => Call::CompareAndRemove(expected),
+        };
+        self.written = new;
+        if !self.log.call(key, call) {
+            return false;
+        }
+        let ended = match self.carry_out(key, call) {
+            Ok(answer) => Ended::Answered(answer),
+            Err(error) => self.end_of(call, &error),
+        };
+        let (counters, losses) = (self.client.counters(), &self.losses);
+        let lost = [losses.fenced, losses.without_effect, losses.unknown];
+        self.log.ended(ended, [counters.recoveries, counters.replays, counters.moves, lost[0], lost[1], lost[2]]);
+        if self.client.slot() != self.slot {
+            self.slot = self.client.slot();
+            self.log.note_slot(self.slot);
+        }
+        match (call, ended) {
+            (_, Ended::Answered(Answer::Found(value))) => self.seen.insert(key, value),
+            (Call::Put(value) | Call::Insert(value) | Call::Update(value), Ended::Answered(answer))
+                if answer.tells_of_change() =>
+            {
+                self.seen.insert(key, value)
+            }
+            (Call::CompareAndSwap { new, .. }, Ended::Answered(Answer::Done)) => self.seen.insert(key, new),
+            _ => None,
+        };
+        true
+    }
+
+    /// What a failure of `call` means for its effect; only what may fail has failed.
+    fn end_of(&mut self, call: Call, error: &Error) -> Ended {
+        let (loss, effect) = (loss(error), error.effect());
+        if self.reach == Reach::Mapped || loss == Loss::None {
+            assert!(self.may_refuse(call, error) && effect == Effect::None, "{call}: {error}");
+            return Ended::WithoutEffect;
+        }
+        if effect != Effect::None {
+            assert!(call != Call::Get, "a lookup has no effect: {error}");
+            self.losses.unknown += 1;
+            return Ended::Unknown;
+        }
+        match loss {
+            Loss::Fenced => self.losses.fenced += 1,
+            Loss::Connection | Loss::None => self.losses.without_effect += 1,
+        }
+        Ended::WithoutEffect
+    }
+
+    /// Whether `call` may be refused so: because somebody who is stopped was waited for as long as anybody is, or for
+    /// want of room by a call that needs some. There is always an entry left for each key, but paths to it may be too
+    /// long; and the dead keep room for values until it is found.
+    fn may_refuse(&self, call: Call, error: &Error) -> bool {
+        let has_extents = self.longest_value > 8;
+        match error {
+            Error::Operation(OperationError::Busy { waited_ms, .. }) => u128::from(*waited_ms) >= PATIENCE.as_millis(),
+            Error::Operation(OperationError::Full { .. }) => matches!(call, Call::Put(_) | Call::Insert(_)),
+            Error::Extent(ExtentError::Full { .. }) => {
+                let brings_value = !matches!(call, Call::Get | Call::Remove | Call::CompareAndRemove(_));
+                has_extents && brings_value
+            }
+            _ => false,
+        }
+    }
+
+    fn carry_out(&mut self, key_number: u64, call: Call) -> Result<Answer, Error> {
+        let (client, key, longest) = (&mut self.client, key(key_number), self.longest_value);
+        let bytes = |number: u64| value(number, longest);
+        let done = |is_done: bool, otherwise: Answer| if is_done { Answer::Done } else { otherwise };
+        let swapped = |swap: Swap| match swap {
+            Swap::Done => Answer::Done,
+            Swap::Different => Answer::Mismatch,
+            Swap::Missing => Answer::Missing,
+        };
+        Ok(match call {
+            Call::Get => match client.get_into(&key, &mut self.buffer)? {
+                true => Answer::Found(number(&self.buffer, longest)),
+                false => Answer::Absent,
+            },
+            Call::Put(new) => match client.put(&key, &bytes(new))? {
+                Put::Inserted => Answer::Inserted,
+                Put::Replaced => Answer::Replaced,
+            },
+            Call::Insert(new) => done(client.insert(&key, &bytes(new))?, Answer::Exists),
+            Call::Update(new) => done(client.update(&key, &bytes(new))?, Answer::Missing),
+            Call::Remove => done(client.remove(&key)?, Answer::Missing),
+            Call::CompareAndSwap { expected, new } => {
+                swapped(client.compare_and_swap(&key, &bytes(expected), &bytes(new))?)
+            }
+            Call::CompareAndRemove(expected) => swapped(client.compare_and_remove(&key, &bytes(expected))?),
+        })
+    }
+}
+
+/// A client; nothing if it is time before a slot is free, or the memory node is back. The slots of those who are being
+/// killed are not.
+fn open_client(url: &Url, reach: Reach, end_ns: u64) -> Option<blocking::Client> {
+    let options = OpenOptions::default().deadline(PATIENCE).reconnect_timeout(RECONNECT_TIMEOUT);
+    loop {
+        match Store::open_with(url, &options).and_then(|store| store.client()) {
+            Ok(client) => return Some(client),
+            Err(error) => {
+                let is_no_room = matches!(error, Error::TooManyClients { .. });
+                let is_opening = matches!(error, Error::Open { source: OpenError::Fabric(_), .. });
+                let is_lost = reach == Reach::Remote && (is_opening || loss(&error) != Loss::None);
+                assert!(is_no_room || is_lost, "{error}");
+            }
+        }
+        if now_ns() >= end_ns {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A worker's life, when this program was started as one; nothing otherwise.
+#[test]
+fn worker() {
+    let Ok(told) = std::env::var(WORKER) else { return };
+    let parts: Vec<&str> = told.splitn(6, ',').collect();
+    let [process, seed, longest_value, end_ns] = [1, 2, 3, 4].map(|place: usize| parts[place].parse::<u64>().unwrap());
+    let reach = if parts[0].starts_with("tcp:") { Reach::Remote } else { Reach::Mapped };
+    if reach == Reach::Mapped {
+        // Whoever kills must not wait for those who work without a pause.
+        rustix::process::nice(NICE).unwrap();
+    }
+    let Some(client) = open_client(&parts[0].parse().unwrap(), reach, end_ns) else { return };
+    let (slot, losses) = (client.slot(), Losses::default());
+    let log = Log::open(parts[5], process, slot);
+    let (rng, seen, buffer) = (Rng(seed), HashMap::new(), Vec::new());
+    if let Some(log) = log {
+        let written = process << 32;
+        let mut worker = Worker { client, slot, reach, losses, log, rng, longest_value, written, seen, buffer };
+        while now_ns() < end_ns && worker.step() {}
+    }
+    // Without room in the log it is idle, so that it can still be killed.
+    std::thread::sleep(Duration::from_nanos(end_ns.saturating_sub(now_ns())));
+}

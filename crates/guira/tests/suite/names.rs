@@ -1,0 +1,193 @@
+//! A program that depends on `guira` alone can name every type it is given: it matches on every kind of error, down to
+//! the innermost, and keeps what a table's parameters say. This file names no other crate of the workspace.
+
+use std::path::PathBuf;
+
+use guira::layout::{Geometry, LockLayout, RowFormat, Rules, Superblock, TableConfig};
+use guira::{
+    Addr, Attempt, Blame, CheckError, ConfigError, CreateOptions, Effect, EntryFormat, Error, ExtentError, FabricError,
+    FileKind, Generation, LockId, OpenError, OpenOptions, Operation, OperationError, OwnerId, Place, Placement, RowId,
+    RowPair, ShmError, Space, Stage, Store, SuperblockError, Url, UrlError, VerbCounts,
+};
+
+use crate::common::Table;
+
+/// What a program might make of an error: the innermost kind and what it is about, as one text.
+fn kind(error: &Error) -> String {
+    match error {
+        Error::Url(error) => url(error),
+        Error::Region(error) => region(error),
+        Error::Create { source, .. } => format!("create: {}", config(source)),
+        Error::Open { source: OpenError::Superblock(source), .. } => format!("open: {}", superblock(source)),
+        Error::Open { source: OpenError::Fabric(source), .. } => fabric(source),
+        Error::Open { source: OpenError::Truncated { wanted, found }, .. } => format!("open: {found} of {wanted}"),
+        Error::Open { source: OpenError::Destroyed, .. } => "open: destroyed".to_owned(),
+        Error::Format { source, .. } | Error::Fabric { source, .. } => fabric(source),
+        Error::Check { source: CheckError::Fabric { stage, source }, .. } => check(*stage, source),
+        Error::Extent(ExtentError::Full { chunks, .. }) => format!("no {chunks} chunks"),
+        Error::Extent(ExtentError::Fabric(source)) => fabric(source),
+        Error::Operation(error) => operation(error),
+        Error::TooManyClients { max, .. } => format!("{max} clients"),
+        Error::ReadOnly { .. } => "read only".to_owned(),
+        Error::NarrowVersions { version_bits } => format!("{version_bits} bits"),
+        Error::ForeignToken { operation } => format!("{operation}: foreign token"),
+        _ => "later".to_owned(),
+    }
+}
+
+fn url(error: &UrlError) -> String {
+    match error {
+        UrlError::UnknownScheme { scheme, .. } => format!("scheme {scheme}"),
+        UrlError::NoScheme { .. } => "no scheme".to_owned(),
+        _ => "later".to_owned(),
+    }
+}
+
+fn region(error: &ShmError) -> String {
+    match error {
+        ShmError::NotFound { attempt: Attempt::Open, .. } => "open: none".to_owned(),
+        ShmError::NotFound { attempt, .. } => format!("{attempt}: no directory"),
+        ShmError::AlreadyExists { .. } => "taken".to_owned(),
+        ShmError::NotAFile { kind: FileKind::Directory, .. } => "a directory".to_owned(),
+        ShmError::BadMode { mode, .. } => format!("mode {mode:o}"),
+        ShmError::Foreign { .. } => "foreign".to_owned(),
+        _ => "later".to_owned(),
+    }
+}
+
+fn config(error: &ConfigError) -> String {
+    match error {
+        ConfigError::OutOfRange { name, value, .. } => format!("{name} {value}"),
+        ConfigError::Format { text } => format!("format {text}"),
+        _ => "later".to_owned(),
+    }
+}
+
+fn superblock(error: &SuperblockError) -> String {
+    match error {
+        SuperblockError::Corrupt { .. } => "damaged".to_owned(),
+        SuperblockError::Foreign { found } => format!("foreign {found:x}"),
+        _ => "later".to_owned(),
+    }
+}
+
+fn operation(error: &OperationError) -> String {
+    match error {
+        OperationError::KeyLength { operation: Operation::Get, bytes, format } => format!("get: {bytes} in {format}"),
+        OperationError::KeyLength { operation, bytes, .. } => format!("{operation}: key of {bytes}"),
+        OperationError::ValueLength { operation, bytes, .. } => format!("{operation}: value of {bytes}"),
+        OperationError::Full { .. } => "full".to_owned(),
+        OperationError::Destroyed { operation } => format!("{operation}: destroyed"),
+        OperationError::Busy { lock, owner, .. } => busy(*lock, *owner),
+        OperationError::Corrupt { place, .. } => damaged(*place),
+        OperationError::Fabric { source, .. } | OperationError::Lost { source, .. } => fabric(source),
+        _ => "later".to_owned(),
+    }
+}
+
+fn busy(LockId(lock): LockId, owner: Option<OwnerId>) -> String {
+    format!("lock {lock} of {owner:?}")
+}
+
+fn damaged(place: Place) -> String {
+    match place {
+        Place::Row(RowId(row)) | Place::Entry { row: RowId(row), .. } => format!("row {row}"),
+        Place::Extent { generation: Generation(generation), .. } => format!("extent of {generation}"),
+        Place::Slot(slot) => format!("slot {slot}"),
+    }
+}
+
+fn fabric(error: &FabricError) -> String {
+    match error {
+        FabricError::OutOfBounds { addr, .. } if addr.space() == Space::Main => format!("beyond {}", addr.offset()),
+        FabricError::Died { effect: Effect::None } => "died before".to_owned(),
+        _ => "later".to_owned(),
+    }
+}
+
+fn check(stage: Stage, source: &FabricError) -> String {
+    if stage == Stage::Rows { fabric(source) } else { stage.to_string() }
+}
+
+/// The kind of a failure.
+#[track_caller]
+fn failed<T>(result: Result<T, Error>) -> String {
+    kind(&result.err().expect("a mistake"))
+}
+
+#[test]
+fn every_error_can_be_matched_on() {
+    let (table, store) = Table::create(&CreateOptions::new(100).format("fixed:8:8".parse().unwrap()).max_clients(1));
+    let mut client = store.client().unwrap();
+    let is_taken = Store::create(&table.url, &CreateOptions::new(100));
+    let missing: Url = "file:///no/such/directory/table".parse().unwrap();
+    let file = |path: &str| Url::file(&PathBuf::from(path)).unwrap();
+    let setuid = CreateOptions::new(100).mode(0o4755);
+    let read_only = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap();
+    for (found, wanted) in [
+        (failed("rdma://host".parse::<Url>().map_err(Error::from)), "scheme rdma"),
+        (failed("host".parse::<Url>().map_err(Error::from)), "no scheme"),
+        (failed(is_taken), "taken"),
+        (failed(Store::open(&missing)), "open: none"),
+        (failed(Store::create(&missing, &CreateOptions::new(100))), "create: no directory"),
+        (failed(Store::create(&table.url, &CreateOptions::new(0))), "create: capacity 0"),
+        (failed(Store::create(&file("/dev/shm/guira-test-mode"), &setuid)), "mode 4755"),
+        (failed(Store::open(&file("/dev/shm"))), "a directory"),
+        (failed(Store::open(&file("/etc/passwd"))), "foreign"),
+        (failed(store.client()), "1 clients"),
+        (failed(read_only.client()), "read only"),
+        (failed(client.get(b"short")), "get: 5 in fixed:8:8"),
+        (failed(client.put(b"short", &[0; 8])), "put: key of 5"),
+        (failed(client.update(&[0; 8], b"long enough?")), "update: value of 12"),
+        (failed((0..10_000u64).try_for_each(|i| client.put(&i.to_le_bytes(), &[0; 8]).map(drop))), "full"),
+        (failed(Store::destroy(&table.url).and_then(|()| client.put(&[0; 8], &[0; 8]))), "put: destroyed"),
+    ] {
+        assert_eq!(found, wanted);
+    }
+    let error = "fixed:0:8".parse::<EntryFormat>().expect_err("no key has 0 bytes there");
+    assert_eq!(config(&error), "format fixed:0:8");
+    let died = Error::from(OperationError::Fabric {
+        operation: Operation::Put,
+        source: FabricError::Died { effect: Effect::None },
+    });
+    assert_eq!((kind(&died).as_str(), died.blame(), died.effect()), ("died before", Blame::Fabric, Effect::None));
+}
+
+/// What a program may keep of a table's parameters.
+struct Shape<'t> {
+    config: &'t TableConfig,
+    geometry: &'t Geometry,
+    superblock: &'t Superblock,
+    rows: &'t RowFormat,
+    locks: &'t LockLayout,
+    placement: &'t Placement,
+}
+
+fn shape(table: &guira::Table) -> Shape<'_> {
+    Shape {
+        config: table.config(),
+        geometry: table.geometry(),
+        superblock: table.superblock(),
+        rows: table.rows(),
+        locks: table.locks(),
+        placement: table.placement(),
+    }
+}
+
+#[test]
+fn a_tables_parameters_can_be_kept() {
+    let (_table, store) = Table::create(&CreateOptions::new(1_000));
+    let shape = shape(store.table());
+    let rules: &Rules = &shape.config.rules;
+    assert_eq!(rules, &shape.superblock.config.rules);
+    assert_eq!(shape.rows.entry_format(), shape.config.format);
+    let rows: RowPair = shape.placement.rows(shape.placement.digest(b"cuckoo"));
+    let addr: Addr = shape.geometry.row(rows.first);
+    assert!(addr.space() == Space::Main && addr.offset() < shape.geometry.main_bytes());
+    let lock: LockId = shape.locks.lock_of(rows.first);
+    assert!(lock.0 < shape.locks.locks());
+    let mut client = store.client().unwrap();
+    client.put(b"cuckoo", b"Guira guira").unwrap();
+    let verbs: VerbCounts = client.traffic().verbs;
+    assert!(verbs.writes > 0);
+}

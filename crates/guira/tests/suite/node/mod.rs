@@ -1,0 +1,374 @@
+//! Stores over `tcp://`: the operations of a file's table, and what becomes of clients whose node, session or
+//! connection is lost. // [R-SESSION-1] [R-SESSION-2]
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
+
+mod crowd;
+mod cut;
+mod overwritten;
+mod proxy;
+mod served;
+#[cfg(feature = "tls")]
+mod tls;
+mod turns;
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use guira::{Attempt, Blame, Effect, Error, FabricError, OpenOptions, OperationError, Put, Store, Swap, Url, blocking};
+use guira_fabric_tcp::wire::Token;
+
+use proxy::{Cut, Proxy};
+use served::Served;
+
+/// No test waits that long for a node.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn key(i: u32) -> [u8; 4] {
+    i.to_be_bytes()
+}
+
+fn patient() -> OpenOptions {
+    OpenOptions::default().reconnect_timeout(PATIENCE)
+}
+
+fn exercise(client: &mut blocking::Client) {
+    let large = vec![7; 10_000];
+    assert_eq!(client.put(b"cuckoo", b"Guira guira").unwrap(), Put::Inserted);
+    assert_eq!(client.put(b"cuckoo", b"Crotophaga").unwrap(), Put::Replaced);
+    assert!(!client.insert(b"cuckoo", b"again").unwrap());
+    assert!(client.insert(b"large", &large).unwrap());
+    assert!(!client.update(b"condor", b"missing").unwrap());
+    assert_eq!(client.get(b"cuckoo").unwrap().as_deref(), Some(&b"Crotophaga"[..]));
+    assert_eq!(client.get(b"large").unwrap().as_ref(), Some(&large));
+    assert_eq!(client.get(b"condor").unwrap(), None);
+    let seen = client.get_versioned(b"cuckoo").unwrap().unwrap().token;
+    assert_eq!(client.compare_and_swap(b"cuckoo", seen, b"Guira").unwrap(), Swap::Done);
+    assert_eq!(client.compare_and_swap(b"cuckoo", seen, b"never").unwrap(), Swap::Different);
+    let found = client.get_many(&[&b"cuckoo"[..], b"condor", b"large"]);
+    let found: Vec<Option<usize>> = found.into_iter().map(|value| value.unwrap().map(|value| value.len())).collect();
+    assert_eq!(found, [Some(5), None, Some(10_000)]);
+    let kept: Vec<_> = (0..200).map(|i| (key(i), b"kept")).collect();
+    assert!(client.put_many(&kept).into_iter().all(|result| matches!(result, Ok(Put::Inserted))));
+    assert!(client.remove(b"large").unwrap() && !client.remove(b"large").unwrap());
+}
+
+#[test]
+fn a_node_serves_what_a_file_does() {
+    let served = Served::start();
+    let store = Store::open(&served.url()).unwrap();
+    let mut client = store.client().unwrap();
+    exercise(&mut client);
+    assert_eq!(store.len().unwrap().entries, 201);
+    let mut scanned = 0;
+    let mut count = |_: &[u8], _: &[u8]| {
+        scanned += 1;
+        std::ops::ControlFlow::Continue(())
+    };
+    assert_eq!(store.scan(&mut count).unwrap().entries, 201);
+    assert!(store.scan_stable(4, &mut count).unwrap().is_snapshot);
+    assert_eq!(scanned, 402);
+    let stat = store.stat().unwrap();
+    assert_eq!((stat.table.entries, stat.clients.len(), stat.clients[0].slot), (201, 1, client.slot()));
+    let node = stat.region.node().expect("a node");
+    assert_eq!((node.peer.clone(), node.read_only, node.atomic_write_unit), (served.addr.to_string(), false, None));
+    assert!(serde_json::to_value(&stat).unwrap()["region"]["peer"].is_string());
+    assert!(store.check().unwrap().is_clean());
+    drop(client);
+    assert!(store.stat().unwrap().clients.is_empty(), "it gave back its slot");
+}
+
+/// As many round trips as without a network. // [R-READ-1] [R-UPDATE-1]
+#[test]
+fn operations_take_their_round_trips() {
+    let served = Served::start();
+    let mut client = Store::open(&served.url()).unwrap().client().unwrap();
+    client.put(b"cuckoo", b"Guira guira").unwrap();
+    let mut trips = |what: &mut dyn FnMut(&mut blocking::Client)| {
+        let before = client.traffic();
+        what(&mut client);
+        client.traffic().since(&before).round_trips
+    };
+    assert_eq!(trips(&mut |client| assert!(client.get(b"cuckoo").unwrap().is_some())), 1);
+    assert_eq!(trips(&mut |client| assert!(client.update(b"cuckoo", b"Piririgua").unwrap())), 2);
+    assert_eq!(trips(&mut |client| assert!(client.insert(b"heron", b"Garza").unwrap())), 2);
+    assert_eq!(trips(&mut |client| assert!(client.remove(b"heron").unwrap())), 2);
+}
+
+#[test]
+fn many_tasks_share_a_connection() {
+    let served = Served::start();
+    let store = Store::open(&served.url()).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..32)
+            .map(|task| {
+                let (mut client, mut reader) = (store.async_client().unwrap(), store.async_reader());
+                tokio::spawn(async move {
+                    for i in 0..20 {
+                        client.put(&key(task * 100 + i), &[task as u8]).await.unwrap();
+                        let found = reader.get(&key(task * 100 + i)).await.unwrap();
+                        assert_eq!(found.as_deref(), Some(&[task as u8][..]));
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+    assert_eq!(store.len().unwrap().entries, 640);
+    assert!(store.stat().unwrap().clients.is_empty());
+}
+
+/// R-SESSION-1: a node that comes back with its memory is noticed by nobody who waits for it.
+#[test]
+fn clients_go_on_when_their_node_is_back() {
+    let mut served = Served::start();
+    let store = Store::open_with(&served.url(), &patient()).unwrap();
+    let (mut client, mut reader) = (store.client().unwrap(), store.reader());
+    let (mut task_client, mut task_reader) = (store.async_client().unwrap(), store.async_reader());
+    client.put(b"cuckoo", b"Guira guira").unwrap();
+    pollster::block_on(task_client.put(b"heron", &[5; 5_000])).unwrap();
+    assert!(pollster::block_on(task_reader.contains(b"heron")).unwrap());
+    let before = (client.traffic().round_trips, client.slot());
+    // However long they would wait.
+    let options = OpenOptions::default().reconnect_timeout(Duration::MAX);
+    let stores = [(); 5].map(|()| Store::open_with(&served.url(), &options).unwrap());
+    served.stop();
+    let waiting = std::thread::spawn(move || {
+        assert!(client.update(b"cuckoo", b"Piririgua").unwrap());
+        assert_eq!(reader.get(b"cuckoo").unwrap().as_deref(), Some(&b"Piririgua"[..]));
+        let found = reader.get_many(&[b"cuckoo", b"condor"]).into_iter().map(Result::unwrap).collect::<Vec<_>>();
+        assert_eq!(found, [Some(b"Piririgua".to_vec()), None]);
+        assert!(client.traffic().round_trips > before.0, "traffic only grows");
+        pollster::block_on(async {
+            assert_eq!(task_client.get_many(&[b"heron"]).await[0].as_ref().unwrap().as_deref(), Some(&[5; 5_000][..]));
+            task_client.put(b"ibis", &[6; 6_000]).await.unwrap();
+            assert!(task_reader.contains(b"ibis").await.unwrap());
+        });
+        (client, task_client)
+    });
+    // A store's own calls wait for it, too.
+    let calls: [fn(&Store) -> bool; 5] = [
+        |store| store.client().unwrap().get(b"cuckoo").unwrap().is_some(),
+        |store| store.len().unwrap().entries >= 2,
+        |store| store.stat().unwrap().table.entries >= 2,
+        |store| store.check().unwrap().is_clean(),
+        |store| !store.is_destroyed().unwrap(),
+    ];
+    // Each by a store of its own, which has not noticed yet.
+    let calls = calls.into_iter().zip(stores).map(|(call, store)| std::thread::spawn(move || call(&store)));
+    let calls: Vec<_> = calls.collect();
+    std::thread::sleep(Duration::from_millis(300));
+    served.run();
+    let clients = waiting.join().unwrap();
+    assert!(calls.into_iter().all(|call| call.join().unwrap()));
+    assert_eq!(store.stat().unwrap().clients.iter().filter(|client| client.committing).count(), 0);
+    let repair = store.recover(&mut |_, _| ()).unwrap();
+    assert_eq!((repair.living.len(), repair.failed.len()), (2, 0), "the slots of lost sessions are those of the dead");
+    drop(clients);
+    assert!(store.check().unwrap().is_clean());
+    assert!(store.stat().unwrap().clients.is_empty());
+}
+
+/// R-OPEN-1: memory that came back empty, or with another table, is an error for everybody, and never a miss.
+#[test]
+fn a_table_that_is_gone_is_no_miss() {
+    for (lose, found_instead) in
+        [(Served::lose_table as fn(&mut Served), "another table"), (Served::lose_memory, "no table")]
+    {
+        let mut served = Served::start();
+        let store = Store::open_with(&served.url(), &patient()).unwrap();
+        let (mut client, mut reader) = (store.client().unwrap(), store.reader());
+        let (mut task_client, mut task_reader) = (store.async_client().unwrap(), store.async_reader());
+        client.put(b"cuckoo", b"Guira guira").unwrap();
+        assert!(pollster::block_on(task_reader.contains(b"cuckoo")).unwrap());
+        served.stop();
+        lose(&mut served);
+        served.run();
+        // Twice each: it does not come back.
+        for _ in 0..2 {
+            let errors = [
+                reader.get(b"cuckoo").err(),
+                client.get(b"cuckoo").err(),
+                client.put(b"cuckoo", b"again").err(),
+                client.get_many(&[b"cuckoo"]).remove(0).err(),
+                pollster::block_on(task_reader.get(b"cuckoo")).err(),
+                pollster::block_on(task_client.remove(b"cuckoo")).err(),
+                store.len().err(),
+                store.client().err(),
+                store.async_client().err(),
+            ];
+            for (i, error) in errors.into_iter().enumerate() {
+                let error = error.unwrap_or_else(|| panic!("{i}: an answer from a table that is gone"));
+                assert!(matches!(&error, Error::Gone { found, .. } if *found == found_instead), "{i}: {error}");
+                assert_eq!((error.blame(), error.effect()), (Blame::Fenced, Effect::None), "{i}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_node_that_stays_away_fails_operations_at_their_deadline() {
+    let mut served = Served::start();
+    let options = OpenOptions::default().reconnect_timeout(Duration::from_millis(300));
+    let store = Store::open_with(&served.url(), &options).unwrap();
+    let mut client = store.client().unwrap();
+    let mut task_client = store.async_client().unwrap();
+    client.put(b"cuckoo", b"Guira guira").unwrap();
+    served.stop();
+    for _ in 0..2 {
+        let began = Instant::now();
+        let error = client.get(b"cuckoo").unwrap_err();
+        assert!(matches!(error, Error::Connect { .. }), "{error}");
+        assert_eq!((error.blame(), error.effect()), (Blame::Fabric, Effect::None));
+        let took = began.elapsed();
+        assert!(took >= Duration::from_millis(300) && took < PATIENCE, "{took:?}");
+        let error = pollster::block_on(task_client.put(b"cuckoo", b"never")).unwrap_err();
+        assert!(matches!(error, Error::Connect { .. }) && error.effect() == Effect::None, "{error}");
+    }
+    served.run();
+    assert_eq!(client.get(b"cuckoo").unwrap().as_deref(), Some(&b"Guira guira"[..]));
+    assert_eq!(pollster::block_on(task_client.put(b"cuckoo", b"back")).unwrap(), Put::Replaced);
+}
+
+/// R-SESSION-2: whoever was shut out learns it once, and goes on as another client.
+#[test]
+fn a_client_that_was_fenced_is_told_once() {
+    let served = Served::start();
+    let (store, other) = (Store::open(&served.url()).unwrap(), Store::open(&served.url()).unwrap());
+    let mut client = store.client().unwrap();
+    let mut task_client = store.async_client().unwrap();
+    client.put(b"cuckoo", b"Guira guira").unwrap();
+    for slot in [client.slot(), task_client.slot()] {
+        let killed = other.kill_client(slot, PATIENCE).unwrap();
+        assert!(killed.killed && killed.recovered.is_some(), "{killed:?}");
+    }
+    let fenced = |error: Error| {
+        let is_fenced = matches!(
+            &error,
+            Error::Operation(OperationError::Fabric { source: FabricError::Fenced { effect: Effect::None }, .. })
+        );
+        assert!(is_fenced && error.blame() == Blame::Fenced, "{error}");
+    };
+    fenced(client.put(b"cuckoo", b"late").unwrap_err());
+    fenced(pollster::block_on(task_client.put(b"cuckoo", b"late")).unwrap_err());
+    assert_eq!(client.get(b"cuckoo").unwrap().as_deref(), Some(&b"Guira guira"[..]));
+    assert_eq!(client.put(b"cuckoo", b"later").unwrap(), Put::Replaced);
+    assert_eq!(pollster::block_on(task_client.get(b"cuckoo")).unwrap().as_deref(), Some(&b"later"[..]));
+    assert!(matches!(other.kill_client(60, PATIENCE), Err(Error::NoClient { slot: 60, .. })));
+    assert!(store.check().unwrap().is_clean());
+}
+
+/// R-SESSION-1: cut after any message, an insert takes effect once or not at all, and says so unless its commit was on
+/// the way.
+#[test]
+fn a_cut_connection_repeats_only_what_changed_nothing() {
+    let served = Served::start();
+    let proxy = Proxy::before(served.addr);
+    let store = Store::open_with(&proxy.url(), &patient()).unwrap();
+    let check = Store::open(&served.url()).unwrap();
+    let (mut repeated, mut unknown, mut made) = (0, 0, 0);
+    for i in 0..48 {
+        // Values of both kinds: in rows, and in extents.
+        let (key, value) = (key(i), vec![1; if i % 2 == 0 { 8 } else { 3_000 }]);
+        let mut client = store.client().unwrap();
+        let cut = if i / 24 == 0 { Cut::Request(i / 2 % 12) } else { Cut::Reply(1 + i / 2 % 12) };
+        proxy.cut(cut);
+        let result = client.insert(&key, &value);
+        let is_there = check.reader().get(&key).unwrap().is_some_and(|found| found == value);
+        match result {
+            Ok(is_new) => {
+                assert!(is_new && is_there, "{cut:?}: it was made twice, or not at all");
+                repeated += u32::from(proxy.has_cut());
+            }
+            Err(error) => {
+                assert_eq!(error.effect(), Effect::Unknown, "{cut:?}: {error}");
+                unknown += 1;
+                made += u32::from(is_there);
+            }
+        }
+        proxy.relent();
+        assert!(client.contains(&key).unwrap() == is_there, "{cut:?}: the next operation goes on");
+    }
+    println!("48 inserts: {repeated} repeated, {unknown} unknown, of which {made} were made");
+    assert!(repeated >= 6 && unknown >= 4 && (1..unknown).contains(&made), "{repeated} {unknown} {made}");
+    assert!(check.check().unwrap().is_clean());
+}
+
+#[test]
+fn lookups_go_on_after_every_cut() {
+    let served = Served::start();
+    let proxy = Proxy::before(served.addr);
+    let store = Store::open_with(&proxy.url(), &patient()).unwrap();
+    let keys: Vec<[u8; 4]> = (0..100).map(key).collect();
+    let mut client = Store::open(&served.url()).unwrap().client().unwrap();
+    for (i, key) in keys.iter().enumerate() {
+        client.put(key, &vec![i as u8; if i % 10 == 0 { 2_000 } else { 4 }]).unwrap();
+    }
+    let mut reader = store.reader();
+    let mut cuts = 0;
+    for cut in (0..4).map(Cut::Request).chain((1..5).map(Cut::Reply)) {
+        proxy.cut(cut);
+        let mut places = Vec::new();
+        reader.get_many_with(&keys, |i, value| {
+            assert!(value.unwrap().is_some_and(|value| value[0] == i as u8), "{cut:?}");
+            places.push(i);
+        });
+        assert_eq!(places, (0..100).collect::<Vec<_>>(), "{cut:?}: each key once, in order");
+        assert!(reader.get_versioned(&keys[10]).unwrap().is_some());
+        cuts += u32::from(proxy.has_cut());
+        proxy.relent();
+    }
+    assert!(cuts >= 6, "{cuts} of 8 connections were cut");
+}
+
+#[test]
+fn nodes_make_and_keep_their_tables_themselves() {
+    let served = Served::start();
+    let options = guira::CreateOptions::new(1_000);
+    for (attempt, result) in [
+        (Attempt::Create, Store::create(&served.url(), &options).map(drop)),
+        (Attempt::Destroy, Store::destroy(&served.url())),
+    ] {
+        let error = result.unwrap_err();
+        assert!(matches!(&error, Error::OfNode { attempt: found, .. } if *found == attempt), "{error}");
+        assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
+    }
+    assert!(Store::open_or_create(&served.url(), &options).is_ok());
+}
+
+#[test]
+fn nodes_that_are_not_there_are_told_from_those_that_let_nobody_in() {
+    let directory = tempfile::tempdir().unwrap();
+    let file_of_mode = |mode: u32, name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        OpenOptions::default().token_file(path)
+    };
+    let file = |name: &str, text: &str| file_of_mode(0o600, name, text);
+    let served = Served::start_with(|options| options.token(Token([1, 2])).reader_token(Token([3, 4])));
+    let error = |options: &OpenOptions| Store::open_with(&served.url(), options).err().unwrap();
+    for options in [OpenOptions::default(), file("wrong", "00000000000000010000000000000003")] {
+        let error = error(&options);
+        assert!(matches!(error, Error::Connect { .. }) && error.blame() == Blame::Misuse, "{error}");
+    }
+    let exposed = file_of_mode(0o644, "exposed", "00000000000000010000000000000002");
+    for options in [file("short", "1234"), exposed, OpenOptions::default().token_file("/nowhere/token")] {
+        let error = error(&options);
+        assert!(matches!(error, Error::TokenFile { .. }) && error.blame() == Blame::Misuse, "{error}");
+    }
+    let store = Store::open_with(&served.url(), &file("right", "00000000000000010000000000000002\n")).unwrap();
+    store.client().unwrap().put(b"cuckoo", b"Guira guira").unwrap();
+    let reader = file("reader", "00000000000000030000000000000004").read_only();
+    assert!(Store::open_with(&served.url(), &reader).unwrap().reader().contains(b"cuckoo").unwrap());
+
+    let nobody: Url = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        Url::tcp("127.0.0.1", free.local_addr().unwrap().port()).unwrap()
+    };
+    let error = Store::open(&nobody).err().unwrap();
+    assert!(matches!(error, Error::Connect { .. }) && error.blame() == Blame::Fabric, "{error}");
+}

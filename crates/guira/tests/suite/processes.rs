@@ -1,0 +1,216 @@
+//! Real processes on one table: eight of them, mixed operations over a thousand hot keys.
+//!
+//! Each value says for which key it was written, by whom, and as that writer's how-many-eth. So every reader can tell
+//! that what it reads was written for that key, that no writer's count ever goes back, and that a key that is never
+//! removed is never missed. The test program starts itself again as the workers, told by an environment variable.
+
+use std::collections::HashMap;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use guira::{Cause, ClientState, CreateOptions, OpenOptions, Preset, ProblemKind, Store, Url};
+use guira_fabric::{Lane, Region, Submitted, Verb};
+use guira_fabric_shm::{Access, Location, ShmRegion};
+use guira_layout::OwnerId;
+
+use crate::common::Table;
+use crate::common::rng::Rng;
+
+const PROCESSES: u64 = 8;
+const HOT_KEYS: u64 = 1_000;
+const WORKER: &str = "GUIRA_TEST_WORKER";
+const DESERTER: &str = "GUIRA_TEST_DESERTER";
+
+fn key(number: u64) -> [u8; 8] {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
+}
+
+/// Key, writer and count, then a filling that depends on all three.
+fn value(number: u64, writer: u64, count: u64, bytes: usize) -> Vec<u8> {
+    let mut value = [number, writer, count].map(u64::to_le_bytes).concat();
+    value.extend((24..bytes).map(|i| (number * 3 + writer * 5 + count * 7 + i as u64) as u8));
+    value
+}
+
+fn parse(number: u64, found: &[u8]) -> (u64, u64) {
+    let word = |i: usize| u64::from_le_bytes(found[8 * i..8 * i + 8].try_into().expect("24 bytes at least"));
+    let (writer, count) = (word(1), word(2));
+    assert_eq!(word(0), number, "a value of another key");
+    assert!(found == value(number, writer, count, found.len()), "a mixed value of key {number}");
+    (writer, count)
+}
+
+/// Keys whose number is even are never removed once they were there.
+fn stays(number: u64) -> bool {
+    number.is_multiple_of(2)
+}
+
+/// A client's process that ends without closing it, when this program was started as one; nothing otherwise.
+#[test]
+fn deserter() {
+    let Ok(told) = std::env::var(DESERTER) else { return };
+    let client = Store::open(&told.parse().unwrap()).unwrap().client().unwrap();
+    println!("slot {}", client.slot());
+    std::process::exit(0);
+}
+
+/// [R-SLOT-1] [R-RECOVER-1] What a dead client holds is told by `stat` and `check`, and given back by whoever needs it.
+#[test]
+fn dead_clients_are_told_from_living_ones() {
+    let (table, store) = Table::create(&CreateOptions::new(1_000).format("fixed:8:8".parse().unwrap()));
+    let url = &table.url;
+    let arguments = ["--exact", "processes::deserter", "--nocapture"];
+    let child = Command::new(std::env::current_exe().unwrap()).args(arguments).env(DESERTER, url.to_string()).output();
+    assert!(child.unwrap().status.success());
+    let mut living = store.client().unwrap();
+    let stat = store.stat().unwrap();
+    let dead: Vec<_> = stat.clients.iter().filter(|client| client.state == ClientState::Dead).collect();
+    assert_eq!((stat.clients.len(), dead.len()), (2, 1), "{stat:?}");
+    assert!(store.check().unwrap().is_clean(), "a dead client that holds nothing harms nobody");
+    // As if it had died under the lock of this key's first row.
+    let table = store.table();
+    let row = table.placement().rows(table.placement().digest(&[1; 8])).first;
+    let mask = table.locks().mask(table.locks().lock_of(row));
+    let region = ShmRegion::open(&Location::file(&stat.region.file().unwrap().path), Access::ReadWrite).unwrap();
+    let (addr, add) = (table.locks().addr(mask.word), table.locks().held(OwnerId(dead[0].owner), mask.mask));
+    let mut found = 0;
+    let submitted = region.lane().submit(&mut [Verb::FetchAdd { addr, add, found: &mut found }]);
+    assert!(matches!(submitted, Submitted::Done(Ok(()))));
+    let report = store.check().unwrap();
+    assert!(report.is_clean(), "whoever needs it recovers it: {report:?}");
+    assert_eq!((report.dead_clients, report.under_way_total, report.under_way.len()), (1, 1, 1), "{report:?}");
+    assert_eq!((report.under_way[0].kind, report.under_way[0].cause), (ProblemKind::StuckLock, Cause::DeadClient));
+    assert_eq!(living.get(&[1; 8]).unwrap(), None, "reads go on");
+    // Who waits for nobody asks all the same.
+    let hasty = OpenOptions::default().deadline(Duration::ZERO);
+    let mut hasty = Store::open_with(url, &hasty).unwrap().client().unwrap();
+    hasty.put(&[1; 8], &[2; 8]).unwrap();
+    assert_eq!((hasty.counters().recoveries, hasty.counters().replays), (1, 0));
+    assert!(store.check().unwrap().is_clean());
+    assert_eq!(store.stat().unwrap().clients.len(), 2, "the dead client's slot is free");
+}
+
+struct Worker {
+    client: guira::blocking::Client,
+    id: u64,
+    rng: Rng,
+    counts: HashMap<u64, u64>,
+    seen: HashMap<(u64, u64), u64>,
+    longest_value: u64,
+    buffer: Vec<u8>,
+}
+
+impl Worker {
+    fn step(&mut self) {
+        let number = self.rng.below(HOT_KEYS);
+        let bytes = 24 + self.rng.below(self.longest_value - 23) as usize;
+        let count = self.counts.entry(number).or_insert(0);
+        let next = value(number, self.id, *count + 1, bytes);
+        let key = key(number);
+        let wrote = match self.rng.below(10) {
+            0..5 => return self.read(number),
+            5 | 6 => self.client.put(&key, &next).map(|_| true),
+            7 => self.client.update(&key, &next),
+            8 => self.client.insert(&key, &next),
+            _ if stays(number) => self.client.put(&key, &next).map(|_| true),
+            _ => self.client.remove(&key).map(|_| false),
+        };
+        if wrote.expect("the operation succeeds") {
+            *count += 1;
+        }
+    }
+
+    fn read(&mut self, number: u64) {
+        let found = self.client.get_into(&key(number), &mut self.buffer).expect("the operation succeeds");
+        assert!(found || !stays(number), "key {number} exists and was missed");
+        if found {
+            let (writer, count) = parse(number, &self.buffer);
+            let last = self.seen.entry((number, writer)).or_insert(0);
+            assert!(count >= *last, "key {number}: writer {writer} went back from {last} to {count}");
+            *last = count;
+        }
+    }
+}
+
+/// A worker's life, when this program was started as one; nothing otherwise.
+#[test]
+fn worker() {
+    let Ok(told) = std::env::var(WORKER) else { return };
+    let parts: Vec<&str> = told.split(',').collect();
+    let number = |i: usize| parts[i].parse::<u64>().unwrap();
+    let url: Url = parts[0].parse().unwrap();
+    let (id, seed, longest_value, milliseconds) = (number(1), number(2), number(3), number(4));
+    let client = Store::open(&url).unwrap().client().unwrap();
+    let (counts, seen, rng) = (HashMap::new(), HashMap::new(), Rng(seed ^ (id << 32)));
+    let mut worker = Worker { client, id, rng, counts, seen, longest_value, buffer: Vec::new() };
+    let end = Instant::now() + Duration::from_millis(milliseconds);
+    let mut steps = 0u64;
+    while Instant::now() < end {
+        (0..100).for_each(|_| worker.step());
+        steps += 100;
+    }
+    println!("worker {id}: {steps} operations, {:?}", worker.client.counters());
+}
+
+fn start(url: &Url, id: u64, seed: u64, longest_value: u64, milliseconds: u64) -> Child {
+    let told = format!("{url},{id},{seed},{longest_value},{milliseconds}");
+    Command::new(std::env::current_exe().expect("the table works"))
+        .args(["--exact", "processes::worker", "--nocapture"])
+        .env(WORKER, told)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the table works")
+}
+
+fn run(preset: Preset, format: &str, longest_value: u64) {
+    let seed = 42;
+    println!("seed {seed}, {preset}, {format}, values to {longest_value} bytes");
+    let capacity = HOT_KEYS + if preset == Preset::Tiny { 200 } else { 0 };
+    let options = CreateOptions::new(capacity)
+        .format(format.parse().expect("the table works"))
+        .preset(preset)
+        .extent_bytes(64 << 20);
+    let (table, store) = Table::create(&options);
+    let mut client = store.client().expect("the table works");
+    for number in (0..HOT_KEYS).filter(|number| stays(*number)) {
+        client.put(&key(number), &value(number, 99, 1, 24)).expect("the table works");
+    }
+    let children: Vec<Child> = (0..PROCESSES).map(|id| start(&table.url, id, seed, longest_value, 4_000)).collect();
+    // While they work: no false alarm.
+    let report = store.check().expect("the table works");
+    assert!(report.is_clean(), "while others work: {:?}", report.problems);
+    for mut child in children {
+        assert!(child.wait().expect("the table works").success(), "a worker failed: see its message above");
+    }
+    drop(client);
+    let report = store.check().expect("the table works");
+    assert!(report.is_clean(), "{:?}", report.problems);
+    let stat = store.stat().expect("the table works");
+    assert_eq!((stat.clients.len(), stat.table.chunks.owned), (0, 0), "everything was given back");
+    let mut reader = store.reader();
+    for number in 0..HOT_KEYS {
+        match reader.get(&key(number)).expect("the table works") {
+            Some(found) => drop(parse(number, &found)),
+            None => assert!(!stays(number)),
+        }
+    }
+}
+
+/// [R-LOCK-1] [R-LOCK-7] [R-READ-3] Values of one row.
+#[test]
+fn hot_keys_in_default_tables() {
+    run(Preset::Hardened, "bytes:64", 56);
+}
+
+/// [R-LOCK-5] Few locks, few entries: everything is contended, every insert moves others.
+#[test]
+fn hot_keys_in_tiny_tables() {
+    run(Preset::Tiny, "bytes:64", 56);
+}
+
+/// [R-READ-6] [R-EXTENT-4] Values inline and in extents, which are reused all the time.
+#[test]
+fn hot_keys_with_extents() {
+    run(Preset::Hardened, "bytes:64", 3_000);
+    run(Preset::Tiny, "bytes:64", 500);
+}

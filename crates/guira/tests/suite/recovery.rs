@@ -1,0 +1,308 @@
+//! Real processes that are killed while they write, and those that go on.
+//!
+//! Writers put and remove keys of their own, in rows they share with others; they tell their changes, some at a time,
+//! before they begin them and after all were acknowledged. They are killed at any moment. Whatever was acknowledged is
+//! in the table afterwards, of the changes under way those up to one took effect and no other, and nobody who goes on
+//! ever waits in vain: the dead are recovered by those who meet their locks, and by those who open a client when no
+//! slot is free. The test program starts itself again as the writers, told by an environment variable.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use guira::{Blame, ClientState, CreateOptions, OpenOptions, Store, Url};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::Table;
+use crate::common::rng::Rng;
+
+const WRITER: &str = "GUIRA_TEST_WRITER";
+/// Keys of each writer: its rows are everybody's.
+const KEYS: u64 = 40;
+const HOARDER: &str = "GUIRA_TEST_HOARDER";
+/// Bytes of a hoarder's values.
+const HOARDED_BYTES: usize = 3_000;
+/// Writers killed, at least and, if the heir finds none of them, at most.
+const LEAST_KILLS: u64 = 100;
+const MOST_KILLS: u64 = 3_000;
+/// Writers at a time.
+const WRITERS: u64 = 3;
+const SEED: u64 = 17;
+
+/// Few rows, few slots, so that everything is shared and slots run out.
+fn create(format: &str) -> (Table, Store) {
+    let options = CreateOptions::new(WRITERS * KEYS)
+        .format(format.parse().unwrap())
+        .max_clients(WRITERS as u16 + 3)
+        .extent_bytes(8 << 20);
+    Table::create(&options)
+}
+
+fn key(writer: u64, number: u64) -> [u8; 8] {
+    (writer << 32 | number).to_le_bytes()
+}
+
+/// The `count`th value of a key: the count, then what fits it.
+fn value(count: u64, bytes: usize) -> Vec<u8> {
+    let mut value = count.to_le_bytes().to_vec();
+    value.extend((8..bytes).map(|i| (count * 7 + i as u64) as u8));
+    value
+}
+
+/// A change: a put of a key's `count`th value if `count` is not a multiple of 5, its removal otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Change {
+    number: u64,
+    count: u64,
+}
+
+impl Change {
+    fn removes(self) -> bool {
+        self.count.is_multiple_of(5)
+    }
+}
+
+/// A writer's life, when this program was started as one; nothing otherwise.
+#[test]
+fn writer() {
+    let Ok(told) = std::env::var(WRITER) else { return };
+    let parts: Vec<&str> = told.split(',').collect();
+    let number = |i: usize| parts[i].parse::<u64>().unwrap();
+    let (id, seed, longest) = (number(1), number(2), number(3));
+    let mut client = Store::open(&parts[0].parse().unwrap()).unwrap().client().unwrap();
+    let (mut rng, mut count, mut out) = (Rng(seed), seed << 20, std::io::stdout().lock());
+    loop {
+        let changes = [(); GROUP].map(|()| {
+            count += 1;
+            Change { number: rng.below(KEYS), count }
+        });
+        let mut tell = |what: u64| {
+            let numbers = changes.iter().flat_map(|change| [change.number, change.count]);
+            let told: Vec<u8> = std::iter::once(what).chain(numbers).flat_map(u64::to_le_bytes).collect();
+            out.write_all(&told).and_then(|()| out.flush()).unwrap();
+        };
+        tell(BEGINS);
+        for change in changes {
+            if change.removes() {
+                client.remove(&key(id, change.number)).unwrap();
+            } else {
+                let bytes = 8 + rng.below(longest - 7) as usize;
+                client.put(&key(id, change.number), &value(change.count, bytes)).unwrap();
+            }
+        }
+        tell(ACKNOWLEDGED);
+    }
+}
+
+/// Changes that are told together: telling takes as long as a few of them.
+const GROUP: usize = 32;
+const BEGINS: u64 = u64::MAX - 1;
+const ACKNOWLEDGED: u64 = u64::MAX - 2;
+
+/// A writer, and what it tells.
+struct Writer {
+    child: Child,
+    told: JoinHandle<Vec<u8>>,
+}
+
+impl Writer {
+    fn start(url: &Url, id: u64, seed: u64, longest: u64) -> Writer {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "recovery::writer", "--nocapture", "--quiet"])
+            .env(WRITER, format!("{url},{id},{seed},{longest}"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = child.stdout.take().unwrap();
+        let read = move || {
+            let mut told = Vec::new();
+            out.read_to_end(&mut told).unwrap();
+            told
+        };
+        Writer { child, told: std::thread::spawn(read) }
+    }
+
+    /// Kills it; the changes it told, and how many of them were acknowledged.
+    fn kill(mut self) -> (Vec<Change>, usize) {
+        self.child.kill().unwrap();
+        let status = self.child.wait().unwrap();
+        let told = self.told.join().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "it failed by itself: {status:?}");
+        // What the test harness prints comes first.
+        let begin = BEGINS.to_le_bytes();
+        let first = told.windows(8).position(|window| window == begin).unwrap_or(told.len());
+        let (mut changes, mut acknowledged) = (Vec::new(), 0);
+        for told in told[first..].chunks_exact(8 + 16 * GROUP) {
+            let words: Vec<u64> =
+                told.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+            match words[0] {
+                BEGINS => changes.extend(words[1..].chunks(2).map(|it| Change { number: it[0], count: it[1] })),
+                ACKNOWLEDGED => acknowledged = changes.len(),
+                other => panic!("it tells {other:#x}"),
+            }
+        }
+        (changes, acknowledged)
+    }
+}
+
+/// Each key's last count.
+type Known = HashMap<u64, u64>;
+
+fn apply(known: &mut Known, change: Change) {
+    if change.removes() {
+        known.remove(&change.number);
+    } else {
+        known.insert(change.number, change.count);
+    }
+}
+
+/// Checks that the table has what was acknowledged of writer `id`, and of what was not the changes up to one; brings
+/// `known` up to date. True if it died between two or in one.
+fn check_told(store: &Store, id: u64, known: &mut Known, (changes, acknowledged): (Vec<Change>, usize)) -> bool {
+    let mut reader = store.reader();
+    let mut found = Known::new();
+    for number in 0..KEYS {
+        if let Some(bytes) = reader.get(&key(id, number)).unwrap() {
+            let count = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+            assert_eq!(bytes, value(count, bytes.len()), "a mixed value");
+            found.insert(number, count);
+        }
+    }
+    changes[..acknowledged].iter().for_each(|change| apply(known, *change));
+    let mut under_way = changes[acknowledged..].iter();
+    while *known != found {
+        let next = under_way.next().unwrap_or_else(|| panic!("writer {id}: {found:?}, told {known:?} in the end"));
+        apply(known, *next);
+    }
+    changes.len() > acknowledged
+}
+
+/// Kills writers, one after the other, while the others go on.
+fn kill_writers(name: &str, format: &str, longest: u64) {
+    println!("{name}: seed {SEED}, {format}, values to {longest} bytes, {WRITERS} writers");
+    let (table, store) = create(format);
+    let mut rng = Rng(SEED);
+    let mut known: Vec<Known> = vec![Known::new(); WRITERS as usize];
+    let mut heir = store.client().unwrap();
+    let mut seed = 0;
+    let mut start = |id: u64| {
+        seed += 1;
+        Writer::start(&table.url, id, seed, longest)
+    };
+    let mut writers: Vec<Option<Writer>> = (0..WRITERS).map(|id| Some(start(id))).collect();
+    let (mut under_way, mut kills) = (0, 0);
+    // The living are usually faster than the heir.
+    while kills < MOST_KILLS && (kills < LEAST_KILLS || heir.counters().recoveries < 2) {
+        kills += 1;
+        std::thread::sleep(Duration::from_micros(10_000 + rng.below(20_000)));
+        let id = rng.below(WRITERS);
+        let told = writers[id as usize].take().unwrap().kill();
+        // Its locks guard all rows that are of interest.
+        (0..KEYS).for_each(|number| assert!(!heir.remove(&key(99, number)).unwrap()));
+        under_way += u64::from(check_told(&store, id, &mut known[id as usize], told));
+        writers[id as usize] = Some(start(id));
+    }
+    for (id, writer) in (0..).zip(writers.iter_mut()) {
+        let told = writer.take().unwrap().kill();
+        (0..KEYS).for_each(|number| assert!(!heir.remove(&key(99, number)).unwrap()));
+        check_told(&store, id, &mut known[id as usize], told);
+    }
+    let counters = heir.counters();
+    println!("{name}: {under_way} deaths of {kills} among changes; one heir: {counters:?}");
+    assert!(under_way > kills / 4 && counters.recoveries > 0, "the dead leave something");
+    drop(heir);
+    // As many clients as there are slots: the last of the dead are recovered.
+    let slots = store.stat().unwrap().max_clients;
+    let all: Vec<_> = (0..slots).map(|_| store.client().unwrap()).collect();
+    let report = store.check().unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+    assert!(store.stat().unwrap().clients.iter().all(|client| client.state == ClientState::Live));
+    drop(all);
+    assert!(store.stat().unwrap().clients.is_empty());
+}
+
+/// [R-RECOVER-1] [R-RECOVER-2] [R-RECOVER-3] Nothing that was acknowledged is lost, and no lock stays held.
+#[test]
+fn killed_writers_of_rows_lose_nothing() {
+    kill_writers("rows", "fixed:8:8", 8);
+}
+
+/// [R-RECOVER-2] [R-RECOVER-3] [R-EXTENT-2] The same with values in extents, whose chunks others take over.
+#[test]
+fn killed_writers_of_extents_lose_nothing() {
+    kill_writers("extents", "bytes:24", 600);
+}
+
+/// [R-RECOVER-1] Writers that are stopped at any moment are alive: who meets their locks gets `Busy` with their slot,
+/// nobody takes their slots, and they go on as if nothing had happened.
+#[test]
+fn stopped_writers_are_alive() {
+    let (table, store) = create("fixed:8:8");
+    let quick = Store::open_with(&table.url, &OpenOptions::default().deadline(Duration::from_millis(3))).unwrap();
+    let mut other = quick.client().unwrap();
+    let writers: Vec<Writer> = (0..WRITERS).map(|id| Writer::start(&table.url, id, id + 1, 8)).collect();
+    let end = Instant::now() + Duration::from_secs(60);
+    while store.len().unwrap().entries < 20 {
+        assert!(Instant::now() < end, "the writers never write");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (mut busy, mut rng) = (0, Rng(SEED));
+    for _ in 0..100 {
+        let victim = Pid::from_child(&writers[rng.below(WRITERS) as usize].child);
+        kill_process(victim, Signal::STOP).unwrap();
+        for number in 0..KEYS {
+            match other.put(&key(99, number), &[0; 8]) {
+                Ok(_) => {}
+                Err(error) => {
+                    assert_eq!(error.blame(), Blame::Busy, "{error}");
+                    busy += 1;
+                    break;
+                }
+            }
+        }
+        kill_process(victim, Signal::CONT).unwrap();
+        std::thread::sleep(Duration::from_micros(rng.below(3_000)));
+    }
+    println!("{busy} waits for a stopped writer");
+    assert_eq!(other.counters().recoveries, 0, "[R-RECOVER-1] nobody is dead");
+    for (id, writer) in (0..).zip(writers) {
+        let told = writer.kill();
+        (0..KEYS).for_each(|number| assert!(other.put(&key(99, number), &[0; 8]).is_ok()));
+        check_told(&store, id, &mut Known::new(), told);
+    }
+}
+
+/// A client that fills all space with values, and dies, when this program was started as one; nothing otherwise.
+#[test]
+fn hoarder() {
+    let Ok(told) = std::env::var(HOARDER) else { return };
+    let mut client = Store::open(&told.parse().unwrap()).unwrap().client().unwrap();
+    let full = (0..).find_map(|number| client.put(&key(0, number), &[7; HOARDED_BYTES]).err()).unwrap();
+    assert_eq!(full.blame(), Blame::Full, "{full}");
+    std::process::exit(0);
+}
+
+/// [R-RECOVER-3] [R-EXTENT-2] What was freed in a dead client's chunks is there for whoever needs space.
+#[test]
+fn the_dead_hoard_no_space() {
+    let options = CreateOptions::new(4_000).format("bytes:24".parse().unwrap()).extent_bytes(4 << 20);
+    let (table, store) = Table::create(&options);
+    let mut client = store.client().unwrap();
+    let arguments = ["--exact", "recovery::hoarder", "--nocapture"];
+    let status =
+        Command::new(std::env::current_exe().unwrap()).args(arguments).env(HOARDER, table.url.to_string()).status();
+    assert!(status.unwrap().success());
+    let full = client.put(&key(1, 0), &[8; HOARDED_BYTES]).unwrap_err();
+    assert_eq!(full.blame(), Blame::Full, "all that the dead client had is in use: {full}");
+    assert_eq!(client.counters().recoveries, 1);
+    let hoarded = (0..).take_while(|number| client.remove(&key(0, *number)).unwrap()).count() as u64;
+    assert!(hoarded > 1_000);
+    for number in 0..hoarded {
+        client.put(&key(1, number), &[8; HOARDED_BYTES]).unwrap();
+    }
+    assert!(store.check().unwrap().is_clean());
+}

@@ -1,0 +1,131 @@
+//! Tables without a name, and tables that are served: what their owner can do with them. What clients of a memory node
+//! do is tested elsewhere.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests are not tests themselves to the lint")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use guira::{Blame, CreateOptions, Effect, Error, NodeError, OpenOptions, ServeOptions, Store, Url};
+use guira_fabric_tcp::wire::{Grant, Header, Hello, Kind, Welcome, append, from_wire, to_wire};
+
+use crate::common::Table;
+
+fn options() -> CreateOptions {
+    CreateOptions::new(1_000).max_clients(8)
+}
+
+fn loopback() -> ServeOptions {
+    ServeOptions::new("127.0.0.1:0".parse().unwrap()).threads(1)
+}
+
+/// What a memory node answers to somebody who wants to write.
+fn greet(addr: SocketAddr) -> Welcome {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let hello = Hello { wanted: Grant::ReadWrite, token: None, previous: None, sample_words: 1 };
+    let mut words = Vec::new();
+    append(&mut words, Kind::Hello, 1, &hello.encode());
+    to_wire(&mut words);
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    stream.write_all(&bytes).unwrap();
+    let mut receive = |count: usize| {
+        let mut bytes = vec![0; 8 * count];
+        stream.read_exact(&mut bytes).unwrap();
+        let mut words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+        from_wire(&mut words);
+        words
+    };
+    let head = receive(2);
+    let header = Header::decode([head[0], head[1]]).unwrap();
+    assert_eq!(header.kind, Kind::Welcome);
+    Welcome::decode(&receive(header.words - 2)).unwrap()
+}
+
+#[test]
+fn a_table_without_a_name_is_as_others_and_nobody_else_s() {
+    let store = Store::create_unnamed(&options()).unwrap();
+    assert_eq!((store.url(), store.url().to_string().as_str()), (&Url::unnamed(), "memory://"));
+    let other = Store::create_unnamed(&options()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4_u32 {
+            let store = store.clone();
+            scope.spawn(move || store.client().unwrap().put(&thread.to_le_bytes(), b"seen").unwrap());
+        }
+    });
+    assert_eq!((store.len().unwrap().entries, other.len().unwrap().entries), (4, 0), "each is another one");
+    assert!(store.check().unwrap().is_clean());
+    assert_eq!(store.stat().unwrap().clients.len(), 0);
+    // Whoever reads keeps the memory.
+    let mut reader = store.reader();
+    drop(store);
+    assert_eq!(reader.get(&2_u32.to_le_bytes()).unwrap().as_deref(), Some(&b"seen"[..]));
+    let errors = [Store::open(other.url()).err(), Store::destroy(other.url()).err()];
+    for error in errors.map(|error| error.expect("nothing leads there")) {
+        assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None), "{error}");
+        assert!(!error.is_absent(), "{error}");
+    }
+    let error = Store::create_unnamed(&CreateOptions::new(1 << 40)).err().expect("no address space has that much");
+    assert_eq!((error.shortage(), error.effect()), (None, Effect::None), "{error}");
+    let error = Store::create_unnamed(&CreateOptions::new(1 << 34)).err().expect("there is not that much");
+    assert!(error.shortage().is_some_and(|shortage| shortage.wanted_bytes > shortage.available_bytes), "{error}");
+}
+
+#[test]
+fn a_served_table_goes_on_and_is_told_from_others() {
+    let store = Store::create_unnamed(&options()).unwrap();
+    let mut client = store.client().unwrap();
+    let served = store.serve(&loopback().listen("127.0.0.1:0".parse().unwrap())).unwrap();
+    let [first, second] = *served.local_addrs() else { panic!("two were asked for") };
+    client.put(b"cuckoo", b"grey").unwrap();
+    let (one, two) = (greet(first), greet(second));
+    assert_eq!((one.grant, one.region, one.main_bytes), (Grant::ReadWrite, two.region, two.main_bytes));
+    assert_eq!((one.atomic_write_unit, served.counters().sessions_opened), (u64::MAX, 2));
+    assert!(served.is_running() && store.node_counters().unwrap().is_none());
+    let counters = served.counter_reader();
+    served.stop().unwrap();
+    assert_eq!((counters().sessions_opened, counters().sessions_open()), (2, 0));
+    assert!(TcpStream::connect(first).is_err());
+    assert_eq!(client.get(b"cuckoo").unwrap().as_deref(), Some(&b"grey"[..]));
+
+    let again = store.serve(&loopback()).unwrap();
+    assert_ne!(
+        greet(again.local_addrs()[0]).region,
+        one.region,
+        "who serves memory anew cannot prove that it is the old"
+    );
+}
+
+#[test]
+fn a_table_with_a_name_keeps_its_identity_and_its_access() {
+    let (table, store) = Table::create(&options());
+    let region = |store: &Store| {
+        let served = store.serve(&loopback()).unwrap();
+        let welcome = greet(served.local_addrs()[0]);
+        assert_eq!(welcome.atomic_write_unit, 8);
+        (welcome.region, welcome.grant)
+    };
+    let (identity, grant) = region(&store);
+    assert_eq!(grant, Grant::ReadWrite);
+    let reading = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap();
+    assert_eq!(region(&reading), (identity, Grant::ReadOnly));
+}
+
+#[test]
+fn mistakes_of_who_serves_are_told() {
+    let store = Store::create_unnamed(&options()).unwrap();
+    let elsewhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
+    let error = store.serve(&ServeOptions::new(elsewhere)).err().expect("no token");
+    assert!(
+        matches!(&error, Error::Serve { source: NodeError::Exposed { addr }, .. } if *addr == elsewhere),
+        "{error}"
+    );
+    assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
+    let served = store.serve(&loopback()).unwrap();
+    let error = store.serve(&ServeOptions::new(served.local_addrs()[0])).err().expect("it is taken");
+    assert!(matches!(&error, Error::Serve { source: NodeError::Listen { .. }, .. }), "{error}");
+    assert_eq!(error.blame(), Blame::Fabric);
+    drop(served);
+    assert!(store.serve(&ServeOptions::new(elsewhere).insecure()).is_ok());
+}

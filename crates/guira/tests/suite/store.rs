@@ -1,0 +1,232 @@
+//! A table in shared memory through the public API: what a user of the library does first, and what goes wrong.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use guira::{Blame, CreateOptions, Effect, Error, OpenOptions, Preset, Put, Store, Url};
+
+use crate::common::Table;
+
+fn options(capacity: u64, format: &str) -> CreateOptions {
+    CreateOptions::new(capacity).format(format.parse().expect("a valid format"))
+}
+
+#[test]
+fn every_operation_does_what_it_says() {
+    for preset in Preset::ALL {
+        let (_table, store) = Table::create(&options(1_000, "bytes:64").preset(preset).extent_bytes(1 << 20));
+        let mut client = store.client().unwrap();
+        assert_eq!(client.put(b"a", b"1").unwrap(), Put::Inserted);
+        assert_eq!(client.put(b"a", b"2").unwrap(), Put::Replaced);
+        assert!(!client.insert(b"a", b"3").unwrap());
+        assert!(client.insert(b"b", b"4").unwrap());
+        assert!(!client.update(b"c", b"5").unwrap());
+        assert!(client.update(b"b", b"6").unwrap());
+        assert_eq!(client.get(b"a").unwrap().as_deref(), Some(&b"2"[..]));
+        assert_eq!(client.get(b"b").unwrap().as_deref(), Some(&b"6"[..]));
+        assert!(client.remove(b"a").unwrap());
+        assert!(!client.remove(b"a").unwrap());
+        assert!(!client.contains(b"a").unwrap());
+        assert_eq!(client.put(b"", b"").unwrap(), Put::Inserted);
+        assert_eq!(client.get(b"").unwrap().as_deref(), Some(&b""[..]));
+        assert_eq!(client.put(&[0; 8], &[0; 8]).unwrap(), Put::Inserted);
+        assert_eq!(client.get(&[0; 8]).unwrap().as_deref(), Some(&[0; 8][..]));
+        assert!(store.check().unwrap().is_clean(), "{preset}: {:?}", store.check().unwrap());
+    }
+}
+
+/// [R-EXTENT-1] [R-EXTENT-2] [R-EXTENT-3] [R-EXTENT-4] Values of every size come back byte for byte, also from another
+/// mapping, and their space is used again.
+#[test]
+fn values_of_every_size_come_back() {
+    let (table, store) = Table::create(&options(1_000, "bytes:64").extent_bytes(80 << 20));
+    let mut client = store.client().unwrap();
+    let value = |bytes: usize, seed: usize| -> Vec<u8> { (0..bytes).map(|i| (i * 31 + seed) as u8).collect() };
+    let sizes = [0, 1, 55, 56, 57, 64, 65, 100, 1000, 4096, 65_536, 300_000, 1 << 20, (1 << 20) + 1, 20 << 20];
+    for round in 0..3 {
+        for (i, size) in sizes.into_iter().enumerate() {
+            client.put(format!("key {i}").as_bytes(), &value(size, i + round)).unwrap();
+        }
+        let other = Store::open(&table.url).unwrap();
+        let mut reader = other.reader();
+        for (i, size) in sizes.into_iter().enumerate() {
+            let found = reader.get(format!("key {i}").as_bytes()).unwrap().unwrap();
+            assert!(found == value(size, i + round), "{size} bytes");
+        }
+    }
+    let long_key = vec![7; 64 << 10];
+    client.put(&long_key, b"x").unwrap();
+    assert_eq!(client.get(&long_key).unwrap().as_deref(), Some(&b"x"[..]));
+    let report = store.check().unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+    for i in 0..sizes.len() {
+        assert!(client.remove(format!("key {i}").as_bytes()).unwrap());
+    }
+    assert!(client.remove(&long_key).unwrap());
+    drop(client);
+    let stat = store.stat().unwrap();
+    assert_eq!((stat.table.entries, stat.table.chunks.owned, stat.table.chunks.orphan), (0, 0, 0), "{stat:?}");
+    assert_eq!(stat.table.chunks.tail, 0);
+}
+
+/// 64 MiB, the largest value, in a table that has room for two of them.
+#[test]
+fn the_largest_value_fits_and_a_larger_one_is_refused() {
+    let (_table, store) = Table::create(&options(10, "bytes:64").extent_bytes(136 << 20));
+    let mut client = store.client().unwrap();
+    let largest = vec![5; 64 << 20];
+    for _ in 0..3 {
+        client.put(b"large", &largest).unwrap();
+    }
+    assert!(client.get(b"large").unwrap().unwrap() == largest);
+    let error = client.put(b"large", &vec![5; (64 << 20) + 1]).unwrap_err();
+    assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
+    let error = client.put(&vec![1; (64 << 10) + 1], b"").unwrap_err();
+    assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
+    client.put(b"second", &largest[..60 << 20]).unwrap();
+    let error = client.put(b"third", &largest).unwrap_err();
+    assert_eq!((error.blame(), error.effect()), (Blame::Full, Effect::None), "{error}");
+    assert_eq!(client.get(b"third").unwrap(), None);
+    assert!(store.check().unwrap().is_clean());
+}
+
+#[test]
+fn fixed_formats_take_exact_lengths() {
+    let (_table, store) = Table::create(&options(1_000, "fixed:8:56"));
+    let mut client = store.client().unwrap();
+    client.put(&[1; 8], &[2; 56]).unwrap();
+    assert_eq!(client.get(&[1; 8]).unwrap().as_deref(), Some(&[2; 56][..]));
+    for (key, value) in [(&[1; 7][..], &[2; 56][..]), (&[1; 9], &[2; 56]), (&[1; 8], &[2; 55]), (&[1; 8], &[2; 57])] {
+        let error = client.put(key, value).unwrap_err();
+        assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
+    }
+    assert_eq!(client.get(&[1; 7]).unwrap_err().blame(), Blame::Misuse);
+}
+
+/// [R-SLOT-2] The last slot taken, the next client is refused; a closed client's slot is free again.
+#[test]
+fn more_clients_than_slots_are_refused() {
+    let (_table, store) = Table::create(&options(100, "fixed:8:8").max_clients(3));
+    let clients: Vec<_> = (0..3).map(|_| store.client().unwrap()).collect();
+    let error = store.client().err().unwrap();
+    assert!(matches!(error, Error::TooManyClients { max: 3, dead: 0, .. }), "{error}");
+    assert_eq!(store.stat().unwrap().clients.len(), 3);
+    drop(clients);
+    assert_eq!(store.stat().unwrap().clients.len(), 0);
+    for _ in 0..10 {
+        store.client().unwrap().put(&[1; 8], &[2; 8]).unwrap();
+    }
+}
+
+/// [R-DESTROY-1] A client that still maps a destroyed table is told so, and a new table of the name is another.
+#[test]
+fn a_destroyed_table_refuses_changes() {
+    let (table, store) = Table::create(&options(1_000, "fixed:8:8"));
+    let quick = OpenOptions::default().deadline(Duration::from_millis(50));
+    let store_too = Store::open_with(&table.url, &quick).unwrap();
+    let mut client = store_too.client().unwrap();
+    client.put(&[1; 8], &[2; 8]).unwrap();
+    Store::destroy(&table.url).unwrap();
+    for key in 0..100u64 {
+        let error = client.put(&key.to_le_bytes(), &[3; 8]).unwrap_err();
+        assert_eq!((error.blame(), error.effect()), (Blame::Fenced, Effect::None), "{error}");
+    }
+    let error = Store::open(&table.url).err().unwrap();
+    assert!(matches!(error, Error::Region(_)) && error.is_absent() && error.shortage().is_none(), "{error}");
+    let again = Store::create(&table.url, &options(1_000, "fixed:8:8")).unwrap();
+    assert_eq!(again.reader().get(&[1; 8]).unwrap(), None);
+    drop(store);
+}
+
+#[test]
+fn read_only_stores_read_and_nothing_else() {
+    let (table, store) = Table::create(&options(1_000, "bytes:64"));
+    store.client().unwrap().put(b"k", b"v").unwrap();
+    let read_only = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap();
+    assert_eq!(read_only.reader().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    assert!(matches!(read_only.client().err().unwrap(), Error::ReadOnly { .. }));
+    assert_eq!(read_only.stat().unwrap().table.entries, 1);
+}
+
+#[test]
+fn scans_visit_every_entry() {
+    let (_table, store) = Table::create(&options(5_000, "bytes:64").extent_bytes(8 << 20));
+    let mut client = store.client().unwrap();
+    for i in 0..4_000u32 {
+        client.put(&i.to_le_bytes(), &vec![i as u8; (i % 200) as usize]).unwrap();
+    }
+    let mut seen = std::collections::BTreeMap::new();
+    let summary = store
+        .scan(&mut |key, value| {
+            assert!(seen.insert(key.to_vec(), value.to_vec()).is_none(), "once each");
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(summary.entries, 4_000);
+    assert!((0..4_000u32).all(|i| seen[&i.to_le_bytes()[..]] == vec![i as u8; (i % 200) as usize]));
+    let mut visits = 0;
+    let stop = |_: &[u8], _: &[u8]| {
+        visits += 1;
+        ControlFlow::Break(())
+    };
+    store.scan(&mut { stop }).unwrap();
+    assert_eq!(visits, 1);
+}
+
+/// [R-CREATE-1] Of many creators one succeeds, and whoever opens meanwhile finds a complete table or none.
+#[test]
+fn concurrent_creators_and_openers_agree() {
+    let url = Url::shm(&format!("guira-test-race-{}", std::process::id())).unwrap();
+    let table = Table { url: url.clone() };
+    let created = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| match Store::create(&url, &options(20_000, "fixed:8:8")) {
+                Ok(_) => drop(created.fetch_add(1, Ordering::Relaxed)),
+                Err(error) => assert_eq!(error.effect(), Effect::None, "{error}"),
+            });
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    match Store::open(&url) {
+                        Ok(store) => drop(store.client().unwrap().put(&[1; 8], &[1; 8]).unwrap()),
+                        Err(error) => assert!(matches!(error, Error::Region(_)), "{error}"),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(created.load(Ordering::Relaxed), 1);
+    assert!(Store::open(&url).unwrap().check().unwrap().is_clean());
+    drop(table);
+}
+
+/// [R-OPEN-1] A flipped bit in the superblock, a foreign file and impossible parameters are each named.
+#[test]
+fn what_is_not_a_table_is_refused() {
+    use std::os::unix::fs::FileExt;
+    let (table, store) = Table::create(&options(1_000, "fixed:8:8"));
+    drop(store);
+    let path = format!("/dev/shm/{}", table.url.to_string().trim_start_matches("shm://"));
+    let file = std::fs::OpenOptions::new().write(true).read(true).open(&path).unwrap();
+    for at in [4096, 4096 + 16, 4096 + 64, 4096 + 8 * 23] {
+        let mut byte = [0];
+        file.read_at(&mut byte, at).unwrap();
+        file.write_at(&[byte[0] ^ 0x10], at).unwrap();
+        let error = Store::open(&table.url).err().unwrap();
+        assert_eq!((error.blame(), error.effect()), (Blame::Corrupt, Effect::None), "{error}");
+        file.write_at(&byte, at).unwrap();
+    }
+    Store::open(&table.url).unwrap();
+    file.set_len(8192).unwrap();
+    let error = Store::open(&table.url).err().unwrap();
+    assert_eq!(error.blame(), Blame::Corrupt, "{error}");
+    let misuse = |result: Result<Store, Error>| result.err().unwrap().blame();
+    let url = Url::shm(&format!("guira-test-none-{}", std::process::id())).unwrap();
+    assert_eq!(misuse(Store::create(&url, &CreateOptions::new(0))), Blame::Misuse);
+    assert_eq!(misuse(Store::create(&url, &CreateOptions::new(u64::MAX))), Blame::Misuse);
+    assert_eq!(misuse(Store::open(&url)), Blame::Misuse);
+    let huge = Store::create(&url, &CreateOptions::new(1 << 40)).err().unwrap();
+    assert!(matches!(huge.blame(), Blame::Full | Blame::Misuse), "{huge}");
+    assert_eq!(huge.effect(), Effect::None);
+}

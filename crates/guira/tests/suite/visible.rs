@@ -1,0 +1,685 @@
+//! Repair is visible: counters, the table's totals, and events of `tracing`; and the dead are recovered on request.
+//!
+//! The test program starts itself again as clients that die or stand still, told by an environment variable.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
+
+use std::fmt::Debug;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, Once};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use guira::{
+    Blame, Cause, CheckReport, ClientState, CreateOptions, Error, KillError, Killed, OpenOptions, ProblemKind, Store,
+};
+use guira_fabric::{Caps, FabricError, Lane, Region, Submitted, Traffic, Verb};
+use guira_fabric_shm::{Access, Location, ProcessIdentity, ShmLane, ShmRegion};
+use guira_layout::{OwnerId, Preset, SlotState, SlotWord};
+use guira_rcuckoo::{Change, ClientConfig, NewValue, SlotClient, claim_slot_for, open_table, release_slot};
+use rustix::process::{Pid, Signal, kill_process};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::common::Table;
+
+const ACTOR: &str = "GUIRA_TEST_VISIBLE_ACTOR";
+/// Set if the client's process becomes another program.
+const EXEC: &str = "GUIRA_TEST_VISIBLE_EXEC";
+/// Set to a key if the client changes it, and stops in the middle of recovering a dead client that is in its way.
+const RECOVERER: &str = "GUIRA_TEST_VISIBLE_RECOVERER";
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A client that is told to stay, when this program was started as one; nothing otherwise.
+#[test]
+fn actor() {
+    let Ok(url) = std::env::var(ACTOR) else { return };
+    let store = Store::open(&url.parse().unwrap()).unwrap();
+    if let Ok(key) = std::env::var(RECOVERER) {
+        return stop_in_recovery(&store, &[key.parse().unwrap(); 8]);
+    }
+    let client = store.client().unwrap();
+    println!("@@{}", client.slot());
+    if std::env::var_os(EXEC).is_some() {
+        panic!("{}", Command::new("sleep").arg("60").exec());
+    }
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+/// Changes `key`, whose lock a dead client has, and stops this process as soon as it has said that it recovers it.
+fn stop_in_recovery(store: &Store, key: &[u8]) {
+    let region = region(store);
+    let mut lane = StoppingLane { lane: region.lane(), is_stopped: false };
+    let table = pollster::block_on(open_table(&mut lane, region.main_bytes())).unwrap();
+    let ProcessIdentity { pid, start_ticks, pid_namespace, boot } = ProcessIdentity::current();
+    let own = SlotClient { process: pid, since_unix_ns: 1, identity: [start_ticks, pid_namespace, boot] };
+    let take = |slot| {
+        let hold = region.hold(slot).unwrap()?;
+        let owner = pollster::block_on(claim_slot_for(&mut region.lane(), &table, slot, &own)).unwrap()?;
+        Some((slot, owner, hold))
+    };
+    let (slot, owner, _hold) = (0..table.config().max_clients).find_map(take).unwrap();
+    let client = guira_rcuckoo::Client::new(Arc::clone(&table), owner, ClientConfig::for_table(&table));
+    let mut client = client.with_liveness(Box::new(region.clone())).with_process(&own);
+    println!("@@{slot}");
+    let put = client.change(&mut lane, key, Change::Put(NewValue::Inline(&[7; 8])));
+    assert!(pollster::block_on(put).unwrap().took_effect() && lane.is_stopped);
+    pollster::block_on(release_slot(&mut region.lane(), &table, owner)).unwrap();
+}
+
+/// A lane whose process stops itself after the batch in which it says that it recovers somebody.
+struct StoppingLane {
+    lane: ShmLane,
+    is_stopped: bool,
+}
+
+impl Lane for StoppingLane {
+    fn caps(&self) -> &Caps {
+        self.lane.caps()
+    }
+
+    fn traffic(&self) -> &Traffic {
+        self.lane.traffic()
+    }
+
+    fn traffic_mut(&mut self) -> &mut Traffic {
+        self.lane.traffic_mut()
+    }
+
+    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
+        let own = u64::from(std::process::id());
+        let says_so = |verb: &Verb<'_>| matches!(verb, Verb::Write { words: [first, _, _, _, _], .. } if *first == own);
+        let is_due = batch.iter().any(says_so) && !self.is_stopped;
+        let submitted = self.lane.submit(batch);
+        if is_due {
+            self.is_stopped = true;
+            kill_process(rustix::process::getpid(), Signal::STOP).unwrap();
+            // The signal may take its time, if it is another thread's to take.
+            std::io::stdin().read_line(&mut String::new()).unwrap();
+        }
+        submitted
+    }
+
+    fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        self.lane.poll(batch, cx)
+    }
+
+    fn forget(&mut self) {
+        self.lane.forget();
+    }
+
+    fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
+        self.lane.poll_drain(found, cx)
+    }
+
+    fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
+        self.lane.poll_pause(until_ns, cx)
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.lane.now_ns()
+    }
+}
+
+/// A process with a client; killed when it is dropped.
+struct Actor {
+    process: Child,
+    slot: u16,
+    /// Kept open, for a client that has something to say in the end.
+    _said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Actor {
+    fn start(table: &Table) -> Actor {
+        Actor::of(table, &mut Command::new(std::env::current_exe().unwrap()))
+    }
+
+    fn of(table: &Table, command: &mut Command) -> Actor {
+        let mut process = command
+            .args(["--exact", "visible::actor", "--nocapture"])
+            .env(ACTOR, table.url.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let slot = lines.find_map(|line| line.unwrap().split_once("@@").map(|(_, slot)| slot.parse().unwrap()));
+        Actor { process, slot: slot.unwrap(), _said: lines }
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        self.wait_stopped();
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+
+    fn wait_stopped(&self) {
+        let (path, start) = (format!("/proc/{}/stat", self.process.id()), Instant::now());
+        while !std::fs::read_to_string(&path).unwrap().contains(") T ") {
+            assert!(start.elapsed() < PATIENCE, "it does not stop");
+        }
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn store(max_clients: u16) -> (Table, Store) {
+    let format = "fixed:8:8".parse().unwrap();
+    // Under this seed the keys of these tests have locks of their own.
+    Table::create(&CreateOptions::new(1_000).format(format).max_clients(max_clients).seed(1))
+}
+
+fn region(store: &Store) -> ShmRegion {
+    ShmRegion::open(&Location::file(&store.stat().unwrap().region.file().unwrap().path), Access::ReadWrite).unwrap()
+}
+
+fn submit(region: &ShmRegion, verb: Verb<'_>) {
+    assert!(matches!(region.lane().submit(&mut [verb]), Submitted::Done(Ok(()))));
+}
+
+/// Lets the client in `slot` hold the lock of this key's first row, as in the middle of a change.
+fn lock(store: &Store, slot: u16, key: &[u8]) {
+    let table = store.table();
+    let row = table.placement().rows(table.placement().digest(key)).first;
+    let mask = table.locks().mask(table.locks().lock_of(row));
+    let (addr, add) = (table.locks().addr(mask.word), table.locks().held(OwnerId::of_slot(slot), mask.mask));
+    let mut found = 0;
+    submit(&region(store), Verb::FetchAdd { addr, add, found: &mut found });
+    assert_eq!(found & mask.mask, 0, "nobody else has it");
+}
+
+/// Events as lines: the message, then each field. Those of all tests: each listens to its own table.
+struct Heard;
+
+static HEARD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// The lines about `table` that begin with `message`.
+fn heard(table: &Table, message: &str) -> Vec<String> {
+    let table = format!("table=\"{}\"", table.url);
+    let lines = HEARD.lock().unwrap();
+    lines.iter().filter(|line| line.starts_with(message) && line.contains(&table)).cloned().collect()
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0 = match field.name() {
+            "message" => format!("{value:?}{}", self.0),
+            name => format!("{} {name}={value:?}", self.0),
+        };
+    }
+}
+
+impl Subscriber for Heard {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "guira"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        HEARD.lock().unwrap().push(line.0);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// Has all events of this program heard.
+fn listen() {
+    static LISTENING: Once = Once::new();
+    LISTENING.call_once(|| tracing::subscriber::set_global_default(Heard).unwrap());
+}
+
+/// [R-RECOVER-1] [R-TOTALS-1] Who waits for a living client counts and tells its questions and its timeout; who waits
+/// for a dead one, the recovery. The totals have it all, and outlive whoever met it.
+#[test]
+fn incidents_are_counted_and_told() {
+    listen();
+    let (table, store) = store(8);
+    let mut actor = Actor::start(&table);
+    lock(&store, actor.slot, &[1; 8]);
+    let hasty = OpenOptions::default().deadline(Duration::from_millis(200));
+    let mut other = Store::open_with(&table.url, &hasty).unwrap().client().unwrap();
+    assert_eq!(other.put(&[1; 8], &[2; 8]).unwrap_err().blame(), Blame::Busy);
+    let met = other.counters();
+    assert!(met.timeouts == 1 && met.lock_conflicts > 0, "{met:?}");
+    assert!(met.suspicions > 0 && met.suspicions == met.false_suspicions && met.recoveries == 0, "{met:?}");
+    assert_eq!(heard(&table, "owner is alive").len() as u64, met.false_suspicions);
+    let timeouts = heard(&table, "operation timed out");
+    assert_eq!(timeouts.len(), 1);
+    assert!(timeouts[0].contains(&format!("slot={}", actor.slot)) && timeouts[0].contains("put"), "{timeouts:?}");
+    assert_eq!(store.stat().unwrap().totals, met, "told at once");
+
+    actor.kill();
+    other.put(&[1; 8], &[2; 8]).unwrap();
+    let met = other.counters();
+    assert_eq!((met.recoveries, met.released_locks, met.replays, met.idle_deaths), (1, 1, 0, 0), "{met:?}");
+    assert_eq!((met.suspicions - met.false_suspicions, met.take_overs), (1, 0), "{met:?}");
+    assert_eq!(heard(&table, "recovery begun").len(), 1);
+    let recovered = heard(&table, "recovered");
+    assert!(recovered.len() == 1 && recovered[0].contains("locks=1") && recovered[0].contains("took_ns="));
+    assert_eq!(store.stat().unwrap().totals, met);
+    drop(other);
+    assert_eq!(store.stat().unwrap().totals, met, "a client that closes tells what is new, and nothing twice");
+    // Who meets nobody tells nothing.
+    let told = heard(&table, "").len();
+    let mut client = store.client().unwrap();
+    (0..1_000_u64).for_each(|number| assert!(client.put(&number.to_le_bytes(), &[3; 8]).is_ok()));
+    assert_eq!(heard(&table, "").len(), told);
+    assert_eq!(store.stat().unwrap().totals.records, met.records);
+    drop(client);
+    assert!(store.stat().unwrap().totals.records > met.records, "it told when it was closed");
+}
+
+/// [R-REPAIR-1] [R-REPAIR-3] [R-REPAIR-6] [R-REPAIR-8] A repair of preset `paper` is told by the lock it is about,
+/// which names nobody.
+#[test]
+fn printed_repairs_are_told() {
+    listen();
+    let format = "fixed:8:8".parse().unwrap();
+    let (table, store) = Table::create(&CreateOptions::new(1_000).preset(Preset::Paper).format(format).seed(1));
+    lock(&store, 7, &[1; 8]);
+    let mut client = store.client().unwrap();
+    client.put(&[1; 8], &[2; 8]).unwrap();
+    let met = client.counters();
+    assert_eq!((met.suspicions, met.false_suspicions, met.leases, met.repair_state_4), (1, 0, 1, 1), "{met:?}");
+    for (message, field) in [
+        ("holder suspected", "lock="),
+        ("repair begun", "region="),
+        ("repair goes on", "state=4"),
+        ("lock", "took_ns="),
+    ] {
+        let lines = heard(&table, message);
+        assert!(lines.len() == 1 && lines[0].contains("lock=") && lines[0].contains(field), "{message}: {lines:?}");
+    }
+    assert!(heard(&table, "owner").is_empty(), "nobody is named");
+}
+
+/// [R-RECOVER-3] [R-RECOVER-4] What dead clients left is recovered on request, whether a recoverer died or not; the
+/// living keep what they hold, stopped ones too.
+#[test]
+fn the_dead_are_recovered_on_request() {
+    let (table, store) = store(8);
+    let mut dead = [(); 3].map(|()| Actor::start(&table));
+    let living = Actor::start(&table);
+    lock(&store, dead[0].slot, &[1; 8]);
+    lock(&store, living.slot, &[2; 8]);
+    living.stop();
+    dead.iter_mut().for_each(Actor::kill);
+    // As if somebody had begun to recover the second one, and died.
+    let addr = store.table().geometry().slot(dead[1].slot);
+    let word = |state| SlotWord { state, generation: 1 }.encode();
+    let (compare, swap, mut found) = (word(SlotState::Live), word(SlotState::Recovering), 0);
+    submit(&region(&store), Verb::Cas { addr, compare, swap, found: &mut found });
+    assert_eq!(found, compare);
+
+    let mut looked_at = Vec::new();
+    let repair = store.recover(&mut |done, total| looked_at.push((done, total))).unwrap();
+    assert_eq!(looked_at, [(1, 4), (2, 4), (3, 4), (4, 4)]);
+    assert!(repair.failed.is_empty() && repair.recovered.len() == 3, "{repair:?}");
+    let of = |actor: &Actor| *repair.recovered.iter().find(|client| client.slot == actor.slot).unwrap();
+    let [first, second, third] = &dead;
+    assert_eq!((of(first).locks, of(first).was_begun), (1, false));
+    assert_eq!((of(second).locks, of(second).was_begun, of(second).process), (0, true, second.process.id().into()));
+    assert_eq!((of(third).locks, of(third).was_begun), (0, false));
+    let [alive] = &repair.living[..] else { panic!("{repair:?}") };
+    assert_eq!((alive.slot, alive.process), (living.slot, living.process.id().into()));
+    assert!(alive.stopped && !alive.committing, "a stopped client is alive");
+    let totals = store.stat().unwrap().totals;
+    assert_eq!((totals.recoveries, totals.take_overs, totals.idle_deaths, totals.released_locks), (3, 1, 2, 1));
+    let clients = store.stat().unwrap().clients;
+    assert!(clients.len() == 1 && clients[0].slot == living.slot && clients[0].state == ClientState::Stopped);
+    assert!(store.check().unwrap().is_clean());
+    assert!(store.recover(&mut |_, _| ()).unwrap().recovered.is_empty(), "nothing is left to do");
+    let read_only = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap();
+    assert_eq!(read_only.stat().unwrap().clients[0].state, ClientState::Unknown, "nobody can ask");
+    let error = read_only.recover(&mut |_, _| ()).unwrap_err();
+    assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
+}
+
+/// [R-RECOVER-1] A client that is stopped is killed on request, and recovered; a timeout alone never does that.
+#[test]
+fn a_stopped_client_is_killed_on_request() {
+    let (table, store) = store(8);
+    let mut actor = Actor::start(&table);
+    lock(&store, actor.slot, &[1; 8]);
+    actor.stop();
+    let hasty = OpenOptions::default().deadline(Duration::from_millis(20));
+    let mut other = Store::open_with(&table.url, &hasty).unwrap().client().unwrap();
+    let error = other.put(&[1; 8], &[2; 8]).unwrap_err();
+    let Error::Operation(guira::OperationError::Busy { owner: Some(owner), .. }) = &error else { panic!("{error}") };
+    assert_eq!(owner.slot(), Some(actor.slot), "{error}");
+    let client = store.client_in(actor.slot).unwrap().unwrap();
+    assert!(client.stopped && client.process == u64::from(actor.process.id()) && client.slot == actor.slot);
+    let free = (0..8).find(|slot| ![actor.slot, other.slot()].contains(slot)).unwrap();
+    assert_eq!((store.client_in(free).unwrap(), store.client_in(9_999).unwrap()), (None, None));
+    assert_eq!(other.get(&[1; 8]).unwrap(), None, "reads go on");
+
+    let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
+    assert_eq!((killed.killed, killed.process), (true, actor.process.id().into()));
+    let recovered = killed.recovered.unwrap();
+    assert_eq!((recovered.locks, recovered.slot), (1, actor.slot));
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&actor.process.wait().unwrap()), Some(9));
+    other.put(&[1; 8], &[2; 8]).unwrap();
+    let nobody = store.kill_client(actor.slot, PATIENCE).unwrap_err();
+    assert!(matches!(nobody, Error::NoClient { .. }), "{nobody}");
+    assert!(matches!(store.kill_client(9_999, PATIENCE), Err(Error::NoClient { .. })), "there is no such slot");
+}
+
+/// A client dead in the middle of changing `key`, and a process that is stopped in recovering it.
+fn stopped_recoverer(table: &Table, store: &Store, key: u8) -> (u16, Actor) {
+    let mut dead = Actor::start(table);
+    lock(store, dead.slot, &[key; 8]);
+    dead.kill();
+    let program = std::env::current_exe().unwrap();
+    let recoverer = Actor::of(table, Command::new(program).env(RECOVERER, key.to_string()));
+    recoverer.wait_stopped();
+    (dead.slot, recoverer)
+}
+
+/// [R-RECOVER-4] Who is stopped in the middle of a recovery is named: by `Busy` with the dead client's slot, and there
+/// by the statistics. It is killed on request, and the recovery goes on.
+#[test]
+fn a_stopped_recoverer_is_killed_on_request() {
+    let (table, store) = store(8);
+    let (slot, mut recoverer) = stopped_recoverer(&table, &store, 1);
+    let hasty = OpenOptions::default().deadline(Duration::from_millis(20));
+    let mut other = Store::open_with(&table.url, &hasty).unwrap().client().unwrap();
+    let error = other.put(&[1; 8], &[2; 8]).unwrap_err();
+    let Error::Operation(guira::OperationError::Busy { owner: Some(owner), .. }) = &error else { panic!("{error}") };
+    assert_eq!(owner.slot(), Some(slot), "{error}");
+    let process = u64::from(recoverer.process.id());
+    let stat = store.stat().unwrap();
+    let there = stat.clients.iter().find(|client| client.slot == slot).unwrap();
+    assert_eq!((there.state, there.process), (ClientState::Recovering, process));
+    let repair = store.recover(&mut |_, _| ()).unwrap();
+    assert!(repair.recovered.is_empty() && repair.failed.is_empty(), "{repair:?}");
+    let there = repair.living.iter().find(|client| client.slot == slot).unwrap();
+    assert_eq!((there.process, there.recovering, there.stopped), (process, true, true));
+
+    let killed = store.kill_client(slot, PATIENCE).unwrap();
+    assert_eq!((killed.killed, killed.process), (true, process));
+    let recovered = killed.recovered.unwrap();
+    assert_eq!((recovered.slot, recovered.locks, recovered.was_begun), (slot, 1, true));
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&recoverer.process.wait().unwrap()), Some(9));
+    other.put(&[1; 8], &[2; 8]).unwrap();
+    let repair = store.recover(&mut |_, _| ()).unwrap();
+    assert!(repair.recovered.len() == 1 && repair.recovered[0].slot == recoverer.slot, "its own slot: {repair:?}");
+    // A recoverer of this program's own kind says who it is, too.
+    let at = store.table().geometry().slot(slot).add_words(SlotWord::PROCESS_WORD as u64);
+    let mut words = [0; 5];
+    submit(&region(&store), Verb::Read { addr: at, into: &mut words });
+    let ProcessIdentity { pid, start_ticks, pid_namespace, boot } = ProcessIdentity::current();
+    assert!(words[0] == pid && words[2..] == [start_ticks, pid_namespace, boot], "{words:?}");
+}
+
+/// [R-RECOVER-4] Whoever recovers a client is not killed for that as long as it may just be at work.
+#[test]
+fn who_recovers_is_left_alone() {
+    let (table, store) = store(8);
+    let (slot, mut recoverer) = stopped_recoverer(&table, &store, 1);
+    std::thread::scope(|scope| {
+        let kicking = scope.spawn(|| store.kill_client(slot, PATIENCE).unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+        recoverer.signal(Signal::CONT);
+        recoverer.process.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
+        let killed = kicking.join().unwrap();
+        assert!(!killed.killed && killed.recovered.is_none(), "{killed:?}");
+    });
+    assert!(recoverer.process.wait().unwrap().success());
+    let mut client = store.client().unwrap();
+    assert_eq!(client.get(&[1; 8]).unwrap(), Some(vec![7; 8]), "it went on, and made its change");
+    // A client of this process recovers it by itself, and says so.
+    let mut dead = Actor::start(&table);
+    lock(&store, dead.slot, &[1; 8]);
+    dead.kill();
+    client.put(&[1; 8], &[8; 8]).unwrap();
+    let at = store.table().geometry().slot(dead.slot).add_words(SlotWord::PROCESS_WORD as u64);
+    let mut words = [0; 1];
+    submit(&region(&store), Verb::Read { addr: at, into: &mut words });
+    assert_eq!(words, [u64::from(std::process::id())]);
+}
+
+/// [R-RECOVER-1] However many kick at once: the process is killed, its client is recovered once, and everybody is told
+/// so in time.
+#[test]
+fn several_kick_at_once() {
+    const KICKERS: usize = 3;
+    const ROUNDS: u8 = 12;
+    let (table, store) = store(8);
+    let mut nobodies = 0;
+    for round in 1..=ROUNDS {
+        let mut actor = Actor::start(&table);
+        lock(&store, actor.slot, &[round; 8]);
+        // A client that works is killed as well as one that stands still.
+        if round % 2 == 0 {
+            actor.stop();
+        }
+        let start = Instant::now();
+        let kick = || store.kill_client(actor.slot, PATIENCE);
+        let kicked: Vec<Result<Killed, Error>> = std::thread::scope(|scope| {
+            let kickers: Vec<_> = (0..KICKERS).map(|_| scope.spawn(kick)).collect();
+            kickers.into_iter().map(|kicker| kicker.join().unwrap()).collect()
+        });
+        assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
+        let (done, refused): (Vec<_>, Vec<_>) = kicked.iter().partition(|kicked| kicked.is_ok());
+        let done: Vec<&Killed> = done.into_iter().flatten().collect();
+        // Whoever came when all was done found nobody there.
+        assert!(refused.iter().all(|it| matches!(it, Err(Error::NoClient { .. }))), "round {round}: {kicked:?}");
+        nobodies += refused.len();
+        assert!(done.iter().all(|killed| killed.process == u64::from(actor.process.id())), "round {round}: {kicked:?}");
+        assert!(done.iter().any(|killed| killed.killed), "round {round}: {kicked:?}");
+        let recovered: Vec<u64> = done.iter().filter_map(|killed| Some(killed.recovered?.locks)).collect();
+        assert_eq!(recovered, [1], "round {round}: {kicked:?}");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&actor.process.wait().unwrap()), Some(9));
+        store.client().unwrap().put(&[round; 8], &[2; 8]).unwrap();
+    }
+    println!("{ROUNDS} clients, {KICKERS} kickers each, of whom {nobodies} came too late");
+    assert!(nobodies < usize::from(ROUNDS), "some were there at once");
+}
+
+/// A process that gave up its slot is not killed for whoever has it now, whatever the slot says; nor is this one.
+#[test]
+fn nobody_is_killed_for_somebody_else() {
+    let (table, store) = store(8);
+    let mut client = store.client().unwrap();
+    let error = store.kill_client(client.slot(), PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::Kill { source: KillError::Oneself { .. }, .. }), "{error}");
+    client.put(&[1; 8], &[1; 8]).unwrap();
+    // As if the number of the slot's process had passed on to another process.
+    let mut actor = Actor::start(&table);
+    let at = store.table().geometry().slot(actor.slot).add_words(SlotWord::IDENTITY_WORD as u64);
+    submit(&region(&store), Verb::FetchAdd { addr: at, add: 1, found: &mut 0 });
+    let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::Kill { source: KillError::Ended { .. }, .. }), "{error}");
+    // As if it lived in another pid namespace.
+    submit(&region(&store), Verb::FetchAdd { addr: at, add: u64::MAX, found: &mut 0 });
+    submit(&region(&store), Verb::FetchAdd { addr: at.add_words(1), add: 1, found: &mut 0 });
+    let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::Kill { source: KillError::Foreign { .. }, .. }), "{error}");
+    assert!(actor.process.try_wait().unwrap().is_none(), "it lives");
+    // Dead already: only recovered.
+    actor.kill();
+    let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
+    assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
+}
+
+/// [R-RECOVER-4] Whoever asks about a dead client has its slot for a moment: it is recovered all the same, by whoever
+/// is first. One that others keep is told to be dead.
+#[test]
+fn a_dead_client_in_other_hands_is_waited_for() {
+    let (table, store) = store(8);
+    let mut actor = Actor::start(&table);
+    actor.kill();
+    let others = region(&store);
+    let hold = others.hold(actor.slot).unwrap().unwrap();
+    let error = store.kill_client(actor.slot, Duration::from_millis(20)).unwrap_err();
+    assert!(matches!(error, Error::Kill { source: KillError::Ended { .. }, .. }), "{error}");
+    std::thread::scope(|scope| {
+        let kicking = scope.spawn(|| store.kill_client(actor.slot, PATIENCE).unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+        drop(hold);
+        let killed = kicking.join().unwrap();
+        assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
+    });
+}
+
+/// A process that became another program is not killed for the client it was, whoever has that client's slot meanwhile.
+#[test]
+fn another_program_is_not_killed() {
+    let (table, store) = store(8);
+    let mut actor = Actor::of(&table, Command::new(std::env::current_exe().unwrap()).env(EXEC, "1"));
+    let (others, start) = (region(&store), Instant::now());
+    let hold = loop {
+        if let Some(hold) = others.hold(actor.slot).unwrap() {
+            break hold;
+        }
+        assert!(start.elapsed() < PATIENCE, "its client does not end");
+    };
+    let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::Kill { source: KillError::Innocent { .. }, .. }), "{error}");
+    assert!(actor.process.try_wait().unwrap().is_none(), "it lives");
+    drop(hold);
+    let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
+    assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
+    assert!(actor.process.try_wait().unwrap().is_none(), "it lives on");
+}
+
+/// [R-RECOVER-2] [R-COMMIT-1] A row that somebody who has recorded it has half written is no damage, whether he is
+/// stopped or dead; without a record it is.
+#[test]
+fn what_is_under_way_is_no_damage() {
+    let (table, store) = store(8);
+    let mut actor = Actor::start(&table);
+    store.client().unwrap().put(&[1; 8], &[2; 8]).unwrap();
+    let (region, there) = (region(&store), store.table());
+    let row = there.placement().rows(there.placement().digest(&[1; 8])).first;
+    let at = there.geometry().row(row);
+    let mut words = vec![0; there.rows().row_words()];
+    submit(&region, Verb::Read { addr: at, into: &mut words });
+    let number = there.rows().occupancy(&words).trailing_zeros() as usize;
+    actor.stop();
+    lock(&store, actor.slot, &[1; 8]);
+    let torn_at = at.add_words((number * there.rows().entry_words()) as u64);
+    submit(&region, Verb::FetchAdd { addr: torn_at, add: 1, found: &mut 0 });
+    let report = store.check().unwrap();
+    assert_eq!((report.problems_total, report.under_way_total), (1, 0), "nobody will complete it: {report:?}");
+    assert_eq!(report.problems[0].kind, ProblemKind::RowTorn);
+
+    let mut record = guira_layout::Record::default();
+    record.clear();
+    record.push(there.rows(), row, number, &words);
+    record.seal(7);
+    let (further, first) = record.parts();
+    assert!(further.is_none());
+    let addr = there.geometry().slot(actor.slot).add_words(first.word as u64);
+    submit(&region, Verb::Write { addr, words: first.words });
+    let causes = |report: &CheckReport| -> Vec<(ProblemKind, Cause)> {
+        report.under_way.iter().map(|left| (left.kind, left.cause)).collect()
+    };
+    let report = store.check().unwrap();
+    assert!(report.is_clean() && report.dead_clients == 0, "{report:?}");
+    assert_eq!(causes(&report), [(ProblemKind::RowTorn, Cause::LivingClient)]);
+    actor.kill();
+    let report = store.check().unwrap();
+    assert!(report.is_clean() && report.dead_clients == 1, "{report:?}");
+    let left = [ProblemKind::UnfinishedCommit, ProblemKind::StuckLock, ProblemKind::RowTorn];
+    assert_eq!(causes(&report), left.map(|kind| (kind, Cause::DeadClient)));
+    let recovered = store.recover(&mut |_, _| ()).unwrap().recovered;
+    assert_eq!((recovered[0].replayed_rows, recovered[0].torn_rows, recovered[0].locks), (1, 1, 1));
+    let report = store.check().unwrap();
+    assert_eq!((report.problems_total, report.under_way_total, report.dead_clients), (0, 0, 0), "{report:?}");
+    assert_eq!(store.client().unwrap().get(&[1; 8]).unwrap(), Some(vec![2; 8]));
+}
+
+/// [R-RECOVER-1] Who is found to have given up what it held, and is at its end in that moment, has ended: its client is
+/// recovered.
+#[test]
+fn who_ends_meanwhile_has_ended() {
+    let (table, store) = store(8);
+    let mut actor = Actor::of(&table, Command::new(std::env::current_exe().unwrap()).env(EXEC, "1"));
+    let others = region(&store);
+    let start = Instant::now();
+    let hold = loop {
+        if let Some(hold) = others.hold(actor.slot).unwrap() {
+            break hold;
+        }
+        assert!(start.elapsed() < PATIENCE, "its client does not end");
+    };
+    std::thread::scope(|scope| {
+        let (store, slot) = (&store, actor.slot);
+        let kicking = scope.spawn(move || store.kill_client(slot, PATIENCE));
+        std::thread::sleep(Duration::from_millis(150));
+        actor.kill();
+        drop(hold);
+        let killed = kicking.join().unwrap().unwrap();
+        assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
+    });
+}
+
+/// [R-SLOT-2] Who finds no slot free looks again while others are at work in one, and believes at once that all slots
+/// have clients if they do.
+#[test]
+fn the_last_slot_is_waited_for() {
+    let (table, store) = store(1);
+    let others = region(&store);
+    let addr = store.table().geometry().slot(0);
+    let word = |state, generation| SlotWord { state, generation }.encode();
+    let change = |from, to| {
+        let (compare, swap, mut found) = (from, to, 0);
+        submit(&others, Verb::Cas { addr, compare, swap, found: &mut found });
+        assert_eq!(found, compare);
+    };
+    // As somebody who has the slot for a moment, to take it, and to recover its client.
+    for (generation, state) in [(0, SlotState::Free), (1, SlotState::Recovering)] {
+        let hold = others.hold(0).unwrap().unwrap();
+        change(word(SlotState::Free, generation), word(state, generation));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| store.client().map(|client| client.slot()));
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!waiting.is_finished(), "{state:?}: it waits");
+            change(word(state, generation), word(SlotState::Free, generation));
+            drop(hold);
+            assert_eq!(waiting.join().unwrap().unwrap(), 0);
+        });
+    }
+    let hold = others.hold(0).unwrap().unwrap();
+    let hasty = OpenOptions::default().deadline(Duration::from_millis(20));
+    let refused = Store::open_with(&table.url, &hasty).unwrap().client().map(drop).unwrap_err();
+    assert!(matches!(refused, Error::TooManyClients { max: 1, dead: 0, .. }), "{refused}");
+    assert!(matches!(store.async_client().map(drop), Err(Error::TooManyClients { .. })), "it does not wait");
+    drop(hold);
+
+    let _client = store.client().unwrap();
+    let start = Instant::now();
+    assert!(matches!(store.client().map(drop), Err(Error::TooManyClients { .. })));
+    assert!(start.elapsed() < Duration::from_secs(5), "a table in use is not waited for");
+}
