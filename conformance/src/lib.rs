@@ -1,6 +1,7 @@
 //! One suite, run over every fabric profile: what it needs to make tables and act on them.
 //!
-//! The tests live in `tests/`; each file states what it proves. `regressions/` holds one file a fixed bug.
+//! The tests live in `tests/suite`; each module states what it proves. `regressions/` holds one file a fixed bug, and
+//! `harness/`, a package of its own, what decoders promise.
 #![forbid(unsafe_code)]
 
 mod actors;
@@ -8,12 +9,12 @@ mod audit;
 mod bench;
 mod craft;
 mod extents;
-pub mod harness;
 pub mod histories;
 mod lane;
 mod model;
-#[path = "../../crates/guira/tests/suite/common/rng.rs"]
-mod rng;
+mod rng {
+    pub use guira_harness::Rng;
+}
 #[path = "../../crates/guira/tests/suite/common/rough.rs"]
 mod rough;
 mod served;
@@ -26,6 +27,7 @@ pub use actors::{ActorLane, Actors, Ahead, VerbKind};
 pub use bench::{Bench, TestClient, block_on};
 pub use craft::KeyFinder;
 pub use extents::{Extents, Prepared};
+pub use guira_harness as harness;
 pub use lane::{Moment, Sampling, SteppedLane};
 pub use model::{Model, Op, Seen};
 pub use rng::Rng;

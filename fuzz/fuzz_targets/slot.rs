@@ -2,7 +2,7 @@
 #![no_main]
 #![forbid(unsafe_code)]
 
-use guira_conformance::harness;
+use guira_harness as harness;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

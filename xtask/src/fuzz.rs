@@ -1,8 +1,9 @@
 //! `cargo xtask fuzz`: every fuzz target under libFuzzer for a while, as many at a time as there are cores, up to two.
 //!
-//! Needs a nightly toolchain and a C++ compiler, which it does not install, and cargo-fuzz, which it does. What
-//! libFuzzer learns is kept beside the build, so the next run starts from it; the corpora in `fuzz/corpus` are only
-//! read. An input that breaks a promise fails the run and stays in `fuzz/artifacts`.
+//! Needs a C++ compiler, which it does not install. All targets are built by one cargo command, with the flags that
+//! libFuzzer needs, by any toolchain; with the address sanitizer, too, where there is a nightly one. What libFuzzer
+//! learns is kept beside the build, so the next run starts from it; the corpora in `fuzz/corpus` are tried first, and
+//! only read. An input that breaks a promise fails the run and stays in `fuzz/artifacts`.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -21,7 +22,7 @@ use crate::tree;
 
 /// Seconds an engineer gives a target when not asked.
 const SECONDS: u64 = 60;
-/// Installing cargo-fuzz and building every target, optimised and instrumented, on two slow cores.
+/// Building every target, optimised and instrumented, on two slow cores.
 const BUILD_LIMIT_S: u64 = 1_800;
 /// Targets that run at a time, at most: each takes a core, and instrumented ones take memory.
 const LANES_MAX: usize = 2;
@@ -32,6 +33,17 @@ const SLACK_S: u64 = 30;
 /// Lines of a failed target's output that are shown: of a panic, and of the end where there is none.
 const PANIC_LINES: usize = 4;
 const TAIL_LINES: usize = 40;
+
+/// What libFuzzer watches: every edge of the code, and what is compared with what.
+const COVERAGE: [&str; 6] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "--cfg=fuzzing",
+];
+const SANITIZER: &str = "-Zsanitizer=address";
 
 /// Which targets to run, and how long.
 #[derive(Args)]
@@ -75,20 +87,13 @@ pub fn run(shell: &Shell, budget: &Budget, seconds: u64, wanted: &[String]) -> O
         return Outcome::Failed(format!("there is no fuzz target {unknown:?}; there are {}", known.join(", ")));
     }
     let targets = if wanted.is_empty() { known } else { wanted.to_vec() };
-    let prepared = prepare(shell, budget);
-    if prepared != Outcome::Passed {
-        return prepared;
-    }
+    let programs = match build(shell, budget, &targets) {
+        Ok(programs) => programs,
+        Err(outcome) => return outcome,
+    };
     let directory = target_directory(shell, "fuzz");
-    for target in &targets {
-        let mut build = shell.command("cargo", ["+nightly", "fuzz", "build", "--target-dir"]);
-        let built = shell.run(build.arg(&directory).arg(target), budget);
-        if built != Outcome::Passed {
-            return built;
-        }
-    }
     let lanes = thread::available_parallelism().map_or(1, usize::from).min(LANES_MAX).min(targets.len());
-    let runs = targets.iter().map(|name| Run { name, directory: &directory, seconds });
+    let runs = targets.iter().map(|name| Run { name, programs: &programs, directory: &directory, seconds });
     let failed = in_lanes(lanes, runs.collect(), |run| run.outcome(shell, budget));
     match failed.is_empty() {
         true => Outcome::Passed,
@@ -110,25 +115,42 @@ fn target_names(root: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Makes sure that there is what building a target takes. A machine need not have it, so its lack is no failure.
-fn prepare(shell: &Shell, budget: &Budget) -> Outcome {
-    let lacks = |what: &str| Outcome::NotAvailable(what.to_owned());
-    if !shell.succeeds("rustup", ["run", "nightly", "rustc", "--version"], budget) {
-        return lacks("there is no nightly toolchain (rustup toolchain install nightly)");
-    }
+/// Builds the targets, and says where their programs are. A machine need not have what that takes, so its lack is no
+/// failure.
+fn build(shell: &Shell, budget: &Budget, targets: &[String]) -> Result<PathBuf, Outcome> {
     if !shell.succeeds("c++", ["--version"], budget) {
-        return lacks("there is no C++ compiler to build libFuzzer with (apt-get install g++)");
+        let lack = "there is no C++ compiler to build libFuzzer with (apt-get install g++)";
+        return Err(Outcome::NotAvailable(lack.to_owned()));
     }
-    let is_there = || shell.succeeds("cargo", ["fuzz", "--version"], budget);
-    if is_there() {
-        return Outcome::Passed;
+    let has_nightly = shell.succeeds("rustup", ["run", "nightly", "rustc", "--version"], budget);
+    let (toolchain, sanitizer) = match has_nightly {
+        true => (Some("+nightly"), Some(SANITIZER)),
+        false => (None, None),
+    };
+    if !has_nightly {
+        shell.say("without the address sanitizer: there is no nightly toolchain (rustup toolchain install nightly)");
     }
-    shell.say("cargo install cargo-fuzz --locked");
-    let installed = shell.run(&mut shell.command("cargo", ["install", "cargo-fuzz", "--locked"]), budget);
-    match installed == Outcome::Passed && is_there() {
-        true => Outcome::Passed,
-        false => lacks("cargo-fuzz is not there and could not be installed (cargo install cargo-fuzz --locked)"),
+    let host = host(shell, toolchain)?;
+    let directory = target_directory(shell, "fuzz");
+    // With a target named, the programs that cargo runs to build are not watched.
+    let arguments = ["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", &host, "--target-dir"];
+    let mut command = shell.command("cargo", toolchain.into_iter().chain(arguments));
+    command.arg(&directory).args(targets.iter().flat_map(|name| ["--bin", name]));
+    let flags: Vec<&str> = COVERAGE.into_iter().chain(sanitizer).collect();
+    command.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+    match shell.run(&mut command, budget) {
+        Outcome::Passed => Ok(directory.join(host).join("release")),
+        other => Err(other),
     }
+}
+
+/// The target that the toolchain compiles for by itself.
+fn host(shell: &Shell, toolchain: Option<&str>) -> Result<String, Outcome> {
+    let mut command = shell.command("rustc", toolchain.into_iter().chain(["-vV"]));
+    let output = command.output().map_err(|error| Outcome::Failed(format!("rustc: {error}")))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let host = said.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).ok_or_else(|| Outcome::Failed("rustc does not say what it compiles for".to_owned()))
 }
 
 /// Does `work` for every item, in `lanes` threads, and gives what failed.
@@ -150,6 +172,8 @@ fn in_lanes<T: Send>(lanes: usize, items: VecDeque<T>, work: impl Fn(T) -> Optio
 /// One target that is to run.
 struct Run<'r> {
     name: &'r str,
+    /// Where the programs of all targets are.
+    programs: &'r Path,
     directory: &'r Path,
     seconds: u64,
 }
@@ -158,7 +182,9 @@ impl Run<'_> {
     /// Runs it, and says what came of it; what failed, if anything.
     fn outcome(&self, shell: &Shell, budget: &Budget) -> Option<String> {
         let log = self.inside("logs").with_extension("log");
-        let outcome = self.prepare(&log).and_then(|corpus| self.command(shell, &corpus, &log, budget));
+        let artifacts = shell.root().join("fuzz/artifacts").join(self.name);
+        let outcome =
+            self.prepare(&log, &artifacts).and_then(|corpus| self.command(shell, [&corpus, &artifacts], &log, budget));
         let said = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
         match outcome {
             Ok(Outcome::Passed) => {
@@ -167,7 +193,7 @@ impl Run<'_> {
                 None
             }
             Ok(failed) => {
-                let told = [cause(&said), advice(self.name, shell.root(), &said)].join("\n");
+                let told = [cause(&said), advice(self.name, shell.root(), self.programs, &said)].join("\n");
                 shell.say(&format!("{told}\n{}: {} {}", self.name, failed.word(), failed.detail()));
                 Some(format!("{} ({})", self.name, failed.detail()))
             }
@@ -176,16 +202,23 @@ impl Run<'_> {
     }
 
     /// Makes the directories it writes to, and gives the one for what it learns.
-    fn prepare(&self, log: &Path) -> io::Result<PathBuf> {
+    fn prepare(&self, log: &Path, artifacts: &Path) -> io::Result<PathBuf> {
         let corpus = self.inside("corpus");
         fs::create_dir_all(&corpus)?;
+        fs::create_dir_all(artifacts)?;
         log.parent().map_or(Ok(()), fs::create_dir_all)?;
         Ok(corpus)
     }
 
-    fn command(&self, shell: &Shell, corpus: &Path, log: &Path, budget: &Budget) -> io::Result<Outcome> {
-        let mut command = shell.command("cargo", ["+nightly", "fuzz", "run", "--target-dir"]);
-        command.arg(self.directory).arg(self.name).arg(corpus).arg(format!("fuzz/corpus/{}", self.name)).arg("--");
+    fn command(
+        &self,
+        shell: &Shell,
+        [corpus, artifacts]: [&Path; 2],
+        log: &Path,
+        budget: &Budget,
+    ) -> io::Result<Outcome> {
+        let mut command = shell.command(&self.programs.join(self.name).to_string_lossy(), [corpus]);
+        command.arg(format!("fuzz/corpus/{}", self.name)).arg(format!("-artifact_prefix={}/", artifacts.display()));
         command.arg(format!("-max_total_time={}", self.seconds)).arg(format!("-timeout={INPUT_LIMIT_S}"));
         command.arg("-print_final_stats=1");
         // Safe code that leaks breaks no promise, and looking for leaks needs rights that containers lack.
@@ -215,12 +248,14 @@ fn cause(said: &str) -> String {
 }
 
 /// What to do about a failed target: the input it left, if any, and the commands that try and keep it.
-fn advice(target: &str, root: &Path, said: &str) -> String {
+fn advice(target: &str, root: &Path, programs: &Path, said: &str) -> String {
     let written = said.lines().find_map(|line| line.split_once("Test unit written to ").map(|(_, path)| path.trim()));
     let Some(artifact) = written else { return "it left no input".to_owned() };
     let artifact = Path::new(artifact).strip_prefix(root).unwrap_or(Path::new(artifact)).display();
+    let program = programs.join(target);
+    let program = program.strip_prefix(root).unwrap_or(&program).display();
     format!(
-        "input:  {artifact}\nreplay: cargo +nightly fuzz run {target} {artifact}\n\
+        "input:  {artifact}\nreplay: {program} {artifact}\n\
          keep:   cp {artifact} fuzz/corpus/{target}/ && cargo test -p guira-conformance --test suite decoders::"
     )
 }
@@ -266,10 +301,10 @@ mod tests {
     fn a_crash_is_told_with_its_input() {
         let said = "INFO: Seed: 1\nthread 'a' panicked at b.rs:1:2:\nthe promise\n\
                     artifact_prefix='/x/fuzz/'; Test unit written to /x/fuzz/crash-12ab\nBase64: AA==\nend";
-        let told = advice("row", Path::new("/x"), said);
-        assert!(told.contains("replay: cargo +nightly fuzz run row fuzz/crash-12ab\n"), "{told}");
+        let told = advice("row", Path::new("/x"), Path::new("/x/target/fuzz"), said);
+        assert!(told.contains("replay: target/fuzz/row fuzz/crash-12ab\n"), "{told}");
         assert!(told.contains("cp fuzz/crash-12ab fuzz/corpus/row/"), "{told}");
-        assert_eq!(advice("row", Path::new("/x"), "killed"), "it left no input");
+        assert_eq!(advice("row", Path::new("/x"), Path::new("/y"), "killed"), "it left no input");
         let panic = cause(said);
         assert!(panic.starts_with("thread 'a' panicked at b.rs:1:2:\nthe promise\n"), "{panic}");
         assert!(!panic.contains("end"), "{panic}");

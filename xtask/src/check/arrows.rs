@@ -11,7 +11,7 @@ use crate::manifest::{Dependency, Manifest};
 use crate::report::{Report, Violation};
 
 /// Allowed dependencies: from, to, why. A name that ends in `*` stands for every package that starts so.
-const ARROWS: [(&str, &str, &str); 37] = [
+const ARROWS: [(&str, &str, &str); 43] = [
     ("guira-layout", "guira-fabric", "addresses and spaces are words of the fabric"),
     ("guira-layout", "guira-sum", "a row is valid only with its checksum"),
     ("guira-rcuckoo", "guira-layout", "the protocol reads and writes rows, entries and lock words"),
@@ -48,7 +48,13 @@ const ARROWS: [(&str, &str, &str); 37] = [
     ("guira-python", "guira", "bindings show the public API"),
     ("guira-c", "guira", "bindings show the public API"),
     ("guira-conformance", "guira*", "one suite runs over every fabric and every layer"),
-    ("guira-fuzz", "guira-conformance", "fuzz targets run the suite's harnesses"),
+    ("guira-harness", "guira", "URLs are decoded, too"),
+    ("guira-harness", "guira-fabric", "a redo record is made of verbs"),
+    ("guira-harness", "guira-fabric-tcp", "frames are decoded"),
+    ("guira-harness", "guira-input", "files of records are decoded"),
+    ("guira-harness", "guira-layout", "what lies in memory is decoded"),
+    ("guira-harness", "guira-sum", "behind a checksum, an input needs the right one"),
+    ("guira-fuzz", "guira-harness", "fuzz targets run the harnesses"),
 ];
 
 /// Programs: nothing may depend on them, whatever a pattern above says.

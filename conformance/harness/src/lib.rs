@@ -5,6 +5,7 @@
 //! promise is broken: something out of bounds, a value that does not encode to what it was decoded from, a finder that
 //! disagrees with a plain reading of the row. `fuzz/fuzz_targets` runs each under libFuzzer; the suite's
 //! `decoders` runs all of them, on every toolchain, on the same corpora and on changed copies of them.
+#![forbid(unsafe_code)]
 
 mod extent;
 mod feed;
@@ -12,6 +13,8 @@ mod load;
 mod lock;
 mod mutate;
 mod names;
+#[path = "../../../crates/guira/tests/suite/common/rng.rs"]
+mod rng;
 mod row;
 mod shape;
 mod slot;
@@ -24,6 +27,7 @@ pub use load::{debian, jsonl, tsv};
 pub use lock::lock;
 pub use mutate::mutate;
 pub use names::{names, preset};
+pub use rng::Rng;
 pub use row::row;
 pub use slot::slot;
 pub use superblock::superblock;
