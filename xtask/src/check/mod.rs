@@ -4,6 +4,7 @@
 //! Reading files, printing and deciding the exit code happen here.
 
 mod arrows;
+mod budget;
 mod documents;
 mod holes;
 mod mutants;
@@ -20,6 +21,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::report::{Format, Report, Verdict, Violation, plural};
+use crate::test;
 use crate::tree::{self, Tree};
 use crate::{manifest, rust};
 
@@ -74,6 +76,7 @@ pub fn run(root: &Path) -> Result<Reports> {
         arrows::check(&manifests),
         words::check(&tree.files),
         documents::check(&markdown, &rust, &tree.paths),
+        budget::check(tree.text(test::budget::PATH), &test::STEPS.each_ref().map(|step| step.name.to_string())),
     ];
     checks.iter_mut().for_each(|report| report.violations.sort());
     Ok(Reports { ok: checks.iter().all(|report| report.violations.is_empty()), checks })

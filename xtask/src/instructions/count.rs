@@ -57,7 +57,9 @@ fn setting(root: &Path) -> Result<Setting> {
 
 /// Builds the program as releases are built; the path of its executable.
 fn build(root: &Path) -> Result<PathBuf> {
-    let arguments = ["build", "--release", "--package", PACKAGE, "--message-format=json-render-diagnostics"];
+    // With the program's features, so that both are built from the same libraries.
+    let packages = ["--package", PACKAGE, "--package", "guira-cli", "--bin", PACKAGE];
+    let arguments = ["build", "--release", "--message-format=json-render-diagnostics"].into_iter().chain(packages);
     let mut command = tool("cargo", arguments, root);
     // Set and empty, so that no configuration adds flags either.
     command.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", "");

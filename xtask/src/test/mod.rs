@@ -1,25 +1,40 @@
-//! `cargo xtask test`: every check and every test, in order, each with its heading, its time and its outcome.
+//! `cargo xtask test`: every check and every test, in two lanes, each with its heading, its time and its outcome.
 //!
 //! A failed step does not hide the next one: the others run and every failure is in the summary, except that nothing
-//! can follow a build that failed. A step that hangs is killed at its limit, with everything it started.
+//! can follow a build that failed. A step that hangs is killed at its limit, with everything it started. What a step
+//! prints appears when it ends, and lies in `target/xtask/STEP.log` meanwhile.
 
+pub mod budget;
+mod changed;
+mod lanes;
 mod needs;
 mod porcupine;
 mod process;
 mod ship;
 mod steps;
+mod suites;
 
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Serialize;
 
 use crate::report::{Format, Verdict};
 use crate::tree;
+use budget::Times;
+use changed::Changed;
 pub use process::Shell;
-pub use steps::{Budget, target_directory};
-use steps::{STEPS, Step, StepName};
+pub use steps::{Budget, STEPS, target_directory};
+use steps::{Step, StepName};
+
+/// How often a line says what runs, while nothing ends.
+const PROGRESS_EVERY: Duration = Duration::from_secs(60);
 
 /// Which steps to run.
 #[derive(Args)]
@@ -30,9 +45,52 @@ pub struct Options {
     /// Run only this step; may be repeated.
     #[arg(long, value_name = "STEP", value_enum)]
     only: Vec<StepName>,
-    /// List the steps with their commands and limits, and run none.
+    /// Run only what a change can touch: what differs from the commit BASE, or from the last one.
+    #[arg(long, value_name = "BASE", num_args = 0..=1, default_missing_value = "HEAD", conflicts_with = "long")]
+    changed: Option<String>,
+    /// Run the long forms: histories for an hour, 100,000 seeds, fuzz targets for a minute each. Takes hours.
+    #[arg(long)]
+    long: bool,
+    /// Put the time of every step on record, in xtask/budget.toml: of a fresh clone, with an empty cargo home.
+    #[arg(long, conflicts_with_all = ["skip", "only", "changed", "long"])]
+    record: bool,
+    /// List the steps with their commands, budgets and limits, and run none.
     #[arg(long)]
     list: bool,
+}
+
+/// What of the tests runs, and what they took.
+pub struct Scope {
+    pub is_long: bool,
+    changed: Option<Changed>,
+    /// Suites and their seconds, in the order in which they ended.
+    suites: Mutex<Vec<(String, f64)>>,
+}
+
+impl Scope {
+    fn of(options: &Options, shell: &Shell) -> Result<Scope> {
+        let changed = options.changed.as_ref().map(|base| Changed::since(base, shell)).transpose()?;
+        Ok(Scope { is_long: options.long, changed, suites: Mutex::default() })
+    }
+
+    /// Whether every test is asked for.
+    pub fn is_whole(&self) -> bool {
+        self.changed.is_none()
+    }
+
+    /// Whether the package's tests run.
+    pub fn touches(&self, package: &str) -> bool {
+        self.changed.as_ref().is_none_or(|changed| changed.touches(package))
+    }
+
+    fn concerns(&self, step: StepName) -> bool {
+        self.changed.as_ref().is_none_or(|changed| changed.concerns(step))
+    }
+
+    /// Keeps what a suite took.
+    pub fn note(&self, suite: &str, seconds: f64) {
+        self.suites.lock().unwrap_or_else(PoisonError::into_inner).push((suite.to_owned(), seconds));
+    }
 }
 
 impl Options {
@@ -86,61 +144,150 @@ impl Outcome {
 
 /// Runs `cargo xtask test`.
 pub fn command(options: &Options, format: Format) -> Result<Verdict> {
-    if options.list {
-        return list(format);
-    }
     let shell = Shell::new(tree::workspace_root()?, format);
-    let started = Instant::now();
-    let done = run_all(options, &shell, |step| step.run(&shell));
-    let summary = Summary::new(done, started.elapsed());
+    let times = budget::read(shell.root()).unwrap_or_default();
+    if options.list {
+        return list(&times, format);
+    }
+    let (started, scope) = (Instant::now(), Scope::of(options, &shell)?);
+    let logs = Logs::new(&shell)?;
+    let selects = |name| options.selects(name) && scope.concerns(name);
+    let done = with_progress(&shell, |running| {
+        let run = |step: &Step| {
+            running.started(step.name);
+            match logs.shell(&shell, step.name) {
+                Ok(logged) => step.run(&logged, &scope),
+                Err(error) => Outcome::Failed(format!("{}: {error}", logs.path(step.name).display())),
+            }
+        };
+        lanes::run_all(lanes::count(), selects, run, |step, done| {
+            running.ended(step.name, || logs.show(&shell, step, done));
+        })
+    });
+    let elapsed_s = started.elapsed().as_secs_f64();
+    let suites = scope.suites.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let summary = Summary::new(done, suites, elapsed_s, &times);
     match format {
         Format::Human => println!("\n{}", summary.human()),
         Format::Json => println!("{}", serde_json::to_string_pretty(&summary)?),
     }
+    if options.record {
+        ensure!(summary.ok, "what fails is not put on record");
+        budget::record(shell.root(), elapsed_s, &summary.steps, &summary.suites)?;
+    }
     Ok(if summary.ok { Verdict::Passed } else { Verdict::Failed })
 }
 
-fn list(format: Format) -> Result<Verdict> {
+fn list(times: &Times, format: Format) -> Result<Verdict> {
     match format {
         Format::Json => println!("{}", serde_json::to_string_pretty(&STEPS)?),
         Format::Human => STEPS.iter().for_each(|step| {
-            println!("{:<12} at most {:>4} s  {}", step.name.to_string(), step.limit_s, step.title);
+            let name = step.name.to_string();
+            let budget = times.budget_s(&name).map_or("-".to_owned(), |seconds| format!("{seconds:.0}"));
+            println!("{name:<12} budget {budget:>4} s, at most {:>5} s  {}", step.limit_s, step.title);
         }),
     }
     Ok(Verdict::Passed)
 }
 
-/// Runs the selected steps in order with `run`; what follows a failed build is not run.
-fn run_all(options: &Options, shell: &Shell, run: impl Fn(&Step) -> Outcome) -> Vec<Done> {
-    let mut done = Vec::with_capacity(STEPS.len());
-    let mut is_built = true;
-    for step in &STEPS {
-        let started = Instant::now();
-        let outcome = match (options.selects(step.name), is_built) {
-            (false, _) => Outcome::Skipped,
-            (true, false) => Outcome::NotRun,
-            (true, true) => {
-                shell.say(&format!("\n== {}: {}", step.name, step.title));
-                let outcome = run(step);
-                let seconds = started.elapsed().as_secs_f64();
-                let line = format!("-- {} {} in {seconds:.1} s  {}", step.name, outcome.word(), outcome.detail());
-                shell.say(line.trim_end());
-                outcome
-            }
-        };
-        is_built &= !(step.name == StepName::Build && outcome.is_failure());
-        done.push(Done { name: step.name.to_string(), seconds: started.elapsed().as_secs_f64(), outcome });
+/// Where steps print while they run.
+struct Logs {
+    directory: PathBuf,
+}
+
+impl Logs {
+    fn new(shell: &Shell) -> Result<Logs> {
+        let directory = target_directory(shell, "xtask");
+        fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+        Ok(Logs { directory })
     }
-    done
+
+    fn path(&self, step: StepName) -> PathBuf {
+        self.directory.join(format!("{step}.log"))
+    }
+
+    /// A shell that prints into the step's log.
+    fn shell(&self, shell: &Shell, step: StepName) -> io::Result<Shell> {
+        Ok(shell.logged(File::create(self.path(step))?))
+    }
+
+    /// Prints what the step printed, below its heading.
+    fn show(&self, shell: &Shell, step: &Step, done: &Done) {
+        shell.say(&format!("\n== {}: {}", step.name, step.title));
+        let said = fs::read(self.path(step.name)).unwrap_or_default();
+        shell.say(String::from_utf8_lossy(&said).trim_end());
+        let line =
+            format!("-- {} {} in {:.1} s  {}", step.name, done.outcome.word(), done.seconds, done.outcome.detail());
+        shell.say(line.trim_end());
+    }
+}
+
+/// The steps that run now, and since when.
+struct Running<'s> {
+    shell: &'s Shell,
+    steps: Mutex<Vec<(StepName, Instant)>>,
+}
+
+impl Running<'_> {
+    fn started(&self, step: StepName) {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner).push((step, Instant::now()));
+    }
+
+    /// Takes the step out, and prints what `show` does while no other step prints.
+    fn ended(&self, step: StepName, show: impl FnOnce()) {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        steps.retain(|(name, _)| *name != step);
+        show();
+    }
+
+    fn tell(&self) {
+        let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = steps.iter().map(|(name, since)| format!("{name} for {} s", since.elapsed().as_secs()));
+        self.shell.say(&format!("   running: {}", told.collect::<Vec<_>>().join(", ")));
+    }
+}
+
+/// Does `work`, and says every minute what runs.
+fn with_progress<T>(shell: &Shell, work: impl FnOnce(&Running<'_>) -> T) -> T {
+    let running = Running { shell, steps: Mutex::default() };
+    let (ends, end) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let end = end;
+            while end.recv_timeout(PROGRESS_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
+                running.tell();
+            }
+        });
+        let result = work(&running);
+        drop(ends);
+        result
+    })
 }
 
 /// One step's line in the summary.
 #[derive(Debug, Serialize)]
-struct Done {
-    name: String,
-    seconds: f64,
+pub struct Done {
+    pub name: String,
+    pub seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    budget_s: Option<f64>,
     #[serde(flatten)]
-    outcome: Outcome,
+    pub outcome: Outcome,
+}
+
+impl Done {
+    fn new(step: &Step, seconds: f64, outcome: Outcome) -> Done {
+        Done { name: step.name.to_string(), seconds, budget_s: None, outcome }
+    }
+
+    fn line(&self) -> String {
+        let budget = self.budget_s.map_or("-".to_owned(), |seconds| format!("{seconds:.0}"));
+        let is_over = self.outcome.ran() && self.budget_s.is_some_and(|budget_s| self.seconds > budget_s);
+        let over = if is_over { "over budget " } else { "" };
+        let (word, detail) = (self.outcome.word(), self.outcome.detail());
+        let line = format!("{:<12} {:>9.1} {budget:>8}  {word:<13} {over}{detail}", self.name, self.seconds);
+        line.trim_end().to_owned()
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -148,26 +295,20 @@ struct Summary {
     ok: bool,
     seconds: f64,
     steps: Vec<Done>,
+    /// What the suites of the step `suites` took.
+    suites: Vec<(String, f64)>,
 }
 
 impl Summary {
-    fn new(steps: Vec<Done>, elapsed: Duration) -> Self {
+    fn new(steps: Vec<Done>, suites: Vec<(String, f64)>, seconds: f64, times: &Times) -> Self {
         let ok = !steps.iter().any(|done| done.outcome.is_failure() || done.outcome == Outcome::NotRun);
-        Self { ok, seconds: elapsed.as_secs_f64(), steps }
+        let with_budget = |done: Done| Done { budget_s: times.budget_s(&done.name), ..done };
+        Self { ok, seconds, steps: steps.into_iter().map(with_budget).collect(), suites }
     }
 
     fn human(&self) -> String {
-        let mut lines = vec![format!("{:<12} {:>9}  outcome", "step", "seconds")];
-        lines.extend(self.steps.iter().map(|done| {
-            let line = format!(
-                "{:<12} {:>9.1}  {:<13} {}",
-                done.name,
-                done.seconds,
-                done.outcome.word(),
-                done.outcome.detail()
-            );
-            line.trim_end().to_owned()
-        }));
+        let mut lines = vec![format!("{:<12} {:>9} {:>8}  outcome", "step", "seconds", "budget")];
+        lines.extend(self.steps.iter().map(Done::line));
         let failed: Vec<&str> =
             self.steps.iter().filter(|done| done.outcome.is_failure()).map(|done| done.name.as_str()).collect();
         // A part that passed must not read like the whole: say how many steps ran.
@@ -183,21 +324,20 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
 
     fn options(skip: &[StepName], only: &[StepName]) -> Options {
-        Options { skip: skip.to_vec(), only: only.to_vec(), list: false }
+        let (skip, only) = (skip.to_vec(), only.to_vec());
+        Options { skip, only, changed: None, long: false, record: false, list: false }
     }
 
     fn outcomes(options: &Options, failing: StepName) -> Summary {
-        let shell = Shell::new(PathBuf::from("."), Format::Json);
         let run = |step: &Step| match step.name == failing {
             true => Outcome::Failed("exit code 1".to_owned()),
             false => Outcome::Passed,
         };
-        Summary::new(run_all(options, &shell, run), Duration::from_secs(1))
+        let done = lanes::run_all(2, |name| options.selects(name), run, |_, _| {});
+        Summary::new(done, Vec::new(), 1.0, &Times::default())
     }
 
     fn count(summary: &Summary, outcome: &Outcome) -> usize {
@@ -214,12 +354,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_follows_a_failed_build() {
-        let summary = outcomes(&options(&[], &[]), StepName::Build);
-        let build = STEPS.iter().position(|step| step.name == StepName::Build).expect("there is a build");
-        assert!(!summary.ok);
-        assert_eq!(count(&summary, &Outcome::Passed), build);
-        assert_eq!(count(&summary, &Outcome::NotRun), STEPS.len() - build - 1);
+    fn nothing_that_needs_a_build_follows_its_failure() {
+        let summary = outcomes(&options(&[], &[]), StepName::TestBuild);
+        let needs_it = STEPS.iter().filter(|step| step.after.contains(&StepName::TestBuild)).count();
+        assert!(!summary.ok && needs_it > 2);
+        assert_eq!(count(&summary, &Outcome::NotRun), needs_it);
+        assert_eq!(count(&summary, &Outcome::Passed), STEPS.len() - needs_it - 1);
     }
 
     #[test]
@@ -231,6 +371,18 @@ mod tests {
         assert!(summary.ok);
         assert_eq!(count(&summary, &Outcome::Passed), 2);
         assert!(summary.human().ends_with(&format!("passed; 2 of {} steps ran in 1.0 s", STEPS.len())));
+    }
+
+    #[test]
+    fn a_time_stands_beside_its_budget_and_over_it_is_no_failure() {
+        let times = Times::parse("[whole]\n[suites]\n[steps.clippy]\nbudget_s = 60\n").expect("it parses");
+        let done = Done::new(&STEPS[StepName::Clippy.place()], 70.0, Outcome::Passed);
+        let summary = Summary::new(vec![done], Vec::new(), 70.0, &times);
+        assert!(
+            summary.ok && summary.human().contains("70.0       60  passed        over budget"),
+            "{}",
+            summary.human()
+        );
     }
 
     #[test]

@@ -5,11 +5,12 @@
 //! with all it started, and one whose parent died, for instance of an interrupt from the keyboard.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,20 +24,27 @@ const LOOK_EVERY_MS: u64 = 20;
 /// Reads one word; kills the process group in its first argument unless the word is `done`.
 const WATCHER: &str = "read -r word; [ \"$word\" = done ] || kill -s KILL -- \"-$1\"";
 
-/// Runs commands at the root of the workspace and prints where the output format allows.
+/// Runs commands at the root of the workspace and prints where the output format allows, or into a log.
 pub struct Shell {
     root: PathBuf,
     format: Format,
+    /// Takes what is said and what commands print, if it is there.
+    log: Option<Arc<File>>,
 }
 
 impl Shell {
     pub fn new(root: PathBuf, format: Format) -> Self {
-        Self { root, format }
+        Self { root, format, log: None }
     }
 
     /// One that runs its commands at another root.
     pub fn at(&self, root: PathBuf) -> Self {
-        Self { root, format: self.format }
+        Self { root, format: self.format, log: self.log.clone() }
+    }
+
+    /// One whose words, and whose commands' output, go into `log`.
+    pub fn logged(&self, log: File) -> Self {
+        Self { root: self.root.clone(), format: self.format, log: Some(Arc::new(log)) }
     }
 
     pub fn root(&self) -> &Path {
@@ -45,9 +53,11 @@ impl Shell {
 
     /// Prints a line for the reader: on standard error where standard output is for one JSON object.
     pub fn say(&self, line: &str) {
-        match self.format {
-            Format::Human => println!("{line}"),
-            Format::Json => eprintln!("{line}"),
+        match (&self.log, self.format) {
+            // A log that cannot be written to, for want of space, fails the next command with a better message.
+            (Some(log), _) => drop(writeln!(&**log, "{line}")),
+            (None, Format::Human) => println!("{line}"),
+            (None, Format::Json) => eprintln!("{line}"),
         }
     }
 
@@ -60,10 +70,28 @@ impl Shell {
 
     /// Runs a command whose output the reader sees.
     pub fn run(&self, command: &mut Command, budget: &Budget) -> Outcome {
-        if self.format == Format::Json {
-            command.stdout(io::stderr());
+        match (&self.log, self.format) {
+            (Some(log), _) => match (log.try_clone(), log.try_clone()) {
+                (Ok(out), Ok(errors)) => drop(command.stdout(out).stderr(errors)),
+                (Err(error), _) | (_, Err(error)) => return Outcome::Failed(format!("the step's log: {error}")),
+            },
+            (None, Format::Json) => drop(command.stdout(io::stderr())),
+            (None, Format::Human) => {}
         }
         outcome(command, budget)
+    }
+
+    /// Runs a command, and gives what it printed on standard output; its other output is the reader's.
+    pub fn read(&self, command: &mut Command, budget: &Budget, into: &Path) -> Result<String, Outcome> {
+        let failed = |error: io::Error| Outcome::Failed(format!("{}: {error}", into.display()));
+        command.stdout(File::create(into).map_err(failed)?);
+        if let Some(log) = &self.log {
+            command.stderr(log.try_clone().map_err(failed)?);
+        }
+        match outcome(command, budget) {
+            Outcome::Passed => fs::read_to_string(into).map_err(failed),
+            other => Err(other),
+        }
     }
 
     /// Runs a command whose output goes to the file `log`.

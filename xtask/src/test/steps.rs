@@ -1,6 +1,7 @@
-//! The steps of `cargo xtask test`: what each runs, in which order, and how long it may take.
+//! The steps of `cargo xtask test`: what each runs, what it comes after, and how long it may take.
 //!
-//! Limits are several times what two slow cores need with nothing compiled: they end a hang, they measure nothing.
+//! Limits are several times what two slow cores need with nothing compiled: they end a hang, they measure nothing. What
+//! a step is expected to take is its budget ([`super::budget`]).
 
 use std::fmt::{self, Display};
 use std::path::PathBuf;
@@ -13,7 +14,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::process::Shell;
-use super::{Outcome, needs, porcupine, ship};
+use super::suites::{self, Programs};
+use super::{Outcome, Scope, needs, porcupine, ship};
 use crate::{check, fuzz, mutants};
 
 /// Installing over a slow network: package lists are tens of megabytes.
@@ -30,35 +32,52 @@ const TEST_LIMIT_S: u64 = 3_600;
 const LOOM_LIMIT_S: u64 = 1_200;
 /// Interpreting the unit tests: hundreds of times slower than running them.
 const MIRI_LIMIT_S: u64 = 1_800;
-/// Each fuzz target: long enough to leave what it starts from, so that all of them take minutes.
-const FUZZ_SECONDS: u64 = 40;
+/// Each fuzz target by default: its corpus is tried, and some thousands of changed copies.
+const FUZZ_SECONDS: u64 = 5;
+/// Each fuzz target with `--long`.
+const LONG_FUZZ_SECONDS: u64 = 60;
 /// Building every fuzz target and running one after the other, with room for as many targets again.
-const FUZZ_LIMIT_S: u64 = fuzz::limit_s(24, FUZZ_SECONDS);
+const FUZZ_LIMIT_S: u64 = fuzz::limit_s(24, LONG_FUZZ_SECONDS);
+/// With `--long`, an hour of killed processes, several times ten minutes, and 100,000 seeds.
+const LONG_TEST_LIMIT_S: u64 = 6 * 3_600;
 
 const _: () = assert!(READ_LIMIT_S < INSTALL_LIMIT_S && BUILD_LIMIT_S < TEST_LIMIT_S);
 
 /// The name of a step, as `--skip` and `--only` take it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum StepName {
     Needs,
     Components,
     Format,
-    Clippy,
-    Doc,
     Check,
+    TestBuild,
+    Deny,
+    Clippy,
     Build,
-    Instructions,
-    Test,
+    Suites,
     Mutants,
-    Peers,
+    Fuzz,
+    Doc,
+    Instructions,
+    DocTests,
     Porcupine,
     Loom,
     Miri,
-    Fuzz,
-    Deny,
     Msrv,
     Package,
+}
+
+impl StepName {
+    /// Its place in [`STEPS`].
+    pub fn place(self) -> usize {
+        self as usize
+    }
+
+    /// Whether what comes after it needs what it builds.
+    pub fn is_build(self) -> bool {
+        matches!(self, Self::Build | Self::TestBuild)
+    }
 }
 
 impl Display for StepName {
@@ -67,95 +86,177 @@ impl Display for StepName {
     }
 }
 
-/// One step: its name, what it does in a line, and its limit.
+/// A directory below the target directory for whose lock builds would wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BuildDirectory {
+    Debug,
+    Release,
+}
+
+/// One step: its name, what it does in a line, its limit, and what it may run beside.
 #[derive(Debug, Serialize)]
 pub struct Step {
     pub name: StepName,
     pub title: &'static str,
     pub limit_s: u64,
+    /// Steps that have ended before it starts.
+    pub after: &'static [StepName],
+    /// The directory that it builds into, if others do as well.
+    pub builds_in: Option<BuildDirectory>,
 }
 
-/// Every step, in order: what the others need, then the cheap checks, then the build, then tests from short to long.
-pub const STEPS: [Step; 18] = [
-    step(StepName::Needs, "the system's tools and data that tests use", INSTALL_LIMIT_S),
-    step(StepName::Components, "rustup component add rustfmt clippy, where they are missing", INSTALL_LIMIT_S),
-    step(StepName::Format, "cargo fmt --all --check", READ_LIMIT_S),
-    step(StepName::Clippy, "cargo clippy --workspace --all-targets -- -D warnings", LINT_LIMIT_S),
-    step(StepName::Doc, "RUSTDOCFLAGS=\"-D warnings\" cargo doc --workspace --no-deps", LINT_LIMIT_S),
-    step(StepName::Check, "cargo xtask check", READ_LIMIT_S),
-    step(StepName::Build, "cargo build --release -p guira-cli", BUILD_LIMIT_S),
-    step(StepName::Instructions, "cargo xtask instructions", BUILD_LIMIT_S),
-    step(StepName::Test, "cargo test --workspace --no-fail-fast", TEST_LIMIT_S),
-    step(StepName::Mutants, "cargo xtask mutants", mutants::LIMIT_S),
-    step(StepName::Peers, "clippy and tests of guira-cli --features peers, which runs other stores", TEST_LIMIT_S),
-    step(StepName::Porcupine, "the linearizability checker against Porcupine, a Go program", porcupine::LIMIT_S),
+const NEEDS: &[StepName] = &[StepName::Needs, StepName::Components];
+const TEST_BUILD: &[StepName] = &[StepName::TestBuild];
+const DEBUG: Option<BuildDirectory> = Some(BuildDirectory::Debug);
+const RELEASE: Option<BuildDirectory> = Some(BuildDirectory::Release);
+
+/// Every step. Of those that can start, the first one does: what takes longest stands first.
+pub const STEPS: [Step; 19] = [
+    step(StepName::Needs, "the system's tools and data that tests use", INSTALL_LIMIT_S, &[], None),
+    step(
+        StepName::Components,
+        "rustup component add rustfmt clippy, where they are missing",
+        INSTALL_LIMIT_S,
+        &[],
+        None,
+    ),
+    step(StepName::Format, "cargo fmt --all --check", READ_LIMIT_S, NEEDS, None),
+    step(StepName::Check, "cargo xtask check", READ_LIMIT_S, NEEDS, None),
+    step(
+        StepName::TestBuild,
+        "cargo test --workspace --features guira-cli/peers --lib --bins --tests --no-run, and the examples",
+        BUILD_LIMIT_S,
+        NEEDS,
+        DEBUG,
+    ),
+    step(StepName::Deny, "cargo deny check", ship::DENY_LIMIT_S, NEEDS, None),
+    step(
+        StepName::Clippy,
+        "cargo clippy --workspace --all-targets -- -D warnings, without and with guira-cli/peers",
+        LINT_LIMIT_S,
+        NEEDS,
+        DEBUG,
+    ),
+    step(StepName::Build, "cargo build --release -p guira-cli -p guira-instructions", BUILD_LIMIT_S, NEEDS, RELEASE),
+    step(StepName::Suites, "every test program, the modules of a suite each by itself", TEST_LIMIT_S, TEST_BUILD, None),
+    step(StepName::Mutants, "cargo xtask mutants", mutants::LIMIT_S, NEEDS, None),
+    step(StepName::Fuzz, "cargo xtask fuzz --seconds 5", FUZZ_LIMIT_S, NEEDS, None),
+    step(
+        StepName::Doc,
+        "RUSTDOCFLAGS=\"-D warnings\" cargo doc --workspace --no-deps",
+        LINT_LIMIT_S,
+        &[StepName::Clippy],
+        DEBUG,
+    ),
+    step(StepName::Instructions, "cargo xtask instructions", BUILD_LIMIT_S, &[StepName::Build], RELEASE),
+    step(
+        StepName::DocTests,
+        "cargo test --workspace --features guira-cli/peers --doc",
+        TEST_LIMIT_S,
+        TEST_BUILD,
+        DEBUG,
+    ),
+    step(
+        StepName::Porcupine,
+        "the linearizability checker against Porcupine, a Go program",
+        porcupine::LIMIT_S,
+        TEST_BUILD,
+        DEBUG,
+    ),
     step(
         StepName::Loom,
         "RUSTFLAGS=\"--cfg loom\" cargo test -p guira-fabric --test loom --release --target-dir target/loom",
         LOOM_LIMIT_S,
+        NEEDS,
+        None,
     ),
     step(
         StepName::Miri,
         "MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p guira-fabric --lib --target-dir target/miri",
         MIRI_LIMIT_S,
+        NEEDS,
+        None,
     ),
-    step(StepName::Fuzz, "cargo xtask fuzz --seconds 40", FUZZ_LIMIT_S),
-    step(StepName::Deny, "cargo deny check", ship::DENY_LIMIT_S),
     step(
         StepName::Msrv,
         "cargo +MSRV check --locked, of what is published, with the rust-version of Cargo.toml",
         ship::MSRV_LIMIT_S,
+        NEEDS,
+        None,
     ),
-    step(StepName::Package, "cargo package --locked, of what is published", ship::PACKAGE_LIMIT_S),
+    step(StepName::Package, "cargo package --locked, of what is published", ship::PACKAGE_LIMIT_S, NEEDS, None),
 ];
 
-const fn step(name: StepName, title: &'static str, limit_s: u64) -> Step {
-    Step { name, title, limit_s }
+const fn step(
+    name: StepName,
+    title: &'static str,
+    limit_s: u64,
+    after: &'static [StepName],
+    builds_in: Option<BuildDirectory>,
+) -> Step {
+    Step { name, title, limit_s, after, builds_in }
 }
 
 impl Step {
     /// Runs the step within its limit.
-    pub fn run(&self, shell: &Shell) -> Outcome {
-        let budget = Budget { until: Instant::now() + Duration::from_secs(self.limit_s), limit_s: self.limit_s };
-        let cargo = |line: &str| shell.command("cargo", line.split_whitespace());
-        let run = |mut command: Command| shell.run(&mut command, &budget);
+    pub fn run(&self, shell: &Shell, scope: &Scope) -> Outcome {
+        let limit_s = match (self.name, scope.is_long) {
+            (StepName::Suites, true) => LONG_TEST_LIMIT_S,
+            _ => self.limit_s,
+        };
+        let budget = Budget { until: Instant::now() + Duration::from_secs(limit_s), limit_s };
+        let run = |command: &mut Command| shell.run(command, &budget);
         match self.name {
             StepName::Needs => needs::install(shell, &budget),
             StepName::Components => components(shell, &budget),
-            StepName::Format => run(cargo("fmt --all --check")),
-            StepName::Clippy => run(cargo("clippy --workspace --all-targets -- -D warnings")),
-            StepName::Doc => {
-                let mut command = cargo("doc --workspace --no-deps");
-                command.env("RUSTDOCFLAGS", with_inherited("RUSTDOCFLAGS", "-D warnings"));
-                run(command)
-            }
+            StepName::Format => run(&mut cargo(shell, "fmt --all --check")),
             StepName::Check => own_check(shell, &budget),
-            StepName::Build => run(cargo("build --release -p guira-cli")),
-            StepName::Instructions => instructions(shell, &budget),
-            // Without the option, the first test program that fails hides what the next ones would say.
-            StepName::Test => run(cargo("test --workspace --no-fail-fast")),
+            StepName::TestBuild => Programs::build(shell, &budget).err().unwrap_or(Outcome::Passed),
+            StepName::Deny => ship::deny(shell, &budget),
+            StepName::Clippy => clippy(shell, &budget),
+            StepName::Build => run(&mut cargo(shell, "build --release -p guira-cli -p guira-instructions")),
+            StepName::Suites => suites::run(shell, &budget, scope),
             StepName::Mutants => mutants::step(shell, &budget),
-            StepName::Peers => {
-                let lints = run(cargo("clippy -p guira-cli --features peers --all-targets -- -D warnings"));
-                if lints != Outcome::Passed {
-                    return lints;
-                }
-                run(cargo("test -p guira-cli --features peers --bin guira --test suite --no-fail-fast"))
+            StepName::Fuzz => fuzz::run(shell, &budget, fuzz_seconds(scope), &[]),
+            StepName::Doc => {
+                let mut command = cargo(shell, "doc --workspace --no-deps");
+                run(command.env("RUSTDOCFLAGS", with_inherited("RUSTDOCFLAGS", "-D warnings")))
             }
+            StepName::Instructions => instructions(shell, &budget),
+            StepName::DocTests => run(&mut cargo(shell, "test --workspace --features guira-cli/peers --doc")),
             StepName::Porcupine => porcupine::compare(shell, &budget),
             StepName::Loom => {
-                let mut command = cargo("test -p guira-fabric --test loom --release --target-dir");
+                let mut command = cargo(shell, "test -p guira-fabric --test loom --release --target-dir");
                 command.arg(target_directory(shell, "loom"));
-                command.env("RUSTFLAGS", with_inherited("RUSTFLAGS", "--cfg loom"));
-                run(command)
+                run(command.env("RUSTFLAGS", with_inherited("RUSTFLAGS", "--cfg loom")))
             }
             StepName::Miri => miri(shell, &budget),
-            StepName::Fuzz => fuzz::run(shell, &budget, FUZZ_SECONDS, &[]),
-            StepName::Deny => ship::deny(shell, &budget),
             StepName::Msrv => ship::msrv(shell, &budget),
             StepName::Package => ship::package(shell, &budget),
         }
     }
+}
+
+fn fuzz_seconds(scope: &Scope) -> u64 {
+    if scope.is_long { LONG_FUZZ_SECONDS } else { FUZZ_SECONDS }
+}
+
+/// Cargo with the words of `line`.
+fn cargo(shell: &Shell, line: &str) -> Command {
+    shell.command("cargo", line.split_whitespace())
+}
+
+/// Lints what users build, and what only feature `peers` compiles.
+fn clippy(shell: &Shell, budget: &Budget) -> Outcome {
+    ["", "--features guira-cli/peers"]
+        .into_iter()
+        .map(|features| {
+            let line = format!("clippy --workspace --all-targets {features} -- -D warnings");
+            shell.run(&mut cargo(shell, &line), budget)
+        })
+        .find(|outcome| *outcome != Outcome::Passed)
+        .unwrap_or(Outcome::Passed)
 }
 
 /// The time a step has: all its commands share it.
@@ -214,7 +315,11 @@ fn instructions(shell: &Shell, budget: &Budget) -> Outcome {
     if !shell.succeeds("valgrind", ["--version"], budget) {
         return Outcome::NotAvailable("there is no valgrind; the step needs says how to install it".to_owned());
     }
-    shell.run(&mut shell.command("cargo", ["xtask", "instructions"]), budget)
+    // Not through cargo, which would wait for the build of the tests.
+    match std::env::current_exe() {
+        Ok(own) => shell.run(&mut shell.command(&own.to_string_lossy(), ["instructions"]), budget),
+        Err(error) => Outcome::Failed(format!("this program cannot be found: {error}")),
+    }
 }
 
 /// Miri needs a nightly toolchain, which no machine must have: without it the step is not available, which is no error.
@@ -260,6 +365,15 @@ mod tests {
     fn every_name_is_one_step_in_the_order_of_the_list() {
         let names: Vec<StepName> = STEPS.iter().map(|step| step.name).collect();
         assert_eq!(names, StepName::value_variants());
+        assert!(STEPS.iter().enumerate().all(|(place, step)| step.name.place() == place));
+    }
+
+    /// A step that came after a later one would let the lanes start in an order that the list does not show.
+    #[test]
+    fn steps_come_after_earlier_ones() {
+        for step in &STEPS {
+            assert!(step.after.iter().all(|name| name.place() < step.name.place()), "{}", step.name);
+        }
     }
 
     #[test]

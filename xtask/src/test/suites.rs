@@ -1,0 +1,237 @@
+//! The test programs: built by one cargo command, and run one after the other, the modules of a suite each in a process
+//! of its own.
+//!
+//! A module by itself has its own time and its own budget, and shares no descriptors, memory or signal with another.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+use serde::Deserialize;
+
+use super::process::Shell;
+use super::steps::{Budget, target_directory};
+use super::{Outcome, Scope, budget};
+
+/// The selection of packages and features that the tests, their documents' tests and the examples are built with.
+/// Another one would compile what they share again.
+const SELECTION: [&str; 4] = ["--locked", "--workspace", "--features", "guira-cli/peers"];
+/// Examples that tests run.
+const EXAMPLES: [&str; 3] = ["shared_cache", "word_count", "live_config"];
+/// The test program whose modules are run each by itself.
+const SUITE: &str = "suite";
+/// Tells the tests where the examples are.
+const EXAMPLES_VARIABLE: &str = "GUIRA_TEST_EXAMPLES";
+const LONG_VARIABLE: &str = "GUIRA_LONG";
+
+/// One test program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Program {
+    package: String,
+    /// Of its target: the library's, the binary's, or the test program's.
+    target: String,
+    kind: Kind,
+    executable: PathBuf,
+    /// The package's directory, in which cargo runs tests.
+    directory: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Unit tests of a library or a binary.
+    Unit,
+    /// A file or folder of `tests`.
+    Program,
+}
+
+/// Every test program, and where the examples are.
+#[derive(Debug)]
+pub struct Programs {
+    programs: Vec<Program>,
+    examples: Option<PathBuf>,
+}
+
+/// Tests that run in one process.
+#[derive(Debug)]
+struct Suite<'p> {
+    name: String,
+    program: &'p Program,
+    /// Names of its tests; none for the whole program.
+    tests: Vec<String>,
+}
+
+/// A message of cargo, as far as it is of use here.
+#[derive(Deserialize)]
+struct Message {
+    #[serde(default)]
+    reason: String,
+    manifest_path: Option<PathBuf>,
+    package_id: Option<String>,
+    target: Option<Target>,
+    profile: Option<Profile>,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+impl Programs {
+    /// Builds every test program and the examples that tests run.
+    pub fn build(shell: &Shell, budget: &Budget) -> Result<Programs, Outcome> {
+        let json = "--message-format=json-render-diagnostics";
+        let mut tests = shell.command("cargo", ["test", "--no-run", json, "--lib", "--bins", "--tests"]);
+        let said = read(shell, tests.args(SELECTION), budget, "test-programs.json")?;
+        let mut examples = shell.command("cargo", ["build", "--profile", "test", json]);
+        examples.args(SELECTION).args(EXAMPLES.iter().flat_map(|name| ["--example", name]));
+        let built = read(shell, &mut examples, budget, "examples.json")?;
+        let mut executables = messages(&built).filter_map(|message| message.executable);
+        let examples = executables.next().and_then(|example| Some(example.parent()?.to_owned()));
+        Ok(Programs { programs: messages(&said).filter_map(Program::of).collect(), examples })
+    }
+
+    /// What is run in a process of its own: whole programs, and the modules of the suites.
+    fn suites(&self, shell: &Shell, budget: &Budget) -> Result<Vec<Suite<'_>>, Outcome> {
+        let mut suites = Vec::new();
+        for program in &self.programs {
+            if program.target != SUITE {
+                suites.push(Suite { name: program.name(), program, tests: Vec::new() });
+                continue;
+            }
+            let mut list = program.command(shell);
+            let said = read(shell, list.args(["--list", "--format", "terse"]), budget, "tests.txt")?;
+            let mut modules: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+            for test in said.lines().filter_map(|line| line.strip_suffix(": test")) {
+                modules.entry(test.split("::").next().unwrap_or_default()).or_default().push(test.to_owned());
+            }
+            let module = |(module, tests)| Suite { name: format!("{}::{module}", program.package), program, tests };
+            suites.extend(modules.into_iter().map(module));
+        }
+        Ok(suites)
+    }
+}
+
+fn read(shell: &Shell, command: &mut Command, budget: &Budget, into: &str) -> Result<String, Outcome> {
+    let folder = target_directory(shell, "xtask");
+    std::fs::create_dir_all(&folder).map_err(|error| Outcome::Failed(format!("{}: {error}", folder.display())))?;
+    shell.read(command, budget, &folder.join(into))
+}
+
+fn messages(said: &str) -> impl Iterator<Item = Message> {
+    said.lines().filter_map(|line| serde_json::from_str(line).ok())
+}
+
+impl Program {
+    /// The test program that cargo has built, if `message` tells of one.
+    fn of(message: Message) -> Option<Program> {
+        let (target, executable) = (message.target?, message.executable?);
+        if message.reason != "compiler-artifact" || !message.profile?.test {
+            return None;
+        }
+        let kind = if target.kind.iter().any(|kind| kind == "test") { Kind::Program } else { Kind::Unit };
+        let directory = message.manifest_path?.parent()?.to_owned();
+        // `path+file:///a/b#name@1.0.0`, or `path+file:///a/name#1.0.0` where the folder has the package's name.
+        let id = message.package_id?;
+        let (path, version) = id.rsplit_once('#')?;
+        let package = version.split_once('@').map_or_else(|| path.rsplit('/').next(), |(name, _)| Some(name))?;
+        Some(Program { package: package.to_owned(), target: target.name, kind, executable, directory })
+    }
+
+    fn name(&self) -> String {
+        match self.kind {
+            Kind::Unit => self.package.clone(),
+            Kind::Program => format!("{}::{}", self.package, self.target),
+        }
+    }
+
+    /// The program as cargo would run it.
+    fn command(&self, shell: &Shell) -> Command {
+        let mut command = shell.command(&self.executable.to_string_lossy(), [""; 0]);
+        command.current_dir(&self.directory).env("CARGO_MANIFEST_DIR", &self.directory);
+        command
+    }
+}
+
+/// Runs every suite that `scope` selects, the longest first; a suite that fails does not hide the next one.
+pub fn run(shell: &Shell, budget: &Budget, scope: &Scope) -> Outcome {
+    let programs = match Programs::build(shell, budget) {
+        Ok(programs) => programs,
+        Err(outcome) => return outcome,
+    };
+    let mut suites = match programs.suites(shell, budget) {
+        Ok(suites) => suites,
+        Err(outcome) => return outcome,
+    };
+    suites.retain(|suite| scope.touches(&suite.program.package));
+    let times = budget::read(shell.root()).unwrap_or_default();
+    suites.sort_by(|a, b| {
+        let seconds = |suite: &Suite<'_>| times.recorded_s(&suite.name).unwrap_or(0.0);
+        seconds(b).total_cmp(&seconds(a)).then_with(|| a.name.cmp(&b.name))
+    });
+    let mut failed = Vec::new();
+    for suite in &suites {
+        let (started, mut command) = (Instant::now(), suite.program.command(shell));
+        if let Some(examples) = &programs.examples {
+            command.env(EXAMPLES_VARIABLE, examples);
+        }
+        if scope.is_long {
+            command.env(LONG_VARIABLE, "1");
+        }
+        if !suite.tests.is_empty() {
+            command.arg("--exact").args(&suite.tests);
+        }
+        shell.say(&format!("\nsuite {}", suite.name));
+        let outcome = shell.run(&mut command, budget);
+        let seconds = started.elapsed().as_secs_f64();
+        shell.say(&format!("suite {} {} in {seconds:.1} s", suite.name, outcome.word()));
+        scope.note(&suite.name, seconds);
+        if outcome.is_failure() {
+            failed.push(suite.name.as_str());
+        }
+        if matches!(outcome, Outcome::TimedOut(_)) {
+            return Outcome::TimedOut(format!("killed in {}", suite.name));
+        }
+    }
+    match (suites.is_empty() && scope.is_whole(), failed.is_empty()) {
+        (true, _) => Outcome::Failed("cargo built no test program".to_owned()),
+        (false, true) => Outcome::Passed,
+        (false, false) => Outcome::Failed(failed.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(id: &str, folder: &str, kind: &str, name: &str, is_test: bool) -> String {
+        let profile = serde_json::json!({ "test": is_test });
+        let target = serde_json::json!({ "kind": [kind], "name": name });
+        serde_json::json!({
+            "reason": "compiler-artifact", "package_id": format!("path+file:///w/{id}"), "target": target,
+            "manifest_path": format!("/w/{folder}/Cargo.toml"), "profile": profile, "executable": "/t/a",
+        })
+        .to_string()
+    }
+
+    #[test]
+    fn programs_are_those_that_cargo_built_as_tests() {
+        let said = [
+            message("crates/guira#0.1.0", "crates/guira", "lib", "guira", true),
+            message("conformance#guira-conformance@0.1.0", "conformance", "test", "suite", true),
+            message("crates/cli#guira-cli@0.1.0", "crates/cli", "bin", "guira", false),
+            r#"{"reason":"build-finished","success":true}"#.to_owned(),
+            "no message".to_owned(),
+        ];
+        let programs: Vec<Program> = messages(&said.join("\n")).filter_map(Program::of).collect();
+        assert_eq!(programs.iter().map(Program::name).collect::<Vec<_>>(), ["guira", "guira-conformance::suite"]);
+        assert_eq!(programs[1].directory, PathBuf::from("/w/conformance"));
+    }
+}
