@@ -2,12 +2,16 @@
 
 use std::fmt::{self, Display};
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::DIRECTORY;
+
+/// What stands, in the text that a mutant puts in, for whether the mutant is chosen.
+const IS_CHOSEN: &str = "MUTANT";
 
 /// One rule of the protocol, broken.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -24,7 +28,7 @@ pub struct Mutant {
     pub file: String,
     /// A text that is once in it.
     pub find: String,
-    /// What is put in its place.
+    /// Code that is put in its place: the same, unless [`IS_CHOSEN`] is true in it.
     pub replace: String,
     /// The tests that must fail.
     pub caught_by: Vec<Check>,
@@ -34,19 +38,47 @@ pub struct Mutant {
 }
 
 impl Mutant {
-    /// `source` with the rule broken.
-    pub fn apply(&self, source: &str) -> Result<String> {
+    /// Where its text is in `source`.
+    fn place(&self, source: &str) -> Result<Range<usize>> {
         let times = source.matches(&self.find).count();
-        ensure!(times == 1, "{}: its text is {times} times in {}, not once", self.name, self.file);
-        Ok(source.replacen(&self.find, &self.replace, 1))
+        let start = source.find(&self.find).filter(|_| times == 1);
+        let Some(start) = start else { bail!("{}: its text is {times} times in {}, not once", self.name, self.file) };
+        Ok(start..start + self.find.len())
+    }
+
+    /// What is put in the place of its text, with the question whether it is chosen.
+    fn guarded(&self) -> String {
+        self.replace.replace(IS_CHOSEN, &format!("crate::mutant!({:?})", self.name))
+    }
+
+    /// The root of the library that its source belongs to.
+    pub fn library(&self) -> Result<String> {
+        let package = self.file.split_once("/src/");
+        let (package, _) = package.with_context(|| format!("{}: {} is in no library", self.name, self.file))?;
+        Ok(format!("{package}/src/lib.rs"))
     }
 
     fn check(&self) -> Result<()> {
         ensure!(!self.breaks.trim().is_empty(), "{}: say what it breaks", self.name);
         ensure!(!self.caught_by.is_empty(), "{}: name the tests that notice it", self.name);
-        ensure!(self.find != self.replace, "{}: it changes nothing", self.name);
+        ensure!(self.replace.contains(IS_CHOSEN), "{}: {IS_CHOSEN} is not in its replacement", self.name);
         Ok(())
     }
+}
+
+/// `source` with those of `mutants` that are of its file, each without effect until it is chosen.
+pub fn apply_all<'m>(source: &str, mutants: impl IntoIterator<Item = &'m Mutant>) -> Result<String> {
+    let places = mutants.into_iter().map(|mutant| Ok((mutant, mutant.place(source)?)));
+    let mut places: Vec<(&Mutant, Range<usize>)> = places.collect::<Result<_>>()?;
+    places.sort_by_key(|(_, place)| place.start);
+    let (mut text, mut from, mut last) = (String::with_capacity(source.len()), 0, "");
+    for (mutant, place) in places {
+        ensure!(from <= place.start, "{} and {last}: their texts overlap in {}", mutant.name, mutant.file);
+        text += &source[from..place.start];
+        text += &mutant.guarded();
+        (from, last) = (place.end, &mutant.name);
+    }
+    Ok(text + &source[from..])
 }
 
 impl Display for Mutant {
@@ -79,6 +111,14 @@ impl Program {
         match self {
             Program::Conformance => vec!["-p", "guira-conformance", "--test", "suite"],
             Program::Library(package) => vec!["-p", package, "--lib"],
+        }
+    }
+
+    /// Cargo's kind and name of what it compiles into this program.
+    pub fn target(&self) -> (&'static str, String) {
+        match self {
+            Program::Conformance => ("test", "suite".to_owned()),
+            Program::Library(package) => ("lib", package.replace('-', "_")),
         }
     }
 }
@@ -146,16 +186,43 @@ mod tests {
     use super::*;
     use crate::tree::workspace_root;
 
-    fn mutant(find: &str) -> Mutant {
-        let text = "breaks = 'b'\nrule = 'R-A-1'\nfile = 'a.rs'\nfind = '?'\nreplace = 'x'\ncaught-by = ['a::b']";
-        toml::from_str(&text.replace('?', find)).expect("it parses")
+    fn mutant(name: &str, find: &str) -> Mutant {
+        let text = "breaks = 'b'\nrule = 'R-A-1'\nfile = 'crates/a/src/b.rs'\nfind = '?'\nreplace = 'if MUTANT {'\n\
+                    caught-by = ['a::b']";
+        Mutant { name: name.to_owned(), ..toml::from_str(&text.replace('?', find)).expect("it parses") }
     }
 
     #[test]
     fn a_text_is_replaced_that_is_there_once() {
-        assert_eq!(mutant("one").apply("a one b").expect("it is there"), "a x b");
-        assert!(mutant("one").apply("one one").is_err());
-        assert!(mutant("one").apply("two").is_err());
+        let apply = |source| apply_all(source, [&mutant("m", "one")]);
+        assert_eq!(apply("a one b").expect("it is there"), r#"a if crate::mutant!("m") { b"#);
+        let error = |source| apply(source).expect_err("it is not there once").to_string();
+        assert_eq!(error("one one"), "m: its text is 2 times in crates/a/src/b.rs, not once");
+        assert_eq!(error("two"), "m: its text is 0 times in crates/a/src/b.rs, not once");
+    }
+
+    #[test]
+    fn every_mutant_of_a_file_is_in_its_text_by_its_own_name() {
+        let (first, second) = (mutant("first", "one"), mutant("second", "two"));
+        let applied = r#"if crate::mutant!("first") {if crate::mutant!("second") { three"#;
+        for mutants in [[&first, &second], [&second, &first]] {
+            assert_eq!(apply_all("onetwo three", mutants).expect("both are there"), applied);
+        }
+    }
+
+    #[test]
+    fn mutants_that_overlap_are_refused() {
+        let (first, second) = (mutant("first", "one two"), mutant("second", "two three"));
+        let error = apply_all("one two three", [&second, &first]).expect_err("they overlap").to_string();
+        assert_eq!(error, "second and first: their texts overlap in crates/a/src/b.rs");
+        let inside = mutant("inside", "wo");
+        assert!(apply_all("one two three", [&first, &inside]).is_err());
+    }
+
+    #[test]
+    fn a_mutant_belongs_to_a_library() {
+        assert_eq!(mutant("m", "one").library().expect("it has one"), "crates/a/src/lib.rs");
+        assert!(Mutant { file: "crates/a/tests/b.rs".to_owned(), ..mutant("m", "one") }.library().is_err());
     }
 
     #[test]
@@ -170,14 +237,15 @@ mod tests {
 
     #[test]
     fn mutants_that_say_or_change_nothing_are_refused() {
-        assert!(mutant("one").check().is_ok());
-        assert!(Mutant { find: "x".to_owned(), ..mutant("one") }.check().is_err());
-        assert!(Mutant { caught_by: vec![], ..mutant("one") }.check().is_err());
-        assert!(Mutant { breaks: " ".to_owned(), ..mutant("one") }.check().is_err());
+        let good = || mutant("m", "one");
+        assert!(good().check().is_ok());
+        assert!(Mutant { replace: "x".to_owned(), ..good() }.check().is_err());
+        assert!(Mutant { caught_by: vec![], ..good() }.check().is_err());
+        assert!(Mutant { breaks: " ".to_owned(), ..good() }.check().is_err());
         assert!(toml::from_str::<Mutant>("breaks = \"b\"\nfnid = \"a\"").is_err());
     }
 
-    /// Every mutant's text is still in its source, its rule in the specification, and its tests in some test file.
+    /// Every mutant's text is still in its source, apart from all others', and its rule in the specification.
     #[test]
     fn the_mutants_fit_the_sources() {
         let root = workspace_root().expect("the tests run inside the workspace");
@@ -185,9 +253,9 @@ mod tests {
         let mutants = read_all(&root).expect("the mutants are in order");
         assert!(mutants.len() >= 10, "{}", mutants.len());
         for mutant in &mutants {
-            let source = fs::read_to_string(root.join(&mutant.file)).expect("its source is there");
-            mutant.apply(&source).expect("its text is there once");
             assert!(rules.contains(&format!("**{}**", mutant.rule)), "{}: {}", mutant.name, mutant.rule);
         }
+        let broken = super::super::run::broken(&root, &mutants).expect("their texts are there once and apart");
+        assert!(mutants.iter().all(|mutant| broken.contains_key(&mutant.file)));
     }
 }

@@ -1,33 +1,65 @@
-//! A copy of the sources, in which mutants are built and tried.
+//! A copy of the sources with every mutant in it, compiled once, whose tests are run once for each mutant.
 //!
-//! The copy and its build stay beside the other builds, for the next time: a mutant costs what depends on the one file
-//! that it changes. They share nothing: cargo takes two workspaces of one shape in one target directory for the same.
+//! Which mutant breaks its rule is decided when a program runs, by an environment variable: without it, none does. The
+//! copy and its build stay beside the other builds, for the next time. They share nothing: cargo takes two workspaces
+//! of one shape in one target directory for the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::mutant::{Check, Mutant, Program};
+use super::mutant::{Check, Mutant, Program, apply_all};
 use crate::test::{Budget, Outcome, Shell, target_directory};
 use crate::tree::Tree;
 
-/// Named tests of one program: several times what the slowest of them takes.
+/// The environment variable that chooses a mutant by its name.
+const CHOICE: &str = "GUIRA_MUTANT";
+/// The tests of one mutant: several times what the slowest of them takes.
 const TESTS_LIMIT_S: u64 = 300;
-/// Lines of the compiler's output that are shown when a mutant does not compile.
+/// Mutants that are tried at the same time, each in a process of its own.
+const TRIED_AT_ONCE: usize = 2;
+/// Lines of the compiler's output that are shown when the copy does not compile.
 const TAIL_LINES: usize = 30;
 
-/// The copy.
+/// The copy, compiled.
 pub struct Copy<'s> {
     shell: &'s Shell,
-    /// The same, at the root of the copy.
-    inside: Shell,
     budget: &'s Budget,
     directory: PathBuf,
+    executables: BTreeMap<Program, Executable>,
+}
+
+/// A test program, and the directory that its tests expect to run in.
+struct Executable {
+    path: PathBuf,
+    package: PathBuf,
+}
+
+/// What cargo says of something that it compiled.
+#[derive(Deserialize)]
+struct Artifact {
+    target: Target,
+    profile: Profile,
+    manifest_path: PathBuf,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    kind: Vec<String>,
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
 }
 
 /// How a named test ended.
@@ -65,30 +97,74 @@ impl Tried {
 }
 
 impl<'s> Copy<'s> {
-    /// Copies every source, and leaves alone what is there and equal.
-    pub fn make(shell: &'s Shell, budget: &'s Budget) -> Result<Copy<'s>> {
+    /// Copies every source, with all `mutants` in theirs, leaves alone what is there and equal, and compiles the
+    /// programs whose tests notice them.
+    pub fn make(shell: &'s Shell, budget: &'s Budget, mutants: &[Mutant]) -> Result<Copy<'s>> {
         let directory = target_directory(shell, "mutants");
-        let root = directory.join("sources");
+        let inside = shell.at(directory.join("sources"));
         let sources = Tree::load(shell.root())?.paths;
+        let mut broken = broken(shell.root(), mutants)?;
         for path in &sources {
-            copy(&shell.root().join(path), &root.join(path)).with_context(|| path.clone())?;
+            let original = || fs::read(shell.root().join(path));
+            let bytes = broken.remove(path).map_or_else(original, |text| Ok(text.into_bytes()));
+            let written = bytes.and_then(|bytes| write(&bytes, &inside.root().join(path)));
+            written.with_context(|| path.clone())?;
         }
-        for path in Tree::load(&root)?.paths.difference(&sources) {
-            fs::remove_file(root.join(path)).with_context(|| path.clone())?;
+        for path in Tree::load(inside.root())?.paths.difference(&sources) {
+            fs::remove_file(inside.root().join(path)).with_context(|| path.clone())?;
         }
-        Ok(Copy { shell, inside: shell.at(root), budget, directory })
+        let mut copy = Copy { shell, budget, directory, executables: BTreeMap::new() };
+        let programs: BTreeSet<&Program> =
+            mutants.iter().flat_map(|mutant| &mutant.caught_by).map(|check| &check.program).collect();
+        for program in programs {
+            let executable = copy.build(&inside, program)?;
+            copy.executables.insert(program.clone(), executable);
+        }
+        Ok(copy)
     }
 
-    /// Breaks the rule, runs the tests that must notice, and mends it again.
-    pub fn try_mutant(&self, mutant: &Mutant) -> Result<Tried> {
+    fn build(&self, inside: &Shell, program: &Program) -> Result<Executable> {
+        let log = self.directory.join("build.log");
+        let arguments = ["test", "--locked", "--no-run", "--message-format=json-render-diagnostics"];
+        let mut command = inside.command("cargo", arguments);
+        command.args(program.arguments()).env("CARGO_TARGET_DIR", self.directory.join("target"));
+        let outcome = inside.run_into(&mut command, self.budget, &log)?;
+        let said = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
+        match outcome {
+            Outcome::Passed => executable(program, &said),
+            other => {
+                let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with('{')).collect();
+                self.shell.say(&lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n"));
+                bail!("{program} does not compile: {} {}", other.word(), other.detail());
+            }
+        }
+    }
+
+    /// Tries each of `mutants`, some at the same time, and says how it fared as soon as that is known.
+    pub fn try_each(&self, mutants: &[&Mutant]) -> Result<Vec<Tried>> {
+        let next = AtomicUsize::new(0);
+        let try_next = || -> Result<Option<(usize, Tried)>> {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let Some(mutant) = mutants.get(place) else { return Ok(None) };
+            let tried = self.try_mutant(mutant).with_context(|| mutant.name.clone())?;
+            self.shell.say(&format!("{:<38} {:>7.1} s  {}", tried.name, tried.seconds, tried.verdict()));
+            Ok(Some((place, tried)))
+        };
+        let work = || std::iter::from_fn(|| try_next().transpose()).collect::<Vec<_>>();
+        let tried = thread::scope(|scope| {
+            let workers: Vec<_> = (0..TRIED_AT_ONCE).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().flat_map(|worker| worker.join().expect("no worker panics")).collect::<Result<Vec<_>>>()
+        });
+        let mut tried = tried?;
+        tried.sort_by_key(|(place, _)| *place);
+        Ok(tried.into_iter().map(|(_, tried)| tried).collect())
+    }
+
+    /// Runs the tests that must notice the mutant while its rule is broken.
+    fn try_mutant(&self, mutant: &Mutant) -> Result<Tried> {
         let started = Instant::now();
-        let path = self.inside.root().join(&mutant.file);
-        let source = fs::read_to_string(&path).with_context(|| mutant.file.clone())?;
-        fs::write(&path, mutant.apply(&source)?).with_context(|| mutant.file.clone())?;
-        let checked = self.run(&mutant.caught_by.iter().cloned().collect());
-        fs::write(&path, source).with_context(|| mutant.file.clone())?;
+        let checked = self.run(&mutant.caught_by.iter().cloned().collect(), Some(&mutant.name))?;
         let counts = |checked: &&Checked| !checked.passed && (mutant.may_hang || !checked.hangs);
-        let checked = checked.with_context(|| mutant.name.clone())?;
         let (caught_by, missed): (Vec<_>, Vec<_>) = checked.iter().partition(counts);
         Ok(Tried {
             name: mutant.name.clone(),
@@ -99,55 +175,73 @@ impl<'s> Copy<'s> {
         })
     }
 
-    /// Builds and runs `checks`, and says of each how it ended.
-    pub fn run(&self, checks: &BTreeSet<Check>) -> Result<Vec<Checked>> {
+    /// Runs `checks` with the mutant of this name, or without any, and says of each how it ended.
+    pub fn run(&self, checks: &BTreeSet<Check>, mutant: Option<&str>) -> Result<Vec<Checked>> {
         let mut programs: BTreeMap<&Program, Vec<&Check>> = BTreeMap::new();
         for check in checks {
             programs.entry(&check.program).or_default().push(check);
         }
         let mut checked = Vec::with_capacity(checks.len());
         for (program, checks) in programs {
-            self.build(program)?;
-            checked.extend(self.run_program(program, &checks)?);
+            checked.extend(self.run_program(program, &checks, mutant)?);
         }
         Ok(checked)
     }
 
-    fn build(&self, program: &Program) -> Result<()> {
-        let log = self.directory.join("build.log");
-        let mut command = self.cargo(program);
-        command.arg("--no-run");
-        match self.inside.run_into(&mut command, self.budget, &log)? {
-            Outcome::Passed => Ok(()),
-            other => {
-                let said = fs::read_to_string(&log).unwrap_or_default();
-                let lines: Vec<&str> = said.lines().collect();
-                self.shell.say(&lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n"));
-                bail!("{program} does not compile: {} {}", other.word(), other.detail());
-            }
-        }
-    }
-
-    fn run_program(&self, program: &Program, checks: &[&Check]) -> Result<Vec<Checked>> {
-        let log = self.directory.join("tests.log");
-        let limit_s = TESTS_LIMIT_S;
+    fn run_program(&self, program: &Program, checks: &[&Check], mutant: Option<&str>) -> Result<Vec<Checked>> {
+        let executable = self.executables.get(program).with_context(|| format!("{program} was not compiled"))?;
+        let inside = self.shell.at(executable.package.clone());
+        let log = self.directory.join(format!("{}.log", mutant.unwrap_or("tests")));
+        let limit_s = if mutant.is_some() { TESTS_LIMIT_S } else { self.budget.limit_s };
         let budget = Budget { until: self.budget.until.min(Instant::now() + Duration::from_secs(limit_s)), limit_s };
-        let mut command = self.cargo(program);
-        command.args(["--", "--exact"]).args(checks.iter().map(|check| &check.test));
-        let outcome = self.inside.run_into(&mut command, &budget, &log)?;
+        let mut command = inside.command(&executable.path.to_string_lossy(), ["--exact"]);
+        command.args(checks.iter().map(|check| &check.test)).env_remove(CHOICE);
+        command.envs(mutant.map(|name| (CHOICE, name)));
+        let outcome = inside.run_into(&mut command, &budget, &log)?;
         let said = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
         checks.iter().map(|check| ended(check, &said, &outcome)).collect()
     }
+}
 
-    /// `cargo test` of a program in the copy, without what only a debugger needs. Incremental, in many units: a program
-    /// is compiled once as a whole, and then again and again for changes of one function.
-    fn cargo(&self, program: &Program) -> Command {
-        let mut command = self.inside.command("cargo", ["test", "--locked"]);
-        command.env("CARGO_PROFILE_TEST_INCREMENTAL", "true").env("CARGO_PROFILE_TEST_CODEGEN_UNITS", "256");
-        command.args(program.arguments()).env("CARGO_TARGET_DIR", self.directory.join("target"));
-        command.env("CARGO_PROFILE_TEST_DEBUG", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
-        command
+/// The sources that differ in the copy, by path: those of `mutants`, with all of them, and their libraries' roots.
+pub fn broken(root: &Path, mutants: &[Mutant]) -> Result<BTreeMap<String, String>> {
+    let mut texts = BTreeMap::new();
+    let read = |path: &str| fs::read_to_string(root.join(path)).with_context(|| path.to_owned());
+    for file in mutants.iter().map(|mutant| &mutant.file).collect::<BTreeSet<_>>() {
+        let own = mutants.iter().filter(|mutant| mutant.file == *file);
+        texts.insert(file.clone(), apply_all(&read(file)?, own)?);
     }
+    for library in mutants.iter().map(Mutant::library).collect::<Result<BTreeSet<_>>>()? {
+        let text = texts.remove(&library).map_or_else(|| read(&library), Ok)?;
+        texts.insert(library, text + &chooser());
+    }
+    Ok(texts)
+}
+
+/// The end of a library with mutants: `mutant!("name")` says whether the mutant of that name is chosen. Each place that
+/// asks reads the environment once.
+fn chooser() -> String {
+    format!(
+        r#"
+macro_rules! mutant {{
+    ($name:literal) => {{{{
+        static IS_CHOSEN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+        *IS_CHOSEN.get_or_init(|| std::env::var_os("{CHOICE}").is_some_and(|name| name == $name))
+    }}}};
+}}
+pub(crate) use mutant;
+"#
+    )
+}
+
+/// Where `program` is, by what cargo `said` of all that it compiled.
+fn executable(program: &Program, said: &str) -> Result<Executable> {
+    let (kind, name) = program.target();
+    let artifacts = said.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
+    let mut tests = artifacts.filter(|it| it.profile.test && it.target.name == name && it.target.kind == [kind]);
+    let found = tests.find_map(|it| Some((it.executable?, it.manifest_path.parent()?.to_owned())));
+    let (path, package) = found.with_context(|| format!("cargo does not say where it put {program}"))?;
+    Ok(Executable { path, package })
 }
 
 /// How `check` ended, by what the test program `said`.
@@ -165,16 +259,15 @@ fn ended(check: &Check, said: &str, outcome: &Outcome) -> Result<Checked> {
     Ok(Checked { check: check.clone(), passed, why, hangs })
 }
 
-/// Copies a file, unless its copy is equal: then its time stays, and cargo does not compile it again.
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    let bytes = fs::read(from)?;
+/// Writes a file, unless what is there is equal: then its time stays, and cargo does not compile it again.
+fn write(bytes: &[u8], to: &Path) -> io::Result<()> {
     if fs::read(to).is_ok_and(|there| there == bytes) {
         return Ok(());
     }
     if let Some(parent) = to.parent() {
         fs::create_dir_all(parent)?;
     }
-    Ok(fs::write(to, bytes)?)
+    fs::write(to, bytes)
 }
 
 #[cfg(test)]
@@ -188,13 +281,37 @@ mod tests {
     #[test]
     fn a_test_ended_as_its_program_says() {
         let failed = Outcome::Failed("exit status: 101".to_owned());
-        let said = "test deaths::a_put_more ... ok\ntest deaths::a_put ... FAILED\n";
+        let said = "test sim::deaths::a_put_more ... ok\ntest sim::deaths::a_put ... FAILED\n";
         let ended = |said, outcome: &Outcome| ended(&check(), said, outcome).map(|it| (it.passed, it.hangs));
         assert_eq!(ended(said, &failed).expect("it ran"), (false, false));
-        assert_eq!(ended("test deaths::a_put ... ok\n", &failed).expect("it ran"), (true, false));
-        assert_eq!(ended("test deaths::a_put ... ", &failed).expect("it died"), (false, false));
+        assert_eq!(ended("test sim::deaths::a_put ... ok\n", &failed).expect("it ran"), (true, false));
+        assert_eq!(ended("test sim::deaths::a_put ... ", &failed).expect("it died"), (false, false));
         assert_eq!(ended("", &Outcome::TimedOut(String::new())).expect("it hung"), (false, true));
         assert!(ended("running 0 tests", &Outcome::Passed).is_err(), "a test that is not there notices nothing");
+    }
+
+    #[test]
+    fn a_program_is_where_cargo_says() {
+        let line = |kind: &str, name: &str, is_test: bool, path: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/w/{name}/Cargo.toml","target":{{"kind":["{kind}"],
+                "name":"{name}"}},"profile":{{"test":{is_test}}},"executable":{path}}}"#
+            )
+            .replace('\n', "")
+        };
+        let said = [
+            "   Compiling guira-a".to_owned(),
+            line("lib", "guira_a", false, "null"),
+            line("test", "suite", true, r#""/t/suite-1""#),
+            line("lib", "guira_a", true, r#""/t/guira_a-1""#),
+            r#"{"reason":"build-finished","success":true}"#.to_owned(),
+        ];
+        let found = |program: &Program| executable(program, &said.join("\n")).map(|it| (it.path, it.package));
+        let paths = |path: &str, package: &str| (PathBuf::from(path), PathBuf::from(package));
+        assert_eq!(found(&Program::Conformance).expect("it is there"), paths("/t/suite-1", "/w/suite"));
+        let library = |name: &str| Program::Library(name.to_owned());
+        assert_eq!(found(&library("guira-a")).expect("it is there"), paths("/t/guira_a-1", "/w/guira_a"));
+        assert!(found(&library("guira-b")).is_err());
     }
 
     #[test]

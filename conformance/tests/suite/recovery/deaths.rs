@@ -1,7 +1,7 @@
 //! Every death of a client, of whoever comes next, and of whoever comes then.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use guira_conformance::{Bench, Seen as Answer};
 use guira_layout::OwnerId;
@@ -34,6 +34,8 @@ pub struct Counts {
 
 struct Enumeration<'s> {
     shape: &'s Shape,
+    /// Whether another one has found something wrong: then this one ends, too.
+    is_over: &'s AtomicBool,
     /// A region of this enumeration alone.
     bench: Bench,
     universe: Universe,
@@ -112,6 +114,9 @@ impl Enumeration<'_> {
             self.path.push(i + 1);
             self.demand(recoverer.saw(&self.bench, change, &memory));
             let is_step = written.get(i + 1).is_none_or(|next| next.is_step);
+            if self.is_over.load(Ordering::Relaxed) {
+                return;
+            }
             if is_step && self.seen[deaths].insert(memory.hash()) {
                 self.counts.memories[deaths] += 1;
                 self.demand(check_marks(&self.bench, &memory));
@@ -146,10 +151,21 @@ pub fn memories(shape: &Shape) -> Vec<Image> {
     memories
 }
 
-/// Every death in `shape`.
-fn enumerate(shape: &Shape) -> Counts {
+/// Ends all enumerations when the one that has it panics.
+struct EndAll<'s>(&'s AtomicBool);
+
+impl Drop for EndAll<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_or(std::thread::panicking(), Ordering::Relaxed);
+    }
+}
+
+/// Every death in `shape`, unless `is_over`.
+fn enumerate(shape: &Shape, is_over: &AtomicBool) -> Counts {
+    let _end_all = EndAll(is_over);
     let mut enumeration = Enumeration {
         shape,
+        is_over,
         bench: shape.stage.bench.fork(),
         universe: Universe::new(&shape.stage.model),
         seen: Default::default(),
@@ -163,16 +179,19 @@ fn enumerate(shape: &Shape) -> Counts {
     enumeration.counts
 }
 
-/// Every death in all of `shapes`; prints what was enumerated.
+/// Every death in all of `shapes`, or until something is wrong; prints what was enumerated.
 pub fn enumerate_all(title: &str, shapes: &[Shape]) -> Vec<Counts> {
     let wanted = std::env::var("GUIRA_SHAPE").unwrap_or_default();
     let shapes: Vec<&Shape> = shapes.iter().filter(|shape| shape.name.contains(&wanted)).collect();
-    let (next, all) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let (next, is_over, all) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 while let Some(shape) = shapes.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let counts = enumerate(shape);
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let counts = enumerate(shape, &is_over);
                     all.lock().expect("no enumeration panics with it").push(counts);
                 }
             });
