@@ -81,19 +81,19 @@ impl Scan<'_> {
     fn inspect_chunk_word(&self, chunk: u64, word: u64) -> Findings {
         let (mut findings, place, config) = (Findings::default(), ChunkPlace(chunk), self.table.config());
         let state = ChunkWord(word).decode();
-        let text = format!("its word {word:#x} means nothing");
+        let text = format_args!("its word {word:#x} means nothing");
         findings.require(state.is_some(), ProblemKind::ChunkWord, place, text);
         if let Some(ChunkState::Owned { owner, .. } | ChunkState::Claiming { owner, .. }) = state {
             let verb = if is_in_use(state) { "owned" } else { "claimed" };
-            let text = format!("it is {verb} by {}", self.describe(owner));
             if !self.is_live(owner) {
+                let text = format!("it is {verb} by {}", self.describe(owner));
                 findings.add_caused(ProblemKind::ChunkOwner, self.cause(owner), place, text);
             }
         }
         if let Some(class) = class_of(state) {
-            let text = format!("chunks of {} bytes cannot be used for {class:?}", config.chunk_bytes);
+            let text = format_args!("chunks of {} bytes cannot be used for {class:?}", config.chunk_bytes);
             findings.require(self.is_possible(class), ProblemKind::ChunkClass, place, text);
-            let text = format!("its run reaches beyond the last chunk, {}", config.chunks - 1);
+            let text = format_args!("its run reaches beyond the last chunk, {}", config.chunks - 1);
             findings.require(self.fits(chunk, class), ProblemKind::BrokenRun, place, text);
         }
         findings

@@ -35,10 +35,10 @@ impl Findings {
         self.problems.push(Problem { kind, cause, place: place.to_string(), text: text.into() });
     }
 
-    /// Adds a problem unless `holds`.
-    pub(crate) fn require(&mut self, holds: bool, kind: ProblemKind, place: impl Display, text: impl Into<String>) {
+    /// Adds a problem unless `holds`. Nothing is formatted if it holds, as nearly everything does that is looked at.
+    pub(crate) fn require(&mut self, holds: bool, kind: ProblemKind, place: impl Display, text: impl Display) {
         if !holds {
-            self.add(kind, place, text);
+            self.add(kind, place, text.to_string());
         }
     }
 

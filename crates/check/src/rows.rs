@@ -158,19 +158,19 @@ impl Scan<'_> {
     fn inspect_trailer(&self, row: RowId, words: &[u64], findings: &mut Findings) {
         let (rows, config) = (self.table.rows(), self.table.config());
         let trailer = rows.trailer(words);
-        let level = format!("its level is {}, but this table never doubled", trailer.level());
+        let level = format_args!("its level is {}, but this table never doubled", trailer.level());
         findings.require(trailer.level() == 0, ProblemKind::RowLevel, row, level);
         // [R-ROW-2]
         let version = u64::from(trailer.version().0);
-        let text = format!("its {} exceeds the table's {} bits", trailer.version(), config.version_bits);
+        let text = format_args!("its {} exceeds the table's {} bits", trailer.version(), config.version_bits);
         findings.require(version >> config.version_bits == 0, ProblemKind::RowVersion, row, text);
         let beyond = trailer.occupancy() & !rows.occupancy(words);
-        let text = format!("occupancy bits {beyond:#b} are set, but it has {} entries", rows.entries());
+        let text = format_args!("occupancy bits {beyond:#b} are set, but it has {} entries", rows.entries());
         findings.require(beyond == 0, ProblemKind::OccupancyBits, row, text);
         // [R-ROW-3]
         let allowed = if config.format.has_extents() { rows.occupancy(words) } else { 0 };
         let wrong = trailer.extents() & !allowed;
-        let text = format!("type bits {wrong:#b} are set, but these entries cannot refer to extents");
+        let text = format_args!("type bits {wrong:#b} are set, but these entries cannot refer to extents");
         findings.require(wrong == 0, ProblemKind::TypeBits, row, text);
     }
 

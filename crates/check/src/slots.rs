@@ -46,8 +46,8 @@ impl Scan<'_> {
         let word = SlotWord::decode(state_word);
         self.slots[usize::from(slot)] = word;
         let state = word.map(|word| word.state);
-        let text = format!("its state word {state_word:#x} means nothing");
-        findings.require(state.is_some(), ProblemKind::SlotWord, place, text);
+        let (kind, is_known) = (ProblemKind::SlotWord, state.is_some());
+        findings.require(is_known, kind, place, format_args!("its state word {state_word:#x} means nothing"));
         if state == Some(SlotState::Recovering) && self.quiet == Quiet::NobodyWorks {
             let text = "its dead client's recovery was begun and not completed";
             findings.add(ProblemKind::UnfinishedRecovery, place, text);
