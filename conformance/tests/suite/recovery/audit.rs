@@ -1,15 +1,13 @@
 //! What must hold in every memory a client's death leaves, and what once all the dead are recovered.
 
-use std::collections::HashMap;
-
 use guira_check::{CheckOptions, Quiet, check_table};
 use guira_conformance::{Bench, Model, Op, Seen, block_on};
 use guira_fabric::{Addr, FenceProof, Profile, Region, WORD_BYTES};
 use guira_layout::{OwnerId, Record, SlotState, SlotWord};
 use guira_rcuckoo::{Recovered, read_slot, recover};
 
-use crate::recovery::image::Image;
-use crate::recovery::lane::Written;
+use crate::recovery::image::{Image, Known};
+use crate::recovery::lane::{LoggedLane, Written};
 use crate::recovery::life::{Actor, Entry, config};
 
 /// What may be: what the table holds, and which operations of the dead may take effect yet. They may until somebody
@@ -31,27 +29,37 @@ impl State {
 /// What a table may hold, by number.
 pub struct Universe {
     models: Vec<Model>,
-    after: HashMap<(usize, Op), (Seen, usize)>,
+    /// Of each, what it answers to operations, and which it becomes.
+    after: Vec<Vec<(Op, Seen, usize)>>,
+    /// What memories hold whose rows and chunks have this hash.
+    held: Known<usize>,
 }
 
 impl Universe {
     /// Of a table that holds `model`, number 0.
     pub fn new(model: &Model) -> Universe {
-        Universe { models: vec![model.clone()], after: HashMap::new() }
+        Universe { models: vec![model.clone()], after: vec![Vec::new()], held: Known::default() }
     }
 
-    fn apply(&mut self, number: usize, op: &Op) -> (Seen, usize) {
-        if let Some(known) = self.after.get(&(number, op.clone())) {
-            return known.clone();
-        }
-        let mut model = self.models[number].clone();
-        let answer = model.apply(op);
-        let next = self.models.iter().position(|known| *known == model).unwrap_or_else(|| {
+    /// The number of `model`, which it gets if it has none.
+    fn number(&mut self, model: Model) -> usize {
+        self.models.iter().position(|known| *known == model).unwrap_or_else(|| {
             self.models.push(model);
+            self.after.push(Vec::new());
             self.models.len() - 1
+        })
+    }
+
+    fn apply(&mut self, number: usize, op: &Op) -> (&Seen, usize) {
+        let known = self.after[number].iter().position(|(known, ..)| known == op).unwrap_or_else(|| {
+            let mut model = self.models[number].clone();
+            let answer = model.apply(op);
+            let next = self.number(model);
+            self.after[number].push((op.clone(), answer, next));
+            self.after[number].len() - 1
         });
-        self.after.insert((number, op.clone()), (answer.clone(), next));
-        (answer, next)
+        let (_, answer, next) = &self.after[number][known];
+        (answer, *next)
     }
 
     /// What may be once `op`, on the key of all the others, was answered with `answer`; nothing if it could not be
@@ -60,9 +68,10 @@ impl Universe {
         let mut after = Vec::new();
         for State { model, pending } in self.decided(states) {
             let (seen, model) = self.apply(model, op);
+            let fits = seen == answer;
             let pending = if matches!(op, Op::Get(_)) { pending } else { Vec::new() };
             let state = State { model, pending };
-            if seen == *answer && !after.contains(&state) {
+            if fits && !after.contains(&state) {
                 after.push(state);
             }
         }
@@ -89,8 +98,22 @@ impl Universe {
 
     /// Whether `bench` holds what it may: nothing lost, doubled, mixed or made up.
     pub fn check_contents(&mut self, bench: &Bench, states: &[State]) -> Result<(), String> {
-        let now = Model(bench.contents()?);
-        if self.decided(states).iter().any(|state| self.models[state.model] == now) {
+        let held = self.number(Model(bench.contents()?));
+        self.check_held(held, states)
+    }
+
+    /// The same of `bench`, whose memory is `image`. Rows and chunks that were looked at before are known.
+    pub fn check_image(&mut self, bench: &Bench, image: &Image, states: &[State]) -> Result<(), String> {
+        let held = match self.held.get(&image.contents_hash()) {
+            Some(held) => *held,
+            None => self.number(Model(bench.contents()?)),
+        };
+        self.held.insert(image.contents_hash(), held);
+        self.check_held(held, states)
+    }
+
+    fn check_held(&mut self, held: usize, states: &[State]) -> Result<(), String> {
+        if self.decided(states).iter().any(|state| state.model == held) {
             return Ok(());
         }
         Err("an operation took effect in part, twice, or not although it was acknowledged".to_owned())
@@ -99,45 +122,61 @@ impl Universe {
 
 /// Recovers the client of `slot` if it died, as whoever takes the slot does.
 pub fn recover_slot(bench: &Bench, slot: u16) -> Option<Recovered> {
-    let mut lane = bench.region.lane();
-    let info = block_on(read_slot(&mut lane, &bench.table, slot)).expect("the heap reads");
+    recover_through(&mut LoggedLane::new(&bench.region), bench, slot)
+}
+
+fn recover_through(lane: &mut LoggedLane, bench: &Bench, slot: u16) -> Option<Recovered> {
+    let info = block_on(read_slot(lane, &bench.table, slot)).expect("the heap reads");
     let Some(SlotWord { state: SlotState::Live | SlotState::Recovering, generation }) = info.word else { return None };
     let hold = bench.region.hold(slot).expect("the heap holds").expect("its client is dead");
     let proof = FenceProof::new(slot, generation, hold);
-    block_on(recover(&mut lane, &bench.table, &proof)).expect("the heap loses nothing")
+    block_on(recover(lane, &bench.table, &proof)).expect("the heap loses nothing")
 }
 
-/// Recovers everybody.
-pub fn recover_all(bench: &Bench) {
+/// Recovers everybody; what that changed.
+pub fn recover_all(bench: &Bench) -> Vec<Written> {
+    let mut lane = LoggedLane::new(&bench.region);
     for slot in 0..bench.table.config().max_clients {
-        recover_slot(bench, slot);
-        assert_eq!(recover_slot(bench, slot), None, "slot {slot} is free");
+        recover_through(&mut lane, bench, slot);
+        assert_eq!(recover_through(&mut lane, bench, slot), None, "slot {slot} is free");
     }
+    lane.take_log().written
 }
 
 /// Everything that must hold once all the dead are recovered: every row verifies, every lock is free, no commit is half
 /// done, and every extent that nothing refers to can be had again. Of the latter, gives them back.
 pub fn check_recovered(bench: &Bench) -> Result<(), String> {
     bench.audit()?;
-    let check = || {
-        let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
-        let mut lane = bench.under(Profile::Shm).region.lane();
-        let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ()));
-        let report = report.map_err(|it| it.to_string())?;
-        if report.is_clean() { Ok(report) } else { Err(format!("{:?}", report.problems)) }
-    };
-    let report = check()?;
-    if report.unreferenced_extents > 0 {
-        let lane = crate::recovery::lane::LoggedLane::new(&bench.region);
-        let mut heir = Actor::enter(bench, Entry::Fresh(0), config(bench), lane).map_err(|it| it.to_string())?;
-        heir.want_room();
-        heir.close().map_err(|it| it.to_string())?;
-        let left = check()?.unreferenced_extents;
-        if left > 0 {
-            return Err(format!("{left} of {} extents are lost", report.unreferenced_extents));
-        }
+    let lost = check_sound(bench)?;
+    if lost > 0 {
+        give_back(bench)?;
+        check_given_back(bench, lost)?;
     }
     Ok(())
+}
+
+/// Checks the whole table, which nobody uses; how many extents nothing refers to that are not marked.
+pub fn check_sound(bench: &Bench) -> Result<u64, String> {
+    let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
+    let mut lane = bench.under(Profile::Shm).region.lane();
+    let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ()));
+    let report = report.map_err(|it| it.to_string())?;
+    if report.is_clean() { Ok(report.unreferenced_extents) } else { Err(format!("{:?}", report.problems)) }
+}
+
+/// Has a client give back what nothing refers to; what that changed.
+pub fn give_back(bench: &Bench) -> Result<Vec<Written>, String> {
+    let lane = LoggedLane::new(&bench.region);
+    let mut heir = Actor::enter(bench, Entry::Fresh(0), config(bench), lane).map_err(|it| it.to_string())?;
+    heir.want_room();
+    let lane = heir.close().map_err(|it| it.to_string())?;
+    Ok(lane.take_log().written)
+}
+
+/// What must hold once somebody gave back what nothing referred to, `lost` extents.
+pub fn check_given_back(bench: &Bench, lost: u64) -> Result<(), String> {
+    let left = check_sound(bench)?;
+    if left == 0 { Ok(()) } else { Err(format!("{left} of {lost} extents are lost")) }
 }
 
 /// A sealed record implies that the extent it frees is allocated still: once its mark is written, others may use its

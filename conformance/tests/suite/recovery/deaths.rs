@@ -1,12 +1,14 @@
 //! Every death of a client, of whoever comes next, and of whoever comes then.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
-use guira_conformance::{Bench, Seen as Answer};
+use guira_conformance::{Bench, Op, Seen as Answer};
 use guira_layout::OwnerId;
 
-use crate::recovery::audit::{Recoverer, State, Universe, check_marks, check_recovered, recover_all};
+use crate::recovery::audit::{
+    Recoverer, State, Universe, check_given_back, check_marks, check_sound, give_back, recover_all,
+};
 use crate::recovery::image::{Image, Seen};
 use crate::recovery::lane::{Log, LoggedLane};
 use crate::recovery::life::{Lived, live};
@@ -32,16 +34,22 @@ pub struct Counts {
     pub moves: u64,
 }
 
+/// The deaths in shapes whose first clients change the same words in the same order, and are followed by the same
+/// others: they leave the same memories, one after the other, and all that differs is what these may hold. So each memory is
+/// made once, and held against what every one of the shapes allows.
 struct Enumeration<'s> {
-    shape: &'s Shape,
+    shapes: &'s [&'s Shape],
     /// Whether another one has found something wrong: then this one ends, too.
     is_over: &'s AtomicBool,
+    /// Steps of the first client of each shape.
+    first_steps: Vec<u64>,
     /// A region of this enumeration alone.
     bench: Bench,
     universe: Universe,
     seen: [Seen; DEPTH],
     survived: Seen,
     audited: Seen,
+    given_back: Seen,
     /// At which change each of the dead died.
     path: Vec<usize>,
     counts: Counts,
@@ -49,65 +57,121 @@ struct Enumeration<'s> {
 
 impl Enumeration<'_> {
     fn context(&self) -> String {
-        format!("{}: clients died after changes {:?}", self.shape.name, self.path)
+        let names: Vec<&str> = self.shapes.iter().map(|shape| shape.name.as_str()).collect();
+        format!("{}: clients died after changes {:?}", names.join(" = "), self.path)
     }
 
     fn demand<T>(&self, result: Result<T, impl std::fmt::Display>) -> T {
         result.unwrap_or_else(|wrong| panic!("{}: {wrong}", self.context()))
     }
 
-    fn check_contents(&mut self, states: &[State]) {
-        let contents = self.universe.check_contents(&self.bench, states);
-        self.demand(contents);
+    fn check_contents(&mut self, image: &Image, states: &[Vec<State>]) {
+        for states in states {
+            let contents = self.universe.check_image(&self.bench, image, states);
+            self.demand(contents);
+        }
     }
 
-    /// The life of the next client, in memory `image`, in which `states` may be; and each of its deaths.
-    fn explore(&mut self, image: &Image, states: &[State]) {
+    /// The life of the next client in memory `image`, and the answers it gets in each shape. All but the first client
+    /// live the same life in all of them.
+    fn live(&mut self, image: &Image) -> (Lived, Vec<Vec<Answer>>) {
         let deaths = self.path.len();
-        let life = &self.shape.lives[deaths];
-        image.load(&self.bench);
-        let lived = self.demand(live(&self.bench, life, LoggedLane::new(&self.bench.region)));
+        let different = if deaths == 0 { self.shapes } else { &self.shapes[..1] };
+        let mut all: Vec<Lived> = Vec::new();
+        for shape in different {
+            image.load(&self.bench);
+            let lived = self.demand(live(&self.bench, &shape.lives[deaths], LoggedLane::new(&self.bench.region)));
+            let same = all.first().is_none_or(|first| leaves_the_same(first, &lived));
+            assert!(same, "{}: different changes", self.context());
+            all.push(lived);
+        }
+        if deaths == 0 {
+            self.first_steps = all.iter().map(|lived| lived.log.steps).collect();
+        }
+        let answers = |lived: &Lived| lived.answers.iter().map(|answer| self.demand(answer.clone())).collect();
+        let mut answers: Vec<Vec<Answer>> = all.iter().map(answers).collect();
+        answers.resize(self.shapes.len(), answers[0].clone());
+        (all.swap_remove(0), answers)
+    }
+
+    /// The life of the next client, in memory `image`, in which `states` may be, those of each shape; and each of its
+    /// deaths.
+    fn explore(&mut self, image: &Image, states: &[Vec<State>]) {
+        let deaths = self.path.len();
+        let (lived, answers) = self.live(image);
         self.counts.recoveries += lived.counters.recoveries;
         self.counts.replays += lived.counters.replays;
         if deaths == 0 {
             self.counts.moves = lived.counters.moves;
         }
-        let answers: Vec<Answer> = lived.answers.iter().map(|answer| self.demand(answer.clone())).collect();
-        let mut stages = vec![states.to_vec()];
-        for (op, answer) in life.ops.iter().zip(&answers) {
-            let after = self.universe.answered(&stages[stages.len() - 1], op, answer);
-            assert!(!after.is_empty(), "{}: {op:x?} cannot be answered with {answer:x?}", self.context());
-            stages.push(after);
+        let mut last = states.to_vec();
+        for ((shape, answers), states) in self.shapes.iter().zip(&answers).zip(&mut last) {
+            for (op, answer) in shape.lives[deaths].ops.iter().zip(answers) {
+                *states = self.universe.answered(states, op, answer);
+                assert!(!states.is_empty(), "{}: {op:x?} cannot be answered with {answer:x?}", self.context());
+            }
         }
         let mut after = image.clone();
         lived.log.written.iter().for_each(|written| after.apply(written));
         if self.survived.insert(after.hash()) {
-            self.survive(&stages[stages.len() - 1]);
+            self.survive(after, &last);
         }
-        if deaths < DEPTH.min(self.shape.deaths) {
+        if deaths < DEPTH.min(self.shapes[0].deaths) {
             self.counts.steps += lived.log.steps;
             self.die(image, &lived, &answers, states);
         }
     }
 
-    /// What must hold after somebody survived, and once all the dead are recovered.
-    fn survive(&mut self, states: &[State]) {
-        self.check_contents(states);
-        recover_all(&self.bench);
-        if self.audited.insert(Image::of(&self.bench).hash()) {
+    /// What must hold after somebody survived, which made the memory `image`, and once all the dead are recovered.
+    fn survive(&mut self, mut image: Image, states: &[Vec<State>]) {
+        self.check_contents(&image, states);
+        recover_all(&self.bench).iter().for_each(|written| image.apply(written));
+        if self.audited.insert(image.hash()) {
             self.counts.audits += 1;
-            self.check_contents(states);
-            self.demand(check_recovered(&self.bench));
-            self.check_contents(states);
+            self.check_contents(&image, states);
+            self.demand(self.bench.audit_idle());
+            let lost = self.demand(check_sound(&self.bench));
+            if lost > 0 {
+                self.give_back(image, lost, states);
+            }
         }
     }
 
+    /// What must hold once somebody gave back all that nothing referred to in memory `image`, `lost` extents. Several
+    /// memories become the same one by that, and one check is enough for it.
+    fn give_back(&mut self, mut image: Image, lost: u64, states: &[Vec<State>]) {
+        self.demand(give_back(&self.bench)).iter().for_each(|written| image.apply(written));
+        if self.given_back.insert(image.hash()) {
+            self.demand(check_given_back(&self.bench, lost));
+        }
+        self.check_contents(&image, states);
+    }
+
+    /// What may be when a client dies after so many `changes`, that carried out `ops`: it was answered some, and the
+    /// next one of them is pending.
+    fn possible(
+        &mut self,
+        ops: &[Op],
+        answers: &[Answer],
+        states: &[State],
+        answered_at: &[usize],
+        changes: usize,
+    ) -> Vec<State> {
+        let mut possible = states.to_vec();
+        for ((op, answer), at) in ops.iter().zip(answers).zip(answered_at) {
+            if *at > changes {
+                return possible.into_iter().map(|state| state.with_pending(op)).collect();
+            }
+            possible = self.universe.answered(&possible, op, answer);
+        }
+        possible
+    }
+
     /// Each death of the client that lived so in memory `image`.
-    fn die(&mut self, image: &Image, lived: &Lived, answers: &[Answer], states: &[State]) {
+    fn die(&mut self, image: &Image, lived: &Lived, answers: &[Vec<Answer>], states: &[Vec<State>]) {
         let deaths = self.path.len();
-        let life = &self.shape.lives[deaths];
         let Log { written, .. } = &lived.log;
-        let mut recoverer = Recoverer::new(&self.bench, OwnerId::of_slot(life.slot()));
+        let mut recoverer = Recoverer::new(&self.bench, OwnerId::of_slot(self.shapes[0].lives[deaths].slot()));
         let mut memory = image.clone();
         for (i, change) in written.iter().enumerate() {
             memory.apply(change);
@@ -120,19 +184,42 @@ impl Enumeration<'_> {
             if is_step && self.seen[deaths].insert(memory.hash()) {
                 self.counts.memories[deaths] += 1;
                 self.demand(check_marks(&self.bench, &memory));
-                let mut possible = states.to_vec();
-                for (n, op) in life.ops.iter().enumerate() {
-                    if lived.answered_at[n] > i + 1 {
-                        possible = possible.into_iter().map(|state| state.with_pending(op)).collect();
-                        break;
-                    }
-                    possible = self.universe.answered(&possible, op, &answers[n]);
-                }
+                let possible: Vec<Vec<State>> = (0..self.shapes.len())
+                    .map(|shape| {
+                        let ops = &self.shapes[shape].lives[deaths].ops;
+                        self.possible(ops, &answers[shape], &states[shape], &lived.answered_at, i + 1)
+                    })
+                    .collect();
                 self.explore(&memory, &possible);
             }
             self.path.pop();
         }
     }
+}
+
+/// Whether two clients changed the same words, in the same order, and were answered at the same times.
+fn leaves_the_same(a: &Lived, b: &Lived) -> bool {
+    a.log.written == b.log.written && a.answered_at == b.answered_at
+}
+
+/// Groups of shapes that leave the same memories: see [`Enumeration`].
+fn groups<'s>(shapes: &[&'s Shape]) -> Vec<Vec<&'s Shape>> {
+    let mut groups: Vec<(Lived, Vec<&Shape>)> = Vec::new();
+    for shape in shapes {
+        let bench = shape.stage.bench.fork();
+        let lived = live(&bench, &shape.lives[0], LoggedLane::new(&bench.region)).expect("a free slot");
+        let belongs = |(first, others): &&mut (Lived, Vec<&Shape>)| {
+            let other = others[0];
+            let follows = other.lives[1..] == shape.lives[1..] && other.lives[0].slot() == shape.lives[0].slot();
+            let same_stage = Arc::ptr_eq(&other.stage, &shape.stage) && other.deaths == shape.deaths;
+            same_stage && follows && leaves_the_same(first, &lived)
+        };
+        match groups.iter_mut().find(belongs) {
+            Some((_, others)) => others.push(shape),
+            None => groups.push((lived, vec![shape])),
+        }
+    }
+    groups.into_iter().map(|(_, shapes)| shapes).collect()
 }
 
 /// The memories that the first client of `shape` leaves if it dies at any step, in order.
@@ -160,39 +247,47 @@ impl Drop for EndAll<'_> {
     }
 }
 
-/// Every death in `shape`, unless `is_over`.
-fn enumerate(shape: &Shape, is_over: &AtomicBool) -> Counts {
+/// Every death in `shapes`, which leave the same memories, unless `is_over`; what was enumerated for each of them.
+fn enumerate(shapes: &[&Shape], is_over: &AtomicBool) -> Vec<Counts> {
     let _end_all = EndAll(is_over);
+    let shape = shapes[0];
     let mut enumeration = Enumeration {
-        shape,
+        shapes,
         is_over,
+        first_steps: Vec::new(),
         bench: shape.stage.bench.fork(),
         universe: Universe::new(&shape.stage.model),
         seen: Default::default(),
         survived: Seen::default(),
         audited: Seen::default(),
+        given_back: Seen::default(),
         path: Vec::new(),
-        counts: Counts { name: shape.name.clone(), ..Counts::default() },
+        counts: Counts::default(),
     };
     let image = Image::of(&enumeration.bench);
-    enumeration.explore(&image, &[State::default()]);
-    enumeration.counts
+    enumeration.explore(&image, &vec![vec![State::default()]; shapes.len()]);
+    let Enumeration { counts, first_steps, .. } = enumeration;
+    let rest = counts.steps - first_steps[0];
+    let of_shape =
+        |(shape, steps): (&&Shape, u64)| Counts { name: shape.name.clone(), steps: rest + steps, ..counts.clone() };
+    shapes.iter().zip(first_steps).map(of_shape).collect()
 }
 
 /// Every death in all of `shapes`, or until something is wrong; prints what was enumerated.
 pub fn enumerate_all(title: &str, shapes: &[Shape]) -> Vec<Counts> {
     let wanted = std::env::var("GUIRA_SHAPE").unwrap_or_default();
     let shapes: Vec<&Shape> = shapes.iter().filter(|shape| shape.name.contains(&wanted)).collect();
+    let groups = groups(&shapes);
     let (next, is_over, all) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                while let Some(shape) = shapes.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if is_over.load(Ordering::Relaxed) {
                         return;
                     }
-                    let counts = enumerate(shape, &is_over);
-                    all.lock().expect("no enumeration panics with it").push(counts);
+                    let mut counts = enumerate(group, &is_over);
+                    all.lock().expect("no enumeration panics with it").append(&mut counts);
                 }
             });
         }

@@ -1,10 +1,11 @@
 //! Memories as values: loaded into a region, changed word by word, and told apart by a hash that follows each change.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use guira_conformance::Bench;
 use guira_fabric::memory::Ordering;
+use guira_layout::RowId;
 
 use crate::recovery::lane::Written;
 
@@ -13,6 +14,11 @@ use crate::recovery::lane::Written;
 pub struct Image {
     words: Vec<u64>,
     hash: u128,
+    /// Where the rows begin, which the chunk table and the chunks follow: the words that say what the table holds.
+    rows_at: usize,
+    chunks_end: usize,
+    /// Of these alone.
+    contents_hash: u128,
 }
 
 /// What one word adds to the hash. 128 bits: among 10^8 memories two have the same with a probability of 10^-22.
@@ -29,23 +35,35 @@ fn mix(word: usize, value: u64) -> u128 {
 impl Image {
     /// What `bench` holds now.
     pub fn of(bench: &Bench) -> Image {
-        let words = bench.words();
-        let hash = words.iter().enumerate().fold(0, |hash, (word, value)| hash ^ mix(word, *value));
-        Image { words, hash }
+        let (rows_at, chunks_end) = (bench.table.geometry().row(RowId(0)).word(), bench.region.memory().main.len());
+        let mut image =
+            Image { words: bench.words(), hash: 0, rows_at: rows_at as usize, chunks_end, contents_hash: 0 };
+        (0..image.words.len()).for_each(|word| image.mix_in(word));
+        image
     }
 
     /// Makes `bench` hold it. Nobody may be alive there.
     pub fn load(&self, bench: &Bench) {
         let memory = bench.region.memory();
-        for (cell, word) in memory.main.iter().chain(memory.device).zip(&self.words) {
-            cell.store(*word, Ordering::Relaxed);
+        let (main, device) = self.words.split_at(memory.main.len());
+        for (cells, words) in [(memory.main, main), (memory.device, device)] {
+            cells.iter().zip(words).for_each(|(cell, word)| cell.store(*word, Ordering::Relaxed));
+        }
+    }
+
+    /// Adds a word to the hashes, or takes it out again.
+    fn mix_in(&mut self, word: usize) {
+        let mixed = mix(word, self.words[word]);
+        self.hash ^= mixed;
+        if (self.rows_at..self.chunks_end).contains(&word) {
+            self.contents_hash ^= mixed;
         }
     }
 
     pub fn apply(&mut self, written: &Written) {
-        let word = &mut self.words[written.word];
-        self.hash ^= mix(written.word, *word) ^ mix(written.word, written.value);
-        *word = written.value;
+        self.mix_in(written.word);
+        self.words[written.word] = written.value;
+        self.mix_in(written.word);
     }
 
     pub fn word(&self, word: usize) -> u64 {
@@ -55,6 +73,11 @@ impl Image {
     /// Of this memory, and of nothing else.
     pub fn hash(&self) -> u128 {
         self.hash
+    }
+
+    /// Of the rows, the chunk table and the chunks of this memory, and of nothing else.
+    pub fn contents_hash(&self) -> u128 {
+        self.contents_hash
     }
 }
 
@@ -76,3 +99,5 @@ impl Hasher for Identity {
 
 /// Memories that were seen.
 pub type Seen = HashSet<u128, BuildHasherDefault<Identity>>;
+/// What is known of memories.
+pub type Known<V> = HashMap<u128, V, BuildHasherDefault<Identity>>;

@@ -9,7 +9,7 @@ use guira_fabric::memory::{Ordering, check, execute};
 use guira_fabric::{Addr, Caps, FabricError, Lane, Region, Space, Submitted, Traffic, Verb, WORD_BYTES};
 
 /// A word that a client changed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Its number: those of the main space first, as [`guira_conformance::Bench::words`] has them.
     pub word: usize,

@@ -35,7 +35,7 @@ pub enum End {
 }
 
 /// A client's life.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
     pub entry: Entry,
     pub ops: Vec<Op>,
