@@ -8,7 +8,7 @@
 
 use guira::{Blame, CreateOptions, Preset, Store, Url};
 use guira_check::{CheckOptions, ProblemKind, Quiet, check_table};
-use guira_conformance::{Bench, block_on};
+use guira_conformance::{Bench, Sampling, SteppedLane, block_on};
 use guira_fabric::{Profile, Region, Verb, post};
 use guira_fabric_shm::{Access, Location, ShmRegion};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass, OwnerId, Preset as LayoutPreset};
@@ -37,7 +37,8 @@ fn a_check_reports_it() {
             bench.store(bench.table.geometry().chunk_word(at), &[ChunkWord::encode(state).0]);
             for quiet in [Quiet::NobodyWorks, Quiet::OthersWork] {
                 let options = CheckOptions { quiet, ..CheckOptions::default() };
-                let mut lane = bench.region.lane();
+                // Its waits, 0.65 s each time, pass at once.
+                let mut lane = SteppedLane::new(&bench.region, Sampling::Ascending, Box::new(|_| ()));
                 let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).unwrap();
                 let broken = report.problems.iter().any(|problem| problem.kind == ProblemKind::BrokenRun);
                 assert!(broken, "{state:?}: {:?}", report.problems);

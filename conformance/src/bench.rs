@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::memory::Ordering;
@@ -15,15 +16,24 @@ use guira_rcuckoo::{
 
 use crate::{Extents, Op, Seen};
 
+/// Polls of a future that is not ready before its thread sleeps between them: what waits so often waits for a clock.
+const EAGER_POLLS: u32 = 5_000;
+
 /// Polls `future` until it is ready.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());
+    let mut polls = 0;
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return output;
         }
-        std::thread::yield_now();
+        polls += 1;
+        if polls < EAGER_POLLS {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 }
 
@@ -134,7 +144,11 @@ impl Bench {
     /// Every word of both spaces.
     pub fn words(&self) -> Vec<u64> {
         let memory = self.region.memory();
-        memory.main.iter().chain(memory.device).map(|word| word.load(Ordering::Relaxed)).collect()
+        let mut words = Vec::with_capacity(memory.main.len() + memory.device.len());
+        for cells in [memory.main, memory.device] {
+            words.extend(cells.iter().map(|word| word.load(Ordering::Relaxed)));
+        }
+        words
     }
 
     /// What the region promises.

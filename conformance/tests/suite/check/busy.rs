@@ -10,7 +10,7 @@ use guira_layout::Preset;
 use guira_rcuckoo::{Change, Error};
 
 use crate::check::damage::set_slot;
-use crate::check::table::{SOME_ROW, assert_clean, check, craft, key, put_extent, value};
+use crate::check::table::{SOME_ROW, assert_clean, check, check_through, craft, key, put_extent, value};
 
 /// However the table changes between any two words the checker reads, it finds no problem that is not there; and one
 /// that is there it finds all the same.
@@ -94,7 +94,8 @@ fn check_while_busy(bench: &Bench, format: &str) {
     assert!(entries > 0);
     // A slot that nobody uses.
     set_slot(bench, 20, 0x7f);
-    let kinds: Vec<_> = check(bench, Quiet::OthersWork).problems.iter().map(|problem| problem.kind).collect();
+    let report = check_through(&mut bench.region.lane(), bench, Quiet::OthersWork);
+    let kinds: Vec<_> = report.problems.iter().map(|problem| problem.kind).collect();
     set_slot(bench, 20, 0);
     assert_eq!(kinds, [ProblemKind::SlotWord]);
 }

@@ -1,8 +1,8 @@
 //! Tables to check, and hands that reach past every lock.
 
 use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
-use guira_conformance::{Bench, Extents, TestClient, block_on};
-use guira_fabric::{Addr, Profile, Region};
+use guira_conformance::{Bench, Extents, Sampling, SteppedLane, TestClient, block_on};
+use guira_fabric::{Addr, Lane, Profile, Region};
 use guira_layout::{ExtentRef, Preset, RowFormat, RowId};
 use guira_rcuckoo::{Change, Error, NewValue, Outcome, RowPair};
 
@@ -78,11 +78,15 @@ pub fn write_extent(bench: &Bench, extents: &mut Extents, key: &[u8], value: &[u
     extent
 }
 
-#[expect(clippy::unwrap_used, reason = "a test's helper: a failure is the test's")]
+/// Checks a table that nobody changes. The pauses between further looks, 0.65 s each time, pass at once.
 pub fn check(bench: &Bench, quiet: Quiet) -> CheckReport {
-    let mut lane = bench.region.lane();
+    check_through(&mut SteppedLane::new(&bench.region, Sampling::Ascending, Box::new(|_| ())), bench, quiet)
+}
+
+#[expect(clippy::unwrap_used, reason = "a test's helper: a failure is the test's")]
+pub fn check_through(lane: &mut dyn Lane, bench: &Bench, quiet: Quiet) -> CheckReport {
     let options = CheckOptions { quiet, problem_limit: 50, ..CheckOptions::default() };
-    block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).unwrap()
+    block_on(check_table(lane, &bench.table, &options, &mut |_| ())).unwrap()
 }
 
 #[track_caller]
