@@ -4,10 +4,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// Builds the examples the way this test was built, and says where they are: cargo tells a test nothing of examples.
+/// Names the directory of examples that are built already, the way this test was.
+const BUILT: &str = "GUIRA_TEST_EXAMPLES";
+
+/// Where the examples are: where the environment says, or else where they are built the way this test was, because cargo
+/// tells a test nothing of examples.
 fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
+        if let Some(built) = std::env::var_os(BUILT) {
+            return PathBuf::from(built);
+        }
         let test = std::env::current_exe().expect("a test has a file");
         // TARGET/PROFILE/deps/examples-0123456789abcdef
         let profile = test.parent().and_then(Path::parent).expect("deps is in a profile's directory");

@@ -12,7 +12,7 @@
 //! learn it; others map the table that the node serves; the node is killed and started again; what goes between them is
 //! delayed, split and cut.
 //!
-//! A minute for shared memory, and some seconds for each way over TCP; an hour, and ten minutes, with `GUIRA_LONG=1`.
+//! Twenty seconds for shared memory, and six for each way over TCP; an hour, and ten minutes, with `GUIRA_LONG=1`.
 //! The test program starts itself again as the workers and the node, told by an environment variable.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
@@ -198,7 +198,7 @@ impl Run {
 #[test]
 fn histories_of_killed_and_stopped_processes_are_linearizable() {
     let _turn = turn();
-    let run = Run::of(Fabric::Shm, Duration::from_secs(if is_long() { 3_600 } else { 60 }));
+    let run = Run::of(Fabric::Shm, Duration::from_secs(if is_long() { 3_600 } else { 20 }));
     let (sums, deeds) = (&run.sums, &run.deeds);
     assert!(run.per_s(deeds.kills) >= LEAST_KILLS_PER_S, "{} kills a second", run.per_s(deeds.kills));
     let operations_per_s = run.per_s(sums.answered);
