@@ -1,8 +1,8 @@
 //! How full a table gets before its first `Full`, and that `Full` changes nothing.
 //!
 //! Preset `hardened` is held to a bound; `paper` and larger tables are reported. Each claim is made of few seeds, and
-//! of 2^18 rows at most. `GUIRA_LONG=1 cargo test -p guira-conformance --test suite fill:: -- --nocapture` takes all seeds,
-//! and fills tables of 2^20 and 2^22 rows as well, which takes three minutes and 2 GiB.
+//! of 2^18 rows at most. `GUIRA_LONG=1 cargo test -p guira-conformance --test suite fill:: -- --nocapture` takes all
+//! seeds, and fills tables of 2^20 and 2^22 rows as well, which takes three minutes and 2 GiB.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

@@ -35,8 +35,8 @@ pub struct Counts {
 }
 
 /// The deaths in shapes whose first clients change the same words in the same order, and are followed by the same
-/// others: they leave the same memories, one after the other, and all that differs is what these may hold. So each memory is
-/// made once, and held against what every one of the shapes allows.
+/// others: they leave the same memories, one after the other, and all that differs is what these may hold. So each
+/// memory is made once, and held against what every one of the shapes allows.
 struct Enumeration<'s> {
     shapes: &'s [&'s Shape],
     /// Whether another one has found something wrong: then this one ends, too.
