@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 /// Names the directory of examples that are built already, the way this test was.
 const BUILT: &str = "GUIRA_TEST_EXAMPLES";
 
-/// Where the examples are: where the environment says, or else where they are built the way this test was, because cargo
-/// tells a test nothing of examples.
+/// Where the examples are: where the environment says, or else where they are built the way this test was, because
+/// cargo tells a test nothing of examples.
 fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
