@@ -8,6 +8,7 @@
 //! 2 that the command line was not understood.
 #![forbid(unsafe_code)]
 
+mod artifact;
 mod check;
 mod fuzz;
 mod instructions;

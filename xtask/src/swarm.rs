@@ -4,7 +4,6 @@
 //! The program is built and then takes this process's place, so an interrupt from the keyboard reaches it and nobody
 //! else: it tells what it has done by then.
 
-use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,6 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use crate::artifact::Artifact;
 use crate::report::{Format, Verdict};
 use crate::tree;
 
@@ -106,25 +106,5 @@ fn build(root: &Path, profile: &str) -> Result<PathBuf> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot run cargo")?;
     ensure!(output.status.success(), "cargo build: {}", output.status);
     let messages = String::from_utf8(output.stdout)?;
-    executable(&messages).context("cargo built no executable")
-}
-
-/// The executable that cargo's messages name.
-fn executable(messages: &str) -> Option<PathBuf> {
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let mut executables = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
-    executables.find(|path| path.file_stem() == Some(OsStr::new(EXAMPLE)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_executable_is_found_among_cargos_messages() {
-        let messages =
-            "not json\n{\"executable\":null}\n{\"executable\":\"/t/other\"}\n{\"executable\":\"/t/swarm\"}\n";
-        assert_eq!(executable(messages), Some(PathBuf::from("/t/swarm")));
-        assert_eq!(executable("{\"reason\":\"build-finished\"}"), None);
-    }
+    Artifact::program(&messages, EXAMPLE).context("cargo built no executable")
 }

@@ -4,13 +4,13 @@
 //! stack; the C library is told to do without the instructions that only some processors have; build flags of the
 //! environment are left out. What remains is what [`Setting`] names.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::record::{Count, Counted, Setting};
+use crate::artifact::Artifact;
 
 const PACKAGE: &str = "guira-instructions";
 /// The function whose execution is counted: in `instructions/src/main.rs`.
@@ -68,11 +68,7 @@ fn build(root: &Path) -> Result<PathBuf> {
             command.env_remove(name);
         }
     }
-    let messages = output(command)?;
-    let executables = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let mut executables = executables.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
-    let is_ours = |path: &PathBuf| path.file_stem() == Some(OsStr::new(PACKAGE));
-    executables.find(is_ours).context("cargo built no executable")
+    Artifact::program(&output(command)?, PACKAGE).context("cargo built no executable")
 }
 
 /// Runs the program under callgrind, which writes one dump a shape into `directory`.

@@ -13,9 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::mutant::{Check, Mutant, Program, apply_all};
+use crate::artifact::Artifact;
 use crate::test::{Budget, Outcome, Shell, target_directory};
 use crate::tree::Tree;
 
@@ -40,26 +41,6 @@ pub struct Copy<'s> {
 struct Executable {
     path: PathBuf,
     package: PathBuf,
-}
-
-/// What cargo says of something that it compiled.
-#[derive(Deserialize)]
-struct Artifact {
-    target: Target,
-    profile: Profile,
-    manifest_path: PathBuf,
-    executable: Option<PathBuf>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    kind: Vec<String>,
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct Profile {
-    test: bool,
 }
 
 /// How a named test ended.
@@ -237,11 +218,10 @@ pub(crate) use mutant;
 /// Where `program` is, by what cargo `said` of all that it compiled.
 fn executable(program: &Program, said: &str) -> Result<Executable> {
     let (kind, name) = program.target();
-    let artifacts = said.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
-    let mut tests = artifacts.filter(|it| it.profile.test && it.target.name == name && it.target.kind == [kind]);
-    let found = tests.find_map(|it| Some((it.executable?, it.manifest_path.parent()?.to_owned())));
-    let (path, package) = found.with_context(|| format!("cargo does not say where it put {program}"))?;
-    Ok(Executable { path, package })
+    let is_ours = |it: &Artifact| it.profile.test && it.target.name == name && it.target.kind == [kind];
+    let found =
+        Artifact::all(said).find(is_ours).with_context(|| format!("cargo does not say where it put {program}"))?;
+    Ok(Executable { package: found.directory().to_owned(), path: found.executable })
 }
 
 /// How `check` ended, by what the test program `said`.
@@ -273,6 +253,7 @@ fn write(bytes: &[u8], to: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::artifact::tests::message;
 
     fn check() -> Check {
         Check::try_from("sim::deaths::a_put".to_owned()).expect("a name")
@@ -292,25 +273,13 @@ mod tests {
 
     #[test]
     fn a_program_is_where_cargo_says() {
-        let line = |kind: &str, name: &str, is_test: bool, path: &str| {
-            format!(
-                r#"{{"reason":"compiler-artifact","manifest_path":"/w/{name}/Cargo.toml","target":{{"kind":["{kind}"],
-                "name":"{name}"}},"profile":{{"test":{is_test}}},"executable":{path}}}"#
-            )
-            .replace('\n', "")
-        };
-        let said = [
-            "   Compiling guira-a".to_owned(),
-            line("lib", "guira_a", false, "null"),
-            line("test", "suite", true, r#""/t/suite-1""#),
-            line("lib", "guira_a", true, r#""/t/guira_a-1""#),
-            r#"{"reason":"build-finished","success":true}"#.to_owned(),
-        ];
+        let line = |kind: &str, name: &str, is_test: bool| message("w#w@0.1.0", name, kind, name, is_test);
+        let said = [line("lib", "guira_a", false), line("test", "suite", true), line("lib", "guira_a", true)];
         let found = |program: &Program| executable(program, &said.join("\n")).map(|it| (it.path, it.package));
         let paths = |path: &str, package: &str| (PathBuf::from(path), PathBuf::from(package));
-        assert_eq!(found(&Program::Conformance).expect("it is there"), paths("/t/suite-1", "/w/suite"));
+        assert_eq!(found(&Program::Conformance).expect("it is there"), paths("/t/suite", "/w/suite"));
         let library = |name: &str| Program::Library(name.to_owned());
-        assert_eq!(found(&library("guira-a")).expect("it is there"), paths("/t/guira_a-1", "/w/guira_a"));
+        assert_eq!(found(&library("guira-a")).expect("it is there"), paths("/t/guira_a", "/w/guira_a"));
         assert!(found(&library("guira-b")).is_err());
     }
 

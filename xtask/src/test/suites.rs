@@ -8,11 +8,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use serde::Deserialize;
-
 use super::process::Shell;
 use super::steps::{Budget, target_directory};
 use super::{Outcome, Scope, budget};
+use crate::artifact::Artifact;
 
 /// The selection of packages and features that the tests, their documents' tests and the examples are built with.
 /// Another one would compile what they share again.
@@ -61,29 +60,6 @@ struct Suite<'p> {
     tests: Vec<String>,
 }
 
-/// A message of cargo, as far as it is of use here.
-#[derive(Deserialize)]
-struct Message {
-    #[serde(default)]
-    reason: String,
-    manifest_path: Option<PathBuf>,
-    package_id: Option<String>,
-    target: Option<Target>,
-    profile: Option<Profile>,
-    executable: Option<PathBuf>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    name: String,
-    kind: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct Profile {
-    test: bool,
-}
-
 impl Programs {
     /// Builds every test program and the examples that tests run.
     pub fn build(shell: &Shell, budget: &Budget) -> Result<Programs, Outcome> {
@@ -93,9 +69,9 @@ impl Programs {
         let mut examples = shell.command("cargo", ["build", "--profile", "test", json]);
         examples.args(SELECTION).args(EXAMPLES.iter().flat_map(|name| ["--example", name]));
         let built = read(shell, &mut examples, budget, "examples.json")?;
-        let mut executables = messages(&built).filter_map(|message| message.executable);
-        let examples = executables.next().and_then(|example| Some(example.parent()?.to_owned()));
-        Ok(Programs { programs: messages(&said).filter_map(Program::of).collect(), examples })
+        let example = Artifact::program(&built, EXAMPLES[0]);
+        let examples = example.and_then(|example| Some(example.parent()?.to_owned()));
+        Ok(Programs { programs: Artifact::all(&said).filter_map(Program::of).collect(), examples })
     }
 
     /// What is run in a process of its own: whole programs, and the modules of the suites.
@@ -125,24 +101,15 @@ fn read(shell: &Shell, command: &mut Command, budget: &Budget, into: &str) -> Re
     shell.read(command, budget, &folder.join(into))
 }
 
-fn messages(said: &str) -> impl Iterator<Item = Message> {
-    said.lines().filter_map(|line| serde_json::from_str(line).ok())
-}
-
 impl Program {
-    /// The test program that cargo has built, if `message` tells of one.
-    fn of(message: Message) -> Option<Program> {
-        let (target, executable) = (message.target?, message.executable?);
-        if message.reason != "compiler-artifact" || !message.profile?.test {
+    /// The test program that cargo has built, if it is one.
+    fn of(artifact: Artifact) -> Option<Program> {
+        if !artifact.profile.test {
             return None;
         }
-        let kind = if target.kind.iter().any(|kind| kind == "test") { Kind::Program } else { Kind::Unit };
-        let directory = message.manifest_path?.parent()?.to_owned();
-        // `path+file:///a/b#name@1.0.0`, or `path+file:///a/name#1.0.0` where the folder has the package's name.
-        let id = message.package_id?;
-        let (path, version) = id.rsplit_once('#')?;
-        let package = version.split_once('@').map_or_else(|| path.rsplit('/').next(), |(name, _)| Some(name))?;
-        Some(Program { package: package.to_owned(), target: target.name, kind, executable, directory })
+        let kind = if artifact.target.kind == ["test"] { Kind::Program } else { Kind::Unit };
+        let (package, directory) = (artifact.package()?.to_owned(), artifact.directory().to_owned());
+        Some(Program { package, target: artifact.target.name, kind, executable: artifact.executable, directory })
     }
 
     fn name(&self) -> String {
@@ -210,16 +177,7 @@ pub fn run(shell: &Shell, budget: &Budget, scope: &Scope) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn message(id: &str, folder: &str, kind: &str, name: &str, is_test: bool) -> String {
-        let profile = serde_json::json!({ "test": is_test });
-        let target = serde_json::json!({ "kind": [kind], "name": name });
-        serde_json::json!({
-            "reason": "compiler-artifact", "package_id": format!("path+file:///w/{id}"), "target": target,
-            "manifest_path": format!("/w/{folder}/Cargo.toml"), "profile": profile, "executable": "/t/a",
-        })
-        .to_string()
-    }
+    use crate::artifact::tests::message;
 
     #[test]
     fn programs_are_those_that_cargo_built_as_tests() {
@@ -227,10 +185,8 @@ mod tests {
             message("crates/guira#0.1.0", "crates/guira", "lib", "guira", true),
             message("conformance#guira-conformance@0.1.0", "conformance", "test", "suite", true),
             message("crates/cli#guira-cli@0.1.0", "crates/cli", "bin", "guira", false),
-            r#"{"reason":"build-finished","success":true}"#.to_owned(),
-            "no message".to_owned(),
         ];
-        let programs: Vec<Program> = messages(&said.join("\n")).filter_map(Program::of).collect();
+        let programs: Vec<Program> = Artifact::all(&said.join("\n")).filter_map(Program::of).collect();
         assert_eq!(programs.iter().map(Program::name).collect::<Vec<_>>(), ["guira", "guira-conformance::suite"]);
         assert_eq!(programs[1].directory, PathBuf::from("/w/conformance"));
     }
