@@ -14,7 +14,7 @@ use super::DIRECTORY;
 const IS_CHOSEN: &str = "MUTANT";
 
 /// One rule of the protocol, broken.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Mutant {
     /// Of its file, without the ending.
@@ -106,11 +106,19 @@ pub enum Program {
 }
 
 impl Program {
-    /// Arguments of `cargo test`.
-    pub fn arguments(&self) -> Vec<&str> {
+    /// The package that it tests.
+    pub fn package(&self) -> &str {
         match self {
-            Program::Conformance => vec!["-p", "guira-conformance", "--test", "suite"],
-            Program::Library(package) => vec!["-p", package, "--lib"],
+            Program::Conformance => "guira-conformance",
+            Program::Library(package) => package,
+        }
+    }
+
+    /// The argument of `cargo test` that selects it.
+    pub fn selection(&self) -> &'static str {
+        match self {
+            Program::Conformance => "--test=suite",
+            Program::Library(_) => "--lib",
         }
     }
 
@@ -228,9 +236,10 @@ mod tests {
     #[test]
     fn tests_are_named_by_module_or_package() {
         let check = |name: &str| Check::try_from(name.to_owned());
-        let arguments = |name| check(name).expect("a name").program.arguments().join(" ");
-        assert_eq!(arguments("sim::deaths::a"), "-p guira-conformance --test suite");
-        assert_eq!(arguments("guira-rcuckoo::hash::tests::a"), "-p guira-rcuckoo --lib");
+        let program = |name| check(name).expect("a name").program;
+        let selected = |program: &Program| format!("{} {}", program.package(), program.selection());
+        assert_eq!(selected(&program("sim::deaths::a")), "guira-conformance --test=suite");
+        assert_eq!(selected(&program("guira-rcuckoo::hash::tests::a")), "guira-rcuckoo --lib");
         assert_eq!(check("sim::deaths::a").expect("a name").to_string(), "sim::deaths::a");
         assert!(["sim", "::a", "sim::", ""].iter().all(|name| check(name).is_err()));
     }

@@ -20,6 +20,8 @@ use crate::artifact::Artifact;
 use crate::test::{Budget, Outcome, Shell, target_directory};
 use crate::tree::Tree;
 
+/// The root of the conformance suite.
+const SUITE: &str = "conformance/tests/suite/main.rs";
 /// The environment variable that chooses a mutant by its name.
 const CHOICE: &str = "GUIRA_MUTANT";
 /// The tests of one mutant: several times what the slowest of them takes.
@@ -97,26 +99,31 @@ impl<'s> Copy<'s> {
         let mut copy = Copy { shell, budget, directory, executables: BTreeMap::new() };
         let programs: BTreeSet<&Program> =
             mutants.iter().flat_map(|mutant| &mutant.caught_by).map(|check| &check.program).collect();
+        let said = copy.compile(&inside, &programs)?;
         for program in programs {
-            let executable = copy.build(&inside, program)?;
-            copy.executables.insert(program.clone(), executable);
+            copy.executables.insert(program.clone(), executable(program, &said)?);
         }
         Ok(copy)
     }
 
-    fn build(&self, inside: &Shell, program: &Program) -> Result<Executable> {
+    /// Compiles `programs` by one command, so that they share all they are made of; what cargo said of them.
+    fn compile(&self, inside: &Shell, programs: &BTreeSet<&Program>) -> Result<String> {
         let log = self.directory.join("build.log");
         let arguments = ["test", "--locked", "--no-run", "--message-format=json-render-diagnostics"];
         let mut command = inside.command("cargo", arguments);
-        command.args(program.arguments()).env("CARGO_TARGET_DIR", self.directory.join("target"));
+        // The tests that notice mutants go past it, to the protocol.
+        command.args(["--config", "profile.test.package.guira.opt-level=0"]);
+        command.args(programs.iter().flat_map(|program| ["-p", program.package()]));
+        command.args(programs.iter().map(|program| program.selection()).collect::<BTreeSet<_>>());
+        command.env("CARGO_TARGET_DIR", self.directory.join("target"));
         let outcome = inside.run_into(&mut command, self.budget, &log)?;
         let said = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
         match outcome {
-            Outcome::Passed => executable(program, &said),
+            Outcome::Passed => Ok(said),
             other => {
                 let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with('{')).collect();
                 self.shell.say(&lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n"));
-                bail!("{program} does not compile: {} {}", other.word(), other.detail());
+                bail!("the copy does not compile: {} {}", other.word(), other.detail());
             }
         }
     }
@@ -184,7 +191,8 @@ impl<'s> Copy<'s> {
     }
 }
 
-/// The sources that differ in the copy, by path: those of `mutants`, with all of them, and their libraries' roots.
+/// The sources that differ in the copy, by path: those of `mutants`, with all of them, their libraries' roots, and the
+/// suite's.
 pub fn broken(root: &Path, mutants: &[Mutant]) -> Result<BTreeMap<String, String>> {
     let mut texts = BTreeMap::new();
     let read = |path: &str| fs::read_to_string(root.join(path)).with_context(|| path.to_owned());
@@ -196,7 +204,20 @@ pub fn broken(root: &Path, mutants: &[Mutant]) -> Result<BTreeMap<String, String
         let text = texts.remove(&library).map_or_else(|| read(&library), Ok)?;
         texts.insert(library, text + &chooser());
     }
+    texts.insert(SUITE.to_owned(), suite_of(&read(SUITE)?, mutants));
     Ok(texts)
+}
+
+/// The root of the suite with the modules alone that have tests of `mutants`: the others take the compiler longest.
+fn suite_of(root: &str, mutants: &[Mutant]) -> String {
+    let checks = mutants.iter().flat_map(|mutant| &mutant.caught_by);
+    let tests: Vec<&str> =
+        checks.filter(|check| check.program == Program::Conformance).map(|check| check.test.as_str()).collect();
+    let is_wanted = |line: &&str| match line.strip_prefix("mod ").and_then(|name| name.strip_suffix(';')) {
+        Some(module) => tests.iter().any(|test| test.split("::").next() == Some(module)),
+        None => true,
+    };
+    root.lines().filter(is_wanted).map(|line| format!("{line}\n")).collect()
 }
 
 /// The end of a library with mutants: `mutant!("name")` says whether the mutant of that name is chosen. Each place that
@@ -269,6 +290,16 @@ mod tests {
         assert_eq!(ended("test sim::deaths::a_put ... ", &failed).expect("it died"), (false, false));
         assert_eq!(ended("", &Outcome::TimedOut(String::new())).expect("it hung"), (false, true));
         assert!(ended("running 0 tests", &Outcome::Passed).is_err(), "a test that is not there notices nothing");
+    }
+
+    #[test]
+    fn the_suite_keeps_the_modules_that_mutants_name() {
+        let mutant = Mutant {
+            caught_by: vec![check(), Check::try_from("guira-sum::locks::a".to_owned()).expect("a name")],
+            ..Mutant::default()
+        };
+        let root = "//! Tests.\n\nmod locks;\nmod sim;\nmod simulated;\n";
+        assert_eq!(suite_of(root, &[mutant]), "//! Tests.\n\nmod sim;\n");
     }
 
     #[test]

@@ -28,6 +28,9 @@ const _: () = assert!(FETCH_LIMIT_S < DENY_LIMIT_S);
 /// The cargo-deny that is installed where there is none. It knows the keys that deny.toml uses.
 const DENY_VERSION: &str = "0.20.2";
 
+/// What is compiled here is not debugged: what a debugger needs is a fifth of the compiler's time.
+const WITHOUT_DEBUG: (&str, &str) = ("CARGO_PROFILE_DEV_DEBUG", "0");
+
 /// Files that each package carries, whoever builds it: what it is, and under which terms.
 const CARRIED: [&str; 3] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT"];
 
@@ -62,7 +65,7 @@ fn cargo_deny(shell: &Shell, budget: &Budget) -> Option<String> {
     let mut install =
         shell.command("cargo", ["install", "cargo-deny", "--version", DENY_VERSION, "--locked", "--debug"]);
     // What it is built from is of no use afterwards: cargo removes it, if it is told of no other place.
-    install.arg("--root").arg(&tools).env_remove("CARGO_TARGET_DIR");
+    install.arg("--root").arg(&tools).env_remove("CARGO_TARGET_DIR").env(WITHOUT_DEBUG.0, WITHOUT_DEBUG.1);
     (shell.run(&mut install, budget) == Outcome::Passed).then_some(own)
 }
 
@@ -114,7 +117,7 @@ pub fn package(shell: &Shell, budget: &Budget) -> Outcome {
         return Outcome::Failed(format!("packages of an earlier run cannot be removed: {error}"));
     }
     let mut command = shell.command("cargo", ["package", "--locked", "--allow-dirty"]);
-    command.args(packages.selected()).arg("--target-dir").arg(target);
+    command.args(packages.selected()).arg("--target-dir").arg(target).env(WITHOUT_DEBUG.0, WITHOUT_DEBUG.1);
     shell.run(&mut command, budget)
 }
 

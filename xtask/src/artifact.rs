@@ -1,0 +1,86 @@
+//! What cargo says of the programs that it compiled, asked for by `--message-format=json-render-diagnostics`.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// One program, in one message.
+#[derive(Debug, Deserialize)]
+pub struct Artifact {
+    pub package_id: String,
+    pub manifest_path: PathBuf,
+    pub target: Target,
+    pub profile: Profile,
+    pub executable: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Target {
+    /// `lib`, `bin`, `example` or `test`, as a rule one of them.
+    pub kind: Vec<String>,
+    pub name: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Profile {
+    /// Whether the program runs the target's tests.
+    pub test: bool,
+}
+
+impl Artifact {
+    /// The programs that cargo names in `said`, in order. Its other lines are passed over.
+    pub fn all(said: &str) -> impl Iterator<Item = Artifact> {
+        said.lines().filter_map(|line| serde_json::from_str(line).ok())
+    }
+
+    /// The first program, in what cargo `said`, of the target `name`, that runs no tests.
+    pub fn program(said: &str, name: &str) -> Option<PathBuf> {
+        Artifact::all(said).find(|it| !it.profile.test && it.target.name == name).map(|it| it.executable)
+    }
+
+    /// The package's name.
+    pub fn package(&self) -> Option<&str> {
+        // `path+file:///a/b#name@1.0.0`, or `path+file:///a/name#1.0.0` where the folder has the package's name.
+        let (path, version) = self.package_id.rsplit_once('#')?;
+        version.split_once('@').map_or_else(|| path.rsplit('/').next(), |(name, _)| Some(name))
+    }
+
+    /// The package's directory, in which cargo runs its tests.
+    pub fn directory(&self) -> &Path {
+        self.manifest_path.parent().unwrap_or(Path::new("."))
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A message of cargo.
+    pub fn message(id: &str, folder: &str, kind: &str, name: &str, is_test: bool) -> String {
+        let profile = serde_json::json!({ "test": is_test });
+        let target = serde_json::json!({ "kind": [kind], "name": name });
+        serde_json::json!({
+            "reason": "compiler-artifact", "package_id": format!("path+file:///w/{id}"), "target": target,
+            "manifest_path": format!("/w/{folder}/Cargo.toml"), "profile": profile, "executable": format!("/t/{name}"),
+        })
+        .to_string()
+    }
+
+    #[test]
+    fn programs_are_found_among_cargos_messages() {
+        let library = message("crates/sum#guira-sum@0.1.0", "crates/sum", "lib", "guira_sum", false);
+        let said = [
+            "no message".to_owned(),
+            library.replace("\"/t/guira_sum\"", "null"),
+            message("conformance#guira-conformance@0.1.0", "conformance", "example", "swarm", true),
+            message("crates/guira#0.1.0", "crates/guira", "example", "swarm", false).replace("/t/", "/u/"),
+            r#"{"reason":"build-finished","success":true}"#.to_owned(),
+        ]
+        .join("\n");
+        let found: Vec<Artifact> = Artifact::all(&said).collect();
+        assert_eq!(found.iter().filter_map(Artifact::package).collect::<Vec<_>>(), ["guira-conformance", "guira"]);
+        assert_eq!(found[1].directory(), Path::new("/w/crates/guira"));
+        assert_eq!(Artifact::program(&said, "swarm"), Some(PathBuf::from("/u/swarm")));
+        assert_eq!(Artifact::program(&said, "swarms"), None);
+    }
+}
