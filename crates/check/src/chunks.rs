@@ -81,8 +81,12 @@ impl Scan<'_> {
     fn inspect_chunk_word(&self, chunk: u64, word: u64) -> Findings {
         let (mut findings, place, config) = (Findings::default(), ChunkPlace(chunk), self.table.config());
         let state = ChunkWord(word).decode();
-        let text = format_args!("its word {word:#x} means nothing");
-        findings.require(state.is_some(), ProblemKind::ChunkWord, place, text);
+        findings.require(
+            state.is_some(),
+            ProblemKind::ChunkWord,
+            place,
+            format_args!("its word {word:#x} means nothing"),
+        );
         if let Some(ChunkState::Owned { owner, .. } | ChunkState::Claiming { owner, .. }) = state {
             let verb = if is_in_use(state) { "owned" } else { "claimed" };
             if !self.is_live(owner) {
@@ -91,10 +95,18 @@ impl Scan<'_> {
             }
         }
         if let Some(class) = class_of(state) {
-            let text = format_args!("chunks of {} bytes cannot be used for {class:?}", config.chunk_bytes);
-            findings.require(self.is_possible(class), ProblemKind::ChunkClass, place, text);
-            let text = format_args!("its run reaches beyond the last chunk, {}", config.chunks - 1);
-            findings.require(self.fits(chunk, class), ProblemKind::BrokenRun, place, text);
+            findings.require(
+                self.is_possible(class),
+                ProblemKind::ChunkClass,
+                place,
+                format_args!("chunks of {} bytes cannot be used for {class:?}", config.chunk_bytes),
+            );
+            findings.require(
+                self.fits(chunk, class),
+                ProblemKind::BrokenRun,
+                place,
+                format_args!("its run reaches beyond the last chunk, {}", config.chunks - 1),
+            );
         }
         findings
     }

@@ -87,8 +87,12 @@ impl Scan<'_> {
             self.refresh_generation().await?;
         }
         let drawn = (1..=Generation::MAX).contains(&generation) && generation < self.next_generation;
-        let text = format_args!("its {} was never drawn: the next is {}", extent.generation, self.next_generation);
-        findings.require(drawn, ProblemKind::ExtentGeneration, place, text);
+        findings.require(
+            drawn,
+            ProblemKind::ExtentGeneration,
+            place,
+            format_args!("its {} was never drawn: the next is {}", extent.generation, self.next_generation),
+        );
         Ok(())
     }
 

@@ -60,8 +60,12 @@ impl Scan<'_> {
             self.inspect_held(lock, owner, &mut findings);
         }
         let stray = value & !known;
-        let text = format_args!("bits {stray:#x} are set, which belong to no lock");
-        findings.require(stray == 0, ProblemKind::LockBits, format_args!("lock word {word}"), text);
+        findings.require(
+            stray == 0,
+            ProblemKind::LockBits,
+            format_args!("lock word {word}"),
+            format_args!("bits {stray:#x} are set, which belong to no lock"),
+        );
         findings
     }
 

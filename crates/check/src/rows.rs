@@ -158,20 +158,36 @@ impl Scan<'_> {
     fn inspect_trailer(&self, row: RowId, words: &[u64], findings: &mut Findings) {
         let (rows, config) = (self.table.rows(), self.table.config());
         let trailer = rows.trailer(words);
-        let level = format_args!("its level is {}, but this table never doubled", trailer.level());
-        findings.require(trailer.level() == 0, ProblemKind::RowLevel, row, level);
+        findings.require(
+            trailer.level() == 0,
+            ProblemKind::RowLevel,
+            row,
+            format_args!("its level is {}, but this table never doubled", trailer.level()),
+        );
         // [R-ROW-2]
         let version = u64::from(trailer.version().0);
-        let text = format_args!("its {} exceeds the table's {} bits", trailer.version(), config.version_bits);
-        findings.require(version >> config.version_bits == 0, ProblemKind::RowVersion, row, text);
+        findings.require(
+            version >> config.version_bits == 0,
+            ProblemKind::RowVersion,
+            row,
+            format_args!("its {} exceeds the table's {} bits", trailer.version(), config.version_bits),
+        );
         let beyond = trailer.occupancy() & !rows.occupancy(words);
-        let text = format_args!("occupancy bits {beyond:#b} are set, but it has {} entries", rows.entries());
-        findings.require(beyond == 0, ProblemKind::OccupancyBits, row, text);
+        findings.require(
+            beyond == 0,
+            ProblemKind::OccupancyBits,
+            row,
+            format_args!("occupancy bits {beyond:#b} are set, but it has {} entries", rows.entries()),
+        );
         // [R-ROW-3]
         let allowed = if config.format.has_extents() { rows.occupancy(words) } else { 0 };
         let wrong = trailer.extents() & !allowed;
-        let text = format_args!("type bits {wrong:#b} are set, but these entries cannot refer to extents");
-        findings.require(wrong == 0, ProblemKind::TypeBits, row, text);
+        findings.require(
+            wrong == 0,
+            ProblemKind::TypeBits,
+            row,
+            format_args!("type bits {wrong:#b} are set, but these entries cannot refer to extents"),
+        );
     }
 
     fn inspect_free_words(&self, row: RowId, words: &[u64], findings: &mut Findings) {

@@ -10,6 +10,7 @@ use std::process::Command;
 use super::Outcome;
 use super::process::Shell;
 use super::steps::{Budget, target_directory};
+use super::suites::Programs;
 
 /// Fetching Go and Porcupine over a slow network, compiling both programs, and comparing.
 pub const LIMIT_S: u64 = 1_200;
@@ -39,8 +40,11 @@ pub fn compare(shell: &Shell, budget: &Budget) -> Outcome {
             return outcome;
         }
     }
-    let arguments = ["test", "-p", "guira-conformance", "--test", "suite", "porcupine::", "--", "--nocapture"];
-    shell.run(shell.command("cargo", arguments).env("GUIRA_PORCUPINE", program), budget)
+    let suite = Programs::build(shell, budget).and_then(|programs| programs.suite(shell, "guira-conformance"));
+    match suite {
+        Ok(mut suite) => shell.run(suite.args(["porcupine::", "--nocapture"]).env("GUIRA_PORCUPINE", program), budget),
+        Err(outcome) => outcome,
+    }
 }
 
 /// The program `go`: that of this machine, or one installed for this target directory.

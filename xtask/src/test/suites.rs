@@ -74,6 +74,13 @@ impl Programs {
         Ok(Programs { programs: Artifact::all(&said).filter_map(Program::of).collect(), examples })
     }
 
+    /// The suite of a package, to be run with more arguments.
+    pub fn suite(&self, shell: &Shell, package: &str) -> Result<Command, Outcome> {
+        let is_it = |program: &&Program| program.package == package && program.target == SUITE;
+        let found = self.programs.iter().find(is_it).map(|program| program.command(shell));
+        found.ok_or_else(|| Outcome::Failed(format!("cargo built no suite of {package}")))
+    }
+
     /// What is run in a process of its own: whole programs, and the modules of the suites.
     fn suites(&self, shell: &Shell, budget: &Budget) -> Result<Vec<Suite<'_>>, Outcome> {
         let mut suites = Vec::new();
