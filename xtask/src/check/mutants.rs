@@ -1,5 +1,5 @@
 //! Mutants name tests that exist: a check that a mutant names, and that was renamed, would be found out only by trying
-//! the mutant, which takes minutes.
+//! the mutants, which are compiled for minutes.
 //!
 //! A test is named as `module::test` of the conformance suite, or as `package::module::test` of a library.
 //! Tests that a macro makes have no name that could be read here, so no mutant can name them.
