@@ -14,7 +14,7 @@ impl Bench {
     /// every extent is whole, owned and not freed, every lock is free, and no record is sealed.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The first claim that does not hold.
     pub fn audit(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
         self.audit_idle()?;
         self.contents()
@@ -23,7 +23,7 @@ impl Bench {
     /// Checks that every lock is free, and that no record is sealed.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The first claim that does not hold.
     pub fn audit_idle(&self) -> Result<(), String> {
         let layout = self.table.locks();
         for (word, value) in self.region.memory().device.iter().enumerate() {
@@ -43,7 +43,7 @@ impl Bench {
     /// Everything in the table; checks as [`Bench::audit`] does, locks and records apart.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The first claim that does not hold.
     pub fn contents(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
         let mut contents = BTreeMap::new();
         for row in (0..self.table.config().rows).map(RowId) {

@@ -1,4 +1,4 @@
-//! What cargo says of the programs that it compiled, asked for by `--message-format=json-render-diagnostics`.
+//! Cargo's messages about the programs that it compiled, asked for by `--message-format=json-render-diagnostics`.
 
 use std::path::{Path, PathBuf};
 

@@ -34,7 +34,7 @@ const SLACK_S: u64 = 30;
 const PANIC_LINES: usize = 4;
 const TAIL_LINES: usize = 40;
 
-/// What libFuzzer watches: every edge of the code, and what is compared with what.
+/// Compiler flags for libFuzzer: it observes every edge of the code and the operands of every comparison.
 const COVERAGE: [&str; 6] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",

@@ -1,4 +1,4 @@
-//! What each step, and each suite of tests, is expected to take, beside what it took when that was last recorded.
+//! The time that each step, and each suite of tests, may take, beside the time that was last recorded.
 //!
 //! `xtask/budget.toml` is the record: `cargo xtask test --record` writes the times, people write the budgets. A time
 //! over its budget fails no run, because machines differ; a *record* with a time over its budget by half fails
@@ -52,12 +52,12 @@ impl Times {
         toml::from_str(text).map_err(|error| error.message().to_owned())
     }
 
-    /// What the step, or the suite, took when it was recorded.
+    /// The recorded time of a step or a suite.
     pub fn recorded_s(&self, name: &str) -> Option<f64> {
         self.steps.get(name).or_else(|| self.suites.get(name)).map(|line| line.recorded_s)
     }
 
-    /// What the step may take.
+    /// The budget of a step.
     pub fn budget_s(&self, step: &str) -> Option<f64> {
         self.steps.get(step).and_then(|line| line.budget_s)
     }

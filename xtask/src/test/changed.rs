@@ -1,4 +1,4 @@
-//! What a change can touch: the packages whose files it changes, those that depend on them, and the steps that look at
+//! The reach of a change: the packages whose files it changes, those that depend on them, and the steps that look at
 //! any of these.
 
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ const OF_ALL: [&str; 8] = [
     "xtask/Cargo.toml",
 ];
 
-/// What a change touches.
+/// The reach of a change.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Changed {
     /// Paths that differ, from the root of the workspace.
@@ -51,7 +51,7 @@ struct Metadata {
 }
 
 impl Changed {
-    /// What differs from the commit `base`, committed since or not.
+    /// The change since the commit `base`, committed or not.
     pub fn since(base: &str, shell: &Shell) -> Result<Changed> {
         let differ = output(shell.command("git", ["diff", "--name-only", "--no-renames", "-z", base, "--"]))?;
         let unknown = output(shell.command("git", ["ls-files", "--others", "--exclude-standard", "-z"]))?;

@@ -14,7 +14,7 @@ use super::{Done, Outcome};
 /// Steps that run at a time, at most: each keeps about one core busy.
 const LANES_MAX: usize = 2;
 
-/// What has become of each step, in the order of [`STEPS`].
+/// The progress of each step, in the order of [`STEPS`].
 struct Board {
     steps: [Progress; STEPS.len()],
 }
@@ -25,7 +25,7 @@ enum Progress {
     Ended(Done),
 }
 
-/// What a lane finds when it looks for work.
+/// The next thing for a lane to do.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     Run(usize),

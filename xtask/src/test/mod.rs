@@ -59,7 +59,7 @@ pub struct Options {
     list: bool,
 }
 
-/// What of the tests runs, and what they took.
+/// The part of the tests that runs, and the times of its suites.
 pub struct Scope {
     pub is_long: bool,
     changed: Option<Changed>,
@@ -295,7 +295,7 @@ struct Summary {
     ok: bool,
     seconds: f64,
     steps: Vec<Done>,
-    /// What the suites of the step `suites` took.
+    /// Names and seconds of the suites.
     suites: Vec<(String, f64)>,
 }
 

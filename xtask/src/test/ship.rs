@@ -28,7 +28,7 @@ const _: () = assert!(FETCH_LIMIT_S < DENY_LIMIT_S);
 /// The cargo-deny that is installed where there is none. It knows the keys that deny.toml uses.
 const DENY_VERSION: &str = "0.20.2";
 
-/// What is compiled here is not debugged: what a debugger needs is a fifth of the compiler's time.
+/// Leaves debug information out: nobody debugs what is compiled here.
 const WITHOUT_DEBUG: (&str, &str) = ("CARGO_PROFILE_DEV_DEBUG", "0");
 
 /// Files that each package carries, whoever builds it: what it is, and under which terms.

@@ -81,7 +81,7 @@ impl Programs {
         found.ok_or_else(|| Outcome::Failed(format!("cargo built no suite of {package}")))
     }
 
-    /// What is run in a process of its own: whole programs, and the modules of the suites.
+    /// The tests of each process: whole programs, and the modules of the suites.
     fn suites(&self, shell: &Shell, budget: &Budget) -> Result<Vec<Suite<'_>>, Outcome> {
         let mut suites = Vec::new();
         for program in &self.programs {

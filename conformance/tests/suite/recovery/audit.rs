@@ -31,7 +31,7 @@ pub struct Universe {
     models: Vec<Model>,
     /// Of each, what it answers to operations, and which it becomes.
     after: Vec<Vec<(Op, Seen, usize)>>,
-    /// What memories hold whose rows and chunks have this hash.
+    /// The contents of memories, by the hash of their rows and chunks.
     held: Known<usize>,
 }
 
@@ -173,7 +173,7 @@ pub fn give_back(bench: &Bench) -> Result<Vec<Written>, String> {
     Ok(lane.take_log().written)
 }
 
-/// What must hold once somebody gave back what nothing referred to, `lost` extents.
+/// Checks a table after its `lost` extents, which nothing referred to, were given back.
 pub fn check_given_back(bench: &Bench, lost: u64) -> Result<(), String> {
     let left = check_sound(bench)?;
     if left == 0 { Ok(()) } else { Err(format!("{left} of {lost} extents are lost")) }

@@ -19,7 +19,7 @@ pub const DEPTH: usize = 3;
 /// Threads: those of the smallest machine that runs the tests.
 const THREADS: usize = 2;
 
-/// What was enumerated for one shape.
+/// Counts of the enumeration of one shape.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub name: String,
@@ -122,7 +122,7 @@ impl Enumeration<'_> {
         }
     }
 
-    /// What must hold after somebody survived, which made the memory `image`, and once all the dead are recovered.
+    /// Checks the memory `image` of a survivor, and again once all the dead are recovered.
     fn survive(&mut self, mut image: Image, states: &[Vec<State>]) {
         self.check_contents(&image, states);
         recover_all(&self.bench).iter().for_each(|written| image.apply(written));
@@ -137,7 +137,7 @@ impl Enumeration<'_> {
         }
     }
 
-    /// What must hold once somebody gave back all that nothing referred to in memory `image`, `lost` extents. Several
+    /// Checks memory `image` once its `lost` extents, which nothing referred to, are given back. Several
     /// memories become the same one by that, and one check is enough for it.
     fn give_back(&mut self, mut image: Image, lost: u64, states: &[Vec<State>]) {
         self.demand(give_back(&self.bench)).iter().for_each(|written| image.apply(written));
@@ -147,7 +147,7 @@ impl Enumeration<'_> {
         self.check_contents(&image, states);
     }
 
-    /// What may be when a client dies after so many `changes`, that carried out `ops`: it was answered some, and the
+    /// The possible states when a client dies after so many `changes`, that carried out `ops`: it was answered some, and the
     /// next one of them is pending.
     fn possible(
         &mut self,

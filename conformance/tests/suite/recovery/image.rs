@@ -99,5 +99,5 @@ impl Hasher for Identity {
 
 /// Memories that were seen.
 pub type Seen = HashSet<u128, BuildHasherDefault<Identity>>;
-/// What is known of memories.
+/// Facts about memories.
 pub type Known<V> = HashMap<u128, V, BuildHasherDefault<Identity>>;

@@ -1,4 +1,4 @@
-//! What several modules of the suite need: tables, seeded numbers, a rough way, and hosts with a network between them.
+//! Tools of several modules of the suite: tables, seeded numbers, a rough way, and hosts with a network between them.
 
 pub mod hosts;
 pub mod rng;
