@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::DIRECTORY;
 
-/// The placeholder, in a mutant's text, for whether the mutant is chosen.
+/// The word, in a mutant's text, that stands for whether the mutant is chosen.
 const IS_CHOSEN: &str = "MUTANT";
 
 /// One rule of the protocol, broken.
@@ -46,7 +46,7 @@ impl Mutant {
         Ok(start..start + self.find.len())
     }
 
-    /// The code that replaces its text, with the placeholder for whether it is chosen.
+    /// The code that replaces its text, with a word for whether it is chosen.
     fn guarded(&self) -> String {
         self.replace.replace(IS_CHOSEN, &format!("crate::mutant!({:?})", self.name))
     }

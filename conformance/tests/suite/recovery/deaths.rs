@@ -147,8 +147,8 @@ impl Enumeration<'_> {
         self.check_contents(&image, states);
     }
 
-    /// The possible states when a client dies after so many `changes`, that carried out `ops`: it was answered some, and the
-    /// next one of them is pending.
+    /// The possible states when a client dies after so many `changes`, that carried out `ops`: it was answered some,
+    /// and the next one of them is pending.
     fn possible(
         &mut self,
         ops: &[Op],
