@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use guira::ByteCount;
+
 /// Reads a number of things: `10000`, `10_000`, `10k`, `1.5M`, `2G`, `1T` (powers of 1000).
 pub fn parse_count(text: &str) -> Result<u64, String> {
     let factors = [("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("G", 1_000_000_000), ("T", 1_000_000_000_000)];
@@ -89,6 +91,18 @@ pub fn count(number: u64) -> String {
     text
 }
 
+/// A count in two digits that mean something, at most `number`, as [`parse_count`] reads it: `1_200_000`.
+pub fn rounded_down(number: u64) -> String {
+    let step = 10_u64.pow(number.max(1).ilog10().saturating_sub(1));
+    count(number / step * step).replace(',', "_")
+}
+
+/// A count in two digits that mean something, at least `number`, as [`parse_count`] reads it: `1_300_000`.
+pub fn rounded_up(number: u64) -> String {
+    let step = 10_u64.pow(number.max(1).ilog10().saturating_sub(1));
+    count(number.div_ceil(step).saturating_mul(step)).replace(',', "_")
+}
+
 /// `1 record`, `2 records`.
 pub fn counted(number: u64, thing: &str) -> String {
     format!("{} {thing}{}", count(number), if number == 1 { "" } else { "s" })
@@ -96,18 +110,7 @@ pub fn counted(number: u64, thing: &str) -> String {
 
 /// `47.8 MiB`.
 pub fn bytes(number: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if number < 1024 {
-        return format!("{number} B");
-    }
-    let mut scaled = number as f64 / 1024.0;
-    let mut unit = 0;
-    // 1023.95 would be shown as 1024.0.
-    while scaled >= 1023.95 && unit + 1 < UNITS.len() {
-        scaled /= 1024.0;
-        unit += 1;
-    }
-    format!("{scaled:.1} {}", UNITS[unit])
+    ByteCount(number).to_string()
 }
 
 /// `307,000/s`: three digits that mean something.
@@ -234,9 +237,11 @@ mod tests {
     #[test]
     fn numbers_are_shown() {
         assert_eq!([0, 12, 123, 1234, 1_234_567].map(count), ["0", "12", "123", "1,234", "1,234,567"]);
+        assert_eq!([0, 9, 1_299_999].map(rounded_down), ["0", "9", "1_200_000"]);
+        assert_eq!([0, 9, 1_200_001].map(rounded_up), ["0", "9", "1_300_000"]);
         assert_eq!([1, 2].map(|n| counted(n, "record")), ["1 record", "2 records"]);
         let sizes = [0, 1023, 1024, 1536, 50_164_600, (1 << 20) - 1, u64::MAX];
-        assert_eq!(sizes.map(bytes), ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "47.8 MiB", "1.0 MiB", "16384.0 PiB"]);
+        assert_eq!(sizes.map(bytes), ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "47.8 MiB", "1.0 MiB", "16.0 EiB"]);
         assert_eq!([0.0, 999.94, 307_123.0, 12_345_678.0].map(rate), ["0.0/s", "999.9/s", "307,000/s", "12,300,000/s"]);
         let times = [1, 1_234, 12_345_678, 1_500_000_000];
         assert_eq!(times.map(time), ["1 ns", "1.23 µs", "12.35 ms", "1.50 s"]);

@@ -27,7 +27,7 @@ const RESERVE_BYTES: u64 = 256 << 20;
 const MAX_TEMPORARY_NAMES: u32 = 64;
 
 /// What the kernel calls the memory file in /proc and in error messages; it leads nowhere as a path.
-const UNNAMED: &str = "/memfd:guira";
+pub(crate) const UNNAMED: &str = "/memfd:guira";
 /// What is asked of the kernel for that.
 const MEMORY_FILE_NAME: &str = "guira";
 

@@ -4,8 +4,11 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use guira_fabric::ByteCount;
 use rustix::fs::FileType;
 use rustix::io::Errno;
+
+use crate::create::UNNAMED;
 
 /// What was attempted when an error occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +80,14 @@ impl fmt::Display for FileKind {
     }
 }
 
+/// Where the memory of a region at `path` comes from: its directory, or this machine if it has no name.
+fn storage(path: &Path) -> String {
+    match path.parent() {
+        Some(directory) if path != Path::new(UNNAMED) => directory.display().to_string(),
+        _ => "this machine".to_owned(),
+    }
+}
+
 /// A region's file could not be created, opened, inspected or destroyed. In every case nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -124,8 +135,8 @@ pub enum ShmError {
         path: PathBuf,
     },
     /// The file system cannot hold the region.
-    #[error("cannot create {}: it needs {wanted} bytes, and its file system has {available}; nothing was changed",
-            path.display())]
+    #[error("cannot create {}: it needs {}, and {} has only {} free; nothing was changed",
+            path.display(), ByteCount(*wanted), storage(path), ByteCount(*available))]
     NoSpace {
         /// The file.
         path: PathBuf,

@@ -23,6 +23,7 @@ pub mod process;
 mod region;
 mod sent;
 mod traffic;
+mod units;
 mod verb;
 
 pub use addr::{Addr, Space, WORD_BYTES};
@@ -32,4 +33,5 @@ pub use lane::{Lane, Pause, Post, Submitted, pause_until, post, post_now};
 pub use region::{FenceProof, Liveness, Region, SlotHold};
 pub use sent::Sent;
 pub use traffic::{Traffic, VerbCounts};
+pub use units::ByteCount;
 pub use verb::Verb;

@@ -130,7 +130,7 @@ pub use guira_check::{
     Cause, CheckError, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage,
     TableStats,
 };
-pub use guira_fabric::{Addr, Effect, FabricError, Space, Traffic, VerbCounts};
+pub use guira_fabric::{Addr, ByteCount, Effect, FabricError, Space, Traffic, VerbCounts};
 pub use guira_fabric_shm::{Attempt, FileKind, KillError, ShmError};
 pub use guira_fabric_tcp::client::{ConnectError, Endpoint};
 pub use guira_fabric_tcp::node::{NodeCounters, NodeError};

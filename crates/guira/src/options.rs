@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use guira_layout::{EntryFormat, Preset};
+use guira_layout::{ConfigError, EntryFormat, Geometry, Preset, PresetOptions, TableConfig, extent_bytes_for};
 
 #[cfg(feature = "tls")]
 use crate::ClientTls;
@@ -30,6 +30,7 @@ pub struct CreateOptions {
     pub(crate) format: EntryFormat,
     pub(crate) preset: Preset,
     pub(crate) extent_bytes: Option<u64>,
+    pub(crate) record_bytes: Option<u64>,
     pub(crate) max_clients: Option<u16>,
     pub(crate) mode: u32,
     pub(crate) seed: Option<u64>,
@@ -45,6 +46,7 @@ impl CreateOptions {
             format: EntryFormat::Bytes { inline_bytes: 64 },
             preset: Preset::Hardened,
             extent_bytes: None,
+            record_bytes: None,
             max_clients: None,
             mode: 0o600,
             seed: None,
@@ -68,13 +70,23 @@ impl CreateOptions {
         self
     }
 
-    /// Bytes for keys and values that do not fit in a row, rounded up to whole chunks. The default is 4 times the
-    /// inline bytes for each key of the capacity, and 64 MiB at least. Fixed formats ignore it.
+    /// Bytes of a typical record, its key and value together. If it does not fit in a row, the table gets space in which
+    /// `capacity` such records can live and be updated; [`Self::extent_bytes`], if given, decides instead. By default a
+    /// table has hardly any such space, because most records are small. Fixed formats ignore it.
+    #[must_use]
+    pub fn record_bytes(mut self, bytes: u64) -> CreateOptions {
+        self.record_bytes = Some(bytes);
+        self
+    }
+
+    /// Bytes for keys and values that do not fit in a row, rounded up to whole chunks. The default is 1/16 of the inline
+    /// bytes for each key of the capacity, 4 for `bytes:64`, and 4 MiB at least: a table of small records takes little
+    /// more than its rows. Fixed formats ignore it.
     ///
     /// How much a workload needs: twice the bytes of the keys and values that live at once in extents, three times the
-    /// largest value, and a chunk for each client and size class it writes. A chunk is 1/256 of the space, 64 KiB to
-    /// 1 MiB; classes are two an octave, so that sizes from 100 B to 1 MiB are 24. Measured, with what it is made of:
-    /// docs/space.md.
+    /// largest value, and a chunk for each client and size class it writes; [`Self::record_bytes`] works it out for
+    /// records of one size. A chunk is 1/256 of the space, 64 KiB to 1 MiB; classes are two an octave, so that sizes
+    /// from 100 B to 1 MiB are 24. Measured, with what it is made of: docs/space.md.
     #[must_use]
     pub fn extent_bytes(mut self, bytes: u64) -> CreateOptions {
         self.extent_bytes = Some(bytes);
@@ -110,6 +122,62 @@ impl CreateOptions {
     pub fn seed(mut self, seed: u64) -> CreateOptions {
         self.seed = Some(seed);
         self
+    }
+
+    /// Bytes of memory that a table with these options takes.
+    ///
+    /// # Errors
+    /// What no table can have.
+    ///
+    /// ```
+    /// use guira::CreateOptions;
+    ///
+    /// # fn main() -> Result<(), guira::ConfigError> {
+    /// let small = CreateOptions::new(1_000_000);
+    /// assert!(small.memory_bytes()? < 89_000_000);
+    /// // With room for as many records of 1 KiB.
+    /// assert!(small.record_bytes(1024).memory_bytes()? > 1024 * 1_000_000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn memory_bytes(&self) -> Result<u64, ConfigError> {
+        let geometry = Geometry::new(&self.config(0)?)?;
+        Ok(geometry.main_bytes().saturating_add(geometry.device_bytes()))
+    }
+
+    /// The largest capacity with which such a table takes at most `bytes`, in which another capacity that was given is
+    /// left out of account; `None` if not even one key has room.
+    pub fn capacity_within(&self, bytes: u64) -> Option<u64> {
+        let fits = |capacity: u64| {
+            CreateOptions { capacity, ..self.clone() }.memory_bytes().is_ok_and(|needed| needed <= bytes)
+        };
+        // A table takes no less memory for more keys, and more than a byte each.
+        let (mut fitting, mut beyond) = (0, bytes);
+        while beyond - fitting > 1 {
+            let middle = fitting + (beyond - fitting) / 2;
+            if fits(middle) {
+                fitting = middle;
+            } else {
+                beyond = middle;
+            }
+        }
+        (fitting > 0).then_some(fitting)
+    }
+
+    /// The parameters of such a table, whose keys are hashed by `hash_seed`.
+    pub(crate) fn config(&self, hash_seed: u64) -> Result<TableConfig, ConfigError> {
+        let for_records = |bytes| extent_bytes_for(self.format, self.capacity, bytes);
+        let preset_options = PresetOptions {
+            capacity: self.capacity,
+            format: self.format,
+            extent_bytes: self.extent_bytes.or(self.record_bytes.map(for_records)),
+            max_clients: self.max_clients,
+            hash_seed,
+            device_bytes: guira_fabric::Profile::Shm.caps().device_bytes,
+        };
+        let mut config = self.preset.config(&preset_options)?;
+        config.rules.commit_records &= self.keeps_records;
+        Ok(config)
     }
 }
 

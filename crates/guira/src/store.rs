@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
 use guira_fabric_shm::{Attempt, CreateError, CreateOptions as RegionOptions, Location, ShmRegion};
-use guira_layout::{Geometry, OwnerId, PresetOptions, SlotState, SlotWord, Superblock};
+use guira_layout::{Geometry, OwnerId, SlotState, SlotWord, Superblock};
 use guira_rcuckoo::{
     ClientConfig, OpenError, SlotClient, Table, claim_slot_for, format_table, open_table, poison_table, read_slot,
     slots,
@@ -164,20 +164,12 @@ impl Store {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Store, Error> {
         let location = if url.is_unnamed() { None } else { Some(file_of(url, Attempt::Create)?) };
-        let preset_options = PresetOptions {
-            capacity: options.capacity,
-            format: options.format,
-            extent_bytes: options.extent_bytes,
-            max_clients: options.max_clients,
-            hash_seed: match options.seed {
-                Some(seed) => seed,
-                None => random()?,
-            },
-            device_bytes: guira_fabric::Profile::Shm.caps().device_bytes,
+        let hash_seed = match options.seed {
+            Some(seed) => seed,
+            None => random()?,
         };
         let wrong = |source| Error::Create { url: url.clone(), source };
-        let mut config = options.preset.config(&preset_options).map_err(wrong)?;
-        config.rules.commit_records &= options.keeps_records;
+        let config = options.config(hash_seed).map_err(wrong)?;
         let geometry = Geometry::new(&config).map_err(wrong)?;
         let rows = config.rows;
         let superblock = Superblock { incarnation: random()?, table: random()?, config };

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::Placement;
 use crate::lease::MAX_REPAIR_REGIONS;
 
 pub use guira_sum::Algorithm as ChecksumKind;
@@ -58,6 +59,18 @@ impl EntryFormat {
     /// Whether some values of this format live in extents.
     pub const fn has_extents(self) -> bool {
         matches!(self, EntryFormat::Bytes { .. })
+    }
+
+    /// Where a key and value of these lengths are stored.
+    #[inline(always)]
+    pub const fn place(self, key_bytes: usize, value_bytes: usize) -> Placement {
+        match self {
+            EntryFormat::Fixed { .. } => Placement::Inline,
+            EntryFormat::Bytes { inline_bytes } => {
+                let fits = key_bytes.saturating_add(value_bytes) <= inline_bytes as usize;
+                if fits { Placement::Inline } else { Placement::Extent }
+            }
+        }
     }
 
     pub(crate) fn check(self) -> Result<(), ConfigError> {

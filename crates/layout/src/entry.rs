@@ -90,13 +90,7 @@ impl RowFormat {
 
     /// Where a key and value of these sizes go.
     pub fn place(&self, key_bytes: usize, value_bytes: usize) -> Placement {
-        match self.format {
-            EntryFormat::Fixed { .. } => Placement::Inline,
-            EntryFormat::Bytes { inline_bytes } => {
-                let fits = key_bytes + value_bytes <= usize::from(inline_bytes);
-                if fits { Placement::Inline } else { Placement::Extent }
-            }
-        }
+        self.format.place(key_bytes, value_bytes)
     }
 
     /// The first entry of `row`, from slot `from` on, that holds or may hold the key. Safe on unverified words: whoever

@@ -18,6 +18,7 @@ mod preset;
 mod record;
 mod row;
 mod slot;
+mod space;
 mod superblock;
 
 pub use config::{
@@ -38,6 +39,7 @@ pub use preset::{Preset, PresetOptions};
 pub use record::{Delta, Part, Record, RecordError};
 pub use row::{MAX_ROW_WORDS, Placement, RowFormat, Torn, Trailer};
 pub use slot::{Seal, SlotState, SlotWord, slot_words};
+pub use space::{extent_bytes_for, record_space};
 pub use superblock::{
     GENERATION_WORD, RECOVERIES_WORD, STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Superblock, SuperblockError,
     TOTALS_WORD, TOTALS_WORDS, TableState,

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use crate::config::{EXTENT_ENTRY_WORDS, MAX_ZEROS, ROW_GROUP, TRAILER_BYTES};
 use crate::lease::MAX_REPAIR_REGIONS;
+use crate::space::{chunk_bytes_for, default_extent_bytes};
 use crate::{ChecksumKind, ConfigError, EntryFormat, OffsetRule, Rules, TableConfig};
 
 /// Which set of parameters a table starts from.
@@ -166,10 +167,8 @@ impl Preset {
             let wanted = options.extent_bytes.unwrap_or(1 << 20);
             return (4096, wanted.div_ceil(4096).max(1));
         }
-        let derived = options.capacity.saturating_mul(4 * u64::from(inline_bytes)).max(64 << 20);
-        let wanted = options.extent_bytes.unwrap_or(derived);
-        // Chunks of 1/256 of the space, 64 KiB to 1 MiB: enough of them for every client and size class to have one.
-        let chunk_bytes = (wanted / 256).clamp(64 << 10, 1 << 20).next_power_of_two();
+        let wanted = options.extent_bytes.unwrap_or_else(|| default_extent_bytes(options.capacity, inline_bytes));
+        let chunk_bytes = chunk_bytes_for(wanted);
         (chunk_bytes, wanted.div_ceil(chunk_bytes).max(1))
     }
 }

@@ -1,7 +1,7 @@
 //! `guira create`.
 
 use clap::Args;
-use guira::{CreateOptions, EntryFormat, Preset, Store, Url};
+use guira::{CreateOptions, EntryFormat, Preset, Shortage, Store, Url};
 use serde::Serialize;
 
 use super::Verdict;
@@ -26,10 +26,8 @@ pub struct Arguments {
     /// Parameters to start from: hardened, paper (as RCuckoo was printed, with its holes), or tiny (for tests).
     #[arg(long, value_name = "NAME", default_value_t)]
     pub preset: Preset,
-    /// Memory for values that do not fit in a row: 64MiB, 1G. Default: four times what the rows hold inline, 64 MiB
-    /// at least.
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
-    pub extent_bytes: Option<u64>,
+    #[command(flatten)]
+    pub space: SpaceOptions,
     /// Clients that can have the table open for changing at once. Default 1024.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub max_clients: Option<u16>,
@@ -39,6 +37,27 @@ pub struct Arguments {
     /// Seed of the key hash. Default: random.
     #[arg(long, value_name = "SEED")]
     pub seed: Option<u64>,
+}
+
+/// How much memory a new table has for records that do not fit in its rows.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct SpaceOptions {
+    /// Bytes of a typical record, key and value together: 100, 4KiB. If it does not fit in a row, the table gets memory
+    /// in which as many such records as it has capacity for can live and be updated. Default: small ones.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub record_bytes: Option<u64>,
+    /// Memory for records that do not fit in a row: 64MiB, 1G. Default: 4 MiB, for large tables 1/16 of what the rows
+    /// hold.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes, conflicts_with = "record_bytes")]
+    pub extent_bytes: Option<u64>,
+}
+
+impl SpaceOptions {
+    /// `options`, with this much memory.
+    pub fn apply(self, options: CreateOptions) -> CreateOptions {
+        let options = self.record_bytes.into_iter().fold(options, CreateOptions::record_bytes);
+        self.extent_bytes.into_iter().fold(options, CreateOptions::extent_bytes)
+    }
 }
 
 /// What was created.
@@ -62,9 +81,7 @@ pub struct Created {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let mut options =
         CreateOptions::new(arguments.capacity).format(arguments.entry).preset(arguments.preset).mode(arguments.mode);
-    if let Some(bytes) = arguments.extent_bytes {
-        options = options.extent_bytes(bytes);
-    }
+    options = arguments.space.apply(options);
     if let Some(clients) = arguments.max_clients {
         options = options.max_clients(clients);
     }
@@ -88,7 +105,7 @@ pub fn create(url: &Url, options: &CreateOptions, output: &Output) -> Result<Sto
         progress.tick(done, || format!("{} of {} rows", units::count(done), units::count(total)));
     });
     progress.finish();
-    let store = store.map_err(Failure::of_creation(url))?;
+    let store = store.map_err(|error| too_large(url, options, error))?;
     if interrupt::requested() {
         // What has no name is gone with this process.
         if !url.is_unnamed() {
@@ -97,6 +114,20 @@ pub fn create(url: &Url, options: &CreateOptions, output: &Output) -> Result<Sto
         return Err(Failure::Abandoned(url.clone()));
     }
     Ok(store)
+}
+
+/// Why a table was not created, and if there is no memory for it, how to ask for less.
+fn too_large(url: &Url, options: &CreateOptions, error: guira::Error) -> Failure {
+    let shortage = error.shortage();
+    let failure = Failure::of_creation(url)(error);
+    let Some(Shortage { available_bytes, .. }) = shortage else { return failure };
+    let is_in_dev_shm = url.to_string().starts_with("shm://");
+    let container = if is_in_dev_shm { "; a container has 64 MB unless it is started with --shm-size" } else { "" };
+    let less = match options.capacity_within(available_bytes) {
+        Some(capacity) => format!("there is room for --capacity {}", units::rounded_down(capacity)),
+        None => "a smaller --extent-bytes or --max-clients takes less".to_owned(),
+    };
+    Failure::Advised { source: Box::new(failure), advice: format!("{less}{container}") }
 }
 
 impl Created {
@@ -124,7 +155,7 @@ impl Created {
         let Created { rows, entries_per_row, row_bytes, .. } = self;
         let extents = match self.extent_bytes {
             0 => String::new(),
-            bytes => format!(", {} of them for large values", units::bytes(bytes)),
+            bytes => format!(", {} of it for records that do not fit in a row", units::bytes(bytes)),
         };
         format!(
             "created {} ({}, {}): {} rows of {entries_per_row} entries in {row_bytes} bytes, room for {}\n\

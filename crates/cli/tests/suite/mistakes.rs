@@ -76,6 +76,11 @@ fn a_table_beyond_the_memory_is_refused_and_leaves_nothing() {
         assert!(matches!(run.code, Some(2 | 3)), "{capacity}: {:?}", run.code);
         let error = run.error();
         assert!(["full", "misuse"].contains(&error["blame"].as_str().unwrap()), "{error}");
+        if error["blame"] == "full" {
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains("/dev/shm has only ") && message.contains("room for --capacity "), "{message}");
+            assert!(message.contains("--shm-size"), "{message}");
+        }
         assert!(!std::path::Path::new(&table.path()).exists());
     }
 }

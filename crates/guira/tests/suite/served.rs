@@ -66,7 +66,7 @@ fn a_table_without_a_name_is_as_others_and_nobody_else_s() {
         assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None), "{error}");
         assert!(!error.is_absent(), "{error}");
     }
-    let error = Store::create_unnamed(&CreateOptions::new(1 << 40)).err().expect("no address space has that much");
+    let error = Store::create_unnamed(&CreateOptions::new(1 << 42)).err().expect("no address space has that much");
     assert_eq!((error.shortage(), error.effect()), (None, Effect::None), "{error}");
     let error = Store::create_unnamed(&CreateOptions::new(1 << 34)).err().expect("there is not that much");
     assert!(error.shortage().is_some_and(|shortage| shortage.wanted_bytes > shortage.available_bytes), "{error}");

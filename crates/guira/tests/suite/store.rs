@@ -70,6 +70,41 @@ fn values_of_every_size_come_back() {
     assert_eq!(stat.table.chunks.tail, 0);
 }
 
+/// In a container, /dev/shm has 64 MB unless somebody asks for more.
+#[test]
+fn a_default_table_takes_little_more_than_its_rows() {
+    let bytes = |capacity| CreateOptions::new(capacity).memory_bytes().expect("an ordinary table");
+    assert!(bytes(10) < 6 << 20, "{}", bytes(10));
+    assert!(bytes(500_000) < 64_000_000, "{}", bytes(500_000));
+    for capacity in [1_000_000, 10_000_000] {
+        assert!(bytes(capacity) < 89 * capacity, "{} bytes a key", bytes(capacity) as f64 / capacity as f64);
+    }
+    let options = CreateOptions::new(1);
+    let (fits, memory) = (options.capacity_within(64_000_000).expect("half a million"), 64_000_000);
+    assert!(bytes(fits) <= memory && bytes(fits + 384) > memory, "{fits} keys take {}", bytes(fits));
+    assert_eq!(options.capacity_within(1 << 20), None);
+    let (table, store) = Table::create(&CreateOptions::new(10));
+    let size = std::fs::metadata(table.url.to_string().replace("shm://", "/dev/shm/")).expect("the table's file").len();
+    assert!(size >= bytes(10) && size < bytes(10) + 8192, "{size}, {}", bytes(10));
+    drop(store);
+}
+
+/// As many records as were asked for have room, and can be replaced by others of their size.
+#[test]
+fn records_of_the_size_that_was_asked_for_have_room() {
+    for (record_bytes, capacity) in [(100_usize, 5_000_u32), (1_000, 2_000), (40_000, 100), (1 << 20, 12)] {
+        let options = CreateOptions::new(capacity.into()).record_bytes(record_bytes as u64);
+        let (_table, store) = Table::create(&options);
+        let mut client = store.client().unwrap();
+        for round in 0..3_u8 {
+            for key in 0..capacity {
+                let put = client.put(&key.to_le_bytes(), &vec![round; record_bytes - 4]);
+                put.unwrap_or_else(|error| panic!("{record_bytes}, round {round}, key {key}: {error}"));
+            }
+        }
+    }
+}
+
 /// 64 MiB, the largest value, in a table that has room for two of them.
 #[test]
 fn the_largest_value_fits_and_a_larger_one_is_refused() {

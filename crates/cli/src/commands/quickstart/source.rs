@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use guira::EntryFormat;
+use guira::layout::record_space;
 use guira_input::{Fit, InputError, Notation, Record, Records};
 
 use crate::failure::{Failure, Loaded};
@@ -109,7 +110,7 @@ impl Surveyor {
         }
         survey.records += 1;
         survey.bytes += (key.len() + value.len()) as u64;
-        survey.extent_bytes += extent_bytes(key.len(), value.len());
+        survey.extent_bytes += record_space(FORMAT, key.len(), value.len());
         for bytes in [key, value] {
             self.hasher.write_usize(bytes.len());
             self.hasher.write(bytes);
@@ -120,25 +121,6 @@ impl Surveyor {
     pub fn finish(self) -> Survey {
         Survey { digest: self.hasher.finish(), ..self.survey }
     }
-}
-
-/// About the memory that a key and value take outside the rows: none if they fit inside; otherwise a header, both in
-/// whole words, rounded up to a size class, which are powers of two and half as much again; twice its size for a
-/// large one, which takes whole chunks.
-fn extent_bytes(key_bytes: usize, value_bytes: usize) -> u64 {
-    const HEADER_BYTES: usize = 24;
-    const LARGE_BYTES: u64 = 24 << 10;
-    let EntryFormat::Bytes { inline_bytes } = FORMAT else { return 0 };
-    if key_bytes + value_bytes <= usize::from(inline_bytes) {
-        return 0;
-    }
-    let needed = (HEADER_BYTES + key_bytes.next_multiple_of(8) + value_bytes.next_multiple_of(8)) as u64;
-    if needed > LARGE_BYTES {
-        return 2 * needed;
-    }
-    let power = needed.next_power_of_two();
-    let class = if needed <= power / 4 * 3 { power / 4 * 3 } else { power };
-    class.max(64) + 8
 }
 
 /// `apt-cache dumpavail`, while it prints.
@@ -253,17 +235,6 @@ mod tests {
         assert_eq!(one, survey(&[(b"a", b"bc"), (b"d", b"")]));
         assert_ne!(one.digest, survey(&[(b"ab", b"c"), (b"d", b"")]).digest);
         assert_ne!(one.digest, survey(&[(b"d", b""), (b"a", b"bc")]).digest);
-    }
-
-    #[test]
-    fn memory_is_estimated_upwards() {
-        assert_eq!(
-            [(8, 56), (8, 57), (8, 1000), (100, 100_000)].map(|(k, v)| extent_bytes(k, v)),
-            [0, 96 + 8, 1536 + 8, 2 * (24 + 104 + 100_000)]
-        );
-        for value_bytes in 57..30_000 {
-            assert!(extent_bytes(8, value_bytes) >= (24 + 8 + value_bytes) as u64);
-        }
     }
 
     #[test]

@@ -54,8 +54,8 @@ impl Steps<'_> {
         let records_all = survey.records;
         let created = self.create_for(&survey);
         let shortage = match &created {
-            Err(Failure::Store(error)) => error.shortage(),
-            _ => None,
+            Err(failure) => failure.of_store().and_then(guira::Error::shortage),
+            Ok(_) => None,
         };
         let created = match shortage {
             Some(Shortage { wanted_bytes, available_bytes }) => {

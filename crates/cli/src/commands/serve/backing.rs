@@ -87,9 +87,7 @@ impl Arguments {
         };
         let mut options = CreateOptions::new(capacity).format(self.entry.unwrap_or(DEFAULT_FORMAT));
         options = options.preset(self.preset.unwrap_or(Preset::Hardened));
-        if let Some(bytes) = self.extent_bytes {
-            options = options.extent_bytes(bytes);
-        }
+        options = self.space.apply(options);
         if let Some(clients) = self.max_clients {
             options = options.max_clients(clients);
         }
@@ -103,7 +101,7 @@ fn differences(found: &TableConfig, name: &str, arguments: &Arguments) -> Result
     let options = PresetOptions {
         capacity: arguments.capacity.unwrap_or(1),
         format: arguments.entry.unwrap_or(found.format),
-        extent_bytes: arguments.extent_bytes,
+        extent_bytes: arguments.space.extent_bytes,
         max_clients: arguments.max_clients,
         hash_seed: 0,
         device_bytes: u64::MAX,
@@ -122,7 +120,7 @@ fn differences(found: &TableConfig, name: &str, arguments: &Arguments) -> Result
     let is_formatted = arguments.entry.is_some();
     compare(given(is_formatted, "--entry"), "its format is", asked.format.to_string(), found.format.to_string());
     let extents = |config: &TableConfig| count(config.chunks * config.chunk_bytes);
-    let has_extents = arguments.extent_bytes.is_some();
+    let has_extents = arguments.space.extent_bytes.is_some();
     compare(given(has_extents, "--extent-bytes"), "bytes for extents are", extents(&asked), extents(found));
     let clients = |config: &TableConfig| count(config.max_clients.into());
     let is_bounded = arguments.max_clients.is_some();

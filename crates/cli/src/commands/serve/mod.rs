@@ -20,6 +20,7 @@ use serde::Serialize;
 use self::backing::{Backed, Backing};
 use self::http::HttpServer;
 use self::metrics::Shown;
+use super::create::SpaceOptions;
 use super::{Verdict, tls};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -52,9 +53,8 @@ pub struct Arguments {
     /// How a new table stores keys and values: fixed:K:V or bytes:N; see guira create. Default bytes:64.
     #[arg(long, value_name = "FORMAT")]
     pub entry: Option<EntryFormat>,
-    /// Memory of a new table for values that do not fit in a row: 64MiB, 1G. Default: as guira create.
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
-    pub extent_bytes: Option<u64>,
+    #[command(flatten)]
+    pub space: SpaceOptions,
     /// Clients that can change a new table at once. Default 1024.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub max_clients: Option<u16>,

@@ -1,0 +1,121 @@
+//! Bytes of extent space: how much a record takes of it, and how much a new table gets. docs/space.md has the
+//! measurements.
+
+use guira_fabric::WORD_BYTES;
+
+use crate::{EntryFormat, ExtentClass, Placement, TableConfig, extent_words};
+
+/// Extent space of the smallest default table: 64 chunks of 64 KiB.
+const LEAST_EXTENT_BYTES: u64 = 4 << 20;
+/// A default table has a byte of extent space for so many inline bytes of its capacity. Most tables hold small values,
+/// and those that do not can be told so ([`extent_bytes_for`]).
+const INLINE_BYTES_PER_EXTENT_BYTE: u64 = 16;
+/// Chunks that clients have begun, beyond those that records fill: four clients that write values of four sizes.
+const BEGUN_CHUNKS: u64 = 16;
+/// Bytes of the smallest chunk.
+const LEAST_CHUNK_BYTES: u64 = 64 << 10;
+/// Extents up to this size share a chunk with others, whatever the size of chunks.
+const SMALL_EXTENT_BYTES: u64 = 24 << 10;
+
+/// Extent space of a table for `capacity` keys of which nobody said how large their values are: 4 MiB at least.
+pub(crate) fn default_extent_bytes(capacity: u64, inline_bytes: u16) -> u64 {
+    (capacity.saturating_mul(inline_bytes.into()) / INLINE_BYTES_PER_EXTENT_BYTE).max(LEAST_EXTENT_BYTES)
+}
+
+/// Bytes of a chunk in `extent_bytes` of extent space: 1/256 of them, 64 KiB to 1 MiB, so that there are enough chunks
+/// for every client and size class to have one.
+pub(crate) fn chunk_bytes_for(extent_bytes: u64) -> u64 {
+    (extent_bytes / 256).clamp(LEAST_CHUNK_BYTES, 1 << 20).next_power_of_two()
+}
+
+/// Extent space in which `capacity` records of `record_bytes`, key and value together, can live and be updated; that of
+/// a default table if they fit in rows of `format`.
+pub fn extent_bytes_for(format: EntryFormat, capacity: u64, record_bytes: u64) -> u64 {
+    let EntryFormat::Bytes { inline_bytes } = format else { return 0 };
+    let bytes = usize::try_from(record_bytes).unwrap_or(usize::MAX);
+    let live = capacity.saturating_mul(record_space(format, 0, bytes));
+    let least = default_extent_bytes(capacity, inline_bytes);
+    if live == 0 {
+        return least;
+    }
+    // Half as much again for what is freed and not yet noticed, and for the size classes' rounding of records that are
+    // larger; and the largest value beside its old one.
+    let held = live.saturating_add(live / 2).saturating_add(record_bytes.saturating_mul(3));
+    held.saturating_add(BEGUN_CHUNKS * chunk_bytes_for(held)).max(least)
+}
+
+/// About the bytes of extent space that a key and value take in a table that does not exist yet: none if they fit in a
+/// row of `format`; twice its size for a large extent, which takes whole chunks of a size that is not known.
+pub fn record_space(format: EntryFormat, key_bytes: usize, value_bytes: usize) -> u64 {
+    if format.place(key_bytes, value_bytes) == Placement::Inline {
+        return 0;
+    }
+    let words = extent_words(key_bytes, value_bytes) as u64;
+    let bytes = words.saturating_mul(WORD_BYTES);
+    if bytes > SMALL_EXTENT_BYTES {
+        return bytes.saturating_mul(2).max(LEAST_CHUNK_BYTES);
+    }
+    ExtentClass::of(words as usize, 1 << 20).bytes(1 << 20) + WORD_BYTES
+}
+
+impl TableConfig {
+    /// Bytes of extent space that a key and value take in this table: none if they fit in a row.
+    pub fn record_space(&self, key_bytes: usize, value_bytes: usize) -> u64 {
+        if self.format.place(key_bytes, value_bytes) == Placement::Inline {
+            return 0;
+        }
+        let class = ExtentClass::of(extent_words(key_bytes, value_bytes), self.chunk_bytes);
+        (class.chunks() * self.chunk_bytes).div_ceil(class.slots(self.chunk_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
+    const FIXED: EntryFormat = EntryFormat::Fixed { key_bytes: 8, value_bytes: 8 };
+
+    #[test]
+    fn small_records_cost_little_space() {
+        assert_eq!(extent_bytes_for(BYTES, 10, 64), LEAST_EXTENT_BYTES);
+        assert_eq!(extent_bytes_for(BYTES, 10_000_000, 16), 40_000_000);
+        assert_eq!(extent_bytes_for(FIXED, 10_000_000, 1_000), 0);
+        assert_eq!((record_space(BYTES, 8, 56), record_space(FIXED, 8, 8)), (0, 0));
+        assert_eq!((record_space(BYTES, 8, 57), record_space(BYTES, 8, 1000)), (96 + 8, 1536 + 8));
+    }
+
+    #[test]
+    fn records_have_room_and_some_to_be_updated() {
+        for (record_bytes, capacity) in [(100, 50_000), (1_000, 20_000), (10_000, 8_000), (1 << 20, 100)] {
+            let space = extent_bytes_for(BYTES, capacity, record_bytes);
+            let live = capacity * record_bytes;
+            assert!(space >= live * 3 / 2 && space <= live * 7 / 2, "{record_bytes} x {capacity}: {space}");
+        }
+        assert_eq!(extent_bytes_for(BYTES, u64::MAX, u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn a_place_is_at_least_as_large_as_what_is_in_it() {
+        for value_bytes in [57, 100, 1_000, 24 << 10, 33 << 10, 1 << 20, 64 << 20] {
+            for chunk_bytes in [64 << 10, 1 << 20] {
+                let config = TableConfig { chunk_bytes, ..config() };
+                let (exact, about) = (config.record_space(8, value_bytes), record_space(BYTES, 8, value_bytes));
+                assert!(exact >= (24 + 8 + value_bytes) as u64, "{value_bytes} in {chunk_bytes}: {exact}");
+                assert!(about * 9 / 8 >= exact, "{value_bytes} in {chunk_bytes}: {about}, {exact}");
+            }
+        }
+    }
+
+    fn config() -> TableConfig {
+        let options = crate::PresetOptions {
+            capacity: 100,
+            format: BYTES,
+            extent_bytes: None,
+            max_clients: None,
+            hash_seed: 1,
+            device_bytes: u64::MAX,
+        };
+        crate::Preset::Hardened.config(&options).unwrap()
+    }
+}
