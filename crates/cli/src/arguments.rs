@@ -7,8 +7,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, completions, create, destroy, dump, kick, load, man, quickstart, serve, single, stat, tls, token,
-    top, ycsb,
+    bench, check, completions, copy, create, destroy, dump, kick, load, man, quickstart, serve, single, stat, tls,
+    token, top, ycsb,
 };
 use crate::failure::{EXIT_MISUSE, ErrorText, exit_codes};
 use crate::output::{Format, Output};
@@ -51,6 +51,7 @@ pub enum Command {
     Del(single::KeyArguments),
     Load(load::Arguments),
     Dump(dump::Arguments),
+    Copy(copy::Arguments),
     Stat(stat::Arguments),
     Check(check::Arguments),
     Kick(kick::Arguments),
@@ -165,6 +166,7 @@ mod tests {
             "del shm://a k",
             "load shm://a -",
             "dump shm://a",
+            "copy shm://a shm://b",
             "stat shm://a",
             "check shm://a",
             "check shm://a --repair",

@@ -116,6 +116,16 @@ pub enum Failure {
         /// The store's answer.
         source: Box<guira::Error>,
     },
+    /// The answer of a table to one record of another one.
+    #[error("key {key}: {source}; {}", copied_text(*copied))]
+    Copied {
+        /// The key, made printable.
+        key: String,
+        /// The store's answer.
+        source: Box<guira::Error>,
+        /// Records that were stored before.
+        copied: u64,
+    },
     /// An input that cannot be read.
     #[error("{source}; {loaded}")]
     Input {
@@ -192,6 +202,15 @@ impl fmt::Display for Loaded {
     }
 }
 
+/// How many records of another table are in a table when copying them fails.
+pub fn copied_text(records: u64) -> String {
+    match records {
+        0 => "nothing was copied".to_owned(),
+        1 => "1 record was copied".to_owned(),
+        records => format!("{records} records were copied"),
+    }
+}
+
 impl Loaded {
     fn effect(self) -> Effect {
         if self.0 == 0 { Effect::None } else { Effect::Done }
@@ -259,7 +278,8 @@ impl Failure {
     pub fn of_store(&self) -> Option<&guira::Error> {
         match self {
             Failure::Store(error) | Failure::Driver(DriverError::Store { source: error, .. }) => Some(error),
-            Failure::Record { source, .. } => Some(source),
+            Failure::Record { source, .. } | Failure::Copied { source, .. } => Some(source),
+            Failure::Advised { source, .. } => source.of_store(),
             _ => None,
         }
     }
@@ -280,7 +300,7 @@ impl Failure {
     fn blame(&self) -> &str {
         match self {
             Failure::Store(error) => error.blame().as_str(),
-            Failure::Record { source, .. } => source.blame().as_str(),
+            Failure::Record { source, .. } | Failure::Copied { source, .. } => source.blame().as_str(),
             Failure::Driver(DriverError::Store { source, .. }) => source.blame().as_str(),
             Failure::Driver(DriverError::Panicked) => guira::Blame::Bug.as_str(),
             Failure::Input { source: InputError::Bad(_), .. }
@@ -304,6 +324,10 @@ impl Failure {
             Failure::Store(error) => error.effect(),
             Failure::Record { source, loaded, .. } => match source.effect() {
                 Effect::None => loaded.effect(),
+                effect => effect,
+            },
+            Failure::Copied { source, copied, .. } => match source.effect() {
+                Effect::None => Loaded(*copied).effect(),
                 effect => effect,
             },
             Failure::Input { loaded, .. } | Failure::Interrupted(loaded) => loaded.effect(),

@@ -16,6 +16,7 @@ mod interrupt;
 mod loader;
 mod output;
 mod progress;
+mod room;
 mod signals;
 mod text;
 mod units;

@@ -75,6 +75,14 @@ impl Output {
         }
     }
 
+    /// Writes to standard error what the user should know before something fails, and it goes on.
+    pub fn warn(&self, warning: &str) {
+        match self.format {
+            Format::Human => complain(&format!("guira: warning: {warning}")),
+            Format::Json => complain(&serde_json::json!({ "warning": { "message": warning } }).to_string()),
+        }
+    }
+
     /// Says what failed, and returns the exit code that says so.
     pub fn fail(&self, failure: &Failure) -> ExitCode {
         if matches!(failure, Failure::ClosedOutput) {

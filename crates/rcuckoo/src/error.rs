@@ -115,7 +115,7 @@ pub enum Error {
     /// The table: no cuckoo path leads to a free entry. Nothing was changed.
     #[error(
         "{operation}: the table is full: no free entry within reach of the key ({rows} rows searched); nothing was \
-         changed"
+         changed; remove keys, or copy the table into a larger one"
     )]
     Full {
         /// What was attempted.

@@ -16,7 +16,7 @@ use crate::text::{Notation, NotationOptions};
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// Failures to read a row, or an entry of it, that are named; all are counted.
-const UNREADABLE_SHOWN: u64 = 100;
+pub const UNREADABLE_SHOWN: u64 = 100;
 
 /// Print every key and value.
 ///

@@ -18,6 +18,7 @@ use crate::input::{self, InputFormat};
 use crate::loader::{Acknowledge, BadRecords, LoadOptions, LoadReport, load};
 use crate::output::Output;
 use crate::progress::Progress;
+use crate::room;
 use crate::text::NotationOptions;
 use crate::units::{bytes, count, counted, per_second, percent, rate, share, time};
 
@@ -89,7 +90,14 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         Ok::<_, Failure>(Acknowledge { file: Mutex::new(file), notation: arguments.notation.notation(config.format)? })
     });
     let acknowledge = acknowledge.transpose()?;
-    let entries_before = store.stat()?.table.entries;
+    let before = store.stat()?;
+    if let Some(need) = room::survey(&arguments.file, arguments.input, fit, config) {
+        let what = arguments.file.display().to_string();
+        room::warning(&what, need, (&arguments.url, &arguments.url), config, &before)
+            .iter()
+            .for_each(|warning| output.warn(warning));
+    }
+    let entries_before = before.table.entries;
     let options =
         LoadOptions { threads: arguments.threads.into(), bad, entries_before, acknowledge: acknowledge.as_ref() };
     let mut progress = Progress::new(output, "loading", total);

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod check;
 pub mod completions;
+pub mod copy;
 pub mod create;
 pub mod destroy;
 pub mod dump;
@@ -21,12 +22,12 @@ pub mod ycsb;
 use std::time::Duration;
 
 use clap::Args;
-use guira::{Error, LivingClient, OpenOptions, OperationError, Store, Url};
+use guira::{Error, ExtentError, LivingClient, OpenOptions, OperationError, Store, Url};
 
 use crate::arguments::Command;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::units;
+use crate::{room, units};
 
 /// The environment variable that names the file with the token for memory nodes: the workers of a command have it, too.
 pub const TOKEN_FILE_VARIABLE: &str = "GUIRA_TOKEN_FILE";
@@ -75,7 +76,7 @@ pub enum Verdict {
 /// Carries out a command. Where others are in its way it is said who they are, and what can be done.
 pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
     carry_out(command, output).map_err(|failure| {
-        let advice = url(command).zip(failure.of_store()).and_then(|(url, error)| advice(url, error));
+        let advice = url(command).zip(failure.of_store()).and_then(|(url, error)| advice(command, url, error));
         match advice {
             Some(advice) => Failure::Advised { source: Box::new(failure), advice },
             None => failure,
@@ -84,7 +85,7 @@ pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
 }
 
 /// What can be done about others who are in the way.
-fn advice(url: &Url, error: &Error) -> Option<String> {
+fn advice(command: &Command, url: &Url, error: &Error) -> Option<String> {
     match error {
         Error::Operation(OperationError::Busy { owner, .. }) => {
             let slot = owner.as_ref()?.slot()?;
@@ -101,8 +102,21 @@ fn advice(url: &Url, error: &Error) -> Option<String> {
             "guira stat {url} lists them, guira kick {url} --slot N kills the process of one; guira create \
              --max-clients N makes a table for more"
         )),
+        Error::Operation(OperationError::Full { .. }) => room_for(command, url, None),
+        Error::Extent(ExtentError::Full { value_bytes, .. }) => room_for(command, url, Some(*value_bytes as u64)),
         _ => None,
     }
+}
+
+/// How to make a table with more room than the one at `url`.
+fn room_for(command: &Command, url: &Url, record_bytes: Option<u64>) -> Option<String> {
+    let open = |url| Store::open_with(url, &open_options().ok()?.read_only()).ok();
+    let store = open(url)?;
+    let (origin, entries) = match command {
+        Command::Copy(arguments) => (&arguments.from, open(&arguments.from)?.len().ok()?.entries),
+        _ => (url, 0),
+    };
+    Some(room::advice((origin, url), store.table().config(), entries, record_bytes))
 }
 
 /// What a client does, behind its name.
@@ -123,6 +137,7 @@ fn url(command: &Command) -> Option<&Url> {
         Command::Put(arguments) | Command::Insert(arguments) | Command::Update(arguments) => Some(&arguments.key.url),
         Command::Load(arguments) => Some(&arguments.url),
         Command::Dump(arguments) => Some(&arguments.url),
+        Command::Copy(arguments) => Some(&arguments.to),
         Command::Ycsb(arguments) => Some(&arguments.url),
         _ => None,
     }
@@ -139,6 +154,7 @@ fn carry_out(command: &Command, output: &Output) -> Result<Verdict, Failure> {
         Command::Del(arguments) => single::del(arguments, output),
         Command::Load(arguments) => load::run(arguments, output),
         Command::Dump(arguments) => dump::run(arguments, output),
+        Command::Copy(arguments) => copy::run(arguments, output),
         Command::Stat(arguments) => stat::run(arguments, output),
         Command::Check(arguments) => check::run(arguments, output),
         Command::Kick(arguments) => kick::run(arguments, output),

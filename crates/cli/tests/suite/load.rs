@@ -36,6 +36,31 @@ fn read_jsonl(dump: &str) -> Content {
     objects.map(|object| (bytes(&object, "key"), bytes(&object, "value"))).collect()
 }
 
+/// What does not fit is said before the first record is stored, and not when the table is full.
+#[test]
+fn a_file_that_does_not_fit_is_announced() {
+    let table = Table::new("fit", "bytes:64");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let write = |records: u32| {
+        let text: String = (0..records).map(|i| format!("key{i}\tvalue\n")).collect();
+        std::fs::write(file.path(), text).expect("there is room");
+    };
+    let path = file.path().to_str().expect("UTF-8");
+    write(1_000);
+    let fits = guira(&["load", table.url(), path]).expect(0);
+    assert_eq!(fits.stderr, "", "it fits");
+    write(5_000);
+    let full = guira(&["load", table.url(), path]).expect(3);
+    let lines: Vec<&str> = full.stderr.lines().collect();
+    let [warning, error] = lines[..] else { panic!("a warning and an error: {lines:?}") };
+    assert!(warning.starts_with("guira: warning: ") && warning.contains("has 5,000 records"), "{warning}");
+    assert!(warning.contains(&format!("guira copy {0} {0}-2", table.url())), "{warning}");
+    assert!(error.contains("the table is full") && error.contains("guira create"), "{error}");
+    let json = guira(&["load", table.url(), path, "--format", "json"]).expect(3);
+    let first: serde_json::Value = serde_json::from_str(json.stderr.lines().next().expect("a line")).expect("JSON");
+    assert!(first["warning"]["message"].as_str().is_some_and(|text| text.contains("5,000 records")), "{first}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: ROUND_TRIPS, ..ProptestConfig::default() })]
 

@@ -6,6 +6,7 @@
 
 mod commands;
 mod common;
+mod copy;
 mod dump;
 mod interrupts;
 mod load;

@@ -20,7 +20,7 @@ mod under_way;
 
 use std::sync::Arc;
 
-use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
+use guira_fabric::{ByteCount, FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass, ExtentRef, GENERATION_WORD, Generation, OwnerId, extent_words};
 use guira_rcuckoo::Table;
 
@@ -47,8 +47,10 @@ const FIRST_PAUSE_NS: u64 = 20_000;
 pub enum ExtentError {
     /// No chunk, or no run of neighbouring chunks, is free.
     #[error(
-        "no room for a value of {value_bytes} bytes: it needs {chunks} neighbouring free chunks of {chunk_bytes} \
-         bytes; {free} of {total} chunks are free, {longest_run} of them in a row; nothing was changed"
+        "no room for a value of {value_bytes} bytes: it needs {} in one piece, and of the table's {} for large records \
+         {}; nothing was changed; remove some, or copy the table into one with more extent bytes",
+        ByteCount(u64::from(*chunks) * chunk_bytes), ByteCount(total * chunk_bytes),
+        free_space(*free, *longest_run, *chunk_bytes)
     )]
     Full {
         /// Bytes of the value.
@@ -67,6 +69,21 @@ pub enum ExtentError {
     /// The fabric failed; nothing was changed in the index.
     #[error("cannot make room for a value: {0}")]
     Fabric(#[from] FabricError),
+}
+
+/// How much of the space is free, and how much of it in one piece.
+fn free_space(free: u64, longest_run: u64, chunk_bytes: u64) -> String {
+    match (free, longest_run) {
+        (0, _) => "none is free".to_owned(),
+        (free, longest) if free == longest => format!("{} are free", ByteCount(free * chunk_bytes)),
+        (free, longest) => {
+            format!(
+                "{} are free, at most {} in one piece",
+                ByteCount(free * chunk_bytes),
+                ByteCount(longest * chunk_bytes)
+            )
+        }
+    }
 }
 
 /// A client's chunks.

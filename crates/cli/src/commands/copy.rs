@@ -1,0 +1,441 @@
+//! `guira copy`.
+//!
+//! Invariants: the records of one key are compared and stored by one thread, in the order in which scans saw them, so
+//! that the latest wins. Memory is bounded: a few batches for each thread.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::Instant;
+
+use clap::Args;
+use guira::blocking::{Client, Reader};
+use guira::{Stat, Store, Unread, Url};
+use guira_input::printable;
+use serde::Serialize;
+
+use super::{Patience, Verdict, dump};
+use crate::failure::{ErrorText, Failure, Loaded, copied_text};
+use crate::interrupt;
+use crate::loader::shard_of;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::room::{self, Need, Precision};
+use crate::units::{bytes, counted, per_second, rate, time};
+
+/// Records of one batch, at most.
+const BATCH_RECORDS: usize = 256;
+/// Bytes of one batch, after which it is handed over.
+const BATCH_BYTES: usize = 256 << 10;
+/// Batches that wait for a thread: one being filled, one being stored, two in between.
+const WAITING_BATCHES: usize = 2;
+/// Characters of a key that an error shows.
+const KEY_CHARS: usize = 60;
+
+/// Copy all records of a table into another one, and verify the copy.
+///
+/// The other table must exist and be empty; its capacity, entry format and fabric may differ. The first table may be in
+/// use: it is read again until a whole pass finds in the copy what it finds in the table, keys that were removed
+/// meanwhile included. If others change it all the time, the answer after the last pass is how many records differed,
+/// and the exit code is 1. A key that an insert moves while it is being read may be missed by a pass: a copy is known
+/// to be complete if nobody changed the table during the last one.
+///
+/// A damaged row is named on standard error, and so is an entry whose value is damaged; everything else is copied, and
+/// the exit code is 3.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The table to copy.
+    pub from: Url,
+    /// The table to copy it into.
+    pub to: Url,
+    /// Threads that store records.
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
+    /// Passes that compare, at most, after the one that copies.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub passes: u16,
+    /// Copy into a table that has records. Those of the same keys are replaced, all others stay; what is removed from
+    /// the first table meanwhile may stay, too.
+    #[arg(long)]
+    pub merge: bool,
+    #[command(flatten)]
+    pub patience: Patience,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    from: String,
+    to: String,
+    /// Records that the last pass saw.
+    records: u64,
+    /// Their bytes.
+    bytes: u64,
+    /// Records stored in all passes.
+    stored: u64,
+    /// Keys removed from the copy, because they were removed from the table.
+    removed: u64,
+    /// Passes that compared.
+    passes: u16,
+    /// Records that differed in the last of them.
+    differences: u64,
+    /// Whether there was none.
+    verified: bool,
+    elapsed_ns: u64,
+    records_per_s: f64,
+}
+
+/// Carries out the command.
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
+    let from = arguments.patience.open_read_only(&arguments.from)?;
+    let to = arguments.patience.open(&arguments.to)?;
+    let before = to.stat()?;
+    refuse(arguments, (&from, &to), &before)?;
+    announce(arguments, &from.stat()?, &to, &before, output);
+    interrupt::note();
+    let started = Instant::now();
+    let mut copy = Copy::new(arguments, from, to, output)?;
+    copy.pass(Pass::Store)?;
+    let mut passes = 0;
+    let mut differences = u64::MAX;
+    while differences > 0 && passes < arguments.passes {
+        differences = copy.pass(Pass::Compare)?;
+        if !arguments.merge {
+            differences += copy.remove_removed()?;
+        }
+        passes += 1;
+    }
+    let elapsed_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let answer = Answer {
+        from: arguments.from.to_string(),
+        to: arguments.to.to_string(),
+        records: copy.seen.records,
+        bytes: copy.seen.bytes,
+        stored: copy.stored,
+        removed: copy.removed,
+        passes,
+        differences,
+        verified: differences == 0,
+        elapsed_ns,
+        records_per_s: per_second(copy.stored, elapsed_ns),
+    };
+    let said = output.answer(&answer, || human(&answer));
+    said.map_err(Failure::after(copied_text(answer.stored)))?;
+    match copy.unreadable.len() as u64 {
+        0 if answer.verified => Ok(Verdict::Fine),
+        0 => Ok(Verdict::Negative),
+        rows => Err(Failure::Unreadable { rows }),
+    }
+}
+
+/// Refuses what cannot be a copy.
+fn refuse(arguments: &Arguments, (from, to): (&Store, &Store), before: &Stat) -> Result<(), Failure> {
+    let Arguments { from: from_url, to: to_url, merge, .. } = arguments;
+    let id = |store: &Store| (store.table().superblock().table, store.table().superblock().incarnation);
+    if id(from) == id(to) {
+        return Err(Failure::Misuse(format!("{from_url} and {to_url} are the same table; nothing was changed")));
+    }
+    let entries = before.table.entries;
+    if entries > 0 && !merge {
+        let records = counted(entries, "record");
+        return Err(Failure::Misuse(format!(
+            "{to_url} has {records} already: name an empty table, or add to what is there with --merge; nothing was \
+             changed"
+        )));
+    }
+    Ok(())
+}
+
+/// Says so if the copy has no room.
+fn announce(arguments: &Arguments, from: &Stat, to: &Store, before: &Stat, output: &Output) {
+    let config = to.table().config();
+    // What rows of another format hold inline, and what not, is not known before.
+    let extent_bytes = if from.format == before.format { from.table.space.place_bytes } else { 0 };
+    let need = Need { records: from.table.entries, extent_bytes, precision: Precision::Exact };
+    let what = arguments.from.to_string();
+    let warning = room::warning(&what, need, (&arguments.from, &arguments.to), config, before);
+    warning.iter().for_each(|warning| output.warn(warning));
+}
+
+/// What a pass does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    /// Stores every record.
+    Store,
+    /// Compares every record with the copy's, and stores those that differ.
+    Compare,
+}
+
+/// Records of one pass.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    records: u64,
+    bytes: u64,
+}
+
+/// Keys and values.
+type Records = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Records on their way to a thread.
+#[derive(Default)]
+struct Batch {
+    records: Records,
+    bytes: usize,
+}
+
+/// A copy under way.
+struct Copy<'a> {
+    from: Store,
+    to: Store,
+    clients: Vec<Client>,
+    output: &'a Output,
+    /// What the last pass saw.
+    seen: Seen,
+    /// Records stored so far.
+    stored: u64,
+    removed: u64,
+    /// Rows that could not be read, or not in whole.
+    unreadable: HashSet<u64>,
+    entries: u64,
+}
+
+impl<'a> Copy<'a> {
+    fn new(arguments: &Arguments, from: Store, to: Store, output: &'a Output) -> Result<Copy<'a>, Failure> {
+        // All of them first: a copy that cannot have its clients stores nothing.
+        let clients = (0..arguments.threads).map(|_| to.client()).collect::<Result<_, _>>()?;
+        let entries = from.len()?.entries;
+        let (unreadable, seen) = (HashSet::new(), Seen::default());
+        Ok(Copy { from, to, clients, output, seen, stored: 0, removed: 0, unreadable, entries })
+    }
+
+    /// Reads the whole table and hands each record to the thread of its key. Returns how many were stored.
+    fn pass(&mut self, pass: Pass) -> Result<u64, Failure> {
+        let what = if pass == Pass::Store { "copying" } else { "comparing" };
+        let mut progress = Progress::new(self.output, what, Some(self.entries));
+        let stored = AtomicU64::new(0);
+        let (mut seen, started) = (Seen::default(), Instant::now());
+        let scanned = thread::scope(|scope| {
+            let (senders, threads): (Vec<_>, Vec<_>) = self
+                .clients
+                .iter_mut()
+                .map(|client| {
+                    let (sender, receiver) = sync_channel(WAITING_BATCHES);
+                    (sender, scope.spawn(|| store_all(client, receiver, pass, &stored)))
+                })
+                .unzip();
+            let mut batches: Vec<Batch> = senders.iter().map(|_| Batch::default()).collect();
+            let mut visit = |key: &[u8], value: &[u8]| {
+                seen.records += 1;
+                seen.bytes += (key.len() + value.len()) as u64;
+                let elapsed_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                progress.tick(seen.records, || {
+                    format!("{}, {}", counted(seen.records, "record"), rate(per_second(seen.records, elapsed_ns)))
+                });
+                let is_sent = hand_over(&senders, &mut batches, key, value);
+                if is_sent && !interrupt::requested() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            };
+            let (output, unreadable) = (self.output, &mut self.unreadable);
+            let mut name = |row: u64, unread: Unread, error: &guira::Error| {
+                if unreadable.insert(row) && unreadable.len() as u64 <= dump::UNREADABLE_SHOWN {
+                    output.error(&lost(row, unread, error));
+                }
+            };
+            let scanned = self.from.scan_past_damage(&mut visit, &mut name);
+            for (sender, batch) in senders.into_iter().zip(batches) {
+                // A thread that has ended says why when it is joined.
+                let _ = sender.send(batch.records);
+            }
+            let mut ended = Ok(());
+            for thread in threads {
+                let result = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                ended = ended.and(result);
+            }
+            ended.map(|()| scanned)
+        });
+        progress.finish();
+        let stored = stored.into_inner();
+        self.stored += stored;
+        self.seen = seen;
+        match scanned {
+            Err(Refused { key, source }) => Err(Failure::Copied { key, source, copied: self.stored }),
+            Ok(scanned) => {
+                scanned?;
+                self.refuse_interrupt()?;
+                Ok(stored)
+            }
+        }
+    }
+
+    /// Removes the keys from the copy that the table does not have any more. Returns how many there were.
+    fn remove_removed(&mut self) -> Result<u64, Failure> {
+        let mut reader = self.from.reader();
+        let (mut gone, mut keys) = (Vec::new(), Vec::new());
+        let mut failed = Ok(());
+        let mut progress = Progress::new(self.output, "looking for removed keys", Some(self.entries));
+        let mut done = 0;
+        self.to.scan(&mut |key, _| {
+            done += 1;
+            progress.tick(done, || counted(done, "key"));
+            keys.push(key.to_vec());
+            if keys.len() == BATCH_RECORDS {
+                failed = absent(&mut reader, std::mem::take(&mut keys), &mut gone);
+            }
+            if failed.is_ok() && !interrupt::requested() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        progress.finish();
+        failed?;
+        self.refuse_interrupt()?;
+        absent(&mut reader, keys, &mut gone)?;
+        for key in &gone {
+            if let Some(client) = self.clients.first_mut() {
+                self.removed += u64::from(client.remove(key)?);
+            }
+        }
+        Ok(gone.len() as u64)
+    }
+
+    fn refuse_interrupt(&self) -> Result<(), Failure> {
+        if interrupt::requested() { Err(Failure::Interrupted(Loaded(self.stored))) } else { Ok(()) }
+    }
+}
+
+/// Puts a record into the batch of its key's thread, and the batch on its way if it is full. `false` if the thread has
+/// ended.
+fn hand_over(senders: &[SyncSender<Records>], batches: &mut [Batch], key: &[u8], value: &[u8]) -> bool {
+    let shard = shard_of(key, batches.len());
+    let batch = &mut batches[shard];
+    batch.bytes += key.len() + value.len();
+    batch.records.push((key.to_vec(), value.to_vec()));
+    if batch.records.len() < BATCH_RECORDS && batch.bytes < BATCH_BYTES {
+        return true;
+    }
+    senders[shard].send(std::mem::take(batch).records).is_ok()
+}
+
+/// A record that the other table refused.
+struct Refused {
+    key: String,
+    source: Box<guira::Error>,
+}
+
+impl Refused {
+    fn of(key: &[u8]) -> impl FnOnce(guira::Error) -> Refused {
+        |source| Refused { key: printable(key, KEY_CHARS), source: Box::new(source) }
+    }
+}
+
+/// One thread's work.
+fn store_all(client: &mut Client, batches: Receiver<Records>, pass: Pass, stored: &AtomicU64) -> Result<(), Refused> {
+    for batch in &batches {
+        let different = match pass {
+            Pass::Store => (0..batch.len()).collect(),
+            Pass::Compare => different(client, &batch)?,
+        };
+        for (key, value) in different.into_iter().map(|index| &batch[index]) {
+            client.put(key, value).map_err(Refused::of(key))?;
+            stored.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    Ok(())
+}
+
+/// The records of a batch that the copy does not have, or has with another value. Where a scan saw a key twice, what it
+/// saw last is stored last.
+fn different(client: &mut Client, batch: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<usize>, Refused> {
+    let keys: Vec<&[u8]> = batch.iter().map(|(key, _)| key.as_slice()).collect();
+    let mut different = Vec::new();
+    let mut refused = Ok(());
+    client.get_many_with(&keys, |index, found| match found {
+        Ok(found) if found == Some(batch[index].1.as_slice()) => {}
+        Ok(_) => different.push(index),
+        // A value that cannot have been stored in the copy.
+        Err(error) if refused.is_ok() => refused = Err(Refused::of(keys[index])(error)),
+        Err(_) => {}
+    });
+    refused.map(|()| different)
+}
+
+/// Adds those of `keys` to `gone` that the table of `reader` does not have.
+fn absent(reader: &mut Reader, keys: Vec<Vec<u8>>, gone: &mut Vec<Vec<u8>>) -> Result<(), Failure> {
+    let mut failed = Ok(());
+    let mut is_gone = vec![false; keys.len()];
+    reader.get_many_with(&keys, |index, found| match found {
+        Ok(found) => is_gone[index] = found.is_none(),
+        Err(error) => failed = Err(error.into()),
+    });
+    gone.extend(keys.into_iter().zip(is_gone).filter(|(_, is_gone)| *is_gone).map(|(key, _)| key));
+    failed
+}
+
+/// A row, or an entry of it, that is not copied.
+fn lost(row: u64, unread: Unread, error: &guira::Error) -> ErrorText {
+    let lost = match unread {
+        Unread::Row => "whatever keys it holds are not copied",
+        Unread::Entry => "one of its keys and the key's value are not copied",
+    };
+    let blame = error.blame().as_str().to_owned();
+    ErrorText { blame, effect: "none".to_owned(), message: format!("row {row}: {lost} ({error})") }
+}
+
+fn human(answer: &Answer) -> String {
+    let Answer { from, to, records, differences, passes, .. } = answer;
+    let copied = format!(
+        "copied {} ({} of keys and values) from {from} to {to}\n{}, {}",
+        counted(*records, "record"),
+        bytes(answer.bytes),
+        time(answer.elapsed_ns),
+        rate(answer.records_per_s)
+    );
+    let verdict = match differences {
+        0 => "verified: a pass that compared both found no difference".to_owned(),
+        n => format!(
+            "not verified: {from} was changed all the while, and comparison {passes} found {}",
+            counted(*n, "difference")
+        ),
+    };
+    format!("{copied}\n{verdict}")
+}
+
+#[cfg(test)]
+mod tests {
+    use guira::CreateOptions;
+
+    use super::*;
+    use crate::output::Format;
+
+    /// The table changed after it was copied: the next pass stores what differs and removes what is gone.
+    #[test]
+    fn a_pass_finds_what_changed_since_the_last() {
+        let url = |name: &str| format!("shm://guira-copy-{name}-{}", std::process::id()).parse::<Url>().unwrap();
+        let [from, to] = ["from", "to"].map(|name| Store::create(&url(name), &CreateOptions::new(1_000)).unwrap());
+        let mut client = from.client().unwrap();
+        let put =
+            |client: &mut Client, key: u32, value: &str| client.put(&key.to_le_bytes(), value.as_bytes()).unwrap();
+        (0..600).for_each(|key| {
+            put(&mut client, key, "old");
+        });
+        let arguments =
+            Arguments { from: url("from"), to: url("to"), threads: 2, passes: 1, merge: false, patience: PATIENCE };
+        let output = Output::new(Format::Json);
+        let mut copy = Copy::new(&arguments, from, to.clone(), &output).unwrap();
+        assert_eq!((copy.pass(Pass::Store).unwrap(), copy.pass(Pass::Compare).unwrap()), (600, 0));
+        assert_eq!(copy.remove_removed().unwrap(), 0);
+        (0..50).for_each(|key| {
+            put(&mut client, key, "new");
+        });
+        (100..200).for_each(|key: u32| assert!(client.remove(&key.to_le_bytes()).unwrap()));
+        put(&mut client, 1_000, "one more");
+        assert_eq!((copy.pass(Pass::Compare).unwrap(), copy.remove_removed().unwrap()), (51, 100));
+        assert_eq!((copy.pass(Pass::Compare).unwrap(), copy.remove_removed().unwrap()), (0, 0));
+        assert_eq!((copy.stored, copy.removed, copy.seen.records), (651, 100, 501));
+        let mut reader = to.reader();
+        assert_eq!(reader.get(&7_u32.to_le_bytes()).unwrap().as_deref(), Some(&b"new"[..]));
+        assert_eq!((reader.get(&150_u32.to_le_bytes()).unwrap(), to.len().unwrap().entries), (None, 501));
+        for name in ["from", "to"] {
+            Store::destroy(&url(name)).unwrap();
+        }
+    }
+
+    const PATIENCE: Patience = Patience { deadline: std::time::Duration::from_secs(10) };
+}
