@@ -32,7 +32,7 @@ pub const EXIT_CODES: [(u8, &str); 5] = [
         "any other failure: no memory, a full table, a damaged file, a file that cannot be read, or another client \
          that holds what is needed",
     ),
-    (EXIT_INTERRUPTED, "interrupted"),
+    (EXIT_INTERRUPTED, "interrupted by SIGINT (Ctrl-C), SIGTERM or SIGHUP"),
 ];
 
 /// How errors are shown.

@@ -93,6 +93,17 @@ impl Output {
         ExitCode::from(failure.exit_code())
     }
 
+    /// Writes an error to standard error, in the place of a bar that may be on a terminal.
+    pub fn error_over_bar(&self, error: &ErrorText) {
+        let mut stderr = io::stderr().lock();
+        if stderr.is_terminal() {
+            // Nobody is left to tell that nobody listens.
+            let _ = stderr.write_all(b"\r\x1b[2K");
+        }
+        drop(stderr);
+        self.error(error);
+    }
+
     /// Writes an error to standard error.
     pub fn error(&self, error: &ErrorText) {
         match self.format {

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM: the first asks for an orderly end, the second of either ends the process at once.
+//! SIGINT, SIGTERM and SIGHUP: the first asks for an orderly end, a second SIGINT or SIGTERM ends the process at once.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -6,21 +6,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
 use crate::failure::Failure;
 
-/// Signals that end a server, and their names.
-const SIGNALS: [(i32, &str); 2] = [(SIGINT, "SIGINT"), (SIGTERM, "SIGTERM")];
+/// Signals that end a command, and their names.
+pub const ENDING: [(i32, &str); 2] = [(SIGINT, "SIGINT"), (SIGTERM, "SIGTERM")];
+/// The signal of a terminal that is closed, which ends it as well.
+pub const HANGUP: (i32, &str) = (SIGHUP, "SIGHUP");
 /// Shells give a process that a signal ended this code, and the signal's number on top.
 const EXIT_SIGNALLED: i32 = 128;
+
+/// SIGHUP, unless this process was started to ignore it, as by nohup.
+pub fn hangup() -> impl Iterator<Item = (i32, &'static str)> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    (!ignores(&status, HANGUP.0)).then_some(HANGUP).into_iter()
+}
+
+/// Whether a process of this status ignores `signal`.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
 
 /// The signals, caught from now on.
 pub struct Signals {
     /// Readable once a signal has come.
     woken: UnixStream,
-    came: [Arc<AtomicBool>; 2],
+    came: Vec<(&'static str, Arc<AtomicBool>)>,
 }
 
 impl Signals {
@@ -32,13 +46,18 @@ impl Signals {
     fn install() -> io::Result<Signals> {
         let (woken, wakes) = UnixStream::pair()?;
         let is_second = Arc::new(AtomicBool::new(false));
-        let came = [Arc::default(), Arc::default()];
-        for ((signal, _), came) in SIGNALS.into_iter().zip(&came) {
+        for (signal, _) in ENDING {
             // In this order: the first signal finds the flag unset, and sets it.
             flag::register_conditional_shutdown(signal, EXIT_SIGNALLED + signal, Arc::clone(&is_second))?;
             flag::register(signal, Arc::clone(&is_second))?;
-            flag::register(signal, Arc::clone(came))?;
+        }
+        let mut came = Vec::new();
+        // The end of a terminal sends SIGHUP several times: no second one ends the process at once.
+        for (signal, name) in ENDING.into_iter().chain(hangup()) {
+            let flag = Arc::default();
+            flag::register(signal, Arc::clone(&flag))?;
             low_level::pipe::register(signal, wakes.try_clone()?)?;
+            came.push((name, flag));
         }
         Ok(Signals { woken, came })
     }
@@ -56,7 +75,18 @@ impl Signals {
 
     /// The name of the first signal, if one has come.
     pub fn came(&self) -> Option<&'static str> {
-        let came = SIGNALS.iter().zip(&self.came).find(|(_, came)| came.load(Ordering::SeqCst));
-        came.map(|((_, name), _)| *name)
+        self.came.iter().find(|(_, came)| came.load(Ordering::SeqCst)).map(|(name, _)| *name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_in_the_status() {
+        let status = "Name:\tguira\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000002\n";
+        assert!(ignores(status, SIGHUP) && ignores(status, 13));
+        assert!(!ignores(status, SIGINT) && !ignores("", SIGHUP) && !ignores("SigIgn: none", SIGHUP));
     }
 }

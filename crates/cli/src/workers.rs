@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::commands::tls;
 use crate::failure::{ErrorText, Failure};
 use crate::interrupt;
+use crate::signals::{ENDING, HANGUP};
 
 /// Bytes of one line between processes, at most: histograms of a whole run have some 100 kB.
 const LINE_BYTES_MAX: u64 = 64 << 20;
@@ -24,8 +25,6 @@ const BUFFER_BYTES: usize = 256 << 10;
 
 /// How long a process whose input was closed may take to end by itself, giving back what it holds of the table.
 const GRACE: Duration = Duration::from_secs(2);
-/// The signal of Ctrl-C.
-const SIGINT: i32 = 2;
 /// Between two looks whether it has.
 const POLL: Duration = Duration::from_millis(2);
 
@@ -98,8 +97,8 @@ impl Worker {
         if line.is_empty() {
             self.drop_input();
             let status = self.child.wait().map_err(Failure::host(format!("wait for {}", self.name)))?;
-            if status.signal() == Some(SIGINT) {
-                // A Ctrl-C that met it before it could note it: it is this command's as well.
+            if ENDING.into_iter().chain([HANGUP]).any(|(signal, _)| status.signal() == Some(signal)) {
+                // A signal that met it before it could note it: it is this command's as well.
                 return Err(interrupt::press());
             }
             return Err(Failure::host(format!("read from {}", self.name))(io::Error::other(format!(

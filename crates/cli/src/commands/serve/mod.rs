@@ -1,7 +1,8 @@
 //! `guira serve`: this process becomes the memory node of a table.
 //!
 //! Invariants: mistakes in the arguments are found before memory is taken; whoever started the program is told that it
-//! is ready only when clients can connect; the first SIGINT or SIGTERM stops it in order, the second at once.
+//! is ready only when clients can connect; the first SIGINT, SIGTERM or SIGHUP stops it in order, a second SIGINT or
+//! SIGTERM at once.
 
 mod backing;
 mod http;
@@ -23,6 +24,7 @@ use self::metrics::Shown;
 use super::create::SpaceOptions;
 use super::{Verdict, tls};
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::units::{self, bytes, count, counted};
@@ -33,7 +35,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Serve a table to other hosts over TCP.
 ///
 /// Clients anywhere open tcp://HOST:PORT and run the same operations as local ones. The node executes reads and writes
-/// of bytes and runs no table logic. It serves until SIGINT or SIGTERM; the second of them ends it at once.
+/// of bytes and runs no table logic. It serves until SIGINT, SIGTERM or SIGHUP; a second SIGINT or SIGTERM ends it at
+/// once.
 ///
 /// By default it listens on this host only. Elsewhere it wants a token: guira token FILE makes one, and clients are
 /// given the same file. Or it speaks TLS, with --tls-cert, --tls-key and --tls-client-ca: then clients show
@@ -136,11 +139,13 @@ struct Stopped {
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let options = arguments.serve_options()?;
+    // In this order, so that a signal ends the creation of a table, too.
+    interrupt::note();
+    let signals = Signals::catch()?;
     let backed = Backed::prepare(arguments, output)?;
     let served = backed.store.serve(&options)?;
     let shown = Arc::new(Shown::new(served.counter_reader(), &backed.name));
     let metrics = arguments.metrics.map(|addr| HttpServer::start(addr, shown)).transpose()?;
-    let signals = Signals::catch()?;
 
     let ready = Ready::new(&backed, &served, metrics.as_ref());
     output.answer(&Line::Ready(&ready), || ready.human())?;
