@@ -1,5 +1,6 @@
 //! A table on the heap and clients that act on it, under any profile's promises.
 
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -85,7 +86,7 @@ impl Bench {
         let region = HeapRegion::new(geometry.main_bytes(), geometry.device_bytes(), profile.caps());
         let table = Table::new(Superblock { incarnation: seed ^ 0x11, table: seed ^ 0x22, config }).expect("valid");
         let mut lane = region.with_caps(Profile::Shm.caps()).lane();
-        block_on(format_table(&mut lane, &table, |_| ())).expect("the heap takes every batch");
+        block_on(format_table(&mut lane, &table, |_| ControlFlow::Continue(()))).expect("the heap takes every batch");
         Bench { region, table }
     }
 

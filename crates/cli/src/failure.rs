@@ -156,13 +156,16 @@ pub enum Failure {
         /// What it said.
         said: ErrorText,
     },
-    /// Ctrl-C. What was stored is stored; nothing is half done.
+    /// An interrupt. What was stored is stored; nothing is half done.
     #[error("interrupted; {0}")]
     Interrupted(Loaded),
-    /// Ctrl-C. The table that the command made is destroyed.
+    /// An interrupt in the creation of a table. Nothing is left of it.
+    #[error("interrupted; {0} was not created, and nothing of it is left")]
+    NotCreated(Url),
+    /// An interrupt. The table that the command made is destroyed.
     #[error("interrupted; {0} was made by this command and is destroyed")]
     Abandoned(Url),
-    /// Ctrl-C in the middle of a workload on a table that is somebody's. Every operation was carried out or not begun.
+    /// An interrupt in the middle of a workload on a table that is somebody's. Every operation was carried out or not begun.
     #[error("interrupted between two operations; those before it are done")]
     Stopped,
     /// The answer could not be written: what it would have said was done before.
@@ -249,7 +252,11 @@ impl Failure {
 
     /// The store's answer about a table that was to be created at `url`.
     pub fn of_creation(url: &Url) -> impl FnOnce(guira::Error) -> Failure {
-        |error| if error.is_taken() { Failure::Taken { url: url.clone() } } else { Failure::Store(error) }
+        |error| match error {
+            error if error.is_taken() => Failure::Taken { url: url.clone() },
+            guira::Error::Stopped { .. } => Failure::NotCreated(url.clone()),
+            error => Failure::Store(error),
+        }
     }
 
     /// What JSON shows.
@@ -294,7 +301,8 @@ impl Failure {
     }
 
     fn is_interrupt(&self) -> bool {
-        matches!(self, Failure::Interrupted(_) | Failure::Abandoned(_) | Failure::Stopped)
+        use Failure::{Abandoned, Interrupted, NotCreated, Stopped};
+        matches!(self, Interrupted(_) | NotCreated(_) | Abandoned(_) | Stopped)
     }
 
     fn blame(&self) -> &str {
@@ -313,7 +321,7 @@ impl Failure {
             Failure::Unanswered { source, .. } | Failure::Advised { source, .. } => source.blame(),
             Failure::Unreadable { .. } => guira::Blame::Corrupt.as_str(),
             Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput => "host",
-            Failure::Interrupted(_) | Failure::Abandoned(_) | Failure::Stopped => "host",
+            Failure::Interrupted(_) | Failure::NotCreated(_) | Failure::Abandoned(_) | Failure::Stopped => "host",
             #[cfg(feature = "peers")]
             Failure::Peers(_) => "host",
         }

@@ -12,6 +12,8 @@ use crate::units;
 
 /// Between two lines: seldom enough for a log file.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
+/// Before it, nothing is said of the time that is left.
+const GUESS_AFTER: Duration = Duration::from_secs(1);
 /// Between two changes of a bar: as often as eyes can follow.
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -19,6 +21,7 @@ const BAR_INTERVAL: Duration = Duration::from_millis(100);
 pub struct Progress {
     what: String,
     total: Option<u64>,
+    started: Instant,
     shown_at: Instant,
     surface: Surface,
 }
@@ -38,7 +41,8 @@ impl Progress {
             Format::Human if io::stderr().is_terminal() => Surface::Bar(bar(total, what.clone())),
             Format::Human => Surface::Lines,
         };
-        Progress { what, total, shown_at: Instant::now(), surface }
+        let now = Instant::now();
+        Progress { what, total, started: now, shown_at: now, surface }
     }
 
     /// Says how much there is, if that was not known before.
@@ -63,6 +67,8 @@ impl Progress {
             return;
         }
         self.shown_at = Instant::now();
+        let left = self.total.and_then(|total| left(self.started.elapsed(), done, total));
+        let text = || text() + &left.map_or(String::new(), |left| format!(", {left} left"));
         match &self.surface {
             Surface::Nothing => {}
             Surface::Bar(bar) => {
@@ -87,6 +93,15 @@ impl Progress {
     }
 }
 
+/// The time that what is left takes if it goes on as before; nothing while that is a mere guess.
+fn left(elapsed: Duration, done: u64, total: u64) -> Option<String> {
+    if elapsed < GUESS_AFTER || done == 0 || done >= total {
+        return None;
+    }
+    let seconds = elapsed.as_secs_f64() * (total - done) as f64 / done as f64;
+    Some(units::duration(seconds as u64 + 1))
+}
+
 fn bar(total: Option<u64>, what: String) -> ProgressBar {
     let (bar, template) = match total {
         Some(total) => (ProgressBar::new(total), "{prefix} {bar:30} {percent:>3} % {msg}"),
@@ -94,4 +109,19 @@ fn bar(total: Option<u64>, what: String) -> ProgressBar {
     };
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.with_style(style).with_prefix(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_that_of_the_part_left() {
+        let left = |elapsed_s, done| left(Duration::from_secs(elapsed_s), done, 100);
+        assert_eq!(left(10, 50).unwrap(), "11 s");
+        assert_eq!(left(10, 10).unwrap(), "1 min 31 s");
+        for (elapsed_s, done) in [(0, 50), (10, 0), (10, 100), (10, 101)] {
+            assert_eq!(left(elapsed_s, done), None, "{done} in {elapsed_s} s");
+        }
+    }
 }

@@ -133,6 +133,15 @@ pub fn time(nanoseconds: u64) -> String {
     }
 }
 
+/// `45 s`, `3 min 5 s`, `2 h 10 min`.
+pub fn duration(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
 /// `62.1 %`.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)

@@ -6,6 +6,7 @@
 //! gets a name is sealed: its length cannot be changed.
 
 use std::ffi::{OsStr, OsString};
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +22,9 @@ use crate::location::Location;
 use crate::mapping::Mapped;
 use crate::region::{Access, ShmRegion, boot_id};
 
-/// Bytes reserved by one call: a signal makes the kernel undo the call it interrupts, not all of them.
-const RESERVE_BYTES: u64 = 256 << 20;
+/// Bytes reserved between two calls of the progress function, which may stop the creation: a quarter of a second where
+/// the host of a virtual machine makes room for each page at its first touch, and some milliseconds elsewhere.
+pub(crate) const STEP_BYTES: u64 = 16 << 20;
 /// Temporary names that are tried; each is taken only if another process was killed while it had our process id.
 const MAX_TEMPORARY_NAMES: u32 = 64;
 
@@ -55,10 +57,26 @@ impl CreateOptions {
     }
 }
 
-/// See [`ShmRegion::create`].
+/// Called with the bytes reserved so far and all bytes of the file; `Break` stops the creation.
+pub(crate) type ReserveProgress<'p> = &'p mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+
+/// See [`ShmRegion::create_with_progress`].
 pub(crate) fn create<E>(
+    location: Option<&Location>,
+    options: CreateOptions,
+    progress: ReserveProgress<'_>,
+    init: impl FnOnce(&ShmRegion) -> Result<(), E>,
+) -> Result<ShmRegion, CreateError<E>> {
+    match location {
+        Some(location) => create_named(location, options, progress, init),
+        None => create_unnamed(options, progress, init),
+    }
+}
+
+fn create_named<E>(
     location: &Location,
     options: CreateOptions,
+    progress: ReserveProgress<'_>,
     init: impl FnOnce(&ShmRegion) -> Result<(), E>,
 ) -> Result<ShmRegion, CreateError<E>> {
     let task = Task::new(Attempt::Create, location.path());
@@ -69,23 +87,24 @@ pub(crate) fn create<E>(
     let directory = open_directory(directory, task)?;
     refuse_existing(&directory, name, task)?;
     let (file, unpublished) = Unpublished::new(directory, task)?;
-    let (header, mapped) = build(&file, Storage::FileSystem, options, task)?;
+    let (header, mapped) = build(&file, Storage::FileSystem, options, task, progress)?;
     let region = ShmRegion::new(location.path(), file, header, mapped, Access::ReadWrite, task)?;
     init(&region).map_err(|source| CreateError::Init { path: location.path().to_owned(), source })?;
     unpublished.publish(region.file(), name).map_err(task.failed("give it its name"))?;
     Ok(region)
 }
 
-/// See [`ShmRegion::create_unnamed`].
-pub(crate) fn create_unnamed<E>(
+fn create_unnamed<E>(
     options: CreateOptions,
+    progress: ReserveProgress<'_>,
     init: impl FnOnce(&ShmRegion) -> Result<(), E>,
 ) -> Result<ShmRegion, CreateError<E>> {
     let path = Path::new(UNNAMED);
     let task = Task::new(Attempt::Create, path);
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create(MEMORY_FILE_NAME, flags).map_err(task.failed("make a memory file"))?;
-    let (header, mapped) = build(&file, Storage::Memory, CreateOptions { mode: 0o600, ..options }, task)?;
+    let options = CreateOptions { mode: 0o600, ..options };
+    let (header, mapped) = build(&file, Storage::Memory, options, task, progress)?;
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals).map_err(task.failed("seal its length"))?;
     let region = ShmRegion::new(path, file, header, mapped, Access::ReadWrite, task)?;
@@ -142,6 +161,7 @@ fn build(
     storage: Storage,
     options: CreateOptions,
     task: Task<'_>,
+    progress: ReserveProgress<'_>,
 ) -> Result<(Header, Mapped), ShmError> {
     let CreateOptions { main_bytes, device_bytes, mode } = options;
     let too_large = || task.too_large(main_bytes, device_bytes);
@@ -162,11 +182,9 @@ fn build(
         (Errno::NOMEM | Errno::OVERFLOW, _) => too_large(),
         _ => task.failed("map it")(errno),
     })?;
-    if system == FileSystem::Tmpfs {
-        // tmpfs gives huge pages to mappings that ask for them, not to fallocate.
-        mapped.populate();
-    }
-    reserve(file, &sizes, task)?;
+    // tmpfs gives huge pages to mappings that ask for them, not to fallocate.
+    let populated = (system == FileSystem::Tmpfs).then_some(&mapped);
+    reserve(file, populated, &sizes, task, progress)?;
     let header =
         Header { sizes, boot_id: boot_id(), creator_pid: u64::from(std::process::id()), created_unix_ns: now() };
     for (cell, word) in mapped.header().iter().zip(header.encode()) {
@@ -175,11 +193,24 @@ fn build(
     Ok((header, mapped))
 }
 
-/// Reserves every byte of the file, or fails.
-fn reserve(file: &OwnedFd, sizes: &Sizes, task: Task<'_>) -> Result<(), ShmError> {
+/// Reserves every byte of the file in steps, or fails. The pages of `populated` are faulted in as well, as long as the
+/// kernel does that.
+fn reserve(
+    file: &OwnedFd,
+    populated: Option<&Mapped>,
+    sizes: &Sizes,
+    task: Task<'_>,
+    progress: ReserveProgress<'_>,
+) -> Result<(), ShmError> {
+    let mut populated = populated;
     let mut offset = 0;
     while offset < sizes.file_bytes {
-        let bytes = RESERVE_BYTES.min(sizes.file_bytes - offset);
+        if progress(offset, sizes.file_bytes).is_break() {
+            return Err(task.stopped());
+        }
+        let bytes = STEP_BYTES.min(sizes.file_bytes - offset);
+        populated = populated.filter(|mapped| mapped.populate(offset, bytes).is_ok());
+        // A signal makes the kernel undo the call it interrupts: that is a step, and not all of them.
         retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), offset, bytes)).map_err(|errno| {
             match errno {
                 Errno::NOSPC | Errno::DQUOT | Errno::NOMEM => no_space(file, sizes, task),
@@ -189,7 +220,7 @@ fn reserve(file: &OwnedFd, sizes: &Sizes, task: Task<'_>) -> Result<(), ShmError
         })?;
         offset += bytes;
     }
-    Ok(())
+    if progress(offset, sizes.file_bytes).is_break() { Err(task.stopped()) } else { Ok(()) }
 }
 
 #[cold]

@@ -224,6 +224,12 @@ pub enum ShmError {
         /// Bytes it has.
         actual: u64,
     },
+    /// The caller's progress function stopped a creation.
+    #[error("cannot create {}: stopped on request; nothing was changed", path.display())]
+    Stopped {
+        /// The file.
+        path: PathBuf,
+    },
     /// The kernel refused a step for another reason.
     #[error("cannot {attempt} {}: could not {operation}; nothing was changed", path.display())]
     Io {
@@ -282,6 +288,10 @@ impl<'p> Task<'p> {
                 _ => ShmError::Io { attempt, path, operation, source: errno.into() },
             }
         }
+    }
+
+    pub(crate) fn stopped(self) -> ShmError {
+        ShmError::Stopped { path: self.path.to_owned() }
     }
 
     pub(crate) fn foreign(self) -> ShmError {

@@ -14,6 +14,7 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
+use crate::create::STEP_BYTES;
 use crate::header::{HEADER_BYTES, HEADER_WORDS, Sizes};
 use crate::region::Access;
 use crate::sys::last_errno;
@@ -22,12 +23,10 @@ const POPULATE_WRITE: libc::c_int = libc::MADV_POPULATE_WRITE;
 const WORD_BYTES: usize = size_of::<AtomicU64>();
 /// Below this, huge pages cannot help.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
-/// Pages are faulted in this many bytes at a time, so that a signal is not held up for long.
-const POPULATE_BYTES: usize = 256 << 20;
 /// What `populate` asks for before it gathers pages: the smallest page of any machine.
 const SMALL_PAGE_BYTES: usize = 4096;
 
-const _: () = assert!(POPULATE_BYTES.is_multiple_of(HUGE_PAGE_BYTES as usize));
+const _: () = assert!(STEP_BYTES.is_multiple_of(HUGE_PAGE_BYTES));
 
 /// An address where a file of `bytes` bytes can be mapped by huge pages, which start at multiples of their size; null
 /// if it does not matter or there is none. It may be taken by somebody else before it is used.
@@ -161,22 +160,19 @@ impl Mapped {
         unsafe { std::slice::from_raw_parts(self.mapping.base.as_ptr().cast(), HEADER_WORDS) }
     }
 
-    /// Faults every page in for writing, and gathers them in huge pages where the kernel can: a lookup in a large table
-    /// would otherwise wait for the processor's walk through its page tables as long as for the row. Stops at the first
-    /// refusal: the caller reserves the space by other means as well.
-    pub(crate) fn populate(&self) {
-        let mut done = 0;
-        while done < self.mapping.bytes {
-            let bytes = POPULATE_BYTES.min(self.mapping.bytes - done);
-            // A mount that does not give huge pages by itself still makes them of blocks that have a page already.
-            let starts = (done..done + bytes).step_by(HUGE_PAGE_BYTES as usize);
-            starts.for_each(|start| _ = self.advise(start, SMALL_PAGE_BYTES.min(done + bytes - start), POPULATE_WRITE));
-            let _ = self.advise(done, bytes, libc::MADV_COLLAPSE);
-            if self.advise(done, bytes, POPULATE_WRITE).is_err() {
-                return;
-            }
-            done += bytes;
-        }
+    /// Faults the pages of `bytes` bytes at `start` in for writing, and gathers them in huge pages where the kernel
+    /// can: a lookup in a large table would otherwise wait for the processor's walk through its page tables as long as
+    /// for the row.
+    ///
+    /// # Errors
+    /// The kernel's refusal; then some of the pages are there. The caller reserves the space by other means as well.
+    pub(crate) fn populate(&self, start: u64, bytes: u64) -> Result<(), Errno> {
+        let (start, bytes) = (start as usize, bytes as usize);
+        // A mount that does not give huge pages by itself still makes them of blocks that have a page already.
+        let blocks = (start..start + bytes).step_by(HUGE_PAGE_BYTES as usize);
+        blocks.for_each(|block| _ = self.advise(block, SMALL_PAGE_BYTES.min(start + bytes - block), POPULATE_WRITE));
+        let _ = self.advise(start, bytes, libc::MADV_COLLAPSE);
+        self.advise(start, bytes, POPULATE_WRITE)
     }
 
     /// Advises the kernel about a part of the mapping, in a way that does not change what it holds.

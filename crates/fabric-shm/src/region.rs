@@ -1,6 +1,7 @@
 //! A region that is mapped: what every process that opened its file shares.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -105,7 +106,7 @@ impl ShmRegion {
         options: CreateOptions,
         init: impl FnOnce(&ShmRegion) -> Result<(), E>,
     ) -> Result<ShmRegion, CreateError<E>> {
-        create::create(location, options, init)
+        create::create(Some(location), options, &mut |_, _| ControlFlow::Continue(()), init)
     }
 
     /// As [`ShmRegion::create`], in memory that never gets a name: nobody else can open it, and nothing of it is left
@@ -119,7 +120,23 @@ impl ShmRegion {
         options: CreateOptions,
         init: impl FnOnce(&ShmRegion) -> Result<(), E>,
     ) -> Result<ShmRegion, CreateError<E>> {
-        create::create_unnamed(options, init)
+        create::create(None, options, &mut |_, _| ControlFlow::Continue(()), init)
+    }
+
+    /// Creates a region as [`ShmRegion::create`] does, or without a `location` as [`ShmRegion::create_unnamed`] does,
+    /// and tells how far it got. `progress` is called before each 16 MiB are reserved and at the end, with the bytes
+    /// reserved so far and those of the whole file; if it answers `Break`, the creation ends there. `init` is called
+    /// after the last of these calls.
+    ///
+    /// # Errors
+    /// As those; [`ShmError::Stopped`] if `progress` stopped it. In each case nothing is left behind.
+    pub fn create_with_progress<E>(
+        location: Option<&Location>,
+        options: CreateOptions,
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+        init: impl FnOnce(&ShmRegion) -> Result<(), E>,
+    ) -> Result<ShmRegion, CreateError<E>> {
+        create::create(location, options, progress, init)
     }
 
     /// Opens the region at `location`.

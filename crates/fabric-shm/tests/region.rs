@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::ops::ControlFlow;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -157,6 +158,42 @@ fn a_failed_creation_leaves_nothing() {
     assert!(matches!(occupied, CreateError::Shm(ShmError::AlreadyExists { .. })), "{occupied}");
     assert_eq!(std::fs::read(location.path()).unwrap(), b"mine");
     assert_eq!(directory.entries(), 1);
+}
+
+/// Creates regions, with a name or without, of which each is stopped one step later than the one before.
+fn stop_at_each_step(location: Option<&Location>) {
+    const STEP_BYTES: u64 = 16 << 20;
+    let options = CreateOptions::new(2 * STEP_BYTES + 1, DEVICE_BYTES);
+    let mut steps = Vec::new();
+    let mut note = |done_bytes: u64, total_bytes: u64| {
+        steps.push((done_bytes, total_bytes));
+        ControlFlow::Continue(())
+    };
+    let region = ShmRegion::create_with_progress(location, options, &mut note, |_| Ok::<(), FabricError>(()));
+    let file_bytes = region.unwrap().info().unwrap().file_bytes;
+    assert_eq!(steps, [0, STEP_BYTES, 2 * STEP_BYTES, file_bytes].map(|done_bytes| (done_bytes, file_bytes)));
+    location.iter().for_each(|location| ShmRegion::destroy(location).unwrap());
+    for stop in 0..steps.len() {
+        let mut calls = 0;
+        let mut count = |_, _| {
+            calls += 1;
+            if calls > stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let init = |_: &ShmRegion| -> Result<(), FabricError> { panic!("a creation that was stopped goes on") };
+        let error = ShmRegion::create_with_progress(location, options, &mut count, init).unwrap_err();
+        assert!(matches!(error, CreateError::Shm(ShmError::Stopped { .. })), "{error}");
+        assert!(error.to_string().ends_with("stopped on request; nothing was changed"), "{error}");
+        assert_eq!(calls, stop + 1);
+        assert!(location.is_none_or(|location| matches!(open(location), Err(ShmError::NotFound { .. }))));
+    }
+}
+
+/// A creator that is in a hurry, or is told to end, waits for one step at most.
+#[test]
+fn a_creation_can_be_stopped_at_each_step() {
+    let directory = ScratchDirectory::new();
+    stop_at_each_step(Some(&directory.file("region")));
+    assert_eq!(directory.entries(), 0);
 }
 
 #[test]
@@ -622,6 +659,7 @@ fn a_region_without_a_name_is_as_others_and_leaves_nothing() {
             other => panic!("{main_bytes}: {other:?}"),
         }
     }
+    stop_at_each_step(None);
     assert_eq!((memory_files().len(), mappings()), (0, 0));
 }
 

@@ -126,6 +126,12 @@ pub enum Error {
         /// Why.
         source: FabricError,
     },
+    /// The function that is told the progress of a creation stopped it. Nothing is left of the table.
+    #[error("cannot create {url}: stopped on request; nothing was changed")]
+    Stopped {
+        /// The table.
+        url: Url,
+    },
     /// What the file holds is not a table this program can use. Nothing was changed.
     #[error("cannot open {url}: {source}; nothing was changed")]
     Open {
@@ -321,6 +327,7 @@ impl Error {
         match self {
             Error::Url(_)
             | Error::Create { .. }
+            | Error::Stopped { .. }
             | Error::ReadOnly { .. }
             | Error::NoClient { .. }
             | Error::TokenFile { .. }

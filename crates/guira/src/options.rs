@@ -37,6 +37,27 @@ pub struct CreateOptions {
     pub(crate) keeps_records: bool,
 }
 
+/// How far the creation of a table has got: [`crate::Store::create_with_progress`]. The stages follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CreateProgress {
+    /// Memory, or space on disk, is being reserved. Most of the time goes there, if the system gives it for the first
+    /// time.
+    Reserving {
+        /// Bytes that are reserved.
+        done_bytes: u64,
+        /// All bytes of the table.
+        total_bytes: u64,
+    },
+    /// Rows are being formatted.
+    Formatting {
+        /// Rows that are formatted.
+        done_rows: u64,
+        /// All rows.
+        total_rows: u64,
+    },
+}
+
 impl CreateOptions {
     /// A table for `capacity` keys, which fill it to 90 %: `bytes:64`, preset `hardened`, permissions 0600. At least 1
     /// key, and as many as memory allows; a table does not grow.

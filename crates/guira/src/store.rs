@@ -1,16 +1,18 @@
 //! Stores: tables that this process has opened.
 
+use std::cell::RefCell;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
-use guira_fabric_shm::{Attempt, CreateError, CreateOptions as RegionOptions, Location, ShmRegion};
+use guira_fabric_shm::{Attempt, CreateError, CreateOptions as RegionOptions, Location, ShmError, ShmRegion};
 use guira_layout::{Geometry, OwnerId, SlotState, SlotWord, Superblock};
 use guira_rcuckoo::{
-    ClientConfig, OpenError, SlotClient, Table, claim_slot_for, format_table, open_table, poison_table, read_slot,
-    slots,
+    ClientConfig, FormatError, OpenError, SlotClient, Table, claim_slot_for, format_table, open_table, poison_table,
+    read_slot, slots,
 };
 
 use crate::attachment::without_effect;
@@ -23,7 +25,7 @@ use crate::repair::own_slot_client;
 use crate::sessions::{self, Session, Sessions};
 use crate::stat::liveness;
 use crate::url::Place;
-use crate::{Client, ClientState, CreateOptions, Error, OpenOptions, Reader, Stat, Url};
+use crate::{Client, ClientState, CreateOptions, CreateProgress, Error, OpenOptions, Reader, Stat, Url};
 
 /// A table this process has opened. Clones and threads share it; each thread takes a client or reader of its own.
 ///
@@ -139,7 +141,7 @@ impl Store {
     /// ([`Error::shortage`]), or is not permitted; `Random`; `Format` if the fabric failed; `OfNode` for `tcp://`.
     /// Nothing is left behind.
     pub fn create(url: &Url, options: &CreateOptions) -> Result<Store, Error> {
-        Store::create_with_progress(url, options, &mut |_, _| ())
+        Store::create_with_progress(url, options, &mut |_| ControlFlow::Continue(()))
     }
 
     /// Creates a table in this process's own memory, and opens it for reading and changing. Nobody else can open it,
@@ -154,14 +156,46 @@ impl Store {
         Store::create(&Url::unnamed(), options)
     }
 
-    /// As [`Store::create`]; `progress` is called after each 64 rows, with the rows formatted so far and all rows.
+    /// Creates a table as [`Store::create`] does, and says how far it got. `progress` is called before each 16 MiB are
+    /// reserved and after the last, then after each 64 rows that are formatted, always in the calling thread; it ends
+    /// the creation by `Break`, within the time of one such step. Then nothing is left behind.
     ///
     /// # Errors
-    /// As [`Store::create`].
+    /// As [`Store::create`]; `Stopped` if `progress` ended it.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use std::time::{Duration, Instant};
+    ///
+    /// use guira::{CreateOptions, CreateProgress, Error, Store, Url};
+    ///
+    /// /// Creates a table, unless that takes longer than `limit`.
+    /// fn create_within(limit: Duration, url: &Url, options: &CreateOptions) -> Result<Option<Store>, Error> {
+    ///     let started = Instant::now();
+    ///     let created = Store::create_with_progress(url, options, &mut |progress| {
+    ///         if let CreateProgress::Reserving { done_bytes, total_bytes } = progress {
+    ///             println!("{done_bytes} of {total_bytes} bytes are reserved");
+    ///         }
+    ///         if started.elapsed() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    ///     });
+    ///     match created {
+    ///         Err(Error::Stopped { .. }) => Ok(None),
+    ///         created => created.map(Some),
+    ///     }
+    /// }
+    /// # fn main() -> Result<(), Error> {
+    /// # let url: Url = format!("shm://guira-doc-progress-{}", std::process::id()).parse()?;
+    /// # let options = CreateOptions::new(1_000);
+    /// # assert!(create_within(Duration::ZERO, &url, &options)?.is_none());
+    /// # assert!(Store::open(&url).err().expect("nothing is left").is_absent());
+    /// # assert!(create_within(Duration::MAX, &url, &options)?.is_some());
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
     pub fn create_with_progress(
         url: &Url,
         options: &CreateOptions,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(CreateProgress) -> ControlFlow<()>,
     ) -> Result<Store, Error> {
         let location = if url.is_unnamed() { None } else { Some(file_of(url, Attempt::Create)?) };
         let hash_seed = match options.seed {
@@ -171,21 +205,24 @@ impl Store {
         let wrong = |source| Error::Create { url: url.clone(), source };
         let config = options.config(hash_seed).map_err(wrong)?;
         let geometry = Geometry::new(&config).map_err(wrong)?;
-        let rows = config.rows;
+        let total_rows = config.rows;
         let superblock = Superblock { incarnation: random()?, table: random()?, config };
         let corrupt = |source| Error::Open { url: url.clone(), source };
         let table = Table::new(superblock).map_err(|error| corrupt(OpenError::Superblock(error)))?;
         let region_options = RegionOptions::new(geometry.main_bytes(), geometry.device_bytes()).with_mode(options.mode);
-        let format = |region: &ShmRegion| {
-            block_on(format_table(&mut region.lane(), &table, |done| progress(done.min(rows), rows)))
-        };
-        let region = match location {
-            None => ShmRegion::create_unnamed(region_options, format),
-            Some(location) => ShmRegion::create(&location, region_options, format),
-        };
+        // Both stages report to it, one after the other.
+        let progress = RefCell::new(progress);
+        let mut reserved =
+            |done_bytes, total_bytes| progress.borrow_mut()(CreateProgress::Reserving { done_bytes, total_bytes });
+        let formatted = |done_rows| progress.borrow_mut()(CreateProgress::Formatting { done_rows, total_rows });
+        let format = |region: &ShmRegion| block_on(format_table(&mut region.lane(), &table, formatted));
+        let region = ShmRegion::create_with_progress(location.as_ref(), region_options, &mut reserved, format);
+        let stopped = || Error::Stopped { url: url.clone() };
         let region = region.map_err(|error| match error {
+            CreateError::Shm(ShmError::Stopped { .. }) => stopped(),
             CreateError::Shm(error) => Error::Region(error),
-            CreateError::Init { source, .. } => Error::Format { url: url.clone(), source },
+            CreateError::Init { source: FormatError::Stopped, .. } => stopped(),
+            CreateError::Init { source: FormatError::Fabric(source), .. } => Error::Format { url: url.clone(), source },
         })?;
         let region = FabricRegion::Shm(region);
         let sessions = Arc::new(Sessions::lasting(region.clone()));

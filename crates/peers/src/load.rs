@@ -28,6 +28,14 @@ impl<'w> Loading<'w> {
         self.records
     }
 
+    /// Tells how far the making of what is loaded has got.
+    ///
+    /// # Errors
+    /// An interruption.
+    pub fn making(&mut self, done: u64, total: u64) -> Result<(), PeersError> {
+        (self.watch)(&format!("{}: making the table", self.what), done, total)
+    }
+
     /// Hands every key and value to `put`.
     ///
     /// # Errors

@@ -52,7 +52,7 @@ pub use scan::{RowItems, RowSample, sample_rows};
 pub use session::{SlotClient, SlotInfo, claim_slot, claim_slot_for, read_slot, release_slot, slots};
 pub use snapshot::{LEN_SAMPLES, Len, Snapshot};
 pub use sweep::{Standing, count_recoveries, look_up_extent};
-pub use table::{OpenError, Table, format_table, open_table, poison_table};
+pub use table::{FormatError, OpenError, Table, format_table, open_table, poison_table};
 pub use token::Token;
 
 /// Lock words one operation can need: a path of 16 rows and both rows of the key.

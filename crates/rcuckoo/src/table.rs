@@ -1,5 +1,6 @@
 //! A table as every client sees it, and how one comes to be: formatting, opening, poisoning.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
@@ -106,6 +107,17 @@ impl Table {
     }
 }
 
+/// A table was not formatted. Its region holds no table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// The fabric refused or lost a batch.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The progress function stopped it.
+    #[error("stopped on request")]
+    Stopped,
+}
+
 /// Rows formatted by one WRITE: large enough to be fast, small enough for every fabric's limits.
 const FORMAT_ROWS: u64 = 64;
 
@@ -113,15 +125,15 @@ const FORMAT_ROWS: u64 = 64;
 /// that a region whose creator died is never taken for a table. // [R-CREATE-1]
 ///
 /// The region must be zeroed and as large as the table's [`Geometry`] says. Round trips: one for 64 rows, one for
-/// repair leases. `progress` is called with the rows done.
+/// repair leases. `progress` is called after each of the batches of rows, with the rows done; `Break` stops it there.
 ///
 /// # Errors
-/// The fabric refused or lost a batch.
+/// The fabric refused or lost a batch, or `progress` stopped it.
 pub async fn format_table(
     lane: &mut dyn Lane,
     table: &Table,
-    mut progress: impl FnMut(u64),
-) -> Result<(), FabricError> {
+    mut progress: impl FnMut(u64) -> ControlFlow<()>,
+) -> Result<(), FormatError> {
     let row_words = table.rows.row_words();
     let mut words = vec![0; row_words * FORMAT_ROWS as usize];
     for start in (0..table.config().rows).step_by(FORMAT_ROWS as usize) {
@@ -130,7 +142,9 @@ pub async fn format_table(
         }
         let addr = table.geometry.row(RowId(start));
         post(lane, [Verb::Write { addr, words: &words }]).await?;
-        progress(start + FORMAT_ROWS);
+        if progress((start + FORMAT_ROWS).min(table.config().rows)).is_break() {
+            return Err(FormatError::Stopped);
+        }
     }
     if table.config().repair_regions > 0 {
         let leases: Vec<u64> =
@@ -141,7 +155,7 @@ pub async fn format_table(
     let (magic, rest) = superblock.split_at(1);
     let write_rest = Verb::Write { addr: Addr::main(8), words: rest };
     let write_magic = Verb::Write { addr: Addr::main(0), words: magic };
-    post(lane, [write_rest, write_magic]).await
+    Ok(post(lane, [write_rest, write_magic]).await?)
 }
 
 /// Reads the superblock of a region of `main_bytes` bytes. 1 round trip. // [R-OPEN-1]

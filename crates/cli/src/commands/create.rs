@@ -1,7 +1,9 @@
 //! `guira create`.
 
+use std::ops::ControlFlow;
+
 use clap::Args;
-use guira::{CreateOptions, EntryFormat, Preset, Shortage, Store, Url};
+use guira::{CreateOptions, CreateProgress, EntryFormat, Preset, Shortage, Store, Url};
 use serde::Serialize;
 
 use super::Verdict;
@@ -95,18 +97,18 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     Ok(Verdict::Fine)
 }
 
-/// Creates a table and shows how far it got. It has its name when it is complete: Ctrl-C lets it get there and destroys
-/// it.
+/// Creates a table and shows how far it got. Ctrl-C ends it between two steps, and then nothing is left.
 pub fn create(url: &Url, options: &CreateOptions, output: &Output) -> Result<Store, Failure> {
     interrupt::note();
-    let mut progress = Progress::new(output, "formatting", None);
-    let store = Store::create_with_progress(url, options, &mut |done, total| {
-        progress.set_total(total);
-        progress.tick(done, || format!("{} of {} rows", units::count(done), units::count(total)));
+    let mut shown = Creation::new(output);
+    let store = Store::create_with_progress(url, options, &mut |progress| {
+        shown.show(progress);
+        if interrupt::requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    progress.finish();
+    shown.finish();
     let store = store.map_err(|error| too_large(url, options, error))?;
     if interrupt::requested() {
+        // The signal came when the table had its name already.
         // What has no name is gone with this process.
         if !url.is_unnamed() {
             Store::destroy(url)?;
@@ -128,6 +130,46 @@ fn too_large(url: &Url, options: &CreateOptions, error: guira::Error) -> Failure
         None => "a smaller --extent-bytes or --max-clients takes less".to_owned(),
     };
     Failure::Advised { source: Box::new(failure), advice: format!("{less}{container}") }
+}
+
+/// The progress of a creation on the screen, stage by stage.
+struct Creation<'o> {
+    output: &'o Output,
+    stage: Option<(&'static str, Progress)>,
+}
+
+impl<'o> Creation<'o> {
+    fn new(output: &'o Output) -> Creation<'o> {
+        Creation { output, stage: None }
+    }
+
+    fn show(&mut self, progress: CreateProgress) {
+        match progress {
+            CreateProgress::Reserving { done_bytes, total_bytes } => {
+                let text = || format!("{} of {}", units::bytes(done_bytes), units::bytes(total_bytes));
+                self.stage("reserving memory", total_bytes).tick(done_bytes, text);
+            }
+            CreateProgress::Formatting { done_rows, total_rows } => {
+                let text = || format!("{} of {} rows", units::count(done_rows), units::count(total_rows));
+                self.stage("formatting", total_rows).tick(done_rows, text);
+            }
+            _ => {}
+        }
+    }
+
+    fn stage(&mut self, name: &'static str, total: u64) -> &mut Progress {
+        if self.stage.as_ref().is_none_or(|(shown, _)| *shown != name) {
+            self.finish();
+            self.stage = None;
+        }
+        &mut self.stage.get_or_insert_with(|| (name, Progress::new(self.output, name, Some(total)))).1
+    }
+
+    fn finish(&mut self) {
+        if let Some((_, progress)) = &mut self.stage {
+            progress.finish();
+        }
+    }
 }
 
 impl Created {

@@ -1,16 +1,17 @@
-//! Ctrl-C: commands end between two operations with exit code 130, tell what is stored, and leave a sound table, or
+//! Interrupts, by Ctrl-C above all: commands end between two operations with exit code 130, tell what is stored, and leave a sound table, or
 //! none if they made it for themselves. SIGKILL: what is left says how it goes.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use crate::common::{Run, Table, command, guira};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 const EXIT_INTERRUPTED: i32 = 130;
@@ -48,19 +49,34 @@ fn start(arguments: &[&str]) -> Child {
 
 /// Sends SIGINT.
 fn interrupt(child: &Child, target: Target) {
-    let process = match target {
-        Target::Command => child.id().to_string(),
-        Target::Group => format!("-{}", child.id()),
-    };
-    let sent = Command::new("kill").args(["-INT", "--", &process]).status().expect("kill starts");
-    assert!(sent.success(), "{process} is there");
+    send(child, target, Signal::INT);
 }
 
-/// Whether a process catches SIGINT.
-fn catches_interrupts(child: &Child) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 << 1 != 0)
+fn send(child: &Child, target: Target, signal: Signal) {
+    let pid = Pid::from_child(child);
+    let sent = match target {
+        Target::Command => kill_process(pid, signal),
+        Target::Group => kill_process_group(pid, signal),
+    };
+    sent.expect("the process is there");
+}
+
+/// Whether `signal` is in this set of signals of a process: `SigCgt` has those it catches.
+fn has_signal(process: &str, set: &str, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':'));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
+}
+
+fn catches(child: &Child, signal: Signal) -> bool {
+    has_signal(&child.id().to_string(), "SigCgt", signal)
+}
+
+/// The signals that interrupt a command. Under nohup, the program ignores SIGHUP as these tests do.
+fn signals() -> Vec<Signal> {
+    let is_ignored = |signal: &Signal| *signal == Signal::HUP && has_signal("self", "SigIgn", *signal);
+    [Signal::INT, Signal::TERM, Signal::HUP].into_iter().filter(|signal| !is_ignored(signal)).collect()
 }
 
 fn end(child: Child, arguments: &[&str]) -> Run {
@@ -244,26 +260,63 @@ fn a_killed_quickstart_leaves_a_table_that_the_next_run_points_at() {
     guira(&arguments).expect(0);
 }
 
-#[test]
-fn an_interrupted_create_leaves_nothing() {
-    let mut capacity = 1 << 20;
-    // A table that was complete before the signal came has to be larger.
-    for _ in 0..6 {
-        let table = Table::unused("create");
-        let keys = capacity.to_string();
-        let arguments = ["create", table.url(), "--capacity", &keys, "--entry", "fixed:8:8"];
+/// Starts a command that creates a large table, and sends it `signal` when it catches that. A table that was complete
+/// before the signal came has to be larger.
+#[track_caller]
+fn interrupted_creation(arguments: impl Fn(&str) -> Vec<String>, signal: Signal) -> Run {
+    for doublings in 0..6 {
+        let keys = (1 << (20 + doublings)).to_string();
+        let owned = arguments(&keys);
+        let arguments: Vec<&str> = owned.iter().map(String::as_str).collect();
         let child = start(&arguments);
-        until("catching SIGINT", || catches_interrupts(&child));
-        interrupt(&child, Target::Command);
+        until("catching the signal", || catches(&child, signal));
+        send(&child, Target::Command, signal);
         let run = end(child, &arguments);
-        if run.code == Some(0) {
-            capacity *= 2;
-            continue;
+        if run.code != Some(0) {
+            return run.expect(EXIT_INTERRUPTED);
         }
-        let run = run.expect(EXIT_INTERRUPTED);
-        assert!(run.stderr.contains("was made by this command and is destroyed"), "{}", run.stderr);
-        assert!(!Path::new(&table.path()).exists(), "the table is left");
-        return;
     }
     panic!("no table is large enough to be interrupted");
+}
+
+/// The creation ends where it is, whichever command creates the table and wherever: it has no name and no bytes then.
+#[test]
+fn an_interrupted_create_leaves_nothing() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let url = format!("file://{}/table", directory.path().display());
+    let entries = || std::fs::read_dir(directory.path()).expect("it is there").count();
+    for signal in signals() {
+        for command in ["create", "ycsb", "serve"] {
+            let run = interrupted_creation(
+                |keys| {
+                    let given = match command {
+                        "create" => vec!["create", &url, "--capacity", keys, "--entry", "fixed:8:8"],
+                        "ycsb" => vec!["ycsb", &url, "--workload", "a", "--records", keys, "--operations", "1G"],
+                        _ => vec!["serve", "--backing", &url, "--capacity", keys, "--listen", "127.0.0.1:0"],
+                    };
+                    given.into_iter().map(str::to_owned).collect()
+                },
+                signal,
+            );
+            let messages = ["was not created, and nothing of it is left", "was made by this command and is destroyed"];
+            let said = |message: &&str| run.stderr.contains(&format!("interrupted; {url} {message}"));
+            assert!(messages.iter().any(said), "{command}: {}", run.stderr);
+            assert_eq!(entries(), 0, "{command} leaves something");
+        }
+    }
+}
+
+/// SIGTERM and SIGHUP end a command as Ctrl-C does: it destroys what it made for itself.
+#[test]
+fn every_signal_is_an_interrupt() {
+    for signal in signals() {
+        let table = Table::unused("signal");
+        let arguments = ["ycsb", table.url(), "--workload", "a", "--records", "10000", "--operations", "1G"];
+        let child = start(&arguments);
+        until("the table", || Path::new(&table.path()).exists());
+        send(&child, Target::Group, signal);
+        let run = end(child, &arguments).expect(EXIT_INTERRUPTED);
+        assert!(run.stderr.contains("was made by this command and is destroyed"), "{signal:?}: {}", run.stderr);
+        assert!(!Path::new(&table.path()).exists(), "{signal:?}: the table is left");
+    }
 }

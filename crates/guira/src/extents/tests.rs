@@ -1,6 +1,7 @@
 //! Deaths and races between any two verbs that touch the chunk table.
 
 use std::future::poll_fn;
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -51,7 +52,7 @@ impl Bench {
         let geometry = Geometry::new(&config).expect("a possible table");
         let region = HeapRegion::new(geometry.main_bytes(), geometry.device_bytes(), Profile::Shm.caps());
         let table = Table::new(Superblock { incarnation: 1, table: 2, config }).expect("a possible table");
-        block_on(format_table(&mut region.lane(), &table, |_| ())).expect("the heap writes");
+        block_on(format_table(&mut region.lane(), &table, |_| ControlFlow::Continue(()))).expect("the heap writes");
         // What earlier values left in the chunks: no format may rely on zeros.
         let bench = Bench { region, table };
         for chunk in 0..chunks {

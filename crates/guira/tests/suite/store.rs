@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use guira::{Blame, CreateOptions, Effect, Error, OpenOptions, Preset, Put, Store, Url};
+use guira::{Blame, CreateOptions, CreateProgress, Effect, Error, OpenOptions, Preset, Put, Store, Url};
 
 use crate::common::Table;
 
@@ -207,6 +207,52 @@ fn scans_visit_every_entry() {
     };
     store.scan(&mut { stop }).unwrap();
     assert_eq!(visits, 1);
+}
+
+/// [R-CREATE-1] A creation says how far it got, in small steps, and each of them may be its last: then nothing is left.
+#[test]
+fn a_creation_tells_its_progress_and_can_be_stopped() {
+    let table = Table { url: Url::shm(&format!("guira-test-stopped-{}", std::process::id())).unwrap() };
+    let options = options(4_000, "bytes:64").extent_bytes(20 << 20);
+    for url in [&table.url, &Url::unnamed()] {
+        let mut steps = Vec::new();
+        let stop_after = |calls: usize, steps: &mut Vec<CreateProgress>| {
+            steps.clear();
+            Store::create_with_progress(url, &options, &mut |progress| {
+                steps.push(progress);
+                if steps.len() == calls { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })
+        };
+        let store = stop_after(usize::MAX, &mut steps).unwrap();
+        let rows = store.table().config().rows;
+        drop(store);
+        let reserved: Vec<(u64, u64)> = steps
+            .iter()
+            .map_while(|step| match *step {
+                CreateProgress::Reserving { done_bytes, total_bytes } => Some((done_bytes, total_bytes)),
+                _ => None,
+            })
+            .collect();
+        let total_bytes = reserved[0].1;
+        assert_eq!(reserved, [0, 16 << 20, total_bytes].map(|done_bytes| (done_bytes, total_bytes)));
+        let formatted = &steps[reserved.len()..];
+        assert_eq!(formatted.len() as u64, rows.div_ceil(64));
+        for (step, number) in formatted.iter().zip(1..) {
+            let done_rows = rows.min(64 * number);
+            assert_eq!(*step, CreateProgress::Formatting { done_rows, total_rows: rows });
+        }
+        if !url.is_unnamed() {
+            Store::destroy(url).unwrap();
+        }
+        for calls in [1, 2, 3, 4, steps.len()] {
+            let error = stop_after(calls, &mut steps).err().unwrap();
+            assert!(matches!(error, Error::Stopped { .. }), "{error}");
+            assert_eq!((steps.len(), error.blame(), error.effect()), (calls, Blame::Misuse, Effect::None), "{error}");
+            let expected = format!("cannot create {url}: stopped on request; nothing was changed");
+            assert_eq!(error.to_string(), expected);
+            assert!(url.is_unnamed() || Store::open(url).err().unwrap().is_absent(), "stopped at call {calls}");
+        }
+    }
 }
 
 /// [R-CREATE-1] Of many creators one succeeds, and whoever opens meanwhile finds a complete table or none.

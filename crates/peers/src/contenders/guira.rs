@@ -1,9 +1,10 @@
 //! Guira, through its public API.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use guira::blocking::Client as StoreClient;
-use guira::{CreateOptions, EntryFormat, Store, Url};
+use guira::{CreateOptions, CreateProgress, EntryFormat, Store, Url};
 
 use crate::draws::Draws;
 use crate::error::PeersError;
@@ -39,7 +40,7 @@ pub fn create(file: &Path, records: &Records, loading: &mut Loading<'_>) -> Resu
         let each = 2 * (value_bytes as u64 + EXTENT_OVERHEAD_BYTES);
         options.extent_bytes(capacity.saturating_mul(each).saturating_add(SPARE_EXTENT_BYTES))
     };
-    let store = Store::create(&url, &options)?;
+    let store = make(&url, &options, loading)?;
     let mut client = store.client()?;
     loading.each(records, |key, value| {
         client.put(key, value)?;
@@ -47,6 +48,20 @@ pub fn create(file: &Path, records: &Records, loading: &mut Loading<'_>) -> Resu
     })?;
     drop(client);
     Ok(store)
+}
+
+fn make(url: &Url, options: &CreateOptions, loading: &mut Loading<'_>) -> Result<Store, PeersError> {
+    let mut ended = None;
+    let store = Store::create_with_progress(url, options, &mut |progress| {
+        let told = match progress {
+            CreateProgress::Reserving { done_bytes, total_bytes } => loading.making(done_bytes, total_bytes),
+            // What follows takes a moment.
+            _ => Ok(()),
+        };
+        ended = told.err();
+        if ended.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    ended.map_or_else(|| Ok(store?), Err)
 }
 
 impl Guira {

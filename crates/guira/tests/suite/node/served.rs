@@ -1,6 +1,7 @@
 //! Memory nodes in this process, over memory that outlives them.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,7 +36,8 @@ fn table() -> HeapRegion {
     let geometry = Geometry::new(&config).expect("a possible table");
     let region = HeapRegion::new(geometry.main_bytes(), geometry.device_bytes(), Profile::Shm.caps());
     let table: Arc<Table> = Table::new(Superblock { incarnation, table: 7, config }).expect("a possible table");
-    pollster::block_on(format_table(&mut region.lane(), &table, |_| ())).expect("the heap refuses nothing");
+    pollster::block_on(format_table(&mut region.lane(), &table, |_| ControlFlow::Continue(())))
+        .expect("the heap refuses nothing");
     region
 }
 
