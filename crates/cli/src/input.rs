@@ -1,11 +1,17 @@
-//! Files of records: how a user names a format, and how a file is opened.
+//! Files of records: how a user names a format, how a file is opened, and how its reading is watched.
 
+use std::cell::RefCell;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::AsFd;
 use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use guira_input::{Fit, InputError, Records};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 /// Bytes buffered between a file and the reader of lines.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -34,29 +40,126 @@ impl From<InputFormat> for guira_input::InputFormat {
 /// The records of an input chosen at run time.
 pub type AnyRecords = Records<Box<dyn BufRead>>;
 
-/// The records of a file, or of standard input if `path` is `-`; and the file's size, if it has one.
+/// Watches over the reading of an input that may have nothing to read for long: a pipe, a terminal, a socket.
+pub trait InputWatcher {
+    /// Called before each read, and again after the time it returns, for as long as there is nothing to read.
+    ///
+    /// # Errors
+    /// The input is not to be read any more: its reader gets this error.
+    fn check(&mut self) -> io::Result<Duration>;
+}
+
+/// The records of a file, and the file's size, if it has one.
 ///
 /// `format` is recognised from the first bytes if it is `None`.
 pub fn open(path: &Path, format: Option<InputFormat>, fit: Fit) -> Result<(AnyRecords, Option<u64>), InputError> {
-    let format = format.map(Into::into);
-    if path == Path::new("-") {
-        let stdin: Box<dyn BufRead> = Box::new(io::stdin().lock());
-        return Ok((Records::new(stdin, "standard input", format, fit)?, None));
+    let opened = Opened::new(path)?;
+    let reader: Box<dyn BufRead> = Box::new(BufReader::with_capacity(BUFFER_BYTES, opened.file));
+    Ok((Records::new(reader, &opened.name, format.map(Into::into), fit)?, opened.size_bytes))
+}
+
+/// As [`open`], with `watcher` called before each read and in pauses; `-` is standard input.
+pub fn open_watched(
+    path: &Path,
+    format: Option<InputFormat>,
+    fit: Fit,
+    watcher: Rc<RefCell<dyn InputWatcher>>,
+) -> Result<(AnyRecords, Option<u64>), InputError> {
+    let opened = if path == Path::new("-") { Opened::stdin()? } else { Opened::new(path)? };
+    let watched = Watched { file: opened.file, waits: opened.waits, watcher };
+    let reader: Box<dyn BufRead> = Box::new(BufReader::with_capacity(BUFFER_BYTES, watched));
+    Ok((Records::new(reader, &opened.name, format.map(Into::into), fit)?, opened.size_bytes))
+}
+
+/// An input, and what is known of it.
+struct Opened {
+    file: File,
+    /// The name that errors give it.
+    name: String,
+    size_bytes: Option<u64>,
+    waits: Waits,
+}
+
+/// Whether reading an input may wait for somebody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    /// Never: what there is, is there.
+    Never,
+    /// For its writer.
+    ForWriter,
+}
+
+impl Opened {
+    fn new(path: &Path) -> Result<Opened, InputError> {
+        let name = path.display().to_string();
+        match File::open(path) {
+            Ok(file) => Opened::of(file, name),
+            Err(source) => Err(InputError::Read { name, source }),
+        }
     }
-    let name = path.display().to_string();
-    let failed = |source| InputError::Read { name: name.clone(), source };
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if metadata.is_dir() {
-        return Err(failed(io::ErrorKind::IsADirectory.into()));
+
+    fn stdin() -> Result<Opened, InputError> {
+        let name = "standard input".to_owned();
+        match io::stdin().as_fd().try_clone_to_owned() {
+            // Its end is where it ends: a file may be read from the middle.
+            Ok(file) => Ok(Opened { size_bytes: None, ..Opened::of(file.into(), name)? }),
+            Err(source) => Err(InputError::Read { name, source }),
+        }
     }
-    let total = metadata.is_file().then_some(metadata.len());
-    let reader: Box<dyn BufRead> = Box::new(BufReader::with_capacity(BUFFER_BYTES, file));
-    Ok((Records::new(reader, &name, format, fit)?, total))
+
+    fn of(file: File, name: String) -> Result<Opened, InputError> {
+        let metadata = match file.metadata() {
+            Ok(metadata) if metadata.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+            metadata => metadata,
+        };
+        match metadata {
+            Ok(metadata) if metadata.is_file() => {
+                Ok(Opened { file, name, size_bytes: Some(metadata.len()), waits: Waits::Never })
+            }
+            Ok(_) => Ok(Opened { file, name, size_bytes: None, waits: Waits::ForWriter }),
+            Err(source) => Err(InputError::Read { name, source }),
+        }
+    }
+}
+
+/// A file whose reading is watched.
+struct Watched {
+    file: File,
+    waits: Waits,
+    watcher: Rc<RefCell<dyn InputWatcher>>,
+}
+
+impl Read for Watched {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        // Until something comes, or `watcher` ends it.
+        loop {
+            let patience = self.watcher.borrow_mut().check()?;
+            if self.waits == Waits::ForWriter && !is_readable(&self.file, patience)? {
+                continue;
+            }
+            match self.file.read(into) {
+                // Somebody else, who shares a file that does not wait, was faster.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+}
+
+/// Waits until `file` can be read without waiting, or has ended, for at most `patience`.
+fn is_readable(file: &File, patience: Duration) -> io::Result<bool> {
+    let timeout = Timespec::try_from(patience).map_err(io::Error::other)?;
+    match poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&timeout)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use guira::EntryFormat;
     use guira_input::Notation;
 
@@ -76,5 +179,45 @@ mod tests {
             let name = format.to_possible_value().expect("no format is hidden");
             assert_eq!(name.get_name(), guira_input::InputFormat::from(*format).to_string());
         }
+    }
+
+    /// Counts how often it is asked, and ends the reading after some times.
+    struct Checks {
+        left: u32,
+    }
+
+    impl InputWatcher for Checks {
+        fn check(&mut self) -> io::Result<Duration> {
+            self.left = self.left.checked_sub(1).ok_or_else(|| io::Error::other("enough"))?;
+            Ok(Duration::from_millis(1))
+        }
+    }
+
+    #[test]
+    fn a_pipe_without_input_is_not_waited_for() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let watcher = Rc::new(RefCell::new(Checks { left: 3 }));
+        let file = File::from(std::os::fd::OwnedFd::from(reader));
+        let opened = Opened::of(file, "a pipe".to_owned()).unwrap();
+        assert_eq!((opened.waits, opened.size_bytes), (Waits::ForWriter, None));
+        let mut watched = Watched { file: opened.file, waits: opened.waits, watcher: watcher.clone() };
+        writer.write_all(b"some").unwrap();
+        let mut into = [0; 8];
+        assert_eq!((watched.read(&mut into).unwrap(), watcher.borrow().left), (4, 2));
+        assert_eq!(watched.read(&mut into).unwrap_err().to_string(), "enough");
+        watcher.borrow_mut().left = 1;
+        drop(writer);
+        assert_eq!(watched.read(&mut into).unwrap(), 0, "its end needs no second check");
+    }
+
+    #[test]
+    fn a_file_is_read_without_waiting() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"a\t1\nb\t2\n").unwrap();
+        let fit = Fit::new(EntryFormat::Bytes { inline_bytes: 64 }, Notation::Bytes).unwrap();
+        // One check before what there is, and one before its end.
+        let watcher = Rc::new(RefCell::new(Checks { left: 2 }));
+        let (records, size_bytes) = open_watched(file.path(), None, fit, watcher.clone()).unwrap();
+        assert_eq!((records.map(Result::unwrap).count(), size_bytes, watcher.borrow().left), (2, Some(8), 0));
     }
 }

@@ -2,16 +2,18 @@
 //!
 //! Invariants: records of one key are stored in the order of the input, because a key's hash decides which thread
 //! stores it, so the last one wins. Memory is bounded: a few batches for each thread, of bounded size unless one
-//! record is larger.
+//! record is larger. A record that was read is handed over within [`FLUSH_AFTER`], whether more follows or not.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{BufRead, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io::{self, BufRead, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use guira::blocking::Client;
 use guira::{Put, Store};
@@ -19,6 +21,7 @@ use guira_input::{BadRecord, InputError, Record, Records, printable, tsv};
 use guira_lab::driver::OperationTally;
 
 use crate::failure::{Failure, Loaded};
+use crate::input::InputWatcher;
 use crate::interrupt;
 use crate::progress::Progress;
 use crate::text::Notation;
@@ -32,6 +35,11 @@ const BATCH_RECORDS: usize = 256;
 const BATCH_BYTES: usize = 256 << 10;
 /// Batches that wait for a thread: one being filled, one being stored, two in between.
 const WAITING_BATCHES: usize = 2;
+/// How long a record waits for others to make a batch with: an input that pauses is stored meanwhile, and one that
+/// trickles makes a few batches a second.
+const FLUSH_AFTER: Duration = Duration::from_millis(250);
+/// Between two checks, while the input has nothing to read, of what may end the load.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Bad records that are shown.
 const BAD_SHOWN: usize = 5;
 /// Characters of a key that an error shows.
@@ -76,8 +84,6 @@ pub struct LoadOptions<'a> {
     pub threads: usize,
     /// What to do with records that cannot be read.
     pub bad: BadRecords,
-    /// Entries in the table before, to show its fill.
-    pub entries_before: u64,
     /// Where to write down what is stored, if anywhere.
     pub acknowledge: Option<&'a Acknowledge>,
 }
@@ -101,18 +107,18 @@ pub struct LoadReport {
     pub elapsed_ns: u64,
 }
 
-/// Stores every record.
+/// Stores every record. `outbox` is what `records` was opened with.
 pub fn load<R: BufRead>(
     store: &Store,
     records: &mut Records<R>,
     options: LoadOptions<'_>,
-    progress: &mut Progress,
+    outbox: &RefCell<Outbox>,
 ) -> Result<LoadReport, Failure> {
     // All of them first: a load that cannot have its clients stores nothing.
     let clients: Vec<Client> = (0..options.threads.max(1)).map(|_| store.client()).collect::<Result<_, _>>()?;
     interrupt::note();
     let started = Instant::now();
-    let counters = Counters::default();
+    let counters = Arc::clone(&outbox.borrow().counters);
     let (read, stored) = thread::scope(|scope| {
         let (senders, threads): (Vec<_>, Vec<_>) = clients
             .into_iter()
@@ -121,13 +127,12 @@ pub fn load<R: BufRead>(
                 (sender, scope.spawn(|| store_all(client, receiver, &counters, options.acknowledge)))
             })
             .unzip();
-        let mut reading = Reading { senders, counters: &counters, report: LoadReport::default(), started };
-        let read = reading.read(store, records, options, progress);
-        let report = std::mem::take(&mut reading.report);
+        outbox.borrow_mut().open(senders);
+        let read = read(records, options.bad, outbox);
         // The threads end when nobody can send to them any more.
-        drop(reading);
+        outbox.borrow_mut().close();
         let stored: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-        (read.map(|()| report), stored)
+        (read, stored)
     });
     let loaded = Loaded(counters.stored.load(Ordering::Relaxed));
     let mut tally = OperationTally::default();
@@ -174,6 +179,8 @@ struct Counters {
     stored: AtomicU64,
     inserted: AtomicU64,
     bytes: AtomicU64,
+    /// Whether a thread ended before its batches did: the load is over.
+    failed: AtomicBool,
 }
 
 /// What one thread did.
@@ -198,8 +205,21 @@ impl Refused {
     }
 }
 
-/// One thread's work. It ends early at the first refusal; whoever sends to it learns of that.
+/// One thread's work. It ends early at the first refusal, and says so in the counters.
 fn store_all(
+    client: Client,
+    batches: Receiver<Vec<Record>>,
+    counters: &Counters,
+    acknowledge: Option<&Acknowledge>,
+) -> Stored {
+    let stored = store_batches(client, batches, counters, acknowledge);
+    if stored.refused.is_some() || stored.unwritten.is_some() {
+        counters.failed.store(true, Ordering::Relaxed);
+    }
+    stored
+}
+
+fn store_batches(
     mut client: Client,
     batches: Receiver<Vec<Record>>,
     counters: &Counters,
@@ -233,11 +253,54 @@ fn store_all(
     stored
 }
 
-/// The reading side.
-struct Reading<'c> {
+/// Reads every record and hands it over. Ends early, without an error, if a thread has failed, or on Ctrl-C: what was
+/// handed over is still stored.
+fn read<R: BufRead>(
+    records: &mut Records<R>,
+    bad: BadRecords,
+    outbox: &RefCell<Outbox>,
+) -> Result<LoadReport, InputError> {
+    let mut report = LoadReport::default();
+    let mut ended = Ok(());
+    while let Some(read) = records.next() {
+        let mut outbox = outbox.borrow_mut();
+        if outbox.is_over() {
+            return Ok(report);
+        }
+        match read {
+            Ok(record) => outbox.push(record, records.bytes_read()),
+            Err(InputError::Bad(record)) if bad == BadRecords::Skip => {
+                report.bad += 1;
+                if report.bad_shown.len() < BAD_SHOWN {
+                    report.bad_shown.push(record);
+                }
+            }
+            Err(error) => {
+                ended = Err(error);
+                break;
+            }
+        }
+    }
+    outbox.borrow_mut().flush();
+    ended.map(|()| report)
+}
+
+/// Records that were read, on their way to the threads that store them. As the watcher of the input it hands over what
+/// was read before a pause, and can end the load in one.
+pub struct Outbox {
     senders: Vec<SyncSender<Vec<Record>>>,
-    counters: &'c Counters,
-    report: LoadReport,
+    /// One for each thread.
+    batches: Vec<Batch>,
+    /// Records in them.
+    waiting: usize,
+    /// When the first of these came.
+    waiting_since: Instant,
+    counters: Arc<Counters>,
+    progress: Progress,
+    /// Bytes of the input up to the latest record.
+    bytes_read: u64,
+    entries_before: u64,
+    slots: u64,
     started: Instant,
 }
 
@@ -248,69 +311,111 @@ struct Batch {
     bytes: usize,
 }
 
-impl Reading<'_> {
-    /// Reads every record and hands it to the thread of its key. Ends early, without an error, if a thread has, or on
-    /// Ctrl-C: what was handed over is still stored.
-    fn read<R: BufRead>(
-        &mut self,
-        store: &Store,
-        records: &mut Records<R>,
-        options: LoadOptions<'_>,
-        progress: &mut Progress,
-    ) -> Result<(), InputError> {
-        let slots = store.table().config().slots();
-        let mut batches: Vec<Batch> = self.senders.iter().map(|_| Batch::default()).collect();
-        let mut ended = Ok(());
-        while let Some(read) = records.next() {
-            if interrupt::requested() {
-                return Ok(());
-            }
-            let record = match read {
-                Ok(record) => record,
-                Err(InputError::Bad(bad)) if options.bad == BadRecords::Skip => {
-                    self.skip(bad);
-                    continue;
-                }
-                Err(error) => {
-                    ended = Err(error);
-                    break;
-                }
-            };
-            let shard = shard_of(&record.key, batches.len());
-            let batch = &mut batches[shard];
-            batch.bytes += record.key.len() + record.value.len();
-            batch.records.push(record);
-            if batch.records.len() == BATCH_RECORDS || batch.bytes >= BATCH_BYTES {
-                if self.senders[shard].send(std::mem::take(batch).records).is_err() {
-                    return Ok(());
-                }
-                progress.tick(records.bytes_read(), || self.progress(options.entries_before, slots));
-            }
-        }
-        for (sender, batch) in self.senders.iter().zip(batches) {
-            // A thread that has ended says why when it is joined.
-            let _ = sender.send(batch.records);
-        }
-        progress.finish();
-        ended
-    }
-
-    fn skip(&mut self, bad: BadRecord) {
-        self.report.bad += 1;
-        if self.report.bad_shown.len() < BAD_SHOWN {
-            self.report.bad_shown.push(bad);
+impl Outbox {
+    /// An outbox without threads, for a table of `slots` entries at most that has `entries_before` now.
+    pub fn new(progress: Progress, entries_before: u64, slots: u64) -> Outbox {
+        let now = Instant::now();
+        Outbox {
+            senders: Vec::new(),
+            batches: Vec::new(),
+            waiting: 0,
+            waiting_since: now,
+            counters: Arc::default(),
+            progress,
+            bytes_read: 0,
+            entries_before,
+            slots,
+            started: now,
         }
     }
 
-    fn progress(&self, entries_before: u64, slots: u64) -> String {
-        let stored = self.counters.stored.load(Ordering::Relaxed);
-        let entries = entries_before + self.counters.inserted.load(Ordering::Relaxed);
-        let elapsed_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        format!(
-            "{}, {}, fill {}",
-            units::counted(stored, "record"),
-            units::rate(units::per_second(stored, elapsed_ns)),
-            units::percent(units::share(entries, slots))
-        )
+    /// Says how large the input is.
+    pub fn set_input_bytes(&mut self, bytes: u64) {
+        self.progress.set_total(bytes);
+    }
+
+    fn open(&mut self, senders: Vec<SyncSender<Vec<Record>>>) {
+        self.batches = senders.iter().map(|_| Batch::default()).collect();
+        self.senders = senders;
+        self.started = Instant::now();
+    }
+
+    /// Nothing more comes. Records that still wait are dropped.
+    fn close(&mut self) {
+        self.senders.clear();
+        self.progress.finish();
+    }
+
+    /// Whether nothing more is to be stored.
+    fn is_over(&self) -> bool {
+        interrupt::requested() || self.counters.failed.load(Ordering::Relaxed)
+    }
+
+    fn push(&mut self, record: Record, bytes_read: u64) {
+        if self.waiting == 0 {
+            self.waiting_since = Instant::now();
+        }
+        self.waiting += 1;
+        self.bytes_read = bytes_read;
+        let shard = shard_of(&record.key, self.batches.len());
+        let batch = &mut self.batches[shard];
+        batch.bytes += record.key.len() + record.value.len();
+        batch.records.push(record);
+        if batch.records.len() == BATCH_RECORDS || batch.bytes >= BATCH_BYTES {
+            self.hand_over(shard);
+            self.flush_if_due();
+            self.show();
+        }
+    }
+
+    /// Hands over the records that have waited long enough; returns when that is to be asked again.
+    fn flush_if_due(&mut self) -> Duration {
+        if self.waiting == 0 {
+            return CHECK_INTERVAL;
+        }
+        let waited = self.waiting_since.elapsed();
+        if waited >= FLUSH_AFTER {
+            self.flush();
+        }
+        FLUSH_AFTER.saturating_sub(waited).clamp(Duration::from_millis(1), CHECK_INTERVAL)
+    }
+
+    /// Hands over every record.
+    fn flush(&mut self) {
+        (0..self.batches.len()).for_each(|shard| self.hand_over(shard));
+    }
+
+    fn hand_over(&mut self, shard: usize) {
+        let batch = std::mem::take(&mut self.batches[shard]);
+        self.waiting -= batch.records.len();
+        // A thread that has ended says why when it is joined.
+        if !batch.records.is_empty() && self.senders[shard].send(batch.records).is_err() {
+            self.counters.failed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn show(&mut self) {
+        let Outbox { counters, progress, bytes_read, entries_before, slots, started, .. } = self;
+        let text = || {
+            let stored = counters.stored.load(Ordering::Relaxed);
+            let entries = *entries_before + counters.inserted.load(Ordering::Relaxed);
+            let elapsed_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            format!(
+                "{}, {}, fill {}",
+                units::counted(stored, "record"),
+                units::rate(units::per_second(stored, elapsed_ns)),
+                units::percent(units::share(entries, *slots))
+            )
+        };
+        progress.tick(*bytes_read, text);
+    }
+}
+
+impl InputWatcher for Outbox {
+    fn check(&mut self) -> io::Result<Duration> {
+        interrupt::note();
+        let again = self.flush_if_due();
+        self.show();
+        if self.is_over() { Err(io::Error::other("the load is over")) } else { Ok(again) }
     }
 }

@@ -1,21 +1,25 @@
 //! `guira load`.
 
+use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Mutex;
 
 use clap::Args;
-use guira::Url;
-use guira_input::BadRecord;
+use guira::layout::TableConfig;
+use guira::{Stat, Url};
+use guira_input::{BadRecord, Fit};
 use guira_lab::driver::OperationFigures;
 use serde::Serialize;
 
 use super::{Patience, Verdict};
 use crate::failure::{Failure, Loaded};
 use crate::input::{self, InputFormat};
-use crate::loader::{Acknowledge, BadRecords, LoadOptions, LoadReport, load};
+use crate::interrupt;
+use crate::loader::{Acknowledge, BadRecords, LoadOptions, LoadReport, Outbox, load};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::room;
@@ -30,6 +34,9 @@ const LOOK_BYTES: usize = 4096;
 /// Where a key occurs more than once, the last one wins. The file is TSV (key, TAB, value; \t \n \r \\ and \xHH stand
 /// for bytes that cannot), JSON lines ({"key": …, "value": …}, or key_b64 and value_b64 for bytes that are no text), or
 /// Debian control records (apt-cache dumpavail).
+///
+/// From a pipe that pauses, whole records are stored within a second of their coming. Ctrl-C ends the load between two
+/// records, and it is said how many are stored.
 ///
 /// Lines end in LF or CR LF; a CR anywhere else belongs to the key or value (write \r for one at the end of a TSV
 /// line). Empty lines, and a UTF-8 byte order mark at the start of the file, are skipped.
@@ -82,28 +89,27 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let store = arguments.patience.open(&arguments.url)?;
     let config = store.table().config();
     let fit = arguments.notation.fit(config.format)?;
-    let opened = input::open(&arguments.file, arguments.input, fit);
-    let (mut records, total) = opened.map_err(|source| Failure::Input { source, loaded: Loaded(0) })?;
+    let before = store.stat()?;
+    announce(arguments, fit, config, &before, output);
+    let entries_before = before.table.entries;
+    let progress = Progress::new(output, "loading", None);
+    let outbox = Rc::new(RefCell::new(Outbox::new(progress, entries_before, config.slots())));
+    let opened = input::open_watched(&arguments.file, arguments.input, fit, outbox.clone());
+    let (mut records, input_bytes) = opened.map_err(|source| match interrupt::requested() {
+        true => Failure::Interrupted(Loaded(0)),
+        false => Failure::Input { source, loaded: Loaded(0) },
+    })?;
+    if let Some(bytes) = input_bytes {
+        outbox.borrow_mut().set_input_bytes(bytes);
+    }
     let bad = if arguments.skip_bad { BadRecords::Skip } else { BadRecords::Stop };
     let acknowledge = arguments.acknowledge.as_deref().map(|path| {
         let file = append_lines(path).map_err(Failure::host(format!("open {}", path.display())))?;
         Ok::<_, Failure>(Acknowledge { file: Mutex::new(file), notation: arguments.notation.notation(config.format)? })
     });
     let acknowledge = acknowledge.transpose()?;
-    let before = store.stat()?;
-    if let Some(need) = room::survey(&arguments.file, arguments.input, fit, config) {
-        let what = arguments.file.display().to_string();
-        room::warning(&what, need, (&arguments.url, &arguments.url), config, &before)
-            .iter()
-            .for_each(|warning| output.warn(warning));
-    }
-    let entries_before = before.table.entries;
-    let options =
-        LoadOptions { threads: arguments.threads.into(), bad, entries_before, acknowledge: acknowledge.as_ref() };
-    let mut progress = Progress::new(output, "loading", total);
-    let report = load(&store, &mut records, options, &mut progress);
-    progress.finish();
-    let report = report?;
+    let options = LoadOptions { threads: arguments.threads.into(), bad, acknowledge: acknowledge.as_ref() };
+    let report = load(&store, &mut records, options, &outbox)?;
     // Counted, because others may have stored and removed at the same time.
     let entries = store.stat()?.table.entries;
     let answer = Answer {
@@ -124,6 +130,14 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let said = output.answer(&answer, || human(&answer, &report));
     said.map_err(Failure::after(Loaded(answer.records).to_string()))?;
     Ok(Verdict::Fine)
+}
+
+/// Says so if a file has no room in the table.
+fn announce(arguments: &Arguments, fit: Fit, config: &TableConfig, before: &Stat, output: &Output) {
+    let Some(need) = room::survey(&arguments.file, arguments.input, fit, config) else { return };
+    let what = arguments.file.display().to_string();
+    let warning = room::warning(&what, need, (&arguments.url, &arguments.url), config, before);
+    warning.iter().for_each(|warning| output.warn(warning));
 }
 
 /// Opens a file to which whole lines are to be appended: what follows its last line end, if it is a regular file, is

@@ -130,10 +130,9 @@ fn a_load_ends_between_two_records() {
         guira(&["create", table.url(), "--capacity", "3M", "--entry", "fixed:8:8"]).expect(0);
         let run = interrupted_load(&table, &["--threads", threads]);
         assert!(run.stdout.is_empty(), "{}", run.text());
-        let said = run.stderr.lines().last().expect("a message");
-        let loaded =
-            said.strip_prefix("guira: interrupted; ").and_then(|said| said.strip_suffix(" records were loaded"));
-        let loaded: u64 = loaded.unwrap_or_else(|| panic!("{said}")).parse().expect("a number");
+        let said = loaded(&run);
+        let number = said.strip_suffix(" records were loaded").unwrap_or_else(|| panic!("{said}"));
+        let loaded: u64 = number.parse().expect("a number");
         assert!(loaded > 0);
         assert_eq!(stat(&table)["table"]["entries"], loaded, "as many as it said");
         in_order(&table);
@@ -149,6 +148,71 @@ fn an_interrupted_load_says_so_in_json() {
     assert_eq!((&error["blame"], &error["effect"]), (&"host".into(), &"done".into()), "{error}");
     assert!(error["message"].as_str().is_some_and(|said| said.starts_with("interrupted; ")), "{error}");
     in_order(&table);
+}
+
+/// How many records a load says it has loaded.
+fn loaded(run: &Run) -> String {
+    let said = run.stderr.lines().last().expect("a message");
+    said.strip_prefix("guira: interrupted; ").unwrap_or_else(|| panic!("{said}")).to_owned()
+}
+
+/// What comes through a pipe that pauses is stored meanwhile, in whole records, and Ctrl-C does not wait for more.
+#[test]
+fn a_load_from_a_pipe_that_pauses_stores_what_has_come() {
+    for (file, threads) in [("-", "1"), ("-", "3"), ("/dev/stdin", "2")] {
+        let table = Table::new("pausing", "bytes:64");
+        let stored = tempfile::NamedTempFile::new().expect("a file");
+        let stored_path = stored.path().to_str().expect("a path of text");
+        let options = ["--threads", threads, "--acknowledge", stored_path];
+        let arguments = [&["load", table.url(), file], &options[..]].concat();
+        let mut child = start(&arguments);
+        let mut stdin = child.stdin.take().expect("a pipe was asked for");
+        let acknowledged = || std::fs::read_to_string(stored.path()).expect("it is there").lines().count();
+        stdin.write_all(b"a\t1\nb\t2\nc\t3\nd\t4\nhalf\tval").expect("somebody reads");
+        until("the first records", || acknowledged() == 4);
+        assert_eq!(guira(&["get", table.url(), "d"]).expect(0).text(), "4");
+        guira(&["get", table.url(), "half"]).expect(1);
+        stdin.write_all(b"ue\nnext").expect("somebody reads");
+        until("the other half", || acknowledged() == 5);
+        assert_eq!(guira(&["get", table.url(), "half"]).expect(0).text(), "value");
+        interrupt(&child, Target::Command);
+        let run = end(child, &arguments).expect(EXIT_INTERRUPTED);
+        assert_eq!(loaded(&run), "5 records were loaded");
+        assert_eq!(stat(&table)["table"]["entries"], 5, "half a record is none");
+        in_order(&table);
+        drop(stdin);
+    }
+}
+
+/// Nothing has come yet, or a line without an end.
+#[test]
+fn a_load_that_waits_for_its_first_record_ends_at_once() {
+    for bytes in [0, UNDER_WAY_BYTES] {
+        let table = Table::new("waiting", "bytes:64");
+        let arguments = ["load", table.url(), "-"];
+        let mut child = start(&arguments);
+        let mut stdin = child.stdin.take().expect("a pipe was asked for");
+        stdin.write_all(&vec![b'x'; bytes as usize]).expect("somebody reads");
+        until("catching SIGINT", || catches(&child, Signal::INT));
+        interrupt(&child, Target::Command);
+        assert_eq!(loaded(&end(child, &arguments).expect(EXIT_INTERRUPTED)), "nothing was loaded");
+        drop(stdin);
+    }
+}
+
+/// A table that refuses a record ends the load, whether more input comes or not.
+#[test]
+fn a_load_that_fails_does_not_wait_for_its_input() {
+    let table = Table::unused("failing-load");
+    guira(&["create", table.url(), "--capacity", "10", "--entry", "fixed:8:8", "--preset", "tiny"]).expect(0);
+    let arguments = ["load", table.url(), "-", "--numbers"];
+    let mut child = start(&arguments);
+    let mut stdin = child.stdin.take().expect("a pipe was asked for");
+    let lines: String = (0..200).map(|number| format!("{number}\t{number}\n")).collect();
+    stdin.write_all(lines.as_bytes()).expect("somebody reads");
+    let run = end(child, &arguments).expect(3);
+    assert!(run.stderr.contains("records were loaded"), "{}", run.stderr);
+    drop(stdin);
 }
 
 /// Starts a command that makes a table for itself, interrupts it once the table is there, and finds it gone.
