@@ -5,7 +5,7 @@ use std::io;
 
 use guira::{Effect, Url};
 use guira_input::InputError;
-use guira_lab::driver::DriverError;
+use guira_lab::driver::{DriverError, Removal};
 use serde::{Deserialize, Serialize};
 
 use crate::interrupt::EXIT_INTERRUPTED;
@@ -165,9 +165,22 @@ pub enum Failure {
     /// An interrupt. The table that the command made is destroyed.
     #[error("interrupted; {0} was made by this command and is destroyed")]
     Abandoned(Url),
-    /// An interrupt in the middle of a workload on a table that is somebody's. Every operation was carried out or not begun.
+    /// An interrupt in the middle of a workload. Every operation was carried out or not begun.
     #[error("interrupted between two operations; those before it are done")]
     Stopped,
+    /// An interrupt in the middle of a workload on somebody's table. What the workload had inserted is removed.
+    #[error("interrupted; what the run had inserted into {0} is removed again")]
+    CleanedUp(Url),
+    /// Some of the records that a workload has inserted into somebody's table could not be removed.
+    #[error("{} of the run may be left in {url}: {reason}", some_records(*left))]
+    Left {
+        /// The table.
+        url: Url,
+        /// Records that may be there.
+        left: u64,
+        /// Why.
+        reason: String,
+    },
     /// The answer could not be written: what it would have said was done before.
     #[error("{source}; this was done before: {done}")]
     Unanswered {
@@ -259,6 +272,12 @@ impl Failure {
         }
     }
 
+    /// Records that a workload could not remove.
+    pub fn left(url: &Url, removal: &Removal) -> Failure {
+        let reason = removal.failure.clone().unwrap_or_else(|| "they were not removed".to_owned());
+        Failure::Left { url: url.clone(), left: removal.left, reason }
+    }
+
     /// What JSON shows.
     pub fn text(&self) -> ErrorText {
         if let Failure::Worker { said, .. } = self {
@@ -301,8 +320,12 @@ impl Failure {
     }
 
     fn is_interrupt(&self) -> bool {
-        use Failure::{Abandoned, Interrupted, NotCreated, Stopped};
-        matches!(self, Interrupted(_) | NotCreated(_) | Abandoned(_) | Stopped)
+        use Failure::{Abandoned, Advised, CleanedUp, Interrupted, NotCreated, Stopped};
+        match self {
+            Interrupted(_) | NotCreated(_) | Abandoned(_) | CleanedUp(_) | Stopped => true,
+            Advised { source, .. } => source.is_interrupt(),
+            _ => false,
+        }
     }
 
     fn blame(&self) -> &str {
@@ -322,6 +345,7 @@ impl Failure {
             Failure::Unreadable { .. } => guira::Blame::Corrupt.as_str(),
             Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput => "host",
             Failure::Interrupted(_) | Failure::NotCreated(_) | Failure::Abandoned(_) | Failure::Stopped => "host",
+            Failure::CleanedUp(_) | Failure::Left { .. } => "host",
             #[cfg(feature = "peers")]
             Failure::Peers(_) => "host",
         }
@@ -341,7 +365,7 @@ impl Failure {
             Failure::Input { loaded, .. } | Failure::Interrupted(loaded) => loaded.effect(),
             Failure::Driver(DriverError::Store { source, .. }) => source.effect(),
             Failure::Advised { source, .. } => source.effect(),
-            Failure::Stopped | Failure::Unanswered { .. } => Effect::Done,
+            Failure::Stopped | Failure::Left { .. } | Failure::Unanswered { .. } => Effect::Done,
             _ => Effect::None,
         }
     }
@@ -355,6 +379,11 @@ impl From<DriverError> for Failure {
             error => Failure::Driver(error),
         }
     }
+}
+
+/// So many records, if it is known how many.
+fn some_records(number: u64) -> String {
+    if number == 0 { "records".to_owned() } else { counted(number, "record") }
 }
 
 fn effect_word(effect: Effect) -> &'static str {

@@ -1,10 +1,12 @@
 //! Workloads against real tables in shared memory.
 
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use guira::{CreateOptions, Store, Url};
-use guira_lab::driver::{Driver, DriverError, PhaseTally, Plan, RecordShape, Verification};
+use guira_lab::driver::{Driver, DriverError, LoadMode, PhaseTally, Plan, RecordShape, Removal, Verification};
 use guira_lab::workload::{WorkloadName, WorkloadSpec};
 
 const SEED: u64 = 20_260_821;
@@ -63,7 +65,7 @@ fn loading_tells_how_far_it_has_got() {
     let plan = Plan { spec, ..table.plan(WorkloadName::C, 4) };
     let mut of_all = 0;
     for share in [0..1, 1..4] {
-        let driver = Driver::new(table.store.clone(), plan.clone(), share).expect("the plan is possible");
+        let mut driver = Driver::new(table.store.clone(), plan.clone(), share).expect("the plan is possible");
         let told = Mutex::new(Vec::new());
         driver.load_with_progress(&|loaded| told.lock().unwrap().push(loaded)).unwrap();
         let told = told.into_inner().unwrap();
@@ -164,6 +166,53 @@ fn what_goes_wrong_is_counted_and_told() {
     });
     let wrong = table.driver(reader).run().unwrap();
     assert!(wrong.errors() == wrong.count() && wrong.failures[0].contains("is wrong"), "{:?}", wrong.failures);
+}
+
+/// The keys and values of a table.
+fn content(table: &Table) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut content = BTreeMap::new();
+    let mut note = |key: &[u8], value: &[u8]| {
+        content.insert(key.to_vec(), value.to_vec());
+        ControlFlow::Continue(())
+    };
+    table.store.scan(&mut note).expect("it can be read");
+    content
+}
+
+#[test]
+fn what_a_run_has_inserted_is_removed_and_nothing_else() {
+    for (name, inserts) in [(WorkloadName::A, false), (WorkloadName::D, true), (WorkloadName::W, true)] {
+        let table = Table::new("fixed:8:8", 2 * (RECORDS + OPERATIONS));
+        let plan = table.plan(name, 3);
+        let mut client = table.store.client().unwrap();
+        let mut key = Vec::new();
+        let mut put = |record| {
+            plan.shape.key_into(record, &mut key);
+            client.put(&key, b"somebody").unwrap();
+        };
+        // The first insert of the run meets the key of somebody.
+        put(RECORDS);
+        let before = content(&table);
+        let mut driver = table.driver(plan.clone()).loading(LoadMode::InsertOnly);
+        driver.load().unwrap();
+        let run = driver.run().unwrap();
+        assert_eq!(run.operations.insert.errors, u64::from(inserts), "{name}: {:?}", run.failures);
+        let inserted = run.operations.insert.count - u64::from(inserts);
+        assert_eq!(driver.inserted(), RECORDS + inserted);
+        let told = AtomicU64::new(0);
+        let removal = driver.remove_with_progress(&|removed| _ = told.fetch_max(removed, Ordering::Relaxed));
+        assert_eq!(removal, Removal { removed: RECORDS + inserted, left: 0, failure: None }, "{name}");
+        assert_eq!((content(&table), told.into_inner()), (before, RECORDS + inserted), "{name}");
+
+        // A record to load has the key of somebody: nothing of that is replaced, and what was inserted can be removed.
+        put(700);
+        let before = content(&table);
+        let mut driver = table.driver(plan.clone()).loading(LoadMode::InsertOnly);
+        let error = driver.load().unwrap_err();
+        assert!(matches!(error, DriverError::Exists { record: 700 }), "{error}");
+        assert!(driver.remove_with_progress(&|_| ()).removed > 0);
+        assert_eq!(content(&table), before, "{name}");
+    }
 }
 
 /// Cause: a workload looked whether it was to stop behind every 64th operation only. Effect: where each waited for a

@@ -1,5 +1,5 @@
-//! Interrupts, by Ctrl-C above all: commands end between two operations with exit code 130, tell what is stored, and leave a sound table, or
-//! none if they made it for themselves. SIGKILL: what is left says how it goes.
+//! Interrupts, by Ctrl-C above all: commands end between two operations with exit code 130, tell what is stored, and
+//! leave a sound table, or none if they made it for themselves. SIGKILL: what is left says how it goes.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -156,7 +156,7 @@ fn loaded(run: &Run) -> String {
     said.strip_prefix("guira: interrupted; ").unwrap_or_else(|| panic!("{said}")).to_owned()
 }
 
-/// What comes through a pipe that pauses is stored meanwhile, in whole records, and Ctrl-C does not wait for more.
+/// Records from a pipe that pauses are stored meanwhile, whole ones only, and Ctrl-C does not wait for more.
 #[test]
 fn a_load_from_a_pipe_that_pauses_stores_what_has_come() {
     for (file, threads) in [("-", "1"), ("-", "3"), ("/dev/stdin", "2")] {
@@ -256,13 +256,16 @@ fn an_interrupted_ycsb_leaves_a_table_of_others_sound() {
     for target in [Target::Command, Target::Group] {
         let table = Table::unused("ycsb-existing");
         guira(&["create", table.url(), "--capacity", "20000", "--entry", "fixed:8:8"]).expect(0);
-        let size = ["--records", "10000", "--operations", "30M", "--processes", "3"];
+        guira(&["put", table.url(), "8 bytes!", "somebody"]).expect(0);
+        let size = ["--records", "10000", "--operations", "30M", "--processes", "3", "--into-existing"];
         let arguments = [&["ycsb", table.url(), "--workload", "a"], &size[..]].concat();
         let child = start(&arguments);
-        until("the load", || stat(&table)["table"]["entries"] == 10_000);
+        until("the load", || stat(&table)["table"]["entries"] == 10_001);
         interrupt(&child, target);
         let run = end(child, &arguments).expect(EXIT_INTERRUPTED);
-        assert!(run.stderr.contains("interrupted between two operations"), "{target:?}: {}", run.stderr);
+        let message = format!("interrupted; what the run had inserted into {} is removed again", table.url());
+        assert!(run.stderr.contains(&message), "{target:?}: {}", run.stderr);
+        assert_eq!(stat(&table)["table"]["entries"], 1, "{target:?}: the key of somebody");
         in_order(&table);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{Table, guira};
+use crate::common::{Table, guira, guira_with_input};
 use serde_json::Value;
 
 fn ycsb(url: &str, arguments: &[&str]) -> Value {
@@ -89,9 +89,8 @@ fn the_report_has_its_documented_shape() {
     let read = &report["operations"]["read"];
     assert!((1.0..=2.0).contains(&read["round_trips"]["mean"].as_f64().unwrap()), "{read}");
     assert_eq!(report["operations"]["update"]["round_trips"]["p50"], 2);
-    let human =
-        guira(&["ycsb", table.url(), "--workload", "c", "--records", "2000", "--operations", "100", "--no-load"]);
-    assert!(human.expect(1).text().contains("is missing"), "another seed has other keys");
+    let other = guira(&["ycsb", table.url(), "--workload", "c", "--records", "2000", "--no-load"]).expect(2);
+    assert!(other.stderr.contains("does not hold the records of a run"), "another seed has other keys");
     let again = ["--workload", "c", "--seed", "9", "--no-load", "--processes", "3"];
     assert_eq!(ycsb(table.url(), &again)["load"], Value::Null);
     guira(&["check", table.url()]).expect(0);
@@ -122,12 +121,12 @@ fn formats_and_value_sizes_are_used() {
         assert_eq!((&report["entry"], &report["value_bytes"]), (&entry.into(), &value_bytes.into()));
     }
     let table = Table::new("small", "fixed:1:1");
-    let run = guira(&["ycsb", table.url(), "--workload", "a", "--records", "300"]).expect(2);
+    let run = guira(&["ycsb", table.url(), "--workload", "a", "--records", "300", "--into-existing"]).expect(2);
     assert!(run.stderr.contains("only 256 keys"), "{}", run.stderr);
     let run = guira(&["ycsb", table.url(), "--workload", "a", "--value-bytes", "9"]).expect(2);
     assert!(run.stderr.contains("cannot hold values of 9 bytes"), "{}", run.stderr);
-    let run = guira(&["ycsb", table.url(), "--workload", "a", "--records", "9", "--operations", "9", "--theta", "2"])
-        .expect(2);
+    let theta = ["--records", "9", "--operations", "9", "--theta", "2", "--into-existing"];
+    let run = guira(&[&["ycsb", table.url(), "--workload", "a"], &theta[..]].concat()).expect(2);
     assert!(run.stderr.contains("theta"), "{}", run.stderr);
 }
 
@@ -135,11 +134,83 @@ fn formats_and_value_sizes_are_used() {
 fn a_run_that_fails_in_another_process_leaves_no_table() {
     let table = Table::unused("failing");
     guira(&["create", table.url(), "--capacity", "100", "--entry", "fixed:8:8", "--preset", "tiny"]).expect(0);
-    let arguments =
-        ["ycsb", table.url(), "--workload", "a", "--records", "10k", "--processes", "3", "--format", "json"];
+    let size = ["--records", "10k", "--processes", "3", "--format", "json", "--into-existing"];
+    let arguments = [&["ycsb", table.url(), "--workload", "a"], &size[..]].concat();
     let error = guira(&arguments).expect(3).error();
     assert_eq!(error["blame"], "full", "{error}");
+    let message = error["message"].as_str().expect("a text");
+    assert!(message.ends_with("; what the run had inserted is removed again"), "{message}");
+    assert_eq!(entries(&table), 0);
     guira(&["check", table.url()]).expect(0);
+}
+
+fn entries(table: &Table) -> u64 {
+    let stat = guira(&["stat", table.url(), "--format", "json"]).expect(0).json();
+    stat["table"]["entries"].as_u64().expect("a number")
+}
+
+/// A table of somebody with 300 keys of all lengths, and what it holds.
+fn somebodys(name: &str) -> (Table, Vec<u8>) {
+    let table = Table::new(name, "bytes:64");
+    let lines: String = (0..300).map(|n| format!("key {n}\t{}\n", "nest ".repeat(n % 20))).collect();
+    guira_with_input(&["load", table.url(), "-"], lines.as_bytes()).expect(0);
+    let content = content(&table);
+    (table, content)
+}
+
+/// The keys and values of a table, in order.
+fn content(table: &Table) -> Vec<u8> {
+    let dump = guira(&["dump", table.url(), "--hex"]).expect(0).text();
+    let mut lines: Vec<&str> = dump.lines().collect();
+    lines.sort_unstable();
+    lines.join("\n").into_bytes()
+}
+
+/// A run changes nothing of a table that it did not make, unless it is asked to, and then it leaves nothing there.
+#[test]
+fn a_table_of_others_holds_the_same_after_a_run() {
+    let (table, before) = somebodys("others");
+    let size = ["--records", "200", "--operations", "300", "--processes", "2", "--threads", "2"];
+    let arguments = |workload| [&["ycsb", table.url(), "--workload", workload], &size[..]].concat();
+    for further in [&[][..], &["--no-load"]] {
+        let refused = guira(&[&arguments("a")[..], further].concat()).expect(2);
+        assert!(refused.stderr.contains("--into-existing"), "{}", refused.stderr);
+    }
+    assert_eq!(content(&table), before);
+    for workload in ["a", "c", "d", "f", "w"] {
+        let run = guira(&[&arguments(workload)[..], &["--into-existing", "--verify"]].concat()).expect(0).text();
+        assert!(run.starts_with(&format!("{} exists: the records of this run are inserted", table.url())), "{run}");
+        assert!(run.contains(" of the run removed again"), "{run}");
+        assert_eq!(content(&table), before, "{workload}");
+    }
+    let kept = guira(&[&arguments("a")[..], &["--into-existing", "--keep", "--format", "json"]].concat()).expect(0);
+    assert_eq!((&kept.json()["removal"], entries(&table)), (&Value::Null, 500));
+    // Now it holds the records of a run: another one may use them, and the same records are not inserted again.
+    guira(&[&arguments("b")[..], &["--no-load"]].concat()).expect(0);
+    guira(&arguments("d")).expect(0);
+    assert_eq!(entries(&table), 500, "inserts of workload D are removed");
+    let again = guira(&[&arguments("a")[..], &["--into-existing"]].concat()).expect(2);
+    assert!(again.stderr.contains("has a key that is in the table already"), "{}", again.stderr);
+    assert_eq!(entries(&table), 500);
+    guira(&["check", table.url()]).expect(0);
+}
+
+/// The keys of a run in a table of short keys are soon those of somebody: they are left as they are.
+#[test]
+fn a_key_of_others_is_never_replaced() {
+    let table = Table::new("short", "fixed:2:2");
+    let lines: String = (0..600).map(|n| format!("{}\t7\n", n * 109)).collect();
+    guira_with_input(&["load", table.url(), "-", "--numbers"], lines.as_bytes()).expect(0);
+    let before = content(&table);
+    for processes in ["1", "3"] {
+        let size = ["--records", "300", "--operations", "300", "--processes", processes];
+        let arguments = [&["ycsb", table.url(), "--workload", "a", "--into-existing"], &size[..]].concat();
+        let error = guira(&[&arguments[..], &["--format", "json"]].concat()).expect(2).error();
+        let message = error["message"].as_str().expect("a text");
+        assert!(message.contains("another seed has other keys"), "{message}");
+        assert!(message.ends_with("; what the run had inserted is removed again"), "{message}");
+        assert_eq!(content(&table), before);
+    }
 }
 
 fn quickstart(url: &str, arguments: &[&str]) -> Value {

@@ -332,8 +332,19 @@ fn certificates_decide_who_may_come_in() {
     let output = command(&["get", &url, "cuckoo"]).envs(variables).output().expect("the program starts");
     assert_eq!(Run::of(output, &["get"]).expect(0).text(), "Guira guira");
     // Workers are processes of their own.
-    let ycsb =
-        ["ycsb", &url, "--workload", "a", "--records", "100", "--operations", "200", "--processes", "2", "--load"];
+    let ycsb = [
+        "ycsb",
+        &url,
+        "--workload",
+        "a",
+        "--records",
+        "100",
+        "--operations",
+        "200",
+        "--processes",
+        "2",
+        "--into-existing",
+    ];
     run(&ycsb, &of_client).expect(0);
 
     files.issue("expired", "client", 2001);

@@ -29,13 +29,15 @@
 //! ```
 
 mod distribution;
+mod removal;
 mod run;
 mod shape;
 mod tally;
 mod worker;
 
 pub use distribution::Distribution;
-pub use run::{Driver, Plan, Verification};
+pub use removal::Removal;
+pub use run::{Driver, LoadMode, Plan, Verification};
 pub use shape::{DEFAULT_VALUE_BYTES, RecordShape};
 pub use tally::{Kinds, LatencyFigures, OperationFigures, OperationTally, PhaseFigures, PhaseTally, RoundTripFigures};
 
@@ -83,6 +85,14 @@ pub enum DriverError {
         end: u32,
         /// Workers of the plan.
         workers: u32,
+    },
+    /// A record that was to be inserted has the key of one that is there. That one is as it was.
+    #[error(
+        "record {record} has a key that is in the table already and was left as it is: another seed has other keys"
+    )]
+    Exists {
+        /// The record.
+        record: u64,
     },
     /// Whoever runs the workload asked for its end; see [`Driver::stopping_when`].
     #[error("stopped between two operations")]

@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use guira::Store;
+use serde::{Deserialize, Serialize};
 
+use super::removal::WorkerState;
 use super::worker::Worker;
-use super::{DriverError, PhaseTally, RecordShape};
+use super::{DriverError, PhaseTally, RecordShape, Removal};
 use crate::workload::{Generator, WorkloadSpec};
 
 /// What reads verify.
@@ -19,6 +21,17 @@ pub enum Verification {
     Off,
     /// Every value read must be one that some worker wrote for this very record.
     EveryRead,
+}
+
+/// How records are loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoadMode {
+    /// A record that exists is replaced: the table is for this run.
+    #[default]
+    Replace,
+    /// A record that exists ends the phase, and is as it was: the table is somebody's.
+    InsertOnly,
 }
 
 /// All that a run depends on. Every process of a run has the same one.
@@ -51,7 +64,9 @@ pub struct Driver {
     store: Store,
     plan: Plan,
     share: Range<u32>,
-    generators: Vec<Generator>,
+    /// One for each worker of the share.
+    states: Vec<WorkerState>,
+    mode: LoadMode,
     stop: fn() -> bool,
 }
 
@@ -74,7 +89,15 @@ impl Driver {
         let mut generators = Generator::for_all(&plan.spec, plan.workers)?;
         generators.truncate(share.end as usize);
         generators.drain(..share.start as usize);
-        Ok(Driver { store, plan, share, generators, stop: || false })
+        let states = generators.into_iter().map(WorkerState::new).collect();
+        Ok(Driver { store, plan, share, states, mode: LoadMode::default(), stop: || false })
+    }
+
+    /// The same workers, which load records in this mode.
+    #[must_use]
+    pub fn loading(mut self, mode: LoadMode) -> Driver {
+        self.mode = mode;
+        self
     }
 
     /// The same workers, which end a phase with [`DriverError::Stopped`] once `stop` says so: between two operations,
@@ -85,11 +108,12 @@ impl Driver {
         self
     }
 
-    /// Loads this share of the records, each at version 0. A record that exists already is replaced.
+    /// Loads this share of the records, each at version 0. A record that exists already is replaced, unless
+    /// [`Driver::loading`] says otherwise.
     ///
     /// # Errors
     /// The first record that could not be stored: without it, a run would measure misses.
-    pub fn load(&self) -> Result<PhaseTally, DriverError> {
+    pub fn load(&mut self) -> Result<PhaseTally, DriverError> {
         self.load_with_progress(&|_| ())
     }
 
@@ -98,10 +122,38 @@ impl Driver {
     ///
     /// # Errors
     /// As [`Driver::load`].
-    pub fn load_with_progress(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<PhaseTally, DriverError> {
+    pub fn load_with_progress(&mut self, progress: &(dyn Fn(u64) + Sync)) -> Result<PhaseTally, DriverError> {
         let loaded = AtomicU64::new(0);
         let add = |records| progress(loaded.fetch_add(records, Ordering::Relaxed) + records);
-        self.phase(&mut self.generators.clone(), |worker, _| worker.load(&add))
+        let mode = self.mode;
+        self.phase(|worker, state| worker.load(mode, state, &add))
+    }
+
+    /// Records that this share has inserted so far, and that [`Driver::remove_with_progress`] removes.
+    #[must_use]
+    pub fn inserted(&self) -> u64 {
+        let numbered = self.share.clone().zip(&self.states);
+        numbered.map(|(number, state)| state.inserted(number, &self.plan).count() as u64).sum()
+    }
+
+    /// Removes every record that this share has inserted: in a run, and in loading if that was
+    /// [`LoadMode::InsertOnly`]. Others' records are left alone. Every now and then some worker calls `progress` with
+    /// how many are removed. It is not stopped; a table that cannot be reached ends it soon.
+    pub fn remove_with_progress(&mut self, progress: &(dyn Fn(u64) + Sync)) -> Removal {
+        let removed = AtomicU64::new(0);
+        let add = |records| progress(removed.fetch_add(records, Ordering::Relaxed) + records);
+        let (store, plan, add) = (&self.store, &self.plan, &add);
+        thread::scope(|scope| {
+            for (number, state) in self.share.clone().zip(&mut self.states) {
+                scope.spawn(move || match store.client() {
+                    Ok(mut client) => state.remove(number, plan, &mut client, add),
+                    Err(error) => state.give_up(number, plan, &error),
+                });
+            }
+        });
+        let mut total = Removal::default();
+        self.states.iter_mut().for_each(|state| total.merge(state.take_removal()));
+        total
     }
 
     /// Records that this share loads.
@@ -117,24 +169,31 @@ impl Driver {
     /// The store refused a client, or the run was stopped. An operation that fails is counted and noted in the tally; a
     /// worker all of whose operations fail stops early.
     pub fn run(&mut self) -> Result<PhaseTally, DriverError> {
-        let mut generators = std::mem::take(&mut self.generators);
-        let ran = self.phase(&mut generators, |worker, generator| worker.run(generator));
-        self.generators = generators;
-        ran
+        self.phase(|worker, state| worker.run(state))
     }
 
-    /// Lets one thread for each generator `work`, all from the same instant.
+    /// Lets one thread for each state `work`, all from the same instant.
     fn phase(
-        &self,
-        generators: &mut [Generator],
-        work: impl Fn(&mut Worker<'_>, &mut Generator) -> Result<(), DriverError> + Sync,
+        &mut self,
+        work: impl Fn(&mut Worker<'_>, &mut WorkerState) -> Result<(), DriverError> + Sync,
     ) -> Result<PhaseTally, DriverError> {
-        let barrier = Barrier::new(generators.len());
+        let mut states = std::mem::take(&mut self.states);
+        let ended = self.phase_of(&mut states, work);
+        self.states = states;
+        ended
+    }
+
+    fn phase_of(
+        &self,
+        states: &mut [WorkerState],
+        work: impl Fn(&mut Worker<'_>, &mut WorkerState) -> Result<(), DriverError> + Sync,
+    ) -> Result<PhaseTally, DriverError> {
+        let barrier = Barrier::new(states.len());
         let (barrier, work) = (&barrier, &work);
         let tallies: Vec<Result<PhaseTally, DriverError>> = thread::scope(|scope| {
-            let numbered = self.share.clone().zip(generators);
+            let numbered = self.share.clone().zip(states);
             let threads: Vec<_> = numbered
-                .map(|(number, generator)| scope.spawn(move || self.worker(number, generator, barrier, work)))
+                .map(|(number, state)| scope.spawn(move || self.worker(number, state, barrier, work)))
                 .collect();
             threads.into_iter().map(|thread| thread.join().unwrap_or(Err(DriverError::Panicked))).collect()
         });
@@ -148,16 +207,16 @@ impl Driver {
     fn worker(
         &self,
         number: u32,
-        generator: &mut Generator,
+        state: &mut WorkerState,
         barrier: &Barrier,
-        work: impl Fn(&mut Worker<'_>, &mut Generator) -> Result<(), DriverError>,
+        work: impl Fn(&mut Worker<'_>, &mut WorkerState) -> Result<(), DriverError>,
     ) -> Result<PhaseTally, DriverError> {
         let client = self.store.client();
         // Every thread arrives here, whether it has a client or not: nobody waits for one that gave up.
         barrier.wait();
         let mut client = client.map_err(|source| DriverError::Store { attempt: format!("worker {number}"), source })?;
         let mut worker = Worker::new(&self.plan, number, self.plan.operations_of(number), &mut client, self.stop);
-        work(&mut worker, generator)?;
+        work(&mut worker, state)?;
         Ok(worker.finish())
     }
 }

@@ -6,9 +6,10 @@ use std::time::Instant;
 use guira::blocking::Client;
 use guira::{Counters, Traffic};
 
+use super::removal::WorkerState;
 use super::tally::nanoseconds;
-use super::{DriverError, PhaseTally, Plan, Verification};
-use crate::workload::{Generator, Operation, ValueError, check_value};
+use super::{DriverError, LoadMode, PhaseTally, Plan, Verification};
+use crate::workload::{Operation, ValueError, check_value};
 
 /// A worker stops after this many failures in a row: the table is full, fenced or gone, and each further operation may
 /// take as long as its deadline.
@@ -57,6 +58,16 @@ impl fmt::Display for Failure {
     }
 }
 
+impl Failure {
+    /// Notes in `state` that its insert of `record` failed.
+    fn note_in(&self, state: &mut WorkerState, record: u64) {
+        match self {
+            Failure::Store(error) => state.note_failed(record, error),
+            _ => state.note_existing(record),
+        }
+    }
+}
+
 impl From<guira::Error> for Failure {
     fn from(error: guira::Error) -> Failure {
         Failure::Store(error)
@@ -94,8 +105,13 @@ impl<'w> Worker<'w> {
         self.tally
     }
 
-    /// Puts every record of this worker; calls `progress` with how many it has put since it last did.
-    pub(super) fn load(&mut self, progress: &dyn Fn(u64)) -> Result<(), DriverError> {
+    /// Stores every record of this worker; calls `progress` with how many it has stored since it last did.
+    pub(super) fn load(
+        &mut self,
+        mode: LoadMode,
+        state: &mut WorkerState,
+        progress: &dyn Fn(u64),
+    ) -> Result<(), DriverError> {
         let mut traffic = self.client.traffic();
         let mut record = u64::from(self.number);
         let mut unsaid = 0;
@@ -104,8 +120,7 @@ impl<'w> Worker<'w> {
             self.plan.shape.key_into(record, &mut self.key);
             self.plan.shape.value_into(record, 0, &mut self.value);
             let started = Instant::now();
-            let put = self.client.put(&self.key, &self.value);
-            put.map_err(|source| DriverError::Store { attempt: format!("loading record {record}"), source })?;
+            self.load_one(mode, state, record)?;
             let latency = started.elapsed();
             let cost = self.cost(&mut traffic);
             self.tally.operations.insert.success(&cost, Some(latency));
@@ -119,13 +134,33 @@ impl<'w> Worker<'w> {
         Ok(())
     }
 
+    /// Stores the record that is in the buffers.
+    #[inline]
+    fn load_one(&mut self, mode: LoadMode, state: &mut WorkerState, record: u64) -> Result<(), DriverError> {
+        let failed = |source| DriverError::Store { attempt: format!("loading record {record}"), source };
+        match mode {
+            LoadMode::Replace => self.client.put(&self.key, &self.value).map(drop).map_err(failed),
+            LoadMode::InsertOnly => match self.client.insert(&self.key, &self.value) {
+                Ok(true) => {
+                    state.note_loaded();
+                    Ok(())
+                }
+                Ok(false) => Err(DriverError::Exists { record }),
+                Err(error) => {
+                    state.note_failed(record, &error);
+                    Err(failed(error))
+                }
+            },
+        }
+    }
+
     /// Carries out and counts this worker's operations.
-    pub(super) fn run(&mut self, generator: &mut Generator) -> Result<(), DriverError> {
+    pub(super) fn run(&mut self, state: &mut WorkerState) -> Result<(), DriverError> {
         let mut traffic = self.client.traffic();
         let (mut untimed, mut failures_in_a_row) = (0, 0);
         for done in 0..self.operations {
             self.check_stop(done)?;
-            let (operation, record) = generator.next();
+            let (operation, record) = state.generator.next();
             self.plan.shape.key_into(record, &mut self.key);
             untimed += 1;
             let started = (untimed == self.plan.latency_every).then(|| {
@@ -141,6 +176,9 @@ impl<'w> Worker<'w> {
                     self.tally.operations.of_mut(operation).success(&cost, latency);
                 }
                 Err(failure) => {
+                    if operation == Operation::Insert {
+                        failure.note_in(state, record);
+                    }
                     // It may have waited for its deadline, and so may the next.
                     self.stop_if_asked()?;
                     failures_in_a_row += 1;

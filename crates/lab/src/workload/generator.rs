@@ -195,6 +195,12 @@ impl Generator {
         self.inserted
     }
 
+    /// The records this worker has inserted so far, in order.
+    pub fn inserted_records(&self) -> impl Iterator<Item = u64> + use<> {
+        let (first, step) = (self.own_record(0), u64::from(self.workers));
+        (0..self.inserted).map(move |index| first + index * step)
+    }
+
     /// Takes the next of this worker's fresh records.
     fn insert(&mut self) -> u64 {
         let record = self.own_record(self.inserted);

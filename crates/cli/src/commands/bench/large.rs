@@ -120,6 +120,7 @@ impl Arguments {
                 value_bytes: None,
                 entry: Some(self.entry),
                 keep: false,
+                into_existing: false,
                 verify: true,
                 latency_every: LATENCY_EVERY,
             }

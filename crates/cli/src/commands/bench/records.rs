@@ -92,7 +92,7 @@ fn measure(arguments: &Arguments, urls: &[Url; 2], output: &Output) -> Result<An
         [create(&urls[0], &options, output)?, create(&urls[1], &options.clone().without_commit_records(), output)?];
     let mut errors = 0;
     let mut measure = |of: usize, step: &ycsb::Arguments| {
-        let report = ycsb::measure(step, &stores[of], Origin::Existing, output)?;
+        let report = ycsb::measure(step, &stores[of], Origin::MadeHere, output)?;
         errors += report.errors();
         Ok::<f64, Failure>(report.throughput_ops_per_s())
     };
@@ -137,6 +137,7 @@ impl Arguments {
             value_bytes: None,
             entry: Some(self.entry),
             keep: false,
+            into_existing: false,
             verify: false,
             latency_every: LATENCY_EVERY,
         }

@@ -3,28 +3,26 @@
 //! This process is the first of them. The others take the same plan, and all phases start together; their tallies are
 //! merged before any figure is computed.
 
+mod processes;
 mod report;
 mod share;
 pub mod worker;
 
-use std::sync::Mutex;
-
 use clap::Args;
 use guira::{ClientState, CreateOptions, EntryFormat, Store, Url};
-use guira_lab::driver::{DEFAULT_VALUE_BYTES, Driver, PhaseTally};
-use guira_lab::workload::{WorkloadError, WorkloadName};
+use guira_lab::driver::{DEFAULT_VALUE_BYTES, LoadMode, RecordShape, Removal};
+use guira_lab::workload::{WorkloadError, WorkloadName, check_value};
 
+use self::processes::Processes;
 pub use self::report::Report;
 use self::report::Table;
-use self::share::{Order, Share, Verify};
+use self::share::{Share, Verify};
 use super::create::create;
 use super::{Verdict, open_options};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{Format, Output};
-use crate::progress::Progress;
-use crate::units::{self, count, counted, parse_count};
-use crate::workers::Worker;
+use crate::units::{self, counted, parse_count};
 
 /// Client slots beside those of the workers: for whoever looks at the table meanwhile.
 const SPARE_CLIENTS: u32 = 16;
@@ -38,8 +36,13 @@ const KEY_BYTES: u16 = 8;
 /// Says the throughput, and per kind of operation round trips, messages, bytes and latency.
 ///
 /// A table that does not exist is made for the run and destroyed after it, also after Ctrl-C. A run that is killed
-/// (SIGKILL) leaves it: the next run with its URL says so, and guira destroy removes it. Throughput includes the two
-/// clock readings that timing an operation costs; --latency-every times fewer of them.
+/// (SIGKILL) leaves it: the next run with its URL says so, and guira destroy removes it.
+///
+/// One that exists is used if it holds the records of such a run, with the same --records and --seed: --keep leaves it
+/// so. Any other one only with --into-existing, which replaces no key that it holds, and removes what the run has
+/// inserted. A run that is killed (SIGKILL, or a second Ctrl-C) leaves that.
+///
+/// Throughput includes the two clock readings that timing an operation costs; --latency-every times fewer of them.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
@@ -66,7 +69,7 @@ pub struct Arguments {
     /// Seed of keys and operations: the same seed repeats them.
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub seed: u64,
-    /// Load the records first (the default). Records that exist are replaced.
+    /// Load the records first (the default). Those of an earlier run are replaced.
     #[arg(long, overrides_with = "no_load")]
     pub load: bool,
     /// The records are there already, from a run with the same seed.
@@ -78,9 +81,13 @@ pub struct Arguments {
     /// Entry format of a table that is made for the run. Default: fixed:8:8, or fixed:8:BYTES as --value-bytes says.
     #[arg(long, value_name = "FORMAT")]
     pub entry: Option<EntryFormat>,
-    /// Keep a table that was made for the run.
+    /// Keep a table that was made for the run, or what the run has inserted into one that exists.
     #[arg(long)]
     pub keep: bool,
+    /// Use a table that holds other keys, too: a record whose key it holds ends the run, and what the run has inserted
+    /// is removed after it.
+    #[arg(long, conflicts_with = "no_load")]
+    pub into_existing: bool,
     /// Check that each value read is one that was written for its record.
     #[arg(long)]
     pub verify: bool,
@@ -98,7 +105,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let (store, origin) = table(arguments, output)?;
     match origin {
         Origin::MadeHere => interrupt::arm(&arguments.url, output),
-        Origin::Existing => interrupt::note(),
+        Origin::EarlierRun | Origin::Foreign => interrupt::note(),
     }
     let measured = measure(arguments, &store, origin, output);
     interrupt::disarm();
@@ -110,26 +117,32 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     }
     let report = measured?;
     output.answer(&report, || report.human())?;
+    if let Some(removal) = report.incomplete_removal() {
+        return Err(Failure::left(&arguments.url, removal));
+    }
     Ok(if report.errors() == 0 { Verdict::Fine } else { Verdict::Negative })
 }
 
 /// Where the table comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It was there.
-    Existing,
     /// It was made for the run.
     MadeHere,
+    /// It was there, with the records of a run like this.
+    EarlierRun,
+    /// It was there, with whatever others keep in it.
+    Foreign,
 }
 
 /// Opens the table, or makes one.
 pub fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), Failure> {
     match Store::open_with(&arguments.url, &open_options()?) {
         Ok(store) => {
+            let origin = origin(arguments, &store)?;
             if output.format() == Format::Human {
-                output.say(&existing(&store)?)?;
+                output.say(&existing(&store, origin, arguments)?)?;
             }
-            return Ok((store, Origin::Existing));
+            return Ok((store, origin));
         }
         Err(error) if error.is_absent() => {}
         Err(error) => return Err(error.into()),
@@ -144,9 +157,60 @@ pub fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), 
     Ok((create(&arguments.url, &options, output)?, Origin::MadeHere))
 }
 
+/// Where a table that was there comes from; refuses one that the run is not meant for.
+fn origin(arguments: &Arguments, store: &Store) -> Result<Origin, Failure> {
+    if arguments.into_existing {
+        return Ok(Origin::Foreign);
+    }
+    if holds_records_of_run(arguments, store)? {
+        return Ok(Origin::EarlierRun);
+    }
+    let Arguments { url, records, seed, .. } = arguments;
+    let what = format!("{url} exists, and does not hold the records of a run with --records {records} --seed {seed}");
+    let advice = match (arguments.no_load, store.stat()?.region.node()) {
+        (true, _) => "--into-existing --keep, instead of --no-load, loads them beside what it holds".to_owned(),
+        (false, Some(_)) => INTO_EXISTING.to_owned(),
+        (false, None) => format!("{INTO_EXISTING}; guira destroy {url} removes the table with all that it holds"),
+    };
+    Err(Failure::Misuse(format!("{what}: {advice}; nothing was changed")))
+}
+
+/// The advice about a table that is somebody's.
+const INTO_EXISTING: &str = "--into-existing inserts them beside what it holds, and removes them after the run";
+/// Records of a table that are looked at to know whether they are a run's, at most.
+const SAMPLED_RECORDS: u64 = 4096;
+
+/// Whether a table holds this run's records: every one of a sample has a value that is a run's, of any version.
+fn holds_records_of_run(arguments: &Arguments, store: &Store) -> Result<bool, Failure> {
+    let shape = shape(arguments, store)?;
+    let records = arguments.records;
+    if records == 0 || records > shape.records_max() {
+        return Ok(false);
+    }
+    let step = usize::try_from(records.div_ceil(SAMPLED_RECORDS)).unwrap_or(usize::MAX);
+    let (mut reader, mut key, mut value) = (store.reader(), Vec::new(), Vec::new());
+    for record in (0..records).step_by(step).chain([records - 1]) {
+        shape.key_into(record, &mut key);
+        let is_there = reader.get_into(&key, &mut value)?;
+        if !is_there || value.len() != shape.value_bytes() || check_value(record, &value).is_err() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// How the records of the run look in this table.
+fn shape(arguments: &Arguments, store: &Store) -> Result<RecordShape, Failure> {
+    Ok(RecordShape::new(store.table().config().format, value_bytes(arguments)?, arguments.seed)?)
+}
+
 /// What is to be said of a table that was there. It may be what a run left that was killed, and then its clients died.
-fn existing(store: &Store) -> Result<String, Failure> {
+fn existing(store: &Store, origin: Origin, arguments: &Arguments) -> Result<String, Failure> {
     let url = store.url();
+    if origin == Origin::Foreign {
+        let after = if arguments.keep { "kept" } else { "removed after it" };
+        return Ok(format!("{url} exists: the records of this run are inserted beside what it holds, and {after}"));
+    }
     let stat = store.stat()?;
     let dead = stat.clients.iter().filter(|client| client.state == ClientState::Dead).count();
     let left = match dead {
@@ -200,7 +264,7 @@ fn value_bytes(arguments: &Arguments) -> Result<Option<usize>, Failure> {
     arguments.value_bytes.map(convert).transpose()
 }
 
-/// Runs the phases in all processes.
+/// Runs the phases in all processes. What the run has inserted into a table that was there is removed again.
 pub fn measure(arguments: &Arguments, store: &Store, origin: Origin, output: &Output) -> Result<Report, Failure> {
     let mut own = Share {
         url: arguments.url.to_string(),
@@ -213,70 +277,68 @@ pub fn measure(arguments: &Arguments, store: &Store, origin: Origin, output: &Ou
         workers: u32::from(arguments.threads) * u32::from(arguments.processes),
         first: 0,
         end: arguments.threads.into(),
+        load_mode: if origin == Origin::Foreign { LoadMode::InsertOnly } else { LoadMode::Replace },
         verify: if arguments.verify { Verify::EveryRead } else { Verify::Off },
         latency_every: arguments.latency_every,
     };
     // First, so that a plan that cannot be is refused before any process is started.
     let driver = own.driver_of(store.clone())?;
-    let value_bytes = own.shape(store)?.value_bytes();
-    let mut processes = Processes { own: driver, others: Vec::new() };
+    let mut processes = Processes::new(driver);
     for number in 1..arguments.processes {
         (own.first, own.end) = (own.end, own.end + u32::from(arguments.threads));
         processes.start(number, &own)?;
     }
-    processes.answers::<()>()?;
+    processes.ready()?;
+    let measured = phases(arguments, store, origin, &mut processes, output);
+    if !arguments.removes(origin, measured.is_ok()) {
+        return measured;
+    }
+    let removal = processes.remove(output);
+    match measured {
+        Ok(report) => Ok(report.with_removal(removal)),
+        Err(failure) => Err(failure_after_removal(&arguments.url, failure, removal)),
+    }
+}
+
+/// Loads and runs.
+fn phases(
+    arguments: &Arguments,
+    store: &Store,
+    origin: Origin,
+    processes: &mut Processes,
+    output: &Output,
+) -> Result<Report, Failure> {
     let load = if arguments.no_load { None } else { Some(processes.load(output)?) };
-    let run = processes.phase(&Order::Run, &|_| ())?;
+    let run = processes.run()?;
     let fill = store.stat()?.table.fill;
     let format = store.table().config().format;
+    let value_bytes = shape(arguments, store)?.value_bytes();
     let table = Table { format, value_bytes, fill, made_here: origin == Origin::MadeHere };
     Ok(Report::new(arguments, &table, load.as_ref(), &run))
 }
 
-/// This process's share, and the other processes.
-struct Processes {
-    own: Driver,
-    others: Vec<Worker>,
+/// The failure of a run, together with the outcome of the removal that followed it.
+fn failure_after_removal(url: &Url, failure: Failure, removal: Removal) -> Failure {
+    match (failure, removal) {
+        (Failure::Stopped, Removal { left: 0, failure: None, .. }) => Failure::CleanedUp(url.clone()),
+        (failure, Removal { left: 0, failure: None, .. }) => {
+            let advice = "what the run had inserted is removed again".to_owned();
+            Failure::Advised { source: Box::new(failure), advice }
+        }
+        (failure, removal) => {
+            Failure::Advised { source: Box::new(failure), advice: Failure::left(url, &removal).to_string() }
+        }
+    }
 }
 
-impl Processes {
-    fn start(&mut self, number: u16, share: &Share) -> Result<(), Failure> {
-        let mut worker = Worker::start(format!("process {number}"), &["ycsb-worker"])?;
-        worker.send(&Order::Prepare(share.clone()))?;
-        self.others.push(worker);
-        Ok(())
-    }
-
-    fn answers<T: serde::de::DeserializeOwned>(&mut self) -> Result<Vec<T>, Failure> {
-        self.others.iter_mut().map(Worker::receive).collect()
-    }
-
-    /// Lets every process load its share. How far all have got is told by how far this one has: shares are equal.
-    fn load(&mut self, output: &Output) -> Result<PhaseTally, Failure> {
-        let processes = 1 + self.others.len() as u64;
-        let total = self.own.records() * processes;
-        let shown = Mutex::new(Progress::new(output, "loading", Some(total)));
-        let show = |own: u64| {
-            // Whoever finds it in use leaves the showing to the other thread.
-            if let Ok(mut progress) = shown.try_lock() {
-                let done = own * processes;
-                progress.tick(done, || format!("about {} of {}", count(done), counted(total, "record")));
-            }
-        };
-        let tally = self.phase(&Order::Load, &show);
-        if let Ok(mut progress) = shown.lock() {
-            progress.finish();
+impl Arguments {
+    /// Whether what the run has inserted is to be removed.
+    fn removes(&self, origin: Origin, is_done: bool) -> bool {
+        let is_kept = self.keep && is_done;
+        match origin {
+            Origin::MadeHere => false,
+            Origin::EarlierRun => matches!(self.workload, WorkloadName::D | WorkloadName::W) && !is_kept,
+            Origin::Foreign => !is_kept,
         }
-        tally
-    }
-
-    /// Lets every process carry out a phase, this one included.
-    fn phase(&mut self, order: &Order, progress: &(dyn Fn(u64) + Sync)) -> Result<PhaseTally, Failure> {
-        for other in &mut self.others {
-            other.send(order)?;
-        }
-        let mut total = order.carry_out(&mut self.own, progress)?;
-        self.answers()?.into_iter().for_each(|tally| total.merge(tally));
-        Ok(total)
     }
 }

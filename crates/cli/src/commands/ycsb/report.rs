@@ -1,7 +1,7 @@
 //! What a run came to, for people and for programs.
 
 use guira::{Counters, EntryFormat};
-use guira_lab::driver::{Kinds, OperationFigures, PhaseTally};
+use guira_lab::driver::{Kinds, OperationFigures, PhaseTally, Removal};
 use serde::{Serialize, Serializer};
 
 use super::Arguments;
@@ -44,6 +44,8 @@ pub struct Report {
     #[serde(serialize_with = "by_name")]
     met: Counters,
     failures: Vec<String>,
+    /// The outcome of removing the records that the run had inserted, if they were to be removed.
+    removal: Option<Removal>,
 }
 
 fn by_name<S: Serializer>(counters: &Counters, serializer: S) -> Result<S::Ok, S::Error> {
@@ -89,7 +91,18 @@ impl Report {
             operations: figures.operations,
             met: run.met,
             failures: run.failures.clone(),
+            removal: None,
         }
+    }
+
+    /// The same report of a run whose records are removed.
+    pub fn with_removal(self, removal: Removal) -> Report {
+        Report { removal: Some(removal), ..self }
+    }
+
+    /// The outcome of the removal, if some records may be left.
+    pub fn incomplete_removal(&self) -> Option<&Removal> {
+        self.removal.as_ref().filter(|removal| removal.left > 0 || removal.failure.is_some())
     }
 
     /// Operations that failed.
@@ -135,6 +148,9 @@ impl Report {
         lines.push(String::new());
         lines.push(self.operations_table());
         lines.extend(met("met by clients of the run", self.met.named()).map(|met| format!("\n{met}")));
+        if let Some(removal) = &self.removal {
+            lines.push(format!("\n{} of the run removed again", counted(removal.removed, "record")));
+        }
         if self.errors() > 0 {
             lines.push(format!("\n{} failed:", counted(self.errors(), "operation")));
             lines.extend(self.failures.iter().map(|failure| format!("  {failure}")));

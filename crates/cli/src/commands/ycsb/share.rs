@@ -1,7 +1,7 @@
 //! What a process is told: its share of the workers, and which phase to carry out.
 
 use guira::Store;
-use guira_lab::driver::{Driver, DriverError, PhaseTally, Plan, RecordShape, Verification};
+use guira_lab::driver::{Driver, DriverError, LoadMode, PhaseTally, Plan, RecordShape, Verification};
 use guira_lab::workload::{WorkloadError, WorkloadSpec};
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,8 @@ pub struct Share {
     pub first: u32,
     /// One past its last.
     pub end: u32,
+    /// How records are loaded.
+    pub load_mode: LoadMode,
     /// What reads verify.
     pub verify: Verify,
     /// Every how manyth operation is timed.
@@ -58,6 +60,10 @@ pub enum Order {
     Load,
     /// Carry out this share's operations. Answered with a tally.
     Run,
+    /// End the phase that is under way, if one is. Not answered itself.
+    Stop,
+    /// Remove what this share has inserted. Answered with what became of that; the last order.
+    Remove,
 }
 
 impl Share {
@@ -82,7 +88,8 @@ impl Share {
             verification,
             latency_every: self.latency_every,
         };
-        Ok(Driver::new(store, plan, self.first..self.end)?.stopping_when(interrupt::requested))
+        let driver = Driver::new(store, plan, self.first..self.end)?;
+        Ok(driver.loading(self.load_mode).stopping_when(interrupt::requested))
     }
 
     /// How records look in this table.
@@ -97,7 +104,7 @@ impl Order {
         match self {
             Order::Load => Ok(driver.load_with_progress(progress)?),
             Order::Run => Ok(driver.run()?),
-            Order::Prepare(_) => Err(Failure::Misuse("this process is prepared already".to_owned())),
+            Order::Prepare(_) | Order::Stop | Order::Remove => Err(Failure::Misuse("this is no phase".to_owned())),
         }
     }
 }

@@ -20,7 +20,7 @@ const WAITING_ORDERS: usize = 1;
 pub fn run() -> Result<Verdict, Failure> {
     interrupt::note();
     let (sender, orders) = sync_channel(WAITING_ORDERS);
-    // Beside the phases, so that the end of the orders is seen in the middle of one.
+    // InputWatcher the phases, so that the end of the orders is seen in the middle of one.
     thread::spawn(move || {
         let mut input = io::stdin().lock();
         loop {
@@ -28,6 +28,10 @@ pub fn run() -> Result<Verdict, Failure> {
             let is_order = matches!(order, Some(Ok(_)));
             if !is_order {
                 interrupt::request();
+            }
+            if matches!(order, Some(Ok(Order::Stop))) {
+                interrupt::request();
+                continue;
             }
             let Some(order) = order else { return };
             if sender.send(order).is_err() || !is_order {
@@ -46,6 +50,7 @@ pub fn run() -> Result<Verdict, Failure> {
                 }
                 Err(failure) => reply::<()>(Err(failure))?,
             },
+            (Order::Remove, Some(driver)) => reply(Ok(driver.remove_with_progress(&|_| ())))?,
             (order, Some(driver)) => reply(order.carry_out(driver, &|_| ()))?,
             (_, None) => reply::<()>(Err(Failure::Misuse("this process was not prepared".to_owned())))?,
         }
