@@ -265,8 +265,13 @@ impl Failure {
 
     /// The store's answer about a table that was to be created at `url`.
     pub fn of_creation(url: &Url) -> impl FnOnce(guira::Error) -> Failure {
-        |error| match error {
+        move |error| match error {
             error if error.is_taken() => Failure::Taken { url: url.clone() },
+            // The table of a memory node cannot be removed from here.
+            error @ guira::Error::Mismatch { .. } if !url.to_string().starts_with("tcp://") => Failure::Advised {
+                advice: format!("guira destroy {url} removes it, with all that is in it"),
+                source: Box::new(Failure::Store(error)),
+            },
             guira::Error::Stopped { .. } => Failure::NotCreated(url.clone()),
             error => Failure::Store(error),
         }

@@ -13,8 +13,6 @@ use crate::units::{self, count, counted};
 const SURVEY_BYTES: u64 = 64 << 20;
 /// The fill that every default table reaches before its first `Full`.
 const FILL_PERCENT: u64 = 95;
-/// Fill at which a table of the asked capacity ends.
-const TARGET_FILL_PERCENT: u64 = 90;
 /// Extent space of the smallest table that is recommended.
 const LEAST_EXTENT_BYTES: u64 = 4 << 20;
 
@@ -93,8 +91,8 @@ pub fn warning(
 /// What to do when the table at `url` has no room for one more record, of `record_bytes` if it is the extent space that
 /// is full; `origin` is the table to make a larger copy of, and has so many `entries`.
 pub fn advice((origin, url): (&Url, &Url), config: &TableConfig, entries: u64, record_bytes: Option<u64>) -> String {
-    let capacity = (config.slots() * TARGET_FILL_PERCENT / 100).max(entries);
-    let extent_bytes = config.chunks * config.chunk_bytes;
+    let capacity = config.capacity().max(entries);
+    let extent_bytes = config.extent_bytes();
     let (capacity, extent_bytes) = match record_bytes {
         None if extent_bytes <= LEAST_EXTENT_BYTES => (capacity.saturating_mul(2), extent_bytes),
         None => (capacity.saturating_mul(2), extent_bytes.saturating_mul(2)),

@@ -14,6 +14,7 @@ use guira_fabric_tcp::wire::Bye;
 use guira_layout::ConfigError;
 use guira_rcuckoo::{OpenError, Operation};
 
+use crate::mismatch::{Mismatch, sentence};
 use crate::{ExtentError, OperationError, TlsFileError, TokenFileError, Url, UrlError};
 
 /// Whose fault an error is: [`Error::blame`]. More may come.
@@ -139,6 +140,17 @@ pub enum Error {
         url: Url,
         /// Why.
         source: OpenError,
+    },
+    /// The table exists, and is not as it was asked for. Nothing was changed.
+    #[error(
+        "cannot use {url} as asked: {}; nothing was changed; ask for what it has, or for another table",
+        sentence(mismatches)
+    )]
+    Mismatch {
+        /// The table.
+        url: Url,
+        /// Everything in which it is not as asked, one at least.
+        mismatches: Vec<Mismatch>,
     },
     /// No session with a memory node began. Nothing was changed.
     #[error("cannot open {url}: {source}")]
@@ -328,6 +340,7 @@ impl Error {
             Error::Url(_)
             | Error::Create { .. }
             | Error::Stopped { .. }
+            | Error::Mismatch { .. }
             | Error::ReadOnly { .. }
             | Error::NoClient { .. }
             | Error::TokenFile { .. }

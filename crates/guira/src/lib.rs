@@ -6,7 +6,7 @@
 //! # A shared cache in five minutes
 //!
 //! A program that shares a table cannot know whether it is the first. [`Store::open_or_create`] does either; of several
-//! that start at once one creates the table and all get the same one:
+//! that start at once one creates the table and all get the same one, and a table that is not as asked is an error:
 //!
 //! ```
 //! use guira::{CreateOptions, Store, Url};
@@ -24,19 +24,21 @@
 //! # }
 //! ```
 //!
-//! It is this loop, with a bound, for those who want to do something in between:
+//! It is this loop, with a bound and a comparison, for those who want to do something in between:
 //!
 //! ```
 //! # use guira::{CreateOptions, Error, Store, Url};
 //! fn open_or_create(url: &Url) -> Result<Store, Error> {
-//!     match Store::open(url) {
-//!         Err(error) if error.is_absent() => {}
-//!         result => return result,
-//!     }
-//!     match Store::create(url, &CreateOptions::new(10_000)) {
-//!         Err(error) if error.is_taken() => Store::open(url), // Somebody was faster.
-//!         result => result,
-//!     }
+//!     let options = CreateOptions::new(10_000);
+//!     let store = match Store::open(url) {
+//!         Err(error) if error.is_absent() => match Store::create(url, &options) {
+//!             Err(error) if error.is_taken() => Store::open(url)?, // Somebody was faster.
+//!             result => result?,
+//!         },
+//!         result => result?,
+//!     };
+//!     store.ensure_fits(&options)?;
+//!     Ok(store)
 //! }
 //! # fn main() -> Result<(), Error> {
 //! # let url: Url = format!("shm://guira-doc-loop-{}", std::process::id()).parse()?;
@@ -105,10 +107,12 @@ mod attachment;
 mod backoff;
 pub mod blocking;
 mod client;
+mod create;
 mod error;
 mod events;
 mod extents;
 mod fabric;
+mod mismatch;
 mod options;
 mod reader;
 mod repair;
@@ -140,7 +144,8 @@ pub use guira_fabric_tcp::wire::{Bye, WireError};
 pub use guira_layout as layout;
 pub use guira_layout::{ConfigError, EntryFormat, Generation, LockId, OwnerId, Preset, RowId, SuperblockError};
 pub use guira_rcuckoo::{Counters, Error as OperationError, OpenError, Operation, Place, Placement, RowPair, Table};
-pub use options::{CreateOptions, CreateProgress, OpenOptions};
+pub use mismatch::Mismatch;
+pub use options::{CreateOptions, CreateProgress, OnMismatch, OpenOptions};
 pub use reader::Reader;
 pub use repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, Repair};
 pub use scan::{DamageVisitor, Len, ScanSummary, StableScan, Unread, Visitor};

@@ -35,6 +35,18 @@ pub struct CreateOptions {
     pub(crate) mode: u32,
     pub(crate) seed: Option<u64>,
     pub(crate) keeps_records: bool,
+    pub(crate) on_mismatch: OnMismatch,
+}
+
+/// What [`crate::Store::open_or_create`] does with a table that exists and is not as asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnMismatch {
+    /// Fails with [`crate::Error::Mismatch`]: the first operation that does not fit would fail otherwise, or the table
+    /// would be full too soon.
+    #[default]
+    Refuse,
+    /// Opens it as it is: [`crate::Store::table`] tells what that is.
+    Accept,
 }
 
 /// How far the creation of a table has got: [`crate::Store::create_with_progress`]. The stages follow each other.
@@ -72,6 +84,7 @@ impl CreateOptions {
             mode: 0o600,
             seed: None,
             keeps_records: true,
+            on_mismatch: OnMismatch::Refuse,
         }
     }
 
@@ -135,6 +148,14 @@ impl CreateOptions {
     #[must_use]
     pub fn without_commit_records(mut self) -> CreateOptions {
         self.keeps_records = false;
+        self
+    }
+
+    /// What [`crate::Store::open_or_create`] does with a table that exists and is not as asked; default
+    /// [`OnMismatch::Refuse`]. Nothing else minds it.
+    #[must_use]
+    pub fn on_mismatch(mut self, on_mismatch: OnMismatch) -> CreateOptions {
+        self.on_mismatch = on_mismatch;
         self
     }
 

@@ -1,19 +1,14 @@
 //! Stores: tables that this process has opened.
 
-use std::cell::RefCell;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
-use guira_fabric_shm::{Attempt, CreateError, CreateOptions as RegionOptions, Location, ShmError, ShmRegion};
-use guira_layout::{Geometry, OwnerId, SlotState, SlotWord, Superblock};
-use guira_rcuckoo::{
-    ClientConfig, FormatError, OpenError, SlotClient, Table, claim_slot_for, format_table, open_table, poison_table,
-    read_slot, slots,
-};
+use guira_fabric_shm::ShmRegion;
+use guira_layout::{OwnerId, SlotState, SlotWord};
+use guira_rcuckoo::{ClientConfig, OpenError, SlotClient, Table, claim_slot_for, open_table, read_slot, slots};
 
 use crate::attachment::without_effect;
 use crate::blocking::{self, block_on};
@@ -25,7 +20,7 @@ use crate::repair::own_slot_client;
 use crate::sessions::{self, Session, Sessions};
 use crate::stat::liveness;
 use crate::url::Place;
-use crate::{Client, ClientState, CreateOptions, CreateProgress, Error, OpenOptions, Reader, Stat, Url};
+use crate::{Client, ClientState, Error, OpenOptions, Reader, Stat, Url};
 
 /// A table this process has opened. Clones and threads share it; each thread takes a client or reader of its own.
 ///
@@ -59,8 +54,9 @@ pub(crate) struct Inner {
     pub(crate) table: Arc<Table>,
     pub(crate) options: OpenOptions,
     pub(crate) events: Events,
+    origin: Origin,
     /// The region when it was opened.
-    first: FabricRegion,
+    pub(crate) first: FabricRegion,
     /// Of what the store itself does, and of readers that wait in place.
     sessions: Arc<Sessions>,
     /// Of what leaves its thread to others while it waits.
@@ -69,6 +65,15 @@ pub(crate) struct Inner {
     opened: AtomicU32,
     /// See [`first_look`].
     first_look: u32,
+}
+
+/// How a store came by its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// It created it.
+    Created,
+    /// The table was there.
+    Opened,
 }
 
 /// Which slots a new client looks for.
@@ -109,11 +114,6 @@ const REMOTE_BACKOFF_NS: u64 = 50_000;
 /// The longest such wait.
 const LONGEST_REMOTE_BACKOFF_NS: u64 = 2_000_000;
 
-/// Times [`Store::open_or_create`] opens and creates by turns. Each turn but the first needs somebody who creates the
-/// table and destroys it in between; a name that cannot be opened and is taken all the same is no race but a mistake,
-/// such as a symbolic link to nothing.
-const MAX_OPEN_OR_CREATE_TURNS: u32 = 8;
-
 /// Where a new store's first client looks for a slot, as a fraction of all slots in 2^32. Stores of one process begin
 /// far from each other: where they begin at the same slot, each looks at all slots that those before it have taken,
 /// which is a round trip or two for each.
@@ -133,102 +133,6 @@ pub(crate) fn random() -> Result<u64, Error> {
 }
 
 impl Store {
-    /// Creates a table and opens it for reading and changing. It appears under its name when it is complete; of several
-    /// creators one succeeds. All of its memory is reserved now. Round trips: 1 for 64 rows, and 1. Source: R-CREATE-1.
-    ///
-    /// # Errors
-    /// `Create` for impossible parameters; `Region` if the file exists ([`Error::is_taken`]), does not fit
-    /// ([`Error::shortage`]), or is not permitted; `Random`; `Format` if the fabric failed; `OfNode` for `tcp://`.
-    /// Nothing is left behind.
-    pub fn create(url: &Url, options: &CreateOptions) -> Result<Store, Error> {
-        Store::create_with_progress(url, options, &mut |_| ControlFlow::Continue(()))
-    }
-
-    /// Creates a table in this process's own memory, and opens it for reading and changing. Nobody else can open it,
-    /// and it is gone with the last store, client, reader and [`crate::Served`] of it, however the process ends:
-    /// [`Store::serve`] is what it is for. All of its memory is reserved now; `options.mode` means nothing. Its URL is
-    /// [`Url::unnamed`]. Round trips and source: as [`Store::create`].
-    ///
-    /// # Errors
-    /// `Create` for impossible parameters; `Region` if the machine has not that much memory to spare
-    /// ([`Error::shortage`]); `Random`; `Format`. Nothing is left behind.
-    pub fn create_unnamed(options: &CreateOptions) -> Result<Store, Error> {
-        Store::create(&Url::unnamed(), options)
-    }
-
-    /// Creates a table as [`Store::create`] does, and says how far it got. `progress` is called before each 16 MiB are
-    /// reserved and after the last, then after each 64 rows that are formatted, always in the calling thread; it ends
-    /// the creation by `Break`, within the time of one such step. Then nothing is left behind.
-    ///
-    /// # Errors
-    /// As [`Store::create`]; `Stopped` if `progress` ended it.
-    ///
-    /// ```
-    /// use std::ops::ControlFlow;
-    /// use std::time::{Duration, Instant};
-    ///
-    /// use guira::{CreateOptions, CreateProgress, Error, Store, Url};
-    ///
-    /// /// Creates a table, unless that takes longer than `limit`.
-    /// fn create_within(limit: Duration, url: &Url, options: &CreateOptions) -> Result<Option<Store>, Error> {
-    ///     let started = Instant::now();
-    ///     let created = Store::create_with_progress(url, options, &mut |progress| {
-    ///         if let CreateProgress::Reserving { done_bytes, total_bytes } = progress {
-    ///             println!("{done_bytes} of {total_bytes} bytes are reserved");
-    ///         }
-    ///         if started.elapsed() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    ///     });
-    ///     match created {
-    ///         Err(Error::Stopped { .. }) => Ok(None),
-    ///         created => created.map(Some),
-    ///     }
-    /// }
-    /// # fn main() -> Result<(), Error> {
-    /// # let url: Url = format!("shm://guira-doc-progress-{}", std::process::id()).parse()?;
-    /// # let options = CreateOptions::new(1_000);
-    /// # assert!(create_within(Duration::ZERO, &url, &options)?.is_none());
-    /// # assert!(Store::open(&url).err().expect("nothing is left").is_absent());
-    /// # assert!(create_within(Duration::MAX, &url, &options)?.is_some());
-    /// # Store::destroy(&url)
-    /// # }
-    /// ```
-    pub fn create_with_progress(
-        url: &Url,
-        options: &CreateOptions,
-        progress: &mut dyn FnMut(CreateProgress) -> ControlFlow<()>,
-    ) -> Result<Store, Error> {
-        let location = if url.is_unnamed() { None } else { Some(file_of(url, Attempt::Create)?) };
-        let hash_seed = match options.seed {
-            Some(seed) => seed,
-            None => random()?,
-        };
-        let wrong = |source| Error::Create { url: url.clone(), source };
-        let config = options.config(hash_seed).map_err(wrong)?;
-        let geometry = Geometry::new(&config).map_err(wrong)?;
-        let total_rows = config.rows;
-        let superblock = Superblock { incarnation: random()?, table: random()?, config };
-        let corrupt = |source| Error::Open { url: url.clone(), source };
-        let table = Table::new(superblock).map_err(|error| corrupt(OpenError::Superblock(error)))?;
-        let region_options = RegionOptions::new(geometry.main_bytes(), geometry.device_bytes()).with_mode(options.mode);
-        // Both stages report to it, one after the other.
-        let progress = RefCell::new(progress);
-        let mut reserved =
-            |done_bytes, total_bytes| progress.borrow_mut()(CreateProgress::Reserving { done_bytes, total_bytes });
-        let formatted = |done_rows| progress.borrow_mut()(CreateProgress::Formatting { done_rows, total_rows });
-        let format = |region: &ShmRegion| block_on(format_table(&mut region.lane(), &table, formatted));
-        let region = ShmRegion::create_with_progress(location.as_ref(), region_options, &mut reserved, format);
-        let stopped = || Error::Stopped { url: url.clone() };
-        let region = region.map_err(|error| match error {
-            CreateError::Shm(ShmError::Stopped { .. }) => stopped(),
-            CreateError::Shm(error) => Error::Region(error),
-            CreateError::Init { source: FormatError::Stopped, .. } => stopped(),
-            CreateError::Init { source: FormatError::Fabric(source), .. } => Error::Format { url: url.clone(), source },
-        })?;
-        let region = FabricRegion::Shm(region);
-        let sessions = Arc::new(Sessions::lasting(region.clone()));
-        Ok(Store::assemble(url, region, sessions, table, OpenOptions::default()))
-    }
-
     /// Opens a table for reading and changing, with a deadline of 10 s. 1 round trip. Source: R-OPEN-1.
     ///
     /// # Errors
@@ -270,53 +174,16 @@ impl Store {
                 Sessions::remote(url, endpoint, options, Waiting::InPlace, &table, Some(region.clone()))
             }
         });
-        Ok(Store::assemble(url, region, sessions, table, options.clone()))
+        Ok(Store::assemble(url, region, sessions, table, options.clone(), Origin::Opened))
     }
 
-    /// Opens the table at `url` for reading and changing, and creates it as `options` say if there is none. Of several
-    /// processes that do so at once, one creates the table and all open the same one; each that tries needs the memory
-    /// of a whole table until it learns that it came second. `options` mean nothing for a table that exists:
-    /// [`Store::table`] and [`Store::stat`] tell what it is like. Round trips: 1 for a table that exists, otherwise as
-    /// [`Store::create`]; up to 8 times that if others create and destroy the table all the while. Source: R-CREATE-1,
-    /// R-OPEN-1.
-    ///
-    /// # Errors
-    /// As [`Store::open`], except that the table may be missing, and as [`Store::create`]. Tells so (`Region`) if the
-    /// name has no table and cannot be given to one either. The table of a memory node is opened and never created.
-    /// Nothing was changed.
-    ///
-    /// ```
-    /// use guira::{CreateOptions, Store, Url};
-    ///
-    /// # fn main() -> Result<(), guira::Error> {
-    /// let url: Url = format!("shm://guira-doc-open-or-create-{}", std::process::id()).parse()?;
-    /// let created = Store::open_or_create(&url, &CreateOptions::new(1_000))?;
-    /// let opened = Store::open_or_create(&url, &CreateOptions::new(1_000))?;
-    /// created.client()?.put(b"cuckoo", b"Guira guira")?;
-    /// assert!(opened.reader().contains(b"cuckoo")?);
-    /// Store::destroy(&url)
-    /// # }
-    /// ```
-    pub fn open_or_create(url: &Url, options: &CreateOptions) -> Result<Store, Error> {
-        let mut turns = 1;
-        loop {
-            match Store::open(url) {
-                Err(error) if error.is_absent() || is_destroyed(&error) => {}
-                result => return result,
-            }
-            match Store::create(url, options) {
-                Err(error) if error.is_taken() && turns < MAX_OPEN_OR_CREATE_TURNS => turns += 1,
-                result => return result,
-            }
-        }
-    }
-
-    fn assemble(
+    pub(crate) fn assemble(
         url: &Url,
         first: FabricRegion,
         sessions: Arc<Sessions>,
         table: Arc<Table>,
         options: OpenOptions,
+        origin: Origin,
     ) -> Store {
         let cooperative = sessions.of_their_own(Waiting::Cooperative);
         let (url, events, opened) = (url.clone(), Events::of(url), AtomicU32::new(0));
@@ -326,6 +193,7 @@ impl Store {
                 table,
                 options,
                 events,
+                origin,
                 first,
                 sessions,
                 cooperative,
@@ -333,26 +201,6 @@ impl Store {
                 first_look: first_look(),
             }),
         }
-    }
-
-    /// Destroys a table: no client can change it any more, its name is gone, and its memory is freed when the last
-    /// process closes it. Who has it open goes on reading what was in it ([`Store::is_destroyed`]). A damaged table
-    /// only loses its name. Round trips: 2, and 1 or 2 for 64 lock words. Source: R-DESTROY-1.
-    ///
-    /// # Errors
-    /// `Region` if there is no such file ([`Error::is_absent`]), it is not permitted, or not a region: it is left alone
-    /// then. `Fabric` if the name is gone, but not every client was told. `OfNode` for `tcp://`.
-    pub fn destroy(url: &Url) -> Result<(), Error> {
-        let location = file_of(url, Attempt::Destroy)?;
-        // A region whose table cannot be opened is damaged, or destroyed by somebody who died meanwhile: only its name
-        // goes.
-        let store = Store::open(url).ok();
-        // The name first: who may write a table need not be allowed to remove it, and then nothing must change.
-        ShmRegion::destroy(&location)?;
-        if let Some(Store { inner }) = &store {
-            block_on(poison_table(&mut inner.first.lane(), &inner.table)).map_err(inner.fabric("cannot destroy"))?;
-        }
-        Ok(())
     }
 
     /// Whether somebody destroyed the table since it was opened. Changes say so by themselves; lookups, scans and
@@ -379,6 +227,12 @@ impl Store {
             Err(error) if is_destroyed(&error) => Ok(true),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether this store created its table: true from [`Store::create`], false from [`Store::open`], and either from
+    /// [`Store::open_or_create`], so that the one that created the table can fill it. No round trip.
+    pub fn was_created(&self) -> bool {
+        self.inner.origin == Origin::Created
     }
 
     /// Where the table is, as it was opened. No round trip.
@@ -550,16 +404,8 @@ impl Store {
 }
 
 /// Whether a table was opened at the moment somebody destroyed it. Its name is gone then. // [R-DESTROY-1]
-fn is_destroyed(error: &Error) -> bool {
+pub(crate) fn is_destroyed(error: &Error) -> bool {
     matches!(error, Error::Open { source: OpenError::Destroyed, .. })
-}
-
-/// Where the file is that is to be created or destroyed.
-fn file_of(url: &Url, attempt: Attempt) -> Result<Location, Error> {
-    match url.place()? {
-        Place::File(location) => Ok(location),
-        Place::Node(_) => Err(Error::OfNode { url: url.clone(), attempt }),
-    }
 }
 
 impl Inner {

@@ -7,6 +7,7 @@
 
 mod bytes;
 mod config;
+mod derived;
 mod entry;
 mod extent;
 mod fixed;

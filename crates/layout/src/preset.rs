@@ -90,8 +90,7 @@ impl Preset {
             return Err(ConfigError::OutOfRange { name: "capacity", value: 0, bounds: "at least 1 key" });
         }
         let (entries, row_bytes) = self.row_shape(options.format);
-        let percent = if self == Preset::Tiny { TINY_FILL_PERCENT } else { TARGET_FILL_PERCENT };
-        let needed = u128::from(options.capacity) * 100 / u128::from(percent) / u128::from(entries) + 1;
+        let needed = u128::from(options.capacity) * 100 / u128::from(self.fill_percent()) / u128::from(entries) + 1;
         let bounds = "at most what 2^62 bytes of rows hold";
         let too_large = || ConfigError::OutOfRange { name: "capacity", value: options.capacity, bounds };
         let rows = u64::try_from(needed).ok().and_then(|rows| rows.checked_next_multiple_of(ROW_GROUP));
@@ -140,6 +139,11 @@ impl Preset {
             rules: Rules { commit_records: hardened, lock_both_rows: hardened, validate_misses: hardened },
         };
         config.check().map(|()| config)
+    }
+
+    /// Fill at which a table of the asked capacity ends.
+    pub(crate) fn fill_percent(self) -> u64 {
+        if self == Preset::Tiny { TINY_FILL_PERCENT } else { TARGET_FILL_PERCENT }
     }
 
     /// Entries in a row and bytes of a row.

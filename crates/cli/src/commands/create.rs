@@ -18,6 +18,10 @@ use crate::units;
 pub struct Arguments {
     /// The new table: shm://NAME or file:///PATH. Nothing that exists is ever replaced.
     pub url: Url,
+    /// Succeed if the table exists already and is as asked: the same format and preset, and the same seed if one is
+    /// given; room for as many keys at least, and for the extent bytes and clients that are given.
+    #[arg(long)]
+    pub if_missing: bool,
     /// Keys it must hold: 10_000, 500k, 1M. It is sized so that they fill it to 90 %.
     #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub capacity: u64,
@@ -66,6 +70,8 @@ impl SpaceOptions {
 #[derive(Debug, Serialize)]
 pub struct Created {
     url: String,
+    /// Whether this command made it.
+    created: bool,
     preset: String,
     entry: String,
     capacity: u64,
@@ -90,24 +96,37 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     if let Some(seed) = arguments.seed {
         options = options.seed(seed);
     }
-    let store = create(&arguments.url, &options, output)?;
-    let created = Created::of(&store, arguments.preset, arguments.capacity);
+    let make = if arguments.if_missing { Store::open_or_create_with_progress } else { Store::create_with_progress };
+    let store = create_by(make, &arguments.url, &options, output)?;
+    let room = if store.was_created() { arguments.capacity } else { store.table().config().capacity() };
+    let created = Created::of(&store, arguments.preset, room);
     let said = output.answer(&created, || created.human());
-    said.map_err(Failure::after(format!("created {}", arguments.url)))?;
+    if store.was_created() {
+        said.map_err(Failure::after(format!("created {}", arguments.url)))?;
+    } else {
+        said?;
+    }
     Ok(Verdict::Fine)
 }
 
 /// Creates a table and shows how far it got. Ctrl-C ends it between two steps, and then nothing is left.
 pub fn create(url: &Url, options: &CreateOptions, output: &Output) -> Result<Store, Failure> {
+    create_by(Store::create_with_progress, url, options, output)
+}
+
+/// A way to make a table, which tells how far it has got.
+type Make = fn(&Url, &CreateOptions, &mut dyn FnMut(CreateProgress) -> ControlFlow<()>) -> Result<Store, guira::Error>;
+
+fn create_by(make: Make, url: &Url, options: &CreateOptions, output: &Output) -> Result<Store, Failure> {
     interrupt::note();
     let mut shown = Creation::new(output);
-    let store = Store::create_with_progress(url, options, &mut |progress| {
+    let store = make(url, options, &mut |progress| {
         shown.show(progress);
         if interrupt::requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     shown.finish();
     let store = store.map_err(|error| too_large(url, options, error))?;
-    if interrupt::requested() {
+    if store.was_created() && interrupt::requested() {
         // The signal came when the table had its name already.
         // What has no name is gone with this process.
         if !url.is_unnamed() {
@@ -178,6 +197,7 @@ impl Created {
         let (config, geometry) = (store.table().config(), store.table().geometry());
         Created {
             url: store.url().to_string(),
+            created: store.was_created(),
             preset: preset.to_string(),
             entry: config.format.to_string(),
             capacity,
@@ -199,8 +219,10 @@ impl Created {
             0 => String::new(),
             bytes => format!(", {} of it for records that do not fit in a row", units::bytes(bytes)),
         };
+        let said = if self.created { "created " } else { "" };
+        let existed = if self.created { "" } else { " exists already, as asked" };
         format!(
-            "created {} ({}, {}): {} rows of {entries_per_row} entries in {row_bytes} bytes, room for {}\n\
+            "{said}{}{existed} ({}, {}): {} rows of {entries_per_row} entries in {row_bytes} bytes, room for {}\n\
              {} of memory{extents}; up to {} clients",
             self.url,
             self.preset,

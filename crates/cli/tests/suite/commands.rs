@@ -99,6 +99,41 @@ fn stat_and_check_are_made_to_be_read() {
 }
 
 #[test]
+fn a_table_that_exists_is_taken_if_it_is_as_asked() {
+    let table = Table::unused("if-missing");
+    let url = table.url();
+    let asked = ["create", url, "--capacity", "5000", "--entry", "fixed:8:8", "--if-missing"];
+    assert!(guira(&asked).expect(0).text().starts_with(&format!("created {url} (hardened, fixed:8:8): ")));
+    let again = guira(&asked).expect(0).text();
+    assert!(again.starts_with(&format!("{url} exists already, as asked (hardened, fixed:8:8): ")), "{again}");
+    let said = guira(&[&asked[..], &["--format", "json"]].concat()).expect(0).json();
+    assert_eq!((&said["created"], &said["entry"]), (&false.into(), &"fixed:8:8".into()));
+    assert!(said["capacity"].as_u64().unwrap() >= 5000, "the table's own, {said}");
+    for (option, value, message) in [
+        ("--capacity", "5M", "not for 5000000"),
+        ("--entry", "bytes:64", "its entry format is fixed:8:8, not bytes:64"),
+        ("--preset", "tiny", "its preset is hardened, not tiny"),
+        ("--max-clients", "2000", "it has 1024 client slots, not 2000"),
+        ("--seed", "7", "not 7"),
+    ] {
+        let mut other = vec!["create", url, "--if-missing", "--format", "json", option, value];
+        for (name, value) in [("--capacity", "5000"), ("--entry", "fixed:8:8")] {
+            if name != option {
+                other.extend([name, value]);
+            }
+        }
+        let error = guira(&other).expect(2).error();
+        assert_eq!((&error["blame"], &error["effect"]), (&"misuse".into(), &"none".into()), "{error}");
+        let said = error["message"].as_str().unwrap();
+        assert!(said.contains(message) && said.contains(&format!("guira destroy {url} removes it")), "{said}");
+    }
+    guira(&["destroy", url]).expect(0);
+    let said = guira(&[&asked[..], &["--format", "json"]].concat()).expect(0).json();
+    assert_eq!(said["created"], true);
+    guira(&asked[..6]).expect(2);
+}
+
+#[test]
 fn options_of_create_are_used() {
     let table = Table::unused("options");
     let url = table.url();

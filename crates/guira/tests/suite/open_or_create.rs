@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write, stdin};
 use std::process::{Command, Stdio};
 
-use guira::{Blame, CreateOptions, Effect, Store, Url};
+use guira::{Blame, CreateOptions, Effect, EntryFormat, Error, Mismatch, OnMismatch, Preset, ServeOptions, Store, Url};
 
 const PROCESSES: u64 = 6;
 const ROUNDS: u32 = 10;
@@ -92,17 +92,84 @@ fn tables_that_are_destroyed_meanwhile_are_created_anew() {
     });
 }
 
+/// What `url` is said to lack of what `options` ask for.
+fn mismatches(url: &Url, options: &CreateOptions) -> Vec<Mismatch> {
+    let error = Store::open_or_create(url, options).map(drop).expect_err("it is not as asked");
+    assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None), "{error}");
+    assert!(error.to_string().starts_with(&format!("cannot use {url} as asked: it")), "{error}");
+    let Error::Mismatch { mismatches, .. } = error else { panic!("{error}") };
+    mismatches
+}
+
+/// A table that exists is opened as asked, or, on request, as it is; never as something else.
 #[test]
-fn what_is_there_is_opened_as_it_is_and_other_files_are_left_alone() {
-    let table = Table::named("as-it-is");
+fn what_is_there_has_to_be_as_asked() {
+    let table = Table::named("as-asked");
     let created = Store::open_or_create(&table.0, &options()).unwrap();
-    let other = CreateOptions::new(1_000_000).format("bytes:64".parse().unwrap());
-    let opened = Store::open_or_create(&table.0, &other).unwrap();
+    let room = created.table().config().capacity();
+    let bytes: EntryFormat = "bytes:64".parse().unwrap();
+    let other = CreateOptions::new(1_000_000).format(bytes);
+    let (format, capacity) = (
+        Mismatch::Format { asked: bytes, found: "fixed:8:8".parse().unwrap() },
+        Mismatch::Capacity { asked: 1_000_000, found: room },
+    );
+    assert_eq!(mismatches(&table.0, &other), [format, capacity]);
+    let opened = Store::open_or_create(&table.0, &other.clone().on_mismatch(OnMismatch::Accept)).unwrap();
     assert_eq!(opened.stat().unwrap().format, "fixed:8:8");
     assert_eq!(opened.table().superblock().incarnation, created.table().superblock().incarnation);
+    assert!(created.was_created() && !opened.was_created());
     let taken = Store::create(&table.0, &other).map(drop).unwrap_err();
     assert!(taken.is_taken() && !taken.is_absent(), "{taken}");
+}
+/// Each option is compared: those that bound what the table can do may be exceeded, the others have to be equal.
+#[test]
+fn each_option_of_a_table_that_exists_is_compared() {
+    let table = Table::named("each-option");
+    let base = || CreateOptions::new(1_000).extent_bytes(1 << 20).max_clients(8).seed(3);
+    let created = Store::create(&table.0, &base()).unwrap();
+    let (config, asked) = (created.table().config(), CreateOptions::new);
+    let (room, extent_bytes) = (config.capacity(), config.extent_bytes());
+    let fits =
+        [base(), asked(1), asked(room), asked(9).seed(3), asked(9).extent_bytes(extent_bytes), asked(9).max_clients(1)];
+    for options in fits {
+        let store = Store::open_or_create(&table.0, &options).unwrap();
+        assert!(!store.was_created() && created.ensure_fits(&options).is_ok(), "{options:?}");
+    }
+    let more = extent_bytes + 1;
+    for (options, wanted) in [
+        (asked(room + 1), Mismatch::Capacity { asked: room + 1, found: room }),
+        (asked(9).extent_bytes(more), Mismatch::ExtentBytes { asked: more, found: extent_bytes }),
+        (asked(9).max_clients(9), Mismatch::MaxClients { asked: 9, found: 8 }),
+        (asked(9).seed(4), Mismatch::Seed { asked: 4, found: 3 }),
+        (asked(9).without_commit_records(), Mismatch::CommitRecords { asked: false, found: true }),
+        (asked(9).preset(Preset::Tiny), Mismatch::Preset { asked: Preset::Tiny, found: Some(Preset::Hardened) }),
+        (asked(9).preset(Preset::Paper), Mismatch::Preset { asked: Preset::Paper, found: Some(Preset::Hardened) }),
+    ] {
+        assert_eq!(mismatches(&table.0, &options), [wanted]);
+        Store::open_or_create(&table.0, &options.on_mismatch(OnMismatch::Accept)).unwrap();
+    }
+    // What cannot be is no table's.
+    let error = Store::open_or_create(&table.0, &CreateOptions::new(0)).map(drop).unwrap_err();
+    assert!(matches!(error, Error::Create { .. }), "{error}");
+}
 
+/// The table of a memory node is compared like any other.
+#[test]
+fn the_table_of_a_memory_node_has_to_be_as_asked() {
+    let store = Store::create_unnamed(&options()).unwrap();
+    let served = store.serve(&ServeOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
+    let url: Url = format!("tcp://{}", served.local_addrs()[0]).parse().unwrap();
+    let opened = Store::open_or_create(&url, &options()).unwrap();
+    assert!(!opened.was_created() && opened.client().unwrap().insert(&[1; 8], &[2; 8]).unwrap());
+    let other = options().format("fixed:8:16".parse().unwrap()).max_clients(u16::MAX >> 1);
+    let found = mismatches(&url, &other);
+    assert!(matches!(found[..], [Mismatch::Format { .. }, Mismatch::MaxClients { .. }]), "{found:?}");
+    let any = Store::open_or_create(&url, &other.on_mismatch(OnMismatch::Accept)).unwrap();
+    assert_eq!(any.reader().get(&[1; 8]).unwrap().as_deref(), Some(&[2; 8][..]));
+}
+
+#[test]
+fn files_that_are_no_tables_are_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("letter");
     std::fs::write(&file, "no table").unwrap();

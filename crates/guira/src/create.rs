@@ -1,0 +1,249 @@
+//! Creating tables, opening what is there instead, and destroying them.
+
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use guira_fabric::Region;
+use guira_fabric_shm::{Attempt, CreateError, CreateOptions as RegionOptions, Location, ShmError, ShmRegion};
+use guira_layout::{Geometry, Superblock, TableConfig};
+use guira_rcuckoo::{FormatError, OpenError, Table, format_table, poison_table};
+
+use crate::blocking::block_on;
+use crate::fabric::FabricRegion;
+use crate::mismatch::mismatches;
+use crate::sessions::Sessions;
+use crate::store::{Origin, is_destroyed, random};
+use crate::url::Place;
+use crate::{CreateOptions, CreateProgress, Error, OnMismatch, OpenOptions, Store, Url};
+
+/// Times [`Store::open_or_create`] opens and creates by turns. Each turn but the first needs somebody who creates the
+/// table and destroys it in between; a name that cannot be opened and is taken all the same is no race but a mistake,
+/// such as a symbolic link to nothing.
+const MAX_OPEN_OR_CREATE_TURNS: u32 = 8;
+
+impl Store {
+    /// Creates a table and opens it for reading and changing. It appears under its name when it is complete; of several
+    /// creators one succeeds. All of its memory is reserved now. Round trips: 1 for 64 rows, and 1. Source: R-CREATE-1.
+    ///
+    /// # Errors
+    /// `Create` for impossible parameters; `Region` if the file exists ([`Error::is_taken`]), does not fit
+    /// ([`Error::shortage`]), or is not permitted; `Random`; `Format` if the fabric failed; `OfNode` for `tcp://`.
+    /// Nothing is left behind.
+    pub fn create(url: &Url, options: &CreateOptions) -> Result<Store, Error> {
+        Store::create_with_progress(url, options, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// Creates a table in this process's own memory, and opens it for reading and changing. Nobody else can open it,
+    /// and it is gone with the last store, client, reader and [`crate::Served`] of it, however the process ends:
+    /// [`Store::serve`] is what it is for. All of its memory is reserved now; `options.mode` means nothing. Its URL is
+    /// [`Url::unnamed`]. Round trips and source: as [`Store::create`].
+    ///
+    /// # Errors
+    /// `Create` for impossible parameters; `Region` if the machine has not that much memory to spare
+    /// ([`Error::shortage`]); `Random`; `Format`. Nothing is left behind.
+    pub fn create_unnamed(options: &CreateOptions) -> Result<Store, Error> {
+        Store::create(&Url::unnamed(), options)
+    }
+
+    /// Creates a table as [`Store::create`] does, and says how far it got. `progress` is called before each 16 MiB are
+    /// reserved and after the last, then after each 64 rows that are formatted, always in the calling thread; it ends
+    /// the creation by `Break`, within the time of one such step. Then nothing is left behind.
+    ///
+    /// # Errors
+    /// As [`Store::create`]; `Stopped` if `progress` ended it.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use std::time::{Duration, Instant};
+    ///
+    /// use guira::{CreateOptions, CreateProgress, Error, Store, Url};
+    ///
+    /// /// Creates a table, unless that takes longer than `limit`.
+    /// fn create_within(limit: Duration, url: &Url, options: &CreateOptions) -> Result<Option<Store>, Error> {
+    ///     let started = Instant::now();
+    ///     let created = Store::create_with_progress(url, options, &mut |progress| {
+    ///         if let CreateProgress::Reserving { done_bytes, total_bytes } = progress {
+    ///             println!("{done_bytes} of {total_bytes} bytes are reserved");
+    ///         }
+    ///         if started.elapsed() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    ///     });
+    ///     match created {
+    ///         Err(Error::Stopped { .. }) => Ok(None),
+    ///         created => created.map(Some),
+    ///     }
+    /// }
+    /// # fn main() -> Result<(), Error> {
+    /// # let url: Url = format!("shm://guira-doc-progress-{}", std::process::id()).parse()?;
+    /// # let options = CreateOptions::new(1_000);
+    /// # assert!(create_within(Duration::ZERO, &url, &options)?.is_none());
+    /// # assert!(Store::open(&url).err().expect("nothing is left").is_absent());
+    /// # assert!(create_within(Duration::MAX, &url, &options)?.is_some());
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
+    pub fn create_with_progress(
+        url: &Url,
+        options: &CreateOptions,
+        progress: &mut dyn FnMut(CreateProgress) -> ControlFlow<()>,
+    ) -> Result<Store, Error> {
+        let location = if url.is_unnamed() { None } else { Some(file_of(url, Attempt::Create)?) };
+        let hash_seed = match options.seed {
+            Some(seed) => seed,
+            None => random()?,
+        };
+        let config = config_of(url, options, hash_seed)?;
+        let geometry = Geometry::new(&config).map_err(|source| Error::Create { url: url.clone(), source })?;
+        let total_rows = config.rows;
+        let superblock = Superblock { incarnation: random()?, table: random()?, config };
+        let corrupt = |source| Error::Open { url: url.clone(), source };
+        let table = Table::new(superblock).map_err(|error| corrupt(OpenError::Superblock(error)))?;
+        let region_options = RegionOptions::new(geometry.main_bytes(), geometry.device_bytes()).with_mode(options.mode);
+        // Both stages report to it, one after the other.
+        let progress = RefCell::new(progress);
+        let mut reserved =
+            |done_bytes, total_bytes| progress.borrow_mut()(CreateProgress::Reserving { done_bytes, total_bytes });
+        let formatted = |done_rows| progress.borrow_mut()(CreateProgress::Formatting { done_rows, total_rows });
+        let format = |region: &ShmRegion| block_on(format_table(&mut region.lane(), &table, formatted));
+        let region = ShmRegion::create_with_progress(location.as_ref(), region_options, &mut reserved, format);
+        let stopped = || Error::Stopped { url: url.clone() };
+        let region = region.map_err(|error| match error {
+            CreateError::Shm(ShmError::Stopped { .. }) => stopped(),
+            CreateError::Shm(error) => Error::Region(error),
+            CreateError::Init { source: FormatError::Stopped, .. } => stopped(),
+            CreateError::Init { source: FormatError::Fabric(source), .. } => Error::Format { url: url.clone(), source },
+        })?;
+        let region = FabricRegion::Shm(region);
+        let sessions = Arc::new(Sessions::lasting(region.clone()));
+        Ok(Store::assemble(url, region, sessions, table, OpenOptions::default(), Origin::Created))
+    }
+
+    /// Opens the table at `url` for reading and changing, and creates it as `options` say if there is none. Of several
+    /// processes that do so at once, one creates the table and all open the same one; each that tries needs the memory
+    /// of a whole table until it learns that it came second. [`Store::was_created`] tells which it was.
+    ///
+    /// A table that exists has to be as `options` ask ([`Store::ensure_fits`] says what is compared), unless
+    /// [`CreateOptions::on_mismatch`] accepts any. The table of a memory node is opened and never created, and has to
+    /// fit, too. Round trips: 1 for a table that exists, otherwise as [`Store::create`]; up to 8 times that if others
+    /// create and destroy the table all the while. Source: R-CREATE-1, R-OPEN-1.
+    ///
+    /// # Errors
+    /// `Mismatch` if the table that exists is not as asked; as [`Store::open`], except that the table may be missing,
+    /// and as [`Store::create`]. Tells so (`Region`) if the name has no table and cannot be given to one either. Nothing
+    /// was changed.
+    ///
+    /// ```
+    /// use guira::{CreateOptions, Error, OnMismatch, Store, Url};
+    ///
+    /// # fn main() -> Result<(), guira::Error> {
+    /// let url: Url = format!("shm://guira-doc-open-or-create-{}", std::process::id()).parse()?;
+    /// let created = Store::open_or_create(&url, &CreateOptions::new(1_000))?;
+    /// let opened = Store::open_or_create(&url, &CreateOptions::new(1_000))?;
+    /// assert!(created.was_created() && !opened.was_created());
+    /// created.client()?.put(b"cuckoo", b"Guira guira")?;
+    /// assert!(opened.reader().contains(b"cuckoo")?);
+    ///
+    /// let larger = CreateOptions::new(1_000_000);
+    /// assert!(matches!(Store::open_or_create(&url, &larger), Err(Error::Mismatch { .. })));
+    /// let any = Store::open_or_create(&url, &larger.on_mismatch(OnMismatch::Accept))?;
+    /// assert!(any.table().config().capacity() < 1_000_000);
+    /// Store::destroy(&url)
+    /// # }
+    /// ```
+    pub fn open_or_create(url: &Url, options: &CreateOptions) -> Result<Store, Error> {
+        Store::open_or_create_with_progress(url, options, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`Store::open_or_create`]; `progress` is called as by [`Store::create_with_progress`], if a table is created.
+    ///
+    /// # Errors
+    /// As [`Store::open_or_create`].
+    pub fn open_or_create_with_progress(
+        url: &Url,
+        options: &CreateOptions,
+        progress: &mut dyn FnMut(CreateProgress) -> ControlFlow<()>,
+    ) -> Result<Store, Error> {
+        let mut turns = 1;
+        loop {
+            match Store::open(url) {
+                Err(error) if error.is_absent() || is_destroyed(&error) => {}
+                Ok(store) if options.on_mismatch == OnMismatch::Refuse => {
+                    return store.ensure_fits(options).map(|()| store);
+                }
+                result => return result,
+            }
+            match Store::create_with_progress(url, options, progress) {
+                Err(error) if error.is_taken() && turns < MAX_OPEN_OR_CREATE_TURNS => turns += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// Makes sure that the table is as `options` ask: what [`Store::open_or_create`] does with a table that exists, for
+    /// those who open one by other means, such as [`Store::open_with`].
+    ///
+    /// Entry format, preset and whether changes leave redo records have to be equal, and so does the seed if one was
+    /// set. The table needs room for the capacity at least, and for the `extent_bytes` and `max_clients` that were set;
+    /// it may have room for more. Permissions are not compared, nor [`CreateOptions::on_mismatch`] minded. No round
+    /// trip: none of it ever changes.
+    ///
+    /// # Errors
+    /// `Mismatch`, with everything in which the table is not as asked; `Create` if `options` are of no table that could
+    /// be. Nothing was changed.
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Error, Mismatch, OpenOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-ensure-fits-{}", std::process::id()).parse()?;
+    /// # Store::create(&url, &CreateOptions::new(1_000))?;
+    /// let store = Store::open_with(&url, &OpenOptions::default().read_only())?;
+    /// store.ensure_fits(&CreateOptions::new(500))?;
+    /// let other = CreateOptions::new(500).format("fixed:8:8".parse().expect("a format"));
+    /// let error = store.ensure_fits(&other).expect_err("the format is bytes:64");
+    /// assert!(matches!(error, Error::Mismatch { mismatches, .. } if matches!(mismatches[..], [Mismatch::Format { .. }])));
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
+    pub fn ensure_fits(&self, options: &CreateOptions) -> Result<(), Error> {
+        let (url, found) = (self.url(), self.table().config());
+        // A seed that was not asked for is not compared.
+        let asked = config_of(url, options, options.seed.unwrap_or(found.hash_seed))?;
+        match mismatches(options, &asked, found) {
+            none if none.is_empty() => Ok(()),
+            mismatches => Err(Error::Mismatch { url: url.clone(), mismatches }),
+        }
+    }
+
+    /// Destroys a table: no client can change it any more, its name is gone, and its memory is freed when the last
+    /// process closes it. Who has it open goes on reading what was in it ([`Store::is_destroyed`]). A damaged table
+    /// only loses its name. Round trips: 2, and 1 or 2 for 64 lock words. Source: R-DESTROY-1.
+    ///
+    /// # Errors
+    /// `Region` if there is no such file ([`Error::is_absent`]), it is not permitted, or not a region: it is left alone
+    /// then. `Fabric` if the name is gone, but not every client was told. `OfNode` for `tcp://`.
+    pub fn destroy(url: &Url) -> Result<(), Error> {
+        let location = file_of(url, Attempt::Destroy)?;
+        // A region whose table cannot be opened is damaged, or destroyed by somebody who died meanwhile: only its name
+        // goes.
+        let store = Store::open(url).ok();
+        // The name first: who may write a table need not be allowed to remove it, and then nothing must change.
+        ShmRegion::destroy(&location)?;
+        if let Some(Store { inner }) = &store {
+            block_on(poison_table(&mut inner.first.lane(), &inner.table)).map_err(inner.fabric("cannot destroy"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The parameters that a new table has.
+fn config_of(url: &Url, options: &CreateOptions, hash_seed: u64) -> Result<TableConfig, Error> {
+    options.config(hash_seed).map_err(|source| Error::Create { url: url.clone(), source })
+}
+
+/// Where the file is that is to be created or destroyed.
+fn file_of(url: &Url, attempt: Attempt) -> Result<Location, Error> {
+    match url.place()? {
+        Place::File(location) => Ok(location),
+        Place::Node(_) => Err(Error::OfNode { url: url.clone(), attempt }),
+    }
+}

@@ -1,0 +1,93 @@
+//! What a table's parameters tell of the options it was created with: neither the preset's name nor the capacity is
+//! stored, but what follows from them is.
+
+use crate::{Preset, PresetOptions, TableConfig};
+
+impl Preset {
+    /// The preset that a table with these parameters was created with, or `None` if no preset of this program gives
+    /// them. Rows, extents, clients, seed and whether commits leave records are not compared: options choose them.
+    pub fn of(config: &TableConfig) -> Option<Preset> {
+        let options = PresetOptions {
+            capacity: 1,
+            format: config.format,
+            extent_bytes: Some(config.extent_bytes()),
+            max_clients: Some(config.max_clients),
+            hash_seed: config.hash_seed,
+            device_bytes: u64::MAX,
+        };
+        let is_of = |preset: &Preset| {
+            preset.config_of_rows(config.rows, &options).is_ok_and(|own| {
+                (own.row_bytes, own.entries_per_row) == (config.row_bytes, config.entries_per_row)
+                    && (own.checksum, own.version_bits) == (config.checksum, config.version_bits)
+                    && (own.rows_per_lock, own.lock_bits) == (config.rows_per_lock, config.lock_bits)
+                    && (own.offset_rule, own.max_path_rows) == (config.offset_rule, config.max_path_rows)
+                    && own.rules.lock_both_rows == config.rules.lock_both_rows
+                    && own.rules.validate_misses == config.rules.validate_misses
+            })
+        };
+        Preset::ALL.into_iter().find(is_of)
+    }
+}
+
+impl TableConfig {
+    /// Keys the table has room for: the largest capacity it could have been created with. At least the one that it was
+    /// created with, because rows come in groups.
+    pub fn capacity(&self) -> u64 {
+        let percent = Preset::of(self).unwrap_or_default().fill_percent();
+        let keys = u128::from(self.slots()) * u128::from(percent) / 100;
+        u64::try_from(keys).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes for keys and values that do not fit in a row, in whole chunks.
+    pub fn extent_bytes(&self) -> u64 {
+        self.chunks.saturating_mul(self.chunk_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_tell_their_preset_and_have_room_for_their_capacity() {
+        for preset in Preset::ALL {
+            for format in ["fixed:4:4", "fixed:8:8", "fixed:16:100", "bytes:24", "bytes:64", "bytes:1024"] {
+                for capacity in [1, 63, 1_000, 999_983, 100_000_000] {
+                    let options = PresetOptions {
+                        capacity,
+                        format: format.parse().unwrap(),
+                        extent_bytes: (capacity == 63).then_some(5 << 20),
+                        max_clients: (capacity == 63).then_some(7),
+                        hash_seed: capacity,
+                        device_bytes: 256 << 10,
+                    };
+                    let config = preset.config(&options).unwrap();
+                    let case = format!("{preset} {format} {capacity}");
+                    assert_eq!(Preset::of(&config), Some(preset), "{case}");
+                    let room = config.capacity();
+                    assert!(room >= capacity, "{case}: {room}");
+                    // The largest of its kind, not more.
+                    let rows = |capacity| preset.config(&PresetOptions { capacity, ..options }).unwrap().rows;
+                    assert!(rows(room + 1) > config.rows && rows(room - 1) <= config.rows, "{case}: {room}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn parameters_of_no_preset_have_no_name() {
+        let options = PresetOptions {
+            capacity: 1_000,
+            format: "fixed:8:8".parse().unwrap(),
+            extent_bytes: None,
+            max_clients: None,
+            hash_seed: 1,
+            device_bytes: u64::MAX,
+        };
+        let config = Preset::Hardened.config(&options).unwrap();
+        assert_eq!(Preset::of(&TableConfig { rows_per_lock: 32, ..config.clone() }), None);
+        let mut unrecorded = config;
+        unrecorded.rules.commit_records = false;
+        assert_eq!(Preset::of(&unrecorded), Some(Preset::Hardened));
+    }
+}
