@@ -9,7 +9,7 @@ use guira_conformance::{Bench, KeyFinder, Model, Moment, Op, Sampling, Seen, Ste
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Profile, Region, Traffic};
 use guira_layout::{LockMask, OwnerId, Preset, RowId};
-use guira_rcuckoo::{Change, ClientConfig, Error, NewValue, Outcome, Place, poison_table};
+use guira_rcuckoo::{Change, ClientConfig, Error, NewValue, Outcome, Place, destroy_table};
 
 const SEED: u64 = 3;
 const STRANGER: OwnerId = OwnerId(40);
@@ -271,7 +271,7 @@ fn a_poisoned_lock_means_a_destroyed_table() {
             let scene = Scene::new(preset, profile);
             let mut client = scene.client(|_| ());
             let mut lane = scene.bench.region.lane();
-            block_on(poison_table(&mut lane, &scene.bench.table)).unwrap();
+            block_on(destroy_table(&mut lane, &scene.bench.table)).unwrap();
             let before = scene.bench.words();
             for op in changes(scene.wide).iter().chain(&changes(scene.narrow)) {
                 let error = client.apply(op).unwrap_err();

@@ -9,6 +9,7 @@ mod conditional;
 mod contention;
 mod counts;
 mod decoders;
+mod destroyed;
 mod drops;
 mod fill;
 mod geometry;

@@ -28,7 +28,7 @@ problem_kinds! {
     SuperblockDamaged,
     /// The superblock is another table's than the one that was opened. Nothing else was checked.
     SuperblockReplaced,
-    /// The table was marked destroyed. Its locks were not checked.
+    /// The table was destroyed, and nothing else was checked; or it is being destroyed, and a row says so.
     TableDestroyed,
     /// The word that extent generations are drawn from is 0 or beyond 48 bits.
     GenerationCounter,

@@ -80,6 +80,11 @@ impl Scan<'_> {
     pub(crate) async fn inspect_row(&mut self, block: &Block, row: RowId) -> Result<Findings, FabricError> {
         let mut findings = Findings::default();
         let Some(words) = block.valid(row) else {
+            // [R-DESTROY-2]
+            if block.at(row).is_some_and(|words| self.table.rows().is_destroyed(words)) {
+                findings.add(ProblemKind::TableDestroyed, row, "the row says that the table was destroyed");
+                return Ok(findings);
+            }
             let zeroed = block.at(row).is_some_and(|words| words.iter().all(|word| *word == 0));
             self.add_torn(row, zeroed, &mut findings).await?;
             return Ok(findings);

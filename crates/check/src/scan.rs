@@ -101,8 +101,7 @@ pub async fn check_rows(lane: &mut dyn Lane, table: &Table, rows: &[RowId]) -> R
 /// Whether it makes sense to go on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Proceed {
-    WithAll,
-    WithoutLocks,
+    Yes,
     No,
 }
 
@@ -165,9 +164,7 @@ impl<'s> Scan<'s> {
             return Ok(());
         }
         self.check_slots().await?;
-        if proceed == Proceed::WithAll {
-            self.check_locks().await?;
-        }
+        self.check_locks().await?;
         self.check_rows().await?;
         self.check_chunks().await?;
         self.look_again().await
@@ -180,7 +177,7 @@ impl<'s> Scan<'s> {
         self.read(Addr::main(0), &mut words).await?;
         let mut findings = Findings::default();
         let place = "superblock";
-        let mut proceed = Proceed::WithAll;
+        let mut proceed = Proceed::Yes;
         match Superblock::decode(&words) {
             Ok((found, _)) if &found != self.table.superblock() => {
                 let text = "it describes another table than the one that was opened; nothing else was checked";
@@ -189,12 +186,10 @@ impl<'s> Scan<'s> {
             }
             Ok((_, TableState::Live)) => {}
             Ok((_, TableState::Destroyed)) => {
-                findings.add(
-                    ProblemKind::TableDestroyed,
-                    place,
-                    "the table is marked destroyed; its locks were not checked",
-                );
-                proceed = Proceed::WithoutLocks;
+                // Its locks are poisoned and its rows overwritten. // [R-DESTROY-1] [R-DESTROY-2]
+                let text = "the table was destroyed; nothing else was checked";
+                findings.add(ProblemKind::TableDestroyed, place, text);
+                proceed = Proceed::No;
             }
             Err(error @ SuperblockError::Empty) => {
                 findings.add(ProblemKind::SuperblockDamaged, place, format!("{error}; nothing else was checked"));

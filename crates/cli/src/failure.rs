@@ -90,6 +90,12 @@ pub enum Failure {
         /// The table.
         url: Url,
     },
+    /// The table was destroyed while a command watched it.
+    #[error("{url} was destroyed while it was watched; nothing is left to watch until it is created anew")]
+    Destroyed {
+        /// The table.
+        url: Url,
+    },
     /// What was to be created has a name that something has.
     #[error("{url} already exists; nothing was changed; guira destroy {url} removes it, with all that is in it")]
     Taken {
@@ -315,10 +321,10 @@ impl Failure {
         }
     }
 
-    /// Whether the failure is that there is no such table.
+    /// Whether the failure is that there is no such table, or no longer.
     pub fn is_absent(&self) -> bool {
         match self {
-            Failure::Absent { .. } | Failure::Gone { .. } => true,
+            Failure::Absent { .. } | Failure::Gone { .. } | Failure::Destroyed { .. } => true,
             Failure::Store(error) => error.is_absent(),
             _ => false,
         }
@@ -345,6 +351,7 @@ impl Failure {
             | Failure::Absent { .. }
             | Failure::Gone { .. }
             | Failure::Taken { .. } => guira::Blame::Misuse.as_str(),
+            Failure::Destroyed { .. } => guira::Blame::Fenced.as_str(),
             Failure::Worker { said, .. } => &said.blame,
             Failure::Unanswered { source, .. } | Failure::Advised { source, .. } => source.blame(),
             Failure::Unreadable { .. } => guira::Blame::Corrupt.as_str(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use guira_fabric::Region;
 use guira_fabric_shm::{Attempt, CreateError, CreateOptions as RegionOptions, Location, ShmError, ShmRegion};
 use guira_layout::{Geometry, Superblock, TableConfig};
-use guira_rcuckoo::{FormatError, OpenError, Table, format_table, poison_table};
+use guira_rcuckoo::{FormatError, OpenError, Table, destroy_table, format_table};
 
 use crate::blocking::block_on;
 use crate::fabric::FabricRegion;
@@ -129,8 +129,8 @@ impl Store {
     ///
     /// # Errors
     /// `Mismatch` if the table that exists is not as asked; as [`Store::open`], except that the table may be missing,
-    /// and as [`Store::create`]. Tells so (`Region`) if the name has no table and cannot be given to one either. Nothing
-    /// was changed.
+    /// and as [`Store::create`]. Tells so (`Region`) if the name has no table and cannot be given to one either.
+    /// Nothing was changed.
     ///
     /// ```
     /// use guira::{CreateOptions, Error, OnMismatch, Store, Url};
@@ -200,7 +200,8 @@ impl Store {
     /// store.ensure_fits(&CreateOptions::new(500))?;
     /// let other = CreateOptions::new(500).format("fixed:8:8".parse().expect("a format"));
     /// let error = store.ensure_fits(&other).expect_err("the format is bytes:64");
-    /// assert!(matches!(error, Error::Mismatch { mismatches, .. } if matches!(mismatches[..], [Mismatch::Format { .. }])));
+    /// let Error::Mismatch { mismatches, .. } = error else { panic!("{error}") };
+    /// assert!(matches!(mismatches[..], [Mismatch::Format { .. }]));
     /// # Store::destroy(&url)
     /// # }
     /// ```
@@ -214,13 +215,19 @@ impl Store {
         }
     }
 
-    /// Destroys a table: no client can change it any more, its name is gone, and its memory is freed when the last
-    /// process closes it. Who has it open goes on reading what was in it ([`Store::is_destroyed`]). A damaged table
-    /// only loses its name. Round trips: 2, and 1 or 2 for 64 lock words. Source: R-DESTROY-1.
+    /// Destroys a table: its name is gone, no client can change it any more, no reader finds anything in it, and its
+    /// memory is freed when the last process closes it. Who has it open gets `Destroyed` from every operation that
+    /// begins after this call has returned, lookups included, over `tcp://`, too; [`Store::is_destroyed`] asks. A
+    /// damaged table only loses its name.
+    ///
+    /// A change that is under way is waited for, up to 100 ms. One whose process is stopped for longer in the middle of
+    /// it takes effect when that goes on, and the entries of the rows it writes are found again, by those who have the
+    /// table open still. Round trips: 2, 1 or 2 for 64 lock words, and 1 for 64 rows: every row is written, at some
+    /// 10 million a second. Source: R-DESTROY-1, R-DESTROY-2.
     ///
     /// # Errors
     /// `Region` if there is no such file ([`Error::is_absent`]), it is not permitted, or not a region: it is left alone
-    /// then. `Fabric` if the name is gone, but not every client was told. `OfNode` for `tcp://`.
+    /// then. `Fabric` if the name is gone, but not every client and reader was told. `OfNode` for `tcp://`.
     pub fn destroy(url: &Url) -> Result<(), Error> {
         let location = file_of(url, Attempt::Destroy)?;
         // A region whose table cannot be opened is damaged, or destroyed by somebody who died meanwhile: only its name
@@ -229,7 +236,7 @@ impl Store {
         // The name first: who may write a table need not be allowed to remove it, and then nothing must change.
         ShmRegion::destroy(&location)?;
         if let Some(Store { inner }) = &store {
-            block_on(poison_table(&mut inner.first.lane(), &inner.table)).map_err(inner.fabric("cannot destroy"))?;
+            block_on(destroy_table(&mut inner.first.lane(), &inner.table)).map_err(inner.fabric("cannot destroy"))?;
         }
         Ok(())
     }

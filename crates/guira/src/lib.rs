@@ -53,8 +53,8 @@
 //!
 //! **Processes.** Another process opens the same URL. It may open it for reading only ([`OpenOptions::read_only`]).
 //! Nobody has to stay: the table is there until [`Store::destroy`], or the next start of the machine. Who has a table
-//! open when it is destroyed can no longer change it, but goes on reading what was in it: [`Store::is_destroyed`]
-//! tells.
+//! open when it is destroyed gets [`OperationError::Destroyed`] from every operation that begins afterwards, lookups
+//! included.
 //!
 //! **Hosts.** [`Store::serve`] makes this process the memory node of a table, which others open as `tcp://host:port`.
 //! Feature `tls` (off by default, as it wants a C compiler) adds `ServeOptions::tls` and `OpenOptions::tls`: both sides

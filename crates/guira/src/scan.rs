@@ -66,7 +66,7 @@ impl Store {
     ///
     /// # Errors
     /// `Corrupt` if a row or an extent does not verify and nobody is writing it; `Busy` if somebody is, and does not
-    /// finish before the deadline; the fabric's. What was visited before, was. Nothing was changed.
+    /// finish before the deadline; `Destroyed`; the fabric's. What was visited before, was. Nothing was changed.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -92,7 +92,7 @@ impl Store {
     /// [`Store::scan`], and more for what has to be read again.
     ///
     /// # Errors
-    /// The fabric's. Nothing was changed.
+    /// `Destroyed`; the fabric's. Nothing was changed.
     pub fn scan_past_damage(
         &self,
         visit: &mut Visitor<'_>,
@@ -187,7 +187,7 @@ impl Store {
     /// of these, 64 at most. Source: R-SCAN-2.
     ///
     /// # Errors
-    /// `Random`, or the fabric's. Nothing was changed.
+    /// `Random`, `Destroyed`, or the fabric's. Nothing was changed.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};

@@ -188,6 +188,10 @@ fn stat_of(inner: &Inner, region: &FabricRegion) -> Result<Stat, Error> {
     let mut lane = region.lane();
     let table = block_on(table_stats(&mut lane, &inner.table))
         .map_err(|source| Error::Check { url: inner.url.clone(), source })?;
+    if table.unverified_rows > 0 {
+        // Those of a table that was destroyed are as good as none. // [R-DESTROY-2]
+        inner.look_at(region)?;
+    }
     let mut clients = Vec::new();
     for info in block_on(slots(&mut lane, &inner.table)).map_err(inner.fabric("cannot read the clients of"))? {
         let generation = info.word.map_or(0, |word| word.generation);

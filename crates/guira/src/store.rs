@@ -203,9 +203,9 @@ impl Store {
         }
     }
 
-    /// Whether somebody destroyed the table since it was opened. Changes say so by themselves; lookups, scans and
-    /// statistics answer from what is left. Who serves from a table for long asks now and then, and opens its successor
-    /// under the same name. 1 round trip. Source: R-DESTROY-1.
+    /// Whether somebody destroyed the table since it was opened. Operations say so by themselves, lookups included:
+    /// this is for those who want to know without one, such as to open the table's successor under the same name. 1
+    /// round trip. Source: R-DESTROY-1, R-DESTROY-2.
     ///
     /// # Errors
     /// `Open` if its first bytes are damaged; the fabric's. Nothing was changed.
@@ -350,7 +350,8 @@ impl Store {
     /// as such.
     ///
     /// # Errors
-    /// `Check` and the fabric's if the table cannot be read, `Region` if its file cannot. Nothing was changed.
+    /// `Check` and the fabric's if the table cannot be read, `Region` if its file cannot; `Open` if it was destroyed.
+    /// Nothing was changed.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -427,7 +428,7 @@ impl Inner {
 
     /// Makes sure that the table in `region` is one still: fails with `Open` if it was destroyed, or if its first bytes
     /// are damaged. 1 round trip. // [R-OPEN-1] [R-DESTROY-1]
-    fn look_at(&self, region: &FabricRegion) -> Result<(), Error> {
+    pub(crate) fn look_at(&self, region: &FabricRegion) -> Result<(), Error> {
         match block_on(open_table(&mut region.lane(), region.main_bytes())) {
             Ok(_) => Ok(()),
             Err(OpenError::Fabric(source)) => Err(self.fabric("cannot look at")(source)),

@@ -8,7 +8,7 @@
 use guira_fabric::WORD_BYTES;
 
 use crate::config::{EntryFormat, MAX_ROW_BYTES, TRAILER_BYTES};
-use crate::{ChecksumKind, RowId, Superblock, Version};
+use crate::{ChecksumKind, RowId, Superblock, TableState, Version};
 
 /// Words of a row, at most.
 pub const MAX_ROW_WORDS: usize = MAX_ROW_BYTES as usize / WORD_BYTES as usize;
@@ -22,6 +22,10 @@ const ENTRY_BITS: u64 = (1 << 14) - 1;
 const _: () =
     assert!(TYPES_SHIFT + 14 == 64 && OCCUPANCY_SHIFT + 14 == TYPES_SHIFT && LEVEL_SHIFT + 4 == OCCUPANCY_SHIFT);
 const _: () = assert!(crate::config::MAX_ENTRIES_PER_ROW == 14);
+
+/// The trailer that destroying a table leaves in each of its rows, so that no lookup finds anything there any more: as
+/// good as never the checksum of a row, nor a trailer word of one, whose level is small. [R-DESTROY-2]
+pub const DESTROYED_TRAILER: [u64; TRAILER_WORDS] = [TableState::Destroyed.encode(); TRAILER_WORDS];
 
 /// A sampled row's checksum does not match its words: it was read while being written, or it is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +172,11 @@ impl RowFormat {
     #[inline(always)]
     pub fn occupancy(&self, row: &[u64]) -> u64 {
         self.trailer(row).occupancy() & self.all_entries()
+    }
+
+    /// Whether a sampled row says that its table was destroyed. The superblock has the last word. [R-DESTROY-2]
+    pub fn is_destroyed(&self, row: &[u64]) -> bool {
+        row[self.trailer_word()..] == DESTROYED_TRAILER
     }
 
     /// The lowest free slot of a row.
@@ -322,6 +331,24 @@ pub(crate) mod tests {
                         words[word] ^= 1 << bit;
                     }
                 }
+            }
+        }
+    }
+
+    /// [R-DESTROY-2] A row of a destroyed table says so and does not verify, whatever is in it.
+    #[test]
+    fn destroyed_rows_do_not_verify() {
+        for preset in Preset::ALL {
+            for format in ["fixed:4:4", "fixed:8:8", "bytes:64"] {
+                let row_format = row_format(preset, format);
+                let mut words = vec![0; row_format.row_words()];
+                row_format.format(RowId(7), &mut words);
+                assert!(!row_format.is_destroyed(&words));
+                let at = row_format.trailer_word();
+                words[at..].copy_from_slice(&DESTROYED_TRAILER);
+                assert!(row_format.is_destroyed(&words) && row_format.verify(RowId(7), &words).is_err());
+                words[at] = 0;
+                assert!(!row_format.is_destroyed(&words) && row_format.verify(RowId(7), &words).is_err());
             }
         }
     }

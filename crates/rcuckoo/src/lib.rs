@@ -12,6 +12,7 @@ mod cache;
 mod client;
 mod commit;
 mod counters;
+mod destroy;
 mod error;
 mod handover;
 mod hash;
@@ -40,6 +41,7 @@ mod window;
 
 pub use client::{Client, ClientConfig, SearchRoots, Synchronize};
 pub use counters::{Counters, add_totals, read_totals};
+pub use destroy::destroy_table;
 pub use error::{Error, Operation, Place};
 pub use handover::Rest;
 pub use hash::{Placement, RowPair};
@@ -52,7 +54,7 @@ pub use scan::{RowItems, RowSample, sample_rows};
 pub use session::{SlotClient, SlotInfo, claim_slot, claim_slot_for, read_slot, release_slot, slots};
 pub use snapshot::{LEN_SAMPLES, Len, Snapshot};
 pub use sweep::{Standing, count_recoveries, look_up_extent};
-pub use table::{FormatError, OpenError, Table, format_table, open_table, poison_table};
+pub use table::{FormatError, OpenError, Table, format_table, open_table};
 pub use token::Token;
 
 /// Lock words one operation can need: a path of 16 rows and both rows of the key.

@@ -2,8 +2,9 @@
 
 use arrayvec::ArrayVec;
 use guira_fabric::{FabricError, Lane, MaskedCas, Verb, pause_until, post};
-use guira_layout::{ExtentRef, LockId, LockMask, OwnerId, RowId, STATE_WORD, TableState};
+use guira_layout::{ExtentRef, LockId, LockMask, OwnerId, RowId};
 
+use crate::destroy::is_destroyed;
 use crate::journal::{Flight, Try};
 use crate::mourn::Patience;
 use crate::repair::clear_verb;
@@ -261,7 +262,7 @@ impl Client {
         if !is_late && !poisoned {
             return Ok(());
         }
-        if self.is_destroyed(lane).await.map_err(Error::fabric(operation))? {
+        if is_destroyed(lane, &self.table).await.map_err(Error::fabric(operation))? {
             return Err(Error::Destroyed { operation });
         }
         if !is_late {
@@ -270,13 +271,6 @@ impl Client {
         self.counters.timeouts += 1;
         let waited_ms = lane.now_ns().saturating_sub(wait.started_ns) / 1_000_000;
         Err(Error::Busy { operation, lock: conflict.lock, owner: conflict.owner, waited_ms })
-    }
-
-    async fn is_destroyed(&mut self, lane: &mut dyn Lane) -> Result<bool, FabricError> {
-        let mut state = [0];
-        let addr = self.table.geometry().superblock_word(STATE_WORD);
-        post(lane, [Verb::Read { addr, into: &mut state }]).await?;
-        Ok(TableState::decode(state[0]) != Some(TableState::Live))
     }
 
     /// Tries every word of `plan` at once, and keeps what it wins. One batch, or a few where a plain CAS failed only

@@ -15,7 +15,7 @@ use guira_layout::{
 
 use crate::pace::Pace;
 use crate::read_many::Group;
-use crate::sample::{FirstSample, Lookup, Verdict};
+use crate::sample::{FirstSample, Lookup, Verdict, Which};
 use crate::suspect::Suspects;
 use crate::{Batch, ClientConfig, Counters, Error, Observer, Operation, Place, Table, Token};
 
@@ -355,7 +355,13 @@ impl Reader {
             };
             let (unsettled, why) = match verdict {
                 Verdict::Absent => return Ok(None),
-                Verdict::Torn(row) => (row, Unsettled::Torn),
+                Verdict::Torn(row) => {
+                    let which = if row == lookup.first_row() { Which::First } else { Which::Second };
+                    let (_, sample) = lookup.half(&self.table, words, which);
+                    // Rare, and larger than the rest of a lookup's future.
+                    Box::pin(self.refuse_destroyed(lane, sample, Operation::Get)).await?;
+                    (row, Unsettled::Torn)
+                }
                 Verdict::Changed(row) => (row, Unsettled::Changed),
                 Verdict::Hit(which, candidate) => {
                     let (row, sample) = lookup.half(&self.table, words, which);

@@ -345,7 +345,9 @@ impl Reader {
             observer: self.observer.as_deref_mut(),
             deadline_ns,
         };
-        // Lookups of a destroyed table read on.
-        Ok(repair.run().await.map_err(&fabric)? == Repaired::Reclaimed)
+        match repair.run().await.map_err(&fabric)? {
+            Repaired::Destroyed => Err(Error::Destroyed { operation }),
+            repaired => Ok(repaired == Repaired::Reclaimed),
+        }
     }
 }

@@ -120,6 +120,9 @@ impl Reader {
                     Some(extent) => patience.note_unfit(&extent, operation)?,
                 }
             }
+            if why == Unsettled::Torn {
+                self.refuse_destroyed(lane, &words, operation).await?;
+            }
             // Ends: by the deadline, or when the row turns out to be damaged. // [R-READ-5]
             self.wait_for(lane, row, why, &mut patience, operation).await?;
         }

@@ -11,8 +11,9 @@
 use std::collections::BTreeSet;
 
 use guira_fabric::{FabricError, Lane, Verb, post};
-use guira_layout::RowId;
+use guira_layout::{DESTROYED_TRAILER, RowId};
 
+use crate::destroy::is_destroyed;
 use crate::scan::Trailer;
 use crate::{Batch, Error, Operation, Reader, RowItems, Table};
 
@@ -127,7 +128,7 @@ impl Reader {
     /// there are no more. 1 round trip for 64 rows. // [R-SCAN-2]
     ///
     /// # Errors
-    /// The fabric refused or lost a batch.
+    /// `Destroyed`; the fabric refused or lost a batch.
     pub async fn len<L: Lane + ?Sized>(&mut self, lane: &mut L, seed: u64) -> Result<Len, Error> {
         let table = std::sync::Arc::clone(&self.table);
         let count = table.config().rows;
@@ -140,6 +141,11 @@ impl Reader {
             // Strata of equal size, one row of each: no more variance than independent rows have.
             let rows = batch.map(|i| if is_exact { i } else { stratum(i, count, &mut random) });
             let found = sample_trailers(lane, &table, rows).await.map_err(Error::fabric(Operation::Scan))?;
+            if found.contains(&DESTROYED_TRAILER)
+                && is_destroyed(lane, &table).await.map_err(Error::fabric(Operation::Scan))?
+            {
+                return Err(Error::Destroyed { operation: Operation::Scan });
+            }
             for trailer in found {
                 let occupied = u64::from(table.rows().occupied_by(trailer[0]));
                 sum += occupied;

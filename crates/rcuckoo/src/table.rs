@@ -1,12 +1,12 @@
-//! A table as every client sees it, and how one comes to be: formatting, opening, poisoning.
+//! A table as every client sees it, and how one comes to be: formatting, opening.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
 use guira_layout::{
-    Geometry, LeaseWord, LockLayout, RowFormat, RowId, STATE_WORD, SUPERBLOCK_WORDS, Superblock, SuperblockError,
-    TableConfig, TableState,
+    Geometry, LeaseWord, LockLayout, RowFormat, RowId, SUPERBLOCK_WORDS, Superblock, SuperblockError, TableConfig,
+    TableState,
 };
 
 use crate::Placement;
@@ -178,52 +178,4 @@ pub async fn open_table(lane: &mut dyn Lane, main_bytes: u64) -> Result<Arc<Tabl
         TableState::Live => Ok(table),
         TableState::Destroyed => Err(OpenError::Destroyed),
     }
-}
-
-/// Marks the table destroyed and takes every lock for good, so that no client that still maps it can change it and
-/// think the change was kept. // [R-DESTROY-1]
-///
-/// A client that holds a lock at this moment completes its commit; its release leaves that lock neither free nor
-/// anybody's. (1-bit locks cannot tell: there the release frees the lock, and only the state word warns.) 1 round trip
-/// for 64 words.
-///
-/// # Errors
-/// The fabric refused or lost a batch.
-pub async fn poison_table(lane: &mut dyn Lane, table: &Table) -> Result<(), FabricError> {
-    let state = [TableState::Destroyed.encode()];
-    let addr = table.geometry.superblock_word(STATE_WORD);
-    post(lane, [Verb::Write { addr, words: &state }]).await?;
-    let words: Vec<u64> = (0..table.locks.words()).collect();
-    for words in words.chunks(POISON_WORDS) {
-        let mut wanted: Vec<(u64, u64)> = words.iter().map(|word| (*word, 0)).collect();
-        for _ in 0..POISON_TRIES {
-            wanted = poison_words(lane, table, &wanted).await?;
-            if wanted.is_empty() {
-                break;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Lock words poisoned by one batch.
-const POISON_WORDS: usize = 64;
-/// Tries before a lock word that changes all the time is left to the state word alone.
-const POISON_TRIES: u32 = 1024;
-
-/// Tries to poison words by what they held when last seen; returns those that had changed, with what they hold now.
-async fn poison_words(
-    lane: &mut dyn Lane,
-    table: &Table,
-    wanted: &[(u64, u64)],
-) -> Result<Vec<(u64, u64)>, FabricError> {
-    let mut found = vec![0; wanted.len()];
-    let mut batch: Vec<Verb<'_>> = Vec::with_capacity(wanted.len());
-    for ((word, seen), found) in wanted.iter().zip(&mut found) {
-        let addr = table.locks.addr(*word);
-        batch.push(Verb::Cas { addr, compare: *seen, swap: table.locks.poison(), found });
-    }
-    post(lane, batch).await?;
-    let changed = wanted.iter().zip(&found).filter(|((_, seen), found)| seen != *found);
-    Ok(changed.map(|((word, _), found)| (*word, *found)).collect())
 }

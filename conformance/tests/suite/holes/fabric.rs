@@ -10,7 +10,7 @@ use guira_fabric::memory::Ordering;
 use guira_fabric::{Effect, Lane, Profile, Region, Space, Verb, pause_until, post};
 use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Liberties, Lost, Network, Sim, SimOptions, Stopped};
 use guira_layout::{Preset, RowId, SuperblockError};
-use guira_rcuckoo::{ClientConfig, Error, OpenError, Outcome, Reader, open_table, poison_table};
+use guira_rcuckoo::{ClientConfig, Error, OpenError, Outcome, Reader, destroy_table, open_table};
 
 use crate::holes::logged::{Log, logged};
 use crate::holes::printed;
@@ -116,7 +116,7 @@ fn h20_lock_words_are_touched_by_atomics_alone() {
                 writer.apply(&Scene::update(&scene.neighbour, 3)).expect("the dead are recovered");
                 assert_eq!(writer.client.counters().recoveries, 1);
             }
-            block_on(poison_table(&mut lane, &bench.table)).expect("the heap takes every batch");
+            block_on(destroy_table(&mut lane, &bench.table)).expect("the heap takes every batch");
             let sent: Vec<_> = log.take().into_iter().flatten().filter(|it| it.addr.space() == Space::Device).collect();
             assert!(sent.len() > 7 && sent.iter().any(|verb| verb.is_atomic()), "{sent:?}");
             assert!(!sent.iter().any(|verb| verb.is_write()), "{preset} {profile}: {sent:?}");

@@ -3,7 +3,7 @@
 use guira_conformance::{Actors, Op, Seen, block_on};
 use guira_fabric::{Caps, FenceProof, Region};
 use guira_layout::{LockId, SlotState, SlotWord};
-use guira_rcuckoo::{Error, Outcome, Recovered, poison_table, read_slot, recover};
+use guira_rcuckoo::{Error, Outcome, Recovered, destroy_table, read_slot, recover};
 
 use crate::repair::scene::{Scene, config, missing_under, taken};
 
@@ -61,7 +61,7 @@ fn dead_clients_slots_are_used_again() {
 fn a_destroyed_table_is_not_repaired() {
     let scene = Scene::new();
     let bench = scene.bench.fork();
-    block_on(poison_table(&mut bench.region.lane(), &bench.table)).expect("the heap takes every batch");
+    block_on(destroy_table(&mut bench.region.lane(), &bench.table)).expect("the heap takes every batch");
     let poisoned = bench.lock_words();
     let mut actors = Actors::new(&bench, Caps::WHOLE_WRITE);
     let late = actors.start(0, config(&bench), vec![scene.ops[0].clone()]);

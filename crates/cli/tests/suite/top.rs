@@ -139,6 +139,15 @@ fn the_screen_follows_the_table_the_window_and_the_keys() {
 }
 
 #[test]
+fn a_destroyed_table_without_a_successor_is_the_end() {
+    let table = Table::new("top-end", "bytes:64");
+    let Some(screen) = Screen::new(&top(&table)) else { return };
+    screen.until(&["entries     0 of"]);
+    guira(&["destroy", table.url()]).expect(0);
+    screen.until(&["was destroyed while it was watched", "ended with 1"]);
+}
+
+#[test]
 fn a_destroyed_table_is_a_problem_that_is_shown_and_its_successor_is_watched() {
     let table = Table::new("top-destroyed", "bytes:64");
     let Some(screen) = Screen::new(&top(&table)) else { return };

@@ -21,7 +21,8 @@ macro_rules! lookups {
             ///
             /// # Errors
             /// `KeyLength` if the table cannot have such a key; `Corrupt` if a row or the extent is damaged; `Busy` if
-            /// one stays half written until the deadline; of clients, `Lost`; the fabric's. Nothing is changed.
+            /// one stays half written until the deadline; `Destroyed`; of clients, `Lost`; the fabric's. Nothing is
+            /// changed.
             pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
                 let mut value = Vec::new();
                 Ok(self.get_into(key, &mut value)?.then_some(value))

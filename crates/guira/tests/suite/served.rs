@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use guira::{Blame, CreateOptions, Effect, Error, NodeError, OpenOptions, ServeOptions, Store, Url};
+use guira::{Blame, CreateOptions, Effect, Error, NodeError, OpenOptions, OperationError, ServeOptions, Store, Url};
 use guira_fabric_tcp::wire::{Grant, Header, Hello, Kind, Welcome, append, from_wire, to_wire};
 
 use crate::common::Table;
@@ -128,4 +128,37 @@ fn mistakes_of_who_serves_are_told() {
     assert_eq!(error.blame(), Blame::Fabric);
     drop(served);
     assert!(store.serve(&ServeOptions::new(elsewhere).insecure()).is_ok());
+}
+
+/// [R-DESTROY-2] A table that is destroyed on the host of its memory node is destroyed for the node's clients: those
+/// who look up learn of it by their next lookup.
+#[test]
+fn a_table_that_is_destroyed_on_its_host_is_told_to_remote_readers() {
+    let (table, store) = Table::create(&options());
+    let served = store.serve(&loopback()).unwrap();
+    let remote = Store::open(&Url::tcp("127.0.0.1", served.local_addrs()[0].port()).unwrap()).unwrap();
+    let (mut client, mut reader, mut task_reader) = (remote.client().unwrap(), remote.reader(), remote.async_reader());
+    let large = vec![7; 10_000];
+    assert!(client.insert(b"cuckoo", b"Guira guira").unwrap() && client.insert(b"large", &large).unwrap());
+    assert_eq!(reader.get(b"large").unwrap().as_ref(), Some(&large));
+    assert!(pollster::block_on(task_reader.contains(b"cuckoo")).unwrap());
+    Store::destroy(&table.url).unwrap();
+    let before = reader.traffic().round_trips;
+    let errors = [
+        reader.get(b"cuckoo").err(),
+        reader.get(b"condor").err(),
+        client.get(b"large").err(),
+        client.get_many(&[b"cuckoo"]).remove(0).err(),
+        client.put(b"cuckoo", b"again").err(),
+        pollster::block_on(task_reader.get(b"cuckoo")).err(),
+        remote.len().err(),
+        remote.scan(&mut |_, _| panic!("nothing is left to visit")).err(),
+    ];
+    for error in errors {
+        let error = error.expect("the table is gone");
+        assert!(matches!(error, Error::Operation(OperationError::Destroyed { .. })), "{error:?}");
+    }
+    // Each samples twice, and looks at the superblock.
+    assert_eq!(reader.traffic().round_trips - before, 2 * 3);
+    assert!(remote.is_destroyed().unwrap());
 }

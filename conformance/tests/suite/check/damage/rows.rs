@@ -19,6 +19,10 @@ pub const DAMAGES: &[Damage] = &[
     (ProblemKind::TableDestroyed, "destroyed", |bench| {
         bench.store(Addr::main(STATE_WORD as u64 * 8), &[TableState::Destroyed.encode()]);
     }),
+    (ProblemKind::TableDestroyed, "a destroyed row", |bench| {
+        let trailer = bench.table.geometry().trailer(RowId(5), bench.table.rows());
+        bench.store(trailer, &guira_layout::DESTROYED_TRAILER);
+    }),
     (ProblemKind::GenerationCounter, "no generation", |bench| {
         bench.store(Addr::main(GENERATION_WORD as u64 * 8), &[0])
     }),

@@ -31,7 +31,8 @@ const MIN_EVERY: Duration = Duration::from_millis(50);
 /// For tcp:// the memory node tells what all clients do together. In shared memory nobody counts operations for all:
 /// clients tell what they met when they close, and after they had to do with one that died or stood still.
 ///
-/// q ends it.
+/// q ends it, and so does the end of the table: if it is destroyed, and another one of its name does not follow within
+/// three seconds, this says so.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.

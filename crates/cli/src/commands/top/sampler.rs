@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use guira::{NodeCounters, Stat, Store, Url};
+use guira::{Error, NodeCounters, OpenError, OperationError, Stat, Store, Url};
 
 use super::frame::{Frame, Seen};
 use crate::commands::stat;
@@ -45,12 +45,15 @@ impl Sampler {
             self.store = store;
             (self.stat, self.earlier_stat, self.node) = (None, None, None);
         }
-        looked
+        looked.map_err(|failure| match failure {
+            Failure::Store(error) if is_destroyed(&error) => Failure::Destroyed { url: self.url.clone() },
+            failure => failure,
+        })
     }
 
     fn look_at_store(&mut self) -> Result<Frame, Failure> {
         if self.store.is_destroyed()? {
-            return Err(Failure::Absent { url: self.url.clone() });
+            return Err(Failure::Destroyed { url: self.url.clone() });
         }
         let node = self.count()?;
         let after = match self.is_scan_due() {
@@ -80,5 +83,40 @@ impl Sampler {
 
     fn is_scan_due(&self) -> bool {
         self.stat.as_ref().is_none_or(|look| look.seen.at.elapsed() >= look.took * SCAN_SHARE)
+    }
+}
+
+/// Whether a look came while the table was being destroyed.
+fn is_destroyed(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Open { source: OpenError::Destroyed, .. } | Error::Operation(OperationError::Destroyed { .. })
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use guira::CreateOptions;
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_table_is_told_and_its_successor_is_looked_at() {
+        let url = Url::shm(&format!("guira-unit-top-{}", std::process::id())).unwrap();
+        let options = CreateOptions::new(100).extent_bytes(1 << 20);
+        let create = || Store::create(&url, &options).map(drop);
+        create().unwrap();
+        let mut sampler = Sampler::open(&url).unwrap();
+        sampler.look().map(drop).unwrap();
+        Store::destroy(&url).unwrap();
+        for _ in 0..2 {
+            let failure = sampler.look().map(drop).unwrap_err();
+            assert!(matches!(failure, Failure::Destroyed { .. }), "{failure}");
+            assert_eq!((failure.exit_code(), failure.text().blame.as_str()), (1, "fenced"));
+        }
+        create().unwrap();
+        assert!(matches!(sampler.look(), Err(Failure::Destroyed { .. })), "it finds the successor");
+        sampler.look().map(drop).unwrap();
+        Store::destroy(&url).unwrap();
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -20,6 +20,8 @@ use crate::signals::Signals;
 const POLL: Duration = Duration::from_millis(100);
 /// Looks whose round trips are remembered: more than any terminal has columns.
 const HISTORY_MAX: usize = 1_024;
+/// How long a table that was destroyed may take to have a successor of its name, which is then watched.
+const SUCCESSOR_WAIT: Duration = Duration::from_secs(3);
 /// What looks at the table came to.
 type Looks = Receiver<Result<Frame, Failure>>;
 
@@ -64,14 +66,29 @@ struct Shown {
     frame: Frame,
     history: VecDeque<u64>,
     problem: Option<String>,
+    /// Since when every look has found the table destroyed.
+    destroyed_since: Option<Instant>,
 }
 
 impl Shown {
     fn new(frame: Frame) -> Shown {
-        Shown { frame, history: VecDeque::new(), problem: None }
+        Shown { frame, history: VecDeque::new(), problem: None, destroyed_since: None }
     }
 
-    fn take(&mut self, look: Result<Frame, Failure>) {
+    /// Takes what a look came to.
+    ///
+    /// # Errors
+    /// The table was destroyed a while ago, and has no successor.
+    fn take(&mut self, look: Result<Frame, Failure>) -> Result<(), Failure> {
+        match &look {
+            Err(Failure::Destroyed { .. }) => {
+                self.destroyed_since.get_or_insert_with(Instant::now);
+            }
+            _ => self.destroyed_since = None,
+        }
+        if self.destroyed_since.is_some_and(|since| since.elapsed() >= SUCCESSOR_WAIT) {
+            return look.map(drop);
+        }
         match look {
             Ok(frame) => {
                 if let Some(rates) = frame.node.as_ref().and_then(|node| node.rates.as_ref()) {
@@ -84,10 +101,11 @@ impl Shown {
             }
             Err(failure) => self.problem = Some(failure.to_string()),
         }
+        Ok(())
     }
 
     fn draw(&mut self, terminal: &mut DefaultTerminal) -> Result<(), Failure> {
-        let Shown { frame, history, problem } = self;
+        let Shown { frame, history, problem, .. } = self;
         let beside = Beside { history: history.make_contiguous(), problem: problem.as_deref(), keys: KEYS };
         let drawn = terminal.draw(|screen| draw::draw(frame, beside, screen.area(), screen.buffer_mut()));
         drawn.map(|_| ()).map_err(Failure::host("draw on the terminal"))
@@ -112,7 +130,7 @@ fn show(terminal: &mut DefaultTerminal, shown: &mut Shown, frames: &Looks, signa
         }
         loop {
             match frames.try_recv() {
-                Ok(look) => shown.take(look),
+                Ok(look) => shown.take(look)?,
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return Err(lost()),
             }

@@ -1,0 +1,153 @@
+//! Destroying a table: no client can change it any more, and no reader finds anything in it.
+//!
+//! Order: the state, then every lock, then every row. Once the locks are poisoned only those who held one can write a
+//! row, so a row that is overwritten then stays so, but for theirs: for them destroying waits a while, and overwrites
+//! what they wrote.
+
+use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
+use guira_layout::{DESTROYED_TRAILER, LockId, RowId, STATE_WORD, TableState};
+
+use crate::{Batch, Error, Operation, Reader, Table};
+
+/// Lock words poisoned by one batch.
+const POISON_WORDS: usize = 64;
+/// Tries before a lock word that changes all the time is left to the state word alone.
+const POISON_TRIES: u32 = 1024;
+/// Rows overwritten by one batch.
+const OVERWRITTEN_ROWS: usize = 64;
+/// How long destroying waits for changes that were under way. They are over in microseconds, unless their process gets
+/// no processor, is stopped, or dead.
+const LONGEST_WAIT_NS: u64 = 100_000_000;
+/// The first pause of that wait; it doubles with each.
+const FIRST_PAUSE_NS: u64 = 50_000;
+
+/// Marks the table destroyed; takes every lock for good, so that no client that still maps it can change it and think
+/// the change was kept; and overwrites the trailer of every row, so that no lookup finds anything. // [R-DESTROY-1]
+/// [R-DESTROY-2]
+///
+/// A client that holds a lock at this moment completes its commit; its release leaves that lock neither free nor
+/// anybody's. (1-bit locks cannot tell: there the release frees the lock, and only the state word and the rows warn.)
+/// It is waited for up to 100 ms; what it writes later stays. Round trips: 1 for 64 lock words and 1 for 64 rows; if
+/// locks were held, 1 for each pause until they are not, and 1 for 64 of their rows.
+///
+/// # Errors
+/// The fabric refused or lost a batch.
+pub async fn destroy_table(lane: &mut dyn Lane, table: &Table) -> Result<(), FabricError> {
+    let state = [TableState::Destroyed.encode()];
+    let addr = table.geometry().superblock_word(STATE_WORD);
+    post(lane, [Verb::Write { addr, words: &state }]).await?;
+    let held = poison_locks(lane, table).await?;
+    overwrite_rows(lane, table, (0..table.config().rows).map(RowId)).await?;
+    await_release(lane, table, &held).await?;
+    for lock in held {
+        let (stretches, rows) = table.locks().stretches(lock, table.config().rows);
+        let rows = stretches.flat_map(|first| (first.0..first.0 + rows).map(RowId));
+        overwrite_rows(lane, table, rows).await?;
+    }
+    Ok(())
+}
+
+/// Poisons every lock; returns those that somebody held.
+async fn poison_locks(lane: &mut dyn Lane, table: &Table) -> Result<Vec<LockId>, FabricError> {
+    let locks = table.locks();
+    let mut held = Vec::new();
+    let words: Vec<u64> = (0..locks.words()).collect();
+    for words in words.chunks(POISON_WORDS) {
+        let mut wanted: Vec<(u64, u64)> = words.iter().map(|word| (*word, 0)).collect();
+        for _ in 0..POISON_TRIES {
+            let found = poison_words(lane, table, &wanted).await?;
+            let mut changed = Vec::new();
+            for ((word, seen), found) in wanted.into_iter().zip(found) {
+                if seen == found {
+                    let owned = locks.all_held(word, seen).filter(|(_, owner)| !locks.is_poison(*owner));
+                    held.extend(owned.map(|(lock, _)| lock));
+                } else {
+                    changed.push((word, found));
+                }
+            }
+            wanted = changed;
+            if wanted.is_empty() {
+                break;
+            }
+        }
+    }
+    Ok(held)
+}
+
+/// Tries to poison words by what they held when last seen; returns what they held.
+async fn poison_words(lane: &mut dyn Lane, table: &Table, wanted: &[(u64, u64)]) -> Result<Vec<u64>, FabricError> {
+    let mut found = vec![0; wanted.len()];
+    let mut batch: Vec<Verb<'_>> = Vec::with_capacity(wanted.len());
+    for ((word, seen), found) in wanted.iter().zip(&mut found) {
+        let addr = table.locks().addr(*word);
+        batch.push(Verb::Cas { addr, compare: *seen, swap: table.locks().poison(), found });
+    }
+    post(lane, batch).await?;
+    Ok(found)
+}
+
+/// Makes these rows say that their table was destroyed.
+async fn overwrite_rows(
+    lane: &mut dyn Lane,
+    table: &Table,
+    mut rows: impl Iterator<Item = RowId>,
+) -> Result<(), FabricError> {
+    let mut batch = Batch::with_capacity(OVERWRITTEN_ROWS);
+    loop {
+        batch.clear();
+        let write = |row| Verb::Write { addr: table.geometry().trailer(row, table.rows()), words: &DESTROYED_TRAILER };
+        batch.extend(rows.by_ref().take(OVERWRITTEN_ROWS).map(write));
+        // Ends: there are so many rows.
+        if batch.is_empty() {
+            return Ok(());
+        }
+        post(lane, &mut batch[..]).await?;
+    }
+}
+
+/// Waits until those who held these locks when they were poisoned have released them: their bits are all ones no more.
+async fn await_release(lane: &mut dyn Lane, table: &Table, held: &[LockId]) -> Result<(), FabricError> {
+    let locks = table.locks();
+    let deadline_ns = lane.now_ns().saturating_add(LONGEST_WAIT_NS);
+    let mut pause_ns = FIRST_PAUSE_NS;
+    for mask in held.iter().map(|lock| locks.mask(*lock)) {
+        // Ends: by the deadline, which is that of all.
+        loop {
+            let mut word = [0];
+            post(lane, [Verb::Read { addr: locks.addr(mask.word), into: &mut word }]).await?;
+            let now_ns = lane.now_ns();
+            if word[0] & mask.mask != mask.mask || now_ns >= deadline_ns {
+                break;
+            }
+            pause_until(lane, deadline_ns.min(now_ns.saturating_add(pause_ns))).await;
+            pause_ns *= 2;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the table was destroyed. 1 round trip. // [R-DESTROY-1]
+pub(crate) async fn is_destroyed<L: Lane + ?Sized>(lane: &mut L, table: &Table) -> Result<bool, FabricError> {
+    let mut state = [0];
+    let addr = table.geometry().superblock_word(STATE_WORD);
+    post(lane, [Verb::Read { addr, into: &mut state }]).await?;
+    Ok(TableState::decode(state[0]) != Some(TableState::Live))
+}
+
+impl Reader {
+    /// Fails with `Destroyed` if `sample`, of a row that does not verify, says that the table was destroyed, and the
+    /// superblock does, too. 1 round trip then, and none otherwise. // [R-DESTROY-2]
+    pub(crate) async fn refuse_destroyed<L: Lane + ?Sized>(
+        &self,
+        lane: &mut L,
+        sample: &[u64],
+        operation: Operation,
+    ) -> Result<(), Error> {
+        if self.table.rows().is_destroyed(sample)
+            && is_destroyed(lane, &self.table).await.map_err(Error::fabric(operation))?
+        {
+            return Err(Error::Destroyed { operation });
+        }
+        Ok(())
+    }
+}
