@@ -3,15 +3,17 @@
 //! Invariants: an extent is written before the row that points to it, and is `pending` while nobody knows whether one
 //! does; the slot is given back after everything else, and never by a forked child.
 
+mod told;
+
 use std::sync::Arc;
 
 use guira_fabric::{Effect, Lane, SlotHold, Traffic};
 use guira_layout::{ExtentRef, OwnerId, Placement};
 use guira_rcuckoo::{
-    Begun, Change, Changed, Counters, NewValue, Now, Operation, Outcome, Sampled, SlotClient, Table, add_totals,
-    release_slot,
+    Begun, Change, Changed, Counters, NewValue, Now, Operation, Outcome, Sampled, SlotClient, Table, release_slot,
 };
 
+use self::told::{Told, counters, finish, tell};
 use crate::attachment::{Attachment, Holds, Until, is_session_lost, without_effect};
 use crate::blocking::block_on;
 use crate::events::Events;
@@ -119,50 +121,6 @@ impl<'e> ValueChange<'e> {
     }
 }
 
-/// What of a client's counters is in the table's totals already.
-#[derive(Default)]
-struct Told(Counters);
-
-impl Told {
-    /// What the client met since it last told; nothing, unless it had to do with somebody who was dead or stood still.
-    fn incidents(&mut self, client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Option<Counters> {
-        (client.counters().incidents() != self.0.incidents()).then(|| self.news(client, extents))
-    }
-
-    /// What the client met since it last told.
-    fn news(&mut self, client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Counters {
-        let counters = counters(client, extents);
-        let news = counters.since(&self.0);
-        self.0 = counters;
-        news
-    }
-}
-
-/// The rest of a change that was begun, after which its client tells what it met on the way. A function of its own, so
-/// that a change which waits for nobody keeps nothing for it.
-async fn finish(
-    client: &mut guira_rcuckoo::Client,
-    lane: &mut dyn Lane,
-    told: &mut Told,
-    extents: Option<&Extents>,
-    key: &[u8],
-    change: Change<'_>,
-    begun: Begun,
-) -> Result<Changed, OperationError> {
-    let result = client.finish(lane, key, change, begun).await;
-    if let Some(news) = told.incidents(client, extents) {
-        // Rare, and larger than the rest of a change's future.
-        Box::pin(tell(Arc::clone(client.table()), lane, news)).await;
-    }
-    result
-}
-
-/// Adds `news` to the table's totals. At most 1 round trip. // [R-TOTALS-1]
-async fn tell(table: Arc<Table>, lane: &mut dyn Lane, news: Counters) {
-    // An operation is not undone because it could not be counted.
-    let _ = add_totals(lane, &table, &news).await;
-}
-
 /// Whether a value goes in its row, and there is nothing to do before.
 #[inline(always)]
 fn is_plain(
@@ -230,12 +188,6 @@ fn turns(table: &Table, region: &FabricRegion) -> Option<Arc<Turns>> {
     let superblock = table.superblock();
     let drawn = [superblock.table, superblock.incarnation];
     region.node().map(|(peer, memory)| Turns::of(TableName { drawn, memory, peer }))
-}
-
-fn counters(client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Counters {
-    let counters = client.counters();
-    let Some(extents) = extents else { return counters };
-    Counters { adopted_chunks: extents.adopted_chunks(), swept_extents: extents.swept(), ..counters }
 }
 
 lookups!(Client, client);

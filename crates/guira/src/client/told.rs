@@ -1,0 +1,60 @@
+//! What clients met, and when the table's totals are told of it. // [R-TOTALS-1]
+
+use std::sync::Arc;
+
+use guira_fabric::Lane;
+use guira_rcuckoo::{Begun, Change, Changed, Counters, Table, add_totals};
+
+use crate::OperationError;
+use crate::extents::Extents;
+
+/// What of a client's counters is in the table's totals already.
+#[derive(Default)]
+pub(super) struct Told(Counters);
+
+impl Told {
+    /// What the client met since it last told; nothing, unless it had to do with somebody who was dead or stood still.
+    pub(super) fn incidents(&mut self, client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Option<Counters> {
+        (client.counters().incidents() != self.0.incidents()).then(|| self.news(client, extents))
+    }
+
+    /// What the client met since it last told.
+    pub(super) fn news(&mut self, client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Counters {
+        let counters = counters(client, extents);
+        let news = counters.since(&self.0);
+        self.0 = counters;
+        news
+    }
+}
+
+/// The rest of a change that was begun, after which its client tells what it met on the way. A function of its own, so
+/// that a change which waits for nobody keeps nothing for it.
+pub(super) async fn finish(
+    client: &mut guira_rcuckoo::Client,
+    lane: &mut dyn Lane,
+    told: &mut Told,
+    extents: Option<&Extents>,
+    key: &[u8],
+    change: Change<'_>,
+    begun: Begun,
+) -> Result<Changed, OperationError> {
+    let result = client.finish(lane, key, change, begun).await;
+    if let Some(news) = told.incidents(client, extents) {
+        // Rare, and larger than the rest of a change's future.
+        Box::pin(tell(Arc::clone(client.table()), lane, news)).await;
+    }
+    result
+}
+
+/// Adds `news` to the table's totals. At most 1 round trip. // [R-TOTALS-1]
+pub(super) async fn tell(table: Arc<Table>, lane: &mut dyn Lane, news: Counters) {
+    // An operation is not undone because it could not be counted.
+    let _ = add_totals(lane, &table, &news).await;
+}
+
+/// What a client met, its extents included.
+pub(super) fn counters(client: &guira_rcuckoo::Client, extents: Option<&Extents>) -> Counters {
+    let counters = client.counters();
+    let Some(extents) = extents else { return counters };
+    Counters { adopted_chunks: extents.adopted_chunks(), swept_extents: extents.swept(), ..counters }
+}
