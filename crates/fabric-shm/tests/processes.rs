@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use guira::Store;
@@ -326,13 +326,11 @@ fn remote_forker(location: &Location) {
         update.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending().then_some(update)
     });
     let stuck = stuck.expect("a node takes a while");
-    let mut parents = Some((store, client, reader, region, hold, lane));
+    let pools = Pools::of(&store);
+    let mut parents = Some((store, client, reader, region, hold, lane, pools));
     let pid = fork(|| {
-        let (store, mut client, mut reader, region, hold, mut lane) = parents.take().unwrap();
-        let refused = |error: Option<guira::Error>| {
-            let error = error.expect("the child has no part in it");
-            assert!(error.effect() == guira::Effect::None && error.to_string().contains("fork"), "{error}");
-        };
+        let (store, mut client, mut reader, region, hold, mut lane, pools) = parents.take().unwrap();
+        pools.are_refused();
         refused(client.get(b"cuckoo").err());
         let start = Instant::now();
         refused(client.put(b"cuckoo", b"never").err());
@@ -365,11 +363,56 @@ fn remote_forker(location: &Location) {
     drop(stuck);
     say(pid);
     wait_for_order();
-    let (store, mut client, ..) = parents.take().unwrap();
+    let (store, mut client, _, _, _, _, pools) = parents.take().unwrap();
     assert_eq!(client.put(b"cuckoo", b"greyer").unwrap(), guira::Put::Replaced);
     assert!(store.reader().contains(b"child").unwrap());
+    pools.are_as_before();
     say(client.slot());
     wait_for_order();
+}
+
+fn refused(error: Option<guira::Error>) {
+    let error = error.expect("the child has no part in it");
+    assert!(error.effect() == guira::Effect::None && error.to_string().contains("fork"), "{error}");
+}
+
+fn poll_once<F: Future>(future: F) -> F::Output {
+    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("nobody has to be waited for"),
+    }
+}
+
+/// Pools that have lent what they have.
+struct Pools {
+    of_tasks: guira::Pool,
+    of_threads: guira::blocking::Pool,
+    to_task: guira::PooledClient,
+    to_thread: guira::blocking::PooledClient,
+}
+
+impl Pools {
+    fn of(store: &Store) -> Pools {
+        let (of_tasks, of_threads) = (store.pool(1), store.blocking_pool(1));
+        let (to_task, to_thread) = (poll_once(of_tasks.get()).unwrap(), of_threads.get().unwrap());
+        Pools { of_tasks, of_threads, to_task, to_thread }
+    }
+
+    /// In a forked child: nothing is lent, or given back.
+    fn are_refused(mut self) {
+        refused(poll_once(self.of_tasks.get()).err());
+        refused(self.of_threads.get().err());
+        refused(poll_once(self.to_task.get(b"cuckoo")).err());
+        refused(self.to_thread.get(b"cuckoo").err());
+        assert_eq!((self.of_tasks.status().size, self.of_threads.status().size), (0, 0));
+    }
+
+    fn are_as_before(mut self) {
+        assert!(self.to_thread.contains(b"cuckoo").unwrap());
+        drop((self.to_task, self.to_thread));
+        let (of_tasks, of_threads) = (self.of_tasks.status(), self.of_threads.status());
+        assert_eq!((of_tasks.size, of_tasks.idle, of_threads.size, of_threads.idle), (1, 1, 1, 1));
+    }
 }
 
 /// Holds slot 1 and becomes another program.

@@ -128,6 +128,11 @@ impl Attachment {
         self.sessions.after(self.number, until).await
     }
 
+    /// Notes that nobody minds what became of the latest session, which is lost.
+    pub(crate) fn forget_session(&mut self) {
+        self.told_fenced = true;
+    }
+
     /// Notes that `session` was lost before anything was held in it.
     pub(crate) fn pass_over(&mut self, session: &Session) {
         self.number = session.number;

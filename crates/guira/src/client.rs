@@ -3,6 +3,7 @@
 //! Invariants: an extent is written before the row that points to it, and is `pending` while nobody knows whether one
 //! does; the slot is given back after everything else, and never by a forked child.
 
+mod pooled;
 mod told;
 
 use std::sync::Arc;

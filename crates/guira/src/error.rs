@@ -206,6 +206,19 @@ pub enum Error {
         /// How many of them have a dead client that cannot be recovered: its record is damaged.
         dead: u16,
     },
+    /// Others had all clients of a pool until the timeout of the call. Nothing was changed.
+    #[error(
+        "cannot get a client of {url}: all {max} clients of the pool were taken for {waited_ms} ms; nothing was \
+             changed; give them back sooner, or make the pool larger"
+    )]
+    PoolTimeout {
+        /// The table.
+        url: Url,
+        /// Clients the pool may have.
+        max: usize,
+        /// How long the call waited.
+        waited_ms: u64,
+    },
     /// A client, or a recovery of clients, was asked of a table that was opened for reading only. Nothing was changed.
     #[error("{url} was opened for reading only: it has no clients and recovers none; nothing was changed")]
     ReadOnly {
@@ -368,7 +381,7 @@ impl Error {
             },
             Error::Connect { source, .. } => connect_blame(source),
             Error::Gone { .. } => Blame::Fenced,
-            Error::TooManyClients { .. } => Blame::Busy,
+            Error::TooManyClients { .. } | Error::PoolTimeout { .. } => Blame::Busy,
             Error::Kill { source, .. } => match source {
                 KillError::Foreign { .. } | KillError::Oneself { .. } | KillError::Permission { .. } => Blame::Misuse,
                 KillError::Kernel { .. } => Blame::Fabric,

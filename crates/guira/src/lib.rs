@@ -62,7 +62,8 @@
 //!
 //! **Async.** [`Store::async_client`] gives a [`Client`], whose operations are `Send` futures, for any executor. A
 //! future that is dropped takes effect wholly or not at all. [`Store::async_reader`] gives a [`Reader`], for tasks that
-//! change nothing.
+//! change nothing. A table has so many client slots ([`CreateOptions::max_clients`]): where there are more tasks, they
+//! share the clients of a [`Pool`], from [`Store::pool`].
 //!
 //! **Together.** Processes that change one key read it with its state and say what they expect:
 //! [`blocking::Client::get_versioned`], [`blocking::Client::compare_and_swap`]. There are no changes of several keys at
@@ -114,6 +115,7 @@ mod extents;
 mod fabric;
 mod mismatch;
 mod options;
+mod pool;
 mod reader;
 mod repair;
 mod scan;
@@ -146,6 +148,7 @@ pub use guira_layout::{ConfigError, EntryFormat, Generation, LockId, OwnerId, Pr
 pub use guira_rcuckoo::{Counters, Error as OperationError, OpenError, Operation, Place, Placement, RowPair, Table};
 pub use mismatch::Mismatch;
 pub use options::{CreateOptions, CreateProgress, OnMismatch, OpenOptions};
+pub use pool::{Pool, PoolStatus, PooledClient};
 pub use reader::Reader;
 pub use repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, Repair};
 pub use scan::{DamageVisitor, Len, ScanSummary, StableScan, Unread, Visitor};

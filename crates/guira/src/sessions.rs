@@ -431,16 +431,17 @@ fn verify(region: &FabricRegion, wanted: &Table) -> Result<(), Failure> {
     }
 }
 
+/// Wakes a thread that sleeps until something happens.
+pub(crate) struct Unpark(pub(crate) Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
 /// Waits for `future` on this thread, which sleeps meanwhile.
 pub(crate) fn wait_for<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut cx = Context::from_waker(&waker);

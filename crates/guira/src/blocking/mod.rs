@@ -3,12 +3,14 @@
 //! On shared memory an operation never waits except for a lock, so this is what most programs want.
 
 mod client;
+mod pool;
 mod reader;
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 pub use client::Client;
+pub use pool::{Pool, PooledClient};
 pub use reader::Reader;
 
 /// Polls `future` in place until it is ready. Ends because lanes wait in place: a pause is over when its future is

@@ -13,6 +13,7 @@ mod mistakes;
 mod names;
 mod node;
 mod open_or_create;
+mod pools;
 mod processes;
 mod recovery;
 mod reuse;

@@ -1,0 +1,115 @@
+//! Pools in place.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Client;
+use crate::pool::{DEFAULT_TIMEOUT, Shared, debug};
+use crate::{Error, PoolStatus, Store};
+
+/// Clients that threads share, from [`Store::blocking_pool`]: each thread takes one for an operation or a few, and the
+/// next one in line gets it afterwards. As futures, and more about pools: [`crate::Pool`].
+///
+/// ```
+/// # use guira::{CreateOptions, Store, Url};
+/// # fn main() -> Result<(), guira::Error> {
+/// # let url: Url = format!("shm://guira-doc-blocking-pool-{}", std::process::id()).parse()?;
+/// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+/// let pool = store.blocking_pool(2);
+/// std::thread::scope(|scope| {
+///     let puts: Vec<_> = (0..8_u32)
+///         .map(|thread| {
+///             let pool = &pool;
+///             scope.spawn(move || pool.get()?.put(&thread.to_le_bytes(), b"seen"))
+///         })
+///         .collect();
+///     puts.into_iter().try_for_each(|put| put.join().expect("puts do not panic").map(drop))
+/// })?;
+/// assert_eq!((store.len()?.entries, pool.status().waiting), (8, 0));
+/// # drop(pool);
+/// # Store::destroy(&url)
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Pool {
+    shared: Arc<Shared>,
+    timeout: Duration,
+}
+
+/// A client of a [`Pool`], which goes back when this is dropped; what becomes of it then: [`crate::PooledClient`].
+pub struct PooledClient {
+    /// There until this is dropped.
+    client: Option<Client>,
+    shared: Arc<Shared>,
+}
+
+impl Pool {
+    pub(crate) fn new(shared: Arc<Shared>) -> Pool {
+        Pool { shared, timeout: DEFAULT_TIMEOUT }
+    }
+
+    /// The same pool, with another bound on how long [`Pool::get`] waits; default 30 s. Zero waits for nobody.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Pool {
+        self.timeout = timeout;
+        self
+    }
+
+    /// A client that nobody else has, the one that was used last. If all are taken and the pool may have no more, waits
+    /// for one; those who wait get theirs in the order of coming. Round trips: none for a client that is open; to open
+    /// one, those of [`Store::client`], which this calls.
+    ///
+    /// # Errors
+    /// `PoolTimeout` if no client came back in time; as [`Store::client`] if one was to be opened, and then the next
+    /// who waits tries; `Fabric` in a forked child. Nothing was changed.
+    pub fn get(&self) -> Result<PooledClient, Error> {
+        let client = self.shared.client_in_place(self.timeout)?;
+        Ok(PooledClient { client: Some(Client(client)), shared: Arc::clone(&self.shared) })
+    }
+
+    /// How many clients there are now. All 0 in a forked child, whose parent's they are. No round trip.
+    pub fn status(&self) -> PoolStatus {
+        self.shared.status()
+    }
+
+    /// The store whose clients they are.
+    pub fn store(&self) -> &Store {
+        self.shared.store()
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        debug("Pool", &self.shared, self.timeout, f)
+    }
+}
+
+impl fmt::Debug for PooledClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PooledClient").field("slot", &self.slot()).finish()
+    }
+}
+
+/// # Panics
+/// Never: the client is there until this is dropped.
+impl Deref for PooledClient {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        self.client.as_ref().expect("the client is there until this is dropped")
+    }
+}
+
+impl DerefMut for PooledClient {
+    fn deref_mut(&mut self) -> &mut Client {
+        self.client.as_mut().expect("the client is there until this is dropped")
+    }
+}
+
+impl Drop for PooledClient {
+    fn drop(&mut self) {
+        self.client.take().into_iter().for_each(|client| self.shared.take_back(client.0));
+    }
+}

@@ -1,0 +1,323 @@
+//! Pools: many tasks and threads share few clients, in the order of coming, whatever becomes of the others.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use guira::{Blame, CreateOptions, Effect, Error, Pool, PoolStatus, PooledClient, ServeOptions, Served, Store, Url};
+
+use crate::common::Table;
+
+const TASKS: u32 = 10_000;
+const CLIENTS: u16 = 16;
+/// No step of a test takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A table with no more client slots than a pool may take.
+fn options() -> CreateOptions {
+    CreateOptions::new(u64::from(TASKS)).format("fixed:8:8".parse().unwrap()).max_clients(CLIENTS)
+}
+
+fn key(i: u32) -> [u8; 8] {
+    u64::from(i).to_le_bytes()
+}
+
+/// A table that is served, and a store that has it open through the node.
+fn remote(options: &CreateOptions) -> (Served, Store) {
+    let served = Store::create_unnamed(options).unwrap();
+    let served = served.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
+    let store = Store::open(&Url::tcp("127.0.0.1", served.local_addrs()[0].port()).unwrap()).unwrap();
+    (served, store)
+}
+
+fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn ready(polled: Poll<Result<PooledClient, Error>>) -> PooledClient {
+    match polled {
+        Poll::Ready(client) => client.unwrap(),
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+fn status(max: usize, size: usize, idle: usize, waiting: usize) -> PoolStatus {
+    // It may gain fields.
+    let mut status = PoolStatus::default();
+    (status.max, status.size, status.idle, status.waiting) = (max, size, idle, waiting);
+    status
+}
+
+/// Ten thousand tasks do an operation each, by sixteen clients; none fails. [R-SLOT-1]
+fn crowd(store: &Store) {
+    let pool = store.pool(CLIENTS).timeout(PATIENCE);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|i| {
+                let pool = pool.clone();
+                tokio::spawn(async move { pool.get().await?.put(&key(i), &key(i)).await })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap().unwrap();
+        }
+    });
+    let PoolStatus { max, size, idle, waiting, .. } = pool.status();
+    assert!((1..=16).contains(&size) && (max, idle, waiting) == (16, size, 0), "{pool:?}");
+    assert_eq!(store.stat().unwrap().clients.len(), size);
+    drop(pool);
+    assert_eq!(store.stat().unwrap().clients.len(), 0);
+    let mut reader = store.reader();
+    let keys: Vec<_> = (0..TASKS).map(key).collect();
+    assert!(reader.get_many(&keys).into_iter().zip(&keys).all(|(found, key)| found.unwrap().as_deref() == Some(key)));
+}
+
+#[test]
+fn ten_thousand_tasks_share_sixteen_clients() {
+    let (_table, store) = Table::create(&options());
+    crowd(&store);
+}
+
+#[test]
+fn ten_thousand_tasks_share_sixteen_clients_of_a_memory_node() {
+    let (_served, store) = remote(&options());
+    crowd(&store);
+}
+
+#[test]
+fn threads_share_clients_in_place() {
+    let (_table, local) = Table::create(&options());
+    let (_served, remote) = remote(&options());
+    for store in [local, remote] {
+        let pool = store.blocking_pool(2).timeout(PATIENCE);
+        thread::scope(|scope| {
+            for thread in 0..8 {
+                let pool = pool.clone();
+                scope.spawn(move || {
+                    for i in 0..50 {
+                        assert!(pool.get().unwrap().insert(&key(1_000 * thread + i), &key(i)).unwrap());
+                    }
+                });
+            }
+        });
+        assert!(pool.status().size <= 2 && store.len().unwrap().entries == 400, "{pool:?}");
+        assert_eq!(store.stat().unwrap().clients.len(), pool.status().idle);
+    }
+}
+
+/// Who waits is served in the order of coming; who leaves holds nobody up, not even with a client in hand that it never
+/// came for.
+#[test]
+fn those_who_wait_are_served_in_order() {
+    let (_table, store) = Table::create(&options());
+    let pool = store.pool(1);
+    let held = pollster::block_on(pool.get()).unwrap();
+    let slot = held.slot();
+    let [mut first, mut second, mut third, mut fourth] = [(); 4].map(|()| Box::pin(pool.get()));
+    for future in [&mut first, &mut second, &mut third, &mut fourth] {
+        assert!(poll(future.as_mut()).is_pending());
+    }
+    assert_eq!(pool.status(), status(1, 1, 0, 4));
+    drop(first);
+    drop(held);
+    assert!(poll(third.as_mut()).is_pending() && poll(fourth.as_mut()).is_pending(), "it is the second's");
+    // The second was given the client, and never looks.
+    drop(second);
+    assert!(poll(fourth.as_mut()).is_pending());
+    let held = ready(poll(third.as_mut()));
+    assert_eq!((held.slot(), pool.status()), (slot, status(1, 1, 0, 1)));
+    // A newcomer does not overtake.
+    let mut late = Box::pin(pool.get());
+    assert!(poll(late.as_mut()).is_pending());
+    drop(held);
+    assert!(poll(late.as_mut()).is_pending());
+    drop(ready(poll(fourth.as_mut())));
+    drop(ready(poll(late.as_mut())));
+    assert_eq!(pool.status(), status(1, 1, 1, 0));
+}
+
+/// The error says how long the call waited; no executor has to have a timer.
+#[test]
+fn a_pool_whose_clients_are_all_taken_says_so_in_time() {
+    let (_table, store) = Table::create(&options());
+    let (pool, threads) = (store.pool(1), store.blocking_pool(1));
+    let (held, held_too) = (pollster::block_on(pool.get()).unwrap(), threads.get().unwrap());
+    for timeout in [Duration::ZERO, Duration::from_millis(30)] {
+        let began = Instant::now();
+        let in_task = pollster::block_on(pool.clone().timeout(timeout).get()).map(drop).unwrap_err();
+        let in_place = threads.clone().timeout(timeout).get().map(drop).unwrap_err();
+        assert!(began.elapsed() >= 2 * timeout);
+        for error in [in_task, in_place] {
+            assert_eq!((error.blame(), error.effect()), (Blame::Busy, Effect::None), "{error}");
+            let Error::PoolTimeout { max: 1, waited_ms, .. } = error else { panic!("{error}") };
+            assert!((timeout.as_millis()..PATIENCE.as_millis()).contains(&u128::from(waited_ms)), "{waited_ms} ms");
+        }
+    }
+    drop((held, held_too));
+    let patient = pool.clone().timeout(Duration::from_millis(30));
+    assert_eq!(pool.status(), status(1, 1, 1, 0));
+    assert!(pollster::block_on(patient.get()).is_ok() && threads.get().is_ok());
+}
+
+/// [R-DROP-1] An operation that is dropped midway leaves a client that others may have: what it had acquired is given
+/// back, also if nobody takes the client.
+#[test]
+fn clients_of_dropped_operations_are_lent_again() {
+    let (_served, store) = remote(&options());
+    let pool = store.pool(1).timeout(PATIENCE);
+    let mut other = store.client().unwrap();
+    for i in 0..50 {
+        let mut held = pollster::block_on(pool.get()).unwrap();
+        {
+            let (key, value) = (key(1), key(i));
+            let mut put = pin!(held.put(&key, &value));
+            // With luck it has a lock by then; it ends itself seldom.
+            // Ends: it is ready by then, or left.
+            for _ in 0..i % 5 {
+                if poll(put.as_mut()).is_ready() {
+                    break;
+                }
+                thread::yield_now();
+            }
+        }
+        drop(held);
+        // Nobody operates with the pool's client.
+        other.put(&key(1), &key(100 + i)).unwrap();
+        assert_eq!(pollster::block_on(pool.get()).unwrap().get(&key(1)).now().as_deref(), Some(&key(100 + i)[..]));
+    }
+    assert_eq!((pool.status().size, store.check().unwrap().is_clean()), (1, true));
+}
+
+/// Waits for an operation.
+trait Now<T> {
+    fn now(self) -> T;
+}
+
+impl<T, F: Future<Output = Result<T, Error>>> Now<T> for F {
+    fn now(self) -> T {
+        pollster::block_on(self).unwrap()
+    }
+}
+
+/// A client whose holder panics is closed, and does not come back; its place does.
+#[test]
+fn a_panic_in_a_holder_costs_its_client_alone() {
+    let (_table, store) = Table::create(&options());
+    let (pool, threads) = (store.pool(1).timeout(PATIENCE), store.blocking_pool(1).timeout(PATIENCE));
+    for _ in 0..3 {
+        let (pool, threads) = (pool.clone(), threads.clone());
+        let panicked = thread::spawn(move || {
+            let (mut held, mut held_too) = (pool.get().now(), threads.get().unwrap());
+            held.put(&key(1), &key(2)).now();
+            held_too.put(&key(2), &key(3)).unwrap();
+            panic!("it is meant to");
+        });
+        assert!(panicked.join().is_err());
+    }
+    assert_eq!((pool.status(), threads.status()), (status(1, 0, 0, 0), status(1, 0, 0, 0)));
+    assert_eq!(store.stat().unwrap().clients.len(), 0);
+    assert_eq!(pool.get().now().get(&key(2)).now().as_deref(), Some(&key(3)[..]));
+    assert!(threads.get().unwrap().contains(&key(1)).unwrap());
+}
+
+/// A client that cannot be opened is an error of the one who asked, and takes nobody's place.
+#[test]
+fn a_client_that_cannot_be_opened_takes_no_place() {
+    let (_table, store) = Table::create(&options().max_clients(1));
+    let taken = store.client().unwrap();
+    let pool = store.pool(2).timeout(PATIENCE);
+    for _ in 0..3 {
+        let error = pollster::block_on(pool.get()).map(drop).unwrap_err();
+        assert!(matches!(error, Error::TooManyClients { .. }), "{error}");
+        assert_eq!(pool.status(), status(2, 0, 0, 0));
+    }
+    drop(taken);
+    drop(pool.get().now());
+    assert_eq!(pool.status(), status(2, 1, 1, 0));
+}
+
+/// [R-SESSION-1] A client that lost its session goes on in another one for its next holder, who is told nothing of it.
+#[test]
+fn clients_that_lost_their_node_go_on_for_the_next_holder() {
+    let options = options();
+    let owner = Store::create_unnamed(&options).unwrap();
+    let mut served = owner.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
+    let addr = served.local_addrs()[0];
+    let store = Store::open(&Url::tcp("127.0.0.1", addr.port()).unwrap()).unwrap();
+    let pool = store.pool(2).timeout(PATIENCE);
+    pool.get().now().put(&key(1), &key(1)).now();
+    for i in 2..5 {
+        drop(served);
+        served = owner.serve(&ServeOptions::new(addr)).unwrap();
+        assert!(pool.get().now().insert(&key(i), &key(i)).now());
+    }
+    assert_eq!((pool.status().size, owner.len().unwrap().entries), (1, 4));
+    drop(served);
+}
+
+/// A pool and what was got from it keep the table open; the last of them closes the clients.
+#[test]
+fn a_pool_outlives_its_store() {
+    let (table, store) = Table::create(&options());
+    let pool: Pool = store.pool(3);
+    drop(store);
+    let (mut held, other) = (pool.get().now(), pool.get().now());
+    assert_ne!(held.slot(), other.slot());
+    drop((pool, other));
+    held.put(&key(1), &key(2)).now();
+    let store = Store::open(&table.url).unwrap();
+    assert_eq!(store.stat().unwrap().clients.len(), 2);
+    drop(held);
+    assert_eq!(store.stat().unwrap().clients.len(), 0);
+}
+
+fn assert_shared<T: Send + Sync + Clone + std::fmt::Debug>(_: &T) {}
+
+fn assert_send<T: Send>(_: &T) {}
+
+#[test]
+fn pools_are_shared_and_their_futures_move() {
+    let (_table, store) = Table::create(&options());
+    let (pool, threads) = (store.pool(0), store.blocking_pool(0));
+    assert_shared(&pool);
+    assert_shared(&threads);
+    assert_send(&pool.get());
+    assert_send(&threads.get().unwrap());
+    assert_eq!(pool.status().max, 1);
+    let (held, said) = (pool.get().now(), format!("{pool:?}"));
+    assert!(said.contains(&store.url().to_string()) && said.contains("idle: 0"), "{said}");
+    assert_eq!(format!("{held:?}"), format!("PooledClient {{ slot: {} }}", held.slot()));
+}
+
+/// Any executor: those of smol and of one future, both at once on one pool.
+#[test]
+fn pools_need_no_executor_of_their_own() {
+    let (_table, store) = Table::create(&options());
+    let pool = store.pool(2).timeout(PATIENCE);
+    let work = |first: u32| {
+        let pool = pool.clone();
+        async move {
+            for i in first..first + 100 {
+                pool.get().await.unwrap().put(&key(i), &key(i)).await.unwrap();
+            }
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let executor = async_executor::Executor::new();
+            let tasks: Vec<_> = (0..4).map(|task| executor.spawn(work(100 * task))).collect();
+            pollster::block_on(executor.run(async {
+                for task in tasks {
+                    task.await;
+                }
+            }));
+        });
+        scope.spawn(|| pollster::block_on(work(1_000)));
+    });
+    assert_eq!(store.len().unwrap().entries, 500);
+}
