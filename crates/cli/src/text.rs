@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
+use std::path::Path;
 
 use clap::Args;
 use guira::EntryFormat;
@@ -97,23 +98,32 @@ impl Notation {
         }
     }
 
-    /// The bytes of a value: as written, or after an `@` those of a file.
+    /// The bytes of a value.
     pub fn value(self, text: &str, format: EntryFormat) -> Result<Vec<u8>, Failure> {
-        let value = match text.strip_prefix('@') {
-            Some(literal) if literal.starts_with('@') => self.bytes("value", literal)?,
-            Some("-") => read_all("standard input", io::stdin().lock())?,
-            Some(path) => {
-                let file = File::open(path).map_err(|error| Failure::Misuse(format!("cannot open {path}: {error}")))?;
-                read_all(path, file)?
+        let value = match (self, format) {
+            (Notation::Numbers, EntryFormat::Fixed { value_bytes, .. }) => {
+                let values = EntryFormat::Fixed { key_bytes: 0, value_bytes };
+                little_endian(values, "", text)?.value
             }
-            None => match (self, format) {
-                (Notation::Numbers, EntryFormat::Fixed { value_bytes, .. }) => {
-                    let values = EntryFormat::Fixed { key_bytes: 0, value_bytes };
-                    little_endian(values, "", text)?.value
-                }
-                _ => self.bytes("value", text)?,
-            },
+            _ => self.bytes("value", text)?,
         };
+        self.fitting(value, format)
+    }
+
+    /// The bytes of a file as a value, whatever the notation; `-` is standard input.
+    pub fn value_of_file(self, path: &Path, format: EntryFormat) -> Result<Vec<u8>, Failure> {
+        let value = if path == Path::new("-") {
+            read_all("standard input", io::stdin().lock())?
+        } else {
+            let name = path.display().to_string();
+            let file = File::open(path).map_err(Failure::host(format!("open {name}")))?;
+            read_all(&name, file)?
+        };
+        self.fitting(value, format)
+    }
+
+    /// A value, if a table of `format` can have it.
+    fn fitting(self, value: Vec<u8>, format: EntryFormat) -> Result<Vec<u8>, Failure> {
         match format {
             EntryFormat::Fixed { value_bytes, .. } => self.exactly("value", value, value_bytes, format),
             EntryFormat::Bytes { .. } => Ok(value),
@@ -217,12 +227,19 @@ mod tests {
     fn values_come_from_files_too() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), b"\0\xff").unwrap();
-        let from_file = format!("@{}", file.path().display());
-        assert_eq!(Notation::Text.value(&from_file, FIXED).unwrap(), b"\0\xff");
-        assert_eq!(Notation::Hex.value(&from_file, FIXED).unwrap(), b"\0\xff");
-        assert_eq!(Notation::Text.value("@@x", BYTES).unwrap(), b"@x");
-        assert_eq!(Notation::Text.value("a@", FIXED).unwrap(), b"a@");
-        let error = Notation::Text.value("@/no/such/file", BYTES).unwrap_err();
-        assert!(matches!(error, Failure::Misuse(_)), "{error}");
+        for notation in [Notation::Text, Notation::Hex, Notation::Numbers] {
+            assert_eq!(notation.value_of_file(file.path(), FIXED).unwrap(), b"\0\xff", "{notation:?}");
+        }
+        std::fs::write(file.path(), b"three").unwrap();
+        assert!(matches!(Notation::Text.value_of_file(file.path(), FIXED), Err(Failure::Misuse(_))));
+        let error = Notation::Text.value_of_file(Path::new("/no/such/file"), BYTES).unwrap_err();
+        assert!(matches!(error, Failure::Host { .. }), "{error}");
+    }
+
+    #[test]
+    fn no_character_of_a_value_means_anything() {
+        for text in ["@/etc/hostname", "@-", "@@x", "a@", "-"] {
+            assert_eq!(Notation::Text.value(text, BYTES).unwrap(), text.as_bytes());
+        }
     }
 }

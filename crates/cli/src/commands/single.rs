@@ -1,8 +1,10 @@
 //! `guira get`, `put`, `insert`, `update` and `del`: one operation on one key.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use guira::blocking::Client;
-use guira::{Put, Store, Url};
+use guira::{EntryFormat, Put, Store, Url};
 use guira_input::JsonBytes;
 use serde::Serialize;
 
@@ -19,7 +21,7 @@ pub struct KeyArguments {
     /// The key, as text. Write -- before a key that starts with a dash.
     #[arg(allow_negative_numbers = true)]
     pub key: String,
-    /// How key and value are written; files are stored as they are.
+    /// How key and value are written.
     #[command(flatten)]
     pub notation: NotationOptions,
     #[command(flatten)]
@@ -31,9 +33,23 @@ pub struct KeyArguments {
 pub struct ValueArguments {
     #[command(flatten)]
     pub key: KeyArguments,
-    /// The value, as text; @FILE stores a file's bytes, @- those of standard input, and @@ starts a text with an @.
-    #[arg(allow_negative_numbers = true)]
-    pub value: String,
+    /// The value, as text. Write -- before the key if the value starts with a dash.
+    #[arg(allow_negative_numbers = true, required_unless_present = "value_file", conflicts_with = "value_file")]
+    pub value: Option<String>,
+    /// Store the bytes of this file as they are, in place of VALUE; - is standard input.
+    #[arg(long, value_name = "FILE")]
+    pub value_file: Option<PathBuf>,
+}
+
+impl ValueArguments {
+    /// The bytes to store.
+    fn bytes(&self, notation: Notation, format: EntryFormat) -> Result<Vec<u8>, Failure> {
+        match (&self.value, &self.value_file) {
+            (Some(text), None) => notation.value(text, format),
+            (None, Some(path)) => notation.value_of_file(path, format),
+            _ => Err(Failure::Misuse("give either VALUE or --value-file FILE; nothing was changed".to_owned())),
+        }
+    }
 }
 
 /// A table, and the key that the command is about.
@@ -147,7 +163,7 @@ fn change(
     change: impl FnOnce(&mut Client, &[u8], &[u8]) -> Result<Outcome, guira::Error>,
 ) -> Result<Verdict, Failure> {
     let subject = arguments.key.open(Patience::open)?;
-    let value = subject.notation.value(&arguments.value, subject.store.table().config().format)?;
+    let value = arguments.bytes(subject.notation, subject.store.table().config().format)?;
     let outcome = change(&mut subject.store.client()?, &subject.key, &value)?;
     conclude(outcome, &subject, output)
 }

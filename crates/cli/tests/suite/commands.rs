@@ -64,14 +64,17 @@ fn bytes_of_any_kind_are_stored() {
     let url = table.url();
     guira(&["put", url, "00ff", "fe00", "--hex"]).expect(0);
     assert_eq!(guira(&["get", url, "00ff", "--hex"]).expect(0).text(), "fe00\n");
-    guira(&["put", url, "text", "@@at"]).expect(0);
-    assert_eq!(guira(&["get", url, "text"]).expect(0).stdout, b"@at");
+    for text in ["@@at", "@/etc/hostname", "@-", "-"] {
+        guira(&["put", url, "text", text]).expect(0);
+        assert_eq!(guira(&["get", url, "text"]).expect(0).text(), text, "no file is read for it");
+    }
     let file = tempfile::NamedTempFile::new().unwrap();
     let content: Vec<u8> = (0..100_000_u32).map(|n| (n.wrapping_mul(n) >> 3) as u8).collect();
     std::fs::write(file.path(), &content).unwrap();
-    guira(&["put", url, "file", &format!("@{}", file.path().display())]).expect(0);
+    guira(&["put", url, "file", "--value-file", file.path().to_str().unwrap()]).expect(0);
     assert!(guira(&["get", url, "file"]).expect(0).stdout == content, "a file comes back as it was");
-    guira_with_input(&["put", url, "stdin", "@-"], &content).expect(0);
+    guira_with_input(&["insert", url, "stdin", "--value-file", "-"], &content).expect(0);
+    guira_with_input(&["update", url, "stdin", "--value-file=-"], &content).expect(0);
     assert!(guira(&["get", url, "stdin"]).expect(0).stdout == content, "standard input comes back as it was");
     let value = guira(&["get", url, "00ff", "--hex", "--format", "json"]).expect(0).json();
     assert_eq!(value["value"], "fe00");

@@ -103,7 +103,10 @@ fn keys_of_a_fixed_format_have_its_length() {
     refused(&["put", url, "abcd", "xyz"], 2, "misuse", "the value has 3 bytes");
     refused(&["put", url, "0011", "xy", "--hex"], 2, "misuse", "the key has 2 bytes");
     refused(&["put", url, "0011223", "0011", "--hex"], 2, "misuse", "two digits a byte");
-    refused(&["put", url, "abcd", "@/no/such/file"], 2, "misuse", "/no/such/file");
+    refused(&["put", url, "abcd", "--value-file", "/etc/hostname"], 2, "misuse", "takes values of exactly 2");
+    refused(&["put", url, "abcd", "--value-file", "/no/such/file"], 3, "host", "cannot open /no/such/file");
+    refused(&["put", url, "abcd", "xy", "--value-file", "-"], 2, "misuse", "--value-file");
+    refused(&["put", url, "abcd"], 2, "misuse", "VALUE");
     guira(&["put", url, "abcd", "xy"]).expect(0);
     assert_eq!(guira(&["get", url, "61626364", "--hex"]).expect(0).text(), "7879\n");
 }
