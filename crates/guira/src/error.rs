@@ -225,6 +225,15 @@ pub enum Error {
         /// The table.
         url: Url,
     },
+    /// A client, or a recovery of clients, was asked of a memory node that lets this client only read. Nothing was
+    /// changed.
+    #[error("cannot change {url}: {reason}; nothing was changed")]
+    ReadOnlyGrant {
+        /// The table.
+        url: Url,
+        /// Why, as far as this client knows: it showed a token for readers, or the node lets nobody change the table.
+        reason: &'static str,
+    },
     /// Nobody has the client slot whose client was to be killed. Nothing was changed.
     #[error("{url} has no client in slot {slot}; nobody was killed, and nothing was changed")]
     NoClient {
@@ -355,6 +364,7 @@ impl Error {
             | Error::Stopped { .. }
             | Error::Mismatch { .. }
             | Error::ReadOnly { .. }
+            | Error::ReadOnlyGrant { .. }
             | Error::NoClient { .. }
             | Error::TokenFile { .. }
             | Error::OfNode { .. }

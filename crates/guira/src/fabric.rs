@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use guira_fabric::{Addr, Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb};
 use guira_fabric_shm::{ShmLane, ShmRegion};
 use guira_fabric_tcp::client::{TcpLane, TcpRegion};
-use guira_fabric_tcp::wire::SessionId;
+use guira_fabric_tcp::wire::{Grant, SessionId};
 
 use crate::Error;
 use crate::stat::{FileStat, NodeStat, RegionStat};
@@ -69,6 +69,14 @@ impl FabricRegion {
         match self {
             FabricRegion::Shm(_) => false,
             FabricRegion::Tcp(region) => region.loss().is_some(),
+        }
+    }
+
+    /// Whether a memory node lets this session only read, whatever it was asked for.
+    pub(crate) fn is_granted_reads_only(&self) -> bool {
+        match self {
+            FabricRegion::Shm(_) => false,
+            FabricRegion::Tcp(region) => region.grant() == Grant::ReadOnly,
         }
     }
 

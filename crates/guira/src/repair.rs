@@ -108,7 +108,8 @@ impl Store {
     /// dead. Source: R-RECOVER-1 to R-RECOVER-6.
     ///
     /// # Errors
-    /// `ReadOnly` if the table was opened so; the fabric's. What was recovered is.
+    /// `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets this client only read; the fabric's.
+    /// What was recovered is.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -126,6 +127,7 @@ impl Store {
         inner.refuse_read_only()?;
         let fabric = inner.fabric("cannot recover the clients of");
         let region = inner.region()?;
+        inner.refuse_read_only_grant(&region)?;
         let used = block_on(slots(&mut region.lane(), &inner.table)).map_err(&fabric)?;
         let mut repair = Repair::default();
         let total = used.len() as u64;
@@ -217,8 +219,8 @@ impl Store {
     /// # Errors
     /// `NoClient` if nobody has the slot; `Kill` if its process was not killed, or does not end in time, or has ended
     /// and somebody else has the slot since: nothing in the table was changed, but after `KillError::Lingering`, and
-    /// only then, the process ends later; `ReadOnly` if the table was opened so;
-    /// the fabric's, after which the process may be dead.
+    /// only then, the process ends later; `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets
+    /// this client only read; the fabric's, after which the process may be dead.
     pub fn kill_client(&self, slot: u16, patience: Duration) -> Result<Killed, Error> {
         let inner = &*self.inner;
         inner.refuse_read_only()?;
@@ -228,6 +230,7 @@ impl Store {
         }
         let fabric = inner.fabric("cannot kill a client of");
         let region = &inner.region()?;
+        inner.refuse_read_only_grant(region)?;
         let first = block_on(read_slot(&mut region.lane(), &inner.table, slot)).map_err(&fabric)?;
         let word = first.word.filter(|word| word.state != SlotState::Free).ok_or_else(nobody)?;
         let kick = Kick { inner, region, slot, word, who: first.client };
@@ -381,11 +384,29 @@ impl RecoveredClient {
 }
 
 impl Inner {
+    /// Fails if the table was opened for reading only.
     pub(crate) fn refuse_read_only(&self) -> Result<(), Error> {
         match self.options.access {
             Access::ReadOnly => Err(Error::ReadOnly { url: self.url.clone() }),
             Access::ReadWrite => Ok(()),
         }
+    }
+
+    /// Fails if the memory node that `region` leads to lets this client only read.
+    pub(crate) fn refuse_read_only_grant(&self, region: &FabricRegion) -> Result<(), Error> {
+        if !region.is_granted_reads_only() {
+            return Ok(());
+        }
+        let reason = match self.options.token_file {
+            Some(_) => "the token that this client showed may only read",
+            None => "its memory node lets nobody change it",
+        };
+        Err(Error::ReadOnlyGrant { url: self.url.clone(), reason })
+    }
+
+    /// Whether nothing can be changed through `region`.
+    pub(crate) fn may_only_read(&self, region: &FabricRegion) -> bool {
+        self.options.access == Access::ReadOnly || region.is_granted_reads_only()
     }
 
     /// Recovers the client whose death `proof` proves; tells of it, and counts it. // [R-RECOVER-3] [R-TOTALS-1]

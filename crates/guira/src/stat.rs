@@ -65,7 +65,7 @@ pub enum ClientState {
     /// As `Live`, but its process is stopped, by a signal or a tracer, as far as this one can tell: it keeps what it
     /// holds until it goes on, or is killed ([`crate::Store::kill_client`]). Source: R-RECOVER-1.
     Stopped,
-    /// Nobody asked: the store was opened for reading only.
+    /// Nobody asked: the store can only read ([`crate::Store::is_read_only`]).
     Unknown,
     /// Its process is gone; whoever needs what it held recovers it. Source: R-RECOVER-1.
     Dead,
@@ -237,7 +237,7 @@ fn stat_of(inner: &Inner, region: &FabricRegion) -> Result<Stat, Error> {
 
 /// Whoever obtains the hold of a used slot has proved its client dead. A read-only store cannot ask.
 pub(crate) fn liveness(inner: &Inner, region: &FabricRegion, slot: u16) -> ClientState {
-    if inner.refuse_read_only().is_err() {
+    if inner.may_only_read(region) {
         return ClientState::Unknown;
     }
     match region.hold(slot) {

@@ -235,6 +235,13 @@ impl Store {
         self.inner.origin == Origin::Created
     }
 
+    /// Whether this store can only read: it was opened so ([`OpenOptions::read_only`]), or the memory node of the table
+    /// lets this client only read, as the latest session was told. Clients, recoveries and the knowledge of who is alive
+    /// are for stores that may write. No round trip.
+    pub fn is_read_only(&self) -> bool {
+        self.inner.may_only_read(&self.inner.region_at_hand())
+    }
+
     /// Where the table is, as it was opened. No round trip.
     pub fn url(&self) -> &Url {
         &self.inner.url
@@ -256,8 +263,8 @@ impl Store {
     /// # Errors
     /// `Open` if the table was destroyed, or its first bytes are damaged; `TooManyClients` if every slot has a client
     /// that lives; while others are taking, giving back or recovering one, this call looks again, until the deadline
-    /// ([`OpenOptions::deadline`]). `ReadOnly` if the table was opened so; the fabric's. The table has no client more
-    /// than before.
+    /// ([`OpenOptions::deadline`]). `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets this
+    /// client only read; the fabric's. The table has no client more than before.
     pub fn client(&self) -> Result<blocking::Client, Error> {
         // Its slot then does not go with somebody else's session, and it waits for nobody else's answers.
         let sessions = self.inner.sessions.of_their_own(Waiting::InPlace);
@@ -440,6 +447,7 @@ impl Inner {
     /// from a place that differs between processes, so that many that start at once rarely meet. // [R-SLOT-1]
     /// [R-SLOT-2]
     pub(crate) fn claim(&self, mut lane: FabricLane, region: &FabricRegion, deadline_ns: u64) -> Result<Taken, Error> {
+        self.refuse_read_only_grant(region)?;
         let max = self.table.config().max_clients;
         let turn = self.opened.fetch_add(1, Ordering::Relaxed);
         let first = ((u64::from(self.first_look) * u64::from(max)) >> 32) as u32;

@@ -42,7 +42,10 @@ struct Answer<'r> {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     // Only who may write can ask the kernel which clients are dead, and so which locks wait for a recovery.
     let (store, knows_the_dead) = match Store::open_with(&arguments.url, &open_options()?) {
-        Ok(store) => (store, true),
+        Ok(store) => {
+            let may_write = !store.is_read_only();
+            (store, may_write)
+        }
         Err(error) if arguments.repair => return Err(Failure::of_table(&arguments.url)(error)),
         Err(_) => (open(&arguments.url, &open_options()?.read_only())?, false),
     };
@@ -52,7 +55,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let url = arguments.url.to_string();
     let answer = Answer { url, clean: report.is_clean(), knows_the_dead, repair, report: &report };
     output.answer(&answer, || {
-        let unknown = "opened for reading only: whether clients that hold locks are dead cannot be asked";
+        let unknown = "it may only be read: whether clients that hold locks are dead cannot be asked";
         let note = if knows_the_dead { "" } else { unknown };
         let repaired = answer.repair.as_ref().map_or(String::new(), |repair| repairs(&answer.url, repair));
         let lines = [repaired, problems(&report), summary(&answer.url, &report), note.to_owned()];

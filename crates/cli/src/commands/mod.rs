@@ -104,6 +104,9 @@ fn advice(command: &Command, url: &Url, error: &Error) -> Option<String> {
         )),
         Error::Operation(OperationError::Full { .. }) => room_for(command, url, None),
         Error::Extent(ExtentError::Full { value_bytes, .. }) => room_for(command, url, Some(*value_bytes as u64)),
+        Error::ReadOnlyGrant { .. } => Some(format!(
+            "let {TOKEN_FILE_VARIABLE} name the file with the token that may change it: --token-file of guira serve"
+        )),
         _ => None,
     }
 }
@@ -130,7 +133,7 @@ fn doing(client: &LivingClient) -> &'static str {
     }
 }
 
-/// The table of a command that waits for others, if it is about one.
+/// The table of a command that others can be in the way of, if it is about one.
 fn url(command: &Command) -> Option<&Url> {
     match command {
         Command::Get(arguments) | Command::Del(arguments) => Some(&arguments.url),
@@ -138,6 +141,8 @@ fn url(command: &Command) -> Option<&Url> {
         Command::Load(arguments) => Some(&arguments.url),
         Command::Dump(arguments) => Some(&arguments.url),
         Command::Copy(arguments) => Some(&arguments.to),
+        Command::Check(arguments) => Some(&arguments.url),
+        Command::Kick(arguments) => Some(&arguments.url),
         Command::Ycsb(arguments) => Some(&arguments.url),
         _ => None,
     }

@@ -103,7 +103,7 @@ fn clients_in_short(stat: &Stat) -> String {
     let living = number(ClientState::Live) + stopped;
     let mut text = format!("{} of {}", living + unknown, count(stat.max_clients.into()));
     if unknown > 0 {
-        text.push_str(", opened for reading only: whether they live is unknown");
+        text.push_str("; whether they live is known to those who may write only");
     }
     if stopped > 0 {
         text.push_str(&format!(", {stopped} of them stopped"));

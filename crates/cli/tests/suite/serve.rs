@@ -252,6 +252,29 @@ fn tokens_decide_who_may_do_what() {
     for wrong in [None, Some(Token([token.0[0], token.0[1] ^ 1])), Some(Token([0, 0]))] {
         assert_eq!(greet(wrong), Err(Bye::Unauthorized));
     }
+    let url = format!("tcp://127.0.0.1:{port}");
+    let with = |token_file: &str, arguments: &[&str]| {
+        let output = command(arguments).env("GUIRA_TOKEN_FILE", token_file).output().expect("the program runs");
+        Run::of(output, arguments)
+    };
+    with(&writers, &["put", &url, "cuckoo", "grey"]).expect(0);
+    assert_eq!(with(&readers, &["get", &url, "cuckoo"]).expect(0).text(), "grey");
+    for arguments in [
+        &["put", &url, "cuckoo", "red"][..],
+        &["del", &url, "cuckoo"],
+        &["check", &url, "--repair"],
+        &["kick", &url, "--slot", "0"],
+    ] {
+        let refused = with(&readers, arguments);
+        for part in
+            ["the token that this client showed may only read; nothing was changed", "GUIRA_TOKEN_FILE", "--token-file"]
+        {
+            assert!(refused.stderr.contains(part), "{part}: {}", refused.stderr);
+        }
+    }
+    let check = with(&readers, &["check", &url, "--format", "json"]).expect(0).json();
+    assert_eq!((&check["knows_the_dead"], &check["clean"]), (&false.into(), &true.into()));
+    with(&readers, &["stat", &url]).expect(0);
     assert_eq!(server.stop("-TERM")["sessions_refused"], 3);
 }
 

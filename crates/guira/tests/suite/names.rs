@@ -29,6 +29,7 @@ fn kind(error: &Error) -> String {
         Error::Operation(error) => operation(error),
         Error::TooManyClients { max, .. } => format!("{max} clients"),
         Error::ReadOnly { .. } => "read only".to_owned(),
+        Error::ReadOnlyGrant { reason, .. } => format!("read only: {reason}"),
         Error::NarrowVersions { version_bits } => format!("{version_bits} bits"),
         Error::ForeignToken { operation } => format!("{operation}: foreign token"),
         _ => "later".to_owned(),

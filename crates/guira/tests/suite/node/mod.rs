@@ -15,7 +15,10 @@ mod turns;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use guira::{Attempt, Blame, Effect, Error, FabricError, OpenOptions, OperationError, Put, Store, Swap, Url, blocking};
+use guira::{
+    Attempt, Blame, ClientState, Effect, Error, FabricError, OpenOptions, OperationError, Put, Store, Swap, Url,
+    blocking,
+};
 use guira_fabric_tcp::wire::Token;
 
 use proxy::{Cut, Proxy};
@@ -362,8 +365,27 @@ fn nodes_that_are_not_there_are_told_from_those_that_let_nobody_in() {
     }
     let store = Store::open_with(&served.url(), &file("right", "00000000000000010000000000000002\n")).unwrap();
     store.client().unwrap().put(b"cuckoo", b"Guira guira").unwrap();
-    let reader = file("reader", "00000000000000030000000000000004").read_only();
-    assert!(Store::open_with(&served.url(), &reader).unwrap().reader().contains(b"cuckoo").unwrap());
+    let reader = file("reader", "00000000000000030000000000000004");
+    let read_only = Store::open_with(&served.url(), &reader.clone().read_only()).unwrap();
+    assert!(read_only.reader().contains(b"cuckoo").unwrap());
+    assert!(read_only.is_read_only() && !store.is_read_only());
+    // Opened for changing, with a token that only lets it read.
+    let _client = store.client().unwrap();
+    let reading = Store::open_with(&served.url(), &reader).unwrap();
+    assert!(reading.is_read_only() && reading.reader().contains(b"cuckoo").unwrap());
+    let slot = reading.stat().unwrap().clients[0].slot;
+    assert_eq!(reading.stat().unwrap().clients[0].state, ClientState::Unknown, "it cannot ask");
+    for error in [
+        reading.client().err(),
+        reading.async_client().err(),
+        reading.recover(&mut |_, _| ()).err(),
+        reading.kill_client(slot, Duration::ZERO).err(),
+    ] {
+        let error = error.unwrap();
+        assert!(matches!(error, Error::ReadOnlyGrant { .. }), "{error:?}");
+        assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
+        assert!(error.to_string().contains("the token that this client showed may only read"), "{error}");
+    }
 
     let nobody: Url = {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
