@@ -110,6 +110,12 @@ pub enum Failure {
         /// What to do.
         advice: String,
     },
+    /// A command that only reads failed: of what it changed nothing has to be said.
+    #[error("{}", of_reading(source))]
+    Reading {
+        /// What failed.
+        source: Box<Failure>,
+    },
     /// The store's answer to one record of an input.
     #[error("line {line}, key {key}: {source}; {loaded}")]
     Record {
@@ -317,6 +323,7 @@ impl Failure {
             Failure::Store(error) | Failure::Driver(DriverError::Store { source: error, .. }) => Some(error),
             Failure::Record { source, .. } | Failure::Copied { source, .. } => Some(source),
             Failure::Advised { source, .. } => source.of_store(),
+            Failure::Reading { source } => source.of_store(),
             _ => None,
         }
     }
@@ -326,15 +333,25 @@ impl Failure {
         match self {
             Failure::Absent { .. } | Failure::Gone { .. } | Failure::Destroyed { .. } => true,
             Failure::Store(error) => error.is_absent(),
+            Failure::Advised { source, .. } | Failure::Reading { source } => source.is_absent(),
+            _ => false,
+        }
+    }
+
+    /// Whether nobody reads standard output any more.
+    pub fn is_closed_output(&self) -> bool {
+        match self {
+            Failure::ClosedOutput => true,
+            Failure::Reading { source } => source.is_closed_output(),
             _ => false,
         }
     }
 
     fn is_interrupt(&self) -> bool {
-        use Failure::{Abandoned, Advised, CleanedUp, Interrupted, NotCreated, Stopped};
+        use Failure::{Abandoned, Advised, CleanedUp, Interrupted, NotCreated, Reading, Stopped};
         match self {
             Interrupted(_) | NotCreated(_) | Abandoned(_) | CleanedUp(_) | Stopped => true,
-            Advised { source, .. } => source.is_interrupt(),
+            Advised { source, .. } | Reading { source } => source.is_interrupt(),
             _ => false,
         }
     }
@@ -353,7 +370,9 @@ impl Failure {
             | Failure::Taken { .. } => guira::Blame::Misuse.as_str(),
             Failure::Destroyed { .. } => guira::Blame::Fenced.as_str(),
             Failure::Worker { said, .. } => &said.blame,
-            Failure::Unanswered { source, .. } | Failure::Advised { source, .. } => source.blame(),
+            Failure::Unanswered { source, .. } | Failure::Advised { source, .. } | Failure::Reading { source } => {
+                source.blame()
+            }
             Failure::Unreadable { .. } => guira::Blame::Corrupt.as_str(),
             Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput => "host",
             Failure::Interrupted(_) | Failure::NotCreated(_) | Failure::Abandoned(_) | Failure::Stopped => "host",
@@ -376,7 +395,7 @@ impl Failure {
             },
             Failure::Input { loaded, .. } | Failure::Interrupted(loaded) => loaded.effect(),
             Failure::Driver(DriverError::Store { source, .. }) => source.effect(),
-            Failure::Advised { source, .. } => source.effect(),
+            Failure::Advised { source, .. } | Failure::Reading { source } => source.effect(),
             Failure::Stopped | Failure::Left { .. } | Failure::Unanswered { .. } => Effect::Done,
             _ => Effect::None,
         }
@@ -396,6 +415,11 @@ impl From<DriverError> for Failure {
 /// So many records, if it is known how many.
 fn some_records(number: u64) -> String {
     if number == 0 { "records".to_owned() } else { counted(number, "record") }
+}
+
+/// What failed, without a word of what it did not change.
+fn of_reading(failure: &Failure) -> String {
+    failure.to_string().replace("; nothing was changed", "").replace(" (nothing was changed)", "")
 }
 
 fn effect_word(effect: Effect) -> &'static str {
@@ -436,6 +460,16 @@ mod tests {
         let all: Vec<String> = EXIT_CODES.iter().flat_map(|(_, meaning)| words(meaning)).collect();
         assert!(words(&help).len() == 2 + EXIT_CODES.len() + all.len() + words(ERROR_FORM).len(), "{help}");
         assert!(help.lines().all(|line| line.chars().count() <= HELP_CHARS), "{help}");
+    }
+
+    #[test]
+    fn a_command_that_reads_does_not_say_that_it_changed_nothing() {
+        let url: Url = "shm://x".parse().unwrap();
+        let source = Box::new(Failure::Store(guira::Error::ReadOnly { url }));
+        let whole = source.text();
+        let text = Failure::Reading { source }.text();
+        assert_eq!(whole.message, format!("{}; nothing was changed", text.message));
+        assert_eq!((text.blame, text.effect), (whole.blame, "none".to_owned()));
     }
 
     #[test]

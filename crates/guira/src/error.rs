@@ -64,7 +64,8 @@ impl fmt::Display for Blame {
 /// `Full`, `Busy`, `Corrupt`, `Destroyed` and `Lost` are those of [`OperationError`], in [`Error::Operation`]; `Full`
 /// may be that of [`ExtentError`], in [`Error::Extent`]. "The fabric's" are [`Error::Fabric`]
 /// and the `Fabric` in [`Error::Operation`] and [`Error::Extent`]: the memory could not be reached. They alone may have
-/// had an effect ([`Error::effect`]). Each error's text says what was attempted, on what, and whether anything changed.
+/// had an effect ([`Error::effect`]). Each error's text says what was attempted, on what, and whether anything changed;
+/// lookups and scans, which change nothing, do not say so.
 ///
 /// ```
 /// use guira::{Blame, Effect, Store, Url};
@@ -264,7 +265,7 @@ pub enum Error {
         source: FabricError,
     },
     /// The table could not be read for statistics or a check. Nothing was changed.
-    #[error("{url}: {source}; nothing was changed")]
+    #[error("{url}: {source}")]
     Check {
         /// The table.
         url: Url,

@@ -45,23 +45,19 @@ pub(crate) enum Place<'u> {
     Node(&'u Endpoint),
 }
 
-/// A text is not the place of a table. Nothing was changed.
+/// A text is not the place of a table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UrlError {
     /// There is no scheme.
-    #[error(
-        "{text:?} is not a table URL: it has no scheme; write shm://NAME, file:///PATH or tcp://HOST:PORT; nothing was \
-         changed"
-    )]
+    #[error("{text:?} is not a table URL: it has no scheme; write shm://NAME, file:///PATH or tcp://HOST:PORT")]
     NoScheme {
         /// The text.
         text: String,
     },
     /// The scheme is not one of this build's.
     #[error(
-        "{text:?}: there is no fabric {scheme:?}; known are shm://NAME, file:///PATH and tcp://HOST:PORT; nothing was \
-         changed"
+        "{text:?} is not a table URL: unknown scheme {scheme:?}; write shm://NAME, file:///PATH or tcp://HOST:PORT"
     )]
     UnknownScheme {
         /// The text.
@@ -70,7 +66,7 @@ pub enum UrlError {
         scheme: String,
     },
     /// The name after `shm://` cannot be one.
-    #[error("{text:?} is not a table URL: {reason}; nothing was changed")]
+    #[error("{text:?} is not a table URL: {reason}")]
     Name {
         /// The text.
         text: String,
@@ -78,22 +74,19 @@ pub enum UrlError {
         reason: String,
     },
     /// The path after `file://` is not absolute.
-    #[error("{text:?} is not a table URL: the path must be absolute, as in file:///var/tmp/table; nothing was changed")]
+    #[error("{text:?} is not a table URL: the path must be absolute, as in file:///var/tmp/table")]
     RelativePath {
         /// The text.
         text: String,
     },
     /// What follows `tcp://` is not a host and a port alone.
-    #[error(
-        "{text:?} is not a table URL: write tcp://HOST:PORT or tcp://[IPV6]:PORT, without user, path and query; \
-         nothing was changed"
-    )]
+    #[error("{text:?} is not a table URL: write tcp://HOST:PORT or tcp://[IPV6]:PORT, without user, path and query")]
     Node {
         /// The text.
         text: String,
     },
     /// The path is not UTF-8, so no text leads to it.
-    #[error("{text:?} is not a table URL: the path is not UTF-8; nothing was changed")]
+    #[error("{text:?} is not a table URL: the path is not UTF-8")]
     NotText {
         /// The path, with another character for what is no text.
         text: String,

@@ -104,7 +104,8 @@ pub enum Error {
     },
     /// The memory: something is damaged. Nothing was changed.
     #[error(
-        "{operation}: {place} is damaged: its checksum does not match and nobody is writing it; nothing was changed"
+        "{operation}: {place} is damaged: its checksum does not match and nobody is writing it{}",
+        unchanged(*operation)
     )]
     Corrupt {
         /// What was attempted.
@@ -124,7 +125,7 @@ pub enum Error {
         rows: usize,
     },
     /// Somebody else: a lock stayed taken until the deadline. Nothing was changed.
-    #[error("{operation}: {lock} stayed taken{} for {waited_ms} ms; nothing was changed", by(owner))]
+    #[error("{operation}: {lock} stayed taken{} for {waited_ms} ms{}", by(owner), unchanged(*operation))]
     Busy {
         /// What was attempted.
         operation: Operation,
@@ -136,15 +137,17 @@ pub enum Error {
         waited_ms: u64,
     },
     /// Somebody else: the table was destroyed. Nothing was changed.
-    #[error("{operation}: the table was destroyed; nothing was changed")]
+    #[error("{operation}: the table was destroyed{}", unchanged(*operation))]
     Destroyed {
         /// What was attempted.
         operation: Operation,
     },
     /// The caller: this key cannot be stored in this table. Nothing was changed.
     #[error(
-        "{operation}: a key of {bytes} bytes does not fit the table's format {format}{}; nothing was changed",
-        at_most(*format, MAX_KEY_BYTES)
+        "{operation}: a key of {bytes} byte{} does not fit the table's format {format}{}{}",
+        plural(*bytes),
+        at_most(*format, MAX_KEY_BYTES),
+        unchanged(*operation)
     )]
     KeyLength {
         /// What was attempted.
@@ -156,8 +159,10 @@ pub enum Error {
     },
     /// The caller: this value cannot be stored in this table. Nothing was changed.
     #[error(
-        "{operation}: a value of {bytes} bytes does not fit the table's format {format}{}; nothing was changed",
-        at_most(*format, MAX_VALUE_BYTES)
+        "{operation}: a value of {bytes} byte{} does not fit the table's format {format}{}{}",
+        plural(*bytes),
+        at_most(*format, MAX_VALUE_BYTES),
+        unchanged(*operation)
     )]
     ValueLength {
         /// What was attempted.
@@ -172,6 +177,19 @@ pub enum Error {
 fn by(owner: &Option<OwnerId>) -> String {
     let slot = |owner: OwnerId| owner.slot().map_or_else(String::new, |slot| format!(" (client slot {slot})"));
     owner.map_or_else(String::new, |owner| format!(" by {owner}{}", slot(owner)))
+}
+
+/// The end of a message about an operation that had no effect: of one that only reads, nobody expects any.
+fn unchanged(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Get | Operation::Scan => "",
+        _ => "; nothing was changed",
+    }
+}
+
+/// The end of the word for so many things.
+fn plural(number: usize) -> &'static str {
+    if number == 1 { "" } else { "s" }
 }
 
 /// The bound of a format whose name does not tell it.
@@ -193,5 +211,38 @@ impl Error {
 
     pub(crate) fn fabric(operation: Operation) -> impl Fn(FabricError) -> Error {
         move |source| Error::Fabric { operation, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_could_have_changed_something_says_that_it_did_not() {
+        let format = EntryFormat::Fixed { key_bytes: 8, value_bytes: 8 };
+        for (operation, is_change) in
+            [(Operation::Get, false), (Operation::Scan, false), (Operation::Put, true), (Operation::Remove, true)]
+        {
+            for error in [
+                Error::Corrupt { operation, place: Place::Row(RowId(1)) },
+                Error::Busy { operation, lock: LockId(1), owner: None, waited_ms: 5 },
+                Error::Destroyed { operation },
+                Error::KeyLength { operation, bytes: 1, format },
+                Error::ValueLength { operation, bytes: 2, format },
+            ] {
+                let text = error.to_string();
+                assert_eq!(text.ends_with("; nothing was changed"), is_change, "{text}");
+                assert_eq!(error.effect(), Effect::None);
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_are_counted_as_people_do() {
+        let (operation, format) = (Operation::Get, EntryFormat::Fixed { key_bytes: 8, value_bytes: 8 });
+        let of = |bytes| Error::KeyLength { operation, bytes, format }.to_string();
+        assert_eq!(of(1), "get: a key of 1 byte does not fit the table's format fixed:8:8");
+        assert_eq!(of(0), "get: a key of 0 bytes does not fit the table's format fixed:8:8");
     }
 }

@@ -77,11 +77,21 @@ pub enum Verdict {
 pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
     carry_out(command, output).map_err(|failure| {
         let advice = url(command).zip(failure.of_store()).and_then(|(url, error)| advice(command, url, error));
+        let failure = if only_reads(command) { Failure::Reading { source: Box::new(failure) } } else { failure };
         match advice {
             Some(advice) => Failure::Advised { source: Box::new(failure), advice },
             None => failure,
         }
     })
+}
+
+/// Whether a command changes no table, whatever it is asked.
+fn only_reads(command: &Command) -> bool {
+    match command {
+        Command::Get(_) | Command::Dump(_) | Command::Stat(_) | Command::Top(_) => true,
+        Command::Check(arguments) => !arguments.repair,
+        _ => false,
+    }
 }
 
 /// What can be done about others who are in the way.

@@ -114,12 +114,19 @@ fn keys_of_a_fixed_format_have_its_length() {
 #[test]
 fn a_damaged_file_is_corrupt() {
     let table = Table::new("truncated", "fixed:8:8");
+    let url = table.url();
+    let wrong = guira(&["get", "shm://a/b", "k"]).expect(2).stderr;
+    assert!(!wrong.contains("changed"), "{wrong}");
     let file = OpenOptions::new().write(true).open(table.path()).unwrap();
     file.set_len(file.metadata().unwrap().len() / 2).unwrap();
     refused(&["get", table.url(), "abcdefgh"], 3, "corrupt", "truncated");
     refused(&["stat", table.url()], 3, "corrupt", "truncated");
     file.set_len(10).unwrap();
-    refused(&["check", table.url()], 3, "corrupt", "nothing was changed");
+    for arguments in [&["get", url, "abcdefgh"][..], &["dump", url], &["stat", url], &["check", url], &["top", url]] {
+        let said = guira(arguments).stderr;
+        assert!(!said.contains("changed"), "a command that only reads changes nothing: {said}");
+    }
+    refused(&["check", url, "--repair"], 3, "corrupt", "nothing was changed");
     std::fs::write(table.path(), vec![7; 100_000]).unwrap();
     refused(&["put", table.url(), "abcdefgh", "12345678"], 3, "corrupt", "not a region");
     refused(&["destroy", table.url()], 3, "corrupt", "not a region");

@@ -374,10 +374,7 @@ fn certificates_decide_who_may_come_in() {
     let told = |options: &[String], words: &str| {
         let error = run(&["get", &url, "cuckoo", "--format", "json"], options).expect(2).error();
         let message = error["message"].as_str().expect("text");
-        assert!(
-            message.contains(&url) && message.contains(words) && message.contains("nothing was changed"),
-            "{error}"
-        );
+        assert!(message.contains(&url) && message.contains(words) && !message.contains("changed"), "{error}");
         assert_eq!(error["effect"], "none");
     };
     told(&[], "wants TLS");

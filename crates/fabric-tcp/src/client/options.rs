@@ -15,9 +15,9 @@ pub struct Endpoint {
     port: u16,
 }
 
-/// A text is not the place of a node. Nothing was changed.
+/// A text is not the place of a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not the place of a memory node: write HOST:PORT, or [IPV6]:PORT; nothing was changed")]
+#[error("{text:?} is not the place of a memory node: write HOST:PORT, or [IPV6]:PORT")]
 pub struct EndpointError {
     /// The text.
     pub text: String,
