@@ -13,7 +13,7 @@ use crate::units::counted;
 
 /// Exit code of an answer that is "no".
 pub const EXIT_NEGATIVE: u8 = 1;
-/// Exit code of a call that cannot work.
+/// Exit code of a call that cannot work, whatever the state of the host.
 pub const EXIT_MISUSE: u8 = 2;
 /// Exit code of everything else that fails.
 pub const EXIT_FAILURE: u8 = 3;
@@ -23,14 +23,14 @@ pub const EXIT_CODES: [(u8, &str); 5] = [
     (0, "done, and the answer is yes"),
     (
         EXIT_NEGATIVE,
-        "the answer is no: there is no such key or no such table, the key exists already (insert), or something is \
-         wrong (check, quickstart, ycsb)",
+        "the answer is no: there is no such key or no such table, the key (insert) or the table (create) exists \
+         already, or something is wrong (check, quickstart, ycsb)",
     ),
-    (EXIT_MISUSE, "misuse: arguments, keys, values or input that cannot be"),
+    (EXIT_MISUSE, "misuse: arguments that cannot be, or keys, values and records that the table cannot store"),
     (
         EXIT_FAILURE,
-        "any other failure: no memory, a full table, a damaged file, a file that cannot be read, or another client \
-         that holds what is needed",
+        "any other failure: no permission, a file that cannot be read, no memory, a full table, a damaged one, a memory \
+         node that is away or lets nobody in, or another client that holds what is needed",
     ),
     (EXIT_INTERRUPTED, "interrupted by SIGINT (Ctrl-C), SIGTERM or SIGHUP"),
 ];
@@ -307,12 +307,21 @@ impl Failure {
         }
     }
 
-    /// The code the program ends with.
+    /// The code the program ends with: [`EXIT_CODES`].
     pub fn exit_code(&self) -> u8 {
-        match self.text().blame.as_str() {
-            _ if self.is_absent() => EXIT_NEGATIVE,
-            _ if self.is_interrupt() => EXIT_INTERRUPTED,
-            "misuse" => EXIT_MISUSE,
+        match self {
+            Failure::Store(error) | Failure::Driver(DriverError::Store { source: error, .. }) => exit_code_of(error),
+            Failure::Record { source, .. } | Failure::Copied { source, .. } => exit_code_of(source),
+            Failure::Advised { source, .. } | Failure::Reading { source } => source.exit_code(),
+            Failure::Absent { .. } | Failure::Gone { .. } | Failure::Destroyed { .. } | Failure::Taken { .. } => {
+                EXIT_NEGATIVE
+            }
+            Failure::Interrupted(_) | Failure::NotCreated(_) | Failure::Abandoned(_) => EXIT_INTERRUPTED,
+            Failure::CleanedUp(_) | Failure::Stopped => EXIT_INTERRUPTED,
+            Failure::Misuse(_) | Failure::Input { source: InputError::Bad(_), .. } => EXIT_MISUSE,
+            Failure::Driver(DriverError::Panicked) => EXIT_FAILURE,
+            Failure::Driver(_) => EXIT_MISUSE,
+            Failure::Worker { said, .. } if said.blame == guira::Blame::Misuse.as_str() => EXIT_MISUSE,
             _ => EXIT_FAILURE,
         }
     }
@@ -328,30 +337,11 @@ impl Failure {
         }
     }
 
-    /// Whether the failure is that there is no such table, or no longer.
-    pub fn is_absent(&self) -> bool {
-        match self {
-            Failure::Absent { .. } | Failure::Gone { .. } | Failure::Destroyed { .. } => true,
-            Failure::Store(error) => error.is_absent(),
-            Failure::Advised { source, .. } | Failure::Reading { source } => source.is_absent(),
-            _ => false,
-        }
-    }
-
     /// Whether nobody reads standard output any more.
     pub fn is_closed_output(&self) -> bool {
         match self {
             Failure::ClosedOutput => true,
             Failure::Reading { source } => source.is_closed_output(),
-            _ => false,
-        }
-    }
-
-    fn is_interrupt(&self) -> bool {
-        use Failure::{Abandoned, Advised, CleanedUp, Interrupted, NotCreated, Reading, Stopped};
-        match self {
-            Interrupted(_) | NotCreated(_) | Abandoned(_) | CleanedUp(_) | Stopped => true,
-            Advised { source, .. } | Reading { source } => source.is_interrupt(),
             _ => false,
         }
     }
@@ -402,6 +392,30 @@ impl Failure {
     }
 }
 
+/// The exit code of a store's error. Whether somebody may do a thing, and whether a file can be used, is for the host to
+/// decide and no matter of the arguments, although the caller is to blame.
+fn exit_code_of(error: &guira::Error) -> u8 {
+    use guira::{Error, OperationError, ShmError};
+
+    match error {
+        error if error.is_absent() || error.is_taken() => EXIT_NEGATIVE,
+        Error::NoClient { .. } => EXIT_NEGATIVE,
+        Error::Region(ShmError::BadName { .. } | ShmError::BadMode { .. }) => EXIT_MISUSE,
+        Error::Region(_)
+        | Error::Connect { .. }
+        | Error::TokenFile { .. }
+        | Error::AccessToken(_)
+        | Error::TlsFile(_)
+        | Error::ReadOnly { .. }
+        | Error::ReadOnlyGrant { .. }
+        | Error::Kill { .. }
+        | Error::Fabric { .. }
+        | Error::Operation(OperationError::Fabric { .. }) => EXIT_FAILURE,
+        error if error.blame() == guira::Blame::Misuse => EXIT_MISUSE,
+        _ => EXIT_FAILURE,
+    }
+}
+
 /// A workload that could not be run; one that was stopped between two operations is no fault of its own.
 impl From<DriverError> for Failure {
     fn from(error: DriverError) -> Failure {
@@ -436,15 +450,70 @@ mod tests {
 
     use super::*;
 
+    /// Like cases have like codes, whichever command they come from.
     #[test]
-    fn codes_follow_the_blame() {
-        assert_eq!(Failure::Misuse("x".to_owned()).exit_code(), EXIT_MISUSE);
-        let failure = Failure::host("read x")(io::Error::other("y"));
-        assert_eq!((failure.exit_code(), failure.to_string()), (EXIT_FAILURE, "cannot read x: y".to_owned()));
+    fn every_failure_has_the_code_that_help_says() {
+        use guira::{Attempt, ConfigError, Error, Operation, OperationError, ShmError};
+
+        let url = || "shm://x".parse::<Url>().unwrap();
+        let path = || std::path::PathBuf::from("/dev/shm/x");
+        let missing = |attempt| Failure::Store(Error::Region(ShmError::NotFound { attempt, path: path() }));
+        let denied = |attempt| {
+            let source = io::ErrorKind::PermissionDenied.into();
+            Failure::Store(Error::Region(ShmError::Permission { attempt, path: path(), operation: "open", source }))
+        };
         let bad = BadRecord { line: 3, excerpt: "ab".to_owned(), reason: "it has no TAB".to_owned() };
-        let failure = Failure::Input { source: InputError::Bad(bad), loaded: Loaded(2) };
-        assert_eq!(failure.exit_code(), EXIT_MISUSE);
-        let text = failure.text();
+        let capacity = ConfigError::OutOfRange { name: "capacity", value: 0, bounds: "1" };
+        let operation = Operation::Put;
+        let format = guira::EntryFormat::Fixed { key_bytes: 8, value_bytes: 8 };
+        let long = || Error::Operation(OperationError::ValueLength { operation, bytes: 9, format });
+        let full = || Error::Operation(OperationError::Full { operation, rows: 2 });
+        let in_input =
+            |source| Failure::Record { line: 1, key: "k".into(), loaded: Loaded(0), source: Box::new(source) };
+        let no_file = || io::Error::from(io::ErrorKind::NotFound);
+        let advised = |source| Failure::Advised { source: Box::new(source), advice: "wait".to_owned() };
+        for (failure, code) in [
+            (Failure::Absent { url: url() }, EXIT_NEGATIVE),
+            (Failure::Gone { url: url() }, EXIT_NEGATIVE),
+            (Failure::Taken { url: url() }, EXIT_NEGATIVE),
+            (missing(Attempt::Open), EXIT_NEGATIVE),
+            (Failure::Store(Error::Region(ShmError::AlreadyExists { path: path() })), EXIT_NEGATIVE),
+            (Failure::Store(Error::NoClient { url: url(), slot: 3 }), EXIT_NEGATIVE),
+            (advised(Failure::Reading { source: Box::new(missing(Attempt::Open)) }), EXIT_NEGATIVE),
+            (Failure::Misuse("x".to_owned()), EXIT_MISUSE),
+            (Failure::Input { source: InputError::Bad(bad), loaded: Loaded(2) }, EXIT_MISUSE),
+            (Failure::Store(Error::Create { url: url(), source: capacity }), EXIT_MISUSE),
+            (Failure::Store(long()), EXIT_MISUSE),
+            (in_input(long()), EXIT_MISUSE),
+            (Failure::host("read x")(no_file()), EXIT_FAILURE),
+            (
+                Failure::Input {
+                    source: InputError::Read { name: "x".to_owned(), source: no_file() },
+                    loaded: Loaded(0),
+                },
+                EXIT_FAILURE,
+            ),
+            (missing(Attempt::Create), EXIT_FAILURE),
+            (denied(Attempt::Open), EXIT_FAILURE),
+            (denied(Attempt::Destroy), EXIT_FAILURE),
+            (Failure::Store(Error::ReadOnlyGrant { url: url(), reason: "" }), EXIT_FAILURE),
+            (Failure::Store(full()), EXIT_FAILURE),
+            (in_input(full()), EXIT_FAILURE),
+            (advised(Failure::Store(full())), EXIT_FAILURE),
+            (Failure::Unreadable { rows: 1 }, EXIT_FAILURE),
+            (Failure::Interrupted(Loaded(1)), EXIT_INTERRUPTED),
+            (Failure::Reading { source: Box::new(Failure::Stopped) }, EXIT_INTERRUPTED),
+        ] {
+            assert_eq!(failure.exit_code(), code, "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_failure_says_what_it_did() {
+        let failure = Failure::host("read x")(io::Error::other("y"));
+        assert_eq!(failure.to_string(), "cannot read x: y");
+        let bad = BadRecord { line: 3, excerpt: "ab".to_owned(), reason: "it has no TAB".to_owned() };
+        let text = Failure::Input { source: InputError::Bad(bad), loaded: Loaded(2) }.text();
         assert_eq!((text.blame.as_str(), text.effect.as_str()), ("misuse", "done"));
         assert_eq!(text.message, "line 3 (ab): it has no TAB; 2 records were loaded");
     }

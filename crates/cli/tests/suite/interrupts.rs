@@ -319,7 +319,7 @@ fn a_killed_quickstart_leaves_a_table_that_the_next_run_points_at() {
     child.kill().expect("it is there");
     child.wait().expect("it ends");
 
-    let said = guira(&arguments).expect(2).stderr;
+    let said = guira(&arguments).expect(1).stderr;
     let removal = format!("guira destroy {}", table.url());
     assert!(said.contains(&format!("{removal} removes it")), "{said}");
     assert!(Path::new(&table.path()).exists(), "a table that was there is kept");

@@ -47,8 +47,8 @@ fn a_missing_table_is_not_found() {
         refused(arguments, 1, "misuse", &hint);
     }
     refused(&["destroy", table.url()], 1, "misuse", "does not exist; there is nothing to destroy");
-    refused(&["ycsb", table.url(), "--workload", "a", "--no-load"], 2, "misuse", "does not exist");
-    refused(&["create", "file:///no/such/directory/x", "--capacity", "10"], 2, "misuse", "directory");
+    refused(&["ycsb", table.url(), "--workload", "a", "--no-load"], 1, "misuse", "does not exist");
+    refused(&["create", "file:///no/such/directory/x", "--capacity", "10"], 3, "misuse", "directory");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_table_beyond_the_memory_is_refused_and_leaves_nothing() {
 fn an_existing_table_is_never_replaced() {
     let table = Table::new("existing", "fixed:8:8");
     let hint = format!("{0} already exists; nothing was changed; guira destroy {0} removes it", table.url());
-    refused(&["create", table.url(), "--capacity", "10"], 2, "misuse", &hint);
+    refused(&["create", table.url(), "--capacity", "10"], 1, "misuse", &hint);
     refused(&["quickstart", "/etc/passwd", "--input", "tsv", "--url", table.url()], 2, "misuse", "line 1");
     guira(&["check", table.url()]).expect(0);
 }
@@ -199,6 +199,42 @@ fn mistakes_on_the_command_line_are_misuse() {
     refused(&["ycsb", "shm://guira-cli-none", "--workload", "a", "--threads", "0"], 2, "misuse", "threads");
     refused(&["quickstart", "-"], 2, "misuse", "name a file");
     refused(&["quickstart", "/no/such/file"], 3, "host", "/no/such/file");
+}
+
+/// Like cases end with like codes, whichever command meets them.
+#[test]
+fn exit_codes_follow_one_table() {
+    let (table, missing) = (Table::new("codes", "bytes:64"), Table::unused("codes-missing"));
+    let (url, none) = (table.url(), missing.url());
+    let no_file = "/no/such/file";
+    guira(&["put", url, "k", "v"]).expect(0);
+    for (code, arguments) in [
+        (1, &["get", url, "none"][..]),
+        (1, &["update", url, "none", "v"]),
+        (1, &["del", url, "none"]),
+        (1, &["insert", url, "k", "v"]),
+        (1, &["create", url, "--capacity", "10"]),
+        (1, &["get", none, "k"]),
+        (1, &["put", none, "k", "v"]),
+        (1, &["destroy", none]),
+        (1, &["kick", url, "--slot", "1"]),
+        (2, &["get", url, "k", "--numbers"]),
+        (2, &["put", url, "k", "0", "--hex"]),
+        (2, &["kick", url, "--slot", "9999"]),
+        (2, &["create", "tcp://host:7711", "--capacity", "10"]),
+        (2, &["create", none, "--capacity", "0"]),
+        (3, &["put", url, "k", "--value-file", no_file]),
+        (3, &["load", url, no_file]),
+        (3, &["quickstart", no_file]),
+        (3, &["serve", "--capacity", "10", "--token-file", no_file]),
+        (3, &["create", "file:///no/such/directory/x", "--capacity", "10"]),
+        (3, &["get", "file:///dev", "k"]),
+        (3, &["token", "/dev/null"]),
+        (3, &["man", "--out", "/proc/none/x"]),
+        (3, &["get", "tcp://127.0.0.1:1", "k"]),
+    ] {
+        guira(arguments).expect(code);
+    }
 }
 
 #[cfg(not(feature = "peers"))]

@@ -42,10 +42,10 @@ impl Stranger {
     #[track_caller]
     fn is_refused(&self, table: &Table, arguments: &[&str]) {
         let before = fs::read(table.path()).expect("the table is there");
-        let human = self.guira(arguments).expect(2);
+        let human = self.guira(arguments).expect(3);
         assert!(human.stdout.is_empty(), "{}", human.text());
         assert!(human.stderr.contains("permi") && human.stderr.contains(&table.path()), "{}", human.stderr);
-        let json = self.guira(&[arguments, &["--format", "json"]].concat()).expect(2);
+        let json = self.guira(&[arguments, &["--format", "json"]].concat()).expect(3);
         let error = json.error();
         assert_eq!((&error["blame"], &error["effect"]), (&"misuse".into(), &"none".into()), "{error}");
         assert!(before == fs::read(table.path()).expect("the table is still there"), "{arguments:?} changed something");

@@ -265,7 +265,7 @@ fn tokens_decide_who_may_do_what() {
         &["check", &url, "--repair"],
         &["kick", &url, "--slot", "0"],
     ] {
-        let refused = with(&readers, arguments);
+        let refused = with(&readers, arguments).expect(3);
         for part in
             ["the token that this client showed may only read; nothing was changed", "GUIRA_TOKEN_FILE", "--token-file"]
         {
@@ -372,7 +372,7 @@ fn certificates_decide_who_may_come_in() {
 
     files.issue("expired", "client", 2001);
     let told = |options: &[String], words: &str| {
-        let error = run(&["get", &url, "cuckoo", "--format", "json"], options).expect(2).error();
+        let error = run(&["get", &url, "cuckoo", "--format", "json"], options).expect(3).error();
         let message = error["message"].as_str().expect("text");
         assert!(message.contains(&url) && message.contains(words) && !message.contains("changed"), "{error}");
         assert_eq!(error["effect"], "none");
@@ -382,13 +382,13 @@ fn certificates_decide_who_may_come_in() {
     told(&files.of_client("expired"), "refused the certificate");
     told(&Certificates::new().of_client("client"), "not issued by an authority");
     let localhost = url.replace("127.0.0.1", "localhost");
-    let error = run(&["get", &localhost, "cuckoo"], &of_client).expect(2).stderr;
+    let error = run(&["get", &localhost, "cuckoo"], &of_client).expect(3).stderr;
     assert!(error.contains("not for the name \"localhost\""), "{error}");
     let stopped = server.stop("-TERM");
     assert_eq!(stopped["sessions_refused"], 5, "{stopped}");
 
     let plain = Server::start(&["--capacity", "1000"]);
-    let error = run(&["get", &format!("tcp://{}", plain.addr()), "cuckoo"], &of_client).expect(2).stderr;
+    let error = run(&["get", &format!("tcp://{}", plain.addr()), "cuckoo"], &of_client).expect(3).stderr;
     assert!(error.contains("does not speak TLS"), "{error}");
     assert_eq!(plain.stop("-TERM")["sessions_refused"], 1);
 }
@@ -436,16 +436,16 @@ fn keys_are_kept_and_certificates_are_whole() {
     }
     let key = files.path("node.key");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).expect("it is ours");
-    serve(&of_node, 2, "chmod 600");
+    serve(&of_node, 3, "chmod 600");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).expect("it is ours");
     fs::copy(files.path("client.key"), &key).expect("it is ours");
-    serve(&of_node, 2, "it is not the certificate's");
+    serve(&of_node, 3, "it is not the certificate's");
     fs::write(&key, "secret").expect("it is ours");
-    serve(&of_node, 2, "private key");
+    serve(&of_node, 3, "private key");
     fs::remove_file(&key).expect("it is ours");
     serve(&of_node, 3, &key);
     fs::set_permissions(files.path("client.key"), fs::Permissions::from_mode(0o604)).expect("it is ours");
-    let error = run(&["get", "tcp://127.0.0.1:1", "cuckoo"], &of_client).expect(2).stderr;
+    let error = run(&["get", "tcp://127.0.0.1:1", "cuckoo"], &of_client).expect(3).stderr;
     assert!(error.contains("chmod 600"), "{error}");
 }
 
@@ -469,10 +469,10 @@ fn mistakes_are_one_line_that_says_what_to_do() {
     refused(&["--backing", "cache", "--capacity", "10"], 2, "scheme");
     refused(&["--listen", "localhost"], 2, "localhost");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("it is ours");
-    refused(&[&capacity[..], &["--token-file", &file]].concat(), 2, "chmod 600");
+    refused(&[&capacity[..], &["--token-file", &file]].concat(), 3, "chmod 600");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("it is ours");
     fs::write(&file, "secret").expect("it is ours");
-    refused(&[&capacity[..], &["--token-file", &file]].concat(), 2, "32 hexadecimal digits");
+    refused(&[&capacity[..], &["--token-file", &file]].concat(), 3, "32 hexadecimal digits");
     refused(&[&capacity[..], &["--token-file", "/nonexistent"]].concat(), 3, "/nonexistent");
 
     let server = Server::start(&capacity);
@@ -579,7 +579,7 @@ fn the_commands_of_the_readme_work() {
     };
     client(&["put", &url, "cuckoo", "Guira guira"], &file).expect(0);
     assert_eq!(client(&["get", &url, "cuckoo"], &file).expect(0).text(), "Guira guira");
-    let refused = client(&["get", &url, "cuckoo"], "").expect(2);
+    let refused = client(&["get", &url, "cuckoo"], "").expect(3);
     assert!(refused.stderr.contains("token"), "{}", refused.stderr);
     let stat = client(&["stat", &url, "--format", "json"], &file).expect(0).json();
     assert_eq!((&stat["table"]["entries"], &stat["node_counters"]["refused_token"]), (&1.into(), &1.into()));

@@ -1,5 +1,6 @@
 //! The steps of a quickstart. Each is shown as soon as it is done.
 
+use std::io;
 use std::time::Instant;
 
 use guira::{CreateOptions, OpenOptions, Preset, Shortage, Store, Url};
@@ -147,7 +148,8 @@ impl Steps<'_> {
         }
         progress.finish();
         if surveyor.finish() != made.survey {
-            return Err(Failure::Misuse(format!("{} changed while it was read: try again", self.source.name())));
+            let changed = io::Error::other("it changed meanwhile; try again");
+            return Err(Failure::host(format!("read {} twice", self.source.name()))(changed));
         }
         Ok(started)
     }

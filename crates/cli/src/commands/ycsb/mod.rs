@@ -148,7 +148,7 @@ pub fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), 
         Err(error) => return Err(error.into()),
     }
     if arguments.no_load {
-        return Err(Failure::Misuse(format!("{} does not exist, and --no-load would measure misses", arguments.url)));
+        return Err(Failure::Absent { url: arguments.url.clone() });
     }
     let options = options(arguments)?;
     let after = if arguments.keep { "and kept" } else { "and destroyed after it" };
