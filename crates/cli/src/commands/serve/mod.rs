@@ -9,7 +9,7 @@ mod http;
 pub mod metrics;
 mod notify;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -232,8 +232,10 @@ impl Ready {
     fn human(&self) -> String {
         let made = if self.created { "new" } else { "existing" };
         let metrics = self.metrics.as_ref().map_or_else(String::new, |url| format!("; metrics at {url}"));
+        let is_nameless = self.urls.iter().any(|url| url.starts_with(&format!("tcp://{NO_NAME}:")));
+        let note = if is_nameless { "; HOST is the name or an address of this host" } else { "" };
         format!(
-            "serving {} at {}: {made} table of {} with room for {} entries, {} of memory, up to {}{metrics}",
+            "serving {} at {}: {made} table of {} with room for {} entries, {} of memory, up to {}{metrics}{note}",
             self.backing,
             self.urls.join(", "),
             self.entry,
@@ -244,16 +246,22 @@ impl Ready {
     }
 }
 
+/// What stands for a host that listens on every address and has no name of its own.
+const NO_NAME: &str = "HOST";
+
 /// `addr` as clients write it: a host that listens on every address is called by its name.
 fn reachable(addr: SocketAddr) -> String {
-    let host = match addr.ip() {
-        ip if !ip.is_unspecified() => return addr.to_string(),
-        IpAddr::V4(_) | IpAddr::V6(_) => std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default(),
-    };
-    match host.trim() {
-        "" | "(none)" => addr.to_string(),
-        host => format!("{host}:{}", addr.port()),
+    if !addr.ip().is_unspecified() {
+        return addr.to_string();
     }
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}:{}", host_of(name.trim()), addr.port())
+}
+
+/// What other hosts may know a host by that calls itself `name`.
+fn host_of(name: &str) -> &str {
+    let is_of_every_host = name == "localhost" || name.starts_with("localhost.");
+    if name.is_empty() || name == "(none)" || is_of_every_host { NO_NAME } else { name }
 }
 
 impl Stopped {
@@ -294,6 +302,12 @@ mod tests {
         let shown = |addr: &str| reachable(addr.parse().unwrap());
         assert_eq!(shown("127.0.0.1:7711"), "127.0.0.1:7711");
         assert_eq!(shown("[::1]:7711"), "[::1]:7711");
-        assert!(shown("0.0.0.0:7711").ends_with(":7711"));
+        for every in ["0.0.0.0:7711", "[::]:7711"] {
+            let url = format!("tcp://{}", shown(every));
+            assert!(url.ends_with(":7711") && !url.contains("0.0.0.0") && !url.contains("::"), "{url}");
+            assert!(url.parse::<guira::Url>().is_ok(), "{url}");
+        }
+        let hosts = ["mem1", "mem1.example", "localhost", "localhost.localdomain", "(none)", ""].map(host_of);
+        assert_eq!(hosts, ["mem1", "mem1.example", "HOST", "HOST", "HOST", "HOST"]);
     }
 }
