@@ -1,18 +1,19 @@
-//! Where a table is: `shm://name`, `file:///path` or `tcp://host:port`.
+//! Where a table is: `shm://name`, `file:///path`, or `tcp://host:port`, where the port may be left out.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use guira_fabric_shm::{Location, ShmError};
-use guira_fabric_tcp::client::Endpoint;
+use guira_fabric_tcp::client::{DEFAULT_PORT, Endpoint};
 
 /// The place of a table.
 ///
 /// `shm://name` is a file in `/dev/shm`, visible to every process of this host; `file:///absolute/path` is any file on
 /// a local file system, huge-page mounts and DAX included; `tcp://host:port` is the table of the memory node that
-/// listens there, where `host` is a name, an IPv4 address, or an IPv6 address in brackets. Two URLs are equal if they
-/// are written the same way.
+/// listens there, where `host` is a name, an IPv4 address, or an IPv6 address in brackets. Without a port, `tcp://host`
+/// means port 7711, where `guira serve` listens; a URL is always shown with its port. Two URLs are equal if they are
+/// shown the same way.
 ///
 /// ```
 /// use std::path::Path;
@@ -23,6 +24,7 @@ use guira_fabric_tcp::client::Endpoint;
 /// assert_eq!("shm://cache".parse(), Url::shm("cache"));
 /// assert_eq!(Url::file(Path::new("/var/tmp/cache"))?.to_string(), "file:///var/tmp/cache");
 /// assert_eq!(Url::tcp("::1", 7117)?.to_string(), "tcp://[::1]:7117");
+/// assert_eq!("tcp://mem1".parse::<Url>()?.to_string(), "tcp://mem1:7711");
 /// assert!(matches!("cache".parse::<Url>(), Err(UrlError::NoScheme { .. })));
 /// # Ok(())
 /// # }
@@ -79,8 +81,10 @@ pub enum UrlError {
         /// The text.
         text: String,
     },
-    /// What follows `tcp://` is not a host and a port alone.
-    #[error("{text:?} is not a table URL: write tcp://HOST:PORT or tcp://[IPV6]:PORT, without user, path and query")]
+    /// What follows `tcp://` is not a host, or a host and a port, alone.
+    #[error(
+        "{text:?} is not a table URL: write tcp://HOST, tcp://HOST:PORT or tcp://[IPV6]:PORT, without user, path and query"
+    )]
     Node {
         /// The text.
         text: String,
@@ -170,15 +174,19 @@ impl FromStr for Url {
             // What an endpoint takes for part of a name.
             "tcp" if rest.contains(['?', '#', '%', '\\']) => Err(UrlError::Node { text: owned() }),
             "tcp" => match rest.parse::<Endpoint>() {
-                // Each has one spelling.
-                Ok(endpoint) if endpoint.port() != 0 && endpoint.to_string() == rest => {
-                    Ok(Url(Kind::Tcp(Box::new(endpoint))))
-                }
+                Ok(endpoint) if is_one_spelling(&endpoint, rest) => Ok(Url(Kind::Tcp(Box::new(endpoint)))),
                 _ => Err(UrlError::Node { text: owned() }),
             },
             _ => Err(UrlError::UnknownScheme { text: owned(), scheme: scheme.to_owned() }),
         }
     }
+}
+
+/// Whether `text` is how `endpoint` is shown, with its port or, if that is the usual one, without.
+fn is_one_spelling(endpoint: &Endpoint, text: &str) -> bool {
+    let shown = endpoint.to_string();
+    let port = shown.strip_prefix(text).filter(|_| endpoint.port() == DEFAULT_PORT);
+    endpoint.port() != 0 && (shown == text || port.is_some_and(|port| port == format!(":{DEFAULT_PORT}")))
 }
 
 impl fmt::Display for Url {
@@ -223,9 +231,22 @@ mod tests {
             let url: Url = text.parse().unwrap();
             assert_eq!((url.to_string(), Url::tcp(host, port)), (text.to_owned(), Ok(url)));
         }
+        for (text, shown) in [
+            ("tcp://host", "tcp://host:7711"),
+            ("tcp://host:7711", "tcp://host:7711"),
+            ("tcp://10.0.0.7", "tcp://10.0.0.7:7711"),
+            ("tcp://[::1]", "tcp://[::1]:7711"),
+        ] {
+            let url: Url = text.parse().unwrap();
+            assert_eq!(url.to_string(), shown);
+            assert_eq!(shown.parse(), Ok(url), "one table has one URL");
+        }
         for text in [
             "tcp://",
-            "tcp://host",
+            "tcp://[::1]:",
+            "tcp://::1",
+            "tcp://host/",
+            "tcp://ho]st",
             "tcp://host:",
             "tcp://:7117",
             "tcp://host:0",
@@ -234,7 +255,7 @@ mod tests {
             "tcp://host:+7",
             "tcp://host:x",
             "tcp://::1:7117",
-            "tcp://[::1]",
+            "tcp://[::1",
             "tcp://[::1:7117",
             "tcp://[host]:7117",
             "tcp://[]:7117",

@@ -28,7 +28,7 @@ fn mistyped_urls_are_misuse() {
         refused(&[command, "shm://a/b", "k"], 2, "misuse", "slash");
         refused(&[command, "file://relative", "k"], 2, "misuse", "absolute");
     }
-    refused(&["ycsb", "tcp://host", "--workload", "a"], 2, "misuse", "tcp");
+    refused(&["ycsb", "tcp://host:", "--workload", "a"], 2, "misuse", "tcp://HOST:PORT");
 }
 
 #[test]

@@ -28,5 +28,5 @@ mod transport;
 pub use connect::ConnectError;
 pub use lane::TcpLane;
 pub use loss::Loss;
-pub use options::{ConnectOptions, Endpoint, EndpointError, Waiting};
+pub use options::{ConnectOptions, DEFAULT_PORT, Endpoint, EndpointError, Waiting};
 pub use region::TcpRegion;

@@ -8,7 +8,11 @@ use std::time::Duration;
 use crate::tls::TlsClient;
 use crate::wire::{Grant, Hello, SessionId, Token};
 
-/// The place of a memory node: a host's name or address, and a port.
+/// The port of a memory node where none is said.
+pub const DEFAULT_PORT: u16 = 7711;
+
+/// The place of a memory node: a host's name or address, and a port. Read from `HOST:PORT` or `[IPV6]:PORT`, where the
+/// port may be left out: then it is [`DEFAULT_PORT`]. Always shown with its port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     host: String,
@@ -17,7 +21,7 @@ pub struct Endpoint {
 
 /// A text is not the place of a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not the place of a memory node: write HOST:PORT, or [IPV6]:PORT")]
+#[error("{text:?} is not the place of a memory node: write HOST, HOST:PORT or [IPV6]:PORT")]
 pub struct EndpointError {
     /// The text.
     pub text: String,
@@ -47,7 +51,10 @@ impl FromStr for Endpoint {
 
     fn from_str(text: &str) -> Result<Endpoint, EndpointError> {
         let wrong = || EndpointError { text: text.to_owned() };
-        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) if !text.ends_with(']') => (host, Some(port)),
+            _ => (text, None),
+        };
         let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         let is_plain =
             !host.contains([':', '[', ']', '/', '@']) && !host.contains(|c: char| c.is_whitespace() || c.is_control());
@@ -56,6 +63,7 @@ impl FromStr for Endpoint {
             None if is_plain && !host.is_empty() => host,
             _ => return Err(wrong()),
         };
+        let Some(port) = port else { return Ok(Endpoint::new(host, DEFAULT_PORT)) };
         let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
         let port = port.parse().ok().filter(|_| is_number).ok_or_else(wrong)?;
         Ok(Endpoint::new(host, port))
