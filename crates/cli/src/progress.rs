@@ -104,8 +104,8 @@ fn left(elapsed: Duration, done: u64, total: u64) -> Option<String> {
 
 fn bar(total: Option<u64>, what: String) -> ProgressBar {
     let (bar, template) = match total {
-        Some(total) => (ProgressBar::new(total), "{prefix} {bar:30} {percent:>3} % {msg}"),
-        None => (ProgressBar::new_spinner(), "{prefix} {spinner} {msg}"),
+        Some(total) => (ProgressBar::new(total), "{prefix} {bar:16} {percent:>3} % {wide_msg}"),
+        None => (ProgressBar::new_spinner(), "{prefix} {spinner} {wide_msg}"),
     };
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.with_style(style).with_prefix(what)

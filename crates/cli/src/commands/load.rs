@@ -170,17 +170,17 @@ fn append_lines(path: &Path) -> io::Result<File> {
 fn human(answer: &Answer, report: &LoadReport) -> String {
     let mut lines = vec![
         format!(
-            "loaded {} ({}, {} of keys and values): {} inserted, {} replaced",
+            "loaded {} ({}, {}) in {}: {}",
             counted(answer.records, "record"),
             answer.input,
             bytes(answer.bytes),
-            count(answer.inserted),
-            count(answer.replaced)
+            time(answer.elapsed_ns),
+            rate(answer.records_per_s)
         ),
         format!(
-            "{}, {}; {:.2} round trips each; fill {}",
-            time(answer.elapsed_ns),
-            rate(answer.records_per_s),
+            "{} inserted, {} replaced; {:.2} round trips each; fill {}",
+            count(answer.inserted),
+            count(answer.replaced),
             answer.put.round_trips.mean,
             percent(answer.fill)
         ),
@@ -201,6 +201,29 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+
+    /// The answer fits the narrowest terminal that is usual, with as many records as a large table has.
+    #[test]
+    fn the_answer_fits_80_columns() {
+        let answer = Answer {
+            url: "shm://x".to_owned(),
+            input: "debian".to_owned(),
+            records: 400_000_000,
+            inserted: 300_000_000,
+            replaced: 100_000_000,
+            bad: 0,
+            bad_examples: Vec::new(),
+            bytes: (1 << 40) - 1,
+            elapsed_ns: 9_876_543_210_000,
+            records_per_s: 1_234_567.0,
+            entries: 400_000_000,
+            fill: 0.999,
+            put: guira_lab::driver::OperationTally::default().figures(),
+        };
+        let text = human(&answer, &LoadReport::default());
+        assert_eq!(text.lines().count(), 2);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
 
     /// A record that is appended does not become a part of one that a kill cut.
     #[test]

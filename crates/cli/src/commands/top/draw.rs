@@ -10,7 +10,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Gauge, Paragraph, Row, Sparkline, Table, Widget, Wrap};
 
 use super::frame::{Frame, Met, NodeNow, Rates, TableNow};
-use crate::units::{bytes, count, percent, rate};
+use crate::units::{bytes, count, counted, percent, rate};
 
 /// Below this, nothing would be whole.
 pub const MIN_COLUMNS: u16 = 60;
@@ -22,6 +22,8 @@ const HISTORY_LINES: u16 = 3;
 /// Lines of the box with what clients met.
 const MET_LINES: u16 = 6;
 
+/// Lines of a problem that are shown.
+const FOOT_LINES_MAX: u16 = 4;
 /// Clients that are listed where a frame is printed.
 const PRINTED_CLIENTS: usize = 100;
 
@@ -54,6 +56,11 @@ pub fn draw(frame: &Frame, beside: Beside<'_>, area: Rect, buffer: &mut Buffer) 
         let size = format!("{} x {}; guira top needs {MIN_COLUMNS} x {MIN_LINES}", area.width, area.height);
         return Paragraph::new(size).wrap(Wrap { trim: true }).render(area, buffer);
     }
+    let style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+    let problem = beside.problem.map(|problem| Paragraph::new(problem).style(style).wrap(Wrap { trim: true }));
+    // A message is longer than a line where it says what to do.
+    let foot_lines = beside.problem.map_or(1, |text| text.chars().count().div_ceil(usize::from(area.width)) as u16 + 1);
+    let foot_lines = foot_lines.min(FOOT_LINES_MAX);
     let has_history = frame.node.is_some() && !beside.history.is_empty();
     let is_low = area.height < 1 + HEAD_LINES + HISTORY_LINES + MET_LINES + 5;
     let history_lines = if has_history && !is_low { HISTORY_LINES } else { 0 };
@@ -64,7 +71,7 @@ pub fn draw(frame: &Frame, beside: Beside<'_>, area: Rect, buffer: &mut Buffer) 
         Constraint::Length(history_lines),
         Constraint::Length(met_lines),
         Constraint::Fill(1),
-        Constraint::Length(1),
+        Constraint::Length(foot_lines),
     ])
     .areas(area);
     let [node, table] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(head);
@@ -78,11 +85,10 @@ pub fn draw(frame: &Frame, beside: Beside<'_>, area: Rect, buffer: &mut Buffer) 
     }
     draw_met(&frame.met, met, buffer);
     draw_clients(frame, clients, buffer);
-    let foot_line = match beside.problem {
-        Some(problem) => Line::styled(format!(" {problem}"), Style::new().fg(Color::Red).add_modifier(Modifier::BOLD)),
-        None => Line::raw(format!(" {}", beside.keys)),
-    };
-    foot_line.render(foot, buffer);
+    match problem {
+        Some(problem) => problem.render(foot, buffer),
+        None => Line::raw(format!(" {}", beside.keys)).render(foot, buffer),
+    }
 }
 
 fn boxed(title: &str) -> Block<'_> {
@@ -111,19 +117,17 @@ fn draw_node(node: Option<&NodeNow>, area: Rect, buffer: &mut Buffer) {
         |rates: &Rates| format!("{}/s, {}/s", bytes(rates.bytes_in as u64), bytes(rates.bytes_out as u64));
     let fields = [
         ("round trips", of(|rates| rate(rates.round_trips))),
-        ("verbs", of(|rates| format!("{} ({} reads)", rate(rates.verbs()), share_of(rates.reads, rates.verbs())))),
+        ("verbs", of(|rates| format!("{}, {} reads", rate(rates.verbs()), share_of(rates.reads, rates.verbs())))),
         ("in, out", of(bytes_in_out)),
         ("answers", of(answers)),
-        (
-            "sessions",
-            format!("{} ({} refused, {} fenced)", count(node.sessions_open), count(node.refused), count(node.fenced)),
-        ),
+        ("turned away", format!("{} refused, {} fenced", count(node.refused), count(node.fenced))),
     ];
-    Paragraph::new(fields.map(|(name, value)| field(name, value)).to_vec()).block(boxed("node")).render(area, buffer);
+    let title = format!("node, {}", counted(node.sessions_open, "session"));
+    Paragraph::new(fields.map(|(name, value)| field(name, value)).to_vec()).block(boxed(&title)).render(area, buffer);
 }
 
 fn share_of(part: f64, whole: f64) -> String {
-    percent(if whole > 0.0 { part / whole } else { 0.0 })
+    format!("{:.0} %", if whole > 0.0 { 100.0 * part / whole } else { 0.0 })
 }
 
 fn answers(rates: &Rates) -> String {
@@ -165,14 +169,14 @@ fn draw_table(table: &TableNow, area: Rect, buffer: &mut Buffer) {
             format!("{sign}{}", rate(change.abs()))
         },
     );
-    field("change", format!("{change} (read {:.1} s ago)", table.age_s)).render(changes, buffer);
+    field("change", format!("{change} ({:.1} s ago)", table.age_s)).render(changes, buffer);
     let text = match table.total_bytes {
         0 => "all in rows".to_owned(),
         total => format!("{} of {}", bytes(table.used_bytes), bytes(total)),
     };
     field("extents", text).render(space, buffer);
     if table.unverified_rows > 0 {
-        let text = format!("{} rows DAMAGED: guira check", count(table.unverified_rows));
+        let text = format!("{} DAMAGED: guira check", counted(table.unverified_rows, "row"));
         Line::styled(text, Color::Red).render(damage, buffer);
     }
 }
@@ -199,7 +203,13 @@ fn draw_met(met: &[Met], area: Rect, buffer: &mut Buffer) {
 fn draw_clients(frame: &Frame, area: Rect, buffer: &mut Buffer) {
     let clients = &frame.clients;
     let mut title = vec![format!("{} of {} clients live", count(clients.live as u64), count(clients.max.into()))];
-    let others = [(clients.dead, "dead"), (clients.recovering, "being recovered"), (clients.damaged, "DAMAGED")];
+    let others = [
+        (clients.stopped, "stopped"),
+        (clients.unknown, "unknown"),
+        (clients.dead, "dead"),
+        (clients.recovering, "being recovered"),
+        (clients.damaged, "DAMAGED"),
+    ];
     title.extend(others.iter().filter(|(some, _)| *some > 0).map(|(some, what)| format!("{some} {what}")));
     let title = title.join(", ");
     let block = boxed(&title);
@@ -220,6 +230,8 @@ fn draw_clients(frame: &Frame, area: Rect, buffer: &mut Buffer) {
 fn client_row(client: &ClientStat) -> Row<'static> {
     let (state, color) = match client.state {
         ClientState::Live => ("live", Color::Reset),
+        ClientState::Stopped => ("stopped", Color::Yellow),
+        ClientState::Unknown => ("unknown", Color::DarkGray),
         ClientState::Dead => ("dead", Color::Red),
         ClientState::Recovering => ("recovering", Color::Yellow),
         _ => ("DAMAGED", Color::Red),
@@ -284,6 +296,8 @@ mod tests {
                 .to_vec(),
             clients: Clients {
                 live: 11,
+                stopped: 0,
+                unknown: 0,
                 dead: 1,
                 recovering: 0,
                 damaged: 0,
@@ -316,12 +330,13 @@ mod tests {
         for words in [
             "tcp://127.0.0.1:7711  bytes:64",
             "round trips 12,300/s",
-            "verbs       40,000/s (75.0 % reads)",
+            "verbs       40,000/s, 75 % reads",
             "in, out     1.9 MiB/s, 5.7 MiB/s",
             "p50 < 3 µs, p99 < 17 µs",
-            "12 (3 refused, 1 fenced)",
+            "node, 12 sessions",
+            "turned away 3 refused, 1 fenced",
             "entries     621,000 of 1,000,000 ",
-            "change      -120.0/s (read 0.3 s ago)",
+            "change      -120.0/s (0.3 s ago)",
             "62.1 %",
             "extents     2.0 MiB of 64.0 MiB ",
             "lock conflicts",
@@ -356,7 +371,40 @@ mod tests {
         let beside = Beside { problem: Some("the node is gone"), ..Beside::default() };
         let lines = shown(&frame, beside, 80, 24);
         has(&lines, "3 rows DAMAGED");
+        let long = format!("shm://{} does not exist; create it with: guira create", "x".repeat(100));
+        has(&shown(&frame, Beside { problem: Some(&long), ..Beside::default() }, 80, 24), "guira create");
         has(&lines, "the node is gone");
+    }
+
+    /// Large numbers are whole on a terminal of 80 columns, and a state that nobody can ask for is no damage.
+    #[test]
+    fn large_numbers_fit_80_columns() {
+        let mut frame = frame();
+        let rates = Rates {
+            round_trips: 12_345_678.0,
+            reads: 12_345_678.0,
+            bytes_in: 1_073_000_000.0,
+            bytes_out: 1_073_000_000.0,
+            ..frame.node.as_ref().and_then(|node| node.rates.clone()).unwrap()
+        };
+        frame.node = Some(NodeNow { sessions_open: 1_024, refused: 12_345, fenced: 123, rates: Some(rates) });
+        (frame.table.entries, frame.table.capacity) = (100_000_000, 100_000_000);
+        frame.table.entries_per_s = Some(-12_345_678.0);
+        (frame.clients.list[0].state, frame.clients.list[1].state) = (ClientState::Stopped, ClientState::Unknown);
+        let lines = shown(&frame, Beside::default(), 80, 24);
+        for words in [
+            "round trips 12,300,000/s",
+            "verbs       12,400,000/s, 100 % reads",
+            "1023.3 MiB/s, 1023.3 MiB/s",
+            "node, 1,024 sessions",
+            "turned away 12,345 refused, 123 fenced",
+            "entries     100,000,000 of 100,000,000",
+            "change      -12,300,000/s (0.3 s ago)",
+            "stopped",
+            "unknown",
+        ] {
+            has(&lines, words);
+        }
     }
 
     #[test]

@@ -88,6 +88,9 @@ pub struct Met {
 #[derive(Clone, Debug, Serialize)]
 pub struct Clients {
     pub live: usize,
+    pub stopped: usize,
+    /// Clients of which nobody can ask here whether they live.
+    pub unknown: usize,
     pub dead: usize,
     pub recovering: usize,
     pub damaged: usize,
@@ -208,6 +211,8 @@ impl Clients {
         let count = |state| stat.clients.iter().filter(|client| client.state == state).count();
         Clients {
             live: count(ClientState::Live),
+            stopped: count(ClientState::Stopped),
+            unknown: count(ClientState::Unknown),
             dead: count(ClientState::Dead),
             recovering: count(ClientState::Recovering),
             damaged: count(ClientState::Damaged),
