@@ -7,8 +7,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, completions, copy, create, destroy, dump, kick, load, man, quickstart, serve, single, stat, tls,
-    token, top, ycsb,
+    bench, check, completions, copy, create, destroy, dump, kick, load, man, quickstart, serve, single, stat, token,
+    top, ycsb,
 };
 use crate::failure::{EXIT_MISUSE, ErrorText, exit_codes};
 use crate::output::{Format, Output};
@@ -25,8 +25,6 @@ pub struct Arguments {
     /// How to show answers: human, or json (one object; dump: one a line).
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", hide_possible_values = true)]
     pub format: Format,
-    #[command(flatten)]
-    pub tls: tls::Certificates,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -189,6 +187,21 @@ mod tests {
             assert_eq!(format(format!("guira {line} --format json")), Format::Json);
             assert_eq!(format(format!("guira --format json {line}")), Format::Json);
         }
+    }
+
+    /// An option that a command could do nothing with is not shown, and not taken.
+    #[test]
+    fn tls_is_for_commands_that_reach_a_memory_node() {
+        let remote =
+            ["get", "put", "insert", "update", "del", "load", "dump", "copy", "stat", "check", "kick", "top", "ycsb"];
+        for command in public().get_subcommands() {
+            let (name, has) =
+                (command.get_name(), |long: &str| command.get_arguments().any(|a| a.get_long() == Some(long)));
+            assert_eq!(has("tls-ca"), remote.contains(&name), "{name}");
+            assert_eq!(has("tls-cert") && has("tls-key"), remote.contains(&name) || name == "serve", "{name}");
+        }
+        assert!(parsed("guira --tls-ca x token file").is_err() && parsed("guira man --tls-ca x").is_err());
+        assert!(parsed("guira get --tls-ca x --tls-cert y tcp://host k --tls-key z").is_ok());
     }
 
     #[test]

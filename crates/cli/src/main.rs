@@ -30,7 +30,6 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     let output = output::Output::new(parsed.format);
-    parsed.tls.remember();
     match commands::run(&parsed.command, &output) {
         Ok(commands::Verdict::Fine) => ExitCode::SUCCESS,
         Ok(commands::Verdict::Negative) => ExitCode::from(failure::EXIT_NEGATIVE),

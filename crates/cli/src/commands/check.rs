@@ -4,7 +4,7 @@ use clap::Args;
 use guira::{Cause, CheckReport, LivingClient, RecoveredClient, Repair, Store, Url};
 use serde::Serialize;
 
-use super::{Verdict, open, open_options};
+use super::{Verdict, open, open_options, tls};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -23,6 +23,8 @@ pub struct Arguments {
     /// it was storing comes back when somebody needs room. A client that is stopped is alive: guira kick.
     #[arg(long)]
     pub repair: bool,
+    #[command(flatten)]
+    pub tls: tls::Certificates,
 }
 
 #[derive(Serialize)]

@@ -16,7 +16,7 @@ use guira::{Stat, Store, Unread, Url};
 use guira_input::printable;
 use serde::Serialize;
 
-use super::{Patience, Verdict, dump};
+use super::{Patience, Verdict, dump, tls};
 use crate::failure::{ErrorText, Failure, Loaded, copied_text};
 use crate::interrupt;
 use crate::loader::shard_of;
@@ -62,6 +62,8 @@ pub struct Arguments {
     pub merge: bool,
     #[command(flatten)]
     pub patience: Patience,
+    #[command(flatten)]
+    pub tls: tls::Certificates,
 }
 
 #[derive(Serialize)]
@@ -415,8 +417,15 @@ mod tests {
         (0..600).for_each(|key| {
             put(&mut client, key, "old");
         });
-        let arguments =
-            Arguments { from: url("from"), to: url("to"), threads: 2, passes: 1, merge: false, patience: PATIENCE };
+        let arguments = Arguments {
+            from: url("from"),
+            to: url("to"),
+            threads: 2,
+            passes: 1,
+            merge: false,
+            patience: PATIENCE,
+            tls: tls::Certificates::default(),
+        };
         let output = Output::new(Format::Json);
         let mut copy = Copy::new(&arguments, from, to.clone(), &output).unwrap();
         assert_eq!((copy.pass(Pass::Store).unwrap(), copy.pass(Pass::Compare).unwrap()), (600, 0));

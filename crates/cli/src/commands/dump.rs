@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use guira::{Unread, Url};
 use guira_input::{jsonl, tsv};
 
-use super::{Patience, Verdict};
+use super::{Patience, Verdict, tls};
 use crate::failure::{ErrorText, Failure};
 use crate::output::{Format, Output, closed};
 use crate::text::{Notation, NotationOptions};
@@ -35,6 +35,8 @@ pub struct Arguments {
     pub notation: NotationOptions,
     #[command(flatten)]
     pub patience: Patience,
+    #[command(flatten)]
+    pub tls: tls::Certificates,
 }
 
 /// How records are written.

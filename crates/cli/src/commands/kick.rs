@@ -6,7 +6,7 @@ use clap::Args;
 use guira::{Error, Url};
 use serde::Serialize;
 
-use super::{Verdict, check, open, open_options};
+use super::{Verdict, check, open, open_options, tls};
 use crate::failure::Failure;
 use crate::output::{Format, Output};
 use crate::{interrupt, units};
@@ -29,6 +29,8 @@ pub struct Arguments {
     /// How long to wait for the end of the process.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time)]
     pub deadline: Duration,
+    #[command(flatten)]
+    pub tls: tls::Certificates,
 }
 
 #[derive(Serialize)]

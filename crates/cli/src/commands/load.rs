@@ -15,7 +15,7 @@ use guira_input::{BadRecord, Fit};
 use guira_lab::driver::OperationFigures;
 use serde::Serialize;
 
-use super::{Patience, Verdict};
+use super::{Patience, Verdict, tls};
 use crate::failure::{Failure, Loaded};
 use crate::input::{self, InputFormat};
 use crate::interrupt;
@@ -65,6 +65,8 @@ pub struct Arguments {
     pub acknowledge: Option<PathBuf>,
     #[command(flatten)]
     pub patience: Patience,
+    #[command(flatten)]
+    pub tls: tls::Certificates,
 }
 
 #[derive(Serialize)]

@@ -75,6 +75,9 @@ pub enum Verdict {
 
 /// Carries out a command. Where others are in its way it is said who they are, and what can be done.
 pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
+    if let Some(certificates) = certificates(command) {
+        certificates.remember();
+    }
     carry_out(command, output).map_err(|failure| {
         let advice = url(command).zip(failure.of_store()).and_then(|(url, error)| advice(command, url, error));
         let failure = if only_reads(command) { Failure::Reading { source: Box::new(failure) } } else { failure };
@@ -140,6 +143,23 @@ fn doing(client: &LivingClient) -> &'static str {
         LivingClient { stopped: true, .. } => " and is stopped",
         LivingClient { recovering: true, .. } => " and recovers its dead client",
         _ => "",
+    }
+}
+
+/// The TLS options of a command that may be given the URL of a memory node.
+fn certificates(command: &Command) -> Option<&tls::Certificates> {
+    match command {
+        Command::Get(arguments) | Command::Del(arguments) => Some(&arguments.tls),
+        Command::Put(arguments) | Command::Insert(arguments) | Command::Update(arguments) => Some(&arguments.key.tls),
+        Command::Load(arguments) => Some(&arguments.tls),
+        Command::Dump(arguments) => Some(&arguments.tls),
+        Command::Copy(arguments) => Some(&arguments.tls),
+        Command::Stat(arguments) => Some(&arguments.tls),
+        Command::Check(arguments) => Some(&arguments.tls),
+        Command::Kick(arguments) => Some(&arguments.tls),
+        Command::Top(arguments) => Some(&arguments.tls),
+        Command::Ycsb(arguments) => Some(&arguments.tls),
+        _ => None,
     }
 }
 

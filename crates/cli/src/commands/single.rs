@@ -8,7 +8,7 @@ use guira::{EntryFormat, Put, Store, Url};
 use guira_input::JsonBytes;
 use serde::Serialize;
 
-use super::{Patience, Verdict};
+use super::{Patience, Verdict, tls};
 use crate::failure::Failure;
 use crate::output::{Format, Output};
 use crate::text::{Notation, NotationOptions};
@@ -26,6 +26,8 @@ pub struct KeyArguments {
     pub notation: NotationOptions,
     #[command(flatten)]
     pub patience: Patience,
+    #[command(flatten)]
+    pub tls: tls::Certificates,
 }
 
 /// A key of a table, and a value for it.

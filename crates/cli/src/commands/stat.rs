@@ -7,7 +7,7 @@ use clap::Args;
 use guira::{ClassStats, ClientState, FileStat, NodeCounters, NodeStat, SpaceStats, Stat, Store, Url};
 use serde::Serialize;
 
-use super::{Verdict, open_options};
+use super::{Verdict, open_options, tls};
 use crate::failure::Failure;
 use crate::output::{Output, fields, met, table};
 use crate::units::{bytes, count, counted, percent, share};
@@ -26,6 +26,8 @@ const CLIENTS_MAX: usize = 20;
 pub struct Arguments {
     /// The table.
     pub url: Url,
+    #[command(flatten)]
+    pub tls: tls::Certificates,
 }
 
 /// What JSON shows.

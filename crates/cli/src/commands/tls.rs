@@ -1,6 +1,6 @@
 //! Certificates and keys for memory nodes, from arguments and environment variables.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -17,26 +17,42 @@ const KEY_VARIABLE: &str = "GUIRA_TLS_KEY";
 /// What the command line of this process says.
 static GIVEN: OnceLock<Certificates> = OnceLock::new();
 
-/// TLS between clients and memory nodes.
+/// TLS with memory nodes, as options of a command that may be given the URL of one.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "TLS, for tcp:// and serve")]
+#[command(next_help_heading = "TLS, for tcp://")]
 pub struct Certificates {
-    /// Encrypt the way to memory nodes, and trust those whose certificate these authorities issued. [env: GUIRA_TLS_CA]
-    #[arg(long, global = true, value_name = "FILE")]
+    /// Encrypt the connection to the memory node, and trust it if these authorities issued its certificate. [env:
+    /// GUIRA_TLS_CA]
+    #[arg(long, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
-    /// The certificate of this program. [env of clients: GUIRA_TLS_CERT]
-    #[arg(long, global = true, value_name = "FILE")]
+    /// The certificate of this program. [env: GUIRA_TLS_CERT]
+    #[arg(long, value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
-    /// Its private key, in a file that only you may read. [env of clients: GUIRA_TLS_KEY]
-    #[arg(long, global = true, value_name = "FILE")]
+    /// Its private key, in a file that only you may read. [env: GUIRA_TLS_KEY]
+    #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
+}
+
+/// TLS of a memory node, as options of the command that is one.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "TLS")]
+pub struct NodeCertificates {
+    /// The certificate of this node.
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key, in a file that only you may read.
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Speak TLS 1.3 only, and let those in whose certificate one of these authorities issued.
+    #[arg(long, value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
 }
 
 impl Certificates {
     /// Keeps what was given for the rest of this process.
-    pub fn remember(self) {
+    pub fn remember(&self) {
         // The command line is parsed once.
-        let _ = GIVEN.set(self);
+        let _ = GIVEN.set(self.clone());
     }
 }
 
@@ -58,12 +74,11 @@ pub fn of_client() -> Result<Option<ClientTls>, Failure> {
     }
 }
 
-/// How a node speaks TLS that takes the certificates which the authorities in `client_ca` issue.
-pub fn of_node(client_ca: Option<&Path>) -> Result<Option<NodeTls>, Failure> {
-    let Certificates { tls_cert, tls_key, .. } = given();
-    match (tls_cert, tls_key, client_ca) {
+/// How a node speaks TLS, if it shall.
+pub fn of_node(given: &NodeCertificates) -> Result<Option<NodeTls>, Failure> {
+    match (&given.tls_cert, &given.tls_key, &given.tls_client_ca) {
         (None, None, None) => Ok(None),
-        (Some(cert), Some(key), Some(ca)) => Ok(Some(NodeTls::read(&cert, &key, ca).map_err(guira::Error::from)?)),
+        (Some(cert), Some(key), Some(ca)) => Ok(Some(NodeTls::read(cert, key, ca).map_err(guira::Error::from)?)),
         _ => {
             Err(misuse("a node speaks TLS with --tls-cert FILE, --tls-key FILE and --tls-client-ca FILE, all of them"))
         }

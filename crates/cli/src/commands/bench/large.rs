@@ -9,6 +9,7 @@ use guira_lab::workload::WorkloadName;
 use serde::Serialize;
 
 use super::Verdict;
+use crate::commands::tls;
 use crate::commands::ycsb::{self, Origin, Report};
 use crate::failure::Failure;
 use crate::interrupt;
@@ -107,6 +108,7 @@ impl Arguments {
         let processes = self.processes.unwrap_or(processors);
         [WorkloadName::A, WorkloadName::B, WorkloadName::C].into_iter().enumerate().map(move |(index, workload)| {
             ycsb::Arguments {
+                tls: tls::Certificates::default(),
                 url: url.clone(),
                 workload,
                 records: self.records,

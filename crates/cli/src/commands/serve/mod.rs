@@ -70,10 +70,6 @@ pub struct Arguments {
     /// A file with another token, for clients that may read and nothing else.
     #[arg(long, value_name = "PATH")]
     pub read_only_token_file: Option<PathBuf>,
-    /// Speak TLS 1.3 only, and let those in whose certificate one of these authorities issued; with --tls-cert and
-    /// --tls-key, which are the node's own.
-    #[arg(long, value_name = "FILE")]
-    pub tls_client_ca: Option<PathBuf>,
     /// Listen to other hosts without a token or TLS: whoever reaches the port may read, change and damage the table.
     #[arg(long)]
     pub insecure: bool,
@@ -91,6 +87,8 @@ pub struct Arguments {
     /// 127.0.0.1:7712.
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:7712")]
     pub metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    pub tls: tls::NodeCertificates,
 }
 
 /// What is said when clients can connect, as JSON.
@@ -177,7 +175,7 @@ fn ended(served: Served) -> Failure {
 
 impl Arguments {
     fn serve_options(&self) -> Result<ServeOptions, Failure> {
-        let tls = tls::of_node(self.tls_client_ca.as_deref())?;
+        let tls = tls::of_node(&self.tls)?;
         self.refuse_exposure(tls.as_ref())?;
         let (first, others) = self.listen.split_first().expect("clap gives a default");
         let mut options = ServeOptions::new(*first).max_sessions(self.sessions).session_timeout(self.session_timeout);

@@ -16,7 +16,7 @@ use clap::Args;
 use guira::Url;
 
 use self::sampler::Sampler;
-use super::Verdict;
+use super::{Verdict, tls};
 use crate::failure::Failure;
 use crate::output::{Format, Output};
 use crate::units;
@@ -43,6 +43,8 @@ pub struct Arguments {
     /// Look twice, print what was seen, and end. So it is with --format json.
     #[arg(long)]
     pub once: bool,
+    #[command(flatten)]
+    pub tls: tls::Certificates,
 }
 
 /// Carries out the command.

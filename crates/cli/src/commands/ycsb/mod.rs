@@ -18,7 +18,7 @@ pub use self::report::Report;
 use self::report::Table;
 use self::share::{Share, Verify};
 use super::create::create;
-use super::{Verdict, open_options};
+use super::{Verdict, open_options, tls};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{Format, Output};
@@ -94,6 +94,8 @@ pub struct Arguments {
     /// Time every Nth operation only.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub latency_every: u32,
+    #[command(flatten)]
+    pub tls: tls::Certificates,
 }
 
 fn parse_workload(text: &str) -> Result<WorkloadName, WorkloadError> {
