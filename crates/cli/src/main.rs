@@ -20,6 +20,7 @@ mod room;
 mod signals;
 mod text;
 mod units;
+mod users;
 mod workers;
 
 use std::process::ExitCode;

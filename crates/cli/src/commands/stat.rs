@@ -11,6 +11,7 @@ use super::{Verdict, open_options, tls};
 use crate::failure::Failure;
 use crate::output::{Output, fields, met, table};
 use crate::units::{bytes, count, counted, percent, share};
+use crate::users;
 
 /// Characters of the longest bar in the histogram.
 const BAR_CHARS: u64 = 40;
@@ -186,7 +187,8 @@ fn file(region: &FileStat) -> String {
         _ => "",
     };
     let age = age(region.created_unix_ns);
-    format!("{}, {}, mode {:o}, {age} old{boot}", region.path, bytes(region.file_bytes), region.mode & 0o777)
+    let (path, size, mode) = (&region.path, bytes(region.file_bytes), region.mode & 0o777);
+    format!("{path}, {size}, of user {}, mode {mode:o}, {age} old{boot}", users::name(region.owner_uid))
 }
 
 fn memory_node(region: &NodeStat) -> String {

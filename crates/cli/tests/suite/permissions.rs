@@ -119,3 +119,25 @@ fn a_writable_table_is_changed_by_others_and_destroyed_by_its_owner() {
     is_unharmed(&table);
     guira(&["destroy", url]).expect(0);
 }
+
+/// A table says whose it is, by name, to others as well.
+#[test]
+fn stat_names_the_owner() {
+    let table = table(0o644);
+    let of = |uid: u32| {
+        let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let mut lines = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
+        lines
+            .find(|fields| fields.get(2) == Some(&uid.to_string().as_str()))
+            .map_or(uid.to_string(), |f| f[0].to_owned())
+    };
+    let owner = fs::metadata(table.path()).expect("the table is there").uid();
+    let words = format!(", of user {}, mode 644, ", of(owner));
+    assert!(guira(&["stat", table.url()]).expect(0).text().contains(&words), "{words}");
+    let Some(stranger) = Stranger::new() else { return };
+    assert!(stranger.guira(&["stat", table.url()]).expect(0).text().contains(&words), "{words}");
+    let given = self::table(0o600);
+    std::os::unix::fs::chown(given.path(), Some(NOBODY), None).expect("root may");
+    let words = format!(", of user {}, mode 600, ", of(NOBODY));
+    assert!(guira(&["stat", given.url()]).expect(0).text().contains(&words), "{words}");
+}
