@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
@@ -93,7 +93,7 @@ pub fn parse() -> Result<Arguments, ExitCode> {
     Arguments::try_parse().map_err(|error| {
         let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
         if !is_answer && asks_for_json(std::env::args_os()) {
-            Output::new(Format::Json).error(&as_text(&error));
+            Output::new(Format::Json).error(&as_text(&error, std::env::args_os()));
         } else {
             // Help on a closed output is nobody's loss.
             let _ = error.print();
@@ -102,14 +102,68 @@ pub fn parse() -> Result<Arguments, ExitCode> {
     })
 }
 
-/// A mistake in the arguments as one line.
-fn as_text(error: &clap::Error) -> ErrorText {
+/// A mistake in the arguments as one line, and what could have stood in its place.
+fn as_text(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> ErrorText {
+    let mut expected = match error.get(ContextKind::InvalidArg) {
+        // What is missing; of an argument that is there and wrong, the name is in the message.
+        Some(ContextValue::Strings(missing)) if error.kind() == ErrorKind::MissingRequiredArgument => missing.clone(),
+        _ => Vec::new(),
+    };
+    if let Some(ContextValue::Strings(values)) = error.get(ContextKind::ValidValue) {
+        expected.clone_from(values);
+    }
+    let mut message = message_of(error);
+    let is_of_commands = matches!(
+        error.kind(),
+        ErrorKind::MissingSubcommand
+            | ErrorKind::InvalidSubcommand
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    );
+    let command = named(arguments);
+    if is_of_commands {
+        expected = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+        let wrong = match error.get(ContextKind::InvalidSubcommand) {
+            Some(ContextValue::String(name)) => format!("there is no command {name:?}"),
+            _ => "no command is given".to_owned(),
+        };
+        message = format!("{wrong}; expected one of: {}", expected.join(", "));
+    }
+    let usage = command.clone().render_usage().to_string();
+    let usage = Some(usage.trim_start_matches("Usage: ").split_whitespace().collect::<Vec<_>>().join(" "));
+    ErrorText { blame: guira::Blame::Misuse.as_str().to_owned(), effect: "none".to_owned(), message, expected, usage }
+}
+
+/// What the parser says of a mistake, without headings, usage and hints at the help.
+fn message_of(error: &clap::Error) -> String {
     let text = error.to_string();
-    let lines = text.lines().take_while(|line| !line.starts_with("Usage:"));
-    let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
-    let message = words.join(" ");
-    let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
-    ErrorText { blame: guira::Blame::Misuse.as_str().to_owned(), effect: "none".to_owned(), message }
+    let lines = text.lines().map(str::trim);
+    let lines = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
+    let mut message = String::new();
+    let mut is_list = false;
+    for line in lines.filter(|line| !line.is_empty()) {
+        let line = line.strip_prefix("error: ").unwrap_or(line);
+        message.push_str(match line {
+            _ if message.is_empty() => "",
+            line if line.starts_with("tip: ") => "; ",
+            _ if is_list => ", ",
+            _ => " ",
+        });
+        is_list |= message.trim_end().ends_with(':');
+        message.push_str(line);
+    }
+    message
+}
+
+/// The command that arguments name, as far as they name one; options and values are passed over.
+fn named(arguments: impl Iterator<Item = OsString>) -> clap::Command {
+    let mut command = public();
+    command.build();
+    for argument in arguments.skip(1) {
+        if let Some(below) = command.find_subcommand(&argument).filter(|below| below.get_name() != "help") {
+            command = below.clone();
+        }
+    }
+    command
 }
 
 /// Whether arguments that cannot be parsed ask for JSON.
@@ -210,16 +264,49 @@ mod tests {
         assert!(parsed("guira put shm://a -- --key -v").is_ok());
     }
 
+    fn mistake(line: &str) -> ErrorText {
+        as_text(&parsed(line).unwrap_err(), line.split(' ').map(OsString::from))
+    }
+
     #[test]
     fn mistakes_are_one_line() {
-        let text = as_text(&parsed("guira create smh://a --capacity 10").unwrap_err());
+        let text = mistake("guira create smh://a --capacity 10");
         assert!(text.message.contains("smh") && !text.message.contains('\n'), "{}", text.message);
-        assert!(!text.message.contains("Usage"), "{}", text.message);
         for line in
             ["guira", "guira frob", "guira create shm://a", "guira get shm://a", "guira create shm://a --capacity x"]
         {
-            assert_eq!(as_text(&parsed(line).unwrap_err()).blame, "misuse", "{line}");
+            let text = mistake(line);
+            assert_eq!(text.blame, "misuse", "{line}");
+            assert!(!text.message.contains("Usage") && !text.message.contains("--help"), "{line}: {}", text.message);
         }
+    }
+
+    /// Nothing that the parser says is lost: values, arguments, commands, tips, and how the command is called.
+    #[test]
+    fn mistakes_say_what_was_expected() {
+        let text = mistake("guira load shm://a - --input cvs");
+        assert_eq!(text.expected, ["tsv", "jsonl", "debian"]);
+        assert!(text.message.contains("[possible values: tsv, jsonl, debian]"), "{}", text.message);
+        let text = mistake("guira create");
+        assert_eq!(text.expected, ["--capacity <N>", "<URL>"]);
+        assert!(text.message.ends_with("were not provided: --capacity <N>, <URL>"), "{}", text.message);
+        assert!(text.usage.as_ref().is_some_and(|usage| usage.starts_with("guira create ")), "{:?}", text.usage);
+        for (line, wrong) in [
+            ("guira", "no command is given"),
+            ("guira frob", "there is no command \"frob\""),
+            ("guira bench frob", "frob"),
+        ] {
+            let text = mistake(line);
+            assert!(text.message.contains(wrong) && text.message.contains("; expected one of: "), "{}", text.message);
+            assert!(!text.message.contains("worker"), "{}", text.message);
+            let known = if line.contains("bench") { "peers" } else { "quickstart" };
+            assert!(text.expected.iter().any(|name| name == known), "{line}: {:?}", text.expected);
+        }
+        let text = mistake("guira get shm://a k --frmat json");
+        assert!(text.message.ends_with("; tip: a similar argument exists: '--format'"), "{}", text.message);
+        assert!(mistake("guira create shm://a --capacity x").message.contains("write 10000"));
+        assert!(mistake("guira get redis://a k").message.contains("shm://NAME"));
+        assert!(mistake("guira kick shm://a --slot 99999").message.contains("0..=65535"));
     }
 
     #[test]

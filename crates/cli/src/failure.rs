@@ -37,7 +37,8 @@ pub const EXIT_CODES: [(u8, &str); 5] = [
 
 /// How errors are shown.
 pub const ERROR_FORM: &str = "Errors are one line on standard error; with --format json it is \
-                              {\"error\":{\"blame\":…,\"effect\":…,\"message\":…}}.";
+                              {\"error\":{\"blame\":…,\"effect\":…,\"message\":…}}, for mistakes in the \
+                              arguments also with \"expected\" and \"usage\".";
 
 /// Characters of a line of [`exit_codes`]: fits the narrowest terminal that is usual.
 const HELP_CHARS: usize = 78;
@@ -246,7 +247,7 @@ impl Loaded {
 }
 
 /// An error as JSON shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorText {
     /// The library's word for whose fault it is, or `host`: the operating system's.
     pub blame: String,
@@ -254,6 +255,12 @@ pub struct ErrorText {
     pub effect: String,
     /// One line.
     pub message: String,
+    /// Of a mistake in the arguments: what could stand there, or what is missing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expected: Vec<String>,
+    /// Of a mistake in the arguments: how the command is called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<String>,
 }
 
 impl Failure {
@@ -304,6 +311,7 @@ impl Failure {
             blame: self.blame().to_owned(),
             effect: effect_word(self.effect()).to_owned(),
             message: self.to_string(),
+            ..ErrorText::default()
         }
     }
 
@@ -543,7 +551,8 @@ mod tests {
 
     #[test]
     fn a_worker_speaks_for_itself() {
-        let said = ErrorText { blame: "full".to_owned(), effect: "none".to_owned(), message: "no room".to_owned() };
+        let (blame, effect, message) = ("full".to_owned(), "none".to_owned(), "no room".to_owned());
+        let said = ErrorText { blame, effect, message, ..ErrorText::default() };
         let failure = Failure::Worker { name: "worker 2".to_owned(), said };
         assert_eq!(failure.exit_code(), EXIT_FAILURE);
         assert_eq!(failure.text().message, "worker 2: no room");

@@ -295,7 +295,10 @@ mod tests {
         let read = all(b"a\tb\nno tab here\n\nc\td\r\nx\\q\ty\n", None);
         let lines: Vec<_> = read.iter().map(|record| record.as_ref().map(|record| record.line)).collect();
         assert_eq!(lines[0], Ok(1));
-        assert_eq!(lines[1].as_ref().unwrap_err().as_str(), "line 2 (\"no tab here\"): it has no TAB");
+        assert_eq!(
+            lines[1].as_ref().unwrap_err().as_str(),
+            "line 2 (\"no tab here\"): it has no TAB: expected key, TAB, value"
+        );
         assert_eq!(lines[2], Ok(4));
         assert!(lines[3].as_ref().unwrap_err().starts_with("line 5 (\"x\\\\q\\ty\"): "), "{:?}", lines[3]);
         assert_eq!(read[2].as_ref().unwrap().value, b"d");

@@ -15,7 +15,7 @@ use super::lines::{BYTE_ORDER_MARK, Pair};
 /// Reads a line without its end.
 pub(crate) fn read(line: &[u8]) -> Pair {
     let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
-        return Err("it has no TAB".to_owned());
+        return Err("it has no TAB: expected key, TAB, value".to_owned());
     };
     let (key, value) = (&line[..tab], &line[tab + 1..]);
     if value.contains(&b'\t') {

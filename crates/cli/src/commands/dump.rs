@@ -98,5 +98,6 @@ fn unreadable(row: u64, unread: Unread, error: &guira::Error) -> ErrorText {
         Unread::Entry => "one of its keys and the key's value are not printed",
     };
     let blame = error.blame().as_str().to_owned();
-    ErrorText { blame, effect: "none".to_owned(), message: format!("row {row}: {lost} ({error})") }
+    let message = format!("row {row}: {lost} ({error})");
+    ErrorText { blame, effect: "none".to_owned(), message, ..ErrorText::default() }
 }

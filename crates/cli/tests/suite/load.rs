@@ -118,7 +118,10 @@ fn bad_lines_stop_or_are_counted() {
     let table = Table::new("bad", "bytes:64");
     let text = b"a\t1\nb\t2\nthis line has no tab\nc\t3\n\\z\t4\n";
     let run = guira_with_input(&["load", table.url(), "-"], text).expect(2);
-    assert_eq!(run.stderr, "guira: line 3 (\"this line has no tab\"): it has no TAB; 2 records were loaded\n");
+    assert_eq!(
+        run.stderr,
+        "guira: line 3 (\"this line has no tab\"): it has no TAB: expected key, TAB, value; 2 records were loaded\n"
+    );
     let run = guira_with_input(&["load", table.url(), "-", "--format", "json"], text).expect(2);
     assert_eq!((&run.error()["blame"], &run.error()["effect"]), (&"misuse".into(), &"done".into()));
     guira(&["get", table.url(), "c"]).expect(1);
