@@ -49,7 +49,7 @@ impl Scan<'_> {
         self.inspect_extent_entry(words, place, &extent, findings).await?;
         let Some(at) = self.extent_place(&extent) else {
             let text = format!(
-                "it refers to offset {:#x} for a key of {} and a value of {} bytes: no extent can lie there",
+                "it refers to offset {:#x} for a key and a value of {} and {} bytes: no extent can lie there",
                 extent.offset, extent.key_bytes, extent.value_bytes
             );
             findings.add(ProblemKind::ExtentAddress, place, text);

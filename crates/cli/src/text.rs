@@ -11,6 +11,7 @@ use guira::EntryFormat;
 use guira_input::{Fit, Record, VALUE_BYTES_MAX, from_hex, printable, to_hex};
 
 use crate::failure::Failure;
+use crate::units::counted;
 
 /// Characters of a key that answers show.
 const KEY_CHARS: usize = 80;
@@ -135,7 +136,7 @@ impl Notation {
             // Numbers of other than fixed formats were refused with their option.
             Notation::Text | Notation::Numbers => Ok(text.as_bytes().to_vec()),
             Notation::Hex => from_hex(text.as_bytes()).ok_or_else(|| {
-                Failure::Misuse(format!("{what} {text:?} is no hexadecimal string: write two digits a byte"))
+                Failure::Misuse(format!("{what} {text:?} is not a hexadecimal string: write two digits a byte"))
             }),
         }
     }
@@ -148,9 +149,9 @@ impl Notation {
             Notation::Text => "; --hex takes bytes that are no text",
             Notation::Hex | Notation::Numbers => "",
         };
-        let found = bytes.len();
+        let found = counted(bytes.len() as u64, "byte");
         Err(Failure::Misuse(format!(
-            "the {what} has {found} bytes, and the table ({format}) takes {what}s of exactly {wanted}{hint}"
+            "the {what} has {found}, and the table ({format}) takes {what}s of exactly {wanted}{hint}"
         )))
     }
 }
@@ -167,7 +168,7 @@ fn number(bytes: &[u8]) -> Result<String, Failure> {
     let (low, high) = bytes.split_at(bytes.len().min(NUMBER_BYTES));
     if bytes.is_empty() || high.iter().any(|byte| *byte != 0) {
         let hex = to_hex(bytes);
-        return Err(Failure::Misuse(format!("the bytes {hex} are no number below 2^128; --hex prints any bytes")));
+        return Err(Failure::Misuse(format!("the bytes {hex} are not a number below 2^128; --hex prints any bytes")));
     }
     let mut number = [0; NUMBER_BYTES];
     number[..low.len()].copy_from_slice(low);
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!(Notation::Numbers.written(&largest).unwrap(), u128::MAX.to_string().into_bytes());
         let message = |result: Result<Vec<u8>, Failure>| result.unwrap_err().to_string();
         assert_eq!(message(Notation::Numbers.value("65536", FIXED)), "the value is too large for 2 bytes");
-        assert_eq!(message(Notation::Numbers.key("-1", FIXED)), "the key is no decimal number below 2^128");
+        assert_eq!(message(Notation::Numbers.key("-1", FIXED)), "the key is not a decimal number below 2^128");
         assert!(Notation::Numbers.written(&[1; 17]).unwrap_err().to_string().contains("--hex"));
         let options = NotationOptions { hex: false, numbers: true };
         assert!(options.notation(FIXED).is_ok() && options.notation(BYTES).is_err());

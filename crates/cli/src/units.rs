@@ -7,7 +7,7 @@ use guira::ByteCount;
 /// Reads a number of things: `10000`, `10_000`, `10k`, `1.5M`, `2G`, `1T` (powers of 1000).
 pub fn parse_count(text: &str) -> Result<u64, String> {
     let factors = [("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("G", 1_000_000_000), ("T", 1_000_000_000_000)];
-    parse(text, &factors).ok_or_else(|| format!("{text:?} is no count; write 10000, 10_000, 10k, 1.5M, 2G or 1T"))
+    parse(text, &factors).ok_or_else(|| format!("{text:?} is not a number; write 10000, 10_000, 10k, 1.5M, 2G or 1T"))
 }
 
 /// Reads a number of bytes: `4096`, `64MiB`, `64M` or `1.5G` (powers of 1024), `64MB` (powers of 1000).
@@ -29,13 +29,14 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         ("T", 1 << 40),
         ("B", 1),
     ];
-    parse(text, &factors).ok_or_else(|| format!("{text:?} is no size; write 4096, 64MiB, 1.5G (powers of 1024) or 1GB"))
+    parse(text, &factors)
+        .ok_or_else(|| format!("{text:?} is not a size; write 4096, 64MiB, 1.5G (powers of 1024) or 1GB"))
 }
 
 /// Reads permission bits: `600`, `0o660`.
 pub fn parse_mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text.trim_start_matches("0o"), 8).ok().filter(|mode| *mode <= 0o777);
-    mode.ok_or_else(|| format!("{text:?} is no mode; write octal permission bits such as 600 or 660"))
+    mode.ok_or_else(|| format!("{text:?} is not a mode; write octal permission bits such as 600 or 660"))
 }
 
 /// Reads a time: `500ms`, `2s`, `1.5s`, `1min`, `100us`. A number alone is none: of what?
@@ -44,7 +45,7 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
         [("ns", 1), ("us", 1_000), ("µs", 1_000), ("ms", 1_000_000), ("min", 60_000_000_000), ("s", 1_000_000_000)];
     let is_bare = text.ends_with(|c: char| c.is_ascii_digit());
     let parsed = if is_bare { None } else { parse(text, &factors) };
-    parsed.map(Duration::from_nanos).ok_or_else(|| format!("{text:?} is no time; write 500ms, 2s or 1min"))
+    parsed.map(Duration::from_nanos).ok_or_else(|| format!("{text:?} is not a time; write 500ms, 2s or 1min"))
 }
 
 /// Digits after a decimal point, at most: what they say is exact in 128 bits, whatever the factor.
@@ -196,7 +197,7 @@ mod tests {
             "0x10",
             "+1",
         ] {
-            assert!(parse_count(text).unwrap_err().contains("no count"), "{text}");
+            assert!(parse_count(text).unwrap_err().contains("not a number"), "{text}");
         }
     }
 
@@ -220,7 +221,7 @@ mod tests {
             assert_eq!(parse_bytes(text), Ok(number), "{text}");
         }
         for text in ["", "MiB", "1.5", "1.5B", "-1", "1X", "1MiBs", "16777216T"] {
-            assert!(parse_bytes(text).unwrap_err().contains("no size"), "{text}");
+            assert!(parse_bytes(text).unwrap_err().contains("not a size"), "{text}");
         }
     }
 
@@ -231,7 +232,7 @@ mod tests {
         }
         assert_eq!([parse_time("100us"), parse_time("7ns")], [100_000, 7].map(|ns| Ok(Duration::from_nanos(ns))));
         for text in ["", "500", "s", "-1s", "1h", "1.5", "1.5ns", "99999999999999min"] {
-            assert!(parse_time(text).unwrap_err().contains("no time"), "{text}");
+            assert!(parse_time(text).unwrap_err().contains("not a time"), "{text}");
         }
     }
 

@@ -31,7 +31,7 @@ impl fmt::Display for Effect {
 #[non_exhaustive]
 pub enum FabricError {
     /// A verb reaches outside the region. The whole batch was refused.
-    #[error("{verb} of {words} words at {addr} lies outside the region ({space_bytes} bytes); the batch was refused")]
+    #[error("{verb} of {} at {addr} lies outside the region ({space_bytes} bytes); the batch was refused", counted(*words, "word"))]
     OutOfBounds {
         /// The verb's name.
         verb: &'static str,
@@ -51,7 +51,8 @@ pub enum FabricError {
         addr: Addr,
     },
     /// The batch is longer than [`crate::Caps::max_batch`], or a verb longer than [`crate::Caps::max_verb_words`].
-    #[error("a batch of {verbs} verbs, the longest of {words} words, exceeds the fabric's limits; it was refused")]
+    #[error("a batch of {}, the longest of {}, exceeds the fabric's limits; it was refused", counted(*verbs, "verb"),
+            counted(*words, "word"))]
     TooLarge {
         /// Verbs in the batch.
         verbs: usize,
@@ -95,6 +96,11 @@ pub enum FabricError {
     /// The backend's own resources failed (mapping, descriptor, memory).
     #[error("{0}")]
     Backend(String),
+}
+
+/// `1 word`, `2 words`.
+fn counted(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 impl FabricError {

@@ -196,7 +196,7 @@ pub enum Error {
     },
     /// Every client slot is taken. Nothing was changed. Source: R-SLOT-2.
     #[error(
-        "cannot open a client of {url}: all {max} client slots are taken, {dead} of them by clients that died; \
+        "cannot open a client of {url}: no client slot is free ({max} in all, {dead} taken by clients that died); \
              nothing was changed"
     )]
     TooManyClients {

@@ -72,7 +72,7 @@ impl Fit {
         let bytes = match self.notation {
             Notation::Bytes => None,
             Notation::Hex => {
-                let digits = || format!("its {name} is no hexadecimal string: two digits a byte");
+                let digits = || format!("its {name} is not a hexadecimal string: two digits a byte");
                 Some(from_hex(text).ok_or_else(digits)?)
             }
             Notation::Numbers => Some(little_endian(name, text, most)?),
@@ -81,10 +81,13 @@ impl Fit {
         match size {
             Size::Exactly(wanted) if found != wanted => {
                 let format = self.format;
-                Err(format!("its {name} has {found} bytes, and the table ({format}) takes {name}s of exactly {wanted}"))
+                Err(format!(
+                    "its {name} has {}, and the table ({format}) takes {name}s of exactly {wanted}",
+                    of_bytes(found)
+                ))
             }
             Size::AtMost(most) if found > most => {
-                Err(format!("its {name} has {found} bytes, and the largest has {most}"))
+                Err(format!("its {name} has {}, and the largest has {most}", of_bytes(found)))
             }
             _ => Ok(bytes),
         }
@@ -109,13 +112,18 @@ fn little_endian(name: &str, text: &[u8], wanted: usize) -> Result<Vec<u8>, Stri
     let parsed = std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let number: u128 = parsed
         .and_then(|text| text.parse().ok())
-        .ok_or_else(|| format!("its {name} is no decimal number below 2^128"))?;
+        .ok_or_else(|| format!("its {name} is not a decimal number below 2^128"))?;
     let mut bytes = number.to_le_bytes().to_vec();
     if bytes.iter().skip(wanted).any(|byte| *byte != 0) {
-        return Err(format!("its {name} is too large for {wanted} bytes"));
+        return Err(format!("its {name} is too large for {}", of_bytes(wanted)));
     }
     bytes.resize(wanted, 0);
     Ok(bytes)
+}
+
+/// `1 byte`, `2 bytes`.
+fn of_bytes(number: usize) -> String {
+    format!("{number} byte{}", if number == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -166,9 +174,9 @@ mod tests {
         );
         for key in [&b"0"[..], b"0g", b"0x", b" 0", b"\xff\xff"] {
             let error = apply(BYTES, Notation::Hex, key, b"").unwrap_err();
-            assert!(error.ends_with("its key is no hexadecimal string: two digits a byte"), "{error}");
+            assert!(error.ends_with("its key is not a hexadecimal string: two digits a byte"), "{error}");
         }
-        assert!(apply(BYTES, Notation::Hex, b"00", b"0").unwrap_err().contains("its value is no hexadecimal"));
+        assert!(apply(BYTES, Notation::Hex, b"00", b"0").unwrap_err().contains("its value is not a hexadecimal"));
         let digits = vec![b'0'; 2 * KEY_BYTES_MAX];
         assert_eq!(apply(BYTES, Notation::Hex, &digits, b""), Ok((vec![0; KEY_BYTES_MAX], vec![])));
         let error = apply(BYTES, Notation::Hex, &[&digits[..], b"00"].concat(), b"").unwrap_err();

@@ -223,14 +223,14 @@ impl Created {
         let existed = if self.created { "" } else { " exists already, as asked" };
         format!(
             "{said}{}{existed} ({}, {}): {} rows of {entries_per_row} entries in {row_bytes} bytes, room for {}\n\
-             {} of memory{extents}; up to {} clients",
+             {} of memory{extents}; up to {}",
             self.url,
             self.preset,
             self.entry,
             units::count(*rows),
             units::counted(self.capacity, "key"),
             units::bytes(self.main_bytes + self.device_bytes),
-            units::count(self.max_clients.into()),
+            units::counted(self.max_clients.into(), "client"),
         )
     }
 }

@@ -115,7 +115,7 @@ fn numbers_and_digits_go_in_and_come_out() {
     assert_eq!(guira(&["del", url, "258", "--numbers"]).expect(0).text(), "removed 258\n");
     assert!(guira(&["get", url, "258", "--numbers"]).expect(1).stderr.contains("no key 258"));
     assert!(guira(&["put", url, "1", "4294967296", "--numbers"]).expect(2).stderr.contains("too large for 4 bytes"));
-    assert!(guira(&["put", url, "-1", "1", "--numbers"]).expect(2).stderr.contains("no decimal number"));
+    assert!(guira(&["put", url, "-1", "1", "--numbers"]).expect(2).stderr.contains("not a decimal number"));
     guira(&["get", url, "1", "--numbers", "--hex"]).expect(2);
     let bytes = Table::new("not-numbers", "bytes:64");
     for arguments in [&["put", bytes.url(), "1", "2"][..], &["get", bytes.url(), "1"], &["dump", bytes.url()]] {
@@ -158,7 +158,7 @@ fn bytes_that_are_no_number_are_refused_as_one() {
     guira(&["put", table.url(), "12345678", "abcdefghijklmnopqrst"]).expect(0);
     for arguments in [&["get", table.url(), "4050765991979987505"][..], &["dump", table.url()]] {
         let run = guira(&[arguments, &["--numbers"]].concat()).expect(2);
-        assert!(run.stderr.contains("no number below 2^128; --hex"), "{}", run.stderr);
+        assert!(run.stderr.contains("not a number below 2^128; --hex"), "{}", run.stderr);
     }
 }
 

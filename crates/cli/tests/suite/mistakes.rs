@@ -56,14 +56,14 @@ fn impossible_tables_are_refused() {
     let table = Table::unused("impossible");
     let url = table.url();
     refused(&["create", url, "--capacity", "0"], 2, "misuse", "at least 1 key");
-    refused(&["create", url, "--capacity", "ten"], 2, "misuse", "no count");
+    refused(&["create", url, "--capacity", "ten"], 2, "misuse", "not a number");
     refused(&["create", url, "--capacity", "-1"], 2, "misuse", "-1");
-    refused(&["create", url, "--capacity", "100000000000G"], 2, "misuse", "no count");
+    refused(&["create", url, "--capacity", "100000000000G"], 2, "misuse", "not a number");
     refused(&["create", url, "--capacity", "10", "--entry", "fixed:8"], 2, "misuse", "fixed:K:V");
     refused(&["create", url, "--capacity", "10", "--entry", "bytes:7"], 2, "misuse", "bytes:N");
     refused(&["create", url, "--capacity", "10", "--preset", "fast"], 2, "misuse", "hardened");
     refused(&["create", url, "--capacity", "10", "--mode", "999"], 2, "misuse", "octal");
-    refused(&["create", url, "--capacity", "10", "--extent-bytes", "1Q"], 2, "misuse", "no size");
+    refused(&["create", url, "--capacity", "10", "--extent-bytes", "1Q"], 2, "misuse", "not a size");
     refused(&["create", url, "--capacity", "10", "--max-clients", "0"], 2, "misuse", "max-clients");
     assert!(!std::path::Path::new(&table.path()).exists());
 }
@@ -172,7 +172,7 @@ fn a_lock_that_stays_taken_is_waited_for_until_the_deadline() {
     let lines = guira_with_input(&["load", url, "-", "--deadline", "1ms", "--format", "json"], b"a\tb\n").expect(3);
     assert_eq!(lines.error()["blame"], "busy");
     assert_eq!(guira(&["get", url, "k", "--deadline", "1ms"]).expect(0).stdout, b"v", "a lookup needs no lock");
-    refused(&["put", url, "k", "v", "--deadline", "5"], 2, "misuse", "no time");
+    refused(&["put", url, "k", "v", "--deadline", "5"], 2, "misuse", "not a time");
 }
 
 #[test]

@@ -189,7 +189,8 @@ fn a_table_full_of_clients_says_what_to_do() {
     let refused = guira(&["put", table.url(), "key", "value"]).expect(3);
     let advice = format!("guira stat {} lists them, guira kick {0} --slot N kills", table.url());
     assert!(
-        refused.stderr.contains("all 1 client slots are taken") && refused.stderr.contains(&advice),
+        refused.stderr.contains("no client slot is free (1 in all, 0 taken by clients that died)")
+            && refused.stderr.contains(&advice),
         "{}",
         refused.stderr
     );

@@ -41,7 +41,7 @@ pub enum WireError {
         kind: u8,
     },
     /// A body that does not hold what its kind says.
-    #[error("a body of {words} words does not hold {what}")]
+    #[error("a body of {words} word{} does not hold {what}", if *words == 1 { "" } else { "s" })]
     Body {
         /// What it should hold.
         what: &'static str,

@@ -47,10 +47,10 @@ const FIRST_PAUSE_NS: u64 = 20_000;
 pub enum ExtentError {
     /// No chunk, or no run of neighbouring chunks, is free.
     #[error(
-        "no room for a value of {value_bytes} bytes: it needs {} in one piece, and of the table's {} for large records \
-         {}; nothing was changed; remove some, or copy the table into one with more extent bytes",
-        ByteCount(u64::from(*chunks) * chunk_bytes), ByteCount(total * chunk_bytes),
-        free_space(*free, *longest_run, *chunk_bytes)
+        "no room for a value of {value_bytes} bytes: it needs {}, and {}; nothing was changed; remove some, or copy the \
+         table into one with more extent bytes",
+        ByteCount(u64::from(*chunks) * chunk_bytes),
+        free_space(*free, *total, *longest_run, *chunk_bytes)
     )]
     Full {
         /// Bytes of the value.
@@ -71,17 +71,14 @@ pub enum ExtentError {
     Fabric(#[from] FabricError),
 }
 
-/// How much of the space is free, and how much of it in one piece.
-fn free_space(free: u64, longest_run: u64, chunk_bytes: u64) -> String {
-    match (free, longest_run) {
-        (0, _) => "none is free".to_owned(),
-        (free, longest) if free == longest => format!("{} are free", ByteCount(free * chunk_bytes)),
-        (free, longest) => {
-            format!(
-                "{} are free, at most {} in one piece",
-                ByteCount(free * chunk_bytes),
-                ByteCount(longest * chunk_bytes)
-            )
+/// How much space for large values is free, and how much of it lies together.
+fn free_space(free: u64, total: u64, longest_run: u64, chunk_bytes: u64) -> String {
+    match (total, free) {
+        (0, _) => "the table has no space for large values".to_owned(),
+        (_, 0) => "no space for large values is free".to_owned(),
+        _ => {
+            let [free, total, run] = [free, total, longest_run].map(|chunks| ByteCount(chunks * chunk_bytes));
+            format!("{free} of {total} for large values are free, {run} of them in one piece")
         }
     }
 }

@@ -278,13 +278,13 @@ impl Stopped {
 
     fn human(&self) -> String {
         format!(
-            "stopped by {}: served {} ({} refused, {} fenced), {} verbs in {} batches, {} in, {} out",
+            "stopped by {}: served {} ({} refused, {} fenced), {} in {}, {} in, {} out",
             self.signal,
             counted(self.sessions, "session"),
             count(self.sessions_refused),
             count(self.sessions_fenced),
-            count(self.verbs),
-            count(self.batches),
+            counted(self.verbs, "verb"),
+            if self.batches == 1 { "1 batch".to_owned() } else { format!("{} batches", count(self.batches)) },
             bytes(self.bytes_in),
             bytes(self.bytes_out),
         )

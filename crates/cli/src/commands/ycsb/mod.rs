@@ -262,7 +262,8 @@ pub fn options(arguments: &Arguments) -> Result<CreateOptions, Failure> {
 }
 
 fn value_bytes(arguments: &Arguments) -> Result<Option<usize>, Failure> {
-    let convert = |bytes| usize::try_from(bytes).map_err(|_| Failure::Misuse(format!("values of {bytes} bytes")));
+    let convert =
+        |bytes| usize::try_from(bytes).map_err(|_| Failure::Misuse(format!("values of {}", units::bytes(bytes))));
     arguments.value_bytes.map(convert).transpose()
 }
 

@@ -118,11 +118,11 @@ impl Report {
     /// The report for people.
     pub fn human(&self) -> String {
         let mut lines = vec![format!(
-            "YCSB {} on {} ({}, values of {} bytes): {} in {}, theta {}, seed {}",
+            "YCSB {} on {} ({}, values of {}): {} in {}, theta {}, seed {}",
             self.workload.to_uppercase(),
             self.url,
             self.entry,
-            count(self.value_bytes as u64),
+            counted(self.value_bytes as u64, "byte"),
             counted(self.threads.into(), "thread"),
             if self.processes == 1 { "1 process".to_owned() } else { format!("each of {} processes", self.processes) },
             self.theta,
