@@ -17,7 +17,7 @@ use guira_input::printable;
 use serde::Serialize;
 
 use super::{Patience, Verdict, dump, tls};
-use crate::failure::{ErrorText, Failure, Loaded, copied_text};
+use crate::failure::{Failure, Loaded, copied_text};
 use crate::interrupt;
 use crate::loader::shard_of;
 use crate::output::Output;
@@ -240,7 +240,7 @@ impl<'a> Copy<'a> {
             let (output, unreadable) = (self.output, &mut self.unreadable);
             let mut name = |row: u64, unread: Unread, error: &guira::Error| {
                 if unreadable.insert(row) && unreadable.len() as u64 <= dump::UNREADABLE_SHOWN {
-                    output.error(&lost(row, unread, error));
+                    output.error(&dump::unreadable("copied", row, unread, error));
                 }
             };
             let scanned = self.from.scan_past_damage(&mut visit, &mut name);
@@ -368,16 +368,6 @@ fn absent(reader: &mut Reader, keys: Vec<Vec<u8>>, gone: &mut Vec<Vec<u8>>) -> R
     });
     gone.extend(keys.into_iter().zip(is_gone).filter(|(_, is_gone)| *is_gone).map(|(key, _)| key));
     failed
-}
-
-/// A row, or an entry of it, that is not copied.
-fn lost(row: u64, unread: Unread, error: &guira::Error) -> ErrorText {
-    let lost = match unread {
-        Unread::Row => "whatever keys it holds are not copied",
-        Unread::Entry => "one of its keys and the key's value are not copied",
-    };
-    let blame = error.blame().as_str().to_owned();
-    ErrorText { blame, effect: "none".to_owned(), message: format!("row {row}: {lost} ({error})") }
 }
 
 fn human(answer: &Answer) -> String {

@@ -70,7 +70,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let mut name = |row: u64, unread: Unread, error: &guira::Error| {
         named += 1;
         if named <= UNREADABLE_SHOWN {
-            output.error(&unreadable(row, unread, error));
+            output.error(&unreadable("printed", row, unread, error));
         }
     };
     let summary = store.scan_past_damage(&mut print, &mut name)?;
@@ -91,11 +91,11 @@ fn write(kind: Kind, notation: Notation, (key, value): (&[u8], &[u8]), to: &mut 
     .map_err(closed)
 }
 
-/// What it means that a row, or an entry of it, could not be read.
-fn unreadable(row: u64, unread: Unread, error: &guira::Error) -> ErrorText {
+/// The error of a row, or an entry of it, that could not be read and is therefore not `done`: printed, copied.
+pub fn unreadable(done: &str, row: u64, unread: Unread, error: &guira::Error) -> ErrorText {
     let lost = match unread {
-        Unread::Row => "whatever keys it holds are not printed",
-        Unread::Entry => "one of its keys and the key's value are not printed",
+        Unread::Row => format!("whatever keys it holds are not {done}"),
+        Unread::Entry => format!("one of its keys and the key's value are not {done}"),
     };
     let blame = error.blame().as_str().to_owned();
     let message = format!("row {row}: {lost} ({error})");
