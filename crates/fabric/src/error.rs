@@ -31,7 +31,8 @@ impl fmt::Display for Effect {
 #[non_exhaustive]
 pub enum FabricError {
     /// A verb reaches outside the region. The whole batch was refused.
-    #[error("{verb} of {} at {addr} lies outside the region ({space_bytes} bytes); the batch was refused", counted(*words, "word"))]
+    #[error("{verb} of {} at {addr} lies outside the region ({space_bytes} bytes); the batch was refused",
+            counted(*words, "word"))]
     OutOfBounds {
         /// The verb's name.
         verb: &'static str,
@@ -112,5 +113,17 @@ impl FabricError {
             }
             _ => Effect::None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_word_is_not_many() {
+        let of =
+            |words| FabricError::OutOfBounds { verb: "READ", addr: Addr::main(8), words, space_bytes: 8 }.to_string();
+        assert!(of(1).starts_with("READ of 1 word at ") && of(2).starts_with("READ of 2 words at "), "{}", of(1));
     }
 }

@@ -130,6 +130,22 @@ fn of_bytes(number: usize) -> String {
 mod tests {
     use super::*;
 
+    /// One byte is not "1 bytes".
+    #[test]
+    fn lengths_are_counted_as_people_do() {
+        let format = EntryFormat::Fixed { key_bytes: 1, value_bytes: 2 };
+        let reason = |notation, key: &[u8], value: &[u8]| {
+            let record = Record { key: key.to_vec(), value: value.to_vec(), line: 1 };
+            Fit::new(format, notation).unwrap().apply(record).unwrap_err().reason
+        };
+        assert_eq!(
+            reason(Notation::Bytes, b"a", b"b"),
+            "its value has 1 byte, and the table (fixed:1:2) takes values of exactly 2"
+        );
+        assert!(reason(Notation::Bytes, b"ab", b"cd").starts_with("its key has 2 bytes, "));
+        assert_eq!(reason(Notation::Numbers, b"256", b"1"), "its key is too large for 1 byte");
+    }
+
     const FIXED: EntryFormat = EntryFormat::Fixed { key_bytes: 2, value_bytes: 20 };
     const BYTES: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
 
@@ -147,7 +163,7 @@ mod tests {
             apply(FIXED, Notation::Bytes, b"abc", b"x").unwrap_err(),
             "line 7 (\"abc\\tx\"): its key has 3 bytes, and the table (fixed:2:20) takes keys of exactly 2"
         );
-        assert!(apply(FIXED, Notation::Bytes, b"ab", b"x").unwrap_err().contains("its value has 1 bytes"));
+        assert!(apply(FIXED, Notation::Bytes, b"ab", b"x").unwrap_err().contains("its value has 1 byte,"));
     }
 
     #[test]

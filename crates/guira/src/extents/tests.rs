@@ -193,6 +193,21 @@ fn live_and_die(bench: &Bench, last: u64, turn: u64, wanted: u64) -> bool {
     lane.is_dead()
 }
 
+#[test]
+fn a_lack_of_room_is_told_in_bytes() {
+    let full = |chunks, free, longest_run, total| {
+        ExtentError::Full { value_bytes: 5000, chunks, chunk_bytes: 1 << 20, free, longest_run, total }.to_string()
+    };
+    assert_eq!(
+        full(1, 0, 0, 4),
+        "no room for a value of 5000 bytes: it needs 1 MiB, and no space for large values is free; nothing was changed"
+    );
+    assert!(full(1, 0, 0, 0).contains("the table has no space for large values"));
+    assert!(
+        full(3, 2, 1, 4).contains("it needs 3 MiB, and 2 MiB of 4 MiB for large values are free, 1 MiB of them in one")
+    );
+}
+
 /// [R-EXTENT-2] [R-RECOVER-3] A client that dies before any verb, or in any WRITE, leaves words from which everything
 /// is taken back, by recoverers that die anywhere, too.
 #[test]
