@@ -16,9 +16,9 @@ use crate::output::{Format, Output};
 /// Share a key/value table between processes: it lies in shared memory, and there is no server.
 ///
 /// A table is named by a URL: shm://NAME is a file in /dev/shm, file:///PATH any file on a local file system, and
-/// tcp://HOST:PORT what a memory node (guira serve) serves there, at port 7711 if :PORT is left out. If the node wants a
-/// token, the environment variable GUIRA_TOKEN_FILE names the file that holds it; if it wants TLS, --tls-ca, --tls-cert
-/// and --tls-key do.
+/// tcp://HOST:PORT what a memory node (guira serve) serves there, at port 7711 if :PORT is left out. If the node wants
+/// a token, the environment variable GUIRA_TOKEN_FILE names the file that holds it; if it wants TLS, --tls-ca,
+/// --tls-cert and --tls-key do.
 #[derive(Debug, Parser)]
 #[command(name = "guira", version, after_help = exit_codes(), max_term_width = 120)]
 pub struct Arguments {

@@ -400,8 +400,8 @@ impl Failure {
     }
 }
 
-/// The exit code of a store's error. Whether somebody may do a thing, and whether a file can be used, is for the host to
-/// decide and no matter of the arguments, although the caller is to blame.
+/// The exit code of a store's error. Whether somebody may do a thing, and whether a file can be used, is for the host
+/// to decide and no matter of the arguments, although the caller is to blame.
 fn exit_code_of(error: &guira::Error) -> u8 {
     use guira::{Error, OperationError, ShmError};
 

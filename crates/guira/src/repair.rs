@@ -108,8 +108,8 @@ impl Store {
     /// dead. Source: R-RECOVER-1 to R-RECOVER-6.
     ///
     /// # Errors
-    /// `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets this client only read; the fabric's.
-    /// What was recovered is.
+    /// `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets this client only read; the
+    /// fabric's. What was recovered is.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -219,8 +219,8 @@ impl Store {
     /// # Errors
     /// `NoClient` if nobody has the slot; `Kill` if its process was not killed, or does not end in time, or has ended
     /// and somebody else has the slot since: nothing in the table was changed, but after `KillError::Lingering`, and
-    /// only then, the process ends later; `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets
-    /// this client only read; the fabric's, after which the process may be dead.
+    /// only then, the process ends later; `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node
+    /// lets this client only read; the fabric's, after which the process may be dead.
     pub fn kill_client(&self, slot: u16, patience: Duration) -> Result<Killed, Error> {
         let inner = &*self.inner;
         inner.refuse_read_only()?;

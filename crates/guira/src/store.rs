@@ -236,8 +236,8 @@ impl Store {
     }
 
     /// Whether this store can only read: it was opened so ([`OpenOptions::read_only`]), or the memory node of the table
-    /// lets this client only read, as the latest session was told. Clients, recoveries and the knowledge of who is alive
-    /// are for stores that may write. No round trip.
+    /// lets this client only read, as the latest session was told. Clients, recoveries and the knowledge of who is
+    /// alive are for stores that may write. No round trip.
     pub fn is_read_only(&self) -> bool {
         self.inner.may_only_read(&self.inner.region_at_hand())
     }

@@ -83,7 +83,8 @@ pub enum UrlError {
     },
     /// What follows `tcp://` is not a host, or a host and a port, alone.
     #[error(
-        "{text:?} is not a table URL: write tcp://HOST, tcp://HOST:PORT or tcp://[IPV6]:PORT, without user, path and query"
+        "{text:?} is not a table URL: write tcp://HOST, tcp://HOST:PORT or tcp://[IPV6]:PORT, without user, path and \
+         query"
     )]
     Node {
         /// The text.
