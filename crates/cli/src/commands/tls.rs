@@ -19,32 +19,30 @@ static GIVEN: OnceLock<Certificates> = OnceLock::new();
 
 /// TLS with memory nodes, as options of a command that may be given the URL of one.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "TLS, for tcp://")]
 pub struct Certificates {
     /// Encrypt the connection to the memory node, and trust it if these authorities issued its certificate. [env:
     /// GUIRA_TLS_CA]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "TLS, for tcp://")]
     pub tls_ca: Option<PathBuf>,
     /// The certificate of this program. [env: GUIRA_TLS_CERT]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "TLS, for tcp://")]
     pub tls_cert: Option<PathBuf>,
     /// Its private key, in a file that only you may read. [env: GUIRA_TLS_KEY]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "TLS, for tcp://")]
     pub tls_key: Option<PathBuf>,
 }
 
 /// TLS of a memory node, as options of the command that is one.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "TLS")]
 pub struct NodeCertificates {
     /// The certificate of this node.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
     pub tls_cert: Option<PathBuf>,
     /// Its private key, in a file that only you may read.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
     pub tls_key: Option<PathBuf>,
     /// Speak TLS 1.3 only, and let those in whose certificate one of these authorities issued.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
     pub tls_client_ca: Option<PathBuf>,
 }
 
