@@ -1,13 +1,17 @@
 //! Whoever may not do something changes nothing and learns why.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::common::{Run, Table, guira};
 
+/// Longer than any program takes to start.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The user and group "nobody" of every system.
 const NOBODY: u32 = 65_534;
 
@@ -35,7 +39,17 @@ impl Stranger {
     fn guira(&self, arguments: &[&str]) -> Run {
         let mut command = Command::new(&self.program);
         command.args(arguments).uid(NOBODY).gid(NOBODY).current_dir("/").stdin(Stdio::null());
-        Run::of(command.output().expect("the program starts"), arguments)
+        let until = Instant::now() + PATIENCE;
+        let output = loop {
+            match command.output() {
+                // A test that started a program while the copy was written has its descriptor until that runs.
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy && Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                output => break output.expect("the program starts"),
+            }
+        };
+        Run::of(output, arguments)
     }
 
     /// Runs a command that is not permitted, in both formats: it says so, and not a byte of the table changes.
