@@ -308,6 +308,11 @@ fn temporary_name() -> OsString {
     format!(".guira-{}-{count}.unpublished", std::process::id()).into()
 }
 
+/// Whether a name is one for the time being, as [`temporary_name`] makes them.
+pub(crate) fn is_unpublished(name: &str) -> bool {
+    name.starts_with(".guira-") && name.ends_with(".unpublished")
+}
+
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

@@ -108,7 +108,7 @@ pub(crate) fn proc_path(file: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-fn open_regular(location: &Location, access: Access, task: Task<'_>) -> Result<OwnedFd, ShmError> {
+pub(crate) fn open_regular(location: &Location, access: Access, task: Task<'_>) -> Result<OwnedFd, ShmError> {
     let (look, open) = match location.links() {
         Links::Follow => (AtFlags::empty(), OFlags::empty()),
         Links::Refuse => (AtFlags::SYMLINK_NOFOLLOW, OFlags::NOFOLLOW),
@@ -138,7 +138,7 @@ fn length(file: BorrowedFd<'_>, task: Task<'_>) -> Result<u64, ShmError> {
 }
 
 /// The first bytes of the file, as many as there are, up to the header's size.
-fn read_start(file: BorrowedFd<'_>, task: Task<'_>) -> Result<Vec<u8>, ShmError> {
+pub(crate) fn read_start(file: BorrowedFd<'_>, task: Task<'_>) -> Result<Vec<u8>, ShmError> {
     let mut bytes = vec![0; HEADER_BYTES as usize];
     let mut filled = 0;
     while filled < bytes.len() {

@@ -67,6 +67,7 @@ mod create;
 mod error;
 mod file;
 mod fork;
+mod found;
 mod header;
 mod hold;
 mod lane;
@@ -80,6 +81,7 @@ mod sys;
 
 pub use create::CreateOptions;
 pub use error::{Attempt, CreateError, FileKind, ShmError};
+pub use found::{FoundKind, FoundRegion, found_regions};
 pub use lane::{ShmLane, Waiting};
 pub use location::Location;
 pub use process::{KillError, ProcessIdentity, ProcessState};

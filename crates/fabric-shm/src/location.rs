@@ -8,7 +8,7 @@ use crate::error::ShmError;
 
 /// Bytes of a shared-memory name, at most: below the file systems' 255, so that tools can add a suffix.
 const MAX_NAME_BYTES: usize = 200;
-const SHM_DIRECTORY: &str = "/dev/shm";
+pub(crate) const SHM_DIRECTORY: &str = "/dev/shm";
 
 /// The place of a region's file: a name in `/dev/shm`, or a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

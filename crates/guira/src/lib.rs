@@ -56,6 +56,8 @@
 //! open when it is destroyed gets [`OperationError::Destroyed`] from every operation that begins afterwards, lookups
 //! included.
 //!
+//! [`list()`] tells which tables this host has in shared memory, whose they are, and whether anybody uses them.
+//!
 //! **Hosts.** [`Store::serve`] makes this process the memory node of a table, which others open as `tcp://host:port`.
 //! Feature `tls` (off by default, as it wants a C compiler) adds `ServeOptions::tls` and `OpenOptions::tls`: both sides
 //! show certificates.
@@ -113,6 +115,7 @@ mod error;
 mod events;
 mod extents;
 mod fabric;
+mod list;
 mod mismatch;
 mod options;
 mod pool;
@@ -146,6 +149,7 @@ pub use guira_fabric_tcp::wire::{Bye, WireError};
 pub use guira_layout as layout;
 pub use guira_layout::{ConfigError, EntryFormat, Generation, LockId, OwnerId, Preset, RowId, SuperblockError};
 pub use guira_rcuckoo::{Counters, Error as OperationError, OpenError, Operation, Place, Placement, RowPair, Table};
+pub use list::{ClientCounts, ListedState, ListedTable, TableSummary, list};
 pub use mismatch::Mismatch;
 pub use options::{CreateOptions, CreateProgress, OnMismatch, OpenOptions};
 pub use pool::{Pool, PoolStatus, PooledClient};

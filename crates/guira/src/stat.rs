@@ -193,16 +193,8 @@ fn stat_of(inner: &Inner, region: &FabricRegion) -> Result<Stat, Error> {
         inner.look_at(region)?;
     }
     let mut clients = Vec::new();
-    for info in block_on(slots(&mut lane, &inner.table)).map_err(inner.fabric("cannot read the clients of"))? {
+    for (info, state) in clients_of(inner, region)? {
         let generation = info.word.map_or(0, |word| word.generation);
-        let state = match info.word {
-            None => ClientState::Damaged,
-            Some(SlotWord { state: SlotState::Recovering, .. }) => ClientState::Recovering,
-            Some(_) => match liveness(inner, region, info.slot) {
-                ClientState::Live if is_stopped(&info.client) => ClientState::Stopped,
-                state => state,
-            },
-        };
         let owner = info.slot + 1;
         let owned = table.space.owners.iter().find(|known| known.owner == owner);
         clients.push(ClientStat {
@@ -233,6 +225,22 @@ fn stat_of(inner: &Inner, region: &FabricRegion) -> Result<Stat, Error> {
         totals,
         region: region.stat()?,
     })
+}
+
+/// Every slot that is not free, by number, and whether its client lives. 1 round trip for 256 slots, and up to 2 for
+/// each that is not free.
+pub(crate) fn clients_of(inner: &Inner, region: &FabricRegion) -> Result<Vec<(SlotInfo, ClientState)>, Error> {
+    let found =
+        block_on(slots(&mut region.lane(), &inner.table)).map_err(inner.fabric("cannot read the clients of"))?;
+    let state = |info: &SlotInfo| match info.word {
+        None => ClientState::Damaged,
+        Some(SlotWord { state: SlotState::Recovering, .. }) => ClientState::Recovering,
+        Some(_) => match liveness(inner, region, info.slot) {
+            ClientState::Live if is_stopped(&info.client) => ClientState::Stopped,
+            state => state,
+        },
+    };
+    Ok(found.into_iter().map(|info| (info, state(&info))).collect())
 }
 
 /// Whoever obtains the hold of a used slot has proved its client dead. A read-only store cannot ask.

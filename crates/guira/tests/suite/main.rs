@@ -9,6 +9,7 @@ mod common;
 mod examples;
 mod executors;
 mod histories;
+mod list;
 mod mistakes;
 mod names;
 mod node;

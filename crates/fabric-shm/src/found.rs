@@ -1,0 +1,124 @@
+//! The files of `/dev/shm` that are regions, or may be.
+//!
+//! Invariant: nothing is mapped, written or locked; of each file at most its first page is read.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, statat};
+
+use crate::create::is_unpublished;
+use crate::error::{Attempt, FileKind, ShmError, Task};
+use crate::file::{open_regular, read_start};
+use crate::header;
+use crate::location::{Location, SHM_DIRECTORY};
+use crate::region::Access;
+
+/// A file of `/dev/shm` that is a region, or may be one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FoundRegion {
+    /// Its name there, as [`Location::shm`] takes it.
+    pub name: String,
+    /// What is known of its bytes.
+    pub kind: FoundKind,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// The user who owns the file.
+    pub owner_uid: u32,
+    /// Its permission bits.
+    pub mode: u32,
+}
+
+/// What is known of a file's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FoundKind {
+    /// They begin as those of a region; what follows may be damaged.
+    Region,
+    /// A creation has not given them their name yet, and never will if its process has ended.
+    Unpublished,
+    /// This user may not read them: they may be a region's, or anybody's.
+    Unreadable,
+}
+
+/// The regions in `/dev/shm`, by name, and the files there that may be one. Other files are left out; so are those that
+/// go while this looks.
+///
+/// # Errors
+/// `Io`, `Permission` or `NotFound` if the directory cannot be read.
+pub fn found_regions() -> Result<Vec<FoundRegion>, ShmError> {
+    let directory = Path::new(SHM_DIRECTORY);
+    let failed = |source: std::io::Error| {
+        let errno = rustix::io::Errno::from_io_error(&source).unwrap_or(rustix::io::Errno::IO);
+        Task::new(Attempt::Inspect, directory).failed("list its files")(errno)
+    };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(failed)? {
+        // What is no text is the name of no region.
+        if let Ok(name) = entry.map_err(failed)?.file_name().into_string() {
+            found.extend(look_at(name));
+        }
+    }
+    found.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(found)
+}
+
+/// The file of this name, if it is a region or may be one.
+fn look_at(name: String) -> Option<FoundRegion> {
+    let location = Location::shm(&name).ok()?;
+    let task = Task::new(Attempt::Inspect, location.path());
+    let stat = statat(CWD, location.path(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    if FileKind::irregular(stat.st_mode).is_some() {
+        return None;
+    }
+    let start = open_regular(&location, Access::ReadOnly, task).and_then(|file| read_start(file.as_fd(), task));
+    let kind = match start {
+        Ok(start) if !header::is_region(&start) => return None,
+        Ok(_) if is_unpublished(&name) => FoundKind::Unpublished,
+        Ok(_) => FoundKind::Region,
+        Err(ShmError::Permission { .. }) => FoundKind::Unreadable,
+        Err(_) => return None,
+    };
+    let file_bytes = u64::try_from(stat.st_size).unwrap_or(0);
+    Some(FoundRegion { name, kind, file_bytes, owner_uid: stat.st_uid, mode: stat.st_mode & 0o777 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CreateOptions, ShmRegion};
+
+    #[test]
+    fn regions_are_found_and_other_files_are_not() {
+        let prefix = format!("guira-test-found-{}", std::process::id());
+        let location = Location::shm(&format!("{prefix}-region")).unwrap();
+        let region = ShmRegion::create(&location, CreateOptions::new(8192, 64), |_| Ok::<(), ()>(())).unwrap();
+        let foreign = Location::shm(&format!("{prefix}-foreign")).unwrap();
+        std::fs::write(foreign.path(), b"GUIRA, but not a region").unwrap();
+        let link = Location::shm(&format!("{prefix}-link")).unwrap();
+        std::os::unix::fs::symlink(location.path(), link.path()).unwrap();
+        let found = found_regions();
+        for path in [location.path(), foreign.path(), link.path()] {
+            std::fs::remove_file(path).unwrap();
+        }
+        let found: Vec<_> = found.unwrap().into_iter().filter(|found| found.name.starts_with(&prefix)).collect();
+        let info = region.info().unwrap();
+        assert_eq!(
+            found,
+            [FoundRegion {
+                name: format!("{prefix}-region"),
+                kind: FoundKind::Region,
+                file_bytes: info.file_bytes,
+                owner_uid: info.owner_uid,
+                mode: 0o600,
+            }]
+        );
+    }
+
+    #[test]
+    fn names_for_the_time_being_are_known() {
+        assert!(is_unpublished(".guira-12-0.unpublished"));
+        assert!(!is_unpublished("cache") && !is_unpublished("guira-12.unpublished"));
+    }
+}
