@@ -7,8 +7,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, completions, copy, create, destroy, dump, kick, load, man, quickstart, serve, single, stat, token,
-    top, ycsb,
+    bench, cas, check, completions, copy, create, destroy, dump, incr, kick, list, load, man, quickstart, serve,
+    single, stat, token, top, ycsb,
 };
 use crate::failure::{EXIT_MISUSE, ErrorText, exit_codes};
 use crate::output::{Format, Output};
@@ -48,9 +48,12 @@ pub enum Command {
     /// Remove a key.
     #[command(visible_alias = "remove")]
     Del(single::KeyArguments),
+    Incr(incr::Arguments),
+    Cas(cas::Arguments),
     Load(load::Arguments),
     Dump(dump::Arguments),
     Copy(copy::Arguments),
+    List(list::Arguments),
     Stat(stat::Arguments),
     Check(check::Arguments),
     Kick(kick::Arguments),
@@ -217,9 +220,12 @@ mod tests {
             "insert shm://a k v",
             "update shm://a k v",
             "del shm://a k",
+            "incr shm://a k --by -5",
+            "cas shm://a k old new",
             "load shm://a -",
             "dump shm://a",
             "copy shm://a shm://b",
+            "list",
             "stat shm://a",
             "check shm://a",
             "check shm://a --repair",
@@ -246,8 +252,10 @@ mod tests {
     /// An option that a command could do nothing with is not shown, and not taken.
     #[test]
     fn tls_is_for_commands_that_reach_a_memory_node() {
-        let remote =
-            ["get", "put", "insert", "update", "del", "load", "dump", "copy", "stat", "check", "kick", "top", "ycsb"];
+        let remote = [
+            "get", "put", "insert", "update", "del", "incr", "cas", "load", "dump", "copy", "stat", "check", "kick",
+            "top", "ycsb",
+        ];
         for command in public().get_subcommands() {
             let (name, has) =
                 (command.get_name(), |long: &str| command.get_arguments().any(|a| a.get_long() == Some(long)));

@@ -24,13 +24,14 @@ pub const EXIT_CODES: [(u8, &str); 5] = [
     (
         EXIT_NEGATIVE,
         "the answer is no: there is no such key or no such table, the key (insert) or the table (create) exists \
-         already, or something is wrong (check, quickstart, ycsb)",
+         already, the value is another one (cas), or something is wrong (check, quickstart, ycsb)",
     ),
     (EXIT_MISUSE, "misuse: arguments that cannot be, or keys, values and records that the table cannot store"),
     (
         EXIT_FAILURE,
-        "any other failure: no permission, a file that cannot be read, no memory, a full table, a damaged one, a memory \
-         node that is away or lets nobody in, or another client that holds what is needed",
+        "any other failure: no permission, a file that cannot be read, no memory, a full table, a damaged one, a \
+         counter that is not a number, a memory node that is away or lets nobody in, or another client that holds what \
+         is needed",
     ),
     (EXIT_INTERRUPTED, "interrupted by SIGINT (Ctrl-C), SIGTERM or SIGHUP"),
 ];
@@ -117,6 +118,17 @@ pub enum Failure {
         /// What failed.
         source: Box<Failure>,
     },
+    /// What a key has cannot be added to.
+    #[error("{0}; nothing was changed")]
+    Counter(String),
+    /// Others changed a counter all the while.
+    #[error("others changed {key} at each of {}; nothing was changed", counted(*attempts, "attempt"))]
+    Contended {
+        /// The key, made printable.
+        key: String,
+        /// How often it was tried.
+        attempts: u64,
+    },
     /// The store's answer to one record of an input.
     #[error("line {line}, key {key}: {source}; {loaded}")]
     Record {
@@ -167,7 +179,7 @@ pub enum Failure {
         /// Which process.
         name: String,
         /// What it said.
-        said: ErrorText,
+        said: Box<ErrorText>,
     },
     /// An interrupt. What was stored is stored; nothing is half done.
     #[error("interrupted; {0}")]
@@ -305,7 +317,7 @@ impl Failure {
     /// What JSON shows.
     pub fn text(&self) -> ErrorText {
         if let Failure::Worker { said, .. } = self {
-            return ErrorText { message: self.to_string(), ..said.clone() };
+            return ErrorText { message: self.to_string(), ..(**said).clone() };
         }
         ErrorText {
             blame: self.blame().to_owned(),
@@ -371,6 +383,8 @@ impl Failure {
             Failure::Unanswered { source, .. } | Failure::Advised { source, .. } | Failure::Reading { source } => {
                 source.blame()
             }
+            Failure::Counter(_) => guira::Blame::Misuse.as_str(),
+            Failure::Contended { .. } => guira::Blame::Busy.as_str(),
             Failure::Unreadable { .. } => guira::Blame::Corrupt.as_str(),
             Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput => "host",
             Failure::Interrupted(_) | Failure::NotCreated(_) | Failure::Abandoned(_) | Failure::Stopped => "host",
@@ -553,7 +567,7 @@ mod tests {
     fn a_worker_speaks_for_itself() {
         let (blame, effect, message) = ("full".to_owned(), "none".to_owned(), "no room".to_owned());
         let said = ErrorText { blame, effect, message, ..ErrorText::default() };
-        let failure = Failure::Worker { name: "worker 2".to_owned(), said };
+        let failure = Failure::Worker { name: "worker 2".to_owned(), said: Box::new(said) };
         assert_eq!(failure.exit_code(), EXIT_FAILURE);
         assert_eq!(failure.text().message, "worker 2: no room");
         assert_eq!(failure.text().blame, "full");

@@ -109,7 +109,7 @@ impl Worker {
             .map_err(|error| Failure::host(format!("understand {}", self.name))(error.into()))?;
         match reply {
             Reply::Ok(answer) => Ok(answer),
-            Reply::Error(said) => Err(Failure::Worker { name: self.name.clone(), said }),
+            Reply::Error(said) => Err(Failure::Worker { name: self.name.clone(), said: Box::new(said) }),
         }
     }
 

@@ -1,13 +1,16 @@
 //! The commands: each turns its arguments into calls of the library, and the answers into output.
 
 pub mod bench;
+pub mod cas;
 pub mod check;
 pub mod completions;
 pub mod copy;
 pub mod create;
 pub mod destroy;
 pub mod dump;
+pub mod incr;
 pub mod kick;
+pub mod list;
 pub mod load;
 pub mod man;
 pub mod quickstart;
@@ -91,7 +94,7 @@ pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
 /// Whether a command changes no table, whatever it is asked.
 fn only_reads(command: &Command) -> bool {
     match command {
-        Command::Get(_) | Command::Dump(_) | Command::Stat(_) | Command::Top(_) => true,
+        Command::Get(_) | Command::Dump(_) | Command::List(_) | Command::Stat(_) | Command::Top(_) => true,
         Command::Check(arguments) => !arguments.repair,
         _ => false,
     }
@@ -151,6 +154,8 @@ fn certificates(command: &Command) -> Option<&tls::Certificates> {
     match command {
         Command::Get(arguments) | Command::Del(arguments) => Some(&arguments.tls),
         Command::Put(arguments) | Command::Insert(arguments) | Command::Update(arguments) => Some(&arguments.key.tls),
+        Command::Incr(arguments) => Some(&arguments.key.tls),
+        Command::Cas(arguments) => Some(&arguments.key.tls),
         Command::Load(arguments) => Some(&arguments.tls),
         Command::Dump(arguments) => Some(&arguments.tls),
         Command::Copy(arguments) => Some(&arguments.tls),
@@ -168,6 +173,8 @@ fn url(command: &Command) -> Option<&Url> {
     match command {
         Command::Get(arguments) | Command::Del(arguments) => Some(&arguments.url),
         Command::Put(arguments) | Command::Insert(arguments) | Command::Update(arguments) => Some(&arguments.key.url),
+        Command::Incr(arguments) => Some(&arguments.key.url),
+        Command::Cas(arguments) => Some(&arguments.key.url),
         Command::Load(arguments) => Some(&arguments.url),
         Command::Dump(arguments) => Some(&arguments.url),
         Command::Copy(arguments) => Some(&arguments.to),
@@ -187,9 +194,12 @@ fn carry_out(command: &Command, output: &Output) -> Result<Verdict, Failure> {
         Command::Insert(arguments) => single::insert(arguments, output),
         Command::Update(arguments) => single::update(arguments, output),
         Command::Del(arguments) => single::del(arguments, output),
+        Command::Incr(arguments) => incr::run(arguments, output),
+        Command::Cas(arguments) => cas::run(arguments, output),
         Command::Load(arguments) => load::run(arguments, output),
         Command::Dump(arguments) => dump::run(arguments, output),
         Command::Copy(arguments) => copy::run(arguments, output),
+        Command::List(arguments) => list::run(arguments, output),
         Command::Stat(arguments) => stat::run(arguments, output),
         Command::Check(arguments) => check::run(arguments, output),
         Command::Kick(arguments) => kick::run(arguments, output),

@@ -55,15 +55,15 @@ impl ValueArguments {
 }
 
 /// A table, and the key that the command is about.
-struct Subject {
-    store: Store,
-    notation: Notation,
-    key: Vec<u8>,
+pub struct Subject {
+    pub store: Store,
+    pub notation: Notation,
+    pub key: Vec<u8>,
 }
 
 impl KeyArguments {
     /// Opens the table and reads the key as its format asks.
-    fn open(&self, open: impl FnOnce(Patience, &Url) -> Result<Store, Failure>) -> Result<Subject, Failure> {
+    pub fn open(&self, open: impl FnOnce(Patience, &Url) -> Result<Store, Failure>) -> Result<Subject, Failure> {
         let store = open(self.patience, &self.url)?;
         let format = store.table().config().format;
         let notation = self.notation.notation(format)?;
@@ -151,10 +151,12 @@ pub fn del(arguments: &KeyArguments, output: &Output) -> Result<Verdict, Failure
 /// What became of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Outcome {
+pub enum Outcome {
     Inserted,
     Replaced,
+    Swapped,
     Removed,
+    Different,
     Exists,
     Missing,
 }
@@ -171,7 +173,7 @@ fn change(
 }
 
 /// Says what became of the key.
-fn conclude(outcome: Outcome, subject: &Subject, output: &Output) -> Result<Verdict, Failure> {
+pub fn conclude(outcome: Outcome, subject: &Subject, output: &Output) -> Result<Verdict, Failure> {
     #[derive(Serialize)]
     struct Answer {
         outcome: Outcome,
@@ -181,6 +183,10 @@ fn conclude(outcome: Outcome, subject: &Subject, output: &Output) -> Result<Verd
     let (verdict, done) = match outcome {
         Outcome::Inserted => (Verdict::Fine, format!("inserted {shown}")),
         Outcome::Replaced => (Verdict::Fine, format!("replaced the value of {shown}")),
+        Outcome::Swapped => (Verdict::Fine, format!("swapped the value of {shown}")),
+        Outcome::Different => {
+            (Verdict::Negative, format!("{url} has another value of {shown} than expected; nothing was changed"))
+        }
         Outcome::Removed => (Verdict::Fine, format!("removed {shown}")),
         Outcome::Exists => (Verdict::Negative, format!("{url} has a key {shown} already; nothing was changed")),
         Outcome::Missing => (Verdict::Negative, format!("{url} has no key {shown}; nothing was changed")),

@@ -199,7 +199,7 @@ fn memory_node(region: &NodeStat) -> String {
 }
 
 /// How long ago that was, roughly.
-fn age(unix_ns: u64) -> String {
+pub fn age(unix_ns: u64) -> String {
     let then = UNIX_EPOCH + Duration::from_nanos(unix_ns);
     match SystemTime::now().duration_since(then).unwrap_or_default().as_secs() {
         seconds @ 0..120 => format!("{seconds} s"),

@@ -7,8 +7,10 @@
 mod commands;
 mod common;
 mod copy;
+mod counters;
 mod dump;
 mod interrupts;
+mod list;
 mod load;
 mod mistakes;
 #[cfg(feature = "peers")]

@@ -134,6 +134,22 @@ fn a_writable_table_is_changed_by_others_and_destroyed_by_its_owner() {
     guira(&["destroy", url]).expect(0);
 }
 
+/// What is not permitted to read is listed, and so is what may only be read; who lives is then not known.
+#[test]
+fn tables_of_others_are_listed() {
+    let Some(stranger) = Stranger::new() else { return };
+    let (private, readable) = (table(0o600), table(0o644));
+    let listed = stranger.guira(&["list", "--format", "json"]).expect(0).json();
+    let of = |table: &Table| {
+        let mut all = listed["tables"].as_array().expect("a list").iter();
+        all.find(|listed| listed["url"] == table.url()).cloned().expect("it is listed")
+    };
+    assert_eq!((&of(&private)["state"], &of(&private)["owner_uid"]), (&"unreadable".into(), &0.into()));
+    assert_eq!((&of(&readable)["state"], &of(&readable)["entries"]), (&"table".into(), &1.into()));
+    let human = stranger.guira(&["list"]).expect(0).text();
+    assert!(human.contains(&format!("{}: you may not read it", private.url())), "{human}");
+}
+
 /// A table says whose it is, by name, to others as well.
 #[test]
 fn stat_names_the_owner() {

@@ -1,0 +1,217 @@
+//! `guira incr`: adds to a counter, by compare-and-swap.
+
+use std::time::Instant;
+
+use clap::Args;
+use guira::blocking::Client;
+use guira::{EntryFormat, Swap};
+use serde::Serialize;
+
+use super::single::KeyArguments;
+use super::{Patience, Verdict};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::text::Notation;
+
+/// Bytes of the largest number.
+const NUMBER_BYTES: usize = 16;
+
+/// Add to a counter, and print its new value.
+///
+/// A key that does not exist counts from 0. Of several that add at once no count is lost: each swaps the value for a
+/// larger one only if nobody else did, and otherwise tries again, until --deadline. In a table of bytes:N the value is
+/// decimal text, from -2^127 to 2^127 - 1; in one of fixed:K:V, with --numbers, a little-endian number of V bytes, from
+/// 0 on. A value that is not a number, or a sum that does not fit, is an error, and the counter stays as it was.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub key: KeyArguments,
+    /// What to add; may be negative.
+    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = parse_number)]
+    pub by: i128,
+}
+
+fn parse_number(text: &str) -> Result<i128, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a whole number from -2^127 to 2^127 - 1; write 5 or -5"))
+}
+
+#[derive(Serialize)]
+struct Answer {
+    /// The new value, as text: a number in JSON has 53 bits for many readers.
+    value: String,
+    /// Whether the key was not there before.
+    created: bool,
+}
+
+/// Carries out the command.
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
+    let subject = arguments.key.open(Patience::open)?;
+    let format = subject.store.table().config().format;
+    let counter = Counter::of(format, subject.notation)?;
+    let until = Instant::now().checked_add(arguments.key.patience.deadline);
+    let mut client = subject.store.client()?;
+    let mut attempts = 0_u64;
+    let answer = loop {
+        attempts += 1;
+        if let Some(answer) = counter.attempt(&mut client, &subject.key, arguments.by)? {
+            break answer;
+        }
+        if until.is_some_and(|until| Instant::now() >= until) {
+            let shown = subject.notation.shown(&subject.key);
+            return Err(Failure::Contended { key: shown, attempts });
+        }
+    };
+    let said = output.answer(&answer, || answer.value.clone());
+    said.map_err(Failure::after(format!("the counter was set to {}", answer.value)))?;
+    Ok(Verdict::Fine)
+}
+
+/// How a counter is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counter {
+    /// As decimal text.
+    Text,
+    /// As a little-endian number of so many bytes.
+    Number { value_bytes: usize },
+}
+
+impl Counter {
+    /// How a table of `format` stores a counter.
+    fn of(format: EntryFormat, notation: Notation) -> Result<Counter, Failure> {
+        match format {
+            EntryFormat::Bytes { .. } => Ok(Counter::Text),
+            EntryFormat::Fixed { value_bytes, .. } if notation == Notation::Numbers => {
+                Ok(Counter::Number { value_bytes: value_bytes.into() })
+            }
+            EntryFormat::Fixed { .. } => {
+                Err(Failure::Misuse(format!("a counter in a table of {format} is a number: add --numbers")))
+            }
+        }
+    }
+
+    /// Adds once; `None` if somebody else changed the counter meanwhile.
+    fn attempt(self, client: &mut Client, key: &[u8], by: i128) -> Result<Option<Answer>, Failure> {
+        let found = client.get(key)?;
+        let (value, shown) = self.sum(found.as_deref(), by)?;
+        let (is_done, created) = match &found {
+            None => (client.insert(key, &value)?, true),
+            Some(found) => (client.compare_and_swap(key, found, &value)? == Swap::Done, false),
+        };
+        Ok(is_done.then_some(Answer { value: shown, created }))
+    }
+
+    /// The bytes of `found`, or of 0, and `by`, and how they are shown.
+    fn sum(self, found: Option<&[u8]>, by: i128) -> Result<(Vec<u8>, String), Failure> {
+        match self {
+            Counter::Text => {
+                let old = found.map_or(Ok(0), decimal)?;
+                let new = old.checked_add(by).ok_or_else(|| beyond(old, by, "from -2^127 to 2^127 - 1"))?;
+                Ok((new.to_string().into_bytes(), new.to_string()))
+            }
+            Counter::Number { value_bytes } => {
+                let old = found.map_or(Ok(0), little_endian)?;
+                let room = || format!("from 0 to 2^{} - 1", 8 * value_bytes.min(NUMBER_BYTES));
+                let new = old.checked_add_signed(by).filter(|new| fits(*new, value_bytes));
+                let new = new.ok_or_else(|| beyond(old, by, &room()))?;
+                let mut bytes = new.to_le_bytes().to_vec();
+                bytes.resize(value_bytes, 0);
+                Ok((bytes, new.to_string()))
+            }
+        }
+    }
+}
+
+/// The number that a value is as text: digits, perhaps after a minus sign, as they are written here.
+fn decimal(value: &[u8]) -> Result<i128, Failure> {
+    let text = std::str::from_utf8(value).ok();
+    let number = text.and_then(|text| Some((text, text.parse::<i128>().ok()?)));
+    // One number has one text: no plus sign, no zeros before it.
+    let number = number.filter(|(text, number)| *text == number.to_string()).map(|(_, number)| number);
+    number.ok_or_else(|| {
+        let shown = guira_input::printable(value, 40);
+        Failure::Counter(format!("the value is {shown}, which is not a decimal number"))
+    })
+}
+
+/// The number that a value of a fixed length is.
+fn little_endian(value: &[u8]) -> Result<u128, Failure> {
+    let (low, high) = value.split_at(value.len().min(NUMBER_BYTES));
+    if high.iter().any(|byte| *byte != 0) {
+        return Err(Failure::Counter("the value is not a number below 2^128".to_owned()));
+    }
+    let mut number = [0; NUMBER_BYTES];
+    number[..low.len()].copy_from_slice(low);
+    Ok(u128::from_le_bytes(number))
+}
+
+fn fits(number: u128, value_bytes: usize) -> bool {
+    value_bytes >= NUMBER_BYTES || number >> (8 * value_bytes) == 0
+}
+
+fn beyond(old: impl std::fmt::Display, by: i128, room: &str) -> Failure {
+    Failure::Counter(format!("the counter is {old}, and {by} more is beyond what it can be, {room}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(found: &[u8], by: i128) -> Result<String, String> {
+        let sum = Counter::Text.sum(Some(found), by);
+        sum.map(|(bytes, shown)| {
+            assert_eq!(bytes, shown.as_bytes());
+            shown
+        })
+        .map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn text_is_added_to() {
+        for (found, by, sum) in [("0", 1, "1"), ("41", 1, "42"), ("-1", 1, "0"), ("0", -5, "-5"), ("9", 1, "10")] {
+            assert_eq!(text(found.as_bytes(), by).as_deref(), Ok(sum));
+        }
+        assert_eq!(Counter::Text.sum(None, -7).unwrap().0, b"-7");
+        let (least, most) = (i128::MIN.to_string(), i128::MAX.to_string());
+        assert_eq!(text(most.as_bytes(), i128::MIN).as_deref(), Ok("-1"));
+        for (found, by) in [(&most, 1), (&least, -1)] {
+            assert!(text(found.as_bytes(), by).unwrap_err().contains("beyond what it can be"));
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_number_is_refused() {
+        let beyond = format!("{}0", i128::MAX);
+        for found in ["", " 1", "1 ", "+1", "007", "-0", "1.5", "0x1", "ten", "\u{ff}", beyond.as_str()] {
+            let said = text(found.as_bytes(), 1).unwrap_err();
+            assert!(said.ends_with("not a decimal number; nothing was changed"), "{found:?}: {said}");
+        }
+        assert!(text(b"\xff", 1).is_err());
+    }
+
+    #[test]
+    fn numbers_of_every_length_are_added_to() {
+        for value_bytes in [1_usize, 2, 8, 15, 16, 20] {
+            let counter = Counter::Number { value_bytes };
+            let (zero, shown) = counter.sum(None, 0).unwrap();
+            assert_eq!((zero.len(), shown.as_str()), (value_bytes, "0"));
+            let (one, _) = counter.sum(Some(&zero), 1).unwrap();
+            assert_eq!((one[0], counter.sum(Some(&one), -1).unwrap().0), (1, zero.clone()));
+            assert!(counter.sum(Some(&zero), -1).unwrap_err().to_string().contains("from 0 to 2^"));
+            let mut most = vec![0; value_bytes];
+            most[..value_bytes.min(NUMBER_BYTES)].fill(255);
+            assert!(counter.sum(Some(&most), 1).unwrap_err().to_string().contains("beyond"), "{value_bytes}");
+            assert_eq!(counter.sum(Some(&most), -1).unwrap().0[0], 254);
+        }
+        let mut large = vec![0; 20];
+        large[19] = 1;
+        assert!(Counter::Number { value_bytes: 20 }.sum(Some(&large), 1).is_err());
+    }
+
+    #[test]
+    fn a_fixed_format_wants_numbers() {
+        let fixed = EntryFormat::Fixed { key_bytes: 8, value_bytes: 8 };
+        assert!(matches!(Counter::of(fixed, Notation::Hex), Err(Failure::Misuse(_))));
+        assert_eq!(Counter::of(fixed, Notation::Numbers).unwrap(), Counter::Number { value_bytes: 8 });
+        assert_eq!(Counter::of(EntryFormat::Bytes { inline_bytes: 64 }, Notation::Hex).unwrap(), Counter::Text);
+    }
+}
