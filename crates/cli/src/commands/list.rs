@@ -23,7 +23,8 @@ const OWNER_CHARS: usize = 10;
 ///
 /// These are the shm:// tables of every user, as far as you may read them, and the files in /dev/shm that you may not
 /// read and that may be tables. Fill is exact for small tables, and from a sample of the rows, with a ~, for large
-/// ones; guira stat counts. Clients are those that can change a table; who only reads leaves no trace. Nothing is changed.
+/// ones; guira stat counts. Clients are those that can change a table; who only reads leaves no trace. Nothing is
+/// changed.
 #[derive(Debug, Args)]
 pub struct Arguments {}
 
