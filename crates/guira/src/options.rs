@@ -104,18 +104,18 @@ impl CreateOptions {
         self
     }
 
-    /// Bytes of a typical record, its key and value together. If it does not fit in a row, the table gets space in which
-    /// `capacity` such records can live and be updated; [`Self::extent_bytes`], if given, decides instead. By default a
-    /// table has hardly any such space, because most records are small. Fixed formats ignore it.
+    /// Bytes of a typical record, its key and value together. If it does not fit in a row, the table gets space in
+    /// which `capacity` such records can live and be updated; [`Self::extent_bytes`], if given, decides instead. By
+    /// default a table has hardly any such space, because most records are small. Fixed formats ignore it.
     #[must_use]
     pub fn record_bytes(mut self, bytes: u64) -> CreateOptions {
         self.record_bytes = Some(bytes);
         self
     }
 
-    /// Bytes for keys and values that do not fit in a row, rounded up to whole chunks. The default is 1/16 of the inline
-    /// bytes for each key of the capacity, 4 for `bytes:64`, and 4 MiB at least: a table of small records takes little
-    /// more than its rows. Fixed formats ignore it.
+    /// Bytes for keys and values that do not fit in a row, rounded up to whole chunks. The default is 1/16 of the
+    /// inline bytes for each key of the capacity, 4 for `bytes:64`, and 4 MiB at least: a table of small records takes
+    /// little more than its rows. Fixed formats ignore it.
     ///
     /// How much a workload needs: twice the bytes of the keys and values that live at once in extents, three times the
     /// largest value, and a chunk for each client and size class it writes; [`Self::record_bytes`] works it out for

@@ -47,8 +47,8 @@ const FIRST_PAUSE_NS: u64 = 20_000;
 pub enum ExtentError {
     /// No chunk, or no run of neighbouring chunks, is free.
     #[error(
-        "no room for a value of {value_bytes} bytes: it needs {}, and {}; nothing was changed; remove some, or copy the \
-         table into one with more extent bytes",
+        "no room for a value of {value_bytes} bytes: it needs {}, and {}; nothing was changed; remove some, or copy \
+         the table into one with more extent bytes",
         ByteCount(u64::from(*chunks) * chunk_bytes),
         free_space(*free, *total, *longest_run, *chunk_bytes)
     )]
