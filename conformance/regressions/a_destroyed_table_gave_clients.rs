@@ -5,7 +5,7 @@
 //!
 //! Fix: a client is not opened before the superblock was looked at, 1 round trip. // [R-DESTROY-1]
 
-use guira::{Blame, CreateOptions, Effect, Error, OpenError, Store, Url};
+use guira::{Blame, CreateOptions, Effect, Error, OpenError, OperationError, Store, Url};
 
 #[test]
 fn no_client_of_a_destroyed_table_is_opened() {
@@ -19,6 +19,8 @@ fn no_client_of_a_destroyed_table_is_opened() {
         assert!(matches!(error, Error::Open { source: OpenError::Destroyed, .. }), "{error:?}");
         assert_eq!((error.blame(), error.effect()), (Blame::Fenced, Effect::None), "{error}");
     }
-    assert_eq!(store.stat().unwrap().clients.len(), 1, "no slot was taken: the one there is was open before");
-    assert_eq!(client.get(b"cuckoo").unwrap().as_deref(), Some(&b"Guira guira"[..]), "lookups answer as before");
+    // Nor does the one that was open go on. // [R-DESTROY-2]
+    let error = client.get(b"cuckoo").expect_err("the table is gone");
+    assert!(matches!(error, Error::Operation(OperationError::Destroyed { .. })), "{error:?}");
+    assert!(matches!(store.stat().map(drop), Err(Error::Open { source: OpenError::Destroyed, .. })));
 }
