@@ -200,8 +200,26 @@ mod tests {
             let endpoint: Endpoint = text.parse().unwrap();
             assert_eq!((endpoint.host(), endpoint.port(), endpoint.to_string()), (host, port, text.to_owned()));
         }
-        for text in ["", "node", "node:", ":7", "node:65536", "node:+7", "::1:7", "[::1", "[node]:7", "a b:7", "a/b:7"]
-        {
+        for (text, shown) in [("node", "node:7711"), ("[::1]", "[::1]:7711")] {
+            let endpoint: Endpoint = text.parse().unwrap();
+            assert_eq!((endpoint.port(), endpoint.to_string()), (DEFAULT_PORT, shown.to_owned()));
+        }
+        for text in [
+            "",
+            "node:",
+            "[::1]:",
+            "::1",
+            "[node]",
+            "a]",
+            ":7",
+            "node:65536",
+            "node:+7",
+            "::1:7",
+            "[::1",
+            "[node]:7",
+            "a b:7",
+            "a/b:7",
+        ] {
             assert_eq!(text.parse::<Endpoint>(), Err(EndpointError { text: text.to_owned() }), "{text:?}");
         }
     }

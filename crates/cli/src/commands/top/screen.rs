@@ -99,7 +99,7 @@ impl Shown {
                 }
                 (self.frame, self.problem) = (frame, None);
             }
-            Err(failure) => self.problem = Some(failure.to_string()),
+            Err(failure) => self.problem = Some(Failure::Reading { source: Box::new(failure) }.to_string()),
         }
         Ok(())
     }
