@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use clap::Args;
 use guira::blocking::{Client, Reader};
-use guira::{Stat, Store, Unread, Url};
+use guira::{Blame, Stat, Store, Unread, Url};
 use guira_input::printable;
 use serde::Serialize;
 
@@ -364,6 +364,8 @@ fn absent(reader: &mut Reader, keys: Vec<Vec<u8>>, gone: &mut Vec<Vec<u8>>) -> R
     let mut is_gone = vec![false; keys.len()];
     reader.get_many_with(&keys, |index, found| match found {
         Ok(found) => is_gone[index] = found.is_none(),
+        // What cannot be read may be there: it was named when it was scanned.
+        Err(error) if matches!(error.blame(), Blame::Corrupt | Blame::Busy) => {}
         Err(error) => failed = Err(error.into()),
     });
     gone.extend(keys.into_iter().zip(is_gone).filter(|(_, is_gone)| *is_gone).map(|(key, _)| key));

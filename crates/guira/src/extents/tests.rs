@@ -200,11 +200,13 @@ fn a_lack_of_room_is_told_in_bytes() {
     };
     assert_eq!(
         full(1, 0, 0, 4),
-        "no room for a value of 5000 bytes: it needs 1 MiB, and no space for large values is free; nothing was changed"
+        "no room for a value of 5000 bytes: it needs 1.0 MiB, and no space for large values is free; nothing was \
+         changed; remove some, or copy the table into one with more extent bytes"
     );
     assert!(full(1, 0, 0, 0).contains("the table has no space for large values"));
     assert!(
-        full(3, 2, 1, 4).contains("it needs 3 MiB, and 2 MiB of 4 MiB for large values are free, 1 MiB of them in one")
+        full(3, 2, 1, 4)
+            .contains("it needs 3.0 MiB, and 2.0 MiB of 4.0 MiB for large values are free, 1.0 MiB of them in one")
     );
 }
 

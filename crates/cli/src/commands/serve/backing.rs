@@ -3,14 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use guira::layout::{ConfigError, PresetOptions, TableConfig};
-use guira::{CreateOptions, EntryFormat, Preset, Store, Url, UrlError};
+use guira::{CreateOptions, EntryFormat, Error, Preset, Store, Url, UrlError};
 
 use super::Arguments;
 use crate::commands::create;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::units::count;
 
 /// The word for memory of this process.
 const MEMORY: &str = "memory";
@@ -72,8 +70,7 @@ impl Backed {
     }
 
     fn existing(store: Store, name: String, arguments: &Arguments) -> Result<Backed, Failure> {
-        let differences = differences(store.table().config(), &name, arguments)
-            .map_err(|error| Failure::Misuse(format!("{error}; nothing was changed")))?;
+        let differences = differences(&store, &name, arguments)?;
         Ok(Backed { store, name, is_new: false, differences })
     }
 }
@@ -95,41 +92,23 @@ impl Arguments {
     }
 }
 
-/// What was asked for, and the table `found` does not have. What was not asked for is as it is.
-fn differences(found: &TableConfig, name: &str, arguments: &Arguments) -> Result<Vec<String>, ConfigError> {
-    let preset = arguments.preset.unwrap_or(Preset::Hardened);
-    let options = PresetOptions {
-        capacity: arguments.capacity.unwrap_or(1),
-        format: arguments.entry.unwrap_or(found.format),
-        extent_bytes: arguments.space.extent_bytes,
-        max_clients: arguments.max_clients,
-        hash_seed: 0,
-        device_bytes: u64::MAX,
-    };
-    let asked = preset.config(&options)?;
-    let mut differences = Vec::new();
-    let mut compare = |option: Option<&str>, what: &str, asked: String, found: String| {
-        if let Some(option) = option.filter(|_| asked != found) {
-            let both = format!("{what} {found}, not {asked} as {option} would have made it");
-            differences.push(format!("{name} exists and is served as it is: {both}"));
+/// What was asked for, and the table does not have. What was not asked for is as it is.
+fn differences(store: &Store, name: &str, arguments: &Arguments) -> Result<Vec<String>, Failure> {
+    let found = store.table().config();
+    let mut options =
+        CreateOptions::new(arguments.capacity.unwrap_or(1)).format(arguments.entry.unwrap_or(found.format));
+    options = options.preset(arguments.preset.or_else(|| Preset::of(found)).unwrap_or_default());
+    options = arguments.space.apply(options);
+    if let Some(clients) = arguments.max_clients {
+        options = options.max_clients(clients);
+    }
+    match store.ensure_fits(&options) {
+        Ok(()) => Ok(Vec::new()),
+        Err(Error::Mismatch { mismatches, .. }) => {
+            Ok(mismatches.iter().map(|mismatch| format!("{name} exists and is served as it is: {mismatch}")).collect())
         }
-    };
-    let given = |is_given: bool, option| is_given.then_some(option);
-    let is_sized = arguments.capacity.is_some();
-    compare(given(is_sized, "--capacity"), "rows are", count(asked.rows), count(found.rows));
-    let is_formatted = arguments.entry.is_some();
-    compare(given(is_formatted, "--entry"), "its format is", asked.format.to_string(), found.format.to_string());
-    let extents = |config: &TableConfig| count(config.chunks * config.chunk_bytes);
-    let has_extents = arguments.space.extent_bytes.is_some();
-    compare(given(has_extents, "--extent-bytes"), "bytes for extents are", extents(&asked), extents(found));
-    let clients = |config: &TableConfig| count(config.max_clients.into());
-    let is_bounded = arguments.max_clients.is_some();
-    compare(given(is_bounded, "--max-clients"), "client slots are", clients(&asked), clients(found));
-    let shape =
-        |config: &TableConfig| format!("{}/{}/{}", config.checksum.name(), config.version_bits, config.rows_per_lock);
-    let is_preset = arguments.preset.is_some();
-    compare(given(is_preset, "--preset"), "checksum, version bits and rows per lock are", shape(&asked), shape(found));
-    Ok(differences)
+        Err(error) => Err(error.into()),
+    }
 }
 
 #[cfg(test)]
@@ -161,31 +140,32 @@ mod tests {
 
     #[test]
     fn what_differs_is_what_was_asked_for() {
-        let options = |preset: Preset, capacity| {
-            let format = EntryFormat::Bytes { inline_bytes: 64 };
-            let (extent_bytes, max_clients) = (Some(1 << 26), Some(40));
-            let options =
-                PresetOptions { capacity, format, extent_bytes, max_clients, hash_seed: 9, device_bytes: u64::MAX };
-            preset.config(&options).unwrap()
-        };
-        let found = options(Preset::Hardened, 10_000);
-        let told = |line: &str| differences(&found, "shm://a", &parsed(line)).unwrap();
-        for same in
-            ["", "--capacity 10000", "--entry bytes:64 --max-clients 40", "--extent-bytes 64MiB --preset hardened"]
-        {
+        let options = CreateOptions::new(10_000).extent_bytes(1 << 26).max_clients(40);
+        let store = Store::create_unnamed(&options).unwrap();
+        let told = |line: &str| differences(&store, "shm://a", &parsed(line)).unwrap();
+        for same in [
+            "",
+            "--capacity 10000",
+            "--capacity 9k",
+            "--entry bytes:64 --max-clients 40",
+            "--extent-bytes 64MiB --preset hardened",
+            "--record-bytes 100",
+        ] {
             assert_eq!(told(same), Vec::<String>::new(), "{same}");
         }
-        for (line, option, wanted) in [
-            ("--capacity 1M", "--capacity", "rows"),
-            ("--entry fixed:8:8", "--entry", "bytes:64, not fixed:8:8"),
-            ("--extent-bytes 1GiB", "--extent-bytes", "67,108,864, not 1,073,741,824"),
-            ("--max-clients 41", "--max-clients", "40, not 41"),
-            ("--preset paper", "--preset", "checksum"),
+        for (line, wanted) in [
+            ("--capacity 1M", "not for 1000000"),
+            ("--entry fixed:8:8", "bytes:64, not fixed:8:8"),
+            ("--extent-bytes 1GiB", "67108864 bytes for large values, not 1073741824"),
+            ("--capacity 10k --record-bytes 10KiB", "67108864 bytes for large values, not "),
+            ("--max-clients 41", "40 client slots, not 41"),
+            ("--preset paper", "its preset is hardened, not paper"),
         ] {
             let [difference] = &told(line)[..] else { panic!("{line}: {:?}", told(line)) };
-            assert!(difference.contains(option) && difference.contains(wanted), "{line}: {difference}");
+            assert!(difference.starts_with("shm://a exists and is served as it is: "), "{line}: {difference}");
+            assert!(difference.contains(wanted), "{line}: {difference}");
         }
-        assert!(differences(&found, "shm://a", &parsed("--capacity 0")).is_err());
+        assert!(differences(&store, "shm://a", &parsed("--capacity 0")).is_err());
     }
 
     #[test]
