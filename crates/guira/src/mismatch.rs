@@ -115,10 +115,9 @@ pub(crate) fn mismatches(options: &CreateOptions, asked: &TableConfig, found: &T
         // Those of another preset follow from it.
         all.push(Mismatch::CommitRecords { asked: records.0, found: records.1 });
     }
-    let is_sized = options.extent_bytes.is_some() || options.record_bytes.is_some();
-    if is_sized && asked.extent_bytes() > found.extent_bytes() {
-        all.push(Mismatch::ExtentBytes { asked: asked.extent_bytes(), found: found.extent_bytes() });
-    }
+    let extent_bytes = options.extent_bytes.or_else(|| options.record_bytes.map(|_| asked.extent_bytes()));
+    let extent_bytes = extent_bytes.filter(|asked| options.format.has_extents() && *asked > found.extent_bytes());
+    all.extend(extent_bytes.map(|asked| Mismatch::ExtentBytes { asked, found: found.extent_bytes() }));
     let clients = options.max_clients.filter(|asked| *asked > found.max_clients);
     all.extend(clients.map(|asked| Mismatch::MaxClients { asked, found: found.max_clients }));
     let seed = options.seed.filter(|asked| *asked != found.hash_seed);
