@@ -24,7 +24,8 @@ pub const EXIT_CODES: [(u8, &str); 5] = [
     (
         EXIT_NEGATIVE,
         "the answer is no: there is no such key or no such table, the key (insert) or the table (create) exists \
-         already, the value is another one (cas), or something is wrong (check, quickstart, ycsb)",
+         already, the value is another one (cas), the copy differs (copy), or something is wrong (check, quickstart, \
+         ycsb)",
     ),
     (EXIT_MISUSE, "misuse: arguments that cannot be, or keys, values and records that the table cannot store"),
     (
