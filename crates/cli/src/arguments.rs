@@ -126,7 +126,9 @@ fn as_text(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> Er
     if is_of_commands {
         expected = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
         let wrong = match error.get(ContextKind::InvalidSubcommand) {
-            Some(ContextValue::String(name)) => format!("there is no command {name:?}"),
+            Some(ContextValue::String(name)) if error.kind() == ErrorKind::InvalidSubcommand => {
+                format!("there is no command {name:?}")
+            }
             _ => "no command is given".to_owned(),
         };
         message = format!("{wrong}; expected one of: {}", expected.join(", "));

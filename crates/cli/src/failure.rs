@@ -3,12 +3,13 @@
 use std::fmt;
 use std::io;
 
-use guira::{Effect, Url};
+use guira::{Effect, OpenOptions, Store, Url};
 use guira_input::InputError;
 use guira_lab::driver::{DriverError, Removal};
 use serde::{Deserialize, Serialize};
 
 use crate::interrupt::EXIT_INTERRUPTED;
+use crate::room::Lack;
 use crate::units::counted;
 
 /// Exit code of an answer that is "no".
@@ -24,8 +25,8 @@ pub const EXIT_CODES: [(u8, &str); 5] = [
     (
         EXIT_NEGATIVE,
         "the answer is no: there is no such key or no such table, the key (insert) or the table (create) exists \
-         already, the value is another one (cas), the copy differs (copy), or something is wrong (check, quickstart, \
-         ycsb)",
+         already, the value is another one (cas), the copy differs (copy), or something is wrong (check, kick, \
+         quickstart, top, ycsb)",
     ),
     (EXIT_MISUSE, "misuse: arguments that cannot be, or keys, values and records that the table cannot store"),
     (
@@ -38,7 +39,7 @@ pub const EXIT_CODES: [(u8, &str); 5] = [
 ];
 
 /// How errors are shown.
-pub const ERROR_FORM: &str = "Errors are one line on standard error; with --format json it is \
+pub const ERROR_FORM: &str = "Errors are one line on standard error, those of arguments a few; with --format json it is \
                               {\"error\":{\"blame\":…,\"effect\":…,\"message\":…}}, for mistakes in the \
                               arguments also with \"expected\" and \"usage\".";
 
@@ -99,6 +100,18 @@ pub enum Failure {
         /// The table.
         url: Url,
     },
+    /// The table of a memory node was destroyed under its name.
+    #[error("{url} was destroyed while it was served, so the node has ended; started again, it creates a new table")]
+    DestroyedWhileServed {
+        /// The table.
+        url: Url,
+    },
+    /// What was to be created has a name of a file that is no table, or none that this user can open.
+    #[error("{url} already exists, and cannot be opened as a table; nothing was changed; choose another name")]
+    Occupied {
+        /// The table that was to be.
+        url: Url,
+    },
     /// What was to be created has a name that something has.
     #[error("{url} already exists; nothing was changed; guira destroy {url} removes it, with all that is in it")]
     Taken {
@@ -142,11 +155,11 @@ pub enum Failure {
         /// The store's answer.
         source: Box<guira::Error>,
     },
-    /// The answer of a table to one record of another one.
-    #[error("key {key}: {source}; {}", copied_text(*copied))]
+    /// Copying a table failed.
+    #[error("{doing}: {source}; {}", copied_text(*copied))]
     Copied {
-        /// The key, made printable.
-        key: String,
+        /// What was being done: reading a table, or storing a key.
+        doing: String,
         /// The store's answer.
         source: Box<guira::Error>,
         /// Records that were stored before.
@@ -188,6 +201,9 @@ pub enum Failure {
     /// An interrupt in the creation of a table. Nothing is left of it.
     #[error("interrupted; {0} was not created, and nothing of it is left")]
     NotCreated(Url),
+    /// An interrupt of a copy. What was stored is stored; nothing is half done.
+    #[error("interrupted; {}{}", copied_text(*.0), if *.0 > 0 { "; guira copy --merge goes on" } else { "" })]
+    CopyInterrupted(u64),
     /// An interrupt. The table that the command made is destroyed.
     #[error("interrupted; {0} was made by this command and is destroyed")]
     Abandoned(Url),
@@ -298,7 +314,10 @@ impl Failure {
     /// The store's answer about a table that was to be created at `url`.
     pub fn of_creation(url: &Url) -> impl FnOnce(guira::Error) -> Failure {
         move |error| match error {
-            error if error.is_taken() => Failure::Taken { url: url.clone() },
+            error if error.is_taken() => match Store::open_with(url, &OpenOptions::default().read_only()) {
+                Err(error) if !error.is_absent() => Failure::Occupied { url: url.clone() },
+                _ => Failure::Taken { url: url.clone() },
+            },
             // The table of a memory node cannot be removed from here.
             error @ guira::Error::Mismatch { .. } if !url.to_string().starts_with("tcp://") => Failure::Advised {
                 advice: format!("guira destroy {url} removes it, with all that is in it"),
@@ -313,6 +332,15 @@ impl Failure {
     pub fn left(url: &Url, removal: &Removal) -> Failure {
         let reason = removal.failure.clone().unwrap_or_else(|| "they were not removed".to_owned());
         Failure::Left { url: url.clone(), left: removal.left, reason }
+    }
+
+    /// The failure with what was recommended before it, if it is for lack of room.
+    pub fn advised(self, lack: Option<Lack>) -> Failure {
+        let is_full = self.of_store().is_some_and(|error| error.blame() == guira::Blame::Full);
+        match lack.filter(|_| is_full) {
+            Some(Lack { remedy, .. }) => Failure::Advised { source: Box::new(self), advice: remedy },
+            None => self,
+        }
     }
 
     /// What JSON shows.
@@ -334,10 +362,10 @@ impl Failure {
             Failure::Store(error) | Failure::Driver(DriverError::Store { source: error, .. }) => exit_code_of(error),
             Failure::Record { source, .. } | Failure::Copied { source, .. } => exit_code_of(source),
             Failure::Advised { source, .. } | Failure::Reading { source } => source.exit_code(),
-            Failure::Absent { .. } | Failure::Gone { .. } | Failure::Destroyed { .. } | Failure::Taken { .. } => {
-                EXIT_NEGATIVE
-            }
-            Failure::Interrupted(_) | Failure::NotCreated(_) | Failure::Abandoned(_) => EXIT_INTERRUPTED,
+            Failure::Absent { .. } | Failure::Gone { .. } | Failure::Destroyed { .. } => EXIT_NEGATIVE,
+            Failure::Taken { .. } | Failure::Occupied { .. } => EXIT_NEGATIVE,
+            Failure::Interrupted(_) | Failure::CopyInterrupted(_) => EXIT_INTERRUPTED,
+            Failure::NotCreated(_) | Failure::Abandoned(_) => EXIT_INTERRUPTED,
             Failure::CleanedUp(_) | Failure::Stopped => EXIT_INTERRUPTED,
             Failure::Misuse(_) | Failure::Input { source: InputError::Bad(_), .. } => EXIT_MISUSE,
             Failure::Driver(DriverError::Panicked) => EXIT_FAILURE,
@@ -378,8 +406,9 @@ impl Failure {
             | Failure::Misuse(_)
             | Failure::Absent { .. }
             | Failure::Gone { .. }
-            | Failure::Taken { .. } => guira::Blame::Misuse.as_str(),
-            Failure::Destroyed { .. } => guira::Blame::Fenced.as_str(),
+            | Failure::Taken { .. }
+            | Failure::Occupied { .. } => guira::Blame::Misuse.as_str(),
+            Failure::Destroyed { .. } | Failure::DestroyedWhileServed { .. } => guira::Blame::Fenced.as_str(),
             Failure::Worker { said, .. } => &said.blame,
             Failure::Unanswered { source, .. } | Failure::Advised { source, .. } | Failure::Reading { source } => {
                 source.blame()
@@ -389,7 +418,7 @@ impl Failure {
             Failure::Unreadable { .. } => guira::Blame::Corrupt.as_str(),
             Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput => "host",
             Failure::Interrupted(_) | Failure::NotCreated(_) | Failure::Abandoned(_) | Failure::Stopped => "host",
-            Failure::CleanedUp(_) | Failure::Left { .. } => "host",
+            Failure::CopyInterrupted(_) | Failure::CleanedUp(_) | Failure::Left { .. } => "host",
             #[cfg(feature = "peers")]
             Failure::Peers(_) => "host",
         }
@@ -407,6 +436,7 @@ impl Failure {
                 effect => effect,
             },
             Failure::Input { loaded, .. } | Failure::Interrupted(loaded) => loaded.effect(),
+            Failure::CopyInterrupted(copied) => Loaded(*copied).effect(),
             Failure::Driver(DriverError::Store { source, .. }) => source.effect(),
             Failure::Advised { source, .. } | Failure::Reading { source } => source.effect(),
             Failure::Stopped | Failure::Left { .. } | Failure::Unanswered { .. } => Effect::Done,

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use guira::layout::TableConfig;
-use guira::{EntryFormat, Stat, Url};
+use guira::{EntryFormat, OpenOptions, Stat, Store, Url};
 use guira_input::Fit;
 
 use crate::input::{self, InputFormat};
+use crate::interrupt;
 use crate::units::{self, count, counted};
 
 /// Bytes of a file that are read to learn what is in it: all of most files, in some tenths of a second.
@@ -25,6 +26,8 @@ pub struct Need {
     pub extent_bytes: u64,
     /// Whether all of them were looked at.
     pub precision: Precision,
+    /// Whether each has a key of its own.
+    pub keys: Keys,
 }
 
 /// Whether all of something was looked at.
@@ -36,6 +39,44 @@ pub enum Precision {
     Estimate,
 }
 
+/// Whether records have keys of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// No two have the same.
+    Distinct,
+    /// Some may have.
+    MayRepeat,
+}
+
+/// Where records go that a table has no room for: into a larger one beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'u> {
+    /// The table that has no room.
+    pub url: &'u Url,
+    /// The table they come from, if it is one.
+    pub from: Option<&'u Url>,
+    /// Whether the table's own records are to be kept beside those.
+    pub own: Own,
+}
+
+/// What becomes of the records a table has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Own {
+    /// They go into the larger table.
+    Kept,
+    /// They are a part of what comes from elsewhere.
+    Copied,
+}
+
+/// Why records have no room, and the commands that make some.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lack {
+    /// Why.
+    pub reason: String,
+    /// The commands.
+    pub remedy: String,
+}
+
 /// Reads the first part of a file for what a table of `config` needs to hold its records. `None` if that cannot be
 /// known before they are loaded: it is a pipe, or cannot be read.
 pub fn survey(path: &Path, format: Option<InputFormat>, fit: Fit, config: &TableConfig) -> Option<Need> {
@@ -43,8 +84,11 @@ pub fn survey(path: &Path, format: Option<InputFormat>, fit: Fit, config: &Table
         return None;
     }
     let (mut records, total) = input::open(path, format, fit).ok()?;
-    let mut need = Need { records: 0, extent_bytes: 0, precision: Precision::Exact };
+    let mut need = Need { records: 0, extent_bytes: 0, precision: Precision::Exact, keys: Keys::MayRepeat };
     while let Some(record) = records.next() {
+        if interrupt::requested() {
+            return None;
+        }
         if let Ok(record) = record {
             need.records += 1;
             need.extent_bytes += config.record_space(record.key.len(), record.value.len());
@@ -53,22 +97,15 @@ pub fn survey(path: &Path, format: Option<InputFormat>, fit: Fit, config: &Table
         if read >= SURVEY_BYTES && read < total {
             let scaled = |part: u64| (u128::from(part) * u128::from(total) / u128::from(read)) as u64;
             let (records, extent_bytes) = (scaled(need.records), scaled(need.extent_bytes));
-            return Some(Need { records, extent_bytes, precision: Precision::Estimate });
+            return Some(Need { records, extent_bytes, precision: Precision::Estimate, ..need });
         }
     }
     Some(need)
 }
 
-/// What is said before records are stored in the table at `url` that have no room there, unless their keys are in it
-/// already. `None` if they have room. `origin` is the table that a larger one would be a copy of.
-pub fn warning(
-    what: &str,
-    need: Need,
-    (origin, url): (&Url, &Url),
-    config: &TableConfig,
-    stat: &Stat,
-) -> Option<String> {
-    let (table, space) = (&stat.table, &stat.table.space);
+/// What is to be said before records are stored in a table that have no room there. `None` if they have room.
+pub fn lack(what: &str, need: Need, target: Target<'_>, config: &TableConfig, stat: &Stat) -> Option<Lack> {
+    let (url, table, space) = (target.url, &stat.table, &stat.table.space);
     let entries_free = (table.capacity * FILL_PERCENT / 100).saturating_sub(table.entries);
     let space_free = space.total_bytes.saturating_sub(space.place_bytes);
     let about = if need.precision == Precision::Estimate { "about " } else { "" };
@@ -81,28 +118,32 @@ pub fn warning(
     } else {
         return None;
     };
+    let unless = match (need.keys, table.entries) {
+        (Keys::Distinct, 0) => "",
+        (Keys::Distinct, _) => "unless many of their keys are in it already, ",
+        (Keys::MayRepeat, _) => "unless many of their keys are in it already, or occur more than once, ",
+    };
     let live_bytes = space.place_bytes.saturating_add(need.extent_bytes);
     // Half as much again, as a record is written before the one it replaces is freed.
     let extent_bytes = live_bytes.saturating_add(live_bytes / 2);
-    let larger = larger((origin, url), config, table.entries + need.records, extent_bytes);
-    Some(format!("{lacks}; unless many of their keys are in it already, it becomes full on the way; {larger}"))
+    let remedy = larger(target, config, table.entries + need.records, extent_bytes);
+    Some(Lack { reason: format!("{lacks}; {unless}it becomes full on the way"), remedy })
 }
 
-/// What to do when the table at `url` has no room for one more record, of `record_bytes` if it is the extent space that
-/// is full; `origin` is the table to make a larger copy of, and has so many `entries`.
-pub fn advice((origin, url): (&Url, &Url), config: &TableConfig, entries: u64, record_bytes: Option<u64>) -> String {
-    let capacity = config.capacity().max(entries);
-    let extent_bytes = config.extent_bytes();
+/// What to do when a table has no room for one more record, of `record_bytes` if it is the extent space that is full.
+pub fn advice(target: Target<'_>, config: &TableConfig, record_bytes: Option<u64>) -> String {
+    let (capacity, extent_bytes) = (config.capacity(), config.extent_bytes());
     let (capacity, extent_bytes) = match record_bytes {
         None if extent_bytes <= LEAST_EXTENT_BYTES => (capacity.saturating_mul(2), extent_bytes),
         None => (capacity.saturating_mul(2), extent_bytes.saturating_mul(2)),
         Some(bytes) => (capacity, extent_bytes.saturating_mul(2).saturating_add(bytes.saturating_mul(3))),
     };
-    larger((origin, url), config, capacity, extent_bytes)
+    larger(target, config, capacity, extent_bytes)
 }
 
-/// The commands that make a table for `capacity` keys beside the one at `url`, and copy what is in `origin`.
-fn larger((origin, url): (&Url, &Url), config: &TableConfig, capacity: u64, extent_bytes: u64) -> String {
+/// The commands that make a table for `capacity` keys beside one that is full, and fill it.
+fn larger(target: Target<'_>, config: &TableConfig, capacity: u64, extent_bytes: u64) -> String {
+    let Target { url, from, own } = target;
     let mut size = format!("--capacity {}", units::rounded_up(capacity));
     if config.format != (EntryFormat::Bytes { inline_bytes: 64 }) {
         size.push_str(&format!(" --entry {}", config.format));
@@ -110,17 +151,32 @@ fn larger((origin, url): (&Url, &Url), config: &TableConfig, capacity: u64, exte
     if config.format.has_extents() && extent_bytes > LEAST_EXTENT_BYTES {
         size.push_str(&format!(" --extent-bytes {}MiB", extent_bytes.div_ceil(1 << 20)));
     }
+    let fill = |new: &str| match (from, own) {
+        (None, _) => format!("guira copy {url} {new}"),
+        (Some(from), Own::Copied) => format!("guira copy {from} {new}"),
+        (Some(from), Own::Kept) => format!("guira copy {url} {new} && guira copy {from} {new} --merge"),
+    };
     if url.to_string().starts_with("tcp://") {
-        return format!(
-            "serve a larger table (guira serve {size}) and fill it by: guira copy {origin} tcp://HOST:PORT"
-        );
+        return format!("serve a larger table (guira serve {size}) and fill it by: {}", fill("tcp://HOST:PORT"));
     }
-    format!("make and fill a larger table by: guira create {url}-2 {size} && guira copy {origin} {url}-2")
+    let new = free_name(url);
+    format!("make and fill a larger table by: guira create {new} {size} && {}", fill(&new))
+}
+
+/// A name beside `url` that no table has.
+fn free_name(url: &Url) -> String {
+    let named = |number: u32| format!("{url}-{number}");
+    let is_free =
+        |name: &String| match name.parse().map(|url| Store::open_with(&url, &OpenOptions::default().read_only())) {
+            Ok(Err(error)) => error.is_absent(),
+            Ok(Ok(_)) | Err(_) => false,
+        };
+    (2..100).map(named).find(is_free).unwrap_or_else(|| named(2))
 }
 
 #[cfg(test)]
 mod tests {
-    use guira::{CreateOptions, Store};
+    use guira::CreateOptions;
     use guira_input::Notation;
 
     use super::*;
@@ -139,25 +195,28 @@ mod tests {
         file
     }
 
-    fn said(store: &Store, file: &Path) -> Option<String> {
+    fn of(url: &Url) -> Target<'_> {
+        Target { url, from: None, own: Own::Kept }
+    }
+
+    fn said(store: &Store, file: &Path) -> Option<Lack> {
         let config = store.table().config();
         let fit = Fit::new(config.format, Notation::Bytes).unwrap();
         let need = survey(file, None, fit, config).expect("a file can be surveyed");
-        warning("the file", need, (store.url(), store.url()), config, &store.stat().unwrap())
+        lack("the file", need, of(store.url()), config, &store.stat().unwrap())
     }
 
     #[test]
     fn records_without_room_are_announced() {
         with_table("lacks", 1_000, |store| {
             assert_eq!(said(store, lines(1_000, 8).path()), None);
-            let warning = said(store, lines(2_000, 8).path()).expect("the table has 1,152 entries");
-            assert!(warning.starts_with("the file has 2,000 records, and shm://guira-room-lacks-"), "{warning}");
-            assert!(warning.contains("--capacity 2_000 &&") && warning.contains("guira copy shm://"), "{warning}");
-            let warning = said(store, lines(1_000, 10_000).path()).expect("4 MiB are too little for 10 MB");
-            assert!(
-                warning.starts_with("the large records of the file need ") && warning.contains("MiB &&"),
-                "{warning}"
-            );
+            let Lack { reason, remedy } = said(store, lines(2_000, 8).path()).expect("the table has 1,152 entries");
+            assert!(reason.starts_with("the file has 2,000 records, and shm://guira-room-lacks-"), "{reason}");
+            assert!(remedy.contains("--capacity 2_000 &&") && remedy.contains("guira copy shm://"), "{remedy}");
+            let Lack { reason, remedy } =
+                said(store, lines(1_000, 10_000).path()).expect("4 MiB are too few for 10 MB");
+            assert!(reason.starts_with("the large records of the file need "), "{reason}");
+            assert!(remedy.contains(" --extent-bytes ") && remedy.contains("MiB &&"), "{remedy}");
         });
     }
 
@@ -165,11 +224,29 @@ mod tests {
     fn what_is_recommended_for_a_full_table_is_larger() {
         with_table("advice", 1_000, |store| {
             let (config, url) = (store.table().config(), store.url());
-            let said = |entries, record_bytes| advice((url, url), config, entries, record_bytes);
-            assert!(said(0, None).contains("--capacity 2_100 &&"), "{}", said(0, None));
-            assert!(said(50_000, None).contains("--capacity 100_000 &&"), "{}", said(50_000, None));
-            let large = said(0, Some(1 << 20));
-            assert!(large.contains("--capacity 1_100 --extent-bytes 11MiB &&"), "{large}");
+            let said = |record_bytes| advice(of(url), config, record_bytes);
+            assert!(said(None).contains("--capacity 2_100 &&"), "{}", said(None));
+            assert!(
+                said(Some(1 << 20)).contains("--capacity 1_100 --extent-bytes 11MiB &&"),
+                "{}",
+                said(Some(1 << 20))
+            );
+        });
+    }
+
+    /// Whatever is to be in the larger table is copied into it, under a name that is free.
+    #[test]
+    fn the_larger_table_has_what_it_shall_have() {
+        with_table("fill", 1_000, |store| {
+            let (config, url, from) = (store.table().config(), store.url(), Url::shm("from").unwrap());
+            let fill = |own| advice(Target { url, from: Some(&from), own }, config, None);
+            assert!(fill(Own::Copied).ends_with(&format!("&& guira copy shm://from {url}-2")), "{}", fill(Own::Copied));
+            let kept = format!("&& guira copy {url} {url}-2 && guira copy shm://from {url}-2 --merge");
+            assert!(fill(Own::Kept).ends_with(&kept), "{}", fill(Own::Kept));
+            let second: Url = format!("{url}-2").parse().unwrap();
+            Store::create(&second, &CreateOptions::new(1)).unwrap();
+            assert!(fill(Own::Copied).ends_with(&format!(" {url}-3")), "{}", fill(Own::Copied));
+            Store::destroy(&second).unwrap();
         });
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use guira_fabric::ByteCount;
 use guira_layout::{EntryFormat, Preset, TableConfig};
 
 use crate::CreateOptions;
@@ -73,7 +74,7 @@ impl fmt::Display for Mismatch {
                 write!(f, "its parameters are those of no preset, not of {asked}")
             }
             Mismatch::ExtentBytes { asked, found } => {
-                write!(f, "it has {found} bytes for large values, not {asked}")
+                write!(f, "it has {} for large records, not {}", ByteCount(*found), ByteCount(*asked))
             }
             Mismatch::MaxClients { asked, found } => {
                 write!(f, "it has {found} client slot{}, not {asked}", if *found == 1 { "" } else { "s" })

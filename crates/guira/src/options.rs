@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use guira_layout::{ConfigError, EntryFormat, Geometry, Preset, PresetOptions, TableConfig, extent_bytes_for};
+use guira_layout::{
+    ConfigError, EntryFormat, Geometry, MAX_KEY_BYTES, MAX_VALUE_BYTES, Preset, PresetOptions, TableConfig,
+    extent_bytes_for,
+};
 
 #[cfg(feature = "tls")]
 use crate::ClientTls;
@@ -208,6 +211,11 @@ impl CreateOptions {
 
     /// The parameters of such a table, whose keys are hashed by `hash_seed`.
     pub(crate) fn config(&self, hash_seed: u64) -> Result<TableConfig, ConfigError> {
+        let largest = (MAX_KEY_BYTES + MAX_VALUE_BYTES) as u64;
+        if let Some(bytes) = self.record_bytes.filter(|bytes| *bytes == 0 || *bytes > largest) {
+            let bounds = "1 B to 64 MiB and 64 KiB, the largest value and key";
+            return Err(ConfigError::OutOfRange { name: "record bytes", value: bytes, bounds });
+        }
         let for_records = |bytes| extent_bytes_for(self.format, self.capacity, bytes);
         let preset_options = PresetOptions {
             capacity: self.capacity,

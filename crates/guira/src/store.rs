@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
+use guira_check::{CheckOptions, CheckReport, ProblemKind, Quiet, check_table};
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
 use guira_fabric_shm::ShmRegion;
 use guira_layout::{OwnerId, SlotState, SlotWord};
@@ -405,8 +405,13 @@ impl Store {
             let dead = slots.into_iter().filter(|info| liveness(inner, region, info.slot) == ClientState::Dead);
             let dead = dead.filter_map(|info| Some((info.slot, info.word?.generation))).collect();
             let options = CheckOptions { quiet: Quiet::OthersWork, dead, ..CheckOptions::default() };
-            block_on(check_table(&mut region.lane(), &inner.table, &options, &mut |_| ()))
-                .map_err(|source| Error::Check { url: inner.url.clone(), source })
+            let report = block_on(check_table(&mut region.lane(), &inner.table, &options, &mut |_| ()))
+                .map_err(|source| Error::Check { url: inner.url.clone(), source })?;
+            if report.problems.iter().any(|problem| problem.kind == ProblemKind::TableDestroyed) {
+                // Nothing is damaged where nothing is left. // [R-DESTROY-2]
+                inner.look_at(region)?;
+            }
+            Ok(report)
         })
     }
 }

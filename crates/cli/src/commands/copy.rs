@@ -3,7 +3,7 @@
 //! Invariants: the records of one key are compared and stored by one thread, in the order in which scans saw them, so
 //! that the latest wins. Memory is bounded: a few batches for each thread.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -17,12 +17,12 @@ use guira_input::printable;
 use serde::Serialize;
 
 use super::{Patience, Verdict, dump, tls};
-use crate::failure::{Failure, Loaded, copied_text};
+use crate::failure::{Failure, copied_text};
 use crate::interrupt;
 use crate::loader::shard_of;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::room::{self, Need, Precision};
+use crate::room::{self, Keys, Lack, Need, Own, Precision, Target};
 use crate::units::{bytes, counted, per_second, rate, time};
 
 /// Records of one batch, at most.
@@ -38,7 +38,7 @@ const KEY_CHARS: usize = 60;
 ///
 /// The other table must exist and be empty; its capacity, entry format and fabric may differ. The first table may be in
 /// use: it is read again until a whole pass finds in the copy what it finds in the table, keys that were removed
-/// meanwhile included. If others change it all the time, the answer after the last pass is how many records differed,
+/// meanwhile included (what others put into the copy meanwhile goes, too, unless --merge is given). If others change it all the time, the answer after the last pass is how many records differed,
 /// and the exit code is 1. A key that an insert moves while it is being read may be missed by a pass: a copy is known
 /// to be complete if nobody changed the table during the last one.
 ///
@@ -82,7 +82,9 @@ struct Answer {
     passes: u16,
     /// Records that differed in the last of them.
     differences: u64,
-    /// Whether there was none.
+    /// Rows of the table that the last pass could not read, or not in whole.
+    unreadable_rows: u64,
+    /// Whether there was none of either.
     verified: bool,
     elapsed_ns: u64,
     records_per_s: f64,
@@ -90,15 +92,15 @@ struct Answer {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
+    interrupt::note();
     let from = arguments.patience.open_read_only(&arguments.from)?;
     let to = arguments.patience.open(&arguments.to)?;
     let before = to.stat()?;
     refuse(arguments, (&from, &to), &before)?;
-    announce(arguments, &from.stat()?, &to, &before, output);
-    interrupt::note();
+    let lack = announce(arguments, &from.stat()?, &to, &before, output);
     let started = Instant::now();
     let mut copy = Copy::new(arguments, from, to, output)?;
-    copy.pass(Pass::Store)?;
+    copy.pass(Pass::Store).map_err(|failure| failure.advised(lack))?;
     let mut passes = 0;
     let mut differences = u64::MAX;
     while differences > 0 && passes < arguments.passes {
@@ -118,13 +120,14 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         removed: copy.removed,
         passes,
         differences,
-        verified: differences == 0,
+        unreadable_rows: copy.unreadable.len() as u64,
+        verified: differences == 0 && copy.unreadable.is_empty(),
         elapsed_ns,
         records_per_s: per_second(copy.stored, elapsed_ns),
     };
     let said = output.answer(&answer, || human(&answer));
     said.map_err(Failure::after(copied_text(answer.stored)))?;
-    match copy.unreadable.len() as u64 {
+    match answer.unreadable_rows {
         0 if answer.verified => Ok(Verdict::Fine),
         0 => Ok(Verdict::Negative),
         rows => Err(Failure::Unreadable { rows }),
@@ -149,15 +152,22 @@ fn refuse(arguments: &Arguments, (from, to): (&Store, &Store), before: &Stat) ->
     Ok(())
 }
 
+impl Arguments {
+    /// Where records go that have no room.
+    pub fn target(&self) -> Target<'_> {
+        Target { url: &self.to, from: Some(&self.from), own: if self.merge { Own::Kept } else { Own::Copied } }
+    }
+}
+
 /// Says so if the copy has no room.
-fn announce(arguments: &Arguments, from: &Stat, to: &Store, before: &Stat, output: &Output) {
-    let config = to.table().config();
+fn announce(arguments: &Arguments, from: &Stat, to: &Store, before: &Stat, output: &Output) -> Option<Lack> {
     // What rows of another format hold inline, and what not, is not known before.
     let extent_bytes = if from.format == before.format { from.table.space.place_bytes } else { 0 };
-    let need = Need { records: from.table.entries, extent_bytes, precision: Precision::Exact };
-    let what = arguments.from.to_string();
-    let warning = room::warning(&what, need, (&arguments.from, &arguments.to), config, before);
-    warning.iter().for_each(|warning| output.warn(warning));
+    let (records, precision) = (from.table.entries, Precision::Exact);
+    let need = Need { records, extent_bytes, precision, keys: Keys::Distinct };
+    let lack = room::lack(&arguments.from.to_string(), need, arguments.target(), to.table().config(), before);
+    lack.iter().for_each(|lack| output.warn(&format!("{}; {}", lack.reason, lack.remedy)));
+    lack
 }
 
 /// What a pass does.
@@ -197,8 +207,10 @@ struct Copy<'a> {
     /// Records stored so far.
     stored: u64,
     removed: u64,
-    /// Rows that could not be read, or not in whole.
+    /// Rows that the last pass could not read, or not in whole.
     unreadable: HashSet<u64>,
+    /// Rows that were named as such.
+    named: HashSet<u64>,
     entries: u64,
 }
 
@@ -207,8 +219,8 @@ impl<'a> Copy<'a> {
         // All of them first: a copy that cannot have its clients stores nothing.
         let clients = (0..arguments.threads).map(|_| to.client()).collect::<Result<_, _>>()?;
         let entries = from.len()?.entries;
-        let (unreadable, seen) = (HashSet::new(), Seen::default());
-        Ok(Copy { from, to, clients, output, seen, stored: 0, removed: 0, unreadable, entries })
+        let (unreadable, named, seen) = (HashSet::new(), HashSet::new(), Seen::default());
+        Ok(Copy { from, to, clients, output, seen, stored: 0, removed: 0, unreadable, named, entries })
     }
 
     /// Reads the whole table and hands each record to the thread of its key. Returns how many were stored.
@@ -237,9 +249,11 @@ impl<'a> Copy<'a> {
                 let is_sent = hand_over(&senders, &mut batches, key, value);
                 if is_sent && !interrupt::requested() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             };
-            let (output, unreadable) = (self.output, &mut self.unreadable);
+            let (output, unreadable, named) = (self.output, &mut self.unreadable, &mut self.named);
+            unreadable.clear();
             let mut name = |row: u64, unread: Unread, error: &guira::Error| {
-                if unreadable.insert(row) && unreadable.len() as u64 <= dump::UNREADABLE_SHOWN {
+                unreadable.insert(row);
+                if (named.len() as u64) < dump::UNREADABLE_SHOWN && named.insert(row) {
                     output.error(&dump::unreadable("copied", row, unread, error));
                 }
             };
@@ -260,45 +274,57 @@ impl<'a> Copy<'a> {
         self.stored += stored;
         self.seen = seen;
         match scanned {
-            Err(Refused { key, source }) => Err(Failure::Copied { key, source, copied: self.stored }),
+            Err(Refused { key, source }) => {
+                Err(Failure::Copied { doing: format!("key {key}"), source, copied: self.stored })
+            }
             Ok(scanned) => {
-                scanned?;
+                scanned.map_err(|error| self.failed("reading", self.from.url(), error))?;
                 self.refuse_interrupt()?;
                 Ok(stored)
             }
         }
     }
 
+    fn failed(&self, doing: &str, url: &Url, error: guira::Error) -> Failure {
+        Failure::Copied { doing: format!("{doing} {url}"), source: Box::new(error), copied: self.stored }
+    }
+
     /// Removes the keys from the copy that the table does not have any more. Returns how many there were.
     fn remove_removed(&mut self) -> Result<u64, Failure> {
-        let mut reader = self.from.reader();
-        let (mut gone, mut keys) = (Vec::new(), Vec::new());
-        let mut failed = Ok(());
+        let (mut reader, to) = (self.from.reader(), self.to.clone());
+        let (mut found, mut done, mut keys) = (0, 0, Vec::new());
+        let mut removed = Ok(());
         let mut progress = Progress::new(self.output, "looking for removed keys", Some(self.entries));
-        let mut done = 0;
-        self.to.scan(&mut |key, _| {
+        let scanned = to.scan(&mut |key, _| {
             done += 1;
             progress.tick(done, || counted(done, "key"));
             keys.push(key.to_vec());
             if keys.len() == BATCH_RECORDS {
-                failed = absent(&mut reader, std::mem::take(&mut keys), &mut gone);
+                removed = self.remove_absent(&mut reader, std::mem::take(&mut keys)).map(|gone| found += gone);
             }
-            if failed.is_ok() && !interrupt::requested() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
+            if removed.is_ok() && !interrupt::requested() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
         progress.finish();
-        failed?;
+        removed?;
+        scanned.map_err(|error| self.failed("reading", to.url(), error))?;
         self.refuse_interrupt()?;
-        absent(&mut reader, keys, &mut gone)?;
+        Ok(found + self.remove_absent(&mut reader, keys)?)
+    }
+
+    /// Removes those of `keys` from the copy that the table of `reader` does not have. Returns how many there were.
+    fn remove_absent(&mut self, reader: &mut Reader, keys: Vec<Vec<u8>>) -> Result<u64, Failure> {
+        let gone = absent(reader, &keys).map_err(|error| self.failed("reading", self.from.url(), error))?;
         for key in &gone {
-            if let Some(client) = self.clients.first_mut() {
-                self.removed += u64::from(client.remove(key)?);
-            }
+            let Some(client) = self.clients.first_mut() else { break };
+            let result = client.remove(key);
+            self.removed +=
+                u64::from(result.map_err(|error| self.failed("removing a key from", self.to.url(), error))?);
         }
         Ok(gone.len() as u64)
     }
 
     fn refuse_interrupt(&self) -> Result<(), Failure> {
-        if interrupt::requested() { Err(Failure::Interrupted(Loaded(self.stored))) } else { Ok(()) }
+        if interrupt::requested() { Err(Failure::CopyInterrupted(self.stored)) } else { Ok(()) }
     }
 }
 
@@ -342,34 +368,35 @@ fn store_all(client: &mut Client, batches: Receiver<Records>, pass: Pass, stored
     Ok(())
 }
 
-/// The records of a batch that the copy does not have, or has with another value. Where a scan saw a key twice, what it
-/// saw last is stored last.
+/// The records of a batch that the copy does not have, or has with another value. Of a key that a scan saw twice, what
+/// it saw last counts.
 fn different(client: &mut Client, batch: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<usize>, Refused> {
-    let keys: Vec<&[u8]> = batch.iter().map(|(key, _)| key.as_slice()).collect();
+    let last: HashMap<&[u8], usize> =
+        batch.iter().enumerate().map(|(index, (key, _))| (key.as_slice(), index)).collect();
+    let keys: Vec<&[u8]> = last.keys().copied().collect();
     let mut different = Vec::new();
     let mut refused = Ok(());
     client.get_many_with(&keys, |index, found| match found {
-        Ok(found) if found == Some(batch[index].1.as_slice()) => {}
-        Ok(_) => different.push(index),
-        // A value that cannot have been stored in the copy.
+        Ok(found) if found == Some(batch[last[keys[index]]].1.as_slice()) => {}
+        Ok(_) => different.push(last[keys[index]]),
         Err(error) if refused.is_ok() => refused = Err(Refused::of(keys[index])(error)),
         Err(_) => {}
     });
     refused.map(|()| different)
 }
 
-/// Adds those of `keys` to `gone` that the table of `reader` does not have.
-fn absent(reader: &mut Reader, keys: Vec<Vec<u8>>, gone: &mut Vec<Vec<u8>>) -> Result<(), Failure> {
+/// Those of `keys` that the table of `reader` does not have. What cannot be read may be there, and is named when it is
+/// scanned.
+fn absent<'k>(reader: &mut Reader, keys: &'k [Vec<u8>]) -> Result<Vec<&'k [u8]>, guira::Error> {
     let mut failed = Ok(());
-    let mut is_gone = vec![false; keys.len()];
-    reader.get_many_with(&keys, |index, found| match found {
-        Ok(found) => is_gone[index] = found.is_none(),
-        // What cannot be read may be there: it was named when it was scanned.
+    let mut absent = Vec::new();
+    reader.get_many_with(keys, |index, found| match found {
+        Ok(None) => absent.push(keys[index].as_slice()),
+        Ok(Some(_)) => {}
         Err(error) if matches!(error.blame(), Blame::Corrupt | Blame::Busy) => {}
-        Err(error) => failed = Err(error.into()),
+        Err(error) => failed = Err(error),
     });
-    gone.extend(keys.into_iter().zip(is_gone).filter(|(_, is_gone)| *is_gone).map(|(key, _)| key));
-    failed
+    failed.map(|()| absent)
 }
 
 fn human(answer: &Answer) -> String {
@@ -382,6 +409,9 @@ fn human(answer: &Answer) -> String {
         rate(answer.records_per_s)
     );
     let verdict = match differences {
+        0 if !answer.verified => {
+            format!("not verified: {} could not be read", counted(answer.unreadable_rows, "row"))
+        }
         0 => "verified: a pass that compared both found no difference".to_owned(),
         n => format!(
             "not verified: {from} was changed all the while, and comparison {passes} found {}",

@@ -59,12 +59,27 @@ pub struct SpaceOptions {
 }
 
 impl SpaceOptions {
+    /// Refuses what means nothing to tables of `format`.
+    pub fn refuse_for(self, format: EntryFormat) -> Result<(), Failure> {
+        let is_given = self.record_bytes.is_some() || self.extent_bytes.is_some();
+        if is_given && !format.has_extents() {
+            let message = format!("tables of {format} have every record in its row");
+            return Err(Failure::Misuse(format!(
+                "{message}: leave out --record-bytes and --extent-bytes, or take --entry bytes:N; nothing was changed"
+            )));
+        }
+        Ok(())
+    }
+
     /// `options`, with this much memory.
     pub fn apply(self, options: CreateOptions) -> CreateOptions {
         let options = self.record_bytes.into_iter().fold(options, CreateOptions::record_bytes);
         self.extent_bytes.into_iter().fold(options, CreateOptions::extent_bytes)
     }
 }
+
+/// What /dev/shm of a container has, unless it was asked for more.
+const CONTAINER_BYTES: u64 = 64 << 20;
 
 /// What was created.
 #[derive(Debug, Serialize)]
@@ -96,6 +111,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     if let Some(seed) = arguments.seed {
         options = options.seed(seed);
     }
+    arguments.space.refuse_for(arguments.entry)?;
     let make = if arguments.if_missing { Store::open_or_create_with_progress } else { Store::create_with_progress };
     let store = create_by(make, &arguments.url, &options, output)?;
     let room = if store.was_created() { arguments.capacity } else { store.table().config().capacity() };
@@ -142,11 +158,11 @@ fn too_large(url: &Url, options: &CreateOptions, error: guira::Error) -> Failure
     let shortage = error.shortage();
     let failure = Failure::of_creation(url)(error);
     let Some(Shortage { available_bytes, .. }) = shortage else { return failure };
-    let is_in_dev_shm = url.to_string().starts_with("shm://");
-    let container = if is_in_dev_shm { "; a container has 64 MB unless it is started with --shm-size" } else { "" };
+    let is_small = url.to_string().starts_with("shm://") && available_bytes <= CONTAINER_BYTES;
+    let container = if is_small { "; a container has 64 MB unless it is started with --shm-size" } else { "" };
     let less = match options.capacity_within(available_bytes) {
-        Some(capacity) => format!("there is room for --capacity {}", units::rounded_down(capacity)),
-        None => "a smaller --extent-bytes or --max-clients takes less".to_owned(),
+        Some(capacity) => format!("there is room for {} keys", units::count(units::rounded_down(capacity))),
+        None => "a table for fewer clients or smaller records takes less".to_owned(),
     };
     Failure::Advised { source: Box::new(failure), advice: format!("{less}{container}") }
 }
@@ -220,7 +236,7 @@ impl Created {
             bytes => format!(", {} of it for records that do not fit in a row", units::bytes(bytes)),
         };
         let said = if self.created { "created " } else { "" };
-        let existed = if self.created { "" } else { " exists already, as asked" };
+        let existed = if self.created { "" } else { " exists already, and fits" };
         format!(
             "{said}{}{existed} ({}, {}): {} rows of {entries_per_row} entries in {row_bytes} bytes, room for {}\n\
              {} of memory{extents}; up to {}",

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::Verdict;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::output::Output;
 
 /// Remove a table and all that is in it.
@@ -25,6 +26,8 @@ struct Answer {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
+    // The first interrupt is left unheard: it would leave a table that nobody finds and some still read.
+    interrupt::note();
     Store::destroy(&arguments.url).map_err(|error| match error.is_absent() {
         true => Failure::Gone { url: arguments.url.clone() },
         false => Failure::Store(error),

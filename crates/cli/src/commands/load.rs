@@ -22,7 +22,7 @@ use crate::interrupt;
 use crate::loader::{Acknowledge, BadRecords, LoadOptions, LoadReport, Outbox, load};
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::room;
+use crate::room::{self, Lack, Own, Target};
 use crate::text::NotationOptions;
 use crate::units::{bytes, count, counted, per_second, percent, rate, share, time};
 
@@ -91,8 +91,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let store = arguments.patience.open(&arguments.url)?;
     let config = store.table().config();
     let fit = arguments.notation.fit(config.format)?;
+    interrupt::note();
     let before = store.stat()?;
-    announce(arguments, fit, config, &before, output);
+    let lack = announce(arguments, fit, config, &before, output);
     let entries_before = before.table.entries;
     let progress = Progress::new(output, "loading", None);
     let outbox = Rc::new(RefCell::new(Outbox::new(progress, entries_before, config.slots())));
@@ -111,7 +112,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     });
     let acknowledge = acknowledge.transpose()?;
     let options = LoadOptions { threads: arguments.threads.into(), bad, acknowledge: acknowledge.as_ref() };
-    let report = load(&store, &mut records, options, &outbox)?;
+    let report = load(&store, &mut records, options, &outbox).map_err(|failure| failure.advised(lack))?;
     // Counted, because others may have stored and removed at the same time.
     let entries = store.stat()?.table.entries;
     let answer = Answer {
@@ -135,11 +136,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
 }
 
 /// Says so if a file has no room in the table.
-fn announce(arguments: &Arguments, fit: Fit, config: &TableConfig, before: &Stat, output: &Output) {
-    let Some(need) = room::survey(&arguments.file, arguments.input, fit, config) else { return };
-    let what = arguments.file.display().to_string();
-    let warning = room::warning(&what, need, (&arguments.url, &arguments.url), config, before);
-    warning.iter().for_each(|warning| output.warn(warning));
+fn announce(arguments: &Arguments, fit: Fit, config: &TableConfig, before: &Stat, output: &Output) -> Option<Lack> {
+    let need = room::survey(&arguments.file, arguments.input, fit, config)?;
+    let target = Target { url: &arguments.url, from: None, own: Own::Kept };
+    let lack = room::lack(&arguments.file.display().to_string(), need, target, config, before);
+    lack.iter().for_each(|lack| output.warn(&format!("{}; {}", lack.reason, lack.remedy)));
+    lack
 }
 
 /// Opens a file to which whole lines are to be appended: what follows its last line end, if it is a regular file, is

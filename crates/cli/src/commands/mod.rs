@@ -30,7 +30,8 @@ use guira::{Error, ExtentError, LivingClient, OpenOptions, OperationError, Store
 use crate::arguments::Command;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::{room, units};
+use crate::room::{self, Own, Target};
+use crate::units;
 
 /// The environment variable that names the file with the token for memory nodes: the workers of a command have it, too.
 pub const TOKEN_FILE_VARIABLE: &str = "GUIRA_TOKEN_FILE";
@@ -82,6 +83,9 @@ pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
         certificates.remember();
     }
     carry_out(command, output).map_err(|failure| {
+        if let Failure::Advised { .. } = failure {
+            return failure;
+        }
         let advice = url(command).zip(failure.of_store()).and_then(|(url, error)| advice(command, url, error));
         let failure = if only_reads(command) { Failure::Reading { source: Box::new(failure) } } else { failure };
         match advice {
@@ -133,13 +137,12 @@ fn room_for(command: &Command, url: &Url, record_bytes: Option<u64>) -> Option<S
         // Its records are nothing to be kept: fewer of them have room.
         return None;
     }
-    let open = |url| Store::open_with(url, &open_options().ok()?.read_only()).ok();
-    let store = open(url)?;
-    let (origin, entries) = match command {
-        Command::Copy(arguments) => (&arguments.from, open(&arguments.from)?.len().ok()?.entries),
-        _ => (url, 0),
+    let store = Store::open_with(url, &open_options().ok()?.read_only()).ok()?;
+    let target = match command {
+        Command::Copy(arguments) => arguments.target(),
+        _ => Target { url, from: None, own: Own::Kept },
     };
-    Some(room::advice((origin, url), store.table().config(), entries, record_bytes))
+    Some(room::advice(target, store.table().config(), record_bytes))
 }
 
 /// What a client does, behind its name.

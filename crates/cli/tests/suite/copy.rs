@@ -58,6 +58,27 @@ fn tables_that_cannot_be_copied_are_refused() {
     assert_eq!((&error["blame"], &error["effect"]), (&"misuse".into(), &"none".into()));
 }
 
+/// Of a merge into a table that becomes full, both tables' records are in the larger one.
+#[test]
+fn the_advice_of_a_full_merge_keeps_what_was_there() {
+    let (from, to) = (Table::new("from", "bytes:64"), Table::new("to", "bytes:64"));
+    guira_with_input(&["load", from.url(), "-"], &lines(0..1000, 4)).expect(0);
+    guira_with_input(&["load", to.url(), "-"], &lines(5000..5900, 4)).expect(0);
+    let full = guira(&["copy", from.url(), to.url(), "--merge"]).expect(3);
+    let advice: Vec<&str> =
+        full.stderr.lines().filter_map(|line| line.split_once("by: guira ")).map(|(_, advice)| advice).collect();
+    let [warned, told] = advice[..] else { panic!("a warning and an error: {}", full.stderr) };
+    assert_eq!(warned, told, "the same twice");
+    let larger = Table::unused("x");
+    for line in warned.trim().split(" && guira ") {
+        let line = line.replace(&format!("{}-2", to.url()), larger.url());
+        guira(&line.split(' ').collect::<Vec<_>>()).expect(0);
+    }
+    let (from, larger) = (dumped(&from), dumped(&larger));
+    assert!(from.iter().all(|(key, value)| larger.get(key) == Some(value)));
+    assert!((5000..5900).all(|i| larger.contains_key(&format!("key{i}"))));
+}
+
 /// The way out of a table that is full, as the program gives it.
 #[test]
 fn the_advice_of_a_full_table_leads_to_a_larger_one() {

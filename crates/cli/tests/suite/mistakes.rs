@@ -78,11 +78,32 @@ fn a_table_beyond_the_memory_is_refused_and_leaves_nothing() {
         assert!(["full", "misuse"].contains(&error["blame"].as_str().unwrap()), "{error}");
         if error["blame"] == "full" {
             let message = error["message"].as_str().unwrap();
-            assert!(message.contains("/dev/shm has only ") && message.contains("room for --capacity "), "{message}");
-            assert!(message.contains("--shm-size"), "{message}");
+            assert!(message.contains("/dev/shm has only ") && message.contains("there is room for "), "{message}");
         }
         assert!(!std::path::Path::new(&table.path()).exists());
     }
+}
+
+#[test]
+fn a_file_that_is_no_table_is_not_to_be_destroyed() {
+    let table = Table::unused("foreign");
+    std::fs::write(table.path(), b"junk").unwrap();
+    let run = guira(&["create", table.url(), "--capacity", "10"]).expect(1);
+    assert!(run.stderr.contains("choose another name") && !run.stderr.contains("guira destroy"), "{}", run.stderr);
+    assert_eq!(std::fs::read(table.path()).unwrap(), b"junk");
+}
+
+#[test]
+fn space_for_large_records_is_for_tables_that_have_some() {
+    let table = Table::unused("space");
+    for option in [["--record-bytes", "100"], ["--extent-bytes", "1MiB"]] {
+        let asked = ["create", table.url(), "--capacity", "10", "--entry", "fixed:8:8"];
+        refused(&[&asked[..], &option[..]].concat(), 2, "misuse", "every record in its row");
+    }
+    for bytes in ["0", "100MiB"] {
+        refused(&["create", table.url(), "--capacity", "10", "--record-bytes", bytes], 2, "misuse", "record bytes");
+    }
+    assert!(!std::path::Path::new(&table.path()).exists());
 }
 
 #[test]

@@ -481,6 +481,15 @@ fn mistakes_are_one_line_that_says_what_to_do() {
     server.stop("-TERM");
 }
 
+/// [R-DESTROY-2] A node does not go on serving what is not there any more: its service manager starts it again.
+#[test]
+fn a_node_whose_table_is_destroyed_ends() {
+    let table = Table::unused("serve-destroyed");
+    let server = Server::start(&["--backing", table.url(), "--capacity", "1000"]);
+    guira(&["destroy", table.url()]).expect(0);
+    assert_eq!(server.end().0, Some(3), "it ends by itself, and its service manager knows that it failed");
+}
+
 #[test]
 fn the_second_signal_ends_it_at_once() {
     let server = Server::start(&["--capacity", "1000"]);

@@ -69,6 +69,11 @@ impl Backed {
         Ok(Backed { store, name, is_new: true, differences: Vec::new() })
     }
 
+    /// Whether somebody destroyed the table under its name.
+    pub fn is_destroyed(&self) -> Result<bool, Failure> {
+        Ok(!self.store.url().is_unnamed() && self.store.is_destroyed()?)
+    }
+
     fn existing(store: Store, name: String, arguments: &Arguments) -> Result<Backed, Failure> {
         let differences = differences(&store, &name, arguments)?;
         Ok(Backed { store, name, is_new: false, differences })
@@ -82,7 +87,9 @@ impl Arguments {
             let message = format!("{what} has to be created: say how many keys it must hold with --capacity N");
             return Err(Failure::Misuse(format!("{message}; nothing was changed")));
         };
-        let mut options = CreateOptions::new(capacity).format(self.entry.unwrap_or(DEFAULT_FORMAT));
+        let format = self.entry.unwrap_or(DEFAULT_FORMAT);
+        self.space.refuse_for(format)?;
+        let mut options = CreateOptions::new(capacity).format(format);
         options = options.preset(self.preset.unwrap_or(Preset::Hardened));
         options = self.space.apply(options);
         if let Some(clients) = self.max_clients {
@@ -156,8 +163,8 @@ mod tests {
         for (line, wanted) in [
             ("--capacity 1M", "not for 1000000"),
             ("--entry fixed:8:8", "bytes:64, not fixed:8:8"),
-            ("--extent-bytes 1GiB", "67108864 bytes for large values, not 1073741824"),
-            ("--capacity 10k --record-bytes 10KiB", "67108864 bytes for large values, not "),
+            ("--extent-bytes 1GiB", "64.0 MiB for large records, not 1.0 GiB"),
+            ("--capacity 10k --record-bytes 10KiB", "64.0 MiB for large records, not "),
             ("--max-clients 41", "40 client slots, not 41"),
             ("--preset paper", "its preset is hardened, not paper"),
         ] {

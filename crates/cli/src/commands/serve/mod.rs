@@ -153,6 +153,11 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let signal = loop {
         match signals.wait(LOOK_INTERVAL)? {
             Some(signal) => break signal,
+            None if backed.is_destroyed()? => {
+                notify::stopping();
+                served.stop()?;
+                return Err(Failure::DestroyedWhileServed { url: backed.store.url().clone() });
+            }
             None if served.is_running() => {}
             None => return Err(ended(served)),
         }
