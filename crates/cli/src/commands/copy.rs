@@ -38,9 +38,10 @@ const KEY_CHARS: usize = 60;
 ///
 /// The other table must exist and be empty; its capacity, entry format and fabric may differ. The first table may be in
 /// use: it is read again until a whole pass finds in the copy what it finds in the table, keys that were removed
-/// meanwhile included (what others put into the copy meanwhile goes, too, unless --merge is given). If others change it all the time, the answer after the last pass is how many records differed,
-/// and the exit code is 1. A key that an insert moves while it is being read may be missed by a pass: a copy is known
-/// to be complete if nobody changed the table during the last one.
+/// meanwhile included (what others put into the copy meanwhile goes, too, unless --merge is given). If others change it
+/// all the time, the answer after the last pass is how many records differed, and the exit code is 1. A key that an
+/// insert moves while it is being read may be missed by a pass: a copy is known to be complete if nobody changed the
+/// table during the last one.
 ///
 /// A damaged row is named on standard error, and so is an entry whose value is damaged; everything else is copied, and
 /// the exit code is 3.
