@@ -244,6 +244,31 @@ pub enum ShmError {
     },
 }
 
+impl ShmError {
+    /// The same error of another attempt, of which what failed was a part.
+    #[must_use]
+    pub fn of_attempt(mut self, of: Attempt) -> ShmError {
+        match &mut self {
+            ShmError::NotFound { attempt, .. }
+            | ShmError::Permission { attempt, .. }
+            | ShmError::TooLarge { attempt, .. }
+            | ShmError::NotAFile { attempt, .. }
+            | ShmError::UnsupportedFileSystem { attempt, .. }
+            | ShmError::Foreign { attempt, .. }
+            | ShmError::Version { attempt, .. }
+            | ShmError::HeaderCorrupt { attempt, .. }
+            | ShmError::Truncated { attempt, .. }
+            | ShmError::Io { attempt, .. } => *attempt = of,
+            ShmError::BadName { .. }
+            | ShmError::BadMode { .. }
+            | ShmError::AlreadyExists { .. }
+            | ShmError::NoSpace { .. }
+            | ShmError::Stopped { .. } => {}
+        }
+        self
+    }
+}
+
 /// A region could not be created. Nothing is left of it.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError<E> {

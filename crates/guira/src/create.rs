@@ -218,27 +218,47 @@ impl Store {
     /// Destroys a table: its name is gone, no client can change it any more, no reader finds anything in it, and its
     /// memory is freed when the last process closes it. Who has it open gets `Destroyed` from every operation that
     /// begins after this call has returned, lookups included, over `tcp://`, too; [`Store::is_destroyed`] asks. A
-    /// damaged table only loses its name.
+    /// damaged table, or one of another version, only loses its name.
     ///
     /// A change that is under way is waited for, up to 100 ms. One whose process is stopped for longer in the middle of
-    /// it takes effect when that goes on, and the entries of the rows it writes are found again, by those who have the
-    /// table open still. Round trips: 2, 1 or 2 for 64 lock words, and 1 for 64 rows: every row is written, at some
+    /// it, or of completing what a dead client had begun, takes effect when that goes on, and the entries of the rows it
+    /// writes are found again, by those who have the table open still. Round trips: 2, 1 or 2 for 64 lock words, and 1 for 64 rows: every row is written, at some
     /// 10 million a second. Source: R-DESTROY-1, R-DESTROY-2.
     ///
     /// # Errors
-    /// `Region` if there is no such file ([`Error::is_absent`]), it is not permitted, or not a region: it is left alone
-    /// then. `Fabric` if the name is gone, but not every client and reader was told. `OfNode` for `tcp://`.
+    /// `Region` if there is no such file ([`Error::is_absent`]), it is not a region, or it cannot be opened and removed,
+    /// such as without permission to write it or when the process has no memory or file descriptors to spare: it is
+    /// left alone then. `Fabric` if the name is gone, but not every client and reader was told. `OfNode` for `tcp://`.
     pub fn destroy(url: &Url) -> Result<(), Error> {
         let location = file_of(url, Attempt::Destroy)?;
-        // A region whose table cannot be opened is damaged, or destroyed by somebody who died meanwhile: only its name
-        // goes.
-        let store = Store::open(url).ok();
+        let store = match Store::open(url) {
+            Ok(store) => Some(store),
+            Err(error) if is_useless(&error) => None,
+            Err(Error::Region(error)) => return Err(Error::Region(error.of_attempt(Attempt::Destroy))),
+            Err(error) => return Err(error),
+        };
         // The name first: who may write a table need not be allowed to remove it, and then nothing must change.
         ShmRegion::destroy(&location)?;
         if let Some(Store { inner }) = &store {
             block_on(destroy_table(&mut inner.first.lane(), &inner.table)).map_err(inner.fabric("cannot destroy"))?;
         }
         Ok(())
+    }
+}
+
+/// Whether a table cannot be opened because of what its file is, so that nobody who has it open needs to be told: it is
+/// damaged, of another version, or was destroyed by somebody who died meanwhile. Only its name goes then.
+fn is_useless(error: &Error) -> bool {
+    match error {
+        Error::Open { source, .. } => !matches!(source, OpenError::Fabric(_)),
+        Error::Region(error) => matches!(
+            error,
+            ShmError::HeaderCorrupt { .. }
+                | ShmError::Version { .. }
+                | ShmError::Truncated { .. }
+                | ShmError::UnsupportedFileSystem { .. }
+        ),
+        _ => false,
     }
 }
 

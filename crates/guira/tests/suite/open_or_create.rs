@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write, stdin};
 use std::process::{Command, Stdio};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use guira::{Blame, CreateOptions, Effect, EntryFormat, Error, Mismatch, OnMismatch, Preset, ServeOptions, Store, Url};
 
 const PROCESSES: u64 = 6;
@@ -11,6 +13,7 @@ const ROUNDS: u32 = 10;
 /// Tables that are destroyed while another thread opens or creates them.
 const DESTROYED: u32 = 300;
 const RACER: &str = "GUIRA_TEST_RACER";
+const PAUPER: &str = "GUIRA_TEST_PAUPER";
 
 struct Table(Url);
 
@@ -90,6 +93,45 @@ fn tables_that_are_destroyed_meanwhile_are_created_anew() {
             }
         }
     });
+}
+
+/// A process without the address space for a table, when this program was started as one; nothing otherwise.
+#[test]
+fn pauper() {
+    let Ok(url) = std::env::var(PAUPER) else { return };
+    let url: Url = url.parse().unwrap();
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+    let used_bytes = pages * rustix::param::page_size() as u64;
+    let before = getrlimit(Resource::As);
+    setrlimit(Resource::As, Rlimit { current: Some(used_bytes + (1 << 20)), ..before.clone() }).unwrap();
+    let destroyed = Store::destroy(&url);
+    setrlimit(Resource::As, before).unwrap();
+    let error = destroyed.expect_err("there is no room for it");
+    assert!(matches!(error, Error::Region(_)), "{error:?}");
+    let message = error.to_string();
+    assert!(message.starts_with("cannot destroy ") && message.ends_with("nothing was changed"), "{message}");
+}
+
+/// [R-DESTROY-1] A table that cannot be opened now, for want of memory, is not destroyed: its name stays, and so does
+/// what those have who have it open. A damaged one, which nobody can open, loses its name.
+#[test]
+fn tables_that_cannot_be_opened_now_are_left_alone() {
+    let table = Table::named("pauper");
+    let store = Store::create(&table.0, &CreateOptions::new(1_000).extent_bytes(16 << 20)).unwrap();
+    let status = Command::new(std::env::current_exe().expect("a test has a file"))
+        .args(["--exact", "open_or_create::pauper", "--nocapture"])
+        .env(PAUPER, table.0.to_string())
+        .status();
+    assert!(status.expect("the test program starts").success());
+    assert!(!store.is_destroyed().unwrap());
+    assert_eq!(Store::open(&table.0).unwrap().table().superblock(), store.table().superblock());
+    let path = store.stat().unwrap().region.file().unwrap().path.clone();
+    drop(store);
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(8192).unwrap();
+    Store::destroy(&table.0).unwrap();
+    assert!(Store::open(&table.0).map(drop).unwrap_err().is_absent());
+    assert!(Store::destroy(&table.0).unwrap_err().to_string().starts_with("cannot destroy "));
 }
 
 /// What `url` is said to lack of what `options` ask for.
