@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering as Std};
 
-use guira_conformance::{Bench, Moment, Sampling, SteppedLane, TestClient, block_on};
+use guira_check::{CheckError, table_stats};
+use guira_conformance::{Actors, Bench, Moment, Op, Sampling, SteppedLane, TestClient, block_on};
 use guira_fabric::memory::Ordering;
-use guira_fabric::{Profile, Region, Traffic};
-use guira_layout::{LockMask, OwnerId, Preset, RowId};
-use guira_rcuckoo::{Change, ClientConfig, Error, NewValue, Reader, RowItems, destroy_table};
+use guira_fabric::{FenceProof, Lane, Profile, Region, Traffic};
+use guira_layout::{DESTROYED_TRAILER, LockMask, OwnerId, Preset, RowId, STATE_WORD, TableState};
+use guira_rcuckoo::{Change, ClientConfig, Error, NewValue, Reader, RowItems, destroy_table, read_slot, recover};
 
 const SEED: u64 = 11;
 const KEYS: u64 = 100;
@@ -28,7 +29,7 @@ fn filled(preset: Preset, format: &str, profile: Profile) -> (Bench, TestClient)
     let mut client = bench.client(0);
     for i in 0..KEYS {
         let bytes = if format == "bytes:64" && i % 7 == 0 { 500 } else { 8 };
-        client.apply(&guira_conformance::Op::Put(key(i).to_vec(), vec![i as u8; bytes])).expect("there is room");
+        client.apply(&Op::Put(key(i).to_vec(), vec![i as u8; bytes])).expect("there is room");
     }
     (bench, client)
 }
@@ -144,4 +145,112 @@ fn changes_that_meet_rows_of_a_destroyed_table_say_so() {
         let changed = client.change(&key(5), Change::Update(NewValue::Inline(&[1; 8])));
         assert!(is_destroyed(&changed), "{preset}: {changed:?}");
     }
+}
+
+/// A client in slot 1 dies in the middle of writing the rows of key 5, one of which is torn.
+fn die_in_a_row(bench: &Bench) {
+    let mut actors = Actors::new(bench, 8);
+    let who = actors.start(1, ClientConfig::for_table(&bench.table), vec![Op::Put(key(5).to_vec(), vec![77; 8])]);
+    assert!(actors.run_until(who, |ahead| ahead.tears_row(bench)));
+    let rows = bench.table.placement().rows(bench.table.placement().digest(&key(5)));
+    let is_torn = |row| bench.table.rows().verify(row, &bench.row_words(row)).is_err();
+    for _ in 0..bench.table.rows().row_words() {
+        if is_torn(rows.first) || is_torn(rows.second) {
+            return actors.kill(who);
+        }
+        actors.step(who);
+    }
+    panic!("no row was torn");
+}
+
+/// [R-DESTROY-2] [R-RECOVER-2] Whoever recovers a client after its table was destroyed writes no row, however far the
+/// destroying came: no lookup finds the client's rows again.
+#[test]
+fn rows_of_a_destroyed_table_are_not_recovered() {
+    for (format, profile) in [("fixed:8:8", Profile::Tcp), ("fixed:8:8", Profile::Shm), ("bytes:64", Profile::Tcp)] {
+        for whole in [true, false] {
+            let (bench, mut client) = filled(Preset::Hardened, format, profile);
+            die_in_a_row(&bench);
+            if whole {
+                block_on(destroy_table(&mut bench.region.lane(), &bench.table)).unwrap();
+            } else {
+                mark(&bench);
+            }
+            let rows = |bench: &Bench| (0..ROWS).map(|row| bench.row_words(RowId(row))).collect::<Vec<_>>();
+            let (mut lane, before) = (bench.region.lane(), rows(&bench));
+            // The second one finds the first one's claim.
+            for _ in 0..2 {
+                let generation = block_on(read_slot(&mut lane, &bench.table, 1)).unwrap().word.unwrap().generation;
+                let hold = bench.region.hold(1).unwrap().expect("it is dead");
+                let recovered = block_on(recover(&mut lane, &bench.table, &FenceProof::new(1, generation, hold)));
+                assert!(is_destroyed(&recovered), "{recovered:?}");
+            }
+            assert!(rows(&bench) == before, "{format}, {profile}: a row was written");
+            if whole {
+                assert!((0..KEYS).all(|i| is_destroyed(&client.get(&key(i)))));
+            }
+        }
+    }
+}
+
+/// The first step of destroying.
+fn mark(bench: &Bench) {
+    bench.store(bench.table.geometry().superblock_word(STATE_WORD), &[TableState::Destroyed.encode()]);
+}
+
+/// [R-DESTROY-2] Destroying ends for good between poisoning the locks and overwriting the rows: whoever waits for a row
+/// that a dead client has torn is told, without waiting for its deadline.
+#[test]
+fn readers_that_wait_for_a_poisoned_lock_are_told() {
+    for format in ["fixed:8:8", "bytes:64"] {
+        let (bench, _client) = filled(Preset::Hardened, format, Profile::Tcp);
+        die_in_a_row(&bench);
+        mark(&bench);
+        for word in 0..bench.table.locks().words() {
+            bench.region.memory().device[word as usize].store(bench.table.locks().poison(), Ordering::Release);
+        }
+        let (mut reader, mut lane, mut value) = (reader(&bench), bench.region.lane(), Vec::new());
+        let found = block_on(reader.get(&mut lane, &key(5), &mut value));
+        assert!(is_destroyed(&found) && value.is_empty(), "{found:?}");
+        let is_torn = |row: &RowId| bench.table.rows().verify(*row, &bench.row_words(*row)).is_err();
+        let torn = (0..ROWS).map(RowId).find(is_torn).expect("it is torn still");
+        let scanned = block_on(reader.read_row(&mut lane, torn, &mut RowItems::default()));
+        assert!(is_destroyed(&scanned), "{scanned:?}");
+        assert_eq!(reader.counters().timeouts, 0);
+    }
+}
+
+/// [R-DESTROY-2] Locks of preset `paper` cannot tell poison: there the deadline is waited for, and the answer is the
+/// same. Nor is a row called damaged that was torn when its table was destroyed.
+#[test]
+fn readers_that_give_up_on_a_row_of_a_destroyed_table_are_told() {
+    for (preset, lock) in [(Preset::Paper, u64::MAX), (Preset::Hardened, 0)] {
+        let (bench, _client) = filled(preset, "fixed:8:8", Profile::Tcp);
+        let row = bench.table.placement().rows(bench.table.placement().digest(&key(5))).first;
+        bench.store(bench.table.geometry().row(row), &[!bench.row_words(row)[0]]);
+        mark(&bench);
+        for word in 0..bench.table.locks().words() {
+            bench.region.memory().device[word as usize].store(lock, Ordering::Release);
+        }
+        let config = ClientConfig { deadline_ns: 20_000_000, ..ClientConfig::for_table(&bench.table) };
+        let mut reader = Reader::new(Arc::clone(&bench.table), config);
+        let found = block_on(reader.get(&mut bench.region.lane(), &key(5), &mut Vec::new()));
+        assert!(is_destroyed(&found), "{preset}: {found:?}");
+    }
+}
+
+/// [R-DESTROY-2] Counting ends at the first rows that have the mark, if the superblock has it, too; and counts what is
+/// left if not.
+#[test]
+fn counting_ends_at_the_rows_of_a_destroyed_table() {
+    let (bench, _client) = filled(Preset::Hardened, "fixed:8:8", Profile::Tcp);
+    let marked = bench.table.geometry().trailer(RowId(70), bench.table.rows());
+    bench.store(marked, &DESTROYED_TRAILER);
+    let mut lane = bench.region.lane();
+    let counted = block_on(table_stats(&mut lane, &bench.table)).expect("it is only damaged");
+    assert_eq!((counted.unverified_rows, counted.rows), (1, ROWS));
+    mark(&bench);
+    let before = lane.traffic().round_trips;
+    assert_eq!(block_on(table_stats(&mut lane, &bench.table)), Err(CheckError::Destroyed));
+    assert_eq!(lane.traffic().round_trips - before, 3, "64 rows, 64 rows, the superblock");
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use guira_conformance::{Bench, KeyFinder, Op, Seen, TestClient, WatchedLane, block_on};
 use guira_fabric::heap::{HeapLane, Next, Step};
 use guira_fabric::{Addr, Lane, Profile, Region, Space, Verb};
-use guira_layout::{Preset, RECOVERIES_WORD, Seal, SlotState, SlotWord};
+use guira_layout::{Preset, RECOVERIES_WORD, STATE_WORD, Seal, SlotState, SlotWord};
 use guira_rcuckoo::{Change, Changed, ClientConfig, Error, Outcome, claim_slot, release_slot};
 
 const SEED: u64 = 7;
@@ -29,6 +29,7 @@ enum Thing {
     /// This word of a slot.
     Slot(u64),
     Recoveries,
+    State,
     Rows,
     Chunks,
     Extents,
@@ -51,6 +52,9 @@ fn thing_at(bench: &Bench, addr: Addr) -> Thing {
     if addr == geometry.superblock_word(RECOVERIES_WORD) {
         return Thing::Recoveries;
     }
+    if addr == geometry.superblock_word(STATE_WORD) {
+        return Thing::State;
+    }
     if within(first_row, config.rows * bench.table.rows().row_words() as u64).is_some() {
         return Thing::Rows;
     }
@@ -67,6 +71,7 @@ fn name_of(bench: &Bench, verb: &Verb<'_>) -> String {
         (Thing::Chunks, Verb::Read { .. }) => "READ of the chunk table",
         (Thing::Chunks, Verb::Cas { .. }) => "CAS of a chunk's word",
         (Thing::Recoveries, Verb::FetchAdd { .. }) => "FETCH-ADD of the count of recoveries",
+        (Thing::State, Verb::Read { .. }) => "READ of the state",
         (Thing::Extents, Verb::Read { .. }) => "READ of the old extent",
         (Thing::Extents, Verb::Write { words: [_], .. }) => "WRITE of the mark",
         (Thing::Extents, Verb::Write { .. }) => "WRITE of the extent",

@@ -219,6 +219,9 @@ pub enum CheckError {
         /// Why it failed.
         source: FabricError,
     },
+    /// The table was destroyed: there is nothing to count.
+    #[error("the table was destroyed")]
+    Destroyed,
 }
 
 #[cfg(test)]

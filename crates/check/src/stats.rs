@@ -2,7 +2,7 @@
 
 use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{ChunkState, ChunkWord, Placement, RowId};
-use guira_rcuckoo::{Table, sample_rows};
+use guira_rcuckoo::{Table, is_destroyed, sample_rows};
 
 use crate::sample::{entry_rows, occupied, placement};
 use crate::scan::PIECE_WORDS;
@@ -125,32 +125,52 @@ impl ChunkCounts {
 }
 
 /// Counts what `table` holds, without checking it. 1 round trip for 64 rows and for 4,096 chunks; rows that do not
-/// verify are sampled up to 11 times more, over 41 ms.
+/// verify are sampled up to 11 times more, over 41 ms. 1 round trip more after rows that say that the table was destroyed.
+/// // [R-DESTROY-2]
 ///
 /// # Errors
-/// The fabric refused or lost a batch.
+/// `Destroyed` as soon as it met such rows, and the superblock says so, too; the fabric refused or lost a batch.
 pub async fn table_stats(lane: &mut dyn Lane, table: &Table) -> Result<TableStats, CheckError> {
     let mut stats = TableStats::default();
     let fabric = |stage| move |source| CheckError::Fabric { stage, source };
-    count_rows(lane, table, &mut stats).await.map_err(fabric(Stage::Rows))?;
+    if count_rows(lane, table, &mut stats).await.map_err(fabric(Stage::Rows))? == Counted::UntilDestroyed {
+        return Err(CheckError::Destroyed);
+    }
     count_chunks(lane, table, &mut stats).await.map_err(fabric(Stage::Chunks))?;
     stats.finish(table);
     Ok(stats)
 }
 
-async fn count_rows(lane: &mut dyn Lane, table: &Table, stats: &mut TableStats) -> Result<(), FabricError> {
+/// How far the rows were counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    /// To the end.
+    All,
+    /// Up to rows that are none any more.
+    UntilDestroyed,
+}
+
+async fn count_rows(lane: &mut dyn Lane, table: &Table, stats: &mut TableStats) -> Result<Counted, FabricError> {
     let (mut words, mut key, mut torn) = (Vec::new(), Vec::new(), Vec::new());
     for first in (0..table.config().rows).step_by(BLOCK_ROWS as usize) {
+        let mut is_marked = false;
         sample_rows(lane, table, RowId(first), BLOCK_ROWS as usize, &mut words, |sample| match sample.valid {
             true => stats.count_row(table, sample.row, sample.words, &mut key),
-            false => torn.push(sample.row),
+            false => {
+                is_marked |= table.rows().is_destroyed(sample.words);
+                torn.push(sample.row);
+            }
         })
         .await?;
+        if is_marked && is_destroyed(lane, table).await? {
+            return Ok(Counted::UntilDestroyed);
+        }
         if torn.len() >= MOST_TORN {
             count_torn(lane, table, stats, &mut torn).await?;
         }
     }
-    count_torn(lane, table, stats, &mut torn).await
+    count_torn(lane, table, stats, &mut torn).await?;
+    Ok(Counted::All)
 }
 
 /// Samples the rows `torn` until they verify, or for good. The pauses between the samples are shared.

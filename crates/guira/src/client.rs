@@ -11,7 +11,8 @@ use std::sync::Arc;
 use guira_fabric::{Effect, Lane, SlotHold, Traffic};
 use guira_layout::{ExtentRef, OwnerId, Placement};
 use guira_rcuckoo::{
-    Begun, Change, Changed, Counters, NewValue, Now, Operation, Outcome, Sampled, SlotClient, Table, release_slot,
+    Begun, Change, Changed, Counters, NewValue, Now, Operation, Outcome, Sampled, SlotClient, Table, is_destroyed,
+    release_slot,
 };
 
 use self::told::{Told, counters, finish, tell};
@@ -593,7 +594,8 @@ impl Client {
     }
 
     /// A place for a value for which there is no room: nobody gives back the chunks of the dead before they are
-    /// recovered. `full` if nobody is dead. // [R-RECOVER-1]
+    /// recovered. `full` if nobody is dead; `Destroyed` if nothing else meets that the table was. // [R-RECOVER-1]
+    /// [R-DESTROY-1]
     async fn reserve_of_the_dead(
         &mut self,
         key: &[u8],
@@ -602,6 +604,11 @@ impl Client {
         full: ExtentError,
     ) -> Result<Option<ExtentRef>, Error> {
         let Some(extents) = &mut self.extents else { return Err(full.into()) };
+        let looked = is_destroyed(self.lane.any(), self.client.table()).await;
+        let fabric = |source| OperationError::Fabric { operation, source };
+        if looked.map_err(fabric)? {
+            return Err(OperationError::Destroyed { operation }.into());
+        }
         let owners = extents.owners(self.lane.any()).await.map_err(ExtentError::Fabric)?;
         let recovered = self.client.recover_owners(self.lane.any(), &owners, operation).await;
         self.tell_incidents().await;

@@ -108,8 +108,8 @@ impl Store {
     /// dead. Source: R-RECOVER-1 to R-RECOVER-6.
     ///
     /// # Errors
-    /// `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets this client only read; the
-    /// fabric's. What was recovered is.
+    /// `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets this client only read; `Destroyed`
+    /// if somebody is dead and the table was; the fabric's. What was recovered is.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -269,7 +269,9 @@ impl Store {
         let proof = FenceProof::new(slot, word.generation, hold);
         let (recovered, failed) = match inner.recover_proved(region, &proof, &own_slot_client(unix_ns())) {
             Ok(recovered) => (recovered, None),
-            Err(error @ OperationError::Corrupt { .. }) => (None, Some(error.to_string())),
+            Err(error @ (OperationError::Corrupt { .. } | OperationError::Destroyed { .. })) => {
+                (None, Some(error.to_string()))
+            }
             Err(error) => return Err(error.into()),
         };
         let recovered = recovered.map(|recovered| RecoveredClient::new(slot, word.generation, process, &recovered));

@@ -2,13 +2,13 @@
 
 use std::time::UNIX_EPOCH;
 
-use guira_check::{TableStats, table_stats};
+use guira_check::{CheckError, TableStats, table_stats};
 use guira_fabric::{Caps, Region};
 use guira_fabric_shm::{Boot, RegionInfo};
 use guira_fabric_tcp::client::TcpRegion;
 use guira_fabric_tcp::wire::Grant;
 use guira_layout::{SlotState, SlotWord};
-use guira_rcuckoo::{Counters, SlotInfo, read_slot, read_totals, slots};
+use guira_rcuckoo::{Counters, OpenError, SlotInfo, read_slot, read_totals, slots};
 
 use crate::Error;
 use crate::blocking::block_on;
@@ -185,9 +185,12 @@ pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
 
 fn stat_of(inner: &Inner, region: &FabricRegion) -> Result<Stat, Error> {
     let config = inner.table.config();
+    inner.look_at(region)?;
     let mut lane = region.lane();
-    let table = block_on(table_stats(&mut lane, &inner.table))
-        .map_err(|source| Error::Check { url: inner.url.clone(), source })?;
+    let table = block_on(table_stats(&mut lane, &inner.table)).map_err(|source| match source {
+        CheckError::Destroyed => Error::Open { url: inner.url.clone(), source: OpenError::Destroyed },
+        source => Error::Check { url: inner.url.clone(), source },
+    })?;
     if table.unverified_rows > 0 {
         // Those of a table that was destroyed are as good as none. // [R-DESTROY-2]
         inner.look_at(region)?;

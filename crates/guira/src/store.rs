@@ -353,12 +353,12 @@ impl Store {
 
     /// What the table holds and who uses it, while others work: no snapshot. Reads every row and slot, but no key or
     /// value. Round trips: 1 for 64 rows, for 4,096 chunks and for 256 client slots, 1 for the totals, and up to 2 for
-    /// each slot that is not free; rows that do not verify are read up to 11 times more, over 41 ms, and then counted
-    /// as such.
+    /// each slot that is not free, and 1; rows that do not verify are read up to 11 times more, over 41 ms, and then
+    /// counted as such.
     ///
     /// # Errors
-    /// `Check` and the fabric's if the table cannot be read, `Region` if its file cannot; `Open` if it was destroyed.
-    /// Nothing was changed.
+    /// `Check` and the fabric's if the table cannot be read, `Region` if its file cannot; `Open`, soon, if it was
+    /// destroyed, or is so meanwhile, or if its first bytes are damaged. Nothing was changed.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -525,6 +525,9 @@ impl Inner {
                 Ok(_) => hold = proof.into_hold(),
                 // Its record is damaged: its locks stay held.
                 Err(guira_rcuckoo::Error::Corrupt { .. }) => return Ok(None),
+                Err(guira_rcuckoo::Error::Destroyed { .. }) => {
+                    return Err(Error::Open { url: self.url.clone(), source: OpenError::Destroyed });
+                }
                 Err(error) => return Err(error.into()),
             }
         }

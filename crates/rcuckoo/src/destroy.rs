@@ -27,7 +27,8 @@ const FIRST_PAUSE_NS: u64 = 50_000;
 ///
 /// A client that holds a lock at this moment completes its commit; its release leaves that lock neither free nor
 /// anybody's. (1-bit locks cannot tell: there the release frees the lock, and only the state word and the rows warn.)
-/// It is waited for up to 100 ms; what it writes later stays. Round trips: 1 for 64 lock words and 1 for 64 rows; if
+/// It is waited for up to 100 ms; what it writes later stays, and so does what is written later by who recovers it and
+/// had begun that before. Round trips: 1 for 64 lock words and 1 for 64 rows; if
 /// locks were held, 1 for each pause until they are not, and 1 for 64 of their rows.
 ///
 /// # Errors
@@ -126,8 +127,11 @@ async fn await_release(lane: &mut dyn Lane, table: &Table, held: &[LockId]) -> R
     Ok(())
 }
 
-/// Whether the table was destroyed. 1 round trip. // [R-DESTROY-1]
-pub(crate) async fn is_destroyed<L: Lane + ?Sized>(lane: &mut L, table: &Table) -> Result<bool, FabricError> {
+/// Whether the table was destroyed, or is being so. 1 round trip. // [R-DESTROY-1]
+///
+/// # Errors
+/// The fabric refused or lost the batch.
+pub async fn is_destroyed<L: Lane + ?Sized>(lane: &mut L, table: &Table) -> Result<bool, FabricError> {
     let mut state = [0];
     let addr = table.geometry().superblock_word(STATE_WORD);
     post(lane, [Verb::Read { addr, into: &mut state }]).await?;

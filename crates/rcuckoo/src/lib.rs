@@ -41,7 +41,7 @@ mod window;
 
 pub use client::{Client, ClientConfig, SearchRoots, Synchronize};
 pub use counters::{Counters, add_totals, read_totals};
-pub use destroy::destroy_table;
+pub use destroy::{destroy_table, is_destroyed};
 pub use error::{Error, Operation, Place};
 pub use handover::Rest;
 pub use hash::{Placement, RowPair};

@@ -13,6 +13,7 @@ use guira_layout::{
     parse_extent,
 };
 
+use crate::destroy::is_destroyed;
 use crate::pace::Pace;
 use crate::read_many::Group;
 use crate::sample::{FirstSample, Lookup, Verdict, Which};
@@ -470,10 +471,19 @@ impl Reader {
             Some(_) => patience.unlocked = 0,
             None => patience.unlocked += 1,
         }
-        if patience.unlocked > self.config.row_samples && self.row_is_damaged(lane, row).await? {
+        let is_damaged = patience.unlocked > self.config.row_samples && self.row_is_damaged(lane, row).await?;
+        let is_late = waited_ns >= self.config.deadline_ns;
+        let is_poisoned = owner.is_some_and(|owner| self.table.locks().is_poison(owner));
+        // Destroying poisons the locks before it overwrites the rows, and may have died in between. // [R-DESTROY-2]
+        if (is_poisoned || is_damaged || is_late)
+            && Box::pin(is_destroyed(lane, &self.table)).await.map_err(Error::fabric(operation))?
+        {
+            return Err(Error::Destroyed { operation });
+        }
+        if is_damaged {
             return Err(Error::Corrupt { operation, place: Place::Row(row) });
         }
-        if waited_ns >= self.config.deadline_ns {
+        if is_late {
             self.counters.timeouts += 1;
             let owner = owner.filter(|_| self.table.locks().names_owners());
             return Err(Error::Busy { operation, lock, owner, waited_ms: waited_ns / 1_000_000 });

@@ -7,7 +7,8 @@
 
 use guira_fabric::{Addr, FabricError, FenceProof, Lane, Verb, post};
 use guira_layout::{
-    ChunkState, ChunkWord, ExtentClass, LockMask, OwnerId, RECOVERIES_WORD, Record, RowId, Seal, SlotState, SlotWord,
+    ChunkState, ChunkWord, ExtentClass, LockMask, OwnerId, RECOVERIES_WORD, Record, RowId, STATE_WORD, Seal, SlotState,
+    SlotWord, TableState,
 };
 
 use crate::journal::release_verb;
@@ -74,8 +75,8 @@ pub async fn recover(lane: &mut dyn Lane, table: &Table, proof: &FenceProof) -> 
 /// R-RECOVER-6.
 ///
 /// # Errors
-/// `Corrupt` if the slot, or the record in it, is damaged: its locks stay held. The fabric's. What was done stays done,
-/// and whoever comes next goes on.
+/// `Destroyed` if the table was: no row was written. `Corrupt` if the slot, or the record in it, is damaged: its locks
+/// stay held. The fabric's. What was done stays done, and whoever comes next goes on.
 pub async fn recover_by(
     lane: &mut dyn Lane,
     table: &Table,
@@ -132,15 +133,23 @@ impl Recovery<'_> {
     }
 
     /// Marks the slot as being recovered, and reads the record of the commit that its client had begun, if it had.
-    /// `None` if the slot is not the dead client's any more. 1 round trip. // [R-RECOVER-4]
+    /// `None` if the slot is not the dead client's any more. A destroyed table's rows are not written again: its state
+    /// is read along, so that whoever destroys it later finds the dead client's locks held, and waits. 1 round trip.
+    /// // [R-RECOVER-4] [R-DESTROY-2]
     async fn claim(&mut self) -> Result<Option<(Option<Record>, Seal)>, Error> {
         let (table, addr) = (self.table, self.table.geometry().slot(self.dead.slot));
         let (live, recovering) = (self.word(SlotState::Live), self.word(SlotState::Recovering));
         let mut words = vec![0; table.geometry().slot_words()];
-        let mut found = 0;
+        let (mut found, mut state) = (0, [0]);
         let claim = Verb::Cas { addr, compare: live, swap: recovering, found: &mut found };
-        let posted = post(&mut *self.lane, [claim, Verb::Read { addr, into: &mut words }]).await;
+        let state_at = table.geometry().superblock_word(STATE_WORD);
+        let record = Verb::Read { addr, into: &mut words };
+        let look = Verb::Read { addr: state_at, into: &mut state };
+        let posted = post(&mut *self.lane, [claim, record, look]).await;
         posted.map_err(Error::fabric(self.operation))?;
+        if TableState::decode(state[0]) != Some(TableState::Live) {
+            return Err(Error::Destroyed { operation: self.operation });
+        }
         let corrupt = Error::Corrupt { operation: self.operation, place: Place::Slot(self.dead.slot) };
         if SlotWord::decode(found).is_none() {
             return Err(corrupt);

@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use guira::{Blame, ClientState, CreateOptions, OpenOptions, Store, Url};
+use guira::{Blame, ClientState, CreateOptions, Error, OpenOptions, OperationError, Store, Url};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::Table;
@@ -286,16 +286,44 @@ fn hoarder() {
     std::process::exit(0);
 }
 
+/// Runs a hoarder.
+fn hoard(url: &Url) {
+    let arguments = ["--exact", "recovery::hoarder", "--nocapture"];
+    let status = Command::new(std::env::current_exe().unwrap()).args(arguments).env(HOARDER, url.to_string()).status();
+    assert!(status.unwrap().success());
+}
+
+/// [R-DESTROY-1] [R-DESTROY-2] Whoever meets a dead client in a destroyed table is told that it was destroyed: on
+/// request, by its slot, or for want of the space that it had.
+#[test]
+fn the_dead_of_a_destroyed_table_are_not_recovered() {
+    let options = CreateOptions::new(4_000).format("bytes:24".parse().unwrap()).extent_bytes(4 << 20);
+    let (table, store) = Table::create(&options);
+    let mut client = store.client().unwrap();
+    hoard(&table.url);
+    let dead = store.stat().unwrap().clients.into_iter().find(|client| client.state == ClientState::Dead).unwrap();
+    Store::destroy(&table.url).unwrap();
+    let errors = [
+        client.put(&key(1, 0), &[8; HOARDED_BYTES]).map(drop).unwrap_err(),
+        store.recover(&mut |_, _| ()).map(drop).unwrap_err(),
+    ];
+    for error in errors {
+        assert!(matches!(error, Error::Operation(OperationError::Destroyed { .. })), "{error:?}");
+        assert!(error.to_string().ends_with("the table was destroyed; nothing was changed"), "{error}");
+    }
+    assert_eq!(client.counters().recoveries, 0);
+    let killed = store.kill_client(dead.slot, Duration::from_secs(1)).unwrap();
+    assert_eq!((killed.killed, killed.recovered), (false, None));
+    assert!(killed.failed.unwrap().contains("destroyed"));
+}
+
 /// [R-RECOVER-3] [R-EXTENT-2] What was freed in a dead client's chunks is there for whoever needs space.
 #[test]
 fn the_dead_hoard_no_space() {
     let options = CreateOptions::new(4_000).format("bytes:24".parse().unwrap()).extent_bytes(4 << 20);
     let (table, store) = Table::create(&options);
     let mut client = store.client().unwrap();
-    let arguments = ["--exact", "recovery::hoarder", "--nocapture"];
-    let status =
-        Command::new(std::env::current_exe().unwrap()).args(arguments).env(HOARDER, table.url.to_string()).status();
-    assert!(status.unwrap().success());
+    hoard(&table.url);
     let full = client.put(&key(1, 0), &[8; HOARDED_BYTES]).unwrap_err();
     assert_eq!(full.blame(), Blame::Full, "all that the dead client had is in use: {full}");
     assert_eq!(client.counters().recoveries, 1);
