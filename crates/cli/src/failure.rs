@@ -40,8 +40,8 @@ pub const EXIT_CODES: [(u8, &str); 5] = [
 
 /// How errors are shown.
 pub const ERROR_FORM: &str = "Errors are one line on standard error, those of arguments a few; with \
-                              --format json it is {\"error\":{\"blame\":…,\"effect\":…,\"message\":…}}, for mistakes in the \
-                              arguments also with \"expected\" and \"usage\".";
+                              --format json it is {\"error\":{\"blame\":…,\"effect\":…,\"message\":…}}, \
+                              for mistakes in the arguments also with \"expected\" and \"usage\".";
 
 /// Characters of a line of [`exit_codes`]: fits the narrowest terminal that is usual.
 const HELP_CHARS: usize = 78;
