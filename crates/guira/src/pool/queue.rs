@@ -1,5 +1,6 @@
 //! The members of a pool and those who wait for one, in the order of coming. Nothing here waits, wakes or closes: the
-//! caller does.
+//! caller does. Nor does anything here clone or drop a waker, which may end a task, and with it what the task holds of the
+//! same pool: the caller does, when nothing is locked.
 //!
 //! Invariants: as long as somebody waits, no member is idle and no other one may be opened; who was granted something
 //! waits no more; a member or the right to open one is in one place: idle, granted, or with somebody.
@@ -50,26 +51,26 @@ impl<T> Queue<T> {
     }
 
     /// Joins those who wait.
-    pub(super) fn join(&mut self, waker: &Waker) -> Number {
+    pub(super) fn join(&mut self, waker: Waker) -> Number {
         let number = self.next;
         self.next += 1;
-        self.waiting.insert(number, waker.clone());
+        self.waiting.insert(number, waker);
         number
     }
 
-    /// What was granted to `number`, which otherwise goes on waiting, with this waker.
-    pub(super) fn claim(&mut self, number: Number, waker: &Waker) -> Option<Grant<T>> {
+    /// What was granted to `number`, which otherwise goes on waiting, with this waker; gives back the one before.
+    pub(super) fn claim(&mut self, number: Number, waker: &mut Waker) -> Option<Grant<T>> {
         if let Some(known) = self.waiting.get_mut(&number) {
-            known.clone_from(waker);
+            std::mem::swap(known, waker);
             return None;
         }
         self.granted.remove(&number)
     }
 
-    /// `number` waits no more. What was granted to it is the caller's to pass on.
-    pub(super) fn leave(&mut self, number: Number) -> Option<Grant<T>> {
-        self.waiting.remove(&number);
-        self.granted.remove(&number)
+    /// `number` waits no more. What was granted to it is the caller's to pass on; otherwise there is its waker.
+    #[must_use]
+    pub(super) fn leave(&mut self, number: Number) -> (Option<Grant<T>>, Option<Waker>) {
+        (self.granted.remove(&number), self.waiting.remove(&number))
     }
 
     /// Grants it to the first who waits, whom the caller wakes; otherwise keeps the member, or gives up the right.
@@ -111,8 +112,12 @@ impl<T> Queue<T> {
 mod tests {
     use super::*;
 
-    fn noop() -> &'static Waker {
-        Waker::noop()
+    fn noop() -> Waker {
+        Waker::noop().clone()
+    }
+
+    fn claim(queue: &mut Queue<u32>, number: Number) -> Option<Grant<u32>> {
+        queue.claim(number, &mut noop())
     }
 
     /// A queue of two members, 1 and 2, which are lent.
@@ -128,14 +133,14 @@ mod tests {
         let mut queue = lent();
         let [first, second, third] = [(); 3].map(|()| queue.join(noop()));
         assert!(queue.give(Grant::Member(1)).is_some() && queue.give(Grant::Member(2)).is_some());
-        assert_eq!(queue.claim(third, noop()), None);
+        assert_eq!(claim(&mut queue, third), None);
         assert_eq!(
-            (queue.claim(second, noop()), queue.claim(first, noop())),
+            (claim(&mut queue, second), claim(&mut queue, first)),
             (Some(Grant::Member(2)), Some(Grant::Member(1)))
         );
-        assert_eq!((queue.claim(first, noop()), queue.waiting()), (None, 1));
+        assert_eq!((claim(&mut queue, first), queue.waiting()), (None, 1));
         assert!(queue.give(Grant::Member(1)).is_some());
-        assert_eq!(queue.claim(third, noop()), Some(Grant::Member(1)));
+        assert_eq!(claim(&mut queue, third), Some(Grant::Member(1)));
         assert!(queue.give(Grant::Member(1)).is_none() && queue.give(Grant::Member(2)).is_none());
         assert_eq!((queue.idle(), queue.take()), (2, Some(Grant::Member(2))), "the one that was used last");
     }
@@ -144,14 +149,14 @@ mod tests {
     fn those_who_leave_hold_nobody_up() {
         let mut queue = lent();
         let [first, second] = [(); 2].map(|()| queue.join(noop()));
-        assert_eq!(queue.leave(first), None);
+        assert!(matches!(queue.leave(first), (None, Some(_))));
         assert!(queue.give(Grant::Member(1)).is_some());
         // Granted, and left before it came for it: the caller passes it on.
-        assert_eq!(queue.leave(second), Some(Grant::Member(1)));
-        assert_eq!((queue.waiting(), queue.leave(second)), (0, None));
+        assert!(matches!(queue.leave(second), (Some(Grant::Member(1)), None)));
+        assert!(matches!((queue.waiting(), queue.leave(second)), (0, (None, None))));
         let third = queue.join(noop());
         assert!(queue.give(Grant::Member(1)).is_some());
-        assert_eq!(queue.claim(third, noop()), Some(Grant::Member(1)));
+        assert_eq!(claim(&mut queue, third), Some(Grant::Member(1)));
     }
 
     #[test]
@@ -159,7 +164,7 @@ mod tests {
         let mut queue = lent();
         let first = queue.join(noop());
         assert!(queue.give(Grant::MayOpen).is_some());
-        assert_eq!((queue.claim(first, noop()), queue.open()), (Some(Grant::MayOpen), 2));
+        assert_eq!((claim(&mut queue, first), queue.open()), (Some(Grant::MayOpen), 2));
         assert!(queue.give(Grant::MayOpen).is_none());
         assert_eq!((queue.open(), queue.take(), queue.take()), (1, Some(Grant::MayOpen), None));
     }

@@ -1,8 +1,9 @@
 //! The part that the clones of a pool, its clients and those who wait for one have in common.
 //!
 //! Invariants: each member, and each right to open one, is given back however its holder ends: [`Permit`], [`Ticket`]
-//! and the guards of clients see to it. No client is opened, closed or waited for while the queue is locked. In a
-//! forked child nothing is locked: the threads that would unlock it do not exist there.
+//! and the guards of clients see to it. No client is opened, closed or waited for while the queue is locked, and no
+//! waker is cloned, woken or dropped. In a forked child nothing is locked: the threads that would unlock it do not exist
+//! there.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -105,9 +106,7 @@ impl Shared {
     }
 
     fn ticket(self: &Arc<Self>, timeout: Duration) -> Result<Ticket, Error> {
-        if !self.is_own() {
-            return Err(self.store.inner.fabric("cannot get a pooled client of")(FabricError::Forked));
-        }
+        self.refuse_if_forked()?;
         Ok(Ticket { shared: Arc::clone(self), timeout, since: None, number: None, alarm: None })
     }
 
@@ -169,6 +168,13 @@ impl Shared {
         waker.into_iter().for_each(Waker::wake);
     }
 
+    fn refuse_if_forked(&self) -> Result<(), Error> {
+        if self.is_own() {
+            return Ok(());
+        }
+        Err(self.store.inner.fabric("cannot get a pooled client of")(FabricError::Forked))
+    }
+
     fn is_own(&self) -> bool {
         self.process.is_none_or(Process::is_this)
     }
@@ -197,8 +203,13 @@ struct Ticket {
 
 impl Ticket {
     fn poll(&mut self, cx: &mut Context<'_>, wake: Wake) -> Poll<Result<Grant<Client>, Error>> {
+        // It may have begun before the fork.
+        self.shared.refuse_if_forked()?;
         let Some(number) = self.number else { return self.begin(cx, wake) };
-        if let Some(grant) = self.shared.queue().claim(number, cx.waker()) {
+        // What was kept before is dropped when nothing is locked any more, here and below.
+        let mut waker = cx.waker().clone();
+        let granted = self.shared.queue().claim(number, &mut waker);
+        if let Some(grant) = granted {
             self.number = None;
             return Poll::Ready(Ok(grant));
         }
@@ -206,19 +217,20 @@ impl Ticket {
             return Poll::Ready(Err(self.give_up()));
         }
         if let Some(alarm) = &self.alarm {
-            self.shared.timer.update(alarm, cx.waker());
+            self.shared.timer.update(alarm, &mut cx.waker().clone());
         }
         Poll::Pending
     }
 
     fn begin(&mut self, cx: &mut Context<'_>, wake: Wake) -> Poll<Result<Grant<Client>, Error>> {
+        let waker = cx.waker().clone();
         {
             let mut queue = self.shared.queue();
             if let Some(grant) = queue.take() {
                 return Poll::Ready(Ok(grant));
             }
             if !self.timeout.is_zero() {
-                self.number = Some(queue.join(cx.waker()));
+                self.number = Some(queue.join(waker));
             }
         }
         self.since = Some(Instant::now());
@@ -226,7 +238,7 @@ impl Ticket {
             return Poll::Ready(Err(self.give_up()));
         }
         if wake == Wake::ByTimer {
-            match self.shared.timer.set(self.deadline(), cx.waker()) {
+            match self.shared.timer.set(self.deadline(), cx.waker().clone()) {
                 Ok(alarm) => self.alarm = Some(alarm),
                 Err(error) => {
                     let source = FabricError::Backend(format!("cannot start a thread: {error}"));
@@ -259,10 +271,12 @@ impl Drop for Ticket {
         if !self.shared.is_own() {
             return;
         }
-        if let Some(alarm) = &self.alarm {
-            self.shared.timer.cancel(alarm);
-        }
-        let granted = self.number.take().and_then(|number| self.shared.queue().leave(number));
+        // Dropped last, when nothing is locked.
+        let _of_timer = self.alarm.take().and_then(|alarm| self.shared.timer.cancel(&alarm));
+        let (granted, _of_queue) = match self.number.take() {
+            Some(number) => self.shared.queue().leave(number),
+            None => (None, None),
+        };
         match granted {
             Some(Grant::Member(client)) => self.shared.take_back(client),
             Some(Grant::MayOpen) => self.shared.give(Grant::MayOpen),

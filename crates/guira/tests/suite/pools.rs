@@ -4,7 +4,9 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,7 +36,7 @@ fn remote(options: &CreateOptions) -> (Served, Store) {
     (served, store)
 }
 
-fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -139,6 +141,50 @@ fn those_who_wait_are_served_in_order() {
     drop(ready(poll(fourth.as_mut())));
     drop(ready(poll(late.as_mut())));
     assert_eq!(pool.status(), status(1, 1, 1, 0));
+}
+
+/// A task that its waker owns alone: it ends with the last clone of it.
+struct Owner(#[expect(dead_code, reason = "it is dropped")] Mutex<Pin<Box<dyn Future<Output = ()> + Send>>>);
+
+impl Wake for Owner {
+    fn wake(self: Arc<Self>) {}
+}
+
+/// A waker of a task that waits for a client of `pool`, and will for as long as it lives.
+fn owner(pool: &Pool) -> Waker {
+    let pool = pool.clone();
+    let mut task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move { drop(pool.get().await) });
+    assert!(poll(task.as_mut()).is_pending());
+    Waker::from(Arc::new(Owner(Mutex::new(task))))
+}
+
+/// A waker may be the last that knows of a task: the task then ends where the waker does, with a place of its own in
+/// the same pool, which is not locked there.
+#[test]
+fn tasks_may_end_with_the_wakers_that_a_pool_kept() {
+    let (_table, store) = Table::create(&options());
+    let (over, is_over) = channel();
+    let pool = store.pool(1).timeout(PATIENCE);
+    let pool_of_thread = pool.clone();
+    thread::spawn(move || {
+        let pool = pool_of_thread;
+        let held = pool.get().now();
+        let mut replaced = Box::pin(pool.get());
+        assert!(replaced.as_mut().poll(&mut Context::from_waker(&owner(&pool))).is_pending());
+        assert_eq!(pool.status().waiting, 2);
+        assert!(poll(replaced.as_mut()).is_pending());
+        assert_eq!(pool.status().waiting, 1, "the other task ended");
+        over.send("replaced").unwrap();
+        let mut left = Box::pin(pool.get());
+        assert!(left.as_mut().poll(&mut Context::from_waker(&owner(&pool))).is_pending());
+        drop(left);
+        assert_eq!(pool.status().waiting, 1, "the other task ended");
+        over.send("left").unwrap();
+        drop((replaced, held));
+    });
+    for step in ["replaced", "left"] {
+        assert_eq!(is_over.recv_timeout(PATIENCE / 4), Ok(step), "it is locked twice");
+    }
 }
 
 /// The error says how long the call waited; no executor has to have a timer.
