@@ -506,7 +506,7 @@ impl Client {
     async fn turn(&mut self, key: &[u8], overwrite: Option<Overwrite>) -> Waited {
         let Some(turns) = &self.turns else { return Waited::Nothing };
         self.client.forget_wait();
-        if !self.client.is_settled() || self.lane.is_lost() {
+        if !self.holds_nothing() || self.lane.is_lost() {
             // What an operation that was dropped holds is given back first: nobody is to wait for it behind this one.
             // Nor for another session.
             return Waited::Nothing;

@@ -3,11 +3,19 @@
 use guira_rcuckoo::Operation;
 
 use super::Client;
+use crate::extents::Extents;
 
 impl Client {
-    /// Whether there is nothing left of a dropped operation that others could wait for. // [R-DROP-1]
+    /// Whether there is nothing left of a dropped operation that others could wait for: no lock, no batch in flight
+    /// that changes anything, no space for its value. // [R-DROP-1]
     pub(crate) fn is_settled(&self) -> bool {
-        self.client.is_settled() || self.is_lost()
+        self.is_lost() || self.holds_nothing()
+    }
+
+    /// Whether neither locks nor chunks are in between, and no value has its place only.
+    pub(super) fn holds_nothing(&self) -> bool {
+        let has_space = self.pending.is_some() || !self.extents.as_ref().is_none_or(Extents::is_settled);
+        self.client.is_settled() && !has_space
     }
 
     /// Whether no operation will succeed any more: it is lost, and cannot go on in another session. // [R-DROP-2]
@@ -27,7 +35,9 @@ impl Client {
     /// Gives back what a dropped operation had acquired. If it cannot, the client is lost, and the next operation says
     /// so, or goes on in another session. // [R-DROP-1]
     pub(crate) async fn settle(&mut self) {
-        let _ = self.settle_extent(Operation::Session).await;
+        if self.settle_extent(Operation::Session).await.is_ok() {
+            let _ = self.tend_extents().await;
+        }
     }
 
     /// Goes to a new holder, who held nothing in a session that is lost by now. // [R-SESSION-2]
@@ -35,5 +45,43 @@ impl Client {
         if self.lane.is_lost() {
             self.attachment.forget_session();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use crate::sessions::wait_for;
+    use crate::{CreateOptions, ServeOptions, Store, Url};
+
+    const EXTENT_BYTES: u64 = 4 << 20;
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// [R-DROP-1] A put that is dropped while it claims a chunk leaves none in between: as soon as the pool has its
+    /// client again, somebody else may have all the space there is.
+    #[test]
+    fn a_dropped_claim_of_a_chunk_is_settled_before_the_client_is_idle() {
+        let owner = Store::create_unnamed(&CreateOptions::new(1_000).extent_bytes(EXTENT_BYTES)).unwrap();
+        let served = owner.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
+        let store = Store::open(&Url::tcp("127.0.0.1", served.local_addrs()[0].port()).unwrap()).unwrap();
+        for store in [&store, &owner] {
+            let pool = store.pool(1);
+            let mut held = wait_for(pool.get()).unwrap();
+            let client = &mut *held;
+            wait_for(client.extents.as_mut().unwrap().claim_in_part(client.lane.any())).unwrap();
+            assert!(!client.is_settled());
+            drop(held);
+            let began = Instant::now();
+            while pool.status().idle == 0 {
+                assert!(began.elapsed() < PATIENCE, "{pool:?}");
+                thread::sleep(Duration::from_millis(1));
+            }
+            let mut other = owner.client().unwrap();
+            other.put(b"key", &vec![1; EXTENT_BYTES as usize - 1_000]).unwrap();
+            assert!(other.remove(b"key").unwrap());
+        }
+        assert!(owner.check().unwrap().is_clean());
     }
 }

@@ -53,7 +53,7 @@ impl Extents {
         self.patrol.worked >= PATROL_EVERY
             || self.are_runs_due()
             || self.places.may_have_surplus()
-            || !self.under_way.is_empty()
+            || !self.is_settled()
     }
 
     /// What a client does before each operation on extents, lest space gather: patrols if one is due, and gives back

@@ -20,6 +20,22 @@ impl Extents {
         self.under_way.clear();
     }
 
+    /// Whether no chunk is under way.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// Begins to claim the first chunk, which is free, and gets no further.
+    #[cfg(test)]
+    pub(crate) async fn claim_in_part(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        let class = guira_layout::ExtentClass::Run(1);
+        let claiming = ChunkWord::encode(ChunkState::Claiming { owner: self.owner, class });
+        self.begin([0]);
+        let is_claimed = self.swap(lane, 0, ChunkWord::FREE, claiming).await?;
+        assert!(is_claimed, "it is free");
+        Ok(())
+    }
+
     /// Finds out what became of the chunks of an operation that was dropped, whose batch has completed meanwhile: one
     /// that was being claimed or given back becomes free, one that was being adopted an orphan again, and one that is
     /// no longer this client's is forgotten. Round trips: none if no operation was dropped; otherwise 1 or 2 a chunk,
