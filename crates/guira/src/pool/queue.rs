@@ -1,6 +1,6 @@
 //! The members of a pool and those who wait for one, in the order of coming. Nothing here waits, wakes or closes: the
-//! caller does. Nor does anything here clone or drop a waker, which may end a task, and with it what the task holds of the
-//! same pool: the caller does, when nothing is locked.
+//! caller does. Nor is a waker cloned or dropped here, which may end a task, and with it what the task holds of the
+//! same pool: the caller does it when nothing is locked.
 //!
 //! Invariants: as long as somebody waits, no member is idle and no other one may be opened; who was granted something
 //! waits no more; a member or the right to open one is in one place: idle, granted, or with somebody.

@@ -2,8 +2,8 @@
 //!
 //! Invariants: each member, and each right to open one, is given back however its holder ends: [`Permit`], [`Ticket`]
 //! and the guards of clients see to it. No client is opened, closed or waited for while the queue is locked, and no
-//! waker is cloned, woken or dropped. In a forked child nothing is locked: the threads that would unlock it do not exist
-//! there.
+//! waker is cloned, woken or dropped. In a forked child nothing is locked: the threads that would unlock it do not
+//! exist there.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
