@@ -125,8 +125,8 @@ impl ChunkCounts {
 }
 
 /// Counts what `table` holds, without checking it. 1 round trip for 64 rows and for 4,096 chunks; rows that do not
-/// verify are sampled up to 11 times more, over 41 ms. 1 round trip more after rows that say that the table was destroyed.
-/// // [R-DESTROY-2]
+/// verify are sampled up to 11 times more, over 41 ms. 1 round trip more after rows that say that the table was
+/// destroyed. Source: R-DESTROY-2.
 ///
 /// # Errors
 /// `Destroyed` as soon as it met such rows, and the superblock says so, too; the fabric refused or lost a batch.

@@ -221,14 +221,15 @@ impl Store {
     /// damaged table, or one of another version, only loses its name.
     ///
     /// A change that is under way is waited for, up to 100 ms. One whose process is stopped for longer in the middle of
-    /// it, or of completing what a dead client had begun, takes effect when that goes on, and the entries of the rows it
-    /// writes are found again, by those who have the table open still. Round trips: 2, 1 or 2 for 64 lock words, and 1 for 64 rows: every row is written, at some
-    /// 10 million a second. Source: R-DESTROY-1, R-DESTROY-2.
+    /// it, or of completing what a dead client had begun, takes effect when that goes on, and the entries of the rows
+    /// it writes are found again, by those who have the table open still. Round trips: 2, 1 or 2 for 64 lock words, and
+    /// 1 for 64 rows: every row is written, at some 10 million a second. Source: R-DESTROY-1, R-DESTROY-2.
     ///
     /// # Errors
-    /// `Region` if there is no such file ([`Error::is_absent`]), it is not a region, or it cannot be opened and removed,
-    /// such as without permission to write it or when the process has no memory or file descriptors to spare: it is
-    /// left alone then. `Fabric` if the name is gone, but not every client and reader was told. `OfNode` for `tcp://`.
+    /// `Region` if there is no such file ([`Error::is_absent`]), it is not a region, or it cannot be opened and
+    /// removed, such as without permission to write it, or when the process has no memory or file descriptors to spare:
+    /// it is left alone then. `Fabric` if the name is gone, but not every client and reader was told. `OfNode` for
+    /// `tcp://`.
     pub fn destroy(url: &Url) -> Result<(), Error> {
         let location = file_of(url, Attempt::Destroy)?;
         let store = match Store::open(url) {

@@ -108,8 +108,8 @@ impl Store {
     /// dead. Source: R-RECOVER-1 to R-RECOVER-6.
     ///
     /// # Errors
-    /// `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets this client only read; `Destroyed`
-    /// if somebody is dead and the table was; the fabric's. What was recovered is.
+    /// `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets this client only read;
+    /// `Destroyed` if somebody is dead and the table was; the fabric's. What was recovered is.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};

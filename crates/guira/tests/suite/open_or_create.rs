@@ -104,7 +104,7 @@ fn pauper() {
     let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
     let used_bytes = pages * rustix::param::page_size() as u64;
     let before = getrlimit(Resource::As);
-    setrlimit(Resource::As, Rlimit { current: Some(used_bytes + (1 << 20)), ..before.clone() }).unwrap();
+    setrlimit(Resource::As, Rlimit { current: Some(used_bytes + (1 << 20)), ..before }).unwrap();
     let destroyed = Store::destroy(&url);
     setrlimit(Resource::As, before).unwrap();
     let error = destroyed.expect_err("there is no room for it");

@@ -17,8 +17,8 @@
 //!   R-RECOVER-1.
 //! - [`At::Asked`]: `Liveness::poll_fence` in `Client::prove_dead`; R-RECOVER-1, R-RECOVER-4.
 //! - [`At::GiveBack`]: `Client::release_held` in `Client::recover_if_dead` (mourn.rs); R-RECOVER-5.
-//! - [`At::Claim`], [`At::Load`]: `Recovery::claim` (recover.rs): the CAS, the READ of the record; R-RECOVER-4. Its READ of the state is
-//!   not modelled: no table of this model is destroyed.
+//! - [`At::Claim`], [`At::Load`]: `Recovery::claim` (recover.rs): the CAS, the READ of the record; R-RECOVER-4.
+//!   Its READ of the state is not modelled: no table of this model is destroyed.
 //! - [`At::Fetch`], [`At::Rewrite`], [`At::RetireIt`], [`At::MarkIt`]: `Recovery::replay`; R-RECOVER-2.
 //! - [`At::Scan`], [`At::Free`]: `Recovery::release_locks`; R-RECOVER-3.
 //! - [`At::Vacate`]: `Recovery::free_slot`; R-RECOVER-3.
