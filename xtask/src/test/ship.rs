@@ -5,7 +5,9 @@
 //! the step is not available, and says so. cargo-deny is built without optimisation into the target directory: some 80
 //! seconds of processor time, once.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
@@ -27,6 +29,9 @@ const _: () = assert!(FETCH_LIMIT_S < DENY_LIMIT_S);
 
 /// The cargo-deny that is installed where there is none. It knows the keys that deny.toml uses.
 const DENY_VERSION: &str = "0.20.2";
+
+/// The file, in the target directory, with the digest of what the packages were made of that compiled last.
+const PASSED: &str = "packages-passed";
 
 /// Leaves debug information out: nobody debugs what is compiled here.
 const WITHOUT_DEBUG: (&str, &str) = ("CARGO_PROFILE_DEV_DEBUG", "0");
@@ -109,6 +114,15 @@ pub fn package(shell: &Shell, budget: &Budget) -> Outcome {
     if !missing.is_empty() {
         return Outcome::Failed(missing.join("; "));
     }
+    let inputs = match digest_of_inputs(shell.root()) {
+        Ok(digest) => digest,
+        Err(error) => return Outcome::Failed(format!("what goes into packages cannot be read: {error:#}")),
+    };
+    let passed = target_directory(shell, PASSED);
+    if fs::read_to_string(&passed).is_ok_and(|digest| digest == inputs) {
+        shell.say("nothing that goes into a package has changed since all of them compiled from their archives");
+        return Outcome::Passed;
+    }
     let target = target_directory(shell, "packages");
     if let Err(error) = forget_built(&target).and_then(|()| match cargo_home() {
         Some(home) => forget_unpacked(&home.join("registry/src"), &packages.published),
@@ -118,7 +132,26 @@ pub fn package(shell: &Shell, budget: &Budget) -> Outcome {
     }
     let mut command = shell.command("cargo", ["package", "--locked", "--allow-dirty"]);
     command.args(packages.selected()).arg("--target-dir").arg(target).env(WITHOUT_DEBUG.0, WITHOUT_DEBUG.1);
-    shell.run(&mut command, budget)
+    let outcome = shell.run(&mut command, budget);
+    if outcome == Outcome::Passed
+        && let Err(error) = fs::write(&passed, inputs)
+    {
+        shell.say(&format!("{} cannot be written, so the next run compiles them again: {error}", passed.display()));
+    }
+    outcome
+}
+
+/// The digest of all that goes into packages: the compiler, the files of all crates, and those of the workspace.
+fn digest_of_inputs(root: &Path) -> anyhow::Result<String> {
+    let compiler = Command::new("rustc").arg("--version").output()?;
+    let mut hasher = DefaultHasher::new();
+    compiler.stdout.hash(&mut hasher);
+    let is_input = |path: &&String| path.starts_with("crates/") || !path.contains('/');
+    for path in Tree::load(root)?.paths.iter().filter(is_input) {
+        path.hash(&mut hasher);
+        fs::read(root.join(path))?.hash(&mut hasher);
+    }
+    Ok(format!("{:016x}", hasher.finish()))
 }
 
 /// Where cargo keeps what it unpacks.
@@ -247,6 +280,23 @@ mod tests {
         forget_unpacked(home.path(), &names).expect("folders of ours");
         assert_eq!(paths.map(|path| home.path().join(path).exists()), [false, false, true, true]);
         forget_unpacked(&home.path().join("nowhere"), &names).expect("nothing is unpacked");
+    }
+
+    #[test]
+    fn packages_are_made_again_when_anything_in_them_changes() {
+        let root = tempfile::tempdir().expect("a folder");
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("it is in a folder")).expect("a folder");
+            fs::write(path, text).expect("a file");
+            digest_of_inputs(root.path()).expect("files that can be read")
+        };
+        let first = write("crates/a/src/lib.rs", "//! A.");
+        assert_eq!(write("crates/a/src/lib.rs", "//! A."), first);
+        assert_eq!(write("docs/a.md", "A."), first, "no package carries it");
+        let changes =
+            [write("crates/a/src/lib.rs", "//! B."), write("crates/a/README.md", "A."), write("Cargo.lock", "")];
+        assert!(changes.iter().collect::<std::collections::BTreeSet<_>>().len() == 3 && !changes.contains(&first));
     }
 
     #[test]
