@@ -132,10 +132,20 @@ async fn await_release(lane: &mut dyn Lane, table: &Table, held: &[LockId]) -> R
 /// # Errors
 /// The fabric refused or lost the batch.
 pub async fn is_destroyed<L: Lane + ?Sized>(lane: &mut L, table: &Table) -> Result<bool, FabricError> {
+    Ok(state(lane, table).await? != Some(TableState::Live))
+}
+
+/// Whether the table says that it was destroyed: one whose memory came back empty, or is damaged, does not. 1 round
+/// trip. // [R-DESTROY-2]
+pub(crate) async fn is_marked_destroyed<L: Lane + ?Sized>(lane: &mut L, table: &Table) -> Result<bool, FabricError> {
+    Ok(state(lane, table).await? == Some(TableState::Destroyed))
+}
+
+async fn state<L: Lane + ?Sized>(lane: &mut L, table: &Table) -> Result<Option<TableState>, FabricError> {
     let mut state = [0];
     let addr = table.geometry().superblock_word(STATE_WORD);
     post(lane, [Verb::Read { addr, into: &mut state }]).await?;
-    Ok(TableState::decode(state[0]) != Some(TableState::Live))
+    Ok(TableState::decode(state[0]))
 }
 
 impl Reader {

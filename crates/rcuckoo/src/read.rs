@@ -13,7 +13,7 @@ use guira_layout::{
     parse_extent,
 };
 
-use crate::destroy::is_destroyed;
+use crate::destroy::is_marked_destroyed;
 use crate::pace::Pace;
 use crate::read_many::Group;
 use crate::sample::{FirstSample, Lookup, Verdict, Which};
@@ -476,7 +476,7 @@ impl Reader {
         let is_poisoned = owner.is_some_and(|owner| self.table.locks().is_poison(owner));
         // Destroying poisons the locks before it overwrites the rows, and may have died in between. // [R-DESTROY-2]
         if (is_poisoned || is_damaged || is_late)
-            && Box::pin(is_destroyed(lane, &self.table)).await.map_err(Error::fabric(operation))?
+            && Box::pin(is_marked_destroyed(lane, &self.table)).await.map_err(Error::fabric(operation))?
         {
             return Err(Error::Destroyed { operation });
         }

@@ -147,7 +147,7 @@ impl Recovery<'_> {
         let look = Verb::Read { addr: state_at, into: &mut state };
         let posted = post(&mut *self.lane, [claim, record, look]).await;
         posted.map_err(Error::fabric(self.operation))?;
-        if TableState::decode(state[0]) != Some(TableState::Live) {
+        if TableState::decode(state[0]) == Some(TableState::Destroyed) {
             return Err(Error::Destroyed { operation: self.operation });
         }
         let corrupt = Error::Corrupt { operation: self.operation, place: Place::Slot(self.dead.slot) };
