@@ -8,7 +8,7 @@ use guira_fabric::{Lane, Verb, post};
 use guira_layout::{Candidate, EXTENT_HEADER_WORDS, ExtentRef, MAX_KEY_BYTES, Placement, Probe, RowId, parse_extent};
 
 use crate::commit::Write;
-use crate::destroy::is_destroyed;
+use crate::destroy::is_marked_destroyed;
 use crate::handover::{Reached, Rest};
 use crate::in_place::{Begun, Stage};
 use crate::locks::{ExtentWrite, LockSet, lock_set};
@@ -501,7 +501,7 @@ impl Client {
         }
         match torn {
             // A lock that was won before the table was destroyed guards rows that no longer are any. // [R-DESTROY-2]
-            Some(_) if is_destroyed(lane, &self.table).await.map_err(Error::fabric(operation))? => {
+            Some(_) if is_marked_destroyed(lane, &self.table).await.map_err(Error::fabric(operation))? => {
                 Err(Error::Destroyed { operation })
             }
             Some(row) => Err(Error::Corrupt { operation, place: Place::Row(row) }),
