@@ -138,7 +138,7 @@ fn as_text(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> Er
     ErrorText { blame: guira::Blame::Misuse.as_str().to_owned(), effect: "none".to_owned(), message, expected, usage }
 }
 
-/// What the parser says of a mistake, without headings, usage and hints at the help.
+/// The parser's message of a mistake, without headings, usage and hints at the help.
 fn message_of(error: &clap::Error) -> String {
     let text = error.to_string();
     let lines = text.lines().map(str::trim);

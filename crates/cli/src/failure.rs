@@ -484,7 +484,7 @@ fn some_records(number: u64) -> String {
     if number == 0 { "records".to_owned() } else { counted(number, "record") }
 }
 
-/// What failed, without a word of what it did not change.
+/// The message of a failure, without a word of what it did not change.
 fn of_reading(failure: &Failure) -> String {
     failure.to_string().replace("; nothing was changed", "").replace(" (nothing was changed)", "")
 }

@@ -59,7 +59,7 @@ pub struct Target<'u> {
     pub own: Own,
 }
 
-/// What becomes of the records a table has.
+/// Whether a larger table gets the records of the one it replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Own {
     /// They go into the larger table.
@@ -103,7 +103,7 @@ pub fn survey(path: &Path, format: Option<InputFormat>, fit: Fit, config: &Table
     Some(need)
 }
 
-/// What is to be said before records are stored in a table that have no room there. `None` if they have room.
+/// The warning before records are stored in a table that has no room for them. `None` if it has.
 pub fn lack(what: &str, need: Need, target: Target<'_>, config: &TableConfig, stat: &Stat) -> Option<Lack> {
     let (url, table, space) = (target.url, &stat.table, &stat.table.space);
     let entries_free = (table.capacity * FILL_PERCENT / 100).saturating_sub(table.entries);
@@ -130,7 +130,7 @@ pub fn lack(what: &str, need: Need, target: Target<'_>, config: &TableConfig, st
     Some(Lack { reason: format!("{lacks}; {unless}it becomes full on the way"), remedy })
 }
 
-/// What to do when a table has no room for one more record, of `record_bytes` if it is the extent space that is full.
+/// The advice for a table without room for one more record, of `record_bytes` if it is the extent space that is full.
 pub fn advice(target: Target<'_>, config: &TableConfig, record_bytes: Option<u64>) -> String {
     let (capacity, extent_bytes) = (config.capacity(), config.extent_bytes());
     let (capacity, extent_bytes) = match record_bytes {

@@ -28,7 +28,7 @@ fn as_text<S: serde::Serializer>(url: &Url, serializer: S) -> Result<S::Ok, S::E
     serializer.collect_str(url)
 }
 
-/// What a listed file is.
+/// The kind of a listed file.
 #[derive(Clone, Debug, serde::Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 #[non_exhaustive]

@@ -1,5 +1,5 @@
-//! What a table's parameters tell of the options it was created with: neither the preset's name nor the capacity is
-//! stored, but what follows from them is.
+//! The options a table was created with, as far as its parameters tell: neither the preset's name nor the capacity is
+//! stored, but their consequences are.
 
 use crate::{Preset, PresetOptions, TableConfig};
 

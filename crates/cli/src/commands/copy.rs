@@ -171,7 +171,7 @@ fn announce(arguments: &Arguments, from: &Stat, to: &Store, before: &Stat, outpu
     lack
 }
 
-/// What a pass does.
+/// The task of a pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
     /// Stores every record.
@@ -203,7 +203,7 @@ struct Copy<'a> {
     to: Store,
     clients: Vec<Client>,
     output: &'a Output,
-    /// What the last pass saw.
+    /// Records that the last pass saw.
     seen: Seen,
     /// Records stored so far.
     stored: u64,
@@ -386,8 +386,8 @@ fn different(client: &mut Client, batch: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<us
     refused.map(|()| different)
 }
 
-/// Those of `keys` that the table of `reader` does not have. What cannot be read may be there, and is named when it is
-/// scanned.
+/// The keys among `keys` that the table of `reader` does not have. One that cannot be read may be there, and is named
+/// when it is scanned.
 fn absent<'k>(reader: &mut Reader, keys: &'k [Vec<u8>]) -> Result<Vec<&'k [u8]>, guira::Error> {
     let mut failed = Ok(());
     let mut absent = Vec::new();

@@ -78,7 +78,7 @@ impl SpaceOptions {
     }
 }
 
-/// What /dev/shm of a container has, unless it was asked for more.
+/// Bytes of /dev/shm in a container that was not started with more.
 const CONTAINER_BYTES: u64 = 64 << 20;
 
 /// What was created.

@@ -26,7 +26,7 @@ const NUMBER_BYTES: usize = 16;
 pub struct Arguments {
     #[command(flatten)]
     pub key: KeyArguments,
-    /// What to add; may be negative.
+    /// The number to add; may be negative.
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = parse_number)]
     pub by: i128,
 }

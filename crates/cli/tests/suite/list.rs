@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Table, command, guira};
 use serde_json::Value;
 
-/// What `guira list` says of a table.
+/// A table as `guira list` shows it.
 fn listed(table: &Table) -> Option<Value> {
     let all = guira(&["list", "--format", "json"]).expect(0).json();
     all["tables"].as_array().expect("a list").iter().find(|listed| listed["url"] == table.url()).cloned()

@@ -1,4 +1,4 @@
-//! What a pool does with a client between two of its holders.
+//! The steps a pool takes with a client between two of its holders.
 
 use guira_rcuckoo::Operation;
 

@@ -20,7 +20,7 @@ pub(super) enum Grant<T> {
     MayOpen,
 }
 
-/// What a pool has.
+/// The members of a pool, and those who wait for one.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     max: usize,

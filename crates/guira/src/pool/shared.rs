@@ -21,7 +21,7 @@ use crate::fabric::Waiting;
 use crate::sessions::{Unpark, moment_after, wait_for};
 use crate::{Client, Error, Store};
 
-/// What clones of a pool share.
+/// The state that clones of a pool share.
 pub(crate) struct Shared {
     store: Store,
     /// How its clients wait.

@@ -99,7 +99,7 @@ impl Arguments {
     }
 }
 
-/// What was asked for, and the table does not have. What was not asked for is as it is.
+/// Options that were given and that the table does not meet. Those that were not given are not compared.
 fn differences(store: &Store, name: &str, arguments: &Arguments) -> Result<Vec<String>, Failure> {
     let found = store.table().config();
     let mut options =
