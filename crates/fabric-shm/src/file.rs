@@ -1,11 +1,11 @@
-//! Region files: finding, checking and removing them.
+//! Region files: finding and checking them.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, fstatfs, openat, statat, unlink};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, fstatfs, openat, statat};
 
-use crate::error::{Attempt, FileKind, ShmError, Task};
-use crate::header::{self, HEADER_BYTES, Header, PAGE_BYTES};
+use crate::error::{FileKind, ShmError, Task};
+use crate::header::{HEADER_BYTES, Header, PAGE_BYTES};
 use crate::location::{Links, Location};
 use crate::region::Access;
 
@@ -91,18 +91,6 @@ pub(crate) fn verify_length(file: BorrowedFd<'_>, expected: u64, task: Task<'_>)
     if actual < expected { Err(task.truncated(expected, actual)) } else { Ok(()) }
 }
 
-/// Removes the name of the region file at `location`. Whoever has it mapped keeps it.
-pub(crate) fn destroy(location: &Location) -> Result<(), ShmError> {
-    let task = Task::new(Attempt::Destroy, location.path());
-    location.split()?;
-    // A damaged region may be destroyed, and one of another version; a file that never was one may not.
-    let file = open_regular(location, Access::ReadOnly, task)?;
-    if !header::is_region(&read_start(file.as_fd(), task)?) {
-        return Err(task.foreign());
-    }
-    unlink(location.path()).map_err(task.failed("remove its name"))
-}
-
 /// The path under which this process can open `file` anew, even if it has no name.
 pub(crate) fn proc_path(file: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
@@ -123,6 +111,11 @@ pub(crate) fn open_regular(location: &Location, access: Access, task: Task<'_>) 
     let file = openat(CWD, location.path(), flags, Mode::empty()).map_err(task.failed("open it"))?;
     require_regular(&fstat(&file).map_err(task.failed("learn its kind"))?, task)?;
     Ok(file)
+}
+
+/// The device and inode of a file: no other file has them while this one is open.
+pub(crate) fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
 }
 
 fn require_regular(stat: &Stat, task: Task<'_>) -> Result<(), ShmError> {

@@ -17,7 +17,7 @@ use crate::region::{Access, Shared};
 use crate::sys;
 
 /// Where the slots' bytes are: beyond every file's end, so that no lock on data meets them.
-const FIRST_SLOT_BYTE: i64 = 1 << 62;
+pub(crate) const FIRST_SLOT_BYTE: i64 = 1 << 62;
 
 /// Takes the liveness of `slot`, or finds its owner alive.
 pub(crate) fn hold(region: &Shared, slot: u16) -> Result<Option<SlotHold>, FabricError> {
@@ -50,7 +50,7 @@ pub(crate) fn hold(region: &Shared, slot: u16) -> Result<Option<SlotHold>, Fabri
 /// A new open file description of the region's file, which may have lost its name; `proc_path` leads to it, unless
 /// somebody closed the region's descriptor.
 fn reopen(region: &Shared, proc_path: &str) -> Result<OwnedFd, Errno> {
-    let is_mapped = |file: BorrowedFd<'_>| fstat(file).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == region.identity);
+    let is_mapped = |file: BorrowedFd<'_>| fstat(file).is_ok_and(|stat| file::identity(&stat) == region.identity);
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     if is_mapped(region.file.as_fd()) {
         match rustix::fs::open(proc_path, flags, Mode::empty()) {

@@ -76,6 +76,7 @@ mod location;
 mod mapping;
 mod process;
 mod region;
+mod remove;
 #[allow(unsafe_code)]
 mod sys;
 

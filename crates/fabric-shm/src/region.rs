@@ -22,6 +22,7 @@ use crate::lane::ShmLane;
 use crate::location::Location;
 use crate::mapping::Mapped;
 use crate::process::ProcessIdentity;
+use crate::remove;
 
 /// What a process may do with a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +166,16 @@ impl ShmRegion {
     /// # Errors
     /// `NotFound`, `Permission`, `NotAFile`, `Foreign`, `BadName`, `Io`.
     pub fn destroy(location: &Location) -> Result<(), ShmError> {
-        file::destroy(location)
+        remove::destroy(location, None)
+    }
+
+    /// Removes the name at `location`, if it still leads to this very region; [`ShmRegion::destroy`] removes that of
+    /// any. Nobody else's region loses its name, whoever destroys and creates regions under it meanwhile.
+    ///
+    /// # Errors
+    /// `NotFound` if this region has that name no more; `Permission`, `Io`.
+    pub fn remove_name(&self, location: &Location) -> Result<(), ShmError> {
+        remove::destroy(location, Some(self.shared.identity))
     }
 
     pub(crate) fn new(
@@ -179,7 +189,7 @@ impl ShmRegion {
         let process = fork::current_process().map_err(task.failed("register fork handlers"))?;
         let stat = rustix::fs::fstat(&file).map_err(task.failed("learn its identity"))?;
         let page_bytes = file::FileSystem::of(file.as_fd(), task)?.unit_bytes();
-        let identity = (stat.st_dev, stat.st_ino);
+        let identity = file::identity(&stat);
         let caps = Caps { device_bytes: header.sizes.device_bytes, ..Profile::Shm.caps() };
         let path = path.to_owned();
         Ok(ShmRegion {

@@ -20,16 +20,49 @@ pub(crate) fn unlock(file: BorrowedFd<'_>) -> Result<(), Errno> {
     set_lock(file, libc::F_UNLCK as libc::c_short, 0, 0)
 }
 
+/// How other open file descriptions have locked a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Free,
+    /// For reading: by any number of those who may read the file.
+    Shared,
+    /// For writing: by one who may write the file.
+    Exclusive,
+}
+
+/// Whether another open file description than the one behind `file` has locked the byte at `offset`. If several have,
+/// the kernel tells of one.
+pub(crate) fn lock_of_others(file: BorrowedFd<'_>, offset: i64) -> Result<Standing, Errno> {
+    let found = ask(file, libc::F_OFD_GETLK, libc::F_WRLCK as libc::c_short, offset, 1)?;
+    Ok(match i32::from(found) {
+        libc::F_UNLCK => Standing::Free,
+        libc::F_RDLCK => Standing::Shared,
+        _ => Standing::Exclusive,
+    })
+}
+
 fn set_lock(file: BorrowedFd<'_>, kind: libc::c_short, offset: i64, bytes: i64) -> Result<(), Errno> {
+    ask(file, libc::F_OFD_SETLK, kind, offset, bytes).map(drop)
+}
+
+/// Calls fcntl with a lock of this kind, and returns the kind that it leaves there.
+fn ask(
+    file: BorrowedFd<'_>,
+    command: libc::c_int,
+    kind: libc::c_short,
+    offset: i64,
+    bytes: i64,
+) -> Result<libc::c_short, Errno> {
     // SAFETY: `flock` is plain integers, for which zero is valid; l_pid must be zero for open-file-description locks.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     lock.l_start = offset;
     lock.l_len = bytes;
-    // SAFETY: the descriptor is borrowed, hence open, and F_OFD_SETLK reads one `flock`, which outlives the call.
-    let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
-    if answer == 0 { Ok(()) } else { Err(last_errno()) }
+    // SAFETY: the descriptor is borrowed, hence open, and both commands read and write one `flock`, which outlives the
+    // call.
+    let answer = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) };
+    if answer == 0 { Ok(lock.l_type) } else { Err(last_errno()) }
 }
 
 /// While it lives no signal handler runs on this thread, as far as signals can be held up.

@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::panic::AssertUnwindSafe;
@@ -337,6 +338,61 @@ fn links_are_followed_only_where_the_user_chose_the_path() {
     let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES);
     let error = ShmRegion::create(&dangling.location, options, |_| Ok::<(), FabricError>(())).unwrap_err();
     assert!(matches!(error, CreateError::Shm(ShmError::AlreadyExists { .. })), "{error}");
+}
+
+/// A link goes to a region as a path does: the region loses its name, and not the link.
+#[test]
+fn destroying_through_a_link_destroys_what_it_leads_to() {
+    let directory = ScratchDirectory::new();
+    let (target, link) = (directory.file("target"), directory.file("link"));
+    let region = common::create(&target);
+    symlink(target.path(), link.path()).unwrap();
+    ShmRegion::destroy(&link).unwrap();
+    assert!(!region.info().unwrap().is_linked && directory.entries() == 1);
+    assert!(matches!(ShmRegion::destroy(&link), Err(ShmError::NotFound { .. })));
+}
+
+/// Somebody else destroyed the region and created another one under its name: that one keeps it.
+#[test]
+fn another_region_under_the_name_keeps_it() {
+    let directory = ScratchDirectory::new();
+    let location = directory.file("region");
+    let first = common::create(&location);
+    ShmRegion::destroy(&location).unwrap();
+    let second = common::create(&location);
+    assert!(matches!(first.remove_name(&location), Err(ShmError::NotFound { .. })));
+    assert!(second.info().unwrap().is_linked && directory.entries() == 1);
+    second.remove_name(&location).unwrap();
+    assert!(!second.info().unwrap().is_linked && directory.entries() == 0);
+}
+
+/// Threads destroy and create regions under one name: each region loses its name once, by one of those who opened it.
+#[test]
+fn regions_that_are_destroyed_at_once_lose_their_own_names_only() {
+    const TURNS: usize = 2_000;
+    let directory = ScratchDirectory::new();
+    let location = directory.file("region");
+    let destroyed: Vec<[u64; 2]> = std::thread::scope(|scope| {
+        let work = || {
+            let mut destroyed = Vec::new();
+            for _ in 0..TURNS {
+                let init = |_: &ShmRegion| Ok::<(), FabricError>(());
+                let created = ShmRegion::create(&location, CreateOptions::new(MAIN_BYTES, DEVICE_BYTES), init);
+                assert!(matches!(created, Ok(_) | Err(CreateError::Shm(ShmError::AlreadyExists { .. }))));
+                match open(&location).and_then(|region| region.remove_name(&location).map(|()| region)) {
+                    Ok(region) => destroyed.push(region.identity().expect("the kernel says when it was started")),
+                    Err(ShmError::NotFound { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            destroyed
+        };
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(destroyed.len() >= TURNS, "{}", destroyed.len());
+    assert_eq!(destroyed.iter().collect::<HashSet<_>>().len(), destroyed.len(), "each only once");
+    assert_eq!(directory.entries(), 0);
 }
 
 #[test]

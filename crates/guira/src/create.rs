@@ -226,7 +226,8 @@ impl Store {
     /// 1 for 64 rows: every row is written, at some 10 million a second. Source: R-DESTROY-1, R-DESTROY-2.
     ///
     /// # Errors
-    /// `Region` if there is no such file ([`Error::is_absent`]), it is not a region, or it cannot be opened and
+    /// `Region` if there is no such file ([`Error::is_absent`]), or no more, because somebody else destroyed the table
+    /// first; it is not a region, or it cannot be opened and
     /// removed, such as without permission to write it, or when the process has no memory or file descriptors to spare:
     /// it is left alone then. `Fabric` if the name is gone, but not every client and reader was told. `OfNode` for
     /// `tcp://`.
@@ -238,12 +239,13 @@ impl Store {
             Err(Error::Region(error)) => return Err(Error::Region(error.of_attempt(Attempt::Destroy))),
             Err(error) => return Err(error),
         };
+        let Some(Store { inner }) = &store else { return Ok(ShmRegion::destroy(&location)?) };
+        let FabricRegion::Shm(region) = &inner.first else {
+            return Err(Error::OfNode { url: url.clone(), attempt: Attempt::Destroy });
+        };
         // The name first: who may write a table need not be allowed to remove it, and then nothing must change.
-        ShmRegion::destroy(&location)?;
-        if let Some(Store { inner }) = &store {
-            block_on(destroy_table(&mut inner.first.lane(), &inner.table)).map_err(inner.fabric("cannot destroy"))?;
-        }
-        Ok(())
+        region.remove_name(&location)?;
+        block_on(destroy_table(&mut inner.first.lane(), &inner.table)).map_err(inner.fabric("cannot destroy"))
     }
 }
 
