@@ -1,12 +1,12 @@
 //! Destroyed tables: every lookup and scan that begins afterwards says so, under every preset and profile, within a
 //! bounded number of round trips, and also of rows that somebody was in the middle of writing.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering as Std};
+use std::sync::{Arc, Mutex};
 
 use guira_check::{CheckError, table_stats};
 use guira_conformance::{Actors, Bench, Moment, Op, Sampling, SteppedLane, TestClient, block_on};
-use guira_fabric::memory::Ordering;
+use guira_fabric::memory::{AtomicU64, Ordering};
 use guira_fabric::{FenceProof, Lane, Profile, Region, Traffic};
 use guira_layout::{DESTROYED_TRAILER, LockMask, OwnerId, Preset, RowId, STATE_WORD, TableState};
 use guira_rcuckoo::{Change, ClientConfig, Error, NewValue, Reader, RowItems, destroy_table, read_slot, recover};
@@ -123,6 +123,76 @@ fn rows_of_changes_under_way_are_overwritten_too() {
             assert!((1..100).contains(&pauses.load(Std::Relaxed)), "{pauses:?}");
             assert!(is_destroyed(&client.get(&key(5))), "{preset}, at pause {finishes_at_pause}");
         }
+    }
+}
+
+/// Clients that take one lock after the other, write a row each, and have not seen yet that the table is destroyed.
+struct Takers {
+    bench: Bench,
+    lock: LockMask,
+    row: RowId,
+    words: Vec<u64>,
+    /// Who has not had the lock yet.
+    left: u32,
+    holds: bool,
+    /// Verbs of the destroyer between a release and the next one's attempt.
+    gap: u32,
+    since_release: u32,
+}
+
+impl Takers {
+    fn word(&self) -> &AtomicU64 {
+        &self.bench.region.memory().device[self.lock.word as usize]
+    }
+
+    fn take(&mut self) {
+        self.holds = self.word().fetch_or(self.lock.mask, Ordering::AcqRel) & self.lock.mask == 0;
+        self.left -= u32::from(self.holds);
+    }
+
+    fn write_and_release(&mut self) {
+        self.bench.store(self.bench.table.geometry().row(self.row), &self.words);
+        self.word().fetch_and(!self.lock.mask, Ordering::AcqRel);
+        (self.holds, self.since_release) = (false, 0);
+    }
+
+    fn step(&mut self, moment: Moment) {
+        match moment {
+            Moment::Pause if self.holds => self.write_and_release(),
+            Moment::Verb if !self.holds && self.left > 0 => {
+                if self.since_release >= self.gap {
+                    self.take();
+                }
+                self.since_release += 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// [R-DESTROY-1] [R-DESTROY-2] A 1-bit lock that its holder releases while destroying waits is taken by the next one,
+/// before destroying sees it or right after: once it is seen free, nobody gets it any more, and the row is overwritten.
+#[test]
+fn locks_that_cannot_tell_poison_are_poisoned_again() {
+    for (takers, gap) in [(1, 0), (4, 0), (2, 1), (4, 1), (4, 2)] {
+        let (bench, mut client) = filled(Preset::Paper, "fixed:8:8", Profile::Shm);
+        let (lock, row) = lock_of(&bench, &key(5));
+        let words = bench.row_words(row);
+        let (left, holds, since_release) = (takers, false, 0);
+        let mut takers = Takers { bench: bench.clone(), lock, row, words, left, holds, gap, since_release };
+        takers.take();
+        let takers = Arc::new(Mutex::new(takers));
+        let stepped = Arc::clone(&takers);
+        let step = move |moment| stepped.lock().unwrap().step(moment);
+        let mut lane = SteppedLane::new(&bench.region, Sampling::Ascending, Box::new(step));
+        block_on(destroy_table(&mut lane, &bench.table)).unwrap();
+        let mut takers = takers.lock().unwrap();
+        println!("gap {gap}: {} never got the lock", takers.left);
+        if takers.holds {
+            takers.write_and_release();
+        }
+        assert_eq!(takers.word().load(Ordering::Acquire) & lock.mask, lock.mask, "gap {gap}: it is nobody's for good");
+        assert!(is_destroyed(&client.get(&key(5))), "gap {gap}");
     }
 }
 

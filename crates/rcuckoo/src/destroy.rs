@@ -5,7 +5,7 @@
 //! what they wrote.
 
 use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
-use guira_layout::{DESTROYED_TRAILER, LockId, RowId, STATE_WORD, TableState};
+use guira_layout::{DESTROYED_TRAILER, LockId, LockMask, RowId, STATE_WORD, TableState};
 
 use crate::{Batch, Error, Operation, Reader, Table};
 
@@ -26,7 +26,7 @@ const FIRST_PAUSE_NS: u64 = 50_000;
 /// [R-DESTROY-2]
 ///
 /// A client that holds a lock at this moment completes its commit; its release leaves that lock neither free nor
-/// anybody's. (1-bit locks cannot tell: there the release frees the lock, and only the state word and the rows warn.)
+/// anybody's. (1-bit locks cannot tell: there the release frees the lock, which is poisoned again.)
 /// It is waited for up to 100 ms; what it writes later stays, and so does what is written later by who recovers it and
 /// had begun that before. Round trips: 1 for 64 lock words and 1 for 64 rows; if
 /// locks were held, 1 for each pause until they are not, and 1 for 64 of their rows.
@@ -87,6 +87,13 @@ async fn poison_words(lane: &mut dyn Lane, table: &Table, wanted: &[(u64, u64)])
     Ok(found)
 }
 
+/// Poisons a lock that is free in `seen`, its word when last seen; whether the word was still the same.
+async fn poison_free(lane: &mut dyn Lane, table: &Table, lock: LockMask, seen: u64) -> Result<bool, FabricError> {
+    let (addr, mut found) = (table.locks().addr(lock.word), 0);
+    post(lane, [Verb::Cas { addr, compare: seen, swap: seen | lock.mask, found: &mut found }]).await?;
+    Ok(found == seen)
+}
+
 /// Makes these rows say that their table was destroyed.
 async fn overwrite_rows(
     lane: &mut dyn Lane,
@@ -107,6 +114,7 @@ async fn overwrite_rows(
 }
 
 /// Waits until those who held these locks when they were poisoned have released them: their bits are all ones no more.
+/// One that is free then is poisoned again.
 async fn await_release(lane: &mut dyn Lane, table: &Table, held: &[LockId]) -> Result<(), FabricError> {
     let locks = table.locks();
     let deadline_ns = lane.now_ns().saturating_add(LONGEST_WAIT_NS);
@@ -116,8 +124,13 @@ async fn await_release(lane: &mut dyn Lane, table: &Table, held: &[LockId]) -> R
         loop {
             let mut word = [0];
             post(lane, [Verb::Read { addr: locks.addr(mask.word), into: &mut word }]).await?;
-            let now_ns = lane.now_ns();
-            if word[0] & mask.mask != mask.mask || now_ns >= deadline_ns {
+            let (held, now_ns) = (word[0] & mask.mask, lane.now_ns());
+            // A 1-bit lock is free then, and would be taken again: nobody may write the rows that are overwritten next.
+            let is_poisoned = match held {
+                0 => poison_free(lane, table, mask, word[0]).await?,
+                _ => held != mask.mask,
+            };
+            if is_poisoned || now_ns >= deadline_ns {
                 break;
             }
             pause_until(lane, deadline_ns.min(now_ns.saturating_add(pause_ns))).await;
