@@ -101,9 +101,13 @@ impl Changed {
         let has_code = self.packages.as_ref().is_none_or(|packages| !packages.is_empty());
         match step {
             StepName::Needs | StepName::Components | StepName::Format | StepName::Check => !self.paths.is_empty(),
-            StepName::TestBuild | StepName::Clippy | StepName::Doc | StepName::Suites | StepName::DocTests => has_code,
-            StepName::Build => self.is_any(&["guira-cli", "guira-instructions"]),
-            StepName::Instructions => self.touches("guira-instructions"),
+            StepName::TestBuild
+            | StepName::Clippy
+            | StepName::Doc
+            | StepName::Suites
+            | StepName::Processes
+            | StepName::DocTests => has_code,
+            StepName::Build | StepName::Instructions => self.touches("guira-instructions"),
             StepName::Mutants => {
                 self.touches("guira-conformance") || self.lies_in(&["conformance/", "xtask/src/mutants/"])
             }

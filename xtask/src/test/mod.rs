@@ -17,7 +17,7 @@ mod suites;
 use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,7 @@ use changed::Changed;
 pub use process::Shell;
 pub use steps::{Budget, STEPS, target_directory};
 use steps::{Step, StepName};
+use suites::Programs;
 
 /// How often a line says what runs, while nothing ends.
 const PROGRESS_EVERY: Duration = Duration::from_secs(60);
@@ -65,12 +66,14 @@ pub struct Scope {
     changed: Option<Changed>,
     /// Suites and their seconds, in the order in which they ended.
     suites: Mutex<Vec<(String, f64)>>,
+    /// The test programs, once a step has built them: to ask cargo again is to wait for its lock.
+    programs: Mutex<Option<Arc<Programs>>>,
 }
 
 impl Scope {
     fn of(options: &Options, shell: &Shell) -> Result<Scope> {
         let changed = options.changed.as_ref().map(|base| Changed::since(base, shell)).transpose()?;
-        Ok(Scope { is_long: options.long, changed, suites: Mutex::default() })
+        Ok(Scope { is_long: options.long, changed, suites: Mutex::default(), programs: Mutex::default() })
     }
 
     /// Whether every test is asked for.
@@ -85,6 +88,15 @@ impl Scope {
 
     fn concerns(&self, step: StepName) -> bool {
         self.changed.as_ref().is_none_or(|changed| changed.concerns(step))
+    }
+
+    /// The test programs as the first step that asked has built them, or else those that `build` gives.
+    pub fn programs(&self, build: impl FnOnce() -> Result<Programs, Outcome>) -> Result<Arc<Programs>, Outcome> {
+        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*programs {
+            Some(built) => Ok(Arc::clone(built)),
+            None => Ok(Arc::clone(programs.insert(Arc::new(build()?)))),
+        }
     }
 
     /// Keeps what a suite took.

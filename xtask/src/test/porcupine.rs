@@ -7,10 +7,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::Outcome;
 use super::process::Shell;
 use super::steps::{Budget, target_directory};
 use super::suites::Programs;
+use super::{Outcome, Scope};
 
 /// Fetching Go and Porcupine over a slow network, compiling both programs, and comparing.
 pub const LIMIT_S: u64 = 1_200;
@@ -22,7 +22,7 @@ const USUAL_GO: &str = "/usr/local/go/bin/go";
 const SOURCE: &str = "conformance/porcupine";
 
 /// Builds the Go program, and runs the test that compares with it.
-pub fn compare(shell: &Shell, budget: &Budget) -> Outcome {
+pub fn compare(shell: &Shell, budget: &Budget, scope: &Scope) -> Outcome {
     let tools = target_directory(shell, "tools");
     let Some(go) = go(shell, budget, &tools) else {
         return Outcome::NotAvailable("there is no Go, and PyPI's cannot be installed".to_owned());
@@ -40,7 +40,8 @@ pub fn compare(shell: &Shell, budget: &Budget) -> Outcome {
             return outcome;
         }
     }
-    let suite = Programs::build(shell, budget).and_then(|programs| programs.suite(shell, "guira-conformance"));
+    let programs = scope.programs(|| Programs::build(shell, budget));
+    let suite = programs.and_then(|programs| programs.suite(shell, "guira-conformance"));
     match suite {
         Ok(mut suite) => shell.run(suite.args(["porcupine::", "--nocapture"]).env("GUIRA_PORCUPINE", program), budget),
         Err(outcome) => outcome,

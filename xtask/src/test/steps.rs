@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::process::Shell;
-use super::suites::{self, Programs};
+use super::suites::{self, Part, Programs};
 use super::{Outcome, Scope, needs, porcupine, ship};
 use crate::{check, fuzz, mutants};
 
@@ -56,6 +56,7 @@ pub enum StepName {
     Clippy,
     Build,
     Suites,
+    Processes,
     Mutants,
     Fuzz,
     Doc,
@@ -112,7 +113,7 @@ const DEBUG: Option<BuildDirectory> = Some(BuildDirectory::Debug);
 const RELEASE: Option<BuildDirectory> = Some(BuildDirectory::Release);
 
 /// Every step. Of those that can start, the first one does: what takes longest stands first.
-pub const STEPS: [Step; 19] = [
+pub const STEPS: [Step; 20] = [
     step(StepName::Needs, "the system's tools and data that tests use", INSTALL_LIMIT_S, &[], None),
     step(
         StepName::Components,
@@ -138,8 +139,21 @@ pub const STEPS: [Step; 19] = [
         NEEDS,
         DEBUG,
     ),
-    step(StepName::Build, "cargo build --release -p guira-cli -p guira-instructions", BUILD_LIMIT_S, NEEDS, RELEASE),
-    step(StepName::Suites, "every test program, the modules of a suite each by itself", TEST_LIMIT_S, TEST_BUILD, None),
+    step(StepName::Build, "cargo build --release -p guira-instructions", BUILD_LIMIT_S, NEEDS, RELEASE),
+    step(
+        StepName::Suites,
+        "the test programs that compute, the modules of a suite each by itself",
+        TEST_LIMIT_S,
+        TEST_BUILD,
+        None,
+    ),
+    step(
+        StepName::Processes,
+        "the test programs with processes, sockets and timers, likewise",
+        TEST_LIMIT_S,
+        TEST_BUILD,
+        None,
+    ),
     step(StepName::Mutants, "cargo xtask mutants", mutants::LIMIT_S, NEEDS, None),
     step(StepName::Fuzz, "cargo xtask fuzz --seconds 5", FUZZ_LIMIT_S, NEEDS, None),
     step(
@@ -202,7 +216,7 @@ impl Step {
     /// Runs the step within its limit.
     pub fn run(&self, shell: &Shell, scope: &Scope) -> Outcome {
         let limit_s = match (self.name, scope.is_long) {
-            (StepName::Suites, true) => LONG_TEST_LIMIT_S,
+            (StepName::Suites | StepName::Processes, true) => LONG_TEST_LIMIT_S,
             _ => self.limit_s,
         };
         let budget = Budget { until: Instant::now() + Duration::from_secs(limit_s), limit_s };
@@ -212,11 +226,12 @@ impl Step {
             StepName::Components => components(shell, &budget),
             StepName::Format => run(&mut cargo(shell, "fmt --all --check")),
             StepName::Check => own_check(shell, &budget),
-            StepName::TestBuild => Programs::build(shell, &budget).err().unwrap_or(Outcome::Passed),
+            StepName::TestBuild => scope.programs(|| Programs::build(shell, &budget)).err().unwrap_or(Outcome::Passed),
             StepName::Deny => ship::deny(shell, &budget),
             StepName::Clippy => clippy(shell, &budget),
-            StepName::Build => run(&mut cargo(shell, "build --release -p guira-cli -p guira-instructions")),
-            StepName::Suites => suites::run(shell, &budget, scope),
+            StepName::Build => run(&mut cargo(shell, "build --release -p guira-instructions")),
+            StepName::Suites => suites::run(shell, &budget, scope, Part::Computing),
+            StepName::Processes => suites::run(shell, &budget, scope, Part::Waiting),
             StepName::Mutants => mutants::step(shell, &budget),
             StepName::Fuzz => fuzz::run(shell, &budget, fuzz_seconds(scope), &[]),
             StepName::Doc => {
@@ -225,7 +240,7 @@ impl Step {
             }
             StepName::Instructions => instructions(shell, &budget),
             StepName::DocTests => run(&mut cargo(shell, "test --workspace --features guira-cli/peers --doc")),
-            StepName::Porcupine => porcupine::compare(shell, &budget),
+            StepName::Porcupine => porcupine::compare(shell, &budget, scope),
             StepName::Loom => {
                 let mut command = cargo(shell, "test -p guira-fabric --test loom --release --target-dir");
                 command.arg(target_directory(shell, "loom"));

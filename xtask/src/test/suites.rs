@@ -24,6 +24,24 @@ const SUITE: &str = "suite";
 const EXAMPLES_VARIABLE: &str = "GUIRA_TEST_EXAMPLES";
 const LONG_VARIABLE: &str = "GUIRA_LONG";
 
+/// Packages whose tests wait for processes, sockets and timers: they run beside those that compute.
+const WAITING: [&str; 5] = ["guira", "guira-cli", "guira-fabric-shm", "guira-fabric-tcp", "guira-peers"];
+
+/// Half of the test programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Those that keep a core busy.
+    Computing,
+    /// Those that wait for the most part.
+    Waiting,
+}
+
+impl Part {
+    fn has(self, package: &str) -> bool {
+        WAITING.contains(&package) == (self == Part::Waiting)
+    }
+}
+
 /// One test program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Program {
@@ -90,7 +108,12 @@ impl Programs {
                 continue;
             }
             let mut list = program.command(shell);
-            let said = read(shell, list.args(["--list", "--format", "terse"]), budget, "tests.txt")?;
+            let said = read(
+                shell,
+                list.args(["--list", "--format", "terse"]),
+                budget,
+                &format!("tests-{}.txt", program.package),
+            )?;
             let mut modules: BTreeMap<&str, Vec<String>> = BTreeMap::new();
             for test in said.lines().filter_map(|line| line.strip_suffix(": test")) {
                 modules.entry(test.split("::").next().unwrap_or_default()).or_default().push(test.to_owned());
@@ -134,9 +157,9 @@ impl Program {
     }
 }
 
-/// Runs every suite that `scope` selects, the longest first; a suite that fails does not hide the next one.
-pub fn run(shell: &Shell, budget: &Budget, scope: &Scope) -> Outcome {
-    let programs = match Programs::build(shell, budget) {
+/// Runs every suite of `part` that `scope` selects, the longest first; a suite that fails does not hide the next one.
+pub fn run(shell: &Shell, budget: &Budget, scope: &Scope, part: Part) -> Outcome {
+    let programs = match scope.programs(|| Programs::build(shell, budget)) {
         Ok(programs) => programs,
         Err(outcome) => return outcome,
     };
@@ -144,7 +167,7 @@ pub fn run(shell: &Shell, budget: &Budget, scope: &Scope) -> Outcome {
         Ok(suites) => suites,
         Err(outcome) => return outcome,
     };
-    suites.retain(|suite| scope.touches(&suite.program.package));
+    suites.retain(|suite| part.has(&suite.program.package) && scope.touches(&suite.program.package));
     let times = budget::read(shell.root()).unwrap_or_default();
     suites.sort_by(|a, b| {
         let seconds = |suite: &Suite<'_>| times.recorded_s(&suite.name).unwrap_or(0.0);
