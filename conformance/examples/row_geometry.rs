@@ -25,18 +25,15 @@ const fn shape(name: &'static str, format: &'static str, entries: u8, row_bytes:
     Shape { name, format, entries, row_bytes, checksum }
 }
 
-const SHAPES: [Shape; 11] = [
+const SHAPES: [Shape; 8] = [
     shape("7 x 8:8, 128 B", "fixed:8:8", 7, 128, ChecksumKind::Nh),
-    shape("7 x 8:8, 128 B", "fixed:8:8", 7, 128, ChecksumKind::Xxh3),
-    shape("7 x 8:8, 128 B", "fixed:8:8", 7, 128, ChecksumKind::Crc32cPair),
     shape("7 x 8:8, 128 B", "fixed:8:8", 7, 128, ChecksumKind::Crc64),
-    shape("3 x 8:8, 64 B", "fixed:8:8", 3, 64, ChecksumKind::Xxh3),
-    shape("8 x 8:8, 144 B packed", "fixed:8:8", 8, 144, ChecksumKind::Xxh3),
-    shape("11 x 8:8, 192 B", "fixed:8:8", 11, 192, ChecksumKind::Xxh3),
-    shape("6 x 4:4, 64 B", "fixed:4:4", 6, 64, ChecksumKind::Xxh3),
-    shape("6 x 4:4, 64 B", "fixed:4:4", 6, 64, ChecksumKind::Crc32cPair),
-    shape("8 x 4:4, 80 B packed", "fixed:4:4", 8, 80, ChecksumKind::Xxh3),
-    shape("14 x 4:4, 128 B", "fixed:4:4", 14, 128, ChecksumKind::Xxh3),
+    shape("3 x 8:8, 64 B", "fixed:8:8", 3, 64, ChecksumKind::Nh),
+    shape("8 x 8:8, 144 B packed", "fixed:8:8", 8, 144, ChecksumKind::Nh),
+    shape("11 x 8:8, 192 B", "fixed:8:8", 11, 192, ChecksumKind::Nh),
+    shape("6 x 4:4, 64 B", "fixed:4:4", 6, 64, ChecksumKind::Nh),
+    shape("8 x 4:4, 80 B packed", "fixed:4:4", 8, 80, ChecksumKind::Nh),
+    shape("14 x 4:4, 128 B", "fixed:4:4", 14, 128, ChecksumKind::Nh),
 ];
 
 fn config(shape: &Shape, keys: u64) -> Option<TableConfig> {

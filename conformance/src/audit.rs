@@ -76,8 +76,8 @@ impl Bench {
         let wrong = |what: &str| format!("{row} slot {slot}: {extent:?} {what}");
         self.check_chunk(&extent).map_err(wrong)?;
         let words = self.words_at(Addr::main(extent.offset), extent.words().ok_or_else(|| wrong("is impossible"))?);
-        let seed = self.table.superblock().checksum_seed();
-        let parsed = parse_extent(&words, &extent, seed).map_err(|error| wrong(&error.to_string()))?;
+        let sums = self.table.rows().sums();
+        let parsed = parse_extent(&words, &extent, sums).map_err(|error| wrong(&error.to_string()))?;
         parsed.append_key(&mut key);
         parsed.append_value(&mut value);
         Ok((extent.digest, key, value))

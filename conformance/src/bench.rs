@@ -9,7 +9,7 @@ use std::time::Duration;
 use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Caps, Lane, Profile, Region, SlotHold, Traffic};
-use guira_layout::{Geometry, Preset, PresetOptions, Superblock, TableConfig};
+use guira_layout::{Geometry, Preset, PresetOptions, Secret, Superblock, TableConfig};
 use guira_rcuckoo::{
     Change, Changed, Client, ClientConfig, Error, Expected, NewValue, Observer, Outcome, Table, Token, claim_slot,
     format_table,
@@ -84,7 +84,13 @@ impl Bench {
     pub fn of_config(config: TableConfig, profile: Profile, seed: u64) -> Bench {
         let geometry = Geometry::new(&config).expect("a table that fits");
         let region = HeapRegion::new(geometry.main_bytes(), geometry.device_bytes(), profile.caps());
-        let table = Table::new(Superblock { incarnation: seed ^ 0x11, table: seed ^ 0x22, config }).expect("valid");
+        let table = Table::new(Superblock {
+            incarnation: seed ^ 0x11,
+            table: seed ^ 0x22,
+            secret: Secret([seed ^ 0x33; 4]),
+            config,
+        })
+        .expect("valid");
         let mut lane = region.with_caps(Profile::Shm.caps()).lane();
         block_on(format_table(&mut lane, &table, |_| ControlFlow::Continue(()))).expect("the heap takes every batch");
         Bench { region, table }

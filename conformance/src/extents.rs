@@ -67,7 +67,7 @@ impl Prepared {
     /// Makes it an extent of `key` and `value` that lies elsewhere.
     pub fn move_to(&mut self, offset: u64, table: &Table, key: &[u8], value: &[u8]) {
         self.extent.offset = offset;
-        encode_extent(&mut self.words, &self.extent, key, value, table.superblock().checksum_seed());
+        encode_extent(&mut self.words, &self.extent, key, value, table.rows().sums());
     }
 }
 
@@ -104,7 +104,7 @@ impl Extents {
             value_bytes: value.len() as u32,
         };
         let mut words = Vec::new();
-        encode_extent(&mut words, &extent, key, value, self.table.superblock().checksum_seed());
+        encode_extent(&mut words, &extent, key, value, self.table.rows().sums());
         self.classes.entry(class).or_default().used.push_back((offset, extent.generation));
         Prepared { extent, words }
     }

@@ -2,7 +2,7 @@
 
 use guira_layout::{
     CHUNK_HEADER_WORDS, ChunkState, ChunkWord, EXTENT_HEADER_WORDS, ExtentClass, ExtentError, ExtentRef, Generation,
-    MAX_KEY_BYTES, MAX_VALUE_BYTES, OwnerId, encode_extent, extent_key_matches, extent_words, parse_extent,
+    MAX_KEY_BYTES, MAX_VALUE_BYTES, OwnerId, Sums, encode_extent, extent_key_matches, extent_words, parse_extent,
 };
 
 use super::feed::{Feed, bytes_of};
@@ -26,12 +26,11 @@ pub fn extent(data: &[u8]) -> Answer {
         key_bytes: feed.word() as u32,
         value_bytes: feed.word() as u32,
     };
-    let seed = shape.superblock.checksum_seed();
     let count = usize::from(feed.byte()) % WORDS_MAX;
     let mut words = feed.words(count);
 
     mark(&shape, &extent);
-    let found = parsed(&words, &extent, seed);
+    let found = parsed(&shape, &words, &extent);
     // Lengths that fit the words, and the header and checksum that belong to them.
     let room = count.saturating_sub(EXTENT_HEADER_WORDS) * 8;
     extent.key_bytes %= room as u32 + 1;
@@ -39,22 +38,23 @@ pub fn extent(data: &[u8]) -> Answer {
     words.resize(extent.words().expect("lengths that fit"), 0);
     words[..2]
         .copy_from_slice(&[extent.generation.0, u64::from(extent.key_bytes) | u64::from(extent.value_bytes) << 32]);
-    words[2] = checksum(&words, &extent, seed);
-    assert_eq!(parsed(&words, &extent, seed), Answer::Accepted);
+    words[2] = checksum(&shape, &words, &extent);
+    assert_eq!(parsed(&shape, &words, &extent), Answer::Accepted);
     mark(&shape, &extent);
     found
 }
 
 /// What docs/layout.md says of an extent's checksum.
-fn checksum(words: &[u64], extent: &ExtentRef, table_seed: u64) -> u64 {
-    let place = table_seed ^ extent.offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let head = guira_sum::bytes_checksum(&words[..2], place);
-    guira_sum::bytes_checksum(&words[EXTENT_HEADER_WORDS..], head)
+fn checksum(shape: &Shape, words: &[u64], extent: &ExtentRef) -> u64 {
+    let place = shape.superblock.checksum_seed() ^ extent.offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let keys = guira_sum::NhKeys::new(shape.superblock.secret.0);
+    let head = guira_sum::nh(&keys, &words[..2], place);
+    guira_sum::nh(&keys, &words[EXTENT_HEADER_WORDS..], head)
 }
 
 /// An extent that parses lies inside its words and encodes to them; one that does not has a reason. // [R-READ-6]
-fn parsed(words: &[u64], extent: &ExtentRef, seed: u64) -> Answer {
-    let parsed = match parse_extent(words, extent, seed) {
+fn parsed(shape: &Shape, words: &[u64], extent: &ExtentRef) -> Answer {
+    let parsed = match parse_extent(words, extent, shape.rows.sums()) {
         Ok(parsed) => parsed,
         Err(ExtentError::Replaced { wanted, found }) => {
             assert!(wanted == extent.generation && found.0 == words[0] && found != wanted);
@@ -74,7 +74,7 @@ fn parsed(words: &[u64], extent: &ExtentRef, seed: u64) -> Answer {
     assert_eq!((key.len(), value.len()), (extent.key_bytes as usize, extent.value_bytes as usize));
     assert_eq!((&bytes[key_at..][..key.len()], &bytes[value_at..][..value.len()]), (&key[..], &value[..]));
     assert_eq!(words.len(), extent_words(key.len(), value.len()));
-    assert_eq!(words[2], checksum(words, extent, seed));
+    assert_eq!(words[2], checksum(shape, words, extent));
 
     let mut other = key.clone();
     other.push(0);
@@ -97,15 +97,19 @@ fn parsed(words: &[u64], extent: &ExtentRef, seed: u64) -> Answer {
         assert!(!parsed.has_value(&other), "another value");
     }
     let moved = ExtentRef { offset: extent.offset ^ 8, ..*extent };
-    assert!(parse_extent(words, &moved, seed).is_err() && parse_extent(words, extent, !seed).is_err());
+    let mut elsewhere = shape.superblock.clone();
+    elsewhere.incarnation = !elsewhere.incarnation;
+    let sums = shape.rows.sums();
+    assert!(parse_extent(words, &moved, sums).is_err(), "another place");
+    assert!(parse_extent(words, extent, &Sums::new(&elsewhere)).is_err(), "another incarnation");
 
     let mut again = Vec::new();
-    encode_extent(&mut again, extent, &key, &value, seed);
+    encode_extent(&mut again, extent, &key, &value, sums);
     let padding_is_zero = bytes[key_at + key.len()..value_at].iter().chain(&bytes[value_at + value.len()..]);
     if padding_is_zero.copied().all(|byte| byte == 0) {
         assert_eq!(again, words);
     } else {
-        assert!(parse_extent(&again, extent, seed).is_ok());
+        assert!(parse_extent(&again, extent, sums).is_ok());
     }
     Answer::Accepted
 }
@@ -207,7 +211,7 @@ pub(super) fn extent_seeds() -> Vec<Seed> {
             let (key_bytes, value_bytes) = (key.len() as u32, value.len() as u32);
             let extent = ExtentRef { digest: 1, offset, generation: Generation(9), key_bytes, value_bytes };
             let mut words = Vec::new();
-            encode_extent(&mut words, &extent, key, value, shape.superblock.checksum_seed());
+            encode_extent(&mut words, &extent, key, value, shape.rows.sums());
             let fields = [1, offset, 9, key_bytes.into(), value_bytes.into()].map(u64::to_le_bytes).concat();
             let input = [&head[..], &fields, &[words.len() as u8], &bytes_of(&words)].concat();
             seeds.push((format!("{name}-{size}"), input));

@@ -3,7 +3,9 @@
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
-use guira_layout::{ChecksumKind, ConfigError, EntryFormat, Geometry, Preset, PresetOptions, Superblock, TableConfig};
+use guira_layout::{
+    ChecksumKind, ConfigError, EntryFormat, Geometry, Preset, PresetOptions, Secret, Superblock, TableConfig,
+};
 
 use super::feed::Feed;
 use super::superblock::consistent;
@@ -89,7 +91,7 @@ fn derived(options: &PresetOptions, config: Result<TableConfig, ConfigError>) ->
         let bytes = u128::from(config.chunks) * u128::from(config.chunk_bytes);
         assert!(options.extent_bytes.is_none_or(|wanted| bytes >= u128::from(wanted)));
     }
-    let superblock = Superblock { incarnation: 1, table: 2, config: config.clone() };
+    let superblock = Superblock { incarnation: 1, table: 2, secret: Secret([3; 4]), config: config.clone() };
     consistent(&superblock);
     let device_bytes = Geometry::new(&config).map(|geometry| geometry.device_bytes()).unwrap_or_default();
     assert!(device_bytes.is_multiple_of(4096));

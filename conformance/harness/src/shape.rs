@@ -1,7 +1,7 @@
 //! A table's parameters drawn from a few bytes: every valid combination that matters to a decoder can be drawn.
 
 use guira_layout::{
-    ChecksumKind, EntryFormat, Geometry, LockLayout, Preset, PresetOptions, RowFormat, Superblock, TableConfig,
+    ChecksumKind, EntryFormat, Geometry, LockLayout, Preset, PresetOptions, RowFormat, Secret, Superblock, TableConfig,
 };
 
 use super::feed::Feed;
@@ -59,7 +59,8 @@ impl Shape {
         if format.has_extents() {
             (config.chunk_bytes, config.chunks) = (4096 << chunk_shift, chunks);
         }
-        let superblock = Superblock { incarnation: feed.word(), table: feed.word(), config };
+        let (incarnation, table) = (feed.word(), feed.word());
+        let superblock = Superblock { incarnation, table, secret: Secret([incarnation, table, 1, 2]), config };
         Shape::of(superblock)
     }
 

@@ -71,9 +71,10 @@ fn seal_again(shape: &Shape, words: &mut [u64]) -> bool {
 fn seal_of(shape: &Shape, words: &[u64], sequence: u32) -> Option<Seal> {
     let further = further(shape, words)?;
     let first = if words[Record::ONE_ROW_WORD] & FREES != 0 { Record::WORD } else { Record::ONE_ROW_WORD };
-    let seed = if further.is_empty() { sequence.into() } else { guira_sum::nh(further, sequence.into()) };
-    let sum = guira_sum::nh(&words[first..Seal::word(&shape.rows)], seed);
-    Some(Seal(1 << 63 | u64::from(sequence) << 32 | (sum ^ sum >> 32) & 0xffff_ffff))
+    let keys = guira_sum::NhKeys::new(shape.superblock.secret.0);
+    let seed = if further.is_empty() { sequence.into() } else { guira_sum::nh(&keys, further, sequence.into()) };
+    let sum = guira_sum::nh_or_zero(&keys, &words[first..Seal::word(&shape.rows)], seed);
+    Some(Seal(1 << 63 | u64::from(sequence) << 32 | sum & 0xffff_ffff))
 }
 
 fn decode(shape: &Shape, words: &[u64]) -> Result<Option<Record>, RecordError> {
@@ -217,7 +218,7 @@ fn record(shape: &Shape, words: &[u64], row: &[u64], cut: u64) -> Answer {
         let after = completes(shape, delta, row, cut);
         rebuilt.push(&shape.rows, delta.row, delta.slot.into(), &after);
     }
-    rebuilt.seal(seal.sequence());
+    rebuilt.seal(shape.rows.sums(), seal.sequence());
     if is_canonical(words, &encoded) {
         assert_eq!(rebuilt, record);
     }
@@ -288,7 +289,7 @@ pub(super) fn seeds() -> Vec<Seed> {
         }
         let mut words = vec![0; slot_words(shape.config())];
         words[SlotWord::WORD] = SlotWord { state: SlotState::Live, generation: 3 }.encode();
-        record.seal(5);
+        record.seal(rows.sums(), 5);
         words[Record::WORD..][..record.words().len()].copy_from_slice(record.words());
         let input = [&head[..], &[count - 1], &9u64.to_le_bytes(), &bytes_of(&words), &bytes_of(&row)].concat();
         seeds.push((name, input));

@@ -2,7 +2,7 @@
 
 use guira_layout::{
     ChecksumKind, ConfigError, EntryFormat, Geometry, LockId, MAX_ROW_WORDS, OffsetRule, Preset, PresetOptions, RowId,
-    STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Superblock, SuperblockError, TableState,
+    STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Secret, Superblock, SuperblockError, TableState,
 };
 
 use super::feed::{Feed, bytes_of, words_of};
@@ -13,7 +13,7 @@ use super::{Answer, Seed};
 const MAGIC: u64 = 0x4241_5441_5249_5547;
 const VERSION: u64 = 2;
 const FINGERPRINT_WORD: usize = 4;
-const CHECKED_WORDS: usize = 56;
+const CHECKED_WORDS: usize = 60;
 const FINGERPRINT_SEED: u64 = 0x6775_6972_6131;
 /// Words of a seed: what lies behind them is zero.
 const SEED_WORDS: usize = STATE_WORD + 2;
@@ -154,7 +154,7 @@ pub(super) fn seeds() -> Vec<Seed> {
         add(&format!("drawn-{name}"), &words(&Shape::draw(&mut Feed(&head)).superblock));
     }
     let mut superblock = superblock_of(Preset::Paper, "fixed:4:4");
-    superblock.config.checksum = ChecksumKind::Crc32cPair;
+    superblock.config.checksum = ChecksumKind::Nh;
     superblock.config.offset_rule = OffsetRule::Odd;
     superblock.config.max_path_rows = 16;
     add("mixed", &words(&superblock));
@@ -180,5 +180,10 @@ fn superblock_of(preset: Preset, format: &str) -> Superblock {
         hash_seed: 77,
         device_bytes: u64::MAX,
     };
-    Superblock { incarnation: 5, table: 9, config: preset.config(&options).expect("valid parameters") }
+    Superblock {
+        incarnation: 5,
+        table: 9,
+        secret: Secret([3; 4]),
+        config: preset.config(&options).expect("valid parameters"),
+    }
 }

@@ -184,8 +184,8 @@ impl SimClient {
         let change = change(match extent {
             None => NewValue::Inline(value),
             Some(extent) => {
-                let seed = self.client.table().superblock().checksum_seed();
-                encode_extent(&mut self.encoded, &extent, key, value, seed);
+                let sums = self.client.table().rows().sums();
+                encode_extent(&mut self.encoded, &extent, key, value, sums);
                 NewValue::Extent { extent, words: &self.encoded }
             }
         });

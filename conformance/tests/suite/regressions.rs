@@ -44,6 +44,8 @@ mod a_torn_row_hid_the_other;
 mod an_error_lost_its_effect;
 #[path = "../../regressions/an_estimate_of_few_entries_claimed_to_be_exact.rs"]
 mod an_estimate_of_few_entries_claimed_to_be_exact;
+#[path = "../../regressions/chosen_bytes_tore_a_row.rs"]
+mod chosen_bytes_tore_a_row;
 #[path = "../../regressions/distances_overflowed_in_large_tables.rs"]
 mod distances_overflowed_in_large_tables;
 #[path = "../../regressions/every_lock_had_a_deadline_of_its_own.rs"]

@@ -157,7 +157,7 @@ impl Scan<'_> {
         findings: &mut Findings,
     ) -> Result<Key, FabricError> {
         read_extent(&mut *self.lane, extent, &mut self.buffers.extent).await?;
-        match parse_extent(&self.buffers.extent, extent, self.table.superblock().checksum_seed()) {
+        match parse_extent(&self.buffers.extent, extent, self.table.rows().sums()) {
             Ok(parsed) => parsed.append_key(key),
             Err(error @ ExtentError::Replaced { .. }) => {
                 findings.add(ProblemKind::ExtentReplaced, place, error.to_string());

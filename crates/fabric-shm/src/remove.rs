@@ -1,9 +1,9 @@
 //! Removing the name of a region's file, and never that of another one.
 //!
-//! The kernel removes a name whatever it leads to, and somebody else may destroy the region meanwhile and create another
-//! one under its name. So whoever removes the name holds a lock on the region's file from comparing it to removing it.
-//! Only who may write the file gets that lock; for others, and where a reader stands in its way, there is the comparison
-//! alone. The kernel gives up the lock of who dies.
+//! The kernel removes a name whatever it leads to, and somebody else may destroy the region meanwhile and create
+//! another one under its name. So whoever removes the name holds a lock on the region's file from comparing it to
+//! removing it. Only who may write the file gets that lock; for others, and where a reader stands in its way, there is
+//! the comparison alone. The kernel gives up the lock of who dies.
 
 use std::fs::canonicalize;
 use std::os::fd::{AsFd, OwnedFd};

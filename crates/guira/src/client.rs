@@ -165,8 +165,8 @@ fn new_value<'v>(
 ) -> NewValue<'v> {
     let Some(extent) = extent else { return NewValue::Inline(value) };
     *pending = Some(extent);
-    let seed = client.table().superblock().checksum_seed();
-    guira_layout::encode_extent(encoded, &extent, key, value, seed);
+    let sums = client.table().rows().sums();
+    guira_layout::encode_extent(encoded, &extent, key, value, sums);
     NewValue::Extent { extent, words: encoded }
 }
 

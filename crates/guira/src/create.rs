@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use guira_fabric::Region;
 use guira_fabric_shm::{Attempt, CreateError, CreateOptions as RegionOptions, Location, ShmError, ShmRegion};
-use guira_layout::{Geometry, Superblock, TableConfig};
+use guira_layout::{Geometry, Secret, Superblock, TableConfig};
 use guira_rcuckoo::{FormatError, OpenError, Table, destroy_table, format_table};
 
 use crate::blocking::block_on;
@@ -95,7 +95,8 @@ impl Store {
         let config = config_of(url, options, hash_seed)?;
         let geometry = Geometry::new(&config).map_err(|source| Error::Create { url: url.clone(), source })?;
         let total_rows = config.rows;
-        let superblock = Superblock { incarnation: random()?, table: random()?, config };
+        let secret = Secret([random()?, random()?, random()?, random()?]);
+        let superblock = Superblock { incarnation: random()?, table: random()?, secret, config };
         let corrupt = |source| Error::Open { url: url.clone(), source };
         let table = Table::new(superblock).map_err(|error| corrupt(OpenError::Superblock(error)))?;
         let region_options = RegionOptions::new(geometry.main_bytes(), geometry.device_bytes()).with_mode(options.mode);

@@ -8,7 +8,7 @@
 use guira_fabric::WORD_BYTES;
 
 use crate::bytes::{append, append_words, equal};
-use crate::{Generation, Geometry, OwnerId, TableConfig};
+use crate::{Generation, Geometry, OwnerId, Sums, TableConfig};
 
 /// Words in front of an extent's key.
 pub const EXTENT_HEADER_WORDS: usize = 3;
@@ -92,19 +92,14 @@ impl ExtentRef {
     fn lengths(&self) -> u64 {
         u64::from(self.key_bytes) | u64::from(self.value_bytes) << 32
     }
-
-    fn seed(&self, table_seed: u64) -> u64 {
-        table_seed ^ self.offset.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    }
 }
 
-fn checksum(words: &[u64], extent: &ExtentRef, table_seed: u64) -> u64 {
-    let head = guira_sum::bytes_checksum(&words[..CHECKSUM_WORD], extent.seed(table_seed));
-    guira_sum::bytes_checksum(&words[EXTENT_HEADER_WORDS..], head)
+fn checksum(words: &[u64], extent: &ExtentRef, sums: &Sums) -> u64 {
+    sums.extent(extent.offset, &words[..CHECKSUM_WORD], &words[EXTENT_HEADER_WORDS..])
 }
 
 /// Encodes the extent that `extent` describes; `words` becomes exactly as long as it is.
-pub fn encode_extent(words: &mut Vec<u64>, extent: &ExtentRef, key: &[u8], value: &[u8], table_seed: u64) {
+pub fn encode_extent(words: &mut Vec<u64>, extent: &ExtentRef, key: &[u8], value: &[u8], sums: &Sums) {
     debug_assert_eq!((key.len(), value.len()), (extent.key_bytes as usize, extent.value_bytes as usize));
     words.clear();
     words.reserve(extent_words(key.len(), value.len()));
@@ -113,14 +108,14 @@ pub fn encode_extent(words: &mut Vec<u64>, extent: &ExtentRef, key: &[u8], value
     append_words(words, value);
     words[GENERATION_WORD] = extent.generation.0;
     words[LENGTHS_WORD] = extent.lengths();
-    words[CHECKSUM_WORD] = checksum(words, extent, table_seed);
+    words[CHECKSUM_WORD] = checksum(words, extent, sums);
 }
 
 /// The extent `extent` refers to, in the words read from its address.
 ///
 /// # Errors
 /// The words are not this extent.
-pub fn parse_extent<'w>(words: &'w [u64], extent: &ExtentRef, table_seed: u64) -> Result<Extent<'w>, ExtentError> {
+pub fn parse_extent<'w>(words: &'w [u64], extent: &ExtentRef, sums: &Sums) -> Result<Extent<'w>, ExtentError> {
     let (wanted, torn) = (extent.generation, ExtentError::Torn { generation: extent.generation });
     if extent.words() != Some(words.len()) {
         return Err(torn);
@@ -129,7 +124,7 @@ pub fn parse_extent<'w>(words: &'w [u64], extent: &ExtentRef, table_seed: u64) -
     if found != wanted {
         return Err(ExtentError::Replaced { wanted, found });
     }
-    if words[LENGTHS_WORD] != extent.lengths() || words[CHECKSUM_WORD] != checksum(words, extent, table_seed) {
+    if words[LENGTHS_WORD] != extent.lengths() || words[CHECKSUM_WORD] != checksum(words, extent, sums) {
         return Err(torn);
     }
     Ok(Extent { words, key_bytes: extent.key_bytes as usize, value_bytes: extent.value_bytes as usize })
@@ -404,9 +399,47 @@ impl ChunkWord {
 
 #[cfg(test)]
 mod tests {
+    use guira_sum::NhKeys;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::row::tests::superblock;
+    use crate::{Preset, Secret, Superblock};
+
+    fn sums(incarnation: u64, secret: [u64; 4]) -> Sums {
+        let superblock = superblock(Preset::Hardened, "bytes:64");
+        Sums::new(&Superblock { incarnation, secret: Secret(secret), ..superblock })
+    }
+
+    /// How many halves of two values verify that were chosen by `keys`: each is cut at each word, from either end.
+    fn halves_that_verify(sums: &Sums, keys: &NhKeys, words: usize, fills: [u64; 2]) -> usize {
+        let (value_bytes, generation) = (words as u32 * 8, Generation(9));
+        let extent = ExtentRef { digest: 1, offset: 4096, generation, key_bytes: 0, value_bytes };
+        let [old, new] = fills.map(|fill| {
+            let word = |i: usize| if i.is_multiple_of(2) { keys.key(i % 256).wrapping_neg() } else { fill ^ i as u64 };
+            let value: Vec<u8> = (0..words).flat_map(|i| word(i).to_le_bytes()).collect();
+            let mut words = Vec::new();
+            encode_extent(&mut words, &extent, &[], &value, sums);
+            words
+        });
+        let cuts =
+            (1..old.len()).flat_map(|cut| [[&old[..cut], &new[cut..]].concat(), [&new[..cut], &old[cut..]].concat()]);
+        cuts.filter(|torn| *torn != old && *torn != new && parse_extent(torn, &extent, sums).is_ok()).count()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, cases: 16, ..ProptestConfig::default() })]
+
+        /// [R-READ-6] Values chosen by one who does not know the table's secret do not verify in part; by one who does,
+        /// they do, so the choice is a good one.
+        #[test]
+        fn chosen_extents_do_not_verify_half_written(secret: [u64; 4], words in 4usize..300, fills: [u64; 2]) {
+            prop_assume!(fills[0] != fills[1] && secret != [0; 4]);
+            let sums = sums(5, secret);
+            prop_assert_eq!(halves_that_verify(&sums, &NhKeys::new([0; 4]), words, fills), 0);
+            prop_assert!(halves_that_verify(&sums, &NhKeys::new(secret), words, fills) > 0);
+        }
+    }
 
     proptest! {
         #[test]
@@ -421,27 +454,28 @@ mod tests {
                 key_bytes: key.len() as u32,
                 value_bytes: value.len() as u32,
             };
+            let [sums, elsewhere] = [5, 6].map(|incarnation| sums(incarnation, [7; 4]));
             let mut words = Vec::new();
-            encode_extent(&mut words, &extent, &key, &value, 5);
+            encode_extent(&mut words, &extent, &key, &value, &sums);
             let header = words[..EXTENT_HEADER_WORDS].try_into().unwrap();
             prop_assert_eq!(ExtentRef::of_header(4096, header), ExtentRef { digest: 0, ..extent });
-            let parsed = parse_extent(&words, &extent, 5).unwrap();
+            let parsed = parse_extent(&words, &extent, &sums).unwrap();
             prop_assert!(parsed.has_key(&key));
             let (mut key_back, mut value_back) = (Vec::new(), Vec::new());
             parsed.append_key(&mut key_back);
             parsed.append_value(&mut value_back);
             prop_assert_eq!((key_back, value_back), (key, value));
-            prop_assert!(parse_extent(&words, &extent, 6).is_err(), "another incarnation");
+            prop_assert!(parse_extent(&words, &extent, &elsewhere).is_err(), "another incarnation");
             let moved = ExtentRef { offset: 4104, ..extent };
-            prop_assert!(parse_extent(&words, &moved, 5).is_err(), "another place");
+            prop_assert!(parse_extent(&words, &moved, &sums).is_err(), "another place");
             let other = ExtentRef { generation: Generation(10), ..extent };
             prop_assert_eq!(
-                parse_extent(&words, &other, 5),
+                parse_extent(&words, &other, &sums),
                 Err(ExtentError::Replaced { wanted: Generation(10), found: Generation(9) })
             );
             for word in 1..words.len() {
                 words[word] ^= 1 << (word % 64);
-                prop_assert!(parse_extent(&words, &extent, 5).is_err());
+                prop_assert!(parse_extent(&words, &extent, &sums).is_err());
                 words[word] ^= 1 << (word % 64);
             }
         }

@@ -9,8 +9,7 @@ use std::hint::select_unpredictable;
 
 use crate::bytes::word_of;
 use crate::config::EntryFormat;
-use crate::row::seed_of_row;
-use crate::{Candidate, ChecksumKind, ExtentRef, Probe, RowFormat, RowId, Torn, Trailer, Version};
+use crate::{Candidate, ChecksumKind, ExtentRef, Probe, RowFormat, RowId, Sums, Torn, Trailer, Version};
 
 /// Rows as a lookup reads them.
 pub trait Rows: Copy + Send + Sync {
@@ -32,11 +31,11 @@ pub trait Rows: Copy + Send + Sync {
     /// answer says nothing.
     fn seek(&self, row: &[u64], probe: &Self::Probe<'_>, rejected: &[ExtentRef]) -> Option<Self::Hit>;
 
-    /// Whether the sample `words` of `row` is whole.
+    /// Whether the sample `words` of `row` is whole, by the checksums of its table.
     ///
     /// # Errors
     /// It is not.
-    fn verify(&self, row: RowId, words: &[u64]) -> Result<(), Torn>;
+    fn verify(&self, sums: &Sums, row: RowId, words: &[u64]) -> Result<(), Torn>;
 
     /// The version of a sampled row.
     fn version(&self, row: &[u64]) -> Version;
@@ -48,23 +47,23 @@ pub trait Rows: Copy + Send + Sync {
     fn append_value(&self, row: &[u64], hit: &Self::Hit, into: &mut Vec<u8>);
 }
 
-impl Rows for RowFormat {
+impl Rows for &RowFormat {
     type Probe<'k> = Probe<'k>;
     type Hit = Candidate;
 
     #[inline(always)]
     fn row_words(&self) -> usize {
-        self.row_words()
+        RowFormat::row_words(self)
     }
 
     #[inline(always)]
     fn accepts_key(&self, bytes: usize) -> bool {
-        self.accepts_key(bytes)
+        RowFormat::accepts_key(self, bytes)
     }
 
     #[inline(always)]
     fn probe<'k>(&self, key: &'k [u8], digest: u64) -> Probe<'k> {
-        self.probe(key, digest)
+        RowFormat::probe(self, key, digest)
     }
 
     #[inline(always)]
@@ -73,15 +72,15 @@ impl Rows for RowFormat {
         loop {
             let candidate = self.find(row, probe, from)?;
             match candidate {
-                Candidate::Extent(slot) if rejected.contains(&self.extent_of(row, slot)) => from = slot + 1,
+                Candidate::Extent(slot) if rejected.contains(&RowFormat::extent_of(self, row, slot)) => from = slot + 1,
                 _ => return Some(candidate),
             }
         }
     }
 
     #[inline(always)]
-    fn verify(&self, row: RowId, words: &[u64]) -> Result<(), Torn> {
-        self.verify(row, words)
+    fn verify(&self, _sums: &Sums, row: RowId, words: &[u64]) -> Result<(), Torn> {
+        RowFormat::verify(self, row, words)
     }
 
     #[inline(always)]
@@ -93,7 +92,7 @@ impl Rows for RowFormat {
     fn extent_of(&self, row: &[u64], hit: &Candidate) -> Option<ExtentRef> {
         match hit {
             Candidate::Inline(_) => None,
-            Candidate::Extent(slot) => Some(self.extent_of(row, *slot)),
+            Candidate::Extent(slot) => Some(RowFormat::extent_of(self, row, *slot)),
         }
     }
 
@@ -107,7 +106,8 @@ impl Rows for RowFormat {
 /// Rows of `ENTRIES` entries of `ENTRY_WORDS` words, half key and half value, in `ROW_WORDS` words with NH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedRows<const ENTRY_WORDS: usize, const ENTRIES: usize, const ROW_WORDS: usize> {
-    seed: u64,
+    /// Made for rows of this kind only.
+    _checked: (),
 }
 
 /// Rows of `fixed:4:4` in 64 bytes.
@@ -150,8 +150,8 @@ impl<const ENTRY_WORDS: usize, const ENTRIES: usize, const ROW_WORDS: usize>
         let fits = format.format == EntryFormat::Fixed { key_bytes: half, value_bytes: half }
             && format.entries() == ENTRIES
             && format.row_words() == ROW_WORDS
-            && format.checksum_kind() == ChecksumKind::Nh;
-        fits.then(|| FixedRows { seed: format.seed() })
+            && format.sums().kind() == ChecksumKind::Nh;
+        fits.then_some(FixedRows { _checked: () })
     }
 }
 
@@ -228,10 +228,10 @@ impl<const ENTRY_WORDS: usize, const ENTRIES: usize, const ROW_WORDS: usize> Row
     }
 
     #[inline(always)]
-    fn verify(&self, row: RowId, words: &[u64]) -> Result<(), Torn> {
+    fn verify(&self, sums: &Sums, row: RowId, words: &[u64]) -> Result<(), Torn> {
         let torn = Torn { row };
         let words: &[u64; ROW_WORDS] = words.try_into().map_err(|_| torn)?;
-        let sum = ChecksumKind::Nh.checksum(&words[..ROW_WORDS - 1], seed_of_row(self.seed, row));
+        let sum = sums.nh_row(row, &words[..ROW_WORDS - 1]);
         if sum == words[ROW_WORDS - 1] { Ok(()) } else { Err(torn) }
     }
 
@@ -263,12 +263,12 @@ mod tests {
     /// means nothing, and may differ.
     fn agree<R: Rows>(general: &RowFormat, fixed: R, words: &[u64], key: &[u8]) -> Result<(), TestCaseError> {
         for row in [RowId(3), RowId(4)] {
-            prop_assert_eq!(Rows::verify(general, row, words), fixed.verify(row, words));
+            prop_assert_eq!(general.verify(row, words), fixed.verify(general.sums(), row, words));
         }
         let by_fixed = fixed.seek(words, &fixed.probe(key, 0), &[]);
         let by_general = general.seek(words, &general.probe(key, 0), &[]);
-        prop_assert_eq!(Rows::version(general, words), fixed.version(words));
-        if fixed.verify(RowId(3), words).is_err() {
+        prop_assert_eq!(Rows::version(&general, words), fixed.version(words));
+        if fixed.verify(general.sums(), RowId(3), words).is_err() {
             return Ok(());
         }
         prop_assert_eq!(by_general.is_some(), by_fixed.is_some());

@@ -20,6 +20,7 @@ mod record;
 mod row;
 mod slot;
 mod space;
+mod sums;
 mod superblock;
 
 pub use config::{
@@ -41,7 +42,8 @@ pub use record::{Delta, Part, Record, RecordError};
 pub use row::{DESTROYED_TRAILER, MAX_ROW_WORDS, Placement, RowFormat, Torn, Trailer};
 pub use slot::{Seal, SlotState, SlotWord, slot_words};
 pub use space::{extent_bytes_for, record_space};
+pub use sums::Sums;
 pub use superblock::{
-    GENERATION_WORD, RECOVERIES_WORD, STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Superblock, SuperblockError,
-    TOTALS_WORD, TOTALS_WORDS, TableState,
+    GENERATION_WORD, RECOVERIES_WORD, STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Secret, Superblock,
+    SuperblockError, TOTALS_WORD, TOTALS_WORDS, TableState,
 };

@@ -15,7 +15,7 @@
 use crate::extent::is_mark;
 use crate::row::Placement;
 use crate::slot::RECORD_WORD;
-use crate::{Generation, Geometry, RowFormat, RowId, Seal, TableConfig, Trailer, Version};
+use crate::{Generation, Geometry, RowFormat, RowId, Seal, Sums, TableConfig, Trailer, Version};
 
 /// Words of the freed extent, in front of the first delta.
 const FREED_WORDS: usize = 2;
@@ -162,12 +162,12 @@ impl Record {
     ///
     /// # Panics
     /// If nothing was pushed.
-    pub fn seal(&mut self, sequence: u32) -> Seal {
+    pub fn seal(&mut self, sums: &Sums, sequence: u32) -> Seal {
         assert!(self.seal != 0, "a record changes a row");
         if self.words[0] != 0 {
             self.words[FREED_WORDS] |= FREES;
         }
-        let seal = self.seal_of(sequence);
+        let seal = self.seal_of(sums, sequence);
         self.words[self.seal] = seal.0;
         seal
     }
@@ -180,6 +180,7 @@ impl Record {
     /// If the row has no such slot.
     #[inline(always)]
     pub fn of_one_row<const N: usize, const ROW: usize>(
+        sums: &Sums,
         row: RowId,
         slot: usize,
         after: &[u64; ROW],
@@ -194,7 +195,7 @@ impl Record {
         // Once for all of its words.
         assert!(entry < ROW - entry_words, "entry {slot} of a row of {ROW} words");
         words[DELTA_HEADER_WORDS..end].copy_from_slice(&after[entry..entry + entry_words]);
-        words[end] = Seal::of(checksum(&words[..end], &[], sequence), sequence).0;
+        words[end] = Seal::of(sums.record(&words[..end], &[], sequence & Seal::SEQUENCES), sequence).0;
         words
     }
 
@@ -240,7 +241,7 @@ impl Record {
             words[..FREED_WORDS].fill(0);
         }
         let record = Record { words, seal: seal_word - RECORD_WORD };
-        if record.seal_of(seal.sequence()) != seal {
+        if record.seal_of(format.sums(), seal.sequence()) != seal {
             return Err(damaged());
         }
         record.check(seal.sequence(), format, config, geometry)?;
@@ -296,8 +297,9 @@ impl Record {
     }
 
     /// The seal that fits the words.
-    fn seal_of(&self, sequence: u32) -> Seal {
-        Seal::of(checksum(&self.words[self.first_word()..self.seal], &self.words[self.seal + 1..], sequence), sequence)
+    fn seal_of(&self, sums: &Sums, sequence: u32) -> Seal {
+        let (first, further) = (&self.words[self.first_word()..self.seal], &self.words[self.seal + 1..]);
+        Seal::of(sums.record(first, further, sequence & Seal::SEQUENCES), sequence)
     }
 
     /// Index of the first word that belongs to the record.
@@ -314,13 +316,6 @@ fn row_word(row: RowId, slot: usize) -> u64 {
 /// Words of a delta.
 fn delta_words(format: &RowFormat) -> usize {
     DELTA_HEADER_WORDS + format.entry_words()
-}
-
-/// NH of a record's words: those in front of the seal, under a seed made of those behind it and the sequence number.
-#[inline(always)]
-fn checksum(first: &[u64], further: &[u64], sequence: u32) -> u64 {
-    let seed = u64::from(sequence & Seal::SEQUENCES);
-    guira_sum::nh_or_zero(first, if further.is_empty() { seed } else { guira_sum::nh(further, seed) })
 }
 
 impl Delta<'_> {
@@ -371,7 +366,7 @@ mod tests {
         /// The words of a slot after `record` was sealed and written over something else.
         fn sealed(&self, record: &Record) -> Vec<u64> {
             let mut record = record.clone();
-            record.seal(5);
+            record.seal(self.format.sums(), 5);
             let mut slot = vec![0x5555_5555; slot_words(&self.config)];
             let (further, first) = record.parts();
             for part in further.into_iter().chain([first]) {
@@ -438,7 +433,7 @@ mod tests {
                 record.free_extent(mark, Generation(3));
             }
             let decoded = table.round_trip(&record);
-            record.seal(5);
+            record.seal(table.format.sums(), 5);
             let has_row = row < table.config.rows;
             let has_slot = slot < table.format.entries() as u64;
             let is_extent = has_slot && Trailer(trailer).occupancy() & Trailer(trailer).extents() & 1 << slot != 0;
@@ -503,7 +498,7 @@ mod tests {
             }
             (0..rows).for_each(|i| record.push(format, RowId(3 + i), i as usize, &row));
             let mut slot = table.sealed(&record);
-            record.seal(5);
+            record.seal(table.format.sums(), 5);
             assert_eq!(table.decode(&slot), Ok(Some(record.clone())));
             assert_eq!(record.freed_extent(), frees.then_some((mark, Generation(55))));
             let named = record.deltas(format).map(|delta| (delta.row.0, u64::from(delta.slot)));
@@ -542,7 +537,7 @@ mod tests {
         record.clear();
         record.push(&table.format, RowId(5), 1, &row);
         record.push(&table.format, RowId(6), 2, &row);
-        record.seal(6);
+        record.seal(table.format.sums(), 6);
         let mut slot = before.clone();
         slot[Seal::word(&table.format)] = Seal::retired(5).0;
         let (further, first) = record.parts();
@@ -567,11 +562,11 @@ mod tests {
                 let mut record = Record::default();
                 record.clear();
                 record.push(&format, row, slot, &after);
-                record.seal(0x7fff_fff0 + slot as u32);
+                record.seal(format.sums(), 0x7fff_fff0 + slot as u32);
                 let (further, first) = record.parts();
                 assert_eq!((further, first.word), (None, Record::ONE_ROW_WORD));
                 let image: &[u64; ROW] = after.as_slice().try_into().unwrap();
-                let short = Record::of_one_row::<N, ROW>(row, slot, image, 0x7fff_fff0 + slot as u32);
+                let short = Record::of_one_row::<N, ROW>(format.sums(), row, slot, image, 0x7fff_fff0 + slot as u32);
                 assert_eq!(first.words, short);
             }
         }
@@ -586,22 +581,23 @@ mod tests {
         let format = row_format(Preset::Hardened, "fixed:8:8");
         let mut after: [u64; 16] = std::array::from_fn(|i| 0x100 + i as u64);
         after[14] = 0x0000_0070_0000_0009;
-        let record = Record::of_one_row::<6, 16>(RowId(0xabc), 3, &after, 0x11);
+        let record = Record::of_one_row::<6, 16>(format.sums(), RowId(0xabc), 3, &after, 0x11);
         assert_eq!(record[..5], [0x0c00_0000_0000_0abc, 0x0000_0070_0000_0009, 0x10f, 0x106, 0x107]);
-        let sum = guira_sum::nh(&record[..5], 0x11);
-        assert_eq!(record[5], 1 << 63 | 0x11 << 32 | (sum ^ sum >> 32) & 0xffff_ffff);
+        let keys = guira_sum::NhKeys::new([1, 2, 3, 4]);
+        let sum = guira_sum::nh(&keys, &record[..5], 0x11);
+        assert_eq!(record[5], 1 << 63 | 0x11 << 32 | sum & 0xffff_ffff);
         assert_eq!((Record::ONE_ROW_WORD, Seal::word(&format)), (10, 15), "in one cache line");
         let mut records = Record::default();
         records.clear();
         records.free_extent(0x5000, Generation(0x77));
         records.push(&format, RowId(0xabc), 3, &after);
         records.push(&format, RowId(0xabd), 4, &after);
-        records.seal(0x11);
+        records.seal(format.sums(), 0x11);
         let words = records.words();
         assert_eq!(words[..3], [0x5000, 0x77, 3 << 62 | 0x0c00_0000_0000_0abc]);
         assert_eq!(words[8..], [1, 0x1000_0000_0000_0abd, 0x0000_0070_0000_0009, 0x10f, 0x108, 0x109]);
-        let sum = guira_sum::nh(&words[..7], guira_sum::nh(&words[8..], 0x11));
-        assert_eq!(words[7], 1 << 63 | 0x11 << 32 | (sum ^ sum >> 32) & 0xffff_ffff);
+        let sum = guira_sum::nh(&keys, &words[..7], guira_sum::nh(&keys, &words[8..], 0x11));
+        assert_eq!(words[7], 1 << 63 | 0x11 << 32 | sum & 0xffff_ffff);
     }
 
     /// Sealed records that name what the table does not have say what that is.

@@ -8,7 +8,7 @@
 use guira_fabric::WORD_BYTES;
 
 use crate::config::{EntryFormat, MAX_ROW_BYTES, TRAILER_BYTES};
-use crate::{ChecksumKind, RowId, Superblock, TableState, Version};
+use crate::{RowId, Sums, Superblock, TableState, Version};
 
 /// Words of a row, at most.
 pub const MAX_ROW_WORDS: usize = MAX_ROW_BYTES as usize / WORD_BYTES as usize;
@@ -107,15 +107,14 @@ pub(crate) fn seed_of_row(seed: u64, row: RowId) -> u64 {
 }
 
 /// How the rows of one table are read and written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct RowFormat {
     pub(crate) format: EntryFormat,
     entries: usize,
     entry_words: usize,
     row_words: usize,
-    checksum: ChecksumKind,
     version_bits: u32,
-    seed: u64,
+    sums: Sums,
 }
 
 impl RowFormat {
@@ -127,9 +126,8 @@ impl RowFormat {
             entries: usize::from(config.entries_per_row),
             entry_words: config.format.entry_words(),
             row_words: config.row_bytes as usize / WORD_BYTES as usize,
-            checksum: config.checksum,
             version_bits: u32::from(config.version_bits),
-            seed: superblock.checksum_seed(),
+            sums: Sums::new(superblock),
         }
     }
 
@@ -229,25 +227,13 @@ impl RowFormat {
     /// Not inlined: it is as long as all that surrounds it.
     #[inline(never)]
     fn checksum(&self, row: RowId, words: &[u64]) -> u64 {
-        let (words, seed) = (&words[..self.row_words - 1], seed_of_row(self.seed, row));
-        if self.checksum == ChecksumKind::Nh {
-            // Rows of `fixed:4:4` and `fixed:8:8`: without a loop, in two thirds of the instructions.
-            if let Ok(words) = <&[u64; 15]>::try_from(words) {
-                return guira_sum::nh(words, seed);
-            }
-            if let Ok(words) = <&[u64; 7]>::try_from(words) {
-                return guira_sum::nh(words, seed);
-            }
-        }
-        self.checksum.checksum(words, seed)
+        self.sums.row(row, &words[..self.row_words - 1])
     }
 
-    pub(crate) fn checksum_kind(&self) -> ChecksumKind {
-        self.checksum
-    }
-
-    pub(crate) fn seed(&self) -> u64 {
-        self.seed
+    /// The table's checksums.
+    #[inline(always)]
+    pub fn sums(&self) -> &Sums {
+        &self.sums
     }
 
     /// Makes `words` an empty, valid row.
@@ -292,8 +278,11 @@ impl RowFormat {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use guira_sum::NhKeys;
+    use proptest::prelude::*;
+
     use super::*;
-    use crate::{Preset, PresetOptions};
+    use crate::{Preset, PresetOptions, Secret};
 
     pub(crate) fn row_format(preset: Preset, format: &str) -> RowFormat {
         RowFormat::new(&superblock(preset, format))
@@ -308,7 +297,7 @@ pub(crate) mod tests {
             hash_seed: 3,
             device_bytes: u64::MAX,
         };
-        Superblock { incarnation: 5, table: 9, config: preset.config(&options).unwrap() }
+        Superblock { incarnation: 5, table: 9, secret: Secret([1, 2, 3, 4]), config: preset.config(&options).unwrap() }
     }
 
     /// [R-ROW-1] Zeroed, misdirected, foreign, older and damaged rows do not verify.
@@ -322,7 +311,9 @@ pub(crate) mod tests {
                 row_format.format(RowId(7), &mut words);
                 row_format.verify(RowId(7), &words).unwrap();
                 assert!(row_format.verify(RowId(8), &words).is_err(), "a misdirected row");
-                let other = RowFormat { seed: row_format.seed + 1, ..row_format };
+                let mut superblock = superblock(preset, format);
+                superblock.incarnation += 1;
+                let other = RowFormat::new(&superblock);
                 assert!(other.verify(RowId(7), &words).is_err(), "another incarnation");
                 for word in 0..words.len() {
                     for bit in [0, 1, 31, 32, 62, 63] {
@@ -331,6 +322,49 @@ pub(crate) mod tests {
                         words[word] ^= 1 << bit;
                     }
                 }
+            }
+        }
+    }
+
+    /// Words that make two rows alike to one who guesses `keys`: every other word cancels its key, wherever the format
+    /// leaves its bytes to who writes, and so the word beside it may be anything.
+    fn chosen(row_format: &RowFormat, keys: &NhKeys, fill: u64) -> Vec<u64> {
+        let mut words = vec![0; row_format.row_words()];
+        row_format.format(RowId(7), &mut words);
+        for slot in 0..row_format.entries() {
+            let first = slot * row_format.entry_words();
+            let word = |i: usize| if i.is_multiple_of(2) { keys.key(i).wrapping_neg() } else { fill ^ i as u64 };
+            let entry: Vec<u64> = (first..first + row_format.entry_words()).map(word).collect();
+            row_format.put_entry(&mut words, slot, &entry, Placement::Inline);
+        }
+        row_format.finish(RowId(7), &mut words);
+        words
+    }
+
+    /// How many halves of rows that were chosen by `keys` verify: an old and a new row, cut at each word, from either
+    /// end.
+    fn halves_that_verify(row_format: &RowFormat, keys: &NhKeys, fills: [u64; 2]) -> usize {
+        let [old, mut new] = fills.map(|fill| chosen(row_format, keys, fill));
+        row_format.finish(RowId(7), &mut new);
+        let cuts =
+            (1..old.len()).flat_map(|cut| [[&old[..cut], &new[cut..]].concat(), [&new[..cut], &old[cut..]].concat()]);
+        cuts.filter(|torn| *torn != old && *torn != new && row_format.verify(RowId(7), torn).is_ok()).count()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
+
+        /// [R-ROW-1] Rows whose bytes were chosen by one who knows everything but the table's secret do not verify half
+        /// written; by one who knows the secret, they do, so the choice is a good one.
+        #[test]
+        fn chosen_rows_do_not_verify_half_written(secret: [u64; 4], fills: [u64; 2]) {
+            prop_assume!(fills[0] != fills[1] && secret != [0; 4]);
+            for format in ["fixed:4:4", "fixed:8:8", "fixed:16:32", "bytes:64", "bytes:256"] {
+                let mut superblock = superblock(Preset::Hardened, format);
+                superblock.secret = Secret(secret);
+                let row_format = RowFormat::new(&superblock);
+                prop_assert_eq!(halves_that_verify(&row_format, &NhKeys::new([0; 4]), fills), 0, "{}", format);
+                prop_assert!(halves_that_verify(&row_format, &NhKeys::new(secret), fills) > 0, "{}", format);
             }
         }
     }

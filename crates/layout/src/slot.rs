@@ -94,10 +94,11 @@ impl Seal {
         RECORD_WORD + SEAL_AFTER_WORDS + format.entry_words()
     }
 
-    /// The seal of the client's `sequence`th record, whose checksum, in 64 bits, is `sum`.
+    /// The seal of the client's `sequence`th record, whose checksum, in 64 bits, is `sum`: its low half
+    /// counts.
     #[inline(always)]
     pub(crate) fn of(sum: u64, sequence: u32) -> Seal {
-        Seal(Seal::SEALED | u64::from(sequence & Seal::SEQUENCES) << 32 | (sum ^ sum >> 32) & 0xffff_ffff)
+        Seal(Seal::SEALED | u64::from(sequence & Seal::SEQUENCES) << 32 | sum & 0xffff_ffff)
     }
 
     /// The word that retires the client's `sequence`th record.

@@ -1,5 +1,7 @@
 //! The first 4 KiB of the main space: what the table is, and the few words of it that change.
 
+use std::fmt;
+
 use crate::config::{EntryFormat, MAX_ZEROS};
 use crate::{ChecksumKind, ConfigError, OffsetRule, Rules, TableConfig};
 
@@ -20,7 +22,7 @@ pub const TOTALS_WORDS: usize = 64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GUIRATAB");
 /// Raised whenever a table's bytes change their meaning.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 const MAGIC_WORD: usize = 0;
 const VERSION_WORD: usize = 1;
 const INCARNATION_WORD: usize = 2;
@@ -28,7 +30,9 @@ const TABLE_WORD: usize = 3;
 const FINGERPRINT_WORD: usize = 4;
 const CONFIG_WORD: usize = 8;
 const OFFSETS_WORD: usize = CONFIG_WORD + 15;
-const CHECKED_WORDS: usize = OFFSETS_WORD + MAX_ZEROS + 1;
+const SECRET_WORD: usize = OFFSETS_WORD + MAX_ZEROS + 1;
+const SECRET_WORDS: usize = 4;
+const CHECKED_WORDS: usize = SECRET_WORD + SECRET_WORDS;
 /// In the word of the client slots.
 const PATH_ROWS_SHIFT: u32 = 32;
 const REPAIR_REGIONS_SHIFT: u32 = 48;
@@ -70,6 +74,18 @@ impl TableState {
     }
 }
 
+/// 256 random bits, from which the keys of a table's checksums are drawn. Whoever may read the table knows them; who
+/// does not can choose no bytes that make a torn row look whole. [R-ROW-1]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret(pub [u64; SECRET_WORDS]);
+
+impl fmt::Debug for Secret {
+    /// Without the bits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
 /// The superblock of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
@@ -78,6 +94,8 @@ pub struct Superblock {
     pub incarnation: u64,
     /// Drawn at random when the table is created.
     pub table: u64,
+    /// Drawn at random when the table is created. Its checksums depend on it.
+    pub secret: Secret,
     /// The table's parameters.
     pub config: TableConfig,
 }
@@ -148,6 +166,7 @@ impl Superblock {
         words[INCARNATION_WORD] = self.incarnation;
         words[TABLE_WORD] = self.table;
         encode_config(&self.config, &mut words);
+        words[SECRET_WORD..][..SECRET_WORDS].copy_from_slice(&self.secret.0);
         words[FINGERPRINT_WORD] = fingerprint(&words);
         words[STATE_WORD] = TableState::Live.encode();
         words[GENERATION_WORD] = 1;
@@ -182,7 +201,8 @@ impl Superblock {
         config.check()?;
         let found = words[STATE_WORD];
         let state = TableState::decode(found).ok_or(SuperblockError::State { found })?;
-        Ok((Superblock { incarnation: words[INCARNATION_WORD], table: words[TABLE_WORD], config }, state))
+        let secret = Secret(std::array::from_fn(|i| words[SECRET_WORD + i]));
+        Ok((Superblock { incarnation: words[INCARNATION_WORD], table: words[TABLE_WORD], secret, config }, state))
     }
 
     /// A number that all clients of one formatting of one table agree on, and hardly anyone else.
@@ -227,14 +247,14 @@ fn encode_config(config: &TableConfig, words: &mut [u64]) {
         encode_rules(config.rules),
     ];
     words[CONFIG_WORD..OFFSETS_WORD].copy_from_slice(&fields);
-    words[OFFSETS_WORD..CHECKED_WORDS].copy_from_slice(&config.offsets);
+    words[OFFSETS_WORD..SECRET_WORD].copy_from_slice(&config.offsets);
 }
 
 /// The parameters in `words`, or the index of a word that means nothing.
 fn decode_config(words: &[u64]) -> Result<TableConfig, usize> {
     let fields = Fields(words);
     let mut offsets = [0; MAX_ZEROS + 1];
-    offsets.copy_from_slice(&words[OFFSETS_WORD..CHECKED_WORDS]);
+    offsets.copy_from_slice(&words[OFFSETS_WORD..SECRET_WORD]);
     Ok(TableConfig {
         rows: fields.number(0)?,
         row_bytes: fields.number(1)?,
@@ -304,7 +324,7 @@ mod tests {
             hash_seed: 77,
             device_bytes: u64::MAX,
         };
-        Superblock { incarnation: 5, table: 9, config: preset.config(&options).unwrap() }
+        Superblock { incarnation: 5, table: 9, secret: Secret([1, 2, 3, 4]), config: preset.config(&options).unwrap() }
     }
 
     #[test]
@@ -334,11 +354,11 @@ mod tests {
         assert_eq!(Superblock::decode(&[7; 512]), Err(SuperblockError::Foreign { found: 7 }));
         let mut words = superblock(Preset::Tiny).encode();
         // [R-OPEN-1] The version comes before all that it gives its meaning to.
-        for found in [0, 1, 3] {
+        for found in [0, 1, 2, 4] {
             words[VERSION_WORD] = found;
             words[CONFIG_WORD + 14] ^= 1 << 63;
             let error = Superblock::decode(&words).unwrap_err();
-            assert_eq!(error, SuperblockError::Version { found, supported: 2 });
+            assert_eq!(error, SuperblockError::Version { found, supported: 3 });
             assert!(error.to_string().contains("another version of Guira") && error.to_string().contains("anew"));
         }
     }
@@ -346,7 +366,7 @@ mod tests {
     /// [R-OPEN-1] A sound superblock that says something this program does not know is not opened.
     #[test]
     fn what_means_nothing_is_named() {
-        for (word, found) in [(5, 1), (7, 1 << 63), (CONFIG_WORD + 4, 9), (CONFIG_WORD + 6, 3), (CONFIG_WORD + 14, 15)]
+        for (word, found) in [(5, 1), (7, 1 << 63), (CONFIG_WORD + 4, 4), (CONFIG_WORD + 6, 3), (CONFIG_WORD + 14, 15)]
         {
             let mut words = superblock(Preset::Tiny).encode();
             words[word] = found;

@@ -102,7 +102,7 @@ impl Client {
         if let (Some(extent), Some(offset)) = (freed, mark_offset) {
             self.record.free_extent(offset, extent.generation);
         }
-        self.record.seal(self.counters.sequence());
+        self.record.seal(self.table.rows().sums(), self.counters.sequence());
     }
 
     fn mark_of(&self, extent: &ExtentRef, operation: Operation) -> Result<Addr, Error> {

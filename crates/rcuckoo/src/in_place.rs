@@ -447,7 +447,8 @@ impl Commit<'_> {
         match sequence {
             None => self.post(lane, row),
             Some(sequence) => {
-                let words = Record::of_one_row::<RECORD, ROW>(self.row, self.slot, row, sequence);
+                let words =
+                    Record::of_one_row::<RECORD, ROW>(self.table.rows().sums(), self.row, self.slot, row, sequence);
                 self.post_recorded(lane, row, Part { word: Record::ONE_ROW_WORD, words: &words }, sequence)
             }
         }
@@ -466,7 +467,7 @@ impl Commit<'_> {
         if let Some(Marked { extent, mark }) = self.freed {
             record.free_extent(mark.offset(), extent.generation);
         }
-        record.seal(sequence);
+        record.seal(self.table.rows().sums(), sequence);
         self.post_recorded(lane, self.words, record.parts().1, sequence)
     }
 

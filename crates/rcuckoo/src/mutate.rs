@@ -561,9 +561,9 @@ impl Client {
             (Expected::Value(value), Some(extent)) if extent.value_bytes as usize != value.len() => Ok(false),
             (Expected::Value(value), Some(extent)) => {
                 read_extent(lane, &extent, &mut self.extent).await.map_err(Error::fabric(operation))?;
-                let seed = self.table.superblock().checksum_seed();
+                let sums = self.table.rows().sums();
                 let place = Place::Extent { offset: extent.offset, generation: extent.generation };
-                let parsed = parse_extent(&self.extent, &extent, seed);
+                let parsed = parse_extent(&self.extent, &extent, sums);
                 Ok(parsed.map_err(|_| Error::Corrupt { operation, place })?.has_value(value))
             }
         }

@@ -25,7 +25,7 @@ impl Reader {
     pub(crate) async fn look_past<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
-        lookup: &Lookup<'_, RowFormat>,
+        lookup: &Lookup<'_, &RowFormat>,
         words: &mut [u64],
         patience: &Patience,
     ) -> Result<Option<Verdict<Candidate>>, Error> {
@@ -39,7 +39,7 @@ impl Reader {
             let row = if which == Which::First { lookup.first_row() } else { lookup.second(table) };
             let sampled = self.sample_past(lane, row, words).await.map_err(&fabric)?;
             if sampled.is_some()
-                && let Some(hit) = lookup.verified(row, words, rejected)
+                && let Some(hit) = lookup.verified(table, row, words, rejected)
             {
                 return Ok(Some(Verdict::Hit(which, hit)));
             }

@@ -237,7 +237,7 @@ impl Reader {
             }
             Some(FirstSample::Without) => {
                 let mut second = [0; ROW_WORDS];
-                let first = || lookup.without_key(&first);
+                let first = || lookup.without_key(&self.table, &first);
                 match lookup.sample_second_now(&self.table, lane, first, &mut second, &[]) {
                     Some(Verdict::Hit(_, hit)) => {
                         rows.append_value(&second, &hit, into);
@@ -255,7 +255,7 @@ impl Reader {
 
     #[inline(never)]
     fn get_general<L: Lane + ?Sized, S: State>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<S> {
-        let rows = *self.table.rows();
+        let rows = self.table.rows();
         if !rows.accepts_key(key.len()) {
             return Now::Wait(Sampled::default());
         }
@@ -305,7 +305,7 @@ impl Reader {
         if !post_now(lane, &mut [Verb::Read { addr: Addr::main(extent.offset), into: &mut self.extent }]) {
             return None;
         }
-        let parsed = parse_extent(&self.extent, extent, self.table.superblock().checksum_seed()).ok()?;
+        let parsed = parse_extent(&self.extent, extent, self.table.rows().sums()).ok()?;
         parsed.has_key(key).then(|| parsed.append_value(into))
     }
 
@@ -321,14 +321,15 @@ impl Reader {
         into: &mut Vec<u8>,
         sampled: Sampled,
     ) -> Result<Option<Token>, Error> {
-        let rows = *self.table.rows();
+        let table = Arc::clone(&self.table);
+        let rows = table.rows();
         if !rows.accepts_key(key.len()) {
             let format = rows.entry_format();
             return Err(Error::KeyLength { operation: Operation::Get, bytes: key.len(), format });
         }
         // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
         poll_fn(|cx| lane.poll_drain(&mut [], cx)).await.map_err(Error::fabric(Operation::Get))?;
-        let lookup = Lookup::new(&self.table, rows, key);
+        let lookup = Lookup::new(&table, rows, key);
         let digest = lookup.digest;
         let its_own = |lookup: &Unfinished| lookup.number == sampled.0 && lookup.digest == digest;
         let verdict = self.unfinished.take().filter(its_own).map(|lookup| lookup.verdict);
@@ -342,7 +343,7 @@ impl Reader {
     async fn get_sampled<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
-        lookup: Lookup<'_, RowFormat>,
+        lookup: Lookup<'_, &RowFormat>,
         into: &mut Vec<u8>,
         words: &mut [u64],
         mut sampled: Option<Verdict>,
@@ -391,7 +392,7 @@ impl Reader {
     async fn sample_again<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
-        lookup: &Lookup<'_, RowFormat>,
+        lookup: &Lookup<'_, &RowFormat>,
         words: &mut [u64],
         patience: &Patience,
     ) -> Result<Verdict, Error> {
@@ -421,7 +422,7 @@ impl Reader {
             return Err(damaged);
         }
         read_extent(lane, extent, &mut self.extent).await.map_err(Error::fabric(operation))?;
-        match parse_extent(&self.extent, extent, self.table.superblock().checksum_seed()) {
+        match parse_extent(&self.extent, extent, self.table.rows().sums()) {
             Ok(parsed) if parsed.has_key(key) => {
                 parsed.append_value(into);
                 Ok(Some(()))

@@ -103,7 +103,7 @@ impl Reader {
             RowShape::Fixed8x8(rows) => self.steps_in_rows(lane, rows, keys, &mut [0; 16], group),
             RowShape::Fixed4x4(rows) => self.steps_in_rows(lane, rows, keys, &mut [0; 8], group),
             RowShape::General => {
-                let rows = *self.table.rows();
+                let rows = self.table.rows();
                 let mut words = std::mem::take(&mut group.words);
                 words.resize(rows.row_words(), 0);
                 self.steps_in_rows(lane, rows, keys, &mut words, group);
@@ -144,7 +144,7 @@ impl Reader {
                     Some(FirstSample::Hit(hit)) => step = group.hit(rows, words, &hit),
                     Some(FirstSample::Without) => {
                         lookup.prefetch_second(table, lane);
-                        second.push((i as u8, lookup.without_key(words)));
+                        second.push((i as u8, lookup.without_key(table, words)));
                     }
                     None => {}
                 }
@@ -172,7 +172,7 @@ impl Reader {
         // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
         poll_fn(|cx| lane.poll_drain(&mut [], cx)).await?;
         let (table, ordered) = (&*self.table, lane.caps().ordered_read_sampling);
-        let rows = *table.rows();
+        let rows = table.rows();
         let pair_words = 2 * rows.row_words();
         let lookup = |key: &'k K| rows.accepts_key(key.as_ref().len()).then(|| Lookup::new(table, rows, key.as_ref()));
         let mut trailers = [Trailers::default(); GROUP_KEYS];
@@ -226,9 +226,9 @@ impl Reader {
                     continue;
                 }
                 Step::Extent(at) => {
-                    let (at, seed) = (*at as usize, self.table.superblock().checksum_seed());
+                    let (at, sums) = (*at as usize, self.table.rows().sums());
                     let range = ranges.get(at).cloned().flatten();
-                    let parsed = range.and_then(|range| parse_extent(&words[range], &extents[at], seed).ok());
+                    let parsed = range.and_then(|range| parse_extent(&words[range], &extents[at], sums).ok());
                     // An extent that is not what its entry says was replaced meanwhile. // [R-READ-6]
                     parsed.filter(|parsed| parsed.has_key(key.as_ref()))
                 }

@@ -113,14 +113,14 @@ impl<'k, R: Rows> Lookup<'k, R> {
         if !post_now(lane, &mut [Verb::Read { addr: table.geometry().row(self.first), into: &mut *first }]) {
             return None;
         }
-        Some(self.verified(self.first, first, rejected).map_or(FirstSample::Without, FirstSample::Hit))
+        Some(self.verified(table, self.first, first, rejected).map_or(FirstSample::Without, FirstSample::Hit))
     }
 
     /// What to keep of a sample of L1 that was without the key.
     #[inline(always)]
-    pub(crate) fn without_key(&self, first: &[u64]) -> FirstRow {
+    pub(crate) fn without_key(&self, table: &Table, first: &[u64]) -> FirstRow {
         let at = self.rows.row_words() - TRAILER_WORDS;
-        FirstRow { is_whole: self.rows.verify(self.first, first).is_ok(), trailer: [first[at], first[at + 1]] }
+        FirstRow { is_whole: self.is_whole(table, self.first, first), trailer: [first[at], first[at + 1]] }
     }
 
     /// Samples L2, after a sample of L1 that was without the key: `first` tells what it was, for a miss to be judged
@@ -141,7 +141,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
         if !post_now(lane, &mut [Verb::Read { addr: table.geometry().row(second_row), into: &mut *second }, again]) {
             return None;
         }
-        if let Some(hit) = self.verified(second_row, second, rejected) {
+        if let Some(hit) = self.verified(table, second_row, second, rejected) {
             return Some(Verdict::Hit(Which::Second, hit));
         }
         let first = first();
@@ -150,7 +150,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
             Verdict::Torn(self.first)
         } else if !stayed {
             Verdict::Changed(self.first)
-        } else if self.rows.verify(second_row, second).is_err() {
+        } else if !self.is_whole(table, second_row, second) {
             Verdict::Torn(second_row)
         } else {
             Verdict::Absent
@@ -171,7 +171,9 @@ impl<'k, R: Rows> Lookup<'k, R> {
     ) -> Option<Verdict<R::Hit>> {
         match self.sample_first_now(table, lane, first, rejected)? {
             FirstSample::Hit(hit) => Some(Verdict::Hit(Which::First, hit)),
-            FirstSample::Without => self.sample_second_now(table, lane, || self.without_key(first), second, rejected),
+            FirstSample::Without => {
+                self.sample_second_now(table, lane, || self.without_key(table, first), second, rejected)
+            }
         }
     }
 
@@ -221,10 +223,10 @@ impl<'k, R: Rows> Lookup<'k, R> {
         rejected: &[ExtentRef],
     ) -> Option<Verdict<R::Hit>> {
         let (first, second) = words.split_at(self.rows.row_words());
-        if let Some(candidate) = self.verified(self.first, first, rejected) {
+        if let Some(candidate) = self.verified(table, self.first, first, rejected) {
             return Some(Verdict::Hit(Which::First, candidate));
         }
-        if let Some(candidate) = self.verified(self.second(table), second, rejected) {
+        if let Some(candidate) = self.verified(table, self.second(table), second, rejected) {
             return Some(Verdict::Hit(Which::Second, candidate));
         }
         let verdict = self.absence(table, first, second);
@@ -292,18 +294,23 @@ impl<'k, R: Rows> Lookup<'k, R> {
     /// What a sampled row has of the key, if the row verifies. One that does not says nothing: the other row may hold
     /// the key all the same. // [R-READ-1]
     #[inline(always)]
-    pub(crate) fn verified(&self, row: RowId, words: &[u64], rejected: &[ExtentRef]) -> Option<R::Hit> {
+    pub(crate) fn verified(&self, table: &Table, row: RowId, words: &[u64], rejected: &[ExtentRef]) -> Option<R::Hit> {
         let hit = self.rows.seek(words, &self.probe, rejected)?;
-        self.rows.verify(row, words).is_ok().then_some(hit)
+        self.is_whole(table, row, words).then_some(hit)
+    }
+
+    #[inline(always)]
+    fn is_whole(&self, table: &Table, row: RowId, words: &[u64]) -> bool {
+        self.rows.verify(table.rows().sums(), row, words).is_ok()
     }
 
     /// A row without the key says nothing unless it verifies.
     #[inline]
     fn absence(&self, table: &Table, first: &[u64], second: &[u64]) -> Verdict<R::Hit> {
         let second_row = self.second(table);
-        if self.rows.verify(self.first, first).is_err() {
+        if !self.is_whole(table, self.first, first) {
             Verdict::Torn(self.first)
-        } else if self.rows.verify(second_row, second).is_err() {
+        } else if !self.is_whole(table, second_row, second) {
             Verdict::Torn(second_row)
         } else {
             Verdict::Absent

@@ -158,7 +158,7 @@ impl Reader {
                         return Err(Error::Corrupt { operation, place: Place::Entry { row, slot } });
                     }
                     read_extent(lane, &extent, &mut self.extent).await.map_err(Error::fabric(operation))?;
-                    let Ok(parsed) = parse_extent(&self.extent, &extent, table.superblock().checksum_seed()) else {
+                    let Ok(parsed) = parse_extent(&self.extent, &extent, table.rows().sums()) else {
                         return Ok(Some(extent));
                     };
                     parsed.append_key(&mut items.bytes);

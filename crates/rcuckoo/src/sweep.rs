@@ -55,7 +55,7 @@ pub async fn look_up_extent(
     }
     let mut words = Vec::new();
     read_extent(lane, &extent, &mut words).await?;
-    let Ok(parsed) = parse_extent(&words, &extent, table.superblock().checksum_seed()) else {
+    let Ok(parsed) = parse_extent(&words, &extent, table.rows().sums()) else {
         return Ok(Standing::Lost);
     };
     let mut key = Vec::new();

@@ -5,7 +5,7 @@
 
 use std::{hint::black_box, time::Instant};
 
-use guira_sum::Algorithm;
+use guira_sum::{Algorithm, NhKeys};
 
 /// Words in a 128-byte row.
 const ROW_WORDS: usize = 16;
@@ -19,12 +19,13 @@ const TRIES: usize = 5;
 fn main() {
     let rows: Vec<[u64; ROW_WORDS]> =
         (0..ROWS as u64).map(|row| std::array::from_fn(|i| (row << 32 | i as u64).wrapping_mul(0x9e37_79b9))).collect();
+    let keys = NhKeys::new([0; 4]);
     println!("{:<12} {:>16} {:>16}", "128-byte row", "independent, ns", "chained, ns");
     for algorithm in Algorithm::ALL {
         let independent = fastest_ns(|| {
-            rows.iter().zip(0_u64..).fold(0, |sum, (row, seed)| sum ^ algorithm.checksum(black_box(row), seed))
+            rows.iter().zip(0_u64..).fold(0, |sum, (row, seed)| sum ^ algorithm.checksum(&keys, black_box(row), seed))
         });
-        let chained = fastest_ns(|| rows.iter().fold(0, |seed, row| algorithm.checksum(black_box(row), seed)));
+        let chained = fastest_ns(|| rows.iter().fold(0, |seed, row| algorithm.checksum(&keys, black_box(row), seed)));
         println!("{:<12} {independent:>16.2} {chained:>16.2}", algorithm.name());
     }
 }

@@ -2,35 +2,37 @@
 //!
 //! This crate owns the mapping from an image in remote memory to the checksum stored beside it, and nothing else: which
 //! words a checksum covers and which seed a row uses is decided by the layout. Every client of a table must compute the
-//! same value, so all of it is part of the format: results are the same on every CPU, in hardware and in software, and
-//! in both byte orders.
+//! same value, so all of it is part of the format: results are the same on every CPU and in both byte orders.
 //!
 //! Invariants, for every [`Algorithm`]:
 //! - The result is never 0. A row of zeros (fresh memory, a lost page) stores checksum 0 and therefore never verifies.
 //! - The result depends on the number of words, also when all of them are zero.
-//! - For [`Algorithm::Crc32cPair`] and [`Algorithm::Crc64`], two different seeds never give the same result for the
-//!   same words, except through the one value that replaces 0: a row's image cannot verify as another row's.
-//!   [`Algorithm::Xxh3`] and [`Algorithm::Nh`] promise this with probability 1 − 2⁻⁶⁴.
+//! - Two different seeds never give the same result for the same words with [`Algorithm::Crc64`], except through the
+//!   one value that replaces 0: a row's image cannot verify as another row's. With [`Algorithm::Nh`] they do for less
+//!   than 2⁻⁵⁵ of all secrets.
 //!
-//! These checksums find torn writes, stray writes and bit rot. None of them resists someone who chooses the bytes.
+//! Both find torn writes, stray writes and bit rot. [`Algorithm::Nh`] also resists those who choose the bytes and do
+//! not know the table's secret: of two images of one length that they choose, both have the same sum for less than 2⁻⁵⁵
+//! of all secrets, [`nh()`] says why. Nothing here resists those who know it.
 //!
 //! ```
-//! use guira_sum::{Algorithm, crc32c_pair};
+//! use guira_sum::{Algorithm, NhKeys};
 //!
+//! let keys = NhKeys::new([5, 3, 4, 1]);
 //! let row = [7_u64; 14];
-//! let sum = crc32c_pair(&row, 42);
-//! assert_eq!(sum, Algorithm::Crc32cPair.checksum(&row, 42));
-//! assert_ne!(sum, crc32c_pair(&row, 43), "the same image in another row");
-//! assert_eq!(Algorithm::from_code(1), Some(Algorithm::Crc32cPair));
+//! let sum = Algorithm::Nh.checksum(&keys, &row, 42);
+//! assert_ne!(sum, Algorithm::Nh.checksum(&keys, &row, 43), "the same image in another row");
+//! assert_ne!(sum, Algorithm::Nh.checksum(&NhKeys::new([0; 4]), &row, 42), "the same image in another table");
+//! assert_eq!(Algorithm::from_code(5), Some(Algorithm::Nh));
 //! ```
 
 mod bytes;
-mod crc32c;
 mod nh;
 #[cfg(test)]
 mod tests;
 
 pub use bytes::with_le_bytes;
+pub use nh::NhKeys;
 
 /// Stored in place of a checksum that came out as 0, so that 0 stays the mark of an image nobody wrote.
 /// ASCII "guira!Z1".
@@ -42,34 +44,29 @@ const LENGTH_MULTIPLIER: u64 = 0x9fb2_1c65_1e98_df25;
 // A substitute of 0 would let zeroed memory verify; an even multiplier would lose the top bit of the length.
 const _: () = assert!(ZERO_SUBSTITUTE != 0 && LENGTH_MULTIPLIER % 2 == 1);
 
-/// Which checksum a table's rows carry (stored in the superblock as a `u8` code).
+/// The checksum of a table's rows (stored in the superblock as a `u8` code).
 ///
-/// The codes and the functions behind them are frozen: a change of either is a new format.
+/// The codes and the functions behind them are frozen: a change of either is a new format. Codes 1, 2 and 4 were those
+/// of checksums that nobody's tables have any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Algorithm {
-    /// [`crc32c_pair`]: two CRC32C streams, in hardware on x86-64 (SSE4.2) and AArch64 (CRC).
-    Crc32cPair = 1,
-    /// [`bytes_checksum`]: XXH3-64 with the seed.
-    Xxh3 = 2,
-    /// CRC-64/NVME over the seed and the words.
+    /// CRC-64/NVME over the seed and the words: a table's keys are no part of it.
     Crc64 = 3,
     /// [`nh()`]: products of keyed pairs of words, added up.
-    Nh = 4,
+    Nh = 5,
 }
 
 impl Algorithm {
     /// Every algorithm, in the order of the codes.
-    pub const ALL: [Self; 4] = [Self::Crc32cPair, Self::Xxh3, Self::Crc64, Self::Nh];
+    pub const ALL: [Self; 2] = [Self::Crc64, Self::Nh];
 
     /// The algorithm with this superblock code, or `None` when this build knows no such code.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
-            1 => Some(Self::Crc32cPair),
-            2 => Some(Self::Xxh3),
             3 => Some(Self::Crc64),
-            4 => Some(Self::Nh),
+            5 => Some(Self::Nh),
             _ => None,
         }
     }
@@ -80,81 +77,59 @@ impl Algorithm {
         self as u8
     }
 
-    /// The name users write and read: `crc32c-pair`, `xxh3`, `crc64-nvme` or `nh`.
+    /// The name users write and read: `crc64-nvme` or `nh`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Crc32cPair => "crc32c-pair",
-            Self::Xxh3 => "xxh3",
             Self::Crc64 => "crc64-nvme",
             Self::Nh => "nh",
         }
     }
 
-    /// Checksum of `words` (8-byte words, little-endian in memory) under `seed`. Never 0.
+    /// Checksum of `words` (8-byte words, little-endian in memory) under `seed`, with a table's `keys`. Never 0.
     #[inline]
     #[must_use]
-    pub fn checksum(self, words: &[u64], seed: u64) -> u64 {
+    pub fn checksum(self, keys: &NhKeys, words: &[u64], seed: u64) -> u64 {
         match self {
-            Self::Crc32cPair => crc32c_pair(words, seed),
-            Self::Xxh3 => bytes_checksum(words, seed),
-            Self::Crc64 => seal_with_length(bytes::crc64_nvme(words, seed), words.len()),
-            Self::Nh => nh(words, seed),
+            Self::Crc64 => seal(bytes::crc64_nvme(words, seed) ^ of_length(words.len())),
+            Self::Nh => nh(keys, words, seed),
         }
     }
 }
 
-/// Two CRC32C streams over `words`, one over each word `w`, one over `w · K` mod 2⁶⁴ (K odd), side by side in 64 bits.
+/// XXH3-64 with `seed` over the little-endian bytes of `words`. Never 0.
 ///
-/// The product is no linear function of the bits of `w`, so an error pattern that one stream misses (1 in 2³²) is
-/// missed by the other only by chance again. The exception is a pattern made of the top bits of words alone, which both
-/// streams see alike; there CRC32C's own guarantee remains: up to 5 flipped bits in up to 655 bytes are found.
-/// A single flipped bit is always found, up to the one value that replaces 0.
-///
-/// The seed enters through the initial states and the length through the end. Never 0.
-#[inline]
-#[must_use]
-pub fn crc32c_pair(words: &[u64], seed: u64) -> u64 {
-    let (plain, scaled) = crc32c::streams(words, crc32c::initial_states(seed));
-    seal_with_length(u64::from(scaled) << 32 | u64::from(plain), words.len())
-}
-
-/// XXH3-64 with `seed` over the little-endian bytes of `words`: the choice for extents, which are long. Never 0.
-///
-/// Equal to [`Algorithm::Xxh3`]'s checksum. The length is part of XXH3 itself.
+/// The length is part of XXH3 itself.
 #[inline]
 #[must_use]
 pub fn bytes_checksum(words: &[u64], seed: u64) -> u64 {
     seal(bytes::xxh3(words, seed))
 }
 
-/// NH over `words` and the seed, as one more word: the choice for rows, whose length the compiler knows. Never 0.
+/// NH over `words` and the seed, as one more word, with a table's keys. Never 0.
 ///
-/// Before its halves are combined, the sum of two images of one length is the same for at most one in 2⁶⁴ choices of
-/// keys. That the 64 bits left are as good is what any such checksum has to claim; and the keys are constants, so
-/// whoever knows them can make two images with one sum.
+/// Two images of one length, each with its seed, that were chosen without knowing the keys have the same sum for less
+/// than 2⁻⁵⁵ of all secrets, if ChaCha20 draws keys that cannot be told from random ones: 168 · 2⁻⁶⁴ by the proof in
+/// this crate's `nh.rs`, and as much again, twice, for the one value that replaces 0. So does [`nh_or_zero`]; the low
+/// half of its sum is the same for less than 2⁻²⁴ of all secrets.
 #[inline(always)]
 #[must_use]
-pub fn nh(words: &[u64], seed: u64) -> u64 {
-    seal(nh_or_zero(words, seed))
+pub fn nh(keys: &NhKeys, words: &[u64], seed: u64) -> u64 {
+    seal(nh_or_zero(keys, words, seed))
 }
 
 /// As [`nh`], but 0 where that is another number: for sums that are stored beside a bit that is never 0.
 #[inline(always)]
 #[must_use]
-pub fn nh_or_zero(words: &[u64], seed: u64) -> u64 {
-    with_length(nh::nh(words, seed), words.len())
-}
-
-#[inline]
-const fn seal_with_length(raw: u64, words: usize) -> u64 {
-    seal(with_length(raw, words))
+pub fn nh_or_zero(keys: &NhKeys, words: &[u64], seed: u64) -> u64 {
+    // Added, because the proof is about differences.
+    nh::nh(keys, words, seed).wrapping_add(of_length(words.len()))
 }
 
 /// Makes a checksum depend on the length also where its state stands at 0 and zeros would leave it there.
 #[inline]
-const fn with_length(raw: u64, words: usize) -> u64 {
-    raw ^ (words as u64).wrapping_mul(LENGTH_MULTIPLIER)
+const fn of_length(words: usize) -> u64 {
+    (words as u64).wrapping_mul(LENGTH_MULTIPLIER)
 }
 
 /// Replaces 0, the one value that memory nobody wrote can hold.

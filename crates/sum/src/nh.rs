@@ -1,58 +1,99 @@
-//! NH, the first stage of UMAC (Black, Halevi, Krawczyk, Krovetz, Rogaway: CRYPTO 1999), over 64-bit words.
+//! NH, the first stage of UMAC (Black, Halevi, Krawczyk, Krovetz, Rogaway: CRYPTO 1999), over 64-bit words, with keys
+//! that nobody knows who does not know the table's secret.
 //!
-//! Words come in pairs; each has a key added, the two sums are multiplied, and the 128-bit products are added up. Two
-//! images of one length then have the same sum for at most one in 2⁶⁴ choices of keys. Here the keys are constants of
-//! the format, and the halves of the sum are combined: accidents do not choose bytes by them.
+//! Words come in pairs; each has a key added, the two sums are multiplied, and the 128-bit products are added up: S.
+//! Its halves are combined to U = low − 13 · high, and U and a multiple of the length are added, all modulo 2⁶⁴.
+//!
+//! # What is promised
+//! Two images of one length that were chosen without the keys have the same sum for at most 168 in 2⁶⁴ choices of keys.
+//! Proof: let p = 2⁶⁴ + 13, which is prime. As 2⁶⁴ ≡ −13, the integer u = low − 13 · high is congruent to S modulo p.
+//! If both images have the same sum, their u differ by a multiple of 2⁶⁴ that is less than 14 · 2⁶⁴ either way: so S −
+//! S′ is one of 27 numbers modulo p. Take a pair in which the images differ, say in its first word, and fix every key
+//! but that of its second. The other pairs' products are fixed then, each S was reduced by 2¹²⁸ once at most when the
+//! pair's product was added to them, so the difference of the pair's products, AB − A′B′, is one of 27 · 3 numbers
+//! modulo p. With β the difference of the second words modulo 2⁶⁴, B′ is B + β or B + β − 2⁶⁴; in either case AB − A′B′
+//! is (A − A′)B less a number that is fixed, and as A − A′ is not 0 and between −2⁶⁴ and 2⁶⁴, thus not 0 modulo the
+//! prime p, one B at most gives each of the numbers: 162 of the 2⁶⁴ keys. Lengths that differ, or the low half of the
+//! sum alone, change the 27 to 28, and to 28 · 2³². Longer images are chained in blocks, and each block adds as much.
 //!
 //! A pair takes eight instructions that only meet in the last addition, and a row whose length is known to the compiler
 //! has no loop: this is what a lookup of a few hundred instructions can afford.
+
+use std::fmt;
+
+use chacha20::ChaCha20;
+use chacha20::cipher::{KeyIvInit, StreamCipher};
 
 /// Words that have a key of their own; longer images are summed in blocks of so many.
 const BLOCK_WORDS: usize = 256;
 
 /// A key for each word, one for the seed, and one that the seed is multiplied with where the words leave it alone.
-const KEYS: [u64; BLOCK_WORDS + 2] = keys();
+const KEYS: usize = BLOCK_WORDS + 2;
 
-/// SplitMix64 from state 0.
-const fn keys() -> [u64; BLOCK_WORDS + 2] {
-    let mut keys = [0; BLOCK_WORDS + 2];
-    let mut state = 0_u64;
-    let mut i = 0;
-    while i < keys.len() {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        keys[i] = z ^ z >> 31;
-        i += 1;
+/// 2⁶⁴ plus this is prime, and nothing less is.
+const PRIME_EXCESS: u64 = 13;
+
+/// The keys of NH in one table, drawn from its secret: 2 KiB, in whole cache lines.
+#[derive(Clone)]
+#[repr(align(64))]
+pub struct NhKeys([u64; KEYS]);
+
+impl NhKeys {
+    /// The keys that belong to `secret`: as little-endian words, the first bytes of the key stream of ChaCha20
+    /// (RFC 8439) with the secret's little-endian bytes as its key, a nonce of zeros, and the counter from 0.
+    #[must_use]
+    pub fn new(secret: [u64; 4]) -> NhKeys {
+        let mut key = [0; 32];
+        for (bytes, word) in key.chunks_exact_mut(8).zip(secret) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        let mut stream = [0; KEYS * 8];
+        ChaCha20::new(&key.into(), &[0; 12].into()).apply_keystream(&mut stream);
+        let mut keys = [0; KEYS];
+        for (key, bytes) in keys.iter_mut().zip(stream.as_chunks::<8>().0) {
+            *key = u64::from_le_bytes(*bytes);
+        }
+        NhKeys(keys)
     }
-    keys
+
+    /// The key that word `i` of an image has added, for 0 to 257: for tests that choose bytes by them.
+    #[doc(hidden)]
+    pub fn key(&self, i: usize) -> u64 {
+        self.0[i]
+    }
 }
 
-/// The products' sum, its halves combined. Each block but the last one makes the seed of the next.
+impl fmt::Debug for NhKeys {
+    /// Without the keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NhKeys")
+    }
+}
+
+/// The sum of `words` under `seed`. Each block but the last one makes the seed of the next.
 #[inline(always)]
-pub(crate) fn nh(words: &[u64], seed: u64) -> u64 {
-    if words.len() <= BLOCK_WORDS { block(words, seed) } else { blocks(words, seed) }
+pub(crate) fn nh(keys: &NhKeys, words: &[u64], seed: u64) -> u64 {
+    if words.len() <= BLOCK_WORDS { block(keys, words, seed) } else { blocks(keys, words, seed) }
 }
 
 #[inline(never)]
-fn blocks(words: &[u64], seed: u64) -> u64 {
-    words.chunks(BLOCK_WORDS).fold(seed, |seed, words| block(words, seed))
+fn blocks(keys: &NhKeys, words: &[u64], seed: u64) -> u64 {
+    words.chunks(BLOCK_WORDS).fold(seed, |seed, words| block(keys, words, seed))
 }
 
 /// At most [`BLOCK_WORDS`] words, and the seed as one more word; it is alone if their number is even.
 #[inline(always)]
-fn block(words: &[u64], seed: u64) -> u64 {
+fn block(NhKeys(keys): &NhKeys, words: &[u64], seed: u64) -> u64 {
     let at = words.len();
     let mut sum = match at % 2 {
-        1 => product(words[at - 1].wrapping_add(KEYS[at - 1]), seed.wrapping_add(KEYS[at])),
-        _ => product(seed.wrapping_add(KEYS[at]), KEYS[at + 1]),
+        1 => product(words[at - 1].wrapping_add(keys[at - 1]), seed.wrapping_add(keys[at])),
+        _ => product(seed.wrapping_add(keys[at]), keys[at + 1]),
     };
     // Not folded: the compiler may leave a fold as a call for each pair.
-    for (pair, keys) in words.as_chunks::<2>().0.iter().zip(KEYS.as_chunks::<2>().0) {
+    for (pair, keys) in words.as_chunks::<2>().0.iter().zip(keys.as_chunks::<2>().0) {
         sum = sum.wrapping_add(product(pair[0].wrapping_add(keys[0]), pair[1].wrapping_add(keys[1])));
     }
-    sum as u64 ^ (sum >> 64) as u64
+    (sum as u64).wrapping_sub(((sum >> 64) as u64).wrapping_mul(PRIME_EXCESS))
 }
 
 #[inline(always)]
@@ -64,33 +105,71 @@ fn product(a: u64, b: u64) -> u128 {
 mod tests {
     use super::*;
 
-    /// The first outputs of SplitMix64 from state 0 are published test values.
+    const SECRET: [u64; 4] = [1, 2, 3, 4];
+
+    /// RFC 8439, appendix A.1, test vector 1: the key stream of a key of zeros.
     #[test]
-    fn keys_are_the_generators() {
-        assert_eq!(KEYS[..3], [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f]);
+    fn keys_are_the_key_stream() {
+        let keys = NhKeys::new([0; 4]);
+        let expected = [0x76, 0xb8, 0xe0, 0xad, 0xa0, 0xf1, 0x3d, 0x90, 0x40, 0x5d, 0x6a, 0xe5, 0x53, 0x86, 0xbd, 0x28];
+        let bytes: Vec<u8> = keys.0[..2].iter().flat_map(|key| key.to_le_bytes()).collect();
+        assert_eq!(bytes, expected);
+        assert_ne!(NhKeys::new(SECRET).0, keys.0);
+        assert_eq!(format!("{keys:?}"), "NhKeys");
+    }
+
+    /// What the bound rests on: a^(p-1) = 1 modulo p for p = 2^64 + 13 and the bases that decide it for such numbers.
+    #[test]
+    fn the_modulus_is_prime() {
+        let p = (1_u128 << 64) + u128::from(PRIME_EXCESS);
+        let add = |a: u128, b: u128| (a + b) % p;
+        let multiply = |a: u128, b: u128| {
+            (0..65).rev().fold(0, |sum, bit| add(add(sum, sum), if b >> bit & 1 == 1 { a } else { 0 }))
+        };
+        let (mut odd, mut twos) = (p - 1, 0);
+        while odd % 2 == 0 {
+            (odd, twos) = (odd / 2, twos + 1);
+        }
+        for base in [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41] {
+            let mut power = (0..65).rev().fold(1, |power, bit| {
+                let squared = multiply(power, power);
+                if odd >> bit & 1 == 1 { multiply(squared, base) } else { squared }
+            });
+            let is_witness = power != 1
+                && (0..twos).all(|_| {
+                    let is_other = power != p - 1;
+                    power = multiply(power, power);
+                    is_other
+                });
+            assert!(!is_witness, "base {base}");
+        }
     }
 
     /// By the definition, one product after the other.
     #[test]
     fn pairs_are_multiplied_and_added() {
+        let keys = NhKeys::new(SECRET);
         for len in 0..=BLOCK_WORDS {
             let mut image: Vec<u64> = (0..len as u64).map(|i| (i + 1).wrapping_mul(0xd134_2543_de82_ef95)).collect();
-            let sum = nh(&image, 77);
-            let keyed = |i: usize, image: &[u64]| image[i].wrapping_add(KEYS[i]);
+            let sum = nh(&keys, &image, 77);
+            let keyed = |i: usize, image: &[u64]| image[i].wrapping_add(keys.key(i));
             image.push(77);
             let mut expected = 0_u128;
             for i in (0..image.len()).step_by(2) {
-                let second = if i + 1 < image.len() { keyed(i + 1, &image) } else { KEYS[i + 1] };
+                let second = if i + 1 < image.len() { keyed(i + 1, &image) } else { keys.key(i + 1) };
                 expected = expected.wrapping_add(u128::from(keyed(i, &image)) * u128::from(second));
             }
-            assert_eq!(sum, expected as u64 ^ (expected >> 64) as u64, "{len} words");
+            // The halves as a number modulo 2^64 + 13, less a multiple of 2^64.
+            let combined = i128::from(expected as u64) - 13 * i128::from((expected >> 64) as u64);
+            assert_eq!(sum, combined.rem_euclid(1 << 64) as u64, "{len} words");
         }
     }
 
     #[test]
     fn blocks_are_chained() {
+        let keys = NhKeys::new(SECRET);
         let image: Vec<u64> = (0..BLOCK_WORDS as u64 + 9).collect();
-        let first = nh(&image[..BLOCK_WORDS], 5);
-        assert_eq!(nh(&image, 5), nh(&image[BLOCK_WORDS..], first));
+        let first = nh(&keys, &image[..BLOCK_WORDS], 5);
+        assert_eq!(nh(&keys, &image, 5), nh(&keys, &image[BLOCK_WORDS..], first));
     }
 }

@@ -73,7 +73,7 @@ fn look_up(bench: &Bench, turns: &Turns, key: [u8; 8], by: By) -> (Task, Found) 
 
 /// A lookup as printed (paper 3.2.1): both rows, then the extent, whose bytes are the value.
 async fn look_up_printed(lane: &mut TurnLane, table: &Table, key: &[u8]) -> Option<Vec<u8>> {
-    let (rows, geometry) = (*table.rows(), *table.geometry());
+    let (rows, geometry) = (table.rows(), *table.geometry());
     let digest = table.placement().digest(key);
     let (pair, probe) = (table.placement().rows(digest), rows.probe(key, digest));
     loop {

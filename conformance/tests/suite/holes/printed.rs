@@ -36,7 +36,7 @@ pub enum Retry {
 /// A lookup of an inline key as printed, with misses that are validated as R-READ-3 says, so that only its retry is in
 /// question. The lane samples in the order of the batch.
 pub async fn look_up(lane: &mut TurnLane, table: &Table, key: &[u8], retry: Retry) -> Option<Vec<u8>> {
-    let (rows, geometry) = (*table.rows(), *table.geometry());
+    let (rows, geometry) = (table.rows(), *table.geometry());
     let pair = table.placement().rows(table.placement().digest(key));
     let (mut first, mut second) = (vec![0; rows.row_words()], vec![0; rows.row_words()]);
     let whole = |row: RowId, words: &[u64]| rows.verify(row, words).is_ok();
@@ -44,7 +44,7 @@ pub async fn look_up(lane: &mut TurnLane, table: &Table, key: &[u8], retry: Retr
     for _ in 0..16 {
         let mut trailer = [0; 2];
         if samples_both || !whole(pair.first, &first) {
-            let again = Verb::Read { addr: geometry.trailer(pair.first, &rows), into: &mut trailer };
+            let again = Verb::Read { addr: geometry.trailer(pair.first, rows), into: &mut trailer };
             let read_first = Verb::Read { addr: geometry.row(pair.first), into: &mut first };
             let read_second = Verb::Read { addr: geometry.row(pair.second), into: &mut second };
             post(lane, [read_first, read_second, again]).await.expect("the heap reads");

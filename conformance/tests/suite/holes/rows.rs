@@ -1,10 +1,11 @@
-//! What a row says of itself, and in which order rows are written: H4, H13, H26.
+//! What a row says of itself, and in which order rows are written: H4, H13, H26, H27.
 
 use std::collections::BTreeSet;
 
 use guira_conformance::{Bench, Flaw, Grain, TurnLane, Turns};
 use guira_fabric::Profile;
-use guira_layout::{Preset, RowId};
+use guira_layout::{ChecksumKind, Placement, Preset, RowId};
+use guira_sum::NhKeys;
 
 use crate::holes::logged::{Log, logged};
 use crate::holes::printed;
@@ -17,7 +18,7 @@ fn h04_a_zeroed_or_misdirected_row_verifies() {
     for preset in PRESETS {
         let scene = Scene::new(preset, RowId(HOME.0 + 5));
         let other = Bench::of_config(config(preset, "fixed:8:8"), Profile::Tcp, SEED + 1);
-        let (rows, zeros) = (*scene.bench.table.rows(), vec![0; scene.bench.table.rows().row_words()]);
+        let (rows, zeros) = (scene.bench.table.rows(), vec![0; scene.bench.table.rows().row_words()]);
         assert!(printed::verifies(&zeros) && rows.verify(HOME, &zeros).is_err());
         let (mut printed_accepts, mut ours) = (0, 0);
         for row in (0..scene.bench.table.config().rows).map(RowId) {
@@ -75,7 +76,7 @@ fn h13_a_key_with_one_row_is_its_own_duplicate() {
 /// checking both hash locations for the corresponding key for duplicates", "clearing the duplicate entry in the second
 /// location". Returns how many entries it cleared.
 fn clear_printed_duplicates(bench: &Bench) -> usize {
-    let (rows, placement) = (*bench.table.rows(), bench.table.placement());
+    let (rows, placement) = (bench.table.rows(), bench.table.placement());
     let mut cleared = 0;
     for row in (0..bench.table.config().rows).map(RowId) {
         let words = bench.row_words(row);
@@ -178,5 +179,56 @@ fn an_insert_moves_the_key_it_is_made_to_move() {
             let digest = scene.bench.table.placement().digest(&scene.moved);
             assert!(rows.find(&words, &rows.probe(&scene.moved, digest), 0).is_some(), "{preset} {away}");
         }
+    }
+}
+
+/// Bits of one word whose change has the same effect on a CRC as a change of another word by `bits`. The CRC is linear:
+/// what a change does to it depends on nothing else, neither the seed nor the other words.
+fn undoes(crc: impl Fn(&[u64; 8]) -> u64, changed: (usize, u64), word: usize) -> u64 {
+    let effect = |word: usize, bits: u64| {
+        let mut image = [0; 8];
+        image[word] = bits;
+        crc(&image) ^ crc(&[0; 8])
+    };
+    // Effects with different leading bits, the largest first, and the bits that have them.
+    let mut basis: Vec<(u64, u64)> = Vec::new();
+    let reduce = |basis: &[(u64, u64)], start: (u64, u64)| {
+        basis.iter().fold(
+            start,
+            |(effect, bits), (other, of)| {
+                if effect ^ other < effect { (effect ^ other, bits ^ of) } else { (effect, bits) }
+            },
+        )
+    };
+    for bit in 0..64 {
+        basis.push(reduce(&basis, (effect(word, 1 << bit), 1 << bit)));
+        basis.sort_unstable_by(|one, other| other.cmp(one));
+    }
+    let (left, bits) = reduce(&basis, (effect(changed.0, changed.1), 0));
+    assert_eq!(left, 0, "every change of one word is undone by one of another");
+    bits
+}
+
+/// [R-ROW-1] H27. A value of four words is changed in all of them, in pairs that leave the printed checksum as it was.
+/// A reader that meets the row with the first pair written finds a value that nobody wrote; with a checksum that
+/// depends on a secret, it finds that the row is half written.
+#[test]
+fn h27_chosen_bytes_verify_half_written() {
+    for preset in PRESETS {
+        let bench = Bench::of_config(config(preset, "fixed:8:32"), Profile::Tcp, SEED);
+        let rows = bench.table.rows();
+        // Of any seed, and of no table.
+        let crc = |image: &[u64; 8]| ChecksumKind::Crc64.checksum(&NhKeys::new([0; 4]), image, 0);
+        let mut old = vec![0; rows.row_words()];
+        rows.format(HOME, &mut old);
+        rows.put_entry(&mut old, 0, &[1, 10, 11, 12, 13], Placement::Inline);
+        rows.finish(HOME, &mut old);
+        let mut torn = old.clone();
+        torn[1] ^= 0xdead;
+        // What stands behind them in the row changes both effects alike.
+        torn[2] ^= undoes(crc, (1, 0xdead), 2);
+        let verifies = rows.verify(HOME, &torn).is_ok();
+        println!("H27 {preset}: a half-written row {}", if verifies { "verifies" } else { "does not verify" });
+        assert_eq!(verifies, preset == Preset::Paper);
     }
 }

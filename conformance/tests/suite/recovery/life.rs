@@ -148,7 +148,7 @@ impl<L: Lane> Actor<L> {
             let value = op.value().filter(|it| table.rows().place(op.key().len(), it.len()) == Placement::Extent);
             if let Some(value) = value {
                 let extent = extents.reserve(&mut self.lane, op.key(), value).await.map_err(no_room)?;
-                encode_extent(&mut words, &extent, op.key(), value, table.superblock().checksum_seed());
+                encode_extent(&mut words, &extent, op.key(), value, table.rows().sums());
                 pending = Some(extent);
             } else {
                 let tended = extents.tend(&mut self.lane).await;

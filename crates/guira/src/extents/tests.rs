@@ -9,7 +9,7 @@ use std::task::{Context, Waker};
 use guira_fabric::heap::{HeapLane, HeapRegion, Next, Pace, Step};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{FenceProof, Profile, Region};
-use guira_layout::{Geometry, Preset, PresetOptions, SlotState, SlotWord, Superblock};
+use guira_layout::{Geometry, Preset, PresetOptions, Secret, SlotState, SlotWord, Superblock};
 use guira_rcuckoo::{format_table, recover};
 
 use super::patrol::PATROL_EVERY;
@@ -51,7 +51,8 @@ impl Bench {
         let config = Preset::Tiny.config(&options).expect("possible options");
         let geometry = Geometry::new(&config).expect("a possible table");
         let region = HeapRegion::new(geometry.main_bytes(), geometry.device_bytes(), Profile::Shm.caps());
-        let table = Table::new(Superblock { incarnation: 1, table: 2, config }).expect("a possible table");
+        let table = Table::new(Superblock { incarnation: 1, table: 2, secret: Secret([3; 4]), config })
+            .expect("a possible table");
         block_on(format_table(&mut region.lane(), &table, |_| ControlFlow::Continue(()))).expect("the heap writes");
         // What earlier values left in the chunks: no format may rely on zeros.
         let bench = Bench { region, table };

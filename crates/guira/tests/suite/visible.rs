@@ -597,7 +597,7 @@ fn what_is_under_way_is_no_damage() {
     let mut record = guira_layout::Record::default();
     record.clear();
     record.push(there.rows(), row, number, &words);
-    record.seal(7);
+    record.seal(there.rows().sums(), 7);
     let (further, first) = record.parts();
     assert!(further.is_none());
     let addr = there.geometry().slot(actor.slot).add_words(first.word as u64);

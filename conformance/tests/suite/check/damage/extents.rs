@@ -56,7 +56,7 @@ pub const DAMAGES: &[Damage] = &[
         let extent = extent_at(bench, extent_entry(bench));
         let (key, value) = (vec![0xee; extent.key_bytes as usize], vec![1; extent.value_bytes as usize]);
         let mut words = Vec::new();
-        encode_extent(&mut words, &extent, &key, &value, bench.table.superblock().checksum_seed());
+        encode_extent(&mut words, &extent, &key, &value, bench.table.rows().sums());
         bench.store(Addr::main(extent.offset), &words);
     }),
     (ProblemKind::ExtentShared, "in both rows", |bench| {

@@ -41,7 +41,7 @@ fn seal_record(bench: &Bench, row: RowId) {
     let mut record = Record::default();
     record.clear();
     record.push(rows, row, 0, &words);
-    record.seal(7);
+    record.seal(rows.sums(), 7);
     let slot = bench.table.geometry().slot(2);
     bench.store(slot.add_words(Record::WORD as u64), record.words());
 }

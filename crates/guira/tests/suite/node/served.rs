@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use guira::layout::{Geometry, Preset, PresetOptions, Superblock};
+use guira::layout::{Geometry, Preset, PresetOptions, Secret, Superblock};
 use guira::{EntryFormat, Url};
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Profile, Region};
@@ -35,7 +35,8 @@ fn table() -> HeapRegion {
     let config = Preset::Hardened.config(&options).expect("a possible table");
     let geometry = Geometry::new(&config).expect("a possible table");
     let region = HeapRegion::new(geometry.main_bytes(), geometry.device_bytes(), Profile::Shm.caps());
-    let table: Arc<Table> = Table::new(Superblock { incarnation, table: 7, config }).expect("a possible table");
+    let table: Arc<Table> =
+        Table::new(Superblock { incarnation, table: 7, secret: Secret([3; 4]), config }).expect("a possible table");
     pollster::block_on(format_table(&mut region.lane(), &table, |_| ControlFlow::Continue(())))
         .expect("the heap refuses nothing");
     region
