@@ -21,3 +21,4 @@ mod runs;
 mod serve;
 mod shells;
 mod top;
+mod wire;

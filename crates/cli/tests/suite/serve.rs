@@ -20,7 +20,7 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A program that serves.
-struct Server {
+pub struct Server {
     child: Child,
     lines: BufReader<ChildStdout>,
     arguments: String,
@@ -30,7 +30,7 @@ struct Server {
 impl Server {
     /// Starts `guira serve` on a free port, and waits until it is ready.
     #[track_caller]
-    fn start(arguments: &[&str]) -> Server {
+    pub fn start(arguments: &[&str]) -> Server {
         let all = [&["serve", "--listen", "127.0.0.1:0", "--format", "json"], arguments].concat();
         Server::spawn(&mut command(&all), &all)
     }
@@ -51,12 +51,12 @@ impl Server {
         Server { child, lines, arguments: arguments.join(" "), ready: said["ready"].clone() }
     }
 
-    fn addr(&self) -> &str {
+    pub fn addr(&self) -> &str {
         let url = self.ready["urls"][0].as_str().expect("a URL");
         url.strip_prefix("tcp://").expect("the fabric of hosts")
     }
 
-    fn signal(&self, signals: &[&str]) {
+    pub fn signal(&self, signals: &[&str]) {
         for signal in signals {
             let sent =
                 Command::new("kill").args([*signal, &self.child.id().to_string()]).status().expect("kill starts");
@@ -66,7 +66,7 @@ impl Server {
 
     /// Waits for the end, and returns the exit code and the last line.
     #[track_caller]
-    fn end(mut self) -> (Option<i32>, String) {
+    pub fn end(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         self.lines.read_to_string(&mut rest).expect("text");
         let mut stderr = String::new();
@@ -77,7 +77,7 @@ impl Server {
 
     /// Stops it in order, and returns what it says then.
     #[track_caller]
-    fn stop(self, signal: &str) -> Value {
+    pub fn stop(self, signal: &str) -> Value {
         self.signal(&[signal]);
         let (code, said) = self.end();
         assert_eq!(code, Some(0), "{said}");
@@ -149,7 +149,7 @@ fn token_of(path: &Path) -> Token {
 }
 
 /// A new token file.
-fn token_file(directory: &Path, name: &str) -> (String, Token) {
+pub fn token_file(directory: &Path, name: &str) -> (String, Token) {
     let path: PathBuf = directory.join(name);
     let text = path.to_str().expect("text").to_owned();
     guira(&["token", &text]).expect(0);
@@ -280,14 +280,14 @@ fn tokens_decide_who_may_do_what() {
 }
 
 /// An authority, and certificates and keys of a node and of clients, as files.
-struct Certificates {
+pub struct Certificates {
     directory: tempfile::TempDir,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Certificates {
     /// Those of `node`, for 127.0.0.1, and of `client`.
-    fn new() -> Certificates {
+    pub fn new() -> Certificates {
         let directory = tempfile::tempdir().expect("a directory");
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -320,7 +320,7 @@ impl Certificates {
     }
 
     /// The options of a node.
-    fn of_node(&self) -> Vec<String> {
+    pub fn of_node(&self) -> Vec<String> {
         self.options([("--tls-cert", "node.pem"), ("--tls-key", "node.key"), ("--tls-client-ca", "ca.pem")])
     }
 

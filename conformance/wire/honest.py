@@ -1,0 +1,274 @@
+"""The promises of docs/wire.md to a client that keeps to it; the name of each function says which."""
+import socket
+import time
+
+from client import (ALL, BATCH, COUNT, DEVICE, DONE, DROPPED, FENCE, FENCED, HELD, HELLO, HOLD, MAX_FRAME_BYTES,
+                    MAX_HOLDS, MAX_SAMPLE_WORDS, MAX_TEXT_BYTES, MAX_VERBS, MAX_VERB_WORDS, MISALIGNED, OTHER, OUTSIDE,
+                    READ_ONLY, WELCOME, Bye, Ended, Refused, cas, expect, fetch_add, frame, hello, masked_cas, read,
+                    write)
+
+# Slots that no client of the table has: a node knows no table, and tables give low ones to their clients.
+SLOTS = range(65_000, 65_536)
+MANY_SLOTS = range(60_000, 60_000 + MAX_HOLDS)
+# Bound of what a node does at once, on a busy machine, and how often it is asked whether it has.
+AT_ONCE_S, LOOK_S = 5.0, 0.005
+
+
+def expect_raise(kind, wanted, call, what):
+    """Expects a refusal, a Bye or an end, word by word."""
+    try:
+        found = call()
+    except kind as error:
+        expect(error.args, wanted, what)
+    else:
+        raise AssertionError(f"{what}: {found}, not {kind.__name__} {wanted}")
+
+
+def wait_for(condition, what, seconds=AT_ONCE_S):
+    until = time.monotonic() + seconds
+    while not condition():
+        expect(time.monotonic() < until, True, f"{what} within {seconds} s")
+        time.sleep(LOOK_S)
+
+
+def run(promises, node):
+    """Checks one promise after the other, prints a line for each, and returns how many do not hold."""
+    failed = 0
+    for promise in promises:
+        name = promise.__name__.replace("_", " ")
+        try:
+            promise(node)
+            print(f"ok    {name}", flush=True)
+        except Exception as error:
+            failed += 1
+            print(f"FAIL  {name}: {type(error).__name__}: {error}", flush=True)
+    return failed
+
+
+def the_welcome_tells_the_session_the_region_and_the_sample(node):
+    with node.connect() as one, node.connect() as other:
+        first, second = one.hello(sample=8, **node.token), other.hello(sample=MAX_SAMPLE_WORDS, **node.token)
+        expect((first.grant, first.before), (1, 0), "grant, and session before")
+        expect(first.region, second.region, "regions of two sessions")
+        expect(first.session != second.session, True, "two sessions have two names")
+        expect(second[5:8], first[5:8], "sizes and atomic WRITE")
+        expect(first.atomic_write_bytes in (8, ALL), True, "the atomic WRITE is 8 bytes or all")
+        expect(first.timeout_ms % 1000 == 0 and 1000 <= first.timeout_ms < 1 << 32, True, "the timeout is seconds")
+        expect(len(first.sample), 8, "words of a sample")
+        expect(len(second.sample), min(MAX_SAMPLE_WORDS, first.main_bytes // 8), "words of the longest sample")
+        expect(second.sample[:8], first.sample, "two samples")
+        expect(one.batch(read(0, 8))[0], first.sample, "a READ of what was sampled")
+
+
+def a_session_is_granted_what_it_wants_or_less(node):
+    with node.connect() as client:
+        expect(client.hello(write=False, **node.token).grant, 0, "grant of who wants to read")
+        reader_may_read_and_count_only(client, node)
+    if node.read_only_token:
+        with node.connect() as client:
+            expect(client.hello(**node.read_only_token).grant, 0, "grant of the token that only reads")
+            reader_may_read_and_count_only(client, node)
+
+
+def reader_may_read_and_count_only(client, node):
+    at, slot = node.scratch, SLOTS[0]
+    client.batch(read(at))
+    client.count()
+    client.release(slot)
+    for verb, change in enumerate([write(at, 1), cas(at, 0, 1), masked_cas(at, 0, 1, 1, 1), fetch_add(at, 1)], 1):
+        expect_raise(Refused, (READ_ONLY, verb), lambda: client.batch(read(at), change), f"verb {verb} of a reader")
+    expect_raise(Refused, (READ_ONLY, 5), lambda: client.hold(slot), "Hold of a reader")
+    expect_raise(Refused, (READ_ONLY, 6), lambda: client.fence(slot), "Fence of a reader")
+
+
+def a_session_learns_what_became_of_the_one_before(node):
+    slot = SLOTS[1]
+    with node.connect() as client:
+        expect(client.hello(before=(3, 4), **node.token).before, 1, "a session that nobody had")
+    with node.connect() as client:
+        ended = client.hello(**node.token).session
+    with node.session() as other:
+        wait_for(lambda: other.hold(slot), "a slot of a session that ended")
+        with node.connect() as client:
+            expect(client.hello(before=ended, **node.token).before, 2, "a session that ended")
+            other.release(slot)
+            other.batch(read(0))
+            expect(client.hold(slot), True, "Hold")
+            dropped = client.welcome.session
+            expect(other.fence(slot), True, "Fence")
+        with node.connect() as client:
+            expect(client.hello(before=dropped, **node.token).before, 3, "a session that was dropped")
+    with node.session() as still_open, node.connect() as client:
+        expect(still_open.hold(slot), True, "Hold")
+        expect(client.hello(before=still_open.welcome.session, **node.token).before, 2, "a session still open")
+        expect_raise(Bye, (DROPPED, 0), still_open.receive, "the session that was succeeded")
+        expect(client.hold(slot), True, "Hold of a slot of the session before")
+
+
+def verbs_take_effect_in_order_and_find_the_word_before(node):
+    at = node.scratch
+    with node.session() as client:
+        found = client.batch(
+            write(at, 7, ALL, 0x1234), read(at, 3), cas(at, 7, 8), cas(at, 7, 9), read(at),
+            fetch_add(at + 8, 2), fetch_add(at + 8, ALL), read(at + 8),
+            masked_cas(at + 16, 0x0004, 0xABCD, 0x000F, 0xFF00), masked_cas(at + 16, 0xAB35, 0, 0x000F, ALL),
+            read(at + 16))
+        expect(found, [(), (7, ALL, 0x1234), (7,), (8,), (8,), (ALL,), (1,), (0,), (0x1234,), (0xAB34,), (0xAB34,)],
+               "what the verbs found")
+        adds = [fetch_add(at + 24, 1)] * MAX_VERBS
+        first = client.batch(*adds)[0][0]
+        expect(client.batch(*adds), [((first + MAX_VERBS + i) & ALL,) for i in range(MAX_VERBS)], "256 verbs")
+
+
+def the_longest_read_and_write_are_whole(node):
+    with node.session() as client:
+        words = min(MAX_VERB_WORDS, node.scratch // 16)
+        at = node.scratch - 8 * words
+        before = client.batch(read(at, words))[0]
+        client.batch(write(at, *range(words)), *[read(0)] * (MAX_VERBS - 1))
+        # Of both together the answer is as long as a frame may be.
+        rest = min(MAX_FRAME_BYTES // 8 - 2 - words, node.scratch // 8)
+        expect(client.batch(read(at, words), read(0, rest))[0] == tuple(range(words)), True, "what was written is read")
+        client.batch(write(at, *before))
+
+
+def a_refused_batch_says_why_and_has_no_effect(node):
+    with node.session() as client:
+        at, main, device = node.scratch, client.welcome.main_bytes, client.welcome.device_bytes
+        last, far = main - 8, DEVICE - 8
+        client.batch(write(at, 1))
+        for refused, wanted in [
+            (read(main), (OUTSIDE, 0, main, 1, main)), (read(last, 2), (OUTSIDE, 0, last, 2, main)),
+            (write(last, 1, 2), (OUTSIDE, 1, last, 2, main)), (read(far, 2), (OUTSIDE, 0, far, 2, main)),
+            (cas(main, 0, 1), (OUTSIDE, 2, main, 1, main)),
+            (masked_cas(main, 0, 1, 1, 1), (OUTSIDE, 3, main, 1, main)),
+            (fetch_add(DEVICE | device, 1), (OUTSIDE, 4, DEVICE | device, 1, device)),
+            (read(at + 4), (MISALIGNED, 0, at + 4)), (write(at + 1, 0), (MISALIGNED, 1, at + 1)),
+            (cas(main + 1, 0, 1), (MISALIGNED, 2, main + 1)), (fetch_add(ALL, 1), (MISALIGNED, 4, ALL)),
+        ]:
+            batch = fetch_add(at, 1), refused, read(main + 3)
+            expect_raise(Refused, wanted, lambda: client.batch(*batch), f"batch with {refused.words}")
+        expect(client.batch(read(at)), [(1,)], "a word that refused batches would have changed")
+
+
+def frames_may_be_cut_at_every_byte(node):
+    add = fetch_add(node.scratch, 1)
+    greeting, batch = frame(HELLO, hello(**node.token)), frame(BATCH, add.words + read(0).words, 2, 2)
+    for cut in range(1, len(greeting)):
+        with node.connect() as client:
+            client.send(greeting[:cut])
+            time.sleep(0.0005)
+            client.send(greeting[cut:] + batch)
+            client.answer(1, WELCOME)
+            client.done(2, add, read(0))
+    with node.session() as client:
+        before = client.batch(add)[0][0]
+        for cut in range(1, len(batch)):
+            client.send(batch[:cut])
+            time.sleep(0.0005)
+            client.send(batch[cut:])
+            expect(client.done(2, add, read(0))[0], ((before + cut) & ALL,), f"a batch cut at byte {cut}")
+
+
+def answers_come_in_order_under_the_ids_of_their_requests(node):
+    ids = [0, ALL, 5, 5, *range(100, 300)]
+    add = fetch_add(node.scratch, 1)
+    with node.session() as client:
+        client.batch(write(node.scratch, 0))
+        client.send(b"".join(frame(BATCH, add.words, id, 1) for id in ids) + frame(COUNT, id=7))
+        for number, id in enumerate(ids):
+            expect(client.receive(), (DONE, id, (number,)), "the next answer")
+        expect(client.receive().id, 7, "the answer after the batches")
+
+
+def a_slot_is_held_by_one_session_until_it_is_released(node):
+    slot = SLOTS[2]
+    with node.session() as one, node.session() as other:
+        expect((one.hold(slot), one.hold(slot), other.hold(slot)), (True, False, False), "Hold, again, by another")
+        other.release(slot)
+        expect(other.hold(slot), False, "Hold after a Release by who has it not")
+        one.release(slot)
+        one.batch(read(0))
+        expect(other.hold(slot), True, "Hold after the Release")
+    with node.session() as next_one:
+        wait_for(lambda: next_one.hold(slot), "a slot of a session that ended")
+
+
+def a_fence_drops_the_session_that_has_the_slot(node):
+    slot, own, free = SLOTS[3:6]
+    with node.session() as one, node.session() as other:
+        expect(other.fence(free), False, "Fence of a slot that no session has")
+        expect(one.hold(slot), True, "Hold")
+        fence = other.request(FENCE, [slot])
+        other.batch(read(0))
+        expect(other.answer(fence, FENCED), (1,), "Fence of another session")
+        expect(other.hold(slot), True, "Hold after the Fence")
+        expect_raise(Bye, (DROPPED, 0), one.receive, "the session that was dropped")
+        expect(other.hold(own), True, "Hold")
+        expect_raise(Bye, (DROPPED, 0), lambda: other.fence(own), "a session that fences itself")
+
+
+def counters_count(node):
+    with node.session() as client:
+        before, buckets = client.count()
+        client.batch(read(0), read(0), write(node.scratch, 0), cas(node.scratch, 1, 0), fetch_add(node.scratch, 0))
+        after, _ = client.count()
+        expect(len(before) >= 31 and len(buckets) > 0, True, "the counters of this version, and buckets")
+        more = [now - then for then, now in zip(before[14:19], after[14:19])]
+        # Another check may be at work beside this one.
+        expect(all(found >= made for found, made in zip(more, [1, 2, 1, 1, 1])), True, f"verbs by kind: {more}")
+        expect(0 < after[8] <= after[0] and after[9] < after[8], True, "sessions opened and ended, connections")
+
+
+def a_half_closed_connection_is_over_and_gets_the_answers_that_were_sent(node):
+    add, slot, requests = fetch_add(node.scratch, 1), SLOTS[6], 300
+    with node.session() as client, node.session() as other:
+        expect(client.hold(slot), True, "Hold")
+        client.batch(write(node.scratch, 0))
+        # The node is kept busy, so that it finds the requests and the end together. Answers this short never wait.
+        long_read = frame(BATCH, read(0, min(MAX_VERB_WORDS, node.scratch // 8)).words, 1, 1)
+        busy = [node.session() for _ in range(8)]
+        for session in busy:
+            session.send(long_read * 2)
+        client.send(b"".join(frame(BATCH, add.words, id, 1) for id in range(requests)))
+        client.socket.shutdown(socket.SHUT_WR)
+        for id in range(requests):
+            expect(client.done(id, add), [(id,)], "an answer after the half-close")
+        expect_raise(Ended, ("the connection ended",), client.receive, "the end of a half-closed connection")
+        wait_for(lambda: other.hold(slot), "a slot of a session that was half-closed")
+        expect(other.batch(read(node.scratch)), [(requests,)], "batches done")
+        for session in busy:
+            session.socket.close()
+
+
+def a_session_has_so_many_slots_and_no_more(node):
+    with node.session() as client:
+        for first in range(0, MAX_HOLDS, 256):
+            ids = [client.request(HOLD, [slot]) for slot in MANY_SLOTS[first : first + 256]]
+            for id in ids:
+                expect(client.answer(id, HELD), (1,), "Hold")
+        try:
+            expect(client.hold(SLOTS[10]), None, "one Hold too many")
+        except Refused as refused:
+            reason, text = refused.args
+            expect(reason, OTHER, "reason")
+            expect(0 < len(text.encode()) <= MAX_TEXT_BYTES, True, f"the text {text!r} has up to 512 bytes")
+        client.release(MANY_SLOTS[0])
+        expect(client.hold(SLOTS[10]), True, "Hold after a Release")
+
+
+PROMISES = (
+    the_welcome_tells_the_session_the_region_and_the_sample,
+    a_session_is_granted_what_it_wants_or_less,
+    a_session_learns_what_became_of_the_one_before,
+    verbs_take_effect_in_order_and_find_the_word_before,
+    the_longest_read_and_write_are_whole,
+    a_refused_batch_says_why_and_has_no_effect,
+    frames_may_be_cut_at_every_byte,
+    answers_come_in_order_under_the_ids_of_their_requests,
+    a_slot_is_held_by_one_session_until_it_is_released,
+    a_fence_drops_the_session_that_has_the_slot,
+    counters_count,
+    a_half_closed_connection_is_over_and_gets_the_answers_that_were_sent,
+    a_session_has_so_many_slots_and_no_more,
+)
