@@ -29,7 +29,7 @@ const BANNED: [(&str, Match); 9] = [
 ];
 
 /// Extensions of the files that are searched, besides everything in `.ci`.
-const EXTENSIONS: [&str; 4] = ["rs", "md", "sh", "toml"];
+const EXTENSIONS: [&str; 5] = ["rs", "md", "py", "sh", "toml"];
 
 /// Searches every source, document, script and manifest.
 pub fn check(files: &[SourceFile]) -> Report {
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn every_banned_word_fails_in_every_kind_of_file() {
         for (word, _) in BANNED {
-            for path in ["a/b.rs", "docs/a.md", "a.sh", "Cargo.toml", ".ci/run"] {
+            for path in ["a/b.rs", "docs/a.md", "a.py", "a.sh", "Cargo.toml", ".ci/run"] {
                 let text = format!("fine\n{word}");
                 assert_eq!(found(path, &text), [(2, format!("banned: {word}"))], "{path}");
             }
