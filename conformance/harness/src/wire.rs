@@ -133,6 +133,8 @@ pub(super) fn seeds() -> Vec<Seed> {
         device_bytes: 1 << 10,
         atomic_write_unit: 8,
         session_timeout_ms: 5_000,
+        session_holds: 4096,
+        node_holds: 16_384,
         sample: vec![9; 3],
     };
     let mut refused = Vec::new();

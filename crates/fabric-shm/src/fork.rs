@@ -12,6 +12,8 @@
 //! its lock up for all who share the description, its child included, and begins again with another one. So a child
 //! never has a part in a lock that counts.
 //!
+//! Sets of holds ([`crate::kept`]) keep a descriptor, too; fork handlers close it in the child.
+//!
 //! A process that starts another program shares its memory with it until the kernel has the program loaded. Until then,
 //! for a moment, a hold that its owner gives up, or leaves by dying, still looks taken: a prober asks again later, as
 //! it does for any living owner.
@@ -24,6 +26,7 @@ use std::time::{Duration, Instant};
 use guira_fabric::process::{OwnWords, Process, at_fork};
 use rustix::io::Errno;
 
+use crate::kept;
 use crate::mapping::Anchor;
 use crate::sys::{self, Undisturbed};
 
@@ -32,7 +35,7 @@ const FORK_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a window waits for forks to end: far longer than the copy of a large process takes.
 const WINDOW_PATIENCE: Duration = Duration::from_secs(10);
 /// How often a window that was overrun begins again.
-const MAX_WINDOWS: usize = 3;
+pub(crate) const MAX_WINDOWS: usize = 3;
 /// Between two looks at the other side. Slept, not yielded: whoever is waited for may have a lower priority.
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
 /// How often the other side gets the processor before that.
@@ -93,7 +96,7 @@ pub(crate) fn open_guarded(
     mut lock: impl FnMut(&OwnedFd) -> Result<(), Errno>,
 ) -> Result<Guarded, Errno> {
     for _ in 0..MAX_WINDOWS {
-        let window = Window::enter(WINDOW_PATIENCE)?;
+        let window = Window::begin()?;
         // Dropped inside the window, whatever fails.
         let file = open()?;
         lock(&file)?;
@@ -123,13 +126,21 @@ impl Drop for Guarded {
 }
 
 /// A stretch of time in which no fork happens, or which knows that one did.
-struct Window {
+pub(crate) struct Window {
     process: Process,
     overruns: u32,
     _undisturbed: Undisturbed,
 }
 
 impl Window {
+    /// Begins one, when no fork is under way.
+    ///
+    /// # Errors
+    /// `EBUSY` if forks do not end.
+    pub(crate) fn begin() -> Result<Window, Errno> {
+        Window::enter(WINDOW_PATIENCE)
+    }
+
     fn enter(patience: Duration) -> Result<Window, Errno> {
         let process = current_process()?;
         let undisturbed = Undisturbed::begin();
@@ -151,7 +162,7 @@ impl Window {
     }
 
     /// Whether a fork did not wait for its end, or this is the child of one.
-    fn is_overrun(&self) -> bool {
+    pub(crate) fn is_overrun(&self) -> bool {
         !self.process.is_this() || overruns().load(Ordering::SeqCst) != self.overruns
     }
 }
@@ -198,6 +209,7 @@ extern "C" fn after_fork_in_parent() {
 extern "C" fn after_fork_in_child() {
     forks().store(0, Ordering::SeqCst);
     windows().store(0, Ordering::SeqCst);
+    kept::close_in_child();
 }
 
 #[cfg(test)]

@@ -70,6 +70,7 @@ mod fork;
 mod found;
 mod header;
 mod hold;
+mod kept;
 mod lane;
 mod location;
 #[allow(unsafe_code)]

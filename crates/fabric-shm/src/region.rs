@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use guira_fabric::memory::AtomicU64;
 use guira_fabric::process::Process;
-use guira_fabric::{Caps, FabricError, Profile, Region, SlotHold};
+use guira_fabric::{Caps, FabricError, HoldSet, Profile, Region, SlotHold};
 use rustix::io::Errno;
 
 use crate::create::{self, CreateOptions};
@@ -303,6 +303,13 @@ impl Region for ShmRegion {
     /// it.
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
         hold::hold(&self.shared, slot)
+    }
+
+    /// Slots of one owner, all by one open file description: thousands cost one descriptor and one mapping. A forked
+    /// child does not keep them; a child that a bare `clone` system call has made keeps those of its parent that its
+    /// parent has when it dies, until it ends itself or runs another program.
+    fn hold_set(&self) -> Box<dyn HoldSet> {
+        Box::new(hold::Set::new(Arc::clone(&self.shared)))
     }
 }
 

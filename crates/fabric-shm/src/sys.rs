@@ -14,6 +14,11 @@ pub(crate) fn try_lock_byte(file: BorrowedFd<'_>, offset: i64) -> Result<(), Err
     set_lock(file, libc::F_WRLCK as libc::c_short, offset, 1)
 }
 
+/// Gives up the lock of the open file description behind `file` on the byte at `offset`, if it has one.
+pub(crate) fn unlock_byte(file: BorrowedFd<'_>, offset: i64) -> Result<(), Errno> {
+    set_lock(file, libc::F_UNLCK as libc::c_short, offset, 1)
+}
+
 /// Gives up every lock of the open file description behind `file`, for all who share it.
 pub(crate) fn unlock(file: BorrowedFd<'_>) -> Result<(), Errno> {
     // A length of 0 means as far as files go.
@@ -90,6 +95,19 @@ impl Drop for Undisturbed {
     fn drop(&mut self) {
         // SAFETY: `before` is this thread's mask of before, and outlives the call.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+    }
+}
+
+/// In a forked child: closes descriptor `number`, a copy of its parent's, if it leads to a file of this inode. A system
+/// call or two, as a fork handler may make.
+pub(crate) fn close_inherited(number: i32, inode: u64) {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `stat` is written by the kernel, or not looked at.
+    let is_same = unsafe { libc::fstat(number, stat.as_mut_ptr()) == 0 && stat.assume_init().st_ino == inode };
+    if is_same {
+        // SAFETY: the child's copy of a descriptor that its parent keeps for itself: nobody in the child uses it, or
+        // closes it, because whoever has it finds that this is another process.
+        unsafe { libc::close(number) };
     }
 }
 

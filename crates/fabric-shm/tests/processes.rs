@@ -180,6 +180,8 @@ fn child() {
         "holder" => holder(&location),
         "spawner" => spawner(&location),
         "forker" => forker(&location, |body| fork(body)),
+        "set forker" => set_forker(&location),
+        "set closer" => set_closer(&location),
         "cloner" => forker(&location, |body| bare_clone(body)),
         "quitter" => quitter(&location),
         "execer" => execer(&location),
@@ -457,6 +459,56 @@ fn closer(location: &Location) {
     std::mem::forget(region);
 }
 
+/// Has slots 1 to 3 as one owner, gives 2 back, and forks; the forked process takes slot 4 as another, and stays.
+fn set_forker(location: &Location) {
+    let region = open(location);
+    let mut set = region.hold_set();
+    assert!((1..=3).all(|slot| set.hold(slot).unwrap()));
+    assert!(set.release(2));
+    let mut set = Some(set);
+    let pid = fork(|| {
+        let mut inherited = set.take().unwrap();
+        assert!(matches!(inherited.hold(5), Err(FabricError::Forked)) && !inherited.release(1));
+        drop(inherited);
+        let mine = open(location);
+        let mut own = mine.hold_set();
+        assert!(!own.hold(1).unwrap() && own.hold(4).unwrap());
+        write(&mut mine.lane(), Addr::main(0), 2);
+        loop {
+            std::thread::park();
+            std::hint::black_box(&own);
+        }
+    });
+    say(pid);
+    wait_for_order();
+}
+
+/// Has slot 1 as one owner, and all of its descriptors closed and used for another region's file.
+fn set_closer(location: &Location) {
+    let other = location.path().with_extension("other");
+    let region = open(location);
+    let mut set = region.hold_set();
+    assert!(set.hold(1).unwrap());
+    let decoy = std::ffi::CString::new(other.into_os_string().into_encoded_bytes()).unwrap();
+    for descriptor in 3..64 {
+        // SAFETY: system calls; sets are made for losing their descriptors, and nothing else here has one.
+        unsafe { libc::close(descriptor) };
+        // SAFETY: as above; the name is a string that ends with a zero.
+        assert!(unsafe { libc::open(decoy.as_ptr(), libc::O_RDWR) } >= 3);
+    }
+    let error = set.hold(2).unwrap_err();
+    assert!(error.to_string().contains("slot 2"), "{error}");
+    assert!(!set.release(1), "it stays, and says so");
+    say("closed");
+    wait_for_order();
+    drop(set);
+    // SAFETY: a system call that reads a descriptor's flags: the drop has closed nobody else's.
+    assert!((3..64).all(|descriptor| unsafe { libc::fcntl(descriptor, libc::F_GETFD) } >= 0));
+    say("given back");
+    wait_for_order();
+    std::mem::forget(region);
+}
+
 /// Asks for slot 1, and takes slot 2.
 fn prober(location: &Location) {
     let region = open(location);
@@ -678,6 +730,70 @@ fn a_child_has_a_life_of_its_own(role: &str) {
     assert!(!is_free(&region, 2));
     send_signal(forked.0, libc::SIGKILL);
     wait_for("the child's slot is free", || is_free(&region, 2));
+}
+
+/// Nor of the slots of one owner, which have a descriptor in common: not in a child that goes on when its parent is
+/// killed.
+#[test]
+fn a_forked_child_has_no_part_in_sets() {
+    let scratch = Scratch::new();
+    let region = scratch.create();
+    let mut lane = region.lane();
+    let mut actor = Actor::spawn("set forker", &scratch.location);
+    let forked = Orphan(actor.hear().parse().unwrap());
+    wait_for("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 2);
+    let free = || [1, 2, 3, 4].map(|slot| is_free(&region, slot));
+    assert_eq!(free(), [false, true, false, false], "2 was given back, and the others have living owners");
+    actor.kill();
+    assert!(forked.is_running());
+    assert_eq!(free(), [true, true, true, false], "the child keeps its own slot, and none of its parent's");
+}
+
+#[test]
+fn closed_descriptors_cost_a_set_no_slot() {
+    let directory = ScratchDirectory::new();
+    let location = directory.file("region");
+    let region = common::create(&location);
+    let decoy = common::create(&directory.file("region.other"));
+    let mut actor = Actor::spawn("set closer", &location);
+    assert_eq!(actor.hear(), "closed");
+    assert!(!is_free(&region, 1) && is_free(&region, 2));
+    assert!((1..=2).all(|slot| is_free(&decoy, slot)), "nothing was locked in its place");
+    actor.go_on();
+    assert_eq!(actor.hear(), "given back");
+    assert!(is_free(&region, 1));
+    actor.go_on();
+    assert!(actor.process.wait().unwrap().success());
+}
+
+/// Thousands of slots of one owner cost one mapping and one descriptor, and are given up at once.
+#[test]
+fn thousands_of_slots_are_one_mapping() {
+    use std::os::unix::fs::MetadataExt;
+
+    let scratch = Scratch::new();
+    let region = scratch.create();
+    // A file that was made without a name is not found by it.
+    let inode = |path: &std::path::Path| std::fs::metadata(path).map(|file| file.ino()).ok();
+    let own = inode(scratch.location.path());
+    let count = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let maps = maps.lines().filter(|line| line.split_ascii_whitespace().nth(4).unwrap().parse().ok() == own);
+        let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+        let descriptors = descriptors.filter(|entry| inode(&entry.as_ref().unwrap().path()) == own);
+        (maps.count(), descriptors.count())
+    };
+    let (maps, descriptors) = count();
+    let mut set = region.hold_set();
+    for slot in (0..8192).step_by(2) {
+        assert!(set.hold(slot).unwrap());
+    }
+    assert!(maps > 0 && descriptors > 0, "the region's own");
+    assert_eq!((set.count(), count()), (4096, (maps + 1, descriptors + 1)));
+    assert!(!set.hold(2).unwrap() && !is_free(&region, 8190) && is_free(&region, 8191));
+    drop(set);
+    assert_eq!(count(), (maps, descriptors));
+    assert!((0..8192).all(|slot| is_free(&region, slot)));
 }
 
 /// The same for stores and connections of a memory node.

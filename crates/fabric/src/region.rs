@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::task::{Context, Poll};
 
-use crate::{Caps, FabricError, Lane};
+use crate::{Caps, FabricError, HoldSet, Lane, SeparateHolds};
 
 /// Proof that this process holds a client slot: while it lives, every prober finds the slot's owner alive; when it is
 /// dropped, or its process dies, the slot's owner is dead. Whoever obtains the hold of a slot somebody else used has
@@ -56,6 +56,14 @@ pub trait Region {
     /// As [`Region::hold`].
     fn poll_hold(&self, slot: u16, _cx: &mut Context<'_>) -> Poll<Result<Option<SlotHold>, FabricError>> {
         Poll::Ready(self.hold(slot))
+    }
+
+    /// The slots of one more owner, of which it has none yet. Many slots of one owner may cost less than as many holds.
+    fn hold_set(&self) -> Box<dyn HoldSet>
+    where
+        Self: Clone + Send + Sized + 'static,
+    {
+        Box::new(SeparateHolds::new(self.clone()))
     }
 }
 

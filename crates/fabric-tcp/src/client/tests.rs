@@ -81,6 +81,8 @@ impl Setup {
             device_bytes: 64,
             atomic_write_unit: 8,
             session_timeout_ms: 10_000,
+            session_holds: 4096,
+            node_holds: 16_384,
             sample: Vec::new(),
         };
         let bounds = Bounds::of(&welcome);

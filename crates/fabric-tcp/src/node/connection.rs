@@ -5,30 +5,31 @@
 //! executed. When a session has ended, none of its verbs executes any more, its slots are free, and only then is that
 //! told.
 
-use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-use arrayvec::ArrayVec;
-use guira_fabric::{Addr, Effect, FabricError, Lane, Region, SlotHold, Submitted, Verb};
+use guira_fabric::{Addr, FabricError, Region, Verb};
 
+use super::NodeRegion;
+use super::budget::Budget;
 use super::buffers::{Input, MAX_UNSENT_BYTES, Output, Whole};
 use super::connections::Key;
 use super::counters::Counter;
-use super::shared::{Message, Place, Shared, Why};
+use super::session::{MAX_HOLDS, Session, answer, batch, execute_in_place};
+use super::shared::{MAX_NODE_HOLDS, Message, Place, Shared, Why};
 use super::transport::{More, Transport};
 use crate::tls::{self, TlsError};
-use crate::wire::{
-    self, Bye, Fate, FenceAnswer, Grant, HEADER_WORDS, Header, HeldAnswer, Hello, Kind, SessionId, VERSION, Welcome,
-    WireError,
-};
+use crate::wire;
+use crate::wire::{Bye, Fate, FenceAnswer, Grant, HEADER_WORDS, Hello, Kind, SessionId, VERSION, Welcome, WireError};
 
-/// Client slots whose liveness one session has, at most.
-pub const MAX_HOLDS: usize = 4096;
 /// Requests of one session that wait for the end of others, at most; it executes nothing more before one is answered.
 const MAX_PENDING: u32 = 64;
 /// How often one connection executes, sends and executes again before others have their turn.
 const ROUNDS: usize = 4;
+/// A connection whose turn took longer has its next ones behind those of others.
+const LIGHT_TURN: Duration = Duration::from_micros(100);
+/// For how long it has them there.
+const HEAVY_PERIOD: Duration = Duration::from_millis(20);
 /// How long a client that is told to go may take to hear it.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 /// Words of the longest first frame.
@@ -77,8 +78,10 @@ pub(super) struct Connection {
     hung_up: bool,
     /// Whether whole frames are at hand that may not be executed yet.
     stalled: bool,
-    /// Whether the loop has it on its list.
+    /// Whether the loop has it on one of its lists.
     pub(super) listed: bool,
+    /// Until when its turns are behind those of others.
+    heavy_until: Option<Instant>,
     /// Since when the kernel takes no answers.
     blocked_since: Option<Instant>,
     /// Frames that were executed and whose answers were not all sent, and when the first of them was noticed.
@@ -103,16 +106,8 @@ enum State {
     },
 }
 
-struct Session {
-    id: SessionId,
-    grant: Grant,
-    holds: HashMap<u16, SlotHold>,
-    /// Requests that wait for the end of another session.
-    pending: u32,
-}
-
 /// Why a connection ends, other than by its client.
-enum End {
+pub(super) enum End {
     Misunderstood(WireError),
     Bye(Bye),
     /// A batch had an effect that cannot be told.
@@ -137,6 +132,7 @@ impl Connection {
             hung_up: false,
             stalled: false,
             listed: false,
+            heavy_until: None,
             blocked_since: None,
             unanswered: 0,
             noticed: None,
@@ -157,13 +153,26 @@ impl Connection {
         (self.readable, self.hung_up) = (true, true);
     }
 
-    /// Receives once, executes what is whole, sends.
-    pub(super) fn turn<R: Region>(&mut self, tools: &mut Tools<'_, R>) -> Verdict {
+    /// Whether its turns are behind those of others, because one of the last took long.
+    pub(super) fn is_heavy(&self, now: Instant) -> bool {
+        self.heavy_until.is_some_and(|until| now < until)
+    }
+
+    /// Its turn began at `begin` and ended at `end`.
+    pub(super) fn note_turn(&mut self, begin: Instant, end: Instant) {
+        if end.saturating_duration_since(begin) > LIGHT_TURN {
+            self.heavy_until = Some(end + HEAVY_PERIOD);
+        }
+    }
+
+    /// Receives once, executes what is whole as far as one turn allows, sends. It begins at `begin`.
+    pub(super) fn turn<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, begin: Instant) -> Verdict {
+        let mut budget = Budget::new(begin);
         if let Err(error) = self.receive(tools) {
             return self.lose(tools, &error);
         }
         for _ in 0..ROUNDS {
-            if let Err(end) = self.execute(tools) {
+            if let Err(end) = self.execute(tools, &mut budget) {
                 self.close(tools, end);
             }
             match self.send(tools) {
@@ -176,6 +185,9 @@ impl Connection {
             }
             if self.is_waiting_for_others() {
                 return Verdict::Wait;
+            }
+            if budget.is_spent() {
+                break;
             }
         }
         Verdict::Again
@@ -191,7 +203,7 @@ impl Connection {
     }
 
     /// Receives what there is, once.
-    fn receive<R: Region>(&mut self, tools: &mut Tools<'_, R>) -> io::Result<()> {
+    fn receive<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>) -> io::Result<()> {
         if !self.readable || !self.wants_input() {
             return Ok(());
         }
@@ -218,7 +230,7 @@ impl Connection {
     }
 
     /// Sends what there is.
-    fn send<R: Region>(&mut self, tools: &mut Tools<'_, R>) -> io::Result<Sent> {
+    fn send<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>) -> io::Result<Sent> {
         match self.transport.flush() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.blocked_since.get_or_insert(tools.now);
@@ -257,8 +269,8 @@ impl Connection {
         Ok(Sent::All)
     }
 
-    /// Executes the whole frames at hand, as long as the answers that wait are few.
-    fn execute<R: Region>(&mut self, tools: &mut Tools<'_, R>) -> Result<(), End> {
+    /// Executes the whole frames at hand, as long as the answers that wait are few and the turn is not over.
+    fn execute<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, budget: &mut Budget) -> Result<(), End> {
         loop {
             self.stalled = false;
             let (may_be_any, pending) = match &self.state {
@@ -273,12 +285,13 @@ impl Connection {
             if whole == Whole::No {
                 return Ok(());
             }
-            if self.output.unsent_bytes() > MAX_UNSENT_BYTES || pending >= MAX_PENDING {
+            if self.output.unsent_bytes() > MAX_UNSENT_BYTES || pending >= MAX_PENDING || budget.is_spent() {
                 self.stalled = true;
                 return Ok(());
             }
             self.unanswered += 1;
             let Connection { input, output, state, key, .. } = self;
+            let unsent = output.unsent_bytes();
             let body = input.take(&header);
             match state {
                 State::Open(session) if header.kind == Kind::Batch => batch(tools, session, &header, body, output)?,
@@ -288,10 +301,11 @@ impl Connection {
                     self.greet(tools, header.id, hello)?;
                 }
             }
+            budget.spend(&header, (self.output.unsent_bytes() - unsent) / 8);
         }
     }
 
-    fn greet<R: Region>(&mut self, tools: &mut Tools<'_, R>, id: u64, hello: Hello) -> Result<(), End> {
+    fn greet<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, id: u64, hello: Hello) -> Result<(), End> {
         let shared = tools.shared;
         if granted(shared, &hello).is_none() {
             tools.count(Counter::RefusedToken, 1);
@@ -307,7 +321,7 @@ impl Connection {
         Ok(())
     }
 
-    fn welcome<R: Region>(&mut self, tools: &mut Tools<'_, R>, id: u64, hello: &Hello) -> Result<(), End> {
+    fn welcome<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, id: u64, hello: &Hello) -> Result<(), End> {
         let shared = tools.shared;
         let options = &shared.options;
         let limit = options.max_sessions;
@@ -320,7 +334,7 @@ impl Connection {
         let place = Place { loop_index: tools.loop_index, key: self.key };
         shared.open(session, place);
         tools.count(Counter::SessionsOpened, 1);
-        self.state = State::Open(Session { id: session, grant, holds: HashMap::new(), pending: 0 });
+        self.state = State::Open(Session::new(session, grant));
         let sampled = u64::from(hello.sample_words).min(tools.region.main_bytes() / 8);
         let mut sample = vec![0; sampled as usize];
         if !sample.is_empty() {
@@ -337,6 +351,8 @@ impl Connection {
             device_bytes: tools.region.device_bytes(),
             atomic_write_unit: options.atomic_write_unit,
             session_timeout_ms: u32::try_from(options.session_timeout.as_millis()).unwrap_or(u32::MAX),
+            session_holds: MAX_HOLDS as u32,
+            node_holds: MAX_NODE_HOLDS,
             sample,
         };
         answer(tools, &mut self.output, Kind::Welcome, id, &welcome.encode());
@@ -345,7 +361,7 @@ impl Connection {
     }
 
     /// The session that request `request` wanted to be dropped is gone.
-    pub(super) fn dropped<R: Region>(&mut self, tools: &mut Tools<'_, R>, request: u64, why: Why) {
+    pub(super) fn dropped<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, request: u64, why: Why) {
         match (&mut self.state, why) {
             (State::Succeeding { hello, .. }, Why::Succeeded) => {
                 let hello = *hello;
@@ -363,7 +379,7 @@ impl Connection {
     }
 
     /// Drops the session, if there is one: when this returns, none of its verbs executes any more.
-    pub(super) fn drop_session<R: Region>(&mut self, tools: &mut Tools<'_, R>, why: Why) {
+    pub(super) fn drop_session<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, why: Why) {
         if matches!(self.state, State::Open(_)) {
             if why == Why::Fenced {
                 tools.count(Counter::SessionsFenced, 1);
@@ -373,14 +389,14 @@ impl Connection {
     }
 
     /// The node ends.
-    pub(super) fn shut_down<R: Region>(&mut self, tools: &mut Tools<'_, R>) {
+    pub(super) fn shut_down<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>) {
         if !matches!(self.state, State::Closing { .. }) {
             self.bid(tools, Bye::Shutdown, Fate::Ended);
         }
     }
 
     /// Looks after deadlines, and gives back memory that is not needed.
-    pub(super) fn sweep<R: Region>(&mut self, tools: &mut Tools<'_, R>) -> Verdict {
+    pub(super) fn sweep<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>) -> Verdict {
         let options = &tools.shared.options;
         let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         self.input.sweep();
@@ -406,7 +422,7 @@ impl Connection {
     }
 
     /// Ends the connection for a reason that is the client's, or the region's.
-    fn close<R: Region>(&mut self, tools: &mut Tools<'_, R>, end: End) {
+    fn close<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, end: End) {
         let is_open = matches!(self.state, State::Open(_));
         let peer = self.transport.peer();
         let bye = match end {
@@ -440,7 +456,7 @@ impl Connection {
 
     /// Ends the connection, because there is no TLS with the client, or not any more: nothing that it sends is looked
     /// at, and it is told by TLS itself, or in plain words if it does not speak it.
-    fn distrust<R: Region>(&mut self, tools: &mut Tools<'_, R>, reason: &TlsError) {
+    fn distrust<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, reason: &TlsError) {
         let peer = self.transport.peer();
         tracing::info!(?peer, %reason, "a client was refused: there is no TLS with it");
         match (&self.state, reason) {
@@ -461,7 +477,7 @@ impl Connection {
     }
 
     /// Ends the session, if there is one, and adds a farewell.
-    fn bid<R: Region>(&mut self, tools: &mut Tools<'_, R>, bye: Bye, fate: Fate) {
+    fn bid<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, bye: Bye, fate: Fate) {
         self.end_session(tools, fate);
         self.stalled = false;
         self.state = State::Closing { deadline: tools.now + LINGER };
@@ -470,7 +486,7 @@ impl Connection {
 
     /// Ends the session, if there is one, because its connection is lost: by the client, or by the kernel, which has
     /// not heard of the client's machine for too long.
-    fn lose<R: Region>(&mut self, tools: &mut Tools<'_, R>, error: &io::Error) -> Verdict {
+    fn lose<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, error: &io::Error) -> Verdict {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
         let is_by_client = matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected);
         if !is_by_client && matches!(self.state, State::Open(_)) {
@@ -482,189 +498,27 @@ impl Connection {
     }
 
     /// Ends the session, if there is one.
-    fn remove<R: Region>(&mut self, tools: &mut Tools<'_, R>) -> Verdict {
+    fn remove<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>) -> Verdict {
         self.end_session(tools, Fate::Ended);
         Verdict::Remove
     }
 
     /// Ends the session, if there is one: no verb of it executes after this, and its slots are free.
-    pub(super) fn end_session<R: Region>(&mut self, tools: &mut Tools<'_, R>, fate: Fate) {
+    pub(super) fn end_session<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, fate: Fate) {
         let ended = State::Closing { deadline: tools.now };
         let State::Open(session) = std::mem::replace(&mut self.state, ended) else { return };
-        let slots: Vec<u16> = session.holds.keys().copied().collect();
-        drop(session.holds);
+        let (id, slots) = session.end();
         tools.count(Counter::HoldsEnded, slots.len() as u64);
         tools.count(Counter::SessionsEnded, 1);
         let place = Place { loop_index: tools.loop_index, key: self.key };
         tracing::info!(peer = ?self.transport.peer(), ?fate, slots = slots.len(), "a session ended");
-        tools.shared.close(session.id, place, fate, slots);
+        tools.shared.close(id, place, fate, &slots);
     }
 }
 
 enum Sent {
     All,
     Blocked,
-}
-
-impl Session {
-    /// A frame other than a batch.
-    fn control<R: Region>(
-        &mut self,
-        tools: &mut Tools<'_, R>,
-        key: Key,
-        header: &Header,
-        body: &[u64],
-        output: &mut Output,
-    ) -> Result<(), End> {
-        let place = Place { loop_index: tools.loop_index, key };
-        let read_only = |verb| (self.grant == Grant::ReadOnly).then_some(FabricError::ReadOnly { verb });
-        match header.kind {
-            Kind::Hold => {
-                let slot = wire::slot(body)?;
-                if let Some(refusal) = read_only("a hold") {
-                    refuse(tools, output, header.id, &refusal);
-                } else {
-                    self.hold(tools, place, header.id, slot, output);
-                }
-            }
-            Kind::Release => {
-                let slot = wire::slot(body)?;
-                if let Some(hold) = self.holds.remove(&slot) {
-                    drop(hold);
-                    tools.shared.release(slot, place);
-                    tools.count(Counter::HoldsEnded, 1);
-                }
-            }
-            Kind::Fence => {
-                let slot = wire::slot(body)?;
-                if let Some(refusal) = read_only("a fence") {
-                    refuse(tools, output, header.id, &refusal);
-                } else if let Some(victim) = tools.shared.holder(slot) {
-                    self.pending += 1;
-                    let (why, request) = (Why::Fenced, header.id);
-                    let message = Message::Drop { victim: victim.key, why, asked: place, request };
-                    tools.shared.mailboxes[victim.loop_index].send(message);
-                } else {
-                    tools.count(Counter::FencesNoSession, 1);
-                    answer(tools, output, Kind::Fenced, header.id, &FenceAnswer::NoSession.encode());
-                }
-            }
-            Kind::Count if body.is_empty() => {
-                let counters = tools.shared.sum().encode();
-                answer(tools, output, Kind::Counted, header.id, &counters);
-            }
-            kind => return Err(WireError::Kind { kind: kind as u8 }.into()),
-        }
-        Ok(())
-    }
-
-    fn hold<R: Region>(&mut self, tools: &mut Tools<'_, R>, place: Place, id: u64, slot: u16, output: &mut Output) {
-        if self.holds.len() >= MAX_HOLDS {
-            let text = format!("a session has the liveness of {MAX_HOLDS} slots at most; nothing was changed");
-            return refuse(tools, output, id, &FabricError::Backend(text));
-        }
-        match tools.region.hold(slot) {
-            Ok(Some(hold)) => {
-                self.holds.insert(slot, hold);
-                tools.shared.hold(slot, place);
-                tools.count(Counter::HoldsGranted, 1);
-                answer(tools, output, Kind::Held, id, &HeldAnswer::Granted.encode());
-            }
-            Ok(None) => {
-                tools.count(Counter::HoldsTaken, 1);
-                answer(tools, output, Kind::Held, id, &HeldAnswer::Taken.encode());
-            }
-            Err(error) => refuse(tools, output, id, &error),
-        }
-    }
-}
-
-/// Executes a batch: its READs go from the region to where they are sent from, its WRITEs from where they were
-/// received.
-fn batch<R: Region>(
-    tools: &mut Tools<'_, R>,
-    session: &Session,
-    header: &Header,
-    body: &[u64],
-    output: &mut Output,
-) -> Result<(), End> {
-    let words = HEADER_WORDS + wire::found_words(body, header.count)?;
-    match execute_to(tools, session.grant, header, body, output.room(words))? {
-        Ok(()) => output.commit(words),
-        Err(error) if error.effect() == Effect::None => refuse(tools, output, header.id, &error),
-        Err(error) => return Err(End::Broken(error)),
-    }
-    Ok(())
-}
-
-/// Executes a batch and leaves its answer in `frame`, or says why it was refused.
-#[inline(never)]
-fn execute_to<R: Region>(
-    tools: &mut Tools<'_, R>,
-    grant: Grant,
-    header: &Header,
-    body: &[u64],
-    frame: &mut [u64],
-) -> Result<Result<(), FabricError>, WireError> {
-    let answer = Header { words: frame.len(), kind: Kind::Done, count: 0, id: header.id };
-    let (head, found) = frame.split_at_mut(HEADER_WORDS);
-    head.copy_from_slice(&answer.encode());
-    let mut verbs = ArrayVec::new();
-    wire::parse_batch_into(&mut verbs, body, header.count, found)?;
-    let change = |verb: &&Verb<'_>| !matches!(verb, Verb::Read { .. });
-    if grant == Grant::ReadOnly
-        && let Some(verb) = verbs.iter().find(change)
-    {
-        return Ok(Err(FabricError::ReadOnly { verb: verb.name() }));
-    }
-    let result = execute_in_place(&mut tools.lane, &mut verbs);
-    if result.is_ok() {
-        count(tools, &verbs);
-    }
-    Ok(result)
-}
-
-#[inline]
-fn execute_in_place<L: Lane>(lane: &mut L, verbs: &mut [Verb<'_>]) -> Result<(), FabricError> {
-    match lane.submit(verbs) {
-        Submitted::Done(result) => result,
-        // A region that was checked to be local has no such lanes.
-        Submitted::InFlight => {
-            lane.forget();
-            Err(FabricError::Disconnected { effect: Effect::Unknown })
-        }
-    }
-}
-
-#[inline]
-fn count<R: Region>(tools: &Tools<'_, R>, verbs: &[Verb<'_>]) {
-    let (mut reads, mut writes, mut swaps, mut adds) = (0, 0, 0, 0);
-    for verb in verbs {
-        match verb {
-            Verb::Read { .. } => reads += 1,
-            Verb::Write { .. } => writes += 1,
-            Verb::Cas { .. } | Verb::MaskedCas { .. } => swaps += 1,
-            Verb::FetchAdd { .. } => adds += 1,
-        }
-    }
-    tools.count(Counter::Batches, 1);
-    tools.count(Counter::Reads, reads);
-    tools.count(Counter::Writes, writes);
-    tools.count(Counter::Swaps, swaps);
-    tools.count(Counter::Adds, adds);
-}
-
-fn answer<R: Region>(tools: &mut Tools<'_, R>, output: &mut Output, kind: Kind, id: u64, body: &[u64]) {
-    tools.frame.clear();
-    wire::append(&mut tools.frame, kind, id, body);
-    output.append(&tools.frame);
-}
-
-fn refuse<R: Region>(tools: &mut Tools<'_, R>, output: &mut Output, id: u64, refusal: &FabricError) {
-    tools.count(Counter::RequestsRefused, 1);
-    tools.frame.clear();
-    wire::encode_refusal(&mut tools.frame, id, refusal);
-    output.append(&tools.frame);
 }
 
 /// What a client may do, if it may come in.

@@ -1,8 +1,11 @@
 //! One loop: a thread, its poll, its connections; and the listeners, in the first loop.
 //!
-//! Invariants: a turn handles each connection once, however much it has to say; every connection that has more to do
-//! than its turn allows is on a list for the next; nothing but the poll waits.
+//! Invariants: a turn of the loop handles each connection once, however much it has to say; every connection that has
+//! more to do than its turn allows is on a list for the next; nothing but the poll waits. Connections whose turns take
+//! long wait for those whose turns do not, and the kernel is asked for more of these every [`HEAVY_TIME`]: so who asks
+//! for little waits for one long turn at most, and each long one still has its turn.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -11,6 +14,7 @@ use guira_fabric::Region;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 
+use super::NodeRegion;
 use super::connection::{Connection, LINGER, Tools, Verdict};
 use super::connections::{Connections, Key};
 use super::counters::Counter;
@@ -21,10 +25,15 @@ use crate::wire::Fate;
 
 /// Reports of one poll, at most.
 const MAX_EVENTS: usize = 1024;
-/// Connections that are accepted in one turn, at most.
-const MAX_ACCEPTS: usize = 64;
-/// Messages that are handled in one turn, at most.
+/// Connections that are accepted in one turn, at most: each takes some ten system calls.
+const MAX_ACCEPTS: usize = 16;
+/// Messages that are handled in one turn, at most, and for how long.
 const MAX_MESSAGES: usize = 1024;
+const MESSAGES_TIME: Duration = Duration::from_micros(500);
+/// How long connections whose turns take long have theirs, before the others are looked at again.
+const HEAVY_TIME: Duration = Duration::from_micros(500);
+/// Connections whose turns take long, before anything is allocated for more of them.
+const LONG_LIST: usize = 64;
 /// How often deadlines are looked at, at most and at least.
 const MIN_SWEEP: Duration = Duration::from_millis(10);
 const MAX_SWEEP: Duration = Duration::from_secs(1);
@@ -50,6 +59,8 @@ pub(super) struct EventLoop<'l, R: Region> {
     connections: Connections<Connection>,
     /// Connections that have more to do.
     list: Vec<Key>,
+    /// Those of them whose turns take long, who has waited longest first.
+    heavy: VecDeque<Key>,
     /// Those whose turn it is; empty between turns.
     turn: Vec<Key>,
     /// Whether listeners may have more connections, and until when nothing is accepted.
@@ -62,7 +73,7 @@ pub(super) struct EventLoop<'l, R: Region> {
     stop_at: Option<Instant>,
 }
 
-impl<'l, R: Region> EventLoop<'l, R> {
+impl<'l, R: NodeRegion> EventLoop<'l, R> {
     pub(super) fn new(shared: &'l Shared, loop_index: usize, region: R, parts: Parts) -> EventLoop<'l, R> {
         let (now, lane) = (Instant::now(), region.lane());
         let shortest = shared.options.greeting_timeout.min(shared.options.session_timeout);
@@ -72,6 +83,7 @@ impl<'l, R: Region> EventLoop<'l, R> {
             parts,
             connections: Connections::new(),
             list: Vec::new(),
+            heavy: VecDeque::with_capacity(LONG_LIST),
             turn: Vec::new(),
             acceptable: true,
             accept_from: now,
@@ -125,7 +137,7 @@ impl<'l, R: Region> EventLoop<'l, R> {
     /// How long to wait for the kernel.
     fn patience(&self) -> Duration {
         let can_accept = self.acceptable && self.tools.now >= self.accept_from && !self.parts.listeners.is_empty();
-        if !self.list.is_empty() || can_accept {
+        if !self.list.is_empty() || !self.heavy.is_empty() || can_accept {
             return Duration::ZERO;
         }
         let mut until = self.next_sweep;
@@ -154,27 +166,47 @@ impl<'l, R: Region> EventLoop<'l, R> {
         self.enlist(key);
     }
 
-    /// Puts a connection on the list, once.
+    /// Puts a connection on a list, once.
     fn enlist(&mut self, key: Key) {
         if let Some(connection) = self.connections.get(key)
             && !connection.listed
         {
             connection.listed = true;
-            self.list.push(key);
+            if connection.is_heavy(self.tools.now) {
+                self.heavy.push_back(key);
+            } else {
+                self.list.push(key);
+            }
         }
     }
 
-    /// Gives each connection on the list its turn.
+    /// Gives each connection on the list its turn, then some of those whose turns take long.
     fn serve(&mut self) {
         std::mem::swap(&mut self.list, &mut self.turn);
+        let mut now = self.tools.now;
         for index in 0..self.turn.len() {
-            let key = self.turn[index];
-            let Some(connection) = self.connections.get(key) else { continue };
-            connection.listed = false;
-            let verdict = connection.turn(&mut self.tools);
-            self.obey(key, verdict);
+            now = self.serve_one(self.turn[index], now);
         }
         self.turn.clear();
+        let heavy_until = now + HEAVY_TIME;
+        for _ in 0..self.heavy.len() {
+            let Some(key) = self.heavy.pop_front() else { return };
+            now = self.serve_one(key, now);
+            if now >= heavy_until {
+                return;
+            }
+        }
+    }
+
+    /// Gives a connection its turn, which begins at `begin`; when it ended.
+    fn serve_one(&mut self, key: Key, begin: Instant) -> Instant {
+        let Some(connection) = self.connections.get(key) else { return begin };
+        connection.listed = false;
+        let verdict = connection.turn(&mut self.tools, begin);
+        let end = Instant::now();
+        connection.note_turn(begin, end);
+        self.obey(key, verdict);
+        end
     }
 
     fn obey(&mut self, key: Key, verdict: Verdict) {
@@ -197,7 +229,11 @@ impl<'l, R: Region> EventLoop<'l, R> {
 
     /// Handles messages from other loops.
     fn hear(&mut self) {
+        let until = self.tools.now + MESSAGES_TIME;
         for _ in 0..MAX_MESSAGES {
+            if Instant::now() >= until {
+                break;
+            }
             match self.parts.inbox.try_recv() {
                 Ok(Message::Connected(stream)) => self.adopt(stream),
                 Ok(Message::Drop { victim, why, asked, request }) => {

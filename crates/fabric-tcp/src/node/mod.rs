@@ -7,19 +7,24 @@
 //! that it had: so whoever is granted a slot has the proof that its last owner is dead.
 //!
 //! # Bounds
-//! A session's buffers take at most [`MAX_SESSION_BYTES`]; it has at most [`MAX_HOLDS`] client slots. There are as many
-//! sessions as [`NodeOptions::max_sessions`] allows, and at most 256 more connections, which may send no more than a
-//! greeting. Nothing is allocated per batch or verb once a connection's buffers have grown to what it sends. With TLS a
-//! connection takes up to 200 KiB more, and each record of up to 16 KiB is allocated.
+//! A session's buffers take at most [`MAX_SESSION_BYTES`]; it has at most [`MAX_HOLDS`] client slots, and all of them
+//! together [`MAX_NODE_HOLDS`]. There are as many sessions as [`NodeOptions::max_sessions`] allows, and at most 256
+//! more connections, which may send no more than a greeting. Nothing is allocated per batch or verb once a connection's
+//! buffers have grown to what it sends. With TLS a connection takes up to 200 KiB more, and each record of up to 16 KiB
+//! is allocated.
+//!
+//! A session has its turn for about half a millisecond, then others have theirs.
 //!
 //! What goes over the wire is docs/wire.md.
 
+mod budget;
 mod buffers;
 mod connection;
 mod connections;
 mod counters;
 mod event_loop;
 mod options;
+mod session;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -36,9 +41,10 @@ use guira_fabric::{MaskedCas, Region};
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
 
-pub use connection::MAX_HOLDS;
 pub use counters::{Buckets, LATENCY_BUCKETS, NodeCounters};
 pub use options::{NodeError, NodeOptions};
+pub use session::MAX_HOLDS;
+pub use shared::MAX_NODE_HOLDS;
 
 use crate::wire::{MAX_BATCH_VERBS, MAX_VERB_WORDS};
 use buffers::{MAX_INPUT_BYTES, MAX_OUTPUT_BYTES};
@@ -49,6 +55,11 @@ use shared::{Mailbox, Shared};
 pub const MAX_SESSION_BYTES: usize = MAX_INPUT_BYTES + MAX_OUTPUT_BYTES;
 
 const _: () = assert!(MAX_SESSION_BYTES == 2_191_400, "docs/wire.md says how much a session takes");
+
+/// A region that a node can serve.
+trait NodeRegion: Region + Clone + Send + 'static {}
+
+impl<R: Region + Clone + Send + 'static> NodeRegion for R {}
 
 /// A memory node that listens, and serves nobody yet.
 pub struct Node<R> {

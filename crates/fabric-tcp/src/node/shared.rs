@@ -18,6 +18,9 @@ use crate::wire::{Fate, SessionId};
 
 /// Sessions that ended and are remembered, so that their clients can be told.
 const REMEMBERED_SESSIONS: usize = 4096;
+/// Client slots whose liveness all sessions of a node have, at most: what the kernel does for one of them grows with
+/// how many there are.
+pub const MAX_NODE_HOLDS: u32 = 16_384;
 /// Connections beyond the number of sessions: clients that have not greeted yet, and those that are being told why not.
 const SPARE_CONNECTIONS: u32 = 256;
 
@@ -133,10 +136,10 @@ impl Shared {
     }
 
     /// The session's verbs are over and its slots are free.
-    pub(super) fn close(&self, session: SessionId, place: Place, fate: Fate, slots: impl IntoIterator<Item = u16>) {
+    pub(super) fn close(&self, session: SessionId, place: Place, fate: Fate, slots: &[u16]) {
         let mut registry = self.registry();
         for slot in slots {
-            registry.release(slot, place);
+            registry.release(*slot, place);
         }
         registry.open.remove(&session);
         registry.ended.insert(session, fate);
@@ -155,6 +158,11 @@ impl Shared {
 
     pub(super) fn fate(&self, session: SessionId) -> Fate {
         self.registry().ended.get(&session).copied().unwrap_or(Fate::Unknown)
+    }
+
+    /// Whether sessions have fewer slots than they may. Loops that ask at the same time may each get one more.
+    pub(super) fn may_hold(&self) -> bool {
+        self.registry().slots.len() < MAX_NODE_HOLDS as usize
     }
 
     pub(super) fn hold(&self, slot: u16, place: Place) {

@@ -45,7 +45,7 @@ fn send(addr: SocketAddr, bursts: u64) {
     let mut frames = Vec::new();
     wire::append(&mut frames, Kind::Hello, 0, &hello.encode());
     stream.write_all(frames.as_bytes()).expect("a greeting");
-    let mut welcome = [0_u64; 12];
+    let mut welcome = [0_u64; 13];
     stream.read_exact(welcome.as_mut_bytes()).expect("a welcome");
     frames.clear();
     let mut words = 0;

@@ -130,13 +130,17 @@ pub struct Welcome {
     pub atomic_write_unit: u64,
     /// After how long without a sign of life from the client's machine the node drops the session, in milliseconds.
     pub session_timeout_ms: u32,
+    /// Client slots whose liveness the session may have at once.
+    pub session_holds: u32,
+    /// Client slots whose liveness all sessions of the node may have at once.
+    pub node_holds: u32,
     /// The first words of Main space, as many as were asked for, and are there.
     pub sample: Vec<u64>,
 }
 
 impl Welcome {
     /// Words before the sample.
-    const FIXED_WORDS: usize = 10;
+    const FIXED_WORDS: usize = 11;
 
     /// What the region promises through this fabric.
     pub fn caps(&self) -> Caps {
@@ -162,6 +166,7 @@ impl Welcome {
             self.device_bytes,
             self.atomic_write_unit,
             u64::from(self.session_timeout_ms),
+            u64::from(self.session_holds) | u64::from(self.node_holds) << 32,
             self.sample.len() as u64,
         ];
         body.extend_from_slice(&self.sample);
@@ -175,7 +180,8 @@ impl Welcome {
     pub fn decode(body: &[u64]) -> Result<Welcome, WireError> {
         let cut = WireError::Body { what: "a welcome", words: body.len() };
         let (fixed, sample) = body.split_first_chunk::<{ Welcome::FIXED_WORDS }>().ok_or(cut)?;
-        let &[what, session_low, session_high, region_low, region_high, main, device, unit, timeout, sampled] = fixed;
+        let &[what, session_low, session_high, region_low, region_high, main, device, unit, timeout, holds, sampled] =
+            fixed;
         let (grant, fate) = (what >> 32 & 0xff, what >> 40);
         let wrong = WireError::Value { what: "welcome", value: what };
         if what as u32 != VERSION {
@@ -204,6 +210,8 @@ impl Welcome {
             atomic_write_unit: unit,
             session_timeout_ms: u32::try_from(timeout)
                 .map_err(|_| WireError::Value { what: "timeout", value: timeout })?,
+            session_holds: holds as u32,
+            node_holds: (holds >> 32) as u32,
             sample: sample.to_vec(),
         })
     }

@@ -147,6 +147,8 @@ pub fn welcome(region: &HeapRegion, hello: &Hello, session: u64) -> Welcome {
         device_bytes: region.device_bytes(),
         atomic_write_unit: u64::MAX,
         session_timeout_ms: 1_000,
+        session_holds: 4096,
+        node_holds: 16_384,
         sample: main[..words].iter().map(|word| word.load(Ordering::Relaxed)).collect(),
     }
 }

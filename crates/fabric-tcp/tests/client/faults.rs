@@ -13,7 +13,7 @@ use crate::proxy::{Proxy, Way};
 
 /// Bytes of a greeting, and of the answer to it without a sample.
 const HELLO_BYTES: u64 = (HEADER_WORDS as u64 + 7) * 8;
-const WELCOME_BYTES: u64 = (HEADER_WORDS as u64 + 10) * 8;
+const WELCOME_BYTES: u64 = (HEADER_WORDS as u64 + 11) * 8;
 
 /// One WRITE, one FETCH-ADD, one READ of what was written.
 fn change(lane: &mut dyn Lane) -> (Result<(), FabricError>, u64, [u64; 2]) {

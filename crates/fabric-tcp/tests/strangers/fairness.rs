@@ -1,0 +1,241 @@
+//! What an honest client waits for while sixteen sessions do all they can: holds beside thousands of held slots, fences
+//! and counts, the largest batches, halves of frames, answers that nobody takes.
+//!
+//! All of them share this machine's processors with the node, which elsewhere they would not: their threads have the
+//! lowest priority. What is asserted leaves room for a machine of two cores that does something else besides.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{Scope, sleep};
+use std::time::{Duration, Instant};
+
+use guira_fabric::{Addr, Verb};
+use guira_fabric_tcp::node::MAX_HOLDS;
+use guira_fabric_tcp::wire::{self, Kind, MAX_VERB_WORDS};
+use rustix::process::setpriority_process;
+
+use crate::client::Client;
+use crate::served::{Served, options, shm_region};
+
+/// READs of the honest client, calm and beside the others, and the pause between two of them.
+const READS: usize = 2_000;
+const PAUSE: Duration = Duration::from_millis(1);
+/// What one READ may take.
+const WORST: Duration = Duration::from_millis(250);
+/// What 99 of 100 may take: so many times what they take in calm, or this, if that is more. The floor is what a machine
+/// of two cores needs to give three dozen threads their turns.
+const TIMES_CALM: u32 = 10;
+const FLOOR: Duration = Duration::from_millis(20);
+/// How long the honest client goes on, at least and at most.
+const LEAST: Duration = Duration::from_secs(3);
+const LONGEST: Duration = Duration::from_secs(12);
+/// Pairs of a hold and a release that are sent at once.
+const PAIRS: u64 = 21_000;
+
+#[test]
+fn hostile_sessions_of_every_kind_hold_nobody_up() {
+    let served = Served::new(shm_region(), options());
+    // The two are on different threads of the node, and so are those of each kind.
+    let mut honest = [Client::open(served.addr).0, Client::open(served.addr).0];
+    let calm = Waits::of(&mut honest, Duration::ZERO);
+    let holders = [hold_every_second_slot(served.addr, 0), hold_every_second_slot(served.addr, 2 * MAX_HOLDS as u64)];
+    let is_over = AtomicBool::new(false);
+    let (beside, streams) = std::thread::scope(|scope| {
+        let hostile: [fn(u64) -> Vec<u64>; 5] = [holds, fences, reads, writes, swaps];
+        let mut streams = Vec::new();
+        for (number, frames) in hostile.into_iter().flat_map(|frames| [frames, frames]).enumerate() {
+            streams.push(Stream::start(scope, served.addr, frames(number as u64), Answers::Taken));
+        }
+        for number in 0..4 {
+            streams.push(Stream::start(scope, served.addr, reads(number), Answers::Left));
+        }
+        let halves = [Client::open(served.addr).0, Client::open(served.addr).0];
+        for client in halves {
+            scope.spawn(|| send_halves(client, &is_over));
+        }
+        assert_eq!(streams.len(), 14, "sixteen with the halves");
+        sleep(Duration::from_millis(300));
+        let beside = Waits::of(&mut honest, LEAST);
+        is_over.store(true, Ordering::Relaxed);
+        streams.iter().for_each(Stream::stop);
+        (beside, streams)
+    });
+    drop(holders);
+    let sent: Vec<u64> = streams.iter().map(|stream| stream.sent.load(Ordering::Relaxed) >> 10).collect();
+    println!("calm: {calm}; beside sixteen hostile sessions: {beside}; they sent {sent:?} KiB");
+    println!("{:?}", served.handle.counters());
+    let limit = (calm.p99 * TIMES_CALM).max(FLOOR);
+    assert!(beside.worst <= WORST, "a READ took {:?}, {WORST:?} is allowed", beside.worst);
+    assert!(beside.p99 <= limit, "one READ of 100 took more than {:?}, {limit:?} is allowed", beside.p99);
+    // Who is hostile is served all the same: each of the streams whose answers are taken made progress.
+    assert!(sent[..10].iter().all(|kib| *kib > 0), "{sent:?} KiB");
+}
+
+/// How long READs took.
+struct Waits {
+    p50: Duration,
+    p99: Duration,
+    worst: Duration,
+}
+
+impl std::fmt::Display for Waits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "half in {:?}, 99 % in {:?}, all in {:?}", self.p50, self.p99, self.worst)
+    }
+}
+
+impl Waits {
+    /// Of one READ after the other, by both clients by turns.
+    fn of(clients: &mut [Client; 2], least: Duration) -> Waits {
+        let begin = Instant::now();
+        let mut waits = Vec::new();
+        while waits.len() < READS || begin.elapsed() < least {
+            if begin.elapsed() > LONGEST {
+                break;
+            }
+            for client in &mut *clients {
+                let start = Instant::now();
+                client.read(Addr::main(64), 1);
+                waits.push(start.elapsed());
+            }
+            sleep(PAUSE);
+        }
+        waits.sort_unstable();
+        let at = |share: usize| waits[waits.len() * share / 100];
+        Waits { p50: at(50), p99: at(99), worst: waits[waits.len() - 1] }
+    }
+}
+
+/// A session that has as many slots as it may, none beside another, which the kernel could keep as one.
+fn hold_every_second_slot(addr: SocketAddr, first: u64) -> Client {
+    let (mut client, _) = Client::open(addr);
+    for slot in 0..MAX_HOLDS as u64 {
+        client.send(Kind::Hold, &[first + 2 * slot]);
+    }
+    for _ in 0..MAX_HOLDS {
+        assert_eq!(client.frame().expect("an answer").header.kind, Kind::Held);
+    }
+    client
+}
+
+fn holds(number: u64) -> Vec<u64> {
+    let mut frames = Vec::new();
+    for pair in 0..PAIRS {
+        let slot = [40_000 + 1_000 * number + pair % 1_000];
+        wire::append(&mut frames, Kind::Hold, pair, &slot);
+        wire::append(&mut frames, Kind::Release, pair, &slot);
+    }
+    frames
+}
+
+fn fences(number: u64) -> Vec<u64> {
+    let mut frames = Vec::new();
+    for id in 0..PAIRS {
+        wire::append(&mut frames, Kind::Fence, id, &[60_000 + 100 * number + id % 100]);
+        if id % 4 == 0 {
+            wire::append(&mut frames, Kind::Count, id, &[]);
+        }
+    }
+    frames
+}
+
+fn reads(id: u64) -> Vec<u64> {
+    let (mut frames, mut into) = (Vec::new(), vec![0; MAX_VERB_WORDS]);
+    for _ in 0..16 {
+        let read = Verb::Read { addr: Addr::main(4096), into: &mut into };
+        wire::encode_batch(&mut frames, id, &[read]).expect("a batch that fits");
+    }
+    frames
+}
+
+fn writes(id: u64) -> Vec<u64> {
+    let (mut frames, words) = (Vec::new(), vec![id; MAX_VERB_WORDS]);
+    let write = Verb::Write { addr: Addr::main(4096), words: &words };
+    wire::encode_batch(&mut frames, id, &[write]).expect("a batch that fits");
+    frames
+}
+
+fn swaps(id: u64) -> Vec<u64> {
+    let mut frames = Vec::new();
+    for _ in 0..64 {
+        let mut found = [0; 256];
+        let add = |found| Verb::FetchAdd { addr: Addr::main(8), add: 1, found };
+        let batch: Vec<Verb<'_>> = found.iter_mut().map(add).collect();
+        wire::encode_batch(&mut frames, id, &batch).expect("a batch that fits");
+    }
+    frames
+}
+
+/// Whether a stream takes its answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answers {
+    Taken,
+    Left,
+}
+
+/// A session that sends the same frames again and again, as fast as the node takes them.
+struct Stream {
+    socket: TcpStream,
+    /// Bytes.
+    sent: Arc<AtomicU64>,
+}
+
+impl Stream {
+    fn start<'s>(scope: &'s Scope<'s, '_>, addr: SocketAddr, frames: Vec<u64>, answers: Answers) -> Stream {
+        let (client, _) = Client::open(addr);
+        let socket = client.stream;
+        socket.set_read_timeout(None).expect("an option of the socket");
+        socket.set_write_timeout(None).expect("an option of the socket");
+        let sent = Arc::new(AtomicU64::new(0));
+        let (mut writes, mut reads) = (socket.try_clone().expect("a socket"), socket.try_clone().expect("a socket"));
+        scope.spawn({
+            let sent = Arc::clone(&sent);
+            move || {
+                step_back();
+                let bytes: Vec<u8> = frames.iter().flat_map(|word| word.to_le_bytes()).collect();
+                while let Some(part) = send_some(&mut writes, &bytes) {
+                    sent.fetch_add(part, Ordering::Relaxed);
+                }
+            }
+        });
+        if answers == Answers::Taken {
+            scope.spawn(move || {
+                step_back();
+                let mut ignored = vec![0; 1 << 16];
+                while reads.read(&mut ignored).is_ok_and(|bytes| bytes > 0) {}
+            });
+        }
+        Stream { socket, sent }
+    }
+
+    fn stop(&self) {
+        // It may be over already, where answers were left.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}
+
+fn send_some(stream: &mut TcpStream, bytes: &[u8]) -> Option<u64> {
+    stream.write_all(bytes).ok().map(|()| bytes.len() as u64)
+}
+
+/// Sends the longest frame byte by byte, and begins again with another session.
+fn send_halves(mut client: Client, is_over: &AtomicBool) {
+    step_back();
+    let frame = writes(1);
+    let bytes: Vec<u8> = frame.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let (most, rest) = bytes.split_at(bytes.len() - 4096);
+    client.stream.write_all(most).expect("the node takes halves");
+    for byte in rest.chunks(1) {
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        client.stream.write_all(byte).expect("the node takes halves");
+    }
+}
+
+/// Gives this thread the lowest priority.
+fn step_back() {
+    setpriority_process(None, 19).expect("everybody may have less");
+}
