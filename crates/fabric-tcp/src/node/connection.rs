@@ -6,6 +6,7 @@
 //! told.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use guira_fabric::{Addr, FabricError, Region, Verb};
@@ -15,6 +16,7 @@ use super::budget::Budget;
 use super::buffers::{Input, MAX_UNSENT_BYTES, Output, Whole};
 use super::connections::Key;
 use super::counters::Counter;
+use super::door::{Phase, Ticket};
 use super::session::{MAX_HOLDS, Session, answer, batch, execute_in_place};
 use super::shared::{MAX_NODE_HOLDS, Message, Place, Shared, Why};
 use super::transport::{More, Transport};
@@ -69,6 +71,9 @@ pub(super) enum Verdict {
 pub(super) struct Connection {
     transport: Transport,
     key: Key,
+    addr: IpAddr,
+    /// What it is called at the door, while it has no session.
+    ticket: Option<Ticket>,
     input: Input,
     output: Output,
     state: State,
@@ -121,10 +126,12 @@ impl From<WireError> for End {
 }
 
 impl Connection {
-    pub(super) fn new(transport: Transport, key: Key, deadline: Instant) -> Connection {
+    pub(super) fn new(transport: Transport, key: Key, addr: IpAddr, ticket: Ticket, deadline: Instant) -> Connection {
         Connection {
             transport,
             key,
+            addr,
+            ticket: Some(ticket),
             input: Input::new(),
             output: Output::new(),
             state: State::Greeting { deadline },
@@ -137,6 +144,11 @@ impl Connection {
             unanswered: 0,
             noticed: None,
         }
+    }
+
+    /// What it is called at the door, if it has no session.
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        self.ticket
     }
 
     pub(super) fn transport(&mut self) -> &mut Transport {
@@ -215,6 +227,9 @@ impl Connection {
             Ok((bytes, more)) => {
                 // What comes later is told anew, but not that it was the last.
                 self.readable = more == More::Maybe || self.hung_up;
+                if self.input.at_hand().is_empty() && matches!(self.state, State::Greeting { .. }) {
+                    self.ticket.inspect(|ticket| tools.shared.door.note(*ticket, Phase::Heard));
+                }
                 self.input.received(bytes);
                 self.noticed.get_or_insert(tools.now);
                 tools.count(Counter::BytesIn, bytes as u64);
@@ -324,12 +339,14 @@ impl Connection {
     fn welcome<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, id: u64, hello: &Hello) -> Result<(), End> {
         let shared = tools.shared;
         let options = &shared.options;
-        let limit = options.max_sessions;
         let grant = granted(shared, hello).ok_or(End::Bye(Bye::Unauthorized))?;
         let session = draw().map_err(End::Broken)?;
-        if !shared.admit() {
+        if let Err(limit) = shared.admit(grant) {
             tools.count(Counter::RefusedFull, 1);
             return Err(End::Bye(Bye::Full { limit }));
+        }
+        if let Some(ticket) = self.ticket.take() {
+            shared.door.leave(ticket);
         }
         let place = Place { loop_index: tools.loop_index, key: self.key };
         shared.open(session, place);
@@ -470,17 +487,33 @@ impl Connection {
             _ => {}
         }
         self.end_session(tools, Fate::Ended);
-        self.stalled = false;
         self.input.discard();
         self.output.discard();
+        self.linger(tools);
+    }
+
+    /// From now on it is one of those without a session, and among them the first to go.
+    fn linger<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>) {
+        let shared = tools.shared;
+        self.stalled = false;
         self.state = State::Closing { deadline: tools.now + LINGER };
+        match self.ticket {
+            Some(ticket) => shared.door.note(ticket, Phase::Leaving),
+            // When the node ends, all of them are told, however many they are.
+            None if shared.is_stopping() => {}
+            None => {
+                let place = Place { loop_index: tools.loop_index, key: self.key };
+                let (ticket, shed) = shared.door.enter(self.addr, Some(place), Phase::Leaving);
+                self.ticket = Some(ticket);
+                shed.into_iter().for_each(|shed| shared.shed(shed));
+            }
+        }
     }
 
     /// Ends the session, if there is one, and adds a farewell.
     fn bid<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, bye: Bye, fate: Fate) {
         self.end_session(tools, fate);
-        self.stalled = false;
-        self.state = State::Closing { deadline: tools.now + LINGER };
+        self.linger(tools);
         answer(tools, &mut self.output, Kind::Bye, 0, &bye.encode());
     }
 
@@ -507,12 +540,12 @@ impl Connection {
     pub(super) fn end_session<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, fate: Fate) {
         let ended = State::Closing { deadline: tools.now };
         let State::Open(session) = std::mem::replace(&mut self.state, ended) else { return };
-        let (id, slots) = session.end();
-        tools.count(Counter::HoldsEnded, slots.len() as u64);
+        let ended = session.end();
+        tools.count(Counter::HoldsEnded, ended.slots.len() as u64);
         tools.count(Counter::SessionsEnded, 1);
         let place = Place { loop_index: tools.loop_index, key: self.key };
-        tracing::info!(peer = ?self.transport.peer(), ?fate, slots = slots.len(), "a session ended");
-        tools.shared.close(id, place, fate, &slots);
+        tracing::info!(peer = ?self.transport.peer(), ?fate, slots = ended.slots.len(), "a session ended");
+        tools.shared.close(&ended, place, fate);
     }
 }
 

@@ -48,7 +48,7 @@ macro_rules! counters {
 counters! {
     /// Connections that were accepted.
     ConnectionsAccepted connections_accepted,
-    /// Connections that were closed at once, because there were too many.
+    /// Connections that were closed at once, because the node was ending.
     ConnectionsRefused connections_refused,
     /// Failures to accept a connection: too many open files, mostly.
     AcceptErrors accept_errors,
@@ -110,6 +110,9 @@ counters! {
     /// Clients that were refused because of their certificate, or that refused the node's, and those whose TLS has
     /// nothing in common with it.
     RefusedHandshake refused_handshake,
+    /// Connections without a session that were closed because another came: from the same address, which had as many as
+    /// it may, or because there were as many as there may be.
+    ConnectionsShed connections_shed,
 }
 
 /// Counts by powers of two of nanoseconds.

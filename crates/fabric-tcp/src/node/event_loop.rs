@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::IpAddr;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use super::NodeRegion;
 use super::connection::{Connection, LINGER, Tools, Verdict};
 use super::connections::{Connections, Key};
 use super::counters::Counter;
+use super::door::{Phase, Ticket};
 use super::options::NodeError;
 use super::shared::{Message, Place, Shared};
 use super::transport::Transport;
@@ -223,8 +225,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         if let Err(cause) = self.parts.poll.registry().deregister(connection.transport().source()) {
             tracing::debug!(%cause, "a connection could not be taken off the poll");
         }
-        drop(connection);
-        self.tools.shared.disconnect();
+        connection.ticket().inspect(|ticket| self.tools.shared.door.leave(*ticket));
     }
 
     /// Handles messages from other loops.
@@ -235,7 +236,13 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
                 break;
             }
             match self.parts.inbox.try_recv() {
-                Ok(Message::Connected(stream)) => self.adopt(stream),
+                Ok(Message::Connected { stream, addr, ticket }) => self.adopt(stream, addr, ticket),
+                Ok(Message::Shed { victim, ticket }) => {
+                    // Who has greeted meanwhile has another ticket, or none.
+                    if self.connections.get(victim).is_some_and(|connection| connection.ticket() == Some(ticket)) {
+                        self.remove(victim);
+                    }
+                }
                 Ok(Message::Drop { victim, why, asked, request }) => {
                     if let Some(connection) = self.connections.get(victim) {
                         connection.drop_session(&mut self.tools, why);
@@ -271,7 +278,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
     fn accept_from_one(&mut self, index: usize) -> bool {
         for _ in 0..MAX_ACCEPTS {
             match self.parts.listeners[index].accept() {
-                Ok((stream, _)) => self.deal(stream),
+                Ok((stream, addr)) => self.deal(stream, addr.ip()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 // The client gave up while it waited.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -288,34 +295,41 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
     }
 
     /// Gives a new connection to one loop after the other.
-    fn deal(&mut self, stream: TcpStream) {
+    fn deal(&mut self, stream: TcpStream, addr: IpAddr) {
         let shared = self.tools.shared;
-        if !shared.connect() {
-            self.tools.count(Counter::ConnectionsRefused, 1);
-            return;
-        }
         self.tools.count(Counter::ConnectionsAccepted, 1);
+        let (ticket, shed) = shared.door.enter(addr, None, Phase::Silent);
+        if let Some(shed) = shed {
+            self.tools.count(Counter::ConnectionsShed, 1);
+            shared.shed(shed);
+        }
         let loop_index = self.next_loop;
         self.next_loop = (loop_index + 1) % shared.mailboxes.len();
         if loop_index == self.tools.loop_index {
-            self.adopt(stream);
+            self.adopt(stream, addr, ticket);
         } else {
-            shared.mailboxes[loop_index].send(Message::Connected(stream));
+            shared.mailboxes[loop_index].send(Message::Connected { stream, addr, ticket });
         }
     }
 
-    fn adopt(&mut self, stream: TcpStream) {
-        let options = &self.tools.shared.options;
-        let deadline = self.tools.now + options.greeting_timeout;
-        let transport = match Transport::new(stream, options) {
+    fn adopt(&mut self, stream: TcpStream, addr: IpAddr, ticket: Ticket) {
+        let shared = self.tools.shared;
+        let deadline = self.tools.now + shared.options.greeting_timeout;
+        let transport = match Transport::new(stream, &shared.options) {
             Ok(transport) if self.stop_at.is_none() => transport,
-            Ok(_) => return self.tools.shared.disconnect(),
+            Ok(_) => {
+                self.tools.count(Counter::ConnectionsRefused, 1);
+                return shared.door.leave(ticket);
+            }
             Err(cause) => {
                 tracing::debug!(%cause, "a new connection was lost");
-                return self.tools.shared.disconnect();
+                return shared.door.leave(ticket);
             }
         };
-        let key = self.connections.insert(|key| Connection::new(transport, key, deadline));
+        let key = self.connections.insert(|key| Connection::new(transport, key, addr, ticket, deadline));
+        if !shared.door.settle(ticket, Place { loop_index: self.tools.loop_index, key }) {
+            return drop(self.connections.remove(key));
+        }
         let Some(connection) = self.connections.get(key) else { return };
         let interest = Interest::READABLE | Interest::WRITABLE;
         let source = connection.transport().source();

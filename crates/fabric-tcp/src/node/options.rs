@@ -119,7 +119,7 @@ impl NodeOptions {
         self
     }
 
-    /// Sessions at a time, at most.
+    /// Sessions at a time, at most; a quarter of them is kept for clients that may write, if any may.
     #[must_use]
     pub fn max_sessions(mut self, sessions: u32) -> NodeOptions {
         self.max_sessions = sessions;

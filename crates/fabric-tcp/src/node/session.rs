@@ -11,7 +11,7 @@ use super::buffers::Output;
 use super::connection::{End, Tools};
 use super::connections::Key;
 use super::counters::Counter;
-use super::shared::{MAX_NODE_HOLDS, Message, Place, Why};
+use super::shared::{Ended, MAX_NODE_HOLDS, Message, Place, Why};
 use crate::wire::{self, FenceAnswer, Grant, HEADER_WORDS, Header, HeldAnswer, Kind, SessionId, WireError};
 
 /// Client slots whose liveness one session has, at most.
@@ -32,10 +32,10 @@ impl Session {
         Session { id, grant, holds: None, pending: 0 }
     }
 
-    /// Its name, and the slots that it had, which are free now.
-    pub(super) fn end(self) -> (SessionId, Vec<u16>) {
+    /// Ends it: when this returns, its slots are free.
+    pub(super) fn end(self) -> Ended {
         let slots = self.holds.as_ref().map_or_else(Vec::new, |holds| holds.slots());
-        (self.id, slots)
+        Ended { session: self.id, grant: self.grant, slots }
     }
 
     /// A frame other than a batch.

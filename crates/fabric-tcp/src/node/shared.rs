@@ -4,6 +4,7 @@
 //! it, and its slots are free. Nothing here is touched by a batch.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,16 +14,17 @@ use mio::net::TcpStream;
 
 use super::connections::Key;
 use super::counters::{LoopCounters, NodeCounters};
+use super::door::{Door, Shed, Ticket};
 use super::options::NodeOptions;
-use crate::wire::{Fate, SessionId};
+use crate::wire::{Fate, Grant, SessionId};
 
 /// Sessions that ended and are remembered, so that their clients can be told.
 const REMEMBERED_SESSIONS: usize = 4096;
 /// Client slots whose liveness all sessions of a node have, at most: what the kernel does for one of them grows with
 /// how many there are.
 pub const MAX_NODE_HOLDS: u32 = 16_384;
-/// Connections beyond the number of sessions: clients that have not greeted yet, and those that are being told why not.
-const SPARE_CONNECTIONS: u32 = 256;
+/// Sessions that only clients have that may write: one of so many. Readers cannot take them.
+const WRITERS_SHARE: u32 = 4;
 
 /// A connection, and the loop it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +45,9 @@ pub(super) enum Why {
 /// What one loop tells another.
 pub(super) enum Message {
     /// A connection was accepted, and is the loop's from now on.
-    Connected(TcpStream),
+    Connected { stream: TcpStream, addr: IpAddr, ticket: Ticket },
+    /// A connection without a session has to go, because another came.
+    Shed { victim: Key, ticket: Ticket },
     /// A session is to be dropped; `asked` is to be told by `Dropped` when that is done.
     Drop { victim: Key, why: Why, asked: Place, request: u64 },
     /// The session that `asked` wanted to be dropped is gone.
@@ -72,13 +76,23 @@ impl Mailbox {
     }
 }
 
+/// A session that is over.
+pub(super) struct Ended {
+    pub(super) session: SessionId,
+    pub(super) grant: Grant,
+    /// The slots that it had.
+    pub(super) slots: Vec<u16>,
+}
+
 pub(super) struct Shared {
     pub(super) options: NodeOptions,
     pub(super) mailboxes: Vec<Mailbox>,
     pub(super) counters: Vec<LoopCounters>,
+    pub(super) door: Door,
     stopping: AtomicBool,
-    connections: AtomicU32,
     sessions: AtomicU32,
+    /// Those of them that may only read.
+    readers: AtomicU32,
     registry: Mutex<Registry>,
 }
 
@@ -97,9 +111,10 @@ impl Shared {
             counters: mailboxes.iter().map(|_| LoopCounters::new()).collect(),
             options,
             mailboxes,
+            door: Door::default(),
             stopping: AtomicBool::new(false),
-            connections: AtomicU32::new(0),
             sessions: AtomicU32::new(0),
+            readers: AtomicU32::new(0),
             registry: Mutex::default(),
         }
     }
@@ -117,18 +132,37 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Makes room for a connection, if there may be another.
-    pub(super) fn connect(&self) -> bool {
-        take_one(&self.connections, self.options.max_sessions.saturating_add(SPARE_CONNECTIONS))
+    /// Tells a connection's loop that it has to go. One that no loop has yet finds out by itself.
+    pub(super) fn shed(&self, Shed { ticket, place }: Shed) {
+        if let Some(Place { loop_index, key }) = place {
+            self.mailboxes[loop_index].send(Message::Shed { victim: key, ticket });
+        }
     }
 
-    pub(super) fn disconnect(&self) {
-        self.connections.fetch_sub(1, Ordering::Relaxed);
+    /// Makes room for a session.
+    ///
+    /// # Errors
+    /// How many there may be, if there may be no other.
+    pub(super) fn admit(&self, grant: Grant) -> Result<(), u32> {
+        let limit = self.options.max_sessions;
+        let of_readers = match self.options.grant {
+            Grant::ReadWrite => limit - limit / WRITERS_SHARE,
+            Grant::ReadOnly => limit,
+        };
+        if grant == Grant::ReadOnly && !take_one(&self.readers, of_readers) {
+            return Err(of_readers);
+        }
+        if take_one(&self.sessions, limit) {
+            return Ok(());
+        }
+        self.release_reader(grant);
+        Err(limit)
     }
 
-    /// Makes room for a session, if there may be another.
-    pub(super) fn admit(&self) -> bool {
-        take_one(&self.sessions, self.options.max_sessions)
+    fn release_reader(&self, grant: Grant) {
+        if grant == Grant::ReadOnly {
+            self.readers.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn open(&self, session: SessionId, place: Place) {
@@ -136,18 +170,19 @@ impl Shared {
     }
 
     /// The session's verbs are over and its slots are free.
-    pub(super) fn close(&self, session: SessionId, place: Place, fate: Fate, slots: &[u16]) {
+    pub(super) fn close(&self, Ended { session, grant, slots }: &Ended, place: Place, fate: Fate) {
         let mut registry = self.registry();
         for slot in slots {
             registry.release(*slot, place);
         }
-        registry.open.remove(&session);
-        registry.ended.insert(session, fate);
-        registry.order.push_back(session);
+        registry.open.remove(session);
+        registry.ended.insert(*session, fate);
+        registry.order.push_back(*session);
         if registry.order.len() > REMEMBERED_SESSIONS {
             let oldest = registry.order.pop_front();
             oldest.map(|oldest| registry.ended.remove(&oldest));
         }
+        self.release_reader(*grant);
         self.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 

@@ -4,6 +4,7 @@
 #[expect(dead_code, reason = "helpers of the node's tests, of which these use some")]
 #[path = "../node/client.rs"]
 mod client;
+mod door;
 mod fairness;
 #[expect(dead_code, reason = "helpers of the node's tests, of which these use some")]
 #[path = "../node/served.rs"]
