@@ -96,7 +96,8 @@ pub enum TlsConfigError {
 impl From<rustls::Error> for TlsError {
     fn from(error: rustls::Error) -> TlsError {
         use rustls::{AlertDescription as Alert, CertificateError as Certificate, Error};
-        let reason = error.to_string();
+        // It may cite what the other side has sent.
+        let reason = crate::wire::printable(&error.to_string());
         match error {
             Error::InvalidMessage(
                 rustls::InvalidMessage::InvalidContentType | rustls::InvalidMessage::UnknownProtocolVersion,

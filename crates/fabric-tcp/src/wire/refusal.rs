@@ -74,8 +74,43 @@ pub fn decode_refusal(body: &[u64]) -> Result<Refusal, WireError> {
             let length = usize::try_from(bytes).ok().filter(|length| length.div_ceil(8) == text.len());
             let length = length.ok_or(WireError::Body { what: "a text", words: text.len() })?;
             let packed: Vec<u8> = text.iter().flat_map(|word| word.to_le_bytes()).take(length).collect();
-            Ok(FabricError::Backend(String::from_utf8_lossy(&packed).into_owned()))
+            Ok(FabricError::Backend(printable(&String::from_utf8_lossy(&packed))))
         }
         _ => Err(WireError::Body { what: "a refusal", words: body.len() }),
+    }
+}
+
+/// `text`, which a stranger may have written, with nothing in it that a terminal obeys or that hides what it says:
+/// controls, line ends, and what changes the direction of writing are escaped as Rust writes them.
+pub(crate) fn printable(text: &str) -> String {
+    let is_harmless = |c: char| c == ' ' || !(c.is_control() || c.is_whitespace() || is_format(c));
+    text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
+        if is_harmless(c) {
+            out.push(c);
+        } else {
+            out.extend(c.escape_unicode());
+        }
+        out
+    })
+}
+
+/// Characters without a shape of their own that change how others are shown.
+fn is_format(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_reaches_no_terminal_as_a_command() {
+        let hostile = "full\u{1b}[2J\u{7}\r\nok \u{9b}1m \u{202e}txt.exe é 東";
+        let mut frame = Vec::new();
+        encode_refusal(&mut frame, 1, &FabricError::Backend(hostile.to_owned()));
+        let Ok(FabricError::Backend(text)) = decode_refusal(&frame[2..]) else { panic!("a refusal") };
+        assert_eq!(text, "full\\u{1b}[2J\\u{7}\\u{d}\\u{a}ok \\u{9b}1m \\u{202e}txt.exe é 東");
+        assert_eq!(printable("nothing was changed"), "nothing was changed");
     }
 }
