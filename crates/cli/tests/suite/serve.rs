@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -533,6 +533,42 @@ fn numbers_are_told_over_http() {
     }
     assert_eq!(metric("guira_sessions_ended_total{reason=\"closed\"}"), 1.0);
     server.stop("-TERM");
+}
+
+/// A probe is answered within a second while 60, and then 1,000, connections to the same port say nothing.
+#[test]
+fn health_is_told_beside_silent_connections() {
+    let server = Server::start(&["--capacity", "1000", "--metrics", "127.0.0.1:0"]);
+    let url = server.ready["metrics"].as_str().expect("a URL").to_owned();
+    let addr = url.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/metrics")).expect("where they are");
+    let mut silent = Vec::new();
+    for count in [60, 1_000] {
+        silent.extend((silent.len()..count).map(|_| TcpStream::connect(addr).expect("it listens")));
+        let began = Instant::now();
+        let (head, _) = get(addr, "/health");
+        assert!(head.starts_with("HTTP/1.1 200 ") && began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    }
+    server.stop("-TERM");
+}
+
+/// Few open files allow few sessions: it says so, and does not begin to refuse connections by chance.
+#[test]
+fn the_limit_on_open_files_is_raised_and_told() {
+    let all = ["serve", "--listen", "127.0.0.1:0", "--format", "json", "--capacity", "1000"];
+    let start = |limits: &str| {
+        let program = command(&all);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{limits}; exec \"$0\" \"$@\""), program.get_program().to_str().expect("text")]);
+        shell.args(all).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        shell.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Server::spawn(&mut shell, &all)
+    };
+    let raised = start("ulimit -Sn 256");
+    assert_eq!((&raised.ready["sessions"], &raised.ready["open_files"]), (&1_024.into(), &2_560.into()));
+    raised.stop("-TERM");
+    let limited = start("ulimit -n 600");
+    assert_eq!((&limited.ready["sessions"], &limited.ready["open_files"]), (&44.into(), &600.into()));
+    limited.stop("-TERM");
 }
 
 #[test]

@@ -8,11 +8,11 @@
 //!
 //! # Bounds
 //! A session's buffers take at most [`MAX_SESSION_BYTES`]; it has at most [`MAX_HOLDS`] client slots, and all of them
-//! together [`MAX_NODE_HOLDS`]. There are as many sessions as [`NodeOptions::max_sessions`] allows, and at most 256
-//! more connections, 64 from one address, which may send no more than a greeting: when there are more, one that has said
-//! nothing goes. Of the sessions a quarter is for clients that may write. Nothing is allocated per batch or verb once a connection's
-//! buffers have grown to what it sends. With TLS a connection takes up to 200 KiB more, and each record of up to 16 KiB
-//! is allocated.
+//! together [`MAX_NODE_HOLDS`]. There are as many sessions as [`NodeOptions::max_sessions`] allows, a quarter of them
+//! for clients that may write, and at most 256 more connections, 64 from one address, which may send no more than a
+//! greeting: when there are more, the oldest goes. Nothing is allocated per batch or verb once a connection's buffers
+//! have grown to what it sends. With TLS a connection takes up to 200 KiB more, and each record of up to 16 KiB is
+//! allocated.
 //!
 //! A session has its turn for about half a millisecond, then others have theirs.
 //!

@@ -4,20 +4,27 @@
 //! into a program that has neither, for two pages that anybody may read; tiny_http, which is as small as this, has had
 //! no release for years and bounds neither time nor connections.
 //!
-//! Invariants: the threads of this server are its only ones, made at the start, and share nothing with those that serve
-//! the table but counters that they read; a client has each of them for [`PATIENCE`] at most, and makes it keep
-//! [`MAX_HEAD_BYTES`] at most. Clients that come meanwhile wait in the kernel's queue.
+//! Invariants: one thread, made at the start, looks after all connections, and waits for none of them; it shares
+//! nothing with those that serve the table but counters that it reads. A client has [`PATIENCE`] for all it does, and
+//! makes the server keep [`MAX_HEAD_BYTES`] and a page at most. There are [`MAX_CONVERSATIONS`]; when there is another
+//! one, the oldest goes: of those that have not asked yet, or of all. So who asks at once is answered at once, however
+//! many say nothing.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::failure::Failure;
 
-/// Threads, and thereby connections that are looked after at once.
-const THREADS: usize = 4;
+/// Connections that are looked after at once.
+const MAX_CONVERSATIONS: usize = 128;
+/// Those that are accepted before the others are looked at again.
+const MAX_ACCEPTS: usize = 32;
 /// How long a client has for its request and for taking the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a request's line and headers, at most.
@@ -39,7 +46,7 @@ pub struct Page {
     pub text: String,
 }
 
-/// A server whose threads run until the process ends.
+/// A server whose thread runs until the process ends.
 pub struct HttpServer {
     local_addr: SocketAddr,
 }
@@ -47,15 +54,13 @@ pub struct HttpServer {
 impl HttpServer {
     /// Listens on `addr` and answers with `pages`.
     pub fn start(addr: SocketAddr, pages: Arc<impl Pages>) -> Result<HttpServer, Failure> {
-        let listener = TcpListener::bind(addr).map_err(Failure::host(format!("listen on {addr} for metrics")))?;
-        let local_addr = listener.local_addr().map_err(Failure::host(format!("listen on {addr} for metrics")))?;
-        let listener = Arc::new(listener);
-        for index in 0..THREADS {
-            let (listener, pages) = (Arc::clone(&listener), Arc::clone(&pages));
-            let builder = thread::Builder::new().name(format!("guira-http-{index}"));
-            let spawned = builder.spawn(move || serve(&listener, &*pages));
-            spawned.map_err(Failure::host("start a thread for metrics"))?;
-        }
+        let failed = || Failure::host(format!("listen on {addr} for metrics"));
+        let listener = TcpListener::bind(addr).map_err(failed())?;
+        let local_addr = listener.local_addr().map_err(failed())?;
+        listener.set_nonblocking(true).map_err(failed())?;
+        let builder = thread::Builder::new().name("guira-http".to_owned());
+        let spawned = builder.spawn(move || Server::new(listener).run(&*pages));
+        spawned.map_err(Failure::host("start a thread for metrics"))?;
         Ok(HttpServer { local_addr })
     }
 
@@ -65,69 +70,193 @@ impl HttpServer {
     }
 }
 
-fn serve(listener: &TcpListener, pages: &impl Pages) {
-    loop {
-        match listener.accept() {
+/// The listener and its connections.
+struct Server {
+    listener: TcpListener,
+    /// The oldest first.
+    conversations: Vec<Conversation>,
+    /// Nothing is accepted before.
+    accept_from: Instant,
+}
+
+impl Server {
+    fn new(listener: TcpListener) -> Server {
+        Server { listener, conversations: Vec::new(), accept_from: Instant::now() }
+    }
+
+    fn run(&mut self, pages: &impl Pages) {
+        let mut ready = Vec::new();
+        loop {
+            if let Err(errno) = self.wait(&mut ready)
+                && errno != rustix::io::Errno::INTR
+            {
+                thread::sleep(ACCEPT_PAUSE);
+            }
+            let now = Instant::now();
+            let mut is_ready = ready.iter();
             // Whatever goes wrong is the client's affair: it gets no answer, or a part of one.
-            Ok((stream, _)) => _ = converse(&stream, pages, Instant::now() + PATIENCE),
-            Err(_) => thread::sleep(ACCEPT_PAUSE),
+            self.conversations.retain_mut(|conversation| {
+                let is_ready = is_ready.next().is_some_and(|ready| *ready);
+                now < conversation.until && (!is_ready || matches!(conversation.go_on(pages), Ok(Goes::On)))
+            });
+            self.accept(now, pages);
+        }
+    }
+
+    /// Waits until something can be done, and notes for which connections.
+    fn wait(&self, ready: &mut Vec<bool>) -> rustix::io::Result<()> {
+        ready.clear();
+        let now = Instant::now();
+        let may_accept = now >= self.accept_from;
+        let mut until = self.conversations.iter().map(|conversation| conversation.until).min();
+        if !may_accept {
+            until = Some(until.map_or(self.accept_from, |until| until.min(self.accept_from)));
+        }
+        // A millisecond more, so that what it waits for is over then.
+        let left = until.map(|until| until.saturating_duration_since(now) + Duration::from_millis(1));
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        let wanted = self.conversations.iter().map(|conversation| (conversation.stream.as_fd(), conversation.wants()));
+        let mut entries: Vec<PollFd<'_>> =
+            wanted.map(|(stream, flags)| PollFd::from_borrowed_fd(stream, flags)).collect();
+        if may_accept {
+            entries.push(PollFd::new(&self.listener, PollFlags::IN));
+        }
+        poll(&mut entries, timeout.as_ref())?;
+        ready.extend(entries[..self.conversations.len()].iter().map(|entry| !entry.revents().is_empty()));
+        Ok(())
+    }
+
+    fn accept(&mut self, now: Instant, pages: &impl Pages) {
+        if now < self.accept_from {
+            return;
+        }
+        for _ in 0..MAX_ACCEPTS {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    if stream.set_nonblocking(true).is_err() {
+                        continue;
+                    }
+                    let mut conversation = Conversation::new(stream, now + PATIENCE);
+                    // Its request is there already, as a rule.
+                    if matches!(conversation.go_on(pages), Ok(Goes::On)) {
+                        self.make_room();
+                        self.conversations.push(conversation);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(_) => {
+                    self.accept_from = now + ACCEPT_PAUSE;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Closes the oldest connection, if there are as many as there may be: of those that have not asked, or of all.
+    fn make_room(&mut self) {
+        if self.conversations.len() >= MAX_CONVERSATIONS {
+            let asking = |conversation: &Conversation| matches!(conversation.state, State::Asking);
+            let oldest = self.conversations.iter().position(asking).unwrap_or(0);
+            self.conversations.remove(oldest);
         }
     }
 }
 
-fn converse(stream: &TcpStream, pages: &impl Pages, until: Instant) -> io::Result<()> {
-    let mut head = [0; MAX_HEAD_BYTES];
-    let answer = match receive(stream, &mut head, until)? {
-        Received::Request { method, path } => answer(method, path, pages),
-        Received::Malformed => Answer::error("400 Bad Request"),
-        Received::TooLong => Answer::error("431 Request Header Fields Too Large"),
-        Received::Nothing => return Ok(()),
-    };
-    let answer = answer.encode();
-    let mut rest = &answer[..];
-    while !rest.is_empty() {
-        let written = Deadline { stream, until }.write(rest)?;
-        rest = &rest[written..];
-    }
-    stream.shutdown(Shutdown::Write)?;
-    // What else the client has sent is taken, so that the kernel does not take the answer back for it.
-    let mut ignored = [0; 512];
-    let mut bytes = 0;
-    while bytes < MAX_HEAD_BYTES {
-        match (Deadline { stream, until }).read(&mut ignored)? {
-            0 => break,
-            read => bytes += read,
-        }
-    }
-    Ok(())
+/// Whether a connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goes {
+    On,
+    Away,
 }
 
-/// What came.
-enum Received<'h> {
-    Request {
-        method: &'h str,
-        path: &'h str,
-    },
-    Malformed,
-    TooLong,
-    /// The client closed the connection without asking for anything.
-    Nothing,
+/// One connection.
+struct Conversation {
+    stream: TcpStream,
+    /// When it is closed, however far it is.
+    until: Instant,
+    /// What came of its request.
+    head: Vec<u8>,
+    state: State,
 }
 
-/// Reads a request's head.
-fn receive<'h>(stream: &TcpStream, head: &'h mut [u8; MAX_HEAD_BYTES], until: Instant) -> io::Result<Received<'h>> {
-    let mut filled = 0;
-    loop {
-        match (Deadline { stream, until }).read(&mut head[filled..])? {
-            0 => return Ok(if filled == 0 { Received::Nothing } else { Received::Malformed }),
-            read => filled += read,
+enum State {
+    /// Its request has not come wholly.
+    Asking,
+    /// So much of the answer was sent.
+    Answering { answer: Vec<u8>, sent: usize },
+    /// What else the client has sent is taken, so that the kernel does not take the answer back for it.
+    Ending { ignored: usize },
+}
+
+impl Conversation {
+    fn new(stream: TcpStream, until: Instant) -> Conversation {
+        Conversation { stream, until, head: Vec::new(), state: State::Asking }
+    }
+
+    fn wants(&self) -> PollFlags {
+        if matches!(self.state, State::Answering { .. }) { PollFlags::OUT } else { PollFlags::IN }
+    }
+
+    /// Does what can be done without waiting.
+    fn go_on(&mut self, pages: &impl Pages) -> io::Result<Goes> {
+        match self.advance(pages) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Goes::On),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Goes::On),
+            result => result,
         }
-        match is_complete(&head[..filled]) {
-            Ok(true) => return Ok(parse(&head[..filled])),
-            Ok(false) if filled == MAX_HEAD_BYTES => return Ok(Received::TooLong),
-            Ok(false) => {}
-            Err(httparse::Error::TooManyHeaders) => return Ok(Received::TooLong),
-            Err(_) => return Ok(Received::Malformed),
+    }
+
+    /// Ends with `WouldBlock` where the client has to do something. Bounded: each step takes or sends some of what is
+    /// bounded.
+    fn advance(&mut self, pages: &impl Pages) -> io::Result<Goes> {
+        let mut part = [0; 1024];
+        loop {
+            match &mut self.state {
+                State::Asking => {
+                    let room = part.len().min(MAX_HEAD_BYTES - self.head.len());
+                    let bytes = self.stream.read(&mut part[..room])?;
+                    if bytes == 0 && self.head.is_empty() {
+                        return Ok(Goes::Away);
+                    }
+                    self.head.extend_from_slice(&part[..bytes]);
+                    if let Some(answer) = self.answer(bytes == 0, pages) {
+                        self.state = State::Answering { answer: answer.encode(), sent: 0 };
+                    }
+                }
+                State::Answering { answer, sent } if *sent < answer.len() => {
+                    match self.stream.write(&answer[*sent..])? {
+                        0 => return Err(io::ErrorKind::WriteZero.into()),
+                        bytes => *sent += bytes,
+                    }
+                }
+                State::Answering { .. } => {
+                    self.stream.shutdown(Shutdown::Write)?;
+                    self.state = State::Ending { ignored: 0 };
+                }
+                State::Ending { ignored } => match self.stream.read(&mut part)? {
+                    0 => return Ok(Goes::Away),
+                    bytes if *ignored + bytes >= MAX_HEAD_BYTES => return Ok(Goes::Away),
+                    bytes => *ignored += bytes,
+                },
+            }
+        }
+    }
+
+    /// The answer to what has come, if that is all or wrong.
+    fn answer(&self, has_ended: bool, pages: &impl Pages) -> Option<Answer> {
+        match is_complete(&self.head) {
+            Ok(true) => Some(match parse(&self.head) {
+                Some((method, path)) => answer(method, path, pages),
+                None => Answer::error("400 Bad Request"),
+            }),
+            Ok(false) if self.head.len() == MAX_HEAD_BYTES => {
+                Some(Answer::error("431 Request Header Fields Too Large"))
+            }
+            Ok(false) if has_ended => Some(Answer::error("400 Bad Request")),
+            Ok(false) => None,
+            Err(httparse::Error::TooManyHeaders) => Some(Answer::error("431 Request Header Fields Too Large")),
+            Err(_) => Some(Answer::error("400 Bad Request")),
         }
     }
 }
@@ -136,13 +265,12 @@ fn is_complete(head: &[u8]) -> Result<bool, httparse::Error> {
     httparse::Request::new(&mut [httparse::EMPTY_HEADER; MAX_HEADERS]).parse(head).map(|status| status.is_complete())
 }
 
-fn parse(head: &[u8]) -> Received<'_> {
+/// The method and the path of a request that is complete.
+fn parse(head: &[u8]) -> Option<(&str, &str)> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
-    match request.parse(head).map(|_| (request.method, request.path)) {
-        Ok((Some(method), Some(path))) => Received::Request { method, path },
-        _ => Received::Malformed,
-    }
+    request.parse(head).ok()?;
+    Some((request.method?, request.path?))
 }
 
 fn answer(method: &str, target: &str, pages: &impl Pages) -> Answer {
@@ -176,34 +304,6 @@ impl Answer {
              Cache-Control: no-store\r\nConnection: close\r\n\r\n"
         );
         if is_head { head.into_bytes() } else { (head + &text).into_bytes() }
-    }
-}
-
-/// A stream that gives up at a moment in time, however little comes or goes at once.
-struct Deadline<'s> {
-    stream: &'s TcpStream,
-    until: Instant,
-}
-
-impl Deadline<'_> {
-    fn left(&self) -> io::Result<Option<Duration>> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
-    }
-
-    fn read(self, into: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(self.left()?)?;
-        let mut stream = self.stream;
-        stream.read(into)
-    }
-
-    fn write(self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(self.left()?)?;
-        let mut stream = self.stream;
-        match stream.write(bytes)? {
-            0 => Err(io::ErrorKind::WriteZero.into()),
-            written => Ok(written),
-        }
     }
 }
 
@@ -257,22 +357,45 @@ mod tests {
         }
     }
 
-    /// Clients that say nothing, or one byte at a time, have every thread for [`PATIENCE`], and no longer.
+    /// More clients than are looked after at once say nothing, or one byte at a time: who asks is answered at once,
+    /// every time, and they go.
     #[test]
-    fn slow_clients_are_waited_for_and_not_for_long() {
+    fn slow_clients_keep_nobody_waiting() {
         let addr = start();
-        let began = Instant::now();
-        let mut slow: Vec<TcpStream> = (0..2 * THREADS).map(|_| TcpStream::connect(addr).unwrap()).collect();
+        let mut slow: Vec<TcpStream> = (0..2 * MAX_CONVERSATIONS).map(|_| TcpStream::connect(addr).unwrap()).collect();
         let feeder = thread::spawn(move || {
-            while began.elapsed() < PATIENCE / 2 {
+            for _ in 0..20 {
                 slow.iter_mut().for_each(|stream| _ = stream.write(b"G"));
-                thread::sleep(PATIENCE / 50);
+                thread::sleep(PATIENCE / 100);
             }
             slow
         });
+        for _ in 0..50 {
+            let began = Instant::now();
+            assert!(ask(addr, b"GET /one HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 OK"));
+            assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+            thread::sleep(PATIENCE / 250);
+        }
+        let slow = feeder.join().unwrap();
+        let gone = slow.iter().filter(|stream| {
+            let mut stream = *stream;
+            stream.set_nonblocking(true).unwrap();
+            !stream.read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        });
+        let gone = gone.count();
+        assert!(gone >= MAX_CONVERSATIONS, "{gone} are gone");
+    }
+
+    /// Who takes its answer slowly has [`PATIENCE`] for it, and others do not wait for that.
+    #[test]
+    fn a_slow_reader_gets_its_page() {
+        let addr = start();
+        let mut slow = TcpStream::connect(addr).unwrap();
+        slow.write_all(b"GET /one HTTP/1.1\r\n\r\n").unwrap();
+        thread::sleep(Duration::from_millis(300));
         assert!(ask(addr, b"GET /one HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 OK"));
-        let waited = began.elapsed();
-        assert!(waited >= PATIENCE / 2 && waited < 4 * PATIENCE, "{waited:?}");
-        drop(feeder.join().unwrap());
+        let mut answer = String::new();
+        slow.read_to_string(&mut answer).unwrap();
+        assert!(answer.ends_with("\né\n") && answer.len() > 300_000, "{} bytes", answer.len());
     }
 }

@@ -111,8 +111,8 @@ fn metrics(counters: &NodeCounters, started_unix_s: f64) -> String {
     text.counter("guira_received_bytes_total", "Bytes that clients sent.", counters.bytes_in);
     text.counter("guira_sent_bytes_total", "Bytes that were sent to clients.", counters.bytes_out);
     text.counter("guira_connections_accepted_total", "Connections accepted.", counters.connections_accepted);
-    let help = "Connections closed at once, because there were too many.";
-    text.counter("guira_connections_refused_total", help, counters.connections_refused);
+    let help = "Connections without a session that were closed because another came.";
+    text.counter("guira_connections_shed_total", help, counters.connections_shed);
     let help = "Failures to accept a connection: too many open files, mostly.";
     text.counter("guira_accept_errors_total", help, counters.accept_errors);
     text.gauge("guira_sessions_open", "Sessions that are open.", counters.sessions_open());

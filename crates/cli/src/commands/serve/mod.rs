@@ -5,6 +5,7 @@
 //! SIGTERM at once.
 
 mod backing;
+mod files;
 mod http;
 pub mod metrics;
 mod notify;
@@ -108,6 +109,9 @@ struct Ready {
     max_clients: u16,
     main_bytes: u64,
     device_bytes: u64,
+    /// Sessions at a time, and files that this process may have open, if that is limited.
+    sessions: u32,
+    open_files: Option<u64>,
     /// Where the numbers are.
     metrics: Option<String>,
 }
@@ -136,7 +140,8 @@ struct Stopped {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    let options = arguments.serve_options()?;
+    let (sessions, open_files) = files::allow(arguments.sessions);
+    let options = arguments.serve_options()?.max_sessions(sessions);
     // In this order, so that a signal ends the creation of a table, too.
     interrupt::note();
     let signals = Signals::catch()?;
@@ -145,7 +150,17 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let shown = Arc::new(Shown::new(served.counter_reader(), &backed.name));
     let metrics = arguments.metrics.map(|addr| HttpServer::start(addr, shown)).transpose()?;
 
-    let ready = Ready::new(&backed, &served, metrics.as_ref());
+    let mut ready = Ready::new(&backed, &served, metrics.as_ref());
+    (ready.sessions, ready.open_files) = (sessions, open_files);
+    if sessions < arguments.sessions {
+        output.warn(&format!(
+            "{} at a time, not {}: this process may have no more than {} files open; raise the limit (ulimit -Hn, or \
+             LimitNOFILE= of its unit)",
+            counted(sessions.into(), "session"),
+            count(arguments.sessions.into()),
+            count(open_files.unwrap_or_default()),
+        ));
+    }
     output.answer(&Line::Ready(&ready), || ready.human())?;
     ready.differences.iter().for_each(|difference| output.remark(&format!("guira: {difference}")));
     notify::ready(&format!("serving at {}", ready.urls.join(", ")));
@@ -183,7 +198,7 @@ impl Arguments {
         let tls = tls::of_node(&self.tls)?;
         self.refuse_exposure(tls.as_ref())?;
         let (first, others) = self.listen.split_first().expect("clap gives a default");
-        let mut options = ServeOptions::new(*first).max_sessions(self.sessions).session_timeout(self.session_timeout);
+        let mut options = ServeOptions::new(*first).session_timeout(self.session_timeout);
         options = others.iter().fold(options, |options, addr| options.listen(*addr));
         if let Some(path) = &self.token_file {
             options = options.token(AccessToken::read(path).map_err(guira::Error::from)?);
@@ -228,6 +243,8 @@ impl Ready {
             max_clients: config.max_clients,
             main_bytes: geometry.main_bytes(),
             device_bytes: geometry.device_bytes(),
+            sessions: 0,
+            open_files: None,
             metrics: metrics.map(|server| format!("http://{}/metrics", reachable(server.local_addr()))),
         }
     }
@@ -238,13 +255,15 @@ impl Ready {
         let is_nameless = self.urls.iter().any(|url| url.starts_with(&format!("tcp://{NO_NAME}:")));
         let note = if is_nameless { "; HOST is the name or an address of this host" } else { "" };
         format!(
-            "serving {} at {}: {made} table of {} with room for {} entries, {} of memory, up to {}{metrics}{note}",
+            "serving {} at {}: {made} table of {} with room for {} entries, {} of memory, up to {} in {} \
+             sessions{metrics}{note}",
             self.backing,
             self.urls.join(", "),
             self.entry,
             count(self.slots),
             bytes(self.main_bytes + self.device_bytes),
             counted(self.max_clients.into(), "client"),
+            count(self.sessions.into()),
         )
     }
 }
