@@ -24,7 +24,7 @@ WELCOME, DONE, HELD, FENCED, COUNTED, REFUSED, BYE = 0x81, 0x82, 0x83, 0x85, 0x8
 OUTSIDE, MISALIGNED, READ_ONLY, OTHER = 1, 2, 5, 6
 MISUNDERSTOOD, WRONG_VERSION, UNAUTHORIZED, FULL, DROPPED, TOO_SLOW, SHUTDOWN, TLS_WANTED = range(1, 9)
 MAX_FRAME_BYTES, MAX_VERBS, MAX_VERB_WORDS = 1_060_880, 256, 131_072
-MAX_SAMPLE_WORDS, MAX_HOLDS, MAX_TEXT_BYTES = 512, 4096, 512
+MAX_SAMPLE_WORDS, MAX_TEXT_BYTES = 512, 512
 DEVICE = 1 << 63
 ALL = (1 << 64) - 1
 # Bound of the wait for a frame: several times what a busy machine takes.
@@ -67,6 +67,8 @@ class Welcome(NamedTuple):
     device_bytes: int
     atomic_write_bytes: int
     timeout_ms: int
+    slots_of_session: int
+    slots_of_node: int
     sample: Tuple[int, ...]
 
 
@@ -86,8 +88,9 @@ def hello(write=True, token=None, before=None, sample=0, version=VERSION):
 def welcome(body):
     """Decodes the body of a Welcome: this function and the type above are all that knows its layout."""
     expect(body[0] & 0xFFFF_FFFF, VERSION, "version of the Welcome")
-    expect(len(body), 10 + body[9], "words of the Welcome")
-    return Welcome(body[0] >> 32 & 0xFF, body[0] >> 40, body[1:3], body[3:5], *body[5:9], body[10:])
+    expect(len(body), 11 + body[10], "words of the Welcome")
+    slots = body[9] & 0xFFFF_FFFF, body[9] >> 32
+    return Welcome(body[0] >> 32 & 0xFF, body[0] >> 40, body[1:3], body[3:5], *body[5:9], *slots, body[11:])
 
 
 def token_of(path):

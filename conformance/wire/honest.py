@@ -3,13 +3,13 @@ import socket
 import time
 
 from client import (ALL, BATCH, COUNT, DEVICE, DONE, DROPPED, FENCE, FENCED, HELD, HELLO, HOLD, MAX_FRAME_BYTES,
-                    MAX_HOLDS, MAX_SAMPLE_WORDS, MAX_TEXT_BYTES, MAX_VERBS, MAX_VERB_WORDS, MISALIGNED, OTHER, OUTSIDE,
+                    MAX_SAMPLE_WORDS, MAX_TEXT_BYTES, MAX_VERBS, MAX_VERB_WORDS, MISALIGNED, OTHER, OUTSIDE,
                     READ_ONLY, WELCOME, Bye, Ended, Refused, cas, expect, fetch_add, frame, hello, masked_cas, read,
                     write)
 
 # Slots that no client of the table has: a node knows no table, and tables give low ones to their clients.
 SLOTS = range(65_000, 65_536)
-MANY_SLOTS = range(60_000, 60_000 + MAX_HOLDS)
+FIRST_OF_MANY_SLOTS = 40_000
 # Bound of what a node does at once, on a busy machine, and how often it is asked whether it has.
 AT_ONCE_S, LOOK_S = 5.0, 0.005
 
@@ -243,8 +243,11 @@ def a_half_closed_connection_is_over_and_gets_the_answers_that_were_sent(node):
 
 def a_session_has_so_many_slots_and_no_more(node):
     with node.session() as client:
-        for first in range(0, MAX_HOLDS, 256):
-            ids = [client.request(HOLD, [slot]) for slot in MANY_SLOTS[first : first + 256]]
+        most = client.welcome.slots_of_session
+        expect(1 <= most <= client.welcome.slots_of_node, True, f"{most} slots for a session")
+        slots = range(FIRST_OF_MANY_SLOTS, FIRST_OF_MANY_SLOTS + most)
+        for first in range(0, most, 256):
+            ids = [client.request(HOLD, [slot]) for slot in slots[first : first + 256]]
             for id in ids:
                 expect(client.answer(id, HELD), (1,), "Hold")
         try:
@@ -253,7 +256,7 @@ def a_session_has_so_many_slots_and_no_more(node):
             reason, text = refused.args
             expect(reason, OTHER, "reason")
             expect(0 < len(text.encode()) <= MAX_TEXT_BYTES, True, f"the text {text!r} has up to 512 bytes")
-        client.release(MANY_SLOTS[0])
+        client.release(slots[0])
         expect(client.hold(SLOTS[10]), True, "Hold after a Release")
 
 
