@@ -460,6 +460,7 @@ fn exit_code_of(error: &guira::Error) -> u8 {
         | Error::AccessToken(_)
         | Error::TlsFile(_)
         | Error::ReadOnly { .. }
+        | Error::Owner { .. }
         | Error::ReadOnlyGrant { .. }
         | Error::Kill { .. }
         | Error::Fabric { .. }

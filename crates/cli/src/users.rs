@@ -1,4 +1,4 @@
-//! Names of users, as this host's /etc/passwd has them.
+//! Names and numbers of users, as this host's /etc/passwd has them.
 
 /// The file with the users of this host.
 const PASSWD: &str = "/etc/passwd";
@@ -18,6 +18,22 @@ fn name_in(users: &str, uid: u32) -> Option<String> {
     })
 }
 
+/// The user with this name, or this number.
+///
+/// # Errors
+/// Neither.
+pub fn parse(text: &str) -> Result<u32, String> {
+    let users = std::fs::read(PASSWD).unwrap_or_default();
+    let known = uid_in(&String::from_utf8_lossy(&users), text).or_else(|| text.parse().ok());
+    known.ok_or_else(|| format!("{text:?} is not a user of this host; write a name of {PASSWD} or a number"))
+}
+
+/// The number of the first user of this name.
+fn uid_in(users: &str, name: &str) -> Option<u32> {
+    let mut entries = users.lines().map(|line| line.split(':'));
+    entries.find_map(|mut fields| (fields.next()? == name && !name.is_empty()).then(|| fields.nth(1)?.parse().ok())?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -28,5 +44,11 @@ mod tests {
         let names = [0, 1000, 7, 12].map(|uid| name_in(users, uid));
         assert_eq!(names, [Some("root".to_owned()), Some("ada".to_owned()), None, None]);
         assert_eq!(name(4_000_000_000), "4000000000");
+        let numbers = ["root", "ada", "broken", "", "x"].map(|name| uid_in(users, name));
+        assert_eq!(numbers, [Some(0), Some(1000), None, None, None]);
+        assert_eq!((parse("root"), parse("4000000000")), (Ok(0), Ok(4_000_000_000)));
+        for bad in ["nobody by that name", "-1", "4294967296", "1.5"] {
+            assert!(parse(bad).unwrap_err().contains("not a user"), "{bad}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::commands::tls;
+use crate::commands::{owner, tls};
 use crate::failure::{ErrorText, Failure};
 use crate::interrupt;
 use crate::signals::{ENDING, HANGUP};
@@ -54,6 +54,7 @@ impl Worker {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         tls::hand_on(&mut command);
+        owner::hand_on(&mut command);
         let mut child = command.spawn().map_err(Failure::host(attempt()))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Failure::host(attempt())(io::Error::other("it has no pipes")));

@@ -129,7 +129,8 @@ impl Store {
     /// create and destroy the table all the while. Source: R-CREATE-1, R-OPEN-1.
     ///
     /// # Errors
-    /// `Mismatch` if the table that exists is not as asked; as [`Store::open`], except that the table may be missing,
+    /// `Mismatch` if the table that exists is not as asked; `Owner` if it is neither this user's nor root's, or not of
+    /// [`CreateOptions::owner`]; as [`Store::open`], except that the table may be missing,
     /// and as [`Store::create`]. Tells so (`Region`) if the name has no table and cannot be given to one either.
     /// Nothing was changed.
     ///
@@ -164,9 +165,10 @@ impl Store {
         options: &CreateOptions,
         progress: &mut dyn FnMut(CreateProgress) -> ControlFlow<()>,
     ) -> Result<Store, Error> {
+        let open_options = OpenOptions { owners: options.owners, ..OpenOptions::default() };
         let mut turns = 1;
         loop {
-            match Store::open(url) {
+            match Store::open_with(url, &open_options) {
                 Err(error) if error.is_absent() || is_destroyed(&error) => {}
                 Ok(store) if options.on_mismatch == OnMismatch::Refuse => {
                     return store.ensure_fits(options).map(|()| store);
@@ -234,7 +236,8 @@ impl Store {
     /// `tcp://`.
     pub fn destroy(url: &Url) -> Result<(), Error> {
         let location = file_of(url, Attempt::Destroy)?;
-        let store = match Store::open(url) {
+        // Nothing is put into it, whosever it is.
+        let store = match Store::open_with(url, &OpenOptions::default().any_owner()) {
             Ok(store) => Some(store),
             Err(error) if is_useless(&error) => None,
             Err(Error::Region(error)) => return Err(Error::Region(error.of_attempt(Attempt::Destroy))),

@@ -142,6 +142,17 @@ pub enum Error {
         /// Why.
         source: OpenError,
     },
+    /// The table's file belongs to a user whom the caller does not trust by name. Nothing was changed. Source:
+    /// [`crate::OpenOptions::owner`].
+    #[error("{}", owned_by_another(url, *owner_uid, *wanted_uid))]
+    Owner {
+        /// The table.
+        url: Url,
+        /// The id of the user who owns its file.
+        owner_uid: u32,
+        /// The id of the user whose table it was to be; `None` if this user's or root's.
+        wanted_uid: Option<u32>,
+    },
     /// The table exists, and is not as it was asked for. Nothing was changed.
     #[error(
         "cannot use {url} as asked: {}; nothing was changed; ask for what it has, or for another table",
@@ -363,6 +374,7 @@ impl Error {
             Error::Url(_)
             | Error::Create { .. }
             | Error::Stopped { .. }
+            | Error::Owner { .. }
             | Error::Mismatch { .. }
             | Error::ReadOnly { .. }
             | Error::ReadOnlyGrant { .. }
@@ -383,8 +395,8 @@ impl Error {
                 _ => Blame::Fabric,
             },
             Error::AccessToken(error) => match error {
-                TokenFileError::Exposed { .. } | TokenFileError::Malformed { .. } => Blame::Misuse,
-                _ => Blame::Fabric,
+                TokenFileError::Io { .. } | TokenFileError::Random { .. } => Blame::Fabric,
+                _ => Blame::Misuse,
             },
             Error::TlsFile(error) => match **error {
                 TlsFileError::Io { .. } => Blame::Fabric,
@@ -410,6 +422,19 @@ impl Error {
 impl From<TlsFileError> for Error {
     fn from(error: TlsFileError) -> Error {
         Error::TlsFile(Arc::new(error))
+    }
+}
+
+fn owned_by_another(url: &Url, owner_uid: u32, wanted_uid: Option<u32>) -> String {
+    match wanted_uid {
+        Some(wanted_uid) => {
+            format!("cannot open {url}: it belongs to user {owner_uid}, not to user {wanted_uid}; nothing was changed")
+        }
+        None => format!(
+            "cannot open {url} for changing: it belongs to user {owner_uid}, who can read and change all that is put \
+             into it; name that user (--owner {owner_uid}, OpenOptions::owner) if you trust them, or take another \
+             table; nothing was changed"
+        ),
     }
 }
 

@@ -118,6 +118,7 @@ mod fabric;
 mod list;
 mod mismatch;
 mod options;
+mod owners;
 mod pool;
 mod reader;
 mod repair;

@@ -155,7 +155,7 @@ fn state_of(url: &Url) -> Option<ListedState> {
 /// The table at `url` in short. It is opened for changing where that is permitted, because only then it can be asked
 /// who lives.
 fn summary(url: &Url) -> Result<TableSummary, Error> {
-    let options = OpenOptions::default();
+    let options = OpenOptions::default().any_owner();
     let store = match Store::open_with(url, &options) {
         Err(Error::Region(ShmError::Permission { .. })) => Store::open_with(url, &options.read_only())?,
         opened => opened?,

@@ -10,6 +10,7 @@ use guira_layout::{
 
 #[cfg(feature = "tls")]
 use crate::ClientTls;
+use crate::owners::Owners;
 
 /// What a new table is like. Nothing is checked before [`crate::Store::create`], which says `Create` or, for the mode,
 /// `Region` for what cannot be.
@@ -39,6 +40,7 @@ pub struct CreateOptions {
     pub(crate) seed: Option<u64>,
     pub(crate) keeps_records: bool,
     pub(crate) on_mismatch: OnMismatch,
+    pub(crate) owners: Owners,
 }
 
 /// What [`crate::Store::open_or_create`] does with a table that exists and is not as asked.
@@ -88,6 +90,7 @@ impl CreateOptions {
             seed: None,
             keeps_records: true,
             on_mismatch: OnMismatch::Refuse,
+            owners: Owners::default(),
         }
     }
 
@@ -159,6 +162,14 @@ impl CreateOptions {
     #[must_use]
     pub fn on_mismatch(mut self, on_mismatch: OnMismatch) -> CreateOptions {
         self.on_mismatch = on_mismatch;
+        self
+    }
+
+    /// Whose table [`crate::Store::open_or_create`] opens if there is one, by user id: see [`OpenOptions::owner`]. By
+    /// default it is this user's or root's. Nothing else minds it: a new table belongs to this user.
+    #[must_use]
+    pub fn owner(mut self, uid: u32) -> CreateOptions {
+        self.owners = Owners::Named(uid);
         self
     }
 
@@ -251,6 +262,7 @@ impl CreateOptions {
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     pub(crate) access: Access,
+    pub(crate) owners: Owners,
     pub(crate) deadline: Duration,
     pub(crate) cache_bytes: usize,
     pub(crate) token_file: Option<PathBuf>,
@@ -267,11 +279,12 @@ pub(crate) enum Access {
 }
 
 impl Default for OpenOptions {
-    /// For reading and changing, a deadline of 10 s, a row cache of 64 KiB; of a memory node without a token, within
-    /// 5 s, and again within 10 s.
+    /// For reading and changing a table of this user or of root, a deadline of 10 s, a row cache of 64 KiB; of a memory
+    /// node without a token, within 5 s, and again within 10 s.
     fn default() -> OpenOptions {
         OpenOptions {
             access: Access::ReadWrite,
+            owners: Owners::default(),
             deadline: Duration::from_secs(10),
             cache_bytes: 64 << 10,
             token_file: None,
@@ -289,6 +302,26 @@ impl OpenOptions {
     #[must_use]
     pub fn read_only(mut self) -> OpenOptions {
         self.access = Access::ReadOnly;
+        self
+    }
+
+    /// The table has to belong to this user, by user id, whether it is opened for changing or for reading; otherwise it
+    /// is refused ([`crate::Error::Owner`]). Whoever owns a file can read and change all that is put into it.
+    ///
+    /// By default a table that is opened for changing has to be this user's or root's, because anybody may create
+    /// `shm://NAME` before its users come; root is no exception, and names the owner like everybody else. A table that
+    /// is opened for reading may be anybody's. Tables of memory nodes have no owner that a client could ask for.
+    #[must_use]
+    pub fn owner(mut self, uid: u32) -> OpenOptions {
+        self.owners = Owners::Named(uid);
+        self
+    }
+
+    /// The table may belong to anybody: for those who put nothing into it that its owner must not see, such as to
+    /// recover its dead clients or to look who lives.
+    #[must_use]
+    pub fn any_owner(mut self) -> OpenOptions {
+        self.owners = Owners::Any;
         self
     }
 

@@ -133,12 +133,13 @@ pub(crate) fn random() -> Result<u64, Error> {
 }
 
 impl Store {
-    /// Opens a table for reading and changing, with a deadline of 10 s. 1 round trip. Source: R-OPEN-1.
+    /// Opens a table of this user or of root for reading and changing, with a deadline of 10 s. 1 round trip. Source:
+    /// R-OPEN-1.
     ///
     /// # Errors
-    /// `Region` if the file is missing ([`Error::is_absent`]), not permitted, cut short or not a region; `Open` if what
-    /// it holds is not a table, is damaged, or was destroyed; of a memory node `Connect` if there is none, or it does
-    /// not let this client in. Nothing was changed.
+    /// `Owner` if the table is somebody else's; `Region` if the file is missing ([`Error::is_absent`]), not permitted,
+    /// cut short or not a region; `Open` if what it holds is not a table, is damaged, or was destroyed; of a memory
+    /// node `Connect` if there is none, or it does not let this client in. Nothing was changed.
     pub fn open(url: &Url) -> Result<Store, Error> {
         Store::open_with(url, &OpenOptions::default())
     }
@@ -155,7 +156,9 @@ impl Store {
                     Access::ReadWrite => guira_fabric_shm::Access::ReadWrite,
                     Access::ReadOnly => guira_fabric_shm::Access::ReadOnly,
                 };
-                FabricRegion::Shm(ShmRegion::open(&location, access)?)
+                let region = ShmRegion::open(&location, access)?;
+                options.owners.admit(url, &region, options.access)?;
+                FabricRegion::Shm(region)
             }
             Place::Node(endpoint) => {
                 let session = sessions::connect(endpoint, options, Waiting::InPlace, options.connect_timeout, None);

@@ -1,7 +1,7 @@
 //! Files with certificates and private keys, in PEM.
 //!
-//! Invariants: a key is never in an error's text; a key file that anybody may read, or others than its owner may
-//! change, is refused, as a token file is.
+//! Invariants: a key is never in an error's text; a key file of another user than this one and root, that anybody may
+//! read, or that others than its owner may change, is refused, as a token file is.
 
 use std::io;
 use std::path::PathBuf;
@@ -32,6 +32,18 @@ pub enum TlsFileError {
         /// Its permission bits.
         mode: u32,
     },
+    /// The private key belongs to another user than this one and root.
+    #[error(
+        "the key file {} belongs to user {owner_uid}, who knows the key and can change it; make another, or a copy \
+         that is yours",
+        path.display()
+    )]
+    Owner {
+        /// The file.
+        path: PathBuf,
+        /// The id of the user who owns it.
+        owner_uid: u32,
+    },
     /// It does not hold what it should.
     #[error("{}: {reason}", path.display())]
     Unusable {
@@ -49,12 +61,13 @@ pub use self::files::{ClientTls, NodeTls};
 mod files {
     use std::fs::File;
     use std::io::{self, Read};
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::MetadataExt;
     use std::path::{Path, PathBuf};
 
     use guira_fabric_tcp::tls::{TlsClient, TlsConfigError, TlsServer};
 
     use super::TlsFileError;
+    use crate::owners::is_own_or_of_root;
     use crate::token_file::OTHERS_MAY;
 
     /// Bytes of a file, at most: every certificate authority there is fits in.
@@ -77,7 +90,8 @@ mod files {
         /// authorities that issue the certificates of clients.
         ///
         /// # Errors
-        /// `Io`; `Exposed` if anybody may read the key, or others than its owner may change it; `Unusable`.
+        /// `Io`; `Owner` if the key belongs to another user than this one and root; `Exposed` if anybody may read it,
+        /// or others than its owner may change it; `Unusable`.
         pub fn read(certificate: &Path, key: &Path, client_ca: &Path) -> Result<NodeTls, TlsFileError> {
             let texts = (read(certificate)?, read_key(key)?, read(client_ca)?);
             let made = TlsServer::from_pem(&texts.0, &texts.1, &texts.2);
@@ -127,7 +141,10 @@ mod files {
         let file = open(path)?;
         // Of what was opened, not of what the path leads to by now.
         let metadata = file.metadata().map_err(failed("inspect", path))?;
-        let mode = metadata.permissions().mode() & 0o777;
+        let (owner_uid, mode) = (metadata.uid(), metadata.mode() & 0o777);
+        if !is_own_or_of_root(owner_uid) {
+            return Err(TlsFileError::Owner { path: path.to_owned(), owner_uid });
+        }
         if mode & OTHERS_MAY != 0 {
             return Err(TlsFileError::Exposed { path: path.to_owned(), mode });
         }

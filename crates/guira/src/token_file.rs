@@ -1,13 +1,16 @@
 //! Token files: the secret that lets clients of a memory node in, as 32 hexadecimal digits.
 //!
-//! Invariants: a token is never in an error's text; a file that anybody may read, or others than its owner may change,
-//! is refused, because its token may be known to anybody; a file is never replaced.
+//! Invariants: a token is never in an error's text; a file of another user than this one and root, that anybody may
+//! read, or that others than its owner may change, is refused, because others may know its token; a file is never
+//! replaced.
 
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use crate::owners::is_own_or_of_root;
 
 /// Permission bits that let anybody read the file, or its group change it. Its group may read it: so a service is given
 /// a file of root's, and an access control list looks like that.
@@ -53,6 +56,18 @@ pub enum TokenFileError {
         /// Its permission bits.
         mode: u32,
     },
+    /// It belongs to another user than this one and root.
+    #[error(
+        "the token file {} belongs to user {owner_uid}, who knows the token and can change it; make one of your own \
+         with guira token, or a copy that is yours",
+        path.display()
+    )]
+    Owner {
+        /// The file.
+        path: PathBuf,
+        /// The id of the user who owns it.
+        owner_uid: u32,
+    },
     /// It does not hold a token.
     #[error(
         "the token file {} does not hold 32 hexadecimal digits and nothing else; make one with guira token",
@@ -75,12 +90,17 @@ impl AccessToken {
     /// as a shell's `<(command)`: its mode is that of its owner.
     ///
     /// # Errors
-    /// `Io`, `Exposed` if anybody may read the file, or others than its owner may change it, `Malformed`.
+    /// `Io`; `Owner` if the file belongs to another user than this one and root; `Exposed` if anybody may read it, or
+    /// others than its owner may change it; `Malformed`.
     pub fn read(path: &Path) -> Result<AccessToken, TokenFileError> {
         let failed = |attempt| move |source| TokenFileError::Io { attempt, path: path.to_owned(), source };
         let file = File::open(path).map_err(failed("open"))?;
         // Of what was opened, not of what the path leads to by now.
-        let mode = file.metadata().map_err(failed("inspect"))?.permissions().mode() & 0o777;
+        let metadata = file.metadata().map_err(failed("inspect"))?;
+        let (owner_uid, mode) = (metadata.uid(), metadata.mode() & 0o777);
+        if !is_own_or_of_root(owner_uid) {
+            return Err(TokenFileError::Owner { path: path.to_owned(), owner_uid });
+        }
         if mode & OTHERS_MAY != 0 {
             return Err(TokenFileError::Exposed { path: path.to_owned(), mode });
         }
@@ -120,6 +140,8 @@ impl AccessToken {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     struct Scratch(PathBuf);
@@ -156,6 +178,19 @@ mod tests {
             assert_eq!(AccessToken::read(&scratch.0).unwrap().0, made.0, "{mode:o}");
         }
         assert!(!format!("{made:?}").contains(&format!("{:x}", made.0[0])));
+    }
+
+    #[test]
+    fn a_token_of_somebody_else_is_refused() {
+        let scratch = Scratch::new("stranger");
+        let made = AccessToken::create(&scratch.0).unwrap();
+        if std::os::unix::fs::chown(&scratch.0, Some(65_534), None).is_err() {
+            println!("only root can give files away: nothing is shown");
+            return;
+        }
+        let error = AccessToken::read(&scratch.0).unwrap_err();
+        assert!(matches!(&error, TokenFileError::Owner { owner_uid: 65_534, .. }), "{error}");
+        assert!(!error.to_string().contains(&format!("{:x}", made.0[0])), "{error}");
     }
 
     #[test]

@@ -43,13 +43,15 @@ struct Answer<'r> {
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     // Only who may write can ask the kernel which clients are dead, and so which locks wait for a recovery.
-    let (store, knows_the_dead) = match Store::open_with(&arguments.url, &open_options()?) {
+    // Nothing of this user is put into it, whosever it is.
+    let options = open_options()?.any_owner();
+    let (store, knows_the_dead) = match Store::open_with(&arguments.url, &options) {
         Ok(store) => {
             let may_write = !store.is_read_only();
             (store, may_write)
         }
         Err(error) if arguments.repair => return Err(Failure::of_table(&arguments.url)(error)),
-        Err(_) => (open(&arguments.url, &open_options()?.read_only())?, false),
+        Err(_) => (open(&arguments.url, &options.read_only())?, false),
     };
     let repair = if arguments.repair { Some(recover(&store, output)?) } else { None };
     let is_repaired = repair.as_ref().is_none_or(|repair| repair.failed.is_empty());

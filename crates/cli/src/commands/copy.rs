@@ -16,7 +16,8 @@ use guira::{Blame, Stat, Store, Unread, Url};
 use guira_input::printable;
 use serde::Serialize;
 
-use super::{Patience, Verdict, dump, tls};
+use super::owner::Owner;
+use super::{Patience, Verdict, dump, open, tls};
 use crate::failure::{Failure, copied_text};
 use crate::interrupt;
 use crate::loader::shard_of;
@@ -64,6 +65,8 @@ pub struct Arguments {
     #[command(flatten)]
     pub patience: Patience,
     #[command(flatten)]
+    pub owner: Owner,
+    #[command(flatten)]
     pub tls: tls::Certificates,
 }
 
@@ -94,7 +97,8 @@ struct Answer {
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     interrupt::note();
-    let from = arguments.patience.open_read_only(&arguments.from)?;
+    // The owner that is named is that of the table which records are put into.
+    let from = open(&arguments.from, &arguments.patience.options()?.read_only())?;
     let to = arguments.patience.open(&arguments.to)?;
     let before = to.stat()?;
     refuse(arguments, (&from, &to), &before)?;
@@ -447,6 +451,7 @@ mod tests {
             passes: 1,
             merge: false,
             patience: PATIENCE,
+            owner: Owner::default(),
             tls: tls::Certificates::default(),
         };
         let output = Output::new(Format::Json);

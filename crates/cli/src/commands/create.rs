@@ -7,6 +7,7 @@ use guira::{CreateOptions, CreateProgress, EntryFormat, Preset, Shortage, Store,
 use serde::Serialize;
 
 use super::Verdict;
+use super::owner::{self, Owner};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Output;
@@ -43,6 +44,8 @@ pub struct Arguments {
     /// Seed of the key hash. Default: random.
     #[arg(long, value_name = "SEED")]
     pub seed: Option<u64>,
+    #[command(flatten)]
+    pub owner: Owner,
 }
 
 /// How much memory a new table has for records that do not fit in its rows.
@@ -111,6 +114,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     if let Some(seed) = arguments.seed {
         options = options.seed(seed);
     }
+    if let Some(uid) = owner::named()? {
+        options = options.owner(uid);
+    }
     arguments.space.refuse_for(arguments.entry)?;
     let make = if arguments.if_missing { Store::open_or_create_with_progress } else { Store::create_with_progress };
     let store = create_by(make, &arguments.url, &options, output)?;
@@ -118,11 +124,24 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let created = Created::of(&store, arguments.preset, room);
     let said = output.answer(&created, || created.human());
     if store.was_created() {
+        if let Some(warning) = access_by_others(arguments.mode) {
+            output.warn(&warning);
+        }
         said.map_err(Failure::after(format!("created {}", arguments.url)))?;
     } else {
         said?;
     }
     Ok(Verdict::Fine)
+}
+
+/// A warning, if permission bits let users in who are neither the owner nor of the group.
+fn access_by_others(mode: u32) -> Option<String> {
+    let what = match mode & 0o007 {
+        0 => return None,
+        bits if bits & 0o002 != 0 => "read, change and damage",
+        _ => "read",
+    };
+    Some(format!("mode {mode:03o} lets every user of this host {what} the table; 600 is for you, 660 for your group"))
 }
 
 /// Creates a table and shows how far it got. Ctrl-C ends it between two steps, and then nothing is left.

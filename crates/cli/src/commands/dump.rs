@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use guira::{Unread, Url};
 use guira_input::{jsonl, tsv};
 
+use super::owner::Owner;
 use super::{Patience, Verdict, tls};
 use crate::failure::{ErrorText, Failure};
 use crate::output::{Format, Output, closed};
@@ -35,6 +36,8 @@ pub struct Arguments {
     pub notation: NotationOptions,
     #[command(flatten)]
     pub patience: Patience,
+    #[command(flatten)]
+    pub owner: Owner,
     #[command(flatten)]
     pub tls: tls::Certificates,
 }

@@ -43,7 +43,7 @@ struct Nobody {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     // A process that was stopped, and turns out not to be the one, has to go on again.
     interrupt::note();
-    let store = open(&arguments.url, &open_options()?)?;
+    let store = open(&arguments.url, &open_options()?.any_owner())?;
     let slots = store.table().config().max_clients;
     if arguments.slot >= slots {
         let Arguments { url, slot, .. } = arguments;

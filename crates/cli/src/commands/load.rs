@@ -15,6 +15,7 @@ use guira_input::{BadRecord, Fit};
 use guira_lab::driver::OperationFigures;
 use serde::Serialize;
 
+use super::owner::Owner;
 use super::{Patience, Verdict, tls};
 use crate::failure::{Failure, Loaded};
 use crate::input::{self, InputFormat};
@@ -65,6 +66,8 @@ pub struct Arguments {
     pub acknowledge: Option<PathBuf>,
     #[command(flatten)]
     pub patience: Patience,
+    #[command(flatten)]
+    pub owner: Owner,
     #[command(flatten)]
     pub tls: tls::Certificates,
 }

@@ -13,6 +13,7 @@ pub mod kick;
 pub mod list;
 pub mod load;
 pub mod man;
+pub mod owner;
 pub mod quickstart;
 pub mod serve;
 pub mod single;
@@ -47,12 +48,17 @@ pub struct Patience {
 impl Patience {
     /// Opens a table for reading and changing.
     pub fn open(self, url: &Url) -> Result<Store, Failure> {
-        open(url, &open_options()?.deadline(self.deadline))
+        open(url, &owner::required(self.options()?)?)
     }
 
     /// Opens a table for reading only.
     pub fn open_read_only(self, url: &Url) -> Result<Store, Failure> {
-        open(url, &open_options()?.deadline(self.deadline).read_only())
+        open(url, &owner::required(self.options()?)?.read_only())
+    }
+
+    /// How a table is opened, whosever it is.
+    pub fn options(self) -> Result<OpenOptions, Failure> {
+        Ok(open_options()?.deadline(self.deadline))
     }
 }
 
@@ -81,6 +87,9 @@ pub enum Verdict {
 pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
     if let Some(certificates) = certificates(command) {
         certificates.remember();
+    }
+    if let Some(owner) = owner(command) {
+        owner.remember();
     }
     carry_out(command, output).map_err(|failure| {
         if let Failure::Advised { .. } = failure {
@@ -171,6 +180,23 @@ fn certificates(command: &Command) -> Option<&tls::Certificates> {
         Command::Kick(arguments) => Some(&arguments.tls),
         Command::Top(arguments) => Some(&arguments.tls),
         Command::Ycsb(arguments) => Some(&arguments.tls),
+        _ => None,
+    }
+}
+
+/// Whose table a command wants, if it asks.
+fn owner(command: &Command) -> Option<owner::Owner> {
+    match command {
+        Command::Get(arguments) | Command::Del(arguments) => Some(arguments.owner),
+        Command::Put(arguments) | Command::Insert(arguments) | Command::Update(arguments) => Some(arguments.key.owner),
+        Command::Incr(arguments) => Some(arguments.key.owner),
+        Command::Cas(arguments) => Some(arguments.key.owner),
+        Command::Load(arguments) => Some(arguments.owner),
+        Command::Dump(arguments) => Some(arguments.owner),
+        Command::Copy(arguments) => Some(arguments.owner),
+        Command::Ycsb(arguments) => Some(arguments.owner),
+        Command::Create(arguments) => Some(arguments.owner),
+        Command::Serve(arguments) => Some(arguments.owner),
         _ => None,
     }
 }

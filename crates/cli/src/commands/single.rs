@@ -8,6 +8,7 @@ use guira::{EntryFormat, Put, Store, Url};
 use guira_input::JsonBytes;
 use serde::Serialize;
 
+use super::owner::Owner;
 use super::{Patience, Verdict, tls};
 use crate::failure::Failure;
 use crate::output::{Format, Output};
@@ -26,6 +27,8 @@ pub struct KeyArguments {
     pub notation: NotationOptions,
     #[command(flatten)]
     pub patience: Patience,
+    #[command(flatten)]
+    pub owner: Owner,
     #[command(flatten)]
     pub tls: tls::Certificates,
 }

@@ -53,7 +53,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
 /// Opens a table of which something is to be told. Only a store that may write can ask whether a client lives; a table
 /// that may only be read still has a stat. That its node is away is told at once.
 pub fn open(url: &Url) -> Result<Store, Failure> {
-    let options = open_options()?.reconnect_timeout(Duration::ZERO);
+    let options = open_options()?.any_owner().reconnect_timeout(Duration::ZERO);
     let opened = Store::open_with(url, &options);
     let opened = opened.or_else(|error| Store::open_with(url, &options.read_only()).map_err(|_| error));
     opened.map_err(Failure::of_table(url))

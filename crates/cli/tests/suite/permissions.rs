@@ -134,6 +134,92 @@ fn a_writable_table_is_changed_by_others_and_destroyed_by_its_owner() {
     guira(&["destroy", url]).expect(0);
 }
 
+/// A name that somebody else took first, for a table that everybody may change.
+fn table_of(stranger: &Stranger) -> Table {
+    let table = Table::unused("stranger");
+    stranger.guira(&["create", table.url(), "--capacity", "100", "--mode", "666", "--max-clients", "8"]).expect(0);
+    table
+}
+
+/// Runs a command that would put data into a table of somebody else: it says whose it is, and changes nothing.
+#[track_caller]
+fn is_refused_as_foreign(table: &Table, arguments: &[&str]) {
+    let before = fs::read(table.path()).expect("the table is there");
+    let refused = guira(&[arguments, &["--format", "json"]].concat()).expect(3);
+    let error = refused.error();
+    assert_eq!((&error["blame"], &error["effect"]), (&"misuse".into(), &"none".into()), "{error}");
+    let message = error["message"].as_str().expect("a message");
+    assert!(message.contains(&format!("belongs to user {NOBODY}")), "{arguments:?}: {message}");
+    assert!(before == fs::read(table.path()).expect("the table is still there"), "{arguments:?} changed something");
+}
+
+/// Nobody's data goes into a table that somebody else created under its name, not even root's; whoever trusts that user
+/// says so.
+#[test]
+fn a_table_of_a_stranger_gets_no_data() {
+    let Some(stranger) = Stranger::new() else { return };
+    let table = table_of(&stranger);
+    let own = Table::new("own", "bytes:64");
+    let url = table.url();
+    for arguments in [
+        &["put", url, "secret", "s3cret"][..],
+        &["insert", url, "secret", "s3cret"],
+        &["update", url, "secret", "s3cret"],
+        &["incr", url, "counter"],
+        &["load", url, "-"],
+        &["copy", own.url(), url],
+        &["ycsb", url, "--workload", "a", "--records", "9", "--operations", "9", "--into-existing"],
+        &["serve", "--backing", url, "--listen", "127.0.0.1:0"],
+        &["create", url, "--capacity", "100", "--if-missing"],
+        &["put", url, "secret", "s3cret", "--owner", "root"],
+        &["get", url, "secret", "--owner", "root"],
+    ] {
+        is_refused_as_foreign(&table, arguments);
+    }
+    let nobody = NOBODY.to_string();
+    guira(&["put", url, "ani", "black", "--owner", &nobody]).expect(0);
+    guira(&["create", url, "--capacity", "100", "--if-missing", "--owner", &nobody]).expect(0);
+    guira(&[
+        "ycsb",
+        url,
+        "--workload",
+        "a",
+        "--records",
+        "9",
+        "--operations",
+        "9",
+        "--into-existing",
+        "--owner",
+        &nobody,
+    ])
+    .expect(0);
+    // What takes nothing of this user asks for no name.
+    assert_eq!(guira(&["get", url, "ani"]).expect(0).text(), "black");
+    guira(&["copy", url, own.url()]).expect(0);
+    guira(&["check", url, "--repair"]).expect(0);
+    guira(&["stat", url]).expect(0);
+    // Its owner and others who are not root are no exception either.
+    let roots = self::table(0o666);
+    stranger.guira(&["put", roots.url(), "ani", "black"]).expect(0);
+    std::os::unix::fs::chown(roots.path(), Some(NOBODY - 1), None).expect("root may");
+    stranger.guira(&["put", roots.url(), "ani", "black"]).expect(3);
+    guira(&["destroy", url]).expect(0);
+}
+
+/// Permission bits that let everybody in are remarked upon.
+#[test]
+fn a_table_for_everybody_is_warned_of() {
+    for (mode, wanted) in [("600", None), ("660", None), ("644", Some("read the")), ("666", Some("change and damage"))]
+    {
+        let table = Table::unused("mode");
+        let created = guira(&["create", table.url(), "--capacity", "10", "--mode", mode]).expect(0);
+        match wanted {
+            None => assert_eq!(created.stderr, "", "{mode}"),
+            Some(wanted) => assert!(created.stderr.contains(wanted), "{mode}: {}", created.stderr),
+        }
+    }
+}
+
 /// What is not permitted to read is listed, and so is what may only be read; who lives is then not known.
 #[test]
 fn tables_of_others_are_listed() {

@@ -9,8 +9,8 @@ use guira_lab::workload::WorkloadName;
 use serde::Serialize;
 
 use super::Verdict;
-use crate::commands::tls;
 use crate::commands::ycsb::{self, Origin, Report};
+use crate::commands::{owner, tls};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Output;
@@ -108,6 +108,7 @@ impl Arguments {
         let processes = self.processes.unwrap_or(processors);
         [WorkloadName::A, WorkloadName::B, WorkloadName::C].into_iter().enumerate().map(move |(index, workload)| {
             ycsb::Arguments {
+                owner: owner::Owner::default(),
                 tls: tls::Certificates::default(),
                 url: url.clone(),
                 workload,

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::Verdict;
 use crate::commands::create::create;
-use crate::commands::tls;
 use crate::commands::ycsb::{self, Origin};
+use crate::commands::{owner, tls};
 use crate::failure::Failure;
 use crate::output::{Output, table};
 use crate::units::{parse_count, percent, rate};
@@ -125,6 +125,7 @@ impl Arguments {
     /// A table's part of a turn, as `guira ycsb` would be asked for it.
     fn step(&self, url: &Url, load: bool) -> ycsb::Arguments {
         ycsb::Arguments {
+            owner: owner::Owner::default(),
             tls: tls::Certificates::default(),
             url: url.clone(),
             workload: WorkloadName::A,

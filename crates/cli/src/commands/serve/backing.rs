@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use guira::{CreateOptions, EntryFormat, Error, Preset, Store, Url, UrlError};
+use guira::{CreateOptions, EntryFormat, Error, OpenOptions, Preset, Store, Url, UrlError};
 
 use super::Arguments;
-use crate::commands::create;
+use crate::commands::{create, owner};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -54,16 +54,17 @@ impl Backed {
     /// Opens the table, or creates it.
     pub fn prepare(arguments: &Arguments, output: &Output) -> Result<Backed, Failure> {
         let (url, name) = (&arguments.backing.0, arguments.backing.to_string());
+        let open = || owner::required(OpenOptions::default()).and_then(|options| Ok(Store::open_with(url, &options)?));
         if !url.is_unnamed() {
-            match Store::open(url) {
+            match open() {
                 Ok(store) => return Backed::existing(store, name, arguments),
-                Err(error) if error.is_absent() => {}
-                Err(error) => return Err(error.into()),
+                Err(Failure::Store(error)) if error.is_absent() => {}
+                Err(failure) => return Err(failure),
             }
         }
         let store = match create::create(url, &arguments.create_options(&name)?, output) {
             // Somebody else was faster.
-            Err(Failure::Taken { .. }) => return Backed::existing(Store::open(url)?, name, arguments),
+            Err(Failure::Taken { .. }) => return Backed::existing(open()?, name, arguments),
             created => created?,
         };
         Ok(Backed { store, name, is_new: true, differences: Vec::new() })

@@ -23,6 +23,7 @@ use self::backing::{Backed, Backing};
 use self::http::HttpServer;
 use self::metrics::Shown;
 use super::create::SpaceOptions;
+use super::owner::Owner;
 use super::{Verdict, tls};
 use crate::failure::Failure;
 use crate::interrupt;
@@ -88,6 +89,8 @@ pub struct Arguments {
     /// 127.0.0.1:7712.
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:7712")]
     pub metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    pub owner: Owner,
     #[command(flatten)]
     pub tls: tls::NodeCertificates,
 }

@@ -18,6 +18,7 @@ pub use self::report::Report;
 use self::report::Table;
 use self::share::{Share, Verify};
 use super::create::create;
+use super::owner::{self, Owner};
 use super::{Verdict, open_options, tls};
 use crate::failure::Failure;
 use crate::interrupt;
@@ -95,6 +96,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub latency_every: u32,
     #[command(flatten)]
+    pub owner: Owner,
+    #[command(flatten)]
     pub tls: tls::Certificates,
 }
 
@@ -138,7 +141,7 @@ pub enum Origin {
 
 /// Opens the table, or makes one.
 pub fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), Failure> {
-    match Store::open_with(&arguments.url, &open_options()?) {
+    match Store::open_with(&arguments.url, &owner::required(open_options()?)?) {
         Ok(store) => {
             let origin = origin(arguments, &store)?;
             if output.format() == Format::Human {

@@ -5,7 +5,7 @@ use guira_lab::driver::{Driver, DriverError, LoadMode, PhaseTally, Plan, RecordS
 use guira_lab::workload::{WorkloadError, WorkloadSpec};
 use serde::{Deserialize, Serialize};
 
-use crate::commands::open_options;
+use crate::commands::{open_options, owner};
 use crate::failure::Failure;
 use crate::interrupt;
 
@@ -69,7 +69,8 @@ pub enum Order {
 impl Share {
     /// The driver of this share.
     pub fn driver(&self) -> Result<Driver, Failure> {
-        self.driver_of(Store::open_with(&self.url.parse().map_err(guira::Error::from)?, &open_options()?)?)
+        let url = self.url.parse().map_err(guira::Error::from)?;
+        self.driver_of(Store::open_with(&url, &owner::required(open_options()?)?)?)
     }
 
     /// The driver of this share, against a store that is open.
