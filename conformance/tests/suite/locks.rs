@@ -9,7 +9,9 @@ use guira_conformance::{Bench, KeyFinder, Model, Moment, Op, Sampling, Seen, Ste
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Profile, Region, Traffic};
 use guira_layout::{LockMask, OwnerId, Preset, RowId};
-use guira_rcuckoo::{Change, ClientConfig, Error, NewValue, Outcome, Place, destroy_table};
+use guira_rcuckoo::{
+    Change, ClientConfig, Error, NewValue, Outcome, Place, destroy_table, free_unowned_locks, unowned_locks,
+};
 
 const SEED: u64 = 3;
 const STRANGER: OwnerId = OwnerId(40);
@@ -280,6 +282,71 @@ fn a_poisoned_lock_means_a_destroyed_table() {
             assert!(before == scene.bench.words(), "{preset} {profile}: something changed");
         }
     }
+}
+
+/// [R-LOCK-9] A lock that names nobody of the table is damage at once, for changes and for who finds a row torn; it is
+/// freed on request, and its neighbours in the word stay as they are.
+#[test]
+fn a_lock_of_nobody_is_damage_at_once_and_is_freed() {
+    for preset in [Preset::Hardened, Preset::Tiny] {
+        for profile in Profile::ALL {
+            let scene = Scene::new(preset, profile);
+            let layout = *scene.bench.table.locks();
+            let beyond = OwnerId(scene.bench.table.config().max_clients + 1);
+            let row = scene.row_of(&scene.narrow);
+            let lock = layout.lock_of(row);
+            let mask = layout.mask(lock);
+            let cell = &scene.bench.region.memory().device[mask.word as usize];
+            for value in [layout.held(beyond, mask.mask), mask.mask] {
+                let pauses = Arc::new(AtomicU64::new(0));
+                let counted = Arc::clone(&pauses);
+                cell.store(value, Ordering::Release);
+                let mut client = scene
+                    .client(move |moment| _ = counted.fetch_add(u64::from(moment == Moment::Pause), Ordering::AcqRel));
+                let before = scene.bench.words();
+                let damaged =
+                    |error: &Error| matches!(error, Error::Corrupt { place: Place::Lock(at), .. } if *at == lock);
+                for op in changes(scene.narrow) {
+                    let error = client.apply(&op).unwrap_err();
+                    assert!(damaged(&error), "{preset} {profile} {op:x?}: {error}");
+                }
+                assert_eq!(client.get(&scene.narrow), Ok(Some(scene.narrow.to_vec())), "the row is whole");
+                let whole = scene.bench.row_words(row);
+                tear(&scene, &scene.narrow);
+                let error = client.get(&scene.narrow).unwrap_err();
+                assert!(damaged(&error), "{preset} {profile}: {error}");
+                scene.bench.store(scene.bench.table.geometry().row(row), &whole);
+                assert_eq!(pauses.load(Ordering::Acquire), 0, "{preset} {profile}: nobody is waited for");
+                assert!(before == scene.bench.words(), "{preset} {profile}: something changed");
+                // Neighbours that somebody holds.
+                let neighbours = layout.held(STRANGER, layout.poison() & !mask.mask);
+                cell.store(value | neighbours, Ordering::Release);
+                let mut lane = scene.bench.region.lane();
+                let found = block_on(unowned_locks(&mut lane, &scene.bench.table)).unwrap();
+                assert_eq!(found, [lock], "{preset} {profile}");
+                let freed = block_on(free_unowned_locks(&mut lane, &scene.bench.table, &found)).unwrap();
+                assert_eq!((freed, cell.load(Ordering::Acquire)), (vec![lock], neighbours), "{preset} {profile}");
+                cell.store(0, Ordering::Release);
+                let put = client.apply(&Op::Put(scene.narrow.to_vec(), scene.narrow.to_vec()));
+                assert_eq!(put, Ok(Seen::Outcome(Outcome::Replaced)), "{preset} {profile}");
+                drop(client);
+                free_slot(&scene.bench);
+            }
+        }
+    }
+}
+
+/// [R-LOCK-9] The poison of a destroyed table is no damage, and is not taken away.
+#[test]
+fn poison_of_a_destroyed_table_is_not_freed() {
+    let scene = Scene::new(Preset::Hardened, Profile::Shm);
+    let mut lane = scene.bench.region.lane();
+    block_on(destroy_table(&mut lane, &scene.bench.table)).unwrap();
+    let before = scene.bench.words();
+    assert_eq!(block_on(unowned_locks(&mut lane, &scene.bench.table)), Ok(Vec::new()));
+    let asked = [scene.bench.table.locks().lock_of(RowId(0))];
+    assert_eq!(block_on(free_unowned_locks(&mut lane, &scene.bench.table, &asked)), Ok(Vec::new()));
+    assert!(before == scene.bench.words(), "something changed");
 }
 
 /// Tears the primary row of `key`, which holds it: another entry, the old trailer.

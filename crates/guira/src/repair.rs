@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use guira_fabric::{FenceProof, Lane, Region, SlotHold};
 use guira_fabric_shm::{KillError, ProcessIdentity, ProcessState, ShmRegion};
 use guira_fabric_tcp::wire::FenceAnswer;
-use guira_layout::{SlotState, SlotWord};
+use guira_layout::{LockId, SlotState, SlotWord};
 use guira_rcuckoo::{
-    Counters, Incident, Observer, Recovered, SlotClient, SlotInfo, add_totals, read_slot, recover_by, slots,
+    Counters, Incident, Observer, Recovered, SlotClient, SlotInfo, add_totals, free_unowned_locks, read_slot,
+    recover_by, slots, unowned_locks,
 };
 
 use crate::blocking::block_on;
@@ -31,6 +32,12 @@ pub struct Repair {
     pub failed: Vec<FailedRecovery>,
     /// The clients that live, or that others are recovering, by slot: they keep what they hold.
     pub living: Vec<LivingClient>,
+    /// Locks that named a client slot which the table does not have, by number: they were damaged, and are free now.
+    /// Source: R-LOCK-9.
+    pub freed_locks: Vec<u64>,
+    /// Such locks that stay as they are, because a client lives, or could not be recovered, that may have held them
+    /// before they were damaged: whatever needs them is [`crate::OperationError::Corrupt`].
+    pub damaged_locks: Vec<u64>,
 }
 
 /// A dead client that was recovered. Source: R-RECOVER-3.
@@ -101,11 +108,13 @@ impl Store {
     /// locks, gives back its chunks and its slot. Nobody has to call this: whoever meets what a dead client left does
     /// the same. `progress` is called after each slot in use, with the slots looked at so far and all of them.
     ///
+    /// Then locks that name nobody who could hold them, which is damage, are freed, if no client lives.
+    ///
     /// A client whose process is stopped is alive, and keeps what it holds: [`Store::kill_client`]. Dead clients of
     /// tables whose locks name nobody (preset `paper`), or without redo records, are among the `failed`.
     ///
     /// Round trips: 1 for 256 slots, 1 for each that is in use, and those of [`guira_rcuckoo::recover`] for each of the
-    /// dead. Source: R-RECOVER-1 to R-RECOVER-6.
+    /// dead; 1 for 512 lock words, and 2 or more for each damaged lock. Source: R-RECOVER-1 to R-RECOVER-6, R-LOCK-9.
     ///
     /// # Errors
     /// `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets this client only read;
@@ -128,12 +137,21 @@ impl Store {
         let fabric = inner.fabric("cannot recover the clients of");
         let region = inner.region()?;
         inner.refuse_read_only_grant(&region)?;
+        // Before the slots are looked at: who takes one later never held these locks. // [R-LOCK-9]
+        let unowned = block_on(unowned_locks(&mut region.lane(), &inner.table)).map_err(&fabric)?;
         let used = block_on(slots(&mut region.lane(), &inner.table)).map_err(&fabric)?;
         let mut repair = Repair::default();
         let total = used.len() as u64;
         for (done, SlotInfo { slot, .. }) in (1..).zip(used) {
             self.recover_slot(&region, slot, &mut repair)?;
             progress(done, total);
+        }
+        let numbers = |locks: Vec<LockId>| locks.into_iter().map(|lock| lock.0).collect();
+        if repair.living.is_empty() && repair.failed.is_empty() {
+            let freed = block_on(free_unowned_locks(&mut region.lane(), &inner.table, &unowned));
+            repair.freed_locks = numbers(freed.map_err(&fabric)?);
+        } else {
+            repair.damaged_locks = numbers(unowned);
         }
         Ok(repair)
     }

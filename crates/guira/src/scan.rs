@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use guira_fabric::Region;
+use guira_fabric::{Lane, Region};
 use guira_layout::RowId;
 use guira_rcuckoo::RowItems;
 
@@ -88,8 +88,9 @@ impl Store {
     }
 
     /// As [`Store::scan`], but goes on past rows that are damaged, or that somebody is writing and does not finish
-    /// within the deadline, and past entries whose extents are damaged: `unreadable` learns of each. Round trips: as
-    /// [`Store::scan`], and more for what has to be read again.
+    /// within the deadline, and past entries whose extents are damaged: `unreadable` learns of each. All that cannot be
+    /// read is waited for no longer than the deadline, together: when that time is spent, a row whose writer stands
+    /// still is given up at once. Round trips: as [`Store::scan`], and more for what has to be read again.
     ///
     /// # Errors
     /// `Destroyed`; the fabric's. Nothing was changed.
@@ -117,13 +118,18 @@ impl Store {
         let mut lane = inner.region()?.lane();
         let mut items = RowItems::default();
         let mut summary = ScanSummary::default();
+        let mut left_ns = inner.client_config(0).deadline_ns;
         for row in 0..inner.table.config().rows {
             summary.rows += 1;
             items.reset();
             let mut is_whole = true;
             // Each failure passes over one entry more, or ends the row.
             for _ in 0..=inner.table.rows().entries() {
+                let began_ns = lane.now_ns();
                 let Err(error) = block_on(reader.read_row(&mut lane, RowId(row), &mut items)) else { break };
+                // What cannot be read is waited for as long as one operation waits, all of it together.
+                left_ns = left_ns.saturating_sub(lane.now_ns().saturating_sub(began_ns));
+                reader.set_deadline_ns(left_ns);
                 is_whole = false;
                 let unread = if items.pass_over(&error) { Unread::Entry } else { Unread::Row };
                 unreadable(row, unread, inner.events.failed(error))?;

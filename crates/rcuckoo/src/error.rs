@@ -65,6 +65,8 @@ pub enum Place {
     },
     /// A client slot.
     Slot(u16),
+    /// A lock that names a client slot which the table does not have. Source: R-LOCK-9.
+    Lock(LockId),
 }
 
 impl fmt::Display for Place {
@@ -74,6 +76,7 @@ impl fmt::Display for Place {
             Place::Extent { offset, generation } => write!(f, "the extent of {generation} at offset {offset:#x}"),
             Place::Entry { row, slot } => write!(f, "entry {slot} of {row}"),
             Place::Slot(slot) => write!(f, "client slot {slot}"),
+            Place::Lock(lock) => write!(f, "{lock}"),
         }
     }
 }
@@ -104,7 +107,8 @@ pub enum Error {
     },
     /// The memory: something is damaged. Nothing was changed.
     #[error(
-        "{operation}: {place} is damaged: its checksum does not match and nobody is writing it{}",
+        "{operation}: {place} is damaged: {}{}",
+        symptom(*place),
         unchanged(*operation)
     )]
     Corrupt {
@@ -172,6 +176,14 @@ pub enum Error {
         /// The table's format.
         format: EntryFormat,
     },
+}
+
+/// How damage at `place` shows.
+fn symptom(place: Place) -> &'static str {
+    match place {
+        Place::Lock(_) => "it names a client slot that the table does not have",
+        _ => "its checksum does not match and nobody is writing it",
+    }
 }
 
 fn by(owner: &Option<OwnerId>) -> String {

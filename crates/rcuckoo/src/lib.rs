@@ -37,6 +37,7 @@ mod suspect;
 mod sweep;
 mod table;
 mod token;
+mod unowned;
 mod window;
 
 pub use client::{Client, ClientConfig, SearchRoots, Synchronize};
@@ -56,6 +57,7 @@ pub use snapshot::{LEN_SAMPLES, Len, Snapshot};
 pub use sweep::{Standing, count_recoveries, look_up_extent};
 pub use table::{FormatError, OpenError, Table, format_table, open_table};
 pub use token::Token;
+pub use unowned::{free_unowned_locks, unowned_locks};
 
 /// Lock words one operation can need: a path of 16 rows and both rows of the key.
 pub(crate) const MAX_LOCK_WORDS: usize = 18;

@@ -9,7 +9,7 @@ use crate::journal::{Flight, Try};
 use crate::mourn::Patience;
 use crate::repair::clear_verb;
 use crate::window::{Window, spans};
-use crate::{Batch, Client, Error, MAX_LOCK_WORDS, Operation, Table};
+use crate::{Batch, Client, Error, MAX_LOCK_WORDS, Operation, Table, unowned};
 
 /// Locks by word, in address order. No word occurs twice.
 pub(crate) type LockSet = ArrayVec<LockMask, MAX_LOCK_WORDS>;
@@ -249,7 +249,7 @@ impl Client {
         Ok(Waited::ForTheLiving)
     }
 
-    /// Ends the wait when the table is gone or the deadline has passed.
+    /// Ends the wait when the table is gone, the lock is damaged, or the deadline has passed.
     async fn check_conflict(
         &mut self,
         lane: &mut dyn Lane,
@@ -265,8 +265,9 @@ impl Client {
         if is_destroyed(lane, &self.table).await.map_err(Error::fabric(operation))? {
             return Err(Error::Destroyed { operation });
         }
-        if !is_late {
-            return Ok(());
+        // Nobody can release it: the state is marked before the first lock is poisoned. // [R-LOCK-9]
+        if poisoned {
+            return Err(unowned::damaged(operation, conflict.lock));
         }
         self.counters.timeouts += 1;
         let waited_ms = lane.now_ns().saturating_sub(wait.started_ns) / 1_000_000;

@@ -18,7 +18,7 @@ use crate::pace::Pace;
 use crate::read_many::Group;
 use crate::sample::{FirstSample, Lookup, Verdict, Which};
 use crate::suspect::Suspects;
-use crate::{Batch, ClientConfig, Counters, Error, Observer, Operation, Place, Table, Token};
+use crate::{Batch, ClientConfig, Counters, Error, Observer, Operation, Place, Table, Token, unowned};
 
 /// Times an extent may fail to verify while its entry stays the same. // [R-READ-6]
 const EXTENT_SAMPLES: u32 = 3;
@@ -165,6 +165,11 @@ impl Reader {
     /// The table.
     pub fn table(&self) -> &Arc<Table> {
         &self.table
+    }
+
+    /// From now on each operation waits for others no longer than `deadline_ns`; zero waits for nobody.
+    pub fn set_deadline_ns(&mut self, deadline_ns: u64) {
+        self.config.deadline_ns = deadline_ns;
     }
 
     /// What the reader met: rows sampled again, writers looked past, lookups that gave up.
@@ -472,8 +477,9 @@ impl Reader {
             Some(_) => patience.unlocked = 0,
             None => patience.unlocked += 1,
         }
-        let is_damaged = patience.unlocked > self.config.row_samples && self.row_is_damaged(lane, row).await?;
         let is_late = waited_ns >= self.config.deadline_ns;
+        let may_be_damaged = patience.unlocked > self.config.row_samples || is_late && owner.is_none();
+        let is_damaged = may_be_damaged && self.row_is_damaged(lane, row).await?;
         let is_poisoned = owner.is_some_and(|owner| self.table.locks().is_poison(owner));
         // Destroying poisons the locks before it overwrites the rows, and may have died in between. // [R-DESTROY-2]
         if (is_poisoned || is_damaged || is_late)
@@ -483,6 +489,10 @@ impl Reader {
         }
         if is_damaged {
             return Err(Error::Corrupt { operation, place: Place::Row(row) });
+        }
+        // Whoever may have held it cannot be asked, and nobody can release it. // [R-LOCK-9]
+        if is_poisoned {
+            return Err(unowned::damaged(operation, lock));
         }
         if is_late {
             self.counters.timeouts += 1;

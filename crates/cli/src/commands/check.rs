@@ -20,7 +20,8 @@ pub struct Arguments {
     pub url: Url,
     /// First recover every client that is dead: complete the changes it had begun, release its locks, and give back its
     /// chunks and its slot. Whoever meets what a dead client left does the same, so nobody has to. Space of values that
-    /// it was storing comes back when somebody needs room. A client that is stopped is alive: guira kick.
+    /// it was storing comes back when somebody needs room. A client that is stopped is alive: guira kick. Then free the
+    /// locks that name a client slot which the table does not have, which is damage, unless some client is alive.
     #[arg(long)]
     pub repair: bool,
     #[command(flatten)]
@@ -54,7 +55,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         Err(_) => (open(&arguments.url, &options.read_only())?, false),
     };
     let repair = if arguments.repair { Some(recover(&store, output)?) } else { None };
-    let is_repaired = repair.as_ref().is_none_or(|repair| repair.failed.is_empty());
+    let is_repaired = repair.as_ref().is_none_or(|repair| repair.failed.is_empty() && repair.damaged_locks.is_empty());
     let report = store.check()?;
     let url = arguments.url.to_string();
     let answer = Answer { url, clean: report.is_clean(), knows_the_dead, repair, report: &report };
@@ -106,7 +107,23 @@ fn repairs(url: &str, repair: &Repair) -> String {
         recovered => format!("{} recovered", counted(recovered, "dead client")),
     };
     lines.push(format!("{dead}, {} alive", counted(repair.living.len() as u64, "client")));
+    lines.extend(damaged_locks(url, repair));
     lines.join("\n")
+}
+
+/// What became of the locks that nobody can hold, if there were any.
+fn damaged_locks(url: &str, repair: &Repair) -> Option<String> {
+    let damaged =
+        |locks: &[u64]| format!("{} that named no client slot of the table", counted(locks.len() as u64, "lock"));
+    match (&repair.freed_locks[..], &repair.damaged_locks[..]) {
+        ([], []) => None,
+        (freed, []) => Some(format!("{} freed", damaged(freed))),
+        (_, kept) => Some(format!(
+            "{} NOT FREED: a client that is alive may have held them; close all clients (guira stat {url} lists them), and \
+             repair again",
+            damaged(kept)
+        )),
+    }
 }
 
 /// What was left to do for a dead client.

@@ -26,7 +26,7 @@ pub mod ycsb;
 use std::time::Duration;
 
 use clap::Args;
-use guira::{Error, ExtentError, LivingClient, OpenOptions, OperationError, Store, Url};
+use guira::{Error, ExtentError, LivingClient, OpenOptions, OperationError, Place, Store, Url};
 
 use crate::arguments::Command;
 use crate::failure::Failure;
@@ -126,6 +126,9 @@ fn advice(command: &Command, url: &Url, error: &Error) -> Option<String> {
                 false => format!("guira kick {url} --slot {slot} kills that process"),
             };
             Some(format!("process {process} has client slot {slot}{doing}: guira stat {url} lists the clients, {kill}"))
+        }
+        Error::Operation(OperationError::Corrupt { place: Place::Lock(_), .. }) => {
+            Some(format!("guira check --repair {url} frees it once no client is alive"))
         }
         Error::TooManyClients { .. } => Some(format!(
             "guira stat {url} lists them, guira kick {url} --slot N kills the process of one; guira create \

@@ -2,21 +2,12 @@
 //! be written does not hide what was done.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::fs::File;
 
-use crate::common::{Run, Table, command, guira, guira_with_input};
+use crate::common::{Run, Table, command, damage, guira, guira_with_input};
 
 /// Entries of a row of `fixed:8:8`.
 const ENTRIES_PER_ROW: usize = 7;
-
-/// Flips a bit of the last copy of `needle` in the table's file: earlier ones are in redo records.
-fn damage(table: &Table, needle: &[u8]) {
-    let bytes = std::fs::read(table.path()).expect("the table is there");
-    let at = bytes.windows(needle.len()).rposition(|window| window == needle).expect("it is stored");
-    let file = OpenOptions::new().write(true).open(table.path()).expect("it is ours");
-    file.write_all_at(&[bytes[at] ^ 1], at as u64).expect("it is written");
-}
 
 fn records(tsv: &str) -> BTreeMap<String, String> {
     let pair = |line: &str| line.split_once('\t').map(|(key, value)| (key.to_owned(), value.to_owned()));

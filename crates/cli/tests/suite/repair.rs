@@ -5,7 +5,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Table, command, guira};
+use crate::common::{Table, command, damage, guira, guira_with_input};
 use guira::Store;
 use guira::layout::OwnerId;
 use guira_fabric::{Lane, Region, Submitted, Verb};
@@ -127,6 +127,73 @@ fn lock_for(table: &Table, key: &str, slot: &Value) {
     let (addr, add) = (there.locks().addr(mask.word), there.locks().held(owner, mask.mask));
     let submitted = region.lane().submit(&mut [Verb::FetchAdd { addr, add, found: &mut 0 }]);
     assert!(matches!(submitted, Submitted::Done(Ok(()))));
+}
+
+/// As if the client in `slot` were in the middle of changing every row.
+fn lock_all_for(table: &Table, slot: &Value) {
+    let store = Store::open(&table.url().parse().expect("a URL")).expect("it is there");
+    let locks = *store.table().locks();
+    let region = ShmRegion::open(&Location::file(table.path()), Access::ReadWrite).expect("it is there");
+    let owner = OwnerId(u16::try_from(slot.as_u64().expect("a number")).expect("a slot") + 1);
+    for lock in (0..locks.locks()).map(guira::LockId) {
+        let mask = locks.mask(lock);
+        let verb = Verb::FetchAdd { addr: locks.addr(mask.word), add: locks.held(owner, mask.mask), found: &mut 0 };
+        assert!(matches!(region.lane().submit(&mut [verb]), Submitted::Done(Ok(()))));
+    }
+}
+
+/// A lock of a client slot that the table does not have is damage, and nobody waits for it; it is freed when nobody is
+/// alive who may have held it before.
+#[test]
+fn a_lock_of_nobody_is_freed_when_nobody_lives() {
+    let table = Table::new("nobody", "bytes:64");
+    let url = table.url();
+    guira(&["put", url, "key", "value"]).expect(0);
+    lock_for(&table, "key", &Value::from(1999));
+    let start = Instant::now();
+    let damaged = guira(&["put", url, "key", "other", "--deadline", "1min"]).expect(3);
+    assert!(start.elapsed() < Duration::from_secs(30), "nobody is waited for: {:?}", start.elapsed());
+    let advice = format!("nothing was changed; guira check --repair {url} frees it once no client is alive");
+    assert!(damaged.stderr.contains("names a client slot that the table does not have"), "{}", damaged.stderr);
+    assert!(damaged.stderr.trim_end().ends_with(&advice), "{}", damaged.stderr);
+    assert_eq!(guira(&["get", url, "key"]).expect(0).text(), "value");
+    guira(&["check", url]).expect(1);
+    let mut loader = Loader::start(&table);
+    let kept = guira(&["check", url, "--repair"]).expect(1).text();
+    assert!(kept.contains("1 lock that named no client slot of the table NOT FREED"), "{kept}");
+    loader.kill();
+    let answer = guira(&["check", url, "--repair", "--format", "json"]).expect(0).json();
+    assert_eq!(answer["repair"]["freed_locks"].as_array().map(Vec::len), Some(1), "{answer}");
+    assert_eq!(answer["repair"]["damaged_locks"].as_array().map(Vec::len), Some(0), "{answer}");
+    guira(&["put", url, "key", "other"]).expect(0);
+    guira(&["check", url]).expect(0);
+}
+
+/// Rows that stay half written while their writer stands still cost a dump one deadline, not one each. Takes 2 s.
+#[test]
+fn a_dump_waits_one_deadline_for_all_that_is_damaged() {
+    let table = Table::new("patient", "fixed:8:8");
+    let lines: String = (0..600).map(|n| format!("key{n:05}\tvalue{n:03}\n")).collect();
+    guira_with_input(&["load", table.url(), "-"], lines.as_bytes()).expect(0);
+    let before = guira(&["dump", table.url()]).expect(0).text().lines().count();
+    let mut child = command(&["load", table.url(), "-", "--input", "tsv"]);
+    let mut loader = Loader(child.stdin(Stdio::piped()).spawn().expect("the program starts"));
+    loader.0.stdin.as_mut().expect("a pipe was asked for").write_all(b"key00001\tvalue001\n").expect("it reads");
+    wait_for("the loader has a client", || clients(&table).len() == 1);
+    let slot = clients(&table)[0]["slot"].clone();
+    signal(&loader, "-STOP");
+    lock_all_for(&table, &slot);
+    let values = ["value007", "value150", "value300", "value420", "value599"];
+    values.iter().for_each(|value| damage(&table, value.as_bytes()));
+    let start = Instant::now();
+    let run = guira(&["dump", table.url(), "--deadline", "1s"]).expect(3);
+    let took = start.elapsed();
+    let rows = run.stderr.lines().count() - 1;
+    assert!(rows >= 3, "some values share a row, not all: {}", run.stderr);
+    assert!(run.stderr.contains("stayed taken"), "{}", run.stderr);
+    assert!((Duration::from_secs(1)..Duration::from_millis(2_500)).contains(&took), "{rows} rows took {took:?}");
+    let printed = run.text().lines().count();
+    assert!(printed < before && printed > before / 2, "{printed} of {before}: everything else is printed");
 }
 
 /// Who waits in vain is told for whom, and what to do; `stat` says that it is stopped. A table that may only be read

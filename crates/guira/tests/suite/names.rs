@@ -95,6 +95,7 @@ fn damaged(place: Place) -> String {
         Place::Row(RowId(row)) | Place::Entry { row: RowId(row), .. } => format!("row {row}"),
         Place::Extent { generation: Generation(generation), .. } => format!("extent of {generation}"),
         Place::Slot(slot) => format!("slot {slot}"),
+        Place::Lock(LockId(lock)) => format!("lock {lock}"),
     }
 }
 

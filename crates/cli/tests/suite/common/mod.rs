@@ -1,6 +1,8 @@
 //! Runs the real program, on tables that are gone when the test ends.
 
+use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -112,4 +114,12 @@ pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_guira"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// Flips a bit of the last copy of `needle` in the table's file: earlier ones are in redo records.
+pub fn damage(table: &Table, needle: &[u8]) {
+    let bytes = std::fs::read(table.path()).expect("the table is there");
+    let at = bytes.windows(needle.len()).rposition(|window| window == needle).expect("it is stored");
+    let file = OpenOptions::new().write(true).open(table.path()).expect("it is ours");
+    file.write_all_at(&[bytes[at] ^ 1], at as u64).expect("it is written");
 }

@@ -1,0 +1,84 @@
+//! Locks that name a client slot which the table does not have: how they are found, and freed.
+//!
+//! Invariant: such a lock is never taken by anybody while it stands, so whoever may have held it before it was damaged
+//! was a client already when it was found.
+
+use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_layout::LockId;
+
+use crate::destroy::is_destroyed;
+use crate::{Error, Operation, Place, Table};
+
+/// Lock words that one READ carries: a page.
+const PIECE_WORDS: u64 = 512;
+/// Tries to free a lock whose neighbours in the same word are taken and released all the time.
+const FREE_TRIES: u32 = 1024;
+
+/// The error of an operation that met `lock`, which names an owner beyond the table's client slots although the table
+/// is not destroyed. // [R-LOCK-9]
+pub(crate) fn damaged(operation: Operation, lock: LockId) -> Error {
+    Error::Corrupt { operation, place: Place::Lock(lock) }
+}
+
+/// The locks that name an owner beyond the table's client slots; none if the table is destroyed, where that is no
+/// damage, or if locks name nobody (preset `paper`). 1 round trip for 512 lock words, and 1 if there are any. Source:
+/// R-LOCK-9.
+///
+/// # Errors
+/// The fabric refused or lost a batch.
+pub async fn unowned_locks(lane: &mut dyn Lane, table: &Table) -> Result<Vec<LockId>, FabricError> {
+    let locks = table.locks();
+    let (mut found, mut words) = (Vec::new(), Vec::new());
+    for first in (0..locks.words()).step_by(PIECE_WORDS as usize) {
+        words.clear();
+        words.resize(PIECE_WORDS.min(locks.words() - first) as usize, 0);
+        post(&mut *lane, [Verb::Read { addr: locks.addr(first), into: &mut words }]).await?;
+        for (word, value) in (first..).zip(&words) {
+            let held = locks.all_held(word, *value).filter(|(lock, _)| lock.0 < locks.locks());
+            found.extend(held.filter(|(_, owner)| locks.is_poison(*owner)).map(|(lock, _)| lock));
+        }
+    }
+    // The state is marked before the first lock is poisoned. // [R-DESTROY-1]
+    if !found.is_empty() && is_destroyed(lane, table).await? {
+        found.clear();
+    }
+    Ok(found)
+}
+
+/// Frees those of `locks` that still name an owner beyond the table's client slots; returns them. The caller has found
+/// each client slot free, or recovered its client, after it found these locks, and nobody destroys the table meanwhile.
+/// 2 round trips for each, 2 more each time a neighbour changed, and 1. Source: R-LOCK-9.
+///
+/// # Errors
+/// The fabric refused or lost a batch.
+pub async fn free_unowned_locks(
+    lane: &mut dyn Lane,
+    table: &Table,
+    locks: &[LockId],
+) -> Result<Vec<LockId>, FabricError> {
+    let layout = table.locks();
+    let mut freed = Vec::new();
+    if locks.is_empty() || is_destroyed(lane, table).await? {
+        return Ok(freed);
+    }
+    for lock in locks {
+        let mask = layout.mask(*lock);
+        for _ in 0..FREE_TRIES {
+            let (addr, mut seen) = (layout.addr(mask.word), [0]);
+            post(&mut *lane, [Verb::Read { addr, into: &mut seen }]).await?;
+            let [seen] = seen;
+            let owner = layout.first_held(mask.word, seen, mask.mask).map(|(_, owner)| owner);
+            if !owner.is_some_and(|owner| layout.is_poison(owner)) {
+                break;
+            }
+            let mut found = 0;
+            let swap = seen & !mask.mask;
+            post(&mut *lane, [Verb::Cas { addr, compare: seen, swap, found: &mut found }]).await?;
+            if found == seen {
+                freed.push(*lock);
+                break;
+            }
+        }
+    }
+    Ok(freed)
+}
