@@ -119,8 +119,8 @@ fn damaged_locks(url: &str, repair: &Repair) -> Option<String> {
         ([], []) => None,
         (freed, []) => Some(format!("{} freed", damaged(freed))),
         (_, kept) => Some(format!(
-            "{} NOT FREED: a client that is alive may have held them; close all clients (guira stat {url} lists them), and \
-             repair again",
+            "{} NOT FREED: a client that is alive may have held them; close all clients (guira stat {url} lists them), \
+             and repair again",
             damaged(kept)
         )),
     }
