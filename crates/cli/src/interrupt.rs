@@ -23,6 +23,8 @@ pub const EXIT_INTERRUPTED: u8 = 130;
 
 static PRESSED: AtomicBool = AtomicBool::new(false);
 static ORPHANED: AtomicBool = AtomicBool::new(false);
+/// Whether SIGHUP means something else to this command.
+static LEFT: AtomicBool = AtomicBool::new(false);
 static MADE: Mutex<Option<Made>> = Mutex::new(None);
 
 /// A table that a command made for itself.
@@ -101,6 +103,11 @@ pub fn disarm() {
     *made() = None;
 }
 
+/// From now on SIGHUP is no interrupt: the command looks after it itself.
+pub fn leave_hangups() {
+    LEFT.store(true, Ordering::Relaxed);
+}
+
 /// Does what an interrupt does that reached this process's workers, and perhaps not yet this process. Does not return
 /// if there is a table to destroy.
 pub fn press() -> Failure {
@@ -125,6 +132,9 @@ fn pressed() {
 }
 
 fn hung_up() {
+    if LEFT.load(Ordering::Relaxed) {
+        return;
+    }
     let guard = made();
     PRESSED.store(true, Ordering::Relaxed);
     abandon(guard);

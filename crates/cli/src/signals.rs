@@ -73,10 +73,38 @@ impl Signals {
         Ok(self.came())
     }
 
+    /// Forgets that SIGHUP has come. One that comes meanwhile is not forgotten, or is the same.
+    pub fn forget_hangup(&self) {
+        let hangup = self.came.iter().filter(|(name, _)| *name == HANGUP.1);
+        hangup.for_each(|(_, came)| came.store(false, Ordering::SeqCst));
+    }
+
     /// The name of the first signal, if one has come.
     pub fn came(&self) -> Option<&'static str> {
         self.came.iter().find(|(_, came)| came.load(Ordering::SeqCst)).map(|(name, _)| *name)
     }
+}
+
+/// The terminal that this process was started from, if there is one.
+pub struct Terminal {
+    is_there: bool,
+}
+
+impl Terminal {
+    /// Notes whether there is one.
+    pub fn note() -> Terminal {
+        Terminal { is_there: has_terminal() }
+    }
+
+    /// Whether there was one, and it was closed since.
+    pub fn is_gone(&self) -> bool {
+        self.is_there && !has_terminal()
+    }
+}
+
+/// Whether the kernel knows a terminal of this process that is not closed.
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
 }
 
 #[cfg(test)]

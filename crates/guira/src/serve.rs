@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use guira_fabric::{Caps, Region};
 use guira_fabric_shm::ShmRegion;
-use guira_fabric_tcp::node::{Node, NodeHandle, NodeOptions};
+use guira_fabric_tcp::node::{Node, NodeAccess, NodeHandle, NodeOptions};
 use guira_fabric_tcp::wire::{Grant, Token};
 
 #[cfg(feature = "tls")]
@@ -36,8 +36,8 @@ use crate::{AccessToken, Error, NodeCounters, NodeError, Store, Url};
 pub struct ServeOptions {
     listen: SocketAddr,
     others: Vec<SocketAddr>,
-    token: Option<AccessToken>,
-    reader_token: Option<AccessToken>,
+    tokens: Vec<AccessToken>,
+    reader_tokens: Vec<AccessToken>,
     #[cfg(feature = "tls")]
     tls: Option<NodeTls>,
     guard: Guard,
@@ -59,8 +59,8 @@ impl ServeOptions {
         ServeOptions {
             listen,
             others: Vec::new(),
-            token: None,
-            reader_token: None,
+            tokens: Vec::new(),
+            reader_tokens: Vec::new(),
             #[cfg(feature = "tls")]
             tls: None,
             guard: Guard::Required,
@@ -77,17 +77,18 @@ impl ServeOptions {
         self
     }
 
-    /// Lets nobody in who does not know this token, or that of [`ServeOptions::reader_token`].
+    /// Lets nobody in who does not know this token, another one that was named so, or one of
+    /// [`ServeOptions::reader_token`]. Several are for the time in which one takes another's place.
     #[must_use]
     pub fn token(mut self, token: AccessToken) -> ServeOptions {
-        self.token = Some(token);
+        self.tokens.push(token);
         self
     }
 
-    /// Lets those who know this token read, and nothing else.
+    /// Lets those who know this token read, and nothing else. There may be several.
     #[must_use]
     pub fn reader_token(mut self, token: AccessToken) -> ServeOptions {
-        self.reader_token = Some(token);
+        self.reader_tokens.push(token);
         self
     }
 
@@ -135,16 +136,7 @@ impl ServeOptions {
     fn node_options(&self, region_id: [u64; 2], atomic_write_unit: u64, grant: Grant) -> NodeOptions {
         let mut options = NodeOptions::new(self.listen, region_id).atomic_write_unit(atomic_write_unit).grant(grant);
         options = self.others.iter().fold(options, |options, addr| options.listen(*addr));
-        if let Some(AccessToken(token)) = self.token {
-            options = options.token(Token(token));
-        }
-        if let Some(AccessToken(token)) = self.reader_token {
-            options = options.reader_token(Token(token));
-        }
-        #[cfg(feature = "tls")]
-        if let Some(NodeTls(tls)) = &self.tls {
-            options = options.tls(tls.clone());
-        }
+        options = options.access(self.access());
         if self.guard == Guard::Waived {
             options = options.insecure();
         }
@@ -158,6 +150,21 @@ impl ServeOptions {
             options = options.threads(threads);
         }
         options
+    }
+}
+
+impl ServeOptions {
+    /// Who is let in.
+    fn access(&self) -> NodeAccess {
+        let token = |access: NodeAccess, AccessToken(token): &AccessToken| access.token(Token(*token));
+        let reader = |access: NodeAccess, AccessToken(token): &AccessToken| access.reader_token(Token(*token));
+        let access = self.tokens.iter().fold(NodeAccess::new(), token);
+        let access = self.reader_tokens.iter().fold(access, reader);
+        #[cfg(feature = "tls")]
+        if let Some(NodeTls(tls)) = &self.tls {
+            return access.tls(tls.clone());
+        }
+        access
     }
 }
 
@@ -250,6 +257,16 @@ impl Served {
     /// As [`Served::counters`], for others to ask: also after the node has stopped.
     pub fn counter_reader(&self) -> Arc<dyn Fn() -> NodeCounters + Send + Sync> {
         Arc::clone(&self.count)
+    }
+
+    /// Lets in whom `options` lets in, by its tokens and certificates, from now on; everything else in them is not
+    /// looked at. Sessions that are open go on, whatever they have shown.
+    ///
+    /// # Errors
+    /// `Serve`, if nobody would be kept out of a node that other machines reach. Nothing was changed.
+    pub fn set_access(&self, options: &ServeOptions) -> Result<(), Error> {
+        let failed = |source| Error::Serve { url: self.url.clone(), source };
+        self.node.set_access(options.access()).map_err(failed)
     }
 
     /// Whether the node serves. It ends by itself only if a thread of it fails, and [`Served::stop`] tells why.

@@ -87,7 +87,8 @@ mod files {
 
     impl NodeTls {
         /// Reads, in PEM: the node's certificate and those that lead from it to its authority, its private key, and the
-        /// authorities that issue the certificates of clients.
+        /// authorities that issue the certificates of clients, which say that they are for clients (extended key usage
+        /// `clientAuth`).
         ///
         /// # Errors
         /// `Io`; `Owner` if the key belongs to another user than this one and root; `Exposed` if anybody may read it,
@@ -96,6 +97,29 @@ mod files {
             let texts = (read(certificate)?, read_key(key)?, read(client_ca)?);
             let made = TlsServer::from_pem(&texts.0, &texts.1, &texts.2);
             made.map(NodeTls).map_err(|error| unusable(error, client_ca, certificate, key))
+        }
+
+        /// As [`NodeTls::read`], and lets nobody in whose certificate is in a list of the file `revoked`: lists of the
+        /// authorities, in PEM. A list is believed after its next update is due, too.
+        ///
+        /// # Errors
+        /// As [`NodeTls::read`].
+        pub fn read_with_revoked(
+            certificate: &Path,
+            key: &Path,
+            client_ca: &Path,
+            revoked: &Path,
+        ) -> Result<NodeTls, TlsFileError> {
+            let texts = (read(certificate)?, read_key(key)?, read(client_ca)?, read(revoked)?);
+            if texts.3.is_empty() {
+                let reason = "there is no revocation list in PEM".to_owned();
+                return Err(TlsFileError::Unusable { path: revoked.to_owned(), reason });
+            }
+            let made = TlsServer::with_revoked(&texts.0, &texts.1, &texts.2, &texts.3);
+            made.map(NodeTls).map_err(|error| match error {
+                TlsConfigError::Revoked { .. } => unusable(error, revoked, certificate, key),
+                error => unusable(error, client_ca, certificate, key),
+            })
         }
     }
 

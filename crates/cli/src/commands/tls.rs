@@ -44,6 +44,9 @@ pub struct NodeCertificates {
     /// Speak TLS 1.3 only, and let those in whose certificate one of these authorities issued.
     #[arg(long, value_name = "FILE", help_heading = "TLS")]
     pub tls_client_ca: Option<PathBuf>,
+    /// Let nobody in whose certificate these lists of the authorities revoke.
+    #[arg(long, value_name = "FILE", help_heading = "TLS", requires = "tls_client_ca")]
+    pub tls_client_crl: Option<PathBuf>,
 }
 
 impl Certificates {
@@ -76,7 +79,13 @@ pub fn of_client() -> Result<Option<ClientTls>, Failure> {
 pub fn of_node(given: &NodeCertificates) -> Result<Option<NodeTls>, Failure> {
     match (&given.tls_cert, &given.tls_key, &given.tls_client_ca) {
         (None, None, None) => Ok(None),
-        (Some(cert), Some(key), Some(ca)) => Ok(Some(NodeTls::read(cert, key, ca).map_err(guira::Error::from)?)),
+        (Some(cert), Some(key), Some(ca)) => {
+            let made = match &given.tls_client_crl {
+                Some(revoked) => NodeTls::read_with_revoked(cert, key, ca, revoked),
+                None => NodeTls::read(cert, key, ca),
+            };
+            Ok(Some(made.map_err(guira::Error::from)?))
+        }
         _ => {
             Err(misuse("a node speaks TLS with --tls-cert FILE, --tls-key FILE and --tls-client-ca FILE, all of them"))
         }

@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Run, Table, command, guira};
 use guira_fabric_tcp::wire::{Bye, Grant, Header, Hello, Kind, Token, Welcome, append, from_wire, to_wire};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
+};
 use serde_json::Value;
 
 /// No step of a test takes longer.
@@ -291,6 +294,7 @@ impl Certificates {
         let directory = tempfile::tempdir().expect("a directory");
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate().expect("a key");
         let ca = params.self_signed(&key).expect("a certificate").pem();
         fs::write(directory.path().join("ca.pem"), ca).expect("it is ours");
@@ -304,6 +308,9 @@ impl Certificates {
     fn issue(&self, file: &str, name: &str, until: i32) {
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
         params.not_after = date_time_ymd(until, 1, 1);
+        let (server, client) = (ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth);
+        params.extended_key_usages = vec![if file == "node" { server } else { client }];
+        params.serial_number = Some(SerialNumber::from(file.as_bytes().to_vec()));
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
         let write = |suffix: &str, text: String| {
@@ -313,6 +320,26 @@ impl Certificates {
         };
         write("pem", certificate.pem());
         write("key", key.serialize_pem());
+    }
+
+    /// Writes `list`, by which the certificate in `file`.pem is revoked.
+    fn revoke(&self, list: &str, file: &str) {
+        let revoked = RevokedCertParams {
+            serial_number: SerialNumber::from(file.as_bytes().to_vec()),
+            revocation_time: date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 1),
+            next_update: date_time_ymd(4000, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: vec![revoked],
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list_text = params.signed_by(&self.issuer).expect("a list").pem().expect("text");
+        fs::write(self.path(list), list_text).expect("it is ours");
     }
 
     fn path(&self, file: &str) -> String {
@@ -392,6 +419,83 @@ fn certificates_decide_who_may_come_in() {
     let error = run(&["get", &format!("tcp://{}", plain.addr()), "cuckoo"], &of_client).expect(3).stderr;
     assert!(error.contains("does not speak TLS"), "{error}");
     assert_eq!(plain.stop("-TERM")["sessions_refused"], 1);
+}
+
+/// Tokens, certificates and revocations are read anew on SIGHUP, and sessions go on; what cannot be used changes
+/// nothing.
+#[test]
+fn who_is_let_in_is_read_anew_on_a_hangup() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (first, old) = token_file(directory.path(), "first");
+    let (second, other) = token_file(directory.path(), "second");
+    let server = Server::start(&["--capacity", "1000", "--token-file", &first, "--token-file", &second]);
+    let greet = |token| Peer::connect(server.addr()).greet(Some(token)).map(drop);
+    assert_eq!((greet(old), greet(other)), (Ok(()), Ok(())), "both, while one takes the other's place");
+    let mut guest = Peer::connect(server.addr());
+    guest.greet(Some(old)).expect("it is known");
+    fs::remove_file(&first).expect("it is ours");
+    let (_, new) = token_file(directory.path(), "first");
+    server.signal(&["-HUP"]);
+    wait_until("the new token is known", || greet(new) == Ok(()));
+    assert_eq!((greet(old), greet(other)), (Err(Bye::Unauthorized), Ok(())));
+    guest.send(Kind::Count, &[]);
+    assert_eq!(guest.receive().0, Kind::Counted, "its session goes on");
+    fs::write(&first, "no token").expect("it is ours");
+    server.signal(&["-HUP"]);
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(greet(new), Ok(()), "nothing was changed");
+    server.stop("-TERM");
+
+    let files = Certificates::new();
+    files.issue("other", "other", 4000);
+    files.revoke("revoked.pem", "nobody");
+    let of_node = [files.of_node(), vec!["--tls-client-crl".to_owned(), files.path("revoked.pem")]].concat();
+    let of_node: Vec<&str> = of_node.iter().map(String::as_str).collect();
+    let server = Server::start(&[&["--capacity", "1000"], &of_node[..]].concat());
+    let url = format!("tcp://{}", server.addr());
+    let put = |client: &str| run(&["put", &url, "cuckoo", "Guira guira"], &files.of_client(client));
+    put("client").expect(0);
+    put("other").expect(0);
+    let error = put("node").expect(3).stderr;
+    assert!(error.contains("refused the certificate"), "a node's certificate is no client's: {error}");
+    files.revoke("revoked.pem", "client");
+    server.signal(&["-HUP"]);
+    wait_until("the certificate is revoked", || put("client").code == Some(3));
+    put("other").expect(0);
+    server.stop("-TERM");
+}
+
+/// SIGHUP of a terminal that closes ends the node, and its clients are told.
+#[test]
+fn a_terminal_that_closes_ends_the_node() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let said = directory.path().join("said");
+    let guira = command(&[]);
+    let program = guira.get_program().to_str().expect("text");
+    let serve = format!("{program} serve --listen 127.0.0.1:0 --format json --capacity 1000 > {}", said.display());
+    let mut terminal = Command::new("script");
+    terminal.args(["-qec", &serve, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut terminal) = terminal.spawn() else { return println!("skipped: there is no program `script`") };
+    let ready = || fs::read_to_string(&said).unwrap_or_default().lines().next().map(str::to_owned);
+    wait_until("it serves", || ready().is_some_and(|line| line.ends_with('}')));
+    let ready: Value = serde_json::from_str(&ready().expect("a line")).expect("JSON");
+    let url = ready["ready"]["urls"][0].as_str().expect("a URL").to_owned();
+    let mut guest = Peer::connect(url.strip_prefix("tcp://").expect("the fabric of hosts"));
+    guest.greet(None).expect("everybody may come");
+    // The terminal is gone with the program that made it.
+    terminal.kill().expect("it runs");
+    terminal.wait().expect("it ends");
+    let (kind, body) = guest.receive();
+    assert_eq!((kind, Bye::decode(&body)), (Kind::Bye, Ok(Bye::Shutdown)));
+    wait_until("it says why", || fs::read_to_string(&said).is_ok_and(|said| said.contains("\"SIGHUP\"")));
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "never came: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// The certificates that the README's commands make, by which this host is called localhost.

@@ -21,8 +21,7 @@ use super::session::{MAX_HOLDS, Session, answer, batch, execute_in_place};
 use super::shared::{MAX_NODE_HOLDS, Message, Place, Shared, Why};
 use super::transport::{More, Transport};
 use crate::tls::{self, TlsError};
-use crate::wire;
-use crate::wire::{Bye, Fate, FenceAnswer, Grant, HEADER_WORDS, Hello, Kind, SessionId, VERSION, Welcome, WireError};
+use crate::wire::{Bye, Fate, FenceAnswer, HEADER_WORDS, Hello, Kind, SessionId, VERSION, Welcome, WireError};
 
 /// Requests of one session that wait for the end of others, at most; it executes nothing more before one is answered.
 const MAX_PENDING: u32 = 64;
@@ -322,7 +321,7 @@ impl Connection {
 
     fn greet<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, id: u64, hello: Hello) -> Result<(), End> {
         let shared = tools.shared;
-        if granted(shared, &hello).is_none() {
+        if shared.access().granted(&hello, shared.options.grant).is_none() {
             tools.count(Counter::RefusedToken, 1);
             return Err(End::Bye(Bye::Unauthorized));
         }
@@ -339,7 +338,7 @@ impl Connection {
     fn welcome<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, id: u64, hello: &Hello) -> Result<(), End> {
         let shared = tools.shared;
         let options = &shared.options;
-        let grant = granted(shared, hello).ok_or(End::Bye(Bye::Unauthorized))?;
+        let grant = shared.access().granted(hello, options.grant).ok_or(End::Bye(Bye::Unauthorized))?;
         let session = draw().map_err(End::Broken)?;
         if let Err(limit) = shared.admit(grant) {
             tools.count(Counter::RefusedFull, 1);
@@ -552,24 +551,6 @@ impl Connection {
 enum Sent {
     All,
     Blocked,
-}
-
-/// What a client may do, if it may come in.
-fn granted(shared: &Shared, hello: &Hello) -> Option<Grant> {
-    let options = &shared.options;
-    let knows = |expected: Option<wire::Token>| match (expected, hello.token) {
-        (Some(expected), Some(token)) => expected.matches(&token),
-        _ => false,
-    };
-    let (is_writer, is_reader) = (knows(options.token), knows(options.reader_token));
-    let allowed = if is_writer || (options.token.is_none() && options.reader_token.is_none()) {
-        options.grant
-    } else if is_reader {
-        Grant::ReadOnly
-    } else {
-        return None;
-    };
-    Some(if hello.wanted == Grant::ReadWrite { allowed } else { Grant::ReadOnly })
 }
 
 /// A session's name, which nobody can guess.

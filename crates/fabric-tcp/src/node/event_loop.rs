@@ -315,7 +315,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
     fn adopt(&mut self, stream: TcpStream, addr: IpAddr, ticket: Ticket) {
         let shared = self.tools.shared;
         let deadline = self.tools.now + shared.options.greeting_timeout;
-        let transport = match Transport::new(stream, &shared.options) {
+        let transport = match Transport::new(stream, &shared.options, &shared.access()) {
             Ok(transport) if self.stop_at.is_none() => transport,
             Ok(_) => {
                 self.tools.count(Counter::ConnectionsRefused, 1);

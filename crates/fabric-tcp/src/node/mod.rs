@@ -18,6 +18,7 @@
 //!
 //! What goes over the wire is docs/wire.md.
 
+mod access;
 mod budget;
 mod buffers;
 mod connection;
@@ -43,6 +44,7 @@ use guira_fabric::{MaskedCas, Region};
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
 
+pub use access::NodeAccess;
 pub use counters::{Buckets, LATENCY_BUCKETS, NodeCounters};
 pub use options::{NodeError, NodeOptions};
 pub use session::MAX_HOLDS;
@@ -81,7 +83,7 @@ where
     /// `Exposed` if it would listen to other machines without a token or TLS; `Unsuitable` if the region's lanes do not
     /// execute in place, or promise less than this fabric does; `Listen`, `Io`.
     pub fn bind(region: R, options: NodeOptions) -> Result<Node<R>, NodeError> {
-        if let Some(addr) = options.exposed() {
+        if let Some(addr) = options.exposed(&options.access) {
             return Err(NodeError::Exposed { addr });
         }
         require_suitable(&region)?;
@@ -241,6 +243,18 @@ impl NodeHandle {
     /// What it has counted.
     pub fn counters(&self) -> NodeCounters {
         self.shared.sum()
+    }
+
+    /// Lets in whom `access` lets in, from now on. Sessions that are open go on, whatever they have shown.
+    ///
+    /// # Errors
+    /// `Exposed` if it keeps nobody out and the node listens to other machines. Nothing was changed.
+    pub fn set_access(&self, access: NodeAccess) -> Result<(), NodeError> {
+        if let Some(addr) = self.shared.options.exposed(&access) {
+            return Err(NodeError::Exposed { addr });
+        }
+        self.shared.set_access(access);
+        Ok(())
     }
 
     /// Whether the node runs. It ends by itself only if a thread of it fails, and [`NodeHandle::stop`] tells why.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use guira_fabric::Caps;
 
+use super::access::NodeAccess;
 #[cfg(feature = "tls")]
 use crate::tls::TlsServer;
 use crate::wire::{Grant, Token};
@@ -28,16 +29,13 @@ pub struct NodeOptions {
     pub(super) listen: Vec<SocketAddr>,
     pub(super) region_id: [u64; 2],
     pub(super) threads: usize,
-    pub(super) token: Option<Token>,
-    pub(super) reader_token: Option<Token>,
+    pub(super) access: NodeAccess,
     pub(super) grant: Grant,
     pub(super) exposure: Exposure,
     pub(super) max_sessions: u32,
     pub(super) session_timeout: Duration,
     pub(super) greeting_timeout: Duration,
     pub(super) atomic_write_unit: u64,
-    #[cfg(feature = "tls")]
-    pub(super) tls: Option<TlsServer>,
 }
 
 /// Who may connect from elsewhere.
@@ -55,16 +53,13 @@ impl NodeOptions {
             listen: vec![listen],
             region_id,
             threads: std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MAX_THREADS),
-            token: None,
-            reader_token: None,
+            access: NodeAccess::new(),
             grant: Grant::ReadWrite,
             exposure: Exposure::Authenticated,
             max_sessions: DEFAULT_SESSIONS,
             session_timeout: DEFAULT_SESSION_TIMEOUT,
             greeting_timeout: DEFAULT_GREETING_TIMEOUT,
             atomic_write_unit: Caps::WHOLE_WRITE,
-            #[cfg(feature = "tls")]
-            tls: None,
         }
     }
 
@@ -72,7 +67,7 @@ impl NodeOptions {
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, tls: TlsServer) -> NodeOptions {
-        self.tls = Some(tls);
+        self.access = self.access.tls(tls);
         self
     }
 
@@ -90,17 +85,25 @@ impl NodeOptions {
         self
     }
 
-    /// Lets nobody in who does not know `token`, or that of [`NodeOptions::reader_token`].
+    /// Lets in whom `access` lets in, and nobody else.
+    #[must_use]
+    pub fn access(mut self, access: NodeAccess) -> NodeOptions {
+        self.access = access;
+        self
+    }
+
+    /// Lets nobody in who does not know `token`, another one that was named so, or one of
+    /// [`NodeOptions::reader_token`].
     #[must_use]
     pub fn token(mut self, token: Token) -> NodeOptions {
-        self.token = Some(token);
+        self.access = self.access.token(token);
         self
     }
 
     /// Lets those who know `token` read, and do nothing else.
     #[must_use]
     pub fn reader_token(mut self, token: Token) -> NodeOptions {
-        self.reader_token = Some(token);
+        self.access = self.access.reader_token(token);
         self
     }
 
@@ -151,20 +154,9 @@ impl NodeOptions {
         self
     }
 
-    #[cfg(feature = "tls")]
-    pub(super) fn wants_tls(&self) -> bool {
-        self.tls.is_some()
-    }
-
-    #[cfg(not(feature = "tls"))]
-    pub(super) fn wants_tls(&self) -> bool {
-        false
-    }
-
-    /// The first address that other machines reach, if they may not.
-    pub(super) fn exposed(&self) -> Option<SocketAddr> {
-        let wants_token = self.token.is_some() || self.reader_token.is_some();
-        let is_guarded = wants_token || self.wants_tls() || self.exposure == Exposure::Anyone;
+    /// The first address that other machines reach, if `access` does not keep them out and they may not come in so.
+    pub(super) fn exposed(&self, access: &NodeAccess) -> Option<SocketAddr> {
+        let is_guarded = access.is_guarded() || self.exposure == Exposure::Anyone;
         self.listen.iter().copied().find(|addr| !is_guarded && !addr.ip().to_canonical().is_loopback())
     }
 }

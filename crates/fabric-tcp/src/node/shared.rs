@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use mio::Waker;
 use mio::net::TcpStream;
 
+use super::access::NodeAccess;
 use super::connections::Key;
 use super::counters::{LoopCounters, NodeCounters};
 use super::door::{Door, Shed, Ticket};
@@ -88,6 +89,8 @@ pub(super) struct Shared {
     pub(super) options: NodeOptions,
     pub(super) mailboxes: Vec<Mailbox>,
     pub(super) counters: Vec<LoopCounters>,
+    /// Who is let in now; the options say who was at first.
+    access: Mutex<Arc<NodeAccess>>,
     pub(super) door: Door,
     stopping: AtomicBool,
     sessions: AtomicU32,
@@ -109,6 +112,7 @@ impl Shared {
     pub(super) fn new(options: NodeOptions, mailboxes: Vec<Mailbox>) -> Shared {
         Shared {
             counters: mailboxes.iter().map(|_| LoopCounters::new()).collect(),
+            access: Mutex::new(Arc::new(options.access.clone())),
             options,
             mailboxes,
             door: Door::default(),
@@ -121,6 +125,15 @@ impl Shared {
 
     pub(super) fn sum(&self) -> NodeCounters {
         LoopCounters::sum(&self.counters)
+    }
+
+    /// Who is let in.
+    pub(super) fn access(&self) -> Arc<NodeAccess> {
+        Arc::clone(&self.access.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn set_access(&self, access: NodeAccess) {
+        *self.access.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
     }
 
     pub(super) fn stop(&self) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use mio::net::TcpStream;
 use rustix::net::sockopt;
 
+use super::access::NodeAccess;
 use super::options::NodeOptions;
 #[cfg(feature = "tls")]
 use super::tls::Tls;
@@ -32,7 +33,8 @@ impl Transport {
     /// A connection that the kernel watches: it is lost when the client's machine is silent for the session timeout.
     ///
     /// The client's process may sleep for as long as it likes, as its kernel answers for it.
-    pub(super) fn new(stream: TcpStream, options: &NodeOptions) -> io::Result<Transport> {
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "only TLS asks who is let in so early"))]
+    pub(super) fn new(stream: TcpStream, options: &NodeOptions, access: &NodeAccess) -> io::Result<Transport> {
         let (socket, timeout) = (stream.as_fd(), options.session_timeout);
         sockopt::set_tcp_nodelay(socket, true)?;
         sockopt::set_socket_keepalive(socket, true)?;
@@ -44,7 +46,7 @@ impl Transport {
         Ok(Transport {
             stream,
             #[cfg(feature = "tls")]
-            tls: options.tls.as_ref().map(Tls::new).transpose()?,
+            tls: access.tls_server().map(Tls::new).transpose()?,
         })
     }
 

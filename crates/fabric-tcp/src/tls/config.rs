@@ -6,11 +6,12 @@ use std::sync::Arc;
 use rustls::client::{ClientConnection, Resumption};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::{NoServerSessionStorage, ServerConnection, WebPkiClientVerifier};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName};
+use rustls::server::{NoServerSessionStorage, ServerConnection};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ConfigBuilder, ConfigSide, Connection, RootCertStore, ServerConfig, WantsVerifier};
 
+use super::verifier::ClientVerifier;
 use super::{Session, TlsConfigError, TlsError};
 
 /// What a node shows its clients, and whose certificates it takes. Clones share it.
@@ -23,19 +24,31 @@ pub struct TlsClient(Arc<ClientConfig>);
 
 impl TlsServer {
     /// A node that shows the first certificate of `chain`, which the others lead to its authority, and lets those in
-    /// whose certificate was issued by an authority of `client_ca`. `key` is its private key: PKCS #8, SEC 1 or
-    /// PKCS #1. All of it is PEM text.
+    /// whose certificate was issued by an authority of `client_ca` for clients (extended key usage `clientAuth`). `key`
+    /// is its private key: PKCS #8, SEC 1 or PKCS #1. All of it is PEM text.
     ///
     /// # Errors
     /// [`TlsConfigError`]: which of them cannot be used.
     pub fn from_pem(chain: &[u8], key: &[u8], client_ca: &[u8]) -> Result<TlsServer, TlsConfigError> {
+        TlsServer::with_revoked(chain, key, client_ca, &[])
+    }
+
+    /// As [`TlsServer::from_pem`], and lets nobody in whose certificate, or one that leads from it to its authority, is
+    /// in a list of `revoked`: certificate revocation lists of the authorities, PEM text, which is empty or has one at
+    /// least. What no list tells of counts as not revoked; a list is believed after its next update is due, too.
+    ///
+    /// # Errors
+    /// [`TlsConfigError`]: which of them cannot be used.
+    pub fn with_revoked(
+        chain: &[u8],
+        key: &[u8],
+        client_ca: &[u8],
+        revoked: &[u8],
+    ) -> Result<TlsServer, TlsConfigError> {
         let provider = provider();
-        let roots = Arc::new(authorities(client_ca)?);
-        let unusable = |error: &dyn fmt::Display| TlsConfigError::Authorities { reason: error.to_string() };
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
-            .build()
-            .map_err(|error| unusable(&error))?;
-        let builder = only_tls13(ServerConfig::builder_with_provider(provider))?.with_client_cert_verifier(verifier);
+        let verifier = ClientVerifier::new(&provider, authorities(client_ca)?, revocation_lists(revoked)?)?;
+        let builder =
+            only_tls13(ServerConfig::builder_with_provider(provider))?.with_client_cert_verifier(Arc::new(verifier));
         let mut config = builder.with_single_cert(certificates(chain)?, private_key(key)?).map_err(own)?;
         // A session that was resumed would not show its certificate again, which may have expired.
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -123,6 +136,16 @@ fn authorities(pem: &[u8]) -> Result<RootCertStore, TlsConfigError> {
         roots.add(certificate.map_err(|error| wrong(error.to_string()))?).map_err(|error| wrong(error.to_string()))?;
     }
     if roots.is_empty() { Err(wrong("there is no certificate in PEM".to_owned())) } else { Ok(roots) }
+}
+
+fn revocation_lists(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsConfigError> {
+    let wrong = |reason: String| TlsConfigError::Revoked { reason };
+    let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(pem).collect();
+    match lists {
+        Ok(lists) if lists.is_empty() && !pem.is_empty() => Err(wrong("there is no revocation list in PEM".to_owned())),
+        Ok(lists) => Ok(lists),
+        Err(error) => Err(wrong(error.to_string())),
+    }
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsConfigError> {

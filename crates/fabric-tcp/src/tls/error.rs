@@ -27,6 +27,12 @@ pub enum TlsError {
         /// The name by which the other side was called.
         name: String,
     },
+    /// Its authority has revoked it.
+    #[error("the other side's certificate was revoked")]
+    Revoked,
+    /// It is not for this side of a connection: a client's certificate says that it is for clients.
+    #[error("the other side's certificate is not for its side of a connection (extended key usage)")]
+    WrongUsage,
     /// Anything else is wrong with it.
     #[error("the other side's certificate cannot be used: {reason}")]
     BadCertificate {
@@ -78,6 +84,12 @@ pub enum TlsConfigError {
         /// What is wrong.
         reason: String,
     },
+    /// The lists of certificates that were revoked.
+    #[error("the lists of revoked certificates cannot be used: {reason}")]
+    Revoked {
+        /// What is wrong.
+        reason: String,
+    },
     /// This side's own certificate, and those between it and its authority.
     #[error("the certificate cannot be used: {reason}")]
     Certificate {
@@ -110,6 +122,8 @@ impl From<rustls::Error> for TlsError {
                 Certificate::NotValidForNameContext { expected, .. } => {
                     TlsError::WrongName { name: expected.to_str().into_owned() }
                 }
+                Certificate::Revoked => TlsError::Revoked,
+                Certificate::InvalidPurpose | Certificate::InvalidPurposeContext { .. } => TlsError::WrongUsage,
                 _ => TlsError::BadCertificate { reason },
             },
             Error::AlertReceived(alert) => match alert {

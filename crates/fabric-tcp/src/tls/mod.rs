@@ -11,6 +11,8 @@ mod config;
 mod error;
 #[cfg(feature = "tls")]
 mod session;
+#[cfg(feature = "tls")]
+mod verifier;
 
 #[cfg(feature = "tls")]
 pub use config::{TlsClient, TlsServer};

@@ -273,7 +273,9 @@ fn there_are_so_many_sessions_and_no_more() {
     // Those who say nothing are bounded, too.
     let idle: Vec<Client> = (0..400).map(|_| Client::connect(served.addr)).collect();
     served.wait_until("all of them", |now| now.connections_accepted == 405);
-    assert_eq!(served.handle.counters().connections_shed, 400 - 64);
+    let shed = served.handle.counters().connections_shed;
+    // Two that have had their farewell may be there still.
+    assert!((400 - 64..=400 - 64 + 2).contains(&shed), "{shed}");
     for client in &mut clients {
         client.read(Addr::main(0), 1);
     }

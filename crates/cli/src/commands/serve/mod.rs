@@ -1,8 +1,8 @@
 //! `guira serve`: this process becomes the memory node of a table.
 //!
 //! Invariants: mistakes in the arguments are found before memory is taken; whoever started the program is told that it
-//! is ready only when clients can connect; the first SIGINT, SIGTERM or SIGHUP stops it in order, a second SIGINT or
-//! SIGTERM at once.
+//! is ready only when clients can connect; the first SIGINT or SIGTERM stops it in order, a second one at once. SIGHUP
+//! stops it if its terminal was closed; otherwise who is let in is read anew, and what cannot be read changes nothing.
 
 mod backing;
 mod files;
@@ -28,7 +28,7 @@ use super::{Verdict, tls};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Output;
-use crate::signals::Signals;
+use crate::signals::{HANGUP, Signals, Terminal};
 use crate::units::{self, bytes, count, counted};
 
 /// How often it is asked whether the node still runs.
@@ -37,8 +37,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Serve a table to other hosts over TCP.
 ///
 /// Clients anywhere open tcp://HOST:PORT and run the same operations as local ones. The node executes reads and writes
-/// of bytes and runs no table logic. It serves until SIGINT, SIGTERM or SIGHUP; a second SIGINT or SIGTERM ends it at
-/// once.
+/// of bytes and runs no table logic. It serves until SIGINT or SIGTERM, or until its terminal is closed; a second
+/// SIGINT or SIGTERM ends it at once. SIGHUP has it read its tokens, certificates and revocation lists anew; sessions
+/// go on.
 ///
 /// By default it listens on this host only. Elsewhere it wants a token: guira token FILE makes one, and clients are
 /// given the same file. Or it speaks TLS, with --tls-cert, --tls-key and --tls-client-ca: then clients show
@@ -66,12 +67,13 @@ pub struct Arguments {
     /// Parameters a new table starts from: hardened, paper or tiny; see guira create. Default hardened.
     #[arg(long, value_name = "NAME")]
     pub preset: Option<Preset>,
-    /// A file with the token that clients must know: 32 hexadecimal digits, as guira token writes them.
+    /// A file with the token that clients must know: 32 hexadecimal digits, as guira token writes them. Can be
+    /// repeated, for the time in which one takes another's place. Read anew on SIGHUP.
     #[arg(long, value_name = "PATH")]
-    pub token_file: Option<PathBuf>,
-    /// A file with another token, for clients that may read and nothing else.
+    pub token_file: Vec<PathBuf>,
+    /// A file with another token, for clients that may read and nothing else. Can be repeated. Read anew on SIGHUP.
     #[arg(long, value_name = "PATH")]
-    pub read_only_token_file: Option<PathBuf>,
+    pub read_only_token_file: Vec<PathBuf>,
     /// Listen to other hosts without a token or TLS: whoever reaches the port may read, change and damage the table.
     #[arg(long)]
     pub insecure: bool,
@@ -147,8 +149,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let options = arguments.serve_options()?.max_sessions(sessions);
     // In this order, so that a signal ends the creation of a table, too.
     interrupt::note();
-    let signals = Signals::catch()?;
+    let (signals, terminal) = (Signals::catch()?, Terminal::note());
     let backed = Backed::prepare(arguments, output)?;
+    interrupt::leave_hangups();
     let served = backed.store.serve(&options)?;
     let shown = Arc::new(Shown::new(served.counter_reader(), &backed.name));
     let metrics = arguments.metrics.map(|addr| HttpServer::start(addr, shown)).transpose()?;
@@ -166,10 +169,16 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     }
     output.answer(&Line::Ready(&ready), || ready.human())?;
     ready.differences.iter().for_each(|difference| output.remark(&format!("guira: {difference}")));
-    notify::ready(&format!("serving at {}", ready.urls.join(", ")));
+    let status = format!("serving at {}", ready.urls.join(", "));
+    notify::ready(&status);
 
     let signal = loop {
         match signals.wait(LOOK_INTERVAL)? {
+            Some(signal) if signal == HANGUP.1 && !terminal.is_gone() => {
+                signals.forget_hangup();
+                arguments.reload(&served, output);
+                notify::ready(&status);
+            }
             Some(signal) => break signal,
             None if backed.is_destroyed()? => {
                 notify::stopping();
@@ -197,16 +206,26 @@ fn ended(served: Served) -> Failure {
 }
 
 impl Arguments {
+    /// Reads anew who is let in. What cannot be read is told, and changes nothing.
+    fn reload(&self, served: &Served, output: &Output) {
+        notify::reloading();
+        let reloaded = self.serve_options().and_then(|options| Ok(served.set_access(&options)?));
+        match reloaded {
+            Ok(()) => output.remark("guira: tokens and certificates were read anew; sessions go on"),
+            Err(failure) => output.warn(&format!("tokens and certificates are as before: {failure}")),
+        }
+    }
+
     fn serve_options(&self) -> Result<ServeOptions, Failure> {
         let tls = tls::of_node(&self.tls)?;
         self.refuse_exposure(tls.as_ref())?;
         let (first, others) = self.listen.split_first().expect("clap gives a default");
         let mut options = ServeOptions::new(*first).session_timeout(self.session_timeout);
         options = others.iter().fold(options, |options, addr| options.listen(*addr));
-        if let Some(path) = &self.token_file {
+        for path in &self.token_file {
             options = options.token(AccessToken::read(path).map_err(guira::Error::from)?);
         }
-        if let Some(path) = &self.read_only_token_file {
+        for path in &self.read_only_token_file {
             options = options.reader_token(AccessToken::read(path).map_err(guira::Error::from)?);
         }
         if let Some(threads) = self.threads {
@@ -218,7 +237,7 @@ impl Arguments {
 
     /// Said here, before memory is taken, and in the words of this program; the node itself refuses, too.
     fn refuse_exposure(&self, tls: Option<&NodeTls>) -> Result<(), Failure> {
-        let wants_token = self.token_file.is_some() || self.read_only_token_file.is_some();
+        let wants_token = !self.token_file.is_empty() || !self.read_only_token_file.is_empty();
         let is_guarded = wants_token || tls.is_some() || self.insecure;
         let mut exposed = self.listen.iter().filter(|addr| !is_guarded && !addr.ip().to_canonical().is_loopback());
         exposed.next().map_or(Ok(()), |addr| {

@@ -11,6 +11,13 @@ pub fn ready(status: &str) {
     send(&format!("READY=1\nSTATUS={status}\nMAINPID={}\n", std::process::id()));
 }
 
+/// Who is let in is read anew; [`ready`] follows.
+pub fn reloading() {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now_us = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
+    send(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}\n"));
+}
+
 /// The end has begun.
 pub fn stopping() {
     send("STOPPING=1\nSTATUS=stopping\n");

@@ -9,7 +9,7 @@ use guira_fabric_tcp::node::{Node, NodeCounters, NodeError};
 use guira_fabric_tcp::tls::{TlsClient, TlsConfigError, TlsError, TlsServer};
 use guira_fabric_tcp::wire::{Bye, Token};
 
-use super::pki::{Authority, HOST, Protected, Valid, client, server};
+use super::pki::{Authority, HOST, Protected, Usage, Valid, client, server};
 use crate::client::Client;
 use crate::served::{Served, heap, heap_region, options};
 
@@ -85,6 +85,8 @@ fn a_node_trusts_no_other_client() {
         (other.issue("client", Valid::Now), ["UnknownCA", "DecryptError"]),
         (authority.issue("client", Valid::Formerly), ["CertificateExpired"; 2]),
         (authority.issue("client", Valid::Later), ["CertificateExpired", "BadCertificate"]),
+        (authority.issue_for("node", Valid::Now, Usage::Server), ["UnsupportedCertificate"; 2]),
+        (authority.issue_for("client", Valid::Now, Usage::Unsaid), ["UnsupportedCertificate"; 2]),
     ];
     let tried = cases.len() as u64 + 1;
     for (identity, alerts) in cases {

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use guira_fabric_tcp::client::{ConnectOptions, Endpoint, TcpRegion, Waiting};
 use guira_fabric_tcp::node::NodeOptions;
 use guira_fabric_tcp::tls::{TlsClient, TlsServer};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, PKCS_ED25519, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ED25519, date_time_ymd,
+};
 
 use crate::client::PATIENCE;
 use crate::served::{Served, heap, options};
@@ -27,6 +29,14 @@ pub struct Identity {
     pub key: String,
 }
 
+/// What a certificate says it is for.
+#[derive(Clone, Copy, Debug)]
+pub enum Usage {
+    Both,
+    Server,
+    Unsaid,
+}
+
 /// An authority. All have the same name, and each its own key.
 pub struct Authority {
     pub pem: String,
@@ -44,7 +54,17 @@ impl Authority {
 
     /// A certificate for whoever is called so.
     pub fn issue(&self, name: &str, valid: Valid) -> Identity {
+        self.issue_for(name, valid, Usage::Both)
+    }
+
+    /// As [`Authority::issue`], for a use.
+    pub fn issue_for(&self, name: &str, valid: Valid, usage: Usage) -> Identity {
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        params.extended_key_usages = match usage {
+            Usage::Both => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
+            Usage::Server => vec![ExtendedKeyUsagePurpose::ServerAuth],
+            Usage::Unsaid => Vec::new(),
+        };
         match valid {
             Valid::Now => {}
             Valid::Formerly => params.not_after = date_time_ymd(2001, 1, 1),

@@ -10,7 +10,7 @@ use guira::{
     Blame, ClientTls, ConnectError, CreateOptions, Effect, Error, NodeTls, ServeOptions, Served, Store, TlsError,
     TlsFileError, Url,
 };
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, date_time_ymd};
 
 use super::{PATIENCE, exercise, patient};
 
@@ -36,6 +36,7 @@ impl Files {
         for (name, until) in [("127.0.0.1", 4000), ("client", until)] {
             let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
             params.not_after = date_time_ymd(until, 1, 1);
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
             let key = KeyPair::generate().unwrap();
             fs::write(self.path(name), params.signed_by(&key, &issuer).unwrap().pem()).unwrap();
             let key_path = self.path(&format!("{name}.key"));

@@ -1,0 +1,87 @@
+//! Who is let into a node: tokens, and certificates. A running node can be told anew; sessions that are open go on.
+
+#[cfg(feature = "tls")]
+use crate::tls::TlsServer;
+use crate::wire::{Grant, Hello, Token};
+
+/// Who is let into a node. Without tokens and TLS: everybody.
+#[derive(Clone, Debug, Default)]
+pub struct NodeAccess {
+    tokens: Vec<Token>,
+    reader_tokens: Vec<Token>,
+    #[cfg(feature = "tls")]
+    tls: Option<TlsServer>,
+}
+
+impl NodeAccess {
+    /// Lets everybody in.
+    #[must_use]
+    pub fn new() -> NodeAccess {
+        NodeAccess::default()
+    }
+
+    /// Lets nobody in who does not know one of the tokens that were named. Several tokens are for the time in which
+    /// one takes another's place.
+    #[must_use]
+    pub fn token(mut self, token: Token) -> NodeAccess {
+        self.tokens.push(token);
+        self
+    }
+
+    /// Lets those who know `token` read, and do nothing else. There may be several.
+    #[must_use]
+    pub fn reader_token(mut self, token: Token) -> NodeAccess {
+        self.reader_tokens.push(token);
+        self
+    }
+
+    /// Speaks TLS only, and lets those in who show a certificate that `tls` takes. A token may be wanted besides.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: TlsServer) -> NodeAccess {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// How it speaks TLS, if it does.
+    #[cfg(feature = "tls")]
+    pub(super) fn tls_server(&self) -> Option<&TlsServer> {
+        self.tls.as_ref()
+    }
+
+    #[cfg(feature = "tls")]
+    fn wants_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn wants_tls(&self) -> bool {
+        false
+    }
+
+    fn wants_token(&self) -> bool {
+        !self.tokens.is_empty() || !self.reader_tokens.is_empty()
+    }
+
+    /// Whether a stranger is kept out.
+    pub(super) fn is_guarded(&self) -> bool {
+        self.wants_token() || self.wants_tls()
+    }
+
+    /// What a client may do, `most` at most, if it may come in.
+    pub(super) fn granted(&self, hello: &Hello, most: Grant) -> Option<Grant> {
+        let allowed = if knows_one(&self.tokens, hello.token) || !self.wants_token() {
+            most
+        } else if knows_one(&self.reader_tokens, hello.token) {
+            Grant::ReadOnly
+        } else {
+            return None;
+        };
+        Some(if hello.wanted == Grant::ReadWrite { allowed } else { Grant::ReadOnly })
+    }
+}
+
+/// Whether `token` is one of `tokens`; all of them are compared, so that the time does not tell which.
+fn knows_one(tokens: &[Token], token: Option<Token>) -> bool {
+    token.is_some_and(|token| tokens.iter().fold(false, |known, expected| known | expected.matches(&token)))
+}
