@@ -66,8 +66,11 @@ type Encrypted = Option<(NodeHandle, TcpRegion)>;
 fn encrypted(region: HeapRegion, options: NodeOptions) -> Result<Encrypted, Box<dyn Error>> {
     use guira_fabric_tcp::tls::{TlsClient, TlsServer};
 
-    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])?;
-    let (pem, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let key = rcgen::KeyPair::generate()?;
+    let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()])?;
+    params.extended_key_usages =
+        vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let (pem, key) = (params.self_signed(&key)?.pem(), key.serialize_pem());
     let (pem, key) = (pem.as_bytes(), key.as_bytes());
     let node = Node::bind(region, options.tls(TlsServer::from_pem(pem, key, pem)?))?.spawn()?;
     let options = connect_options(&node).with_tls(TlsClient::with_identity(pem, pem, key)?);

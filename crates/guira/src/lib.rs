@@ -143,7 +143,7 @@ pub use guira_check::{
 pub use guira_fabric::{Addr, ByteCount, Effect, FabricError, Space, Traffic, VerbCounts};
 pub use guira_fabric_shm::{Attempt, FileKind, KillError, ShmError};
 pub use guira_fabric_tcp::client::{ConnectError, Endpoint};
-pub use guira_fabric_tcp::node::{NodeCounters, NodeError};
+pub use guira_fabric_tcp::node::{NodeCounters, NodeError, NodeEvent, NodeEventKind, TokenNumber};
 pub use guira_fabric_tcp::tls::TlsError;
 pub use guira_fabric_tcp::wire::{Bye, WireError};
 #[doc(inline)]

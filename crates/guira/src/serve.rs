@@ -1,5 +1,6 @@
 //! Serving a table to other hosts: this process becomes its memory node.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::NodeTls;
 use crate::fabric::FabricRegion;
 use crate::options::Access;
 use crate::store::random;
-use crate::{AccessToken, Error, NodeCounters, NodeError, Store, Url};
+use crate::{AccessToken, Error, NodeCounters, NodeError, NodeEvent, Store, Url};
 
 /// Who a table is served to, and how: [`Store::serve`].
 ///
@@ -32,7 +33,7 @@ use crate::{AccessToken, Error, NodeCounters, NodeError, Store, Url};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ServeOptions {
     listen: SocketAddr,
     others: Vec<SocketAddr>,
@@ -40,11 +41,15 @@ pub struct ServeOptions {
     reader_tokens: Vec<AccessToken>,
     #[cfg(feature = "tls")]
     tls: Option<NodeTls>,
+    observer: Option<Arc<Observer>>,
     guard: Guard,
     max_sessions: Option<u32>,
     session_timeout: Option<Duration>,
     threads: Option<usize>,
 }
+
+/// A function that is told who comes and who goes.
+type Observer = dyn Fn(&NodeEvent) + Send + Sync;
 
 /// Whether who comes from elsewhere must prove something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +68,7 @@ impl ServeOptions {
             reader_tokens: Vec::new(),
             #[cfg(feature = "tls")]
             tls: None,
+            observer: None,
             guard: Guard::Required,
             max_sessions: None,
             session_timeout: None,
@@ -98,6 +104,13 @@ impl ServeOptions {
     #[must_use]
     pub fn tls(mut self, tls: NodeTls) -> ServeOptions {
         self.tls = Some(tls);
+        self
+    }
+
+    /// Tells `observer` who comes, who is refused and who drops whom: on the node's threads, so it must not wait.
+    #[must_use]
+    pub fn observer(mut self, observer: impl Fn(&NodeEvent) + Send + Sync + 'static) -> ServeOptions {
+        self.observer = Some(Arc::new(observer));
         self
     }
 
@@ -137,6 +150,9 @@ impl ServeOptions {
         let mut options = NodeOptions::new(self.listen, region_id).atomic_write_unit(atomic_write_unit).grant(grant);
         options = self.others.iter().fold(options, |options, addr| options.listen(*addr));
         options = options.access(self.access());
+        if let Some(observer) = self.observer.clone() {
+            options = options.observer(move |event| observer(event));
+        }
         if self.guard == Guard::Waived {
             options = options.insecure();
         }
@@ -150,6 +166,20 @@ impl ServeOptions {
             options = options.threads(threads);
         }
         options
+    }
+}
+
+impl fmt::Debug for ServeOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ServeOptions { listen, others, guard, max_sessions, session_timeout, threads, .. } = self;
+        f.debug_struct("ServeOptions")
+            .field("listen", listen)
+            .field("others", others)
+            .field("guard", guard)
+            .field("max_sessions", max_sessions)
+            .field("session_timeout", session_timeout)
+            .field("threads", threads)
+            .finish_non_exhaustive()
     }
 }
 

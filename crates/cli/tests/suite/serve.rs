@@ -465,6 +465,67 @@ fn who_is_let_in_is_read_anew_on_a_hangup() {
     server.stop("-TERM");
 }
 
+/// Standard error says who came, by which token or name, who was refused, and who dropped whom; in JSON.
+#[test]
+fn who_came_is_written_down() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (first, _) = token_file(directory.path(), "first");
+    let (second, token) = token_file(directory.path(), "second");
+    let (readers, reader_token) = token_file(directory.path(), "readers");
+    let tokens = ["--token-file", &first, "--token-file", &second, "--read-only-token-file", &readers];
+    let mut server = Server::start(&[&["--capacity", "1000"], &tokens[..]].concat());
+    let mut stderr = BufReader::new(server.child.stderr.take().expect("a pipe"));
+    let mut next = || {
+        let mut line = String::new();
+        stderr.read_line(&mut line).expect("text");
+        let line: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        line["audit"].clone()
+    };
+    let mut writer = Peer::connect(server.addr());
+    writer.greet(Some(token)).expect("it is known");
+    let opened = next();
+    let writer_addr = writer.0.local_addr().expect("an address").to_string();
+    assert_eq!((&opened["event"], &opened["peer"]), (&"session_opened".into(), &writer_addr.as_str().into()));
+    assert_eq!((&opened["token"], &opened["may_write"], &opened["session"]), (&2.into(), &true.into(), &1.into()));
+    assert!(opened["time_ms"].as_u64().is_some_and(|time| time > 1_600_000_000_000));
+    Peer::connect(server.addr()).greet(Some(Token([1, 2]))).expect_err("nobody knows it");
+    let refused = next();
+    assert_eq!(refused["event"], "refused");
+    assert!(refused["reason"].as_str().is_some_and(|reason| reason.contains("token")), "{refused}");
+    let mut reader = Peer::connect(server.addr());
+    reader.greet(Some(reader_token)).expect("it is known");
+    let opened = next();
+    assert_eq!((&opened["read_only_token"], &opened["may_write"]), (&1.into(), &false.into()));
+    let mut victim = Peer::connect(server.addr());
+    victim.greet(Some(token)).expect("it is known");
+    next();
+    victim.send(Kind::Hold, &[9]);
+    victim.receive();
+    writer.send(Kind::Fence, &[9]);
+    writer.receive();
+    let fenced = next();
+    assert_eq!((&fenced["event"], &fenced["session"], &fenced["by_session"]), (&"fenced".into(), &3.into(), &1.into()));
+    assert_eq!(fenced["by_peer"], writer_addr.as_str());
+    let ended = next();
+    assert_eq!(
+        (&ended["event"], &ended["slots"], &ended["dropped"]),
+        (&"session_ended".into(), &1.into(), &true.into())
+    );
+    server.signal(&["-TERM"]);
+    assert!([next(), next()].iter().all(|ended| ended["event"] == "session_ended"), "the last ones are written, too");
+    server.child.wait().expect("it ends");
+
+    let files = Certificates::new();
+    let of_node = files.of_node();
+    let of_node: Vec<&str> = of_node.iter().map(String::as_str).collect();
+    let mut server = Server::start(&[&["--capacity", "1000"], &of_node[..]].concat());
+    let mut stderr = BufReader::new(server.child.stderr.take().expect("a pipe"));
+    run(&["put", &format!("tcp://{}", server.addr()), "cuckoo", "Guira guira"], &files.of_client("client")).expect(0);
+    let mut line = String::new();
+    stderr.read_line(&mut line).expect("text");
+    assert!(line.contains("\"name\":\"client\""), "{line}");
+}
+
 /// SIGHUP of a terminal that closes ends the node, and its clients are told.
 #[test]
 fn a_terminal_that_closes_ends_the_node() {

@@ -1,5 +1,6 @@
 //! Who is let into a node: tokens, and certificates. A running node can be told anew; sessions that are open go on.
 
+use super::event::TokenNumber;
 #[cfg(feature = "tls")]
 use crate::tls::TlsServer;
 use crate::wire::{Grant, Hello, Token};
@@ -69,19 +70,24 @@ impl NodeAccess {
     }
 
     /// What a client may do, `most` at most, if it may come in.
-    pub(super) fn granted(&self, hello: &Hello, most: Grant) -> Option<Grant> {
-        let allowed = if knows_one(&self.tokens, hello.token) || !self.wants_token() {
-            most
-        } else if knows_one(&self.reader_tokens, hello.token) {
-            Grant::ReadOnly
-        } else {
-            return None;
+    pub(super) fn granted(&self, hello: &Hello, most: Grant) -> Option<(Grant, Option<TokenNumber>)> {
+        let (writer, reader) = (number_of(&self.tokens, hello.token), number_of(&self.reader_tokens, hello.token));
+        let (allowed, token) = match (writer, reader) {
+            (Some(number), _) => (most, Some(TokenNumber::Writer(number))),
+            (None, Some(number)) => (Grant::ReadOnly, Some(TokenNumber::Reader(number))),
+            (None, None) if self.wants_token() => return None,
+            (None, None) => (most, None),
         };
-        Some(if hello.wanted == Grant::ReadWrite { allowed } else { Grant::ReadOnly })
+        Some((if hello.wanted == Grant::ReadWrite { allowed } else { Grant::ReadOnly }, token))
     }
 }
 
-/// Whether `token` is one of `tokens`; all of them are compared, so that the time does not tell which.
-fn knows_one(tokens: &[Token], token: Option<Token>) -> bool {
-    token.is_some_and(|token| tokens.iter().fold(false, |known, expected| known | expected.matches(&token)))
+/// Which of `tokens` is `token`, from 1; all of them are compared, so that the time does not tell which.
+fn number_of(tokens: &[Token], token: Option<Token>) -> Option<usize> {
+    let token = token?;
+    let number = (1..).zip(tokens).fold(0, |known, (number, expected)| {
+        // A number that is multiplied, and no branch.
+        known + number * usize::from(known == 0) * usize::from(expected.matches(&token))
+    });
+    (number > 0).then_some(number)
 }

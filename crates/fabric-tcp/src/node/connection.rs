@@ -6,7 +6,7 @@
 //! told.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use guira_fabric::{Addr, FabricError, Region, Verb};
@@ -17,11 +17,12 @@ use super::buffers::{Input, MAX_UNSENT_BYTES, Output, Whole};
 use super::connections::Key;
 use super::counters::Counter;
 use super::door::{Phase, Ticket};
+use super::event::NodeEventKind;
 use super::session::{MAX_HOLDS, Session, answer, batch, execute_in_place};
 use super::shared::{MAX_NODE_HOLDS, Message, Place, Shared, Why};
 use super::transport::{More, Transport};
 use crate::tls::{self, TlsError};
-use crate::wire::{Bye, Fate, FenceAnswer, HEADER_WORDS, Hello, Kind, SessionId, VERSION, Welcome, WireError};
+use crate::wire::{Bye, Fate, FenceAnswer, Grant, HEADER_WORDS, Hello, Kind, SessionId, VERSION, Welcome, WireError};
 
 /// Requests of one session that wait for the end of others, at most; it executes nothing more before one is answered.
 const MAX_PENDING: u32 = 64;
@@ -70,7 +71,7 @@ pub(super) enum Verdict {
 pub(super) struct Connection {
     transport: Transport,
     key: Key,
-    addr: IpAddr,
+    peer: SocketAddr,
     /// What it is called at the door, while it has no session.
     ticket: Option<Ticket>,
     input: Input,
@@ -125,11 +126,17 @@ impl From<WireError> for End {
 }
 
 impl Connection {
-    pub(super) fn new(transport: Transport, key: Key, addr: IpAddr, ticket: Ticket, deadline: Instant) -> Connection {
+    pub(super) fn new(
+        transport: Transport,
+        key: Key,
+        peer: SocketAddr,
+        ticket: Ticket,
+        deadline: Instant,
+    ) -> Connection {
         Connection {
             transport,
             key,
-            addr,
+            peer,
             ticket: Some(ticket),
             input: Input::new(),
             output: Output::new(),
@@ -329,7 +336,7 @@ impl Connection {
             return self.welcome(tools, id, &hello);
         };
         let asked = Place { loop_index: tools.loop_index, key: self.key };
-        let message = Message::Drop { victim: place.key, why: Why::Succeeded, asked, request: id };
+        let message = Message::Drop { victim: place.key, why: Why::Succeeded, asked, request: id, by: None };
         shared.mailboxes[place.loop_index].send(message);
         self.state = State::Succeeding { hello, deadline: tools.now + shared.options.greeting_timeout };
         Ok(())
@@ -338,7 +345,8 @@ impl Connection {
     fn welcome<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, id: u64, hello: &Hello) -> Result<(), End> {
         let shared = tools.shared;
         let options = &shared.options;
-        let grant = shared.access().granted(hello, options.grant).ok_or(End::Bye(Bye::Unauthorized))?;
+        let known = shared.access().granted(hello, options.grant);
+        let (grant, token) = known.ok_or(End::Bye(Bye::Unauthorized))?;
         let session = draw().map_err(End::Broken)?;
         if let Err(limit) = shared.admit(grant) {
             tools.count(Counter::RefusedFull, 1);
@@ -349,8 +357,9 @@ impl Connection {
         }
         let place = Place { loop_index: tools.loop_index, key: self.key };
         shared.open(session, place);
+        let number = shared.number_session();
         tools.count(Counter::SessionsOpened, 1);
-        self.state = State::Open(Session::new(session, grant));
+        self.state = State::Open(Session::new(session, number, self.peer, grant));
         let sampled = u64::from(hello.sample_words).min(tools.region.main_bytes() / 8);
         let mut sample = vec![0; sampled as usize];
         if !sample.is_empty() {
@@ -372,7 +381,10 @@ impl Connection {
             sample,
         };
         answer(tools, &mut self.output, Kind::Welcome, id, &welcome.encode());
-        tracing::info!(peer = ?self.transport.peer(), ?grant, ?fate, "a session was opened");
+        tracing::info!(peer = %self.peer, ?grant, ?fate, "a session was opened");
+        let (may_write, name) = (grant == Grant::ReadWrite, || self.transport.peer_name());
+        let opened = || NodeEventKind::SessionOpened { session: number, may_write, token, name: name() };
+        options.observer.tell(self.peer, opened);
         Ok(())
     }
 
@@ -395,10 +407,19 @@ impl Connection {
     }
 
     /// Drops the session, if there is one: when this returns, none of its verbs executes any more.
-    pub(super) fn drop_session<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, why: Why) {
-        if matches!(self.state, State::Open(_)) {
+    pub(super) fn drop_session<R: NodeRegion>(
+        &mut self,
+        tools: &mut Tools<'_, R>,
+        why: Why,
+        by: Option<(u64, SocketAddr)>,
+    ) {
+        if let State::Open(Session { number, .. }) = self.state {
             if why == Why::Fenced {
                 tools.count(Counter::SessionsFenced, 1);
+            }
+            if let Some((by, by_peer)) = by {
+                let fenced = || NodeEventKind::Fenced { session: number, by, by_peer };
+                tools.shared.options.observer.tell(self.peer, fenced);
             }
             self.bid(tools, Bye::Fenced, if why == Why::Fenced { Fate::Fenced } else { Fate::Ended });
         }
@@ -421,7 +442,9 @@ impl Connection {
             State::Closing { deadline } if tools.now >= *deadline => self.remove(tools),
             State::Greeting { deadline } | State::Succeeding { deadline, .. } if tools.now >= *deadline => {
                 tools.count(Counter::GreetedLate, 1);
-                self.bid(tools, Bye::TooSlow { seconds: seconds(options.greeting_timeout) }, Fate::Ended);
+                let bye = Bye::TooSlow { seconds: seconds(options.greeting_timeout) };
+                options.observer.tell(self.peer, || NodeEventKind::Refused { reason: bye.to_string() });
+                self.bid(tools, bye, Fate::Ended);
                 Verdict::Again
             }
             State::Open(_) => {
@@ -440,7 +463,7 @@ impl Connection {
     /// Ends the connection for a reason that is the client's, or the region's.
     fn close<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, end: End) {
         let is_open = matches!(self.state, State::Open(_));
-        let peer = self.transport.peer();
+        let peer = self.peer;
         let bye = match end {
             End::Misunderstood(WireError::Value { what: "version", value }) if !is_open => {
                 tools.count(Counter::RefusedVersion, 1);
@@ -467,14 +490,16 @@ impl Connection {
                 Bye::Shutdown
             }
         };
+        tools.shared.options.observer.tell(peer, || NodeEventKind::Refused { reason: bye.to_string() });
         self.bid(tools, bye, Fate::Ended);
     }
 
     /// Ends the connection, because there is no TLS with the client, or not any more: nothing that it sends is looked
     /// at, and it is told by TLS itself, or in plain words if it does not speak it.
     fn distrust<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, reason: &TlsError) {
-        let peer = self.transport.peer();
+        let peer = self.peer;
         tracing::info!(?peer, %reason, "a client was refused: there is no TLS with it");
+        tools.shared.options.observer.tell(peer, || NodeEventKind::Refused { reason: reason.to_string() });
         match (&self.state, reason) {
             (State::Greeting { .. }, TlsError::NotSpoken) => {
                 tools.count(Counter::RefusedPlain, 1);
@@ -502,7 +527,7 @@ impl Connection {
             None if shared.is_stopping() => {}
             None => {
                 let place = Place { loop_index: tools.loop_index, key: self.key };
-                let (ticket, shed) = shared.door.enter(self.addr, Some(place), Phase::Leaving);
+                let (ticket, shed) = shared.door.enter(self.peer.ip(), Some(place), Phase::Leaving);
                 self.ticket = Some(ticket);
                 shed.into_iter().for_each(|shed| shared.shed(shed));
             }
@@ -523,7 +548,7 @@ impl Connection {
         let is_by_client = matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected);
         if !is_by_client && matches!(self.state, State::Open(_)) {
             tools.count(Counter::SessionsCutOff, 1);
-            tracing::warn!(peer = ?self.transport.peer(), cause = %error, "a client was cut off");
+            tracing::warn!(peer = %self.peer, cause = %error, "a client was cut off");
             self.end_session(tools, Fate::Fenced);
         }
         self.remove(tools)
@@ -543,7 +568,10 @@ impl Connection {
         tools.count(Counter::HoldsEnded, ended.slots.len() as u64);
         tools.count(Counter::SessionsEnded, 1);
         let place = Place { loop_index: tools.loop_index, key: self.key };
-        tracing::info!(peer = ?self.transport.peer(), ?fate, slots = ended.slots.len(), "a session ended");
+        tracing::info!(peer = %self.peer, ?fate, slots = ended.slots.len(), "a session ended");
+        let (session, slots, dropped) = (ended.number, ended.slots.len(), fate == Fate::Fenced);
+        let event = || NodeEventKind::SessionEnded { session, slots, dropped };
+        tools.shared.options.observer.tell(self.peer, event);
         tools.shared.close(&ended, place, fate);
     }
 }

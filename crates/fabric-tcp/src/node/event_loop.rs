@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -236,16 +236,16 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
                 break;
             }
             match self.parts.inbox.try_recv() {
-                Ok(Message::Connected { stream, addr, ticket }) => self.adopt(stream, addr, ticket),
+                Ok(Message::Connected { stream, peer, ticket }) => self.adopt(stream, peer, ticket),
                 Ok(Message::Shed { victim, ticket }) => {
                     // Who has greeted meanwhile has another ticket, or none.
                     if self.connections.get(victim).is_some_and(|connection| connection.ticket() == Some(ticket)) {
                         self.remove(victim);
                     }
                 }
-                Ok(Message::Drop { victim, why, asked, request }) => {
+                Ok(Message::Drop { victim, why, asked, request, by }) => {
                     if let Some(connection) = self.connections.get(victim) {
-                        connection.drop_session(&mut self.tools, why);
+                        connection.drop_session(&mut self.tools, why, by);
                         self.enlist(victim);
                     }
                     // Its session is over, if it was not before.
@@ -278,7 +278,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
     fn accept_from_one(&mut self, index: usize) -> bool {
         for _ in 0..MAX_ACCEPTS {
             match self.parts.listeners[index].accept() {
-                Ok((stream, addr)) => self.deal(stream, addr.ip()),
+                Ok((stream, peer)) => self.deal(stream, peer),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 // The client gave up while it waited.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -295,10 +295,10 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
     }
 
     /// Gives a new connection to one loop after the other.
-    fn deal(&mut self, stream: TcpStream, addr: IpAddr) {
+    fn deal(&mut self, stream: TcpStream, peer: SocketAddr) {
         let shared = self.tools.shared;
         self.tools.count(Counter::ConnectionsAccepted, 1);
-        let (ticket, shed) = shared.door.enter(addr, None, Phase::Silent);
+        let (ticket, shed) = shared.door.enter(peer.ip(), None, Phase::Silent);
         if let Some(shed) = shed {
             self.tools.count(Counter::ConnectionsShed, 1);
             shared.shed(shed);
@@ -306,13 +306,13 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         let loop_index = self.next_loop;
         self.next_loop = (loop_index + 1) % shared.mailboxes.len();
         if loop_index == self.tools.loop_index {
-            self.adopt(stream, addr, ticket);
+            self.adopt(stream, peer, ticket);
         } else {
-            shared.mailboxes[loop_index].send(Message::Connected { stream, addr, ticket });
+            shared.mailboxes[loop_index].send(Message::Connected { stream, peer, ticket });
         }
     }
 
-    fn adopt(&mut self, stream: TcpStream, addr: IpAddr, ticket: Ticket) {
+    fn adopt(&mut self, stream: TcpStream, peer: SocketAddr, ticket: Ticket) {
         let shared = self.tools.shared;
         let deadline = self.tools.now + shared.options.greeting_timeout;
         let transport = match Transport::new(stream, &shared.options, &shared.access()) {
@@ -326,7 +326,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
                 return shared.door.leave(ticket);
             }
         };
-        let key = self.connections.insert(|key| Connection::new(transport, key, addr, ticket, deadline));
+        let key = self.connections.insert(|key| Connection::new(transport, key, peer, ticket, deadline));
         if !shared.door.settle(ticket, Place { loop_index: self.tools.loop_index, key }) {
             return drop(self.connections.remove(key));
         }

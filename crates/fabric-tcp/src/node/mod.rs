@@ -25,6 +25,7 @@ mod connection;
 mod connections;
 mod counters;
 mod door;
+mod event;
 mod event_loop;
 mod options;
 mod session;
@@ -46,6 +47,7 @@ use mio::{Poll, Waker};
 
 pub use access::NodeAccess;
 pub use counters::{Buckets, LATENCY_BUCKETS, NodeCounters};
+pub use event::{NodeEvent, NodeEventKind, TokenNumber};
 pub use options::{NodeError, NodeOptions};
 pub use session::MAX_HOLDS;
 pub use shared::MAX_NODE_HOLDS;

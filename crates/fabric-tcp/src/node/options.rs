@@ -3,11 +3,13 @@
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
 use guira_fabric::Caps;
 
 use super::access::NodeAccess;
+use super::event::{NodeEvent, Observer};
 #[cfg(feature = "tls")]
 use crate::tls::TlsServer;
 use crate::wire::{Grant, Token};
@@ -30,6 +32,7 @@ pub struct NodeOptions {
     pub(super) region_id: [u64; 2],
     pub(super) threads: usize,
     pub(super) access: NodeAccess,
+    pub(super) observer: Observer,
     pub(super) grant: Grant,
     pub(super) exposure: Exposure,
     pub(super) max_sessions: u32,
@@ -54,6 +57,7 @@ impl NodeOptions {
             region_id,
             threads: std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MAX_THREADS),
             access: NodeAccess::new(),
+            observer: Observer::default(),
             grant: Grant::ReadWrite,
             exposure: Exposure::Authenticated,
             max_sessions: DEFAULT_SESSIONS,
@@ -82,6 +86,13 @@ impl NodeOptions {
     #[must_use]
     pub fn threads(mut self, threads: usize) -> NodeOptions {
         self.threads = threads.clamp(1, MAX_THREADS);
+        self
+    }
+
+    /// Tells `observer` who comes, who is refused and who drops whom: on the node's threads, so it must not wait.
+    #[must_use]
+    pub fn observer(mut self, observer: impl Fn(&NodeEvent) + Send + Sync + 'static) -> NodeOptions {
+        self.observer = Observer(Some(Arc::new(observer)));
         self
     }
 

@@ -3,6 +3,8 @@
 //! Invariants: a batch that is refused had no effect; what a session asks for beside batches is answered at once, but
 //! for a fence that drops another session.
 
+use std::net::SocketAddr;
+
 use arrayvec::ArrayVec;
 use guira_fabric::{Effect, FabricError, HoldSet, Lane, Region, Submitted, Verb};
 
@@ -20,6 +22,9 @@ pub const MAX_HOLDS: usize = 4096;
 /// What a client has that was let in.
 pub(super) struct Session {
     pub(super) id: SessionId,
+    /// Its number, and its client, for people.
+    pub(super) number: u64,
+    peer: SocketAddr,
     pub(super) grant: Grant,
     /// Made for the first slot that it asks for.
     holds: Option<Box<dyn HoldSet>>,
@@ -28,14 +33,14 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(id: SessionId, grant: Grant) -> Session {
-        Session { id, grant, holds: None, pending: 0 }
+    pub(super) fn new(id: SessionId, number: u64, peer: SocketAddr, grant: Grant) -> Session {
+        Session { id, number, peer, grant, holds: None, pending: 0 }
     }
 
     /// Ends it: when this returns, its slots are free.
     pub(super) fn end(self) -> Ended {
         let slots = self.holds.as_ref().map_or_else(Vec::new, |holds| holds.slots());
-        Ended { session: self.id, grant: self.grant, slots }
+        Ended { session: self.id, number: self.number, grant: self.grant, slots }
     }
 
     /// A frame other than a batch.
@@ -72,7 +77,8 @@ impl Session {
                 } else if let Some(victim) = tools.shared.holder(slot) {
                     self.pending += 1;
                     let (why, request) = (Why::Fenced, header.id);
-                    let message = Message::Drop { victim: victim.key, why, asked: place, request };
+                    let by = Some((self.number, self.peer));
+                    let message = Message::Drop { victim: victim.key, why, asked: place, request, by };
                     tools.shared.mailboxes[victim.loop_index].send(message);
                 } else {
                     tools.count(Counter::FencesNoSession, 1);

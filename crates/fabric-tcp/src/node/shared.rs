@@ -4,8 +4,8 @@
 //! it, and its slots are free. Nothing here is touched by a batch.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -46,11 +46,12 @@ pub(super) enum Why {
 /// What one loop tells another.
 pub(super) enum Message {
     /// A connection was accepted, and is the loop's from now on.
-    Connected { stream: TcpStream, addr: IpAddr, ticket: Ticket },
+    Connected { stream: TcpStream, peer: SocketAddr, ticket: Ticket },
     /// A connection without a session has to go, because another came.
     Shed { victim: Key, ticket: Ticket },
-    /// A session is to be dropped; `asked` is to be told by `Dropped` when that is done.
-    Drop { victim: Key, why: Why, asked: Place, request: u64 },
+    /// A session is to be dropped, because session `by` of that client wants it; `asked` is to be told by `Dropped`
+    /// when that is done.
+    Drop { victim: Key, why: Why, asked: Place, request: u64, by: Option<(u64, SocketAddr)> },
     /// The session that `asked` wanted to be dropped is gone.
     Dropped { asked: Key, request: u64, why: Why },
 }
@@ -80,6 +81,7 @@ impl Mailbox {
 /// A session that is over.
 pub(super) struct Ended {
     pub(super) session: SessionId,
+    pub(super) number: u64,
     pub(super) grant: Grant,
     /// The slots that it had.
     pub(super) slots: Vec<u16>,
@@ -94,6 +96,8 @@ pub(super) struct Shared {
     pub(super) door: Door,
     stopping: AtomicBool,
     sessions: AtomicU32,
+    /// The number of the last session that began.
+    last_session: AtomicU64,
     /// Those of them that may only read.
     readers: AtomicU32,
     registry: Mutex<Registry>,
@@ -118,6 +122,7 @@ impl Shared {
             door: Door::default(),
             stopping: AtomicBool::new(false),
             sessions: AtomicU32::new(0),
+            last_session: AtomicU64::new(0),
             readers: AtomicU32::new(0),
             registry: Mutex::default(),
         }
@@ -178,12 +183,17 @@ impl Shared {
         }
     }
 
+    /// A session's number, for people: nobody can do anything with it.
+    pub(super) fn number_session(&self) -> u64 {
+        self.last_session.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     pub(super) fn open(&self, session: SessionId, place: Place) {
         self.registry().open.insert(session, place);
     }
 
     /// The session's verbs are over and its slots are free.
-    pub(super) fn close(&self, Ended { session, grant, slots }: &Ended, place: Place, fate: Fate) {
+    pub(super) fn close(&self, Ended { session, grant, slots, .. }: &Ended, place: Place, fate: Fate) {
         let mut registry = self.registry();
         for slot in slots {
             registry.release(*slot, place);

@@ -55,6 +55,11 @@ impl Tls {
         }
     }
 
+    /// The first name of the client's certificate, if it has one.
+    pub(super) fn peer_name(&self) -> Option<String> {
+        self.session.peer_name()
+    }
+
     pub(super) fn write(&mut self, stream: &mut TcpStream, bytes: &[u8]) -> io::Result<usize> {
         self.session.send(bytes, stream)
     }

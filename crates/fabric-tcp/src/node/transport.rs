@@ -2,7 +2,7 @@
 //! that.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -55,8 +55,13 @@ impl Transport {
         &mut self.stream
     }
 
-    pub(super) fn peer(&self) -> Option<SocketAddr> {
-        self.stream.peer_addr().ok()
+    /// The first name of the client's certificate, if it has shown one that has a name.
+    pub(super) fn peer_name(&self) -> Option<String> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return tls.peer_name();
+        }
+        None
     }
 
     /// Reads to the beginning of `into`; 0 bytes if the stream has ended.

@@ -61,6 +61,12 @@ impl Session {
         self.connection.is_handshaking()
     }
 
+    /// The first DNS name of the other side's certificate, if it has shown one with a name.
+    pub(crate) fn peer_name(&self) -> Option<String> {
+        let certificate = webpki::EndEntityCert::try_from(self.connection.peer_certificates()?.first()?).ok()?;
+        certificate.valid_dns_names().next().map(crate::wire::printable)
+    }
+
     /// Whether encrypted bytes wait to leave.
     pub(crate) fn wants_write(&self) -> bool {
         self.connection.wants_write()
@@ -182,8 +188,11 @@ mod tests {
     }
 
     fn configurations() -> (TlsServer, TlsClient) {
-        let made = rcgen::generate_simple_self_signed(vec!["node".to_owned()]).expect("a certificate");
-        let (pem, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut params = rcgen::CertificateParams::new(vec!["node".to_owned()]).expect("a name");
+        params.extended_key_usages =
+            vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        let (pem, key) = (params.self_signed(&key).expect("a certificate").pem(), key.serialize_pem());
         let (pem, key) = (pem.as_bytes(), key.as_bytes());
         let server = TlsServer::from_pem(pem, key, pem).expect("a node's");
         (server, TlsClient::with_identity(pem, pem, key).expect("a client's"))

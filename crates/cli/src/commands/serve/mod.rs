@@ -4,6 +4,7 @@
 //! is ready only when clients can connect; the first SIGINT or SIGTERM stops it in order, a second one at once. SIGHUP
 //! stops it if its terminal was closed; otherwise who is let in is read anew, and what cannot be read changes nothing.
 
+mod audit;
 mod backing;
 mod files;
 mod http;
@@ -19,6 +20,7 @@ use clap::Args;
 use guira::{AccessToken, EntryFormat, NodeCounters, NodeTls, Preset, ServeOptions, Served};
 use serde::Serialize;
 
+use self::audit::Audit;
 use self::backing::{Backed, Backing};
 use self::http::HttpServer;
 use self::metrics::Shown;
@@ -91,6 +93,9 @@ pub struct Arguments {
     /// 127.0.0.1:7712.
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:7712")]
     pub metrics: Option<SocketAddr>,
+    /// Do not write to standard error, as lines of JSON, who comes, who is refused and who drops whom.
+    #[arg(long)]
+    pub no_audit: bool,
     #[command(flatten)]
     pub owner: Owner,
     #[command(flatten)]
@@ -152,7 +157,14 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let (signals, terminal) = (Signals::catch()?, Terminal::note());
     let backed = Backed::prepare(arguments, output)?;
     interrupt::leave_hangups();
+    let audit = if arguments.no_audit { None } else { Some(Audit::start()?) };
+    let (audit, options) = match audit {
+        Some((audit, observer)) => (Some(audit), options.observer(observer)),
+        None => (None, options),
+    };
     let served = backed.store.serve(&options)?;
+    // The node has the only other one.
+    drop(options);
     let shown = Arc::new(Shown::new(served.counter_reader(), &backed.name));
     let metrics = arguments.metrics.map(|addr| HttpServer::start(addr, shown)).transpose()?;
 
@@ -192,6 +204,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     notify::stopping();
     let counters = served.counter_reader();
     served.stop()?;
+    audit.into_iter().for_each(Audit::finish);
     let stopped = Stopped::new(signal, &counters());
     output.answer(&Line::Stopped(&stopped), || stopped.human())?;
     Ok(Verdict::Fine)

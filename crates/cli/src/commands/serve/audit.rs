@@ -1,0 +1,195 @@
+//! Lines of JSON on standard error: who came to a node, who was refused, and who dropped whom.
+//!
+//! Invariants: the threads of the node never wait for them: a thread of its own writes, and what it cannot write in
+//! time is left out and counted. There are [`BURST`] lines at once and [`LINES_A_SECOND`] a second at most, so that
+//! strangers do not fill a disk; the next line says how many were left out.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use guira::{NodeEvent, NodeEventKind, TokenNumber};
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Lines a second, and at once.
+const LINES_A_SECOND: u32 = 20;
+const BURST: u32 = 200;
+/// Lines that wait to be written.
+const MAX_WAITING: usize = 256;
+/// How long the end waits for the last of them.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// One line.
+#[derive(Serialize)]
+struct Line {
+    audit: Entry,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    /// Milliseconds since 1970.
+    time_ms: u64,
+    peer: SocketAddr,
+    #[serde(flatten)]
+    what: What,
+    /// Lines that were left out before this one.
+    #[serde(skip_serializing_if = "is_zero")]
+    left_out: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum What {
+    SessionOpened {
+        session: u64,
+        may_write: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        token: Option<usize>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        read_only_token: Option<usize>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
+    Refused {
+        reason: String,
+    },
+    Fenced {
+        session: u64,
+        by_session: u64,
+        by_peer: SocketAddr,
+    },
+    SessionEnded {
+        session: u64,
+        slots: usize,
+        dropped: bool,
+    },
+    Other,
+}
+
+impl What {
+    fn new(kind: &NodeEventKind) -> What {
+        match kind.clone() {
+            NodeEventKind::SessionOpened { session, may_write, token, name } => {
+                let (token, read_only_token) = match token {
+                    Some(TokenNumber::Writer(number)) => (Some(number), None),
+                    Some(TokenNumber::Reader(number)) => (None, Some(number)),
+                    None => (None, None),
+                };
+                What::SessionOpened { session, may_write, token, read_only_token, name }
+            }
+            NodeEventKind::Refused { reason } => What::Refused { reason },
+            NodeEventKind::Fenced { session, by, by_peer } => What::Fenced { session, by_session: by, by_peer },
+            NodeEventKind::SessionEnded { session, slots, dropped } => What::SessionEnded { session, slots, dropped },
+            _ => What::Other,
+        }
+    }
+}
+
+/// How many lines may still be written.
+struct Ration {
+    lines: u32,
+    since: Instant,
+    left_out: u64,
+}
+
+impl Ration {
+    fn new(now: Instant) -> Ration {
+        Ration { lines: BURST, since: now, left_out: 0 }
+    }
+
+    /// Whether a line may be written at `now`, and then how many before it were left out.
+    fn take(&mut self, now: Instant) -> Option<u64> {
+        let earned = (now.saturating_duration_since(self.since).as_millis() * u128::from(LINES_A_SECOND) / 1000) as u32;
+        if earned > 0 {
+            self.lines = self.lines.saturating_add(earned).min(BURST);
+            self.since = now;
+        }
+        match self.lines.checked_sub(1) {
+            Some(left) => {
+                self.lines = left;
+                Some(std::mem::take(&mut self.left_out))
+            }
+            None => {
+                self.left_out += 1;
+                None
+            }
+        }
+    }
+}
+
+/// The writer of lines.
+pub struct Audit {
+    /// Lines that are not written yet.
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Audit {
+    /// Starts a writer, and gives what a node tells of events.
+    pub fn start() -> Result<(Audit, impl Fn(&NodeEvent) + Send + Sync + 'static), Failure> {
+        let (sender, lines) = sync_channel(MAX_WAITING);
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let writer = Arc::clone(&waiting);
+        let spawned = thread::Builder::new().name("guira-audit".to_owned()).spawn(move || write(&lines, &writer));
+        spawned.map_err(Failure::host("start a thread for audit lines"))?;
+        let (ration, sent) = (Mutex::new(Ration::new(Instant::now())), Arc::clone(&waiting));
+        Ok((Audit { waiting }, move |event: &NodeEvent| tell(event, &ration, &sender, &sent)))
+    }
+
+    /// Waits for the last lines, for a moment. When the node has ended.
+    pub fn finish(self) {
+        let until = Instant::now() + LAST_WORDS;
+        while self.waiting.load(Ordering::SeqCst) > 0 && Instant::now() < until {
+            thread::sleep(LAST_WORDS / 100);
+        }
+    }
+}
+
+fn tell(event: &NodeEvent, ration: &Mutex<Ration>, sender: &SyncSender<String>, waiting: &AtomicUsize) {
+    let mut ration = ration.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(left_out) = ration.take(Instant::now()) else { return };
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let time_ms = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
+    let line = Line { audit: Entry { time_ms, peer: event.peer, what: What::new(&event.kind), left_out } };
+    waiting.fetch_add(1, Ordering::SeqCst);
+    let is_sent = serde_json::to_string(&line).is_ok_and(|line| sender.try_send(line).is_ok());
+    if !is_sent {
+        waiting.fetch_sub(1, Ordering::SeqCst);
+        ration.left_out += left_out + 1;
+    }
+}
+
+fn write(lines: &Receiver<String>, waiting: &AtomicUsize) {
+    for line in lines {
+        // Nobody who reads them is no reason not to serve.
+        let _ = writeln!(std::io::stderr(), "{line}");
+        waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_rationed_and_those_left_out_are_counted() {
+        let start = Instant::now();
+        let mut ration = Ration::new(start);
+        assert!((0..BURST).all(|_| ration.take(start) == Some(0)));
+        assert!((0..7).all(|_| ration.take(start).is_none()));
+        let later = start + Duration::from_secs(1);
+        assert_eq!(ration.take(later), Some(7), "the next one says so");
+        assert!((1..LINES_A_SECOND).all(|_| ration.take(later) == Some(0)) && ration.take(later).is_none());
+        let much_later = start + Duration::from_secs(3600);
+        assert_eq!((0..2 * BURST).filter(|_| ration.take(much_later).is_some()).count(), BURST as usize);
+    }
+}
