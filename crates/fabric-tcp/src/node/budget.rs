@@ -12,6 +12,9 @@ use crate::wire::{Header, Kind};
 const TURN_FRAMES: u32 = 256;
 /// Holds, releases, fences and counts of a turn. Each may cost a system call, or a message to another loop.
 const TURN_REQUESTS: u32 = 16;
+/// Frames and requests of a turn that is small.
+const SMALL_FRAMES: u32 = 16;
+const SMALL_REQUESTS: u32 = 2;
 /// How long a turn executes frames. The largest batch takes about as long.
 const TURN_TIME: Duration = Duration::from_micros(500);
 /// Words that are moved between two looks at the clock: some 10 microseconds.
@@ -45,6 +48,12 @@ impl Budget {
     #[inline]
     pub(super) fn is_spent(&self) -> bool {
         self.is_spent
+    }
+
+    /// Whether so little was asked for that a turn which took long was interrupted, by the system or others.
+    #[inline]
+    pub(super) fn is_small(&self) -> bool {
+        self.frames + SMALL_FRAMES >= TURN_FRAMES && self.requests + SMALL_REQUESTS >= TURN_REQUESTS
     }
 
     /// A frame was executed, whose answer has `answer_words` words.

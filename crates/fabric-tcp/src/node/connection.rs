@@ -30,6 +30,8 @@ const MAX_PENDING: u32 = 64;
 const ROUNDS: usize = 4;
 /// A connection whose turn took longer has its next ones behind those of others.
 const LIGHT_TURN: Duration = Duration::from_micros(100);
+/// Unless it moved fewer bytes than these, and few frames: then something else has taken the time.
+const SMALL_BYTES: usize = 16 << 10;
 /// For how long it has them there.
 const HEAVY_PERIOD: Duration = Duration::from_millis(20);
 /// How long a client that is told to go may take to hear it.
@@ -87,6 +89,9 @@ pub(super) struct Connection {
     pub(super) listed: bool,
     /// Until when its turns are behind those of others.
     heavy_until: Option<Instant>,
+    /// Bytes that were received and sent in this turn, or the last one, and whether it was for little.
+    moved: usize,
+    was_small: bool,
     /// Since when the kernel takes no answers.
     blocked_since: Option<Instant>,
     /// Frames that were executed and whose answers were not all sent, and when the first of them was noticed.
@@ -146,6 +151,8 @@ impl Connection {
             stalled: false,
             listed: false,
             heavy_until: None,
+            moved: 0,
+            was_small: true,
             blocked_since: None,
             unanswered: 0,
             noticed: None,
@@ -178,7 +185,7 @@ impl Connection {
 
     /// Its turn began at `begin` and ended at `end`.
     pub(super) fn note_turn(&mut self, begin: Instant, end: Instant) {
-        if end.saturating_duration_since(begin) > LIGHT_TURN {
+        if !self.was_small && end.saturating_duration_since(begin) > LIGHT_TURN {
             self.heavy_until = Some(end + HEAVY_PERIOD);
         }
     }
@@ -186,11 +193,18 @@ impl Connection {
     /// Receives once, executes what is whole as far as one turn allows, sends. It begins at `begin`.
     pub(super) fn turn<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, begin: Instant) -> Verdict {
         let mut budget = Budget::new(begin);
+        self.moved = 0;
+        let verdict = self.turn_within(tools, &mut budget);
+        self.was_small = self.moved <= SMALL_BYTES && budget.is_small();
+        verdict
+    }
+
+    fn turn_within<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, budget: &mut Budget) -> Verdict {
         if let Err(error) = self.receive(tools) {
             return self.lose(tools, &error);
         }
         for _ in 0..ROUNDS {
-            if let Err(end) = self.execute(tools, &mut budget) {
+            if let Err(end) = self.execute(tools, budget) {
                 self.close(tools, end);
             }
             match self.send(tools) {
@@ -237,6 +251,7 @@ impl Connection {
                     self.ticket.inspect(|ticket| tools.shared.door.note(*ticket, Phase::Heard));
                 }
                 self.input.received(bytes);
+                self.moved += bytes;
                 self.noticed.get_or_insert(tools.now);
                 tools.count(Counter::BytesIn, bytes as u64);
             }
@@ -264,6 +279,7 @@ impl Connection {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(bytes) => {
                     self.output.sent(bytes);
+                    self.moved += bytes;
                     self.blocked_since = None;
                     tools.count(Counter::BytesOut, bytes as u64);
                 }

@@ -27,7 +27,7 @@ const WORST: Duration = Duration::from_millis(250);
 /// What 99 of 100 may take: so many times what they take in calm, or this, if that is more. The floor is what a machine
 /// of two cores needs to give three dozen threads their turns.
 const TIMES_CALM: u32 = 10;
-const FLOOR: Duration = Duration::from_millis(20);
+const FLOOR: Duration = Duration::from_millis(50);
 /// How long the honest client goes on, at least and at most.
 const LEAST: Duration = Duration::from_secs(3);
 const LONGEST: Duration = Duration::from_secs(12);
