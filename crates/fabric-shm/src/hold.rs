@@ -8,8 +8,12 @@
 //! A [`Set`] has one description for all slots of one owner, kept by a mapping and a descriptor ([`crate::kept`]). Its
 //! bytes are locked and unlocked one by one, and all of them by giving up the description: one call, however many there
 //! are. Locks on one description do not exclude each other, so a set knows which slots it has.
+//!
+//! Holds are locks for writing. Whoever may read the file may lock the same bytes for reading, which looks like a
+//! living client to everybody else; such locks are found by [`foreign_lock`] and named (docs/decisions/0019).
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -21,10 +25,48 @@ use crate::file;
 use crate::fork;
 use crate::kept::Kept;
 use crate::region::{Access, Shared};
-use crate::sys;
+use crate::sys::{self, LockKind};
 
 /// Where the slots' bytes are: beyond every file's end, so that no lock on data meets them.
 pub(crate) const FIRST_SLOT_BYTE: i64 = 1 << 62;
+
+/// A lock on client slots of a region that no client has: clients lock for writing. The slots look taken as long as it
+/// stands, and it ends with its process, or when that closes the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForeignLock {
+    /// The first slot of those asked about that it covers.
+    pub first_slot: u16,
+    /// The last one.
+    pub last_slot: u16,
+    /// Whose it is, in this process's pid namespace, if the kernel says so: not for a lock of an open file description.
+    pub process: Option<u32>,
+}
+
+/// A lock on any of `slots` that is for reading. Two system calls, and up to four more for each slot among them that a
+/// client holds: of several locks the kernel names any, so the slots on both sides of a client's are asked about by
+/// themselves.
+pub(crate) fn foreign_lock(region: &Shared, slots: Range<u16>) -> Result<Option<ForeignLock>, Errno> {
+    let byte = |slot: u16| FIRST_SLOT_BYTE + i64::from(slot);
+    let slot = |byte: i64| u16::try_from(byte - FIRST_SLOT_BYTE).unwrap_or(u16::MAX);
+    let mut unknown = vec![(byte(slots.start), byte(slots.end))];
+    // Ends: each turn takes a range away, and puts two back that are shorter together.
+    while let Some((from, until)) = unknown.pop() {
+        // Nothing is asked of a descriptor that somebody closed.
+        if from >= until || !is_mapped(region, region.file.as_fd()) {
+            continue;
+        }
+        let Some(lock) = sys::any_lock(region.file.as_fd(), from, until - from)? else { continue };
+        let (start, end) = (lock.start.max(from), lock.end.unwrap_or(i64::MAX).min(until));
+        match lock.kind {
+            LockKind::Write => unknown.extend([(end.max(start + 1), until), (from, start)]),
+            LockKind::Read => {
+                let (first_slot, last_slot) = (slot(start), slot(end - 1));
+                return Ok(Some(ForeignLock { first_slot, last_slot, process: lock.process }));
+            }
+        }
+    }
+    Ok(None)
+}
 
 /// Takes the liveness of `slot`, or finds its owner alive.
 pub(crate) fn hold(region: &Shared, slot: u16) -> Result<Option<SlotHold>, FabricError> {
@@ -115,10 +157,15 @@ impl HoldSet for Set {
     }
 }
 
+/// Whether `file` is the one that the region maps.
+fn is_mapped(region: &Shared, file: BorrowedFd<'_>) -> bool {
+    fstat(file).is_ok_and(|stat| file::identity(&stat) == region.identity)
+}
+
 /// A new open file description of the region's file, which may have lost its name; `proc_path` leads to it, unless
 /// somebody closed the region's descriptor.
 fn reopen(region: &Shared, proc_path: &str) -> Result<OwnedFd, Errno> {
-    let is_mapped = |file: BorrowedFd<'_>| fstat(file).is_ok_and(|stat| file::identity(&stat) == region.identity);
+    let is_mapped = |file: BorrowedFd<'_>| is_mapped(region, file);
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     if is_mapped(region.file.as_fd()) {
         match rustix::fs::open(proc_path, flags, Mode::empty()) {

@@ -33,6 +33,8 @@
 //!   the process (SIGBUS). The length is checked before and after mapping and whenever [`ShmRegion::verify_length`] is
 //!   called, but files outside memfd cannot be sealed against it: give `mode` only to users you trust. A region without
 //!   a name ([`ShmRegion::create_unnamed`]) is a memfd, and sealed.
+//! - *Foreign locks.* Whoever may read the file may lock its slots' bytes for reading: then no slot can be taken, and
+//!   nobody can be proved dead, until that lock ends. [`ShmRegion::foreign_lock`] finds it.
 //! - *Power loss.* tmpfs and hugetlbfs forget everything; on disk nothing is flushed in any order.
 //! - *Raw clone.* A child made by a bare `clone` system call, past the C library, is not noticed.
 //! - *DAX.* Files on ext4 or xfs mounted with `dax` work like any other. Device-DAX nodes (`/dev/dax0.0`) are devices,
@@ -84,6 +86,7 @@ mod sys;
 pub use create::CreateOptions;
 pub use error::{Attempt, CreateError, FileKind, ShmError};
 pub use found::{FoundKind, FoundRegion, found_regions};
+pub use hold::ForeignLock;
 pub use lane::{ShmLane, Waiting};
 pub use location::Location;
 pub use process::{KillError, ProcessIdentity, ProcessState};

@@ -1,7 +1,7 @@
 //! A region that is mapped: what every process that opened its file shares.
 
 use std::fmt;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::error::{Attempt, CreateError, ShmError, Task};
 use crate::file;
 use crate::fork;
 use crate::header::Header;
-use crate::hold;
+use crate::hold::{self, ForeignLock};
 use crate::lane::ShmLane;
 use crate::location::Location;
 use crate::mapping::Mapped;
@@ -265,6 +265,16 @@ impl ShmRegion {
             matches!(fields[..], [_, "---s", _, of, number] if of == device && number.parse() == Ok(inode))
         };
         std::fs::read_to_string(format!("/proc/{}/maps", process.pid)).map_or(true, |maps| maps.lines().any(is_anchor))
+    }
+
+    /// A lock on any of these client slots that no client has, if there is one: of a process that may read the
+    /// file, and that locked it for reading. Such slots look taken, and clients in them alive. Changes nothing.
+    ///
+    /// # Errors
+    /// `Io`, if the kernel does not answer.
+    pub fn foreign_lock(&self, slots: Range<u16>) -> Result<Option<ForeignLock>, ShmError> {
+        let task = Task::new(Attempt::Inspect, self.path());
+        hold::foreign_lock(&self.shared, slots).map_err(task.failed("look for locks of others"))
     }
 
     /// The words of the main space, as they lie in memory. Other processes change them at any time: whoever reads them

@@ -9,7 +9,7 @@ use std::fs::canonicalize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, fstat, statat, unlink};
+use rustix::fs::{AtFlags, Mode, OFlags, fstat, statat, unlinkat};
 use rustix::io::Errno;
 
 use crate::error::{Attempt, ShmError, Task};
@@ -18,7 +18,7 @@ use crate::header;
 use crate::hold::FIRST_SLOT_BYTE;
 use crate::location::{Links, Location};
 use crate::region::Access;
-use crate::sys::{self, Standing};
+use crate::sys::{self, LockKind};
 
 /// The byte that is locked.
 const REMOVAL_BYTE: i64 = FIRST_SLOT_BYTE - 1;
@@ -51,11 +51,16 @@ pub(crate) fn destroy(location: &Location, expected: Option<(u64, u64)>) -> Resu
         Links::Follow => canonicalize(location.path())
             .map_err(|error| task.failed("find it")(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?,
     };
-    let named = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).map_err(task.failed("find it"))?;
+    // Nobody exchanges the directory between the comparison and the removal.
+    let location = Location::file(path);
+    let (directory, name) = location.split()?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty()).map_err(task.failed("open its directory"))?;
+    let named = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(task.failed("find it"))?;
     if identity(&named) != opened {
         return Err(gone());
     }
-    unlink(&path).map_err(task.failed("remove its name"))
+    unlinkat(&directory, name, AtFlags::empty()).map_err(task.failed("remove its name"))
 }
 
 /// Waits for whoever else is removing the name; the lock is given up with `file`.
@@ -69,14 +74,15 @@ fn lock(file: &OwnedFd, task: Task<'_>) -> Result<(), ShmError> {
             Err(Errno::AGAIN | Errno::ACCESS) => {}
             Err(errno) => return Err(task.failed("lock it")(errno)),
         }
-        match sys::lock_of_others(file.as_fd(), REMOVAL_BYTE).map_err(task.failed("lock it"))? {
+        let standing = sys::any_lock(file.as_fd(), REMOVAL_BYTE, 1).map_err(task.failed("lock it"))?;
+        match standing.map(|lock| lock.kind) {
             // Of somebody who may not write, and removes nothing.
-            Standing::Shared => return Ok(()),
-            Standing::Exclusive if Instant::now() >= deadline => {
+            Some(LockKind::Read) => return Ok(()),
+            Some(LockKind::Write) if Instant::now() >= deadline => {
                 return Err(task.failed("wait for another process, which is destroying it")(Errno::BUSY));
             }
-            Standing::Exclusive => std::thread::sleep(PAUSE),
-            Standing::Free => {}
+            Some(LockKind::Write) => std::thread::sleep(PAUSE),
+            None => {}
         }
     }
 }

@@ -19,55 +19,71 @@ pub(crate) fn unlock_byte(file: BorrowedFd<'_>, offset: i64) -> Result<(), Errno
     set_lock(file, libc::F_UNLCK as libc::c_short, offset, 1)
 }
 
+/// A lock that somebody has on bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FoundLock {
+    pub(crate) kind: LockKind,
+    /// The first byte behind it; `None` if it goes as far as files go.
+    pub(crate) end: Option<i64>,
+    pub(crate) start: i64,
+    /// The process, for a lock that belongs to one and not to an open file description.
+    pub(crate) process: Option<u32>,
+}
+
+/// Whom a lock keeps out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockKind {
+    /// Writers. Whoever may read the file may have it.
+    Read,
+    /// Everybody.
+    Write,
+}
+
+/// A lock on any of `bytes` bytes at `offset` that another open file description than the one behind `file` has, or a
+/// process; of several it may be any. Never waits; a description for reading will do.
+///
+/// # Errors
+/// The kernel's refusal.
+pub(crate) fn any_lock(file: BorrowedFd<'_>, offset: i64, bytes: i64) -> Result<Option<FoundLock>, Errno> {
+    let mut lock = lock_of(libc::F_WRLCK as libc::c_short, offset, bytes);
+    // SAFETY: the descriptor is borrowed, hence open, and F_OFD_GETLK reads and writes one `flock`, which outlives the
+    // call.
+    let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
+    if answer != 0 {
+        return Err(last_errno());
+    }
+    let kind = match libc::c_int::from(lock.l_type) {
+        libc::F_UNLCK => return Ok(None),
+        libc::F_RDLCK => LockKind::Read,
+        _ => LockKind::Write,
+    };
+    let end = (lock.l_len > 0).then(|| lock.l_start.saturating_add(lock.l_len));
+    // Open file descriptions have -1 there; 0 is a process of another namespace.
+    let process = u32::try_from(lock.l_pid).ok().filter(|pid| *pid > 0);
+    Ok(Some(FoundLock { kind, end, start: lock.l_start, process }))
+}
+
 /// Gives up every lock of the open file description behind `file`, for all who share it.
 pub(crate) fn unlock(file: BorrowedFd<'_>) -> Result<(), Errno> {
     // A length of 0 means as far as files go.
     set_lock(file, libc::F_UNLCK as libc::c_short, 0, 0)
 }
 
-/// How other open file descriptions have locked a byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    Free,
-    /// For reading: by any number of those who may read the file.
-    Shared,
-    /// For writing: by one who may write the file.
-    Exclusive,
-}
-
-/// Whether another open file description than the one behind `file` has locked the byte at `offset`. If several have,
-/// the kernel tells of one.
-pub(crate) fn lock_of_others(file: BorrowedFd<'_>, offset: i64) -> Result<Standing, Errno> {
-    let found = ask(file, libc::F_OFD_GETLK, libc::F_WRLCK as libc::c_short, offset, 1)?;
-    Ok(match i32::from(found) {
-        libc::F_UNLCK => Standing::Free,
-        libc::F_RDLCK => Standing::Shared,
-        _ => Standing::Exclusive,
-    })
-}
-
-fn set_lock(file: BorrowedFd<'_>, kind: libc::c_short, offset: i64, bytes: i64) -> Result<(), Errno> {
-    ask(file, libc::F_OFD_SETLK, kind, offset, bytes).map(drop)
-}
-
-/// Calls fcntl with a lock of this kind, and returns the kind that it leaves there.
-fn ask(
-    file: BorrowedFd<'_>,
-    command: libc::c_int,
-    kind: libc::c_short,
-    offset: i64,
-    bytes: i64,
-) -> Result<libc::c_short, Errno> {
+fn lock_of(kind: libc::c_short, offset: i64, bytes: i64) -> libc::flock {
     // SAFETY: `flock` is plain integers, for which zero is valid; l_pid must be zero for open-file-description locks.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     lock.l_start = offset;
     lock.l_len = bytes;
-    // SAFETY: the descriptor is borrowed, hence open, and both commands read and write one `flock`, which outlives the
-    // call.
-    let answer = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) };
-    if answer == 0 { Ok(lock.l_type) } else { Err(last_errno()) }
+    lock
+}
+
+fn set_lock(file: BorrowedFd<'_>, kind: libc::c_short, offset: i64, bytes: i64) -> Result<(), Errno> {
+    let lock = lock_of(kind, offset, bytes);
+    // SAFETY: the descriptor is borrowed, hence open, and F_OFD_SETLK reads one `flock`, which outlives the call.
+    let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
+    if answer == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
 /// While it lives no signal handler runs on this thread, as far as signals can be held up.

@@ -656,6 +656,50 @@ fn processes_share_the_words() {
     assert_eq!(read(&mut lane, Addr::device(8)), 43);
 }
 
+/// As a process that may only read the file can: locks these slots for reading.
+fn lock_for_reading(location: &Location, slots: std::ops::Range<i64>) -> std::fs::File {
+    const FIRST_SLOT_BYTE: i64 = 1 << 62;
+    let file = std::fs::File::open(location.path()).unwrap();
+    // SAFETY: `flock` is plain integers, for which zero is valid.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_RDLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    (lock.l_start, lock.l_len) = (FIRST_SLOT_BYTE + slots.start, slots.end - slots.start);
+    // SAFETY: the descriptor is open, and the call reads one `flock`, which outlives it.
+    let answer = unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&file), libc::F_OFD_SETLK, &lock) };
+    assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
+    file
+}
+
+/// Slots that a reader has locked look taken, which cannot be helped; but the lock is found, among those of clients,
+/// and by those who may only read, too; and it is over when the reader closes the file.
+#[test]
+fn locks_of_readers_are_found() {
+    let scratch = Scratch::new();
+    let region = scratch.create();
+    let holds = [0, 1, 7].map(|slot| region.hold(slot).unwrap().unwrap());
+    assert_eq!(region.foreign_lock(0..1024).unwrap(), None);
+    let reader = lock_for_reading(&scratch.location, 3..6);
+    let other = ShmRegion::open(&scratch.location, Access::ReadOnly).unwrap();
+    for region in [&region, &other] {
+        let lock = region.foreign_lock(0..1024).unwrap().expect("a lock");
+        assert_eq!((lock.first_slot, lock.last_slot, lock.process), (3, 5, None));
+        let lock = region.foreign_lock(5..9).unwrap().expect("a lock");
+        assert_eq!((lock.first_slot, lock.last_slot), (5, 5));
+        for clear in [0..3, 6..1024, 1..1, 7..8] {
+            assert_eq!(region.foreign_lock(clear.clone()).unwrap(), None, "{clear:?}");
+        }
+    }
+    assert!(region.hold(4).unwrap().is_none() && region.hold(6).unwrap().is_some());
+    drop((holds, reader));
+    let all = lock_for_reading(&scratch.location, 0..i64::MAX - (1 << 62));
+    let lock = region.foreign_lock(0..1024).unwrap().expect("a lock");
+    assert_eq!((lock.first_slot, lock.last_slot), (0, 1023));
+    drop(all);
+    assert_eq!(region.foreign_lock(0..1024).unwrap(), None);
+    assert!(region.hold(4).unwrap().is_some());
+}
+
 #[test]
 fn the_umask_has_no_say() {
     let scratch = Scratch::new();

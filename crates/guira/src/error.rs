@@ -15,7 +15,7 @@ use guira_layout::ConfigError;
 use guira_rcuckoo::{OpenError, Operation};
 
 use crate::mismatch::{Mismatch, sentence};
-use crate::{ExtentError, OperationError, TlsFileError, TokenFileError, Url, UrlError};
+use crate::{ExtentError, OperationError, SlotLock, TlsFileError, TokenFileError, Url, UrlError};
 
 /// Whose fault an error is: [`Error::blame`]. More may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -218,6 +218,15 @@ pub enum Error {
         /// How many of them have a dead client that cannot be recovered: its record is damaged.
         dead: u16,
     },
+    /// Client slots are locked by somebody who is no client, and none of the others is free. Nothing was changed.
+    /// Source: R-SLOT-2.
+    #[error("cannot open a client of {url}: {lock}; nothing was changed")]
+    SlotsLocked {
+        /// The table.
+        url: Url,
+        /// The lock.
+        lock: SlotLock,
+    },
     /// Others had all clients of a pool until the timeout of the call. Nothing was changed.
     #[error(
         "cannot get a client of {url}: all {max} clients of the pool were taken for {waited_ms} ms; nothing was \
@@ -404,7 +413,7 @@ impl Error {
             },
             Error::Connect { source, .. } => connect_blame(source),
             Error::Gone { .. } => Blame::Fenced,
-            Error::TooManyClients { .. } | Error::PoolTimeout { .. } => Blame::Busy,
+            Error::TooManyClients { .. } | Error::SlotsLocked { .. } | Error::PoolTimeout { .. } => Blame::Busy,
             Error::Kill { source, .. } => match source {
                 KillError::Foreign { .. } | KillError::Oneself { .. } | KillError::Permission { .. } => Blame::Misuse,
                 KillError::Kernel { .. } => Blame::Fabric,

@@ -65,7 +65,8 @@ pub enum ClientState {
     /// As `Live`, but its process is stopped, by a signal or a tracer, as far as this one can tell: it keeps what it
     /// holds until it goes on, or is killed ([`crate::Store::kill_client`]). Source: R-RECOVER-1.
     Stopped,
-    /// Nobody asked: the store can only read ([`crate::Store::is_read_only`]).
+    /// Nobody asked: the store can only read ([`crate::Store::is_read_only`]), or somebody who is no client has locked
+    /// the slot ([`crate::Store::slot_lock`]).
     Unknown,
     /// Its process is gone; whoever needs what it held recovers it. Source: R-RECOVER-1.
     Dead,
@@ -257,6 +258,8 @@ pub(crate) fn liveness(inner: &Inner, region: &FabricRegion, slot: u16) -> Clien
             Ok(SlotInfo { word: Some(SlotWord { state: SlotState::Free, .. }), .. }) => ClientState::Live,
             _ => ClientState::Dead,
         },
+        // Nobody can ask about a slot that somebody else has locked.
+        _ if inner.is_locked_by_no_client(region, slot) => ClientState::Unknown,
         _ => ClientState::Live,
     }
 }

@@ -266,8 +266,9 @@ impl Store {
     /// # Errors
     /// `Open` if the table was destroyed, or its first bytes are damaged; `TooManyClients` if every slot has a client
     /// that lives; while others are taking, giving back or recovering one, this call looks again, until the deadline
-    /// ([`OpenOptions::deadline`]). `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets this
-    /// client only read; the fabric's. The table has no client more than before.
+    /// ([`OpenOptions::deadline`]); `SlotsLocked`, without that wait, if somebody who is no client has locked slots and
+    /// no other is free. `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets this client
+    /// only read; the fabric's. The table has no client more than before.
     pub fn client(&self) -> Result<blocking::Client, Error> {
         // Its slot then does not go with somebody else's session, and it waits for nobody else's answers.
         let sessions = self.inner.sessions.of_their_own(Waiting::InPlace);
@@ -467,10 +468,14 @@ impl Inner {
                 Look::Taken(owner, hold) => return Ok(Taken { lane, owner, hold, own }),
                 Look::Nothing(refusal) => refusal,
             };
-            settled_looks = if refusal.is_settled { settled_looks + 1 } else { 0 };
+            // A slot that is free and locked would be looked at until the deadline.
+            let lock = self.slot_lock(region)?;
+            settled_looks = if refusal.is_settled || lock.is_some() { settled_looks + 1 } else { 0 };
             let now_ns = lane.now_ns();
             if settled_looks >= SETTLED_LOOKS || now_ns >= deadline_ns {
-                return Err(Error::TooManyClients { url: self.url.clone(), max, dead: refusal.dead });
+                let (url, dead) = (self.url.clone(), refusal.dead);
+                let none_free = |lock| Error::SlotsLocked { url: url.clone(), lock };
+                return Err(lock.map_or_else(|| Error::TooManyClients { url: url.clone(), max, dead }, none_free));
             }
             block_on(pause_until(&mut lane, deadline_ns.min(now_ns.saturating_add(pause_ns))));
             pause_ns = LONGEST_LOOK_NS.min(2 * pause_ns);

@@ -1,7 +1,7 @@
 //! `guira check`.
 
 use clap::Args;
-use guira::{Cause, CheckReport, LivingClient, RecoveredClient, Repair, Store, Url};
+use guira::{Cause, CheckReport, LivingClient, RecoveredClient, Repair, SlotLock, Store, Url};
 use serde::Serialize;
 
 use super::{Verdict, open, open_options, tls};
@@ -37,6 +37,9 @@ struct Answer<'r> {
     /// What was recovered, if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     repair: Option<Repair>,
+    /// A lock on client slots that no client has, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot_lock: Option<SlotLock>,
     #[serde(flatten)]
     report: &'r CheckReport,
 }
@@ -58,15 +61,18 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let is_repaired = repair.as_ref().is_none_or(|repair| repair.failed.is_empty() && repair.damaged_locks.is_empty());
     let report = store.check()?;
     let url = arguments.url.to_string();
-    let answer = Answer { url, clean: report.is_clean(), knows_the_dead, repair, report: &report };
+    let slot_lock = store.slot_lock()?;
+    let is_open = slot_lock.is_none();
+    let answer = Answer { url, clean: report.is_clean(), knows_the_dead, repair, slot_lock, report: &report };
     output.answer(&answer, || {
         let unknown = "it may only be read: whether clients that hold locks are dead cannot be asked";
         let note = if knows_the_dead { "" } else { unknown };
         let repaired = answer.repair.as_ref().map_or(String::new(), |repair| repairs(&answer.url, repair));
-        let lines = [repaired, problems(&report), summary(&answer.url, &report), note.to_owned()];
+        let blocked = answer.slot_lock.as_ref().map_or(String::new(), |lock| format!("BLOCKED: {lock}"));
+        let lines = [repaired, problems(&report), summary(&answer.url, &report), blocked, note.to_owned()];
         lines.iter().filter(|lines| !lines.is_empty()).map(String::as_str).collect::<Vec<_>>().join("\n")
     })?;
-    Ok(if report.is_clean() && is_repaired { Verdict::Fine } else { Verdict::Negative })
+    Ok(if report.is_clean() && is_repaired && is_open { Verdict::Fine } else { Verdict::Negative })
 }
 
 fn recover(store: &Store, output: &Output) -> Result<Repair, Failure> {

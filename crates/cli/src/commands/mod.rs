@@ -119,6 +119,10 @@ fn advice(command: &Command, url: &Url, error: &Error) -> Option<String> {
         Error::Operation(OperationError::Busy { owner, .. }) => {
             let slot = owner.as_ref()?.slot()?;
             let store = Store::open_with(url, &open_options().ok()?.read_only()).ok()?;
+            let lock = store.slot_lock().ok()?.filter(|lock| (lock.first_slot..=lock.last_slot).contains(&slot));
+            if let Some(lock) = lock {
+                return Some(format!("nobody can ask whether the client in slot {slot} lives, because {lock}"));
+            }
             let who = store.client_in(slot).ok()??;
             let (process, doing) = (who.process, doing(&who));
             let kill = match who.frozen {

@@ -134,6 +134,37 @@ fn a_writable_table_is_changed_by_others_and_destroyed_by_its_owner() {
     guira(&["destroy", url]).expect(0);
 }
 
+/// Locks all bytes of a table's file for reading, as a process that may only read it can, until it is dropped.
+fn lock_for_reading(table: &Table) -> fs::File {
+    let file = fs::File::open(table.path()).expect("it may be read");
+    rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).expect("nobody changes it");
+    file
+}
+
+/// Whoever may only read a table can lock its client slots: that is said at once, with the process, and what to do; it
+/// damages nothing, and is over with the lock.
+#[test]
+fn a_reader_that_locks_client_slots_is_named() {
+    let table = table(0o644);
+    let url = table.url();
+    let reader = lock_for_reading(&table);
+    let process = format!("process {} has locked client slots 0 to 39 of {}", std::process::id(), table.path());
+    let start = Instant::now();
+    let blocked = guira(&["put", url, "ani", "black", "--deadline", "1min", "--format", "json"]).expect(3);
+    assert!(start.elapsed() < Duration::from_secs(30), "nobody is waited for: {:?}", start.elapsed());
+    let error = blocked.error();
+    assert_eq!((&error["blame"], &error["effect"]), (&"busy".into(), &"none".into()), "{error}");
+    let message = error["message"].as_str().expect("a message");
+    assert!(message.contains(&process) && message.contains("fuser -v"), "{message}");
+    let checked = guira(&["check", url]).expect(1).text();
+    assert!(checked.contains("is sound") && checked.contains(&format!("BLOCKED: {process}")), "{checked}");
+    let checked = guira(&["check", url, "--format", "json"]).expect(1).json();
+    assert_eq!((&checked["clean"], &checked["slot_lock"]["last_slot"]), (&true.into(), &39.into()), "{checked}");
+    assert_eq!(guira(&["get", url, "cuckoo"]).expect(0).stdout, b"grey");
+    drop(reader);
+    is_unharmed(&table);
+}
+
 /// A name that somebody else took first, for a table that everybody may change.
 fn table_of(stranger: &Stranger) -> Table {
     let table = Table::unused("stranger");

@@ -1,0 +1,85 @@
+//! Locks on client slots that are no client's, and keep everybody from taking them.
+
+use std::fmt;
+
+use guira_fabric_shm::{ForeignLock, ShmRegion};
+
+use crate::fabric::FabricRegion;
+use crate::store::Inner;
+use crate::{Error, Store};
+
+/// A lock on client slots of a table's file that no client has: of a process that may read the file, and locked it for
+/// reading. As long as it stands nobody can take these slots, nor prove that their clients are dead. Serialized as it
+/// stands.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct SlotLock {
+    /// The path of the file.
+    pub path: String,
+    /// The first client slot it covers, from 0.
+    pub first_slot: u16,
+    /// The last one.
+    pub last_slot: u16,
+    /// The id of the process, if the kernel says so.
+    pub process: Option<u32>,
+}
+
+impl Store {
+    /// A lock on client slots that no client has, if there is one: it explains why slots look taken, and clients
+    /// alive, that are not. `None` for tables of memory nodes, whose files only the node can look at. No round trip.
+    ///
+    /// # Errors
+    /// `Region` if the kernel does not answer. Nothing was changed.
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-slot-lock-{}", std::process::id()).parse()?;
+    /// let store = Store::create(&url, &CreateOptions::new(1_000))?;
+    /// let _client = store.client()?;
+    /// assert_eq!(store.slot_lock()?, None);
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
+    pub fn slot_lock(&self) -> Result<Option<SlotLock>, Error> {
+        self.inner.slot_lock(&self.inner.region_at_hand())
+    }
+}
+
+impl Inner {
+    /// See [`Store::slot_lock`].
+    pub(crate) fn slot_lock(&self, region: &FabricRegion) -> Result<Option<SlotLock>, Error> {
+        let FabricRegion::Shm(region) = region else { return Ok(None) };
+        let found = region.foreign_lock(0..self.table.config().max_clients)?;
+        Ok(found.map(|lock| SlotLock::new(region, lock)))
+    }
+
+    /// Whether `slot`, whose liveness could not be taken, is locked by somebody who is no client.
+    pub(crate) fn is_locked_by_no_client(&self, region: &FabricRegion, slot: u16) -> bool {
+        let FabricRegion::Shm(region) = region else { return false };
+        matches!(region.foreign_lock(slot..slot.saturating_add(1)), Ok(Some(_)))
+    }
+}
+
+impl SlotLock {
+    fn new(region: &ShmRegion, lock: ForeignLock) -> SlotLock {
+        let ForeignLock { first_slot, last_slot, process } = lock;
+        SlotLock { path: region.path().display().to_string(), first_slot, last_slot, process }
+    }
+}
+
+impl fmt::Display for SlotLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SlotLock { path, first_slot, last_slot, process } = self;
+        match process {
+            Some(process) => write!(f, "process {process}")?,
+            None => f.write_str("another process")?,
+        }
+        write!(
+            f,
+            " has locked client slots {first_slot} to {last_slot} of {path} for reading, which no client does: end \
+             that process (fuser -v {path} names those that have the file open), and take the right to read the file \
+             from users who do this (chmod)"
+        )
+    }
+}
