@@ -310,7 +310,8 @@ impl OpenOptions {
     ///
     /// By default a table that is opened for changing has to be this user's or root's, because anybody may create
     /// `shm://NAME` before its users come; root is no exception, and names the owner like everybody else. A table that
-    /// is opened for reading may be anybody's. Tables of memory nodes have no owner that a client could ask for.
+    /// is opened for reading may be anybody's. Tables of memory nodes have no owner that a client could ask for. In a
+    /// user namespace all users whom it does not map have one id, mostly 65,534: to name it is to trust all of them.
     #[must_use]
     pub fn owner(mut self, uid: u32) -> OpenOptions {
         self.owners = Owners::Named(uid);
