@@ -193,6 +193,7 @@ fn child() {
         "miser" => miser(&location),
         "storm" => storm(&location),
         "nobody" => nobody(&location),
+        "client" => client(&location),
         other => panic!("no role {other}"),
     }
 }
@@ -621,6 +622,15 @@ fn storm(location: &Location) {
     wait_for_order();
 }
 
+/// Opens the table there and has a client until it is told to go on.
+fn client(location: &Location) {
+    let store = Store::open(&guira::Url::file(location.path()).unwrap()).unwrap();
+    let client = store.client().unwrap();
+    say(store.stat().unwrap().clients[0].slot);
+    wait_for_order();
+    drop(client);
+}
+
 /// Without privileges: everything about the file is refused.
 fn nobody(location: &Location) {
     const NOBODY: u32 = 65_534;
@@ -698,6 +708,30 @@ fn locks_of_readers_are_found() {
     drop(all);
     assert_eq!(region.foreign_lock(0..1024).unwrap(), None);
     assert!(region.hold(4).unwrap().is_some());
+}
+
+/// A dead client whose slot a reader has locked is neither called alive nor recovered: it is said why, until the lock
+/// ends.
+#[test]
+fn who_is_dead_under_a_lock_of_a_reader_is_unknown() {
+    let scratch = Scratch::new();
+    let url = guira::Url::file(scratch.location.path()).unwrap();
+    let store = Store::create(&url, &guira::CreateOptions::new(100).max_clients(8)).unwrap();
+    let mut actor = Actor::spawn("client", &scratch.location);
+    let slot: u16 = actor.hear().parse().unwrap();
+    actor.kill();
+    let reader = lock_for_reading(&scratch.location, i64::from(slot)..i64::from(slot) + 1);
+    let state = |store: &Store| store.stat().unwrap().clients[0].state;
+    assert_eq!(state(&store), guira::ClientState::Unknown);
+    let lock = store.slot_lock().unwrap().expect("a lock");
+    assert_eq!((lock.first_slot, lock.last_slot), (slot, slot));
+    let repair = store.recover(&mut |_, _| ()).unwrap();
+    assert_eq!((repair.recovered.len(), repair.living.len(), repair.failed.len()), (0, 0, 1));
+    assert!(repair.failed[0].reason.contains("for reading"), "{}", repair.failed[0].reason);
+    store.client().unwrap().put(b"cuckoo", b"grey").unwrap();
+    drop(reader);
+    assert_eq!(state(&store), guira::ClientState::Dead);
+    assert_eq!(store.recover(&mut |_, _| ()).unwrap().recovered.len(), 1);
 }
 
 #[test]

@@ -28,7 +28,7 @@ const OTHERS_AT_WORK: Duration = Duration::from_millis(500);
 pub struct Repair {
     /// The dead clients that were recovered, by slot.
     pub recovered: Vec<RecoveredClient>,
-    /// The dead clients that could not be.
+    /// The dead clients that could not be, and those of whom nobody can know whether they live ([`Store::slot_lock`]).
     pub failed: Vec<FailedRecovery>,
     /// The clients that live, or that others are recovering, by slot: they keep what they hold.
     pub living: Vec<LivingClient>,
@@ -173,6 +173,11 @@ impl Store {
             }
         };
         let Some(hold) = hold else {
+            // Somebody who is no client keeps everybody from asking. // [R-SLOT-2]
+            if let Some(lock) = inner.slot_lock_on(region, slot..slot.saturating_add(1))? {
+                repair.failed.push(FailedRecovery { slot, reason: format!("nobody can ask whether it lives: {lock}") });
+                return Ok(());
+            }
             let (stopped, frozen) = (is_stopped(&info.client), identity(&info.client).is_frozen());
             let (process, committing) = (info.client.process, info.seal.is_sealed());
             let recovering = state == SlotState::Recovering;

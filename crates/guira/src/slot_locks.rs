@@ -1,6 +1,7 @@
 //! Locks on client slots that are no client's, and keep everybody from taking them.
 
 use std::fmt;
+use std::ops::Range;
 
 use guira_fabric_shm::{ForeignLock, ShmRegion};
 
@@ -49,15 +50,19 @@ impl Store {
 impl Inner {
     /// See [`Store::slot_lock`].
     pub(crate) fn slot_lock(&self, region: &FabricRegion) -> Result<Option<SlotLock>, Error> {
+        self.slot_lock_on(region, 0..self.table.config().max_clients)
+    }
+
+    /// A lock on any of these slots that no client has.
+    pub(crate) fn slot_lock_on(&self, region: &FabricRegion, slots: Range<u16>) -> Result<Option<SlotLock>, Error> {
         let FabricRegion::Shm(region) = region else { return Ok(None) };
-        let found = region.foreign_lock(0..self.table.config().max_clients)?;
+        let found = region.foreign_lock(slots)?;
         Ok(found.map(|lock| SlotLock::new(region, lock)))
     }
 
     /// Whether `slot`, whose liveness could not be taken, is locked by somebody who is no client.
     pub(crate) fn is_locked_by_no_client(&self, region: &FabricRegion, slot: u16) -> bool {
-        let FabricRegion::Shm(region) = region else { return false };
-        matches!(region.foreign_lock(slot..slot.saturating_add(1)), Ok(Some(_)))
+        matches!(self.slot_lock_on(region, slot..slot.saturating_add(1)), Ok(Some(_)))
     }
 }
 
