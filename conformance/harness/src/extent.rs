@@ -48,7 +48,7 @@ pub fn extent(data: &[u8]) -> Answer {
 fn checksum(shape: &Shape, words: &[u64], extent: &ExtentRef) -> u64 {
     let place = shape.superblock.checksum_seed() ^ extent.offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let keys = guira_sum::NhKeys::new(shape.superblock.secret.0);
-    let head = guira_sum::nh(&keys, &words[..2], place);
+    let head = guira_sum::nh_at(&keys, guira_sum::Level::Last, &words[..2], place);
     guira_sum::nh(&keys, &words[EXTENT_HEADER_WORDS..], head)
 }
 

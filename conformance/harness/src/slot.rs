@@ -72,7 +72,11 @@ fn seal_of(shape: &Shape, words: &[u64], sequence: u32) -> Option<Seal> {
     let further = further(shape, words)?;
     let first = if words[Record::ONE_ROW_WORD] & FREES != 0 { Record::WORD } else { Record::ONE_ROW_WORD };
     let keys = guira_sum::NhKeys::new(shape.superblock.secret.0);
-    let seed = if further.is_empty() { sequence.into() } else { guira_sum::nh(&keys, further, sequence.into()) };
+    let seed = if further.is_empty() {
+        sequence.into()
+    } else {
+        guira_sum::nh_at(&keys, guira_sum::Level::Second, further, sequence.into())
+    };
     let sum = guira_sum::nh_or_zero(&keys, &words[first..Seal::word(&shape.rows)], seed);
     Some(Seal(1 << 63 | u64::from(sequence) << 32 | sum & 0xffff_ffff))
 }

@@ -9,7 +9,9 @@ use guira_conformance::{Actors, Bench, Moment, Op, Sampling, SteppedLane, TestCl
 use guira_fabric::memory::{AtomicU64, Ordering};
 use guira_fabric::{FenceProof, Lane, Profile, Region, Traffic};
 use guira_layout::{DESTROYED_TRAILER, LockMask, OwnerId, Preset, RowId, STATE_WORD, TableState};
-use guira_rcuckoo::{Change, ClientConfig, Error, NewValue, Reader, RowItems, destroy_table, read_slot, recover};
+use guira_rcuckoo::{
+    Change, ClientConfig, Error, NewValue, Reader, RowItems, destroy_table, free_unowned_locks, read_slot, recover,
+};
 
 const SEED: u64 = 11;
 const KEYS: u64 = 100;
@@ -266,6 +268,34 @@ fn rows_of_a_destroyed_table_are_not_recovered() {
 /// The first step of destroying.
 fn mark(bench: &Bench) {
     bench.store(bench.table.geometry().superblock_word(STATE_WORD), &[TableState::Destroyed.encode()]);
+}
+
+/// [R-LOCK-9] Destroying begins while locks are freed that name nobody: what it poisons stays poisoned.
+#[test]
+fn poison_is_not_taken_for_damage_while_destroying_begins() {
+    for marked_before in 0..8 {
+        let (bench, _client) = filled(Preset::Hardened, "fixed:8:8", Profile::Shm);
+        let (lock, row) = lock_of(&bench, &key(5));
+        let word = &bench.region.memory().device[lock.word as usize];
+        word.store(bench.table.locks().poison(), Ordering::Release);
+        let (destroyer, mut verbs) = (bench.clone(), 0);
+        let step = move |moment| {
+            if moment == Moment::Verb {
+                if verbs == marked_before {
+                    mark(&destroyer);
+                }
+                verbs += 1;
+            }
+        };
+        let mut lane = SteppedLane::new(&bench.region, Sampling::Ascending, Box::new(step));
+        let locks = [bench.table.locks().lock_of(row)];
+        let freed = block_on(free_unowned_locks(&mut lane, &bench.table, &locks)).unwrap();
+        let is_poisoned = word.load(Ordering::Acquire) & lock.mask == lock.mask;
+        println!("marked before verb {marked_before}: {freed:?}");
+        // Marked after the state was read last, and before a lock is poisoned: destroying poisons it.
+        assert_eq!(is_poisoned, freed.is_empty());
+        assert_eq!(freed.is_empty(), marked_before < 4, "marked before verb {marked_before}");
+    }
 }
 
 /// [R-DESTROY-2] Destroying ends for good between poisoning the locks and overwriting the rows: whoever waits for a row

@@ -341,6 +341,8 @@ impl Delta<'_> {
 mod tests {
     use proptest::prelude::*;
 
+    use guira_sum::Level;
+
     use super::*;
     use crate::row::tests::{row_format, superblock};
     use crate::{CHUNK_HEADER_WORDS, ExtentRef, Preset, slot_words};
@@ -596,7 +598,7 @@ mod tests {
         let words = records.words();
         assert_eq!(words[..3], [0x5000, 0x77, 3 << 62 | 0x0c00_0000_0000_0abc]);
         assert_eq!(words[8..], [1, 0x1000_0000_0000_0abd, 0x0000_0070_0000_0009, 0x10f, 0x108, 0x109]);
-        let sum = guira_sum::nh(&keys, &words[..7], guira_sum::nh(&keys, &words[8..], 0x11));
+        let sum = guira_sum::nh(&keys, &words[..7], guira_sum::nh_at(&keys, Level::Second, &words[8..], 0x11));
         assert_eq!(words[7], 1 << 63 | 0x11 << 32 | sum & 0xffff_ffff);
     }
 

@@ -1,6 +1,6 @@
 //! The checksums of one table's rows and redo records, with the keys that belong to its secret.
 
-use guira_sum::NhKeys;
+use guira_sum::{Level, NhKeys};
 
 use crate::row::seed_of_row;
 use crate::{ChecksumKind, RowId, Superblock};
@@ -57,7 +57,7 @@ impl Sums {
     /// checksum.
     pub(crate) fn extent(&self, offset: u64, header: &[u64], words: &[u64]) -> u64 {
         let seed = self.seed ^ offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        guira_sum::nh(&self.keys, words, guira_sum::nh(&self.keys, header, seed))
+        guira_sum::nh(&self.keys, words, guira_sum::nh_at(&self.keys, Level::Last, header, seed))
     }
 
     /// NH of a record's words: those in front of the seal, under a seed made of those behind it and the sequence
@@ -65,7 +65,7 @@ impl Sums {
     #[inline(always)]
     pub(crate) fn record(&self, first: &[u64], further: &[u64], sequence: u32) -> u64 {
         let seed = u64::from(sequence);
-        let seed = if further.is_empty() { seed } else { guira_sum::nh(&self.keys, further, seed) };
+        let seed = if further.is_empty() { seed } else { guira_sum::nh_at(&self.keys, Level::Second, further, seed) };
         guira_sum::nh_or_zero(&self.keys, first, seed)
     }
 }

@@ -4,7 +4,7 @@
 //! was a client already when it was found.
 
 use guira_fabric::{FabricError, Lane, Verb, post};
-use guira_layout::LockId;
+use guira_layout::{LockId, LockMask, STATE_WORD, TableState};
 
 use crate::destroy::is_destroyed;
 use crate::{Error, Operation, Place, Table};
@@ -46,8 +46,9 @@ pub async fn unowned_locks(lane: &mut dyn Lane, table: &Table) -> Result<Vec<Loc
 }
 
 /// Frees those of `locks` that still name an owner beyond the table's client slots; returns them. The caller has found
-/// each client slot free, or recovered its client, after it found these locks, and nobody destroys the table meanwhile.
-/// 2 round trips for each, 2 more each time a neighbour changed, and 1. Source: R-LOCK-9.
+/// each client slot free, or recovered its client, after it found these locks. If somebody destroys the table
+/// meanwhile, its locks stay poisoned. 2 round trips for each, 2 more each time a neighbour changed, and 1. Source:
+/// R-LOCK-9.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
@@ -71,14 +72,40 @@ pub async fn free_unowned_locks(
             if !owner.is_some_and(|owner| layout.is_poison(owner)) {
                 break;
             }
-            let mut found = 0;
-            let swap = seen & !mask.mask;
-            post(&mut *lane, [Verb::Cas { addr, compare: seen, swap, found: &mut found }]).await?;
-            if found == seen {
-                freed.push(*lock);
-                break;
+            let (mut found, mut state) = (0, [0]);
+            let cas = Verb::Cas { addr, compare: seen, swap: seen & !mask.mask, found: &mut found };
+            let state_at = table.geometry().superblock_word(STATE_WORD);
+            post(&mut *lane, [cas, Verb::Read { addr: state_at, into: &mut state }]).await?;
+            if found != seen {
+                continue;
             }
+            if TableState::decode(state[0]) == Some(TableState::Destroyed) {
+                // Marked before its first lock was poisoned: this may have been that poison. // [R-DESTROY-1]
+                poison_again(&mut *lane, table, mask).await?;
+                return Ok(freed);
+            }
+            freed.push(*lock);
+            break;
         }
     }
     Ok(freed)
+}
+
+/// Takes a lock for good, as destroying does, if it is free.
+async fn poison_again(lane: &mut dyn Lane, table: &Table, lock: LockMask) -> Result<(), FabricError> {
+    let addr = table.locks().addr(lock.word);
+    for _ in 0..FREE_TRIES {
+        let mut seen = [0];
+        post(&mut *lane, [Verb::Read { addr, into: &mut seen }]).await?;
+        let [seen] = seen;
+        if seen & lock.mask != 0 {
+            break;
+        }
+        let mut found = 0;
+        post(&mut *lane, [Verb::Cas { addr, compare: seen, swap: seen | lock.mask, found: &mut found }]).await?;
+        if found == seen {
+            break;
+        }
+    }
+    Ok(())
 }

@@ -32,7 +32,7 @@ mod nh;
 mod tests;
 
 pub use bytes::with_le_bytes;
-pub use nh::NhKeys;
+pub use nh::{Level, NhKeys};
 
 /// Stored in place of a checksum that came out as 0, so that 0 stays the mark of an image nobody wrote.
 /// ASCII "guira!Z1".
@@ -110,12 +110,19 @@ pub fn bytes_checksum(words: &[u64], seed: u64) -> u64 {
 ///
 /// Two images of one length, each with its seed, that were chosen without knowing the keys have the same sum for less
 /// than 2⁻⁵⁵ of all secrets, if ChaCha20 draws keys that cannot be told from random ones: 168 · 2⁻⁶⁴ by the proof in
-/// this crate's `nh.rs`, and as much again, twice, for the one value that replaces 0. So does [`nh_or_zero`]; the low
-/// half of its sum is the same for less than 2⁻²⁴ of all secrets.
+/// this crate's `nh.rs` (three times that beyond 256 words), and as much again, twice, for the one value that replaces
+/// 0. So does [`nh_or_zero`]; the low half of its sum is the same for less than 2⁻²⁴ of all secrets.
 #[inline(always)]
 #[must_use]
 pub fn nh(keys: &NhKeys, words: &[u64], seed: u64) -> u64 {
     seal(nh_or_zero(keys, words, seed))
+}
+
+/// As [`nh`], with the keys of another level: for what becomes the seed of an image.
+#[inline(always)]
+#[must_use]
+pub fn nh_at(keys: &NhKeys, level: Level, words: &[u64], seed: u64) -> u64 {
+    seal(nh::nh(keys, level, words, seed).wrapping_add(of_length(words.len())))
 }
 
 /// As [`nh`], but 0 where that is another number: for sums that are stored beside a bit that is never 0.
@@ -123,7 +130,7 @@ pub fn nh(keys: &NhKeys, words: &[u64], seed: u64) -> u64 {
 #[must_use]
 pub fn nh_or_zero(keys: &NhKeys, words: &[u64], seed: u64) -> u64 {
     // Added, because the proof is about differences.
-    nh::nh(keys, words, seed).wrapping_add(of_length(words.len()))
+    nh::nh(keys, Level::First, words, seed).wrapping_add(of_length(words.len()))
 }
 
 /// Makes a checksum depend on the length also where its state stands at 0 and zeros would leave it there.

@@ -14,7 +14,12 @@
 //! modulo p. With β the difference of the second words modulo 2⁶⁴, B′ is B + β or B + β − 2⁶⁴; in either case AB − A′B′
 //! is (A − A′)B less a number that is fixed, and as A − A′ is not 0 and between −2⁶⁴ and 2⁶⁴, thus not 0 modulo the
 //! prime p, one B at most gives each of the numbers: 162 of the 2⁶⁴ keys. Lengths that differ, or the low half of the
-//! sum alone, change the 27 to 28, and to 28 · 2³². Longer images are chained in blocks, and each block adds as much.
+//! sum alone, change the 27 to 28, and to 28 · 2³².
+//!
+//! Images of more than 256 words are summed block by block, the sums of 256 blocks with other keys, and the sums of 256
+//! of those with others again; the seed belongs to the last sum. Where blocks differ their sums do, but for 162 in 2⁶⁴
+//! keys; these were made without the keys of the next level, and so on: three times 162, whatever the length. A seed
+//! that is itself a sum ([`Level`]) has keys of a level that its image does not use, for the same reason.
 //!
 //! A pair takes eight instructions that only meet in the last addition, and a row whose length is known to the compiler
 //! has no loop: this is what a lookup of a few hundred instructions can afford.
@@ -33,10 +38,27 @@ const KEYS: usize = BLOCK_WORDS + 2;
 /// 2⁶⁴ plus this is prime, and nothing less is.
 const PRIME_EXCESS: u64 = 13;
 
-/// The keys of NH in one table, drawn from its secret: 2 KiB, in whole cache lines.
+/// The keys of one level.
+type LevelKeys = [u64; KEYS];
+
+/// The levels that keys are drawn for: three of the longest image, and one of its seed.
+const LEVELS: usize = 4;
+
+/// The level whose keys an image has, or its blocks. The sums of blocks have those of the next, and of the one after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// That of rows, extents, and the first parts of records: up to 2²⁴ words.
+    First = 0,
+    /// That of seeds of images of at most 256 words: up to 2¹⁶ words.
+    Second = 1,
+    /// That of seeds of any image: up to 256 words.
+    Last = 3,
+}
+
+/// The keys of NH in one table, drawn from its secret: 8 KiB, in whole cache lines.
 #[derive(Clone)]
 #[repr(align(64))]
-pub struct NhKeys([u64; KEYS]);
+pub struct NhKeys([LevelKeys; LEVELS]);
 
 impl NhKeys {
     /// The keys that belong to `secret`: as little-endian words, the first bytes of the key stream of ChaCha20
@@ -47,10 +69,10 @@ impl NhKeys {
         for (bytes, word) in key.chunks_exact_mut(8).zip(secret) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
-        let mut stream = [0; KEYS * 8];
+        let mut stream = [0; LEVELS * KEYS * 8];
         ChaCha20::new(&key.into(), &[0; 12].into()).apply_keystream(&mut stream);
-        let mut keys = [0; KEYS];
-        for (key, bytes) in keys.iter_mut().zip(stream.as_chunks::<8>().0) {
+        let mut keys = [[0; KEYS]; LEVELS];
+        for (key, bytes) in keys.as_flattened_mut().iter_mut().zip(stream.as_chunks::<8>().0) {
             *key = u64::from_le_bytes(*bytes);
         }
         NhKeys(keys)
@@ -59,7 +81,7 @@ impl NhKeys {
     /// The key that word `i` of an image has added, for 0 to 257: for tests that choose bytes by them.
     #[doc(hidden)]
     pub fn key(&self, i: usize) -> u64 {
-        self.0[i]
+        self.0[0][i]
     }
 }
 
@@ -70,20 +92,35 @@ impl fmt::Debug for NhKeys {
     }
 }
 
-/// The sum of `words` under `seed`. Each block but the last one makes the seed of the next.
+/// The sum of `words` under `seed`.
 #[inline(always)]
-pub(crate) fn nh(keys: &NhKeys, words: &[u64], seed: u64) -> u64 {
-    if words.len() <= BLOCK_WORDS { block(keys, words, seed) } else { blocks(keys, words, seed) }
+pub(crate) fn nh(NhKeys(keys): &NhKeys, level: Level, words: &[u64], seed: u64) -> u64 {
+    let keys = &keys[level as usize..];
+    if words.len() <= BLOCK_WORDS { block(&keys[0], words, seed) } else { blocks(keys, words, seed) }
 }
 
+/// The sum of more words than a block has, with the keys of as many levels as they need.
+///
+/// # Panics
+/// If there are more than those levels are for: 256 times as many words a level.
 #[inline(never)]
-fn blocks(keys: &NhKeys, words: &[u64], seed: u64) -> u64 {
-    words.chunks(BLOCK_WORDS).fold(seed, |seed, words| block(keys, words, seed))
+fn blocks(keys: &[LevelKeys], words: &[u64], seed: u64) -> u64 {
+    let mut below = keys.len() - 1;
+    while below > 1 && words.len() <= BLOCK_WORDS.pow(below as u32) {
+        below -= 1;
+    }
+    let (mut sums, part) = ([0; BLOCK_WORDS], BLOCK_WORDS.pow(below as u32));
+    let parts = words.len().div_ceil(part);
+    for (sum, words) in sums[..parts].iter_mut().zip(words.chunks(part)) {
+        // Recursion ends: each part is for one level less.
+        *sum = if below == 1 { block(&keys[0], words, 0) } else { blocks(&keys[..below], words, 0) };
+    }
+    block(&keys[below], &sums[..parts], seed)
 }
 
 /// At most [`BLOCK_WORDS`] words, and the seed as one more word; it is alone if their number is even.
 #[inline(always)]
-fn block(NhKeys(keys): &NhKeys, words: &[u64], seed: u64) -> u64 {
+fn block(keys: &LevelKeys, words: &[u64], seed: u64) -> u64 {
     let at = words.len();
     let mut sum = match at % 2 {
         1 => product(words[at - 1].wrapping_add(keys[at - 1]), seed.wrapping_add(keys[at])),
@@ -112,7 +149,7 @@ mod tests {
     fn keys_are_the_key_stream() {
         let keys = NhKeys::new([0; 4]);
         let expected = [0x76, 0xb8, 0xe0, 0xad, 0xa0, 0xf1, 0x3d, 0x90, 0x40, 0x5d, 0x6a, 0xe5, 0x53, 0x86, 0xbd, 0x28];
-        let bytes: Vec<u8> = keys.0[..2].iter().flat_map(|key| key.to_le_bytes()).collect();
+        let bytes: Vec<u8> = keys.0[0][..2].iter().flat_map(|key| key.to_le_bytes()).collect();
         assert_eq!(bytes, expected);
         assert_ne!(NhKeys::new(SECRET).0, keys.0);
         assert_eq!(format!("{keys:?}"), "NhKeys");
@@ -151,7 +188,7 @@ mod tests {
         let keys = NhKeys::new(SECRET);
         for len in 0..=BLOCK_WORDS {
             let mut image: Vec<u64> = (0..len as u64).map(|i| (i + 1).wrapping_mul(0xd134_2543_de82_ef95)).collect();
-            let sum = nh(&keys, &image, 77);
+            let sum = nh(&keys, Level::First, &image, 77);
             let keyed = |i: usize, image: &[u64]| image[i].wrapping_add(keys.key(i));
             image.push(77);
             let mut expected = 0_u128;
@@ -165,11 +202,25 @@ mod tests {
         }
     }
 
+    /// By the definition: blocks with the keys of the first level, their sums with those of the second, and so on.
     #[test]
-    fn blocks_are_chained() {
+    fn blocks_are_summed_in_levels() {
         let keys = NhKeys::new(SECRET);
-        let image: Vec<u64> = (0..BLOCK_WORDS as u64 + 9).collect();
-        let first = nh(&keys, &image[..BLOCK_WORDS], 5);
-        assert_eq!(nh(&keys, &image, 5), nh(&keys, &image[BLOCK_WORDS..], first));
+        let level = |level: usize, words: &[u64], seed| block(&keys.0[level], words, seed);
+        for len in [257, 512, 600, BLOCK_WORDS * BLOCK_WORDS, BLOCK_WORDS * BLOCK_WORDS + 1, 3 * BLOCK_WORDS.pow(2) + 7]
+        {
+            let image: Vec<u64> = (0..len as u64).map(|i| (i + 1).wrapping_mul(0xd134_2543_de82_ef95)).collect();
+            let mut sums: Vec<u64> = image.chunks(BLOCK_WORDS).map(|words| level(0, words, 0)).collect();
+            let mut next = 1;
+            if sums.len() > BLOCK_WORDS {
+                sums = sums.chunks(BLOCK_WORDS).map(|sums| level(1, sums, 0)).collect();
+                next = 2;
+            }
+            assert_eq!(nh(&keys, Level::First, &image, 5), level(next, &sums, 5), "{len} words");
+        }
+        let image = vec![7; 600];
+        let sums: Vec<u64> = image.chunks(BLOCK_WORDS).map(|words| level(1, words, 0)).collect();
+        assert_eq!(nh(&keys, Level::Second, &image, 5), level(2, &sums, 5));
+        assert_eq!(nh(&keys, Level::Last, &image[..9], 5), level(3, &image[..9], 5));
     }
 }

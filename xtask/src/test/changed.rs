@@ -142,6 +142,7 @@ mod tests {
         let packages = vec![
             package("guira-cli", "crates/cli", &["guira", "clap"]),
             package("guira", "crates/guira", &["guira-layout"]),
+            package("guira-instructions", "instructions", &["guira"]),
             package("guira-layout", "crates/layout", &[]),
             package("guira-layouts", "crates/layouts", &[]),
         ];
@@ -153,7 +154,10 @@ mod tests {
     fn a_package_touches_all_that_depend_on_it_and_no_other() {
         let touched = |path: &str| changed(&[path]).packages.map(Vec::from_iter);
         let names = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
-        assert_eq!(touched("crates/layout/src/row.rs"), names(&["guira", "guira-cli", "guira-layout"]));
+        assert_eq!(
+            touched("crates/layout/src/row.rs"),
+            names(&["guira", "guira-cli", "guira-instructions", "guira-layout"])
+        );
         assert_eq!(touched("crates/cli/tests/suite/serve.rs"), names(&["guira-cli"]));
         assert_eq!(touched("docs/space.md"), names(&[]));
         assert_eq!(touched("Cargo.lock"), None);

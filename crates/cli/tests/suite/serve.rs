@@ -716,6 +716,31 @@ fn health_is_told_beside_silent_connections() {
     server.stop("-TERM");
 }
 
+/// A probe that takes a moment to ask is answered while others ask a hundred times a second and do not close.
+#[test]
+fn health_is_told_beside_connections_that_are_not_closed() {
+    let server = Server::start(&["--capacity", "1000", "--metrics", "127.0.0.1:0"]);
+    let url = server.ready["metrics"].as_str().expect("a URL").to_owned();
+    let addr = url.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/metrics")).expect("where they are");
+    let ask = |stream: &mut TcpStream| stream.write_all(b"GET /health HTTP/1.1\r\nHost: node\r\n\r\n");
+    let mut kept: Vec<TcpStream> = Vec::new();
+    for _ in 0..20 {
+        let mut probe = TcpStream::connect(addr).expect("it listens");
+        for _ in 0..20 {
+            let mut other = TcpStream::connect(addr).expect("it listens");
+            ask(&mut other).expect("it is open");
+            kept.push(other);
+        }
+        let began = Instant::now();
+        ask(&mut probe).expect("it is open still");
+        let mut answer = String::new();
+        probe.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200 ") && began.elapsed() < Duration::from_secs(1), "{answer:?}");
+    }
+    assert_eq!(kept.len(), 400);
+    server.stop("-TERM");
+}
+
 /// Few open files allow few sessions: it says so, and does not begin to refuse connections by chance.
 #[test]
 fn the_limit_on_open_files_is_raised_and_told() {

@@ -247,9 +247,6 @@ impl Connection {
             Ok((bytes, more)) => {
                 // What comes later is told anew, but not that it was the last.
                 self.readable = more == More::Maybe || self.hung_up;
-                if self.input.at_hand().is_empty() && matches!(self.state, State::Greeting { .. }) {
-                    self.ticket.inspect(|ticket| tools.shared.door.note(*ticket, Phase::Heard));
-                }
                 self.input.received(bytes);
                 self.moved += bytes;
                 self.noticed.get_or_insert(tools.now);
@@ -538,7 +535,7 @@ impl Connection {
         self.stalled = false;
         self.state = State::Closing { deadline: tools.now + LINGER };
         match self.ticket {
-            Some(ticket) => shared.door.note(ticket, Phase::Leaving),
+            Some(ticket) => shared.door.dismiss(ticket),
             // When the node ends, all of them are told, however many they are.
             None if shared.is_stopping() => {}
             None => {

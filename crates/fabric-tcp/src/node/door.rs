@@ -1,9 +1,10 @@
 //! The connections without a session: who has not greeted the node yet, and who is told to go.
 //!
 //! Invariants: there are at most [`MAX_STRANGERS`] of them, and [`MAX_FROM_ADDRESS`] from one address. A newcomer is
-//! always let in, and one that has been there longest goes: first of those that were told to, then of those that have
-//! said nothing, then of the others; from the newcomer's own address, if that has as many as it may. So who greets at
-//! once is not kept out by who says nothing, however many they are.
+//! always let in, and one that has been there longest goes: first of those that were told to, then of all; from the
+//! newcomer's own address, if that has as many as it may. So who greets at once is not kept out by who does not,
+//! however many they are: each has the time in which so many others come. To spare those that have said something would
+//! let strangers stay for a byte each, and have the newcomers go.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,10 +27,8 @@ pub(super) struct Ticket(u64);
 pub(super) enum Phase {
     /// It was told to go.
     Leaving,
-    /// It has said nothing.
-    Silent,
-    /// It has said something.
-    Heard,
+    /// It has not greeted the node yet.
+    Waiting,
 }
 
 /// All connections without a session, of all loops.
@@ -81,9 +80,9 @@ impl Door {
         self.inner().change(ticket, |stranger| stranger.place = Some(place))
     }
 
-    /// The connection has said something, or was told to go.
-    pub(super) fn note(&self, ticket: Ticket, phase: Phase) {
-        self.inner().change(ticket, |stranger| stranger.phase = phase);
+    /// The connection was told to go.
+    pub(super) fn dismiss(&self, ticket: Ticket) {
+        self.inner().change(ticket, |stranger| stranger.phase = Phase::Leaving);
     }
 
     /// The connection has a session now, or is gone.
@@ -141,42 +140,39 @@ mod tests {
     }
 
     #[test]
-    fn an_address_sheds_its_own_and_the_silent_go_first() {
+    fn an_address_sheds_its_own_and_the_oldest_goes_first() {
         let door = Door::default();
-        let (elsewhere, _) = door.enter(far(1), None, Phase::Silent);
+        let (elsewhere, _) = door.enter(far(1), None, Phase::Waiting);
         let tickets: Vec<Ticket> = (0..MAX_FROM_ADDRESS)
-            .map(|_| door.enter(NEAR, None, Phase::Silent))
+            .map(|_| door.enter(NEAR, None, Phase::Waiting))
             .map(|(ticket, shed)| {
                 assert_eq!(shed, None);
                 ticket
             })
             .collect();
-        door.note(tickets[0], Phase::Heard);
-        door.note(tickets[5], Phase::Leaving);
-        let shed_next = || door.enter(NEAR, None, Phase::Heard).1.map(|shed| shed.ticket);
+        door.dismiss(tickets[5]);
+        let shed_next = || door.enter(NEAR, None, Phase::Waiting).1.map(|shed| shed.ticket);
         assert_eq!(shed_next(), Some(tickets[5]), "who was told to go");
-        assert_eq!(shed_next(), Some(tickets[1]), "the oldest of the silent");
-        for _ in 2..MAX_FROM_ADDRESS - 1 {
-            shed_next();
+        for ticket in tickets.iter().enumerate().filter(|(place, _)| *place != 5).map(|(_, ticket)| ticket) {
+            assert_eq!(shed_next(), Some(*ticket), "in the order of coming");
         }
-        assert_eq!(shed_next(), Some(tickets[0]), "the oldest of all, when each has said something");
         door.leave(elsewhere);
     }
 
     #[test]
     fn all_addresses_together_are_bounded_and_a_newcomer_comes_in() {
         let door = Door::default();
-        let first = door.enter(far(0), None, Phase::Silent).0;
+        let first = door.enter(far(0), None, Phase::Waiting).0;
         for host in 1..MAX_STRANGERS {
-            let (_, shed) = door.enter(far(host as u8), None, Phase::Silent);
+            let (_, shed) = door.enter(far(host as u8), None, Phase::Waiting);
             assert_eq!(shed, None);
         }
-        let (ticket, shed) = door.enter(NEAR, None, Phase::Silent);
+        let (ticket, shed) = door.enter(NEAR, None, Phase::Waiting);
         assert_eq!(shed, Some(Shed { ticket: first, place: None }));
         let place = Place { loop_index: 0, key: super::super::connections::Key::of(mio::Token(3)) };
         assert!(door.settle(ticket, place) && !door.settle(first, place), "who was shed finds that out");
         door.leave(ticket);
-        assert_eq!(door.enter(NEAR, None, Phase::Silent).1, None, "there is room again");
+        assert_eq!(door.enter(NEAR, None, Phase::Waiting).1, None, "there is room again");
     }
 
     #[test]

@@ -298,7 +298,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
     fn deal(&mut self, stream: TcpStream, peer: SocketAddr) {
         let shared = self.tools.shared;
         self.tools.count(Counter::ConnectionsAccepted, 1);
-        let (ticket, shed) = shared.door.enter(peer.ip(), None, Phase::Silent);
+        let (ticket, shed) = shared.door.enter(peer.ip(), None, Phase::Waiting);
         if let Some(shed) = shed {
             self.tools.count(Counter::ConnectionsShed, 1);
             shared.shed(shed);

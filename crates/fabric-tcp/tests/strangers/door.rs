@@ -1,10 +1,11 @@
 //! Who is not let in keeps nobody out: silent connections, by the thousand, and readers.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use guira_fabric_tcp::wire::{Bye, Grant, Hello};
+use guira_fabric_tcp::wire::{Bye, Grant, Hello, Kind};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use crate::client::{Client, HELLO};
@@ -50,6 +51,41 @@ fn silent_connections_of_many_addresses_keep_nobody_out() {
     let open = count_open(silent);
     println!("{open} of {all} silent connections are left");
     assert!((STRANGERS / 2..=STRANGERS).contains(&open), "{open} of them are left");
+}
+
+/// Strangers that say a byte and stay, a hundred of them a second, on an address of their own or on the client's: a
+/// client that takes a moment for its greeting comes in each time.
+#[test]
+fn connections_that_begin_a_greeting_keep_nobody_out() {
+    let served = heap(options());
+    for near in [true, false] {
+        let (is_over, before) = (AtomicBool::new(false), served.handle.counters().connections_accepted);
+        std::thread::scope(|scope| {
+            let strangers = || {
+                let mut all = Vec::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    let host = if near { 1 } else { 2 + all.len() as u8 % 200 };
+                    let mut stranger = connect_from(Ipv4Addr::new(127, 0, if near { 0 } else { 9 }, host), served.addr);
+                    // It may have been closed at once.
+                    let _ = stranger.write(b"H");
+                    all.push(stranger);
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                all.len()
+            };
+            let strangers = scope.spawn(strangers);
+            served.wait_until("a full door", |now| now.connections_accepted > before + 300);
+            for _ in 0..20 {
+                let mut client = Client::connect(served.addr);
+                std::thread::sleep(Duration::from_millis(20));
+                client.send(Kind::Hello, &HELLO.encode());
+                client.answer(1, Kind::Welcome).expect("a session");
+            }
+            is_over.store(true, Ordering::Relaxed);
+            println!("{} strangers", strangers.join().expect("no panic"));
+        });
+    }
+    assert!(served.handle.counters().connections_shed > 10, "the door was full");
 }
 
 /// A quarter of the sessions is for those who may write.

@@ -129,7 +129,8 @@ impl Node {
             ("--sessions", SESSIONS.to_string()),
         ];
         let mut command = outlived_by_none(&options.program);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--backing", "memory", "--threads", "1", "--format", "json"]);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--backing", "memory", "--threads", "1"]);
+        command.args(["--no-audit", "--format", "json"]);
         sizes.iter().for_each(|(name, value)| {
             command.arg(name).arg(value);
         });

@@ -7,8 +7,8 @@
 //! Invariants: one thread, made at the start, looks after all connections, and waits for none of them; it shares
 //! nothing with those that serve the table but counters that it reads. A client has [`PATIENCE`] for all it does, and
 //! makes the server keep [`MAX_HEAD_BYTES`] and a page at most. There are [`MAX_CONVERSATIONS`]; when there is another
-//! one, the oldest goes: of those that have not asked yet, or of all. So who asks at once is answered at once, however
-//! many say nothing.
+//! one, the oldest goes: of those that were answered, or of all. So who asks soon is answered, however many say
+//! nothing, or do not close what was answered.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -27,6 +27,8 @@ const MAX_CONVERSATIONS: usize = 128;
 const MAX_ACCEPTS: usize = 32;
 /// How long a client has for its request and for taking the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client that was answered has to close its connection, before the kernel may take the answer back.
+const ENDING_PATIENCE: Duration = Duration::from_millis(200);
 /// Bytes of a request's line and headers, at most.
 const MAX_HEAD_BYTES: usize = 8 << 10;
 /// Headers of a request, at most.
@@ -153,11 +155,11 @@ impl Server {
         }
     }
 
-    /// Closes the oldest connection, if there are as many as there may be: of those that have not asked, or of all.
+    /// Closes the oldest connection, if there are as many as there may be: of those that were answered, or of all.
     fn make_room(&mut self) {
         if self.conversations.len() >= MAX_CONVERSATIONS {
-            let asking = |conversation: &Conversation| matches!(conversation.state, State::Asking);
-            let oldest = self.conversations.iter().position(asking).unwrap_or(0);
+            let is_answered = |conversation: &Conversation| matches!(conversation.state, State::Ending { .. });
+            let oldest = self.conversations.iter().position(is_answered).unwrap_or(0);
             self.conversations.remove(oldest);
         }
     }
@@ -233,6 +235,7 @@ impl Conversation {
                 State::Answering { .. } => {
                     self.stream.shutdown(Shutdown::Write)?;
                     self.state = State::Ending { ignored: 0 };
+                    self.until = self.until.min(Instant::now() + ENDING_PATIENCE);
                 }
                 State::Ending { ignored } => match self.stream.read(&mut part)? {
                     0 => return Ok(Goes::Away),
