@@ -22,6 +22,9 @@ use serde_json::Value;
 /// No step of a test takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// An option of env(1): SIGHUP does what it does by default.
+const MINDS_HANGUPS: &str = "--default-signal=HUP";
+
 /// A program that serves.
 pub struct Server {
     child: Child,
@@ -35,7 +38,11 @@ impl Server {
     #[track_caller]
     pub fn start(arguments: &[&str]) -> Server {
         let all = [&["serve", "--listen", "127.0.0.1:0", "--format", "json"], arguments].concat();
-        Server::spawn(&mut command(&all), &all)
+        // What is ignored here, as under nohup, would be ignored by the program.
+        let mut started = Command::new("env");
+        started.args([MINDS_HANGUPS, command(&[]).get_program().to_str().expect("text")]).args(&all);
+        started.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Server::spawn(&mut started, &all)
     }
 
     #[track_caller]
@@ -533,7 +540,8 @@ fn a_terminal_that_closes_ends_the_node() {
     let said = directory.path().join("said");
     let guira = command(&[]);
     let program = guira.get_program().to_str().expect("text");
-    let serve = format!("{program} serve --listen 127.0.0.1:0 --format json --capacity 1000 > {}", said.display());
+    let serve = format!("env {MINDS_HANGUPS} {program} serve --listen 127.0.0.1:0 --format json --capacity 1000");
+    let serve = format!("{serve} > {}", said.display());
     let mut terminal = Command::new("script");
     terminal.args(["-qec", &serve, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut terminal) = terminal.spawn() else { return println!("skipped: there is no program `script`") };
