@@ -107,7 +107,8 @@ impl Changed {
             | StepName::Suites
             | StepName::Processes
             | StepName::DocTests => has_code,
-            StepName::Build | StepName::Instructions => self.touches("guira-instructions"),
+            StepName::Build => self.is_any(&["guira-cli", "guira-instructions"]),
+            StepName::Instructions => self.touches("guira-instructions"),
             StepName::Mutants => {
                 self.touches("guira-conformance") || self.lies_in(&["conformance/", "xtask/src/mutants/"])
             }

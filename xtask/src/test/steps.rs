@@ -139,7 +139,13 @@ pub const STEPS: [Step; 20] = [
         NEEDS,
         DEBUG,
     ),
-    step(StepName::Build, "cargo build --release -p guira-instructions", BUILD_LIMIT_S, NEEDS, RELEASE),
+    step(
+        StepName::Build,
+        "cargo build --release -p guira-instructions -p guira-cli --bin guira-instructions",
+        BUILD_LIMIT_S,
+        NEEDS,
+        RELEASE,
+    ),
     step(
         StepName::Suites,
         "the test programs that compute, the modules of a suite each by itself",
@@ -229,7 +235,9 @@ impl Step {
             StepName::TestBuild => scope.programs(|| Programs::build(shell, &budget)).err().unwrap_or(Outcome::Passed),
             StepName::Deny => ship::deny(shell, &budget),
             StepName::Clippy => clippy(shell, &budget),
-            StepName::Build => run(&mut cargo(shell, "build --release -p guira-instructions")),
+            StepName::Build => {
+                run(&mut cargo(shell, "build --release -p guira-instructions -p guira-cli --bin guira-instructions"))
+            }
             StepName::Suites => suites::run(shell, &budget, scope, Part::Computing),
             StepName::Processes => suites::run(shell, &budget, scope, Part::Waiting),
             StepName::Mutants => mutants::step(shell, &budget),
