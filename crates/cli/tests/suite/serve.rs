@@ -540,7 +540,7 @@ fn a_terminal_that_closes_ends_the_node() {
     let said = directory.path().join("said");
     let guira = command(&[]);
     let program = guira.get_program().to_str().expect("text");
-    let serve = format!("env {MINDS_HANGUPS} {program} serve --listen 127.0.0.1:0 --format json --capacity 1000");
+    let serve = format!("exec env {MINDS_HANGUPS} {program} serve --listen 127.0.0.1:0 --format json --capacity 1000");
     let serve = format!("{serve} > {}", said.display());
     let mut terminal = Command::new("script");
     terminal.args(["-qec", &serve, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
