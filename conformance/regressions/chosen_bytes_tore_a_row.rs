@@ -12,12 +12,12 @@ use guira_layout::{Preset, RowId};
 use guira_rcuckoo::{ClientConfig, Reader};
 use guira_sum::NhKeys;
 
-/// What somebody thinks the keys are who chooses bytes.
+/// A guess of the table's keys, by which bytes are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Guess {
-    /// Those of a table whose secret is zeros: what the secret of another table tells.
+    /// The keys of a table whose secret is zeros: as good as those of any other table.
     OfAnotherTable,
-    /// Those of this table: the choice is as good as can be.
+    /// The keys of this table: the choice is as good as can be.
     Right,
 }
 
@@ -39,8 +39,8 @@ fn bench(format: &str) -> Bench {
     Bench::of_rows(Preset::Hardened, format, 64, Profile::Tcp, 7)
 }
 
-/// What is found of `key` when `row` is half `old` and half `new`, at each place where a WRITE can be cut, from either
-/// end; failures are nothing found.
+/// Looks `key` up while `row` is half `old` and half `new`, for each place where a WRITE can be cut, from either end, and
+/// returns the values found. A lookup that fails finds none.
 fn found_in_halves(bench: &Bench, row: RowId, old: &[u64], new: &[u64], key: &[u8]) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let config = ClientConfig { deadline_ns: 200_000, ..ClientConfig::for_table(&bench.table) };

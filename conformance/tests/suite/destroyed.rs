@@ -134,7 +134,7 @@ struct Takers {
     lock: LockMask,
     row: RowId,
     words: Vec<u64>,
-    /// Who has not had the lock yet.
+    /// Takers that have not had the lock yet.
     left: u32,
     holds: bool,
     /// Verbs of the destroyer between a release and the next one's attempt.

@@ -1,4 +1,4 @@
-//! What a row says of itself, and in which order rows are written: H4, H13, H26, H27.
+//! Holes in what rows say of themselves, and in the order in which they are written: H4, H13, H26, H27.
 
 use std::collections::BTreeSet;
 
