@@ -39,8 +39,8 @@ fn bench(format: &str) -> Bench {
     Bench::of_rows(Preset::Hardened, format, 64, Profile::Tcp, 7)
 }
 
-/// Looks `key` up while `row` is half `old` and half `new`, for each place where a WRITE can be cut, from either end, and
-/// returns the values found. A lookup that fails finds none.
+/// Looks `key` up while `row` is half `old` and half `new`, for each place where a WRITE can be cut, from either end,
+/// and returns the values found. A lookup that fails finds none.
 fn found_in_halves(bench: &Bench, row: RowId, old: &[u64], new: &[u64], key: &[u8]) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let config = ClientConfig { deadline_ns: 200_000, ..ClientConfig::for_table(&bench.table) };
