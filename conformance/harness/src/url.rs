@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use guira::{Url, UrlError};
+use guira_url::{Url, UrlError};
 
 use super::{Answer, Seed};
 

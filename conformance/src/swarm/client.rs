@@ -6,8 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use guira::ExtentError;
-use guira::internals::Extents;
+use guira_extents::{ExtentError, Extents};
 use guira_fabric::{Effect, FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
 use guira_fabric_sim::{SimLane, SimRegion};
 use guira_layout::{ExtentRef, OwnerId, Placement, SlotWord, encode_extent};

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use guira::ExtentError;
 use guira_check::history::{Answer, Begun, Call, History};
+use guira_extents::ExtentError;
 use guira_fabric::{Effect, FabricError, Lane, Region, pause_until};
 use guira_fabric_sim::{SimLane, SimRegion};
 use guira_layout::{LockId, SuperblockError};

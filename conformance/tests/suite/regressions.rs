@@ -1,11 +1,5 @@
 //! Fixed bugs, one file each under `regressions/`, named by what broke: each fails without its fix.
 
-#[path = "../../regressions/a_closed_descriptor_ended_a_client.rs"]
-mod a_closed_descriptor_ended_a_client;
-#[path = "../../regressions/a_destroyed_table_gave_clients.rs"]
-mod a_destroyed_table_gave_clients;
-#[path = "../../regressions/a_dropped_put_leaked_its_extent.rs"]
-mod a_dropped_put_leaked_its_extent;
 #[path = "../../regressions/a_forgotten_begin_missed_its_key.rs"]
 mod a_forgotten_begin_missed_its_key;
 #[path = "../../regressions/a_key_that_came_meanwhile_was_refused_as_full.rs"]
@@ -20,16 +14,10 @@ mod a_question_that_failed_failed_a_change;
 mod a_released_poison_named_a_client;
 #[path = "../../regressions/a_rest_of_another_change_was_believed.rs"]
 mod a_rest_of_another_change_was_believed;
-#[path = "../../regressions/a_run_beyond_the_last_chunk_was_believed.rs"]
-mod a_run_beyond_the_last_chunk_was_believed;
-#[path = "../../regressions/a_run_given_back_was_left_again.rs"]
-mod a_run_given_back_was_left_again;
 #[path = "../../regressions/a_sample_of_another_lookup_was_believed.rs"]
 mod a_sample_of_another_lookup_was_believed;
 #[path = "../../regressions/a_scan_called_a_slow_writer_damage.rs"]
 mod a_scan_called_a_slow_writer_damage;
-#[path = "../../regressions/a_slot_in_other_hands_was_no_slot.rs"]
-mod a_slot_in_other_hands_was_no_slot;
 #[path = "../../regressions/a_snapshot_believed_narrow_versions.rs"]
 mod a_snapshot_believed_narrow_versions;
 #[path = "../../regressions/a_snapshot_held_a_moving_key_twice.rs"]
@@ -50,11 +38,5 @@ mod chosen_bytes_tore_a_row;
 mod distances_overflowed_in_large_tables;
 #[path = "../../regressions/every_lock_had_a_deadline_of_its_own.rs"]
 mod every_lock_had_a_deadline_of_its_own;
-#[path = "../../regressions/full_orphans_were_read_one_by_one.rs"]
-mod full_orphans_were_read_one_by_one;
-#[path = "../../regressions/inline_puts_kept_the_space_they_freed.rs"]
-mod inline_puts_kept_the_space_they_freed;
 #[path = "../../regressions/many_lookups_hid_that_a_client_is_lost.rs"]
 mod many_lookups_hid_that_a_client_is_lost;
-#[path = "../../regressions/refused_changes_leaked_extents.rs"]
-mod refused_changes_leaked_extents;

@@ -8,6 +8,7 @@ mod told;
 
 use std::sync::Arc;
 
+use guira_extents::Extents;
 use guira_fabric::{Effect, Lane, SlotHold, Traffic};
 use guira_layout::{ExtentRef, OwnerId, Placement};
 use guira_rcuckoo::{
@@ -19,7 +20,6 @@ use self::told::{Told, counters, finish, tell};
 use crate::attachment::{Attachment, Holds, Until, is_session_lost, without_effect};
 use crate::blocking::block_on;
 use crate::events::Events;
-use crate::extents::Extents;
 use crate::fabric::{FabricLane, FabricRegion, Waiting};
 use crate::reader::{check_versions, lookups};
 use crate::sessions::{Session, Sessions};

@@ -421,8 +421,8 @@ impl Error {
             },
             Error::Format { .. } | Error::Check { .. } | Error::Random { .. } => Blame::Fabric,
             Error::Fabric { source, .. } => fabric_blame(source),
-            Error::Extent(ExtentError::Full { .. }) => Blame::Full,
             Error::Extent(ExtentError::Fabric(error)) => fabric_blame(error),
+            Error::Extent(_) => Blame::Full,
             Error::Operation(error) => operation_blame(error),
         }
     }

@@ -113,7 +113,6 @@ mod client;
 mod create;
 mod error;
 mod events;
-mod extents;
 mod fabric;
 mod list;
 mod mismatch;
@@ -132,15 +131,14 @@ mod store;
 mod tls_file;
 mod token_file;
 mod turns;
-mod url;
 
 pub use client::{Client, Put};
 pub use error::{Blame, Error, Shortage};
-pub use extents::ExtentError;
 pub use guira_check::{
     Cause, CheckError, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage,
     TableStats,
 };
+pub use guira_extents::ExtentError;
 pub use guira_fabric::{Addr, ByteCount, Effect, FabricError, Space, Traffic, VerbCounts};
 pub use guira_fabric_shm::{Attempt, FileKind, KillError, ShmError};
 pub use guira_fabric_tcp::client::{ConnectError, Endpoint};
@@ -151,6 +149,7 @@ pub use guira_fabric_tcp::wire::{Bye, WireError};
 pub use guira_layout as layout;
 pub use guira_layout::{ConfigError, EntryFormat, Generation, LockId, OwnerId, Preset, RowId, SuperblockError};
 pub use guira_rcuckoo::{Counters, Error as OperationError, OpenError, Operation, Place, Placement, RowPair, Table};
+pub use guira_url::{Url, UrlError};
 pub use list::{ClientCounts, ListedState, ListedTable, TableSummary, list};
 pub use mismatch::Mismatch;
 pub use options::{CreateOptions, CreateProgress, OnMismatch, OpenOptions};
@@ -167,13 +166,6 @@ pub use tls_file::TlsFileError;
 #[cfg(feature = "tls")]
 pub use tls_file::{ClientTls, NodeTls};
 pub use token_file::{AccessToken, TokenFileError};
-pub use url::{Url, UrlError};
-
-/// What the tests of this repository run outside of stores, over simulated fabrics. No part of the API.
-#[doc(hidden)]
-pub mod internals {
-    pub use crate::extents::Extents;
-}
 
 /// The example of the README is run with the others.
 #[cfg(doctest)]

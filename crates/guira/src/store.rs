@@ -9,6 +9,7 @@ use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until}
 use guira_fabric_shm::ShmRegion;
 use guira_layout::{OwnerId, SlotState, SlotWord};
 use guira_rcuckoo::{ClientConfig, OpenError, SlotClient, Table, claim_slot_for, open_table, read_slot, slots};
+use guira_url::Place;
 
 use crate::attachment::without_effect;
 use crate::blocking::{self, block_on};
@@ -19,7 +20,7 @@ use crate::options::Access;
 use crate::repair::own_slot_client;
 use crate::sessions::{self, Session, Sessions};
 use crate::stat::liveness;
-use crate::url::Place;
+
 use crate::{Client, ClientState, Error, OpenOptions, Reader, Stat, Url};
 
 /// A table this process has opened. Clones and threads share it; each thread takes a client or reader of its own.

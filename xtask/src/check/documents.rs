@@ -13,6 +13,8 @@ use crate::tree::SourceFile;
 /// The parts of a regression's story.
 const STORY: [&str; 3] = ["Cause", "Effect", "Fix"];
 
+/// Where regressions are: of the protocol, and of whole stores.
+const SUITES: [&str; 2] = ["conformance/", "crates/guira/tests/"];
 /// Files that only list regressions.
 const LISTS: [&str; 3] = ["lib.rs", "main.rs", "mod.rs"];
 
@@ -152,7 +154,8 @@ fn resolve(document: &str, target: &str) -> Option<String> {
 fn is_regression(path: &str) -> bool {
     let mut parts: Vec<&str> = path.split('/').collect();
     let name = parts.pop().unwrap_or_default();
-    parts.first() == Some(&"conformance") && parts.contains(&"regressions") && !LISTS.contains(&name)
+    let is_inside = SUITES.iter().any(|suite| path.starts_with(suite));
+    is_inside && parts.contains(&"regressions") && !LISTS.contains(&name)
 }
 
 fn missing_story(file: &RustFile) -> Vec<Violation> {

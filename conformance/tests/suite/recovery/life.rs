@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use guira::internals::Extents;
 use guira_conformance::{Bench, Op, Seen, block_on};
+use guira_extents::Extents;
 use guira_fabric::{FenceProof, Lane, Region, SlotHold};
 use guira_layout::{ExtentRef, OwnerId, Placement, SlotState, encode_extent};
 use guira_rcuckoo::{
@@ -140,8 +140,10 @@ impl<L: Lane> Actor<L> {
     async fn change(&mut self, op: &Op) -> Result<Seen, Error> {
         let (table, mut words) = (Arc::clone(self.client.table()), Vec::new());
         let mut pending = None;
-        let no_room = |error: guira::ExtentError| match error {
-            guira::ExtentError::Fabric(source) => Error::Fabric { operation: guira_rcuckoo::Operation::Put, source },
+        let no_room = |error: guira_extents::ExtentError| match error {
+            guira_extents::ExtentError::Fabric(source) => {
+                Error::Fabric { operation: guira_rcuckoo::Operation::Put, source }
+            }
             full => panic!("tables of this test have room: {full}"),
         };
         if let Some(extents) = &mut self.extents {
@@ -176,7 +178,7 @@ impl<L: Lane> Actor<L> {
         let most =
             vec![0; self.client.table().config().chunks as usize * self.client.table().config().chunk_bytes as usize];
         let refused = block_on(extents.reserve(&mut self.lane, &[0], &most));
-        assert!(matches!(refused, Err(guira::ExtentError::Full { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(guira_extents::ExtentError::Full { .. })), "{refused:?}");
     }
 
     /// Gives back its chunks and its slot.

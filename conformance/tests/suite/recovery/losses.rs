@@ -143,7 +143,7 @@ fn marks_lost_in_the_chunks_of_the_living_are_found() {
     keys.iter().for_each(|i| lost_by(&mut owner, *i));
     assert_eq!(unreferenced(bench), keys.len() as u64);
     owner.want_room();
-    assert_eq!(owner.extents.as_ref().map(guira::internals::Extents::swept), Some(keys.len() as u64));
+    assert_eq!(owner.extents.as_ref().map(guira_extents::Extents::swept), Some(keys.len() as u64));
     owner.close().expect("the heap loses nothing");
     check_recovered(bench).expect("a sound table");
     assert_eq!(unreferenced(bench), 0);
@@ -161,7 +161,7 @@ fn what_the_dead_were_freeing_is_left_to_their_recovery() {
     for i in &keys {
         block_on(owner.apply(&Op::Put(key(*i), vec![1; 80]))).expect("room");
     }
-    let swept = |owner: &Actor| owner.extents.as_ref().map(guira::internals::Extents::swept);
+    let swept = |owner: &Actor| owner.extents.as_ref().map(guira_extents::Extents::swept);
     for i in &keys {
         // A client removes it, and dies when no row refers to its extent any more, and before its record is retired.
         let life = Life::of(SLOTS[0], &Op::Remove(key(*i)));

@@ -1,9 +1,9 @@
 //! The steps a pool takes with a client between two of its holders.
 
+use guira_extents::Extents;
 use guira_rcuckoo::Operation;
 
 use super::Client;
-use crate::extents::Extents;
 
 impl Client {
     /// Whether there is nothing left of a dropped operation that others could wait for: no lock, no batch in flight

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use guira_extents::Extents;
 use guira_fabric::Lane;
 use guira_rcuckoo::{Begun, Change, Changed, Counters, Table, add_totals};
 
 use crate::OperationError;
-use crate::extents::Extents;
 
 /// What of a client's counters is in the table's totals already.
 #[derive(Default)]

@@ -17,6 +17,7 @@ mod open_or_create;
 mod pools;
 mod processes;
 mod recovery;
+mod regressions;
 mod reuse;
 mod served;
 mod store;

@@ -1,7 +1,7 @@
 //! How much extent space a workload needs: chunks in use against bytes that live, under endless updates.
 //!
 //! ```sh
-//! cargo run --release -p guira-conformance --example extent_space
+//! cargo run --release -p guira --example extent_space
 //! ```
 //!
 //! Each line is a table in which some clients, in turn, update keys drawn from one set, with values of drawn sizes.

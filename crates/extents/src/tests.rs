@@ -11,10 +11,10 @@ use guira_fabric::memory::Ordering;
 use guira_fabric::{FenceProof, Profile, Region};
 use guira_layout::{Geometry, Preset, PresetOptions, Secret, SlotState, SlotWord, Superblock};
 use guira_rcuckoo::{format_table, recover};
+use pollster::block_on;
 
 use super::patrol::PATROL_EVERY;
 use super::*;
-use crate::blocking::block_on;
 
 const CHUNKS: u64 = 16;
 const MOST_STEPS: u64 = 20_000;

@@ -1,13 +1,18 @@
 //! Where values that do not fit in a row go: a client's own chunks, cut into slots of one size class each.
 //!
+//! As in the protocol, an operation is an `async fn` over a lane. docs/space.md says why the space is cut as it is, and
+//! docs/protocol.md has the rules that the comments cite.
+//!
 //! Invariants: a slot is handed out by the owner of its chunk only; a slot is free if its mark equals the generation of
 //! the extent in it, or if no extent ever was in it; a generation is used once in a table's life. Whoever takes the
 //! last reference to an extent out of the index writes its mark, so owners learn of free slots by reading their marks.
 //!
-//! Six parts: what this client knows of its chunks ([`places`]), how it gets and gives up chunks ([`table`]), what
-//! becomes of those it was getting or giving up in an operation that was dropped ([`under_way`]), how it learns what
-//! others have freed ([`patrol`]), how it finds what the dead have lost ([`lost`]), and why a run in use is nobody's
-//! ([`runs`]).
+//! Six parts: what this client knows of its chunks (`places`), how it gets and gives up chunks (`table`), what
+//! becomes of those it was getting or giving up in an operation that was dropped (`under_way`), how it learns what
+//! others have freed (`patrol`), how it finds what the dead have lost (`lost`), and why a run in use is nobody's
+//! (`runs`).
+
+#![forbid(unsafe_code)]
 
 mod lost;
 mod patrol;
@@ -122,11 +127,12 @@ impl Extents {
     }
 
     /// Orphaned chunks that this client adopted so far.
-    pub(crate) fn adopted_chunks(&self) -> u64 {
+    pub fn adopted_chunks(&self) -> u64 {
         self.adopted_chunks
     }
 
     /// A place for `key` and `value`, if one is at hand and there is nothing to tend. No round trip.
+    #[inline]
     pub fn reserve_now(&mut self, key: &[u8], value: &[u8]) -> Option<ExtentRef> {
         if self.is_due() {
             return None;
@@ -183,6 +189,7 @@ impl Extents {
     }
 
     /// Takes back an extent whose mark is written, if it lies in one of this client's chunks, or is a run.
+    #[inline]
     pub fn give_back(&mut self, extent: &ExtentRef) {
         self.patrol.worked += 1;
         self.take_back(extent, Freed::Marked);

@@ -21,13 +21,20 @@ impl Extents {
     }
 
     /// Whether no chunk is under way.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         self.under_way.is_empty()
     }
 
-    /// Begins to claim the first chunk, which is free, and gets no further.
-    #[cfg(test)]
-    pub(crate) async fn claim_in_part(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+    /// Begins to claim the first chunk, which is free, and gets no further: for tests of what becomes of operations
+    /// that are dropped. 1 round trip.
+    ///
+    /// # Errors
+    /// The fabric's.
+    ///
+    /// # Panics
+    /// If the chunk is not free.
+    #[doc(hidden)]
+    pub async fn claim_in_part(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         let class = guira_layout::ExtentClass::Run(1);
         let claiming = ChunkWord::encode(ChunkState::Claiming { owner: self.owner, class });
         self.begin([0]);

@@ -1,5 +1,7 @@
 //! Where a table is: `shm://name`, `file:///path`, or `tcp://host:port`, where the port may be left out.
 
+#![forbid(unsafe_code)]
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -18,7 +20,7 @@ use guira_fabric_tcp::client::{DEFAULT_PORT, Endpoint};
 /// ```
 /// use std::path::Path;
 ///
-/// use guira::{Url, UrlError};
+/// use guira_url::{Url, UrlError};
 ///
 /// # fn main() -> Result<(), UrlError> {
 /// assert_eq!("shm://cache".parse(), Url::shm("cache"));
@@ -42,8 +44,10 @@ enum Kind {
 }
 
 /// What leads to a table's memory.
-pub(crate) enum Place<'u> {
+pub enum Place<'u> {
+    /// A file, which processes map.
     File(Location),
+    /// A memory node.
     Node(&'u Endpoint),
 }
 
@@ -130,8 +134,8 @@ impl Url {
         format!("tcp://{}", Endpoint::new(host, port)).parse()
     }
 
-    /// No place but this process's memory: [`crate::Store::create_unnamed`]. It is shown as `memory://`, which leads
-    /// nowhere: nobody can open such a table, and each is another one.
+    /// No place but this process's memory, as for `Store::create_unnamed` of crate `guira`. It is shown as `memory://`,
+    /// which leads nowhere: nobody can open such a table, and each is another one.
     pub fn unnamed() -> Url {
         Url(Kind::Unnamed)
     }
@@ -141,7 +145,11 @@ impl Url {
         self.0 == Kind::Unnamed
     }
 
-    pub(crate) fn place(&self) -> Result<Place<'_>, ShmError> {
+    /// What leads to the table's memory.
+    ///
+    /// # Errors
+    /// `BadName` for a table without a name.
+    pub fn place(&self) -> Result<Place<'_>, ShmError> {
         match &self.0 {
             Kind::Shm(name) => Ok(Place::File(Location::shm(name)?)),
             Kind::File(path) => Ok(Place::File(Location::file(path))),

@@ -37,6 +37,7 @@ struct Settled {
 
 impl Extents {
     /// Notes that an extent of this client was linked.
+    #[inline]
     pub fn link(&mut self, extent: &ExtentRef) {
         self.settle_handed_out(extent);
         let Some((index, _)) = self.table.geometry().chunk_of(extent.offset) else { return };
