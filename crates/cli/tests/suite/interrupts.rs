@@ -1,7 +1,7 @@
 //! Interrupts, by Ctrl-C above all: commands end between two operations with exit code 130, tell what is stored, and
 //! leave a sound table, or none if they made it for themselves. SIGKILL: what is left says how it goes.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -327,10 +327,10 @@ fn a_killed_quickstart_leaves_a_table_that_the_next_run_points_at() {
     guira(&arguments).expect(0);
 }
 
-/// Starts a command that creates a large table, and sends it `signal` when it catches that. A table that was complete
-/// before the signal came has to be larger.
+/// Starts a command that creates a large table at `path`, and sends it `signal` when it catches that. A table that was
+/// complete before the signal came is removed, and the next has to be larger.
 #[track_caller]
-fn interrupted_creation(arguments: impl Fn(&str) -> Vec<String>, signal: Signal) -> Run {
+fn interrupted_creation(path: &Path, arguments: impl Fn(&str) -> Vec<String>, signal: Signal) -> Run {
     for doublings in 0..6 {
         let keys = (1 << (20 + doublings)).to_string();
         let owned = arguments(&keys);
@@ -342,6 +342,10 @@ fn interrupted_creation(arguments: impl Fn(&str) -> Vec<String>, signal: Signal)
         if run.code != Some(0) {
             return run.expect(EXIT_INTERRUPTED);
         }
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => panic!("{}: {error}", path.display()),
+            _ => {}
+        }
     }
     panic!("no table is large enough to be interrupted");
 }
@@ -350,11 +354,13 @@ fn interrupted_creation(arguments: impl Fn(&str) -> Vec<String>, signal: Signal)
 #[test]
 fn an_interrupted_create_leaves_nothing() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let url = format!("file://{}/table", directory.path().display());
+    let path = directory.path().join("table");
+    let url = format!("file://{}", path.display());
     let entries = || std::fs::read_dir(directory.path()).expect("it is there").count();
     for signal in signals() {
         for command in ["create", "ycsb", "serve"] {
             let run = interrupted_creation(
+                &path,
                 |keys| {
                     let given = match command {
                         "create" => vec!["create", &url, "--capacity", keys, "--entry", "fixed:8:8"],
