@@ -6,21 +6,21 @@
 //! seconds of processor time, once.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use super::Outcome;
 use super::process::Shell;
-use super::steps::{Budget, target_directory, within};
+use super::steps::{Budget, target_directory};
 use crate::tree::{SourceFile, Tree};
 
 /// Compiling cargo-deny on one slow core, and then some.
 pub const DENY_LIMIT_S: u64 = 1_200;
 /// Installing a toolchain and compiling what is published with it.
 pub const MSRV_LIMIT_S: u64 = 1_200;
-/// Compiling every package once more, from its archive.
+/// Looking through every package once more, from its archive, as the compiler does.
 pub const PACKAGE_LIMIT_S: u64 = 1_200;
 /// Cloning the advisory database: where it cannot be reached, nothing may wait for it long.
 const FETCH_LIMIT_S: u64 = 120;
@@ -93,27 +93,14 @@ pub fn msrv(shell: &Shell, budget: &Budget) -> Outcome {
     shell.run(&mut command, budget)
 }
 
-/// Makes every package that is published, compiles it from its archive, and looks whether it is whole.
+/// Makes every package that is published, and compiles each from its archive, with its own default features: as who
+/// installs it would, but against the archives of the others instead of a registry.
 pub fn package(shell: &Shell, budget: &Budget) -> Outcome {
     let packages = match Packages::read(shell.root()) {
-        Ok(packages) => packages,
+        Ok(packages) if packages.unstated.is_empty() => packages,
+        Ok(packages) => return Outcome::Failed(packages.unstated.join("; ")),
         Err(reason) => return Outcome::Failed(reason),
     };
-    let mut missing = packages.unstated.clone();
-    for name in &packages.published {
-        let mut list = shell.command("cargo", ["package", "--list", "--locked", "--allow-dirty", "-p", name]);
-        match within(budget, move || list.output()) {
-            Ok(Ok(output)) if output.status.success() => {
-                missing.extend(not_carried(name, &String::from_utf8_lossy(&output.stdout)));
-            }
-            Ok(Ok(output)) => return Outcome::Failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-            Ok(Err(error)) => return Outcome::Failed(format!("cargo package --list: {error}")),
-            Err(outcome) => return outcome,
-        }
-    }
-    if !missing.is_empty() {
-        return Outcome::Failed(missing.join("; "));
-    }
     let inputs = match digest_of_inputs(shell.root()) {
         Ok(digest) => digest,
         Err(error) => return Outcome::Failed(format!("what goes into packages cannot be read: {error:#}")),
@@ -124,21 +111,69 @@ pub fn package(shell: &Shell, budget: &Budget) -> Outcome {
         return Outcome::Passed;
     }
     let target = target_directory(shell, "packages");
-    if let Err(error) = forget_built(&target).and_then(|()| match cargo_home() {
-        Some(home) => forget_unpacked(&home.join("registry/src"), &packages.published),
-        None => Ok(()),
-    }) {
+    let (archives, unpacked) = (target.join("package"), target.join("unpacked"));
+    if let Err(error) = remove(&archives).and_then(|()| remove(&unpacked)) {
         return Outcome::Failed(format!("packages of an earlier run cannot be removed: {error}"));
     }
-    let mut command = shell.command("cargo", ["package", "--locked", "--allow-dirty"]);
-    command.args(packages.selected()).arg("--target-dir").arg(target).env(WITHOUT_DEBUG.0, WITHOUT_DEBUG.1);
-    let outcome = shell.run(&mut command, budget);
+    let mut command = shell.command("cargo", ["package", "--no-verify", "--locked", "--allow-dirty"]);
+    command.args(packages.selected()).arg("--target-dir").arg(&target);
+    let mut outcome = shell.run(&mut command, budget);
+    if outcome == Outcome::Passed {
+        outcome = unpack(shell, budget, &packages, &archives, &unpacked);
+    }
+    // Each by itself: together, each would have the features that any of them asks for.
+    for name in &packages.published {
+        if outcome == Outcome::Passed {
+            let mut command = shell.at(unpacked.clone()).command("cargo", ["check", "--quiet", "-p", name]);
+            command.arg("--target-dir").arg(&target).env(WITHOUT_DEBUG.0, WITHOUT_DEBUG.1);
+            outcome = shell.run(&mut command, budget);
+        }
+    }
     if outcome == Outcome::Passed
         && let Err(error) = fs::write(&passed, inputs)
     {
         shell.say(&format!("{} cannot be written, so the next run compiles them again: {error}", passed.display()));
     }
     outcome
+}
+
+/// Makes a workspace of the archives, in which packages find each other, with the versions of Cargo.lock.
+fn unpack(shell: &Shell, budget: &Budget, packages: &Packages, archives: &Path, workspace: &Path) -> Outcome {
+    if let Err(error) = fs::create_dir_all(workspace) {
+        return Outcome::Failed(format!("{}: {error}", workspace.display()));
+    }
+    let found = match folder_names(archives, ".crate") {
+        Ok(found) if found.len() == packages.published.len() => found,
+        Ok(found) => return Outcome::Failed(format!("{} packages made {found:?}", packages.published.len())),
+        Err(error) => return Outcome::Failed(format!("{}: {error}", archives.display())),
+    };
+    let mut missing = Vec::new();
+    for folder in &found {
+        // What is unpacked is as new as the run: cargo compares times, and all archives state the same.
+        let mut command = shell.command("tar", ["--extract", "--gzip", "--touch", "--directory"]);
+        command.arg(workspace).arg("--file").arg(archives.join(format!("{folder}.crate")));
+        let outcome = shell.run(&mut command, budget);
+        if outcome != Outcome::Passed {
+            return outcome;
+        }
+        missing.extend(not_carried(&workspace.join(folder)));
+    }
+    if !missing.is_empty() {
+        return Outcome::Failed(missing.join("; "));
+    }
+    let made = fs::write(workspace.join("Cargo.toml"), packages.workspace(&found))
+        .and_then(|()| fs::copy(shell.root().join("Cargo.lock"), workspace.join("Cargo.lock")));
+    made.err().map_or(Outcome::Passed, |error| Outcome::Failed(format!("{}: {error}", workspace.display())))
+}
+
+/// The names of the files in `parent` that end in `suffix`, without it, sorted.
+fn folder_names(parent: &Path, suffix: &str) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(parent)? {
+        names.extend(entry?.file_name().to_string_lossy().strip_suffix(suffix).map(str::to_owned));
+    }
+    names.sort();
+    Ok(names)
 }
 
 /// The digest of all that goes into packages: the compiler, the files of all crates, and those of the workspace.
@@ -154,56 +189,18 @@ fn digest_of_inputs(root: &Path) -> anyhow::Result<String> {
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// Where cargo keeps what it unpacks.
-fn cargo_home() -> Option<PathBuf> {
-    let is_set = std::env::var_os("CARGO_HOME").filter(|home| !home.is_empty());
-    is_set.map(PathBuf::from).or_else(|| std::env::home_dir().map(|home| home.join(".cargo")))
-}
-
-/// Removes what an earlier run built: cargo takes a package of a registry for unchanged as long as its version is.
-fn forget_built(target: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(target) {
+/// Removes a folder, if it is there.
+fn remove(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Removes what an earlier run unpacked of `names`. Cargo compiles a package of the workspace against those it depends
-/// on, from a registry of its own in the target directory; it unpacks these once for each name and version, and would
-/// take the sources of an earlier run for today's. Registries of that kind have no host: their folders begin with `-`.
-fn forget_unpacked(unpacked: &Path, names: &[String]) -> io::Result<()> {
-    let is_ours = |folder: &str| {
-        let version = names.iter().filter_map(|name| folder.strip_prefix(name.as_str())?.strip_prefix('-'));
-        version.into_iter().any(|version| version.starts_with(|first: char| first.is_ascii_digit()))
-    };
-    for registry in folders(unpacked)? {
-        if !registry.file_name().is_some_and(|name| name.to_string_lossy().starts_with('-')) {
-            continue;
-        }
-        for package in folders(&registry)? {
-            if package.file_name().is_some_and(|name| is_ours(&name.to_string_lossy())) {
-                fs::remove_dir_all(&package)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The folders in `parent`; none if it is not there.
-fn folders(parent: &Path) -> io::Result<Vec<PathBuf>> {
-    match fs::read_dir(parent) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        entries => entries?
-            .map(|entry| Ok(entry?.path()))
-            .filter(|path| path.as_ref().map_or(true, |it| it.is_dir()))
-            .collect(),
-    }
-}
-
-/// Files that the package's list of files lacks.
-fn not_carried(package: &str, list: &str) -> Vec<String> {
-    let lacks = |file: &&&str| !list.lines().any(|line| line == **file);
-    CARRIED.iter().filter(lacks).map(|file| format!("{package} does not carry {file}")).collect()
+/// Files that an unpacked package lacks.
+fn not_carried(package: &Path) -> Vec<String> {
+    let lacks = |file: &&&str| !package.join(file).is_file();
+    CARRIED.iter().filter(lacks).map(|file| format!("{} does not carry {file}", package.display())).collect()
 }
 
 /// The packages of the workspace that are published.
@@ -247,6 +244,21 @@ impl Packages {
         Ok(packages)
     }
 
+    /// The manifest of a workspace of them, each in its folder, in which they find each other.
+    fn workspace(&self, folders: &[String]) -> String {
+        let mut manifest = format!("[workspace]\nresolver = \"3\"\nmembers = {folders:?}\n\n[patch.crates-io]\n");
+        for name in &self.published {
+            let is_it = |folder: &&String| {
+                let version = folder.strip_prefix(name.as_str()).and_then(|rest| rest.strip_prefix('-'));
+                version.is_some_and(|version| version.starts_with(|first: char| first.is_ascii_digit()))
+            };
+            if let Some(folder) = folders.iter().find(is_it) {
+                manifest.push_str(&format!("{name} = {{ path = {folder:?} }}\n"));
+            }
+        }
+        manifest
+    }
+
     /// The arguments that select them.
     fn selected(&self) -> impl Iterator<Item = &str> {
         self.published.iter().flat_map(|name| ["-p", name])
@@ -267,19 +279,18 @@ mod tests {
         Packages::of(manifests.iter().copied())
     }
 
-    /// A second run with changed sources would compile against those of the first.
     #[test]
-    fn what_an_earlier_run_unpacked_is_forgotten_and_nothing_else() {
-        let home = tempfile::tempdir().expect("a folder");
-        let paths =
-            ["-1f/guira-0.1.0", "-1f/guira-layout-0.1.0", "-1f/guira-extra-0.1.0", "index.example-2a/guira-0.1.0"];
-        for path in paths {
-            fs::create_dir_all(home.path().join(path).join("src")).expect("a folder");
-        }
-        let names = ["guira".to_owned(), "guira-layout".to_owned()];
-        forget_unpacked(home.path(), &names).expect("folders of ours");
-        assert_eq!(paths.map(|path| home.path().join(path).exists()), [false, false, true, true]);
-        forget_unpacked(&home.path().join("nowhere"), &names).expect("nothing is unpacked");
+    fn packages_find_each_other_in_their_workspace() {
+        let of = |name: &str| format!("[package]\nname = \"{name}\"\n");
+        let found = packages(&[WORKSPACE, &of("guira"), &of("guira-layout")]).expect("they are manifests");
+        let folders = ["guira-0.1.0", "guira-layout-0.2.0"].map(str::to_owned);
+        let manifest: toml::Table = toml::from_str(&found.workspace(&folders)).expect("a manifest");
+        let expected: toml::Table = toml::from_str(
+            "[workspace]\nresolver = \"3\"\nmembers = [\"guira-0.1.0\", \"guira-layout-0.2.0\"]\n\
+             [patch.crates-io]\nguira = { path = \"guira-0.1.0\" }\nguira-layout = { path = \"guira-layout-0.2.0\" }\n",
+        )
+        .expect("a manifest");
+        assert_eq!(manifest, expected);
     }
 
     #[test]
@@ -323,8 +334,13 @@ mod tests {
 
     #[test]
     fn files_that_a_package_lacks_are_named() {
-        assert_eq!(not_carried("a", "Cargo.toml\nLICENSE-APACHE\nLICENSE-MIT\nREADME.md\nsrc/lib.rs\n").len(), 0);
-        assert_eq!(not_carried("a", "LICENSE-APACHE\ndocs/README.md\nLICENSE-MIT\n"), ["a does not carry README.md"]);
+        let package = tempfile::tempdir().expect("a folder");
+        for file in CARRIED {
+            fs::write(package.path().join(file), "").expect("a file");
+        }
+        assert_eq!(not_carried(package.path()), [""; 0]);
+        fs::remove_file(package.path().join("README.md")).expect("it is there");
+        assert_eq!(not_carried(package.path()), [format!("{} does not carry README.md", package.path().display())]);
     }
 
     #[test]

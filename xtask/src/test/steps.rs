@@ -205,7 +205,13 @@ pub const STEPS: [Step; 20] = [
         NEEDS,
         None,
     ),
-    step(StepName::Package, "cargo package --locked, of what is published", ship::PACKAGE_LIMIT_S, NEEDS, None),
+    step(
+        StepName::Package,
+        "cargo package --no-verify, and cargo check -p of each archive, of what is published",
+        ship::PACKAGE_LIMIT_S,
+        NEEDS,
+        None,
+    ),
 ];
 
 const fn step(
