@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use guira::{Effect, OpenOptions, Store, Url};
+use guira::{Effect, OpenError, OpenOptions, Store, Url};
 use guira_input::InputError;
 use guira_lab::driver::{DriverError, Removal};
 use serde::{Deserialize, Serialize};
@@ -31,9 +31,9 @@ pub const EXIT_CODES: [(u8, &str); 5] = [
     (EXIT_MISUSE, "misuse: arguments that cannot be, or keys, values and records that the table cannot store"),
     (
         EXIT_FAILURE,
-        "any other failure: no permission, a file that cannot be read, no memory, a full table, a damaged one, a \
-         counter that is not a number, a memory node that is away or lets nobody in, or another client that holds what \
-         is needed",
+        "any other failure: no permission, a file that cannot be read, no memory, a full table, a damaged one, one \
+         whose file was truncated while it was served, a counter that is not a number, a memory node that is away or \
+         lets nobody in, or another client that holds what is needed",
     ),
     (EXIT_INTERRUPTED, "interrupted by SIGINT (Ctrl-C), SIGTERM or SIGHUP"),
 ];
@@ -105,6 +105,17 @@ pub enum Failure {
     DestroyedWhileServed {
         /// The table.
         url: Url,
+    },
+    /// Somebody truncated the file of a memory node's table, or its pages cannot be had.
+    #[error(
+        "{url} is lost: {reason}, while it was served; every session has ended, and so has the node; what was in the \
+         table is gone; remove the file, and start the node again, which creates a new table"
+    )]
+    LostWhileServed {
+        /// The table.
+        url: Url,
+        /// How its bytes were lost.
+        reason: String,
     },
     /// What was to be created has a name of a file that is no table, or none that this user can open.
     #[error("{url} already exists, and cannot be opened as a table; nothing was changed; choose another name")]
@@ -246,6 +257,31 @@ pub enum Failure {
     ClosedOutput,
 }
 
+/// The holder of a name that a table could not be created under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A table.
+    Table,
+    /// A table that somebody is destroying, or whose destroyer ended before its name was gone.
+    Destroyed,
+    /// Nothing any more: a table was destroyed meanwhile.
+    Nobody,
+    /// A file that is no table, or that this user cannot open.
+    Other,
+}
+
+impl Holder {
+    /// Looks at the file that has the name now.
+    pub fn of(url: &Url) -> Holder {
+        match Store::open_with(url, &OpenOptions::default().read_only()) {
+            Ok(_) => Holder::Table,
+            Err(error) if error.is_absent() => Holder::Nobody,
+            Err(guira::Error::Open { source: OpenError::Destroyed, .. }) => Holder::Destroyed,
+            Err(_) => Holder::Other,
+        }
+    }
+}
+
 /// How many records of an input are in the table when it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loaded(pub u64);
@@ -314,9 +350,9 @@ impl Failure {
     /// The store's answer about a table that was to be created at `url`.
     pub fn of_creation(url: &Url) -> impl FnOnce(guira::Error) -> Failure {
         move |error| match error {
-            error if error.is_taken() => match Store::open_with(url, &OpenOptions::default().read_only()) {
-                Err(error) if !error.is_absent() => Failure::Occupied { url: url.clone() },
-                _ => Failure::Taken { url: url.clone() },
+            error if error.is_taken() => match Holder::of(url) {
+                Holder::Other => Failure::Occupied { url: url.clone() },
+                Holder::Table | Holder::Destroyed | Holder::Nobody => Failure::Taken { url: url.clone() },
             },
             // The table of a memory node cannot be removed from here.
             error @ guira::Error::Mismatch { .. } if !url.to_string().starts_with("tcp://") => Failure::Advised {
@@ -415,7 +451,7 @@ impl Failure {
             }
             Failure::Counter(_) => guira::Blame::Misuse.as_str(),
             Failure::Contended { .. } => guira::Blame::Busy.as_str(),
-            Failure::Unreadable { .. } => guira::Blame::Corrupt.as_str(),
+            Failure::Unreadable { .. } | Failure::LostWhileServed { .. } => guira::Blame::Corrupt.as_str(),
             Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput => "host",
             Failure::Interrupted(_) | Failure::NotCreated(_) | Failure::Abandoned(_) | Failure::Stopped => "host",
             Failure::CopyInterrupted(_) | Failure::CleanedUp(_) | Failure::Left { .. } => "host",

@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use guira::printable;
 use serde::Serialize;
 
 use crate::failure::{ErrorText, Failure};
@@ -71,14 +72,14 @@ impl Output {
     /// Writes a line for people to standard error.
     pub fn remark(&self, line: &str) {
         if self.format == Format::Human {
-            complain(line);
+            complain(&shown(line));
         }
     }
 
     /// Writes to standard error what the user should know before something fails, and it goes on.
     pub fn warn(&self, warning: &str) {
         match self.format {
-            Format::Human => complain(&format!("guira: warning: {warning}")),
+            Format::Human => complain(&shown(&format!("guira: warning: {warning}"))),
             Format::Json => complain(&serde_json::json!({ "warning": { "message": warning } }).to_string()),
         }
     }
@@ -107,7 +108,7 @@ impl Output {
     /// Writes an error to standard error.
     pub fn error(&self, error: &ErrorText) {
         match self.format {
-            Format::Human => complain(&format!("guira: {}", error.message.replace('\n', " "))),
+            Format::Human => complain(&format!("guira: {}", printable(&error.message.replace('\n', " ")))),
             Format::Json => {
                 #[derive(Serialize)]
                 struct Object<'e> {
@@ -126,6 +127,12 @@ pub fn closed(error: io::Error) -> Failure {
     } else {
         Failure::host("write to standard output")(error)
     }
+}
+
+/// Lines with nothing in them that a terminal obeys: names of tables and files are in them, which anybody may have
+/// chosen.
+fn shown(lines: &str) -> String {
+    lines.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
 /// Writes a line to standard error, if anybody listens.

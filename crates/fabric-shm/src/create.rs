@@ -3,7 +3,8 @@
 //!
 //! Invariants: the name appears last and never replaces anything; every byte of the file is reserved before it appears,
 //! so that a full file system is an error now and not a SIGBUS later; on failure nothing is left. A file that never
-//! gets a name is sealed: its length cannot be changed.
+//! gets a name is sealed: its length cannot be changed. A region that needs a lock file ([`crate::lock_file`]) gets its
+//! name after that has its own.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
@@ -17,10 +18,11 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::error::{Attempt, CreateError, ShmError, Task};
 use crate::file::{FileSystem, proc_path};
-use crate::header::{Header, Sizes};
+use crate::header::{Header, LockName, Sizes};
 use crate::location::Location;
+use crate::lock_file;
 use crate::mapping::Mapped;
-use crate::region::{Access, ShmRegion, boot_id};
+use crate::region::{Access, ShmRegion, SlotLocks, boot_id};
 
 /// Bytes reserved between two calls of the progress function, which may stop the creation: a quarter of a second where
 /// the host of a virtual machine makes room for each page at its first touch, and some milliseconds elsewhere.
@@ -84,13 +86,30 @@ fn create_named<E>(
     if options.mode & !0o777 != 0 {
         return Err(ShmError::BadMode { path: location.path().to_owned(), mode: options.mode }.into());
     }
+    let has_lock_file = lock_file::is_needed_for(options.mode);
+    if has_lock_file {
+        lock_file::require_room_in(name)?;
+    }
     let directory = open_directory(directory, task)?;
     refuse_existing(&directory, name, task)?;
+    lock_file::sweep(directory.as_fd(), name, task);
+    let locks_directory = directory.try_clone().map_err(|error| task.failed("open its directory")(errno_of(&error)))?;
     let (file, unpublished) = Unpublished::new(directory, task)?;
-    let (header, mapped) = build(&file, Storage::FileSystem, options, task, progress)?;
-    let region = ShmRegion::new(location.path(), file, header, mapped, Access::ReadWrite, task)?;
+    let (sizes, mapped) = build(&file, Storage::FileSystem, options, task, progress)?;
+    // Made when there is room for the region, and gone again if it does not get its name.
+    let (slot_locks, lock_name, unsettled) = if has_lock_file {
+        let (made, name, unsettled) = lock_file::create(locks_directory.as_fd(), location.path(), options.mode, task)?;
+        (SlotLocks::Beside(made), Some(name), Some(unsettled))
+    } else {
+        (SlotLocks::Own, None, None)
+    };
+    let header = write_header(&mapped, sizes, lock_name);
+    let region = ShmRegion::new(location.path(), file, slot_locks, header, mapped, Access::ReadWrite, task)?;
     init(&region).map_err(|source| CreateError::Init { path: location.path().to_owned(), source })?;
     unpublished.publish(region.file(), name).map_err(task.failed("give it its name"))?;
+    if let Some(unsettled) = unsettled {
+        region.settle(unsettled);
+    }
     Ok(region)
 }
 
@@ -104,10 +123,11 @@ fn create_unnamed<E>(
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create(MEMORY_FILE_NAME, flags).map_err(task.failed("make a memory file"))?;
     let options = CreateOptions { mode: 0o600, ..options };
-    let (header, mapped) = build(&file, Storage::Memory, options, task, progress)?;
+    let (sizes, mapped) = build(&file, Storage::Memory, options, task, progress)?;
+    let header = write_header(&mapped, sizes, None);
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals).map_err(task.failed("seal its length"))?;
-    let region = ShmRegion::new(path, file, header, mapped, Access::ReadWrite, task)?;
+    let region = ShmRegion::new(path, file, SlotLocks::Own, header, mapped, Access::ReadWrite, task)?;
     init(&region).map_err(|source| CreateError::Init { path: path.to_owned(), source })?;
     Ok(region)
 }
@@ -155,14 +175,14 @@ fn refuse_existing(directory: &OwnedFd, name: &OsStr, task: Task<'_>) -> Result<
     }
 }
 
-/// Gives the empty `file` its permissions, bytes and header.
+/// Gives the empty `file` its permissions and bytes.
 fn build(
     file: &OwnedFd,
     storage: Storage,
     options: CreateOptions,
     task: Task<'_>,
     progress: ReserveProgress<'_>,
-) -> Result<(Header, Mapped), ShmError> {
+) -> Result<(Sizes, Mapped), ShmError> {
     let CreateOptions { main_bytes, device_bytes, mode } = options;
     let too_large = || task.too_large(main_bytes, device_bytes);
     let system = FileSystem::of(file.as_fd(), task)?;
@@ -185,12 +205,21 @@ fn build(
     // tmpfs gives huge pages to mappings that ask for them, not to fallocate.
     let populated = (system == FileSystem::Tmpfs).then_some(&mapped);
     reserve(file, populated, &sizes, task, progress)?;
-    let header =
-        Header { sizes, boot_id: boot_id(), creator_pid: u64::from(std::process::id()), created_unix_ns: now() };
+    Ok((sizes, mapped))
+}
+
+/// Writes the header of a new region.
+fn write_header(mapped: &Mapped, sizes: Sizes, lock_name: Option<LockName>) -> Header {
+    let (creator_pid, created_unix_ns) = (u64::from(std::process::id()), now());
+    let header = Header { sizes, boot_id: boot_id(), creator_pid, created_unix_ns, lock_name };
     for (cell, word) in mapped.header().iter().zip(header.encode()) {
         cell.store(word, Ordering::Relaxed);
     }
-    Ok((header, mapped))
+    header
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 /// Reserves every byte of the file in steps, or fails. The pages of `populated` are faulted in as well, as long as the
@@ -230,14 +259,14 @@ fn no_space(file: &OwnedFd, sizes: &Sizes, task: Task<'_>) -> ShmError {
 }
 
 /// A file in its directory that is gone again when this is dropped before [`Unpublished::publish`].
-struct Unpublished {
+pub(crate) struct Unpublished {
     directory: OwnedFd,
     /// Its name for the time being, on file systems that have no files without one.
     temporary: Option<OsString>,
 }
 
 impl Unpublished {
-    fn new(directory: OwnedFd, task: Task<'_>) -> Result<(OwnedFd, Unpublished), ShmError> {
+    pub(crate) fn new(directory: OwnedFd, task: Task<'_>) -> Result<(OwnedFd, Unpublished), ShmError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         match rustix::fs::openat(&directory, ".", flags | OFlags::TMPFILE, Mode::RUSR | Mode::WUSR) {
             Ok(file) => Ok((file, Unpublished { directory, temporary: None })),
@@ -264,7 +293,7 @@ impl Unpublished {
     }
 
     /// Gives the file its name, if nothing has that name. The creation's linearization point.
-    fn publish(mut self, file: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
+    pub(crate) fn publish(mut self, file: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
         let Some(temporary) = self.temporary.take() else {
             return self.link_unnamed(file, name);
         };

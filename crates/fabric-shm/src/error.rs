@@ -9,6 +9,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::create::UNNAMED;
+use crate::lock_file::LockFileProblem;
 
 /// What was attempted when an error occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,6 +225,20 @@ pub enum ShmError {
         /// Bytes it has.
         actual: u64,
     },
+    /// The lock file of the region cannot be used, so that the region can only be read: whoever locked another file
+    /// than its clients do would take them for dead.
+    #[error("cannot {attempt} {} for changing: its lock file {} {problem}; nothing was changed",
+            path.display(), lock_path.display())]
+    LockFile {
+        /// What was attempted.
+        attempt: Attempt,
+        /// The region's file.
+        path: PathBuf,
+        /// Where the lock file has to be.
+        lock_path: PathBuf,
+        /// What is wrong with it.
+        problem: LockFileProblem,
+    },
     /// The caller's progress function stopped a creation.
     #[error("cannot create {}: stopped on request; nothing was changed", path.display())]
     Stopped {
@@ -258,6 +273,7 @@ impl ShmError {
             | ShmError::Version { attempt, .. }
             | ShmError::HeaderCorrupt { attempt, .. }
             | ShmError::Truncated { attempt, .. }
+            | ShmError::LockFile { attempt, .. }
             | ShmError::Io { attempt, .. } => *attempt = of,
             ShmError::BadName { .. }
             | ShmError::BadMode { .. }

@@ -12,6 +12,7 @@ use crate::error::{Attempt, FileKind, ShmError, Task};
 use crate::file::{open_regular, read_start};
 use crate::header;
 use crate::location::{Location, SHM_DIRECTORY};
+use crate::lock_file::is_lock_file;
 use crate::region::Access;
 
 /// A file of `/dev/shm` that is a region, or may be one.
@@ -77,6 +78,8 @@ fn look_at(name: String) -> Option<FoundRegion> {
         Ok(start) if !header::is_region(&start) => return None,
         Ok(_) if is_unpublished(&name) => FoundKind::Unpublished,
         Ok(_) => FoundKind::Region,
+        // Those of lock files, which mere readers may not read, are no regions' names.
+        Err(ShmError::Permission { .. }) if is_lock_file(&name) => return None,
         Err(ShmError::Permission { .. }) => FoundKind::Unreadable,
         Err(_) => return None,
     };

@@ -7,10 +7,14 @@
 //!       32  file bytes            40  boot id at creation, 16 bytes (zero: unknown)
 //!       56  creator's process id  64  creation time, ns since 1970
 //!       72  FNV-1a 64 of bytes 0 to 71
-//!       80  zero, not looked at
+//!       80  lock file's identity  88  lock file's inode (both zero: there is none)
+//!       96  FNV-1a 64 of bytes 0 to 95
+//!      104  zero, not looked at
 //! ```
-//! All fields are little-endian and never change. Magic, version and checksum keep their places and their meaning in
-//! every version, so that another version is told from a damaged header.
+//! All fields are little-endian and never change. Magic, version and the first checksum keep their places and their
+//! meaning in every version, so that another version is told from a damaged header.
+
+use std::num::NonZeroU64;
 
 use crate::error::{ShmError, Task};
 
@@ -19,17 +23,19 @@ pub(crate) const HEADER_BYTES: u64 = 4096;
 /// The main space is followed by the device space at the next multiple of this.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Words of the header that carry something.
-pub(crate) const HEADER_WORDS: usize = 10;
+pub(crate) const HEADER_WORDS: usize = 13;
 /// The version this crate writes, and the only one it reads.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"GUIRASHM";
-/// Bytes under the checksum; it follows them.
+/// Bytes under the checksum that every version has; it follows them.
 const SUMMED_BYTES: usize = 72;
+/// Bytes under the checksum of all of it; it follows them.
+const ALL_SUMMED_BYTES: usize = 96;
 /// No file is larger: the address space of one process on today's 64-bit machines.
 const MAX_FILE_BYTES: u64 = 1 << 47;
 
-const _: () = assert!(SUMMED_BYTES + 8 == HEADER_WORDS * 8);
+const _: () = assert!(ALL_SUMMED_BYTES + 8 == HEADER_WORDS * 8);
 const _: () = assert!(HEADER_BYTES.is_multiple_of(PAGE_BYTES) && HEADER_BYTES >= (HEADER_WORDS * 8) as u64);
 
 /// Sizes of a region that were checked: nothing computed from them overflows.
@@ -73,6 +79,15 @@ fn device_offset(main_bytes: u64) -> Option<u64> {
     HEADER_BYTES.checked_add(main_bytes)?.checked_next_multiple_of(PAGE_BYTES)
 }
 
+/// The lock file of a region, as the region's header names it: [`crate::lock_file`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LockName {
+    /// Drawn at random when the file was made.
+    pub(crate) identity: NonZeroU64,
+    /// The file's inode, on the region's file system.
+    pub(crate) inode: NonZeroU64,
+}
+
 /// What the header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
@@ -80,6 +95,8 @@ pub(crate) struct Header {
     pub(crate) boot_id: [u8; 16],
     pub(crate) creator_pid: u64,
     pub(crate) created_unix_ns: u64,
+    /// The file whose bytes are locked for client slots, if it is not the region's own.
+    pub(crate) lock_name: Option<LockName>,
 }
 
 impl Header {
@@ -97,6 +114,12 @@ impl Header {
         bytes[64..72].copy_from_slice(&self.created_unix_ns.to_le_bytes());
         let sum = fnv1a(&bytes[..SUMMED_BYTES]);
         bytes[72..80].copy_from_slice(&sum.to_le_bytes());
+        if let Some(LockName { identity, inode }) = self.lock_name {
+            bytes[80..88].copy_from_slice(&identity.get().to_le_bytes());
+            bytes[88..96].copy_from_slice(&inode.get().to_le_bytes());
+        }
+        let sum = fnv1a(&bytes[..ALL_SUMMED_BYTES]);
+        bytes[96..104].copy_from_slice(&sum.to_le_bytes());
         std::array::from_fn(|word| u64_at(&bytes, word * 8))
     }
 
@@ -116,6 +139,9 @@ impl Header {
             let path = task.path.to_owned();
             return Err(ShmError::Version { attempt: task.attempt, path, found: version, supported: VERSION });
         }
+        if u64_at(bytes, ALL_SUMMED_BYTES) != fnv1a(&bytes[..ALL_SUMMED_BYTES]) {
+            return Err(task.corrupt());
+        }
         let sizes =
             Sizes { main_bytes: u64_at(bytes, 16), device_bytes: u64_at(bytes, 24), file_bytes: u64_at(bytes, 32) };
         if !sizes.are_consistent() || u64_at(bytes, 8) >> 32 != HEADER_BYTES {
@@ -124,9 +150,15 @@ impl Header {
         if file_len < sizes.file_bytes {
             return Err(task.truncated(sizes.file_bytes, file_len));
         }
+        let lock_name = match [80, 88].map(|at| NonZeroU64::new(u64_at(bytes, at))) {
+            [None, None] => None,
+            [Some(identity), Some(inode)] => Some(LockName { identity, inode }),
+            _ => return Err(task.corrupt()),
+        };
         let mut boot_id = [0; 16];
         boot_id.copy_from_slice(&bytes[40..56]);
-        Ok(Header { sizes, boot_id, creator_pid: u64_at(bytes, 56), created_unix_ns: u64_at(bytes, 64) })
+        let (creator_pid, created_unix_ns) = (u64_at(bytes, 56), u64_at(bytes, 64));
+        Ok(Header { sizes, boot_id, creator_pid, created_unix_ns, lock_name })
     }
 }
 
@@ -150,14 +182,14 @@ pub(crate) fn is_region(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(word)
 }
 
 /// FNV-1a, 64 bits: every step is a bijection of the state, so a change of one byte always changes the sum.
-fn fnv1a(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
     bytes.iter().fold(OFFSET_BASIS, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(PRIME))
@@ -176,9 +208,22 @@ mod tests {
 
     fn sample() -> (Header, Vec<u8>) {
         let sizes = Sizes::new(12_345, 100, PAGE_BYTES).unwrap();
-        let header = Header { sizes, boot_id: [7; 16], creator_pid: 42, created_unix_ns: 1 << 60 };
-        let bytes = header.encode().iter().flat_map(|word| word.to_le_bytes()).collect();
-        (header, bytes)
+        let number = |number| NonZeroU64::new(number).unwrap();
+        let lock_name = Some(LockName { identity: number(0x0123_4567_89ab_cdef), inode: number(77) });
+        let header = Header { sizes, boot_id: [7; 16], creator_pid: 42, created_unix_ns: 1 << 60, lock_name };
+        (header, bytes_of(&header))
+    }
+
+    fn bytes_of(header: &Header) -> Vec<u8> {
+        header.encode().iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    /// Makes both checksums those of the bytes in front of them.
+    fn seal(bytes: &mut [u8]) {
+        for summed in [SUMMED_BYTES, ALL_SUMMED_BYTES] {
+            let sum = fnv1a(&bytes[..summed]);
+            bytes[summed..summed + 8].copy_from_slice(&sum.to_le_bytes());
+        }
     }
 
     #[test]
@@ -191,6 +236,8 @@ mod tests {
             header,
             "bytes after the end are nobody's business"
         );
+        let without = Header { lock_name: None, ..header };
+        assert_eq!(Header::decode(task(), &bytes_of(&without), longer).unwrap(), without);
     }
 
     #[test]
@@ -215,16 +262,35 @@ mod tests {
     }
 
     #[test]
+    fn other_versions_are_named() {
+        let (header, mut bytes) = sample();
+        for found in [1, 3] {
+            bytes[8..12].copy_from_slice(&u32::to_le_bytes(found));
+            // Its other checksum is that version's business.
+            let sum = fnv1a(&bytes[..SUMMED_BYTES]);
+            bytes[SUMMED_BYTES..SUMMED_BYTES + 8].copy_from_slice(&sum.to_le_bytes());
+            let error = Header::decode(task(), &bytes, header.sizes.file_bytes).unwrap_err();
+            assert!(matches!(error, ShmError::Version { found: seen, .. } if seen == found), "{error}");
+        }
+    }
+
+    #[test]
     fn impossible_sizes_are_corrupt_even_under_a_good_checksum() {
         let (header, good) = sample();
         let file_bytes = header.sizes.file_bytes;
-        for (at, value) in
-            [(16, u64::MAX), (16, 9), (24, 1 << 63), (32, file_bytes - 4096), (32, file_bytes + 1), (8, 1)]
-        {
+        for (at, value) in [
+            (16, u64::MAX),
+            (16, 9),
+            (24, 1 << 63),
+            (32, file_bytes - 4096),
+            (32, file_bytes + 1),
+            (8, u64::from(VERSION)),
+            (80, 0),
+            (88, 0),
+        ] {
             let mut bytes = good.clone();
             bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
-            let sum = fnv1a(&bytes[..SUMMED_BYTES]);
-            bytes[72..80].copy_from_slice(&sum.to_le_bytes());
+            seal(&mut bytes);
             let error = Header::decode(task(), &bytes, u64::MAX).unwrap_err();
             assert!(matches!(error, ShmError::HeaderCorrupt { .. }), "{at} {value}: {error}");
         }

@@ -1,20 +1,23 @@
-//! Client slots: who is alive is who holds the lock on his byte of the file.
+//! Client slots: a client is alive while it holds the lock on its slot's byte of the slot file, which is the region's
+//! own file, or a lock file beside it where some may read the region and not write it ([`crate::lock_file`]).
 //!
 //! Invariants: each hold has an open file description of its own, never duplicated, and kept by a mapping, not by a
 //! descriptor ([`crate::fork`]); its lock is asked for but never asked about, and never given back: the description is
-//! given up instead, by drop or by the kernel when the process ends or runs another program. Only the very file that
-//! the region maps is ever locked, whatever became of the region's descriptor.
+//! given up instead, by drop or by the kernel when the process ends or runs another program. Only the very slot file
+//! that was found when the region was opened is ever locked, whatever became of its descriptor.
 //!
 //! A [`Set`] has one description for all slots of one owner, kept by a mapping and a descriptor ([`crate::kept`]). Its
 //! bytes are locked and unlocked one by one, and all of them by giving up the description: one call, however many there
 //! are. Locks on one description do not exclude each other, so a set knows which slots it has.
 //!
-//! Holds are locks for writing. Whoever may read the file may lock the same bytes for reading, which looks like a
-//! living client to everybody else; such locks are found by [`foreign_lock`] and named (docs/decisions/0019).
+//! Holds are locks for writing. Whoever may read the slot file may lock the same bytes for reading, which looks like a
+//! living client to everybody else. Only those may read it who may write the region, unless its mode was changed after
+//! its creation; their locks are found by [`foreign_lock`] and named (docs/decisions/0020).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use guira_fabric::{FabricError, HoldSet, SlotHold};
@@ -29,6 +32,19 @@ use crate::sys::{self, LockKind};
 
 /// Where the slots' bytes are: beyond every file's end, so that no lock on data meets them.
 pub(crate) const FIRST_SLOT_BYTE: i64 = 1 << 62;
+/// One for each slot there can be.
+pub(crate) const SLOT_BYTES: i64 = 1 << 16;
+/// The byte that whoever removes the region's name has locked.
+pub(crate) const REMOVAL_BYTE: i64 = FIRST_SLOT_BYTE - 1;
+
+/// The file whose bytes stand for a region's client slots.
+#[derive(Clone, Copy)]
+pub(crate) struct SlotFile<'r> {
+    pub(crate) file: BorrowedFd<'r>,
+    pub(crate) path: &'r Path,
+    /// Device and inode.
+    pub(crate) identity: (u64, u64),
+}
 
 /// A lock on client slots of a region that no client has: clients lock for writing. The slots look taken as long as it
 /// stands, and it ends with its process, or when that closes the file.
@@ -42,20 +58,21 @@ pub struct ForeignLock {
     pub process: Option<u32>,
 }
 
-/// A lock on any of `slots` that is for reading. Two system calls, and up to four more for each slot among them that a
-/// client holds: of several locks the kernel names any, so the slots on both sides of a client's are asked about by
-/// themselves.
+/// A lock on any of `slots` that is for reading; `None` also if this process has not opened the slot file. Two system
+/// calls, and up to four more for each slot among them that a client holds: of several locks the kernel names any, so
+/// the slots on both sides of a client's are asked about by themselves.
 pub(crate) fn foreign_lock(region: &Shared, slots: Range<u16>) -> Result<Option<ForeignLock>, Errno> {
+    let Some(slot_file) = region.slot_file() else { return Ok(None) };
     let byte = |slot: u16| FIRST_SLOT_BYTE + i64::from(slot);
     let slot = |byte: i64| u16::try_from(byte - FIRST_SLOT_BYTE).unwrap_or(u16::MAX);
     let mut unknown = vec![(byte(slots.start), byte(slots.end))];
     // Ends: each turn takes a range away, and puts two back that are shorter together.
     while let Some((from, until)) = unknown.pop() {
         // Nothing is asked of a descriptor that somebody closed.
-        if from >= until || !is_mapped(region, region.file.as_fd()) {
+        if from >= until || !slot_file.is(slot_file.file) {
             continue;
         }
-        let Some(lock) = sys::any_lock(region.file.as_fd(), from, until - from)? else { continue };
+        let Some(lock) = sys::any_lock(slot_file.file, from, until - from)? else { continue };
         let (start, end) = (lock.start.max(from), lock.end.unwrap_or(i64::MAX).min(until));
         match lock.kind {
             LockKind::Write => unknown.extend([(end.max(start + 1), until), (from, start)]),
@@ -70,16 +87,16 @@ pub(crate) fn foreign_lock(region: &Shared, slots: Range<u16>) -> Result<Option<
 
 /// Takes the liveness of `slot`, or finds its owner alive.
 pub(crate) fn hold(region: &Shared, slot: u16) -> Result<Option<SlotHold>, FabricError> {
-    require_writer(region)?;
+    let slot_file = require_writer(region)?;
     // Made here, because no fork waits for an allocation.
-    let proc_path = file::proc_path(region.file.as_fd());
+    let proc_path = file::proc_path(slot_file.file);
     let mut is_taken = false;
     let lock = |file: &OwnedFd| {
         let answer = sys::try_lock_byte(file.as_fd(), byte_of(slot));
         is_taken = matches!(answer, Err(Errno::AGAIN | Errno::ACCESS));
         answer
     };
-    match fork::open_guarded(region.process, region.page_bytes, || reopen(region, &proc_path), lock) {
+    match fork::open_guarded(region.process, region.page_bytes, || slot_file.reopen(&proc_path), lock) {
         Ok(guard) => Ok(Some(SlotHold::new(guard))),
         // No other call's failure says that somebody lives: a mapping is refused by the same number where all memory is
         // to be locked (mlockall) and no more may be.
@@ -88,14 +105,18 @@ pub(crate) fn hold(region: &Shared, slot: u16) -> Result<Option<SlotHold>, Fabri
     }
 }
 
-fn require_writer(region: &Shared) -> Result<(), FabricError> {
+/// The slot file, for those who may take slots.
+fn require_writer(region: &Shared) -> Result<SlotFile<'_>, FabricError> {
     if !region.process.is_this() {
         return Err(FabricError::Forked);
     }
     if region.access == Access::ReadOnly {
         return Err(FabricError::ReadOnly { verb: "a hold" });
     }
-    Ok(())
+    region.slot_file().ok_or_else(|| {
+        let path = region.path.display();
+        FabricError::Backend(format!("{path} was opened to be destroyed, without its lock file; nothing was changed"))
+    })
 }
 
 fn refused(region: &Shared, slot: u16, errno: Errno) -> FabricError {
@@ -122,9 +143,10 @@ impl Set {
     fn kept(&mut self) -> Result<&Kept, Errno> {
         if self.kept.is_none() {
             let region = &self.region;
+            let slot_file = region.slot_file().ok_or(Errno::BADF)?;
             // Made here, because no fork waits for an allocation.
-            let proc_path = file::proc_path(region.file.as_fd());
-            self.kept = Some(Kept::open(region.process, region.page_bytes, || reopen(region, &proc_path))?);
+            let proc_path = file::proc_path(slot_file.file);
+            self.kept = Some(Kept::open(region.process, region.page_bytes, || slot_file.reopen(&proc_path))?);
         }
         self.kept.as_ref().ok_or(Errno::BADF)
     }
@@ -157,24 +179,25 @@ impl HoldSet for Set {
     }
 }
 
-/// Whether `file` is the one that the region maps.
-fn is_mapped(region: &Shared, file: BorrowedFd<'_>) -> bool {
-    fstat(file).is_ok_and(|stat| file::identity(&stat) == region.identity)
-}
-
-/// A new open file description of the region's file, which may have lost its name; `proc_path` leads to it, unless
-/// somebody closed the region's descriptor.
-fn reopen(region: &Shared, proc_path: &str) -> Result<OwnedFd, Errno> {
-    let is_mapped = |file: BorrowedFd<'_>| is_mapped(region, file);
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    if is_mapped(region.file.as_fd()) {
-        match rustix::fs::open(proc_path, flags, Mode::empty()) {
-            Ok(file) if is_mapped(file.as_fd()) => return Ok(file),
-            Ok(_) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(errno),
-        }
+impl SlotFile<'_> {
+    /// Whether `file` is this one.
+    fn is(&self, file: BorrowedFd<'_>) -> bool {
+        fstat(file).is_ok_and(|stat| file::identity(&stat) == self.identity)
     }
-    // No /proc here, or no descriptor: the path will do, if it still leads to the mapped file.
-    let file = rustix::fs::open(&region.path, flags | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
-    if is_mapped(file.as_fd()) { Ok(file) } else { Err(Errno::STALE) }
+
+    /// A new open file description of the file, which may have lost its name; `proc_path` leads to it, unless somebody
+    /// closed its descriptor.
+    fn reopen(&self, proc_path: &str) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        if self.is(self.file) {
+            match rustix::fs::open(proc_path, flags, Mode::empty()) {
+                Ok(file) if self.is(file.as_fd()) => return Ok(file),
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        // No /proc here, or no descriptor: the path will do, if it still leads to the file.
+        let file = rustix::fs::open(self.path, flags | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
+        if self.is(file.as_fd()) { Ok(file) } else { Err(Errno::STALE) }
+    }
 }

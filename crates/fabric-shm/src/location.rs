@@ -2,9 +2,12 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::fs::canonicalize;
 use std::path::{Path, PathBuf};
 
-use crate::error::ShmError;
+use rustix::io::Errno;
+
+use crate::error::{ShmError, Task};
 
 /// Bytes of a shared-memory name, at most: below the file systems' 255, so that tools can add a suffix.
 const MAX_NAME_BYTES: usize = 200;
@@ -52,6 +55,20 @@ impl Location {
     /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The file at `path`, which is no symbolic link.
+    pub(crate) fn itself(path: PathBuf) -> Location {
+        Location { path, links: Links::Refuse }
+    }
+
+    /// The path of the file itself, behind all links: what lies beside the file lies there.
+    pub(crate) fn resolved(&self, task: Task<'_>) -> Result<PathBuf, ShmError> {
+        match self.links {
+            Links::Refuse => Ok(self.path.clone()),
+            Links::Follow => canonicalize(&self.path)
+                .map_err(|error| task.failed("find it")(Errno::from_io_error(&error).unwrap_or(Errno::IO))),
+        }
     }
 
     pub(crate) fn links(&self) -> Links {

@@ -1,13 +1,13 @@
 //! The mapped file: the only place where its memory becomes Rust values.
 //!
 //! Invariants: a [`Mapping`] is one `MAP_SHARED` mapping of a whole region file, page-aligned, never moved, and
-//! unmapped when its last owner is gone. Its memory becomes nothing but `&[AtomicU64]`, which lives no longer than the
-//! owner it was borrowed from: other processes change these words at any time, and words are never accessed in another
-//! size. A read-only mapping is only loaded from; 64-bit atomic loads do not write on the targets this crate builds
-//! for.
+//! unmapped when its last owner is gone; a guarded one is zeros of no file once its file has lost bytes that are
+//! touched ([`crate::truncation`]). Its memory becomes nothing but `&[AtomicU64]`, which lives no longer than the owner
+//! it was borrowed from: other processes change these words at any time, and words are never accessed in another size.
+//! A read-only mapping is only loaded from; 64-bit atomic loads do not write on the targets this crate builds for.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use guira_fabric::memory::{AtomicU64, Memory};
 use rustix::fd::BorrowedFd;
@@ -18,6 +18,7 @@ use crate::create::STEP_BYTES;
 use crate::header::{HEADER_BYTES, HEADER_WORDS, Sizes};
 use crate::region::Access;
 use crate::sys::last_errno;
+use crate::truncation::Guard;
 
 const POPULATE_WRITE: libc::c_int = libc::MADV_POPULATE_WRITE;
 const WORD_BYTES: usize = size_of::<AtomicU64>();
@@ -58,8 +59,10 @@ impl Anchor {
     /// Maps the first `bytes` bytes of `file`, whole pages of its file system.
     pub(crate) fn new(file: BorrowedFd<'_>, bytes: u64) -> Result<Anchor, Errno> {
         let bytes = bytes as usize;
+        // Nothing is reserved: of a lock file on hugetlbfs that would be a huge page.
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: the kernel chooses the address, so no existing memory is replaced; the pages are never accessible.
-        let base = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::empty(), MapFlags::SHARED, file, 0)? };
+        let base = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::empty(), flags, file, 0)? };
         let anchor = Anchor { base: NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?, bytes };
         // SAFETY: exactly the range just mapped, of which no reference exists.
         match unsafe { madvise(base, bytes, Advice::LinuxDontFork) } {
@@ -83,6 +86,8 @@ impl Anchor {
 struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
+    /// What keeps a truncation of the file from ending the process, if that was asked for.
+    guard: OnceLock<Guard>,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread; any thread may use and unmap it.
@@ -92,6 +97,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // First, so that nothing else that is mapped here later is taken for this mapping.
+        drop(self.guard.take());
         // SAFETY: exactly this range was mapped by `Mapped::new` and nothing else unmaps it; every slice of it was
         // borrowed from an owner of this mapping, and the last owner is gone.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
@@ -125,7 +132,7 @@ impl Mapped {
         // SAFETY: the kernel takes the address as a hint only, so no existing memory is replaced.
         let base = unsafe { mmap(huge_page_hint(bytes), bytes, protection, MapFlags::SHARED, file, 0)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
-        let mapping = Arc::new(Mapping { base, bytes });
+        let mapping = Arc::new(Mapping { base, bytes, guard: OnceLock::new() });
         if sizes.file_bytes >= HUGE_PAGE_BYTES {
             // SAFETY: the range is the mapping just made; the advice does not change what it holds. A refusal costs
             // speed only.
@@ -158,6 +165,28 @@ impl Mapped {
     pub(crate) fn header(&self) -> &[AtomicU64] {
         // SAFETY: a mapping holds at least the header's page, at its base; for the rest as in `memory`.
         unsafe { std::slice::from_raw_parts(self.mapping.base.as_ptr().cast(), HEADER_WORDS) }
+    }
+
+    /// From now on a truncation of the file does not end the process: see [`crate::truncation`].
+    ///
+    /// # Errors
+    /// Those of [`Guard::new`].
+    pub(crate) fn guard(&self) -> Result<(), Errno> {
+        let Mapping { base, bytes, guard } = &*self.mapping;
+        if guard.get().is_none() {
+            // SAFETY: the mapping gives its guard up before it is unmapped, and is made nothing of but atomics (the
+            // module's invariant).
+            let made = unsafe { Guard::new(base.as_ptr().expose_provenance(), *bytes)? };
+            // Who comes second throws his own away.
+            let _ = guard.set(made);
+        }
+        Ok(())
+    }
+
+    /// Whether the mapping was replaced by zeros, because the file had lost bytes that were touched.
+    #[inline]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapping.guard.get().is_some_and(Guard::is_lost)
     }
 
     /// Faults the pages of `bytes` bytes at `start` in for writing, and gathers them in huge pages where the kernel

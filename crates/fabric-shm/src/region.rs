@@ -17,9 +17,10 @@ use crate::error::{Attempt, CreateError, ShmError, Task};
 use crate::file;
 use crate::fork;
 use crate::header::Header;
-use crate::hold::{self, ForeignLock};
+use crate::hold::{self, ForeignLock, SlotFile};
 use crate::lane::ShmLane;
 use crate::location::Location;
+use crate::lock_file::{self, LockFile};
 use crate::mapping::Mapped;
 use crate::process::ProcessIdentity;
 use crate::remove;
@@ -68,6 +69,8 @@ pub struct RegionInfo {
     pub mode: u32,
     /// Whether the file still has a name; without one, nobody can open it any more.
     pub is_linked: bool,
+    /// Where its lock file is, or was when the region was opened, if it has one: [`ShmRegion::create`].
+    pub lock_path: Option<PathBuf>,
 }
 
 /// A region in a file that this process has mapped. Clones share the mapping.
@@ -85,9 +88,36 @@ pub(crate) struct Shared {
     pub(crate) identity: (u64, u64),
     /// Bytes of a page of the file's file system.
     pub(crate) page_bytes: u64,
+    slot_locks: SlotLocks,
     header: Header,
     mapped: Mapped,
     caps: Caps,
+}
+
+/// Where the locks are that stand for client slots.
+pub(crate) enum SlotLocks {
+    /// On the region's own file.
+    Own,
+    /// On the lock file beside it.
+    Beside(LockFile),
+    /// On a lock file beside it that this process has not opened: it takes no slots.
+    Closed {
+        /// Its path.
+        path: PathBuf,
+    },
+}
+
+impl Shared {
+    /// The file whose bytes stand for client slots, if this process has opened it.
+    pub(crate) fn slot_file(&self) -> Option<SlotFile<'_>> {
+        match &self.slot_locks {
+            SlotLocks::Own => Some(SlotFile { file: self.file.as_fd(), path: &self.path, identity: self.identity }),
+            SlotLocks::Beside(LockFile { path, file, identity }) => {
+                Some(SlotFile { file: file.as_fd(), path, identity: *identity })
+            }
+            SlotLocks::Closed { .. } => None,
+        }
+    }
 }
 
 impl ShmRegion {
@@ -97,6 +127,11 @@ impl ShmRegion {
     /// `init` gets the region with both spaces zero; lanes and holds work on it. The file needs room for both spaces
     /// and up to three pages, all of which is taken from the file system (on tmpfs: from memory) at once. Give the
     /// owner permission to read and write (`0o600`) in `options.mode`: without it, holds fail for everybody but root.
+    ///
+    /// A mode that lets the group or all others read and not write (`0o640`, `0o644`, `0o664`) makes a lock file beside
+    /// the region, `NAME.<16 hexadecimal digits>.locks`, of 4096 bytes (none on hugetlbfs): holds lock its bytes, which
+    /// mere readers cannot. Lock files that creators of this name have left who were killed are removed, if they are
+    /// among the first 10,000 files of the directory.
     ///
     /// # Errors
     /// [`CreateError::Init`] with the error of `init`; [`CreateError::Shm`] with anything else: `AlreadyExists`,
@@ -140,21 +175,35 @@ impl ShmRegion {
         create::create(location, options, progress, init)
     }
 
-    /// Opens the region at `location`.
+    /// Opens the region at `location`. For writing its lock file is opened, too, if it has one.
     ///
     /// # Errors
     /// `NotFound`, `Permission`; `NotAFile`, `UnsupportedFileSystem`, `Foreign`, `Version`, `HeaderCorrupt` or
-    /// `Truncated` for a file that is not an intact region; `TooLarge` if it does not fit into the address space;
-    /// `BadName`, `Io`.
+    /// `Truncated` for a file that is not an intact region; `LockFile`, for writing, if its lock file cannot be used;
+    /// `TooLarge` if it does not fit into the address space; `BadName`, `Io`.
     pub fn open(location: &Location, access: Access) -> Result<ShmRegion, ShmError> {
+        ShmRegion::open_for(location, access, Purpose::Use)
+    }
+
+    /// Opens the region at `location` for writing, to tell those who have it open that it is destroyed: if its lock
+    /// file cannot be used, holds are refused, and lanes work.
+    ///
+    /// # Errors
+    /// As [`ShmRegion::open`], but `LockFile`.
+    pub fn open_to_destroy(location: &Location) -> Result<ShmRegion, ShmError> {
+        ShmRegion::open_for(location, Access::ReadWrite, Purpose::Destroy)
+    }
+
+    fn open_for(location: &Location, access: Access, purpose: Purpose) -> Result<ShmRegion, ShmError> {
         let task = Task::new(Attempt::Open, location.path());
         location.split()?;
         let (file, header) = file::open_region(location, access, task)?;
+        let slot_locks = SlotLocks::open(location, file.as_fd(), &header, access, purpose, task)?;
         let mapped = Mapped::new(file.as_fd(), &header.sizes, access).map_err(|errno| match errno {
             Errno::NOMEM | Errno::OVERFLOW => task.too_large(header.sizes.main_bytes, header.sizes.device_bytes),
             _ => task.failed("map it")(errno),
         })?;
-        let region = ShmRegion::new(location.path(), file, header, mapped, access, task)?;
+        let region = ShmRegion::new(location.path(), file, slot_locks, header, mapped, access, task)?;
         file::verify_length(region.file(), header.sizes.file_bytes, task)?;
         Ok(region)
     }
@@ -181,6 +230,7 @@ impl ShmRegion {
     pub(crate) fn new(
         path: &Path,
         file: OwnedFd,
+        slot_locks: SlotLocks,
         header: Header,
         mapped: Mapped,
         access: Access,
@@ -192,9 +242,8 @@ impl ShmRegion {
         let identity = file::identity(&stat);
         let caps = Caps { device_bytes: header.sizes.device_bytes, ..Profile::Shm.caps() };
         let path = path.to_owned();
-        Ok(ShmRegion {
-            shared: Arc::new(Shared { path, file, process, access, identity, page_bytes, header, mapped, caps }),
-        })
+        let shared = Shared { path, file, process, access, identity, page_bytes, slot_locks, header, mapped, caps };
+        Ok(ShmRegion { shared: Arc::new(shared) })
     }
 
     /// The path the region was opened under.
@@ -224,6 +273,21 @@ impl ShmRegion {
         file::verify_length(self.file(), self.shared.header.sizes.file_bytes, task)
     }
 
+    /// From now on this process goes on when the file has lost bytes that it touches: it finds zeros in all of the
+    /// region then, what it writes is lost, and [`Region::has_lost_bytes`] says so. That is for who looks at it after
+    /// each batch, and before anybody learns what the batch has found, as a memory node does. Without it the kernel
+    /// ends the process (SIGBUS).
+    ///
+    /// It installs a handler for SIGBUS, for the whole process and for good. A SIGBUS elsewhere does what it did
+    /// before, and takes the handler away; so does who installs another one later. At most 64 regions at a time.
+    ///
+    /// # Errors
+    /// `Io`: the kernel refuses the handler, or as many regions are guarded.
+    pub fn guard_against_truncation(&self) -> Result<(), ShmError> {
+        let task = Task::new(Attempt::Inspect, self.path());
+        self.shared.mapped.guard().map_err(task.failed("guard it against truncation"))
+    }
+
     /// What the header and the file say about the region.
     ///
     /// # Errors
@@ -243,6 +307,10 @@ impl ShmRegion {
             owner_uid: stat.st_uid,
             mode: stat.st_mode & 0o777,
             is_linked: stat.st_nlink > 0,
+            lock_path: match &self.shared.slot_locks {
+                SlotLocks::Own => None,
+                SlotLocks::Beside(LockFile { path, .. }) | SlotLocks::Closed { path } => Some(path.clone()),
+            },
         })
     }
 
@@ -258,7 +326,8 @@ impl ShmRegion {
     /// user may not look. A process that became another program has none. A read of /proc.
     #[must_use]
     pub fn may_be_held_by(&self, process: &ProcessIdentity) -> bool {
-        let (device, inode) = self.shared.identity;
+        let (device, own_inode) = self.shared.identity;
+        let inode = self.shared.header.lock_name.map_or(own_inode, |name| name.inode.get());
         let device = format!("{:02x}:{:02x}", rustix::fs::major(device), rustix::fs::minor(device));
         let is_anchor = |line: &str| {
             let fields: Vec<&str> = line.split_ascii_whitespace().take(5).collect();
@@ -267,8 +336,9 @@ impl ShmRegion {
         std::fs::read_to_string(format!("/proc/{}/maps", process.pid)).map_or(true, |maps| maps.lines().any(is_anchor))
     }
 
-    /// A lock on any of these client slots that no client has, if there is one: of a process that may read the
-    /// file, and that locked it for reading. Such slots look taken, and clients in them alive. Changes nothing.
+    /// A lock on any of these client slots that no client has, if there is one: of a process that may read the file
+    /// with the slots' bytes, and that locked it for reading. Such slots look taken, and clients in them alive. `None`,
+    /// too, if that is a lock file and the region was opened for reading. Changes nothing.
     ///
     /// # Errors
     /// `Io`, if the kernel does not answer.
@@ -284,8 +354,58 @@ impl ShmRegion {
         self.shared.mapped.memory().main
     }
 
+    /// The path of the file with the client slots' bytes: the region's own, or its lock file's.
+    #[must_use]
+    pub fn slot_path(&self) -> &Path {
+        match &self.shared.slot_locks {
+            SlotLocks::Own => &self.shared.path,
+            SlotLocks::Beside(LockFile { path, .. }) | SlotLocks::Closed { path } => path,
+        }
+    }
+
+    /// Ends what a creation keeps of its lock file, now that the region has its name.
+    pub(crate) fn settle(&self, unsettled: lock_file::Unsettled) {
+        if let SlotLocks::Beside(lock_file) = &self.shared.slot_locks {
+            unsettled.settle(lock_file);
+        }
+    }
+
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.shared.file.as_fd()
+    }
+}
+
+/// Why a region is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Use,
+    /// Nobody will take a slot through it.
+    Destroy,
+}
+
+impl SlotLocks {
+    /// Those of the region at `location`, which was opened as `file`.
+    fn open(
+        location: &Location,
+        file: BorrowedFd<'_>,
+        header: &Header,
+        access: Access,
+        purpose: Purpose,
+        task: Task<'_>,
+    ) -> Result<SlotLocks, ShmError> {
+        let Some(name) = header.lock_name else { return Ok(SlotLocks::Own) };
+        if access == Access::ReadOnly {
+            // Whoever may read the region need not be able to look where it lies.
+            let path = location.resolved(task).unwrap_or_else(|_| location.path().to_owned());
+            return Ok(SlotLocks::Closed { path: lock_file::path_of(&path, name.identity) });
+        }
+        match LockFile::open(location, file, name, task) {
+            Ok(lock_file) => Ok(SlotLocks::Beside(lock_file)),
+            Err(ShmError::LockFile { lock_path, .. }) if purpose == Purpose::Destroy => {
+                Ok(SlotLocks::Closed { path: lock_path })
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -308,7 +428,23 @@ impl Region for ShmRegion {
         ShmLane::new(self.shared.mapped.clone(), self.shared.caps, self.shared.access, self.shared.process)
     }
 
-    /// Takes slot `slot`'s liveness by locking its byte of the file; see the trait. The hold outlives the region
+    /// True only for regions that are guarded: [`ShmRegion::guard_against_truncation`]. Other processes die of it.
+    #[inline]
+    fn has_lost_bytes(&self) -> bool {
+        self.shared.mapped.is_lost()
+    }
+
+    fn verify_bytes(&self) -> Result<(), FabricError> {
+        match self.verify_length() {
+            Err(ShmError::Truncated { path, expected, actual, .. }) => {
+                Err(FabricError::Backend(format!("{path:?} was truncated to {actual} of {expected} bytes")))
+            }
+            // Where the kernel does not answer, nothing is known to be gone.
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes slot `slot`'s liveness by locking its byte of the slot file; see the trait. The hold outlives the region
     /// handle. It is freed when the process ends in any way, not while it is stopped, and a forked child does not keep
     /// it.
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {

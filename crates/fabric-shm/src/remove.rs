@@ -1,11 +1,14 @@
-//! Removing the name of a region's file, and never that of another one.
+//! Removing the name of a region's file, and never that of another one; then that of its lock file.
 //!
 //! The kernel removes a name whatever it leads to, and somebody else may destroy the region meanwhile and create
 //! another one under its name. So whoever removes the name holds a lock on the region's file from comparing it to
-//! removing it. Only who may write the file gets that lock; for others, and where a reader stands in its way, there is
-//! the comparison alone. The kernel gives up the lock of who dies.
+//! removing it, and one on its lock file, if it has one and this user may open it: a reader cannot stand in the way of
+//! that. Only who may write the files gets those locks; for others, and where a reader of a region without a lock file
+//! stands in its way, there is the comparison alone. The kernel gives up the lock of who dies.
+//!
+//! The lock file's name goes last, so that whoever misses it can tell a region that was removed from one that was
+//! moved; who is killed in between leaves it to the next sweep ([`crate::lock_file`]).
 
-use std::fs::canonicalize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -14,14 +17,13 @@ use rustix::io::Errno;
 
 use crate::error::{Attempt, ShmError, Task};
 use crate::file::{identity, open_regular, read_start};
-use crate::header;
-use crate::hold::FIRST_SLOT_BYTE;
-use crate::location::{Links, Location};
+use crate::header::{self, Header};
+use crate::hold::REMOVAL_BYTE;
+use crate::location::Location;
+use crate::lock_file::{self, LockFile};
 use crate::region::Access;
 use crate::sys::{self, LockKind};
 
-/// The byte that is locked.
-const REMOVAL_BYTE: i64 = FIRST_SLOT_BYTE - 1;
 /// How long another process may take to remove the name: microseconds, unless it is stopped.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(1);
@@ -36,7 +38,8 @@ pub(crate) fn destroy(location: &Location, expected: Option<(u64, u64)>) -> Resu
         file => file?,
     };
     // A damaged region may be destroyed, and one of another version; a file that never was one may not.
-    if !header::is_region(&read_start(file.as_fd(), task)?) {
+    let start = read_start(file.as_fd(), task)?;
+    if !header::is_region(&start) {
         return Err(task.foreign());
     }
     let opened = identity(&fstat(&file).map_err(task.failed("learn its identity"))?);
@@ -46,13 +49,15 @@ pub(crate) fn destroy(location: &Location, expected: Option<(u64, u64)>) -> Resu
     }
     lock(&file, task)?;
     // Not the name of a link, which would leave the file its own.
-    let path = match location.links() {
-        Links::Refuse => location.path().to_owned(),
-        Links::Follow => canonicalize(location.path())
-            .map_err(|error| task.failed("find it")(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?,
-    };
+    let path = location.resolved(task)?;
+    // What its header does not tell any more is left to the sweep.
+    let lock_name = Header::decode(task, &start, u64::MAX).ok().and_then(|header| header.lock_name);
+    let lock_file = lock_name.and_then(|name| LockFile::open_beside(&path, opened.0, name, task).ok());
+    if let Some(lock_file) = &lock_file {
+        lock(&lock_file.file, task)?;
+    }
     // Nobody exchanges the directory between the comparison and the removal.
-    let location = Location::file(path);
+    let location = Location::itself(path);
     let (directory, name) = location.split()?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory, flags, Mode::empty()).map_err(task.failed("open its directory"))?;
@@ -60,7 +65,12 @@ pub(crate) fn destroy(location: &Location, expected: Option<(u64, u64)>) -> Resu
     if identity(&named) != opened {
         return Err(gone());
     }
-    unlinkat(&directory, name, AtFlags::empty()).map_err(task.failed("remove its name"))
+    unlinkat(&directory, name, AtFlags::empty()).map_err(task.failed("remove its name"))?;
+    if let Some(lock_name) = lock_name {
+        lock_file::remove(directory.as_fd(), name, opened.0, lock_name);
+    }
+    lock_file::sweep(directory.as_fd(), name, task);
+    Ok(())
 }
 
 /// Waits for whoever else is removing the name; the lock is given up with `file`.

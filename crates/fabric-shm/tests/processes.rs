@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests are not tests themselves to the lint")]
 
 mod common;
+mod locks;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -29,6 +30,8 @@ const PATH: &str = "GUIRA_SHM_TEST_PATH";
 const NODE: &str = "GUIRA_SHM_TEST_NODE";
 /// A slot that no client takes: the table has fewer.
 const SPARE_SLOT: u16 = 60_000;
+/// A region in whose own file the slots are locked, and one with a lock file.
+const MODES: [u32; 2] = [0o600, 0o644];
 /// No step of a child takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -194,6 +197,10 @@ fn child() {
         "storm" => storm(&location),
         "nobody" => nobody(&location),
         "client" => client(&location),
+        "reader" => locks::reader(&location),
+        "creator" => locks::creator(&location),
+        "outsider" => locks::outsider(&location),
+        "remover" => locks::remover(&location),
         other => panic!("no role {other}"),
     }
 }
@@ -447,7 +454,7 @@ fn closer(location: &Location) {
     let second = take(&region, 2);
     say("closed");
     wait_for_order();
-    // With its name gone as well, it has no way to the file: told, and nothing else is locked in its place.
+    // With the slot file's name gone as well, it has no way to it: told, and nothing else is locked in its place.
     let error = region.hold(3).unwrap_err();
     assert!(error.to_string().contains("slot 3"), "{error}");
     say("refused");
@@ -740,32 +747,36 @@ fn the_umask_has_no_say() {
     assert_eq!(Actor::spawn("umask", &scratch.location).hear(), "created");
     let mode = std::fs::metadata(scratch.location.path()).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o664);
+    let [lock_file] = &common::lock_files_of(&scratch.location)[..] else { panic!("it has no lock file") };
+    assert_eq!(std::fs::metadata(lock_file).unwrap().permissions().mode() & 0o7777, 0o660);
 }
 
 #[test]
 fn a_killed_holder_is_dead_and_a_stopped_one_is_not() {
-    let scratch = Scratch::new();
-    let region = scratch.create();
-    let mut actor = Actor::spawn("holder", &scratch.location);
-    assert_eq!(actor.hear(), "held");
-    assert!(!is_free(&region, 1) && is_free(&region, 2));
+    for mode in MODES {
+        let scratch = Scratch::new();
+        let region = common::create_with_mode(&scratch.location, mode);
+        let mut actor = Actor::spawn("holder", &scratch.location);
+        assert_eq!(actor.hear(), "held");
+        assert!(!is_free(&region, 1) && is_free(&region, 2));
 
-    actor.signal(libc::SIGSTOP);
-    let stat = format!("/proc/{}/stat", actor.process.id());
-    wait_for("the holder is stopped", || std::fs::read_to_string(&stat).unwrap().contains(") T "));
-    for _ in 0..20 {
-        assert!(!is_free(&region, 1));
-        std::thread::sleep(Duration::from_millis(5));
+        actor.signal(libc::SIGSTOP);
+        let stat = format!("/proc/{}/stat", actor.process.id());
+        wait_for("the holder is stopped", || std::fs::read_to_string(&stat).unwrap().contains(") T "));
+        for _ in 0..20 {
+            assert!(!is_free(&region, 1));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        actor.signal(libc::SIGKILL);
+        actor.process.wait().unwrap();
+        assert!(is_free(&region, 1), "once the process is gone its slot is free at once");
+
+        let mut actor = Actor::spawn("holder", &scratch.location);
+        assert_eq!(actor.hear(), "held");
+        actor.go_on();
+        assert!(actor.process.wait().unwrap().success());
+        assert!(is_free(&region, 1));
     }
-    actor.signal(libc::SIGKILL);
-    actor.process.wait().unwrap();
-    assert!(is_free(&region, 1), "once the process is gone its slot is free at once");
-
-    let mut actor = Actor::spawn("holder", &scratch.location);
-    assert_eq!(actor.hear(), "held");
-    actor.go_on();
-    assert!(actor.process.wait().unwrap().success());
-    assert!(is_free(&region, 1));
 }
 
 #[test]
@@ -795,53 +806,59 @@ fn a_cloned_child_has_a_life_of_its_own() {
 }
 
 fn a_child_has_a_life_of_its_own(role: &str) {
-    let scratch = Scratch::new();
-    let region = scratch.create();
-    let mut lane = region.lane();
-    let mut actor = Actor::spawn(role, &scratch.location);
-    let forked = Orphan(actor.hear().parse().unwrap());
-    wait_for("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 2);
-    assert!(!is_free(&region, 1), "the child dropped its copy of the parent's hold; the parent lives");
-    assert!(!is_free(&region, 2), "the child's own hold was not hit by that");
-    actor.kill();
-    assert!(forked.is_running() && is_free(&region, 1), "the child does not keep its parent's slot");
-    assert!(!is_free(&region, 2));
-    send_signal(forked.0, libc::SIGKILL);
-    wait_for("the child's slot is free", || is_free(&region, 2));
+    for mode in MODES {
+        let scratch = Scratch::new();
+        let region = common::create_with_mode(&scratch.location, mode);
+        let mut lane = region.lane();
+        let mut actor = Actor::spawn(role, &scratch.location);
+        let forked = Orphan(actor.hear().parse().unwrap());
+        wait_for("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 2);
+        assert!(!is_free(&region, 1), "the child dropped its copy of the parent's hold; the parent lives");
+        assert!(!is_free(&region, 2), "the child's own hold was not hit by that");
+        actor.kill();
+        assert!(forked.is_running() && is_free(&region, 1), "the child does not keep its parent's slot");
+        assert!(!is_free(&region, 2));
+        send_signal(forked.0, libc::SIGKILL);
+        wait_for("the child's slot is free", || is_free(&region, 2));
+    }
 }
 
 /// Nor of the slots of one owner, which have a descriptor in common: not in a child that goes on when its parent is
 /// killed.
 #[test]
 fn a_forked_child_has_no_part_in_sets() {
-    let scratch = Scratch::new();
-    let region = scratch.create();
-    let mut lane = region.lane();
-    let mut actor = Actor::spawn("set forker", &scratch.location);
-    let forked = Orphan(actor.hear().parse().unwrap());
-    wait_for("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 2);
-    let free = || [1, 2, 3, 4].map(|slot| is_free(&region, slot));
-    assert_eq!(free(), [false, true, false, false], "2 was given back, and the others have living owners");
-    actor.kill();
-    assert!(forked.is_running());
-    assert_eq!(free(), [true, true, true, false], "the child keeps its own slot, and none of its parent's");
+    for mode in MODES {
+        let scratch = Scratch::new();
+        let region = common::create_with_mode(&scratch.location, mode);
+        let mut lane = region.lane();
+        let mut actor = Actor::spawn("set forker", &scratch.location);
+        let forked = Orphan(actor.hear().parse().unwrap());
+        wait_for("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 2);
+        let free = || [1, 2, 3, 4].map(|slot| is_free(&region, slot));
+        assert_eq!(free(), [false, true, false, false], "2 was given back, and the others have living owners");
+        actor.kill();
+        assert!(forked.is_running());
+        assert_eq!(free(), [true, true, true, false], "the child keeps its own slot, and none of its parent's");
+    }
 }
 
 #[test]
 fn closed_descriptors_cost_a_set_no_slot() {
-    let directory = ScratchDirectory::new();
-    let location = directory.file("region");
-    let region = common::create(&location);
-    let decoy = common::create(&directory.file("region.other"));
-    let mut actor = Actor::spawn("set closer", &location);
-    assert_eq!(actor.hear(), "closed");
-    assert!(!is_free(&region, 1) && is_free(&region, 2));
-    assert!((1..=2).all(|slot| is_free(&decoy, slot)), "nothing was locked in its place");
-    actor.go_on();
-    assert_eq!(actor.hear(), "given back");
-    assert!(is_free(&region, 1));
-    actor.go_on();
-    assert!(actor.process.wait().unwrap().success());
+    for mode in MODES {
+        let directory = ScratchDirectory::new();
+        let location = directory.file("region");
+        let region = common::create_with_mode(&location, mode);
+        let decoy = common::create(&directory.file("region.other"));
+        let mut actor = Actor::spawn("set closer", &location);
+        assert_eq!(actor.hear(), "closed");
+        assert!(!is_free(&region, 1) && is_free(&region, 2));
+        assert!((1..=2).all(|slot| is_free(&decoy, slot)), "nothing was locked in its place");
+        actor.go_on();
+        assert_eq!(actor.hear(), "given back");
+        assert!(is_free(&region, 1));
+        actor.go_on();
+        assert!(actor.process.wait().unwrap().success());
+    }
 }
 
 /// Thousands of slots of one owner cost one mapping and one descriptor, and are given up at once.
@@ -849,29 +866,31 @@ fn closed_descriptors_cost_a_set_no_slot() {
 fn thousands_of_slots_are_one_mapping() {
     use std::os::unix::fs::MetadataExt;
 
-    let scratch = Scratch::new();
-    let region = scratch.create();
-    // A file that was made without a name is not found by it.
-    let inode = |path: &std::path::Path| std::fs::metadata(path).map(|file| file.ino()).ok();
-    let own = inode(scratch.location.path());
-    let count = || {
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let maps = maps.lines().filter(|line| line.split_ascii_whitespace().nth(4).unwrap().parse().ok() == own);
-        let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
-        let descriptors = descriptors.filter(|entry| inode(&entry.as_ref().unwrap().path()) == own);
-        (maps.count(), descriptors.count())
-    };
-    let (maps, descriptors) = count();
-    let mut set = region.hold_set();
-    for slot in (0..8192).step_by(2) {
-        assert!(set.hold(slot).unwrap());
+    for mode in MODES {
+        let scratch = Scratch::new();
+        let region = common::create_with_mode(&scratch.location, mode);
+        // A file that was made without a name is not found by it.
+        let inode = |path: &std::path::Path| std::fs::metadata(path).map(|file| file.ino()).ok();
+        let own = inode(region.slot_path());
+        let count = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let maps = maps.lines().filter(|line| line.split_ascii_whitespace().nth(4).unwrap().parse().ok() == own);
+            let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+            let descriptors = descriptors.filter(|entry| inode(&entry.as_ref().unwrap().path()) == own);
+            (maps.count(), descriptors.count())
+        };
+        let (maps, descriptors) = count();
+        let mut set = region.hold_set();
+        for slot in (0..8192).step_by(2) {
+            assert!(set.hold(slot).unwrap());
+        }
+        assert_eq!((maps > 0, descriptors > 0), (mode == 0o600, true), "the region's own");
+        assert_eq!((set.count(), count()), (4096, (maps + 1, descriptors + 1)));
+        assert!(!set.hold(2).unwrap() && !is_free(&region, 8190) && is_free(&region, 8191));
+        drop(set);
+        assert_eq!(count(), (maps, descriptors));
+        assert!((0..8192).all(|slot| is_free(&region, slot)));
     }
-    assert!(maps > 0 && descriptors > 0, "the region's own");
-    assert_eq!((set.count(), count()), (4096, (maps + 1, descriptors + 1)));
-    assert!(!set.hold(2).unwrap() && !is_free(&region, 8190) && is_free(&region, 8191));
-    drop(set);
-    assert_eq!(count(), (maps, descriptors));
-    assert!((0..8192).all(|slot| is_free(&region, slot)));
 }
 
 /// The same for stores and connections of a memory node.
@@ -906,28 +925,32 @@ fn a_forked_child_has_no_part_in_connections() {
 /// Forks at any moment of taking and freeing a slot leave no copy of a hold behind.
 #[test]
 fn no_fork_catches_a_hold_halfway() {
-    let scratch = Scratch::new();
-    let region = scratch.create();
-    let mut actor = Actor::spawn("storm", &scratch.location);
-    let forked: Vec<Orphan> = actor.hear().split(' ').map(|pid| Orphan(pid.parse().unwrap())).collect();
-    assert!((1..=8).all(|slot| !is_free(&region, slot)));
-    actor.kill();
-    assert!(forked.iter().all(Orphan::is_running));
-    for slot in 1..=8 {
-        wait_for("every forked process has run", || is_free(&region, slot));
+    for mode in MODES {
+        let scratch = Scratch::new();
+        let region = common::create_with_mode(&scratch.location, mode);
+        let mut actor = Actor::spawn("storm", &scratch.location);
+        let forked: Vec<Orphan> = actor.hear().split(' ').map(|pid| Orphan(pid.parse().unwrap())).collect();
+        assert!((1..=8).all(|slot| !is_free(&region, slot)));
+        actor.kill();
+        assert!(forked.iter().all(Orphan::is_running));
+        for slot in 1..=8 {
+            wait_for("every forked process has run", || is_free(&region, slot));
+        }
     }
 }
 
 /// A forked child that ends takes nothing of its parent's with it.
 #[test]
 fn a_forked_child_that_ends_leaves_its_parent_alone() {
-    let scratch = Scratch::new();
-    let region = scratch.create();
-    let mut actor = Actor::spawn("quitter", &scratch.location);
-    assert_eq!(actor.hear(), "alone");
-    assert!(!is_free(&region, 1), "the parent lives");
-    actor.kill();
-    assert!(is_free(&region, 1));
+    for mode in MODES {
+        let scratch = Scratch::new();
+        let region = common::create_with_mode(&scratch.location, mode);
+        let mut actor = Actor::spawn("quitter", &scratch.location);
+        assert_eq!(actor.hear(), "alone");
+        assert!(!is_free(&region, 1), "the parent lives");
+        actor.kill();
+        assert!(is_free(&region, 1));
+    }
 }
 
 /// A process whose first thread has ended lives on in the others, and can be killed.
@@ -960,65 +983,71 @@ fn memory_that_may_not_be_locked_is_nobody_s_life() {
 /// A process that becomes another program is alive, and its clients are dead.
 #[test]
 fn another_program_does_not_keep_the_slot() {
-    let scratch = Scratch::new();
-    let region = scratch.create();
-    let mut actor = Actor::spawn("execer", &scratch.location);
-    assert_eq!(actor.hear(), "held");
-    assert!(!is_free(&region, 1));
-    actor.go_on();
-    wait_for("the other program runs", || is_free(&region, 1));
-    assert!(actor.process.try_wait().unwrap().is_none(), "the process lives on as another program");
+    for mode in MODES {
+        let scratch = Scratch::new();
+        let region = common::create_with_mode(&scratch.location, mode);
+        let mut actor = Actor::spawn("execer", &scratch.location);
+        assert_eq!(actor.hear(), "held");
+        assert!(!is_free(&region, 1));
+        actor.go_on();
+        wait_for("the other program runs", || is_free(&region, 1));
+        assert!(actor.process.try_wait().unwrap().is_none(), "the process lives on as another program");
+    }
 }
 
 /// Whose descriptors are closed is not dead: it holds its slots as before, and takes others of the right file only.
 #[test]
 fn closed_descriptors_are_nobody_s_death() {
-    let directory = ScratchDirectory::new();
-    let location = directory.file("region");
-    let region = common::create(&location);
-    let decoy = common::create(&directory.file("region.other"));
-    let mut actor = Actor::spawn("closer", &location);
-    assert_eq!(actor.hear(), "closed");
-    assert_eq!(read(&mut region.lane(), Addr::main(0)), 7);
-    assert!(!is_free(&region, 1), "its hold needs no descriptor");
-    assert!(!is_free(&region, 2), "it took a slot of its own file");
-    assert!((1..=3).all(|slot| is_free(&decoy, slot)), "and none of the file under its descriptor's number");
-    std::fs::remove_file(location.path()).unwrap();
-    actor.go_on();
-    assert_eq!(actor.hear(), "refused");
-    assert!((1..=3).all(|slot| is_free(&decoy, slot)));
-    actor.go_on();
-    assert_eq!(actor.hear(), "given back");
-    assert!(is_free(&region, 1) && is_free(&region, 2));
-    actor.go_on();
-    assert!(actor.process.wait().unwrap().success());
+    for mode in MODES {
+        let directory = ScratchDirectory::new();
+        let location = directory.file("region");
+        let region = common::create_with_mode(&location, mode);
+        let decoy = common::create(&directory.file("region.other"));
+        let mut actor = Actor::spawn("closer", &location);
+        assert_eq!(actor.hear(), "closed");
+        assert_eq!(read(&mut region.lane(), Addr::main(0)), 7);
+        assert!(!is_free(&region, 1), "its hold needs no descriptor");
+        assert!(!is_free(&region, 2), "it took a slot of its own file");
+        assert!((1..=3).all(|slot| is_free(&decoy, slot)), "and none of the file under its descriptor's number");
+        std::fs::remove_file(region.slot_path()).unwrap();
+        actor.go_on();
+        assert_eq!(actor.hear(), "refused");
+        assert!((1..=3).all(|slot| is_free(&decoy, slot)));
+        actor.go_on();
+        assert_eq!(actor.hear(), "given back");
+        assert!(is_free(&region, 1) && is_free(&region, 2));
+        actor.go_on();
+        assert!(actor.process.wait().unwrap().success());
+    }
 }
 
 /// Containers that share the file system share who is alive, whatever they call each other's processes; who looks into
 /// another namespace kills nobody there.
 #[test]
 fn containers_see_who_is_alive() {
-    let directory = ScratchDirectory::new();
-    let region = common::create(&directory.file("region"));
-    let elsewhere = ScratchDirectory::within(env!("CARGO_TARGET_TMPDIR").into());
-    let mounts = format!("mount --bind {} {}", directory.path.display(), elsewhere.path.display());
-    let own = take(&region, 1);
-    let Some(mut actor) = Actor::contain("prober", &elsewhere.file("region"), &mounts) else { return };
-    let said = actor.hear();
-    let words: Vec<&str> = said.split(' ').collect();
-    let number = |i: usize| words[i].parse::<u64>().unwrap();
-    assert_eq!(words[0], "held", "this process is alive, to the container");
-    assert!(!is_free(&region, 2), "the container's is alive, to this one");
-    let (pid, start_ticks) = (number(1), number(2));
-    let there = ProcessIdentity { pid, start_ticks, pid_namespace: number(3), boot: number(4) };
-    assert_eq!(there.boot, ProcessIdentity::current().boot);
-    assert_eq!(there.state(), ProcessState::Unknown);
-    assert_eq!(there.kill(PATIENCE, || true), Err(KillError::Foreign { pid }));
-    drop(own);
-    actor.go_on();
-    assert_eq!(actor.hear(), "free", "this process gave it back, to the container");
-    actor.kill();
-    wait_for("the container is gone", || is_free(&region, 2));
+    for mode in MODES {
+        let directory = ScratchDirectory::new();
+        let region = common::create_with_mode(&directory.file("region"), mode);
+        let elsewhere = ScratchDirectory::within(env!("CARGO_TARGET_TMPDIR").into());
+        let mounts = format!("mount --bind {} {}", directory.path.display(), elsewhere.path.display());
+        let own = take(&region, 1);
+        let Some(mut actor) = Actor::contain("prober", &elsewhere.file("region"), &mounts) else { return };
+        let said = actor.hear();
+        let words: Vec<&str> = said.split(' ').collect();
+        let number = |i: usize| words[i].parse::<u64>().unwrap();
+        assert_eq!(words[0], "held", "this process is alive, to the container");
+        assert!(!is_free(&region, 2), "the container's is alive, to this one");
+        let (pid, start_ticks) = (number(1), number(2));
+        let there = ProcessIdentity { pid, start_ticks, pid_namespace: number(3), boot: number(4) };
+        assert_eq!(there.boot, ProcessIdentity::current().boot);
+        assert_eq!(there.state(), ProcessState::Unknown);
+        assert_eq!(there.kill(PATIENCE, || true), Err(KillError::Foreign { pid }));
+        drop(own);
+        actor.go_on();
+        assert_eq!(actor.hear(), "free", "this process gave it back, to the container");
+        actor.kill();
+        wait_for("the container is gone", || is_free(&region, 2));
+    }
 }
 
 /// Overlay mounts are refused, whatever they lie over: a file that is copied up is another one, with other locks.

@@ -86,6 +86,7 @@ fn info_says_where_the_region_comes_from() {
     assert!(info.created_at >= before && info.created_at <= std::time::SystemTime::now());
     assert!(info.is_linked);
     assert_eq!(info.path, scratch.location.path());
+    assert_eq!(info.lock_path.into_iter().collect::<Vec<_>>(), common::lock_files_of(&scratch.location));
     assert_eq!(std::fs::metadata(scratch.location.path()).unwrap().len(), info.file_bytes);
 }
 
@@ -142,23 +143,25 @@ fn one_creator_wins_and_nobody_sees_half_a_region() {
 
 #[test]
 fn a_failed_creation_leaves_nothing() {
-    let directory = ScratchDirectory::new();
-    let location = directory.file("region");
-    let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES);
+    for mode in [0o600, 0o644] {
+        let directory = ScratchDirectory::new();
+        let location = directory.file("region");
+        let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES).with_mode(mode);
 
-    let error = ShmRegion::create(&location, options, |_| Err::<(), _>(std::fmt::Error)).unwrap_err();
-    assert!(matches!(error, CreateError::Init { source: std::fmt::Error, .. }), "{error}");
-    assert_eq!(directory.entries(), 0);
+        let error = ShmRegion::create(&location, options, |_| Err::<(), _>(std::fmt::Error)).unwrap_err();
+        assert!(matches!(error, CreateError::Init { source: std::fmt::Error, .. }), "{error}");
+        assert_eq!(directory.entries(), 0);
 
-    let panics = || ShmRegion::create(&location, options, |_| -> Result<(), FabricError> { panic!("on purpose") });
-    assert!(std::panic::catch_unwind(AssertUnwindSafe(panics)).is_err());
-    assert_eq!(directory.entries(), 0);
+        let panics = || ShmRegion::create(&location, options, |_| -> Result<(), FabricError> { panic!("on purpose") });
+        assert!(std::panic::catch_unwind(AssertUnwindSafe(panics)).is_err());
+        assert_eq!(directory.entries(), 0);
 
-    // Somebody takes the name while the region is being formatted.
-    let occupied = ShmRegion::create(&location, options, |_| std::fs::write(location.path(), b"mine")).unwrap_err();
-    assert!(matches!(occupied, CreateError::Shm(ShmError::AlreadyExists { .. })), "{occupied}");
-    assert_eq!(std::fs::read(location.path()).unwrap(), b"mine");
-    assert_eq!(directory.entries(), 1);
+        // Somebody takes the name while the region is being formatted.
+        let occupied = ShmRegion::create(&location, options, |_| std::fs::write(location.path(), b"mine")).unwrap_err();
+        assert!(matches!(occupied, CreateError::Shm(ShmError::AlreadyExists { .. })), "{occupied}");
+        assert_eq!(std::fs::read(location.path()).unwrap(), b"mine");
+        assert_eq!(directory.entries(), 1);
+    }
 }
 
 /// Creates regions, with a name or without, of which each is stopped one step later than the one before.
@@ -261,7 +264,7 @@ fn every_flipped_bit_of_the_header_is_found() {
     let scratch = Scratch::new();
     drop(scratch.create());
     let file = file_of(&scratch.location);
-    let mut header = [0; 80];
+    let mut header = [0; 104];
     file.read_exact_at(&mut header, 0).unwrap();
     for bit in 0..header.len() * 8 {
         let damaged = header[bit / 8] ^ 1 << (bit % 8);
@@ -290,7 +293,7 @@ fn another_version_is_named() {
     file.write_all_at(&header, 0).unwrap();
     file.write_all_at(&sum.to_le_bytes(), 72).unwrap();
     let error = open(&scratch.location).unwrap_err();
-    assert!(matches!(error, ShmError::Version { found: 9, supported: 1, .. }), "{error}");
+    assert!(matches!(error, ShmError::Version { found: 9, supported: 2, .. }), "{error}");
     ShmRegion::destroy(&scratch.location).unwrap();
 }
 
@@ -405,7 +408,7 @@ fn unsafe_file_systems_are_refused_by_name() {
 fn a_file_on_disk_is_a_region_too() {
     let disk = ScratchDirectory::within(env!("CARGO_TARGET_TMPDIR").into());
     let location = disk.file("region");
-    let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES);
+    let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES).with_mode(0o644);
     match ShmRegion::create(&location, options, |_| Ok::<(), FabricError>(())) {
         Err(CreateError::Shm(ShmError::UnsupportedFileSystem { name, .. })) => {
             println!("the build directory is on {name}, where regions are refused: only that was tested");
@@ -419,6 +422,7 @@ fn a_file_on_disk_is_a_region_too() {
     assert_eq!(read(&mut second.lane(), Addr::main(16)), 16);
     let held = first.hold(3).unwrap();
     assert!(held.is_some() && second.hold(3).unwrap().is_none());
+    assert_eq!(disk.entries(), 2, "with a lock file");
     ShmRegion::destroy(&location).unwrap();
     assert_eq!(disk.entries(), 0);
 }

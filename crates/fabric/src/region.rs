@@ -41,6 +41,21 @@ pub trait Region {
     /// A new lane. Lanes of one region are independent of each other.
     fn lane(&self) -> Self::Lane;
 
+    /// Whether bytes of the region were lost since it was opened: by a file that was truncated, or a memory node that
+    /// says so. Then what a batch has found since may be zeros, and what it wrote may be nowhere. A few loads: to be
+    /// asked after a batch, before anybody is told what it found. Once true it is true for good.
+    fn has_lost_bytes(&self) -> bool {
+        false
+    }
+
+    /// Asks whether all of its bytes are there now: a system call at most.
+    ///
+    /// # Errors
+    /// `Backend`: they are not, and how they were lost.
+    fn verify_bytes(&self) -> Result<(), FabricError> {
+        Ok(())
+    }
+
     /// Takes slot `slot`'s liveness, or returns `None` if a living owner has it. Waits for nobody but a memory node's
     /// answer.
     ///

@@ -15,7 +15,6 @@ use crate::fabric::FabricRegion;
 use crate::mismatch::mismatches;
 use crate::sessions::Sessions;
 use crate::store::{Origin, is_destroyed, random};
-
 use crate::{CreateOptions, CreateProgress, Error, OnMismatch, OpenOptions, Store, Url};
 
 /// Times [`Store::open_or_create`] opens and creates by turns. Each turn but the first needs somebody who creates the
@@ -238,7 +237,16 @@ impl Store {
     pub fn destroy(url: &Url) -> Result<(), Error> {
         let location = file_of(url, Attempt::Destroy)?;
         // Nothing is put into it, whosever it is.
-        let store = match Store::open_with(url, &OpenOptions::default().any_owner()) {
+        let options = OpenOptions::default().any_owner();
+        let opened = Store::open_with(url, &options).or_else(|error| match error {
+            // Those who have it open are told all the same.
+            Error::Region(ShmError::LockFile { .. }) => {
+                let region = FabricRegion::Shm(ShmRegion::open_to_destroy(&location)?);
+                Store::open_in(url, &options, region)
+            }
+            error => Err(error),
+        });
+        let store = match opened {
             Ok(store) => Some(store),
             Err(error) if is_useless(&error) => None,
             Err(Error::Region(error)) => return Err(Error::Region(error.of_attempt(Attempt::Destroy))),

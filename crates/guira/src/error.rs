@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use guira_check::CheckError;
 use guira_fabric::{Effect, FabricError};
-use guira_fabric_shm::{Attempt, KillError, ShmError};
+use guira_fabric_shm::{Attempt, KillError, LockFileProblem, ShmError};
 use guira_fabric_tcp::client::ConnectError;
 use guira_fabric_tcp::node::NodeError;
 use guira_fabric_tcp::tls::TlsError;
@@ -185,8 +185,8 @@ pub enum Error {
     /// The table that this store had opened is gone: the memory node lost its bytes, and holds nothing or another table
     /// now. Nothing was changed. Source: R-OPEN-1.
     #[error(
-        "{url}: the table that was opened is gone: its memory node was started anew, and has {found}; \
-             nothing was changed; open it again"
+        "{url}: the table that was opened is gone: its memory node lost it, and has {found} now; nothing \
+             was changed; open it again"
     )]
     Gone {
         /// The table.
@@ -314,8 +314,9 @@ pub enum Error {
         /// What was attempted.
         operation: Operation,
     },
-    /// The table cannot be served to other hosts, or not any more. Nothing in the table was changed.
-    #[error("cannot serve {url}: {source}; nothing in the table was changed")]
+    /// The table cannot be served to other hosts, or not any more. Nothing in the table was changed, unless its memory
+    /// is lost.
+    #[error("cannot serve {url}: {source}{}", of_the_table(source))]
     Serve {
         /// The table.
         url: Url,
@@ -401,6 +402,7 @@ impl Error {
             Error::Serve { source, .. } => match source {
                 NodeError::Exposed { .. } | NodeError::Unsuitable { .. } => Blame::Misuse,
                 NodeError::Panicked => Blame::Bug,
+                NodeError::MemoryLost { .. } => Blame::Corrupt,
                 _ => Blame::Fabric,
             },
             Error::AccessToken(error) => match error {
@@ -447,6 +449,13 @@ fn owned_by_another(url: &Url, owner_uid: u32, wanted_uid: Option<u32>) -> Strin
     }
 }
 
+fn of_the_table(error: &NodeError) -> &'static str {
+    match error {
+        NodeError::MemoryLost { .. } => "; what was in the table is gone",
+        _ => "; nothing in the table was changed",
+    }
+}
+
 fn killing(error: &KillError) -> &'static str {
     match error {
         KillError::Lingering { .. } => "killing",
@@ -459,6 +468,7 @@ fn region_blame(error: &ShmError) -> Blame {
         ShmError::Foreign { .. }
         | ShmError::Version { .. }
         | ShmError::HeaderCorrupt { .. }
+        | ShmError::LockFile { problem: LockFileProblem::Damaged, .. }
         | ShmError::Truncated { .. } => Blame::Corrupt,
         ShmError::NoSpace { .. } => Blame::Full,
         ShmError::Io { .. } => Blame::Fabric,
@@ -472,7 +482,8 @@ fn connect_blame(error: &ConnectError) -> Blame {
         ConnectError::Rejected { reason: Bye::Unauthorized | Bye::Version { .. } | Bye::TlsWanted, .. }
         | ConnectError::Tls { .. }
         | ConnectError::NotANode { .. } => Blame::Misuse,
-        ConnectError::Rejected { reason: Bye::Full { .. }, .. } => Blame::Busy,
+        ConnectError::Rejected { reason: Bye::Full { .. } | Bye::AddressFull { .. }, .. } => Blame::Busy,
+        ConnectError::Rejected { reason: Bye::MemoryLost, .. } => Blame::Corrupt,
         _ => Blame::Fabric,
     }
 }

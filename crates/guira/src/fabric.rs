@@ -136,6 +136,20 @@ impl Region for FabricRegion {
         }
     }
 
+    fn has_lost_bytes(&self) -> bool {
+        match self {
+            FabricRegion::Shm(region) => region.has_lost_bytes(),
+            FabricRegion::Tcp(region) => region.has_lost_bytes(),
+        }
+    }
+
+    fn verify_bytes(&self) -> Result<(), FabricError> {
+        match self {
+            FabricRegion::Shm(region) => region.verify_bytes(),
+            FabricRegion::Tcp(region) => region.verify_bytes(),
+        }
+    }
+
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
         match self {
             FabricRegion::Shm(region) => region.hold(slot),

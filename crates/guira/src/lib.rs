@@ -139,8 +139,8 @@ pub use guira_check::{
     TableStats,
 };
 pub use guira_extents::ExtentError;
-pub use guira_fabric::{Addr, ByteCount, Effect, FabricError, Space, Traffic, VerbCounts};
-pub use guira_fabric_shm::{Attempt, FileKind, KillError, ShmError};
+pub use guira_fabric::{Addr, ByteCount, Effect, FabricError, Space, Traffic, VerbCounts, printable};
+pub use guira_fabric_shm::{Attempt, FileKind, KillError, LockFileProblem, ShmError};
 pub use guira_fabric_tcp::client::{ConnectError, Endpoint};
 pub use guira_fabric_tcp::node::{NodeCounters, NodeError, NodeEvent, NodeEventKind, TokenNumber};
 pub use guira_fabric_tcp::tls::TlsError;

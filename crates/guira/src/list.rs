@@ -10,7 +10,7 @@ use crate::{ClientState, Error, FileStat, OpenOptions, Store, Url};
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct ListedTable {
-    /// Where it is: `shm://NAME`.
+    /// Where it is: `shm://NAME`. Whoever created the file chose the name: see [`crate::printable`].
     #[serde(serialize_with = "as_text")]
     pub url: Url,
     /// The id of the user who owns it.
@@ -43,7 +43,7 @@ pub enum ListedState {
     Unreadable,
     /// A table that cannot be read, because it is damaged or of another version of this library.
     Damaged {
-        /// Why.
+        /// Why. It names the file: see [`crate::printable`].
         reason: String,
     },
 }
@@ -157,7 +157,9 @@ fn state_of(url: &Url) -> Option<ListedState> {
 fn summary(url: &Url) -> Result<TableSummary, Error> {
     let options = OpenOptions::default().any_owner();
     let store = match Store::open_with(url, &options) {
-        Err(Error::Region(ShmError::Permission { .. })) => Store::open_with(url, &options.read_only())?,
+        Err(Error::Region(ShmError::Permission { .. } | ShmError::LockFile { .. })) => {
+            Store::open_with(url, &options.read_only())?
+        }
         opened => opened?,
     };
     let (region, config) = (store.inner.region()?, store.table().config());

@@ -141,7 +141,9 @@ impl CreateOptions {
     }
 
     /// Permission bits of the table's file, whatever the umask, at most 0777; default 0600: this user only. Clients
-    /// need to read and write it, readers to read it.
+    /// need to read and write it, readers to read it. A mode that lets the group or all others read and not write
+    /// (0644) makes a lock file beside the table, which keeps readers from locking client slots; a later `chmod` makes
+    /// none.
     #[must_use]
     pub fn mode(mut self, mode: u32) -> CreateOptions {
         self.mode = mode;

@@ -44,8 +44,19 @@ pub struct ServeOptions {
     observer: Option<Arc<Observer>>,
     guard: Guard,
     max_sessions: Option<u32>,
+    max_sessions_per_address: Option<u32>,
     session_timeout: Option<Duration>,
     threads: Option<usize>,
+    truncation: Truncation,
+}
+
+/// What a truncation of the table's file does to this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Truncation {
+    /// The kernel ends it.
+    Ends,
+    /// The node ends, and the process goes on.
+    Survived,
 }
 
 /// A function that is told who comes and who goes.
@@ -71,8 +82,10 @@ impl ServeOptions {
             observer: None,
             guard: Guard::Required,
             max_sessions: None,
+            max_sessions_per_address: None,
             session_timeout: None,
             threads: None,
+            truncation: Truncation::Ends,
         }
     }
 
@@ -129,6 +142,14 @@ impl ServeOptions {
         self
     }
 
+    /// Sessions at a time of one address, at most, which of IPv6 is the first 64 bits; no limit unless one is set. The
+    /// clients of a whole site may come from one address.
+    #[must_use]
+    pub fn max_sessions_per_address(mut self, sessions: u32) -> ServeOptions {
+        self.max_sessions_per_address = Some(sessions);
+        self
+    }
+
     /// How long a client's machine may be silent, or a client not take its answers, before its session is dropped;
     /// default 10 s, at least 1 s, in whole seconds. From 4 s on an idle host is asked three times before; below that
     /// one or two lost packets may cost its session.
@@ -145,6 +166,19 @@ impl ServeOptions {
         self
     }
 
+    /// Keeps this process alive when somebody truncates the table's file while it is served, which by itself ends it
+    /// (SIGBUS): the node tells all of its clients, answers none of what it can have found in the lost bytes, and ends;
+    /// [`Served::stop`] tells why. A table without a name cannot be truncated.
+    ///
+    /// For programs that do nothing with the table but serve it: clients of this very [`Store`] in this process would
+    /// find zeros then, which verify as nothing, and what they change would be lost. Installs a handler for SIGBUS, for
+    /// good; a SIGBUS elsewhere does what it did before.
+    #[must_use]
+    pub fn survive_truncation(mut self) -> ServeOptions {
+        self.truncation = Truncation::Survived;
+        self
+    }
+
     /// What the node is told, for the memory that `region_id` names.
     fn node_options(&self, region_id: [u64; 2], atomic_write_unit: u64, grant: Grant) -> NodeOptions {
         let mut options = NodeOptions::new(self.listen, region_id).atomic_write_unit(atomic_write_unit).grant(grant);
@@ -158,6 +192,9 @@ impl ServeOptions {
         }
         if let Some(sessions) = self.max_sessions {
             options = options.max_sessions(sessions);
+        }
+        if let Some(sessions) = self.max_sessions_per_address {
+            options = options.max_sessions_per_address(sessions);
         }
         if let Some(timeout) = self.session_timeout {
             options = options.session_timeout(timeout);
@@ -203,6 +240,7 @@ impl ServeOptions {
 /// The table itself is as before: this process, and others that have it open, work on it at the same time.
 pub struct Served {
     node: NodeHandle,
+    region: ShmRegion,
     count: Arc<dyn Fn() -> NodeCounters + Send + Sync>,
     url: Url,
 }
@@ -245,10 +283,13 @@ impl Store {
             Access::ReadWrite => Grant::ReadWrite,
             Access::ReadOnly => Grant::ReadOnly,
         };
+        if options.truncation == Truncation::Survived && !inner.url.is_unnamed() {
+            region.guard_against_truncation()?;
+        }
         let options = options.node_options(region_id, atomic_write_unit, grant);
-        let node = Node::bind(region, options).map_err(failed)?;
+        let node = Node::bind(region.clone(), options).map_err(failed)?;
         let count = Arc::new(node.counters());
-        Ok(Served { node: node.spawn().map_err(failed)?, count, url: inner.url.clone() })
+        Ok(Served { node: node.spawn().map_err(failed)?, region, count, url: inner.url.clone() })
     }
 
     /// What the table's memory node has counted since it was started, all of its clients together; `None` for a table
@@ -299,15 +340,23 @@ impl Served {
         self.node.set_access(options.access()).map_err(failed)
     }
 
-    /// Whether the node serves. It ends by itself only if a thread of it fails, and [`Served::stop`] tells why.
+    /// Whether the node serves. It ends by itself only if a thread of it fails, or the table's bytes are lost, and
+    /// [`Served::stop`] tells why.
     pub fn is_running(&self) -> bool {
         self.node.is_running()
+    }
+
+    /// Whether bytes of the table are gone, because somebody truncated its file: then nothing that is read of it means
+    /// anything, and the node ends within a second or two, if it has not yet.
+    pub fn has_lost_memory(&self) -> bool {
+        self.region.has_lost_bytes() || self.region.verify_bytes().is_err()
     }
 
     /// Stops serving: accepts nobody, tells every client, and waits until every session has ended, a second or two.
     ///
     /// # Errors
-    /// `Serve`, if a thread of the node failed. It has ended all the same.
+    /// `Serve`, if a thread of the node failed, or the table's bytes were lost ([`NodeError::MemoryLost`]). It has
+    /// ended all the same.
     pub fn stop(self) -> Result<(), Error> {
         let Served { node, url, .. } = self;
         node.stop().map_err(|source| Error::Serve { url, source })

@@ -97,7 +97,7 @@ impl Failure {
                 ConnectError::Tls { reason, .. } => matches!(reason, TlsError::Failed { .. }),
                 ConnectError::NotANode { .. } => false,
                 ConnectError::Rejected { reason, .. } => {
-                    matches!(reason, Bye::Full { .. } | Bye::Shutdown | Bye::Fenced | Bye::TooSlow { .. })
+                    self.is_for_want_of_room() || matches!(reason, Bye::Shutdown | Bye::Fenced | Bye::TooSlow { .. })
                 }
                 _ => true,
             },
@@ -113,7 +113,7 @@ impl Failure {
     /// Whether the node has no room for another session.
     fn is_for_want_of_room(&self) -> bool {
         let Failure::Connect(error) = self else { return false };
-        matches!(**error, ConnectError::Rejected { reason: Bye::Full { .. }, .. })
+        matches!(**error, ConnectError::Rejected { reason: Bye::Full { .. } | Bye::AddressFull { .. }, .. })
     }
 
     pub(crate) fn into_error(self, url: &Url, options: &OpenOptions) -> Error {
@@ -403,6 +403,10 @@ impl Remote {
     }
 
     fn begin(&self, previous: Option<&Session>, until: Instant) -> Result<Session, Failure> {
+        // Whatever is served there later is not what was lost: who asks is told at once.
+        if previous.is_some_and(|session| session.region.has_lost_bytes()) {
+            return Err(Failure::Gone("no memory"));
+        }
         let left = until.saturating_duration_since(Instant::now());
         let longest = self.options.connect_timeout;
         // The first attempt may take its time, whatever the deadline; the others end with it.
@@ -467,8 +471,14 @@ mod tests {
         for passing in [
             connect(ConnectError::Refused { address }),
             connect(ConnectError::TimedOut { address, timeout_ms: 5 }),
-            connect(ConnectError::Closed { address }),
+            connect(ConnectError::Closed {
+                address,
+                attempts: 3,
+                tried_ms: 50,
+                how: std::io::ErrorKind::UnexpectedEof,
+            }),
             rejected(Bye::Full { limit: 4 }),
+            rejected(Bye::AddressFull { limit: 4 }),
             rejected(Bye::Shutdown),
             Failure::Open(OpenError::Fabric(lost)),
         ] {

@@ -10,12 +10,13 @@ use crate::store::Inner;
 use crate::{Error, Store};
 
 /// A lock on client slots of a table's file that no client has: of a process that may read the file, and locked it for
-/// reading. As long as it stands nobody can take these slots, nor prove that their clients are dead. Serialized as it
-/// stands.
+/// reading. As long as it stands nobody can take these slots, nor prove that their clients are dead. A table that is
+/// created with a mode which lets some users read and not write has its slots in a lock file, which these cannot open:
+/// the mode was changed later, or that process may write the table. Serialized as it stands.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct SlotLock {
-    /// The path of the file.
+    /// The path of the file: the table's own, or its lock file's.
     pub path: String,
     /// The first client slot it covers, from 0.
     pub first_slot: u16,
@@ -69,7 +70,7 @@ impl Inner {
 impl SlotLock {
     fn new(region: &ShmRegion, lock: ForeignLock) -> SlotLock {
         let ForeignLock { first_slot, last_slot, process } = lock;
-        SlotLock { path: region.path().display().to_string(), first_slot, last_slot, process }
+        SlotLock { path: region.slot_path().display().to_string(), first_slot, last_slot, process }
     }
 }
 
@@ -84,7 +85,8 @@ impl fmt::Display for SlotLock {
             f,
             " has locked client slots {first_slot} to {last_slot} of {path} for reading, which no client does: end \
              that process (fuser -v {path} names those that have the file open), and take the right to read the file \
-             from users who do this (chmod)"
+             from users who do this (chmod); a table that is created with a mode for readers, and not changed to it \
+             later, keeps them from it: guira copy makes one of this"
         )
     }
 }

@@ -178,6 +178,8 @@ pub struct FileStat {
     pub mode: u32,
     /// The id of the user who owns it.
     pub owner_uid: u32,
+    /// The path of its lock file, if it was created with a mode that lets some users read and not write it.
+    pub lock_path: Option<String>,
 }
 
 pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
@@ -280,6 +282,7 @@ impl FileStat {
             },
             mode: info.mode,
             owner_uid: info.owner_uid,
+            lock_path: info.lock_path.as_ref().map(|path| path.display().to_string()),
         }
     }
 }

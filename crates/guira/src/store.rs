@@ -20,7 +20,6 @@ use crate::options::Access;
 use crate::repair::own_slot_client;
 use crate::sessions::{self, Session, Sessions};
 use crate::stat::liveness;
-
 use crate::{Client, ClientState, Error, OpenOptions, Reader, Stat, Url};
 
 /// A table this process has opened. Clones and threads share it; each thread takes a client or reader of its own.
@@ -139,8 +138,9 @@ impl Store {
     ///
     /// # Errors
     /// `Owner` if the table is somebody else's; `Region` if the file is missing ([`Error::is_absent`]), not permitted,
-    /// cut short or not a region; `Open` if what it holds is not a table, is damaged, or was destroyed; of a memory
-    /// node `Connect` if there is none, or it does not let this client in. Nothing was changed.
+    /// cut short or not a region, or if it has a lock file that cannot be used ([`crate::ShmError::LockFile`]: it can
+    /// be read then); `Open` if what it holds is not a table, is damaged, or was destroyed; of a memory node `Connect`
+    /// if there is none, or it does not let this client in. Nothing was changed.
     pub fn open(url: &Url) -> Result<Store, Error> {
         Store::open_with(url, &OpenOptions::default())
     }
@@ -166,6 +166,11 @@ impl Store {
                 FabricRegion::Tcp(session.map_err(|failure| failure.into_error(url, options))?)
             }
         };
+        Store::open_in(url, options, region)
+    }
+
+    /// Opens the table in `region`, which `url` led to.
+    pub(crate) fn open_in(url: &Url, options: &OpenOptions, region: FabricRegion) -> Result<Store, Error> {
         let opened = block_on(open_table(&mut region.lane(), region.main_bytes()));
         let table = opened.map_err(|source| Error::Open { url: url.clone(), source })?;
         if table.geometry().device_bytes() > region.device_bytes() {

@@ -1,7 +1,9 @@
 //! `guira check`.
 
 use clap::Args;
-use guira::{Cause, CheckReport, LivingClient, RecoveredClient, Repair, SlotLock, Store, Url};
+use guira::{
+    Cause, CheckReport, LivingClient, LockFileProblem, RecoveredClient, Repair, ShmError, SlotLock, Store, Url,
+};
 use serde::Serialize;
 
 use super::{Verdict, open, open_options, tls};
@@ -40,6 +42,9 @@ struct Answer<'r> {
     /// A lock on client slots that no client has, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     slot_lock: Option<SlotLock>,
+    /// Why nobody can open it for changing, if its lock file is missing, another or damaged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lock_file: Option<String>,
     #[serde(flatten)]
     report: &'r CheckReport,
 }
@@ -49,30 +54,41 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     // Only who may write can ask the kernel which clients are dead, and so which locks wait for a recovery.
     // Nothing of this user is put into it, whosever it is.
     let options = open_options()?.any_owner();
-    let (store, knows_the_dead) = match Store::open_with(&arguments.url, &options) {
+    let (store, knows_the_dead, lock_file) = match Store::open_with(&arguments.url, &options) {
         Ok(store) => {
             let may_write = !store.is_read_only();
-            (store, may_write)
+            (store, may_write, None)
         }
         Err(error) if arguments.repair => return Err(Failure::of_table(&arguments.url)(error)),
-        Err(_) => (open(&arguments.url, &options.read_only())?, false),
+        Err(error) => (open(&arguments.url, &options.read_only())?, false, lost_lock_file(&error)),
     };
     let repair = if arguments.repair { Some(recover(&store, output)?) } else { None };
     let is_repaired = repair.as_ref().is_none_or(|repair| repair.failed.is_empty() && repair.damaged_locks.is_empty());
     let report = store.check()?;
     let url = arguments.url.to_string();
     let slot_lock = store.slot_lock()?;
-    let is_open = slot_lock.is_none();
-    let answer = Answer { url, clean: report.is_clean(), knows_the_dead, repair, slot_lock, report: &report };
+    let is_open = slot_lock.is_none() && lock_file.is_none();
+    let answer =
+        Answer { url, clean: report.is_clean(), knows_the_dead, repair, slot_lock, lock_file, report: &report };
     output.answer(&answer, || {
         let unknown = "it may only be read: whether clients that hold locks are dead cannot be asked";
         let note = if knows_the_dead { "" } else { unknown };
         let repaired = answer.repair.as_ref().map_or(String::new(), |repair| repairs(&answer.url, repair));
-        let blocked = answer.slot_lock.as_ref().map_or(String::new(), |lock| format!("BLOCKED: {lock}"));
+        let reason = answer.slot_lock.as_ref().map(ToString::to_string).or_else(|| answer.lock_file.clone());
+        let blocked = reason.map_or(String::new(), |reason| format!("BLOCKED: {reason}"));
         let lines = [repaired, problems(&report), summary(&answer.url, &report), blocked, note.to_owned()];
         lines.iter().filter(|lines| !lines.is_empty()).map(String::as_str).collect::<Vec<_>>().join("\n")
     })?;
     Ok(if report.is_clean() && is_repaired && is_open { Verdict::Fine } else { Verdict::Negative })
+}
+
+/// Why nobody can open a table for changing, if its lock file is to blame and not this user's permissions.
+fn lost_lock_file(error: &guira::Error) -> Option<String> {
+    match error {
+        guira::Error::Region(ShmError::LockFile { problem: LockFileProblem::Forbidden { .. }, .. }) => None,
+        guira::Error::Region(ShmError::LockFile { .. }) => Some(error.to_string().replace("; nothing was changed", "")),
+        _ => None,
+    }
 }
 
 fn recover(store: &Store, output: &Output) -> Result<Repair, Failure> {

@@ -1,6 +1,7 @@
 //! `guira create`.
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use clap::Args;
 use guira::{CreateOptions, CreateProgress, EntryFormat, Preset, Shortage, Store, Url};
@@ -8,7 +9,7 @@ use serde::Serialize;
 
 use super::Verdict;
 use super::owner::{self, Owner};
-use crate::failure::Failure;
+use crate::failure::{Failure, Holder};
 use crate::interrupt;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -38,7 +39,8 @@ pub struct Arguments {
     /// Clients that can have the table open for changing at once. Default 1024.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub max_clients: Option<u16>,
-    /// Permission bits of its file, in octal.
+    /// Permission bits of its file, in octal. Where some may read and not write (644), a lock file beside the table
+    /// keeps them from blocking the others.
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = units::parse_mode)]
     pub mode: u32,
     /// Seed of the key hash. Default: random.
@@ -80,6 +82,12 @@ impl SpaceOptions {
         self.extent_bytes.into_iter().fold(options, CreateOptions::extent_bytes)
     }
 }
+
+/// Times that a creation begins anew because what had the name is a table no more. Each turn but the first needs
+/// somebody who destroys a table meanwhile; one that was left with its name by a destroyer that was killed ends it.
+const MAX_CREATE_TURNS: u32 = 8;
+/// The pause between two of them: removing a name takes microseconds.
+const TURN_PAUSE: Duration = Duration::from_millis(2);
 
 /// Bytes of /dev/shm in a container that was not started with more.
 const CONTAINER_BYTES: u64 = 64 << 20;
@@ -154,12 +162,22 @@ type Make = fn(&Url, &CreateOptions, &mut dyn FnMut(CreateProgress) -> ControlFl
 
 fn create_by(make: Make, url: &Url, options: &CreateOptions, output: &Output) -> Result<Store, Failure> {
     interrupt::note();
-    let mut shown = Creation::new(output);
-    let store = make(url, options, &mut |progress| {
-        shown.show(progress);
-        if interrupt::requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    shown.finish();
+    let mut turns = 1;
+    let store = loop {
+        let mut shown = Creation::new(output);
+        let store = make(url, options, &mut |progress| {
+            shown.show(progress);
+            if interrupt::requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        shown.finish();
+        let is_taken = store.as_ref().is_err_and(guira::Error::is_taken);
+        // What had the name was destroyed since.
+        if !is_taken || turns == MAX_CREATE_TURNS || !matches!(Holder::of(url), Holder::Nobody | Holder::Destroyed) {
+            break store;
+        }
+        turns += 1;
+        std::thread::sleep(TURN_PAUSE);
+    };
     let store = store.map_err(|error| too_large(url, options, error))?;
     if store.was_created() && interrupt::requested() {
         // The signal came when the table had its name already.
@@ -267,5 +285,63 @@ impl Created {
             units::bytes(self.main_bytes + self.device_bytes),
             units::counted(self.max_clients.into(), "client"),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::output::Format;
+
+    thread_local! {
+        /// Calls of [`lose_to_others`], and how many of them others win.
+        static CALLS: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+    }
+
+    /// Another creator has the name at that moment, and the table is destroyed before anybody looks: its name is gone,
+    /// or about to go.
+    fn lose_to_others(
+        url: &Url,
+        options: &CreateOptions,
+        progress: &mut dyn FnMut(CreateProgress) -> ControlFlow<()>,
+    ) -> Result<Store, guira::Error> {
+        let (calls, lost) = CALLS.get();
+        CALLS.set((calls + 1, lost));
+        let path = url.to_string().replace("shm://", "/dev/shm/");
+        let aside = format!("{path}-aside");
+        let _ = std::fs::remove_file(&path);
+        if calls < lost {
+            drop(Store::create(url, options)?);
+            let taken = Store::create_with_progress(url, options, progress);
+            if calls % 2 == 1 {
+                // Its mark comes right after its name is gone: who opened it before meets that.
+                std::fs::hard_link(&path, &aside).expect("it is ours");
+            }
+            Store::destroy(url)?;
+            if calls % 2 == 1 {
+                std::fs::rename(&aside, &path).expect("it is ours");
+            }
+            return taken;
+        }
+        Store::create_with_progress(url, options, progress)
+    }
+
+    /// A name that is taken by a table which is a table no more is tried again, a few times.
+    #[test]
+    fn a_name_that_a_destroyed_table_had_is_tried_again() {
+        let url: Url = format!("shm://guira-cli-test-turns-{}", std::process::id()).parse().expect("a URL");
+        let output = Output::new(Format::Json);
+        for (lost, calls) in [(0, 1), (1, 2), (4, 5), (u32::MAX, MAX_CREATE_TURNS)] {
+            CALLS.set((0, lost));
+            let created = create_by(lose_to_others, &url, &CreateOptions::new(10), &output);
+            assert_eq!(CALLS.get().0, calls, "{lost} lost");
+            match created {
+                Ok(store) => assert!(lost < u32::MAX && store.was_created()),
+                Err(failure) => assert!(lost == u32::MAX && matches!(failure, Failure::Taken { .. }), "{failure}"),
+            }
+            let _ = Store::destroy(&url);
+        }
     }
 }

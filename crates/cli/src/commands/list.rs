@@ -1,7 +1,7 @@
 //! `guira list`.
 
 use clap::Args;
-use guira::{ClientCounts, ListedState, ListedTable, TableSummary};
+use guira::{ClientCounts, ListedState, ListedTable, TableSummary, printable};
 use serde::Serialize;
 
 use super::{Verdict, stat::age};
@@ -50,7 +50,7 @@ fn human(tables: &[ListedTable]) -> String {
     let room = COLUMNS.saturating_sub((0..FIELDS).map(|column| width(column) + GAP).sum());
     let mut rows = Vec::new();
     for (index, fields) in fields.into_iter().enumerate() {
-        let url = index.checked_sub(1).map_or_else(|| "table".to_owned(), |at| tables[at].url.to_string());
+        let url = index.checked_sub(1).map_or_else(|| "table".to_owned(), |at| shown(&tables[at]));
         if url.chars().count() > room {
             // Whole, because it is to be copied.
             rows.push(vec![url]);
@@ -62,6 +62,11 @@ fn human(tables: &[ListedTable]) -> String {
     let mut lines = vec![aligned(&rows)];
     lines.extend(tables.iter().filter_map(note));
     lines.join("\n")
+}
+
+/// A table's URL. Anybody may put files of any name where tables are.
+fn shown(listed: &ListedTable) -> String {
+    printable(&listed.url.to_string())
 }
 
 /// Rows as a table, in which URLs that have a line of their own take no room of others.
@@ -106,7 +111,7 @@ fn dead(clients: &ClientCounts) -> String {
 
 /// What has to be said of a table beside its numbers.
 fn note(listed: &ListedTable) -> Option<String> {
-    let url = &listed.url;
+    let url = shown(listed);
     Some(match &listed.state {
         ListedState::Table(table) if table.clients.stopped > 0 => {
             format!("{url}: {} of its clients stopped; guira stat {url} names them", table.clients.stopped)
@@ -115,7 +120,7 @@ fn note(listed: &ListedTable) -> Option<String> {
         ListedState::Destroyed => format!("{url}: destroyed; guira destroy {url} removes its name"),
         ListedState::Unfinished => format!("{url}: being created, or left by a creation that was killed"),
         ListedState::Unreadable => format!("{url}: you may not read it; it may be a table"),
-        ListedState::Damaged { reason } => format!("{url}: {reason}"),
+        ListedState::Damaged { reason } => format!("{url}: {}", printable(reason)),
         _ => format!("{url}: of a kind that this program does not know"),
     })
 }

@@ -26,7 +26,9 @@ pub mod ycsb;
 use std::time::Duration;
 
 use clap::Args;
-use guira::{Error, ExtentError, LivingClient, OpenOptions, OperationError, Place, Store, Url};
+use guira::{
+    Error, ExtentError, LivingClient, LockFileProblem, OpenOptions, OperationError, Place, ShmError, Store, Url,
+};
 
 use crate::arguments::Command;
 use crate::failure::Failure;
@@ -140,6 +142,9 @@ fn advice(command: &Command, url: &Url, error: &Error) -> Option<String> {
         )),
         Error::Operation(OperationError::Full { .. }) => room_for(command, url, None),
         Error::Extent(ExtentError::Full { value_bytes, .. }) => room_for(command, url, Some(*value_bytes as u64)),
+        Error::Region(ShmError::LockFile { problem, .. }) if !matches!(problem, LockFileProblem::Forbidden { .. }) => {
+            Some(format!("guira copy {url} NEW copies it into a table NEW of guira create"))
+        }
         Error::ReadOnlyGrant { .. } => Some(format!(
             "let {TOKEN_FILE_VARIABLE} name the file with the token that may change it: --token-file of guira serve"
         )),

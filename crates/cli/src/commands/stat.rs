@@ -75,7 +75,7 @@ fn human(stat: &Stat, node: Option<&NodeCounters>) -> String {
 fn overview(stat: &Stat) -> String {
     let held = &stat.table;
     let mut lines = vec![
-        ("table", stat.url.clone()),
+        ("table", guira::printable(&stat.url)),
         ("format", format!("{}, checksum {}", stat.format, stat.checksum)),
         ("entries", format!("{} of {}: fill {}", count(held.entries), count(held.capacity), percent(held.fill))),
         ("rows", format!("{} of {} entries in {} bytes", count(held.rows), stat.entries_per_row, stat.row_bytes)),
@@ -187,8 +187,10 @@ fn file(region: &FileStat) -> String {
         _ => "",
     };
     let age = age(region.created_unix_ns);
-    let (path, size, mode) = (&region.path, bytes(region.file_bytes), region.mode & 0o777);
-    format!("{path}, {size}, of user {}, mode {mode:o}, {age} old{boot}", users::name(region.owner_uid))
+    let (path, size, mode) = (guira::printable(&region.path), bytes(region.file_bytes), region.mode & 0o777);
+    let locks =
+        region.lock_path.as_ref().map_or(String::new(), |path| format!(", locks in {}", guira::printable(path)));
+    format!("{path}, {size}, of user {}, mode {mode:o}, {age} old{boot}{locks}", users::name(region.owner_uid))
 }
 
 fn memory_node(region: &NodeStat) -> String {

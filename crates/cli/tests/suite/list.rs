@@ -58,6 +58,28 @@ fn other_files_are_not_listed_and_damaged_tables_are() {
     assert!(human.contains(&format!("{}: cannot open", cut.url())), "{human}");
 }
 
+/// Anybody may put a file of any name where tables are: what a terminal would obey in it is shown, whatever is said of
+/// the table. JSON has the name itself.
+#[test]
+fn names_reach_no_terminal_as_commands() {
+    const HOSTILE: &str = "\u{1b}[2J\u{202e}\r";
+    let table = Table::new(HOSTILE, "bytes:64");
+    let is_harmless = |text: &str| text.chars().all(|c| c == '\n' || !(c.is_control() || c == '\u{202e}'));
+    let written = "\\u{1b}[2J\\u{202e}\\u{d}";
+    let check = |run: crate::common::Run, code: i32| {
+        let run = run.expect(code);
+        let said = run.text() + &run.stderr;
+        assert!(is_harmless(&said) && said.contains(written), "guira {}: {said:?}", run.arguments.escape_debug());
+    };
+    check(guira(&["list"]), 0);
+    check(guira(&["stat", table.url()]), 0);
+    check(guira(&["top", table.url(), "--once", "--every", "50ms"]), 0);
+    assert!(listed(&table).is_some(), "by its own name");
+    std::fs::OpenOptions::new().write(true).open(table.path()).unwrap().set_len(20_000).unwrap();
+    check(guira(&["list"]), 0);
+    check(guira(&["stat", table.url()]), 3);
+}
+
 #[test]
 fn the_list_fits_80_columns() {
     let table = Table::unused(&"long-name-".repeat(10));

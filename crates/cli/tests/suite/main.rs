@@ -21,4 +21,5 @@ mod runs;
 mod serve;
 mod shells;
 mod top;
+mod truncated;
 mod wire;

@@ -1,14 +1,15 @@
 //! Whoever may not do something changes nothing and learns why.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Run, Table, guira};
+use crate::common::{Run, Table, command, guira};
+use crate::serve::Server;
 
 /// Longer than any program takes to start.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -141,8 +142,104 @@ fn lock_for_reading(table: &Table) -> fs::File {
     file
 }
 
-/// Whoever may only read a table can lock its client slots: that is said at once, with the process, and what to do; it
-/// damages nothing, and is over with the lock.
+/// A table for `clients` clients that was created with these permissions.
+fn table_created_with(mode: &str, clients: &str) -> Table {
+    let table = Table::unused("created-with");
+    guira(&["create", table.url(), "--capacity", "100", "--mode", mode, "--max-clients", clients]).expect(0);
+    table
+}
+
+/// A reader of a table that was created for readers blocks nobody, whatever it locks: neither a client that
+/// comes, nor the recovery of one that was killed, nor those of a memory node.
+#[test]
+fn a_reader_blocks_nobody() {
+    let table = table_created_with("644", "1");
+    let url = table.url();
+    let before = lock_for_reading(&table);
+    let mut loader = command(&["load", url, "-", "--input", "tsv"]).stdin(Stdio::piped()).spawn().expect("it starts");
+    loader.stdin.as_mut().expect("a pipe").write_all(b"heron\tGarza\n").expect("it reads");
+    let until = Instant::now() + PATIENCE;
+    while guira(&["stat", url, "--format", "json"]).expect(0).json()["clients"][0]["state"] != "live" {
+        assert!(Instant::now() < until, "it never has a client");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let after = lock_for_reading(&table);
+    loader.kill().and_then(|()| loader.wait()).expect("it ends");
+    // The only slot is that of the dead client.
+    guira(&["put", url, "cuckoo", "grey"]).expect(0);
+    assert_eq!(guira(&["check", "--repair", url]).expect(0).stderr, "");
+    let stranger = Stranger::new();
+    if let Some(stranger) = &stranger {
+        assert_eq!(stranger.guira(&["get", url, "cuckoo"]).expect(0).stdout, b"grey");
+        let mut options = fs::OpenOptions::new();
+        assert!(table.lock_files().iter().all(|path| fs::metadata(path).expect("it is there").mode() & 0o077 == 0));
+        assert!(options.read(true).open(&table.lock_files()[0]).is_ok(), "but its owner");
+        let refused = stranger.guira(&["put", url, "cuckoo", "red"]).expect(3);
+        assert!(refused.stderr.contains("permission denied"), "{}", refused.stderr);
+    }
+    let server = Server::start(&["--backing", url]);
+    let remote = format!("tcp://{}", server.addr());
+    guira(&["put", &remote, "ani", "black"]).expect(0);
+    let third = lock_for_reading(&table);
+    guira(&["put", &remote, "ani", "blacker"]).expect(0);
+    assert_eq!(guira(&["get", url, "ani"]).expect(0).text(), "blacker");
+    server.stop("-TERM");
+    drop((before, after, third));
+    guira(&["destroy", url]).expect(0);
+    assert_eq!(table.lock_files(), Vec::<PathBuf>::new());
+}
+
+/// A table whose lock file is lost is read as before, and nobody changes it: everybody is told which file it is, and
+/// what to do.
+#[test]
+fn a_table_that_lost_its_lock_file_is_read_and_copied() {
+    let table = table_created_with("644", "8");
+    let url = table.url();
+    guira(&["put", url, "cuckoo", "grey"]).expect(0);
+    let [lock_file] = &table.lock_files()[..] else { panic!("it has one") };
+    let lock_name = lock_file.to_str().expect("text").to_owned();
+    let stat = guira(&["stat", url]).expect(0).text();
+    assert!(stat.contains(&format!(", locks in {lock_name}")), "{stat}");
+    let stat = guira(&["stat", url, "--format", "json"]).expect(0).json();
+    assert_eq!(stat["region"]["lock_path"], lock_name.as_str(), "{stat}");
+    let aside = format!("{}-aside", table.path());
+    fs::rename(lock_file, &aside).expect("it is ours");
+    for arguments in [
+        &["put", url, "ani", "black"][..],
+        &["load", url, "-"],
+        &["serve", "--backing", url, "--listen", "127.0.0.1:0"],
+    ] {
+        let refused = guira(&[arguments, &["--format", "json"]].concat()).expect(3);
+        let error = refused.error();
+        assert_eq!((&error["blame"], &error["effect"]), (&"misuse".into(), &"none".into()), "{error}");
+        let message = error["message"].as_str().expect("a message");
+        assert!(message.contains(&lock_name) && message.contains("is missing"), "{message}");
+    }
+    let advised = guira(&["put", url, "ani", "black"]).expect(3).stderr;
+    assert!(advised.contains(&format!("guira copy {url} NEW")), "{advised}");
+    assert_eq!(guira(&["get", url, "cuckoo"]).expect(0).stdout, b"grey");
+    assert_eq!(guira(&["dump", url]).expect(0).text(), "cuckoo\tgrey\n");
+    guira(&["stat", url]).expect(0);
+    let checked = guira(&["check", url]).expect(1).text();
+    assert!(checked.contains("is sound") && checked.contains("BLOCKED: ") && checked.contains(&lock_name), "{checked}");
+    let listed = guira(&["list", "--format", "json"]).expect(0).json();
+    let listed = listed["tables"].as_array().expect("a list").iter().find(|listed| listed["url"] == url).cloned();
+    assert_eq!(listed.expect("it is listed")["state"], "table");
+    let copy = Table::new("copy", "bytes:64");
+    guira(&["copy", url, copy.url()]).expect(0);
+    fs::rename(&aside, &lock_name).expect("it is ours");
+    guira(&["put", url, "ani", "black"]).expect(0);
+    // It goes when it is lost, too, and who has it open is told.
+    fs::remove_file(&lock_name).expect("it is ours");
+    let store = guira::Store::open_with(&url.parse().expect("a URL"), &guira::OpenOptions::default().read_only())
+        .expect("it is read");
+    guira(&["destroy", url]).expect(0);
+    assert!(store.is_destroyed().expect("it is told"));
+    assert!(!fs::exists(table.path()).expect("it may be asked"));
+}
+
+/// A reader of a table whose mode was changed after its creation can lock its client slots: that is said at
+/// once, with the process, and what to do; it damages nothing, and is over with the lock.
 #[test]
 fn a_reader_that_locks_client_slots_is_named() {
     let table = table(0o644);
@@ -263,6 +360,10 @@ fn tables_of_others_are_listed() {
     };
     assert_eq!((&of(&private)["state"], &of(&private)["owner_uid"]), (&"unreadable".into(), &0.into()));
     assert_eq!((&of(&readable)["state"], &of(&readable)["entries"]), (&"table".into(), &1.into()));
+    // Files that others may not read may be tables, but for lock files.
+    let shared = table_created_with("644", "8");
+    let listed = stranger.guira(&["list", "--format", "json"]).expect(0).json();
+    assert!(listed.to_string().contains(shared.url()) && !listed.to_string().contains(".locks"), "{listed}");
     let human = stranger.guira(&["list"]).expect(0).text();
     assert!(human.contains(&format!("{}: you may not read it", private.url())), "{human}");
 }

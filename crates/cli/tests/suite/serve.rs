@@ -85,6 +85,20 @@ impl Server {
         (self.child.wait().expect("it ends").code(), rest)
     }
 
+    /// Waits for the end, which nobody asked for, and returns the exit code and standard error.
+    #[track_caller]
+    pub fn fail(mut self) -> (Option<i32>, String) {
+        let mut stderr = String::new();
+        self.child.stderr.take().expect("a pipe").read_to_string(&mut stderr).expect("text");
+        (self.child.wait().expect("it ends").code(), stderr)
+    }
+
+    /// Where its numbers are.
+    pub fn metrics(&self) -> &str {
+        let url = self.ready["metrics"].as_str().expect("they were asked for");
+        url.strip_prefix("http://").and_then(|url| url.strip_suffix("/metrics")).expect("an address")
+    }
+
     /// Stops it in order, and returns what it says then.
     #[track_caller]
     pub fn stop(self, signal: &str) -> Value {

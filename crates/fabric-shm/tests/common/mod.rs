@@ -28,7 +28,19 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(self.location.path());
+        lock_files_of(&self.location).iter().for_each(|path| _ = std::fs::remove_file(path));
     }
+}
+
+/// The lock files that a region there has, or that were left of others.
+pub fn lock_files_of(location: &Location) -> Vec<PathBuf> {
+    let (directory, name) = (location.path().parent().unwrap(), location.path().file_name().unwrap());
+    let prefix = format!("{}.", name.to_str().unwrap());
+    let is_one = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".locks")).is_some_and(|id| id.len() == 16)
+    };
+    std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).filter(is_one).collect()
 }
 
 /// A directory of its own in /dev/shm, removed with everything in it on drop.
@@ -68,7 +80,13 @@ fn unique() -> String {
 }
 
 pub fn create(location: &Location) -> ShmRegion {
-    ShmRegion::create(location, CreateOptions::new(MAIN_BYTES, DEVICE_BYTES), |_| Ok::<(), FabricError>(())).unwrap()
+    create_with_mode(location, 0o600)
+}
+
+/// With a lock file, if users may read and not write it.
+pub fn create_with_mode(location: &Location, mode: u32) -> ShmRegion {
+    let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES).with_mode(mode);
+    ShmRegion::create(location, options, |_| Ok::<(), FabricError>(())).unwrap()
 }
 
 pub fn submit(lane: &mut impl Lane, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {

@@ -1,4 +1,7 @@
 //! How a session begins.
+//!
+//! A node that has too many connections without a session closes the oldest of them, without a word. So a client whose
+//! connection ends before it was welcomed tries again, with pauses that double, until its time is up.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -63,11 +66,21 @@ pub enum ConnectError {
         /// Why.
         reason: TlsError,
     },
-    /// Whoever listens there closed the connection without a word.
-    #[error("{address} closed the connection before it said anything: is it a memory node? nothing was changed")]
+    /// Whoever listens there closed each connection without a word, for as long as connecting may take.
+    #[error(
+        "{address} closed the connection before it answered the greeting ({how}), {} within {tried_ms} ms: it \
+         has too many connections that have not greeted it, or is no memory node; nothing was changed",
+        times(*attempts)
+    )]
     Closed {
-        /// The address.
+        /// The address, the last of several.
         address: SocketAddr,
+        /// How often it was tried, with pauses that double.
+        attempts: u32,
+        /// For how long, in milliseconds.
+        tried_ms: u64,
+        /// How the last connection ended.
+        how: io::ErrorKind,
     },
     /// What came is not this protocol.
     #[error("{address} is not a memory node that this client understands: {source}; nothing was changed")]
@@ -88,13 +101,53 @@ pub enum ConnectError {
     },
 }
 
-/// Begins a session.
+/// The first pause between two attempts, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// `1 time`, `2 times`.
+fn times(attempts: u32) -> String {
+    format!("{attempts} time{}", if attempts == 1 { "" } else { "s" })
+}
+
+/// Begins a session. Bounded by the time that connecting may take: each attempt ends with it, and pauses are not empty.
 pub(super) fn connect(options: &ConnectOptions) -> Result<Connection, ConnectError> {
     let endpoint = &options.endpoint;
-    let deadline = Instant::now() + options.connect_timeout;
+    let begin = Instant::now();
+    let deadline = begin + options.connect_timeout;
     let unknown = |source| ConnectError::Resolve { endpoint: endpoint.clone(), source };
     let addresses: Vec<SocketAddr> = (endpoint.host(), endpoint.port()).to_socket_addrs().map_err(unknown)?.collect();
-    let (last, stream) = reach(options, &addresses, deadline)?;
+    let (mut attempts, mut step, mut last) = (0, FIRST_PAUSE, None);
+    loop {
+        attempts += 1;
+        let (address, how) = match (attempt(options, &addresses, deadline), last) {
+            (Err(ConnectError::Closed { address, how, .. }), _) => (address, how),
+            // The time was up in the middle of an attempt: what became of those before it tells more.
+            (Err(ConnectError::TimedOut { .. }), Some(last)) => last,
+            (result, _) => return result,
+        };
+        let pause = jittered(step);
+        if Instant::now() + pause >= deadline {
+            let tried_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+            return Err(ConnectError::Closed { address, attempts, tried_ms, how });
+        }
+        std::thread::sleep(pause);
+        step = LONGEST_PAUSE.min(2 * step);
+        last = Some((address, how));
+    }
+}
+
+/// From the upper half of `step`, so that clients which were sent away together do not come back together.
+fn jittered(step: Duration) -> Duration {
+    let half = step / 2;
+    // Without random numbers there is no jitter.
+    let share = getrandom::u32().unwrap_or_default() % 1024;
+    half + half * share / 1024
+}
+
+/// One attempt.
+fn attempt(options: &ConnectOptions, addresses: &[SocketAddr], deadline: Instant) -> Result<Connection, ConnectError> {
+    let (last, stream) = reach(options, addresses, deadline)?;
     let attempt = Attempt { address: last, options };
     let io = |source| attempt.failed(source);
     let process = Process::current().map_err(io)?;
@@ -173,7 +226,7 @@ fn greet(
             return Err(attempt.timed_out());
         }
         match receiver.fill(transport, Patience::Slice) {
-            Ok(0) => return Err(ConnectError::Closed { address }),
+            Ok(0) => return Err(attempt.failed(io::ErrorKind::UnexpectedEof.into())),
             Ok(_) => {}
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 if let Flushed::Failed(kind) = flushed {
@@ -197,8 +250,12 @@ impl Attempt<'_> {
         if let Some(reason) = TlsError::of(&source) {
             return ConnectError::Tls { address: self.address, reason: reason.clone() };
         }
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         match source.kind() {
-            io::ErrorKind::UnexpectedEof => ConnectError::Closed { address: self.address },
+            // A node that is sent something behind what it has looked at resets the connection instead of ending it.
+            how @ (UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe) => {
+                ConnectError::Closed { address: self.address, attempts: 1, tried_ms: 0, how }
+            }
             io::ErrorKind::ConnectionRefused => ConnectError::Refused { address: self.address },
             io::ErrorKind::TimedOut => self.timed_out(),
             _ => ConnectError::Io { address: self.address, source },

@@ -40,7 +40,7 @@ impl Loss {
     /// Whether the node says thereby that it has executed nothing that it has not answered: a farewell stands behind
     /// the answers to all that was executed. A node that ends may have met a failure in the middle of a batch.
     pub(super) fn is_final(self) -> bool {
-        matches!(self, Loss::Bye(bye) if bye != Bye::Shutdown)
+        matches!(self, Loss::Bye(bye) if !matches!(bye, Bye::Shutdown | Bye::MemoryLost))
     }
 
     /// What a lane tells of it whose batch had `effect`.

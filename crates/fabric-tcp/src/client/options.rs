@@ -165,8 +165,9 @@ impl ConnectOptions {
         self
     }
 
-    /// How long connecting may take, all addresses of the host, TLS and the greeting together (looking the host up is
-    /// the system's affair and not counted). At least 1 ms.
+    /// How long connecting may take, all addresses of the host, TLS, the greeting and further attempts together
+    /// (looking the host up is the system's affair and not counted). At least 1 ms. A connection that ends before the
+    /// node has answered the greeting is attempted again, because a node with too many connections closes some of them.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> ConnectOptions {
         self.connect_timeout = timeout.max(SHORTEST_TIMEOUT);

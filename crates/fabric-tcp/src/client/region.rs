@@ -17,7 +17,7 @@ use super::loss::Loss;
 use super::options::{ConnectOptions, Waiting};
 use super::plan::Bounds;
 use crate::node::NodeCounters;
-use crate::wire::{Fate, FenceAnswer, Grant, Kind, SessionId, Welcome, encode_slot};
+use crate::wire::{Bye, Fate, FenceAnswer, Grant, Kind, SessionId, Welcome, encode_slot};
 
 /// The region of a memory node, through one connection, which is one session. Clones, lanes and holds share it; it is
 /// closed with the last of them.
@@ -167,6 +167,11 @@ impl Region for TcpRegion {
 
     fn device_bytes(&self) -> u64 {
         self.connection.welcome.device_bytes
+    }
+
+    /// As far as the node has told: it says so when it ends the session for it.
+    fn has_lost_bytes(&self) -> bool {
+        self.loss() == Some(Loss::Bye(Bye::MemoryLost))
     }
 
     fn lane(&self) -> TcpLane {

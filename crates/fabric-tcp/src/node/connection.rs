@@ -55,6 +55,19 @@ impl<R: Region> Tools<'_, R> {
     pub(super) fn count(&self, counter: Counter, count: u64) {
         self.shared.counters[self.loop_index].add(counter, count);
     }
+
+    /// Ends the node, because bytes of the region are gone.
+    pub(super) fn lose_memory(&self) {
+        let reason = match self.region.verify_bytes() {
+            Err(error) => error.to_string(),
+            Ok(()) => "a page could not be had: the file was truncated for a moment, or its disk failed".to_owned(),
+        };
+        let error = reason.clone();
+        if self.shared.lose_memory(reason) {
+            self.count(Counter::MemoryLost, 1);
+            tracing::error!(%error, "the memory that was served is lost; all sessions end");
+        }
+    }
 }
 
 /// What is to become of a connection after its turn.
@@ -122,6 +135,8 @@ pub(super) enum End {
     Bye(Bye),
     /// A batch had an effect that cannot be told.
     Broken(FabricError),
+    /// Bytes of the region are gone.
+    MemoryLost,
 }
 
 impl From<WireError> for End {
@@ -361,9 +376,10 @@ impl Connection {
         let known = shared.access().granted(hello, options.grant);
         let (grant, token) = known.ok_or(End::Bye(Bye::Unauthorized))?;
         let session = draw().map_err(End::Broken)?;
-        if let Err(limit) = shared.admit(grant) {
-            tools.count(Counter::RefusedFull, 1);
-            return Err(End::Bye(Bye::Full { limit }));
+        if let Err(bye) = shared.admit(grant, self.peer.ip()) {
+            let is_of_address = matches!(bye, Bye::AddressFull { .. });
+            tools.count(if is_of_address { Counter::RefusedAddress } else { Counter::RefusedFull }, 1);
+            return Err(End::Bye(bye));
         }
         if let Some(ticket) = self.ticket.take() {
             shared.door.leave(ticket);
@@ -378,6 +394,9 @@ impl Connection {
         if !sample.is_empty() {
             execute_in_place(&mut tools.lane, &mut [Verb::Read { addr: Addr::main(0), into: &mut sample }])
                 .map_err(End::Broken)?;
+        }
+        if tools.region.has_lost_bytes() {
+            return Err(End::MemoryLost);
         }
         let fate = hello.previous.map_or(Fate::None, |previous| shared.fate(previous));
         let welcome = Welcome {
@@ -441,7 +460,8 @@ impl Connection {
     /// The node ends.
     pub(super) fn shut_down<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>) {
         if !matches!(self.state, State::Closing { .. }) {
-            self.bid(tools, Bye::Shutdown, Fate::Ended);
+            let bye = if tools.shared.memory_loss().is_some() { Bye::MemoryLost } else { Bye::Shutdown };
+            self.bid(tools, bye, Fate::Ended);
         }
     }
 
@@ -502,6 +522,10 @@ impl Connection {
                 tracing::error!(?peer, %error, "a session was ended, because what it asked for cannot be told");
                 Bye::Shutdown
             }
+            End::MemoryLost => {
+                tools.lose_memory();
+                Bye::MemoryLost
+            }
         };
         tools.shared.options.observer.tell(peer, || NodeEventKind::Refused { reason: bye.to_string() });
         self.bid(tools, bye, Fate::Ended);
@@ -542,7 +566,10 @@ impl Connection {
                 let place = Place { loop_index: tools.loop_index, key: self.key };
                 let (ticket, shed) = shared.door.enter(self.peer.ip(), Some(place), Phase::Leaving);
                 self.ticket = Some(ticket);
-                shed.into_iter().for_each(|shed| shared.shed(shed));
+                if let Some(shed) = shed {
+                    tools.count(Counter::ConnectionsShed, 1);
+                    shared.shed(shed);
+                }
             }
         }
     }

@@ -113,6 +113,10 @@ counters! {
     /// Connections without a session that were closed because another came: from the same address, which had as many as
     /// it may, or because there were as many as there may be.
     ConnectionsShed connections_shed,
+    /// 1 if bytes of the region were lost: then the node has ended, or is about to.
+    MemoryLost memory_lost,
+    /// Clients that were refused because their address had as many sessions as it may.
+    RefusedAddress refused_address,
 }
 
 /// Counts by powers of two of nanoseconds.

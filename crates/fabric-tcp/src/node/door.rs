@@ -115,7 +115,7 @@ impl Inner {
 }
 
 /// What is limited together: an address of IPv4, the first half of one of IPv6.
-fn network(addr: IpAddr) -> [u8; 8] {
+pub(super) fn network(addr: IpAddr) -> [u8; 8] {
     let octets = match addr.to_canonical() {
         // No network of IPv6 that is routed begins with four bytes of 0.
         IpAddr::V4(addr) => {

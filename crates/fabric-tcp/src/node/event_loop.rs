@@ -346,6 +346,11 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
             return;
         }
         self.next_sweep = self.tools.now + self.sweep_period;
+        // One loop asks for all. A region that is lost is lost for good, so it is asked only while the node serves.
+        let is_asked = self.tools.loop_index == 0 && self.stop_at.is_none();
+        if is_asked && (self.tools.region.has_lost_bytes() || self.tools.region.verify_bytes().is_err()) {
+            self.tools.lose_memory();
+        }
         self.for_each(|all, key| {
             if let Some(connection) = all.connections.get(key) {
                 let verdict = connection.sweep(&mut all.tools);

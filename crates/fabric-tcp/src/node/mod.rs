@@ -14,7 +14,18 @@
 //! have grown to what it sends. With TLS a connection takes up to 200 KiB more, and each record of up to 16 KiB is
 //! allocated.
 //!
-//! A session has its turn for about half a millisecond, then others have theirs.
+//! # Lost memory
+//! A region may lose bytes while it is served: whoever may write its file may truncate it. The node asks the region
+//! after each batch, and answers none that may have found what was lost; about once a second it asks whether all bytes
+//! are there. If not, every client is told why, and the node ends. A region that is not guarded ends the process
+//! instead, when what is gone is touched (`ShmRegion::guard_against_truncation`).
+//!
+//! # Turns
+//! A session has its turn for about half a millisecond, then others have theirs. Sessions whose turns take long wait
+//! for those whose turns do not, and the kernel is asked for more of these after each long turn. Beside sixteen
+//! sessions that do all they can, on two threads, 99 of 100 READs of an honest client take 1.0 ms, and half of them 0.2
+//! ms, beside the time in which its thread or the node's has no processor; where all take their turns in a row it is
+//! 1.7 ms and 0.8 ms. Turns of 0.2 ms change nothing: one largest batch takes as long as a turn.
 //!
 //! What goes over the wire is docs/wire.md.
 
@@ -57,6 +68,11 @@ use buffers::{MAX_INPUT_BYTES, MAX_OUTPUT_BYTES};
 use event_loop::{EventLoop, Parts, WAKER};
 use shared::{Mailbox, Shared};
 
+/// Connections that the kernel keeps for a listener until they are accepted; it may allow fewer (`somaxconn`). Of a
+/// flood that fills its queue the kernel drops what comes, and a client asks again only after a second; the standard
+/// library asks for 128.
+const MAX_WAITING: i32 = 4096;
+
 /// Bytes of one session's buffers, at most.
 pub const MAX_SESSION_BYTES: usize = MAX_INPUT_BYTES + MAX_OUTPUT_BYTES;
 
@@ -94,6 +110,8 @@ where
         for addr in &options.listen {
             let failed = |cause| NodeError::Listen { addr: *addr, cause };
             let listener = TcpListener::bind(*addr).map_err(failed)?;
+            // The second call changes how many may wait, and nothing else.
+            rustix::net::listen(&listener, MAX_WAITING).map_err(|errno| failed(errno.into()))?;
             local_addrs.push(listener.local_addr().map_err(failed)?);
             listeners.push(listener);
         }
@@ -119,10 +137,11 @@ where
         move || shared.sum()
     }
 
-    /// Serves clients until `stop` is told to stop, or a thread fails; then every session has ended.
+    /// Serves clients until `stop` is told to stop, a thread fails, or bytes of the region are found to be gone; then
+    /// every session has ended.
     ///
     /// # Errors
-    /// `Io`, `Panicked`.
+    /// `MemoryLost`, `Io`, `Panicked`.
     pub fn run(self, stop: &Stop) -> Result<(), NodeError> {
         stop.watch(&self.shared);
         let Node { region, shared, loops, .. } = self;
@@ -150,7 +169,8 @@ where
             let ended = thread.join().unwrap_or(Err(NodeError::Panicked));
             result = result.and(ended);
         }
-        result
+        let lost = |reason: &str| Err(NodeError::MemoryLost { reason: reason.to_owned() });
+        result.and(shared.memory_loss().map_or(Ok(()), lost))
     }
 
     /// Serves clients on threads of its own.
@@ -259,7 +279,8 @@ impl NodeHandle {
         Ok(())
     }
 
-    /// Whether the node runs. It ends by itself only if a thread of it fails, and [`NodeHandle::stop`] tells why.
+    /// Whether the node runs. It ends by itself only if a thread of it fails, or bytes of the region are gone, and
+    /// [`NodeHandle::stop`] tells why.
     pub fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
@@ -267,7 +288,7 @@ impl NodeHandle {
     /// Stops the node and waits for its end: at most a second or two.
     ///
     /// # Errors
-    /// `Io`, `Panicked`, if a thread of the node failed.
+    /// `Io`, `Panicked`, if a thread of the node failed; `MemoryLost`, if it had ended for that.
     pub fn stop(mut self) -> Result<(), NodeError> {
         self.finish()
     }

@@ -36,6 +36,7 @@ pub struct NodeOptions {
     pub(super) grant: Grant,
     pub(super) exposure: Exposure,
     pub(super) max_sessions: u32,
+    pub(super) max_sessions_per_address: Option<u32>,
     pub(super) session_timeout: Duration,
     pub(super) greeting_timeout: Duration,
     pub(super) atomic_write_unit: u64,
@@ -61,6 +62,7 @@ impl NodeOptions {
             grant: Grant::ReadWrite,
             exposure: Exposure::Authenticated,
             max_sessions: DEFAULT_SESSIONS,
+            max_sessions_per_address: None,
             session_timeout: DEFAULT_SESSION_TIMEOUT,
             greeting_timeout: DEFAULT_GREETING_TIMEOUT,
             atomic_write_unit: Caps::WHOLE_WRITE,
@@ -140,6 +142,14 @@ impl NodeOptions {
         self
     }
 
+    /// Sessions at a time of one address, at most, which of IPv6 is the first 64 bits; no limit of its own unless one
+    /// is set, because the clients of a whole site may come from one address, and a limit would turn honest ones away.
+    #[must_use]
+    pub fn max_sessions_per_address(mut self, sessions: u32) -> NodeOptions {
+        self.max_sessions_per_address = Some(sessions);
+        self
+    }
+
     /// How long a client's machine may be silent, or a client not take its answers, before its session is dropped: at
     /// least a second, in whole seconds. A process that is stopped is not silent: its kernel answers for it. From 4 s
     /// on an idle host is asked three times before; below that one or two lost packets may cost its session.
@@ -203,6 +213,12 @@ pub enum NodeError {
         what: &'static str,
         /// Why it failed.
         cause: io::Error,
+    },
+    /// Bytes of the region were lost, and the node ended. Its clients were told.
+    #[error("the memory that was served is lost: {reason}; all sessions have ended")]
+    MemoryLost {
+        /// How.
+        reason: String,
     },
     /// A thread of the node panicked, and the node ended.
     #[error("a thread of the node panicked; all of its sessions have ended")]

@@ -40,7 +40,7 @@ impl Session {
     /// Ends it: when this returns, its slots are free.
     pub(super) fn end(self) -> Ended {
         let slots = self.holds.as_ref().map_or_else(Vec::new, |holds| holds.slots());
-        Ended { session: self.id, number: self.number, grant: self.grant, slots }
+        Ended { session: self.id, number: self.number, grant: self.grant, addr: self.peer.ip(), slots }
     }
 
     /// A frame other than a batch.
@@ -133,7 +133,12 @@ pub(super) fn batch<R: Region>(
     output: &mut Output,
 ) -> Result<(), End> {
     let words = HEADER_WORDS + wire::found_words(body, header.count)?;
-    match execute_to(tools, session.grant, header, body, output.room(words))? {
+    let executed = execute_to(tools, session.grant, header, body, output.room(words))?;
+    // What it found may be zeros that the file never had, and what it wrote is lost.
+    if tools.region.has_lost_bytes() {
+        return Err(End::MemoryLost);
+    }
+    match executed {
         Ok(()) => output.commit(words),
         Err(error) if error.effect() == Effect::None => refuse(tools, output, header.id, &error),
         Err(error) => return Err(End::Broken(error)),

@@ -4,10 +4,10 @@
 //! it, and its slots are free. Nothing here is touched by a batch.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mio::Waker;
 use mio::net::TcpStream;
@@ -15,9 +15,9 @@ use mio::net::TcpStream;
 use super::access::NodeAccess;
 use super::connections::Key;
 use super::counters::{LoopCounters, NodeCounters};
-use super::door::{Door, Shed, Ticket};
+use super::door::{Door, Shed, Ticket, network};
 use super::options::NodeOptions;
-use crate::wire::{Fate, Grant, SessionId};
+use crate::wire::{Bye, Fate, Grant, SessionId};
 
 /// Sessions that ended and are remembered, so that their clients can be told.
 const REMEMBERED_SESSIONS: usize = 4096;
@@ -83,6 +83,7 @@ pub(super) struct Ended {
     pub(super) session: SessionId,
     pub(super) number: u64,
     pub(super) grant: Grant,
+    pub(super) addr: IpAddr,
     /// The slots that it had.
     pub(super) slots: Vec<u16>,
 }
@@ -95,11 +96,15 @@ pub(super) struct Shared {
     access: Mutex<Arc<NodeAccess>>,
     pub(super) door: Door,
     stopping: AtomicBool,
+    /// How bytes of the region were lost, if they were.
+    lost: OnceLock<String>,
     sessions: AtomicU32,
     /// The number of the last session that began.
     last_session: AtomicU64,
     /// Those of them that may only read.
     readers: AtomicU32,
+    /// Sessions by address, where these are limited.
+    by_address: Mutex<HashMap<[u8; 8], u32>>,
     registry: Mutex<Registry>,
 }
 
@@ -121,9 +126,11 @@ impl Shared {
             mailboxes,
             door: Door::default(),
             stopping: AtomicBool::new(false),
+            lost: OnceLock::new(),
             sessions: AtomicU32::new(0),
             last_session: AtomicU64::new(0),
             readers: AtomicU32::new(0),
+            by_address: Mutex::default(),
             registry: Mutex::default(),
         }
     }
@@ -150,6 +157,18 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
+    /// Stops the node, because bytes of the region are gone. False if that was known.
+    pub(super) fn lose_memory(&self, reason: String) -> bool {
+        let is_news = self.lost.set(reason).is_ok();
+        self.stop();
+        is_news
+    }
+
+    /// How bytes of the region were lost, if they were.
+    pub(super) fn memory_loss(&self) -> Option<&str> {
+        self.lost.get().map(String::as_str)
+    }
+
     /// Tells a connection's loop that it has to go. One that no loop has yet finds out by itself.
     pub(super) fn shed(&self, Shed { ticket, place }: Shed) {
         if let Some(Place { loop_index, key }) = place {
@@ -157,11 +176,26 @@ impl Shared {
         }
     }
 
-    /// Makes room for a session.
+    /// Makes room for a session of a client at `addr`.
     ///
     /// # Errors
-    /// How many there may be, if there may be no other.
-    pub(super) fn admit(&self, grant: Grant) -> Result<(), u32> {
+    /// Why there may be no other: `Full`, `AddressFull`.
+    pub(super) fn admit(&self, grant: Grant, addr: IpAddr) -> Result<(), Bye> {
+        if let Some(limit) = self.options.max_sessions_per_address {
+            let mut by_address = self.by_address();
+            let sessions = by_address.entry(network(addr)).or_default();
+            if *sessions >= limit {
+                return Err(Bye::AddressFull { limit });
+            }
+            *sessions += 1;
+        }
+        self.admit_from_anywhere(grant).map_err(|limit| {
+            self.release_address(addr);
+            Bye::Full { limit }
+        })
+    }
+
+    fn admit_from_anywhere(&self, grant: Grant) -> Result<(), u32> {
         let limit = self.options.max_sessions;
         let of_readers = match self.options.grant {
             Grant::ReadWrite => limit - limit / WRITERS_SHARE,
@@ -175,6 +209,25 @@ impl Shared {
         }
         self.release_reader(grant);
         Err(limit)
+    }
+
+    /// Gives the place of a session at `addr` back.
+    fn release_address(&self, addr: IpAddr) {
+        if self.options.max_sessions_per_address.is_none() {
+            return;
+        }
+        let mut by_address = self.by_address();
+        let network = network(addr);
+        if let Some(sessions) = by_address.get_mut(&network) {
+            *sessions -= 1;
+            if *sessions == 0 {
+                by_address.remove(&network);
+            }
+        }
+    }
+
+    fn by_address(&self) -> MutexGuard<'_, HashMap<[u8; 8], u32>> {
+        self.by_address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn release_reader(&self, grant: Grant) {
@@ -193,7 +246,7 @@ impl Shared {
     }
 
     /// The session's verbs are over and its slots are free.
-    pub(super) fn close(&self, Ended { session, grant, slots, .. }: &Ended, place: Place, fate: Fate) {
+    pub(super) fn close(&self, Ended { session, grant, addr, slots, .. }: &Ended, place: Place, fate: Fate) {
         let mut registry = self.registry();
         for slot in slots {
             registry.release(*slot, place);
@@ -205,6 +258,7 @@ impl Shared {
             let oldest = registry.order.pop_front();
             oldest.map(|oldest| registry.ended.remove(&oldest));
         }
+        self.release_address(*addr);
         self.release_reader(*grant);
         self.sessions.fetch_sub(1, Ordering::Relaxed);
     }

@@ -109,7 +109,7 @@ impl From<rustls::Error> for TlsError {
     fn from(error: rustls::Error) -> TlsError {
         use rustls::{AlertDescription as Alert, CertificateError as Certificate, Error};
         // It may cite what the other side has sent.
-        let reason = crate::wire::printable(&error.to_string());
+        let reason = guira_fabric::printable(&error.to_string());
         match error {
             Error::InvalidMessage(
                 rustls::InvalidMessage::InvalidContentType | rustls::InvalidMessage::UnknownProtocolVersion,

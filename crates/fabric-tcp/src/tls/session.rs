@@ -64,7 +64,7 @@ impl Session {
     /// The first DNS name of the other side's certificate, if it has shown one with a name.
     pub(crate) fn peer_name(&self) -> Option<String> {
         let certificate = webpki::EndEntityCert::try_from(self.connection.peer_certificates()?.first()?).ok()?;
-        certificate.valid_dns_names().next().map(crate::wire::printable)
+        certificate.valid_dns_names().next().map(guira_fabric::printable)
     }
 
     /// Whether encrypted bytes wait to leave.

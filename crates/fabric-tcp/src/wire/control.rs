@@ -254,6 +254,15 @@ pub enum Bye {
     /// The client does not speak TLS, and the node nothing else. This is said in plain words.
     #[error("the node wants TLS, and this client does not speak it")]
     TlsWanted,
+    /// Bytes of the region are gone, and so is all that was in it: its file was truncated, mostly. The node ends.
+    #[error("the node has lost the memory: its file was truncated, or cannot be read any more")]
+    MemoryLost,
+    /// As many sessions of the client's address are open as the node allows.
+    #[error("the node has as many sessions of this client's address as it allows ({limit})")]
+    AddressFull {
+        /// How many that are.
+        limit: u32,
+    },
 }
 
 impl Bye {
@@ -268,6 +277,8 @@ impl Bye {
             Bye::TooSlow { seconds } => [6, u64::from(seconds)],
             Bye::Shutdown => [7, 0],
             Bye::TlsWanted => [8, 0],
+            Bye::MemoryLost => [9, 0],
+            Bye::AddressFull { limit } => [10, u64::from(limit)],
         }
     }
 
@@ -287,6 +298,8 @@ impl Bye {
             (6, seconds) => Ok(Bye::TooSlow { seconds }),
             (7, 0) => Ok(Bye::Shutdown),
             (8, 0) => Ok(Bye::TlsWanted),
+            (9, 0) => Ok(Bye::MemoryLost),
+            (10, limit) => Ok(Bye::AddressFull { limit }),
             _ => Err(WireError::Value { what: "farewell", value: reason }),
         }
     }

@@ -15,8 +15,6 @@ pub use batch::{
 };
 pub use control::{Bye, Fate, FenceAnswer, Grant, HeldAnswer, Hello, SessionId, Token, Welcome, encode_slot, slot};
 pub use frame::{HEADER_WORDS, Header, Kind, MAX_FRAME_WORDS, append, from_wire, to_wire};
-#[cfg(feature = "tls")]
-pub(crate) use refusal::printable;
 pub use refusal::{Refusal, decode_refusal, encode_refusal};
 
 /// Says that a connection speaks this protocol: the first word of a client's first body.

@@ -1,6 +1,6 @@
 //! Why a request was refused. Nothing of it was executed.
 
-use guira_fabric::FabricError;
+use guira_fabric::{FabricError, printable};
 
 use super::batch::{decode_addr, encode_addr};
 use super::{Kind, WireError, append};
@@ -78,26 +78,6 @@ pub fn decode_refusal(body: &[u64]) -> Result<Refusal, WireError> {
         }
         _ => Err(WireError::Body { what: "a refusal", words: body.len() }),
     }
-}
-
-/// `text`, which a stranger may have written, with nothing in it that a terminal obeys or that hides what it says:
-/// controls, line ends, and what changes the direction of writing are escaped as Rust writes them.
-pub(crate) fn printable(text: &str) -> String {
-    let is_harmless = |c: char| c == ' ' || !(c.is_control() || c.is_whitespace() || is_format(c));
-    text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
-        if is_harmless(c) {
-            out.push(c);
-        } else {
-            out.extend(c.escape_unicode());
-        }
-        out
-    })
-}
-
-/// Characters without a shape of their own that change how others are shown.
-fn is_format(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]

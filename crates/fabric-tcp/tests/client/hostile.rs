@@ -2,7 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, FabricError, Profile, Region, Verb, post};
@@ -43,6 +45,48 @@ fn stranger(bytes: Vec<u8>) -> SocketAddr {
         stream.write_all(&bytes)
     });
     address
+}
+
+/// A node that closes its first `closed` connections, by turns before and after the greeting has come, as one that has
+/// too many does; and how many it has closed.
+fn closer(closed: usize) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port left");
+    let (address, count) = (listener.local_addr().expect("a listener has an address"), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&count);
+    std::thread::spawn(move || {
+        for number in 0..closed {
+            let (mut stream, _) = listener.accept()?;
+            counted.fetch_add(1, Ordering::SeqCst);
+            if number % 2 == 1 {
+                stream.read_exact(&mut [0; 72])?;
+            }
+        }
+        let (mut stream, _) = listener.accept()?;
+        let (header, body) = read_frame(&mut stream)?;
+        let hello = Hello::decode(&body).map_err(std::io::Error::other)?;
+        let region = HeapRegion::new(64, 64, Profile::Tcp.caps());
+        let mut out = Vec::new();
+        append(&mut out, Kind::Welcome, header.id, &welcome(&region, &hello, 1).encode());
+        stream.write_all(&bytes(&out))?;
+        stream.read_to_end(&mut Vec::new()).map(|_| ())
+    });
+    (address, count)
+}
+
+/// As by a node with too many connections: the client comes in at last, and is told if it does not.
+#[test]
+fn a_client_that_is_shed_tries_again_within_its_time() {
+    for closed in [1, 2, 5] {
+        for waiting in WAYS {
+            let (address, count) = closer(closed);
+            let start = Instant::now();
+            let region = TcpRegion::connect(&options(address).with_waiting(waiting)).expect("a session at last");
+            assert_eq!((region.loss(), count.load(Ordering::SeqCst)), (None, closed));
+            // The pauses double: 5 + 10 + 20 + ... ms at least.
+            let least = Duration::from_millis((5 << closed) - 5);
+            assert!(start.elapsed() >= least && start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+        }
+    }
 }
 
 fn frame(kind: Kind, id: u64, body: &[u64]) -> Vec<u8> {
@@ -127,8 +171,12 @@ fn what_is_no_node_is_told_from_one() {
     let connect = |address| TcpRegion::connect(&options(address).with_connect_timeout(Duration::from_millis(500)));
     let error = connect(stranger(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec())).unwrap_err();
     assert!(matches!(error, ConnectError::NotANode { .. }), "{error}");
-    let error = connect(stranger(Vec::new())).unwrap_err();
-    assert!(matches!(error, ConnectError::Closed { .. }), "{error}");
+    let (address, closed) = closer(usize::MAX);
+    let error = connect(address).unwrap_err();
+    let ConnectError::Closed { attempts, tried_ms, .. } = error else { panic!("{error}") };
+    assert!(attempts > 3 && attempts as usize == closed.load(Ordering::SeqCst), "{error}");
+    assert!((150..=500).contains(&tried_ms), "{error}");
+    assert!(error.to_string().contains(&format!("{attempts} times within {tried_ms} ms")), "{error}");
     for reason in [Bye::Unauthorized, Bye::Version { node: 9 }, Bye::Full { limit: 3 }, Bye::Shutdown, Bye::Fenced] {
         let error = connect(stranger(frame(Kind::Bye, 0, &reason.encode()))).unwrap_err();
         assert!(matches!(error, ConnectError::Rejected { reason: told, .. } if told == reason), "{error}");

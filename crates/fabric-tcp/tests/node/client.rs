@@ -40,7 +40,12 @@ impl Client {
 
     /// A session, or why there is none.
     pub fn greet(addr: SocketAddr, hello: &Hello) -> Result<(Client, Welcome), Bye> {
-        let mut client = Client::connect(addr);
+        Client::greet_over(Client::connect(addr).stream, hello)
+    }
+
+    /// A session over a connection that has said nothing, or why there is none.
+    pub fn greet_over(stream: TcpStream, hello: &Hello) -> Result<(Client, Welcome), Bye> {
+        let mut client = Client { stream, next_id: 1 };
         client.send(Kind::Hello, &hello.encode());
         let frame = client.frame().expect("an answer to the greeting");
         match frame.header.kind {

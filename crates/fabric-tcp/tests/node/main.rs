@@ -3,6 +3,7 @@
 
 mod client;
 mod hostile;
+mod lost;
 mod served;
 mod sessions;
 #[cfg(feature = "tls")]

@@ -5,11 +5,13 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use guira_fabric_tcp::node::Node;
 use guira_fabric_tcp::wire::{Bye, Grant, Hello, Kind};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use crate::client::{Client, HELLO};
-use crate::served::{Served, heap, options};
+use crate::served::{Served, heap, heap_region, options};
+use crate::{Over, alone};
 
 /// Silent connections of the first attack.
 const SILENT: usize = 1_400;
@@ -19,11 +21,14 @@ const ADDRESSES: u8 = 8;
 /// Connections without a session, and those of one address, at most: docs/wire.md.
 const STRANGERS: usize = 256;
 const STRANGERS_OF_ADDRESS: usize = 64;
+/// Clients that come at once, and that nobody accepts.
+const FLOOD: usize = 600;
 /// How long an honest client may take to come in.
 const SOON: Duration = Duration::from_secs(1);
 
 #[test]
 fn silent_connections_of_one_address_keep_nobody_out() {
+    let _alone = alone();
     let served = heap(options());
     let silent: Vec<TcpStream> = (0..SILENT).map(|_| TcpStream::connect(served.addr).expect("it listens")).collect();
     come_in(&served, 50);
@@ -38,6 +43,7 @@ fn silent_connections_of_one_address_keep_nobody_out() {
 
 #[test]
 fn silent_connections_of_many_addresses_keep_nobody_out() {
+    let _alone = alone();
     let served = heap(options());
     let from = |host: u8| {
         let served = &served;
@@ -57,6 +63,7 @@ fn silent_connections_of_many_addresses_keep_nobody_out() {
 /// client that takes a moment for its greeting comes in each time.
 #[test]
 fn connections_that_begin_a_greeting_keep_nobody_out() {
+    let _alone = alone();
     let served = heap(options());
     for near in [true, false] {
         let (is_over, before) = (AtomicBool::new(false), served.handle.counters().connections_accepted);
@@ -74,6 +81,7 @@ fn connections_that_begin_a_greeting_keep_nobody_out() {
                 all.len()
             };
             let strangers = scope.spawn(strangers);
+            let over = Over(&is_over);
             served.wait_until("a full door", |now| now.connections_accepted > before + 300);
             for _ in 0..20 {
                 let mut client = Client::connect(served.addr);
@@ -81,16 +89,81 @@ fn connections_that_begin_a_greeting_keep_nobody_out() {
                 client.send(Kind::Hello, &HELLO.encode());
                 client.answer(1, Kind::Welcome).expect("a session");
             }
-            is_over.store(true, Ordering::Relaxed);
+            drop(over);
             println!("{} strangers", strangers.join().expect("no panic"));
         });
     }
     assert!(served.handle.counters().connections_shed > 10, "the door was full");
 }
 
+/// More clients at once than the standard library's queue has places for: none of them has to ask a second time, which
+/// it would do after a second. The node listens, and accepts nobody yet.
+#[test]
+fn a_flood_waits_in_a_queue_that_is_long_enough() {
+    let _alone = alone();
+    let node = Node::bind(heap_region(), options()).expect("a node");
+    let addr = node.local_addrs()[0];
+    let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn").expect("Linux has it");
+    let most: usize = allowed.trim().parse().expect("a number");
+    let flood = FLOOD.min(most);
+    let connect = |_| TcpStream::connect_timeout(&addr, SOON - Duration::from_millis(100));
+    let waiting: Vec<_> = (0..flood).map_while(|number| connect(number).ok()).collect();
+    assert_eq!(waiting.len(), flood, "so many were taken at once");
+}
+
+/// Who goes for a session that was told to go counts as one who goes for a newcomer.
+#[test]
+fn who_is_shed_for_a_farewell_is_counted() {
+    let _alone = alone();
+    let served = heap(options());
+    let (mut client, _) = Client::open(served.addr);
+    let silent: Vec<TcpStream> =
+        (0..STRANGERS_OF_ADDRESS).map(|_| TcpStream::connect(served.addr).expect("it listens")).collect();
+    served.wait_until("all of them", |now| now.connections_accepted == 1 + STRANGERS_OF_ADDRESS as u64);
+    assert_eq!(served.handle.counters().connections_shed, 0, "there is a place for each");
+    client.send(Kind::Hello, &HELLO.encode());
+    assert_eq!(client.farewell(), Bye::Misunderstood);
+    // It is counted before it is closed, which a loop other than its own has to be told.
+    served.wait_until("one that goes", |now| now.connections_shed == 1);
+    std::thread::sleep(SOON / 10);
+    assert_eq!(count_open(silent), STRANGERS_OF_ADDRESS - 1);
+}
+
+/// One address has so many sessions and no more, whatever else is free; others are let in, and so is it again.
+#[test]
+fn sessions_of_one_address_leave_room_for_others() {
+    let _alone = alone();
+    let served = heap(options().max_sessions_per_address(3));
+    let greet_from = |host: u8| {
+        let stream = connect_from(Ipv4Addr::new(127, 0, 5, host), served.addr);
+        Client::greet_over(stream, &HELLO).map(|(client, _)| client)
+    };
+    let mut near: Vec<Client> = (0..3).map(|_| greet_from(1).expect("a session")).collect();
+    let refused = greet_from(1).map(drop).expect_err("it has three");
+    assert_eq!(refused, Bye::AddressFull { limit: 3 });
+    assert!(refused.to_string().contains("this client's address"), "{refused}");
+    let _far: Vec<Client> = (2..6).map(|host| greet_from(host).expect("a session")).collect();
+    near.pop();
+    served.wait_until("the end of one", |now| now.sessions_ended == 1);
+    near.push(greet_from(1).expect("a session"));
+    assert_eq!(greet_from(1).map(drop), Err(Bye::AddressFull { limit: 3 }));
+    let counters = served.handle.counters();
+    assert_eq!((counters.refused_address, counters.refused_full, counters.sessions_open()), (2, 0, 7));
+    // Who was refused for want of room holds no place of its address.
+    let served = heap(options().max_sessions_per_address(3).max_sessions(1));
+    let first = Client::open(served.addr);
+    for _ in 0..4 {
+        assert_eq!(Client::greet(served.addr, &HELLO).map(drop), Err(Bye::Full { limit: 1 }));
+    }
+    drop(first);
+    served.wait_until("the end of one", |now| now.sessions_ended == 1);
+    Client::open(served.addr);
+}
+
 /// A quarter of the sessions is for those who may write.
 #[test]
 fn readers_leave_room_for_writers() {
+    let _alone = alone();
     let served = heap(options().max_sessions(8));
     let reader = Hello { wanted: Grant::ReadOnly, ..HELLO };
     let mut readers: Vec<Client> = (0..6).map(|_| Client::greet(served.addr, &reader).expect("a session").0).collect();

@@ -9,3 +9,21 @@ mod fairness;
 #[expect(dead_code, reason = "helpers of the node's tests, of which these use some")]
 #[path = "../node/served.rs"]
 mod served;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a test of this program has while it runs: they would hold each other up.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends those who go on until this is set, however a test ends.
+struct Over<'o>(&'o AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

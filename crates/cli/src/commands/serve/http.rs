@@ -23,6 +23,9 @@ use crate::failure::Failure;
 
 /// Connections that are looked after at once.
 const MAX_CONVERSATIONS: usize = 128;
+/// Connections that the kernel keeps until they are accepted, if it allows so many: what comes when its queue is full
+/// is dropped, and comes again after a second. The standard library asks for 128.
+const MAX_WAITING: i32 = 4096;
 /// Those that are accepted before the others are looked at again.
 const MAX_ACCEPTS: usize = 32;
 /// How long a client has for its request and for taking the answer.
@@ -42,8 +45,10 @@ pub trait Pages: Send + Sync + 'static {
     fn page(&self, path: &str) -> Option<Page>;
 }
 
-/// A page: its type and its text.
+/// A page: whether all is well, its type and its text.
 pub struct Page {
+    /// `200 OK`, or why not.
+    pub status: &'static str,
     pub content_type: &'static str,
     pub text: String,
 }
@@ -57,7 +62,7 @@ impl HttpServer {
     /// Listens on `addr` and answers with `pages`.
     pub fn start(addr: SocketAddr, pages: Arc<impl Pages>) -> Result<HttpServer, Failure> {
         let failed = || Failure::host(format!("listen on {addr} for metrics"));
-        let listener = TcpListener::bind(addr).map_err(failed())?;
+        let listener = listen(addr).map_err(failed())?;
         let local_addr = listener.local_addr().map_err(failed())?;
         listener.set_nonblocking(true).map_err(failed())?;
         let builder = thread::Builder::new().name("guira-http".to_owned());
@@ -70,6 +75,14 @@ impl HttpServer {
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
+}
+
+/// A listener with a queue that a flood does not fill at once.
+fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(addr)?;
+    // The second call changes how many may wait, and nothing else.
+    rustix::net::listen(&listener, MAX_WAITING)?;
+    Ok(listener)
 }
 
 /// The listener and its connections.
@@ -279,14 +292,13 @@ fn parse(head: &[u8]) -> Option<(&str, &str)> {
 fn answer(method: &str, target: &str, pages: &impl Pages) -> Answer {
     let path = target.split_once('?').map_or(target, |(path, _)| path);
     match (method, pages.page(path)) {
-        ("GET" | "HEAD", Some(page)) => Answer { status: "200 OK", page, is_head: method == "HEAD" },
+        ("GET" | "HEAD", Some(page)) => Answer { page, is_head: method == "HEAD" },
         ("GET" | "HEAD", None) => Answer::error("404 Not Found"),
         _ => Answer::error("405 Method Not Allowed"),
     }
 }
 
 struct Answer {
-    status: &'static str,
     page: Page,
     /// Whether the page's text is only told of.
     is_head: bool,
@@ -294,12 +306,12 @@ struct Answer {
 
 impl Answer {
     fn error(status: &'static str) -> Answer {
-        let page = Page { content_type: "text/plain; charset=utf-8", text: format!("{status}\n") };
-        Answer { status, page, is_head: false }
+        let page = Page { status, content_type: "text/plain; charset=utf-8", text: format!("{status}\n") };
+        Answer { page, is_head: false }
     }
 
     fn encode(self) -> Vec<u8> {
-        let Answer { status, page: Page { content_type, text }, is_head } = self;
+        let Answer { page: Page { status, content_type, text }, is_head } = self;
         let allow = if status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };
         let length = text.len();
         let head = format!(
@@ -319,7 +331,8 @@ mod tests {
     impl Pages for One {
         fn page(&self, path: &str) -> Option<Page> {
             let text = "é\n".repeat(100_000);
-            (path == "/one").then_some(Page { content_type: "text/plain; charset=utf-8", text })
+            let status = "200 OK";
+            (path == "/one").then_some(Page { status, content_type: "text/plain; charset=utf-8", text })
         }
     }
 
@@ -387,6 +400,18 @@ mod tests {
         });
         let gone = gone.count();
         assert!(gone >= MAX_CONVERSATIONS, "{gone} are gone");
+    }
+
+    /// More at once than the standard library's queue has places for, and nobody accepts them yet: none has to ask a
+    /// second time, which it would do after a second.
+    #[test]
+    fn a_flood_waits_in_a_queue_that_is_long_enough() {
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        let flood = allowed.trim().parse::<usize>().unwrap().min(400);
+        let connect = |_| TcpStream::connect_timeout(&addr, Duration::from_millis(900)).ok();
+        assert_eq!((0..flood).map_while(connect).collect::<Vec<_>>().len(), flood);
     }
 
     /// Who takes its answer slowly has [`PATIENCE`] for it, and others do not wait for that.

@@ -13,6 +13,10 @@ use serde::Serialize;
 
 use super::http::{Page, Pages};
 
+/// The answers to who asks: that of a node whose table lost bytes is an error, so that probes find it.
+const OK: &str = "200 OK";
+const LOST: &str = "503 Service Unavailable";
+
 /// What the pages are made from.
 pub struct Shown {
     count: Arc<dyn Fn() -> NodeCounters + Send + Sync>,
@@ -44,19 +48,21 @@ impl Pages for Shown {
         match path {
             "/metrics" => {
                 let text = metrics(&(self.count)(), self.started_unix_s);
-                Some(Page { content_type: "text/plain; version=0.0.4; charset=utf-8", text })
+                Some(Page { status: OK, content_type: "text/plain; version=0.0.4; charset=utf-8", text })
             }
             "/health" => {
+                let counters = (self.count)();
+                // The program ends when its node does: whoever reads this is served, or is told why not any more.
+                let (status, word) = if counters.memory_lost == 0 { (OK, "ok") } else { (LOST, "memory lost") };
                 let health = Health {
-                    // The program ends when its node does: whoever reads this is served.
-                    status: "ok",
+                    status: word,
                     version: env!("CARGO_PKG_VERSION"),
                     backing: &self.backing,
                     uptime_seconds: self.started.elapsed().as_secs(),
-                    sessions_open: (self.count)().sessions_open(),
+                    sessions_open: counters.sessions_open(),
                 };
                 let text = serde_json::to_string(&health).ok()? + "\n";
-                Some(Page { content_type: "application/json", text })
+                Some(Page { status, content_type: "application/json", text })
             }
             _ => None,
         }
@@ -70,15 +76,16 @@ pub fn verbs(counters: &NodeCounters) -> [(&'static str, u64); 4] {
 }
 
 /// Clients that were not let in, by reason.
-pub fn refusals(counters: &NodeCounters) -> [(&'static str, u64); 8] {
+pub fn refusals(counters: &NodeCounters) -> [(&'static str, u64); 9] {
     let NodeCounters { greeted_late, greeted_wrongly, refused_version, refused_token, refused_full, .. } = *counters;
-    let NodeCounters { refused_plain, refused_tls, refused_handshake, .. } = *counters;
+    let NodeCounters { refused_plain, refused_tls, refused_handshake, refused_address, .. } = *counters;
     [
         ("late", greeted_late),
         ("greeting", greeted_wrongly),
         ("version", refused_version),
         ("token", refused_token),
         ("full", refused_full),
+        ("address", refused_address),
         ("plain", refused_plain),
         ("tls", refused_tls),
         ("handshake", refused_handshake),
@@ -115,6 +122,8 @@ fn metrics(counters: &NodeCounters, started_unix_s: f64) -> String {
     text.counter("guira_connections_shed_total", help, counters.connections_shed);
     let help = "Failures to accept a connection: too many open files, mostly.";
     text.counter("guira_accept_errors_total", help, counters.accept_errors);
+    let help = "1 if bytes of the table were lost, because its file was truncated: the node ends.";
+    text.gauge("guira_memory_lost", help, counters.memory_lost);
     text.gauge("guira_sessions_open", "Sessions that are open.", counters.sessions_open());
     text.counter("guira_sessions_opened_total", "Sessions that began.", counters.sessions_opened);
     text.labelled("guira_sessions_ended_total", "Sessions that ended.", "reason", &ends(counters));
@@ -268,6 +277,14 @@ mod tests {
         assert_eq!((&health["status"], &health["sessions_open"]), (&"ok".into(), &3.into()));
         assert_eq!(health["backing"], "shm://a\"b");
         samples(&shown.page("/metrics").unwrap().text);
+        let lost = || {
+            let mut counters = sample_counters();
+            counters.memory_lost = 1;
+            counters
+        };
+        let shown = Shown::new(Arc::new(lost), "shm://a");
+        let health = shown.page("/health").unwrap();
+        assert!(health.status.starts_with("503") && health.text.contains("memory lost"), "{}", health.text);
         assert!(shown.page("/").is_none() && shown.page("/metrics/").is_none());
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use guira::{AccessToken, EntryFormat, NodeCounters, NodeTls, Preset, ServeOptions, Served};
+use guira::{AccessToken, EntryFormat, NodeCounters, NodeError, NodeTls, Preset, ServeOptions, Served};
 use serde::Serialize;
 
 use self::audit::Audit;
@@ -82,6 +82,10 @@ pub struct Arguments {
     /// Sessions at a time; a client program is one, however many threads it has.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     pub sessions: u32,
+    /// Sessions at a time of one address, which of IPv6 is a network of 64 bits. Default: no limit, because clients of
+    /// a whole site may share an address. Who is refused is told so.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub sessions_per_address: Option<u32>,
     /// How long a client's host may be silent before its session is dropped: 5s, 1min; in whole seconds. Below 4s one
     /// or two lost packets may cost an idle client its session.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time)]
@@ -151,7 +155,7 @@ struct Stopped {
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let (sessions, open_files) = files::allow(arguments.sessions);
-    let options = arguments.serve_options()?.max_sessions(sessions);
+    let options = arguments.serve_options()?.max_sessions(sessions).survive_truncation();
     // In this order, so that a signal ends the creation of a table, too.
     interrupt::note();
     let (signals, terminal) = (Signals::catch()?, Terminal::note());
@@ -192,28 +196,45 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
                 notify::ready(&status);
             }
             Some(signal) => break signal,
-            None if backed.is_destroyed()? => {
+            None if !served.is_running() => return Err(ended(served)),
+            None if is_destroyed(&served, &backed)? => {
                 notify::stopping();
                 served.stop()?;
                 return Err(Failure::DestroyedWhileServed { url: backed.store.url().clone() });
             }
-            None if served.is_running() => {}
-            None => return Err(ended(served)),
+            None => {}
         }
     };
     notify::stopping();
     let counters = served.counter_reader();
-    served.stop()?;
+    served.stop().map_err(why_ended)?;
     audit.into_iter().for_each(Audit::finish);
     let stopped = Stopped::new(signal, &counters());
     output.answer(&Line::Stopped(&stopped), || stopped.human())?;
     Ok(Verdict::Fine)
 }
 
+/// Whether somebody destroyed the table under its name. What is read of one whose bytes are gone is not believed: its
+/// node finds that out by itself, and ends.
+fn is_destroyed(served: &Served, backed: &Backed) -> Result<bool, Failure> {
+    let is_destroyed = backed.is_destroyed();
+    if served.has_lost_memory() { Ok(false) } else { is_destroyed }
+}
+
+/// The failure that ended the node.
+fn why_ended(error: guira::Error) -> Failure {
+    match error {
+        guira::Error::Serve { url, source: NodeError::MemoryLost { reason } } => {
+            Failure::LostWhileServed { url, reason }
+        }
+        error => error.into(),
+    }
+}
+
 /// A node that ended although nobody asked it to.
 fn ended(served: Served) -> Failure {
     match served.stop() {
-        Err(error) => error.into(),
+        Err(error) => why_ended(error),
         Ok(()) => Failure::host("serve")(std::io::Error::other("the memory node ended by itself")),
     }
 }
@@ -243,6 +264,9 @@ impl Arguments {
         }
         if let Some(threads) = self.threads {
             options = options.threads(threads.into());
+        }
+        if let Some(sessions) = self.sessions_per_address {
+            options = options.max_sessions_per_address(sessions);
         }
         options = tls.into_iter().fold(options, ServeOptions::tls);
         Ok(if self.insecure { options.insecure() } else { options })

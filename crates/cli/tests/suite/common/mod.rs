@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -37,12 +38,22 @@ impl Table {
     pub fn path(&self) -> String {
         self.url.replace("shm://", "/dev/shm/")
     }
+
+    /// Its lock file, if it has one, and those that were left of others of its name.
+    pub fn lock_files(&self) -> Vec<PathBuf> {
+        let prefix = format!("{}.", self.path());
+        let paths = std::fs::read_dir("/dev/shm").expect("it is there").filter_map(|entry| Some(entry.ok()?.path()));
+        let is_one =
+            |path: &PathBuf| path.to_str().is_some_and(|path| path.starts_with(&prefix) && path.ends_with(".locks"));
+        paths.filter(is_one).collect()
+    }
 }
 
 impl Drop for Table {
     fn drop(&mut self) {
         // There may be none: then there is nothing to remove.
         let _ = std::fs::remove_file(self.path());
+        self.lock_files().iter().for_each(|path| _ = std::fs::remove_file(path));
     }
 }
 

@@ -1,0 +1,161 @@
+//! A table whose file somebody truncates while `guira serve` serves it: its clients are told at once, never get what
+//! the file never had, and the node ends in order and says why.
+
+use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use guira::{Blame, Effect, Error, Store};
+
+use crate::common::{Table, guira};
+use crate::serve::Server;
+
+/// No step of a test takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How soon clients know: the node looks about once a second. Their own deadlines are twice as long.
+const SOON: Duration = Duration::from_secs(5);
+const READERS: usize = 3;
+const WRITERS: usize = 2;
+const KEYS: usize = 500;
+
+fn key(number: usize) -> Vec<u8> {
+    format!("key-{number:04}").into_bytes()
+}
+
+fn serve(table: &Table) -> Server {
+    Server::start(&["--backing", table.url(), "--capacity", "20k", "--max-clients", "40"])
+}
+
+fn cut(table: &Table, bytes: u64) {
+    let file = OpenOptions::new().write(true).open(table.path()).expect("it is there");
+    file.set_len(bytes).expect("it is this user's");
+}
+
+/// Looks keys up, until that fails. Every key is there all the time.
+fn look_up(url: &guira::Url, first: usize, found: &AtomicUsize) -> Error {
+    let store = Store::open(url).expect("it is served");
+    let mut client = store.client().expect("there are slots");
+    for number in (0..KEYS).cycle().skip(first) {
+        match client.get(&key(number)) {
+            Ok(value) => assert_eq!(value.as_deref(), Some(&b"value"[..]), "key {number}"),
+            Err(error) => return error,
+        }
+        found.fetch_add(1, Ordering::Relaxed);
+    }
+    unreachable!("it goes round and round")
+}
+
+/// Changes keys, until that fails.
+fn change(url: &guira::Url, writer: usize) -> (Error, Error) {
+    let store = Store::open(url).expect("it is served");
+    let mut client = store.client().expect("there are slots");
+    for number in 0_u64.. {
+        let key = format!("writer-{writer}-{}", number % 100);
+        if let Err(error) = client.put(key.as_bytes(), b"value") {
+            let next = client.put(key.as_bytes(), b"value").expect_err("the table is gone");
+            return (error, next);
+        }
+    }
+    unreachable!("it goes on for ever")
+}
+
+#[test]
+fn clients_of_a_truncated_table_are_told_at_once_and_its_node_ends_in_order() {
+    for share in [0, 2] {
+        let table = Table::unused("truncated-served");
+        let server = serve(&table);
+        let url: guira::Url = format!("tcp://{}", server.addr()).parse().expect("a URL");
+        let store = Store::open(&url).expect("it is served");
+        let mut client = store.client().expect("there are slots");
+        (0..KEYS).for_each(|number| _ = client.put(&key(number), b"value").expect("there is room"));
+        drop(client);
+        let bytes = std::fs::metadata(table.path()).expect("it is there").len();
+        let left = bytes.checked_div(share).unwrap_or(0);
+        let found = AtomicUsize::new(0);
+        let (errors, waited) = thread::scope(|scope| {
+            let (found, url) = (&found, &url);
+            let readers: Vec<_> =
+                (0..READERS).map(|reader| scope.spawn(move || look_up(url, reader * 100, found))).collect();
+            let writers: Vec<_> = (0..WRITERS).map(|writer| scope.spawn(move || change(url, writer))).collect();
+            let start = Instant::now();
+            while found.load(Ordering::Relaxed) < 2_000 {
+                assert!(start.elapsed() < PATIENCE, "nobody reads");
+                thread::sleep(Duration::from_millis(1));
+            }
+            let start = Instant::now();
+            cut(&table, left);
+            let mut errors: Vec<Error> = readers.into_iter().map(|reader| reader.join().expect("no miss")).collect();
+            for writer in writers {
+                let (error, next) = writer.join().expect("no panic");
+                assert!(matches!(next, Error::Gone { .. }), "{next}");
+                errors.push(error);
+            }
+            (errors, start.elapsed())
+        });
+        println!("{left} of {bytes} bytes left: told after {waited:?}: {}", errors[READERS]);
+        assert!(waited < SOON, "{waited:?}");
+        for error in &errors[..READERS] {
+            assert!(matches!(error, Error::Gone { .. }), "{error}");
+            assert!(error.to_string().contains("has no memory now") && error.effect() == Effect::None, "{error}");
+        }
+        for error in &errors[READERS..] {
+            let is_told = matches!(error, Error::Gone { .. }) || error.effect() == Effect::Unknown;
+            assert!(is_told && [Blame::Fenced, Blame::Fabric].contains(&error.blame()), "{error}");
+        }
+        let (code, said) = server.fail();
+        assert_eq!(code, Some(3), "{said}");
+        let reason = format!("was truncated to {left} of {bytes} bytes");
+        for words in [table.url(), &table.path(), &reason, "every session has ended", "creates a new table"] {
+            assert!(said.contains(words), "no {words:?} in {said}");
+        }
+        // What is to be done about it is done.
+        std::fs::remove_file(table.path()).expect("it is there");
+        let again = serve(&table);
+        assert_eq!(guira(&["get", &format!("tcp://{}", again.addr()), "key-0001"]).code, Some(1));
+        again.stop("-TERM");
+    }
+}
+
+/// A probe is told, while there is somebody to tell it; and a node that nobody uses finds it out by itself.
+#[test]
+fn a_probe_of_a_node_whose_table_is_lost_fails() {
+    let table = Table::unused("truncated-probed");
+    let arguments = ["--backing", table.url(), "--capacity", "20k", "--metrics", "127.0.0.1:0"];
+    let server = Server::start(&arguments);
+    let addr = server.metrics().to_owned();
+    // A client that does not listen: the node waits for it for a second before it ends.
+    let deaf = TcpStream::connect(server.addr()).expect("it listens");
+    let is_over = AtomicBool::new(false);
+    let answers = thread::scope(|scope| {
+        let prober = scope.spawn(|| {
+            let mut answers = Vec::new();
+            while !is_over.load(Ordering::Relaxed) {
+                answers.extend(health(&addr));
+                thread::sleep(Duration::from_millis(10));
+            }
+            answers
+        });
+        thread::sleep(Duration::from_millis(100));
+        cut(&table, 0);
+        let (code, said) = server.fail();
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(code, Some(3), "{said}");
+        prober.join().expect("no panic")
+    });
+    drop(deaf);
+    assert!(answers.iter().any(|answer| answer.starts_with("HTTP/1.1 200") && answer.contains("\"status\":\"ok\"")));
+    let lost = answers.last().expect("it answered");
+    assert!(lost.starts_with("HTTP/1.1 503") && lost.contains("\"status\":\"memory lost\""), "{lost}");
+}
+
+/// The answer of /health, if there is one.
+fn health(addr: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(addr).ok()?;
+    stream.write_all(b"GET /health HTTP/1.1\r\nHost: test\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    (!answer.is_empty()).then_some(answer)
+}

@@ -1,0 +1,214 @@
+//! A file that is truncated under the processes that have it mapped: who asked for it goes on, with zeros and the news
+//! of it; everybody else dies, and so does who asked when another file is cut.
+//!
+//! Other processes are this test program again: it runs the one test `child`, which does what its environment says. A
+//! child says "@@" and a word when it has reached a point, and goes on when it is sent a line.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests are not tests themselves to the lint")]
+
+#[expect(dead_code, reason = "helpers of the crate's tests, of which these use some")]
+mod common;
+
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{MAIN_BYTES, Scratch, read, write};
+use guira_fabric::{Addr, Region};
+use guira_fabric_shm::{Access, CreateOptions, Location, ShmError, ShmRegion};
+
+const ROLE: &str = "GUIRA_SHM_TEST_CUT_ROLE";
+const PATHS: &str = "GUIRA_SHM_TEST_CUT_PATHS";
+/// No step of a child takes longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+const LAST_WORD: Addr = Addr::main(MAIN_BYTES - 8);
+/// Regions that a process may guard at a time.
+const MAX_GUARDED: usize = 64;
+
+/// A process that has regions mapped, killed on drop.
+struct Mapper(Child);
+
+impl Mapper {
+    /// One that does what `role` says with these regions, after it has said that it is ready.
+    fn start(role: &str, regions: &[&Scratch]) -> Mapper {
+        let paths: Vec<&str> = regions.iter().map(|scratch| scratch.location.path().to_str().unwrap()).collect();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--nocapture", "--quiet"])
+            .env(ROLE, role)
+            .env(PATHS, paths.join(":"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut mapper = Mapper(child.unwrap());
+        assert_eq!(mapper.hear().as_deref(), Some("ready"));
+        mapper
+    }
+
+    /// What the child says next; `None` if it ends before.
+    fn hear(&mut self) -> Option<String> {
+        // What is read ahead is said only after the next order.
+        let words = BufReader::new(self.0.stdout.as_mut().unwrap());
+        words.lines().find_map(|line| Some(line.unwrap().split_once("@@")?.1.to_owned()))
+    }
+
+    fn go_on(&mut self) {
+        writeln!(self.0.stdin.as_mut().unwrap()).unwrap();
+    }
+
+    fn end(mut self) -> ExitStatus {
+        drop(self.0.stdin.take());
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "it goes on for ever");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Mapper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn cut(location: &Location, bytes: u64) {
+    OpenOptions::new().write(true).open(location.path()).unwrap().set_len(bytes).unwrap();
+}
+
+/// Waits for an order.
+fn wait() {
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+// ---- What children do.
+
+#[test]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let paths = std::env::var(PATHS).unwrap();
+    let locations: Vec<Location> = paths.split(':').map(Location::file).collect();
+    let access = if role == "reader" { Access::ReadOnly } else { Access::ReadWrite };
+    let regions: Vec<ShmRegion> = locations.iter().map(|location| ShmRegion::open(location, access).unwrap()).collect();
+    let (first, last) = (&regions[0], &regions[regions.len() - 1]);
+    if role != "careless" {
+        first.guard_against_truncation().unwrap();
+        first.guard_against_truncation().unwrap();
+    }
+    assert_eq!(read(&mut last.lane(), LAST_WORD), 7);
+    println!("\n@@ready");
+    wait();
+    match role.as_str() {
+        "crowd" => crowd(first),
+        _ => {
+            let found = read(&mut last.lane(), LAST_WORD);
+            if access == Access::ReadWrite {
+                write(&mut last.lane(), LAST_WORD, 8);
+            }
+            println!("\n@@{found} {}", last.has_lost_bytes());
+        }
+    }
+}
+
+/// Many threads touch what is gone at the same moment.
+fn crowd(region: &ShmRegion) {
+    let found = std::thread::scope(|scope| {
+        let touch = |thread: u64| {
+            let mut lane = region.lane();
+            let found = read(&mut lane, Addr::main(MAIN_BYTES - 8 - 4096 * (thread % 8)));
+            // As a node does it: what was found is told only if nothing was lost.
+            if region.has_lost_bytes() { None } else { Some(found) }
+        };
+        let threads: Vec<_> = (0..16).map(|thread| scope.spawn(move || touch(thread))).collect();
+        threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect::<Vec<u64>>()
+    });
+    println!("\n@@{found:?} {}", region.has_lost_bytes());
+}
+
+// ---- What is promised.
+
+/// A region whose last word is 7.
+fn marked() -> Scratch {
+    let scratch = Scratch::new();
+    write(&mut scratch.create().lane(), LAST_WORD, 7);
+    scratch
+}
+
+#[test]
+fn who_is_guarded_goes_on_and_is_told() {
+    for (role, bytes, said) in [
+        ("mapper", 0, "0 true"),
+        ("mapper", MAIN_BYTES / 2, "0 true"),
+        ("reader", 0, "0 true"),
+        ("crowd", 0, "[] true"),
+    ] {
+        let scratch = marked();
+        let mut mapper = Mapper::start(role, &[&scratch]);
+        cut(&scratch.location, bytes);
+        mapper.go_on();
+        assert_eq!(mapper.hear().as_deref(), Some(said), "{role} {bytes}");
+        assert!(mapper.end().success(), "{role} {bytes}");
+    }
+}
+
+#[test]
+fn whose_file_is_whole_finds_what_is_there() {
+    let scratch = marked();
+    let mut mapper = Mapper::start("mapper", &[&scratch]);
+    mapper.go_on();
+    assert_eq!(mapper.hear().as_deref(), Some("7 false"));
+    assert!(mapper.end().success());
+    assert_eq!(read(&mut ShmRegion::open(&scratch.location, Access::ReadOnly).unwrap().lane(), LAST_WORD), 8);
+}
+
+/// Without a guard, and with a guard of another region, and when the signal is sent by somebody.
+#[test]
+fn every_other_bus_error_ends_the_process() {
+    let (whole, truncated) = (marked(), marked());
+    for (role, regions) in [("careless", vec![&truncated]), ("mapper", vec![&whole, &truncated])] {
+        let mut mapper = Mapper::start(role, &regions);
+        cut(&truncated.location, 4096);
+        mapper.go_on();
+        assert_eq!(mapper.hear(), None, "{role}");
+        assert_eq!(mapper.end().signal(), Some(libc::SIGBUS), "{role}");
+        std::fs::remove_file(truncated.location.path()).unwrap();
+        write(&mut truncated.create().lane(), LAST_WORD, 7);
+    }
+    let mapper = Mapper::start("mapper", &[&whole]);
+    let pid = mapper.0.id();
+    // The standard library's own handler lets the first of them pass.
+    for _ in 0..2 {
+        // SAFETY: a plain system call on a process this test started.
+        unsafe { libc::kill(pid as libc::pid_t, libc::SIGBUS) };
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(mapper.end().signal(), Some(libc::SIGBUS));
+}
+
+#[test]
+fn places_for_guards_are_bounded_and_used_again() {
+    let create = || {
+        let region = ShmRegion::create_unnamed(CreateOptions::new(8192, 64), |_| Ok::<(), ()>(())).unwrap();
+        region.guard_against_truncation().map(|()| region)
+    };
+    for _ in 0..3 {
+        let regions: Vec<ShmRegion> = (0..MAX_GUARDED).map(|_| create().unwrap()).collect();
+        assert!(matches!(create(), Err(ShmError::Io { .. })), "one more than there are places");
+        assert!(regions.iter().all(|region| !region.has_lost_bytes() && region.verify_bytes().is_ok()));
+    }
+}
+
+#[test]
+fn a_region_says_how_its_bytes_were_lost() {
+    let scratch = marked();
+    let region = ShmRegion::open(&scratch.location, Access::ReadWrite).unwrap();
+    assert!(region.verify_bytes().is_ok());
+    cut(&scratch.location, 5000);
+    let said = region.verify_bytes().unwrap_err().to_string();
+    assert!(said.contains("was truncated to 5000 of ") && said.contains("guira-test-"), "{said}");
+}
