@@ -22,7 +22,7 @@ fn with_rest() -> (Bench, TestClient, [u8; 8], Rest) {
     let bench = Bench::of_rows(Preset::Hardened, "bytes:64", 64, Profile::Shm, 3);
     let mut client = bench.client(0);
     for key in (0..KEYS).map(u64::to_le_bytes) {
-        match client.client.begin(&mut client.lane, &key, &INLINE) {
+        match client.client.begin_in_place(&mut client.lane, &key, &INLINE) {
             Begun::Done(_) => {}
             Begun::Rest(rest) => return (bench, client, key, rest),
             Begun::Failed(error) => panic!("{error}"),
@@ -57,7 +57,7 @@ fn with_extent() -> (Bench, TestClient) {
 
 fn hand_over(client: &mut TestClient) -> Rest {
     let change = Change::Swap(Expected::Value(&[1; 500]), NewValue::Inline(b"2"));
-    match client.client.begin(&mut client.lane, KEY, &change) {
+    match client.client.begin_in_place(&mut client.lane, KEY, &change) {
         Begun::Rest(rest) => rest,
         begun => panic!("the value of an extent is not compared in place: {begun:?}"),
     }

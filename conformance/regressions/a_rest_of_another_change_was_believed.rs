@@ -1,9 +1,8 @@
-//! Cause: what a change begun in place handed over said itself how far the change had come: that its commit was posted,
-//! or that its rows were locked. Whether it was this client's, this change's, and the last one's was not asked.
+//! Cause: what a change begun in place handed over said itself how far the change had come: that its rows were locked.
+//! Whether it was this client's, this change's, and the last one's was not asked.
 //!
-//! Effect: a change whose rest was another's counted as made, with the other's outcome, and was not. A rest kept while
-//! its client took the same locks once more went on with rows sampled under the first ones: it undid what others had
-//! changed in between, and freed an extent twice.
+//! Effect: a rest kept while its client took the same locks once more went on with rows sampled under the first ones:
+//! it undid what others had changed in between, and freed an extent twice.
 //!
 //! Fix: the client remembers how far the last change it handed over came, and a rest is only that change's number; any
 //! other begins anew. // [R-LOCK-7] [R-DROP-1]
@@ -11,26 +10,32 @@
 use std::task::{Context, Poll};
 
 use guira_conformance::{Bench, Op, Seen, TestClient, block_on};
-use guira_fabric::heap::{HeapLane, Pace};
-use guira_fabric::{Caps, FabricError, Lane, Profile, Region, Submitted, Traffic, Verb};
+use guira_fabric::heap::HeapLane;
+use guira_fabric::{Caps, FabricError, Lane, LocalLane, Profile, Region, Submitted, Traffic, Verb};
 use guira_layout::Preset;
 use guira_rcuckoo::{Begun, Change, Changed, ClientConfig, Expected, NewValue, Outcome, Rest};
 
 const KEY: &[u8] = b"one key";
+/// The value of `KEY`: in an extent, so that what depends on it is handed over with both rows locked and sampled.
+const LONG: [u8; 500] = [1; 500];
 
-/// What becomes of one batch, the rest being executed in place.
-#[derive(Clone, Copy)]
-enum Fate {
-    Refused,
-    Sent,
-}
-
-/// A lane that executes in place, but for one batch.
+/// A lane that executes in place, and refuses one batch.
 struct FickleLane {
     in_place: HeapLane,
-    sent: HeapLane,
-    /// Batches before that one, and what becomes of it.
-    after: Option<(u32, Fate)>,
+    /// Batches before that one.
+    refuses_after: Option<u32>,
+}
+
+impl LocalLane for FickleLane {
+    fn execute(&mut self, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
+        match self.refuses_after.take() {
+            Some(0) => Err(FabricError::Backend("refused".to_owned())),
+            after => {
+                self.refuses_after = after.map(|batches| batches - 1);
+                self.in_place.execute(batch)
+            }
+        }
+    }
 }
 
 impl Lane for FickleLane {
@@ -47,26 +52,19 @@ impl Lane for FickleLane {
     }
 
     fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
-        match self.after.take() {
-            Some((0, Fate::Refused)) => Submitted::Done(Err(FabricError::Backend("refused".to_owned()))),
-            Some((0, Fate::Sent)) => self.sent.submit(batch),
-            after => {
-                self.after = after.map(|(batches, fate)| (batches - 1, fate));
-                self.in_place.submit(batch)
-            }
-        }
+        self.in_place.submit(batch)
     }
 
     fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
-        self.sent.poll(batch, cx)
+        self.in_place.poll(batch, cx)
     }
 
     fn forget(&mut self) {
-        self.sent.forget();
+        self.in_place.forget();
     }
 
     fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
-        self.sent.poll_drain(found, cx)
+        self.in_place.poll_drain(found, cx)
     }
 
     fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
@@ -83,8 +81,7 @@ fn bench() -> Bench {
 }
 
 fn client(bench: &Bench, slot: u16) -> TestClient<FickleLane> {
-    let lane =
-        FickleLane { in_place: bench.region.lane(), sent: bench.region.lane().paced(Pace::Deferred(1)), after: None };
+    let lane = FickleLane { in_place: bench.region.lane(), refuses_after: None };
     bench.client_with(slot, lane, ClientConfig::for_table(&bench.table))
 }
 
@@ -92,20 +89,18 @@ fn put(value: &[u8]) -> Change<'_> {
     Change::Put(NewValue::Inline(value))
 }
 
-fn begin<L: Lane>(client: &mut TestClient<L>, key: &[u8], change: Change<'_>) -> Rest {
-    match client.client.begin(&mut client.lane, key, &change) {
-        Begun::Rest(rest) => rest,
+/// Puts `LONG`, and begins a change that depends on it: it is handed over.
+fn begin<'v>(bench: &Bench, client: &mut TestClient<FickleLane>) -> (Rest, Change<'v>) {
+    let put = bench.client(2).apply(&Op::Put(KEY.to_vec(), LONG.to_vec()));
+    assert_eq!(put, Ok(Seen::Outcome(Outcome::Inserted)));
+    let swap = Change::Swap(Expected::Value(&LONG), NewValue::Inline(b"2"));
+    match client.client.begin_in_place(&mut client.lane, KEY, &swap) {
+        Begun::Rest(rest) => (rest, swap),
         begun => panic!("it is not to come to its end: {begun:?}"),
     }
 }
 
-/// Begins to put `KEY`, with the commit in flight.
-fn begin_with_commit_sent(client: &mut TestClient<FickleLane>) -> Rest {
-    client.lane.after = Some((1, Fate::Sent));
-    begin(client, KEY, put(b"1"))
-}
-
-fn finish<L: Lane>(client: &mut TestClient<L>, key: &[u8], change: Change<'_>, rest: Rest) -> Changed {
+fn finish(client: &mut TestClient<FickleLane>, key: &[u8], change: Change<'_>, rest: Rest) -> Changed {
     let finished = client.client.finish(&mut client.lane, key, change, Begun::Rest(rest));
     block_on(finished).expect("nobody is in the way")
 }
@@ -122,71 +117,50 @@ fn key_elsewhere(bench: &Bench) -> [u8; 8] {
 }
 
 #[test]
-fn a_commit_in_flight_is_that_of_its_change() {
+fn a_rest_is_that_of_its_change() {
     let bench = bench();
     let mut client = client(&bench, 0);
-    let rest = begin_with_commit_sent(&mut client);
-    assert_eq!(finish(&mut client, KEY, put(b"1"), rest).outcome, Outcome::Inserted);
-    assert!(client.client.has_committed(), "its commit was posted");
-    assert_eq!(client.get(KEY).unwrap().as_deref(), Some(&b"1"[..]));
+    let (rest, swap) = begin(&bench, &mut client);
+    assert_eq!(finish(&mut client, KEY, swap, rest).outcome, Outcome::Replaced);
+    assert_eq!(client.get(KEY).unwrap().as_deref(), Some(&b"2"[..]));
     bench.audit().unwrap();
 }
 
 #[test]
-fn a_commit_of_another_client_is_no_commit() {
+fn a_rest_of_another_client_begins_anew() {
     let bench = bench();
     let (mut client, mut other) = (client(&bench, 0), client(&bench, 1));
     let key = key_elsewhere(&bench);
-    let rest = begin_with_commit_sent(&mut client);
-    assert_eq!(finish(&mut other, &key, put(b"2"), rest).outcome, Outcome::Inserted);
-    assert_eq!(other.get(&key).unwrap().as_deref(), Some(&b"2"[..]));
-    // The one that was begun takes effect all the same.
-    assert_eq!(client.get(KEY).unwrap().as_deref(), Some(&b"1"[..]));
+    let (rest, _) = begin(&bench, &mut client);
+    assert_eq!(finish(&mut other, &key, put(b"3"), rest).outcome, Outcome::Inserted);
+    assert_eq!(other.get(&key).unwrap().as_deref(), Some(&b"3"[..]));
+    assert_eq!(client.get(KEY).unwrap().as_deref(), Some(&LONG[..]));
     bench.audit().unwrap();
 }
 
 #[test]
-fn a_commit_of_another_key_is_no_commit() {
+fn a_rest_of_another_key_begins_anew() {
     let bench = bench();
     let mut client = client(&bench, 0);
-    let rest = begin_with_commit_sent(&mut client);
-    assert_eq!(finish(&mut client, b"another key", put(b"1"), rest).outcome, Outcome::Inserted);
-    assert_eq!(client.get(b"another key").unwrap().as_deref(), Some(&b"1"[..]));
-    assert_eq!(client.get(KEY).unwrap().as_deref(), Some(&b"1"[..]));
+    let (rest, _) = begin(&bench, &mut client);
+    assert_eq!(finish(&mut client, b"another key", put(b"3"), rest).outcome, Outcome::Inserted);
+    assert_eq!(client.get(b"another key").unwrap().as_deref(), Some(&b"3"[..]));
+    assert_eq!(client.get(KEY).unwrap().as_deref(), Some(&LONG[..]));
     bench.audit().unwrap();
-}
-
-#[test]
-fn a_commit_of_another_change_is_no_commit() {
-    for (change, outcome, left) in [
-        (put(b"2"), Outcome::Replaced, Some(&b"2"[..])),
-        (Change::Update(NewValue::Inline(b"1")), Outcome::Replaced, Some(&b"1"[..])),
-        (Change::Remove, Outcome::Removed, None),
-    ] {
-        let bench = bench();
-        let mut client = client(&bench, 0);
-        let rest = begin_with_commit_sent(&mut client);
-        assert_eq!(finish(&mut client, KEY, change, rest).outcome, outcome);
-        assert_eq!(client.get(KEY).unwrap().as_deref(), left);
-        bench.audit().unwrap();
-    }
 }
 
 #[test]
 fn samples_of_earlier_locks_are_forgotten() {
     let bench = bench();
     let (mut client, mut other) = (client(&bench, 0), bench.client(1));
-    assert_eq!(other.apply(&Op::Put(KEY.to_vec(), vec![1; 500])), Ok(Seen::Outcome(Outcome::Inserted)));
-    // Handed over with both rows locked and sampled, because its value is to be compared with one in an extent.
-    let swap = Change::Swap(Expected::Value(&[1; 500]), NewValue::Inline(b"2"));
-    let rest = begin(&mut client, KEY, swap);
+    let (rest, swap) = begin(&bench, &mut client);
     // A lookup gives the locks back, and another client puts an inline value.
     assert_eq!(client.get(b"another key").unwrap(), None);
     let changed = other.put(KEY, b"3").unwrap();
     assert!(changed.outcome == Outcome::Replaced && changed.freed.is_some());
     // The next change takes the same locks, and its commit is refused.
-    client.lane.after = Some((1, Fate::Refused));
-    let begun = client.client.begin(&mut client.lane, KEY, &put(b"4"));
+    client.lane.refuses_after = Some(1);
+    let begun = client.client.begin_in_place(&mut client.lane, KEY, &put(b"4"));
     assert!(matches!(begun, Begun::Failed(_)), "{begun:?}");
     let changed = finish(&mut client, KEY, swap, rest);
     assert_eq!(changed, Changed { outcome: Outcome::Different, freed: None });

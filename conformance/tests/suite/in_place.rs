@@ -92,7 +92,7 @@ fn handed_over(bench: &Bench, client: &mut TestClient) -> (Vec<u8>, Rest) {
     for i in 0..1_000_u64 {
         let key = i.to_le_bytes().to_vec();
         let prepared = client.extents.prepare(&mut bench.region.lane(), &key, &[1; 60]).expect("it needs an extent");
-        match client.client.begin(&mut client.lane, &key, &Change::Put(prepared.value())) {
+        match client.client.begin_in_place(&mut client.lane, &key, &Change::Put(prepared.value())) {
             Begun::Done(changed) => assert_eq!(changed.outcome, Outcome::Inserted),
             Begun::Rest(rest) => {
                 let words = bench.words_at(guira_fabric::Addr::main(prepared.offset()), prepared.words().len());

@@ -14,8 +14,6 @@ mod a_question_that_failed_failed_a_change;
 mod a_released_poison_named_a_client;
 #[path = "../../regressions/a_rest_of_another_change_was_believed.rs"]
 mod a_rest_of_another_change_was_believed;
-#[path = "../../regressions/a_sample_of_another_lookup_was_believed.rs"]
-mod a_sample_of_another_lookup_was_believed;
 #[path = "../../regressions/a_scan_called_a_slow_writer_damage.rs"]
 mod a_scan_called_a_slow_writer_damage;
 #[path = "../../regressions/a_snapshot_believed_narrow_versions.rs"]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use guira_fabric::memory::{self, Memory};
 use guira_fabric::process::Process;
-use guira_fabric::{Addr, Caps, FabricError, Lane, MaskedCas, Profile, Submitted, Traffic, Verb};
+use guira_fabric::{Addr, Caps, FabricError, Lane, LocalLane, MaskedCas, Profile, Submitted, Traffic, Verb};
 
 use crate::mapping::Mapped;
 use crate::region::Access;
@@ -156,6 +156,14 @@ fn check_and_prefetch_one(memory: Memory<'_>, verb: &Verb<'_>) -> Result<(), Fab
     Ok(())
 }
 
+impl LocalLane for ShmLane {
+    /// Inlined into every operation: its verbs then never exist in memory, and a READ is the copy of its words.
+    #[inline(always)]
+    fn execute(&mut self, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
+        self.run(batch)
+    }
+}
+
 impl Lane for ShmLane {
     #[inline(always)]
     fn caps(&self) -> &Caps {
@@ -172,7 +180,6 @@ impl Lane for ShmLane {
         &mut self.traffic
     }
 
-    /// Inlined into every operation: its verbs then never exist in memory, and a READ is the copy of its words.
     #[inline(always)]
     fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
         Submitted::Done(self.run(batch))

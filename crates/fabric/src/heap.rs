@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use crate::memory::{self, AtomicU64, Memory};
-use crate::{Caps, Effect, FabricError, Lane, Region, Sent, SlotHold, Submitted, Traffic, Verb, WORD_BYTES};
+use crate::{Caps, Effect, FabricError, Lane, LocalLane, Region, Sent, SlotHold, Submitted, Traffic, Verb, WORD_BYTES};
 
 /// A region in this process's memory. Clones share the bytes.
 #[derive(Clone)]
@@ -178,6 +178,17 @@ impl HeapLane {
         self.dead
     }
 
+    /// Refuses what cannot be executed now.
+    fn check(&self, batch: &[Verb<'_>]) -> Result<(), FabricError> {
+        if self.dead {
+            return Err(FabricError::Died { effect: Effect::None });
+        }
+        if self.in_flight.is_some() {
+            return Err(FabricError::Backend("a batch is still in flight on this lane".to_owned()));
+        }
+        memory::check(self.region.memory(), &self.region.caps, batch)
+    }
+
     #[inline(always)]
     fn run(&mut self, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
         let memory = self.region.memory();
@@ -233,6 +244,14 @@ fn run_stepped(memory: Memory<'_>, batch: &mut [Verb<'_>], hook: &mut Hook) -> R
     step(Step::Completion, effect)
 }
 
+/// At any pace: it is asked to execute, not to send.
+impl LocalLane for HeapLane {
+    fn execute(&mut self, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
+        self.check(batch)?;
+        self.run(batch)
+    }
+}
+
 impl Lane for HeapLane {
     #[inline(always)]
     fn caps(&self) -> &Caps {
@@ -250,13 +269,7 @@ impl Lane for HeapLane {
     }
 
     fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
-        if self.dead {
-            return Submitted::Done(Err(FabricError::Died { effect: Effect::None }));
-        }
-        if self.in_flight.is_some() {
-            return Submitted::Done(Err(FabricError::Backend("a batch is still in flight on this lane".to_owned())));
-        }
-        if let Err(error) = memory::check(self.region.memory(), &self.region.caps, batch) {
+        if let Err(error) = self.check(batch) {
             return Submitted::Done(Err(error));
         }
         match self.pace {

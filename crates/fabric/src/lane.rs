@@ -56,6 +56,15 @@ pub trait Lane: Send {
     fn now_ns(&mut self) -> u64;
 }
 
+/// A lane whose batches are executed by the thread that hands them over: nothing of it is ever in flight.
+pub trait LocalLane: Lane {
+    /// Executes the batch, which is not counted; see [`post_in_place`].
+    ///
+    /// # Errors
+    /// It was refused, and had no effect.
+    fn execute(&mut self, batch: &mut [Verb<'_>]) -> Result<(), FabricError>;
+}
+
 /// The future of one batch: one round trip. It submits when made, so a local fabric never sees `Pending`.
 #[must_use = "a batch must be awaited to learn what it found"]
 pub struct Post<'l, 'b, L: Lane + ?Sized, B: AsMut<[Verb<'b>]>> {
@@ -86,19 +95,17 @@ where
     Post { lane, batch, state, verbs: PhantomData }
 }
 
-/// Hands `batch` to a lane that executes in place, and counts one round trip: [`post`] without a future and without an
-/// error, for lookups that are to cost nothing but their memory accesses. False if the lane refused the batch, which
-/// [`post`] would explain, or sent it: it is forgotten then, and has to be drained before the next one.
+/// [`post`] without a future: hands `batch` to a lane that executes it in place, and counts one round trip.
+///
+/// # Errors
+/// As [`LocalLane::execute`].
 #[inline(always)]
-pub fn post_now<L: Lane + ?Sized>(lane: &mut L, batch: &mut [Verb<'_>]) -> bool {
-    lane.traffic_mut().count(batch);
-    match lane.submit(batch) {
-        Submitted::Done(result) => result.is_ok(),
-        Submitted::InFlight => {
-            lane.forget();
-            false
-        }
-    }
+pub fn post_in_place<'b, L: LocalLane + ?Sized>(
+    lane: &mut L,
+    mut batch: impl AsMut<[Verb<'b>]>,
+) -> Result<(), FabricError> {
+    lane.traffic_mut().count(batch.as_mut());
+    lane.execute(batch.as_mut())
 }
 
 impl<'b, L: Lane + ?Sized, B: AsMut<[Verb<'b>]> + Unpin> Future for Post<'_, 'b, L, B> {

@@ -32,7 +32,7 @@ pub use addr::{Addr, Space, WORD_BYTES};
 pub use caps::{Caps, Fence, MaskedCas, Profile};
 pub use error::{Effect, FabricError};
 pub use holds::{HoldSet, SeparateHolds};
-pub use lane::{Lane, Pause, Post, Submitted, pause_until, post, post_now};
+pub use lane::{Lane, LocalLane, Pause, Post, Submitted, pause_until, post, post_in_place};
 pub use region::{FenceProof, Liveness, Region, SlotHold};
 pub use sent::Sent;
 pub use text::printable;

@@ -41,17 +41,18 @@ impl<'m> Memory<'m> {
         let first = addr.word() as usize;
         match space.get(first..first.wrapping_add(words)) {
             Some(range) if addr.is_aligned() => Ok(range),
-            _ => Err(refusal(verb, addr, words, space.len())),
+            // Its name, not the verb: what is passed by reference has to lie in memory, and with it what it points to.
+            _ => Err(refusal(verb.name(), addr, words, space.len())),
         }
     }
 }
 
 #[cold]
-fn refusal(verb: &Verb<'_>, addr: Addr, words: usize, space_words: usize) -> FabricError {
+fn refusal(verb: &'static str, addr: Addr, words: usize, space_words: usize) -> FabricError {
     if !addr.is_aligned() {
-        return FabricError::Misaligned { verb: verb.name(), addr };
+        return FabricError::Misaligned { verb, addr };
     }
-    FabricError::OutOfBounds { verb: verb.name(), addr, words, space_bytes: space_words as u64 * WORD_BYTES }
+    FabricError::OutOfBounds { verb, addr, words, space_bytes: space_words as u64 * WORD_BYTES }
 }
 
 /// Checks a batch against the region's bounds and `caps`. A batch that fails here has had no effect.

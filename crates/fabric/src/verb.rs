@@ -85,6 +85,7 @@ impl Verb<'_> {
     }
 
     /// The verb's name as the specifications write it.
+    #[inline(always)]
     pub fn name(&self) -> &'static str {
         match self {
             Verb::Read { .. } => "READ",

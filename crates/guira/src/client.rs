@@ -12,8 +12,7 @@ use guira_extents::Extents;
 use guira_fabric::{Effect, Lane, SlotHold, Traffic};
 use guira_layout::{ExtentRef, OwnerId, Placement};
 use guira_rcuckoo::{
-    Begun, Change, Changed, Counters, NewValue, Now, Operation, Outcome, Sampled, SlotClient, Table, is_destroyed,
-    release_slot,
+    Begun, Change, Changed, Counters, NewValue, Now, Operation, Outcome, SlotClient, Table, is_destroyed, release_slot,
 };
 
 use self::told::{Told, counters, finish, tell};
@@ -425,7 +424,7 @@ impl Client {
             Some(at_hand.ok_or(None)?)
         };
         let value = new_value(&self.client, &mut self.pending, &mut self.encoded, extent, key, value);
-        match self.client.begin(lane, key, &change.with(value)) {
+        match self.client.begin_in_place(lane, key, &change.with(value)) {
             Begun::Done(changed) => {
                 let outcome = changed.outcome;
                 self.book(&Ok(changed));
@@ -476,16 +475,15 @@ impl Client {
         change: ValueChange<'_>,
         begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
-        let (begun, value) = match begun {
-            Some(begun) => {
+        let value = match &begun {
+            Some(_) => {
                 let inline = || NewValue::Inline(value);
                 let extent = |extent: &ExtentRef| NewValue::Extent { extent: *extent, words: &self.encoded };
-                (begun, self.pending.as_ref().map_or_else(inline, extent))
+                self.pending.as_ref().map_or_else(inline, extent)
             }
             None => {
                 let extent = self.reserve(key, value, operation).await.map_err(without_effect)?;
-                let value = new_value(&self.client, &mut self.pending, &mut self.encoded, extent, key, value);
-                (self.client.begin(self.lane.any(), key, &change.with(value)), value)
+                new_value(&self.client, &mut self.pending, &mut self.encoded, extent, key, value)
             }
         };
         let (client, lane) = (&mut self.client, self.lane.any());
@@ -627,7 +625,7 @@ impl Client {
             return Err(None);
         }
         let Some(lane) = self.lane.in_place() else { return Err(None) };
-        match self.client.begin(lane, key, change) {
+        match self.client.begin_in_place(lane, key, change) {
             Begun::Done(changed) => {
                 self.reclaim(&changed);
                 Ok(changed.outcome)

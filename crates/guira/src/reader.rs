@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use guira_fabric::{Lane, Traffic};
-use guira_rcuckoo::{Counters, Now, Operation, Sampled, Table};
+use guira_rcuckoo::{Counters, Now, Operation, Table};
 
 use crate::attachment::{Attachment, Holds, Until, is_session_lost};
 use crate::events::Events;
@@ -53,7 +53,7 @@ macro_rules! lookups {
             pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
                 match self.get_now(key, into) {
                     Now::Done(found) => Ok(found.is_some()),
-                    Now::Wait(sampled) => self.get_waiting(key, into, sampled).await,
+                    Now::Wait => self.get_waiting(key, into).await,
                 }
             }
 
@@ -63,25 +63,28 @@ macro_rules! lookups {
                 into.clear();
                 match self.lane.in_place() {
                     Some(lane) => self.$protocol.get_value_now(lane, key, into),
-                    None => Now::Wait(Sampled::default()),
+                    None => Now::Wait,
                 }
             }
 
             /// The second part.
-            pub(crate) async fn get_waiting(
+            pub(crate) async fn get_waiting(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
+                Ok(self.get_from(key, into).await?.is_some())
+            }
+
+            /// Looks `key` up on whichever lane there is.
+            async fn get_from(
                 &mut self,
                 key: &[u8],
                 into: &mut Vec<u8>,
-                sampled: Sampled,
-            ) -> Result<bool, Error> {
-                let (mut sampled, mut until) = (sampled, Until::default());
+            ) -> Result<Option<guira_rcuckoo::Token>, Error> {
+                let mut until = Until::default();
                 loop {
-                    match self.$protocol.get_waiting(self.lane.any(), key, into, sampled).await {
-                        Ok(found) => return Ok(found.is_some()),
+                    match self.$protocol.get(self.lane.any(), key, into).await {
+                        Ok(found) => return Ok(found),
                         Err(error) => self.go_on(error, &mut until).await?,
                     }
                     into.clear();
-                    sampled = Sampled::default();
                 }
             }
 
@@ -117,18 +120,15 @@ macro_rules! lookups {
             pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
                 into.clear();
                 check_versions(self.$protocol.table())?;
-                let mut until = Until::default();
-                loop {
-                    let found = match self.lane.in_place() {
-                        Some(lane) => self.$protocol.get(lane, key, into).await,
-                        None => self.$protocol.get(self.lane.any(), key, into).await,
-                    };
-                    match found {
-                        Ok(found) => return Ok(found.map(|state| Token::new(self.$protocol.table(), state))),
-                        Err(error) => self.go_on(error, &mut until).await?,
-                    }
-                    into.clear();
-                }
+                let now = match self.lane.in_place() {
+                    Some(lane) => self.$protocol.get_now(lane, key, into),
+                    None => Now::Wait,
+                };
+                let found = match now {
+                    Now::Done(found) => found,
+                    Now::Wait => self.get_from(key, into).await?,
+                };
+                Ok(found.map(|state| Token::new(self.$protocol.table(), state)))
             }
 
             /// Looks up many keys at once, so that their memory accesses overlap: one result for each, in order.
@@ -164,7 +164,7 @@ macro_rules! lookups {
                 let visit = |i: usize, result: Result<Option<&[u8]>, guira_rcuckoo::Error>| {
                     visit(i, result.map_err(|error| events.failed(error)));
                 };
-                self.$protocol.get_many(lane, keys, visit).await;
+                self.$protocol.get_many_in_place(lane, keys, visit).await;
             }
 
             /// The same over a fabric whose sessions can be lost: goes on in another one with the first key that has

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use guira_fabric::{Effect, FabricError, Lane, Liveness};
+use guira_fabric::{Effect, FabricError, Lane, Liveness, LocalLane};
 use guira_layout::{Generation, OwnerId, Record};
 
 use crate::cache::RowCache;
@@ -15,9 +15,7 @@ use crate::pace::Pace;
 use crate::search::{SEARCH_ROWS, Search};
 use crate::suspect::Suspects;
 use crate::window::Window;
-use crate::{
-    Buffer, Counters, Error, MAX_LOCK_WORDS, Now, Observer, Operation, Reader, Sampled, SlotClient, Table, Token,
-};
+use crate::{Buffer, Counters, Error, MAX_LOCK_WORDS, Now, Observer, Operation, Reader, SlotClient, Table, Token};
 
 /// Rows a client has room for under its locks from the start: both of a key and a path. What `Synchronize::Locks` adds
 /// costs an allocation the first time.
@@ -251,46 +249,28 @@ impl Client {
     ///
     /// # Errors
     /// As [`Reader::get`], or `Lost`.
-    #[inline(always)]
     pub async fn get<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
         key: &[u8],
         into: &mut Vec<u8>,
     ) -> Result<Option<Token>, Error> {
-        match self.get_now(lane, key, into) {
-            Now::Done(token) => Ok(token),
-            Now::Wait(sampled) => self.get_waiting(lane, key, into, sampled).await,
+        if !self.journal.is_clean() {
+            self.settle_for_get(lane).await?;
         }
+        self.reader.get(lane, key, into).await
     }
 
     /// See [`Reader::get_now`].
     #[inline(always)]
-    pub fn get_now<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now {
-        if self.journal.is_clean() { self.reader.get_now(lane, key, into) } else { Now::Wait(Sampled::default()) }
+    pub fn get_now<L: LocalLane>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now {
+        if self.journal.is_clean() { self.reader.get_now(lane, key, into) } else { Now::Wait }
     }
 
     /// See [`Reader::get_value_now`].
     #[inline(always)]
-    pub fn get_value_now<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
-        if self.journal.is_clean() { self.reader.get_value_now(lane, key, into) } else { Now::Wait(Sampled::default()) }
-    }
-
-    /// See [`Reader::get_waiting`].
-    ///
-    /// # Errors
-    /// As [`Reader::get`], or `Lost`.
-    pub async fn get_waiting<L: Lane + ?Sized>(
-        &mut self,
-        lane: &mut L,
-        key: &[u8],
-        into: &mut Vec<u8>,
-        sampled: Sampled,
-    ) -> Result<Option<Token>, Error> {
-        if !self.journal.is_clean() {
-            self.settle_for_get(lane).await?;
-        }
-        self.reader.get_waiting(lane, key, into, sampled).await
+    pub fn get_value_now<L: LocalLane>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
+        if self.journal.is_clean() { self.reader.get_value_now(lane, key, into) } else { Now::Wait }
     }
 
     async fn settle_for_get<L: Lane + ?Sized>(&mut self, lane: &mut L) -> Result<(), Error> {
@@ -311,6 +291,21 @@ impl Client {
             return (0..keys.len()).for_each(|i| visit(i, Err(error.clone())));
         }
         self.reader.get_many(lane, keys, visit).await;
+    }
+
+    /// See [`Reader::get_many_in_place`].
+    pub async fn get_many_in_place<L: LocalLane, K: AsRef<[u8]>>(
+        &mut self,
+        lane: &mut L,
+        keys: &[K],
+        mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
+    ) {
+        if !self.journal.is_clean()
+            && let Err(error) = self.settle_for_get(lane).await
+        {
+            return (0..keys.len()).for_each(|i| visit(i, Err(error.clone())));
+        }
+        self.reader.get_many_in_place(lane, keys, visit).await;
     }
 
     /// Starts loading what a change of `key` looks at first: both of its rows and their locks. A hint; costs no round

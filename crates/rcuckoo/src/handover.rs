@@ -1,14 +1,12 @@
 //! Changes that were begun in place and handed over: what a client remembers of the last one.
 //!
 //! Invariant: a [`Rest`] says nothing but its number. A change goes on from where the client itself remembers it, and
-//! only under that number, with that key and, once its commit was posted, as that change. Whatever else is called its
-//! rest begins anew: nobody's locks, samples or outcome are taken for somebody else's.
-
-use guira_layout::ExtentRef;
+//! only under that number and with that key. Whatever else is called its rest begins anew: nobody's locks or samples
+//! are taken for somebody else's.
 
 use crate::in_place::{Begun, Stage};
-use crate::mutate::{Change, Changed, NewValue};
-use crate::{Client, Expected, Operation, Placement, RowPair, Token};
+use crate::mutate::Change;
+use crate::{Client, RowPair};
 
 /// What is left of a change: for [`Client::finish`] of the client that handed it over, with the same key and change.
 /// Where the change stands is the client's to know.
@@ -27,32 +25,7 @@ pub(crate) struct Handover {
     number: u64,
     /// Of the key of the change begun last.
     digest: u64,
-    reached: Reached,
-}
-
-/// How far a change came before it was handed over.
-#[derive(Debug)]
-pub(crate) enum Reached {
-    /// To here.
-    Stage(Stage),
-    /// To its commit, which is in flight.
-    Commit(Changed, Signature),
-}
-
-/// Tells a change from others of its key: values by their digests.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Signature {
-    operation: Operation,
-    value: Option<u64>,
-    extent: Option<ExtentRef>,
-    expected: Option<u64>,
-    token: Option<Token>,
-}
-
-impl Default for Reached {
-    fn default() -> Reached {
-        Reached::Stage(Stage::Beginning)
-    }
+    stage: Stage,
 }
 
 impl Handover {
@@ -60,45 +33,24 @@ impl Handover {
     #[inline(always)]
     pub(crate) fn begin(&mut self, digest: u64) {
         self.digest = digest;
-        self.reached = Reached::default();
+        self.stage = Stage::default();
     }
 
     /// Remembers how far the change begun last came.
-    pub(crate) fn hand_over(&mut self, reached: Reached) -> Begun {
+    pub(crate) fn hand_over(&mut self, stage: Stage) -> Begun {
         self.number += 1;
-        self.reached = reached;
+        self.stage = stage;
         Begun::Rest(Rest(self.number))
-    }
-}
-
-impl Signature {
-    pub(crate) fn of(change: &Change<'_>, placement: &Placement) -> Signature {
-        let (value, extent) = match change.value() {
-            Some(NewValue::Inline(value)) => (Some(placement.digest(value)), None),
-            Some(NewValue::Extent { extent, .. }) => (None, Some(extent)),
-            None => (None, None),
-        };
-        let (expected, token) = match change.expected() {
-            Some(Expected::Value(value)) => (Some(placement.digest(value)), None),
-            Some(Expected::Unchanged(token)) => (None, Some(token)),
-            None => (None, None),
-        };
-        Signature { operation: change.operation(), value, extent, expected, token }
     }
 }
 
 impl Client {
     /// How far `change` on a key of `pair` with `digest` came, if `rest` is its rest and it stands there still. What
     /// was handed over is forgotten.
-    pub(crate) fn resume(&mut self, rest: Rest, digest: u64, pair: RowPair, change: &Change<'_>) -> Reached {
-        let reached = std::mem::take(&mut self.handover.reached);
+    pub(crate) fn resume(&mut self, rest: Rest, digest: u64, pair: RowPair, change: &Change<'_>) -> Stage {
+        let stage = std::mem::take(&mut self.handover.stage);
         let is_its_rest = rest.0 == self.handover.number && digest == self.handover.digest;
-        let goes_on = is_its_rest
-            && match &reached {
-                Reached::Stage(stage) => self.stands_at(*stage, pair, change),
-                Reached::Commit(_, signature) => *signature == Signature::of(change, self.table.placement()),
-            };
-        if goes_on { reached } else { Reached::default() }
+        if is_its_rest && self.stands_at(stage, pair, change) { stage } else { Stage::Beginning }
     }
 
     /// Whether a change that came to `stage` still stands there: not if the client did something else since, which gave

@@ -8,13 +8,14 @@
 use std::task::{Context, Poll, Waker};
 
 use arrayvec::ArrayVec;
-use guira_fabric::{Addr, Effect, FabricError, Lane, MaskedCas, Submitted, Verb};
+use guira_fabric::{Addr, Effect, FabricError, Lane, LocalLane, MaskedCas, Verb, post, post_in_place};
+use guira_in_place::in_place;
 use guira_layout::{
     Candidate, EXTENT_HEADER_WORDS, ExtentRef, LockMask, OwnerId, Part, Placement, Probe, Record, RowId, Seal,
     extent_key_matches,
 };
 
-use crate::handover::{Reached, Rest, Signature};
+use crate::handover::Rest;
 use crate::journal::{Flight, Try, release_verb};
 use crate::locks::{Conflict, ExtentWrite, WRITE_WORDS};
 use crate::mutate::{Change, Changed, NewValue, Outcome};
@@ -73,8 +74,8 @@ impl Client {
     /// Carries out `change` on `key`, if its lane executes batches in place and it concerns one row.
     ///
     /// Round trips: as [`Client::change`].
-    #[inline]
-    pub fn begin<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], change: &Change<'_>) -> Begun {
+    #[in_place(inline)]
+    pub async fn begin(&mut self, lane: &mut dyn Lane, key: &[u8], change: &Change<'_>) -> Begun {
         self.committed = false;
         let caps = lane.caps();
         let in_place = caps.local && caps.masked_cas != MaskedCas::CasLoop;
@@ -89,17 +90,18 @@ impl Client {
         let digest = self.table.placement().digest(key);
         let pair = self.table.placement().rows(digest);
         self.handover.begin(digest);
-        match self.lock_pair(lane, pair, extent) {
-            Ok(Stage::Locked) => self.change_locked(lane, key, digest, pair, change),
-            Ok(stage) => self.handover.hand_over(Reached::Stage(stage)),
+        match self.lock_pair(lane, pair, extent).await {
+            Ok(Stage::Locked) => self.change_locked(lane, key, digest, pair, change).await,
+            Ok(stage) => self.handover.hand_over(stage),
             Err(source) => Begun::Failed(Error::Fabric { operation: change.operation(), source }),
         }
     }
 
     /// Writes `extent`, locks and samples both rows. // [R-EXTENT-1] [R-LOCK-2] [R-LOCK-5]
-    fn lock_pair<L: Lane + ?Sized>(
+    #[in_place]
+    async fn lock_pair(
         &mut self,
-        lane: &mut L,
+        lane: &mut dyn Lane,
         pair: RowPair,
         extent: Option<ExtentWrite<'_>>,
     ) -> Result<Stage, FabricError> {
@@ -115,20 +117,12 @@ impl Client {
         let lock = LockPair { table, owner: self.owner, pair, locks: &locks, words };
         let posted = match (&extent, row_words) {
             // Rows of fixed:4:4 and fixed:8:8: copied without a loop.
-            (None, 8) => lock.post(lane, &mut first[..8], &mut second[..8], &mut found),
-            (None, 16) => lock.post(lane, &mut first[..16], &mut second[..16], &mut found),
-            (None, _) => lock.post(lane, first, second, &mut found),
-            (Some(extent), _) => lock.post_with(lane, extent, [first, second], &mut found),
+            (None, 8) => lock.post_pair(lane, &mut first[..8], &mut second[..8], &mut found).await,
+            (None, 16) => lock.post_pair(lane, &mut first[..16], &mut second[..16], &mut found).await,
+            (None, _) => lock.post_pair(lane, first, second, &mut found).await,
+            (Some(extent), _) => lock.post_with(lane, extent, [first, second], &mut found).await,
         };
-        match posted {
-            Ok(true) => {}
-            // The next step settles.
-            Ok(false) => return Ok(Stage::Beginning),
-            Err(error) => {
-                self.journal.failed(&error);
-                return Err(error);
-            }
-        }
+        posted.inspect_err(|error| self.journal.failed(error))?;
         self.written = extent.map(|write| write.extent.generation);
         self.journal.landed_pair(&tries[..words], &found);
         if self.journal.held.len() == words {
@@ -138,10 +132,10 @@ impl Client {
         Ok(conflict.map_or(Stage::Beginning, Stage::Contended))
     }
 
-    #[inline(always)]
-    fn change_locked<L: Lane + ?Sized>(
+    #[in_place(inline(always))]
+    async fn change_locked(
         &mut self,
-        lane: &mut L,
+        lane: &mut dyn Lane,
         key: &[u8],
         digest: u64,
         pair: RowPair,
@@ -149,16 +143,17 @@ impl Client {
     ) -> Begun {
         let probe = self.table.rows().probe(key, digest);
         match self.plan_locked(&probe, pair, change) {
-            Plan::ReadKey { which, slot } => self.change_extent(lane, &probe, pair, (which, slot), change),
-            plan => self.carry_out(lane, &probe, pair, plan, None, change),
+            Plan::ReadKey { which, slot } => self.change_extent(lane, &probe, pair, (which, slot), change).await,
+            plan => self.carry_out(lane, &probe, pair, plan, None, change).await,
         }
     }
 
     /// Changes an entry that has the key's digest, and refers to an extent, if the extent has the key as well. 1 round
     /// trip more, unless the keys' lengths differ. // [R-UPDATE-2]
-    fn change_extent<L: Lane + ?Sized>(
+    #[in_place]
+    async fn change_extent(
         &mut self,
-        lane: &mut L,
+        lane: &mut dyn Lane,
         probe: &Probe<'_>,
         pair: RowPair,
         (which, slot): (usize, usize),
@@ -175,22 +170,22 @@ impl Client {
         let mark = extent.mark_offset(table.config(), table.geometry());
         let Some(mark) = mark.filter(|_| extent.key_bytes as usize == key.len()) else { return self.hand_over(pair) };
         self.extent.resize(EXTENT_HEADER_WORDS + key.len().div_ceil(8), 0);
-        match post_in_place(lane, &mut [Verb::Read { addr: Addr::main(extent.offset), into: &mut self.extent }]) {
-            Ok(true) => {}
-            // The next step settles.
-            Ok(false) => return Begun::Rest(Rest::ALL),
-            Err(source) => return Begun::Failed(Error::Fabric { operation: change.operation(), source }),
+        let read = Verb::Read { addr: Addr::main(extent.offset), into: &mut self.extent };
+        if let Err(source) = post(lane, [read]).await {
+            return Begun::Failed(Error::Fabric { operation: change.operation(), source });
         }
         if extent_key_matches(&self.extent, &extent, key) != Ok(true) {
             return self.hand_over(pair);
         }
         let plan = plan_found(change, which, slot, as_expected);
-        self.carry_out(lane, probe, pair, plan, Some(&Marked { extent, mark: Addr::main(mark) }), change)
+        let freed = Marked { extent, mark: Addr::main(mark) };
+        self.carry_out(lane, probe, pair, plan, Some(&freed), change).await
     }
 
-    fn carry_out<L: Lane + ?Sized>(
+    #[in_place]
+    async fn carry_out(
         &mut self,
-        lane: &mut L,
+        lane: &mut dyn Lane,
         probe: &Probe<'_>,
         pair: RowPair,
         plan: Plan,
@@ -198,7 +193,7 @@ impl Client {
         change: &Change<'_>,
     ) -> Begun {
         match plan {
-            Plan::Leave(outcome) => self.release_pair(lane, Changed { outcome, freed: None }, change),
+            Plan::Leave(outcome) => self.release_pair(lane, Changed { outcome, freed: None }, change).await,
             Plan::Change { which, slot, outcome } => {
                 let rows = self.table.rows();
                 let words = &mut self.pair[which * rows.row_words()..][..rows.row_words()];
@@ -215,7 +210,7 @@ impl Client {
                 }
                 let row = if which == 0 { pair.first } else { pair.second };
                 rows.finish(row, words);
-                self.commit_pair(lane, (which, row, slot), freed, outcome, change)
+                self.commit_pair(lane, (which, row, slot), freed, outcome, change).await
             }
             Plan::ReadKey { .. } | Plan::HandOver => self.hand_over(pair),
         }
@@ -234,7 +229,7 @@ impl Client {
                 self.window.at_mut(place).copy_from_slice(words);
             }
         }
-        self.handover.hand_over(Reached::Stage(Stage::Locked))
+        self.handover.hand_over(Stage::Locked)
     }
 
     /// What the sampled rows ask for. An entry of the key, or one that may be the key's, answers if its row verifies,
@@ -277,9 +272,10 @@ impl Client {
     }
 
     /// Posts `sealed record | row | retire | mark | release` for one row. // [R-COMMIT-1]
-    fn commit_pair<L: Lane + ?Sized>(
+    #[in_place]
+    async fn commit_pair(
         &mut self,
-        lane: &mut L,
+        lane: &mut dyn Lane,
         (which, row, slot): (usize, RowId, usize),
         freed: Option<&Marked>,
         outcome: Outcome,
@@ -301,55 +297,48 @@ impl Client {
         });
         // Rows of fixed:4:4, fixed:8:8 and bytes:64, so that a record is a few registers.
         let posted = if let (None, 1, Ok(row)) = (freed, rows.entry_words(), words.try_into()) {
-            commit.post_row::<5, 8, L>(lane, row, sequence)
+            commit.post_row::<5, 8>(lane, row, sequence).await
         } else if let (None, 2, Ok(row)) = (freed, rows.entry_words(), words.try_into()) {
-            commit.post_row::<6, 16, L>(lane, row, sequence)
+            commit.post_row::<6, 16>(lane, row, sequence).await
         } else if let (None, 9, Ok(row)) = (freed, rows.entry_words(), words.try_into()) {
-            commit.post_row::<13, 56, L>(lane, row, sequence)
+            commit.post_row::<13, 56>(lane, row, sequence).await
         } else {
-            commit.post_any(lane, &mut self.record, sequence)
+            commit.post_any(lane, &mut self.record, sequence).await
         };
         self.conclude(posted, Changed { outcome, freed: freed.map(|freed| freed.extent) }, change)
     }
 
-    fn release_pair<L: Lane + ?Sized>(&mut self, lane: &mut L, changed: Changed, change: &Change<'_>) -> Begun {
+    #[in_place]
+    async fn release_pair(&mut self, lane: &mut dyn Lane, changed: Changed, change: &Change<'_>) -> Begun {
         let mut found = [0; PAIR_WORDS];
         let mut batch = ArrayVec::<Verb<'_>, PAIR_WORDS>::new();
         for (locks, found) in self.journal.held.iter().zip(&mut found) {
             batch.push(release_verb(&self.table, self.owner, locks, found));
         }
         self.journal.flight = Flight::Release;
-        let posted = post_in_place(lane, &mut batch);
+        let posted = post(lane, &mut batch[..]).await;
         drop(batch);
         self.conclude(posted, changed, change)
     }
 
     /// Books what became of the last batch.
     #[inline(always)]
-    fn conclude(&mut self, posted: Result<bool, FabricError>, changed: Changed, change: &Change<'_>) -> Begun {
+    fn conclude(&mut self, posted: Result<(), FabricError>, changed: Changed, change: &Change<'_>) -> Begun {
         match posted {
-            Ok(true) => {
+            Ok(()) => {
                 self.journal.landed_release();
                 Begun::Done(changed)
             }
-            posted => self.conclude_unseen(posted.err(), changed, change),
+            Err(error) => self.conclude_failed(error, change),
         }
     }
 
-    /// Books that the last batch failed with an error, or without one is in flight.
+    /// Books that the last batch failed.
     #[cold]
-    fn conclude_unseen(&mut self, error: Option<FabricError>, changed: Changed, change: &Change<'_>) -> Begun {
-        match error {
-            None => {
-                let signature = Signature::of(change, self.table.placement());
-                self.handover.hand_over(Reached::Commit(changed, signature))
-            }
-            Some(source) => {
-                self.committed &= source.effect() != Effect::None;
-                self.journal.failed(&source);
-                Begun::Failed(Error::Fabric { operation: change.operation(), source })
-            }
-        }
+    fn conclude_failed(&mut self, source: FabricError, change: &Change<'_>) -> Begun {
+        self.committed &= source.effect() != Effect::None;
+        self.journal.failed(&source);
+        Begun::Failed(Error::Fabric { operation: change.operation(), source })
     }
 }
 
@@ -364,45 +353,48 @@ struct LockPair<'l> {
 }
 
 impl LockPair<'_> {
-    #[inline(always)]
-    fn post<L: Lane + ?Sized>(
+    #[in_place(inline(always))]
+    async fn post_pair(
         &self,
-        lane: &mut L,
+        lane: &mut dyn Lane,
         first: &mut [u64],
         second: &mut [u64],
         [found_one, found_other]: &mut [u64; PAIR_WORDS],
-    ) -> Result<bool, FabricError> {
+    ) -> Result<(), FabricError> {
         let (RowPair { first: first_row, second: second_row }, [one, other]) = (self.pair, self.locks);
         if self.words == 1 {
-            return post_in_place(
+            return post(
                 lane,
-                &mut [self.acquire(one, found_one), self.read(first_row, first), self.read(second_row, second)],
-            );
+                [self.acquire(one, found_one), self.read(first_row, first), self.read(second_row, second)],
+            )
+            .await;
         }
-        post_in_place(
+        post(
             lane,
-            &mut [
+            [
                 self.acquire(one, found_one),
                 self.acquire(other, found_other),
                 self.read(first_row, first),
                 self.read(second_row, second),
             ],
         )
+        .await
     }
 
     /// Writes `extent` first.
-    fn post_with<L: Lane + ?Sized>(
+    #[in_place]
+    async fn post_with(
         &self,
-        lane: &mut L,
+        lane: &mut dyn Lane,
         ExtentWrite { extent, words }: &ExtentWrite<'_>,
         [first, second]: [&mut [u64]; 2],
         found: &mut [u64; PAIR_WORDS],
-    ) -> Result<bool, FabricError> {
+    ) -> Result<(), FabricError> {
         let mut batch = ArrayVec::<Verb<'_>, LOCK_VERBS>::new();
         batch.push(Verb::Write { addr: Addr::main(extent.offset), words });
         batch.extend(self.locks.iter().zip(found).take(self.words).map(|(locks, found)| self.acquire(locks, found)));
         batch.extend([self.read(self.pair.first, first), self.read(self.pair.second, second)]);
-        post_in_place(lane, &mut batch)
+        post(lane, &mut batch[..]).await
     }
 
     #[inline(always)]
@@ -437,64 +429,65 @@ struct Commit<'c> {
 impl Commit<'_> {
     /// Posts it, for rows of `ROW` words whose records of one row have `RECORD`, with the client's `sequence`th record
     /// if it needs one.
-    #[inline(always)]
-    fn post_row<const RECORD: usize, const ROW: usize, L: Lane + ?Sized>(
+    #[in_place(inline(always))]
+    async fn post_row<const RECORD: usize, const ROW: usize>(
         &self,
-        lane: &mut L,
+        lane: &mut dyn Lane,
         row: &[u64; ROW],
         sequence: Option<u32>,
-    ) -> Result<bool, FabricError> {
+    ) -> Result<(), FabricError> {
         match sequence {
-            None => self.post(lane, row),
+            None => self.post_plain(lane, row).await,
             Some(sequence) => {
                 let words =
                     Record::of_one_row::<RECORD, ROW>(self.table.rows().sums(), self.row, self.slot, row, sequence);
-                self.post_recorded(lane, row, Part { word: Record::ONE_ROW_WORD, words: &words }, sequence)
+                self.post_recorded(lane, row, Part { word: Record::ONE_ROW_WORD, words: &words }, sequence).await
             }
         }
     }
 
     /// Posts it, for any rows.
-    fn post_any<L: Lane + ?Sized>(
+    #[in_place]
+    async fn post_any(
         &self,
-        lane: &mut L,
+        lane: &mut dyn Lane,
         record: &mut Record,
         sequence: Option<u32>,
-    ) -> Result<bool, FabricError> {
-        let Some(sequence) = sequence else { return self.post(lane, self.words) };
+    ) -> Result<(), FabricError> {
+        let Some(sequence) = sequence else { return self.post_all(lane, None).await };
         record.clear();
         record.push(self.table.rows(), self.row, self.slot, self.words);
         if let Some(Marked { extent, mark }) = self.freed {
             record.free_extent(mark.offset(), extent.generation);
         }
         record.seal(self.table.rows().sums(), sequence);
-        self.post_recorded(lane, self.words, record.parts().1, sequence)
+        self.post_recorded(lane, self.words, record.parts().1, sequence).await
     }
 
-    /// Posts the row without a record.
-    #[inline(always)]
-    fn post<L: Lane + ?Sized>(&self, lane: &mut L, row: &[u64]) -> Result<bool, FabricError> {
+    /// Posts the row without a record: apart, so that what nearly every commit does has the registers for itself.
+    #[in_place(inline(never))]
+    async fn post_plain<const ROW: usize>(&self, lane: &mut dyn Lane, row: &[u64; ROW]) -> Result<(), FabricError> {
         let mut found = [0; PAIR_WORDS];
         let [found_one, found_other] = &mut found;
         match (self.held, self.freed) {
-            ([one], None) => post_in_place(lane, &mut [self.write(row), self.release(one, found_one)]),
-            ([one, other], None) => post_in_place(
-                lane,
-                &mut [self.write(row), self.release(one, found_one), self.release(other, found_other)],
-            ),
-            _ => self.post_all(lane, None),
+            ([one], None) => post(lane, [self.write(row), self.release(one, found_one)]).await,
+            ([one, other], None) => {
+                let (one, other) = (self.release(one, found_one), self.release(other, found_other));
+                post(lane, [self.write(row), one, other]).await
+            }
+            _ => self.post_all(lane, None).await,
         }
     }
 
     /// Posts the row with a record.
-    #[inline(always)]
-    fn post_recorded<L: Lane + ?Sized>(
+    #[in_place(inline(always))]
+    async fn post_recorded(
         &self,
-        lane: &mut L,
+        lane: &mut dyn Lane,
         row: &[u64],
         record: Part<'_>,
         sequence: u32,
-    ) -> Result<bool, FabricError> {
+    ) -> Result<(), FabricError> {
         let slot_at = |word: usize| Addr::main_word(self.slot_word.wrapping_add(word as u64));
         // The seal is a record's last word.
         let seal = record.word + record.words.len() - 1;
@@ -504,17 +497,18 @@ impl Commit<'_> {
         let mut found = [0; PAIR_WORDS];
         let [found_one, found_other] = &mut found;
         match (self.held, self.freed) {
-            ([one], None) => post_in_place(lane, &mut [record, self.write(row), retire, self.release(one, found_one)]),
+            ([one], None) => post(lane, [record, self.write(row), retire, self.release(one, found_one)]).await,
             ([one, other], None) => {
                 let (one, other) = (self.release(one, found_one), self.release(other, found_other));
-                post_in_place(lane, &mut [record, self.write(row), retire, one, other])
+                post(lane, [record, self.write(row), retire, one, other]).await
             }
-            _ => self.post_all(lane, Some([record, retire])),
+            _ => self.post_all(lane, Some([record, retire])).await,
         }
     }
 
     /// Posts it with the mark of the extent that it frees, if it frees one.
-    fn post_all<L: Lane + ?Sized>(&self, lane: &mut L, record: Option<[Verb<'_>; 2]>) -> Result<bool, FabricError> {
+    #[in_place]
+    async fn post_all(&self, lane: &mut dyn Lane, record: Option<[Verb<'_>; 2]>) -> Result<(), FabricError> {
         let mut found = [0; PAIR_WORDS];
         let generation = [self.freed.map_or(0, |freed| freed.extent.generation.0)];
         let (record, retire) = record.map_or((None, None), |[record, retire]| (Some(record), Some(retire)));
@@ -525,7 +519,7 @@ impl Commit<'_> {
         // After the retirement and before the release, as in commit.rs. // [R-EXTENT-4]
         batch.extend(self.freed.map(|Marked { mark, .. }| Verb::Write { addr: *mark, words: &generation }));
         batch.extend(self.held.iter().zip(&mut found).map(|(locks, found)| self.release(locks, found)));
-        post_in_place(lane, &mut batch)
+        post(lane, &mut batch[..]).await
     }
 
     #[inline(always)]
@@ -565,17 +559,4 @@ fn plan_found(change: &Change<'_>, which: usize, slot: usize, as_expected: bool)
 #[inline(always)]
 fn is_idle<L: Lane + ?Sized>(lane: &mut L) -> bool {
     matches!(lane.poll_drain(&mut [], &mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(_)))
-}
-
-/// Hands `batch` to `lane` and counts one round trip. False if it is in flight, and forgotten: it has to be drained.
-#[inline(always)]
-fn post_in_place<L: Lane + ?Sized>(lane: &mut L, batch: &mut [Verb<'_>]) -> Result<bool, FabricError> {
-    lane.traffic_mut().count(batch);
-    match lane.submit(batch) {
-        Submitted::Done(result) => result.map(|()| true),
-        Submitted::InFlight => {
-            lane.forget();
-            Ok(false)
-        }
-    }
 }

@@ -9,10 +9,10 @@ use guira_layout::{Candidate, EXTENT_HEADER_WORDS, ExtentRef, MAX_KEY_BYTES, Pla
 
 use crate::commit::Write;
 use crate::destroy::is_marked_destroyed;
-use crate::handover::{Reached, Rest};
+use crate::handover::Rest;
 use crate::in_place::{Begun, Stage};
 use crate::locks::{ExtentWrite, LockSet, lock_set};
-use crate::read::read_extent;
+use crate::lookup::read_extent;
 use crate::search::{Limits, Path, Progress, Sight};
 use crate::window::cover;
 use crate::{Client, Error, Operation, Place, RowPair, SearchRoots, Synchronize, Token};
@@ -173,7 +173,7 @@ impl Client {
     /// See [`Error`]; [`Error::effect`] tells whether anything changed. `Full` only if no path exists among rows
     /// sampled in this operation. // [R-INSERT-5]
     pub async fn change(&mut self, lane: &mut dyn Lane, key: &[u8], change: Change<'_>) -> Result<Changed, Error> {
-        match self.begin(lane, key, &change) {
+        match self.begin(lane, key, &change).await {
             Begun::Done(changed) => Ok(changed),
             begun => self.finish(lane, key, change, begun).await,
         }
@@ -216,16 +216,7 @@ impl Client {
         let operation = change.operation();
         let digest = self.table.placement().digest(key);
         let pair = self.table.placement().rows(digest);
-        let stage = match self.resume(rest, digest, pair, &change) {
-            Reached::Stage(stage) => stage,
-            Reached::Commit(changed, _) => {
-                self.settle(lane).await.map_err(Error::fabric(operation))?;
-                if self.committed {
-                    return Ok(changed);
-                }
-                Stage::Beginning
-            }
-        };
+        let stage = self.resume(rest, digest, pair, &change);
         self.entry_stage = stage;
         self.check_lengths(key, &change)?;
         if stage == Stage::Beginning {

@@ -3,7 +3,7 @@
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{ExtentRef, Placement, RowId, parse_extent};
 
-use crate::read::{Patience, Unsettled, read_extent};
+use crate::lookup::{Patience, Unsettled, read_extent};
 use crate::{Error, Operation, Place, Reader, Table};
 
 /// One row of a bulk sample.

@@ -5,9 +5,9 @@
 //! that of R-RECOVER-7 in docs/protocol.md.
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
-use guira_layout::{EXTENT_HEADER_WORDS, ExtentRef, Generation, Placement, RECOVERIES_WORD, RowId, parse_extent};
+use guira_layout::{EXTENT_HEADER_WORDS, ExtentRef, Generation, Placement, RECOVERIES_WORD, parse_extent};
 
-use crate::sample::TRAILER_WORDS;
+use crate::lookup::{TRAILER_WORDS, Verdict, Without, absence};
 use crate::{RowPair, Table, read_extent};
 
 /// What is known of an extent.
@@ -88,11 +88,11 @@ async fn find_entry(
     let again = again.map(|(row, into)| Verb::Read { addr: geometry.trailer(*row, rows), into });
     let looks = masks.iter().zip(&mut held).map(|(mask, into)| Verb::Read { addr: locks.addr(mask.word), into });
     post(lane, again.chain(looks).collect::<Vec<_>>()).await?;
-    let stayed = |((row, words), again): ((&RowId, &[u64]), &[u64; TRAILER_WORDS])| {
-        rows.verify(*row, words).is_ok() && words[rows.trailer_word()..] == again[..]
-    };
     let is_free = masks.iter().zip(&held).all(|(mask, [word])| word & mask.mask == 0);
-    let is_settled = is_free && samples().zip(&trailers).all(stayed);
+    let (first, second) = words.split_at(rows.row_words());
+    let without = [Without::of(table, &rows, pair.first, first), Without::of(table, &rows, pair.second, second)];
+    let verdict = absence::<()>([&without[0], &without[1]], trailers.map(Some));
+    let is_settled = is_free && matches!(verdict, Verdict::Absent);
     Ok(if is_settled { Standing::Lost } else { Standing::Unsettled })
 }
 

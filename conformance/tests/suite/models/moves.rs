@@ -10,12 +10,12 @@
 //!
 //! - [`Change::Move`]: rows of a path, from its empty end: `Client::commit` (commit.rs), R-INSERT-4.
 //! - [`Change::Remove`], [`Change::Insert`], [`Change::Update`]: a commit of one row, R-UPDATE-1.
-//! - [`Order::InPlace`]: `Lookup::sample_now` (sample.rs): L1; if that has no answer L2, then L1's trailer; R-READ-7.
+//! - [`Order::InPlace`]: `Lookup::sample_in_turn` (lookup/sample.rs): L1; if need be L2, then L1's trailer; R-READ-7.
 //! - [`Order::Ordered`]: `Lookup::reads` where READs sample in order: L1, L2, L1's trailer; R-READ-3.
 //! - [`Order::Covering`]: the same, of neighbours: one READ of both rows, then both trailers; R-READ-2, R-READ-3.
 //! - [`Order::Unordered`]: elsewhere: both rows; in a second trip both trailers; R-READ-3.
-//! - The verdict: `Lookup::verdict`, `Lookup::validated`, `Lookup::absence`; R-READ-1, R-READ-3.
-//! - [`Looking::Again`]: the loop of `Reader::get_sampled` (read.rs), R-READ-4.
+//! - The verdict: `Lookup::verdict`, and `absence` (lookup/judge.rs); R-READ-1, R-READ-3.
+//! - [`Looking::Again`]: the loop of `Reader::get_sampled` (lookup/mod.rs), R-READ-4.
 
 use stateright::{Model, Property};
 

@@ -4,7 +4,7 @@
 //! protocol again, every `async fn` of it, which took a small example 17 s. It leads to one that is not generic.
 
 use guira_fabric::Traffic;
-use guira_rcuckoo::{Begun, Change, Counters, Now, Operation, Outcome, Sampled};
+use guira_rcuckoo::{Begun, Change, Counters, Now, Operation, Outcome};
 
 use super::block_on;
 use super::reader::lookups;

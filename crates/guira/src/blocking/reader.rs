@@ -3,7 +3,7 @@
 //! [`lookups`] writes each lookup once, for [`Reader`] and for [`super::Client`].
 
 use guira_fabric::Traffic;
-use guira_rcuckoo::{Counters, Now, Sampled};
+use guira_rcuckoo::{Counters, Now};
 
 use super::block_on;
 use crate::{Error, Token, Versioned};
@@ -54,14 +54,14 @@ macro_rules! lookups {
             pub fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
                 match self.0.get_now(key, into) {
                     Now::Done(found) => Ok(found.is_some()),
-                    Now::Wait(sampled) => self.get_waiting(key, into, sampled),
+                    Now::Wait => self.get_waiting(key, into),
                 }
             }
 
             #[cold]
             #[inline(never)]
-            fn get_waiting(&mut self, key: &[u8], into: &mut Vec<u8>, sampled: Sampled) -> Result<bool, Error> {
-                block_on(self.0.get_waiting(key, into, sampled))
+            fn get_waiting(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
+                block_on(self.0.get_waiting(key, into))
             }
 
             /// The value of `key` and the state it was read in, for a change that depends on it, or `None` if there is

@@ -27,8 +27,8 @@ impl Told {
     }
 }
 
-/// The rest of a change that was begun, after which its client tells what it met on the way. A function of its own, so
-/// that a change which waits for nobody keeps nothing for it.
+/// A change, or the rest of one that was begun, after which its client tells what it met on the way. A function of its
+/// own, so that a change which waits for nobody keeps nothing for it.
 pub(super) async fn finish(
     client: &mut guira_rcuckoo::Client,
     lane: &mut dyn Lane,
@@ -36,9 +36,12 @@ pub(super) async fn finish(
     extents: Option<&Extents>,
     key: &[u8],
     change: Change<'_>,
-    begun: Begun,
+    begun: Option<Begun>,
 ) -> Result<Changed, OperationError> {
-    let result = client.finish(lane, key, change, begun).await;
+    let result = match begun {
+        Some(begun) => client.finish(lane, key, change, begun).await,
+        None => client.change(lane, key, change).await,
+    };
     if let Some(news) = told.incidents(client, extents) {
         // Rare, and larger than the rest of a change's future.
         Box::pin(tell(Arc::clone(client.table()), lane, news)).await;

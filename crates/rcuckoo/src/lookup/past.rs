@@ -9,9 +9,10 @@ use std::sync::Arc;
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{Candidate, Record, RowFormat, RowId, SlotState, SlotWord, Trailer};
 
-use crate::read::Patience;
-use crate::sample::{Lookup, TRAILER_WORDS, Verdict, Which};
-use crate::{Error, Reader};
+use super::judge::{TrailerSample, Verdict, Which, Without, absence};
+use super::sample::{Lookup, Trailers};
+use super::{Patience, Reader};
+use crate::Error;
 
 impl Reader {
     /// Whether rows that do not verify were sampled so often that somebody may stand still in one. // [R-READ-9]
@@ -34,24 +35,23 @@ impl Reader {
         let (table, rejected) = (&*table, &patience.rejected);
         let (rows, geometry) = (table.rows(), table.geometry());
         let (first, second) = words.split_at_mut(rows.row_words());
-        let mut trailers = [None; 2];
-        for (which, words) in [(Which::First, first), (Which::Second, second)] {
-            let row = if which == Which::First { lookup.first_row() } else { lookup.second(table) };
-            let sampled = self.sample_past(lane, row, words).await.map_err(&fabric)?;
-            if sampled.is_some()
-                && let Some(hit) = lookup.verified(table, row, words, rejected)
-            {
+        let mut samples = [None; 2];
+        let rows_at = [(Which::First, lookup.first_row(), first), (Which::Second, lookup.second(table), second)];
+        for ((which, row, words), sample) in rows_at.into_iter().zip(&mut samples) {
+            let Some(trailer) = self.sample_past(lane, row, words).await.map_err(&fabric)? else { continue };
+            if let Some(hit) = lookup.verified(table, row, words, rejected) {
                 return Ok(Some(Verdict::Hit(which, hit)));
             }
-            trailers[usize::from(which == Which::Second)] = sampled;
+            *sample = Some(Without { row, is_whole: true, trailer });
         }
-        let [Some(first), Some(second)] = trailers else { return Ok(None) };
-        let mut again = [[0; TRAILER_WORDS]; 2];
+        let [Some(first), Some(second)] = samples else { return Ok(None) };
+        let mut again = Trailers::default();
         let [into_first, into_second] = &mut again;
-        let reread = [(lookup.first_row(), into_first), (lookup.second(table), into_second)];
+        let reread = [(first.row, into_first), (second.row, into_second)];
         let reads = reread.map(|(row, into)| Verb::Read { addr: geometry.trailer(row, rows), into });
         post(lane, reads).await.map_err(&fabric)?;
-        Ok((again == [first, second]).then_some(Verdict::Absent))
+        let verdict = absence([&first, &second], again.map(Some));
+        Ok(matches!(verdict, Verdict::Absent).then_some(verdict))
     }
 
     /// Samples `row` into `words`, and completes it if somebody stands still in its WRITE. Returns its trailer as it
@@ -62,7 +62,7 @@ impl Reader {
         lane: &mut L,
         row: RowId,
         words: &mut [u64],
-    ) -> Result<Option<[u64; TRAILER_WORDS]>, FabricError> {
+    ) -> Result<Option<TrailerSample>, FabricError> {
         let table = Arc::clone(&self.table);
         let (geometry, rows) = (table.geometry(), table.rows());
         let trailer = |words: &[u64]| [words[rows.trailer_word()], words[rows.trailer_word() + 1]];

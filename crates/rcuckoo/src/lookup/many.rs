@@ -10,12 +10,14 @@ use std::future::poll_fn;
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use guira_fabric::{Addr, FabricError, Lane, Verb, post};
-use guira_layout::{ExtentRef, RowShape, Rows, parse_extent};
+use guira_fabric::{Addr, FabricError, Lane, LocalLane, Verb, post};
+use guira_in_place::in_place;
+use guira_layout::{ExtentRef, RowId, RowShape, Rows};
 
-use crate::read::{READ_WORDS, Sampled};
-use crate::sample::{FirstRow, FirstSample, Lookup, Trailers, Verdict};
-use crate::{Batch, Error, Reader};
+use super::judge::{Held, Value, Verdict, Without, held_value, value_of};
+use super::sample::{Lookup, Second, Trailers};
+use super::{READ_WORDS, Reader};
+use crate::{Batch, Error};
 
 /// Keys whose accesses overlap. More than the lines a core can wait for at once; where a batch is sent, two rows and a
 /// trailer for each of them fit in the smallest batch of all fabrics.
@@ -54,16 +56,23 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Notes what the verified `row` has of a key: an inline value goes to the group's bytes.
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.steps.clear();
+        self.extents.clear();
+    }
+
+    /// Notes what the verified sample `words` of `row` has of a key: an inline value goes to the group's bytes.
     #[inline(always)]
-    fn hit<R: Rows>(&mut self, rows: R, row: &[u64], hit: &R::Hit) -> Step {
-        if let Some(extent) = rows.extent_of(row, hit) {
-            self.extents.push(extent);
-            return Step::Extent(self.extents.len() as u32 - 1);
-        }
+    fn hit<R: Rows>(&mut self, rows: &R, row: RowId, words: &[u64], hit: &R::Hit) -> Step {
         let start = self.bytes.len() as u32;
-        rows.append_value(row, hit, &mut self.bytes);
-        Step::Value(start, self.bytes.len() as u32)
+        match value_of(rows, row, words, hit, &mut self.bytes) {
+            Value::Inline(()) => Step::Value(start, self.bytes.len() as u32),
+            Value::Extent(extent) => {
+                self.extents.push(extent);
+                Step::Extent(self.extents.len() as u32 - 1)
+            }
+        }
     }
 }
 
@@ -84,13 +93,16 @@ impl Reader {
     ) {
         let mut group = std::mem::take(&mut self.group);
         for (i, keys) in keys.chunks(GROUP_KEYS).enumerate() {
-            group.bytes.clear();
-            group.steps.clear();
-            group.extents.clear();
-            if lane.caps().local {
-                self.steps_in_place(lane, keys, &mut group);
-            } else if self.steps_by_batch(lane, keys, &mut group).await.is_err() {
+            group.clear();
+            // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
+            let stepped = match poll_fn(|cx| lane.poll_drain(&mut [], cx)).await {
+                Ok(_) if lane.caps().local => self.steps_in_any(lane, keys, &mut group).await,
+                Ok(_) => self.steps_by_batch(lane, keys, &mut group).await,
+                Err(error) => Err(error),
+            };
+            if stepped.is_err() {
                 // Each lookup finds out for itself.
+                group.clear();
                 group.steps = keys.iter().map(|_| Step::Alone).collect();
             }
             self.finish_group(lane, keys, i * GROUP_KEYS, &mut group, &mut visit).await;
@@ -98,30 +110,59 @@ impl Reader {
         self.group = group;
     }
 
-    fn steps_in_place<L: Lane + ?Sized, K: AsRef<[u8]>>(&self, lane: &mut L, keys: &[K], group: &mut Group) {
-        match self.shape {
-            RowShape::Fixed8x8(rows) => self.steps_in_rows(lane, rows, keys, &mut [0; 16], group),
-            RowShape::Fixed4x4(rows) => self.steps_in_rows(lane, rows, keys, &mut [0; 8], group),
-            RowShape::General => {
-                let rows = self.table.rows();
-                let mut words = std::mem::take(&mut group.words);
-                words.resize(rows.row_words(), 0);
-                self.steps_in_rows(lane, rows, keys, &mut words, group);
-                group.words = words;
+    /// [`Reader::get_many`], on a lane that executes in place: without a future as far as nobody has to be waited for.
+    ///
+    /// # Errors
+    /// Each key has its own, as [`Reader::get`].
+    pub async fn get_many_in_place<L: LocalLane, K: AsRef<[u8]>>(
+        &mut self,
+        lane: &mut L,
+        keys: &[K],
+        mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
+    ) {
+        let mut group = std::mem::take(&mut self.group);
+        for (i, keys) in keys.chunks(GROUP_KEYS).enumerate() {
+            group.clear();
+            let stepped = match self.shape {
+                RowShape::Fixed8x8(rows) => self.steps_in_turn_in_place(lane, rows, keys, &mut [0; 16], &mut group),
+                RowShape::Fixed4x4(rows) => self.steps_in_turn_in_place(lane, rows, keys, &mut [0; 8], &mut group),
+                RowShape::General => self.steps_in_any_in_place(lane, keys, &mut group),
+            };
+            if stepped.is_err() {
+                group.clear();
+                group.steps = keys.iter().map(|_| Step::Alone).collect();
             }
+            self.finish_group(lane, keys, i * GROUP_KEYS, &mut group, &mut visit).await;
         }
+        self.group = group;
     }
 
-    /// On a local lane: first rows of all keys, then second rows of those that need them.
-    #[inline(always)]
-    fn steps_in_rows<L: Lane + ?Sized, K: AsRef<[u8]>, R: Rows>(
+    #[in_place]
+    async fn steps_in_any<L: Lane + ?Sized, K: AsRef<[u8]>>(
+        &self,
+        lane: &mut L,
+        keys: &[K],
+        group: &mut Group,
+    ) -> Result<(), FabricError> {
+        let rows = self.table.rows();
+        let mut words = std::mem::take(&mut group.words);
+        words.resize(rows.row_words(), 0);
+        let stepped = self.steps_in_turn(lane, rows, keys, &mut words, group).await;
+        group.words = words;
+        stepped
+    }
+
+    /// Where a batch costs no round trip: first rows of all keys, then second rows of those that need them.
+    // [R-READ-7]
+    #[in_place(inline(always))]
+    async fn steps_in_turn<L: Lane + ?Sized, K: AsRef<[u8]>, R: Rows>(
         &self,
         lane: &mut L,
         rows: R,
         keys: &[K],
         words: &mut [u64],
         group: &mut Group,
-    ) {
+    ) -> Result<(), FabricError> {
         let table = &*self.table;
         let mut digests = [0; GROUP_KEYS];
         let prefetch = |lane: &L, i: usize, digests: &mut [u64; GROUP_KEYS]| {
@@ -131,7 +172,7 @@ impl Reader {
         for i in 0..keys.len().min(AHEAD_KEYS) {
             prefetch(lane, i, &mut digests);
         }
-        let mut second = ArrayVec::<(u8, FirstRow), GROUP_KEYS>::new();
+        let mut second = ArrayVec::<(u8, Without), GROUP_KEYS>::new();
         for (i, key) in keys.iter().enumerate() {
             if i + AHEAD_KEYS < keys.len() {
                 prefetch(lane, i + AHEAD_KEYS, &mut digests);
@@ -140,13 +181,12 @@ impl Reader {
             let mut step = Step::Alone;
             if rows.accepts_key(key.len()) {
                 let lookup = Lookup::of_digest(table, rows, key, digests[i]);
-                match lookup.sample_first_now(table, lane, words, &[]) {
-                    Some(FirstSample::Hit(hit)) => step = group.hit(rows, words, &hit),
-                    Some(FirstSample::Without) => {
+                match lookup.sample_first(table, lane, words, &[]).await? {
+                    Some(hit) => step = group.hit(&rows, lookup.first_row(), words, &hit),
+                    None => {
                         lookup.prefetch_second(table, lane);
-                        second.push((i as u8, lookup.without_key(table, words)));
+                        second.push((i as u8, lookup.first_without(table, words)));
                     }
-                    None => {}
                 }
             }
             group.steps.push(step);
@@ -154,12 +194,17 @@ impl Reader {
         for (i, first) in second {
             let i = usize::from(i);
             let lookup = Lookup::of_digest(table, rows, keys[i].as_ref(), digests[i]);
-            match lookup.sample_second_now(table, lane, || first, words, &[]) {
-                Some(Verdict::Hit(_, hit)) => group.steps[i] = group.hit(rows, words, &hit),
-                Some(Verdict::Absent) => group.steps[i] = Step::Absent,
-                Some(Verdict::Torn(_) | Verdict::Changed(_)) | None => {}
+            match lookup.sample_second(table, lane, words, &[]).await? {
+                Second::Hit(hit) => group.steps[i] = group.hit(&rows, lookup.second(table), words, &hit),
+                Second::Without(second, again) => {
+                    let verdict = Lookup::<R>::absent_in_turn(table, [&first, &second], again);
+                    if matches!(verdict, Verdict::Absent) {
+                        group.steps[i] = Step::Absent;
+                    }
+                }
             }
         }
+        Ok(())
     }
 
     /// On other lanes: all rows in one batch.
@@ -169,8 +214,6 @@ impl Reader {
         keys: &'k [K],
         group: &mut Group,
     ) -> Result<(), FabricError> {
-        // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
-        poll_fn(|cx| lane.poll_drain(&mut [], cx)).await?;
         let (table, ordered) = (&*self.table, lane.caps().ordered_read_sampling);
         let rows = table.rows();
         let pair_words = 2 * rows.row_words();
@@ -192,7 +235,10 @@ impl Reader {
             let step = match lookup(key).and_then(|lookup| Some((lookup, samples.next()?))) {
                 None => Step::Alone,
                 Some((lookup, (words, trailers))) => match lookup.verdict(table, words, trailers, ordered, &[]) {
-                    Some(Verdict::Hit(which, hit)) => group.hit(rows, lookup.half(table, words, which).1, &hit),
+                    Some(Verdict::Hit(which, hit)) => {
+                        let (row, sample) = lookup.half(table, words, which);
+                        group.hit(&rows, row, sample, &hit)
+                    }
                     Some(Verdict::Absent) => Step::Absent,
                     Some(Verdict::Torn(_) | Verdict::Changed(_)) | None => Step::Alone,
                 },
@@ -216,7 +262,8 @@ impl Reader {
         let ranges = self.read_extents(lane, &group.extents, &mut words).await.unwrap_or_default();
         let Group { bytes, steps, extents, .. } = group;
         for (i, (key, step)) in keys.iter().zip(steps.iter()).enumerate() {
-            let parsed = match step {
+            let at = bytes.len();
+            let held = match step {
                 Step::Value(from, to) => {
                     visit(start + i, Ok(Some(&bytes[*from as usize..*to as usize])));
                     continue;
@@ -225,25 +272,17 @@ impl Reader {
                     visit(start + i, Ok(None));
                     continue;
                 }
-                Step::Extent(at) => {
-                    let (at, sums) = (*at as usize, self.table.rows().sums());
-                    let range = ranges.get(at).cloned().flatten();
-                    let parsed = range.and_then(|range| parse_extent(&words[range], &extents[at], sums).ok());
-                    // An extent that is not what its entry says was replaced meanwhile. // [R-READ-6]
-                    parsed.filter(|parsed| parsed.has_key(key.as_ref()))
+                Step::Extent(place) => {
+                    let (place, sums) = (*place as usize, self.table.rows().sums());
+                    let words = ranges.get(place).cloned().flatten().map(|range| &words[range]);
+                    words.map(|words| held_value(words, &extents[place], sums, key.as_ref(), bytes))
                 }
                 Step::Alone => None,
             };
-            let at = bytes.len();
-            let found = match parsed {
-                Some(parsed) => {
-                    parsed.append_value(bytes);
-                    Ok(true)
-                }
-                None => {
-                    let alone = self.get_waiting(lane, key.as_ref(), bytes, Sampled::default()).await;
-                    alone.map(|token| token.is_some())
-                }
+            let found = match held {
+                Some(Held::Value) => Ok(true),
+                // An extent that is not what its entry says was replaced meanwhile. // [R-READ-6]
+                _ => self.get(lane, key.as_ref(), bytes).await.map(|token| token.is_some()),
             };
             visit(start + i, found.map(|found| found.then(|| &bytes[at..])));
             bytes.truncate(at);

@@ -3,20 +3,25 @@
 //! Linearization points: a hit, the sample of the row that holds the key; a miss, the sample of the second row, because
 //! the first row was the same before and after it.
 
+mod judge;
+mod many;
+mod past;
+mod sample;
+
 use std::future::poll_fn;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use guira_fabric::{Addr, FabricError, Lane, Verb, pause_until, post, post_now};
-use guira_layout::{
-    Candidate, ExtentError, ExtentRef, Generation, LockId, OwnerId, RowFormat, RowId, RowShape, Rows, Version,
-    parse_extent,
-};
+use guira_fabric::{Addr, FabricError, Lane, LocalLane, Verb, pause_until, post, post_in_place};
+use guira_in_place::in_place;
+use guira_layout::{Candidate, ExtentRef, LockId, OwnerId, RowFormat, RowId, RowShape, Rows};
 
+use self::judge::{Held, State, Value, Which, held_value, value_of};
+pub(crate) use self::judge::{TRAILER_WORDS, Verdict, Without, absence};
+use self::many::Group;
+use self::sample::{Lookup, Second};
 use crate::destroy::is_marked_destroyed;
 use crate::pace::Pace;
-use crate::read_many::Group;
-use crate::sample::{FirstSample, Lookup, Verdict, Which};
 use crate::suspect::Suspects;
 use crate::{Batch, ClientConfig, Counters, Error, Observer, Operation, Place, Table, Token, unowned};
 
@@ -35,10 +40,6 @@ pub struct Reader {
     pub(crate) extent: Vec<u64>,
     pub(crate) shape: RowShape,
     words: Vec<u64>,
-    /// The lookup whose rows are in `words`, until the next one.
-    unfinished: Option<Unfinished>,
-    /// Lookups that were left unfinished so far.
-    waits: u64,
     pub(crate) group: Box<Group>,
     pub(crate) pace: Pace,
     /// The client whose reader it is. // [R-REPAIR-2]
@@ -58,54 +59,14 @@ pub(crate) enum Unsettled {
     Changed,
 }
 
-/// How far a lookup came without waiting.
+/// How far a lookup came in place.
 #[derive(Debug)]
 pub enum Now<S = Token> {
     /// To its end: the state the key was in, or `None` if there is no such key.
     Done(Option<S>),
-    /// To here.
-    Wait(Sampled),
-}
-
-/// What a lookup is to remember of the state it found its key in.
-trait State: Sized {
-    /// In a row.
-    fn inline(row: RowId, version: Version) -> Self;
-
-    /// In an extent.
-    fn extent(generation: Generation) -> Self;
-}
-
-impl State for Token {
-    #[inline(always)]
-    fn inline(row: RowId, version: Version) -> Token {
-        Token::Inline { row, version }
-    }
-
-    fn extent(generation: Generation) -> Token {
-        Token::Extent { generation }
-    }
-}
-
-/// Nothing.
-impl State for () {
-    #[inline(always)]
-    fn inline(_: RowId, _: Version) {}
-
-    fn extent(_: Generation) {}
-}
-
-/// A lookup that [`Reader::get_now`] left unfinished, for the same reader: its number. What was sampled is the reader's
-/// to know, until its next lookup; under any other number, or with another key, a lookup begins anew.
-#[derive(Debug, Default)]
-pub struct Sampled(u64);
-
-/// A lookup's number, its key's digest, and what its words said.
-#[derive(Debug)]
-struct Unfinished {
-    number: u64,
-    digest: u64,
-    verdict: Verdict,
+    /// Nowhere: nothing is known, and the value's buffer is as it was. [`Reader::get`] has to wait for somebody, or to
+    /// say what is wrong.
+    Wait,
 }
 
 /// Counts a lookup's samples and decides when to stop.
@@ -145,8 +106,6 @@ impl Reader {
             extent: Vec::new(),
             shape,
             words: Vec::new(),
-            unfinished: None,
-            waits: 0,
             group: Box::default(),
             pace,
             repairs_as: None,
@@ -177,6 +136,134 @@ impl Reader {
         &self.counters
     }
 
+    /// Looks `key` up without a future, on a lane that executes in place: as far as nobody has to be waited for. On a
+    /// table of records in rows that is every lookup of a key whose rows nobody is writing.
+    #[inline(always)]
+    pub fn get_now<L: LocalLane>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now {
+        self.look(lane, key, into)
+    }
+
+    /// As [`Reader::get_now`], for who does not ask what state the key was in.
+    #[inline(always)]
+    pub fn get_value_now<L: LocalLane>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
+        self.look(lane, key, into)
+    }
+
+    /// In rows whose lengths are all known at compile time, if the table's are.
+    #[inline(always)]
+    fn look<L: LocalLane, S: State>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<S> {
+        match self.shape {
+            RowShape::Fixed8x8(rows) => self.look_in_turn::<_, _, _, 16>(lane, rows, key, into),
+            RowShape::Fixed4x4(rows) => self.look_in_turn::<_, _, _, 8>(lane, rows, key, into),
+            RowShape::General => self.look_in_any(lane, key, into),
+        }
+    }
+
+    /// Each sample is made where it is looked at: so it stays in registers.
+    #[inline(always)]
+    fn look_in_turn<L: LocalLane, R: Rows, S: State, const ROW_WORDS: usize>(
+        &mut self,
+        lane: &mut L,
+        rows: R,
+        key: &[u8],
+        into: &mut Vec<u8>,
+    ) -> Now<S> {
+        if !rows.accepts_key(key.len()) {
+            return Now::Wait;
+        }
+        let lookup = Lookup::new(&self.table, rows, key);
+        let mut first = [0; ROW_WORDS];
+        if let Some(now) = self.look_first(lane, &lookup, key, &mut first, into) {
+            return now;
+        }
+        let mut second = [0; ROW_WORDS];
+        self.look_second(lane, &lookup, key, &first, &mut second, into)
+    }
+
+    #[inline(never)]
+    fn look_in_any<L: LocalLane, S: State>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<S> {
+        let table = Arc::clone(&self.table);
+        let rows = table.rows();
+        if !rows.accepts_key(key.len()) {
+            return Now::Wait;
+        }
+        let lookup = Lookup::new(&table, rows, key);
+        let mut words = std::mem::take(&mut self.words);
+        words.resize(2 * rows.row_words(), 0);
+        let (first, second) = words.split_at_mut(rows.row_words());
+        let now = match self.look_first(lane, &lookup, key, first, into) {
+            Some(now) => now,
+            None => self.look_second(lane, &lookup, key, first, second, into),
+        };
+        self.words = words;
+        now
+    }
+
+    /// Samples L1. `None` if that is without the key. // [R-READ-7]
+    #[inline(always)]
+    fn look_first<L: LocalLane, R: Rows, S: State>(
+        &mut self,
+        lane: &mut L,
+        lookup: &Lookup<'_, R>,
+        key: &[u8],
+        first: &mut [u64],
+        into: &mut Vec<u8>,
+    ) -> Option<Now<S>> {
+        match lookup.sample_first_in_place(&self.table, lane, first, &[]) {
+            Ok(Some(hit)) => Some(self.answer(lane, &lookup.rows, lookup.first_row(), first, &hit, key, into)),
+            Ok(None) => None,
+            Err(_) => Some(Now::Wait),
+        }
+    }
+
+    /// Samples L2, after a sample `first` of L1 that was without the key.
+    #[inline(always)]
+    fn look_second<L: LocalLane, R: Rows, S: State>(
+        &mut self,
+        lane: &mut L,
+        lookup: &Lookup<'_, R>,
+        key: &[u8],
+        first: &[u64],
+        second: &mut [u64],
+        into: &mut Vec<u8>,
+    ) -> Now<S> {
+        match lookup.sample_second_in_place(&self.table, lane, second, &[]) {
+            Ok(Second::Hit(hit)) => {
+                self.answer(lane, &lookup.rows, lookup.second(&self.table), second, &hit, key, into)
+            }
+            Ok(Second::Without(second, again)) => {
+                let first = lookup.first_without(&self.table, first);
+                match Lookup::<R>::absent_in_turn(&self.table, [&first, &second], again) {
+                    Verdict::Absent => Now::Done(None),
+                    _ => Now::Wait,
+                }
+            }
+            Err(_) => Now::Wait,
+        }
+    }
+
+    /// The value of a hit, from the row or its extent.
+    #[expect(clippy::too_many_arguments, reason = "a sample with its row, and what is asked of it")]
+    #[inline(always)]
+    fn answer<L: LocalLane, R: Rows, S: State>(
+        &mut self,
+        lane: &mut L,
+        rows: &R,
+        row: RowId,
+        words: &[u64],
+        hit: &R::Hit,
+        key: &[u8],
+        into: &mut Vec<u8>,
+    ) -> Now<S> {
+        match value_of(rows, row, words, hit, into) {
+            Value::Inline(state) => Now::Done(Some(state)),
+            Value::Extent(extent) => match self.sample_extent_in_place(lane, &extent, key, into) {
+                Ok(Held::Value) => Now::Done(Some(S::extent(extent.generation))),
+                Ok(Held::OtherKey | Held::Unfit) | Err(_) => Now::Wait,
+            },
+        }
+    }
+
     /// Appends the value of `key` to `into` and returns a token of the state it was in, or returns `None` if there is
     /// no such key.
     ///
@@ -186,145 +273,11 @@ impl Reader {
     /// # Errors
     /// `KeyLength`, `Corrupt`, `Busy` (a row stayed half written until the deadline), or the fabric's. `into` is
     /// unchanged.
-    #[inline]
     pub async fn get<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
         key: &[u8],
         into: &mut Vec<u8>,
-    ) -> Result<Option<Token>, Error> {
-        match self.get_now(lane, key, into) {
-            Now::Done(token) => Ok(token),
-            Now::Wait(sampled) => self.get_waiting(lane, key, into, sampled).await,
-        }
-    }
-
-    /// As [`Reader::get`], as far as it goes without waiting: on a local lane, every inline hit and every miss whose
-    /// rows nobody is writing. The rest is for [`Reader::get_waiting`], with the same key; `into` is unchanged then.
-    #[inline(always)]
-    pub fn get_now<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now {
-        if lane.caps().local { self.look_now(lane, key, into) } else { Now::Wait(Sampled::default()) }
-    }
-
-    /// As [`Reader::get_now`], for who does not ask what state the key was in, and knows that `lane` executes in place.
-    /// On any other a READ would be posted for nothing.
-    #[inline(always)]
-    pub fn get_value_now<L: Lane + ?Sized>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
-        debug_assert!(lane.caps().local, "verbs are executed in place");
-        self.look_now(lane, key, into)
-    }
-
-    #[inline(always)]
-    fn look_now<L: Lane + ?Sized, S: State>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<S> {
-        match self.shape {
-            RowShape::Fixed8x8(rows) if key.len() == 8 => self.get_fixed::<_, _, _, 16>(lane, rows, key, into),
-            RowShape::Fixed4x4(rows) if key.len() == 4 => self.get_fixed::<_, _, _, 8>(lane, rows, key, into),
-            RowShape::Fixed8x8(_) | RowShape::Fixed4x4(_) => Now::Wait(Sampled::default()),
-            RowShape::General => self.get_general(lane, key, into),
-        }
-    }
-
-    /// The lookup of a key with its length, and all lengths of its row, known at compile time.
-    #[inline(always)]
-    fn get_fixed<L: Lane + ?Sized, R: Rows, S: State, const ROW_WORDS: usize>(
-        &mut self,
-        lane: &mut L,
-        rows: R,
-        key: &[u8],
-        into: &mut Vec<u8>,
-    ) -> Now<S> {
-        let lookup = Lookup::new(&self.table, rows, key);
-        let mut first = [0; ROW_WORDS];
-        match lookup.sample_first_now(&self.table, lane, &mut first, &[]) {
-            Some(FirstSample::Hit(hit)) => {
-                rows.append_value(&first, &hit, into);
-                Now::Done(Some(S::inline(lookup.first_row(), rows.version(&first))))
-            }
-            Some(FirstSample::Without) => {
-                let mut second = [0; ROW_WORDS];
-                let first = || lookup.without_key(&self.table, &first);
-                match lookup.sample_second_now(&self.table, lane, first, &mut second, &[]) {
-                    Some(Verdict::Hit(_, hit)) => {
-                        rows.append_value(&second, &hit, into);
-                        Now::Done(Some(S::inline(lookup.second(&self.table), rows.version(&second))))
-                    }
-                    Some(Verdict::Absent) => Now::Done(None),
-                    Some(Verdict::Torn(row)) => self.leave(lookup.digest, Verdict::Torn(row)),
-                    Some(Verdict::Changed(row)) => self.leave(lookup.digest, Verdict::Changed(row)),
-                    None => Now::Wait(Sampled::default()),
-                }
-            }
-            None => Now::Wait(Sampled::default()),
-        }
-    }
-
-    #[inline(never)]
-    fn get_general<L: Lane + ?Sized, S: State>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<S> {
-        let rows = self.table.rows();
-        if !rows.accepts_key(key.len()) {
-            return Now::Wait(Sampled::default());
-        }
-        let lookup = Lookup::new(&self.table, rows, key);
-        self.words.resize(2 * rows.row_words(), 0);
-        let digest = lookup.digest;
-        // Their words are overwritten.
-        self.unfinished = None;
-        let (first, second) = self.words.split_at_mut(rows.row_words());
-        match lookup.sample_now(&self.table, lane, first, second, &[]) {
-            Some(Verdict::Hit(which, hit)) => {
-                let (row, sample) = lookup.half(&self.table, &self.words, which);
-                let Some(extent) = Rows::extent_of(&rows, sample, &hit) else {
-                    rows.append_value(sample, &hit, into);
-                    return Now::Done(Some(S::inline(row, rows.version(sample))));
-                };
-                match self.extent_now(lane, &extent, key, into) {
-                    Some(()) => Now::Done(Some(S::extent(extent.generation))),
-                    None => self.leave(digest, Verdict::Hit(which, hit)),
-                }
-            }
-            Some(Verdict::Absent) => Now::Done(None),
-            Some(verdict) => self.leave(digest, verdict),
-            None => Now::Wait(Sampled::default()),
-        }
-    }
-
-    /// Keeps what a lookup came to for [`Reader::get_waiting`].
-    #[cold]
-    fn leave<S>(&mut self, digest: u64, verdict: Verdict) -> Now<S> {
-        self.waits += 1;
-        self.unfinished = Some(Unfinished { number: self.waits, digest, verdict });
-        Now::Wait(Sampled(self.waits))
-    }
-
-    /// Appends the value of `key` in `extent`, if the extent is what its entry says and holds the key. Anything else is
-    /// for [`Reader::get_waiting`] to judge. // [R-READ-6]
-    fn extent_now<L: Lane + ?Sized>(
-        &mut self,
-        lane: &mut L,
-        extent: &ExtentRef,
-        key: &[u8],
-        into: &mut Vec<u8>,
-    ) -> Option<()> {
-        let words = extent.words().filter(|words| (1..=READ_WORDS).contains(words))?;
-        self.extent.resize(words, 0);
-        if !post_now(lane, &mut [Verb::Read { addr: Addr::main(extent.offset), into: &mut self.extent }]) {
-            return None;
-        }
-        let parsed = parse_extent(&self.extent, extent, self.table.rows().sums()).ok()?;
-        parsed.has_key(key).then(|| parsed.append_value(into))
-    }
-
-    /// The rest of a lookup that [`Reader::get_now`] began.
-    ///
-    /// # Errors
-    /// As [`Reader::get`].
-    #[inline(never)]
-    pub async fn get_waiting<L: Lane + ?Sized>(
-        &mut self,
-        lane: &mut L,
-        key: &[u8],
-        into: &mut Vec<u8>,
-        sampled: Sampled,
     ) -> Result<Option<Token>, Error> {
         let table = Arc::clone(&self.table);
         let rows = table.rows();
@@ -335,12 +288,9 @@ impl Reader {
         // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
         poll_fn(|cx| lane.poll_drain(&mut [], cx)).await.map_err(Error::fabric(Operation::Get))?;
         let lookup = Lookup::new(&table, rows, key);
-        let digest = lookup.digest;
-        let its_own = |lookup: &Unfinished| lookup.number == sampled.0 && lookup.digest == digest;
-        let verdict = self.unfinished.take().filter(its_own).map(|lookup| lookup.verdict);
         let mut words = std::mem::take(&mut self.words);
         words.resize(2 * rows.row_words(), 0);
-        let result = self.get_sampled(lane, lookup, into, &mut words, verdict).await;
+        let result = self.get_sampled(lane, lookup, into, &mut words).await;
         self.words = words;
         result
     }
@@ -351,16 +301,11 @@ impl Reader {
         lookup: Lookup<'_, &RowFormat>,
         into: &mut Vec<u8>,
         words: &mut [u64],
-        mut sampled: Option<Verdict>,
     ) -> Result<Option<Token>, Error> {
         let mut patience = Patience::default();
         loop {
-            let verdict = match sampled.take() {
-                Some(verdict) => verdict,
-                // A retry samples both rows again: what was sampled before is stale. // [R-READ-4]
-                None => self.sample_again(lane, &lookup, words, &patience).await?,
-            };
-            let (unsettled, why) = match verdict {
+            // A retry samples both rows again: what was sampled before is stale. // [R-READ-4]
+            let (unsettled, why) = match self.sample_rows(lane, &lookup, words, &patience).await? {
                 Verdict::Absent => return Ok(None),
                 Verdict::Torn(row) => {
                     let which = if row == lookup.first_row() { Which::First } else { Which::Second };
@@ -370,21 +315,16 @@ impl Reader {
                     (row, Unsettled::Torn)
                 }
                 Verdict::Changed(row) => (row, Unsettled::Changed),
-                Verdict::Hit(which, candidate) => {
+                Verdict::Hit(which, hit) => {
                     let (row, sample) = lookup.half(&self.table, words, which);
-                    match candidate {
-                        Candidate::Inline(slot) => {
-                            lookup.rows.append_inline_value(sample, slot, into);
-                            return Ok(Some(Token::Inline { row, version: lookup.rows.version(sample) }));
-                        }
-                        Candidate::Extent(slot) => {
-                            let extent = lookup.rows.extent_of(sample, slot);
-                            let entry = Place::Entry { row, slot };
-                            let key = lookup.probe.key();
-                            match self.read_value(lane, entry, &extent, key, into, &mut patience).await? {
-                                Some(()) => return Ok(Some(Token::Extent { generation: extent.generation })),
-                                None => (row, Unsettled::Changed),
+                    match value_of(&lookup.rows, row, sample, &hit, into) {
+                        Value::Inline(token) => return Ok(Some(token)),
+                        Value::Extent(extent) => {
+                            let (entry, key) = (Place::Entry { row, slot: hit.slot() }, lookup.probe.key());
+                            if self.read_value(lane, entry, &extent, key, into, &mut patience).await? {
+                                return Ok(Some(Token::Extent { generation: extent.generation }));
                             }
+                            (row, Unsettled::Changed)
                         }
                     }
                 }
@@ -394,13 +334,13 @@ impl Reader {
     }
 
     /// Samples both rows; past those who stand still in one, if that takes long already. // [R-READ-9]
-    async fn sample_again<L: Lane + ?Sized>(
+    async fn sample_rows<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
         lookup: &Lookup<'_, &RowFormat>,
         words: &mut [u64],
         patience: &Patience,
-    ) -> Result<Verdict, Error> {
+    ) -> Result<Verdict<Candidate>, Error> {
         // Rare, and larger than the rest of a lookup's future.
         if self.looks_past(patience)
             && let Some(verdict) = Box::pin(self.look_past(lane, lookup, words, patience)).await?
@@ -411,7 +351,7 @@ impl Reader {
         sampled.map_err(Error::fabric(Operation::Get))
     }
 
-    /// Reads the extent of an entry. 1 round trip. `None` means: look into the index again. // [R-READ-6]
+    /// Reads the extent of an entry. 1 round trip. False means: look into the index again. // [R-READ-6]
     async fn read_value<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
@@ -420,27 +360,37 @@ impl Reader {
         key: &[u8],
         into: &mut Vec<u8>,
         patience: &mut Patience,
-    ) -> Result<Option<()>, Error> {
+    ) -> Result<bool, Error> {
         let operation = Operation::Get;
         let damaged = Error::Corrupt { operation, place: entry };
         if extent.mark_offset(self.table.config(), self.table.geometry()).is_none() {
             return Err(damaged);
         }
-        read_extent(lane, extent, &mut self.extent).await.map_err(Error::fabric(operation))?;
-        match parse_extent(&self.extent, extent, self.table.rows().sums()) {
-            Ok(parsed) if parsed.has_key(key) => {
-                parsed.append_value(into);
-                Ok(Some(()))
-            }
-            Ok(_) => {
+        match self.sample_extent(lane, extent, key, into).await.map_err(Error::fabric(operation))? {
+            Held::Value => Ok(true),
+            Held::OtherKey => {
                 patience.rejected.try_push(*extent).map_err(|_| damaged)?;
-                Ok(None)
+                Ok(false)
             }
-            Err(ExtentError::Torn { .. } | ExtentError::Replaced { .. }) => {
+            Held::Unfit => {
                 patience.note_unfit(extent, operation)?;
-                Ok(None)
+                Ok(false)
             }
         }
+    }
+
+    /// Appends the value of `key` in `extent`, if the extent is what its entry says and holds the key. 1 round trip.
+    // [R-READ-6]
+    #[in_place(inline)]
+    async fn sample_extent<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        extent: &ExtentRef,
+        key: &[u8],
+        into: &mut Vec<u8>,
+    ) -> Result<Held, FabricError> {
+        read_extent(lane, extent, &mut self.extent).await?;
+        Ok(held_value(&self.extent, extent, self.table.rows().sums(), key, into))
     }
 
     /// Before another sample: at once the first times, then with a look at the row's lock. // [R-READ-5]
@@ -535,6 +485,7 @@ impl Reader {
 ///
 /// # Errors
 /// The fabric refused or lost the batch.
+#[in_place(inline)]
 pub async fn read_extent<L: Lane + ?Sized>(
     lane: &mut L,
     extent: &ExtentRef,
@@ -542,11 +493,18 @@ pub async fn read_extent<L: Lane + ?Sized>(
 ) -> Result<(), FabricError> {
     // What is left of the last extent is overwritten.
     words.resize(extent.words().unwrap_or(0), 0);
-    let mut addr = Addr::main(extent.offset);
     if (1..=READ_WORDS).contains(&words.len()) {
         // Nearly every extent: its batch needs no memory of its own.
-        return post(lane, [Verb::Read { addr, into: words }]).await;
+        return post(lane, [Verb::Read { addr: Addr::main(extent.offset), into: words }]).await;
     }
+    read_long(lane, extent, words).await
+}
+
+/// Reads as many words as READs carry, one behind the other.
+#[cold]
+#[in_place]
+async fn read_long<L: Lane + ?Sized>(lane: &mut L, extent: &ExtentRef, words: &mut [u64]) -> Result<(), FabricError> {
+    let mut addr = Addr::main(extent.offset);
     let mut batch = Batch::new();
     for into in words.chunks_mut(READ_WORDS) {
         let next = addr.add_words(into.len() as u64);

@@ -1,0 +1,262 @@
+//! Samples of a key's two rows: one after the other where a batch is executed in place, and otherwise both in one
+//! batch.
+//!
+//! A verdict is about one sample: a hit is true at the sample of its row, an absence at the sample of the second row,
+//! because the first row was the same before and after it. Everything else is to be sampled again, both rows.
+
+use arrayvec::ArrayVec;
+use guira_fabric::{FabricError, Lane, LocalLane, Verb, post, post_in_place};
+use guira_in_place::in_place;
+use guira_layout::{ExtentRef, RowId, Rows};
+
+use super::judge::{TRAILER_WORDS, TrailerSample, Verdict, Which, Without, absence};
+use crate::Table;
+
+/// A key that is looked for, in rows read as `R` says.
+pub(crate) struct Lookup<'k, R: Rows> {
+    pub(crate) rows: R,
+    pub(crate) probe: R::Probe<'k>,
+    pub(crate) digest: u64,
+    /// The primary row. The other one is computed when it is needed: most hits do without.
+    first: RowId,
+}
+
+/// What a sample of L2 says, after one of L1 that was without the key.
+pub(crate) enum Second<H> {
+    /// It verifies and has the key, here.
+    Hit(H),
+    /// It is without it, and this was L1's trailer afterwards.
+    Without(Without, TrailerSample),
+}
+
+/// The first trailer of each row, sampled again after the rows.
+pub(crate) type Trailers = [TrailerSample; 2];
+
+impl<'k, R: Rows> Lookup<'k, R> {
+    /// A lookup of `key`, whose length the caller has checked.
+    #[inline(always)]
+    pub(crate) fn new(table: &Table, rows: R, key: &'k [u8]) -> Lookup<'k, R> {
+        Lookup::of_digest(table, rows, key, table.placement().digest(key))
+    }
+
+    /// A lookup of `key`, whose digest is known.
+    #[inline(always)]
+    pub(crate) fn of_digest(table: &Table, rows: R, key: &'k [u8], digest: u64) -> Lookup<'k, R> {
+        Lookup { rows, probe: rows.probe(key, digest), digest, first: table.placement().first(digest) }
+    }
+
+    /// The primary row.
+    #[inline(always)]
+    pub(crate) fn first_row(&self) -> RowId {
+        self.first
+    }
+
+    /// The secondary row.
+    #[inline(always)]
+    pub(crate) fn second(&self, table: &Table) -> RowId {
+        table.placement().second(self.digest, self.first)
+    }
+
+    /// The row `which` names, and its sample among `words`, which hold both.
+    #[inline(always)]
+    pub(crate) fn half<'w>(&self, table: &Table, words: &'w [u64], which: Which) -> (RowId, &'w [u64]) {
+        match which {
+            Which::First => (self.first, &words[..self.rows.row_words()]),
+            Which::Second => (self.second(table), &words[self.rows.row_words()..]),
+        }
+    }
+
+    /// Starts loading the second row.
+    #[inline(always)]
+    pub(crate) fn prefetch_second<L: Lane + ?Sized>(&self, table: &Table, lane: &L) {
+        lane.prefetch(table.geometry().row(self.second(table)), self.rows.row_words());
+    }
+
+    /// What a sampled row has of the key, if the row verifies. One that does not says nothing: the other row may hold
+    /// the key all the same. // [R-READ-1]
+    #[inline(always)]
+    pub(crate) fn verified(&self, table: &Table, row: RowId, words: &[u64], rejected: &[ExtentRef]) -> Option<R::Hit> {
+        let hit = self.rows.seek(words, &self.probe, rejected)?;
+        self.rows.verify(table.rows().sums(), row, words).is_ok().then_some(hit)
+    }
+
+    /// What to keep of a sample of L1 that was without the key.
+    #[inline(always)]
+    pub(crate) fn first_without(&self, table: &Table, first: &[u64]) -> Without {
+        Without::of(table, &self.rows, self.first, first)
+    }
+
+    /// Samples L1 alone, and says what it has of the key. 1 round trip.
+    #[in_place(inline(always))]
+    pub(crate) async fn sample_first<L: Lane + ?Sized>(
+        &self,
+        table: &Table,
+        lane: &mut L,
+        first: &mut [u64],
+        rejected: &[ExtentRef],
+    ) -> Result<Option<R::Hit>, FabricError> {
+        post(lane, [Verb::Read { addr: table.geometry().row(self.first), into: &mut *first }]).await?;
+        Ok(self.verified(table, self.first, first, rejected))
+    }
+
+    /// Samples L2, after a sample of L1 that was without the key, and L1's trailer once more. 1 round trip.
+    // [R-READ-3]
+    #[in_place(inline(always))]
+    pub(crate) async fn sample_second<L: Lane + ?Sized>(
+        &self,
+        table: &Table,
+        lane: &mut L,
+        second: &mut [u64],
+        rejected: &[ExtentRef],
+    ) -> Result<Second<R::Hit>, FabricError> {
+        let second_row = self.second(table);
+        let mut trailer = [0; TRAILER_WORDS];
+        let first_trailer = table.geometry().row(self.first).add_words((self.rows.row_words() - TRAILER_WORDS) as u64);
+        let again = Verb::Read { addr: first_trailer, into: &mut trailer };
+        post(lane, [Verb::Read { addr: table.geometry().row(second_row), into: &mut *second }, again]).await?;
+        Ok(match self.verified(table, second_row, second, rejected) {
+            Some(hit) => Second::Hit(hit),
+            None => Second::Without(Without::of(table, &self.rows, second_row, second), trailer),
+        })
+    }
+
+    /// What it means that both rows were sampled in turn without the key: `first_again` is L1's trailer, sampled behind
+    /// L2. // [R-READ-3]
+    #[inline(always)]
+    pub(crate) fn absent_in_turn(table: &Table, rows: [&Without; 2], first_again: TrailerSample) -> Verdict<R::Hit> {
+        let again = table.config().rules.validate_misses.then_some(first_again);
+        absence(rows, [again, None])
+    }
+
+    /// Samples L1, and L2 only without a hit: in place, a second post costs nothing but its bytes. 1 or 2 round trips.
+    // [R-READ-7]
+    async fn sample_in_turn<L: Lane + ?Sized>(
+        &self,
+        table: &Table,
+        lane: &mut L,
+        words: &mut [u64],
+        rejected: &[ExtentRef],
+    ) -> Result<Verdict<R::Hit>, FabricError> {
+        let (first, second) = words.split_at_mut(self.rows.row_words());
+        if let Some(hit) = self.sample_first(table, lane, first, rejected).await? {
+            return Ok(Verdict::Hit(Which::First, hit));
+        }
+        Ok(match self.sample_second(table, lane, second, rejected).await? {
+            Second::Hit(hit) => Verdict::Hit(Which::Second, hit),
+            Second::Without(second, again) => {
+                Self::absent_in_turn(table, [&self.first_without(table, first), &second], again)
+            }
+        })
+    }
+
+    /// Samples both rows, in the way that suits the lane.
+    pub(crate) async fn sample<L: Lane + ?Sized>(
+        &self,
+        table: &Table,
+        lane: &mut L,
+        words: &mut [u64],
+        rejected: &[ExtentRef],
+    ) -> Result<Verdict<R::Hit>, FabricError> {
+        if lane.caps().local {
+            return self.sample_in_turn(table, lane, words, rejected).await;
+        }
+        self.sample_together(table, lane, words, rejected).await
+    }
+
+    /// Samples both rows in one batch, and trailers in another if only that validates a miss. 1 or 2 round trips.
+    // [R-READ-1] [R-READ-2] [R-READ-3]
+    async fn sample_together<L: Lane + ?Sized>(
+        &self,
+        table: &Table,
+        lane: &mut L,
+        words: &mut [u64],
+        rejected: &[ExtentRef],
+    ) -> Result<Verdict<R::Hit>, FabricError> {
+        let ordered = lane.caps().ordered_read_sampling;
+        let mut trailers = Trailers::default();
+        {
+            let mut batch = ArrayVec::<_, 4>::new();
+            self.reads(table, words, &mut trailers, ordered, &mut batch);
+            post(lane, batch).await?;
+        }
+        if let Some(verdict) = self.verdict(table, words, &trailers, ordered, rejected) {
+            return Ok(verdict);
+        }
+        let (geometry, rows) = (table.geometry(), table.rows());
+        {
+            let [first, second] = &mut trailers;
+            let first = Verb::Read { addr: geometry.trailer(self.first, rows), into: first };
+            let second = Verb::Read { addr: geometry.trailer(self.second(table), rows), into: second };
+            post(lane, [first, second]).await?;
+        }
+        Ok(self.absence(table, words, trailers.map(Some)))
+    }
+
+    /// The READs of both rows, one READ if they are neighbours, and of the trailers that validate a miss where READs of
+    /// one batch sample in order. // [R-READ-1] [R-READ-2] [R-READ-3]
+    pub(crate) fn reads<'b>(
+        &self,
+        table: &Table,
+        words: &'b mut [u64],
+        trailers: &'b mut Trailers,
+        ordered: bool,
+        batch: &mut impl Extend<Verb<'b>>,
+    ) {
+        let (geometry, rows) = (table.geometry(), table.rows());
+        let first_at = geometry.row(self.first);
+        if self.are_neighbours(table) {
+            batch.extend([Verb::Read { addr: first_at, into: words }]);
+        } else {
+            let (first, second) = words.split_at_mut(self.rows.row_words());
+            let second_at = geometry.row(self.second(table));
+            batch.extend([Verb::Read { addr: first_at, into: first }, Verb::Read { addr: second_at, into: second }]);
+        }
+        if table.config().rules.validate_misses && ordered {
+            // The second row's own sample follows the first's, except within a covering READ.
+            let again =
+                [self.first, self.second(table)].into_iter().take(if self.are_neighbours(table) { 2 } else { 1 });
+            let reread =
+                |(row, into): (RowId, &'b mut TrailerSample)| Verb::Read { addr: geometry.trailer(row, rows), into };
+            batch.extend(again.zip(trailers).map(reread));
+        }
+    }
+
+    fn are_neighbours(&self, table: &Table) -> bool {
+        self.first.0 + 1 == self.second(table).0
+    }
+
+    /// What the words that [`Lookup::reads`] fetched say. `None`: a miss that only another sample of both trailers can
+    /// validate, because a covering READ or an unordered batch may have sampled L2 first.
+    pub(crate) fn verdict(
+        &self,
+        table: &Table,
+        words: &[u64],
+        trailers: &Trailers,
+        ordered: bool,
+        rejected: &[ExtentRef],
+    ) -> Option<Verdict<R::Hit>> {
+        for which in [Which::First, Which::Second] {
+            let (row, sample) = self.half(table, words, which);
+            if let Some(hit) = self.verified(table, row, sample, rejected) {
+                return Some(Verdict::Hit(which, hit));
+            }
+        }
+        let validates = table.config().rules.validate_misses;
+        let [first, second] = *trailers;
+        let again = match validates && ordered {
+            false => [None, None],
+            true => [Some(first), self.are_neighbours(table).then_some(second)],
+        };
+        let verdict = self.absence(table, words, again);
+        let is_settled = !validates || ordered || !matches!(verdict, Verdict::Absent);
+        is_settled.then_some(verdict)
+    }
+
+    fn absence(&self, table: &Table, words: &[u64], again: [Option<TrailerSample>; 2]) -> Verdict<R::Hit> {
+        let [first, second] = [Which::First, Which::Second].map(|which| {
+            let (row, sample) = self.half(table, words, which);
+            Without::of(table, &self.rows, row, sample)
+        });
+        absence([&first, &second], again)
+    }
+}
