@@ -4,20 +4,19 @@
 //! Effect: a rest kept while its client took the same locks once more went on with rows sampled under the first ones:
 //! it undid what others had changed in between, and freed an extent twice.
 //!
-//! Fix: the client remembers how far the last change it handed over came, and a rest is only that change's number; any
-//! other begins anew. // [R-LOCK-7] [R-DROP-1]
+//! Fix: a rest says where to go on, and nothing of what was held or sampled: locks are taken, and rows sampled, after
+//! it. // [R-LOCK-7] [R-DROP-1]
 
 use std::task::{Context, Poll};
 
-use guira_conformance::{Bench, Op, Seen, TestClient, block_on};
+use guira_conformance::{Bench, TestClient, block_on};
 use guira_fabric::heap::HeapLane;
 use guira_fabric::{Caps, FabricError, Lane, LocalLane, Profile, Region, Submitted, Traffic, Verb};
 use guira_layout::Preset;
-use guira_rcuckoo::{Begun, Change, Changed, ClientConfig, Expected, NewValue, Outcome, Rest};
+use guira_rcuckoo::{Begun, Change, Changed, ClientConfig, NewValue, Outcome, Rest};
 
-const KEY: &[u8] = b"one key";
-/// The value of `KEY`: in an extent, so that what depends on it is handed over with both rows locked and sampled.
-const LONG: [u8; 500] = [1; 500];
+/// More keys than a table of this test holds.
+const KEYS: u64 = 1_000;
 
 /// A lane that executes in place, and refuses one batch.
 struct FickleLane {
@@ -89,15 +88,16 @@ fn put(value: &[u8]) -> Change<'_> {
     Change::Put(NewValue::Inline(value))
 }
 
-/// Puts `LONG`, and begins a change that depends on it: it is handed over.
-fn begin<'v>(bench: &Bench, client: &mut TestClient<FickleLane>) -> (Rest, Change<'v>) {
-    let put = bench.client(2).apply(&Op::Put(KEY.to_vec(), LONG.to_vec()));
-    assert_eq!(put, Ok(Seen::Outcome(Outcome::Inserted)));
-    let swap = Change::Swap(Expected::Value(&LONG), NewValue::Inline(b"2"));
-    match client.client.begin_in_place(&mut client.lane, KEY, &swap) {
-        Begun::Rest(rest) => (rest, swap),
-        begun => panic!("it is not to come to its end: {begun:?}"),
+/// Puts keys until one has to be handed over, with both of its rows locked and sampled: they are full.
+fn begin(client: &mut TestClient<FickleLane>) -> (Vec<u8>, Rest) {
+    for key in (0..KEYS).map(|i| i.to_le_bytes().to_vec()) {
+        match client.client.begin_in_place(&mut client.lane, &key, &put(b"1")) {
+            Begun::Done(changed) => assert_eq!(changed.outcome, Outcome::Inserted),
+            Begun::Rest(rest) => return (key, rest),
+            Begun::Failed(error) => panic!("{error}"),
+        }
     }
+    panic!("no put needs a path");
 }
 
 fn finish(client: &mut TestClient<FickleLane>, key: &[u8], change: Change<'_>, rest: Rest) -> Changed {
@@ -105,24 +105,24 @@ fn finish(client: &mut TestClient<FickleLane>, key: &[u8], change: Change<'_>, r
     block_on(finished).expect("nobody is in the way")
 }
 
-/// A key that no lock of `KEY` guards.
-fn key_elsewhere(bench: &Bench) -> [u8; 8] {
+/// A key that no lock of `key` guards.
+fn key_elsewhere(bench: &Bench, key: &[u8]) -> [u8; 8] {
     let locks = |key: &[u8]| {
         let rows = bench.table.placement().rows(bench.table.placement().digest(key));
         [rows.first, rows.second].map(|row| bench.table.locks().lock_of(row))
     };
-    let held = locks(KEY);
+    let held = locks(key);
     let is_elsewhere = |key: &[u8; 8]| locks(key).iter().all(|lock| !held.contains(lock));
-    (0..1000).map(u64::to_le_bytes).find(is_elsewhere).expect("a key elsewhere")
+    (KEYS..2 * KEYS).map(u64::to_le_bytes).find(is_elsewhere).expect("a key elsewhere")
 }
 
 #[test]
 fn a_rest_is_that_of_its_change() {
     let bench = bench();
     let mut client = client(&bench, 0);
-    let (rest, swap) = begin(&bench, &mut client);
-    assert_eq!(finish(&mut client, KEY, swap, rest).outcome, Outcome::Replaced);
-    assert_eq!(client.get(KEY).unwrap().as_deref(), Some(&b"2"[..]));
+    let (key, rest) = begin(&mut client);
+    assert_eq!(finish(&mut client, &key, put(b"1"), rest).outcome, Outcome::Inserted);
+    assert_eq!(client.get(&key).unwrap().as_deref(), Some(&b"1"[..]));
     bench.audit().unwrap();
 }
 
@@ -130,11 +130,11 @@ fn a_rest_is_that_of_its_change() {
 fn a_rest_of_another_client_begins_anew() {
     let bench = bench();
     let (mut client, mut other) = (client(&bench, 0), client(&bench, 1));
-    let key = key_elsewhere(&bench);
-    let (rest, _) = begin(&bench, &mut client);
-    assert_eq!(finish(&mut other, &key, put(b"3"), rest).outcome, Outcome::Inserted);
-    assert_eq!(other.get(&key).unwrap().as_deref(), Some(&b"3"[..]));
-    assert_eq!(client.get(KEY).unwrap().as_deref(), Some(&LONG[..]));
+    let (key, rest) = begin(&mut client);
+    let elsewhere = key_elsewhere(&bench, &key);
+    assert_eq!(finish(&mut other, &elsewhere, put(b"3"), rest).outcome, Outcome::Inserted);
+    assert_eq!(other.get(&elsewhere).unwrap().as_deref(), Some(&b"3"[..]));
+    assert_eq!(client.get(&key), Ok(None));
     bench.audit().unwrap();
 }
 
@@ -142,10 +142,11 @@ fn a_rest_of_another_client_begins_anew() {
 fn a_rest_of_another_key_begins_anew() {
     let bench = bench();
     let mut client = client(&bench, 0);
-    let (rest, _) = begin(&bench, &mut client);
-    assert_eq!(finish(&mut client, b"another key", put(b"3"), rest).outcome, Outcome::Inserted);
-    assert_eq!(client.get(b"another key").unwrap().as_deref(), Some(&b"3"[..]));
-    assert_eq!(client.get(KEY).unwrap().as_deref(), Some(&LONG[..]));
+    let (key, rest) = begin(&mut client);
+    let elsewhere = key_elsewhere(&bench, &key);
+    assert_eq!(finish(&mut client, &elsewhere, put(b"3"), rest).outcome, Outcome::Inserted);
+    assert_eq!(client.get(&elsewhere).unwrap().as_deref(), Some(&b"3"[..]));
+    assert_eq!(client.get(&key), Ok(None));
     bench.audit().unwrap();
 }
 
@@ -153,17 +154,16 @@ fn a_rest_of_another_key_begins_anew() {
 fn samples_of_earlier_locks_are_forgotten() {
     let bench = bench();
     let (mut client, mut other) = (client(&bench, 0), bench.client(1));
-    let (rest, swap) = begin(&bench, &mut client);
-    // A lookup gives the locks back, and another client puts an inline value.
-    assert_eq!(client.get(b"another key").unwrap(), None);
-    let changed = other.put(KEY, b"3").unwrap();
-    assert!(changed.outcome == Outcome::Replaced && changed.freed.is_some());
+    let (key, rest) = begin(&mut client);
+    // A lookup gives the locks back, and another client puts the key.
+    assert_eq!(client.get(&key), Ok(None));
+    assert_eq!(other.put(&key, b"3").unwrap().outcome, Outcome::Inserted);
     // The next change takes the same locks, and its commit is refused.
     client.lane.refuses_after = Some(1);
-    let begun = client.client.begin_in_place(&mut client.lane, KEY, &put(b"4"));
+    let begun = client.client.begin_in_place(&mut client.lane, &key, &put(b"4"));
     assert!(matches!(begun, Begun::Failed(_)), "{begun:?}");
-    let changed = finish(&mut client, KEY, swap, rest);
-    assert_eq!(changed, Changed { outcome: Outcome::Different, freed: None });
-    assert_eq!(client.get(KEY).unwrap().as_deref(), Some(&b"3"[..]));
+    let changed = finish(&mut client, &key, Change::Insert(NewValue::Inline(b"1")), rest);
+    assert_eq!(changed, Changed { outcome: Outcome::Exists, freed: None });
+    assert_eq!(client.get(&key).unwrap().as_deref(), Some(&b"3"[..]));
     bench.audit().unwrap();
 }

@@ -7,12 +7,10 @@ use guira_fabric::{Effect, FabricError, Lane, Liveness, LocalLane};
 use guira_layout::{Generation, OwnerId, Record};
 
 use crate::cache::RowCache;
-use crate::handover::Handover;
-use crate::in_place::Stage;
+use crate::change::{SEARCH_ROWS, Search, Stage};
 use crate::journal::{Flight, Journal};
 use crate::mourn::Mourner;
 use crate::pace::Pace;
-use crate::search::{SEARCH_ROWS, Search};
 use crate::suspect::Suspects;
 use crate::window::Window;
 use crate::{Buffer, Counters, Error, MAX_LOCK_WORDS, Now, Observer, Operation, Reader, SlotClient, Table, Token};
@@ -124,7 +122,6 @@ pub struct Client {
     pub(crate) record: Record,
     /// Both rows of a key that is changed in place.
     pub(crate) pair: Vec<u64>,
-    pub(crate) handover: Handover,
     /// How far the operation had come when its first attempt began.
     pub(crate) entry_stage: Stage,
     /// The extent that the change begun last in place has written; no other ever has this generation. // [R-EXTENT-3]
@@ -160,7 +157,6 @@ impl Client {
             sampled: Window::new(row_words, SEARCH_ROWS),
             record: Record::default(),
             pair: vec![0; 2 * row_words],
-            handover: Handover::default(),
             entry_stage: Stage::Beginning,
             written: None,
             entry: vec![0; table.rows().entry_words()],

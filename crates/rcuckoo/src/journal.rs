@@ -7,10 +7,11 @@
 use std::future::poll_fn;
 
 use arrayvec::ArrayVec;
-use guira_fabric::{Effect, FabricError, FenceProof, Lane, Verb, post};
+use guira_fabric::{Effect, FabricError, FenceProof, Lane, LocalLane, Verb, post, post_in_place};
+use guira_in_place::in_place;
 use guira_layout::{LockMask, OwnerId, RowId};
 
-use crate::in_place::PAIR_WORDS;
+use crate::change::PAIR_WORDS;
 use crate::locks::LockSet;
 use crate::repair::clear_verb;
 use crate::{MAX_LOCK_WORDS, Table};
@@ -150,6 +151,7 @@ impl Journal {
     }
 
     /// Releases everything that is held. 1 round trip, none if nothing is.
+    #[in_place]
     pub(crate) async fn release<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,

@@ -9,25 +9,21 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod change;
 mod client;
-mod commit;
 mod counters;
 mod destroy;
 mod error;
-mod handover;
 mod hash;
-mod in_place;
 mod journal;
 mod lease;
 mod locks;
 mod lookup;
 mod mourn;
-mod mutate;
 mod pace;
 mod recover;
 mod repair;
 mod scan;
-mod search;
 mod session;
 mod snapshot;
 mod suspect;
@@ -37,16 +33,14 @@ mod token;
 mod unowned;
 mod window;
 
+pub use change::{Begun, Change, Changed, Expected, NewValue, Outcome, Rest};
 pub use client::{Client, ClientConfig, SearchRoots, Synchronize};
 pub use counters::{Counters, add_totals, read_totals};
 pub use destroy::{destroy_table, is_destroyed};
 pub use error::{Error, Operation, Place};
-pub use handover::Rest;
 pub use hash::{Placement, RowPair};
-pub use in_place::Begun;
 pub use lookup::{Now, Reader, read_extent};
 pub use mourn::{Incident, LockIncident, Observer};
-pub use mutate::{Change, Changed, Expected, NewValue, Outcome};
 pub use recover::{Recovered, recover, recover_by};
 pub use scan::{RowItems, RowSample, sample_rows};
 pub use session::{SlotClient, SlotInfo, claim_slot, claim_slot_for, read_slot, release_slot, slots};

@@ -8,7 +8,7 @@
 //!
 //! What each step stands for, in `crates/rcuckoo/src`:
 //!
-//! - [`Change::Move`]: rows of a path, from its empty end: `Client::commit` (commit.rs), R-INSERT-4.
+//! - [`Change::Move`]: rows of a path, from its empty end: `Commit::post_all` (change/commit.rs), R-INSERT-4.
 //! - [`Change::Remove`], [`Change::Insert`], [`Change::Update`]: a commit of one row, R-UPDATE-1.
 //! - [`Order::InPlace`]: `Lookup::sample_in_turn` (lookup/sample.rs): L1; if need be L2, then L1's trailer; R-READ-7.
 //! - [`Order::Ordered`]: `Lookup::reads` where READs sample in order: L1, L2, L1's trailer; R-READ-3.

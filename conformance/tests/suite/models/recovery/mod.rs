@@ -11,8 +11,8 @@
 //!
 //! - [`At::Lock`]: `Client::acquire_in_order` (locks.rs): one lock a step, holding those before; R-LOCK-3.
 //! - [`At::Sample`]: `window_reads` (locks.rs): the rows, under their locks; R-LOCK-7.
-//! - [`At::Record`], [`At::Seal`], [`At::Write`], [`At::Retire`], [`At::Mark`], [`At::Unlock`]: `Client::commit`
-//!   (commit.rs), verb by verb, and the last word of the record's by itself; R-COMMIT-1, R-EXTENT-4.
+//! - [`At::Record`], [`At::Seal`], [`At::Write`], [`At::Retire`], [`At::Mark`], [`At::Unlock`]: `Commit`
+//!   (change/commit.rs), verb by verb, and the last word of the record's by itself; R-COMMIT-1, R-EXTENT-4.
 //! - [`Action::Suspect`], [`At::Met`]: `Client::wait_once` (locks.rs), `read_slot` in `Client::prove_dead` (mourn.rs);
 //!   R-RECOVER-1.
 //! - [`At::Asked`]: `Liveness::poll_fence` in `Client::prove_dead`; R-RECOVER-1, R-RECOVER-4.

@@ -1,0 +1,231 @@
+//! The commit: one post that makes a change durable against its client's death, visible, and free to others.
+
+use guira_fabric::{Addr, Caps, Effect, FabricError, Lane, LocalLane, Verb, WORD_BYTES, post, post_in_place};
+use guira_in_place::in_place;
+use guira_layout::{ExtentRef, LockMask, OwnerId, Part, Record, RowId, Seal};
+
+use crate::journal::{Flight, release_verb};
+use crate::repair::clear_verb;
+use crate::{Buffer, Client, Error, MAX_LOCK_WORDS, Operation, Table};
+
+/// An extent, and where its mark lies.
+#[derive(Clone, Copy)]
+pub(crate) struct Marked {
+    pub(crate) extent: ExtentRef,
+    pub(crate) mark: Addr,
+}
+
+/// A row as it is to be, and the one slot in which that differs.
+#[derive(Clone, Copy)]
+pub(crate) struct Write<'c> {
+    pub(crate) row: RowId,
+    pub(crate) slot: usize,
+    pub(crate) words: &'c [u64],
+}
+
+/// What a commit posts: `sealed record | rows in order | retire | mark | release`. // [R-COMMIT-1]
+///
+/// The linearization point is the WRITE of the last row: the one the key is in afterwards, or was in before. Commits of
+/// one row of usual lengths are written out: a batch that is made where it is posted, in an array of a length that the
+/// compiler knows, never exists in memory (docs/decisions/0010). All others are [`Commit::post_all`].
+pub(crate) struct Commit<'c> {
+    pub(crate) table: &'c Table,
+    pub(crate) owner: OwnerId,
+    /// Where its slot lies, by the index of its first word.
+    pub(crate) slot_word: u64,
+    /// Rows of a path, from its empty end, that are written before the last one.
+    pub(crate) moved: &'c [Write<'c>],
+    pub(crate) last: Write<'c>,
+    /// The extent that it frees.
+    pub(crate) freed: Option<&'c Marked>,
+    pub(crate) held: &'c [LockMask],
+}
+
+/// The locks of one word, and those of another, if there is one.
+pub(crate) type FewLocks<'c> = (&'c LockMask, Option<&'c LockMask>);
+
+/// Whether a client that dies in a commit of so many rows could leave it half done: more than one row changes, or a row
+/// is larger than what a WRITE cannot tear. // [R-COMMIT-2]
+#[inline(always)]
+pub(crate) fn needs_record(table: &Table, caps: &Caps, rows: usize) -> bool {
+    let row_bytes = table.rows().row_words() as u64 * WORD_BYTES;
+    table.config().rules.commit_records && (rows > 1 || row_bytes > caps.atomic_write_unit)
+}
+
+impl Commit<'_> {
+    /// Posts it, for one row of `ROW` words whose records have `RECORD`, under `locks` in one word or two, with the
+    /// client's `sequence`th record if it needs one.
+    #[in_place(inline(always))]
+    pub(crate) async fn post_row<const RECORD: usize, const ROW: usize>(
+        &self,
+        lane: &mut dyn Lane,
+        row: &[u64; ROW],
+        locks: FewLocks<'_>,
+        sequence: Option<u32>,
+    ) -> Result<(), FabricError> {
+        match sequence {
+            None => self.post_plain(lane, row, locks).await,
+            Some(sequence) => {
+                let (sums, last) = (self.table.rows().sums(), &self.last);
+                let words = Record::of_one_row::<RECORD, ROW>(sums, last.row, last.slot, row, sequence);
+                let record = Part { word: Record::ONE_ROW_WORD, words: &words };
+                self.post_recorded(lane, row, record, locks, sequence).await
+            }
+        }
+    }
+
+    /// Posts one row without a record, and without a mark: apart, so that what nearly every commit does has the
+    /// registers for itself.
+    #[in_place(inline(never))]
+    async fn post_plain<const ROW: usize>(
+        &self,
+        lane: &mut dyn Lane,
+        row: &[u64; ROW],
+        (one, other): FewLocks<'_>,
+    ) -> Result<(), FabricError> {
+        let row = Verb::Write { addr: self.table.geometry().row(self.last.row), words: row };
+        let mut found = [0; 2];
+        let [found_one, found_other] = &mut found;
+        match other {
+            None => post(lane, [row, self.release(one, found_one)]).await,
+            Some(other) => post(lane, [row, self.release(one, found_one), self.release(other, found_other)]).await,
+        }
+    }
+
+    /// Posts one row with a record, and without a mark.
+    #[in_place(inline(always))]
+    async fn post_recorded(
+        &self,
+        lane: &mut dyn Lane,
+        row: &[u64],
+        record: Part<'_>,
+        (one, other): FewLocks<'_>,
+        sequence: u32,
+    ) -> Result<(), FabricError> {
+        let row = Verb::Write { addr: self.table.geometry().row(self.last.row), words: row };
+        let retired = [Seal::retired(sequence).0];
+        let retire = Verb::Write { addr: self.seal_of(&record), words: &retired };
+        let record = Verb::Write { addr: self.slot_at(record.word), words: record.words };
+        let mut found = [0; 2];
+        let [found_one, found_other] = &mut found;
+        match other {
+            None => post(lane, [record, row, retire, self.release(one, found_one)]).await,
+            Some(other) => {
+                let (one, other) = (self.release(one, found_one), self.release(other, found_other));
+                post(lane, [record, row, retire, one, other]).await
+            }
+        }
+    }
+
+    /// Posts it, whatever it is, with the client's `sequence`th record, made in `record`, if it needs one. `found`
+    /// receives the lock words as they were.
+    #[in_place]
+    pub(crate) async fn post_all(
+        &self,
+        lane: &mut dyn Lane,
+        (buffer, record): (&mut Buffer, &mut Record),
+        sequence: Option<u32>,
+        found: &mut [u64; MAX_LOCK_WORDS],
+    ) -> Result<(), FabricError> {
+        let masked_cas = lane.caps().masked_cas;
+        let retired = sequence.map(|sequence| [Seal::retired(sequence).0]);
+        let generation = self.freed.map(|freed| [freed.extent.generation.0]);
+        let parts = sequence.map(|sequence| self.seal(record, sequence));
+        let mut batch = buffer.take();
+        if let Some((further, first)) = &parts {
+            let parts = further.iter().chain([first]);
+            batch.extend(parts.map(|part| Verb::Write { addr: self.slot_at(part.word), words: part.words }));
+        }
+        for write in self.moved.iter().chain([&self.last]) {
+            batch.push(Verb::Write { addr: self.table.geometry().row(write.row), words: write.words });
+        }
+        if let (Some((_, first)), Some(retired)) = (&parts, &retired) {
+            batch.push(Verb::Write { addr: self.seal_of(first), words: retired });
+        }
+        if let (Some(freed), Some(generation)) = (self.freed, &generation) {
+            // After the retirement: a sealed record implies that the extent it frees is still allocated, so replaying
+            // it never writes into somebody else's. Before the release: once the lock is free, nobody else may free
+            // this extent again. // [R-EXTENT-4]
+            batch.push(Verb::Write { addr: freed.mark, words: generation });
+        }
+        for (locks, found) in self.held.iter().zip(found.iter_mut()) {
+            batch.push(clear_verb(self.table, self.owner, masked_cas, locks, found));
+        }
+        let posted = post(lane, &mut batch[..]).await;
+        buffer.keep(batch);
+        posted
+    }
+
+    /// Makes the commit's record, and returns its parts: the further deltas, if there are any, and the rest.
+    fn seal<'r>(&self, record: &'r mut Record, sequence: u32) -> (Option<Part<'r>>, Part<'r>) {
+        record.clear();
+        for write in self.moved.iter().chain([&self.last]) {
+            record.push(self.table.rows(), write.row, write.slot, write.words);
+        }
+        if let Some(freed) = self.freed {
+            record.free_extent(freed.mark.offset(), freed.extent.generation);
+        }
+        record.seal(self.table.rows().sums(), sequence);
+        record.parts()
+    }
+
+    #[inline(always)]
+    fn slot_at(&self, word: usize) -> Addr {
+        Addr::main_word(self.slot_word.wrapping_add(word as u64))
+    }
+
+    /// Where the seal is: the last word of a record's first part.
+    #[inline(always)]
+    fn seal_of(&self, first: &Part<'_>) -> Addr {
+        self.slot_at(first.word + first.words.len() - 1)
+    }
+
+    #[inline(always)]
+    fn release<'v>(&self, locks: &LockMask, found: &'v mut u64) -> Verb<'v> {
+        release_verb(self.table, self.owner, locks, found)
+    }
+}
+
+impl Client {
+    /// Books what became of the batch that gives all locks back, at the end of a commit or of a change that changes
+    /// nothing.
+    #[inline(always)]
+    pub(crate) fn book_end(&mut self, posted: Result<(), FabricError>, operation: Operation) -> Result<(), Error> {
+        match posted {
+            Ok(()) => {
+                self.journal.landed_release();
+                Ok(())
+            }
+            Err(error) => Err(self.book_failed(error, operation)),
+        }
+    }
+
+    #[cold]
+    fn book_failed(&mut self, source: FabricError, operation: Operation) -> Error {
+        self.committed &= source.effect() != Effect::None;
+        self.journal.failed(&source);
+        Error::Fabric { operation, source }
+    }
+
+    /// Notes, before it is posted, that the next batch is a commit: it gives all locks back. // [R-DROP-1]
+    #[inline(always)]
+    pub(crate) fn expect_commit(&mut self) {
+        self.journal.flight = Flight::Release;
+        self.committed = true;
+    }
+
+    /// The number of the next record.
+    #[inline(always)]
+    pub(crate) fn next_sequence(&mut self) -> u32 {
+        self.counters.records += 1;
+        self.counters.sequence()
+    }
+}
+
+/// Locks that a commit gave back, of those it held, and that had been reclaimed before.
+pub(crate) fn reclaimed(table: &Table, held: &[LockMask], found: &[u64]) -> u64 {
+    if !table.is_repairable() {
+        return 0;
+    }
+    held.iter().zip(found).map(|(locks, found)| u64::from((locks.mask & !found).count_ones())).sum()
+}

@@ -1,0 +1,122 @@
+//! What both of a key's rows, locked and sampled, mean for a change: the one place that says so.
+
+use guira_layout::{Candidate, ExtentRef, Probe};
+
+use super::{Change, Outcome};
+use crate::{Expected, RowPair, SearchRoots, Table, Token};
+
+/// What to do under the locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Nothing: only give the locks back.
+    Leave(Outcome),
+    /// Change this slot of one of the rows.
+    Change { at: At, outcome: Outcome },
+    /// Read the key in the extent of this slot, which has the same digest.
+    ReadKey(At),
+    /// The key is new, and none of the rows it may go to has room.
+    NoRoom,
+    /// A row does not verify that has to.
+    Torn,
+}
+
+/// A slot of one of a key's rows: of the first (0) or the second (1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct At {
+    pub(crate) which: usize,
+    pub(crate) slot: usize,
+}
+
+impl At {
+    /// The first slot of the first row.
+    pub(crate) const START: At = At { which: 0, slot: 0 };
+
+    /// The slot behind it.
+    pub(crate) fn next(self) -> At {
+        At { slot: self.slot + 1, ..self }
+    }
+}
+
+/// The rows of a key under its locks.
+#[derive(Clone, Copy)]
+pub(crate) struct LockedPair<'r> {
+    pub(crate) pair: RowPair,
+    pub(crate) words: [&'r [u64]; 2],
+    /// Which of them are locked and sampled. The second is not, if it is the first once more.
+    pub(crate) at_hand: [bool; 2],
+}
+
+/// What the rows ask for, as far as slots from `from` on tell; before that are keys with the same digest. An entry of
+/// the key, or one that may be the key's, answers if its row verifies, whatever the other row is; without one, all rows
+/// at hand have to. // [R-LOCK-7]
+#[inline(always)]
+pub(crate) fn decide(
+    table: &Table,
+    locked: &LockedPair<'_>,
+    probe: &Probe<'_>,
+    change: &Change<'_>,
+    roots: SearchRoots,
+    from: At,
+) -> Decision {
+    let rows = table.rows();
+    let numbers = [locked.pair.first, locked.pair.second];
+    let is_whole = |which: usize| rows.verify(numbers[which], locked.words[which]).is_ok();
+    for (which, words) in locked.words.into_iter().enumerate() {
+        let first_slot = if which == from.which { from.slot } else { 0 };
+        if which < from.which || !locked.at_hand[which] {
+            continue;
+        }
+        match rows.find(words, probe, first_slot) {
+            None => {}
+            Some(_) if !is_whole(which) => return Decision::Torn,
+            Some(Candidate::Inline(slot)) => {
+                // [R-CAS-1] [R-CAS-2]
+                let as_expected = match change.expected() {
+                    None => true,
+                    Some(Expected::Value(value)) => rows.inline_value_is(words, slot, value),
+                    Some(Expected::Unchanged(token)) => {
+                        token == Token::Inline { row: numbers[which], version: rows.trailer(words).version() }
+                    }
+                };
+                return decide_found(change, At { which, slot }, as_expected);
+            }
+            Some(Candidate::Extent(slot)) => return Decision::ReadKey(At { which, slot }),
+        }
+    }
+    if (0..2).any(|which| locked.at_hand[which] && !is_whole(which)) {
+        return Decision::Torn;
+    }
+    if !change.inserts() {
+        return Decision::Leave(Outcome::Missing);
+    }
+    for (which, words) in locked.words.into_iter().enumerate() {
+        let is_root = which == 0 || roots == SearchRoots::Both;
+        if locked.at_hand[which]
+            && is_root
+            && let Some(slot) = rows.free_slot(words)
+        {
+            return Decision::Change { at: At { which, slot }, outcome: Outcome::Inserted };
+        }
+    }
+    Decision::NoRoom
+}
+
+/// What to do about the key that is in this slot.
+pub(crate) fn decide_found(change: &Change<'_>, at: At, as_expected: bool) -> Decision {
+    match change {
+        Change::Insert(_) => Decision::Leave(Outcome::Exists),
+        _ if !as_expected => Decision::Leave(Outcome::Different),
+        Change::Remove | Change::RemoveIf(_) => Decision::Change { at, outcome: Outcome::Removed },
+        _ => Decision::Change { at, outcome: Outcome::Replaced },
+    }
+}
+
+/// Whether a key in `extent` is as the change expects; `None` if its value has to be read. // [R-CAS-1] [R-CAS-2]
+pub(crate) fn is_as_expected(change: &Change<'_>, extent: &ExtentRef) -> Option<bool> {
+    match change.expected() {
+        None => Some(true),
+        Some(Expected::Unchanged(token)) => Some(token == Token::Extent { generation: extent.generation }),
+        Some(Expected::Value(value)) if extent.value_bytes as usize != value.len() => Some(false),
+        Some(Expected::Value(_)) => None,
+    }
+}

@@ -1,0 +1,268 @@
+//! Changes: put, insert, update, remove, compare-and-swap, compare-and-remove.
+//!
+//! All are one: lock both of the key's rows and sample them, look for the key, then change it in place or find it
+//! a place. Linearization point: the WRITE of the one row that holds the key afterwards, or held it before.
+
+mod commit;
+mod decide;
+mod pair;
+mod path;
+mod search;
+
+use guira_fabric::Lane;
+use guira_layout::{ExtentRef, Placement, Probe};
+
+use self::pair::is_idle;
+pub use self::pair::{Begun, Rest};
+pub(crate) use self::pair::{PAIR_WORDS, Stage};
+pub(crate) use self::search::{SEARCH_ROWS, Search};
+use crate::locks::ExtentWrite;
+use crate::{Client, Error, Operation, RowPair, Token};
+
+/// What a value is stored as.
+#[derive(Clone, Copy, Debug)]
+pub enum NewValue<'v> {
+    /// In the row.
+    Inline(&'v [u8]),
+    /// In an extent, which the operation writes before it points to it.
+    Extent {
+        /// Where it goes.
+        extent: ExtentRef,
+        /// The encoded extent; see [`guira_layout::encode_extent`].
+        words: &'v [u64],
+    },
+}
+
+/// What to do with a key.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'v> {
+    /// Insert it, or replace its value.
+    Put(NewValue<'v>),
+    /// Insert it; change nothing if it exists.
+    Insert(NewValue<'v>),
+    /// Replace its value; change nothing if it is missing.
+    Update(NewValue<'v>),
+    /// Remove it.
+    Remove,
+    /// Replace its value if it is what is expected; change nothing otherwise. // [R-CAS-1]
+    Swap(Expected<'v>, NewValue<'v>),
+    /// Remove it if its value is what is expected; change nothing otherwise. // [R-CAS-1]
+    RemoveIf(Expected<'v>),
+}
+
+/// The state a key has to be in for a change that depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected<'v> {
+    /// It has this value, whatever it had in the meantime. // [R-CAS-1]
+    Value(&'v [u8]),
+    /// Nobody has changed it since it was read. // [R-CAS-2]
+    Unchanged(Token),
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The key is new.
+    Inserted,
+    /// The key had another value before.
+    Replaced,
+    /// The key is gone.
+    Removed,
+    /// Nothing changed: the key exists.
+    Exists,
+    /// Nothing changed: there is no such key.
+    Missing,
+    /// Nothing changed: the key is not in the state that was expected.
+    Different,
+}
+
+/// A change that was carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// What became of it.
+    pub outcome: Outcome,
+    /// The extent that the key no longer refers to. Its mark is written already.
+    pub freed: Option<ExtentRef>,
+}
+
+impl Changed {
+    /// Whether the table changed, and an extent that came with the change is in use.
+    pub fn took_effect(&self) -> bool {
+        !matches!(self.outcome, Outcome::Exists | Outcome::Missing | Outcome::Different)
+    }
+}
+
+impl<'v> Change<'v> {
+    pub(crate) fn operation(&self) -> Operation {
+        match self {
+            Change::Put(_) => Operation::Put,
+            Change::Insert(_) => Operation::Insert,
+            Change::Update(_) => Operation::Update,
+            Change::Remove => Operation::Remove,
+            Change::Swap(..) => Operation::CompareAndSwap,
+            Change::RemoveIf(_) => Operation::CompareAndRemove,
+        }
+    }
+
+    pub(crate) fn expected(&self) -> Option<Expected<'v>> {
+        match self {
+            Change::Swap(expected, _) | Change::RemoveIf(expected) => Some(*expected),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn value(&self) -> Option<NewValue<'v>> {
+        match self {
+            Change::Put(value) | Change::Insert(value) | Change::Update(value) | Change::Swap(_, value) => Some(*value),
+            Change::Remove | Change::RemoveIf(_) => None,
+        }
+    }
+
+    /// Whether it stores a key that there is not.
+    pub(crate) fn inserts(&self) -> bool {
+        matches!(self, Change::Put(_) | Change::Insert(_))
+    }
+
+    pub(crate) fn extent(&self) -> Option<ExtentWrite<'v>> {
+        match self.value() {
+            Some(NewValue::Extent { extent, words }) => Some(ExtentWrite { extent, words }),
+            _ => None,
+        }
+    }
+}
+
+impl Client {
+    /// Carries out `change` on `key`.
+    ///
+    /// Round trips without contention: 2 for an existing inline key and for an insert whose rows have room (the usual
+    /// case); 3 for an existing extent key, and for most inserts that have to move others.
+    ///
+    /// # Errors
+    /// See [`Error`]; [`Error::effect`] tells whether anything changed. `Full` only if no path exists among rows
+    /// sampled in this operation. // [R-INSERT-5]
+    pub async fn change(&mut self, lane: &mut dyn Lane, key: &[u8], change: Change<'_>) -> Result<Changed, Error> {
+        match self.begin(lane, key, &change).await {
+            Begun::Done(changed) => Ok(changed),
+            begun => self.finish(lane, key, change, begun).await,
+        }
+    }
+
+    /// The rest of a change that [`Client::begin`] of this client began with the same key and change. If it was another
+    /// client, key or change, or if the client was used in between, the change begins anew.
+    ///
+    /// # Errors
+    /// As [`Client::change`].
+    pub async fn finish(
+        &mut self,
+        lane: &mut dyn Lane,
+        key: &[u8],
+        change: Change<'_>,
+        begun: Begun,
+    ) -> Result<Changed, Error> {
+        let fabric = Error::fabric(change.operation());
+        let result = match begun {
+            Begun::Done(changed) => Ok(changed),
+            Begun::Failed(error) => Err(error),
+            Begun::Rest(rest) => self.change_rest(lane, key, change, rest).await,
+        };
+        if !self.journal.is_clean()
+            && let Err(error) = self.settle(lane).await
+            && result.is_ok()
+        {
+            return Err(fabric(error));
+        }
+        result
+    }
+
+    async fn change_rest(
+        &mut self,
+        lane: &mut dyn Lane,
+        key: &[u8],
+        change: Change<'_>,
+        rest: Rest,
+    ) -> Result<Changed, Error> {
+        let operation = change.operation();
+        let digest = self.table.placement().digest(key);
+        let pair = self.table.placement().rows(digest);
+        self.check_lengths(key, &change)?;
+        // Its extent is written, and nothing of what the client did since is under way. // [R-EXTENT-1]
+        let is_written = change.extent().is_none_or(|write| self.written == Some(write.extent.generation));
+        let goes_on = is_written && self.journal.lost.is_none() && self.journal.is_landed() && is_idle(lane);
+        self.entry_stage = if goes_on { rest.0 } else { Stage::Beginning };
+        if self.entry_stage == Stage::Beginning {
+            self.refuse_if_lost(operation)?;
+            self.settle(lane).await.map_err(Error::fabric(operation))?;
+            self.committed = false;
+            self.waiting_since_ns = self.came_ns.take();
+            if self.waiting_since_ns.is_some() {
+                self.suspects.clear();
+            }
+        }
+        let table = std::sync::Arc::clone(&self.table);
+        let probe = table.rows().probe(key, digest);
+        self.change_settled(lane, &probe, pair, change).await
+    }
+
+    #[inline]
+    pub(crate) fn check_lengths(&self, key: &[u8], change: &Change<'_>) -> Result<(), Error> {
+        let operation = change.operation();
+        let (rows, format) = (self.table.rows(), self.table.rows().entry_format());
+        if !rows.accepts_key(key.len()) {
+            return Err(Error::KeyLength { operation, bytes: key.len(), format });
+        }
+        match change.value() {
+            Some(NewValue::Inline(value))
+                if !rows.accepts_value(value.len()) || rows.place(key.len(), value.len()) != Placement::Inline =>
+            {
+                Err(Error::ValueLength { operation, bytes: value.len(), format })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn change_settled(
+        &mut self,
+        lane: &mut dyn Lane,
+        probe: &Probe<'_>,
+        pair: RowPair,
+        change: Change<'_>,
+    ) -> Result<Changed, Error> {
+        if self.table.config().rules.lock_both_rows {
+            return self.change_locking_both(lane, probe, pair, change).await;
+        }
+        // As printed: updates and deletes lock both rows, inserts only the rows of their path. // [R-LOCK-7]
+        match change {
+            Change::Insert(_) => self.insert_printed(lane, probe, pair, change).await,
+            Change::Update(_) | Change::Remove | Change::Swap(..) | Change::RemoveIf(_) => {
+                self.change_locking_both(lane, probe, pair, change).await
+            }
+            Change::Put(value) => {
+                let updated = self.change_locking_both(lane, probe, pair, Change::Update(value)).await?;
+                match updated.outcome {
+                    Outcome::Missing => self.insert_printed(lane, probe, pair, change).await,
+                    _ => Ok(updated),
+                }
+            }
+        }
+    }
+
+    async fn insert_printed(
+        &mut self,
+        lane: &mut dyn Lane,
+        probe: &Probe<'_>,
+        pair: RowPair,
+        change: Change<'_>,
+    ) -> Result<Changed, Error> {
+        self.attempts(lane, probe, pair, change, &[]).await
+    }
+
+    async fn change_locking_both(
+        &mut self,
+        lane: &mut dyn Lane,
+        probe: &Probe<'_>,
+        pair: RowPair,
+        change: Change<'_>,
+    ) -> Result<Changed, Error> {
+        self.attempts(lane, probe, pair, change, &[pair.first, pair.second]).await
+    }
+}

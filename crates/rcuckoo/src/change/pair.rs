@@ -1,0 +1,412 @@
+//! Changes of one row, which most are: an entry that changes, or an insert into a row with room.
+//!
+//! The posts: the new value's extent, locks of both rows and their READs; for an entry with an extent, its key; then
+//! the commit. What more than one row, a wait or a second sample asks for goes on in path.rs.
+
+use std::task::{Context, Poll, Waker};
+
+use arrayvec::ArrayVec;
+use guira_fabric::{Addr, FabricError, Lane, LocalLane, MaskedCas, Verb, post, post_in_place};
+use guira_in_place::in_place;
+use guira_layout::{
+    EXTENT_HEADER_WORDS, ExtentRef, LockMask, MAX_KEY_BYTES, OwnerId, Placement, Probe, RowId, extent_key_matches,
+    parse_extent,
+};
+
+use super::commit::{Commit, Marked, Write, needs_record, reclaimed};
+use super::decide::{At, Decision, LockedPair, decide, decide_found, is_as_expected};
+use super::{Change, Changed, NewValue, Outcome};
+use crate::journal::{Flight, Try};
+use crate::locks::{Conflict, ExtentWrite, WRITE_WORDS};
+use crate::lookup::{read_extent, read_extent_in_place};
+use crate::{Client, Error, Expected, MAX_LOCK_WORDS, Place, RowPair, Synchronize, Table};
+
+/// Lock words of one key's rows.
+pub(crate) const PAIR_WORDS: usize = 2;
+/// Verbs that lock: an extent, tries, READs of both rows.
+const LOCK_VERBS: usize = 3 + PAIR_WORDS;
+
+/// How far a change came in one go.
+#[derive(Debug)]
+pub enum Begun {
+    /// To its end.
+    Done(Changed),
+    /// It failed.
+    Failed(Error),
+    /// Not to its end: [`Client::finish`] does the rest.
+    Rest(Rest),
+}
+
+/// What is left of a change: for [`Client::finish`] of the client that began it, with the same key and change. It is a
+/// hint where to go on, and wrong for none: nothing is believed that was sampled, or held, when it was made.
+#[derive(Debug)]
+pub struct Rest(pub(super) Stage);
+
+impl Rest {
+    /// All of it.
+    pub(crate) const ALL: Rest = Rest(Stage::Beginning);
+}
+
+/// Where a change goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// At its beginning.
+    #[default]
+    Beginning,
+    /// Its key is new, and none of the key's rows had room: with a path.
+    NoRoom,
+    /// Somebody else holds a lock: with a wait.
+    Contended(Conflict),
+}
+
+impl Client {
+    /// Carries out `change` on `key`, if its lane executes batches in place and it concerns one row.
+    ///
+    /// Round trips: as [`Client::change`].
+    #[in_place(inline)]
+    pub async fn begin(&mut self, lane: &mut dyn Lane, key: &[u8], change: &Change<'_>) -> Begun {
+        self.committed = false;
+        let caps = lane.caps();
+        let in_place = caps.local && caps.masked_cas != MaskedCas::CasLoop;
+        let by_path = self.config.synchronize == Synchronize::Path && self.table.config().rules.lock_both_rows;
+        let extent = change.extent();
+        let is_one_write = extent.as_ref().is_none_or(|extent| extent.words.len() <= WRITE_WORDS);
+        let applies = in_place && by_path && is_one_write && self.journal.is_clean();
+        if !applies || self.check_lengths(key, change).is_err() || !is_idle(lane) {
+            return Begun::Rest(Rest::ALL);
+        }
+        self.waiting_since_ns = None;
+        let digest = self.table.placement().digest(key);
+        let pair = self.table.placement().rows(digest);
+        match self.lock_pair(lane, pair, extent).await {
+            Ok(None) => {
+                let probe = self.table.rows().probe(key, digest);
+                self.change_locked(lane, &probe, pair, [true, !pair.is_single()], change).await
+            }
+            Ok(Some(stage)) => Begun::Rest(Rest(stage)),
+            Err(source) => Begun::Failed(Error::Fabric { operation: change.operation(), source }),
+        }
+    }
+
+    /// Writes `extent`, locks and samples both rows. Returns where to go on unless both are locked.
+    // [R-EXTENT-1] [R-LOCK-2] [R-LOCK-5]
+    #[in_place]
+    async fn lock_pair(
+        &mut self,
+        lane: &mut dyn Lane,
+        pair: RowPair,
+        extent: Option<ExtentWrite<'_>>,
+    ) -> Result<Option<Stage>, FabricError> {
+        let table = &self.table;
+        let (layout, row_words) = (table.locks(), table.rows().row_words());
+        let locks = pair_locks(layout.mask(layout.lock_of(pair.first)), layout.mask(layout.lock_of(pair.second)));
+        let tries = locks.map(|locks| Try { locks, compare: 0, compare_mask: locks.mask });
+        let words = if locks[0].word == locks[1].word { 1 } else { PAIR_WORDS };
+        self.pair.resize(2 * row_words, 0);
+        let mut found = [0; PAIR_WORDS];
+        let (first, second) = self.pair.split_at_mut(row_words);
+        self.journal.flight = Flight::AcquirePair(tries, words);
+        let lock = LockPair { table, owner: self.owner, pair, locks: &locks, words };
+        let posted = match (&extent, row_words) {
+            // Rows of fixed:4:4 and fixed:8:8: copied without a loop.
+            (None, 8) => lock.post_pair(lane, &mut first[..8], &mut second[..8], &mut found).await,
+            (None, 16) => lock.post_pair(lane, &mut first[..16], &mut second[..16], &mut found).await,
+            (None, _) => lock.post_pair(lane, first, second, &mut found).await,
+            (Some(extent), _) => lock.post_with(lane, extent, [first, second], &mut found).await,
+        };
+        posted.inspect_err(|error| self.journal.failed(error))?;
+        self.written = extent.map(|write| write.extent.generation);
+        self.journal.landed_pair(&tries[..words], &found);
+        if self.journal.held.len() == words {
+            return Ok(None);
+        }
+        let conflict = locks.iter().zip(found).take(words).find_map(|(locks, found)| Conflict::of(table, locks, found));
+        Ok(Some(conflict.map_or(Stage::Beginning, Stage::Contended)))
+    }
+
+    /// Carries `change` out in the rows of `pair`, which are locked and sampled as far as they are at hand. With the
+    /// locks held, it may leave a rest: a row is torn, or there is no room.
+    #[in_place(inline(always))]
+    pub(super) async fn change_locked(
+        &mut self,
+        lane: &mut dyn Lane,
+        probe: &Probe<'_>,
+        pair: RowPair,
+        at_hand: [bool; 2],
+        change: &Change<'_>,
+    ) -> Begun {
+        match self.decide_first(probe, pair, at_hand, change) {
+            Decision::ReadKey(at) => self.change_extent(lane, probe, pair, at_hand, at, change).await,
+            decision => self.carry_out(lane, probe, pair, decision, None, change).await,
+        }
+    }
+
+    /// [`Client::decide_from`] the start, compiled for it.
+    fn decide_first(&self, probe: &Probe<'_>, pair: RowPair, at_hand: [bool; 2], change: &Change<'_>) -> Decision {
+        self.decide_from(probe, pair, at_hand, change, At::START)
+    }
+
+    #[inline(always)]
+    fn decide_from(
+        &self,
+        probe: &Probe<'_>,
+        pair: RowPair,
+        at_hand: [bool; 2],
+        change: &Change<'_>,
+        from: At,
+    ) -> Decision {
+        let (first, second) = self.pair.split_at(self.table.rows().row_words());
+        let locked = LockedPair { pair, words: [first, second], at_hand };
+        decide(&self.table, &locked, probe, change, self.config.search_roots, from)
+    }
+
+    /// Changes the entry at `at`, which has the key's digest and refers to an extent, if the extent has the key as
+    /// well; otherwise looks on behind it. The lock keeps the extent in place. 1 round trip more for the key, unless
+    /// the keys' lengths differ, and 1 for the value, if that is expected to be a certain one of its length.
+    // [R-UPDATE-2] [R-CAS-1]
+    #[in_place]
+    async fn change_extent(
+        &mut self,
+        lane: &mut dyn Lane,
+        probe: &Probe<'_>,
+        pair: RowPair,
+        at_hand: [bool; 2],
+        mut at: At,
+        change: &Change<'_>,
+    ) -> Begun {
+        let (operation, key) = (change.operation(), probe.key());
+        const { assert!(MAX_KEY_BYTES / 8 + EXTENT_HEADER_WORDS < 1 << 17, "one READ on every fabric") };
+        // Ends: each turn begins behind the slot of the one before.
+        loop {
+            let table = &self.table;
+            let extent = table.rows().extent_of(&self.pair[at.which * table.rows().row_words()..], at.slot);
+            let Some(mark) = extent.mark_offset(table.config(), table.geometry()) else {
+                let row = if at.which == 0 { pair.first } else { pair.second };
+                return Begun::Failed(Error::Corrupt { operation, place: Place::Entry { row, slot: at.slot } });
+            };
+            let mut has_key = extent.key_bytes as usize == key.len();
+            if has_key {
+                self.extent.resize(EXTENT_HEADER_WORDS + key.len().div_ceil(8), 0);
+                let read = Verb::Read { addr: Addr::main(extent.offset), into: &mut self.extent };
+                if let Err(source) = post(lane, [read]).await {
+                    return Begun::Failed(Error::Fabric { operation, source });
+                }
+                let damaged = Place::Extent { offset: extent.offset, generation: extent.generation };
+                has_key = match extent_key_matches(&self.extent, &extent, key) {
+                    Ok(has_key) => has_key,
+                    Err(_) => return Begun::Failed(Error::Corrupt { operation, place: damaged }),
+                };
+            }
+            if has_key {
+                let as_expected = match is_as_expected(change, &extent) {
+                    Some(as_expected) => as_expected,
+                    None => match self.has_expected_value(lane, &extent, change).await {
+                        Ok(as_expected) => as_expected,
+                        Err(error) => return Begun::Failed(error),
+                    },
+                };
+                let freed = Marked { extent, mark: Addr::main(mark) };
+                let decision = decide_found(change, at, as_expected);
+                return self.carry_out(lane, probe, pair, decision, Some(&freed), change).await;
+            }
+            match self.decide_from(probe, pair, at_hand, change, at.next()) {
+                Decision::ReadKey(next) => at = next,
+                decision => return self.carry_out(lane, probe, pair, decision, None, change).await,
+            }
+        }
+    }
+
+    /// Whether the value in `extent` is the one that `change` expects. 1 round trip. // [R-CAS-1]
+    #[in_place]
+    async fn has_expected_value(
+        &mut self,
+        lane: &mut dyn Lane,
+        extent: &ExtentRef,
+        change: &Change<'_>,
+    ) -> Result<bool, Error> {
+        let operation = change.operation();
+        let Some(Expected::Value(value)) = change.expected() else { return Ok(true) };
+        read_extent(lane, extent, &mut self.extent).await.map_err(Error::fabric(operation))?;
+        let place = Place::Extent { offset: extent.offset, generation: extent.generation };
+        let parsed = parse_extent(&self.extent, extent, self.table.rows().sums());
+        Ok(parsed.map_err(|_| Error::Corrupt { operation, place })?.has_value(value))
+    }
+
+    #[in_place]
+    async fn carry_out(
+        &mut self,
+        lane: &mut dyn Lane,
+        probe: &Probe<'_>,
+        pair: RowPair,
+        decision: Decision,
+        freed: Option<&Marked>,
+        change: &Change<'_>,
+    ) -> Begun {
+        match decision {
+            Decision::Leave(outcome) => match self.journal.release(lane, &self.table, self.owner).await {
+                Ok(()) => Begun::Done(Changed { outcome, freed: None }),
+                Err(source) => Begun::Failed(Error::Fabric { operation: change.operation(), source }),
+            },
+            Decision::Change { at, outcome } => {
+                let row_words = self.table.rows().row_words();
+                let placement = change.value().map(|value| self.encode_entry(probe, value));
+                let words = &mut self.pair[at.which * row_words..][..row_words];
+                match placement {
+                    Some(placement) => self.table.rows().put_entry(words, at.slot, &self.entry, placement),
+                    None => self.table.rows().clear_entry(words, at.slot),
+                }
+                let row = if at.which == 0 { pair.first } else { pair.second };
+                self.table.rows().finish(row, words);
+                self.commit_pair(lane, row, at, freed, outcome, change).await
+            }
+            Decision::NoRoom => Begun::Rest(Rest(Stage::NoRoom)),
+            Decision::ReadKey(_) | Decision::Torn => Begun::Rest(Rest::ALL),
+        }
+    }
+
+    /// Makes the entry of the key.
+    pub(super) fn encode_entry(&mut self, probe: &Probe<'_>, value: NewValue<'_>) -> Placement {
+        match value {
+            NewValue::Inline(value) => {
+                self.table.rows().encode_inline(&mut self.entry, probe, value);
+                Placement::Inline
+            }
+            NewValue::Extent { extent, .. } => {
+                self.table.rows().encode_extent_entry(&mut self.entry, &extent);
+                Placement::Extent
+            }
+        }
+    }
+
+    /// Commits the row `row` of the pair as it is now. 1 round trip. // [R-UPDATE-1]
+    #[in_place]
+    async fn commit_pair(
+        &mut self,
+        lane: &mut dyn Lane,
+        row: RowId,
+        at: At,
+        freed: Option<&Marked>,
+        outcome: Outcome,
+        change: &Change<'_>,
+    ) -> Begun {
+        self.expect_commit();
+        let recorded = needs_record(&self.table, lane.caps(), 1);
+        let sequence = recorded.then(|| self.next_sequence());
+        let (table, owner, slot_word) = (&self.table, self.owner, self.slot_word);
+        let rows = table.rows();
+        let words = &self.pair[at.which * rows.row_words()..][..rows.row_words()];
+        let last = Write { row, slot: at.slot, words };
+        let held = &self.journal.held;
+        let commit = Commit { table, owner, slot_word, moved: &[], last, freed, held };
+        let few = match held.as_slice() {
+            [one] => Some((one, None)),
+            [one, other] => Some((one, Some(other))),
+            _ => None,
+        };
+        let few = few.filter(|_| freed.is_none() && table.locks().names_owners());
+        // Rows of fixed:4:4, fixed:8:8 and bytes:64, so that a record is a few registers.
+        let posted = if let (Some(locks), 1, Ok(row)) = (few, rows.entry_words(), words.try_into()) {
+            commit.post_row::<5, 8>(lane, row, locks, sequence).await
+        } else if let (Some(locks), 2, Ok(row)) = (few, rows.entry_words(), words.try_into()) {
+            commit.post_row::<6, 16>(lane, row, locks, sequence).await
+        } else if let (Some(locks), 9, Ok(row)) = (few, rows.entry_words(), words.try_into()) {
+            commit.post_row::<13, 56>(lane, row, locks, sequence).await
+        } else {
+            let mut found = [0; MAX_LOCK_WORDS];
+            let posted = commit.post_all(lane, (&mut self.buffer, &mut self.record), sequence, &mut found).await;
+            if posted.is_ok() {
+                self.counters.reclaimed_locks += reclaimed(table, held, &found);
+            }
+            posted
+        };
+        match self.book_end(posted, change.operation()) {
+            Ok(()) => Begun::Done(Changed { outcome, freed: freed.map(|freed| freed.extent) }),
+            Err(error) => Begun::Failed(error),
+        }
+    }
+}
+
+/// The locks of two rows, and the READs behind them.
+struct LockPair<'l> {
+    table: &'l Table,
+    owner: OwnerId,
+    pair: RowPair,
+    locks: &'l [LockMask; PAIR_WORDS],
+    /// In so many words, one or two.
+    words: usize,
+}
+
+impl LockPair<'_> {
+    #[in_place(inline(always))]
+    async fn post_pair(
+        &self,
+        lane: &mut dyn Lane,
+        first: &mut [u64],
+        second: &mut [u64],
+        [found_one, found_other]: &mut [u64; PAIR_WORDS],
+    ) -> Result<(), FabricError> {
+        let (RowPair { first: first_row, second: second_row }, [one, other]) = (self.pair, self.locks);
+        if self.words == 1 {
+            return post(
+                lane,
+                [self.acquire(one, found_one), self.read(first_row, first), self.read(second_row, second)],
+            )
+            .await;
+        }
+        post(
+            lane,
+            [
+                self.acquire(one, found_one),
+                self.acquire(other, found_other),
+                self.read(first_row, first),
+                self.read(second_row, second),
+            ],
+        )
+        .await
+    }
+
+    /// Writes `extent` first.
+    #[in_place]
+    async fn post_with(
+        &self,
+        lane: &mut dyn Lane,
+        ExtentWrite { extent, words }: &ExtentWrite<'_>,
+        [first, second]: [&mut [u64]; 2],
+        found: &mut [u64; PAIR_WORDS],
+    ) -> Result<(), FabricError> {
+        let mut batch = ArrayVec::<Verb<'_>, LOCK_VERBS>::new();
+        batch.push(Verb::Write { addr: Addr::main(extent.offset), words });
+        batch.extend(self.locks.iter().zip(found).take(self.words).map(|(locks, found)| self.acquire(locks, found)));
+        batch.extend([self.read(self.pair.first, first), self.read(self.pair.second, second)]);
+        post(lane, &mut batch[..]).await
+    }
+
+    #[inline(always)]
+    fn acquire<'v>(&self, LockMask { word, mask }: &LockMask, found: &'v mut u64) -> Verb<'v> {
+        let (addr, swap) = (self.table.locks().addr(*word), self.table.locks().held(self.owner, *mask));
+        Verb::MaskedCas { addr, compare: 0, swap, compare_mask: *mask, swap_mask: *mask, found }
+    }
+
+    #[inline(always)]
+    fn read<'v>(&self, row: RowId, into: &'v mut [u64]) -> Verb<'v> {
+        Verb::Read { addr: self.table.geometry().row(row), into }
+    }
+}
+
+/// The locks of two rows by word, in address order; the first word twice if one word has both.
+fn pair_locks(first: LockMask, second: LockMask) -> [LockMask; PAIR_WORDS] {
+    if first.word == second.word {
+        let both = LockMask { word: first.word, mask: first.mask | second.mask };
+        [both, both]
+    } else if first.word < second.word {
+        [first, second]
+    } else {
+        [second, first]
+    }
+}
+
+/// Whether no batch of a dropped operation is in flight. // [R-DROP-1]
+#[inline(always)]
+pub(super) fn is_idle<L: Lane + ?Sized>(lane: &mut L) -> bool {
+    matches!(lane.poll_drain(&mut [], &mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(_)))
+}

@@ -1,0 +1,391 @@
+//! Changes that take more than one row, or more than one try: locks that somebody else holds, rows that are sampled
+//! again, and inserts that move entries along a cuckoo path.
+
+use arrayvec::ArrayVec;
+use guira_fabric::{Lane, Verb, post};
+use guira_layout::{Probe, RowId};
+
+use super::commit::{Commit, Write, needs_record, reclaimed};
+use super::pair::{Begun, Stage};
+use super::search::{Limits, MAX_PATH_ROWS, Path, Progress, Sight};
+use super::{Change, Changed, NewValue, Outcome};
+use crate::destroy::is_marked_destroyed;
+use crate::locks::{LockSet, lock_set};
+use crate::window::cover;
+use crate::{Client, Error, MAX_LOCK_WORDS, Operation, Place, RowPair, SearchRoots, Synchronize};
+
+/// Attempts of one insert before it gives up with [`Error::Busy`]: each failed one means that another client moved
+/// entries along the path in the meantime.
+const INSERT_ATTEMPTS: u32 = 1024;
+/// Rows one batch of a sampled search fetches.
+const SEARCH_BATCH_ROWS: usize = 32;
+/// The same where a batch executes in place, and costs nothing to split.
+const LOCAL_SEARCH_BATCH_ROWS: usize = 8;
+/// Samples of a locked row before it counts as damaged: a READ that overtakes the previous owner's last WRITE is
+/// possible on no fabric, so one repetition is for the fabric's sake only.
+const LOCKED_ROW_SAMPLES: u32 = 3;
+
+/// What a search makes of a row that was sampled while it was being written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TornRows {
+    /// It leads nowhere.
+    Avoided,
+    /// It may have room: the locks will tell.
+    PresumedRoom,
+}
+
+/// What an attempt under locks came to.
+enum Attempt {
+    Done(Changed),
+    /// The path did not hold; another has to be found.
+    Again,
+}
+
+impl Client {
+    /// Locks `always` and the rows of a path, until a path holds under its locks.
+    pub(super) async fn attempts(
+        &mut self,
+        lane: &mut dyn Lane,
+        probe: &Probe<'_>,
+        pair: RowPair,
+        change: Change<'_>,
+        always: &[RowId],
+    ) -> Result<Changed, Error> {
+        let operation = change.operation();
+        let inserts = change.inserts();
+        // Where batches execute in place, the rows themselves are as near as any cache.
+        let speculations = if lane.caps().local { 1 } else { self.config.speculations.max(1) };
+        // What was begun in place has written it.
+        let mut extent = change.extent().filter(|_| self.entry_stage == Stage::Beginning);
+        let first_attempt = u32::from(self.entry_stage == Stage::NoRoom);
+        let mut started_ns = if first_attempt > 0 { lane.now_ns() } else { 0 };
+        for attempt in first_attempt..INSERT_ATTEMPTS {
+            let path = if !inserts || attempt == 0 && lane.caps().local {
+                None
+            } else if attempt < speculations {
+                self.speculate(pair)
+            } else {
+                self.release_held(lane).await.map_err(Error::fabric(operation))?;
+                match self.sampled_path(lane, pair, operation).await {
+                    // The room that was there may have gone to this very key, put by somebody else. // [R-INSERT-5]
+                    Err(Error::Full { .. })
+                        if !always.is_empty() && self.seems_there(lane, probe, pair, operation).await? =>
+                    {
+                        None
+                    }
+                    path => Some(path?),
+                }
+            };
+            match std::mem::take(&mut self.entry_stage) {
+                Stage::Contended(conflict) => {
+                    let locks = self.plan_rows(always, path.as_ref(), pair);
+                    self.acquire_contended(lane, &locks, conflict, operation).await?;
+                }
+                Stage::Beginning | Stage::NoRoom => {
+                    let locks = self.plan_rows(always, path.as_ref(), pair);
+                    self.acquire(lane, &locks, extent.take(), operation).await?;
+                }
+            }
+            self.verify_window(lane, operation).await?;
+            match self.attempt(lane, probe, pair, change).await? {
+                Attempt::Done(changed) => return Ok(changed),
+                Attempt::Again if attempt == 0 => started_ns = lane.now_ns(),
+                Attempt::Again => self.counters.stale_paths += 1,
+            }
+        }
+        self.release_held(lane).await.map_err(Error::fabric(operation))?;
+        self.counters.timeouts += 1;
+        let lock = self.table.locks().lock_of(pair.first);
+        let waited_ms = lane.now_ns().saturating_sub(started_ns) / 1_000_000;
+        Err(Error::Busy { operation, lock, owner: None, waited_ms })
+    }
+
+    /// Fills the window with the rows to lock and sample, and says which locks they need.
+    fn plan_rows(&mut self, always: &[RowId], path: Option<&Path>, pair: RowPair) -> LockSet {
+        let mut rows = std::mem::take(&mut self.plan);
+        rows.clear();
+        rows.extend_from_slice(always);
+        rows.extend(path.into_iter().flatten().map(|hop| hop.row));
+        if rows.is_empty() {
+            rows.push(pair.first);
+        }
+        let locks = lock_set(&self.table, rows.iter().copied());
+        if self.config.synchronize == Synchronize::Locks {
+            let group = u64::from(self.table.config().rows_per_lock);
+            let wanted = rows.len();
+            for i in 0..wanted {
+                let first = rows[i].0 / group * group;
+                rows.extend((first..first + group).map(RowId));
+            }
+        }
+        cover(&mut rows, self.config.covering_gap_rows);
+        self.window.clear();
+        self.window.extend(&rows);
+        self.plan = rows;
+        locks
+    }
+
+    /// A path by the cache alone. // [R-INSERT-2]
+    fn speculate(&mut self, pair: RowPair) -> Option<Path> {
+        let limits = self.limits();
+        self.search.start(pair, self.roots(&[pair.first, pair.second]), limits);
+        let cache = &self.cache;
+        self.search.advance(&self.table, |row| cache.get(row).map_or(Sight::PresumedRoom, Sight::Row));
+        self.search.found()
+    }
+
+    fn limits(&self) -> Limits {
+        let depth = self.config.search_depth.min(usize::from(self.table.config().max_path_rows) - 1);
+        Limits { depth, rows: self.config.search_rows }
+    }
+
+    fn roots<'r>(&self, both: &'r [RowId; 2]) -> &'r [RowId] {
+        match self.config.search_roots {
+            SearchRoots::Both => both,
+            SearchRoots::Primary => &both[..1],
+        }
+    }
+
+    /// A path over rows sampled now, without locks. // [R-INSERT-5]
+    ///
+    /// Rows that are being written are avoided as long as there is a path around them: their writer may have died, and
+    /// whoever wants their locks would wait for nothing. Only if there is none are they presumed to have room.
+    async fn sampled_path(&mut self, lane: &mut dyn Lane, pair: RowPair, operation: Operation) -> Result<Path, Error> {
+        self.counters.sampled_searches += 1;
+        for torn in [TornRows::Avoided, TornRows::PresumedRoom] {
+            if let Some(path) = self.search_sampling(lane, pair, torn, operation).await? {
+                return Ok(path);
+            }
+            let (sampled, rows) = (&self.sampled, self.table.rows());
+            let mut samples = sampled.rows().iter().enumerate();
+            if samples.all(|(place, row)| rows.verify(*row, sampled.at(place)).is_ok()) {
+                break;
+            }
+        }
+        Err(Error::Full { operation, rows: self.search.visited() })
+    }
+
+    /// Whether the rows of `pair`, sampled now, seem to hold the key. 1 round trip.
+    async fn seems_there(
+        &mut self,
+        lane: &mut dyn Lane,
+        probe: &Probe<'_>,
+        pair: RowPair,
+        operation: Operation,
+    ) -> Result<bool, Error> {
+        self.window.clear();
+        self.window.extend(&[pair.first, pair.second]);
+        self.sample_window(lane).await.map_err(Error::fabric(operation))?;
+        Ok((0..self.window.rows().len()).any(|place| self.table.rows().find(self.window.at(place), probe, 0).is_some()))
+    }
+
+    async fn search_sampling(
+        &mut self,
+        lane: &mut dyn Lane,
+        pair: RowPair,
+        torn: TornRows,
+        operation: Operation,
+    ) -> Result<Option<Path>, Error> {
+        let limits = self.limits();
+        let most = if lane.caps().local { LOCAL_SEARCH_BATCH_ROWS } else { SEARCH_BATCH_ROWS };
+        self.sampled.clear();
+        let both = [pair.first, pair.second];
+        let roots = self.roots(&both);
+        self.search.start(pair, roots, limits);
+        loop {
+            let (sampled, rows) = (&self.sampled, self.table.rows());
+            let progress = self.search.advance(&self.table, |row| match sampled.row(row) {
+                None => Sight::Unsampled,
+                Some(words) if rows.verify(row, words).is_ok() => Sight::Row(words),
+                // The key's own rows have to be locked anyway.
+                Some(_) if torn == TornRows::PresumedRoom || both.contains(&row) => Sight::PresumedRoom,
+                Some(_) => Sight::Closed,
+            });
+            match progress {
+                Progress::Found | Progress::Exhausted => return Ok(self.search.found()),
+                Progress::NeedsRows => {
+                    let wanted = self.search.wanted(most, |row| self.sampled.place(row).is_some());
+                    let into = self.sampled.extend(wanted);
+                    let mut batch: ArrayVec<Verb<'_>, SEARCH_BATCH_ROWS> = ArrayVec::new();
+                    for (row, into) in wanted.iter().zip(into.chunks_exact_mut(rows.row_words())) {
+                        batch.push(Verb::Read { addr: self.table.geometry().row(*row), into });
+                    }
+                    post(lane, &mut batch[..]).await.map_err(Error::fabric(operation))?;
+                }
+            }
+        }
+    }
+
+    /// Makes sure that every row sampled under a lock is whole: nobody but this client may be writing it.
+    async fn verify_window(&mut self, lane: &mut dyn Lane, operation: Operation) -> Result<(), Error> {
+        let mut torn = None;
+        for sample in 0..LOCKED_ROW_SAMPLES {
+            if sample > 0 {
+                self.counters.row_retries += 1;
+                self.counters.crc_retries += 1;
+                self.sample_window(lane).await.map_err(Error::fabric(operation))?;
+            }
+            let (window, rows) = (&self.window, self.table.rows());
+            // Rows that a covering READ fetched along may belong to somebody else's lock, and be in the middle of a
+            // write.
+            let mine = window.rows().iter().copied().filter(|row| self.journal.holds_row(&self.table, *row));
+            let is_torn = |row: RowId| window.row(row).is_none_or(|words| rows.verify(row, words).is_err());
+            torn = mine.into_iter().find(|row| is_torn(*row));
+            if torn.is_none() {
+                return Ok(());
+            }
+        }
+        match torn {
+            // A lock that was won before the table was destroyed guards rows that no longer are any. // [R-DESTROY-2]
+            Some(_) if is_marked_destroyed(lane, &self.table).await.map_err(Error::fabric(operation))? => {
+                Err(Error::Destroyed { operation })
+            }
+            Some(row) => Err(Error::Corrupt { operation, place: Place::Row(row) }),
+            None => Ok(()),
+        }
+    }
+
+    /// Under the locks: changes the key where it is, or inserts it along a path among the locked rows.
+    async fn attempt(
+        &mut self,
+        lane: &mut dyn Lane,
+        probe: &Probe<'_>,
+        pair: RowPair,
+        change: Change<'_>,
+    ) -> Result<Attempt, Error> {
+        let at_hand = self.take_pair(pair);
+        match self.change_locked(lane, probe, pair, at_hand, &change).await {
+            Begun::Done(changed) => {
+                self.remember_window();
+                if changed.took_effect() {
+                    self.remember_pair(pair, at_hand);
+                }
+                Ok(Attempt::Done(changed))
+            }
+            Begun::Failed(error) => Err(error),
+            Begun::Rest(_) => {
+                let (Some(value), Some(path)) = (change.value(), self.second_search(pair)) else {
+                    self.remember_window();
+                    return Ok(Attempt::Again);
+                };
+                self.insert_along(lane, probe, &path, value, change.operation()).await
+            }
+        }
+    }
+
+    /// Takes the rows of `pair` out of the window, and tells which are locked and were sampled under their locks.
+    fn take_pair(&mut self, pair: RowPair) -> [bool; 2] {
+        let row_words = self.table.rows().row_words();
+        self.pair.resize(2 * row_words, 0);
+        let mut at_hand = [false; 2];
+        let wanted = [Some(pair.first), Some(pair.second).filter(|_| !pair.is_single())];
+        for ((row, at_hand), words) in wanted.iter().zip(&mut at_hand).zip(self.pair.chunks_exact_mut(row_words)) {
+            let held = row.filter(|row| self.journal.holds_row(&self.table, *row));
+            if let Some(sample) = held.and_then(|row| self.window.row(row)) {
+                words.copy_from_slice(sample);
+                *at_hand = true;
+            }
+        }
+        at_hand
+    }
+
+    /// Keeps the rows of `pair` as they are after a change, for searches.
+    fn remember_pair(&mut self, pair: RowPair, at_hand: [bool; 2]) {
+        let words = self.pair.chunks_exact(self.table.rows().row_words());
+        for ((row, at_hand), words) in [pair.first, pair.second].into_iter().zip(at_hand).zip(words) {
+            if at_hand {
+                self.cache.put(row, words);
+            }
+        }
+    }
+
+    /// Rows seen under locks are the best hints there are.
+    fn remember_window(&mut self) {
+        for (place, row) in self.window.rows().iter().enumerate() {
+            // Rows that a covering READ fetched along may be torn.
+            let words = self.window.at(place);
+            if self.config.covering_gap_rows == 0 || self.table.rows().verify(*row, words).is_ok() {
+                self.cache.put(*row, words);
+            }
+        }
+    }
+
+    /// A path among the rows that are locked and were sampled under these locks. // [R-INSERT-3]
+    fn second_search(&mut self, pair: RowPair) -> Option<Path> {
+        let limits = self.limits();
+        let both = [pair.first, pair.second];
+        let roots = self.roots(&both);
+        self.search.start(pair, roots, limits);
+        let (table, window, journal) = (&self.table, &self.window, &self.journal);
+        self.search.advance(table, |row| match window.row(row) {
+            Some(words) if journal.holds_row(table, row) => Sight::Row(words),
+            _ => Sight::Closed,
+        });
+        self.search.found()
+    }
+
+    /// Moves entries along `path`, from its empty end, and puts the new one in its first row. 1 round trip.
+    // [R-INSERT-4]
+    async fn insert_along(
+        &mut self,
+        lane: &mut dyn Lane,
+        probe: &Probe<'_>,
+        path: &Path,
+        value: NewValue<'_>,
+        operation: Operation,
+    ) -> Result<Attempt, Error> {
+        let mut changed: ArrayVec<(RowId, usize, usize), MAX_PATH_ROWS> = ArrayVec::new();
+        for at in (0..path.len()).rev() {
+            let hop = path[at];
+            let (Some(place), Some(slot)) = (self.window.place(hop.row), hop.slot) else {
+                return Ok(Attempt::Again);
+            };
+            let placement = match at.checked_sub(1).map(|before| path[before]) {
+                None => self.encode_entry(probe, value),
+                Some(before) => {
+                    let (Some(from), Some(slot)) = (self.window.row(before.row), before.slot) else {
+                        return Ok(Attempt::Again);
+                    };
+                    self.entry.copy_from_slice(self.table.rows().entry(from, slot));
+                    self.table.rows().placement(from, slot)
+                }
+            };
+            let words = self.window.at_mut(place);
+            self.table.rows().put_entry(words, slot, &self.entry, placement);
+            self.table.rows().finish(hop.row, words);
+            changed.push((hop.row, slot, place));
+        }
+        self.counters.moves += path.len() as u64 - 1;
+        self.commit_path(lane, &changed, operation).await?;
+        for (row, _, place) in changed {
+            self.cache.put(row, self.window.at(place));
+        }
+        Ok(Attempt::Done(Changed { outcome: Outcome::Inserted, freed: None }))
+    }
+
+    /// Commits rows of the window, by their places, each with the slot that changed. 1 round trip.
+    async fn commit_path(
+        &mut self,
+        lane: &mut dyn Lane,
+        changed: &[(RowId, usize, usize)],
+        operation: Operation,
+    ) -> Result<(), Error> {
+        self.expect_commit();
+        let recorded = needs_record(&self.table, lane.caps(), changed.len());
+        let sequence = recorded.then(|| self.next_sequence());
+        let window = &self.window;
+        let write =
+            |(row, slot, place): &(RowId, usize, usize)| Write { row: *row, slot: *slot, words: window.at(*place) };
+        let writes: ArrayVec<Write<'_>, MAX_PATH_ROWS> = changed.iter().map(write).collect();
+        let Some((last, moved)) = writes.split_last() else { return Ok(()) };
+        let (table, owner, slot_word, held) = (&self.table, self.owner, self.slot_word, &self.journal.held);
+        let commit = Commit { table, owner, slot_word, moved, last: *last, freed: None, held };
+        let mut found = [0; MAX_LOCK_WORDS];
+        let posted = commit.post_all(lane, (&mut self.buffer, &mut self.record), sequence, &mut found).await;
+        if posted.is_ok() {
+            self.counters.reclaimed_locks += reclaimed(table, held, &found);
+        }
+        drop(writes);
+        self.book_end(posted, operation)
+    }
+}
