@@ -6,13 +6,13 @@ use std::sync::Arc;
 use guira_fabric::{Effect, FabricError, Lane, Liveness, LocalLane};
 use guira_layout::{Generation, OwnerId, Record};
 
-use crate::cache::RowCache;
+use crate::change::cache::RowCache;
+use crate::change::window::Window;
 use crate::change::{SEARCH_ROWS, Search, Stage};
-use crate::journal::{Flight, Journal};
-use crate::mourn::Mourner;
-use crate::pace::Pace;
-use crate::suspect::Suspects;
-use crate::window::Window;
+use crate::locks::journal::{Flight, Journal};
+use crate::locks::pace::Pace;
+use crate::paper::suspect::Suspects;
+use crate::recovery::mourn::Mourner;
 use crate::{Buffer, Counters, Error, MAX_LOCK_WORDS, Now, Observer, Operation, Reader, SlotClient, Table, Token};
 
 /// Rows a client has room for under its locks from the start: both of a key and a path. What `Synchronize::Locks` adds

@@ -8,47 +8,34 @@
 //!   table.
 #![forbid(unsafe_code)]
 
-mod cache;
 mod change;
 mod client;
 mod counters;
-mod destroy;
 mod error;
-mod hash;
-mod journal;
-mod lease;
 mod locks;
 mod lookup;
-mod mourn;
-mod pace;
-mod recover;
-mod repair;
+mod paper;
+mod recovery;
 mod scan;
-mod session;
-mod snapshot;
-mod suspect;
-mod sweep;
 mod table;
 mod token;
-mod unowned;
-mod window;
 
 pub use change::{Begun, Change, Changed, Expected, NewValue, Outcome, Rest};
 pub use client::{Client, ClientConfig, SearchRoots, Synchronize};
 pub use counters::{Counters, add_totals, read_totals};
-pub use destroy::{destroy_table, is_destroyed};
 pub use error::{Error, Operation, Place};
-pub use hash::{Placement, RowPair};
+pub use locks::unowned::{free_unowned_locks, unowned_locks};
 pub use lookup::{Now, Reader, read_extent};
-pub use mourn::{Incident, LockIncident, Observer};
-pub use recover::{Recovered, recover, recover_by};
+pub use recovery::mourn::{Incident, LockIncident, Observer};
+pub use recovery::recover::{Recovered, recover, recover_by};
+pub use recovery::sweep::{Standing, count_recoveries, look_up_extent};
+pub use scan::snapshot::{LEN_SAMPLES, Len, Snapshot};
 pub use scan::{RowItems, RowSample, sample_rows};
-pub use session::{SlotClient, SlotInfo, claim_slot, claim_slot_for, read_slot, release_slot, slots};
-pub use snapshot::{LEN_SAMPLES, Len, Snapshot};
-pub use sweep::{Standing, count_recoveries, look_up_extent};
+pub use table::destroy::{destroy_table, is_destroyed};
+pub use table::hash::{Placement, RowPair};
+pub use table::session::{SlotClient, SlotInfo, claim_slot, claim_slot_for, read_slot, release_slot, slots};
 pub use table::{FormatError, OpenError, Table, format_table, open_table};
 pub use token::Token;
-pub use unowned::{free_unowned_locks, unowned_locks};
 
 /// Lock words one operation can need: a path of 16 rows and both rows of the key.
 pub(crate) const MAX_LOCK_WORDS: usize = 18;

@@ -3,11 +3,13 @@
 //! All are one: lock both of the key's rows and sample them, look for the key, then change it in place or find it
 //! a place. Linearization point: the WRITE of the one row that holds the key afterwards, or held it before.
 
+pub(crate) mod cache;
 mod commit;
 mod decide;
 mod pair;
 mod path;
 mod search;
+pub(crate) mod window;
 
 use guira_fabric::Lane;
 use guira_layout::{ExtentRef, Placement, Probe};

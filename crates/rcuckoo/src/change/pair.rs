@@ -16,7 +16,7 @@ use guira_layout::{
 use super::commit::{Commit, Marked, Write, needs_record, reclaimed};
 use super::decide::{At, Decision, LockedPair, decide, decide_found, is_as_expected};
 use super::{Change, Changed, NewValue, Outcome};
-use crate::journal::{Flight, Try};
+use crate::locks::journal::{Flight, Try};
 use crate::locks::{Conflict, ExtentWrite, WRITE_WORDS};
 use crate::lookup::{read_extent, read_extent_in_place};
 use crate::{Client, Error, Expected, MAX_LOCK_WORDS, Place, RowPair, Synchronize, Table};

@@ -9,9 +9,9 @@ use super::commit::{Commit, Write, needs_record, reclaimed};
 use super::pair::{Begun, Stage};
 use super::search::{Limits, MAX_PATH_ROWS, Path, Progress, Sight};
 use super::{Change, Changed, NewValue, Outcome};
-use crate::destroy::is_marked_destroyed;
+use crate::change::window::cover;
 use crate::locks::{LockSet, lock_set};
-use crate::window::cover;
+use crate::table::destroy::is_marked_destroyed;
 use crate::{Client, Error, MAX_LOCK_WORDS, Operation, Place, RowPair, SearchRoots, Synchronize};
 
 /// Attempts of one insert before it gives up with [`Error::Busy`]: each failed one means that another client moved

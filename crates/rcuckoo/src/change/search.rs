@@ -7,7 +7,7 @@
 use arrayvec::ArrayVec;
 use guira_layout::RowId;
 
-use crate::window::RowIndex;
+use crate::change::window::RowIndex;
 use crate::{RowPair, Table};
 
 /// Rows on a path, at most: `max_path_rows` of any table.

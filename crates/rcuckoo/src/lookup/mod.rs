@@ -20,10 +20,10 @@ use self::judge::{Held, State, Value, Which, held_value, value_of};
 pub(crate) use self::judge::{TRAILER_WORDS, Verdict, Without, absence};
 use self::many::Group;
 use self::sample::{Lookup, Second};
-use crate::destroy::is_marked_destroyed;
-use crate::pace::Pace;
-use crate::suspect::Suspects;
-use crate::{Batch, ClientConfig, Counters, Error, Observer, Operation, Place, Table, Token, unowned};
+use crate::locks::pace::Pace;
+use crate::paper::suspect::Suspects;
+use crate::table::destroy::is_marked_destroyed;
+use crate::{Batch, ClientConfig, Counters, Error, Observer, Operation, Place, Table, Token, locks::unowned};
 
 /// Times an extent may fail to verify while its entry stays the same. // [R-READ-6]
 const EXTENT_SAMPLES: u32 = 3;

@@ -9,22 +9,22 @@
 //!
 //! What each step stands for, in `crates/rcuckoo/src` unless said otherwise:
 //!
-//! - [`At::Lock`]: `Client::acquire_in_order` (locks.rs): one lock a step, holding those before; R-LOCK-3.
-//! - [`At::Sample`]: `window_reads` (locks.rs): the rows, under their locks; R-LOCK-7.
+//! - [`At::Lock`]: `Client::acquire_in_order` (locks/acquire.rs): one lock a step, holding those before; R-LOCK-3.
+//! - [`At::Sample`]: `window_reads` (locks/acquire.rs): the rows, under their locks; R-LOCK-7.
 //! - [`At::Record`], [`At::Seal`], [`At::Write`], [`At::Retire`], [`At::Mark`], [`At::Unlock`]: `Commit`
 //!   (change/commit.rs), verb by verb, and the last word of the record's by itself; R-COMMIT-1, R-EXTENT-4.
-//! - [`Action::Suspect`], [`At::Met`]: `Client::wait_once` (locks.rs), `read_slot` in `Client::prove_dead` (mourn.rs);
-//!   R-RECOVER-1.
+//! - [`Action::Suspect`], [`At::Met`]: `Client::wait_once` (locks/acquire.rs), `read_slot` in `Client::prove_dead`
+//!   (recovery/mourn.rs); R-RECOVER-1.
 //! - [`At::Asked`]: `Liveness::poll_fence` in `Client::prove_dead`; R-RECOVER-1, R-RECOVER-4.
-//! - [`At::GiveBack`]: `Client::release_held` in `Client::recover_if_dead` (mourn.rs); R-RECOVER-5.
-//! - [`At::Claim`], [`At::Load`]: `Recovery::claim` (recover.rs): the CAS, the READ of the record; R-RECOVER-4.
-//!   Its READ of the state is not modelled: no table of this model is destroyed.
+//! - [`At::GiveBack`]: `Client::release_held` in `Client::recover_if_dead` (recovery/mourn.rs); R-RECOVER-5.
+//! - [`At::Claim`], [`At::Load`]: `Recovery::claim` (recovery/recover.rs): the CAS, the READ of the record;
+//!   R-RECOVER-4. Its READ of the state is not modelled: no table of this model is destroyed.
 //! - [`At::Fetch`], [`At::Rewrite`], [`At::RetireIt`], [`At::MarkIt`]: `Recovery::replay`; R-RECOVER-2.
 //! - [`At::Scan`], [`At::Free`]: `Recovery::release_locks`; R-RECOVER-3.
 //! - [`At::Vacate`]: `Recovery::free_slot`; R-RECOVER-3.
 //! - [`At::Finish`]: the end of `Client::recover_if_dead`, which drops the proof; R-RECOVER-4.
 //! - [`At::Away`], [`At::Look`], [`At::Take`]: `Store::claim` and `Store::take` (`crates/guira/src/store.rs`),
-//!   `claim_slot` (session.rs); R-SLOT-1.
+//!   `claim_slot` (table/session.rs); R-SLOT-1.
 //! - [`Reading`]: `Reader::sample_past` (lookup/past.rs); R-READ-9.
 //! - [`Action::Reuse`]: the owner of a chunk hands out a place whose mark says that it is free; R-EXTENT-4.
 //! - [`At::Rename`]: nothing; a recovery that a rule forbids.

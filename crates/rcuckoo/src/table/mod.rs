@@ -1,4 +1,9 @@
-//! A table as every client sees it, and how one comes to be: formatting, opening.
+//! A table as every client sees it, and how one comes to be and goes: formatting, opening, destroying; where its keys
+//! live; who has its client slots.
+
+pub(crate) mod destroy;
+pub(crate) mod hash;
+pub(crate) mod session;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -9,8 +9,8 @@ use std::future::poll_fn;
 use guira_fabric::{Effect, FabricError, FenceProof, Lane, Liveness};
 use guira_layout::{LockId, OwnerId, SlotState, SlotWord};
 
-use crate::journal::Flight;
-use crate::recover::{Dead, recover_dead};
+use crate::locks::journal::Flight;
+use crate::recovery::recover::{Dead, recover_dead};
 use crate::{Client, Error, Operation, Recovered, SlotClient, read_slot};
 
 /// Pauses for one lock before its owner is asked about: with the backoff's default they add up to 0.05 ms, and nearly

@@ -11,8 +11,8 @@ use guira_layout::{
     SlotWord, TableState,
 };
 
-use crate::journal::release_verb;
-use crate::session::WHO_WORDS;
+use crate::locks::journal::release_verb;
+use crate::table::session::WHO_WORDS;
 use crate::{Error, Operation, Place, SlotClient, Table};
 
 /// Words of one READ of the lock table or the chunk table.

@@ -7,13 +7,12 @@
 use std::future::poll_fn;
 
 use arrayvec::ArrayVec;
-use guira_fabric::{Effect, FabricError, FenceProof, Lane, LocalLane, Verb, post, post_in_place};
+use guira_fabric::{Effect, FabricError, FenceProof, Lane, LocalLane, MaskedCas, Verb, post, post_in_place};
 use guira_in_place::in_place;
 use guira_layout::{LockMask, OwnerId, RowId};
 
 use crate::change::PAIR_WORDS;
 use crate::locks::LockSet;
-use crate::repair::clear_verb;
 use crate::{MAX_LOCK_WORDS, Table};
 
 /// A lock word a batch tries to take.
@@ -181,4 +180,23 @@ impl Journal {
 pub(crate) fn release_verb<'b>(table: &Table, owner: OwnerId, locks: &LockMask, found: &'b mut u64) -> Verb<'b> {
     let layout = table.locks();
     Verb::FetchAdd { addr: layout.addr(locks.word), add: layout.release_addend(owner, locks.mask), found }
+}
+
+/// Gives back locks of one word. Locks that name nobody may have been reclaimed, and be free or somebody else's, so
+/// they are cleared, as printed: to subtract would borrow from their neighbours. Where a region has no masked CAS there
+/// is no other way. // [R-REPAIR-8]
+#[inline]
+pub(crate) fn clear_verb<'b>(
+    table: &Table,
+    owner: OwnerId,
+    masked_cas: MaskedCas,
+    locks: &LockMask,
+    found: &'b mut u64,
+) -> Verb<'b> {
+    let layout = table.locks();
+    if layout.names_owners() || masked_cas == MaskedCas::CasLoop {
+        return release_verb(table, owner, locks, found);
+    }
+    let addr = layout.addr(locks.word);
+    Verb::MaskedCas { addr, compare: 0, swap: 0, compare_mask: 0, swap_mask: locks.mask, found }
 }

@@ -4,12 +4,12 @@ use arrayvec::ArrayVec;
 use guira_fabric::{FabricError, Lane, MaskedCas, Verb, pause_until, post};
 use guira_layout::{ExtentRef, LockId, LockMask, OwnerId, RowId};
 
-use crate::destroy::is_destroyed;
-use crate::journal::{Flight, Try};
-use crate::mourn::Patience;
-use crate::repair::clear_verb;
-use crate::window::{Window, spans};
-use crate::{Batch, Client, Error, MAX_LOCK_WORDS, Operation, Table, unowned};
+use crate::change::window::{Window, spans};
+use crate::locks::journal::clear_verb;
+use crate::locks::journal::{Flight, Try};
+use crate::recovery::mourn::Patience;
+use crate::table::destroy::is_destroyed;
+use crate::{Batch, Client, Error, MAX_LOCK_WORDS, Operation, Table, locks::unowned};
 
 /// Locks by word, in address order. No word occurs twice.
 pub(crate) type LockSet = ArrayVec<LockMask, MAX_LOCK_WORDS>;

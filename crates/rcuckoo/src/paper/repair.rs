@@ -10,13 +10,14 @@
 
 use std::collections::BTreeMap;
 
-use guira_fabric::{FabricError, Lane, MaskedCas, Verb, post};
-use guira_layout::{LockId, LockMask, OwnerId, Placement, RowId};
+use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_layout::{LockId, OwnerId, Placement, RowId};
 
-use crate::journal::Flight;
-use crate::lease::{Lease, Leased, READS};
-use crate::pace::Pace;
-use crate::suspect::Suspect;
+use crate::locks::journal::Flight;
+use crate::locks::journal::clear_verb;
+use crate::locks::pace::Pace;
+use crate::paper::lease::{Lease, Leased, READS};
+use crate::paper::suspect::Suspect;
 use crate::{Client, ClientConfig, Counters, Error, LockIncident, Observer, Operation, Reader, Table};
 
 /// Transitions of one repair, at most: a single death asks for two.
@@ -247,25 +248,6 @@ impl Entry {
     fn is_of(&self, entry: &Entry) -> bool {
         (self.digest, self.key_bytes) == (entry.digest, entry.key_bytes)
     }
-}
-
-/// Gives back locks of one word. Locks that name nobody may have been reclaimed, and be free or somebody else's, so
-/// they are cleared, as printed: to subtract would borrow from their neighbours. Where a region has no masked CAS there
-/// is no other way. // [R-REPAIR-8]
-#[inline]
-pub(crate) fn clear_verb<'b>(
-    table: &Table,
-    owner: OwnerId,
-    masked_cas: MaskedCas,
-    locks: &LockMask,
-    found: &'b mut u64,
-) -> Verb<'b> {
-    let layout = table.locks();
-    if layout.names_owners() || masked_cas == MaskedCas::CasLoop {
-        return crate::journal::release_verb(table, owner, locks, found);
-    }
-    let addr = layout.addr(locks.word);
-    Verb::MaskedCas { addr, compare: 0, swap: 0, compare_mask: 0, swap_mask: locks.mask, found }
 }
 
 impl Client {

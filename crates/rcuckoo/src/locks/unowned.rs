@@ -6,7 +6,7 @@
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{LockId, LockMask, STATE_WORD, TableState};
 
-use crate::destroy::is_destroyed;
+use crate::table::destroy::is_destroyed;
 use crate::{Error, Operation, Place, Table};
 
 /// Lock words that one READ carries: a page.

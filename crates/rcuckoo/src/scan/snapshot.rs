@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{DESTROYED_TRAILER, RowId};
 
-use crate::destroy::is_destroyed;
 use crate::scan::Trailer;
+use crate::table::destroy::is_destroyed;
 use crate::{Batch, Error, Operation, Reader, RowItems, Table};
 
 /// Trailers sampled by one batch: within the smallest `max_batch` of all fabrics.

@@ -7,7 +7,7 @@ use guira_fabric::{Addr, FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{LeaseWord, STATE_WORD, TableState};
 
 use crate::LockIncident;
-use crate::repair::Repair;
+use crate::paper::repair::Repair;
 
 /// A lease that this client took.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,7 @@
 //! Rows in bulk: for scans, dumps, statistics and the table checker.
 
+pub(crate) mod snapshot;
+
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{ExtentRef, Placement, RowId, parse_extent};
 
