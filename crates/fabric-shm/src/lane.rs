@@ -171,6 +171,11 @@ impl Lane for ShmLane {
     }
 
     #[inline(always)]
+    fn is_local(&self) -> bool {
+        const { Profile::Shm.caps().local }
+    }
+
+    #[inline(always)]
     fn traffic(&self) -> &Traffic {
         &self.traffic
     }

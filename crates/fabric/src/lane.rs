@@ -24,6 +24,12 @@ pub trait Lane: Send {
     /// What the region promises.
     fn caps(&self) -> &Caps;
 
+    /// Whether a round trip costs nothing: [`Caps::local`], for lanes whose compiler is to know.
+    #[inline(always)]
+    fn is_local(&self) -> bool {
+        self.caps().local
+    }
+
     /// The lane's counters.
     fn traffic(&self) -> &Traffic;
 

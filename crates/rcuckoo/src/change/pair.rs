@@ -60,32 +60,53 @@ pub(crate) enum Stage {
 }
 
 impl Client {
-    /// Carries out `change` on `key`, if its lane executes batches in place and it concerns one row.
+    /// Carries out `change` on `key`, as far as it concerns one row and nobody is in the way. Not where locks are taken
+    /// by plain CAS, rows are sampled with all that their locks guard, or the cache knows that an insert takes a path.
     ///
     /// Round trips: as [`Client::change`].
     #[in_place(inline)]
     pub async fn begin(&mut self, lane: &mut dyn Lane, key: &[u8], change: &Change<'_>) -> Begun {
         self.committed = false;
         let caps = lane.caps();
-        let in_place = caps.local && caps.masked_cas != MaskedCas::CasLoop;
+        let (is_local, by_masks) = (lane.is_local(), caps.masked_cas != MaskedCas::CasLoop);
         let by_path = self.config.synchronize == Synchronize::Path && self.table.config().rules.lock_both_rows;
         let extent = change.extent();
         let is_one_write = extent.as_ref().is_none_or(|extent| extent.words.len() <= WRITE_WORDS);
-        let applies = in_place && by_path && is_one_write && self.journal.is_clean();
+        let applies = by_masks && by_path && is_one_write && self.journal.is_clean();
         if !applies || self.check_lengths(key, change).is_err() || !is_idle(lane) {
             return Begun::Rest(Rest::ALL);
         }
-        self.waiting_since_ns = None;
         let digest = self.table.placement().digest(key);
         let pair = self.table.placement().rows(digest);
+        if !is_local && self.goes_by_path(pair, change) {
+            return Begun::Rest(Rest::ALL);
+        }
+        // Nobody waits in line where nothing travels.
+        self.waiting_since_ns = if is_local { None } else { self.came_ns.take() };
         match self.lock_pair(lane, pair, extent).await {
             Ok(None) => {
-                let probe = self.table.rows().probe(key, digest);
-                self.change_locked(lane, &probe, pair, [true, !pair.is_single()], change).await
+                let (probe, at_hand) = (self.table.rows().probe(key, digest), [true, !pair.is_single()]);
+                if is_local {
+                    return self.change_locked(lane, &probe, pair, at_hand, change).await;
+                }
+                let begun = self.change_locked(lane, &probe, pair, at_hand, change).await;
+                // Rows seen under locks are the best hints there are.
+                if !matches!(begun, Begun::Failed(_)) {
+                    self.remember_pair(pair, at_hand);
+                }
+                begun
             }
             Ok(Some(stage)) => Begun::Rest(Rest(stage)),
             Err(source) => Begun::Failed(Error::Fabric { operation: change.operation(), source }),
         }
+    }
+
+    /// Whether a change on a lane whose batches travel is better begun with more rows than `pair` in its first batch, or
+    /// with fewer.
+    #[cold]
+    fn goes_by_path(&mut self, pair: RowPair, change: &Change<'_>) -> bool {
+        let knows_path = change.inserts() && self.speculate(pair).is_some_and(|path| path.len() > 1);
+        knows_path || pair.is_single() || self.config.covering_gap_rows > 0
     }
 
     /// Writes `extent`, locks and samples both rows. Returns where to go on unless both are locked.
@@ -104,23 +125,32 @@ impl Client {
         let words = if locks[0].word == locks[1].word { 1 } else { PAIR_WORDS };
         self.pair.resize(2 * row_words, 0);
         let mut found = [0; PAIR_WORDS];
-        let (first, second) = self.pair.split_at_mut(row_words);
         self.journal.flight = Flight::AcquirePair(tries, words);
         let lock = LockPair { table, owner: self.owner, pair, locks: &locks, words };
-        let posted = match (&extent, row_words) {
-            // Rows of fixed:4:4 and fixed:8:8: copied without a loop.
-            (None, 8) => lock.post_pair(lane, &mut first[..8], &mut second[..8], &mut found).await,
-            (None, 16) => lock.post_pair(lane, &mut first[..16], &mut second[..16], &mut found).await,
-            (None, _) => lock.post_pair(lane, first, second, &mut found).await,
-            (Some(extent), _) => lock.post_with(lane, extent, [first, second], &mut found).await,
+        let covers = !lane.is_local() && pair.first.0.abs_diff(pair.second.0) == 1;
+        let posted = if covers || extent.is_some() {
+            lock.post_any(lane, extent.as_ref(), covers, &mut self.pair, &mut found).await
+        } else {
+            let (first, second) = self.pair.split_at_mut(row_words);
+            match row_words {
+                // Rows of fixed:4:4 and fixed:8:8: copied without a loop.
+                8 => lock.post_pair(lane, &mut first[..8], &mut second[..8], &mut found).await,
+                16 => lock.post_pair(lane, &mut first[..16], &mut second[..16], &mut found).await,
+                _ => lock.post_pair(lane, first, second, &mut found).await,
+            }
         };
         posted.inspect_err(|error| self.journal.failed(error))?;
+        if covers && pair.second < pair.first {
+            self.pair.rotate_left(row_words);
+        }
         self.written = extent.map(|write| write.extent.generation);
         self.journal.landed_pair(&tries[..words], &found);
         if self.journal.held.len() == words {
             return Ok(None);
         }
-        let conflict = locks.iter().zip(found).take(words).find_map(|(locks, found)| Conflict::of(table, locks, found));
+        let is_partial = !self.journal.held.is_empty();
+        let mut tried = locks.iter().zip(found).take(words);
+        let conflict = tried.find_map(|(locks, found)| Conflict::of(table, locks, found, is_partial));
         Ok(Some(conflict.map_or(Stage::Beginning, Stage::Contended)))
     }
 
@@ -365,19 +395,26 @@ impl LockPair<'_> {
         .await
     }
 
-    /// Writes `extent` first.
+    /// Writes `extent` first, if there is one, and reads both rows at once if that `covers` them, in their own order.
+    // [R-READ-2]
     #[in_place]
-    async fn post_with(
+    async fn post_any(
         &self,
         lane: &mut dyn Lane,
-        ExtentWrite { extent, words }: &ExtentWrite<'_>,
-        [first, second]: [&mut [u64]; 2],
+        extent: Option<&ExtentWrite<'_>>,
+        covers: bool,
+        rows: &mut [u64],
         found: &mut [u64; PAIR_WORDS],
     ) -> Result<(), FabricError> {
         let mut batch = ArrayVec::<Verb<'_>, LOCK_VERBS>::new();
-        batch.push(Verb::Write { addr: Addr::main(extent.offset), words });
+        batch.extend(extent.map(|write| Verb::Write { addr: Addr::main(write.extent.offset), words: write.words }));
         batch.extend(self.locks.iter().zip(found).take(self.words).map(|(locks, found)| self.acquire(locks, found)));
-        batch.extend([self.read(self.pair.first, first), self.read(self.pair.second, second)]);
+        if covers {
+            batch.push(self.read(self.pair.first.min(self.pair.second), rows));
+        } else {
+            let (first, second) = rows.split_at_mut(self.table.rows().row_words());
+            batch.extend([self.read(self.pair.first, first), self.read(self.pair.second, second)]);
+        }
         post(lane, &mut batch[..]).await
     }
 

@@ -126,7 +126,7 @@ impl Client {
     }
 
     /// A path by the cache alone. // [R-INSERT-2]
-    fn speculate(&mut self, pair: RowPair) -> Option<Path> {
+    pub(super) fn speculate(&mut self, pair: RowPair) -> Option<Path> {
         let limits = self.limits();
         self.search.start(pair, self.roots(&[pair.first, pair.second]), limits);
         let cache = &self.cache;
@@ -290,7 +290,7 @@ impl Client {
     }
 
     /// Keeps the rows of `pair` as they are after a change, for searches.
-    fn remember_pair(&mut self, pair: RowPair, at_hand: [bool; 2]) {
+    pub(super) fn remember_pair(&mut self, pair: RowPair, at_hand: [bool; 2]) {
         let words = self.pair.chunks_exact(self.table.rows().row_words());
         for ((row, at_hand), words) in [pair.first, pair.second].into_iter().zip(at_hand).zip(words) {
             if at_hand {

@@ -66,10 +66,10 @@ pub(crate) struct Conflict {
 
 impl Conflict {
     /// The lock among `locks` that is taken in `found`, the word as a try found it.
-    pub(crate) fn of(table: &Table, locks: &LockMask, found: u64) -> Option<Conflict> {
+    pub(crate) fn of(table: &Table, locks: &LockMask, found: u64, is_partial: bool) -> Option<Conflict> {
         let layout = table.locks();
         let (lock, owner) = layout.first_held(locks.word, found, locks.mask)?;
-        Some(Conflict { lock, owner: layout.names_owners().then_some(owner), is_partial: false })
+        Some(Conflict { lock, owner: layout.names_owners().then_some(owner), is_partial })
     }
 }
 
@@ -291,11 +291,11 @@ impl Client {
             guesses.clear();
             let mut missing = LockSet::new();
             for (locks, found) in wanted.iter().zip(found).filter(|(locks, _)| !self.journal.holds(locks)) {
-                if let Some(conflict) = Conflict::of(&self.table, locks, found) {
-                    let is_partial = before == Before::Release && !self.journal.held.is_empty();
+                let is_partial = before == Before::Release && !self.journal.held.is_empty();
+                if let Some(conflict) = Conflict::of(&self.table, locks, found, is_partial) {
                     let (table, journal) = (&self.table, &self.journal);
                     self.suspects.retain(|lock| !journal.holds(&table.locks().mask(lock)));
-                    return Ok(Tried::Conflict(Conflict { is_partial, ..conflict }));
+                    return Ok(Tried::Conflict(conflict));
                 }
                 missing.push(*locks);
                 guesses.push(found);
