@@ -101,8 +101,7 @@ impl Client {
         }
     }
 
-    /// Whether a change on a lane whose batches travel is better begun with more rows than `pair` in its first batch, or
-    /// with fewer.
+    /// Whether a change on a lane whose batches travel is better begun with other rows than `pair` in its first batch.
     #[cold]
     fn goes_by_path(&mut self, pair: RowPair, change: &Change<'_>) -> bool {
         let knows_path = change.inserts() && self.speculate(pair).is_some_and(|path| path.len() > 1);
