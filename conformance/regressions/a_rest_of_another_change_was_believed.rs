@@ -7,11 +7,9 @@
 //! Fix: a rest says where to go on, and nothing of what was held or sampled: locks are taken, and rows sampled, after
 //! it. // [R-LOCK-7] [R-DROP-1]
 
-use std::task::{Context, Poll};
-
-use guira_conformance::{Bench, TestClient, block_on};
+use guira_conformance::{Bench, TestClient, block_on, delegate};
 use guira_fabric::heap::HeapLane;
-use guira_fabric::{Caps, FabricError, Lane, LocalLane, Profile, Region, Submitted, Traffic, Verb};
+use guira_fabric::{FabricError, Lane, LocalLane, Profile, Region, Verb};
 use guira_layout::Preset;
 use guira_rcuckoo::{Begun, Change, Changed, ClientConfig, NewValue, Outcome, Rest};
 
@@ -38,41 +36,7 @@ impl LocalLane for FickleLane {
 }
 
 impl Lane for FickleLane {
-    fn caps(&self) -> &Caps {
-        self.in_place.caps()
-    }
-
-    fn traffic(&self) -> &Traffic {
-        self.in_place.traffic()
-    }
-
-    fn traffic_mut(&mut self) -> &mut Traffic {
-        self.in_place.traffic_mut()
-    }
-
-    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
-        self.in_place.submit(batch)
-    }
-
-    fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
-        self.in_place.poll(batch, cx)
-    }
-
-    fn forget(&mut self) {
-        self.in_place.forget();
-    }
-
-    fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
-        self.in_place.poll_drain(found, cx)
-    }
-
-    fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
-        self.in_place.poll_pause(until_ns, cx)
-    }
-
-    fn now_ns(&mut self) -> u64 {
-        self.in_place.now_ns()
-    }
+    delegate!(in_place: caps, traffic, traffic_mut, submit, poll, forget, poll_drain, poll_pause, now_ns);
 }
 
 fn bench() -> Bench {

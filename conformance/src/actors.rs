@@ -8,9 +8,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use guira_fabric::heap::HeapRegion;
+use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::memory::{check, execute};
-use guira_fabric::{Addr, Caps, FabricError, Lane, Profile, Region, Sent, Space, Submitted, Traffic, Verb, WORD_BYTES};
+use guira_fabric::{Addr, Caps, FabricError, Lane, Profile, Region, Sent, Space, Submitted, Verb, WORD_BYTES};
 use guira_layout::LockId;
 use guira_rcuckoo::{Change, ClientConfig, Counters, Error, Incident, LockIncident, NewValue, Observer};
 
@@ -148,7 +148,8 @@ impl Observer for Listener {
 /// A lane that acts when it gets a turn.
 pub struct ActorLane {
     region: HeapRegion,
-    traffic: Traffic,
+    /// Promises what the region does, and counts. Nothing is sent on it.
+    lane: HeapLane,
     flight: Option<Flight>,
     shared: Arc<Mutex<Shared>>,
 }
@@ -160,17 +161,7 @@ impl ActorLane {
 }
 
 impl Lane for ActorLane {
-    fn caps(&self) -> &Caps {
-        self.region.caps()
-    }
-
-    fn traffic(&self) -> &Traffic {
-        &self.traffic
-    }
-
-    fn traffic_mut(&mut self) -> &mut Traffic {
-        &mut self.traffic
-    }
+    crate::delegate!(lane: caps, traffic, traffic_mut, forget);
 
     fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
         if let Err(error) = check(self.region.memory(), self.region.caps(), batch) {
@@ -199,8 +190,6 @@ impl Lane for ActorLane {
         self.flight = None;
         Poll::Ready(Ok(()))
     }
-
-    fn forget(&mut self) {}
 
     fn poll_drain(&mut self, found: &mut [u64], _: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
         let Some(mut flight) = self.flight.take() else { return Poll::Ready(Ok(0)) };
@@ -264,7 +253,7 @@ impl Actors {
             told: Vec::new(),
         }));
         let region = self.bench.region.with_caps(self.caps);
-        let lane = ActorLane { region, traffic: Traffic::default(), flight: None, shared: Arc::clone(&shared) };
+        let lane = ActorLane { lane: region.lane(), region, flight: None, shared: Arc::clone(&shared) };
         // Claiming a slot is not what is tested.
         let client = self.bench.client_with(slot, self.bench.region.lane(), config);
         let client = client.recovering(&self.bench).through(lane).observed(Box::new(Listener(Arc::clone(&shared))));

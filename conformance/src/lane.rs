@@ -5,9 +5,9 @@
 
 use std::task::{Context, Poll};
 
-use guira_fabric::heap::HeapRegion;
+use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::memory::{check, execute};
-use guira_fabric::{Caps, FabricError, Lane, Region, Submitted, Traffic, Verb};
+use guira_fabric::{FabricError, Lane, Region, Submitted, Verb};
 
 /// In which order READs sample where the fabric promises none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,8 @@ pub enum Moment {
 /// A lane of a heap region that calls `step` before each word it touches, and when it waits.
 pub struct SteppedLane {
     region: HeapRegion,
-    traffic: Traffic,
+    /// Promises what the region does, and counts. Nothing is sent on it.
+    lane: HeapLane,
     sampling: Sampling,
     step: Box<dyn FnMut(Moment) + Send>,
     now_ns: u64,
@@ -42,7 +43,7 @@ pub struct SteppedLane {
 impl SteppedLane {
     /// A lane of `region`.
     pub fn new(region: &HeapRegion, sampling: Sampling, step: Box<dyn FnMut(Moment) + Send>) -> SteppedLane {
-        SteppedLane { region: region.clone(), traffic: Traffic::default(), sampling, step, now_ns: 0 }
+        SteppedLane { region: region.clone(), lane: region.lane(), sampling, step, now_ns: 0 }
     }
 
     fn run(&mut self, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
@@ -92,31 +93,11 @@ impl SteppedLane {
 }
 
 impl Lane for SteppedLane {
-    fn caps(&self) -> &Caps {
-        self.region.caps()
-    }
-
-    fn traffic(&self) -> &Traffic {
-        &self.traffic
-    }
-
-    fn traffic_mut(&mut self) -> &mut Traffic {
-        &mut self.traffic
-    }
+    crate::delegate!(lane: caps, traffic, traffic_mut, poll, forget, poll_drain);
 
     fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
         let checked = check(self.region.memory(), self.region.caps(), batch);
         Submitted::Done(checked.and_then(|()| self.run(batch)))
-    }
-
-    fn poll(&mut self, _: &mut [Verb<'_>], _: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
-        Poll::Ready(Err(FabricError::Backend("no batch is in flight on this lane".to_owned())))
-    }
-
-    fn forget(&mut self) {}
-
-    fn poll_drain(&mut self, _: &mut [u64], _: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
-        Poll::Ready(Ok(0))
     }
 
     fn poll_pause(&mut self, until_ns: u64, _: &mut Context<'_>) -> Poll<()> {

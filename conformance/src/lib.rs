@@ -8,6 +8,7 @@ mod actors;
 mod audit;
 mod bench;
 mod craft;
+mod delegate;
 mod extents;
 pub mod histories;
 mod lane;

@@ -1,10 +1,8 @@
 //! A bench behind a memory node: the same bytes through a real connection, or a rough one.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::task::{Context, Poll};
 
-use guira_fabric::heap::HeapLane;
-use guira_fabric::{Addr, Caps, FabricError, Lane, Profile, Region, Submitted, Traffic, Verb};
+use guira_fabric::{Lane, Profile, Region};
 use guira_fabric_tcp::client::{ConnectOptions, Endpoint, TcpLane, TcpRegion};
 use guira_fabric_tcp::node::{Node, NodeCounters, NodeHandle, NodeOptions};
 
@@ -58,68 +56,16 @@ impl BenchNode {
     }
 }
 
-/// A lane in this process's memory, or of a node.
-pub enum AnyLane {
-    /// Verbs are executed in place.
-    Heap(HeapLane),
-    /// Batches are sent.
-    Tcp(TcpLane),
-}
+/// A lane of any kind: one in this process's memory, or of a node.
+pub struct AnyLane(Box<dyn Lane>);
 
 impl AnyLane {
-    fn lane(&self) -> &dyn Lane {
-        match self {
-            AnyLane::Heap(lane) => lane,
-            AnyLane::Tcp(lane) => lane,
-        }
-    }
-
-    fn lane_mut(&mut self) -> &mut dyn Lane {
-        match self {
-            AnyLane::Heap(lane) => lane,
-            AnyLane::Tcp(lane) => lane,
-        }
+    /// `lane`, whatever its kind.
+    pub fn of(lane: impl Lane + 'static) -> AnyLane {
+        AnyLane(Box::new(lane))
     }
 }
 
 impl Lane for AnyLane {
-    fn caps(&self) -> &Caps {
-        self.lane().caps()
-    }
-
-    fn traffic(&self) -> &Traffic {
-        self.lane().traffic()
-    }
-
-    fn traffic_mut(&mut self) -> &mut Traffic {
-        self.lane_mut().traffic_mut()
-    }
-
-    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
-        self.lane_mut().submit(batch)
-    }
-
-    fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
-        self.lane_mut().poll(batch, cx)
-    }
-
-    fn forget(&mut self) {
-        self.lane_mut().forget();
-    }
-
-    fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
-        self.lane_mut().poll_drain(found, cx)
-    }
-
-    fn prefetch(&self, addr: Addr, words: usize) {
-        self.lane().prefetch(addr, words);
-    }
-
-    fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
-        self.lane_mut().poll_pause(until_ns, cx)
-    }
-
-    fn now_ns(&mut self) -> u64 {
-        self.lane_mut().now_ns()
-    }
+    crate::delegate!(0: caps, traffic, traffic_mut, submit, poll, forget, poll_drain, prefetch, poll_pause, now_ns);
 }

@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use guira_fabric::heap::HeapRegion;
+use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::memory::{check, execute};
-use guira_fabric::{Addr, Caps, FabricError, Lane, Region, Space, Submitted, Traffic, Verb};
+use guira_fabric::{Addr, Caps, FabricError, Lane, Region, Space, Submitted, Verb};
 
 /// A client's work.
 pub type Task = Pin<Box<dyn Future<Output = ()>>>;
@@ -126,10 +126,11 @@ enum Part {
 /// A lane that takes a step a turn. Batches that are dropped in the middle stay so: their client is dead.
 pub struct TurnLane {
     region: HeapRegion,
+    /// Promises what the region does, and counts. Nothing is sent on it.
+    lane: HeapLane,
     turns: Turns,
     grain: Grain,
     flaw: Flaw,
-    traffic: Traffic,
     /// The steps of the batch in flight that are left.
     steps: VecDeque<Step>,
     /// The turn of the last step.
@@ -146,11 +147,11 @@ impl TurnLane {
     pub fn new(region: &HeapRegion, turns: &Turns, grain: Grain, flaw: Flaw) -> TurnLane {
         let region = region.with_caps(Caps { local: false, ..*region.caps() });
         TurnLane {
+            lane: region.lane(),
             region,
             turns: turns.clone(),
             grain,
             flaw,
-            traffic: Traffic::default(),
             steps: VecDeque::new(),
             stepped: turns.now(),
             paused: None,
@@ -265,17 +266,7 @@ fn stored(verb: &Verb<'_>) -> Option<u64> {
 }
 
 impl Lane for TurnLane {
-    fn caps(&self) -> &Caps {
-        self.region.caps()
-    }
-
-    fn traffic(&self) -> &Traffic {
-        &self.traffic
-    }
-
-    fn traffic_mut(&mut self) -> &mut Traffic {
-        &mut self.traffic
-    }
+    crate::delegate!(lane: caps, traffic, traffic_mut, poll_drain);
 
     fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
         if let Err(error) = check(self.region.memory(), self.region.caps(), batch) {
@@ -304,10 +295,6 @@ impl Lane for TurnLane {
 
     fn forget(&mut self) {
         self.steps.clear();
-    }
-
-    fn poll_drain(&mut self, _: &mut [u64], _: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
-        Poll::Ready(Ok(0))
     }
 
     fn poll_pause(&mut self, until_ns: u64, _: &mut Context<'_>) -> Poll<()> {

@@ -65,7 +65,7 @@ impl Subject {
     }
 
     fn client_of(bench: &Bench, node: Option<&BenchNode>, slot: u16) -> TestClient<AnyLane> {
-        let lane = node.map_or_else(|| AnyLane::Heap(bench.region.lane()), |node| AnyLane::Tcp(node.lane()));
+        let lane = node.map_or_else(|| AnyLane::of(bench.region.lane()), |node| AnyLane::of(node.lane()));
         bench.client(slot).through(lane)
     }
 

@@ -109,7 +109,7 @@ impl Case {
             Place::Node => Some(BenchNode::over(&bench)),
             Place::RoughNode => Some(BenchNode::over(&bench).roughly(self.seed, ROUGHNESS)),
         };
-        let lane = || node.as_ref().map_or_else(|| AnyLane::Heap(bench.region.lane()), |it| AnyLane::Tcp(it.lane()));
+        let lane = || node.as_ref().map_or_else(|| AnyLane::of(bench.region.lane()), |it| AnyLane::of(it.lane()));
         let mut clients = [0, 1].map(|slot| bench.client(slot).through(lane()));
         for i in 0..operations {
             let op = self.op(format, &model, &mut rng);

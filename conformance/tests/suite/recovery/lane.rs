@@ -4,9 +4,10 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 
-use guira_fabric::heap::HeapRegion;
+use guira_conformance::delegate;
+use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::memory::{Ordering, check, execute};
-use guira_fabric::{Addr, Caps, FabricError, Lane, Region, Space, Submitted, Traffic, Verb, WORD_BYTES};
+use guira_fabric::{Addr, FabricError, Lane, Region, Space, Submitted, Verb, WORD_BYTES};
 
 /// A word that a client changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,8 @@ pub type OnStep = Box<dyn FnMut(u64) + Send>;
 /// See the module.
 pub struct LoggedLane {
     region: HeapRegion,
-    traffic: Traffic,
+    /// Promises what the region does, and counts. Nothing is sent on it.
+    lane: HeapLane,
     log: Arc<Mutex<Log>>,
     on_step: Option<OnStep>,
     now_ns: u64,
@@ -46,7 +48,7 @@ pub struct LoggedLane {
 impl LoggedLane {
     pub fn new(region: &HeapRegion) -> LoggedLane {
         let log = Arc::default();
-        LoggedLane { region: region.clone(), traffic: Traffic::default(), log, on_step: None, now_ns: 0 }
+        LoggedLane { region: region.clone(), lane: region.lane(), log, on_step: None, now_ns: 0 }
     }
 
     /// Has `on_step` called from now on.
@@ -125,31 +127,11 @@ impl LoggedLane {
 }
 
 impl Lane for LoggedLane {
-    fn caps(&self) -> &Caps {
-        self.region.caps()
-    }
-
-    fn traffic(&self) -> &Traffic {
-        &self.traffic
-    }
-
-    fn traffic_mut(&mut self) -> &mut Traffic {
-        &mut self.traffic
-    }
+    delegate!(lane: caps, traffic, traffic_mut, poll, forget, poll_drain);
 
     fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
         let checked = check(self.region.memory(), self.region.caps(), batch);
         Submitted::Done(checked.and_then(|()| batch.iter_mut().try_for_each(|verb| self.run(verb))))
-    }
-
-    fn poll(&mut self, _: &mut [Verb<'_>], _: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
-        Poll::Ready(Err(FabricError::Backend("no batch is in flight on this lane".to_owned())))
-    }
-
-    fn forget(&mut self) {}
-
-    fn poll_drain(&mut self, _: &mut [u64], _: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
-        Poll::Ready(Ok(0))
     }
 
     fn poll_pause(&mut self, until_ns: u64, _: &mut Context<'_>) -> Poll<()> {

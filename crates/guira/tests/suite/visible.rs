@@ -9,13 +9,13 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, Once};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use guira::{
     Blame, Cause, CheckReport, ClientState, CreateOptions, Error, KillError, Killed, OpenOptions, ProblemKind, Store,
 };
-use guira_fabric::{Caps, FabricError, Lane, Region, Submitted, Traffic, Verb};
+use guira_conformance::delegate;
+use guira_fabric::{Lane, Region, Submitted, Verb};
 use guira_fabric_shm::{Access, Location, ProcessIdentity, ShmLane, ShmRegion};
 use guira_layout::{OwnerId, Preset, SlotState, SlotWord};
 use guira_rcuckoo::{Change, ClientConfig, NewValue, SlotClient, claim_slot_for, open_table, release_slot};
@@ -78,17 +78,7 @@ struct StoppingLane {
 }
 
 impl Lane for StoppingLane {
-    fn caps(&self) -> &Caps {
-        self.lane.caps()
-    }
-
-    fn traffic(&self) -> &Traffic {
-        self.lane.traffic()
-    }
-
-    fn traffic_mut(&mut self) -> &mut Traffic {
-        self.lane.traffic_mut()
-    }
+    delegate!(lane: caps, traffic, traffic_mut, poll, forget, poll_drain, poll_pause, now_ns);
 
     fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
         let own = u64::from(std::process::id());
@@ -102,26 +92,6 @@ impl Lane for StoppingLane {
             std::io::stdin().read_line(&mut String::new()).unwrap();
         }
         submitted
-    }
-
-    fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
-        self.lane.poll(batch, cx)
-    }
-
-    fn forget(&mut self) {
-        self.lane.forget();
-    }
-
-    fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
-        self.lane.poll_drain(found, cx)
-    }
-
-    fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
-        self.lane.poll_pause(until_ns, cx)
-    }
-
-    fn now_ns(&mut self) -> u64 {
-        self.lane.now_ns()
     }
 }
 
