@@ -174,7 +174,9 @@ fn what_is_no_node_is_told_from_one() {
     let (address, closed) = closer(usize::MAX);
     let error = connect(address).unwrap_err();
     let ConnectError::Closed { attempts, tried_ms, .. } = error else { panic!("{error}") };
-    assert!(attempts > 3 && attempts as usize == closed.load(Ordering::SeqCst), "{error}");
+    // One may have come when the time was over, and counts as none.
+    let late = closed.load(Ordering::SeqCst) - attempts as usize;
+    assert!(attempts > 3 && late <= 1, "{error}, and {late} more");
     assert!((150..=500).contains(&tried_ms), "{error}");
     assert!(error.to_string().contains(&format!("{attempts} times within {tried_ms} ms")), "{error}");
     for reason in [Bye::Unauthorized, Bye::Version { node: 9 }, Bye::Full { limit: 3 }, Bye::Shutdown, Bye::Fenced] {
