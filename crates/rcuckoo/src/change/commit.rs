@@ -187,8 +187,7 @@ impl Commit<'_> {
 }
 
 impl Client {
-    /// Books what became of the batch that gives all locks back, at the end of a commit or of a change that changes
-    /// nothing.
+    /// Books what became of a commit, which gave all locks back.
     #[inline(always)]
     pub(crate) fn book_end(&mut self, posted: Result<(), FabricError>, operation: Operation) -> Result<(), Error> {
         match posted {

@@ -194,11 +194,11 @@ impl Client {
         if self.entry_stage == Stage::Beginning {
             self.refuse_if_lost(operation)?;
             self.settle(lane).await.map_err(Error::fabric(operation))?;
-            self.committed = false;
-            self.waiting_since_ns = self.came_ns.take();
-            if self.waiting_since_ns.is_some() {
-                self.suspects.clear();
-            }
+        }
+        self.committed = false;
+        self.waiting_since_ns = self.came_ns.take();
+        if self.waiting_since_ns.is_some() {
+            self.suspects.clear();
         }
         let table = std::sync::Arc::clone(&self.table);
         let probe = table.rows().probe(key, digest);

@@ -81,8 +81,6 @@ impl Client {
         if !is_local && self.goes_by_path(pair, change) {
             return Begun::Rest(Rest::ALL);
         }
-        // Nobody waits in line where nothing travels.
-        self.waiting_since_ns = if is_local { None } else { self.came_ns.take() };
         match self.lock_pair(lane, pair, extent).await {
             Ok(None) => {
                 let (probe, at_hand) = (self.table.rows().probe(key, digest), [true, !pair.is_single()]);
@@ -91,8 +89,11 @@ impl Client {
                 }
                 let begun = self.change_locked(lane, &probe, pair, at_hand, change).await;
                 // Rows seen under locks are the best hints there are.
-                if !matches!(begun, Begun::Failed(_)) {
+                if let Begun::Done(_) | Begun::Rest(Rest(Stage::NoRoom)) = begun {
                     self.remember_pair(pair, at_hand);
+                }
+                if let Begun::Done(_) | Begun::Failed(_) = begun {
+                    self.came_ns = None;
                 }
                 begun
             }

@@ -6,7 +6,7 @@ use guira_fabric::{Lane, Verb, post};
 use guira_layout::{Probe, RowId};
 
 use super::commit::{Commit, Write, needs_record, reclaimed};
-use super::pair::{Begun, Stage};
+use super::pair::{Begun, Rest, Stage};
 use super::search::{Limits, MAX_PATH_ROWS, Path, Progress, Sight};
 use super::{Change, Changed, NewValue, Outcome};
 use crate::change::window::cover;
@@ -263,13 +263,15 @@ impl Client {
                 Ok(Attempt::Done(changed))
             }
             Begun::Failed(error) => Err(error),
-            Begun::Rest(_) => {
-                let (Some(value), Some(path)) = (change.value(), self.second_search(pair)) else {
+            Begun::Rest(Rest(Stage::NoRoom)) => match (change.value(), self.second_search(pair)) {
+                (Some(value), Some(path)) => self.insert_along(lane, probe, &path, value, change.operation()).await,
+                _ => {
                     self.remember_window();
-                    return Ok(Attempt::Again);
-                };
-                self.insert_along(lane, probe, &path, value, change.operation()).await
-            }
+                    Ok(Attempt::Again)
+                }
+            },
+            // A row that verified before: somebody writes it without its lock.
+            Begun::Rest(_) => Ok(Attempt::Again),
         }
     }
 
@@ -370,6 +372,9 @@ impl Client {
         changed: &[(RowId, usize, usize)],
         operation: Operation,
     ) -> Result<(), Error> {
+        if changed.is_empty() {
+            return Ok(());
+        }
         self.expect_commit();
         let recorded = needs_record(&self.table, lane.caps(), changed.len());
         let sequence = recorded.then(|| self.next_sequence());

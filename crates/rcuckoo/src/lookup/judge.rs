@@ -55,12 +55,13 @@ impl Without {
 pub(crate) fn absence<H>(rows: [&Without; 2], again: [Option<TrailerSample>; 2]) -> Verdict<H> {
     let [(first, first_again), (second, second_again)] = [(rows[0], again[0]), (rows[1], again[1])];
     let stayed = |row: &Without, again: Option<TrailerSample>| again.is_none_or(|again| again == row.trailer);
+    // A torn row may have a writer that stands still, and is told of first, however often the other one changes.
     if !first.is_whole {
         Verdict::Torn(first.row)
-    } else if !stayed(first, first_again) {
-        Verdict::Changed(first.row)
     } else if !second.is_whole {
         Verdict::Torn(second.row)
+    } else if !stayed(first, first_again) {
+        Verdict::Changed(first.row)
     } else if !stayed(second, second_again) {
         Verdict::Changed(second.row)
     } else {
