@@ -89,7 +89,9 @@ fn the_list_fits_80_columns() {
     assert!(lines.next().is_some(), "a long name stands alone, and whole: {human}");
     let fields: Vec<&str> = lines.next().expect("what is said of it").split_whitespace().collect();
     assert!(fields.len() > 5 && fields.contains(&"%"), "{fields:?}");
-    for line in human.lines().filter(|line| !line.starts_with("shm://") || line.split_whitespace().count() > 6) {
+    // Why some other table cannot be opened is said in one sentence, however long.
+    let rows = human.lines().filter(|line| !line.contains(": cannot open "));
+    for line in rows.filter(|line| !line.starts_with("shm://") || line.split_whitespace().count() > 6) {
         assert!(line.chars().count() <= 80, "{line}");
     }
 }
