@@ -230,13 +230,13 @@ pub enum ShmError {
     #[error("cannot {attempt} {} for changing: its lock file {} {problem}; nothing was changed",
             path.display(), lock_path.display())]
     LockFile {
-        /// What was attempted.
+        /// The attempt.
         attempt: Attempt,
         /// The region's file.
         path: PathBuf,
         /// Where the lock file has to be.
         lock_path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the lock file.
         problem: LockFileProblem,
     },
     /// The caller's progress function stopped a creation.

@@ -1,6 +1,6 @@
 //! The lock file of a region that some users may read and not write: the locks on its bytes stand for client slots.
 //!
-//! Whoever may read a file may lock its bytes, for reading, and so keep everybody else from locking them for writing.
+//! A process that may read a file may lock its bytes, for reading, and so keep others from locking them for writing.
 //! A region whose mode gives a class of users the right to read and not to write therefore gets a second file beside
 //! it, `NAME.<16 hexadecimal digits>.locks`, which only those may open who may write the region. Other regions have
 //! their slots' bytes in their own file.
@@ -81,7 +81,7 @@ const MAX_NAME_BYTES: usize = 255;
 /// Where the permission bits of the group and of all others lie in a mode.
 const CLASSES: [u32; 2] = [3, 0];
 
-/// What is wrong with the lock file of a region that was to be opened for writing.
+/// The fault of the lock file of a region that was to be opened for writing.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LockFileProblem {
@@ -229,7 +229,7 @@ fn has_content(file: BorrowedFd<'_>, identity: NonZeroU64, task: Task<'_>) -> bo
     matches!((expected, found), (Ok(expected), Ok(found)) if found.starts_with(&expected))
 }
 
-/// What a lock file of this identity has in it, on the file system of `file`.
+/// The content of a lock file of this identity, on the file system of `file`.
 fn content_of(file: BorrowedFd<'_>, identity: NonZeroU64, task: Task<'_>) -> Result<Vec<u8>, ShmError> {
     if let FileSystem::Hugetlbfs { .. } = FileSystem::of(file, task)? {
         return Ok(Vec::new());
@@ -435,8 +435,8 @@ mod tests {
         }
     }
 
-    /// Whoever has opened a region that is removed before its lock file is found learns that, and not that the lock
-    /// file is lost.
+    /// A process that has opened a region learns that it was removed, and not that its lock file is lost, if both went
+    /// before it found that file.
     #[test]
     fn a_region_that_is_removed_meanwhile_is_not_there() {
         let location = Location::shm(&format!("guira-test-{}-meanwhile", std::process::id())).unwrap();

@@ -229,42 +229,22 @@ impl Client {
         pair: RowPair,
         change: Change<'_>,
     ) -> Result<Changed, Error> {
+        let both = [pair.first, pair.second];
         if self.table.config().rules.lock_both_rows {
-            return self.change_locking_both(lane, probe, pair, change).await;
+            return self.attempts(lane, probe, pair, change, &both).await;
         }
         // As printed: updates and deletes lock both rows, inserts only the rows of their path. // [R-LOCK-7]
-        match change {
-            Change::Insert(_) => self.insert_printed(lane, probe, pair, change).await,
-            Change::Update(_) | Change::Remove | Change::Swap(..) | Change::RemoveIf(_) => {
-                self.change_locking_both(lane, probe, pair, change).await
-            }
-            Change::Put(value) => {
-                let updated = self.change_locking_both(lane, probe, pair, Change::Update(value)).await?;
-                match updated.outcome {
-                    Outcome::Missing => self.insert_printed(lane, probe, pair, change).await,
-                    _ => Ok(updated),
-                }
+        let begun = match change {
+            Change::Insert(_) => None,
+            Change::Update(_) | Change::Remove | Change::Swap(..) | Change::RemoveIf(_) => Some(change),
+            Change::Put(value) => Some(Change::Update(value)),
+        };
+        if let Some(begun) = begun {
+            let changed = self.attempts(lane, probe, pair, begun, &both).await?;
+            if !(change.inserts() && changed.outcome == Outcome::Missing) {
+                return Ok(changed);
             }
         }
-    }
-
-    async fn insert_printed(
-        &mut self,
-        lane: &mut dyn Lane,
-        probe: &Probe<'_>,
-        pair: RowPair,
-        change: Change<'_>,
-    ) -> Result<Changed, Error> {
         self.attempts(lane, probe, pair, change, &[]).await
-    }
-
-    async fn change_locking_both(
-        &mut self,
-        lane: &mut dyn Lane,
-        probe: &Probe<'_>,
-        pair: RowPair,
-        change: Change<'_>,
-    ) -> Result<Changed, Error> {
-        self.attempts(lane, probe, pair, change, &[pair.first, pair.second]).await
     }
 }

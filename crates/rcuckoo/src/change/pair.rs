@@ -103,10 +103,10 @@ impl Client {
     }
 
     /// Whether a change on a lane whose batches travel is better begun with other rows than `pair` in its first batch.
-    #[cold]
+    #[inline(never)]
     fn goes_by_path(&mut self, pair: RowPair, change: &Change<'_>) -> bool {
-        let knows_path = change.inserts() && self.speculate(pair).is_some_and(|path| path.len() > 1);
-        knows_path || pair.is_single() || self.config.covering_gap_rows > 0
+        let samples_others = pair.is_single() || self.config.covering_gap_rows > 0;
+        samples_others || change.inserts() && self.speculate(pair).is_some_and(|path| path.len() > 1)
     }
 
     /// Writes `extent`, locks and samples both rows. Returns where to go on unless both are locked.
