@@ -331,7 +331,7 @@ impl Client {
     /// Drains the batch in flight, and gives back every lock that it, or an earlier one, won. A commit that turns out
     /// to have had no effect was none. At most one round trip beyond the batch's own.
     async fn settle_journal<L: Lane + ?Sized>(&mut self, lane: &mut L) -> Result<(), FabricError> {
-        let was_releasing = matches!(self.journal.flight, Flight::Release);
+        let was_releasing = self.journal.flight == Flight::Release;
         let drained = self.journal.drain(lane).await;
         let had_effect = match &drained {
             Ok(had_effect) => *had_effect,

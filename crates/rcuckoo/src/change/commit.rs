@@ -4,8 +4,8 @@ use guira_fabric::{Addr, Caps, Effect, FabricError, Lane, LocalLane, Verb, WORD_
 use guira_in_place::in_place;
 use guira_layout::{ExtentRef, LockMask, OwnerId, Part, Record, RowId, Seal};
 
-use crate::locks::journal::clear_verb;
-use crate::locks::journal::{Flight, release_verb};
+use crate::locks::batch::{clear_verb, release_verb};
+use crate::locks::journal::Flight;
 use crate::{Buffer, Client, Error, MAX_LOCK_WORDS, Operation, Table};
 
 /// An extent, and where its mark lies.

@@ -14,9 +14,9 @@ pub(crate) mod window;
 use guira_fabric::Lane;
 use guira_layout::{ExtentRef, Placement, Probe};
 
+pub(crate) use self::pair::Stage;
 use self::pair::is_idle;
 pub use self::pair::{Begun, Rest};
-pub(crate) use self::pair::{PAIR_WORDS, Stage};
 pub(crate) use self::search::{SEARCH_ROWS, Search};
 use crate::locks::ExtentWrite;
 use crate::{Client, Error, Operation, RowPair, Token};

@@ -5,26 +5,22 @@
 
 use std::task::{Context, Poll, Waker};
 
-use arrayvec::ArrayVec;
 use guira_fabric::{Addr, FabricError, Lane, LocalLane, MaskedCas, Verb, post, post_in_place};
 use guira_in_place::in_place;
 use guira_layout::{
-    EXTENT_HEADER_WORDS, ExtentRef, LockMask, MAX_KEY_BYTES, OwnerId, Placement, Probe, RowId, extent_key_matches,
-    parse_extent,
+    EXTENT_HEADER_WORDS, ExtentRef, MAX_KEY_BYTES, Placement, Probe, RowId, extent_key_matches, parse_extent,
 };
 
 use super::commit::{Commit, Marked, Write, needs_record, reclaimed};
 use super::decide::{At, Decision, LockedPair, decide, decide_found, is_as_expected};
 use super::{Change, Changed, NewValue, Outcome};
 use crate::locks::journal::{Flight, Try};
-use crate::locks::{Conflict, ExtentWrite, WRITE_WORDS};
+use crate::locks::{Conflict, ExtentWrite, LockBatch, WRITE_WORDS, lock_set};
 use crate::lookup::{read_extent, read_extent_in_place};
-use crate::{Client, Error, Expected, MAX_LOCK_WORDS, Place, RowPair, Synchronize, Table};
+use crate::{Client, Error, Expected, MAX_LOCK_WORDS, Place, RowPair, Synchronize};
 
 /// Lock words of one key's rows.
 pub(crate) const PAIR_WORDS: usize = 2;
-/// Verbs that lock: an extent, tries, READs of both rows.
-const LOCK_VERBS: usize = 3 + PAIR_WORDS;
 
 /// How far a change came in one go.
 #[derive(Debug)]
@@ -110,7 +106,7 @@ impl Client {
     }
 
     /// Writes `extent`, locks and samples both rows. Returns where to go on unless both are locked.
-    // [R-EXTENT-1] [R-LOCK-2] [R-LOCK-5]
+    // [R-EXTENT-1] [R-LOCK-2]
     #[in_place]
     async fn lock_pair(
         &mut self,
@@ -118,38 +114,42 @@ impl Client {
         pair: RowPair,
         extent: Option<ExtentWrite<'_>>,
     ) -> Result<Option<Stage>, FabricError> {
-        let table = &self.table;
-        let (layout, row_words) = (table.locks(), table.rows().row_words());
-        let locks = pair_locks(layout.mask(layout.lock_of(pair.first)), layout.mask(layout.lock_of(pair.second)));
-        let tries = locks.map(|locks| Try { locks, compare: 0, compare_mask: locks.mask });
-        let words = if locks[0].word == locks[1].word { 1 } else { PAIR_WORDS };
+        let (table, row_words, masked_cas) = (&self.table, self.table.rows().row_words(), lane.caps().masked_cas);
+        let plan = lock_set(table, [pair.first, pair.second]);
+        self.journal.expect_tries(Flight::Acquire, plan.iter().map(|locks| Try::masked(*locks)));
+        let (owner, tries) = (self.owner, &self.journal.tries);
+        let batch = LockBatch { table, owner, masked_cas, released: &[], extent: extent.as_ref(), tries };
         self.pair.resize(2 * row_words, 0);
         let mut found = [0; PAIR_WORDS];
-        self.journal.flight = Flight::AcquirePair(tries, words);
-        let lock = LockPair { table, owner: self.owner, pair, locks: &locks, words };
-        let covers = !lane.is_local() && pair.first.0.abs_diff(pair.second.0) == 1;
-        let posted = if covers || extent.is_some() {
-            lock.post_any(lane, extent.as_ref(), covers, &mut self.pair, &mut found).await
+        let is_one_read = !lane.is_local() && pair.first.0.abs_diff(pair.second.0) == 1;
+        let posted = if is_one_read {
+            // In their own order. // [R-READ-2]
+            let both = std::iter::once((pair.first.min(pair.second), &mut self.pair[..]));
+            batch.post_all(lane, &mut self.buffer, both, &mut found).await
         } else {
             let (first, second) = self.pair.split_at_mut(row_words);
             match row_words {
+                _ if extent.is_some() => {
+                    let rows = [(pair.first, first), (pair.second, second)].into_iter();
+                    batch.post_all(lane, &mut self.buffer, rows, &mut found).await
+                }
                 // Rows of fixed:4:4 and fixed:8:8: copied without a loop.
-                8 => lock.post_pair(lane, &mut first[..8], &mut second[..8], &mut found).await,
-                16 => lock.post_pair(lane, &mut first[..16], &mut second[..16], &mut found).await,
-                _ => lock.post_pair(lane, first, second, &mut found).await,
+                8 => batch.post_pair(lane, pair, &mut first[..8], &mut second[..8], &mut found).await,
+                16 => batch.post_pair(lane, pair, &mut first[..16], &mut second[..16], &mut found).await,
+                _ => batch.post_pair(lane, pair, first, second, &mut found).await,
             }
         };
         posted.inspect_err(|error| self.journal.failed(error))?;
-        if covers && pair.second < pair.first {
+        if is_one_read && pair.second < pair.first {
             self.pair.rotate_left(row_words);
         }
         self.written = extent.map(|write| write.extent.generation);
-        self.journal.landed_pair(&tries[..words], &found);
-        if self.journal.held.len() == words {
+        self.journal.landed(&found);
+        if self.journal.held.len() == plan.len() {
             return Ok(None);
         }
         let is_partial = !self.journal.held.is_empty();
-        let mut tried = locks.iter().zip(found).take(words);
+        let mut tried = plan.iter().zip(found);
         let conflict = tried.find_map(|(locks, found)| Conflict::of(table, locks, found, is_partial));
         Ok(Some(conflict.map_or(Stage::Beginning, Stage::Contended)))
     }
@@ -353,92 +353,6 @@ impl Client {
             Ok(()) => Begun::Done(Changed { outcome, freed: freed.map(|freed| freed.extent) }),
             Err(error) => Begun::Failed(error),
         }
-    }
-}
-
-/// The locks of two rows, and the READs behind them.
-struct LockPair<'l> {
-    table: &'l Table,
-    owner: OwnerId,
-    pair: RowPair,
-    locks: &'l [LockMask; PAIR_WORDS],
-    /// In so many words, one or two.
-    words: usize,
-}
-
-impl LockPair<'_> {
-    #[in_place(inline(always))]
-    async fn post_pair(
-        &self,
-        lane: &mut dyn Lane,
-        first: &mut [u64],
-        second: &mut [u64],
-        [found_one, found_other]: &mut [u64; PAIR_WORDS],
-    ) -> Result<(), FabricError> {
-        let (RowPair { first: first_row, second: second_row }, [one, other]) = (self.pair, self.locks);
-        if self.words == 1 {
-            return post(
-                lane,
-                [self.acquire(one, found_one), self.read(first_row, first), self.read(second_row, second)],
-            )
-            .await;
-        }
-        post(
-            lane,
-            [
-                self.acquire(one, found_one),
-                self.acquire(other, found_other),
-                self.read(first_row, first),
-                self.read(second_row, second),
-            ],
-        )
-        .await
-    }
-
-    /// Writes `extent` first, if there is one, and reads both rows at once if that `covers` them, in their own order.
-    // [R-READ-2]
-    #[in_place]
-    async fn post_any(
-        &self,
-        lane: &mut dyn Lane,
-        extent: Option<&ExtentWrite<'_>>,
-        covers: bool,
-        rows: &mut [u64],
-        found: &mut [u64; PAIR_WORDS],
-    ) -> Result<(), FabricError> {
-        let mut batch = ArrayVec::<Verb<'_>, LOCK_VERBS>::new();
-        batch.extend(extent.map(|write| Verb::Write { addr: Addr::main(write.extent.offset), words: write.words }));
-        batch.extend(self.locks.iter().zip(found).take(self.words).map(|(locks, found)| self.acquire(locks, found)));
-        if covers {
-            batch.push(self.read(self.pair.first.min(self.pair.second), rows));
-        } else {
-            let (first, second) = rows.split_at_mut(self.table.rows().row_words());
-            batch.extend([self.read(self.pair.first, first), self.read(self.pair.second, second)]);
-        }
-        post(lane, &mut batch[..]).await
-    }
-
-    #[inline(always)]
-    fn acquire<'v>(&self, LockMask { word, mask }: &LockMask, found: &'v mut u64) -> Verb<'v> {
-        let (addr, swap) = (self.table.locks().addr(*word), self.table.locks().held(self.owner, *mask));
-        Verb::MaskedCas { addr, compare: 0, swap, compare_mask: *mask, swap_mask: *mask, found }
-    }
-
-    #[inline(always)]
-    fn read<'v>(&self, row: RowId, into: &'v mut [u64]) -> Verb<'v> {
-        Verb::Read { addr: self.table.geometry().row(row), into }
-    }
-}
-
-/// The locks of two rows by word, in address order; the first word twice if one word has both.
-fn pair_locks(first: LockMask, second: LockMask) -> [LockMask; PAIR_WORDS] {
-    if first.word == second.word {
-        let both = LockMask { word: first.word, mask: first.mask | second.mask };
-        [both, both]
-    } else if first.word < second.word {
-        [first, second]
-    } else {
-        [second, first]
     }
 }
 

@@ -79,9 +79,9 @@ impl RowIndex {
 
 /// A stretch of neighbouring rows that one READ covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub(crate) first: RowId,
-    pub(crate) rows: usize,
+struct Span {
+    first: RowId,
+    rows: usize,
 }
 
 /// Rows sampled together, each in its place of one buffer.
@@ -140,9 +140,14 @@ impl Window {
         &mut self.words[place * self.row_words..][..self.row_words]
     }
 
-    /// All rows, and their words in the same order.
-    pub(crate) fn rows_and_words(&mut self) -> (&[RowId], &mut [u64]) {
-        (&self.rows, &mut self.words)
+    /// The stretches of neighbouring rows, by their first rows, with their words: one READ each. // [R-READ-2]
+    pub(crate) fn stretches(&mut self) -> impl Iterator<Item = (RowId, &mut [u64])> {
+        let (mut words, row_words) = (&mut self.words[..], self.row_words);
+        spans(&self.rows).map(move |span| {
+            let (into, rest) = std::mem::take(&mut words).split_at_mut(span.rows * row_words);
+            words = rest;
+            (span.first, into)
+        })
     }
 }
 
@@ -163,7 +168,7 @@ pub(crate) fn cover(rows: &mut Vec<RowId>, gap: u64) {
 }
 
 /// The stretches of neighbours in `rows`, which are sorted.
-pub(crate) fn spans(rows: &[RowId]) -> impl Iterator<Item = Span> {
+fn spans(rows: &[RowId]) -> impl Iterator<Item = Span> {
     rows.chunk_by(|a, b| a.0 + 1 == b.0).map(|rows| Span { first: rows[0], rows: rows.len() })
 }
 

@@ -1,15 +1,14 @@
 //! Taking locks: several words in one batch, retries that carry only atomics, and an ordered last resort.
 
 use arrayvec::ArrayVec;
-use guira_fabric::{FabricError, Lane, MaskedCas, Verb, pause_until, post};
-use guira_layout::{ExtentRef, LockId, LockMask, OwnerId, RowId};
+use guira_fabric::{FabricError, Lane, MaskedCas, pause_until};
+use guira_layout::{LockId, LockMask, OwnerId};
 
-use crate::change::window::{Window, spans};
-use crate::locks::journal::clear_verb;
-use crate::locks::journal::{Flight, Try};
+use super::batch::{ExtentWrite, LockBatch};
+use super::journal::{Flight, Try};
 use crate::recovery::mourn::Patience;
 use crate::table::destroy::is_destroyed;
-use crate::{Batch, Client, Error, MAX_LOCK_WORDS, Operation, Table, locks::unowned};
+use crate::{Client, Error, MAX_LOCK_WORDS, Operation, Table, locks::unowned};
 
 /// Locks by word, in address order. No word occurs twice.
 pub(crate) type LockSet = ArrayVec<LockMask, MAX_LOCK_WORDS>;
@@ -18,42 +17,6 @@ pub(crate) type LockSet = ArrayVec<LockMask, MAX_LOCK_WORDS>;
 const TRIES_AT_ONCE: u32 = 3;
 /// Without masked CAS: posts in a row whose only obstacle is a neighbouring lock in the same word. // [R-LOCK-6]
 const NEIGHBOUR_TRIES: u32 = 16;
-/// Extent words one WRITE carries, at most: the smallest `max_verb_words` of all fabrics.
-pub(crate) const WRITE_WORDS: usize = 1 << 17;
-
-/// The locks of `rows`: mapped, without doubles, in address order. // [R-LOCK-5]
-pub(crate) fn lock_set(table: &Table, rows: impl IntoIterator<Item = RowId>) -> LockSet {
-    let mut set = LockSet::new();
-    for row in rows {
-        let locks = table.locks().mask(table.locks().lock_of(row));
-        match set.iter().position(|other| other.word >= locks.word) {
-            Some(at) if set[at].word == locks.word => set[at].mask |= locks.mask,
-            Some(at) => set.insert(at, locks),
-            None => set.push(locks),
-        }
-    }
-    set
-}
-
-/// An extent to be written before anything can point to it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ExtentWrite<'v> {
-    pub(crate) extent: ExtentRef,
-    pub(crate) words: &'v [u64],
-}
-
-impl<'v> ExtentWrite<'v> {
-    fn verbs<'b>(&self, batch: &mut Batch<'b>)
-    where
-        'v: 'b,
-    {
-        let mut addr = guira_fabric::Addr::main(self.extent.offset);
-        for words in self.words.chunks(WRITE_WORDS) {
-            batch.push(Verb::Write { addr, words });
-            addr = addr.add_words(words.len() as u64);
-        }
-    }
-}
 
 /// Why a lock was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -323,38 +286,19 @@ impl Client {
         reads: Reads,
         extent: Option<ExtentWrite<'_>>,
     ) -> Result<Guesses, FabricError> {
-        let table = &self.table;
-        let cas_loop = lane.caps().masked_cas == MaskedCas::CasLoop;
-        let tries: ArrayVec<Try, MAX_LOCK_WORDS> = wanted
-            .iter()
-            .enumerate()
-            .map(|(i, locks)| match cas_loop {
-                true => Try { locks: *locks, compare: guesses.get(i).copied().unwrap_or(0), compare_mask: !0 },
-                false => Try { locks: *locks, compare: 0, compare_mask: locks.mask },
-            })
-            .collect();
+        let masked_cas = lane.caps().masked_cas;
         let released = if before == Before::Release { self.journal.held.clone() } else { LockSet::new() };
+        let flight = if before == Before::Release { Flight::Acquire } else { Flight::Extend };
+        let tries = wanted.iter().enumerate().map(|(i, locks)| match masked_cas {
+            MaskedCas::CasLoop => Try::plain(*locks, guesses.get(i).copied().unwrap_or(0)),
+            _ => Try::masked(*locks),
+        });
+        self.journal.expect_tries(flight, tries);
+        let (table, owner, tries) = (&self.table, self.owner, &self.journal.tries);
+        let batch = LockBatch { table, owner, masked_cas, released: &released, extent: extent.as_ref(), tries };
         let mut found = [0; 2 * MAX_LOCK_WORDS];
-        let mut batch = self.buffer.take();
-        let (given_back, tried) = found.split_at_mut(released.len());
-        for (locks, found) in released.iter().zip(given_back) {
-            batch.push(clear_verb(table, self.owner, lane.caps().masked_cas, locks, found));
-        }
-        if let Some(extent) = &extent {
-            extent.verbs(&mut batch);
-        }
-        for (attempt, found) in tries.iter().zip(tried) {
-            batch.push(try_verb(table, self.owner, attempt, cas_loop, found));
-        }
-        if reads == Reads::With {
-            window_reads(table, &mut self.window, &mut batch);
-        }
-        self.journal.flight = match before {
-            Before::Release => Flight::Acquire(tries),
-            Before::Keep => Flight::Extend(tries),
-        };
-        let posted = post(lane, &mut batch[..]).await;
-        self.buffer.keep(batch);
+        let stretches = self.window.stretches().filter(|_| reads == Reads::With);
+        let posted = batch.post_all(lane, &mut self.buffer, stretches, &mut found).await;
         posted.inspect_err(|error| self.journal.failed(error))?;
         let atomics = released.len() + wanted.len();
         self.journal.landed(&found[..atomics]);
@@ -363,11 +307,9 @@ impl Client {
 
     /// Samples the window's rows. 1 round trip.
     pub(crate) async fn sample_window(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
-        let mut batch = self.buffer.take();
-        window_reads(&self.table, &mut self.window, &mut batch);
-        let posted = post(lane, &mut batch[..]).await;
-        self.buffer.keep(batch);
-        posted
+        let (table, owner, masked_cas) = (&self.table, self.owner, lane.caps().masked_cas);
+        let batch = LockBatch { table, owner, masked_cas, released: &[], extent: None, tries: &[] };
+        batch.post_all(lane, &mut self.buffer, self.window.stretches(), &mut []).await
     }
 
     /// Gives back every lock. 1 round trip, none if none is held.
@@ -378,25 +320,3 @@ impl Client {
 
 /// Words found by tries, in their order.
 type Guesses = ArrayVec<u64, MAX_LOCK_WORDS>;
-
-fn try_verb<'b>(table: &Table, owner: OwnerId, attempt: &Try, cas_loop: bool, found: &'b mut u64) -> Verb<'b> {
-    let layout = table.locks();
-    let (addr, mask) = (layout.addr(attempt.locks.word), attempt.locks.mask);
-    let held = layout.held(owner, mask);
-    if cas_loop {
-        let swap = attempt.compare & !mask | held;
-        return Verb::Cas { addr, compare: attempt.compare, swap, found };
-    }
-    Verb::MaskedCas { addr, compare: 0, swap: held, compare_mask: mask, swap_mask: mask, found }
-}
-
-/// One READ for each stretch of neighbouring rows in `window`. // [R-READ-2]
-fn window_reads<'b>(table: &Table, window: &'b mut Window, batch: &mut Batch<'b>) {
-    let row_words = table.rows().row_words();
-    let (rows, mut words) = window.rows_and_words();
-    for span in spans(rows) {
-        let (into, rest) = words.split_at_mut(span.rows * row_words);
-        words = rest;
-        batch.push(Verb::Read { addr: table.geometry().row(span.first), into });
-    }
-}

@@ -7,12 +7,12 @@
 use std::future::poll_fn;
 
 use arrayvec::ArrayVec;
-use guira_fabric::{Effect, FabricError, FenceProof, Lane, LocalLane, MaskedCas, Verb, post, post_in_place};
+use guira_fabric::{Effect, FabricError, FenceProof, Lane, LocalLane, Verb, post, post_in_place};
 use guira_in_place::in_place;
 use guira_layout::{LockMask, OwnerId, RowId};
 
-use crate::change::PAIR_WORDS;
-use crate::locks::LockSet;
+use super::LockSet;
+use super::batch::clear_verb;
 use crate::{MAX_LOCK_WORDS, Table};
 
 /// A lock word a batch tries to take.
@@ -26,23 +26,32 @@ pub(crate) struct Try {
 }
 
 impl Try {
-    pub(crate) fn won(&self, found: u64) -> bool {
+    /// A try by masked CAS, whatever the neighbours of `locks` are.
+    #[inline(always)]
+    pub(crate) fn masked(locks: LockMask) -> Try {
+        Try { locks, compare: 0, compare_mask: locks.mask }
+    }
+
+    /// A try by plain CAS of the whole word, presumed to be `word`. // [R-LOCK-6]
+    pub(crate) fn plain(locks: LockMask, word: u64) -> Try {
+        Try { locks, compare: word, compare_mask: !0 }
+    }
+
+    fn won(&self, found: u64) -> bool {
         (found ^ self.compare) & self.compare_mask == 0
     }
 }
 
 /// The batch whose completion was not seen yet.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Flight {
     /// None is.
     #[default]
     None,
-    /// One that first releases all that is held and then tries these.
-    Acquire(ArrayVec<Try, MAX_LOCK_WORDS>),
-    /// One that tries the first so many of these, while nothing is held.
-    AcquirePair([Try; PAIR_WORDS], usize),
-    /// One that tries these and keeps what is held.
-    Extend(ArrayVec<Try, MAX_LOCK_WORDS>),
+    /// One that first releases all that is held, and then makes the journal's tries.
+    Acquire,
+    /// One that makes the journal's tries, and keeps what is held.
+    Extend,
     /// One that releases all that is held, last of all.
     Release,
     /// One of those that recover somebody else, or repair what they left, while nothing is held.
@@ -54,6 +63,8 @@ pub(crate) enum Flight {
 pub(crate) struct Journal {
     pub(crate) held: LockSet,
     pub(crate) flight: Flight,
+    /// What [`Flight::Acquire`] and [`Flight::Extend`] try.
+    pub(crate) tries: ArrayVec<Try, MAX_LOCK_WORDS>,
     /// That the client which is being recovered is dead. Kept until the last batch of its recovery has completed:
     /// before that nobody else may recover it. // [R-RECOVER-4]
     pub(crate) proof: Option<FenceProof>,
@@ -68,7 +79,7 @@ impl Journal {
 
     /// Whether the completion of every batch was seen.
     pub(crate) fn is_landed(&self) -> bool {
-        matches!(self.flight, Flight::None)
+        self.flight == Flight::None
     }
 
     /// Whether every lock in `locks` is held.
@@ -91,44 +102,37 @@ impl Journal {
         }
     }
 
-    /// Books the outcome of a flight whose atomics found `found`, in batch order.
-    pub(crate) fn landed(&mut self, found: &[u64]) {
-        let (tries, skip) = match std::mem::take(&mut self.flight) {
-            Flight::None | Flight::Recovery => return,
-            Flight::Release => return self.held.clear(),
-            Flight::AcquirePair(tries, words) => return self.hold_won(&tries[..words], found),
-            Flight::Acquire(tries) => (tries, std::mem::take(&mut self.held).len()),
-            Flight::Extend(tries) => (tries, 0),
-        };
-        self.hold_won(&tries, &found[skip.min(found.len())..]);
+    /// Notes, before it is posted, that the next batch is `flight`, with these tries.
+    #[inline(always)]
+    pub(crate) fn expect_tries(&mut self, flight: Flight, tries: impl IntoIterator<Item = Try>) {
+        self.tries.clear();
+        self.tries.extend(tries);
+        self.flight = flight;
     }
 
-    /// Books that the tries of [`Flight::AcquirePair`] which is under way, `tries`, found `found`: as
-    /// [`Journal::landed`], for who knows them.
-    #[inline(always)]
-    pub(crate) fn landed_pair(&mut self, tries: &[Try], found: &[u64]) {
-        debug_assert!(matches!(self.flight, Flight::AcquirePair(..)));
-        self.flight = Flight::None;
-        self.hold_won(tries, found);
+    /// Books the outcome of a flight whose atomics found `found`, in batch order.
+    #[inline]
+    pub(crate) fn landed(&mut self, found: &[u64]) {
+        let skip = match std::mem::take(&mut self.flight) {
+            Flight::None | Flight::Recovery => return,
+            Flight::Release => return self.held.clear(),
+            Flight::Acquire => std::mem::take(&mut self.held).len(),
+            Flight::Extend => 0,
+        };
+        for (attempt, found) in self.tries.iter().zip(found.iter().skip(skip)) {
+            if attempt.won(*found) {
+                self.held.push(attempt.locks);
+            }
+        }
     }
 
     /// Books that the [`Flight::Release`] which is under way released all that is held: as [`Journal::landed`], for who
     /// knows that it is one.
     #[inline(always)]
     pub(crate) fn landed_release(&mut self) {
-        debug_assert!(matches!(self.flight, Flight::Release));
+        debug_assert!(self.flight == Flight::Release);
         self.flight = Flight::None;
         self.held.clear();
-    }
-
-    /// Adds the locks of the tries that won, by what they found, to those that are held.
-    #[inline(always)]
-    fn hold_won(&mut self, tries: &[Try], found: &[u64]) {
-        for (attempt, found) in tries.iter().zip(found) {
-            if attempt.won(*found) {
-                self.held.push(attempt.locks);
-            }
-        }
     }
 
     /// Waits for a batch that a dropped operation left in flight, and books what it found. False if it had no effect.
@@ -174,29 +178,4 @@ impl Journal {
         }
         posted
     }
-}
-
-/// Gives back locks of one word. Never fails, never disturbs a neighbour, needs no retry. // [R-LOCK-2]
-pub(crate) fn release_verb<'b>(table: &Table, owner: OwnerId, locks: &LockMask, found: &'b mut u64) -> Verb<'b> {
-    let layout = table.locks();
-    Verb::FetchAdd { addr: layout.addr(locks.word), add: layout.release_addend(owner, locks.mask), found }
-}
-
-/// Gives back locks of one word. Locks that name nobody may have been reclaimed, and be free or somebody else's, so
-/// they are cleared, as printed: to subtract would borrow from their neighbours. Where a region has no masked CAS there
-/// is no other way. // [R-REPAIR-8]
-#[inline]
-pub(crate) fn clear_verb<'b>(
-    table: &Table,
-    owner: OwnerId,
-    masked_cas: MaskedCas,
-    locks: &LockMask,
-    found: &'b mut u64,
-) -> Verb<'b> {
-    let layout = table.locks();
-    if layout.names_owners() || masked_cas == MaskedCas::CasLoop {
-        return release_verb(table, owner, locks, found);
-    }
-    let addr = layout.addr(locks.word);
-    Verb::MaskedCas { addr, compare: 0, swap: 0, compare_mask: 0, swap_mask: locks.mask, found }
 }

@@ -3,8 +3,10 @@
 //! destroys.
 
 mod acquire;
+pub(crate) mod batch;
 pub(crate) mod journal;
 pub(crate) mod pace;
 pub(crate) mod unowned;
 
-pub(crate) use self::acquire::{Conflict, ExtentWrite, LockSet, WRITE_WORDS, lock_set};
+pub(crate) use self::acquire::{Conflict, LockSet};
+pub(crate) use self::batch::{ExtentWrite, LockBatch, WRITE_WORDS, lock_set};

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{LockId, OwnerId, Placement, RowId};
 
+use crate::locks::batch::clear_verb;
 use crate::locks::journal::Flight;
-use crate::locks::journal::clear_verb;
 use crate::locks::pace::Pace;
 use crate::paper::lease::{Lease, Leased, READS};
 use crate::paper::suspect::Suspect;

@@ -11,7 +11,7 @@ use guira_layout::{
     SlotWord, TableState,
 };
 
-use crate::locks::journal::release_verb;
+use crate::locks::batch::release_verb;
 use crate::table::session::WHO_WORDS;
 use crate::{Error, Operation, Place, SlotClient, Table};
 

@@ -1,0 +1,158 @@
+//! The batch that takes locks and samples what they guard, and the verbs that give locks back.
+
+use guira_fabric::{Addr, FabricError, Lane, LocalLane, MaskedCas, Verb, post, post_in_place};
+use guira_in_place::in_place;
+use guira_layout::{ExtentRef, LockMask, OwnerId, RowId};
+
+use super::LockSet;
+use super::journal::Try;
+use crate::{Batch, Buffer, RowPair, Table};
+
+/// Extent words one WRITE carries, at most: the smallest `max_verb_words` of all fabrics.
+pub(crate) const WRITE_WORDS: usize = 1 << 17;
+
+/// An extent to be written before anything can point to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExtentWrite<'v> {
+    pub(crate) extent: ExtentRef,
+    pub(crate) words: &'v [u64],
+}
+
+impl<'v> ExtentWrite<'v> {
+    fn push_to<'b>(&self, batch: &mut Batch<'b>)
+    where
+        'v: 'b,
+    {
+        let mut addr = Addr::main(self.extent.offset);
+        for words in self.words.chunks(WRITE_WORDS) {
+            batch.push(Verb::Write { addr, words });
+            addr = addr.add_words(words.len() as u64);
+        }
+    }
+}
+
+/// The locks of `rows`: mapped, without doubles, in address order. // [R-LOCK-5]
+#[inline(always)]
+pub(crate) fn lock_set(table: &Table, rows: impl IntoIterator<Item = RowId>) -> LockSet {
+    let mut set = LockSet::new();
+    for row in rows {
+        let locks = table.locks().mask(table.locks().lock_of(row));
+        match set.iter().position(|other| other.word >= locks.word) {
+            Some(at) if set[at].word == locks.word => set[at].mask |= locks.mask,
+            Some(at) => set.insert(at, locks),
+            None => set.push(locks),
+        }
+    }
+    set
+}
+
+/// What takes locks: `releases | extent | tries | READs`. // [R-LOCK-2] [R-EXTENT-1]
+///
+/// The tries of one key's rows are written out, as [`crate::change`]'s usual commits are; all others are
+/// [`LockBatch::post_all`].
+pub(crate) struct LockBatch<'l> {
+    pub(crate) table: &'l Table,
+    pub(crate) owner: OwnerId,
+    pub(crate) masked_cas: MaskedCas,
+    /// Locks that it gives back first.
+    pub(crate) released: &'l [LockMask],
+    /// What it writes before it has a lock.
+    pub(crate) extent: Option<&'l ExtentWrite<'l>>,
+    pub(crate) tries: &'l [Try],
+}
+
+impl LockBatch<'_> {
+    /// Posts the tries of the one or two lock words of `pair`, and READs of both rows, alone. `found` receives the lock
+    /// words as they were.
+    #[in_place(inline(always))]
+    pub(crate) async fn post_pair(
+        &self,
+        lane: &mut dyn Lane,
+        pair: RowPair,
+        first: &mut [u64],
+        second: &mut [u64],
+        [found_one, found_other]: &mut [u64; 2],
+    ) -> Result<(), FabricError> {
+        let [one, others @ ..] = self.tries else { return Ok(()) };
+        match others.first() {
+            None => {
+                let one = self.acquire(one, found_one);
+                post(lane, [one, self.read(pair.first, first), self.read(pair.second, second)]).await
+            }
+            Some(other) => {
+                let (one, other) = (self.acquire(one, found_one), self.acquire(other, found_other));
+                post(lane, [one, other, self.read(pair.first, first), self.read(pair.second, second)]).await
+            }
+        }
+    }
+
+    /// Posts all of it, with `reads` of stretches of rows, each from its first row on. `found` receives the lock words
+    /// as they were: those given back, and those tried.
+    #[in_place]
+    pub(crate) async fn post_all<'b>(
+        &'b self,
+        lane: &mut dyn Lane,
+        buffer: &mut Buffer,
+        reads: impl Iterator<Item = (RowId, &'b mut [u64])>,
+        found: &'b mut [u64],
+    ) -> Result<(), FabricError> {
+        let mut batch: Batch<'b> = buffer.take();
+        let (given_back, tried) = found.split_at_mut(self.released.len());
+        for (locks, found) in self.released.iter().zip(given_back) {
+            batch.push(clear_verb(self.table, self.owner, self.masked_cas, locks, found));
+        }
+        if let Some(extent) = self.extent {
+            extent.push_to(&mut batch);
+        }
+        for (attempt, found) in self.tries.iter().zip(tried) {
+            batch.push(self.acquire(attempt, found));
+        }
+        for (row, into) in reads {
+            batch.push(self.read(row, into));
+        }
+        let posted = post(lane, &mut batch[..]).await;
+        buffer.keep(batch);
+        posted
+    }
+
+    #[inline(always)]
+    fn acquire<'v>(&self, Try { locks, compare, .. }: &Try, found: &'v mut u64) -> Verb<'v> {
+        let layout = self.table.locks();
+        let (addr, mask, held) = (layout.addr(locks.word), locks.mask, layout.held(self.owner, locks.mask));
+        // With all the neighbours' locks, as they were seen last. // [R-LOCK-6]
+        if self.masked_cas == MaskedCas::CasLoop {
+            return Verb::Cas { addr, compare: *compare, swap: *compare & !mask | held, found };
+        }
+        Verb::MaskedCas { addr, compare: 0, swap: held, compare_mask: mask, swap_mask: mask, found }
+    }
+
+    #[inline(always)]
+    fn read<'v>(&self, row: RowId, into: &'v mut [u64]) -> Verb<'v> {
+        Verb::Read { addr: self.table.geometry().row(row), into }
+    }
+}
+
+/// Gives back locks of one word. Never fails, never disturbs a neighbour, needs no retry. // [R-LOCK-2]
+pub(crate) fn release_verb<'b>(table: &Table, owner: OwnerId, locks: &LockMask, found: &'b mut u64) -> Verb<'b> {
+    let layout = table.locks();
+    Verb::FetchAdd { addr: layout.addr(locks.word), add: layout.release_addend(owner, locks.mask), found }
+}
+
+/// Gives back locks of one word. Locks that name nobody may have been reclaimed, and be free or somebody else's, so
+/// they are cleared, as printed: to subtract would borrow from their neighbours. Where a region has no masked CAS there
+/// is no other way. // [R-REPAIR-8]
+#[inline]
+pub(crate) fn clear_verb<'b>(
+    table: &Table,
+    owner: OwnerId,
+    masked_cas: MaskedCas,
+    locks: &LockMask,
+    found: &'b mut u64,
+) -> Verb<'b> {
+    let layout = table.locks();
+    if layout.names_owners() || masked_cas == MaskedCas::CasLoop {
+        return release_verb(table, owner, locks, found);
+    }
+    let addr = layout.addr(locks.word);
+    Verb::MaskedCas { addr, compare: 0, swap: 0, compare_mask: 0, swap_mask: locks.mask, found }
+}
