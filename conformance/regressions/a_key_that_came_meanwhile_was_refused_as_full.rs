@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use guira_conformance::{Bench, Moment, Sampling, SteppedLane};
 use guira_fabric::{Profile, Region};
 use guira_layout::Preset;
-use guira_rcuckoo::{Change, ClientConfig, Error, Outcome};
+use guira_rcuckoo::{Change, ClientConfig, ErrorKind, Outcome};
 
 fn key(i: u64) -> [u8; 8] {
     i.to_le_bytes()
@@ -25,7 +25,7 @@ fn nearly_full() -> (Bench, [u8; 8]) {
     for i in 0..4 * bench.table.config().slots() {
         match filler.put(&key(i), &key(i)) {
             Ok(_) => stored.push(i),
-            Err(error) => assert!(matches!(error, Error::Full { .. })),
+            Err(error) => assert!(matches!(error.kind, ErrorKind::Full { .. })),
         }
     }
     drop(filler);

@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use guira_conformance::{Bench, block_on};
 use guira_fabric::{FabricError, FenceProof, Liveness, Profile, Region};
 use guira_layout::{LockId, OwnerId, Preset};
-use guira_rcuckoo::{Change, Client, ClientConfig, Error, NewValue};
+use guira_rcuckoo::{Change, Client, ClientConfig, Error, ErrorKind, NewValue};
 
 const OWNER: OwnerId = OwnerId(2);
 const KEY: [u8; 8] = [7; 8];
@@ -72,7 +72,9 @@ fn who_cannot_ask_waits_for_the_living() {
     result.expect("the lock came free in time");
     assert_eq!(asked, 3);
     let (result, asked) = put(u32::MAX, 500_000_000);
-    let Err(Error::Fabric { source: FabricError::Backend(reason), .. }) = &result else { panic!("{result:?}") };
+    let Err(Error { kind: ErrorKind::Fabric { source: FabricError::Backend(reason) }, .. }) = &result else {
+        panic!("{result:?}")
+    };
     assert_eq!(reason, "no descriptor is left");
     assert!(asked > 3, "it asked {asked} times");
 }

@@ -7,7 +7,7 @@
 use guira_conformance::{Bench, block_on};
 use guira_fabric::{Profile, Region};
 use guira_layout::{OwnerId, Preset, RowId};
-use guira_rcuckoo::{ClientConfig, Error, Reader, RowItems};
+use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Reader, RowItems};
 
 #[test]
 fn a_row_under_a_held_lock_is_busy_and_under_a_free_one_corrupt() {
@@ -22,9 +22,9 @@ fn a_row_under_a_held_lock_is_busy_and_under_a_free_one_corrupt() {
         block_on(reader.read_row(&mut bench.region.lane(), row, &mut RowItems::default())).unwrap_err()
     };
     // Damage is found by samples, not by the clock: on a busy machine they may take long.
-    assert!(matches!(read(u64::MAX), Error::Corrupt { .. }));
+    assert!(matches!(read(u64::MAX), Error { kind: ErrorKind::Corrupt { .. }, .. }));
     let locks = bench.table.locks();
     let mask = locks.mask(locks.lock_of(row));
     bench.store(locks.addr(mask.word), &[locks.held(OwnerId(9), mask.mask)]);
-    assert!(matches!(read(20_000_000), Error::Busy { owner: Some(OwnerId(9)), .. }));
+    assert!(matches!(read(20_000_000), Error { kind: ErrorKind::Busy { owner: Some(OwnerId(9)), .. }, .. }));
 }

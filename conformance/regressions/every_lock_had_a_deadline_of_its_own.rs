@@ -9,7 +9,7 @@ use guira_conformance::{Bench, KeyFinder, Moment, Sampling, SteppedLane};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Lane, Profile};
 use guira_layout::{LockId, OwnerId, Preset, RowId};
-use guira_rcuckoo::{ClientConfig, Error};
+use guira_rcuckoo::{ClientConfig, Error, ErrorKind};
 
 const STRANGER: OwnerId = OwnerId(40);
 const DEADLINE_NS: u64 = 1_000_000;
@@ -64,7 +64,7 @@ fn all_waits_of_an_operation_share_one_deadline() {
             add(&bench, LockId(lock), |mask| bench.table.locks().held(STRANGER, mask));
         }
         let error = client.put(&key, &key).unwrap_err();
-        let Error::Busy { lock, owner, .. } = error else { panic!("{error}") };
+        let Error { kind: ErrorKind::Busy { lock, owner, .. }, .. } = error else { panic!("{error}") };
         assert_ne!(lock, own, "it waited for a second lock");
         assert_eq!(owner, Some(STRANGER));
         let waited_ns = client.lane.now_ns();

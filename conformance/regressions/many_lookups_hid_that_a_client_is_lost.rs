@@ -10,7 +10,7 @@ use guira_conformance::Bench;
 use guira_fabric::heap::{Next, Step};
 use guira_fabric::{Effect, Profile, Region};
 use guira_layout::Preset;
-use guira_rcuckoo::Error;
+use guira_rcuckoo::{Error, ErrorKind};
 
 #[test]
 fn every_key_of_a_lost_client_is_refused_as_lost() {
@@ -20,10 +20,10 @@ fn every_key_of_a_lost_client_is_refused_as_lost() {
         let mut client = bench.client(0).through(bench.region.lane().hooked(Box::new(hook)));
         client.put(&[1; 8], &[2; 8]).unwrap_err();
         let mut client = client.through(bench.region.lane());
-        assert!(matches!(client.get(&[1; 8]), Err(Error::Lost { .. })), "{profile}");
+        assert!(matches!(client.get(&[1; 8]), Err(Error { kind: ErrorKind::Lost { .. }, .. })), "{profile}");
         for answer in client.get_many(&[[1; 8], [3; 8]]) {
             let error = answer.unwrap_err();
-            assert!(matches!(error, Error::Lost { .. }), "{profile}: {error}");
+            assert!(matches!(error.kind, ErrorKind::Lost { .. }), "{profile}: {error}");
             assert_eq!(error.effect(), Effect::None, "{profile}: {error}");
         }
     }

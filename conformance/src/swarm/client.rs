@@ -11,8 +11,8 @@ use guira_fabric::{Effect, FabricError, FenceProof, Lane, Region, SlotHold, paus
 use guira_fabric_sim::{SimLane, SimRegion};
 use guira_layout::{ExtentRef, OwnerId, Placement, SlotWord, encode_extent};
 use guira_rcuckoo::{
-    Change, Changed, Client, ClientConfig, Counters, Error, NewValue, Operation, Outcome, Reader, Recovered, Snapshot,
-    Table, Token, claim_slot, read_slot, recover, release_slot,
+    Change, Changed, Client, ClientConfig, Counters, Error, ErrorKind, NewValue, Operation, Outcome, Reader, Recovered,
+    Snapshot, Table, Token, claim_slot, read_slot, recover, release_slot,
 };
 
 /// Why an operation failed.
@@ -218,7 +218,7 @@ impl SimClient {
     /// # Errors
     /// As [`Client::change`].
     pub async fn change(&mut self, key: &[u8], change: Change<'_>) -> Result<Outcome, Failure> {
-        self.client.refuse_if_lost(Operation::Remove)?;
+        self.client.refuse_if_lost().map_err(|kind| kind.during(Operation::Remove))?;
         if let Some(extents) = &mut self.extents {
             extents.tend(&mut self.lane).await.map_err(ExtentError::Fabric)?;
         }
@@ -236,7 +236,7 @@ impl SimClient {
 
     /// A place for a value that needs one; the dead give back theirs first if there is none. // [R-RECOVER-1]
     async fn reserve(&mut self, key: &[u8], value: &[u8], operation: Operation) -> Result<Option<ExtentRef>, Failure> {
-        self.client.refuse_if_lost(operation)?;
+        self.client.refuse_if_lost().map_err(|kind| kind.during(operation))?;
         let placement = self.client.table().rows().place(key.len(), value.len());
         let Some(extents) = &mut self.extents else { return Ok(None) };
         if placement == Placement::Inline {
@@ -293,7 +293,7 @@ async fn recover_slot(
     let proof = FenceProof::new(slot, generation, hold);
     match recover(lane, table, &proof).await {
         Ok(recovered) => Ok(Some((proof.into_hold(), recovered))),
-        Err(Error::Corrupt { .. }) => Ok(None),
+        Err(Error { kind: ErrorKind::Corrupt { .. }, .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -311,5 +311,5 @@ async fn within<T>(timer: &mut SimLane, patience_ns: Option<u64>, future: impl F
 }
 
 fn session(source: FabricError) -> Error {
-    Error::Fabric { operation: Operation::Session, source }
+    Error { operation: Operation::Session, kind: ErrorKind::Fabric { source } }
 }

@@ -10,7 +10,7 @@ use guira_fabric::{Effect, FabricError, Lane, Region, pause_until};
 use guira_fabric_sim::{SimLane, SimRegion};
 use guira_layout::{LockId, SuperblockError};
 use guira_rcuckoo::{
-    Change, ClientConfig, Counters, Error, Expected, OpenError, Operation, Outcome, Table, open_table,
+    Change, ClientConfig, Counters, Error, ErrorKind, Expected, OpenError, Operation, Outcome, Table, open_table,
 };
 
 use super::client::{Claim, Failure, SimClient};
@@ -167,7 +167,7 @@ impl Member {
                 Ok(_) => {}
                 Err(OpenError::Superblock(SuperblockError::Empty)) if shared.can_restart => return Err(Stop),
                 Err(OpenError::Fabric(source)) => {
-                    self.survive(Error::Fabric { operation: Operation::Session, source }.into())?;
+                    self.survive(Error { operation: Operation::Session, kind: ErrorKind::Fabric { source } }.into())?;
                 }
                 Err(error) => {
                     self.wrong(format!("the table cannot be opened: {error}"));
@@ -444,11 +444,15 @@ impl Member {
     fn survive(&self, failure: Failure) -> Result<(), Stop> {
         let (shared, mut tally) = (&self.shared, self.shared.tally.borrow_mut());
         match failure {
-            Failure::Operation(Error::Full { .. }) | Failure::Extent(ExtentError::Full { .. }) => tally.full += 1,
+            Failure::Operation(Error { kind: ErrorKind::Full { .. }, .. })
+            | Failure::Extent(ExtentError::Full { .. }) => tally.full += 1,
             Failure::Dropped { .. } => tally.dropped += 1,
-            Failure::Operation(Error::Busy { .. }) if !shared.is_patient => tally.busy += 1,
-            Failure::Operation(Error::Corrupt { .. }) if shared.can_flip => tally.corrupt += 1,
-            Failure::Operation(Error::Fabric { source: FabricError::Disconnected { .. }, .. } | Error::Lost { .. })
+            Failure::Operation(Error { kind: ErrorKind::Busy { .. }, .. }) if !shared.is_patient => tally.busy += 1,
+            Failure::Operation(Error { kind: ErrorKind::Corrupt { .. }, .. }) if shared.can_flip => tally.corrupt += 1,
+            Failure::Operation(Error {
+                kind: ErrorKind::Fabric { source: FabricError::Disconnected { .. } } | ErrorKind::Lost { .. },
+                ..
+            })
             | Failure::Extent(ExtentError::Fabric(FabricError::Disconnected { .. })) => {
                 return Err(Stop);
             }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use guira_conformance::{Bench, KeyFinder, Model, Moment, Op, Rng, Sampling, Seen, SteppedLane, TestClient};
 use guira_fabric::{Profile, Region};
 use guira_layout::{EntryFormat, Preset};
-use guira_rcuckoo::{ClientConfig, Error, Expected, Outcome, Token};
+use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Expected, Outcome, Token};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 
 const SEED: u64 = 11;
@@ -111,7 +111,9 @@ impl Run {
         let client = &mut self.clients[self.rng.below(2) as usize];
         let (before, expected) = (self.model.clone(), self.model.apply(&op));
         match client.apply(&op) {
-            Err(Error::Full { .. }) if expected == Seen::Outcome(Outcome::Inserted) => return self.model = before,
+            Err(Error { kind: ErrorKind::Full { .. }, .. }) if expected == Seen::Outcome(Outcome::Inserted) => {
+                return self.model = before;
+            }
             seen => assert_eq!(seen, Ok(expected.clone()), "{op:x?}"),
         }
         let Seen::Outcome(outcome) = expected else { return };
@@ -439,7 +441,7 @@ fn replace_by_itself(other: &mut TestClient, key: &[u8], value: &[u8]) -> bool {
             assert_eq!(other.apply(&Op::Insert(key.to_vec(), value.to_vec())), Ok(Seen::Outcome(Outcome::Inserted)));
             true
         }
-        Ok(Seen::Outcome(Outcome::Missing)) | Err(Error::Busy { .. }) => false,
+        Ok(Seen::Outcome(Outcome::Missing)) | Err(Error { kind: ErrorKind::Busy { .. }, .. }) => false,
         answer => panic!("the other client got {answer:?}"),
     }
 }

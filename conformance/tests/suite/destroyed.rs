@@ -10,7 +10,8 @@ use guira_fabric::memory::{AtomicU64, Ordering};
 use guira_fabric::{FenceProof, Lane, Profile, Region, Traffic};
 use guira_layout::{DESTROYED_TRAILER, LockMask, OwnerId, Preset, RowId, STATE_WORD, TableState};
 use guira_rcuckoo::{
-    Change, ClientConfig, Error, NewValue, Reader, RowItems, destroy_table, free_unowned_locks, read_slot, recover,
+    Change, ClientConfig, Error, ErrorKind, NewValue, Reader, RowItems, destroy_table, free_unowned_locks, read_slot,
+    recover,
 };
 
 const SEED: u64 = 11;
@@ -41,7 +42,7 @@ fn reader(bench: &Bench) -> Reader {
 }
 
 fn is_destroyed<T>(result: &Result<T, Error>) -> bool {
-    matches!(result, Err(Error::Destroyed { .. }))
+    matches!(result, Err(Error { kind: ErrorKind::Destroyed, .. }))
 }
 
 /// [R-DESTROY-2] Hits in both rows, in extents, misses, many keys at once, by readers and clients that had found them

@@ -16,7 +16,7 @@ use guira_conformance::{Bench, Model, Op, Prepared, Seen, TestClient, block_on};
 use guira_fabric::heap::{Next, Pace, Step};
 use guira_fabric::{Effect, Profile, Region};
 use guira_layout::{OwnerId, Preset};
-use guira_rcuckoo::{Change, ClientConfig, Error, Expected, NewValue, Outcome, Token};
+use guira_rcuckoo::{Change, ClientConfig, Error, ErrorKind, Expected, NewValue, Outcome, Token};
 
 const SEED: u64 = 5;
 /// Polls a batch stays in flight.
@@ -302,7 +302,7 @@ fn another_client_overtakes_a_drop() {
                         Ok(Seen::Outcome(Outcome::Inserted | Outcome::Replaced)) => {
                             [possible(&scene.model, &[op, &change]), possible(&scene.model, &[&change, op])].concat()
                         }
-                        Err(Error::Busy { owner, .. }) => {
+                        Err(Error { kind: ErrorKind::Busy { owner, .. }, .. }) => {
                             assert!(owner.is_none_or(|owner| owner == OwnerId(1)), "[R-LOCK-1] {owner:?}");
                             possible(&scene.model, &[op])
                         }
@@ -418,13 +418,16 @@ fn refuses_everything(client: &mut TestClient, scene: &Scene, bench: &Bench, con
     let before = bench.words();
     for op in &scene.ops {
         let refused = client.apply(op).expect_err(context);
-        assert!(matches!(refused, Error::Lost { .. }), "{context}: {refused}");
+        assert!(matches!(refused.kind, ErrorKind::Lost { .. }), "{context}: {refused}");
         assert_eq!(refused.effect(), Effect::None, "{context}");
         assert!(refused.to_string().contains("open a new client"), "{context}: {refused}");
     }
     let keys = [key(1), key(2)];
     let many = client.get_many(&keys);
-    assert!(many.iter().all(|refused| matches!(refused, Err(Error::Lost { .. }))), "{context}: {many:?}");
+    assert!(
+        many.iter().all(|refused| matches!(refused, Err(Error { kind: ErrorKind::Lost { .. }, .. }))),
+        "{context}: {many:?}"
+    );
     assert_eq!(many.len(), keys.len(), "{context}");
     block_on(client.client.settle(&mut client.lane)).expect_err(context);
     assert!(before == bench.words(), "{context}: a client that refuses changed something");

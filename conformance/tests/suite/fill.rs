@@ -10,7 +10,7 @@ use std::time::Instant;
 use guira_conformance::{Bench, Rng, TestClient};
 use guira_fabric::Profile;
 use guira_layout::Preset;
-use guira_rcuckoo::Error;
+use guira_rcuckoo::{Error, ErrorKind};
 
 /// Keys read back after each fill.
 const SAMPLE: u64 = 2_000;
@@ -55,7 +55,7 @@ fn fill(preset: Preset, format: &str, rows: u64, seed: u64) -> Filled {
         let key = key(seed, keys, width);
         match client.put(&key, &key) {
             Ok(_) => keys += 1,
-            Err(Error::Full { rows: rows_searched, .. }) => {
+            Err(Error { kind: ErrorKind::Full { rows: rows_searched }, .. }) => {
                 let now = bench.words();
                 match before.replace(now) {
                     // The put that failed is repeated between two looks at every byte.
@@ -159,7 +159,7 @@ fn full_changes_nothing() {
             let key = key(1, i, 8);
             match client.put(&key, &key) {
                 Ok(_) => put += 1,
-                Err(Error::Full { .. }) => {
+                Err(Error { kind: ErrorKind::Full { .. }, .. }) => {
                     full += 1;
                     assert!(before == bench.words(), "{preset} {profile}: key {i} was not put, yet something changed");
                     assert_eq!(client.get(&key), Ok(None));

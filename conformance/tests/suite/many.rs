@@ -10,7 +10,7 @@ use guira_conformance::{Bench, Moment, Op, Rng, Sampling, Seen, SteppedLane, Tes
 use guira_fabric::heap::Pace;
 use guira_fabric::{Addr, Profile, Region};
 use guira_layout::{EntryFormat, MAX_KEY_BYTES, OwnerId, Preset, PresetOptions, RowId};
-use guira_rcuckoo::{ClientConfig, Error, Outcome, Place, Token};
+use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Outcome, Place, Token};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 
 const SEED: u64 = 23;
@@ -97,7 +97,9 @@ fn many_lookups_answer_as_single_ones() {
                     match answer {
                         Ok(Some(_)) => hits += 1,
                         Ok(None) => misses += 1,
-                        Err(Error::KeyLength { bytes, .. }) if bytes == key.len() => mistakes += 1,
+                        Err(Error { kind: ErrorKind::KeyLength { bytes, .. }, .. }) if bytes == key.len() => {
+                            mistakes += 1
+                        }
                         Err(error) => panic!("key {i} of {length}: {error}"),
                     }
                 }
@@ -221,8 +223,12 @@ fn torn_and_damaged_rows_concern_their_keys_only() {
             }
             concerned += 1;
             match (answer, held_by) {
-                (Err(Error::Corrupt { place, .. }), None) => assert_eq!(place, Place::Row(row), "{profile}: key {i}"),
-                (Err(Error::Busy { owner, .. }), Some(_)) => assert_eq!(owner, held_by, "{profile}: key {i}"),
+                (Err(Error { kind: ErrorKind::Corrupt { place }, .. }), None) => {
+                    assert_eq!(place, Place::Row(row), "{profile}: key {i}")
+                }
+                (Err(Error { kind: ErrorKind::Busy { owner, .. }, .. }), Some(_)) => {
+                    assert_eq!(owner, held_by, "{profile}: key {i}")
+                }
                 (answer, _) => panic!("{profile}, held by {held_by:?}: key {i} of the torn row: {answer:?}"),
             }
         }
@@ -249,7 +255,7 @@ fn damaged_extents_concern_their_keys_only() {
         list.insert(20, victim);
         for (i, answer) in client.get_many(&list).into_iter().enumerate() {
             if i == 20 {
-                assert!(matches!(answer, Err(Error::Corrupt { .. })), "{profile}: {answer:?}");
+                assert!(matches!(answer, Err(Error { kind: ErrorKind::Corrupt { .. }, .. })), "{profile}: {answer:?}");
             } else {
                 let i = i as u64 - u64::from(i > 20);
                 assert_eq!(answer, Ok(Some(value(format, i))), "{profile}: key {i}");
@@ -452,7 +458,7 @@ fn dropped_lookups_strand_nothing() {
 fn answers(client: &mut TestClient, list: &[Vec<u8>]) -> Vec<Answer> {
     let mut answers = client.get_many(list);
     let mistake = answers.pop().expect("one answer for each key");
-    assert!(matches!(mistake, Err(Error::KeyLength { .. })), "{mistake:?}");
+    assert!(matches!(mistake, Err(Error { kind: ErrorKind::KeyLength { .. }, .. })), "{mistake:?}");
     answers
 }
 
@@ -496,7 +502,7 @@ fn a_planted_entry_without_its_extent_is_damage() {
     let prepared = client.extents.prepare(&mut client.lane, &victim, &[7; 200]).expect("too long for a row");
     let first = bench.table.placement().rows(bench.table.placement().digest(&victim)).first;
     bench.plant_entry(first, &prepared);
-    assert!(matches!(client.get(&victim), Err(Error::Corrupt { .. })));
+    assert!(matches!(client.get(&victim), Err(Error { kind: ErrorKind::Corrupt { .. }, .. })));
     bench.store(Addr::main(prepared.offset()), prepared.words());
     assert_eq!(client.get(&victim), Ok(Some(vec![7; 200])));
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use guira_conformance::{AnyLane, Bench, BenchNode, Model, Op, Rng, Roughness, Seen, TestClient};
 use guira_fabric::{Profile, Region};
 use guira_layout::{EntryFormat, MAX_KEY_BYTES, MAX_VALUE_BYTES, Preset, PresetOptions};
-use guira_rcuckoo::{Change, Error, NewValue, Outcome};
+use guira_rcuckoo::{Change, Error, ErrorKind, NewValue, Outcome};
 
 /// Seeds of each combination.
 const SEEDS: u64 = 3;
@@ -118,7 +118,7 @@ impl Case {
                 Ok(seen) => assert_eq!(seen, model.apply(&op), "operation {i} of seed {}: {op:x?}", self.seed),
                 Err(error) => {
                     let inserts = model.clone().apply(&op) == Seen::Outcome(Outcome::Inserted);
-                    let is_right = inserts && matches!(error, Error::Full { .. });
+                    let is_right = inserts && matches!(error.kind, ErrorKind::Full { .. });
                     assert!(is_right, "operation {i} of seed {}: {op:x?}: {error}", self.seed);
                 }
             }
@@ -272,14 +272,14 @@ fn sizes_that_do_not_fit_are_refused() {
         let bench = Bench::of_rows(Preset::Tiny, format, 64, Profile::Shm, 1);
         let mut client = bench.client(0);
         let before = bench.words();
-        let key_error = |error: &Error| matches!(error, Error::KeyLength { bytes, .. } if *bytes == wrong_key);
+        let key_error = |error: &Error| matches!(error.kind, ErrorKind::KeyLength { bytes, .. } if bytes == wrong_key);
         assert!(key_error(&client.get(&vec![1; wrong_key]).unwrap_err()));
         assert!(key_error(&client.put(&vec![1; wrong_key], &[1; 4]).unwrap_err()));
         assert!(key_error(&client.change(&vec![1; wrong_key], Change::Remove).unwrap_err()));
         let value = vec![1; 25];
         for change in [Change::Put, Change::Insert, Change::Update] {
             let error = client.change(&vec![1; key], change(NewValue::Inline(&value))).unwrap_err();
-            assert!(matches!(error, Error::ValueLength { bytes: 25, .. }), "{error}");
+            assert!(matches!(error.kind, ErrorKind::ValueLength { bytes: 25, .. }), "{error}");
         }
         assert!(before == bench.words(), "{format}: something changed");
     }

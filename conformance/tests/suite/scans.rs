@@ -11,7 +11,7 @@ use guira_conformance::{Bench, Model, Moment, Op, Rng, Sampling, Seen, SteppedLa
 use guira_fabric::heap::{Next, Step};
 use guira_fabric::{Profile, Region};
 use guira_layout::{Preset, RowId};
-use guira_rcuckoo::{ClientConfig, Error, Outcome, Reader, Snapshot};
+use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Outcome, Reader, Snapshot};
 
 const SEED: u64 = 31;
 /// More sweeps than any scan below needs that can become stable.
@@ -122,7 +122,7 @@ impl Writer {
         let expected = self.model.apply(&op);
         match self.client.apply(&op) {
             Ok(seen) => assert_eq!(seen, expected),
-            Err(Error::Full { .. }) => self.model = before,
+            Err(Error { kind: ErrorKind::Full { .. }, .. }) => self.model = before,
             Err(error) => panic!("{op:x?}: {error}"),
         }
         self.history.push(self.model.clone());
@@ -277,7 +277,7 @@ fn damage_ends_a_stable_scan() {
     words[0] ^= 1;
     bench.store(bench.table.geometry().row(RowId(17)), &words);
     let error = block_on(reader(&bench).snapshot(&mut bench.region.lane(), 2, |_, _| ())).unwrap_err();
-    assert!(matches!(error, Error::Corrupt { place: guira_rcuckoo::Place::Row(RowId(17)), .. }), "{error}");
+    assert!(matches!(error.kind, ErrorKind::Corrupt { place: guira_rcuckoo::Place::Row(RowId(17)) }), "{error}");
 }
 
 /// [R-SCAN-2] Up to 4,096 rows every row is counted: exact, in 1 round trip for 64 rows.

@@ -484,7 +484,7 @@ impl Failure {
 /// The exit code of a store's error. Whether somebody may do a thing, and whether a file can be used, is for the host
 /// to decide and no matter of the arguments, although the caller is to blame.
 fn exit_code_of(error: &guira::Error) -> u8 {
-    use guira::{Error, OperationError, ShmError};
+    use guira::{Error, OperationError, OperationErrorKind, ShmError};
 
     match error {
         error if error.is_absent() || error.is_taken() => EXIT_NEGATIVE,
@@ -500,7 +500,7 @@ fn exit_code_of(error: &guira::Error) -> u8 {
         | Error::ReadOnlyGrant { .. }
         | Error::Kill { .. }
         | Error::Fabric { .. }
-        | Error::Operation(OperationError::Fabric { .. }) => EXIT_FAILURE,
+        | Error::Operation(OperationError { kind: OperationErrorKind::Fabric { .. }, .. }) => EXIT_FAILURE,
         error if error.blame() == guira::Blame::Misuse => EXIT_MISUSE,
         _ => EXIT_FAILURE,
     }
@@ -543,7 +543,7 @@ mod tests {
     /// Like cases have like codes, whichever command they come from.
     #[test]
     fn every_failure_has_the_code_that_help_says() {
-        use guira::{Attempt, ConfigError, Error, Operation, OperationError, ShmError};
+        use guira::{Attempt, ConfigError, Error, Operation, OperationError, OperationErrorKind, ShmError};
 
         let url = || "shm://x".parse::<Url>().unwrap();
         let path = || std::path::PathBuf::from("/dev/shm/x");
@@ -556,8 +556,10 @@ mod tests {
         let capacity = ConfigError::OutOfRange { name: "capacity", value: 0, bounds: "1" };
         let operation = Operation::Put;
         let format = guira::EntryFormat::Fixed { key_bytes: 8, value_bytes: 8 };
-        let long = || Error::Operation(OperationError::ValueLength { operation, bytes: 9, format });
-        let full = || Error::Operation(OperationError::Full { operation, rows: 2 });
+        let long = || {
+            Error::Operation(OperationError { operation, kind: OperationErrorKind::ValueLength { bytes: 9, format } })
+        };
+        let full = || Error::Operation(OperationError { operation, kind: OperationErrorKind::Full { rows: 2 } });
         let in_input =
             |source| Failure::Record { line: 1, key: "k".into(), loaded: Loaded(0), source: Box::new(source) };
         let no_file = || io::Error::from(io::ErrorKind::NotFound);

@@ -10,7 +10,7 @@ use guira_rcuckoo::{OpenError, Operation};
 
 use crate::sessions::{Session, Sessions, moment_after};
 use crate::store::Inner;
-use crate::{Error, ExtentError, OperationError};
+use crate::{Error, ExtentError, OperationError, OperationErrorKind};
 
 /// Which session a lane belongs to, and where to get another one.
 pub(crate) struct Attachment {
@@ -61,8 +61,8 @@ fn verdict(lost: Option<&FabricError>, effect: Effect, told_fenced: bool) -> Ver
 /// How `error` says that the session was lost, if it does.
 fn lost_session(error: &Error) -> Option<&FabricError> {
     let source = match error {
-        Error::Operation(OperationError::Fabric { source, .. } | OperationError::Lost { source, .. })
-        | Error::Extent(ExtentError::Fabric(source))
+        Error::Operation(error) => return session_loss(error),
+        Error::Extent(ExtentError::Fabric(source))
         | Error::Open { source: OpenError::Fabric(source), .. }
         | Error::Fabric { source, .. } => source,
         _ => return None,
@@ -72,9 +72,15 @@ fn lost_session(error: &Error) -> Option<&FabricError> {
 
 /// Whether `error` says that the session was lost.
 pub(crate) fn is_session_lost(error: &OperationError) -> bool {
-    match error {
-        OperationError::Fabric { source, .. } | OperationError::Lost { source, .. } => is_loss(source),
-        _ => false,
+    session_loss(error).is_some()
+}
+
+fn session_loss(error: &OperationError) -> Option<&FabricError> {
+    match &error.kind {
+        OperationErrorKind::Fabric { source } | OperationErrorKind::Lost { source } => {
+            Some(source).filter(|it| is_loss(it))
+        }
+        _ => None,
     }
 }
 
@@ -91,8 +97,8 @@ pub(crate) fn without_effect(error: Error) -> Error {
         other => other,
     };
     match error {
-        Error::Operation(OperationError::Fabric { operation, source }) => {
-            Error::Operation(OperationError::Fabric { operation, source: unsent(source) })
+        Error::Operation(OperationError { operation, kind: OperationErrorKind::Fabric { source } }) => {
+            OperationErrorKind::Fabric { source: unsent(source) }.during(operation).into()
         }
         Error::Extent(ExtentError::Fabric(source)) => Error::Extent(ExtentError::Fabric(unsent(source))),
         Error::Fabric { doing, url, source } => Error::Fabric { doing, url, source: unsent(source) },
@@ -149,7 +155,7 @@ impl Attachment {
         self.told_fenced = self.holds == Holds::Nothing;
         if is_news {
             let source = FabricError::Fenced { effect: Effect::None };
-            return Err(OperationError::Fabric { operation, source }.into());
+            return Err(OperationError { operation, kind: OperationErrorKind::Fabric { source } }.into());
         }
         Ok(())
     }
@@ -182,8 +188,14 @@ mod tests {
         let operation = Operation::Put;
         let of = |source: FabricError| {
             [
-                Error::Operation(OperationError::Fabric { operation, source: source.clone() }),
-                Error::Operation(OperationError::Lost { operation, source: source.clone() }),
+                Error::Operation(OperationError {
+                    operation,
+                    kind: OperationErrorKind::Fabric { source: source.clone() },
+                }),
+                Error::Operation(OperationError {
+                    operation,
+                    kind: OperationErrorKind::Lost { source: source.clone() },
+                }),
                 Error::Extent(ExtentError::Fabric(source)),
             ]
         };
@@ -197,7 +209,10 @@ mod tests {
         {
             assert!(of(other).iter().all(|error| lost_session(error).is_none()));
         }
-        assert!(lost_session(&Error::Operation(OperationError::Destroyed { operation })).is_none());
+        assert!(
+            lost_session(&Error::Operation(OperationError { operation, kind: OperationErrorKind::Destroyed }))
+                .is_none()
+        );
     }
 
     /// A client that had lost a batch before changed nothing by the operation it refuses.
@@ -206,10 +221,15 @@ mod tests {
         for effect in EFFECTS {
             for source in [FabricError::Disconnected { effect }, FabricError::Fenced { effect }] {
                 let operation = Operation::Update;
-                let lost = Error::Operation(OperationError::Lost { operation, source: source.clone() });
+                let lost = Error::Operation(OperationError {
+                    operation,
+                    kind: OperationErrorKind::Lost { source: source.clone() },
+                });
                 assert_eq!(lost.effect(), Effect::None);
-                let unsent =
-                    without_effect(Error::Operation(OperationError::Fabric { operation, source: source.clone() }));
+                let unsent = without_effect(Error::Operation(OperationError {
+                    operation,
+                    kind: OperationErrorKind::Fabric { source: source.clone() },
+                }));
                 assert_eq!(
                     (unsent.effect(), unsent.blame()),
                     (Effect::None, crate::Error::from(ExtentError::Fabric(source.clone())).blame())

@@ -24,7 +24,7 @@ use crate::reader::{check_versions, lookups};
 use crate::sessions::{Session, Sessions};
 use crate::store::Inner;
 use crate::turns::{Asked, Limits, Overwrite, PATIENCE, Place, TableName, Turns, Waited, Wish};
-use crate::{Error, Expected, ExtentError, OperationError, Swap, Token, Versioned};
+use crate::{Error, Expected, ExtentError, OperationError, OperationErrorKind, Swap, Token, Versioned};
 
 /// Keys whose rows are loaded ahead of the one that is being changed.
 const AHEAD_KEYS: usize = 4;
@@ -573,10 +573,10 @@ impl Client {
         let (rows, bytes) = (self.client.table().rows(), value.len());
         let format = rows.entry_format();
         if !rows.accepts_key(key.len()) {
-            return Err(guira_rcuckoo::Error::KeyLength { operation, bytes: key.len(), format }.into());
+            return Err(OperationErrorKind::KeyLength { bytes: key.len(), format }.during(operation).into());
         }
         if !rows.accepts_value(bytes) {
-            return Err(guira_rcuckoo::Error::ValueLength { operation, bytes, format }.into());
+            return Err(OperationErrorKind::ValueLength { bytes, format }.during(operation).into());
         }
         if let (Placement::Extent, Some(extents)) = (rows.place(key.len(), bytes), &mut self.extents) {
             return match extents.reserve(self.lane.any(), key, value).await {
@@ -603,9 +603,9 @@ impl Client {
     ) -> Result<Option<ExtentRef>, Error> {
         let Some(extents) = &mut self.extents else { return Err(full.into()) };
         let looked = is_destroyed(self.lane.any(), self.client.table()).await;
-        let fabric = |source| OperationError::Fabric { operation, source };
+        let fabric = |source| OperationErrorKind::Fabric { source }.during(operation);
         if looked.map_err(fabric)? {
-            return Err(OperationError::Destroyed { operation }.into());
+            return Err(OperationErrorKind::Destroyed.during(operation).into());
         }
         let owners = extents.owners(self.lane.any()).await.map_err(ExtentError::Fabric)?;
         let recovered = self.client.recover_owners(self.lane.any(), &owners, operation).await;
@@ -692,11 +692,11 @@ impl Client {
 
     /// Finds out what became of the extent of an operation that was dropped. // [R-DROP-1]
     async fn settle_extent(&mut self, operation: Operation) -> Result<(), Error> {
-        self.client.refuse_if_lost(operation)?;
+        self.client.refuse_if_lost().map_err(|kind| kind.during(operation))?;
         self.client
             .settle(self.lane.any())
             .await
-            .map_err(|source| Error::Operation(guira_rcuckoo::Error::Fabric { operation, source }))?;
+            .map_err(|source| Error::Operation(OperationErrorKind::Fabric { source }.during(operation)))?;
         if let (Some(extent), Some(extents)) = (self.pending.take(), &mut self.extents) {
             if self.client.has_committed() {
                 extents.link(&extent);

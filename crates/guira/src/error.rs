@@ -15,7 +15,7 @@ use guira_layout::ConfigError;
 use guira_rcuckoo::{OpenError, Operation};
 
 use crate::mismatch::{Mismatch, sentence};
-use crate::{ExtentError, OperationError, SlotLock, TlsFileError, TokenFileError, Url, UrlError};
+use crate::{ExtentError, OperationError, OperationErrorKind, SlotLock, TlsFileError, TokenFileError, Url, UrlError};
 
 /// Whose fault an error is: [`Error::blame`]. More may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,12 +83,12 @@ impl fmt::Display for Blame {
 /// What to do depends on blame and effect. Who wants to know more matches on what is inside:
 ///
 /// ```
-/// use guira::{Error, OperationError, blocking};
+/// use guira::{Error, OperationError, OperationErrorKind, blocking};
 ///
 /// /// Stores a value that may be left out, and says whether it was too long for the table.
 /// fn is_too_long(client: &mut blocking::Client, key: &[u8], value: &[u8]) -> Result<bool, Error> {
 ///     match client.put(key, value) {
-///         Err(Error::Operation(OperationError::ValueLength { .. })) => Ok(true),
+///         Err(Error::Operation(OperationError { kind: OperationErrorKind::ValueLength { .. }, .. })) => Ok(true),
 ///         result => result.map(|_| false),
 ///     }
 /// }
@@ -497,14 +497,14 @@ fn fabric_blame(error: &FabricError) -> Blame {
 }
 
 fn operation_blame(error: &OperationError) -> Blame {
-    match error {
-        OperationError::Fabric { source, .. } => fabric_blame(source),
-        OperationError::Lost { .. } => Blame::Fabric,
-        OperationError::Corrupt { .. } => Blame::Corrupt,
-        OperationError::Full { .. } => Blame::Full,
-        OperationError::Busy { .. } => Blame::Busy,
-        OperationError::Destroyed { .. } => Blame::Fenced,
-        OperationError::KeyLength { .. } | OperationError::ValueLength { .. } => Blame::Misuse,
+    match &error.kind {
+        OperationErrorKind::Fabric { source } => fabric_blame(source),
+        OperationErrorKind::Lost { .. } => Blame::Fabric,
+        OperationErrorKind::Corrupt { .. } => Blame::Corrupt,
+        OperationErrorKind::Full { .. } => Blame::Full,
+        OperationErrorKind::Busy { .. } => Blame::Busy,
+        OperationErrorKind::Destroyed => Blame::Fenced,
+        OperationErrorKind::KeyLength { .. } | OperationErrorKind::ValueLength { .. } => Blame::Misuse,
         _ => Blame::Bug,
     }
 }
@@ -517,7 +517,7 @@ mod tests {
     #[test]
     fn a_forked_child_is_to_blame() {
         let operation = guira_rcuckoo::Operation::Get;
-        let of_lookup = OperationError::Fabric { operation, source: FabricError::Forked };
+        let of_lookup = OperationError { operation, kind: OperationErrorKind::Fabric { source: FabricError::Forked } };
         for error in [Error::Operation(of_lookup), Error::Extent(ExtentError::Fabric(FabricError::Forked))] {
             assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None), "{error}");
         }
@@ -530,7 +530,10 @@ mod tests {
     fn a_client_that_was_shut_out_is_fenced() {
         for effect in [Effect::None, Effect::Unknown] {
             let source = FabricError::Fenced { effect };
-            let error = Error::Operation(OperationError::Fabric { operation: Operation::Put, source });
+            let error = Error::Operation(OperationError {
+                operation: Operation::Put,
+                kind: OperationErrorKind::Fabric { source },
+            });
             assert_eq!((error.blame(), error.effect()), (Blame::Fenced, effect), "{error}");
             assert!(error.to_string().ends_with(&format!("({effect})")), "{error}");
         }

@@ -10,7 +10,7 @@ use guira_layout::LockId;
 use guira_rcuckoo::{Incident, LockIncident, Observer, Recovered};
 use tracing::{debug, error, info, warn};
 
-use crate::{Error, OperationError, Url};
+use crate::{Error, OperationError, OperationErrorKind, Url};
 
 /// Tells events of one table.
 #[derive(Clone, Debug)]
@@ -26,13 +26,13 @@ impl Events {
     /// Tells of an operation that failed, if others are the reason or something is damaged.
     #[cold]
     pub(crate) fn failed(&self, error: OperationError) -> Error {
-        let table = &*self.table;
-        match &error {
-            OperationError::Busy { operation, lock, owner, waited_ms } => {
+        let (table, operation) = (&*self.table, error.operation);
+        match &error.kind {
+            OperationErrorKind::Busy { lock, owner, waited_ms } => {
                 let slot = owner.and_then(|owner| owner.slot());
                 warn!(target: "guira", table, %operation, lock = lock.0, slot, waited_ms, "operation timed out");
             }
-            OperationError::Corrupt { operation, place } => {
+            OperationErrorKind::Corrupt { place } => {
                 error!(target: "guira", table, %operation, %place, "table is damaged");
             }
             _ => {}
@@ -58,8 +58,8 @@ impl Observer for Events {
                     table, slot, generation, replayed_rows, torn_rows, locks, chunks, was_begun, took_ns, "recovered"
                 );
             }
-            Incident::RecoveryFailed { error, took_ns } => {
-                error!(target: "guira", table, slot, generation, took_ns, "recovery failed: {error}");
+            Incident::RecoveryFailed { kind, took_ns } => {
+                error!(target: "guira", table, slot, generation, took_ns, "recovery failed: {kind}");
             }
             _ => {}
         }

@@ -53,8 +53,8 @@
 //!
 //! **Processes.** Another process opens the same URL. It may open it for reading only ([`OpenOptions::read_only`]).
 //! Nobody has to stay: the table is there until [`Store::destroy`], or the next start of the machine. Who has a table
-//! open when it is destroyed gets [`OperationError::Destroyed`] from every operation that begins afterwards, lookups
-//! included.
+//! open when it is destroyed gets [`OperationErrorKind::Destroyed`] from every operation that begins afterwards,
+//! lookups included.
 //!
 //! [`list()`] tells which tables this host has in shared memory, whose they are, and whether anybody uses them.
 //!
@@ -148,7 +148,10 @@ pub use guira_fabric_tcp::wire::{Bye, WireError};
 #[doc(inline)]
 pub use guira_layout as layout;
 pub use guira_layout::{ConfigError, EntryFormat, Generation, LockId, OwnerId, Preset, RowId, SuperblockError};
-pub use guira_rcuckoo::{Counters, Error as OperationError, OpenError, Operation, Place, Placement, RowPair, Table};
+pub use guira_rcuckoo::{
+    Counters, Error as OperationError, ErrorKind as OperationErrorKind, OpenError, Operation, Place, Placement,
+    RowPair, Table,
+};
 pub use guira_url::{Url, UrlError};
 pub use list::{ClientCounts, ListedState, ListedTable, TableSummary, list};
 pub use mismatch::Mismatch;

@@ -15,7 +15,7 @@ use crate::blocking::block_on;
 use crate::fabric::FabricRegion;
 use crate::options::Access;
 use crate::store::{Inner, unix_ns};
-use crate::{Error, OperationError, Store};
+use crate::{Error, OperationError, OperationErrorKind, Store};
 
 /// Between two looks whether a killed client's slot is free.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
@@ -36,7 +36,7 @@ pub struct Repair {
     /// Source: R-LOCK-9.
     pub freed_locks: Vec<u64>,
     /// Such locks that stay as they are, because a client lives, or could not be recovered, that may have held them
-    /// before they were damaged: whatever needs them is [`crate::OperationError::Corrupt`].
+    /// before they were damaged: whatever needs them is [`crate::OperationErrorKind::Corrupt`].
     pub damaged_locks: Vec<u64>,
 }
 
@@ -193,7 +193,7 @@ impl Store {
                 let reason = "the table keeps no redo records, or its locks name nobody (preset paper)".to_owned();
                 repair.failed.push(FailedRecovery { slot, reason });
             }
-            Err(error @ OperationError::Corrupt { .. }) => {
+            Err(error @ OperationError { kind: OperationErrorKind::Corrupt { .. }, .. }) => {
                 repair.failed.push(FailedRecovery { slot, reason: error.to_string() });
             }
             Err(error) => return Err(error.into()),
@@ -292,9 +292,10 @@ impl Store {
         let proof = FenceProof::new(slot, word.generation, hold);
         let (recovered, failed) = match inner.recover_proved(region, &proof, &own_slot_client(unix_ns())) {
             Ok(recovered) => (recovered, None),
-            Err(error @ (OperationError::Corrupt { .. } | OperationError::Destroyed { .. })) => {
-                (None, Some(error.to_string()))
-            }
+            Err(
+                error @ (OperationError { kind: OperationErrorKind::Corrupt { .. }, .. }
+                | OperationError { kind: OperationErrorKind::Destroyed, .. }),
+            ) => (None, Some(error.to_string())),
             Err(error) => return Err(error.into()),
         };
         let recovered = recovered.map(|recovered| RecoveredClient::new(slot, word.generation, process, &recovered));
@@ -452,9 +453,9 @@ impl Inner {
                 recovered.iter().for_each(|recovered| counters.note_recovery(recovered));
                 events.observe(slot, generation, &Incident::Recovered { recovered: *recovered, took_ns });
             }
-            Err(error) => {
-                counters.failed_recoveries += u64::from(matches!(error, OperationError::Corrupt { .. }));
-                events.observe(slot, generation, &Incident::RecoveryFailed { error: error.clone(), took_ns });
+            Err(OperationError { kind, .. }) => {
+                counters.failed_recoveries += u64::from(matches!(kind, OperationErrorKind::Corrupt { .. }));
+                events.observe(slot, generation, &Incident::RecoveryFailed { kind: kind.clone(), took_ns });
             }
         }
         // What was recovered is, whether it is counted or not.

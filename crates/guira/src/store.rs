@@ -20,7 +20,7 @@ use crate::options::Access;
 use crate::repair::own_slot_client;
 use crate::sessions::{self, Session, Sessions};
 use crate::stat::liveness;
-use crate::{Client, ClientState, Error, OpenOptions, Reader, Stat, Url};
+use crate::{Client, ClientState, Error, OpenOptions, OperationErrorKind, Reader, Stat, Url};
 
 /// A table this process has opened. Clones and threads share it; each thread takes a client or reader of its own.
 ///
@@ -537,12 +537,14 @@ impl Inner {
             let proof = FenceProof::new(slot, generation, hold);
             match self.recover_proved(region, &proof, own) {
                 Ok(_) => hold = proof.into_hold(),
-                // Its record is damaged: its locks stay held.
-                Err(guira_rcuckoo::Error::Corrupt { .. }) => return Ok(None),
-                Err(guira_rcuckoo::Error::Destroyed { .. }) => {
-                    return Err(Error::Open { url: self.url.clone(), source: OpenError::Destroyed });
-                }
-                Err(error) => return Err(error.into()),
+                Err(error) => match error.kind {
+                    // Its record is damaged: its locks stay held.
+                    OperationErrorKind::Corrupt { .. } => return Ok(None),
+                    OperationErrorKind::Destroyed => {
+                        return Err(Error::Open { url: self.url.clone(), source: OpenError::Destroyed });
+                    }
+                    _ => return Err(error.into()),
+                },
             }
         }
         let claimed = block_on(claim_slot_for(&mut lane, &self.table, slot, own));

@@ -13,7 +13,9 @@ use crate::locks::journal::{Flight, Journal};
 use crate::locks::pace::Pace;
 use crate::paper::suspect::Suspects;
 use crate::recovery::mourn::Mourner;
-use crate::{Buffer, Counters, Error, MAX_LOCK_WORDS, Now, Observer, Operation, Reader, SlotClient, Table, Token};
+use crate::{
+    Buffer, Counters, Error, ErrorKind, MAX_LOCK_WORDS, Now, Observer, Operation, Reader, SlotClient, Table, Token,
+};
 
 /// Rows a client has room for under its locks from the start: both of a key and a path. What `Synchronize::Locks` adds
 /// costs an allocation the first time.
@@ -252,7 +254,7 @@ impl Client {
         into: &mut Vec<u8>,
     ) -> Result<Option<Token>, Error> {
         if !self.journal.is_clean() {
-            self.settle_for_get(lane).await?;
+            self.settle_for_get(lane).await.map_err(|kind| kind.during(Operation::Get))?;
         }
         self.reader.get(lane, key, into).await
     }
@@ -269,9 +271,9 @@ impl Client {
         if self.journal.is_clean() { self.reader.get_value_now(lane, key, into) } else { Now::Wait }
     }
 
-    async fn settle_for_get<L: Lane + ?Sized>(&mut self, lane: &mut L) -> Result<(), Error> {
-        self.refuse_if_lost(Operation::Get)?;
-        self.settle_journal(lane).await.map_err(Error::fabric(Operation::Get))
+    async fn settle_for_get<L: Lane + ?Sized>(&mut self, lane: &mut L) -> Result<(), ErrorKind> {
+        self.refuse_if_lost()?;
+        Ok(self.settle_journal(lane).await?)
     }
 
     /// See [`Reader::get_many`].
@@ -282,9 +284,9 @@ impl Client {
         mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
     ) {
         if !self.journal.is_clean()
-            && let Err(error) = self.settle_for_get(lane).await
+            && let Err(kind) = self.settle_for_get(lane).await
         {
-            return (0..keys.len()).for_each(|i| visit(i, Err(error.clone())));
+            return (0..keys.len()).for_each(|i| visit(i, Err(kind.clone().during(Operation::Get))));
         }
         self.reader.get_many(lane, keys, visit).await;
     }
@@ -297,9 +299,9 @@ impl Client {
         mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
     ) {
         if !self.journal.is_clean()
-            && let Err(error) = self.settle_for_get(lane).await
+            && let Err(kind) = self.settle_for_get(lane).await
         {
-            return (0..keys.len()).for_each(|i| visit(i, Err(error.clone())));
+            return (0..keys.len()).for_each(|i| visit(i, Err(kind.clone().during(Operation::Get))));
         }
         self.reader.get_many_in_place(lane, keys, visit).await;
     }
@@ -344,14 +346,14 @@ impl Client {
         self.journal.release(lane, &self.table, self.owner).await
     }
 
-    /// Refuses to begin `operation` if the fabric lost a batch of this client: which locks that batch took or gave back
-    /// is not known, so none may be given back. Every operation does this first. // [R-DROP-2]
+    /// Refuses to begin an operation if the fabric lost a batch of this client: which locks that batch took or gave
+    /// back is not known, so none may be given back. Every operation does this first. // [R-DROP-2]
     ///
     /// # Errors
     /// `Lost`.
-    pub fn refuse_if_lost(&self, operation: Operation) -> Result<(), Error> {
+    pub fn refuse_if_lost(&self) -> Result<(), ErrorKind> {
         match &self.journal.lost {
-            Some(source) => Err(Error::Lost { operation, source: source.clone() }),
+            Some(source) => Err(ErrorKind::Lost { source: source.clone() }),
             None => Ok(()),
         }
     }

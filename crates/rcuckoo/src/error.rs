@@ -1,4 +1,5 @@
-//! What can go wrong in an operation, sorted by blame, and whether it had an effect.
+//! What can go wrong in an operation, sorted by blame, and whether it had an effect. Within this crate that is an
+//! [`ErrorKind`]; the operation's name is attached where it returns to its caller.
 
 use std::fmt;
 
@@ -82,57 +83,53 @@ impl fmt::Display for Place {
 }
 
 /// An operation failed. A miss is not an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// What was attempted.
+    pub operation: Operation,
+    /// What went wrong.
+    pub kind: ErrorKind,
+}
+
+/// What went wrong in an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum ErrorKind {
     /// The fabric: the batch could not be carried out.
-    #[error("{operation}: {source}")]
+    #[error("{source}")]
     Fabric {
-        /// What was attempted.
-        operation: Operation,
         /// Why it failed.
+        #[from]
         source: FabricError,
     },
     /// The fabric: an earlier batch of this client was lost, and nobody knows which locks it took or gave back. Nothing
     /// was changed. // [R-DROP-2]
     #[error(
-        "{operation}: nothing was changed: this client lost a batch before ({source}) and no longer knows which locks \
-         it holds; open a new client"
+        "nothing was changed: this client lost a batch before ({source}) and no longer knows which locks it holds; \
+         open a new client"
     )]
     Lost {
-        /// What was attempted.
-        operation: Operation,
         /// How the batch was lost.
         source: FabricError,
     },
     /// The memory: something is damaged. Nothing was changed.
-    #[error(
-        "{operation}: {place} is damaged: {}{}",
-        symptom(*place),
-        unchanged(*operation)
-    )]
+    #[error("{place} is damaged: {}", symptom(*place))]
     Corrupt {
-        /// What was attempted.
-        operation: Operation,
         /// Where.
         place: Place,
     },
     /// The table: no cuckoo path leads to a free entry. Nothing was changed.
     #[error(
-        "{operation}: the table is full: no free entry within reach of the key ({rows} rows searched); nothing was \
-         changed; remove keys, or copy the table into a larger one"
+        "the table is full: no free entry within reach of the key ({rows} rows searched); nothing was changed; remove \
+         keys, or copy the table into a larger one"
     )]
     Full {
-        /// What was attempted.
-        operation: Operation,
         /// Rows that were searched.
         rows: usize,
     },
     /// Somebody else: a lock stayed taken until the deadline. Nothing was changed.
-    #[error("{operation}: {lock} stayed taken{} for {waited_ms} ms{}", by(owner), unchanged(*operation))]
+    #[error("{lock} stayed taken{} for {waited_ms} ms", by(owner))]
     Busy {
-        /// What was attempted.
-        operation: Operation,
         /// The lock.
         lock: LockId,
         /// Who holds it, if locks name their owners.
@@ -141,21 +138,15 @@ pub enum Error {
         waited_ms: u64,
     },
     /// Somebody else: the table was destroyed. Nothing was changed.
-    #[error("{operation}: the table was destroyed{}", unchanged(*operation))]
-    Destroyed {
-        /// What was attempted.
-        operation: Operation,
-    },
+    #[error("the table was destroyed")]
+    Destroyed,
     /// The caller: this key cannot be stored in this table. Nothing was changed.
     #[error(
-        "{operation}: a key of {bytes} byte{} does not fit the table's format {format}{}{}",
+        "a key of {bytes} byte{} does not fit the table's format {format}{}",
         plural(*bytes),
-        at_most(*format, MAX_KEY_BYTES),
-        unchanged(*operation)
+        at_most(*format, MAX_KEY_BYTES)
     )]
     KeyLength {
-        /// What was attempted.
-        operation: Operation,
         /// The key's length.
         bytes: usize,
         /// The table's format.
@@ -163,14 +154,11 @@ pub enum Error {
     },
     /// The caller: this value cannot be stored in this table. Nothing was changed.
     #[error(
-        "{operation}: a value of {bytes} byte{} does not fit the table's format {format}{}{}",
+        "a value of {bytes} byte{} does not fit the table's format {format}{}",
         plural(*bytes),
-        at_most(*format, MAX_VALUE_BYTES),
-        unchanged(*operation)
+        at_most(*format, MAX_VALUE_BYTES)
     )]
     ValueLength {
-        /// What was attempted.
-        operation: Operation,
         /// The value's length.
         bytes: usize,
         /// The table's format.
@@ -191,14 +179,6 @@ fn by(owner: &Option<OwnerId>) -> String {
     owner.map_or_else(String::new, |owner| format!(" by {owner}{}", slot(owner)))
 }
 
-/// The end of a message about an operation that had no effect: of one that only reads, nobody expects any.
-fn unchanged(operation: Operation) -> &'static str {
-    match operation {
-        Operation::Get | Operation::Scan => "",
-        _ => "; nothing was changed",
-    }
-}
-
 /// The end of the word for so many things.
 fn plural(number: usize) -> &'static str {
     if number == 1 { "" } else { "s" }
@@ -212,17 +192,49 @@ fn at_most(format: EntryFormat, bytes: usize) -> String {
     }
 }
 
-impl Error {
+impl ErrorKind {
+    /// The error of `operation`, in which this went wrong.
+    #[must_use]
+    pub fn during(self, operation: Operation) -> Error {
+        Error { operation, kind: self }
+    }
+
     /// What the operation did to the table.
     pub fn effect(&self) -> Effect {
         match self {
-            Error::Fabric { source, .. } => source.effect(),
+            ErrorKind::Fabric { source } => source.effect(),
             _ => Effect::None,
         }
     }
 
-    pub(crate) fn fabric(operation: Operation) -> impl Fn(FabricError) -> Error {
-        move |source| Error::Fabric { operation, source }
+    /// The end of its message in `operation`: that nothing was changed, unless the message says so already, or tells
+    /// what may have been, or the operation only reads, of which nobody expects a change.
+    fn ending(&self, operation: Operation) -> &'static str {
+        match (self, operation) {
+            (_, Operation::Get | Operation::Scan) => "",
+            (ErrorKind::Fabric { .. } | ErrorKind::Lost { .. } | ErrorKind::Full { .. }, _) => "",
+            _ => "; nothing was changed",
+        }
+    }
+}
+
+impl Error {
+    /// What the operation did to the table.
+    pub fn effect(&self) -> Effect {
+        self.kind.effect()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Error { operation, kind } = self;
+        write!(f, "{operation}: {kind}{}", kind.ending(*operation))
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.kind.source()
     }
 }
 
@@ -236,13 +248,14 @@ mod tests {
         for (operation, is_change) in
             [(Operation::Get, false), (Operation::Scan, false), (Operation::Put, true), (Operation::Remove, true)]
         {
-            for error in [
-                Error::Corrupt { operation, place: Place::Row(RowId(1)) },
-                Error::Busy { operation, lock: LockId(1), owner: None, waited_ms: 5 },
-                Error::Destroyed { operation },
-                Error::KeyLength { operation, bytes: 1, format },
-                Error::ValueLength { operation, bytes: 2, format },
+            for kind in [
+                ErrorKind::Corrupt { place: Place::Row(RowId(1)) },
+                ErrorKind::Busy { lock: LockId(1), owner: None, waited_ms: 5 },
+                ErrorKind::Destroyed,
+                ErrorKind::KeyLength { bytes: 1, format },
+                ErrorKind::ValueLength { bytes: 2, format },
             ] {
+                let error = kind.during(operation);
                 let text = error.to_string();
                 assert_eq!(text.ends_with("; nothing was changed"), is_change, "{text}");
                 assert_eq!(error.effect(), Effect::None);
@@ -253,7 +266,7 @@ mod tests {
     #[test]
     fn lengths_are_counted_as_people_do() {
         let (operation, format) = (Operation::Get, EntryFormat::Fixed { key_bytes: 8, value_bytes: 8 });
-        let of = |bytes| Error::KeyLength { operation, bytes, format }.to_string();
+        let of = |bytes| ErrorKind::KeyLength { bytes, format }.during(operation).to_string();
         assert_eq!(of(1), "get: a key of 1 byte does not fit the table's format fixed:8:8");
         assert_eq!(of(0), "get: a key of 0 bytes does not fit the table's format fixed:8:8");
     }

@@ -23,7 +23,7 @@ mod token;
 pub use change::{Begun, Change, Changed, Expected, NewValue, Outcome, Rest};
 pub use client::{Client, ClientConfig, SearchRoots, Synchronize};
 pub use counters::{Counters, add_totals, read_totals};
-pub use error::{Error, Operation, Place};
+pub use error::{Error, ErrorKind, Operation, Place};
 pub use locks::unowned::{free_unowned_locks, unowned_locks};
 pub use lookup::{Now, Reader, read_extent};
 pub use recovery::mourn::{Incident, LockIncident, Observer};

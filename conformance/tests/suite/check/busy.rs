@@ -7,7 +7,7 @@ use guira_conformance::{Bench, Extents, Rng, TestClient, block_on};
 use guira_fabric::heap::Next;
 use guira_fabric::{Profile, Region};
 use guira_layout::Preset;
-use guira_rcuckoo::{Change, Error};
+use guira_rcuckoo::{Change, Error, ErrorKind};
 
 use crate::check::damage::set_slot;
 use crate::check::table::{SOME_ROW, assert_clean, check, check_through, craft, key, put_extent, value};
@@ -140,7 +140,7 @@ impl Worker {
         };
         match changed {
             Ok(_) => self.done.changes += 1,
-            Err(Error::Full { .. }) => self.done.full += 1,
+            Err(Error { kind: ErrorKind::Full { .. }, .. }) => self.done.full += 1,
             Err(error) => panic!("{error}"),
         }
         self.done.moves = self.client.client.counters().moves;

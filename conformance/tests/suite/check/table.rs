@@ -4,7 +4,7 @@ use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
 use guira_conformance::{Bench, Extents, Sampling, SteppedLane, TestClient, block_on};
 use guira_fabric::{Addr, Lane, Profile, Region};
 use guira_layout::{ExtentRef, Preset, RowFormat, RowId};
-use guira_rcuckoo::{Change, Error, NewValue, Outcome, RowPair};
+use guira_rcuckoo::{Change, Error, ErrorKind, NewValue, Outcome, RowPair};
 
 /// Every kind of entry: two sizes that are read by code of their own, one that is padded, and two of any length.
 pub const FORMATS: [&str; 5] = ["fixed:4:4", "fixed:8:8", "fixed:5:3", "bytes:24", "bytes:64"];
@@ -62,7 +62,7 @@ pub fn put_extent(extents: &mut Extents, client: &mut TestClient, key: &[u8], va
     let prepared = extents.prepare(&mut client.lane, key, value).expect("a value too large for a row");
     match client.change(key, Change::Put(prepared.value())) {
         Ok(changed) => Some(changed.outcome),
-        Err(Error::Full { .. }) => {
+        Err(Error { kind: ErrorKind::Full { .. }, .. }) => {
             extents.give_back(prepared);
             None
         }

@@ -9,7 +9,7 @@ use guira_conformance::{
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, Lane, Profile, Verb, pause_until, post};
 use guira_layout::{Preset, RowId};
-use guira_rcuckoo::{Change, Error, NewValue, Outcome, Table};
+use guira_rcuckoo::{Change, Error, ErrorKind, NewValue, Outcome, Table};
 
 use crate::holes::printed;
 use crate::holes::scene::{PRESETS, SEED, client, config};
@@ -257,7 +257,7 @@ fn h17_a_pointer_is_visible_before_its_data() {
                 (found, tasks)
             };
             let explored = explore(Orders::Switches(3), make, |found| match &*found.borrow() {
-                Some(Err(Error::Corrupt { .. })) if is_late => Ok(()),
+                Some(Err(Error { kind: ErrorKind::Corrupt { .. }, .. })) if is_late => Ok(()),
                 _ => allowed(&found, &[None, Some(1)]),
             });
             let what = format!("H17 {preset}, {by:?}, {}", if is_late { "by itself" } else { "in order" });

@@ -10,7 +10,7 @@ use guira_fabric::memory::Ordering;
 use guira_fabric::{Effect, Lane, Profile, Region, Space, Verb, pause_until, post};
 use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Liberties, Lost, Network, Sim, SimOptions, Stopped};
 use guira_layout::{Preset, RowId, SuperblockError};
-use guira_rcuckoo::{ClientConfig, Error, OpenError, Outcome, Reader, destroy_table, open_table};
+use guira_rcuckoo::{ClientConfig, Error, ErrorKind, OpenError, Outcome, Reader, destroy_table, open_table};
 
 use crate::holes::logged::{Log, logged};
 use crate::holes::printed;
@@ -148,8 +148,8 @@ fn h22_a_lock_whose_taker_never_learned_of_it() {
                 let Err(error) = &answers[0] else { break };
                 cases += 1;
                 let unknown = error.effect() == Effect::Unknown;
-                assert!(matches!(error, Error::Fabric { .. }), "{error}");
-                if let Err(Error::Lost { .. }) = &answers[1] {
+                assert!(matches!(error.kind, ErrorKind::Fabric { .. }), "{error}");
+                if let Err(Error { kind: ErrorKind::Lost { .. }, .. }) = &answers[1] {
                     refused += 1;
                 }
                 left += u32::from(!scene.bench.lock_words().is_empty());
@@ -168,7 +168,7 @@ fn judge_survivor(scene: &Scene, preset: Preset, unknown: bool) {
     let mut survivor = client(&scene.bench, 1, scene.bench.region.lane()).recovering(&scene.bench);
     let answer = survivor.apply(&Scene::update(&scene.neighbour, 2));
     if preset == Preset::Paper && stuck {
-        assert!(matches!(answer, Err(Error::Busy { owner: None, .. })), "{answer:?}");
+        assert!(matches!(answer, Err(Error { kind: ErrorKind::Busy { owner: None, .. }, .. })), "{answer:?}");
         return;
     }
     assert_eq!(answer, Ok(Seen::Outcome(Outcome::Replaced)), "{preset}");
@@ -291,7 +291,7 @@ fn h24_a_node_that_comes_back_empty_answers_with_misses() {
             };
             misses += usize::from(empty(pair.first) && empty(pair.second));
             let found = block_on(reader.get(&mut lane, key, &mut Vec::new()));
-            errors += usize::from(matches!(found, Err(Error::Corrupt { .. })));
+            errors += usize::from(matches!(found, Err(Error { kind: ErrorKind::Corrupt { .. }, .. })));
         }
         println!("H24 {preset}: of {} keys the printed checksum misses {misses}, ours refuses {errors}", keys.len());
         assert!(keys.len() > 100 && misses == keys.len() && errors == keys.len());

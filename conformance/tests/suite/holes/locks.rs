@@ -4,7 +4,7 @@ use guira_conformance::{Bench, Flaw, Op, Orders, Seen, block_on};
 use guira_fabric::heap::Next;
 use guira_fabric::{FenceProof, Profile, Region, Verb, post};
 use guira_layout::{Preset, RowId, SlotState, SlotWord};
-use guira_rcuckoo::{Change, Error, Outcome, read_slot, recover};
+use guira_rcuckoo::{Change, Error, ErrorKind, Outcome, read_slot, recover};
 
 use crate::holes::logged::{Log, logged};
 use crate::holes::scene::{HOME, PRESETS, SEED, Scene, client, config, value_of};
@@ -173,7 +173,10 @@ fn dies_in_a_change(scene: &Scene, death: usize, recovers: bool) -> bool {
     }));
     let mut writer = client(&scene.bench, slot, lane).recovering(&scene.bench);
     let answer = writer.apply(&Scene::update(&scene.moved, death as u8));
-    assert!(matches!(answer, Ok(_) | Err(Error::Fabric { .. } | Error::Busy { .. })), "{answer:?}");
+    assert!(
+        matches!(answer, Ok(_) | Err(Error { kind: ErrorKind::Fabric { .. } | ErrorKind::Busy { .. }, .. })),
+        "{answer:?}"
+    );
     true
 }
 

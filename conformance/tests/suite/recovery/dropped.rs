@@ -7,7 +7,7 @@ use guira_conformance::{Op, Seen, block_on};
 use guira_fabric::heap::{Next, Pace, Step};
 use guira_fabric::{FenceProof, Profile, Region};
 use guira_layout::OwnerId;
-use guira_rcuckoo::{Change, ClientConfig, Error, NewValue, Outcome, Recovered, recover};
+use guira_rcuckoo::{Change, ClientConfig, Error, ErrorKind, NewValue, Outcome, Recovered, recover};
 
 use crate::recovery::audit::{State, Universe, check_recovered, recover_all};
 use crate::recovery::deaths::memories;
@@ -55,11 +55,12 @@ fn a_dropped_recovery_is_nobodys_until_it_is_drained() {
         let hasty = ClientConfig { deadline_ns: 0, ..config };
         let mut other = bench.client_with(SLOTS[2], bench.region.lane(), hasty).recovering(&bench);
         let answer = other.apply(&third);
-        kept_away += u64::from(matches!(answer, Err(Error::Busy { owner: Some(OwnerId(1)), .. })));
+        kept_away +=
+            u64::from(matches!(answer, Err(Error { kind: ErrorKind::Busy { owner: Some(OwnerId(1)), .. }, .. })));
         cases += 1;
         block_on(dropper.client.settle(&mut dropper.lane)).expect("the heap loses nothing");
         let context = format!("{op:x?}, its recoverer dropped after {polls} polls, then {answer:?}");
-        assert!(answer.is_ok() || matches!(answer, Err(Error::Busy { .. })), "{context}");
+        assert!(answer.is_ok() || matches!(answer, Err(Error { kind: ErrorKind::Busy { .. }, .. })), "{context}");
         // Whoever died is recovered by now, or by the next one.
         let mut last = bench.client_with(SLOTS[3], bench.region.lane(), config).recovering(&bench);
         let seen = last.apply(&third).unwrap_or_else(|error| panic!("{context}: {error}"));

@@ -8,8 +8,8 @@ use guira_extents::Extents;
 use guira_fabric::{FenceProof, Lane, Region, SlotHold};
 use guira_layout::{ExtentRef, OwnerId, Placement, SlotState, encode_extent};
 use guira_rcuckoo::{
-    Change, Changed, Client, ClientConfig, Counters, Error, Expected, NewValue, Recovered, claim_slot, read_slot,
-    recover, release_slot,
+    Change, Changed, Client, ClientConfig, Counters, Error, ErrorKind, Expected, NewValue, Recovered, claim_slot,
+    read_slot, recover, release_slot,
 };
 
 use crate::recovery::lane::{Log, LoggedLane};
@@ -142,7 +142,7 @@ impl<L: Lane> Actor<L> {
         let mut pending = None;
         let no_room = |error: guira_extents::ExtentError| match error {
             guira_extents::ExtentError::Fabric(source) => {
-                Error::Fabric { operation: guira_rcuckoo::Operation::Put, source }
+                Error { operation: guira_rcuckoo::Operation::Put, kind: ErrorKind::Fabric { source } }
             }
             full => panic!("tables of this test have room: {full}"),
         };
@@ -154,7 +154,10 @@ impl<L: Lane> Actor<L> {
                 pending = Some(extent);
             } else {
                 let tended = extents.tend(&mut self.lane).await;
-                tended.map_err(|source| Error::Fabric { operation: guira_rcuckoo::Operation::Put, source })?;
+                tended.map_err(|source| Error {
+                    operation: guira_rcuckoo::Operation::Put,
+                    kind: ErrorKind::Fabric { source },
+                })?;
             }
         }
         let change = change_of(op, pending, &words);

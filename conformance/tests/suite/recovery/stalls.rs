@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use guira_conformance::{Bench, Model, Op, Seen, block_on};
 use guira_fabric::{Profile, WORD_BYTES};
 use guira_layout::{OwnerId, RowId};
-use guira_rcuckoo::{ClientConfig, Error, Reader};
+use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Reader};
 
 use crate::recovery::audit::{check_recovered, recover_all};
 use crate::recovery::lane::LoggedLane;
@@ -130,7 +130,7 @@ fn act_meanwhile(bench: &Bench, key: &[u8]) -> Meanwhile {
     let (put, before) = (Op::Put(key.to_vec(), vec![111; 8]), slot());
     match block_on(other.apply(&put)) {
         Ok(answer) => meanwhile.answered.push((put, answer)),
-        Err(Error::Busy { owner: Some(OwnerId(1)), .. }) => meanwhile.refused += 1,
+        Err(Error { kind: ErrorKind::Busy { owner: Some(OwnerId(1)), .. }, .. }) => meanwhile.refused += 1,
         Err(error) => panic!("refused by {error:?}"),
     }
     assert_eq!(other.client.counters().recoveries, 0, "nobody recovers the living");

@@ -3,7 +3,7 @@
 use guira_conformance::{Actors, Op, Seen, block_on};
 use guira_fabric::{Caps, FenceProof, Region};
 use guira_layout::{LockId, SlotState, SlotWord};
-use guira_rcuckoo::{Error, Outcome, Recovered, destroy_table, read_slot, recover};
+use guira_rcuckoo::{Error, ErrorKind, Outcome, Recovered, destroy_table, read_slot, recover};
 
 use crate::repair::scene::{Scene, config, missing_under, taken};
 
@@ -66,7 +66,7 @@ fn a_destroyed_table_is_not_repaired() {
     let mut actors = Actors::new(&bench, Caps::WHOLE_WRITE);
     let late = actors.start(0, config(&bench), vec![scene.ops[0].clone()]);
     let (answers, counters) = actors.finish(late);
-    assert!(matches!(answers[..], [Err(Error::Destroyed { .. })]), "{answers:?}");
+    assert!(matches!(answers[..], [Err(Error { kind: ErrorKind::Destroyed, .. })]), "{answers:?}");
     assert_eq!((counters.suspicions, counters.leases), (1, 0));
     assert_eq!(bench.lock_words(), poisoned);
 }

@@ -3,7 +3,7 @@
 use guira_conformance::{Actors, Ahead, Bench, KeyFinder, Op, Seen, block_on};
 use guira_fabric::{Caps, Profile, Region, WORD_BYTES};
 use guira_layout::{Preset, RowId};
-use guira_rcuckoo::{ClientConfig, Error, Outcome, Reader};
+use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Outcome, Reader};
 
 use crate::repair::scene::{SEED, Scene, config};
 
@@ -69,7 +69,7 @@ fn a_change_under_the_lock_starts_the_timer_again() {
     let config = ClientConfig { deadline_ns: TIMEOUT_NS / 2, ..config(&bench) };
     let waiter = actors.start(1, config, vec![Op::Update(key, vec![1; 8])]);
     let (answers, counters) = actors.finish(waiter);
-    assert!(matches!(answers[0], Err(Error::Busy { owner: None, .. })), "{answers:?}");
+    assert!(matches!(answers[0], Err(Error { kind: ErrorKind::Busy { owner: None, .. }, .. })), "{answers:?}");
     assert_eq!(counters.suspicions, 0);
 }
 
@@ -92,7 +92,7 @@ fn a_client_that_reads_a_torn_row_repairs_it() {
     let mut reader = Reader::new(std::sync::Arc::clone(&bench.table), config);
     let mut lane = bench.region.lane();
     let answer = block_on(reader.get(&mut lane, &key, &mut Vec::new()));
-    assert!(matches!(answer, Err(Error::Busy { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(Error { kind: ErrorKind::Busy { .. }, .. })), "{answer:?}");
 }
 
 fn is_whole(bench: &Bench) -> bool {

@@ -9,7 +9,9 @@ use guira_conformance::{Bench, Rng, block_on};
 use guira_fabric::{Effect, Lane, Profile, Region};
 use guira_fabric_sim::{FaultPlan, Hazard, Network, Sim, SimOptions, SimRegion, Stopped, Swarm};
 use guira_layout::{Preset, RowId};
-use guira_rcuckoo::{Change, Client, ClientConfig, Error, NewValue, Outcome, Reader, Table, claim_slot, release_slot};
+use guira_rcuckoo::{
+    Change, Client, ClientConfig, Error, ErrorKind, NewValue, Outcome, Reader, Table, claim_slot, release_slot,
+};
 
 use crate::sim::history::History;
 
@@ -178,7 +180,7 @@ fn filled(bench: &Bench, keys: usize) -> History {
         let begun = history.begin_change(key, Some(value));
         match filler.put(&key_bytes(key), &value.to_le_bytes()) {
             Ok(_) => history.changed(begun),
-            Err(Error::Full { .. }) => history.unchanged(begun),
+            Err(Error { kind: ErrorKind::Full { .. }, .. }) => history.unchanged(begun),
             Err(error) => panic!("{error}"),
         }
     }
@@ -281,10 +283,10 @@ impl Member {
         let fabric = hazards.contains(&Hazard::Disconnection) || hazards.contains(&Hazard::Restart);
         let waits = [Hazard::Death, Hazard::Stall, Hazard::Flip].iter().any(|hazard| hazards.contains(hazard));
         match error {
-            Error::Full { .. } => tally.full += 1,
-            Error::Busy { .. } if waits || fabric => tally.busy += 1,
-            Error::Corrupt { .. } if hazards.contains(&Hazard::Flip) => tally.corrupt += 1,
-            Error::Fabric { .. } | Error::Lost { .. } if fabric => {
+            Error { kind: ErrorKind::Full { .. }, .. } => tally.full += 1,
+            Error { kind: ErrorKind::Busy { .. }, .. } if waits || fabric => tally.busy += 1,
+            Error { kind: ErrorKind::Corrupt { .. }, .. } if hazards.contains(&Hazard::Flip) => tally.corrupt += 1,
+            Error { kind: ErrorKind::Fabric { .. }, .. } | Error { kind: ErrorKind::Lost { .. }, .. } if fabric => {
                 tally.cut_off += 1;
                 return Err(error);
             }
@@ -342,8 +344,8 @@ impl Run {
                     let value = found.map(|_| u64::from_le_bytes(value[..].try_into().expect("values of 8 bytes")));
                     self.history.found(lookup, value).unwrap_or_else(|wrong| panic!("{wrong}"));
                 }
-                Err(Error::Busy { .. }) => busy += 1,
-                Err(Error::Corrupt { .. }) => corrupt += 1,
+                Err(Error { kind: ErrorKind::Busy { .. }, .. }) => busy += 1,
+                Err(Error { kind: ErrorKind::Corrupt { .. }, .. }) => corrupt += 1,
                 Err(error) => panic!("{error}"),
             }
         }

@@ -10,7 +10,7 @@ use guira_conformance::Bench;
 use guira_fabric::{Profile, Region, WORD_BYTES};
 use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Network, Sim, SimOptions, SimRegion, Stopped};
 use guira_layout::Preset;
-use guira_rcuckoo::{Change, Client, ClientConfig, Error, NewValue, Reader, Table, claim_slot};
+use guira_rcuckoo::{Change, Client, ClientConfig, Error, ErrorKind, NewValue, Reader, Table, claim_slot};
 
 use crate::sim::crowd::key_bytes;
 
@@ -83,7 +83,7 @@ async fn look(region: SimRegion, table: Arc<Table>, keys: Vec<Vec<u8>>, answers:
         let mut value = Vec::new();
         let answer = match reader.get(&mut lane, &key, &mut value).await {
             Ok(found) => Some(found.map(|_| value)),
-            Err(Error::Busy { .. }) => None,
+            Err(Error { kind: ErrorKind::Busy { .. }, .. }) => None,
             Err(error) => panic!("{error}"),
         };
         answers.borrow_mut().insert(key, answer);

@@ -27,7 +27,8 @@ use std::time::Duration;
 
 use clap::Args;
 use guira::{
-    Error, ExtentError, LivingClient, LockFileProblem, OpenOptions, OperationError, Place, ShmError, Store, Url,
+    Error, ExtentError, LivingClient, LockFileProblem, OpenOptions, OperationError, OperationErrorKind, Place,
+    ShmError, Store, Url,
 };
 
 use crate::arguments::Command;
@@ -118,7 +119,7 @@ fn only_reads(command: &Command) -> bool {
 /// What can be done about others who are in the way.
 fn advice(command: &Command, url: &Url, error: &Error) -> Option<String> {
     match error {
-        Error::Operation(OperationError::Busy { owner, .. }) => {
+        Error::Operation(OperationError { kind: OperationErrorKind::Busy { owner, .. }, .. }) => {
             let slot = owner.as_ref()?.slot()?;
             let store = Store::open_with(url, &open_options().ok()?.read_only()).ok()?;
             let lock = store.slot_lock().ok()?.filter(|lock| (lock.first_slot..=lock.last_slot).contains(&slot));
@@ -133,14 +134,14 @@ fn advice(command: &Command, url: &Url, error: &Error) -> Option<String> {
             };
             Some(format!("process {process} has client slot {slot}{doing}: guira stat {url} lists the clients, {kill}"))
         }
-        Error::Operation(OperationError::Corrupt { place: Place::Lock(_), .. }) => {
+        Error::Operation(OperationError { kind: OperationErrorKind::Corrupt { place: Place::Lock(_) }, .. }) => {
             Some(format!("guira check --repair {url} frees it once no client is alive"))
         }
         Error::TooManyClients { .. } => Some(format!(
             "guira stat {url} lists them, guira kick {url} --slot N kills the process of one; guira create \
              --max-clients N makes a table for more"
         )),
-        Error::Operation(OperationError::Full { .. }) => room_for(command, url, None),
+        Error::Operation(OperationError { kind: OperationErrorKind::Full { .. }, .. }) => room_for(command, url, None),
         Error::Extent(ExtentError::Full { value_bytes, .. }) => room_for(command, url, Some(*value_bytes as u64)),
         Error::Region(ShmError::LockFile { problem, .. }) if !matches!(problem, LockFileProblem::Forbidden { .. }) => {
             Some(format!("guira copy {url} NEW copies it into a table NEW of guira create"))

@@ -29,7 +29,7 @@ impl Client {
     }
 
     fn is_lost(&self) -> bool {
-        self.lane.is_lost() || self.client.refuse_if_lost(Operation::Session).is_err()
+        self.lane.is_lost() || self.client.refuse_if_lost().is_err()
     }
 
     /// Gives back what a dropped operation had acquired. If it cannot, the client is lost, and the next operation says

@@ -3,10 +3,10 @@
 
 use std::ops::ControlFlow;
 
-use guira::OperationError as Inner;
 use guira::{
     Blame, CreateOptions, Effect, Error, OpenError, OpenOptions, Operation, Preset, Put, Store, Swap, blocking,
 };
+use guira::{OperationError as Inner, OperationErrorKind};
 
 use crate::common::Table;
 
@@ -63,8 +63,10 @@ fn keys_that_do_not_fit_are_told() {
             assert!(message.contains(&format!("a key of {} bytes", key.len())), "{message}");
             assert!(message.contains(format), "{message}");
             assert_eq!(message.contains("(at most 65536 bytes)"), format == "bytes:64", "{message}");
-            let is_typed = matches!(&error, Error::Operation(Inner::KeyLength { bytes, .. }) if *bytes == key.len());
-            assert!(is_typed, "{error:?}");
+            let Error::Operation(Inner { kind: OperationErrorKind::KeyLength { bytes, .. }, .. }) = error else {
+                panic!("{error:?}")
+            };
+            assert_eq!(bytes, key.len());
         }
         assert!(store.check().unwrap().is_clean());
         assert_eq!(store.len().unwrap().entries, 0);
@@ -91,7 +93,10 @@ fn values_that_do_not_fit_are_told() {
             let message = check_mistake(&error, what);
             assert!(message.contains(&format!("a value of {} bytes", value.len())), "{message}");
             assert_eq!(message.contains("(at most 67108864 bytes)"), format == "bytes:64", "{message}");
-            assert!(matches!(error, Error::Operation(Inner::ValueLength { .. })), "{error:?}");
+            assert!(
+                matches!(error, Error::Operation(Inner { kind: OperationErrorKind::ValueLength { .. }, .. })),
+                "{error:?}"
+            );
         }
         // A value that no key can have is one that this key does not have.
         assert_eq!(client.compare_and_remove(key, value).unwrap(), Swap::Missing);
@@ -187,7 +192,11 @@ fn many_changes_answer_in_order() {
         ];
         let results = client.put_many(&items);
         assert_eq!(results.len(), items.len());
-        assert!(matches!(results[1], Err(Error::Operation(Inner::KeyLength { .. }))), "{:?}", results[1]);
+        assert!(
+            matches!(results[1], Err(Error::Operation(Inner { kind: OperationErrorKind::KeyLength { .. }, .. }))),
+            "{:?}",
+            results[1]
+        );
         let full = results[4].as_ref().unwrap_err();
         assert_eq!((full.blame(), full.effect()), (Blame::Full, Effect::None), "{full}");
         for (i, put) in
@@ -200,7 +209,11 @@ fn many_changes_answer_in_order() {
         let value = |value: &[u8]| Some(value.to_vec());
         assert_eq!(found, [value(b"3"), value(b"4"), None, None, value(b""), value(b"3")]);
         let removed = client.remove_many(&keys);
-        assert!(matches!(removed[2], Err(Error::Operation(Inner::KeyLength { .. }))), "{:?}", removed[2]);
+        assert!(
+            matches!(removed[2], Err(Error::Operation(Inner { kind: OperationErrorKind::KeyLength { .. }, .. }))),
+            "{:?}",
+            removed[2]
+        );
         let removed: Vec<_> = removed.into_iter().map(Result::ok).collect();
         assert_eq!(removed, [Some(true), Some(true), None, Some(false), Some(true), Some(false)]);
         assert!(store.check().unwrap().is_clean());
@@ -267,7 +280,7 @@ fn destroyed_tables_are_told() {
     errors.extend([store.len().map(drop).unwrap_err()]);
     assert_eq!(errors.len(), 22);
     for error in errors {
-        assert!(matches!(error, Error::Operation(Inner::Destroyed { .. })), "{error:?}");
+        assert!(matches!(error, Error::Operation(Inner { kind: OperationErrorKind::Destroyed, .. })), "{error:?}");
         assert_eq!((error.blame(), error.effect()), (Blame::Fenced, Effect::None), "{error}");
     }
     assert!(matches!(store.stat().map(drop), Err(Error::Open { source: OpenError::Destroyed, .. })));

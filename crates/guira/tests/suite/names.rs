@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use guira::layout::{Geometry, LockLayout, RowFormat, Rules, Superblock, TableConfig};
 use guira::{
     Addr, Attempt, Blame, CheckError, ConfigError, CreateOptions, Effect, EntryFormat, Error, ExtentError, FabricError,
-    FileKind, Generation, LockId, OpenError, OpenOptions, Operation, OperationError, OwnerId, Place, Placement, RowId,
-    RowPair, ShmError, Space, Stage, Store, SuperblockError, Url, UrlError, VerbCounts,
+    FileKind, Generation, LockId, OpenError, OpenOptions, Operation, OperationError, OperationErrorKind, OwnerId,
+    Place, Placement, RowId, RowPair, ShmError, Space, Stage, Store, SuperblockError, Url, UrlError, VerbCounts,
 };
 
 use crate::common::Table;
@@ -74,14 +74,21 @@ fn superblock(error: &SuperblockError) -> String {
 
 fn operation(error: &OperationError) -> String {
     match error {
-        OperationError::KeyLength { operation: Operation::Get, bytes, format } => format!("get: {bytes} in {format}"),
-        OperationError::KeyLength { operation, bytes, .. } => format!("{operation}: key of {bytes}"),
-        OperationError::ValueLength { operation, bytes, .. } => format!("{operation}: value of {bytes}"),
-        OperationError::Full { .. } => "full".to_owned(),
-        OperationError::Destroyed { operation } => format!("{operation}: destroyed"),
-        OperationError::Busy { lock, owner, .. } => busy(*lock, *owner),
-        OperationError::Corrupt { place, .. } => damaged(*place),
-        OperationError::Fabric { source, .. } | OperationError::Lost { source, .. } => fabric(source),
+        OperationError { operation: Operation::Get, kind: OperationErrorKind::KeyLength { bytes, format } } => {
+            format!("get: {bytes} in {format}")
+        }
+        OperationError { operation, kind: OperationErrorKind::KeyLength { bytes, .. } } => {
+            format!("{operation}: key of {bytes}")
+        }
+        OperationError { operation, kind: OperationErrorKind::ValueLength { bytes, .. } } => {
+            format!("{operation}: value of {bytes}")
+        }
+        OperationError { kind: OperationErrorKind::Full { .. }, .. } => "full".to_owned(),
+        OperationError { operation, kind: OperationErrorKind::Destroyed } => format!("{operation}: destroyed"),
+        OperationError { kind: OperationErrorKind::Busy { lock, owner, .. }, .. } => busy(*lock, *owner),
+        OperationError { kind: OperationErrorKind::Corrupt { place }, .. } => damaged(*place),
+        OperationError { kind: OperationErrorKind::Fabric { source }, .. }
+        | OperationError { kind: OperationErrorKind::Lost { source }, .. } => fabric(source),
         _ => "later".to_owned(),
     }
 }
@@ -148,9 +155,9 @@ fn every_error_can_be_matched_on() {
     }
     let error = "fixed:0:8".parse::<EntryFormat>().expect_err("no key has 0 bytes there");
     assert_eq!(config(&error), "format fixed:0:8");
-    let died = Error::from(OperationError::Fabric {
+    let died = Error::from(OperationError {
         operation: Operation::Put,
-        source: FabricError::Died { effect: Effect::None },
+        kind: OperationErrorKind::Fabric { source: FabricError::Died { effect: Effect::None } },
     });
     assert_eq!((kind(&died).as_str(), died.blame(), died.effect()), ("died before", Blame::Fabric, Effect::None));
 }

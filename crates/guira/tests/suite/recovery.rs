@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use guira::{Blame, ClientState, CreateOptions, Error, OpenOptions, OperationError, Store, Url};
+use guira::{Blame, ClientState, CreateOptions, Error, OpenOptions, OperationError, OperationErrorKind, Store, Url};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::Table;
@@ -312,7 +312,10 @@ fn the_dead_of_a_destroyed_table_are_not_recovered() {
         store.recover(&mut |_, _| ()).map(drop).unwrap_err(),
     ];
     for error in errors {
-        assert!(matches!(error, Error::Operation(OperationError::Destroyed { .. })), "{error:?}");
+        assert!(
+            matches!(error, Error::Operation(OperationError { kind: OperationErrorKind::Destroyed, .. })),
+            "{error:?}"
+        );
         assert!(error.to_string().ends_with("the table was destroyed; nothing was changed"), "{error}");
     }
     assert_eq!(client.counters().recoveries, 0);

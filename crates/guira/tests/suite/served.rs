@@ -7,7 +7,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use guira::{Blame, CreateOptions, Effect, Error, NodeError, OpenOptions, OperationError, ServeOptions, Store, Url};
+use guira::{
+    Blame, CreateOptions, Effect, Error, NodeError, OpenOptions, OperationError, OperationErrorKind, ServeOptions,
+    Store, Url,
+};
 use guira_fabric_tcp::wire::{Grant, Header, Hello, Kind, Welcome, append, from_wire, to_wire};
 
 use crate::common::Table;
@@ -156,7 +159,10 @@ fn a_table_that_is_destroyed_on_its_host_is_told_to_remote_readers() {
     ];
     for error in errors {
         let error = error.expect("the table is gone");
-        assert!(matches!(error, Error::Operation(OperationError::Destroyed { .. })), "{error:?}");
+        assert!(
+            matches!(error, Error::Operation(OperationError { kind: OperationErrorKind::Destroyed, .. })),
+            "{error:?}"
+        );
     }
     // Each samples once, and looks at the superblock.
     assert_eq!(reader.traffic().round_trips - before, 2 * 2);

@@ -345,7 +345,13 @@ fn a_stopped_client_is_killed_on_request() {
     let hasty = OpenOptions::default().deadline(Duration::from_millis(20));
     let mut other = Store::open_with(&table.url, &hasty).unwrap().client().unwrap();
     let error = other.put(&[1; 8], &[2; 8]).unwrap_err();
-    let Error::Operation(guira::OperationError::Busy { owner: Some(owner), .. }) = &error else { panic!("{error}") };
+    let Error::Operation(guira::OperationError {
+        kind: guira::OperationErrorKind::Busy { owner: Some(owner), .. },
+        ..
+    }) = &error
+    else {
+        panic!("{error}")
+    };
     assert_eq!(owner.slot(), Some(actor.slot), "{error}");
     let client = store.client_in(actor.slot).unwrap().unwrap();
     assert!(client.stopped && client.process == u64::from(actor.process.id()) && client.slot == actor.slot);
@@ -384,7 +390,13 @@ fn a_stopped_recoverer_is_killed_on_request() {
     let hasty = OpenOptions::default().deadline(Duration::from_millis(20));
     let mut other = Store::open_with(&table.url, &hasty).unwrap().client().unwrap();
     let error = other.put(&[1; 8], &[2; 8]).unwrap_err();
-    let Error::Operation(guira::OperationError::Busy { owner: Some(owner), .. }) = &error else { panic!("{error}") };
+    let Error::Operation(guira::OperationError {
+        kind: guira::OperationErrorKind::Busy { owner: Some(owner), .. },
+        ..
+    }) = &error
+    else {
+        panic!("{error}")
+    };
     assert_eq!(owner.slot(), Some(slot), "{error}");
     let process = u64::from(recoverer.process.id());
     let stat = store.stat().unwrap();

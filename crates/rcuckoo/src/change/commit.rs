@@ -6,7 +6,7 @@ use guira_layout::{ExtentRef, LockMask, OwnerId, Part, Record, RowId, Seal};
 
 use crate::locks::batch::{clear_verb, release_verb};
 use crate::locks::journal::Flight;
-use crate::{Buffer, Client, Error, MAX_LOCK_WORDS, Operation, Table};
+use crate::{Buffer, Client, ErrorKind, MAX_LOCK_WORDS, Table};
 
 /// An extent, and where its mark lies.
 #[derive(Clone, Copy)]
@@ -189,21 +189,21 @@ impl Commit<'_> {
 impl Client {
     /// Books what became of a commit, which gave all locks back.
     #[inline(always)]
-    pub(crate) fn book_end(&mut self, posted: Result<(), FabricError>, operation: Operation) -> Result<(), Error> {
+    pub(crate) fn book_end(&mut self, posted: Result<(), FabricError>) -> Result<(), ErrorKind> {
         match posted {
             Ok(()) => {
                 self.journal.landed_release();
                 Ok(())
             }
-            Err(error) => Err(self.book_failed(error, operation)),
+            Err(error) => Err(self.book_failed(error)),
         }
     }
 
     #[cold]
-    fn book_failed(&mut self, source: FabricError, operation: Operation) -> Error {
+    fn book_failed(&mut self, source: FabricError) -> ErrorKind {
         self.committed &= source.effect() != Effect::None;
         self.journal.failed(&source);
-        Error::Fabric { operation, source }
+        ErrorKind::Fabric { source }
     }
 
     /// Notes, before it is posted, that the next batch is a commit: it gives all locks back. // [R-DROP-1]

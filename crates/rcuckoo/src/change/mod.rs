@@ -19,7 +19,7 @@ use self::pair::is_idle;
 pub use self::pair::{Begun, Rest};
 pub(crate) use self::search::{SEARCH_ROWS, Search};
 use crate::locks::ExtentWrite;
-use crate::{Client, Error, Operation, RowPair, Token};
+use crate::{Client, Error, ErrorKind, Operation, RowPair, Token};
 
 /// What a value is stored as.
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +161,6 @@ impl Client {
         change: Change<'_>,
         begun: Begun,
     ) -> Result<Changed, Error> {
-        let fabric = Error::fabric(change.operation());
         let result = match begun {
             Begun::Done(changed) => Ok(changed),
             Begun::Failed(error) => Err(error),
@@ -171,9 +170,9 @@ impl Client {
             && let Err(error) = self.settle(lane).await
             && result.is_ok()
         {
-            return Err(fabric(error));
+            return Err(ErrorKind::from(error).during(change.operation()));
         }
-        result
+        result.map_err(|kind| kind.during(change.operation()))
     }
 
     async fn change_rest(
@@ -182,8 +181,7 @@ impl Client {
         key: &[u8],
         change: Change<'_>,
         rest: Rest,
-    ) -> Result<Changed, Error> {
-        let operation = change.operation();
+    ) -> Result<Changed, ErrorKind> {
         let digest = self.table.placement().digest(key);
         let pair = self.table.placement().rows(digest);
         self.check_lengths(key, &change)?;
@@ -192,8 +190,8 @@ impl Client {
         let goes_on = is_written && self.journal.lost.is_none() && self.journal.is_landed() && is_idle(lane);
         self.entry_stage = if goes_on { rest.0 } else { Stage::Beginning };
         if self.entry_stage == Stage::Beginning {
-            self.refuse_if_lost(operation)?;
-            self.settle(lane).await.map_err(Error::fabric(operation))?;
+            self.refuse_if_lost()?;
+            self.settle(lane).await?;
         }
         self.committed = false;
         self.waiting_since_ns = self.came_ns.take();
@@ -206,17 +204,16 @@ impl Client {
     }
 
     #[inline]
-    pub(crate) fn check_lengths(&self, key: &[u8], change: &Change<'_>) -> Result<(), Error> {
-        let operation = change.operation();
+    pub(crate) fn check_lengths(&self, key: &[u8], change: &Change<'_>) -> Result<(), ErrorKind> {
         let (rows, format) = (self.table.rows(), self.table.rows().entry_format());
         if !rows.accepts_key(key.len()) {
-            return Err(Error::KeyLength { operation, bytes: key.len(), format });
+            return Err(ErrorKind::KeyLength { bytes: key.len(), format });
         }
         match change.value() {
             Some(NewValue::Inline(value))
                 if !rows.accepts_value(value.len()) || rows.place(key.len(), value.len()) != Placement::Inline =>
             {
-                Err(Error::ValueLength { operation, bytes: value.len(), format })
+                Err(ErrorKind::ValueLength { bytes: value.len(), format })
             }
             _ => Ok(()),
         }
@@ -228,7 +225,7 @@ impl Client {
         probe: &Probe<'_>,
         pair: RowPair,
         change: Change<'_>,
-    ) -> Result<Changed, Error> {
+    ) -> Result<Changed, ErrorKind> {
         let both = [pair.first, pair.second];
         if self.table.config().rules.lock_both_rows {
             return self.attempts(lane, probe, pair, change, &both).await;

@@ -17,7 +17,7 @@ use super::{Change, Changed, NewValue, Outcome};
 use crate::locks::journal::{Flight, Try};
 use crate::locks::{Conflict, ExtentWrite, LockBatch, WRITE_WORDS, lock_set};
 use crate::lookup::{read_extent, read_extent_in_place};
-use crate::{Client, Error, Expected, MAX_LOCK_WORDS, Place, RowPair, Synchronize};
+use crate::{Client, ErrorKind, Expected, MAX_LOCK_WORDS, Place, RowPair, Synchronize};
 
 /// Lock words of one key's rows.
 pub(crate) const PAIR_WORDS: usize = 2;
@@ -28,7 +28,7 @@ pub enum Begun {
     /// To its end.
     Done(Changed),
     /// It failed.
-    Failed(Error),
+    Failed(ErrorKind),
     /// Not to its end: [`Client::finish`] does the rest.
     Rest(Rest),
 }
@@ -94,7 +94,7 @@ impl Client {
                 begun
             }
             Ok(Some(stage)) => Begun::Rest(Rest(stage)),
-            Err(source) => Begun::Failed(Error::Fabric { operation: change.operation(), source }),
+            Err(source) => Begun::Failed(ErrorKind::Fabric { source }),
         }
     }
 
@@ -204,7 +204,7 @@ impl Client {
         mut at: At,
         change: &Change<'_>,
     ) -> Begun {
-        let (operation, key) = (change.operation(), probe.key());
+        let key = probe.key();
         const { assert!(MAX_KEY_BYTES / 8 + EXTENT_HEADER_WORDS < 1 << 17, "one READ on every fabric") };
         // Ends: each turn begins behind the slot of the one before.
         loop {
@@ -212,19 +212,19 @@ impl Client {
             let extent = table.rows().extent_of(&self.pair[at.which * table.rows().row_words()..], at.slot);
             let Some(mark) = extent.mark_offset(table.config(), table.geometry()) else {
                 let row = if at.which == 0 { pair.first } else { pair.second };
-                return Begun::Failed(Error::Corrupt { operation, place: Place::Entry { row, slot: at.slot } });
+                return Begun::Failed(ErrorKind::Corrupt { place: Place::Entry { row, slot: at.slot } });
             };
             let mut has_key = extent.key_bytes as usize == key.len();
             if has_key {
                 self.extent.resize(EXTENT_HEADER_WORDS + key.len().div_ceil(8), 0);
                 let read = Verb::Read { addr: Addr::main(extent.offset), into: &mut self.extent };
                 if let Err(source) = post(lane, [read]).await {
-                    return Begun::Failed(Error::Fabric { operation, source });
+                    return Begun::Failed(ErrorKind::Fabric { source });
                 }
                 let damaged = Place::Extent { offset: extent.offset, generation: extent.generation };
                 has_key = match extent_key_matches(&self.extent, &extent, key) {
                     Ok(has_key) => has_key,
-                    Err(_) => return Begun::Failed(Error::Corrupt { operation, place: damaged }),
+                    Err(_) => return Begun::Failed(ErrorKind::Corrupt { place: damaged }),
                 };
             }
             if has_key {
@@ -253,13 +253,12 @@ impl Client {
         lane: &mut dyn Lane,
         extent: &ExtentRef,
         change: &Change<'_>,
-    ) -> Result<bool, Error> {
-        let operation = change.operation();
+    ) -> Result<bool, ErrorKind> {
         let Some(Expected::Value(value)) = change.expected() else { return Ok(true) };
-        read_extent(lane, extent, &mut self.extent).await.map_err(Error::fabric(operation))?;
+        read_extent(lane, extent, &mut self.extent).await?;
         let place = Place::Extent { offset: extent.offset, generation: extent.generation };
         let parsed = parse_extent(&self.extent, extent, self.table.rows().sums());
-        Ok(parsed.map_err(|_| Error::Corrupt { operation, place })?.has_value(value))
+        Ok(parsed.map_err(|_| ErrorKind::Corrupt { place })?.has_value(value))
     }
 
     #[in_place]
@@ -275,7 +274,7 @@ impl Client {
         match decision {
             Decision::Leave(outcome) => match self.journal.release(lane, &self.table, self.owner).await {
                 Ok(()) => Begun::Done(Changed { outcome, freed: None }),
-                Err(source) => Begun::Failed(Error::Fabric { operation: change.operation(), source }),
+                Err(source) => Begun::Failed(ErrorKind::Fabric { source }),
             },
             Decision::Change { at, outcome } => {
                 let row_words = self.table.rows().row_words();
@@ -287,7 +286,7 @@ impl Client {
                 }
                 let row = if at.which == 0 { pair.first } else { pair.second };
                 self.table.rows().finish(row, words);
-                self.commit_pair(lane, row, at, freed, outcome, change).await
+                self.commit_pair(lane, row, at, freed, outcome).await
             }
             Decision::NoRoom => Begun::Rest(Rest(Stage::NoRoom)),
             Decision::ReadKey(_) | Decision::Torn => Begun::Rest(Rest::ALL),
@@ -317,7 +316,6 @@ impl Client {
         at: At,
         freed: Option<&Marked>,
         outcome: Outcome,
-        change: &Change<'_>,
     ) -> Begun {
         self.expect_commit();
         let recorded = needs_record(&self.table, lane.caps(), 1);
@@ -349,9 +347,9 @@ impl Client {
             }
             posted
         };
-        match self.book_end(posted, change.operation()) {
+        match self.book_end(posted) {
             Ok(()) => Begun::Done(Changed { outcome, freed: freed.map(|freed| freed.extent) }),
-            Err(error) => Begun::Failed(error),
+            Err(kind) => Begun::Failed(kind),
         }
     }
 }

@@ -12,9 +12,9 @@ use super::{Change, Changed, NewValue, Outcome};
 use crate::change::window::cover;
 use crate::locks::{LockSet, lock_set};
 use crate::table::destroy::is_marked_destroyed;
-use crate::{Client, Error, MAX_LOCK_WORDS, Operation, Place, RowPair, SearchRoots, Synchronize};
+use crate::{Client, ErrorKind, MAX_LOCK_WORDS, Place, RowPair, SearchRoots, Synchronize};
 
-/// Attempts of one insert before it gives up with [`Error::Busy`]: each failed one means that another client moved
+/// Attempts of one insert before it gives up with [`ErrorKind::Busy`]: each failed one means that another client moved
 /// entries along the path in the meantime.
 const INSERT_ATTEMPTS: u32 = 1024;
 /// Rows one batch of a sampled search fetches.
@@ -50,8 +50,7 @@ impl Client {
         pair: RowPair,
         change: Change<'_>,
         always: &[RowId],
-    ) -> Result<Changed, Error> {
-        let operation = change.operation();
+    ) -> Result<Changed, ErrorKind> {
         let inserts = change.inserts();
         // Where batches execute in place, the rows themselves are as near as any cache.
         let speculations = if lane.caps().local { 1 } else { self.config.speculations.max(1) };
@@ -65,11 +64,11 @@ impl Client {
             } else if attempt < speculations {
                 self.speculate(pair)
             } else {
-                self.release_held(lane).await.map_err(Error::fabric(operation))?;
-                match self.sampled_path(lane, pair, operation).await {
+                self.release_held(lane).await?;
+                match self.sampled_path(lane, pair).await {
                     // The room that was there may have gone to this very key, put by somebody else. // [R-INSERT-5]
-                    Err(Error::Full { .. })
-                        if !always.is_empty() && self.seems_there(lane, probe, pair, operation).await? =>
+                    Err(ErrorKind::Full { .. })
+                        if !always.is_empty() && self.seems_there(lane, probe, pair).await? =>
                     {
                         None
                     }
@@ -79,25 +78,25 @@ impl Client {
             match std::mem::take(&mut self.entry_stage) {
                 Stage::Contended(conflict) => {
                     let locks = self.plan_rows(always, path.as_ref(), pair);
-                    self.acquire_contended(lane, &locks, conflict, operation).await?;
+                    self.acquire_contended(lane, &locks, conflict).await?;
                 }
                 Stage::Beginning | Stage::NoRoom => {
                     let locks = self.plan_rows(always, path.as_ref(), pair);
-                    self.acquire(lane, &locks, extent.take(), operation).await?;
+                    self.acquire(lane, &locks, extent.take()).await?;
                 }
             }
-            self.verify_window(lane, operation).await?;
+            self.verify_window(lane).await?;
             match self.attempt(lane, probe, pair, change).await? {
                 Attempt::Done(changed) => return Ok(changed),
                 Attempt::Again if attempt == 0 => started_ns = lane.now_ns(),
                 Attempt::Again => self.counters.stale_paths += 1,
             }
         }
-        self.release_held(lane).await.map_err(Error::fabric(operation))?;
+        self.release_held(lane).await?;
         self.counters.timeouts += 1;
         let lock = self.table.locks().lock_of(pair.first);
         let waited_ms = lane.now_ns().saturating_sub(started_ns) / 1_000_000;
-        Err(Error::Busy { operation, lock, owner: None, waited_ms })
+        Err(ErrorKind::Busy { lock, owner: None, waited_ms })
     }
 
     /// Fills the window with the rows to lock and sample, and says which locks they need.
@@ -150,10 +149,10 @@ impl Client {
     ///
     /// Rows that are being written are avoided as long as there is a path around them: their writer may have died, and
     /// whoever wants their locks would wait for nothing. Only if there is none are they presumed to have room.
-    async fn sampled_path(&mut self, lane: &mut dyn Lane, pair: RowPair, operation: Operation) -> Result<Path, Error> {
+    async fn sampled_path(&mut self, lane: &mut dyn Lane, pair: RowPair) -> Result<Path, ErrorKind> {
         self.counters.sampled_searches += 1;
         for torn in [TornRows::Avoided, TornRows::PresumedRoom] {
-            if let Some(path) = self.search_sampling(lane, pair, torn, operation).await? {
+            if let Some(path) = self.search_sampling(lane, pair, torn).await? {
                 return Ok(path);
             }
             let (sampled, rows) = (&self.sampled, self.table.rows());
@@ -162,20 +161,14 @@ impl Client {
                 break;
             }
         }
-        Err(Error::Full { operation, rows: self.search.visited() })
+        Err(ErrorKind::Full { rows: self.search.visited() })
     }
 
     /// Whether the rows of `pair`, sampled now, seem to hold the key. 1 round trip.
-    async fn seems_there(
-        &mut self,
-        lane: &mut dyn Lane,
-        probe: &Probe<'_>,
-        pair: RowPair,
-        operation: Operation,
-    ) -> Result<bool, Error> {
+    async fn seems_there(&mut self, lane: &mut dyn Lane, probe: &Probe<'_>, pair: RowPair) -> Result<bool, ErrorKind> {
         self.window.clear();
         self.window.extend(&[pair.first, pair.second]);
-        self.sample_window(lane).await.map_err(Error::fabric(operation))?;
+        self.sample_window(lane).await?;
         Ok((0..self.window.rows().len()).any(|place| self.table.rows().find(self.window.at(place), probe, 0).is_some()))
     }
 
@@ -184,8 +177,7 @@ impl Client {
         lane: &mut dyn Lane,
         pair: RowPair,
         torn: TornRows,
-        operation: Operation,
-    ) -> Result<Option<Path>, Error> {
+    ) -> Result<Option<Path>, ErrorKind> {
         let limits = self.limits();
         let most = if lane.caps().local { LOCAL_SEARCH_BATCH_ROWS } else { SEARCH_BATCH_ROWS };
         self.sampled.clear();
@@ -210,20 +202,20 @@ impl Client {
                     for (row, into) in wanted.iter().zip(into.chunks_exact_mut(rows.row_words())) {
                         batch.push(Verb::Read { addr: self.table.geometry().row(*row), into });
                     }
-                    post(lane, &mut batch[..]).await.map_err(Error::fabric(operation))?;
+                    post(lane, &mut batch[..]).await?;
                 }
             }
         }
     }
 
     /// Makes sure that every row sampled under a lock is whole: nobody but this client may be writing it.
-    async fn verify_window(&mut self, lane: &mut dyn Lane, operation: Operation) -> Result<(), Error> {
+    async fn verify_window(&mut self, lane: &mut dyn Lane) -> Result<(), ErrorKind> {
         let mut torn = None;
         for sample in 0..LOCKED_ROW_SAMPLES {
             if sample > 0 {
                 self.counters.row_retries += 1;
                 self.counters.crc_retries += 1;
-                self.sample_window(lane).await.map_err(Error::fabric(operation))?;
+                self.sample_window(lane).await?;
             }
             let (window, rows) = (&self.window, self.table.rows());
             // Rows that a covering READ fetched along may belong to somebody else's lock, and be in the middle of a
@@ -237,10 +229,8 @@ impl Client {
         }
         match torn {
             // A lock that was won before the table was destroyed guards rows that no longer are any. // [R-DESTROY-2]
-            Some(_) if is_marked_destroyed(lane, &self.table).await.map_err(Error::fabric(operation))? => {
-                Err(Error::Destroyed { operation })
-            }
-            Some(row) => Err(Error::Corrupt { operation, place: Place::Row(row) }),
+            Some(_) if is_marked_destroyed(lane, &self.table).await? => Err(ErrorKind::Destroyed),
+            Some(row) => Err(ErrorKind::Corrupt { place: Place::Row(row) }),
             None => Ok(()),
         }
     }
@@ -252,7 +242,7 @@ impl Client {
         probe: &Probe<'_>,
         pair: RowPair,
         change: Change<'_>,
-    ) -> Result<Attempt, Error> {
+    ) -> Result<Attempt, ErrorKind> {
         let at_hand = self.take_pair(pair);
         match self.change_locked(lane, probe, pair, at_hand, &change).await {
             Begun::Done(changed) => {
@@ -264,7 +254,7 @@ impl Client {
             }
             Begun::Failed(error) => Err(error),
             Begun::Rest(Rest(Stage::NoRoom)) => match (change.value(), self.second_search(pair)) {
-                (Some(value), Some(path)) => self.insert_along(lane, probe, &path, value, change.operation()).await,
+                (Some(value), Some(path)) => self.insert_along(lane, probe, &path, value).await,
                 _ => {
                     self.remember_window();
                     Ok(Attempt::Again)
@@ -334,8 +324,7 @@ impl Client {
         probe: &Probe<'_>,
         path: &Path,
         value: NewValue<'_>,
-        operation: Operation,
-    ) -> Result<Attempt, Error> {
+    ) -> Result<Attempt, ErrorKind> {
         let mut changed: ArrayVec<(RowId, usize, usize), MAX_PATH_ROWS> = ArrayVec::new();
         for at in (0..path.len()).rev() {
             let hop = path[at];
@@ -358,7 +347,7 @@ impl Client {
             changed.push((hop.row, slot, place));
         }
         self.counters.moves += path.len() as u64 - 1;
-        self.commit_path(lane, &changed, operation).await?;
+        self.commit_path(lane, &changed).await?;
         for (row, _, place) in changed {
             self.cache.put(row, self.window.at(place));
         }
@@ -366,12 +355,7 @@ impl Client {
     }
 
     /// Commits rows of the window, by their places, each with the slot that changed. 1 round trip.
-    async fn commit_path(
-        &mut self,
-        lane: &mut dyn Lane,
-        changed: &[(RowId, usize, usize)],
-        operation: Operation,
-    ) -> Result<(), Error> {
+    async fn commit_path(&mut self, lane: &mut dyn Lane, changed: &[(RowId, usize, usize)]) -> Result<(), ErrorKind> {
         if changed.is_empty() {
             return Ok(());
         }
@@ -391,6 +375,6 @@ impl Client {
             self.counters.reclaimed_locks += reclaimed(table, held, &found);
         }
         drop(writes);
-        self.book_end(posted, operation)
+        self.book_end(posted)
     }
 }

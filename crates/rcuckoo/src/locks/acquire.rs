@@ -8,7 +8,7 @@ use super::batch::{ExtentWrite, LockBatch};
 use super::journal::{Flight, Try};
 use crate::recovery::mourn::Patience;
 use crate::table::destroy::is_destroyed;
-use crate::{Client, Error, MAX_LOCK_WORDS, Operation, Table, locks::unowned};
+use crate::{Client, ErrorKind, MAX_LOCK_WORDS, Table, locks::unowned};
 
 /// Locks by word, in address order. No word occurs twice.
 pub(crate) type LockSet = ArrayVec<LockMask, MAX_LOCK_WORDS>;
@@ -46,7 +46,6 @@ enum Tried {
 
 /// A wait for locks, all of an operation's tries together.
 struct Wait {
-    operation: Operation,
     started_ns: u64,
     deadline_ns: u64,
     pauses: u32,
@@ -94,12 +93,10 @@ impl Client {
         lane: &mut dyn Lane,
         plan: &LockSet,
         extent: Option<ExtentWrite<'_>>,
-        operation: Operation,
-    ) -> Result<(), Error> {
-        let fabric = Error::fabric(operation);
-        match self.try_all(lane, plan, Before::Release, Reads::With, extent).await.map_err(&fabric)? {
+    ) -> Result<(), ErrorKind> {
+        match self.try_all(lane, plan, Before::Release, Reads::With, extent).await? {
             Tried::All => Ok(()),
-            Tried::Conflict(conflict) => self.acquire_contended(lane, plan, conflict, operation).await,
+            Tried::Conflict(conflict) => self.acquire_contended(lane, plan, conflict).await,
         }
     }
 
@@ -109,22 +106,14 @@ impl Client {
         lane: &mut dyn Lane,
         plan: &LockSet,
         conflict: Conflict,
-        operation: Operation,
-    ) -> Result<(), Error> {
-        self.contend(lane, plan, conflict, operation).await?;
-        self.sample_window(lane).await.map_err(Error::fabric(operation))
+    ) -> Result<(), ErrorKind> {
+        self.contend(lane, plan, conflict).await?;
+        Ok(self.sample_window(lane).await?)
     }
 
     /// Tries again until every lock is held or the deadline passes. // [R-LOCK-4]
     #[cold]
-    async fn contend(
-        &mut self,
-        lane: &mut dyn Lane,
-        plan: &LockSet,
-        mut conflict: Conflict,
-        operation: Operation,
-    ) -> Result<(), Error> {
-        let fabric = Error::fabric(operation);
+    async fn contend(&mut self, lane: &mut dyn Lane, plan: &LockSet, mut conflict: Conflict) -> Result<(), ErrorKind> {
         // The deadline is the operation's, however many paths it tries. // [R-LOCK-4]
         if self.waiting_since_ns.is_none() {
             self.suspects.clear();
@@ -132,14 +121,14 @@ impl Client {
         let started_ns = *self.waiting_since_ns.get_or_insert_with(|| lane.now_ns());
         let reads = Reads::of_retry(&self.table);
         let deadline_ns = started_ns.saturating_add(self.config.deadline_ns);
-        let mut wait = Wait { operation, started_ns, deadline_ns, pauses: 0 };
+        let mut wait = Wait { started_ns, deadline_ns, pauses: 0 };
         for attempt in 1u32.. {
-            self.release_held(lane).await.map_err(&fabric)?;
+            self.release_held(lane).await?;
             self.wait_once(lane, &mut wait, attempt, conflict).await?;
             if attempt >= TRIES_AT_ONCE {
                 break;
             }
-            match self.try_all(lane, plan, Before::Release, reads, None).await.map_err(&fabric)? {
+            match self.try_all(lane, plan, Before::Release, reads, None).await? {
                 Tried::All => {
                     self.suspects.clear();
                     return Ok(());
@@ -159,18 +148,18 @@ impl Client {
         lane: &mut dyn Lane,
         plan: &LockSet,
         wait: &mut Wait,
-    ) -> Result<Waited, Error> {
-        let (fabric, reads) = (Error::fabric(wait.operation), Reads::of_retry(&self.table));
+    ) -> Result<Waited, ErrorKind> {
+        let reads = Reads::of_retry(&self.table);
         for locks in plan {
             let word: LockSet = std::iter::once(*locks).collect();
             for attempt in 1u32.. {
-                let tried = self.try_all(lane, &word, Before::Keep, reads, None).await.map_err(&fabric)?;
+                let tried = self.try_all(lane, &word, Before::Keep, reads, None).await?;
                 let Tried::Conflict(conflict) = tried else { break };
                 match self.wait_once(lane, wait, attempt, conflict).await {
                     Ok(Waited::ForTheLiving) => {}
                     Ok(Waited::ForTheDead) => return Ok(Waited::ForTheDead),
                     Err(error) => {
-                        self.release_held(lane).await.map_err(&fabric)?;
+                        self.release_held(lane).await?;
                         return Err(error);
                     }
                 }
@@ -187,18 +176,17 @@ impl Client {
         wait: &mut Wait,
         attempt: u32,
         conflict: Conflict,
-    ) -> Result<Waited, Error> {
+    ) -> Result<Waited, ErrorKind> {
         let is_late = lane.now_ns() >= wait.deadline_ns;
         let patience = if is_late { Patience::Over } else { Patience::Pauses(wait.pauses) };
         // Rare, and larger than the rest of a change's future.
         if let Some(owner) = conflict.owner.filter(|owner| !self.table.locks().is_poison(*owner))
             && self.may_mourn(lane.now_ns(), patience)
-            && Box::pin(self.recover_if_dead(lane, owner, patience, wait.operation)).await?
+            && Box::pin(self.recover_if_dead(lane, owner, patience)).await?
         {
             return Ok(Waited::ForTheDead);
         }
-        if self.table.is_repairable()
-            && Box::pin(self.repair_if_suspect(lane, conflict.lock, wait.deadline_ns, wait.operation)).await?
+        if self.table.is_repairable() && Box::pin(self.repair_if_suspect(lane, conflict.lock, wait.deadline_ns)).await?
         {
             return Ok(Waited::ForTheDead);
         }
@@ -219,22 +207,21 @@ impl Client {
         conflict: Conflict,
         wait: &Wait,
         is_late: bool,
-    ) -> Result<(), Error> {
-        let operation = wait.operation;
+    ) -> Result<(), ErrorKind> {
         let poisoned = conflict.owner.is_some_and(|owner| self.table.locks().is_poison(owner));
         if !is_late && !poisoned {
             return Ok(());
         }
-        if is_destroyed(lane, &self.table).await.map_err(Error::fabric(operation))? {
-            return Err(Error::Destroyed { operation });
+        if is_destroyed(lane, &self.table).await? {
+            return Err(ErrorKind::Destroyed);
         }
         // Nobody can release it: the state is marked before the first lock is poisoned. // [R-LOCK-9]
         if poisoned {
-            return Err(unowned::damaged(operation, conflict.lock));
+            return Err(unowned::damaged(conflict.lock));
         }
         self.counters.timeouts += 1;
         let waited_ms = lane.now_ns().saturating_sub(wait.started_ns) / 1_000_000;
-        Err(Error::Busy { operation, lock: conflict.lock, owner: conflict.owner, waited_ms })
+        Err(ErrorKind::Busy { lock: conflict.lock, owner: conflict.owner, waited_ms })
     }
 
     /// Tries every word of `plan` at once, and keeps what it wins. One batch, or a few where a plain CAS failed only

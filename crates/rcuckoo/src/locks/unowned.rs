@@ -7,7 +7,7 @@ use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{LockId, LockMask, STATE_WORD, TableState};
 
 use crate::table::destroy::is_destroyed;
-use crate::{Error, Operation, Place, Table};
+use crate::{ErrorKind, Place, Table};
 
 /// Lock words that one READ carries: a page.
 const PIECE_WORDS: u64 = 512;
@@ -16,8 +16,8 @@ const FREE_TRIES: u32 = 1024;
 
 /// The error of an operation that met `lock`, which names an owner beyond the table's client slots although the table
 /// is not destroyed. // [R-LOCK-9]
-pub(crate) fn damaged(operation: Operation, lock: LockId) -> Error {
-    Error::Corrupt { operation, place: Place::Lock(lock) }
+pub(crate) fn damaged(lock: LockId) -> ErrorKind {
+    ErrorKind::Corrupt { place: Place::Lock(lock) }
 }
 
 /// The locks that name an owner beyond the table's client slots; none if the table is destroyed, where that is no

@@ -23,7 +23,9 @@ use self::sample::{Lookup, Second};
 use crate::locks::pace::Pace;
 use crate::paper::suspect::Suspects;
 use crate::table::destroy::is_marked_destroyed;
-use crate::{Batch, ClientConfig, Counters, Error, Observer, Operation, Place, Table, Token, locks::unowned};
+use crate::{
+    Batch, ClientConfig, Counters, Error, ErrorKind, Observer, Operation, Place, Table, Token, locks::unowned,
+};
 
 /// Times an extent may fail to verify while its entry stays the same. // [R-READ-6]
 const EXTENT_SAMPLES: u32 = 3;
@@ -81,7 +83,7 @@ pub(crate) struct Patience {
 
 impl Patience {
     /// Notes that `extent` does not fit its entry: damage, if the entry has said so several times. // [R-READ-6]
-    pub(crate) fn note_unfit(&mut self, extent: &ExtentRef, operation: Operation) -> Result<(), Error> {
+    pub(crate) fn note_unfit(&mut self, extent: &ExtentRef) -> Result<(), ErrorKind> {
         let times = match self.torn_extent {
             Some((before, times)) if before == *extent => times + 1,
             _ => 1,
@@ -91,7 +93,7 @@ impl Patience {
             return Ok(());
         }
         let place = Place::Extent { offset: extent.offset, generation: extent.generation };
-        Err(Error::Corrupt { operation, place })
+        Err(ErrorKind::Corrupt { place })
     }
 }
 
@@ -283,16 +285,17 @@ impl Reader {
         let rows = table.rows();
         if !rows.accepts_key(key.len()) {
             let format = rows.entry_format();
-            return Err(Error::KeyLength { operation: Operation::Get, bytes: key.len(), format });
+            return Err(ErrorKind::KeyLength { bytes: key.len(), format }.during(Operation::Get));
         }
         // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
-        poll_fn(|cx| lane.poll_drain(&mut [], cx)).await.map_err(Error::fabric(Operation::Get))?;
+        let drained = poll_fn(|cx| lane.poll_drain(&mut [], cx)).await;
+        drained.map_err(|source| ErrorKind::from(source).during(Operation::Get))?;
         let lookup = Lookup::new(&table, rows, key);
         let mut words = std::mem::take(&mut self.words);
         words.resize(2 * rows.row_words(), 0);
         let result = self.get_sampled(lane, lookup, into, &mut words).await;
         self.words = words;
-        result
+        result.map_err(|kind| kind.during(Operation::Get))
     }
 
     async fn get_sampled<L: Lane + ?Sized>(
@@ -301,7 +304,7 @@ impl Reader {
         lookup: Lookup<'_, &RowFormat>,
         into: &mut Vec<u8>,
         words: &mut [u64],
-    ) -> Result<Option<Token>, Error> {
+    ) -> Result<Option<Token>, ErrorKind> {
         let mut patience = Patience::default();
         loop {
             // A retry samples both rows again: what was sampled before is stale. // [R-READ-4]
@@ -311,7 +314,7 @@ impl Reader {
                     let which = if row == lookup.first_row() { Which::First } else { Which::Second };
                     let (_, sample) = lookup.half(&self.table, words, which);
                     // Rare, and larger than the rest of a lookup's future.
-                    Box::pin(self.refuse_destroyed(lane, sample, Operation::Get)).await?;
+                    Box::pin(self.refuse_destroyed(lane, sample)).await?;
                     (row, Unsettled::Torn)
                 }
                 Verdict::Changed(row) => (row, Unsettled::Changed),
@@ -329,7 +332,7 @@ impl Reader {
                     }
                 }
             };
-            self.wait_for(lane, unsettled, why, &mut patience, Operation::Get).await?;
+            self.wait_for(lane, unsettled, why, &mut patience).await?;
         }
     }
 
@@ -340,7 +343,7 @@ impl Reader {
         lookup: &Lookup<'_, &RowFormat>,
         words: &mut [u64],
         patience: &Patience,
-    ) -> Result<Verdict<Candidate>, Error> {
+    ) -> Result<Verdict<Candidate>, ErrorKind> {
         // Rare, and larger than the rest of a lookup's future.
         if self.looks_past(patience)
             && let Some(verdict) = Box::pin(self.look_past(lane, lookup, words, patience)).await?
@@ -348,7 +351,7 @@ impl Reader {
             return Ok(verdict);
         }
         let sampled = lookup.sample(&self.table, lane, words, &patience.rejected).await;
-        sampled.map_err(Error::fabric(Operation::Get))
+        Ok(sampled?)
     }
 
     /// Reads the extent of an entry. 1 round trip. False means: look into the index again. // [R-READ-6]
@@ -360,20 +363,19 @@ impl Reader {
         key: &[u8],
         into: &mut Vec<u8>,
         patience: &mut Patience,
-    ) -> Result<bool, Error> {
-        let operation = Operation::Get;
-        let damaged = Error::Corrupt { operation, place: entry };
+    ) -> Result<bool, ErrorKind> {
+        let damaged = ErrorKind::Corrupt { place: entry };
         if extent.mark_offset(self.table.config(), self.table.geometry()).is_none() {
             return Err(damaged);
         }
-        match self.sample_extent(lane, extent, key, into).await.map_err(Error::fabric(operation))? {
+        match self.sample_extent(lane, extent, key, into).await? {
             Held::Value => Ok(true),
             Held::OtherKey => {
                 patience.rejected.try_push(*extent).map_err(|_| damaged)?;
                 Ok(false)
             }
             Held::Unfit => {
-                patience.note_unfit(extent, operation)?;
+                patience.note_unfit(extent)?;
                 Ok(false)
             }
         }
@@ -400,8 +402,7 @@ impl Reader {
         row: RowId,
         why: Unsettled,
         patience: &mut Patience,
-        operation: Operation,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ErrorKind> {
         self.counters.row_retries += 1;
         self.counters.crc_retries += u64::from(why == Unsettled::Torn);
         lane.traffic_mut().retries += 1;
@@ -414,12 +415,12 @@ impl Reader {
             patience.started_ns = now_ns;
             self.suspects.clear();
         }
-        let (lock, owner) = self.lock_owner(lane, row).await.map_err(Error::fabric(operation))?;
+        let (lock, owner) = self.lock_owner(lane, row).await?;
         let waited_ns = now_ns.saturating_sub(patience.started_ns);
         let deadline_ns = patience.started_ns.saturating_add(self.config.deadline_ns);
         if owner.is_some()
             && self.repairs_as.is_some()
-            && Box::pin(self.repair_if_suspect(lane, row, lock, deadline_ns, operation)).await?
+            && Box::pin(self.repair_if_suspect(lane, row, lock, deadline_ns)).await?
         {
             return Ok(());
         }
@@ -432,22 +433,20 @@ impl Reader {
         let is_damaged = may_be_damaged && self.row_is_damaged(lane, row).await?;
         let is_poisoned = owner.is_some_and(|owner| self.table.locks().is_poison(owner));
         // Destroying poisons the locks before it overwrites the rows, and may have died in between. // [R-DESTROY-2]
-        if (is_poisoned || is_damaged || is_late)
-            && Box::pin(is_marked_destroyed(lane, &self.table)).await.map_err(Error::fabric(operation))?
-        {
-            return Err(Error::Destroyed { operation });
+        if (is_poisoned || is_damaged || is_late) && Box::pin(is_marked_destroyed(lane, &self.table)).await? {
+            return Err(ErrorKind::Destroyed);
         }
         if is_damaged {
-            return Err(Error::Corrupt { operation, place: Place::Row(row) });
+            return Err(ErrorKind::Corrupt { place: Place::Row(row) });
         }
         // Whoever may have held it cannot be asked, and nobody can release it. // [R-LOCK-9]
         if is_poisoned {
-            return Err(unowned::damaged(operation, lock));
+            return Err(unowned::damaged(lock));
         }
         if is_late {
             self.counters.timeouts += 1;
             let owner = owner.filter(|_| self.table.locks().names_owners());
-            return Err(Error::Busy { operation, lock, owner, waited_ms: waited_ns / 1_000_000 });
+            return Err(ErrorKind::Busy { lock, owner, waited_ms: waited_ns / 1_000_000 });
         }
         let until_ns = now_ns + self.pace.wait_ns(patience.samples - self.config.row_samples + 1);
         pause_until(lane, until_ns).await;
@@ -469,14 +468,13 @@ impl Reader {
 
     /// Two samples of one torn image with a free lock between them: nobody is writing it. A writer who came and went
     /// would have left another version, and one who is in the middle of it holds the lock.
-    async fn row_is_damaged<L: Lane + ?Sized>(&mut self, lane: &mut L, row: RowId) -> Result<bool, Error> {
-        let fabric = Error::fabric(Operation::Get);
+    async fn row_is_damaged<L: Lane + ?Sized>(&mut self, lane: &mut L, row: RowId) -> Result<bool, ErrorKind> {
         let row_words = self.table.rows().row_words();
         let (mut before, mut after) = (vec![0; row_words], vec![0; row_words]);
         let addr = self.table.geometry().row(row);
-        post(lane, [Verb::Read { addr, into: &mut before }]).await.map_err(&fabric)?;
-        let (_, owner) = self.lock_owner(lane, row).await.map_err(&fabric)?;
-        post(lane, [Verb::Read { addr, into: &mut after }]).await.map_err(&fabric)?;
+        post(lane, [Verb::Read { addr, into: &mut before }]).await?;
+        let (_, owner) = self.lock_owner(lane, row).await?;
+        post(lane, [Verb::Read { addr, into: &mut after }]).await?;
         Ok(owner.is_none() && before == after && self.table.rows().verify(row, &after).is_err())
     }
 }

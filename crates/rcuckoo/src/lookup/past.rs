@@ -12,7 +12,7 @@ use guira_layout::{Candidate, Record, RowFormat, RowId, SlotState, SlotWord, Tra
 use super::judge::{TrailerSample, Verdict, Which, Without, absence};
 use super::sample::{Lookup, Trailers};
 use super::{Patience, Reader};
-use crate::Error;
+use crate::ErrorKind;
 
 impl Reader {
     /// Whether rows that do not verify were sampled so often that somebody may stand still in one. // [R-READ-9]
@@ -29,8 +29,7 @@ impl Reader {
         lookup: &Lookup<'_, &RowFormat>,
         words: &mut [u64],
         patience: &Patience,
-    ) -> Result<Option<Verdict<Candidate>>, Error> {
-        let fabric = Error::fabric(crate::Operation::Get);
+    ) -> Result<Option<Verdict<Candidate>>, ErrorKind> {
         let table = Arc::clone(&self.table);
         let (table, rejected) = (&*table, &patience.rejected);
         let (rows, geometry) = (table.rows(), table.geometry());
@@ -38,7 +37,7 @@ impl Reader {
         let mut samples = [None; 2];
         let rows_at = [(Which::First, lookup.first_row(), first), (Which::Second, lookup.second(table), second)];
         for ((which, row, words), sample) in rows_at.into_iter().zip(&mut samples) {
-            let Some(trailer) = self.sample_past(lane, row, words).await.map_err(&fabric)? else { continue };
+            let Some(trailer) = self.sample_past(lane, row, words).await? else { continue };
             if let Some(hit) = lookup.verified(table, row, words, rejected) {
                 return Ok(Some(Verdict::Hit(which, hit)));
             }
@@ -49,7 +48,7 @@ impl Reader {
         let [into_first, into_second] = &mut again;
         let reread = [(first.row, into_first), (second.row, into_second)];
         let reads = reread.map(|(row, into)| Verb::Read { addr: geometry.trailer(row, rows), into });
-        post(lane, reads).await.map_err(&fabric)?;
+        post(lane, reads).await?;
         let verdict = absence([&first, &second], again.map(Some));
         Ok(matches!(verdict, Verdict::Absent).then_some(verdict))
     }

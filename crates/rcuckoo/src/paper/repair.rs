@@ -18,7 +18,7 @@ use crate::locks::journal::Flight;
 use crate::locks::pace::Pace;
 use crate::paper::lease::{Lease, Leased, READS};
 use crate::paper::suspect::Suspect;
-use crate::{Client, ClientConfig, Counters, Error, LockIncident, Observer, Operation, Reader, Table};
+use crate::{Client, ClientConfig, Counters, ErrorKind, LockIncident, Observer, Reader, Table};
 
 /// Transitions of one repair, at most: a single death asks for two.
 const MAX_TRANSITIONS: usize = 64;
@@ -258,8 +258,7 @@ impl Client {
         lane: &mut dyn Lane,
         lock: LockId,
         deadline_ns: u64,
-        operation: Operation,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, ErrorKind> {
         let table = std::sync::Arc::clone(&self.table);
         let window = &self.window;
         let checksum = table.rows().trailer_word() + 1;
@@ -268,7 +267,7 @@ impl Client {
         let suspect = self.suspects.observe(lock, rows, lane.now_ns(), self.config.failure_timeout_ns).cloned();
         let Some(suspect) = suspect else { return Ok(false) };
         self.suspects.forget(lock);
-        self.release_held(lane).await.map_err(Error::fabric(operation))?;
+        self.release_held(lane).await?;
         // From here on a batch of the repair may be in flight, if this operation is dropped: its atomics are not locks.
         self.journal.flight = Flight::Recovery;
         let mut repair = Repair {
@@ -287,10 +286,10 @@ impl Client {
             Ok(_) => self.journal.landed(&[]),
             Err(source) => self.journal.failed(source),
         }
-        match repaired.map_err(Error::fabric(operation))? {
+        match repaired? {
             Repaired::Reclaimed => Ok(true),
             Repaired::Nothing => Ok(false),
-            Repaired::Destroyed => Err(Error::Destroyed { operation }),
+            Repaired::Destroyed => Err(ErrorKind::Destroyed),
         }
     }
 }
@@ -304,14 +303,12 @@ impl Reader {
         row: RowId,
         lock: LockId,
         deadline_ns: u64,
-        operation: Operation,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, ErrorKind> {
         let Some(holder) = self.repairs_as else { return Ok(false) };
-        let fabric = Error::fabric(operation);
         let table = std::sync::Arc::clone(&self.table);
         let mut checksum = [0];
         let addr = table.geometry().trailer(row, table.rows()).add_words(1);
-        post(lane, [Verb::Read { addr, into: &mut checksum }]).await.map_err(&fabric)?;
+        post(lane, [Verb::Read { addr, into: &mut checksum }]).await?;
         let rows = std::iter::once((row, checksum[0]));
         let suspect = self.suspects.observe(lock, rows, lane.now_ns(), self.config.failure_timeout_ns).cloned();
         let Some(suspect) = suspect else { return Ok(false) };
@@ -327,8 +324,8 @@ impl Reader {
             observer: self.observer.as_deref_mut(),
             deadline_ns,
         };
-        match repair.run().await.map_err(&fabric)? {
-            Repaired::Destroyed => Err(Error::Destroyed { operation }),
+        match repair.run().await? {
+            Repaired::Destroyed => Err(ErrorKind::Destroyed),
             repaired => Ok(repaired == Repaired::Reclaimed),
         }
     }

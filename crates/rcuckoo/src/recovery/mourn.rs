@@ -11,7 +11,7 @@ use guira_layout::{LockId, OwnerId, SlotState, SlotWord};
 
 use crate::locks::journal::Flight;
 use crate::recovery::recover::{Dead, recover_dead};
-use crate::{Client, Error, Operation, Recovered, SlotClient, read_slot};
+use crate::{Client, Error, ErrorKind, Operation, Recovered, SlotClient, read_slot};
 
 /// Pauses for one lock before its owner is asked about: with the backoff's default they add up to 0.05 ms, and nearly
 /// every wait is shorter.
@@ -39,7 +39,7 @@ pub enum Incident {
     /// It could not be recovered, or not in whole.
     RecoveryFailed {
         /// Why.
-        error: Error,
+        kind: ErrorKind,
         /// How long that took, in nanoseconds of the lane's clock.
         took_ns: u64,
     },
@@ -164,7 +164,8 @@ impl Client {
         }
         let mut dead = 0;
         for owner in owners {
-            dead += usize::from(self.recover_if_dead(lane, *owner, Patience::Over, operation).await?);
+            let recovered = self.recover_if_dead(lane, *owner, Patience::Over).await;
+            dead += usize::from(recovered.map_err(|kind| kind.during(operation))?);
         }
         self.mourner.next_ns = lane.now_ns().saturating_add(QUESTION_NS.saturating_mul(owners.len() as u64));
         Ok(dead)
@@ -177,22 +178,20 @@ impl Client {
         lane: &mut dyn Lane,
         owner: OwnerId,
         patience: Patience,
-        operation: Operation,
-    ) -> Result<bool, Error> {
-        let fabric = Error::fabric(operation);
-        let proof = self.prove_dead(lane, owner, patience).await.map_err(&fabric)?;
+    ) -> Result<bool, ErrorKind> {
+        let proof = self.prove_dead(lane, owner, patience).await?;
         let Some(proof) = proof else { return Ok(false) };
-        self.release_held(lane).await.map_err(&fabric)?;
+        self.release_held(lane).await?;
         let dead = Dead::of(&proof);
         let (slot, generation, began_ns) = (proof.slot(), proof.generation(), lane.now_ns());
         self.tell(slot, generation, &Incident::RecoveryBegun);
         // From here on a batch of the recovery may be in flight, if this operation is dropped.
         self.journal.proof = Some(proof);
         self.journal.flight = Flight::Recovery;
-        let recovered = recover_dead(lane, &self.table, dead, &self.mourner.own, operation).await;
+        let recovered = recover_dead(lane, &self.table, dead, &self.mourner.own).await;
         let took_ns = lane.now_ns().saturating_sub(began_ns);
         match &recovered {
-            Err(Error::Fabric { source, .. }) => self.journal.failed(source),
+            Err(ErrorKind::Fabric { source, .. }) => self.journal.failed(source),
             _ => {
                 self.journal.landed(&[]);
                 self.journal.proof = None;
@@ -204,11 +203,11 @@ impl Client {
                 self.tell(slot, generation, &Incident::Recovered { recovered, took_ns });
                 Ok(true)
             }
-            Err(error) => {
-                self.counters.failed_recoveries += u64::from(matches!(error, Error::Corrupt { .. }));
-                let failed = Incident::RecoveryFailed { error: error.clone(), took_ns };
+            Err(kind) => {
+                self.counters.failed_recoveries += u64::from(matches!(kind, ErrorKind::Corrupt { .. }));
+                let failed = Incident::RecoveryFailed { kind: kind.clone(), took_ns };
                 self.tell(slot, generation, &failed);
-                Err(error)
+                Err(kind)
             }
         }
     }

@@ -13,7 +13,7 @@ use guira_layout::{
 
 use crate::locks::batch::release_verb;
 use crate::table::session::WHO_WORDS;
-use crate::{Error, Operation, Place, SlotClient, Table};
+use crate::{Error, ErrorKind, Operation, Place, SlotClient, Table};
 
 /// Words of one READ of the lock table or the chunk table.
 const SCAN_WORDS: u64 = 4096;
@@ -83,33 +83,31 @@ pub async fn recover_by(
     proof: &FenceProof,
     by: &SlotClient,
 ) -> Result<Option<Recovered>, Error> {
-    recover_dead(lane, table, Dead::of(proof), by, Operation::Session).await
+    recover_dead(lane, table, Dead::of(proof), by).await.map_err(|kind| kind.during(Operation::Session))
 }
 
-/// As [`recover_by`], for `operation`.
+/// As [`recover_by`], for another operation.
 pub(crate) async fn recover_dead(
     lane: &mut dyn Lane,
     table: &Table,
     dead: Dead,
     by: &SlotClient,
-    operation: Operation,
-) -> Result<Option<Recovered>, Error> {
+) -> Result<Option<Recovered>, ErrorKind> {
     if !table.is_recoverable() && !table.is_repairable() {
         return Ok(None);
     }
     let who = Some(by.words());
-    let mut recovery = Recovery { lane, table, dead, who, operation, recovered: Recovered::default() };
+    let mut recovery = Recovery { lane, table, dead, who, recovered: Recovered::default() };
     let Some(record) = recovery.claim().await? else { return Ok(None) };
     // [R-RECOVER-3]: from here on in this order, and each step again by whoever follows a recoverer that died.
-    let fabric = Error::fabric(operation);
     if let (Some(record), seal) = record {
-        recovery.replay(&record, seal).await.map_err(&fabric)?;
+        recovery.replay(&record, seal).await?;
     }
     if table.is_recoverable() {
-        recovery.release_locks().await.map_err(&fabric)?;
+        recovery.release_locks().await?;
     }
-    recovery.orphan_chunks().await.map_err(&fabric)?;
-    recovery.free_slot().await.map_err(&fabric)?;
+    recovery.orphan_chunks().await?;
+    recovery.free_slot().await?;
     Ok(Some(recovery.recovered))
 }
 
@@ -119,7 +117,6 @@ struct Recovery<'r> {
     dead: Dead,
     /// Who recovers, until he has said so.
     who: Option<[u64; WHO_WORDS]>,
-    operation: Operation,
     recovered: Recovered,
 }
 
@@ -136,7 +133,7 @@ impl Recovery<'_> {
     /// `None` if the slot is not the dead client's any more. A destroyed table's rows are not written again: its state
     /// is read along, so that whoever destroys it later finds the dead client's locks held, and waits. 1 round trip.
     /// // [R-RECOVER-4] [R-DESTROY-2]
-    async fn claim(&mut self) -> Result<Option<(Option<Record>, Seal)>, Error> {
+    async fn claim(&mut self) -> Result<Option<(Option<Record>, Seal)>, ErrorKind> {
         let (table, addr) = (self.table, self.table.geometry().slot(self.dead.slot));
         let (live, recovering) = (self.word(SlotState::Live), self.word(SlotState::Recovering));
         let mut words = vec![0; table.geometry().slot_words()];
@@ -146,11 +143,11 @@ impl Recovery<'_> {
         let record = Verb::Read { addr, into: &mut words };
         let look = Verb::Read { addr: state_at, into: &mut state };
         let posted = post(&mut *self.lane, [claim, record, look]).await;
-        posted.map_err(Error::fabric(self.operation))?;
+        posted?;
         if TableState::decode(state[0]) == Some(TableState::Destroyed) {
-            return Err(Error::Destroyed { operation: self.operation });
+            return Err(ErrorKind::Destroyed);
         }
-        let corrupt = Error::Corrupt { operation: self.operation, place: Place::Slot(self.dead.slot) };
+        let corrupt = ErrorKind::Corrupt { place: Place::Slot(self.dead.slot) };
         if SlotWord::decode(found).is_none() {
             return Err(corrupt);
         }

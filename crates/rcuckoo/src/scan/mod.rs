@@ -6,7 +6,7 @@ use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{ExtentRef, Placement, RowId, parse_extent};
 
 use crate::lookup::{Patience, Unsettled, read_extent};
-use crate::{Error, Operation, Place, Reader, Table};
+use crate::{Error, ErrorKind, Operation, Place, Reader, Table};
 
 /// One row of a bulk sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +65,8 @@ impl RowItems {
     /// rest of the row can be read. Otherwise there are no items, and the answer is false.
     pub fn pass_over(&mut self, error: &Error) -> bool {
         self.clear();
-        match error {
-            Error::Corrupt { place: place @ (Place::Entry { .. } | Place::Extent { .. }), .. } => {
+        match &error.kind {
+            ErrorKind::Corrupt { place: place @ (Place::Entry { .. } | Place::Extent { .. }) } => {
                 self.passed_over.push(*place);
                 true
             }
@@ -104,7 +104,15 @@ impl Reader {
         row: RowId,
         items: &mut RowItems,
     ) -> Result<Trailer, Error> {
-        let operation = Operation::Scan;
+        self.sample_items(lane, row, items).await.map_err(|kind| kind.during(Operation::Scan))
+    }
+
+    async fn sample_items<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        row: RowId,
+        items: &mut RowItems,
+    ) -> Result<Trailer, ErrorKind> {
         let table = std::sync::Arc::clone(&self.table);
         let mut words = vec![0; table.rows().row_words()];
         let mut patience = Patience::default();
@@ -114,19 +122,19 @@ impl Reader {
             } else {
                 sample_row(lane, &table, row, &mut words).await
             };
-            let trailer = trailer.map_err(Error::fabric(operation))?;
+            let trailer = trailer?;
             let why = if trailer.is_some() { Unsettled::Changed } else { Unsettled::Torn };
             if let Some(trailer) = trailer {
                 match self.row_items(lane, row, &words, items).await? {
                     None => return Ok(trailer),
-                    Some(extent) => patience.note_unfit(&extent, operation)?,
+                    Some(extent) => patience.note_unfit(&extent)?,
                 }
             }
             if why == Unsettled::Torn {
-                self.refuse_destroyed(lane, &words, operation).await?;
+                self.refuse_destroyed(lane, &words).await?;
             }
             // Ends: by the deadline, or when the row turns out to be damaged. // [R-READ-5]
-            self.wait_for(lane, row, why, &mut patience, operation).await?;
+            self.wait_for(lane, row, why, &mut patience).await?;
         }
     }
 
@@ -137,8 +145,7 @@ impl Reader {
         row: RowId,
         words: &[u64],
         items: &mut RowItems,
-    ) -> Result<Option<ExtentRef>, Error> {
-        let operation = Operation::Scan;
+    ) -> Result<Option<ExtentRef>, ErrorKind> {
         let table = std::sync::Arc::clone(&self.table);
         let rows = table.rows();
         items.clear();
@@ -157,9 +164,9 @@ impl Reader {
                         continue;
                     }
                     if extent.mark_offset(table.config(), table.geometry()).is_none() {
-                        return Err(Error::Corrupt { operation, place: Place::Entry { row, slot } });
+                        return Err(ErrorKind::Corrupt { place: Place::Entry { row, slot } });
                     }
-                    read_extent(lane, &extent, &mut self.extent).await.map_err(Error::fabric(operation))?;
+                    read_extent(lane, &extent, &mut self.extent).await?;
                     let Ok(parsed) = parse_extent(&self.extent, &extent, table.rows().sums()) else {
                         return Ok(Some(extent));
                     };

@@ -15,7 +15,7 @@ use guira_layout::{DESTROYED_TRAILER, RowId};
 
 use crate::scan::Trailer;
 use crate::table::destroy::is_destroyed;
-use crate::{Batch, Error, Operation, Reader, RowItems, Table};
+use crate::{Batch, Error, ErrorKind, Operation, Reader, RowItems, Table};
 
 /// Trailers sampled by one batch: within the smallest `max_batch` of all fabrics.
 const BATCH_TRAILERS: u64 = 64;
@@ -74,6 +74,10 @@ pub struct Len {
     pub error: u64,
 }
 
+fn failed(kind: impl Into<ErrorKind>) -> Error {
+    kind.into().during(Operation::Scan)
+}
+
 impl Reader {
     /// Reads every row, and again those that change, until a sweep over all trailers finds no change or there were
     /// `max_sweeps` of them. Keeps every key and value in memory. `progress` is called with the rows read or swept, and
@@ -103,8 +107,7 @@ impl Reader {
             let mut changed = 0u64;
             for start in (0..count).step_by(BATCH_TRAILERS as usize) {
                 let numbers = start..(start + BATCH_TRAILERS).min(count);
-                let found = sample_trailers(lane, &table, numbers.clone()).await;
-                let found = found.map_err(Error::fabric(Operation::Scan))?;
+                let found = sample_trailers(lane, &table, numbers.clone()).await.map_err(failed)?;
                 for (row, now) in numbers.clone().zip(found) {
                     let (trailer, items) = &mut rows[row as usize];
                     if *trailer != now {
@@ -140,11 +143,9 @@ impl Reader {
             let batch = start..(start + BATCH_TRAILERS).min(samples);
             // Strata of equal size, one row of each: no more variance than independent rows have.
             let rows = batch.map(|i| if is_exact { i } else { stratum(i, count, &mut random) });
-            let found = sample_trailers(lane, &table, rows).await.map_err(Error::fabric(Operation::Scan))?;
-            if found.contains(&DESTROYED_TRAILER)
-                && is_destroyed(lane, &table).await.map_err(Error::fabric(Operation::Scan))?
-            {
-                return Err(Error::Destroyed { operation: Operation::Scan });
+            let found = sample_trailers(lane, &table, rows).await.map_err(failed)?;
+            if found.contains(&DESTROYED_TRAILER) && is_destroyed(lane, &table).await.map_err(failed)? {
+                return Err(failed(ErrorKind::Destroyed));
             }
             for trailer in found {
                 let occupied = u64::from(table.rows().occupied_by(trailer[0]));

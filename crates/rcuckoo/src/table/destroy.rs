@@ -7,7 +7,7 @@
 use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{DESTROYED_TRAILER, LockId, LockMask, RowId, STATE_WORD, TableState};
 
-use crate::{Batch, Error, Operation, Reader, Table};
+use crate::{Batch, ErrorKind, Reader, Table};
 
 /// Lock words poisoned by one batch.
 const POISON_WORDS: usize = 64;
@@ -168,12 +168,9 @@ impl Reader {
         &self,
         lane: &mut L,
         sample: &[u64],
-        operation: Operation,
-    ) -> Result<(), Error> {
-        if self.table.rows().is_destroyed(sample)
-            && is_destroyed(lane, &self.table).await.map_err(Error::fabric(operation))?
-        {
-            return Err(Error::Destroyed { operation });
+    ) -> Result<(), ErrorKind> {
+        if self.table.rows().is_destroyed(sample) && is_destroyed(lane, &self.table).await? {
+            return Err(ErrorKind::Destroyed);
         }
         Ok(())
     }

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use guira::{
-    Effect, Error, ExtentError, FabricError, OpenError, OpenOptions, OperationError, Put, Store, Swap, Url, blocking,
+    Effect, Error, ExtentError, FabricError, OpenError, OpenOptions, OperationError, OperationErrorKind, Put, Store,
+    Swap, Url, blocking,
 };
 use guira_check::history::{Answer, Call};
 
@@ -100,7 +101,10 @@ enum Loss {
 
 fn loss(error: &Error) -> Loss {
     let source = match error {
-        Error::Operation(OperationError::Fabric { source, .. } | OperationError::Lost { source, .. })
+        Error::Operation(
+            OperationError { kind: OperationErrorKind::Fabric { source }, .. }
+            | OperationError { kind: OperationErrorKind::Lost { source }, .. },
+        )
         | Error::Extent(ExtentError::Fabric(source))
         | Error::Fabric { source, .. } => source,
         Error::Connect { .. } | Error::TooManyClients { .. } => return Loss::Connection,
@@ -181,8 +185,12 @@ impl Worker {
     fn may_refuse(&self, call: Call, error: &Error) -> bool {
         let has_extents = self.longest_value > 8;
         match error {
-            Error::Operation(OperationError::Busy { waited_ms, .. }) => u128::from(*waited_ms) >= PATIENCE.as_millis(),
-            Error::Operation(OperationError::Full { .. }) => matches!(call, Call::Put(_) | Call::Insert(_)),
+            Error::Operation(OperationError { kind: OperationErrorKind::Busy { waited_ms, .. }, .. }) => {
+                u128::from(*waited_ms) >= PATIENCE.as_millis()
+            }
+            Error::Operation(OperationError { kind: OperationErrorKind::Full { .. }, .. }) => {
+                matches!(call, Call::Put(_) | Call::Insert(_))
+            }
             Error::Extent(ExtentError::Full { .. }) => {
                 let brings_value = !matches!(call, Call::Get | Call::Remove | Call::CompareAndRemove(_));
                 has_extents && brings_value

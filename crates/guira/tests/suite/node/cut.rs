@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use guira::{
-    ClientState, CreateOptions, Effect, Error, FabricError, OpenOptions, OperationError, ServeOptions, Store, blocking,
+    ClientState, CreateOptions, Effect, Error, FabricError, OpenOptions, OperationError, OperationErrorKind,
+    ServeOptions, Store, blocking,
 };
 
 use crate::common::Table;
@@ -123,7 +124,13 @@ struct Busy {
 }
 
 fn is_fenced(error: &Error) -> bool {
-    matches!(error, Error::Operation(OperationError::Fabric { source: FabricError::Fenced { .. }, .. }))
+    matches!(
+        error,
+        Error::Operation(OperationError {
+            kind: OperationErrorKind::Fabric { source: FabricError::Fenced { .. } },
+            ..
+        })
+    )
 }
 
 /// Writes one number after the other until it is time.

@@ -16,8 +16,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use guira::{
-    Attempt, Blame, ClientState, Effect, Error, FabricError, OpenOptions, OperationError, Put, Store, Swap, Url,
-    blocking,
+    Attempt, Blame, ClientState, Effect, Error, FabricError, OpenOptions, OperationError, OperationErrorKind, Put,
+    Store, Swap, Url, blocking,
 };
 use guira_fabric_tcp::wire::Token;
 
@@ -251,7 +251,10 @@ fn a_client_that_was_fenced_is_told_once() {
     let fenced = |error: Error| {
         let is_fenced = matches!(
             &error,
-            Error::Operation(OperationError::Fabric { source: FabricError::Fenced { effect: Effect::None }, .. })
+            Error::Operation(OperationError {
+                kind: OperationErrorKind::Fabric { source: FabricError::Fenced { effect: Effect::None } },
+                ..
+            })
         );
         assert!(is_fenced && error.blame() == Blame::Fenced, "{error}");
     };

@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use guira::{Counters, Effect, Error, OpenOptions, OperationError, Store, Url};
+use guira::{Counters, Effect, Error, OpenOptions, OperationError, OperationErrorKind, Store, Url};
 
 use crate::node::proxy::Proxy;
 use crate::node::served::Served;
@@ -112,7 +112,9 @@ fn a_turn_that_does_not_end_holds_nobody_up_beyond_the_deadline() {
         let start = Instant::now();
         let error = client.update(KEY, b"after").unwrap_err();
         let elapsed = start.elapsed();
-        let Error::Operation(OperationError::Busy { waited_ms, .. }) = error else { panic!("{error}") };
+        let Error::Operation(OperationError { kind: OperationErrorKind::Busy { waited_ms, .. }, .. }) = error else {
+            panic!("{error}")
+        };
         assert_eq!(error.effect(), Effect::None);
         let waited = Duration::from_millis(waited_ms);
         assert!(waited >= DEADLINE && elapsed < waited + NOISE, "{waited:?} of {elapsed:?}");
@@ -184,7 +186,10 @@ fn a_wait_counts_for_its_own_operation() {
         }
         let waiting = std::thread::spawn(move || {
             let error = client.put(KEY, &vec![0; 1 << 30]).unwrap_err();
-            assert!(matches!(error, Error::Operation(OperationError::ValueLength { .. })), "{error}");
+            assert!(
+                matches!(error, Error::Operation(OperationError { kind: OperationErrorKind::ValueLength { .. }, .. })),
+                "{error}"
+            );
             client
         });
         std::thread::sleep(Duration::from_millis(100));
@@ -204,7 +209,10 @@ fn a_wait_counts_for_its_own_operation() {
         }
         let start = Instant::now();
         let error = client.update(KEY, b"after").unwrap_err();
-        assert!(matches!(error, Error::Operation(OperationError::Busy { .. })), "{error}");
+        assert!(
+            matches!(error, Error::Operation(OperationError { kind: OperationErrorKind::Busy { .. }, .. })),
+            "{error}"
+        );
         assert!(start.elapsed() >= 2 * DEADLINE - NOISE, "{:?}", start.elapsed());
         true
     });

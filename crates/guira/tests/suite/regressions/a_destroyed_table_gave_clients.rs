@@ -5,7 +5,7 @@
 //!
 //! Fix: a client is not opened before the superblock was looked at, 1 round trip. // [R-DESTROY-1]
 
-use guira::{Blame, CreateOptions, Effect, Error, OpenError, OperationError, Store, Url};
+use guira::{Blame, CreateOptions, Effect, Error, OpenError, OperationError, OperationErrorKind, Store, Url};
 
 #[test]
 fn no_client_of_a_destroyed_table_is_opened() {
@@ -21,6 +21,6 @@ fn no_client_of_a_destroyed_table_is_opened() {
     }
     // Nor does the one that was open go on. // [R-DESTROY-2]
     let error = client.get(b"cuckoo").expect_err("the table is gone");
-    assert!(matches!(error, Error::Operation(OperationError::Destroyed { .. })), "{error:?}");
+    assert!(matches!(error, Error::Operation(OperationError { kind: OperationErrorKind::Destroyed, .. })), "{error:?}");
     assert!(matches!(store.stat().map(drop), Err(Error::Open { source: OpenError::Destroyed, .. })));
 }
