@@ -4,25 +4,15 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 use guira_fabric::{Effect, FabricError, Lane, Liveness, LocalLane};
-use guira_layout::{Generation, OwnerId, Record};
+use guira_layout::OwnerId;
 
-use crate::change::cache::RowCache;
-use crate::change::window::Window;
-use crate::change::{SEARCH_ROWS, Search, Stage};
+use crate::change::{Course, Paths, Workspace};
 use crate::locks::journal::{Flight, Journal};
 use crate::locks::pace::Pace;
 use crate::paper::suspect::Suspects;
 use crate::recovery::mourn::Mourner;
-use crate::{
-    Buffer, Counters, Error, ErrorKind, MAX_LOCK_WORDS, Now, Observer, Operation, Reader, SlotClient, Table, Token,
-};
-
-/// Rows a client has room for under its locks from the start: both of a key and a path. What `Synchronize::Locks` adds
-/// costs an allocation the first time.
-const WINDOW_ROWS: usize = MAX_LOCK_WORDS;
-/// Verbs a client has room for in a batch from the start: releases, tries and READs for every lock word, which is more
-/// than a commit needs. Only the WRITEs of a long value come on top.
-const BATCH_VERBS: usize = 3 * MAX_LOCK_WORDS;
+use crate::table::policy::LockedRows;
+use crate::{Counters, Error, ErrorKind, Now, Observer, Operation, Reader, SlotClient, Table, Token};
 
 /// The paper's failure timeout (section 4.1).
 const PRINTED_TIMEOUT_NS: u64 = 100_000_000;
@@ -84,7 +74,7 @@ impl ClientConfig {
     /// The configuration for `table`: as printed for tables of the `paper` preset (they keep no redo records), hardened
     /// otherwise.
     pub fn for_table(table: &Table) -> ClientConfig {
-        let printed = !table.config().rules.lock_both_rows;
+        let printed = table.policy().locked_rows == LockedRows::OfPath;
         ClientConfig {
             cache_bytes: 64 << 10,
             deadline_ns: 10_000_000_000,
@@ -117,28 +107,12 @@ pub struct Client {
     pub(crate) slot_word: u64,
     pub(crate) journal: Journal,
     pub(crate) mourner: Mourner,
-    pub(crate) cache: RowCache,
-    pub(crate) search: Search,
-    pub(crate) window: Window,
-    pub(crate) sampled: Window,
-    pub(crate) record: Record,
-    /// Both rows of a key that is changed in place.
-    pub(crate) pair: Vec<u64>,
-    /// How far the operation had come when its first attempt began.
-    pub(crate) entry_stage: Stage,
-    /// The extent that the change begun last in place has written; no other ever has this generation. // [R-EXTENT-3]
-    pub(crate) written: Option<Generation>,
-    pub(crate) entry: Vec<u64>,
-    pub(crate) extent: Vec<u64>,
-    pub(crate) plan: Vec<guira_layout::RowId>,
+    pub(crate) paths: Paths,
+    pub(crate) work: Workspace,
+    pub(crate) course: Course,
     pub(crate) pace: Pace,
-    pub(crate) buffer: Buffer,
-    pub(crate) counters: Counters,
-    pub(crate) committed: bool,
-    pub(crate) waiting_since_ns: Option<u64>,
-    /// Since when the caller has waited for the operation that comes next.
-    pub(crate) came_ns: Option<u64>,
     pub(crate) suspects: Suspects,
+    pub(crate) counters: Counters,
     pub(crate) reader: Reader,
 }
 
@@ -153,24 +127,12 @@ impl Client {
             slot_word: table.geometry().slot(owner.0 - 1).word(),
             journal: Journal::default(),
             mourner: Mourner::default(),
-            cache: RowCache::new(config.cache_bytes, row_words),
-            search: Search::new(config.search_rows),
-            window: Window::new(row_words, WINDOW_ROWS),
-            sampled: Window::new(row_words, SEARCH_ROWS),
-            record: Record::default(),
-            pair: vec![0; 2 * row_words],
-            entry_stage: Stage::Beginning,
-            written: None,
-            entry: vec![0; table.rows().entry_words()],
-            extent: Vec::new(),
-            plan: Vec::with_capacity(WINDOW_ROWS),
+            paths: Paths::new(&config, row_words),
+            work: Workspace::new(&table),
+            course: Course::default(),
             pace: Pace::new(config.seed ^ u64::from(owner.0) << 48, config.backoff_ns, config.longest_backoff_ns),
-            buffer: Buffer::with_capacity(BATCH_VERBS),
-            counters: Counters::default(),
-            committed: false,
-            waiting_since_ns: None,
-            came_ns: None,
             suspects: Suspects::default(),
+            counters: Counters::default(),
             table,
         }
     }
@@ -210,13 +172,13 @@ impl Client {
     /// The change that comes next, on a lane that does not execute in place, has waited in a line of its process since
     /// `since_ns` of the lane's clock: its deadline counts from there. // [R-LOCK-4]
     pub fn count_wait(&mut self, since_ns: u64) {
-        self.came_ns = Some(since_ns);
+        self.course.came_ns = Some(since_ns);
         self.counters.line_waits += 1;
     }
 
     /// The change that comes next has not waited, whatever became of one that had.
     pub fn forget_wait(&mut self) {
-        self.came_ns = None;
+        self.course.came_ns = None;
     }
 
     /// Whether there is nothing left of earlier changes: no lock, no batch that is not known to have ended, and no lost
@@ -239,7 +201,7 @@ impl Client {
     /// Whether the last change, dropped or not, posted its commit, which then takes effect as a whole. Meaningful after
     /// [`Client::settle`].
     pub fn has_committed(&self) -> bool {
-        self.committed
+        self.course.committed
     }
 
     /// Looks `key` up through the client's own lane; see [`Reader::get`]. Settles first, because a change that was
@@ -283,12 +245,9 @@ impl Client {
         keys: &[K],
         mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
     ) {
-        if !self.journal.is_clean()
-            && let Err(kind) = self.settle_for_get(lane).await
-        {
-            return (0..keys.len()).for_each(|i| visit(i, Err(kind.clone().during(Operation::Get))));
+        if self.settle_for_many(lane, keys.len(), &mut visit).await {
+            self.reader.get_many(lane, keys, visit).await;
         }
-        self.reader.get_many(lane, keys, visit).await;
     }
 
     /// See [`Reader::get_many_in_place`].
@@ -298,12 +257,25 @@ impl Client {
         keys: &[K],
         mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
     ) {
+        if self.settle_for_many(lane, keys.len(), &mut visit).await {
+            self.reader.get_many_in_place(lane, keys, visit).await;
+        }
+    }
+
+    /// Settles before so many lookups; false if that failed, as each of them is told.
+    async fn settle_for_many<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        keys: usize,
+        visit: &mut impl FnMut(usize, Result<Option<&[u8]>, Error>),
+    ) -> bool {
         if !self.journal.is_clean()
             && let Err(kind) = self.settle_for_get(lane).await
         {
-            return (0..keys.len()).for_each(|i| visit(i, Err(kind.clone().during(Operation::Get))));
+            (0..keys).for_each(|i| visit(i, Err(kind.clone().during(Operation::Get))));
+            return false;
         }
-        self.reader.get_many_in_place(lane, keys, visit).await;
+        true
     }
 
     /// Starts loading what a change of `key` looks at first: both of its rows and their locks. A hint; costs no round
@@ -340,7 +312,7 @@ impl Client {
             Err(error) => error.effect() != Effect::None,
         };
         if was_releasing && !had_effect {
-            self.committed = false;
+            self.course.committed = false;
         }
         drained?;
         self.journal.release(lane, &self.table, self.owner).await

@@ -49,7 +49,7 @@ pub(crate) type FewLocks<'c> = (&'c LockMask, Option<&'c LockMask>);
 #[inline(always)]
 pub(crate) fn needs_record(table: &Table, caps: &Caps, rows: usize) -> bool {
     let row_bytes = table.rows().row_words() as u64 * WORD_BYTES;
-    table.config().rules.commit_records && (rows > 1 || row_bytes > caps.atomic_write_unit)
+    table.policy().keeps_records && (rows > 1 || row_bytes > caps.atomic_write_unit)
 }
 
 impl Commit<'_> {
@@ -201,7 +201,7 @@ impl Client {
 
     #[cold]
     fn book_failed(&mut self, source: FabricError) -> ErrorKind {
-        self.committed &= source.effect() != Effect::None;
+        self.course.committed &= source.effect() != Effect::None;
         self.journal.failed(&source);
         ErrorKind::Fabric { source }
     }
@@ -210,7 +210,7 @@ impl Client {
     #[inline(always)]
     pub(crate) fn expect_commit(&mut self) {
         self.journal.flight = Flight::Release;
-        self.committed = true;
+        self.course.committed = true;
     }
 
     /// The number of the next record.

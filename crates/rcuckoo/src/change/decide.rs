@@ -1,9 +1,9 @@
 //! What both of a key's rows, locked and sampled, mean for a change: the one place that says so.
 
-use guira_layout::{Candidate, ExtentRef, Probe};
+use guira_layout::{Candidate, ExtentRef};
 
-use super::{Change, Outcome};
-use crate::{Expected, RowPair, SearchRoots, Table, Token};
+use super::{Change, Outcome, Task};
+use crate::{Expected, SearchRoots, Table, Token};
 
 /// What to do under the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,6 @@ impl At {
 /// The rows of a key under its locks.
 #[derive(Clone, Copy)]
 pub(crate) struct LockedPair<'r> {
-    pub(crate) pair: RowPair,
     pub(crate) words: [&'r [u64]; 2],
     /// Which of them are locked and sampled. The second is not, if it is the first once more.
     pub(crate) at_hand: [bool; 2],
@@ -50,17 +49,10 @@ pub(crate) struct LockedPair<'r> {
 /// the key, or one that may be the key's, answers if its row verifies, whatever the other row is; without one, all rows
 /// at hand have to. // [R-LOCK-7]
 #[inline(always)]
-pub(crate) fn decide(
-    table: &Table,
-    locked: &LockedPair<'_>,
-    probe: &Probe<'_>,
-    change: &Change<'_>,
-    roots: SearchRoots,
-    from: At,
-) -> Decision {
+pub(crate) fn decide(table: &Table, locked: &LockedPair<'_>, task: Task<'_>, roots: SearchRoots, from: At) -> Decision {
+    let Task { probe, pair, change } = task;
     let rows = table.rows();
-    let numbers = [locked.pair.first, locked.pair.second];
-    let is_whole = |which: usize| rows.verify(numbers[which], locked.words[which]).is_ok();
+    let is_whole = |which: usize| rows.verify(pair.row(which), locked.words[which]).is_ok();
     for (which, words) in locked.words.into_iter().enumerate() {
         let first_slot = if which == from.which { from.slot } else { 0 };
         if which < from.which || !locked.at_hand[which] {
@@ -75,7 +67,7 @@ pub(crate) fn decide(
                     None => true,
                     Some(Expected::Value(value)) => rows.inline_value_is(words, slot, value),
                     Some(Expected::Unchanged(token)) => {
-                        token == Token::Inline { row: numbers[which], version: rows.trailer(words).version() }
+                        token == Token::Inline { row: pair.row(which), version: rows.trailer(words).version() }
                     }
                 };
                 return decide_found(change, At { which, slot }, as_expected);

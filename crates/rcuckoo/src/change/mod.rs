@@ -3,13 +3,14 @@
 //! All are one: lock both of the key's rows and sample them, look for the key, then change it in place or find it
 //! a place. Linearization point: the WRITE of the one row that holds the key afterwards, or held it before.
 
-pub(crate) mod cache;
+mod cache;
 mod commit;
 mod decide;
 mod pair;
 mod path;
 mod search;
 pub(crate) mod window;
+mod workspace;
 
 use guira_fabric::Lane;
 use guira_layout::{ExtentRef, Placement, Probe};
@@ -17,8 +18,9 @@ use guira_layout::{ExtentRef, Placement, Probe};
 pub(crate) use self::pair::Stage;
 use self::pair::is_idle;
 pub use self::pair::{Begun, Rest};
-pub(crate) use self::search::{SEARCH_ROWS, Search};
+pub(crate) use self::workspace::{Course, Paths, Workspace};
 use crate::locks::ExtentWrite;
+use crate::table::policy::LockedRows;
 use crate::{Client, Error, ErrorKind, Operation, RowPair, Token};
 
 /// What a value is stored as.
@@ -133,6 +135,14 @@ impl<'v> Change<'v> {
     }
 }
 
+/// A change, the key that it is about, and the key's rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Task<'t> {
+    pub(crate) probe: &'t Probe<'t>,
+    pub(crate) pair: RowPair,
+    pub(crate) change: &'t Change<'t>,
+}
+
 impl Client {
     /// Carries out `change` on `key`.
     ///
@@ -186,21 +196,25 @@ impl Client {
         let pair = self.table.placement().rows(digest);
         self.check_lengths(key, &change)?;
         // Its extent is written, and nothing of what the client did since is under way. // [R-EXTENT-1]
-        let is_written = change.extent().is_none_or(|write| self.written == Some(write.extent.generation));
+        let is_written = change.extent().is_none_or(|write| self.course.written == Some(write.extent.generation));
         let goes_on = is_written && self.journal.lost.is_none() && self.journal.is_landed() && is_idle(lane);
-        self.entry_stage = if goes_on { rest.0 } else { Stage::Beginning };
-        if self.entry_stage == Stage::Beginning {
+        self.course.stage = if goes_on { rest.0 } else { Stage::Beginning };
+        if self.course.stage == Stage::Beginning {
             self.refuse_if_lost()?;
             self.settle(lane).await?;
         }
-        self.committed = false;
-        self.waiting_since_ns = self.came_ns.take();
-        if self.waiting_since_ns.is_some() {
+        self.course.committed = false;
+        self.course.waiting_since_ns = self.course.came_ns.take();
+        if self.course.waiting_since_ns.is_some() {
             self.suspects.clear();
         }
         let table = std::sync::Arc::clone(&self.table);
         let probe = table.rows().probe(key, digest);
-        self.change_settled(lane, &probe, pair, change).await
+        let task = Task { probe: &probe, pair, change: &change };
+        match table.policy().locked_rows {
+            LockedRows::OfKeyAndPath => self.attempts(lane, task, &[pair.first, pair.second]).await,
+            LockedRows::OfPath => self.change_as_printed(lane, task).await,
+        }
     }
 
     #[inline]
@@ -217,31 +231,5 @@ impl Client {
             }
             _ => Ok(()),
         }
-    }
-
-    async fn change_settled(
-        &mut self,
-        lane: &mut dyn Lane,
-        probe: &Probe<'_>,
-        pair: RowPair,
-        change: Change<'_>,
-    ) -> Result<Changed, ErrorKind> {
-        let both = [pair.first, pair.second];
-        if self.table.config().rules.lock_both_rows {
-            return self.attempts(lane, probe, pair, change, &both).await;
-        }
-        // As printed: updates and deletes lock both rows, inserts only the rows of their path. // [R-LOCK-7]
-        let begun = match change {
-            Change::Insert(_) => None,
-            Change::Update(_) | Change::Remove | Change::Swap(..) | Change::RemoveIf(_) => Some(change),
-            Change::Put(value) => Some(Change::Update(value)),
-        };
-        if let Some(begun) = begun {
-            let changed = self.attempts(lane, probe, pair, begun, &both).await?;
-            if !(change.inserts() && changed.outcome == Outcome::Missing) {
-                return Ok(changed);
-            }
-        }
-        self.attempts(lane, probe, pair, change, &[]).await
     }
 }

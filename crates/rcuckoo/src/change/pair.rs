@@ -13,10 +13,11 @@ use guira_layout::{
 
 use super::commit::{Commit, Marked, Write, needs_record, reclaimed};
 use super::decide::{At, Decision, LockedPair, decide, decide_found, is_as_expected};
-use super::{Change, Changed, NewValue, Outcome};
+use super::{Change, Changed, NewValue, Outcome, Task};
 use crate::locks::journal::{Flight, Try};
 use crate::locks::{Conflict, ExtentWrite, LockBatch, WRITE_WORDS, lock_set};
 use crate::lookup::{read_extent, read_extent_in_place};
+use crate::table::policy::LockedRows;
 use crate::{Client, ErrorKind, Expected, MAX_LOCK_WORDS, Place, RowPair, Synchronize};
 
 /// Lock words of one key's rows.
@@ -62,10 +63,11 @@ impl Client {
     /// Round trips: as [`Client::change`].
     #[in_place(inline)]
     pub async fn begin(&mut self, lane: &mut dyn Lane, key: &[u8], change: &Change<'_>) -> Begun {
-        self.committed = false;
+        self.course.committed = false;
         let caps = lane.caps();
         let (is_local, by_masks) = (lane.is_local(), caps.masked_cas != MaskedCas::CasLoop);
-        let by_path = self.config.synchronize == Synchronize::Path && self.table.config().rules.lock_both_rows;
+        let by_path =
+            self.config.synchronize == Synchronize::Path && self.table.policy().locked_rows == LockedRows::OfKeyAndPath;
         let extent = change.extent();
         let is_one_write = extent.as_ref().is_none_or(|extent| extent.words.len() <= WRITE_WORDS);
         let applies = by_masks && by_path && is_one_write && self.journal.is_clean();
@@ -80,16 +82,17 @@ impl Client {
         match self.lock_pair(lane, pair, extent).await {
             Ok(None) => {
                 let (probe, at_hand) = (self.table.rows().probe(key, digest), [true, !pair.is_single()]);
+                let task = Task { probe: &probe, pair, change };
                 if is_local {
-                    return self.change_locked(lane, &probe, pair, at_hand, change).await;
+                    return self.change_locked(lane, task, at_hand).await;
                 }
-                let begun = self.change_locked(lane, &probe, pair, at_hand, change).await;
+                let begun = self.change_locked(lane, task, at_hand).await;
                 // Rows seen under locks are the best hints there are.
                 if let Begun::Done(_) | Begun::Rest(Rest(Stage::NoRoom)) = begun {
                     self.remember_pair(pair, at_hand);
                 }
                 if let Begun::Done(_) | Begun::Failed(_) = begun {
-                    self.came_ns = None;
+                    self.course.came_ns = None;
                 }
                 begun
             }
@@ -119,19 +122,19 @@ impl Client {
         self.journal.expect_tries(Flight::Acquire, plan.iter().map(|locks| Try::masked(*locks)));
         let (owner, tries) = (self.owner, &self.journal.tries);
         let batch = LockBatch { table, owner, masked_cas, released: &[], extent: extent.as_ref(), tries };
-        self.pair.resize(2 * row_words, 0);
+        self.work.pair.resize(2 * row_words, 0);
         let mut found = [0; PAIR_WORDS];
         let is_one_read = !lane.is_local() && pair.first.0.abs_diff(pair.second.0) == 1;
         let posted = if is_one_read {
             // In their own order. // [R-READ-2]
-            let both = std::iter::once((pair.first.min(pair.second), &mut self.pair[..]));
-            batch.post_all(lane, &mut self.buffer, both, &mut found).await
+            let both = std::iter::once((pair.first.min(pair.second), &mut self.work.pair[..]));
+            batch.post_all(lane, &mut self.work.buffer, both, &mut found).await
         } else {
-            let (first, second) = self.pair.split_at_mut(row_words);
+            let (first, second) = self.work.pair.split_at_mut(row_words);
             match row_words {
                 _ if extent.is_some() => {
                     let rows = [(pair.first, first), (pair.second, second)].into_iter();
-                    batch.post_all(lane, &mut self.buffer, rows, &mut found).await
+                    batch.post_all(lane, &mut self.work.buffer, rows, &mut found).await
                 }
                 // Rows of fixed:4:4 and fixed:8:8: copied without a loop.
                 8 => batch.post_pair(lane, pair, &mut first[..8], &mut second[..8], &mut found).await,
@@ -141,9 +144,9 @@ impl Client {
         };
         posted.inspect_err(|error| self.journal.failed(error))?;
         if is_one_read && pair.second < pair.first {
-            self.pair.rotate_left(row_words);
+            self.work.pair.rotate_left(row_words);
         }
-        self.written = extent.map(|write| write.extent.generation);
+        self.course.written = extent.map(|write| write.extent.generation);
         self.journal.landed(&found);
         if self.journal.held.len() == plan.len() {
             return Ok(None);
@@ -154,40 +157,26 @@ impl Client {
         Ok(Some(conflict.map_or(Stage::Beginning, Stage::Contended)))
     }
 
-    /// Carries `change` out in the rows of `pair`, which are locked and sampled as far as they are at hand. With the
+    /// Carries `task` out in its rows, which are locked and sampled as far as they are at hand. With the
     /// locks held, it may leave a rest: a row is torn, or there is no room.
     #[in_place(inline(always))]
-    pub(super) async fn change_locked(
-        &mut self,
-        lane: &mut dyn Lane,
-        probe: &Probe<'_>,
-        pair: RowPair,
-        at_hand: [bool; 2],
-        change: &Change<'_>,
-    ) -> Begun {
-        match self.decide_first(probe, pair, at_hand, change) {
-            Decision::ReadKey(at) => self.change_extent(lane, probe, pair, at_hand, at, change).await,
-            decision => self.carry_out(lane, probe, pair, decision, None, change).await,
+    pub(super) async fn change_locked(&mut self, lane: &mut dyn Lane, task: Task<'_>, at_hand: [bool; 2]) -> Begun {
+        match self.decide_first(task, at_hand) {
+            Decision::ReadKey(at) => self.change_extent(lane, task, at_hand, at).await,
+            decision => self.carry_out(lane, task, decision, None).await,
         }
     }
 
     /// [`Client::decide_from`] the start, compiled for it.
-    fn decide_first(&self, probe: &Probe<'_>, pair: RowPair, at_hand: [bool; 2], change: &Change<'_>) -> Decision {
-        self.decide_from(probe, pair, at_hand, change, At::START)
+    fn decide_first(&self, task: Task<'_>, at_hand: [bool; 2]) -> Decision {
+        self.decide_from(task, at_hand, At::START)
     }
 
     #[inline(always)]
-    fn decide_from(
-        &self,
-        probe: &Probe<'_>,
-        pair: RowPair,
-        at_hand: [bool; 2],
-        change: &Change<'_>,
-        from: At,
-    ) -> Decision {
-        let (first, second) = self.pair.split_at(self.table.rows().row_words());
-        let locked = LockedPair { pair, words: [first, second], at_hand };
-        decide(&self.table, &locked, probe, change, self.config.search_roots, from)
+    fn decide_from(&self, task: Task<'_>, at_hand: [bool; 2], from: At) -> Decision {
+        let (first, second) = self.work.pair.split_at(self.table.rows().row_words());
+        let locked = LockedPair { words: [first, second], at_hand };
+        decide(&self.table, &locked, task, self.config.search_roots, from)
     }
 
     /// Changes the entry at `at`, which has the key's digest and refers to an extent, if the extent has the key as
@@ -195,34 +184,26 @@ impl Client {
     /// the keys' lengths differ, and 1 for the value, if that is expected to be a certain one of its length.
     // [R-UPDATE-2] [R-CAS-1]
     #[in_place]
-    async fn change_extent(
-        &mut self,
-        lane: &mut dyn Lane,
-        probe: &Probe<'_>,
-        pair: RowPair,
-        at_hand: [bool; 2],
-        mut at: At,
-        change: &Change<'_>,
-    ) -> Begun {
-        let key = probe.key();
+    async fn change_extent(&mut self, lane: &mut dyn Lane, task: Task<'_>, at_hand: [bool; 2], mut at: At) -> Begun {
+        let (change, key) = (task.change, task.probe.key());
         const { assert!(MAX_KEY_BYTES / 8 + EXTENT_HEADER_WORDS < 1 << 17, "one READ on every fabric") };
         // Ends: each turn begins behind the slot of the one before.
         loop {
             let table = &self.table;
-            let extent = table.rows().extent_of(&self.pair[at.which * table.rows().row_words()..], at.slot);
+            let extent = table.rows().extent_of(&self.work.pair[at.which * table.rows().row_words()..], at.slot);
             let Some(mark) = extent.mark_offset(table.config(), table.geometry()) else {
-                let row = if at.which == 0 { pair.first } else { pair.second };
+                let row = task.pair.row(at.which);
                 return Begun::Failed(ErrorKind::Corrupt { place: Place::Entry { row, slot: at.slot } });
             };
             let mut has_key = extent.key_bytes as usize == key.len();
             if has_key {
-                self.extent.resize(EXTENT_HEADER_WORDS + key.len().div_ceil(8), 0);
-                let read = Verb::Read { addr: Addr::main(extent.offset), into: &mut self.extent };
+                self.work.extent.resize(EXTENT_HEADER_WORDS + key.len().div_ceil(8), 0);
+                let read = Verb::Read { addr: Addr::main(extent.offset), into: &mut self.work.extent };
                 if let Err(source) = post(lane, [read]).await {
                     return Begun::Failed(ErrorKind::Fabric { source });
                 }
                 let damaged = Place::Extent { offset: extent.offset, generation: extent.generation };
-                has_key = match extent_key_matches(&self.extent, &extent, key) {
+                has_key = match extent_key_matches(&self.work.extent, &extent, key) {
                     Ok(has_key) => has_key,
                     Err(_) => return Begun::Failed(ErrorKind::Corrupt { place: damaged }),
                 };
@@ -237,11 +218,11 @@ impl Client {
                 };
                 let freed = Marked { extent, mark: Addr::main(mark) };
                 let decision = decide_found(change, at, as_expected);
-                return self.carry_out(lane, probe, pair, decision, Some(&freed), change).await;
+                return self.carry_out(lane, task, decision, Some(&freed)).await;
             }
-            match self.decide_from(probe, pair, at_hand, change, at.next()) {
+            match self.decide_from(task, at_hand, at.next()) {
                 Decision::ReadKey(next) => at = next,
-                decision => return self.carry_out(lane, probe, pair, decision, None, change).await,
+                decision => return self.carry_out(lane, task, decision, None).await,
             }
         }
     }
@@ -255,9 +236,9 @@ impl Client {
         change: &Change<'_>,
     ) -> Result<bool, ErrorKind> {
         let Some(Expected::Value(value)) = change.expected() else { return Ok(true) };
-        read_extent(lane, extent, &mut self.extent).await?;
+        read_extent(lane, extent, &mut self.work.extent).await?;
         let place = Place::Extent { offset: extent.offset, generation: extent.generation };
-        let parsed = parse_extent(&self.extent, extent, self.table.rows().sums());
+        let parsed = parse_extent(&self.work.extent, extent, self.table.rows().sums());
         Ok(parsed.map_err(|_| ErrorKind::Corrupt { place })?.has_value(value))
     }
 
@@ -265,11 +246,9 @@ impl Client {
     async fn carry_out(
         &mut self,
         lane: &mut dyn Lane,
-        probe: &Probe<'_>,
-        pair: RowPair,
+        task: Task<'_>,
         decision: Decision,
         freed: Option<&Marked>,
-        change: &Change<'_>,
     ) -> Begun {
         match decision {
             Decision::Leave(outcome) => match self.journal.release(lane, &self.table, self.owner).await {
@@ -278,13 +257,13 @@ impl Client {
             },
             Decision::Change { at, outcome } => {
                 let row_words = self.table.rows().row_words();
-                let placement = change.value().map(|value| self.encode_entry(probe, value));
-                let words = &mut self.pair[at.which * row_words..][..row_words];
+                let placement = task.change.value().map(|value| self.encode_entry(task.probe, value));
+                let words = &mut self.work.pair[at.which * row_words..][..row_words];
                 match placement {
-                    Some(placement) => self.table.rows().put_entry(words, at.slot, &self.entry, placement),
+                    Some(placement) => self.table.rows().put_entry(words, at.slot, &self.work.entry, placement),
                     None => self.table.rows().clear_entry(words, at.slot),
                 }
-                let row = if at.which == 0 { pair.first } else { pair.second };
+                let row = task.pair.row(at.which);
                 self.table.rows().finish(row, words);
                 self.commit_pair(lane, row, at, freed, outcome).await
             }
@@ -297,11 +276,11 @@ impl Client {
     pub(super) fn encode_entry(&mut self, probe: &Probe<'_>, value: NewValue<'_>) -> Placement {
         match value {
             NewValue::Inline(value) => {
-                self.table.rows().encode_inline(&mut self.entry, probe, value);
+                self.table.rows().encode_inline(&mut self.work.entry, probe, value);
                 Placement::Inline
             }
             NewValue::Extent { extent, .. } => {
-                self.table.rows().encode_extent_entry(&mut self.entry, &extent);
+                self.table.rows().encode_extent_entry(&mut self.work.entry, &extent);
                 Placement::Extent
             }
         }
@@ -322,7 +301,7 @@ impl Client {
         let sequence = recorded.then(|| self.next_sequence());
         let (table, owner, slot_word) = (&self.table, self.owner, self.slot_word);
         let rows = table.rows();
-        let words = &self.pair[at.which * rows.row_words()..][..rows.row_words()];
+        let words = &self.work.pair[at.which * rows.row_words()..][..rows.row_words()];
         let last = Write { row, slot: at.slot, words };
         let held = &self.journal.held;
         let commit = Commit { table, owner, slot_word, moved: &[], last, freed, held };
@@ -341,7 +320,8 @@ impl Client {
             commit.post_row::<13, 56>(lane, row, locks, sequence).await
         } else {
             let mut found = [0; MAX_LOCK_WORDS];
-            let posted = commit.post_all(lane, (&mut self.buffer, &mut self.record), sequence, &mut found).await;
+            let posted =
+                commit.post_all(lane, (&mut self.work.buffer, &mut self.work.record), sequence, &mut found).await;
             if posted.is_ok() {
                 self.counters.reclaimed_locks += reclaimed(table, held, &found);
             }

@@ -8,7 +8,7 @@ use guira_layout::{Probe, RowId};
 use super::commit::{Commit, Write, needs_record, reclaimed};
 use super::pair::{Begun, Rest, Stage};
 use super::search::{Limits, MAX_PATH_ROWS, Path, Progress, Sight};
-use super::{Change, Changed, NewValue, Outcome};
+use super::{Changed, NewValue, Outcome, Task};
 use crate::change::window::cover;
 use crate::locks::{LockSet, lock_set};
 use crate::table::destroy::is_marked_destroyed;
@@ -43,20 +43,19 @@ enum Attempt {
 
 impl Client {
     /// Locks `always` and the rows of a path, until a path holds under its locks.
-    pub(super) async fn attempts(
+    pub(crate) async fn attempts(
         &mut self,
         lane: &mut dyn Lane,
-        probe: &Probe<'_>,
-        pair: RowPair,
-        change: Change<'_>,
+        task: Task<'_>,
         always: &[RowId],
     ) -> Result<Changed, ErrorKind> {
+        let Task { pair, change, .. } = task;
         let inserts = change.inserts();
         // Where batches execute in place, the rows themselves are as near as any cache.
         let speculations = if lane.caps().local { 1 } else { self.config.speculations.max(1) };
         // What was begun in place has written it.
-        let mut extent = change.extent().filter(|_| self.entry_stage == Stage::Beginning);
-        let first_attempt = u32::from(self.entry_stage == Stage::NoRoom);
+        let mut extent = change.extent().filter(|_| self.course.stage == Stage::Beginning);
+        let first_attempt = u32::from(self.course.stage == Stage::NoRoom);
         let mut started_ns = if first_attempt > 0 { lane.now_ns() } else { 0 };
         for attempt in first_attempt..INSERT_ATTEMPTS {
             let path = if !inserts || attempt == 0 && lane.caps().local {
@@ -67,15 +66,11 @@ impl Client {
                 self.release_held(lane).await?;
                 match self.sampled_path(lane, pair).await {
                     // The room that was there may have gone to this very key, put by somebody else. // [R-INSERT-5]
-                    Err(ErrorKind::Full { .. })
-                        if !always.is_empty() && self.seems_there(lane, probe, pair).await? =>
-                    {
-                        None
-                    }
+                    Err(ErrorKind::Full { .. }) if !always.is_empty() && self.seems_there(lane, task).await? => None,
                     path => Some(path?),
                 }
             };
-            match std::mem::take(&mut self.entry_stage) {
+            match std::mem::take(&mut self.course.stage) {
                 Stage::Contended(conflict) => {
                     let locks = self.plan_rows(always, path.as_ref(), pair);
                     self.acquire_contended(lane, &locks, conflict).await?;
@@ -86,7 +81,7 @@ impl Client {
                 }
             }
             self.verify_window(lane).await?;
-            match self.attempt(lane, probe, pair, change).await? {
+            match self.attempt(lane, task).await? {
                 Attempt::Done(changed) => return Ok(changed),
                 Attempt::Again if attempt == 0 => started_ns = lane.now_ns(),
                 Attempt::Again => self.counters.stale_paths += 1,
@@ -101,7 +96,7 @@ impl Client {
 
     /// Fills the window with the rows to lock and sample, and says which locks they need.
     fn plan_rows(&mut self, always: &[RowId], path: Option<&Path>, pair: RowPair) -> LockSet {
-        let mut rows = std::mem::take(&mut self.plan);
+        let mut rows = std::mem::take(&mut self.paths.plan);
         rows.clear();
         rows.extend_from_slice(always);
         rows.extend(path.into_iter().flatten().map(|hop| hop.row));
@@ -118,19 +113,19 @@ impl Client {
             }
         }
         cover(&mut rows, self.config.covering_gap_rows);
-        self.window.clear();
-        self.window.extend(&rows);
-        self.plan = rows;
+        self.work.window.clear();
+        self.work.window.extend(&rows);
+        self.paths.plan = rows;
         locks
     }
 
     /// A path by the cache alone. // [R-INSERT-2]
     pub(super) fn speculate(&mut self, pair: RowPair) -> Option<Path> {
         let limits = self.limits();
-        self.search.start(pair, self.roots(&[pair.first, pair.second]), limits);
-        let cache = &self.cache;
-        self.search.advance(&self.table, |row| cache.get(row).map_or(Sight::PresumedRoom, Sight::Row));
-        self.search.found()
+        self.paths.search.start(pair, self.roots(&[pair.first, pair.second]), limits);
+        let cache = &self.paths.cache;
+        self.paths.search.advance(&self.table, |row| cache.get(row).map_or(Sight::PresumedRoom, Sight::Row));
+        self.paths.search.found()
     }
 
     fn limits(&self) -> Limits {
@@ -155,21 +150,23 @@ impl Client {
             if let Some(path) = self.search_sampling(lane, pair, torn).await? {
                 return Ok(path);
             }
-            let (sampled, rows) = (&self.sampled, self.table.rows());
+            let (sampled, rows) = (&self.paths.sampled, self.table.rows());
             let mut samples = sampled.rows().iter().enumerate();
             if samples.all(|(place, row)| rows.verify(*row, sampled.at(place)).is_ok()) {
                 break;
             }
         }
-        Err(ErrorKind::Full { rows: self.search.visited() })
+        Err(ErrorKind::Full { rows: self.paths.search.visited() })
     }
 
-    /// Whether the rows of `pair`, sampled now, seem to hold the key. 1 round trip.
-    async fn seems_there(&mut self, lane: &mut dyn Lane, probe: &Probe<'_>, pair: RowPair) -> Result<bool, ErrorKind> {
-        self.window.clear();
-        self.window.extend(&[pair.first, pair.second]);
+    /// Whether the rows of `task`, sampled now, seem to hold its key. 1 round trip.
+    async fn seems_there(&mut self, lane: &mut dyn Lane, task: Task<'_>) -> Result<bool, ErrorKind> {
+        let Task { probe, pair, .. } = task;
+        self.work.window.clear();
+        self.work.window.extend(&[pair.first, pair.second]);
         self.sample_window(lane).await?;
-        Ok((0..self.window.rows().len()).any(|place| self.table.rows().find(self.window.at(place), probe, 0).is_some()))
+        Ok((0..self.work.window.rows().len())
+            .any(|place| self.table.rows().find(self.work.window.at(place), probe, 0).is_some()))
     }
 
     async fn search_sampling(
@@ -180,13 +177,13 @@ impl Client {
     ) -> Result<Option<Path>, ErrorKind> {
         let limits = self.limits();
         let most = if lane.caps().local { LOCAL_SEARCH_BATCH_ROWS } else { SEARCH_BATCH_ROWS };
-        self.sampled.clear();
+        self.paths.sampled.clear();
         let both = [pair.first, pair.second];
         let roots = self.roots(&both);
-        self.search.start(pair, roots, limits);
+        self.paths.search.start(pair, roots, limits);
         loop {
-            let (sampled, rows) = (&self.sampled, self.table.rows());
-            let progress = self.search.advance(&self.table, |row| match sampled.row(row) {
+            let (sampled, rows) = (&self.paths.sampled, self.table.rows());
+            let progress = self.paths.search.advance(&self.table, |row| match sampled.row(row) {
                 None => Sight::Unsampled,
                 Some(words) if rows.verify(row, words).is_ok() => Sight::Row(words),
                 // The key's own rows have to be locked anyway.
@@ -194,10 +191,10 @@ impl Client {
                 Some(_) => Sight::Closed,
             });
             match progress {
-                Progress::Found | Progress::Exhausted => return Ok(self.search.found()),
+                Progress::Found | Progress::Exhausted => return Ok(self.paths.search.found()),
                 Progress::NeedsRows => {
-                    let wanted = self.search.wanted(most, |row| self.sampled.place(row).is_some());
-                    let into = self.sampled.extend(wanted);
+                    let wanted = self.paths.search.wanted(most, |row| self.paths.sampled.place(row).is_some());
+                    let into = self.paths.sampled.extend(wanted);
                     let mut batch: ArrayVec<Verb<'_>, SEARCH_BATCH_ROWS> = ArrayVec::new();
                     for (row, into) in wanted.iter().zip(into.chunks_exact_mut(rows.row_words())) {
                         batch.push(Verb::Read { addr: self.table.geometry().row(*row), into });
@@ -217,7 +214,7 @@ impl Client {
                 self.counters.crc_retries += 1;
                 self.sample_window(lane).await?;
             }
-            let (window, rows) = (&self.window, self.table.rows());
+            let (window, rows) = (&self.work.window, self.table.rows());
             // Rows that a covering READ fetched along may belong to somebody else's lock, and be in the middle of a
             // write.
             let mine = window.rows().iter().copied().filter(|row| self.journal.holds_row(&self.table, *row));
@@ -236,15 +233,10 @@ impl Client {
     }
 
     /// Under the locks: changes the key where it is, or inserts it along a path among the locked rows.
-    async fn attempt(
-        &mut self,
-        lane: &mut dyn Lane,
-        probe: &Probe<'_>,
-        pair: RowPair,
-        change: Change<'_>,
-    ) -> Result<Attempt, ErrorKind> {
+    async fn attempt(&mut self, lane: &mut dyn Lane, task: Task<'_>) -> Result<Attempt, ErrorKind> {
+        let Task { probe, pair, change } = task;
         let at_hand = self.take_pair(pair);
-        match self.change_locked(lane, probe, pair, at_hand, &change).await {
+        match self.change_locked(lane, task, at_hand).await {
             Begun::Done(changed) => {
                 self.remember_window();
                 if changed.took_effect() {
@@ -268,12 +260,12 @@ impl Client {
     /// Takes the rows of `pair` out of the window, and tells which are locked and were sampled under their locks.
     fn take_pair(&mut self, pair: RowPair) -> [bool; 2] {
         let row_words = self.table.rows().row_words();
-        self.pair.resize(2 * row_words, 0);
+        self.work.pair.resize(2 * row_words, 0);
         let mut at_hand = [false; 2];
         let wanted = [Some(pair.first), Some(pair.second).filter(|_| !pair.is_single())];
-        for ((row, at_hand), words) in wanted.iter().zip(&mut at_hand).zip(self.pair.chunks_exact_mut(row_words)) {
+        for ((row, at_hand), words) in wanted.iter().zip(&mut at_hand).zip(self.work.pair.chunks_exact_mut(row_words)) {
             let held = row.filter(|row| self.journal.holds_row(&self.table, *row));
-            if let Some(sample) = held.and_then(|row| self.window.row(row)) {
+            if let Some(sample) = held.and_then(|row| self.work.window.row(row)) {
                 words.copy_from_slice(sample);
                 *at_hand = true;
             }
@@ -283,21 +275,21 @@ impl Client {
 
     /// Keeps the rows of `pair` as they are after a change, for searches.
     pub(super) fn remember_pair(&mut self, pair: RowPair, at_hand: [bool; 2]) {
-        let words = self.pair.chunks_exact(self.table.rows().row_words());
+        let words = self.work.pair.chunks_exact(self.table.rows().row_words());
         for ((row, at_hand), words) in [pair.first, pair.second].into_iter().zip(at_hand).zip(words) {
             if at_hand {
-                self.cache.put(row, words);
+                self.paths.cache.put(row, words);
             }
         }
     }
 
     /// Rows seen under locks are the best hints there are.
     fn remember_window(&mut self) {
-        for (place, row) in self.window.rows().iter().enumerate() {
+        for (place, row) in self.work.window.rows().iter().enumerate() {
             // Rows that a covering READ fetched along may be torn.
-            let words = self.window.at(place);
+            let words = self.work.window.at(place);
             if self.config.covering_gap_rows == 0 || self.table.rows().verify(*row, words).is_ok() {
-                self.cache.put(*row, words);
+                self.paths.cache.put(*row, words);
             }
         }
     }
@@ -307,13 +299,13 @@ impl Client {
         let limits = self.limits();
         let both = [pair.first, pair.second];
         let roots = self.roots(&both);
-        self.search.start(pair, roots, limits);
-        let (table, window, journal) = (&self.table, &self.window, &self.journal);
-        self.search.advance(table, |row| match window.row(row) {
+        self.paths.search.start(pair, roots, limits);
+        let (table, window, journal) = (&self.table, &self.work.window, &self.journal);
+        self.paths.search.advance(table, |row| match window.row(row) {
             Some(words) if journal.holds_row(table, row) => Sight::Row(words),
             _ => Sight::Closed,
         });
-        self.search.found()
+        self.paths.search.found()
     }
 
     /// Moves entries along `path`, from its empty end, and puts the new one in its first row. 1 round trip.
@@ -328,28 +320,28 @@ impl Client {
         let mut changed: ArrayVec<(RowId, usize, usize), MAX_PATH_ROWS> = ArrayVec::new();
         for at in (0..path.len()).rev() {
             let hop = path[at];
-            let (Some(place), Some(slot)) = (self.window.place(hop.row), hop.slot) else {
+            let (Some(place), Some(slot)) = (self.work.window.place(hop.row), hop.slot) else {
                 return Ok(Attempt::Again);
             };
             let placement = match at.checked_sub(1).map(|before| path[before]) {
                 None => self.encode_entry(probe, value),
                 Some(before) => {
-                    let (Some(from), Some(slot)) = (self.window.row(before.row), before.slot) else {
+                    let (Some(from), Some(slot)) = (self.work.window.row(before.row), before.slot) else {
                         return Ok(Attempt::Again);
                     };
-                    self.entry.copy_from_slice(self.table.rows().entry(from, slot));
+                    self.work.entry.copy_from_slice(self.table.rows().entry(from, slot));
                     self.table.rows().placement(from, slot)
                 }
             };
-            let words = self.window.at_mut(place);
-            self.table.rows().put_entry(words, slot, &self.entry, placement);
+            let words = self.work.window.at_mut(place);
+            self.table.rows().put_entry(words, slot, &self.work.entry, placement);
             self.table.rows().finish(hop.row, words);
             changed.push((hop.row, slot, place));
         }
         self.counters.moves += path.len() as u64 - 1;
         self.commit_path(lane, &changed).await?;
         for (row, _, place) in changed {
-            self.cache.put(row, self.window.at(place));
+            self.paths.cache.put(row, self.work.window.at(place));
         }
         Ok(Attempt::Done(Changed { outcome: Outcome::Inserted, freed: None }))
     }
@@ -362,7 +354,7 @@ impl Client {
         self.expect_commit();
         let recorded = needs_record(&self.table, lane.caps(), changed.len());
         let sequence = recorded.then(|| self.next_sequence());
-        let window = &self.window;
+        let window = &self.work.window;
         let write =
             |(row, slot, place): &(RowId, usize, usize)| Write { row: *row, slot: *slot, words: window.at(*place) };
         let writes: ArrayVec<Write<'_>, MAX_PATH_ROWS> = changed.iter().map(write).collect();
@@ -370,7 +362,7 @@ impl Client {
         let (table, owner, slot_word, held) = (&self.table, self.owner, self.slot_word, &self.journal.held);
         let commit = Commit { table, owner, slot_word, moved, last: *last, freed: None, held };
         let mut found = [0; MAX_LOCK_WORDS];
-        let posted = commit.post_all(lane, (&mut self.buffer, &mut self.record), sequence, &mut found).await;
+        let posted = commit.post_all(lane, (&mut self.work.buffer, &mut self.work.record), sequence, &mut found).await;
         if posted.is_ok() {
             self.counters.reclaimed_locks += reclaimed(table, held, &found);
         }

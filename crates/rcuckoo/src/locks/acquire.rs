@@ -115,10 +115,10 @@ impl Client {
     #[cold]
     async fn contend(&mut self, lane: &mut dyn Lane, plan: &LockSet, mut conflict: Conflict) -> Result<(), ErrorKind> {
         // The deadline is the operation's, however many paths it tries. // [R-LOCK-4]
-        if self.waiting_since_ns.is_none() {
+        if self.course.waiting_since_ns.is_none() {
             self.suspects.clear();
         }
-        let started_ns = *self.waiting_since_ns.get_or_insert_with(|| lane.now_ns());
+        let started_ns = *self.course.waiting_since_ns.get_or_insert_with(|| lane.now_ns());
         let reads = Reads::of_retry(&self.table);
         let deadline_ns = started_ns.saturating_add(self.config.deadline_ns);
         let mut wait = Wait { started_ns, deadline_ns, pauses: 0 };
@@ -284,8 +284,8 @@ impl Client {
         let (table, owner, tries) = (&self.table, self.owner, &self.journal.tries);
         let batch = LockBatch { table, owner, masked_cas, released: &released, extent: extent.as_ref(), tries };
         let mut found = [0; 2 * MAX_LOCK_WORDS];
-        let stretches = self.window.stretches().filter(|_| reads == Reads::With);
-        let posted = batch.post_all(lane, &mut self.buffer, stretches, &mut found).await;
+        let stretches = self.work.window.stretches().filter(|_| reads == Reads::With);
+        let posted = batch.post_all(lane, &mut self.work.buffer, stretches, &mut found).await;
         posted.inspect_err(|error| self.journal.failed(error))?;
         let atomics = released.len() + wanted.len();
         self.journal.landed(&found[..atomics]);
@@ -296,7 +296,7 @@ impl Client {
     pub(crate) async fn sample_window(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         let (table, owner, masked_cas) = (&self.table, self.owner, lane.caps().masked_cas);
         let batch = LockBatch { table, owner, masked_cas, released: &[], extent: None, tries: &[] };
-        batch.post_all(lane, &mut self.buffer, self.window.stretches(), &mut []).await
+        batch.post_all(lane, &mut self.work.buffer, self.work.window.stretches(), &mut []).await
     }
 
     /// Gives back every lock. 1 round trip, none if none is held.

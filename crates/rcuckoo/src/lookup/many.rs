@@ -100,12 +100,7 @@ impl Reader {
                 Ok(_) => self.steps_by_batch(lane, keys, &mut group).await,
                 Err(error) => Err(error),
             };
-            if stepped.is_err() {
-                // Each lookup finds out for itself.
-                group.clear();
-                group.steps = keys.iter().map(|_| Step::Alone).collect();
-            }
-            self.finish_group(lane, keys, i * GROUP_KEYS, &mut group, &mut visit).await;
+            self.finish_group(lane, keys, stepped, &mut group, |key, found| visit(i * GROUP_KEYS + key, found)).await;
         }
         self.group = group;
     }
@@ -128,11 +123,7 @@ impl Reader {
                 RowShape::Fixed4x4(rows) => self.steps_in_turn_in_place(lane, rows, keys, &mut [0; 8], &mut group),
                 RowShape::General => self.steps_in_any_in_place(lane, keys, &mut group),
             };
-            if stepped.is_err() {
-                group.clear();
-                group.steps = keys.iter().map(|_| Step::Alone).collect();
-            }
-            self.finish_group(lane, keys, i * GROUP_KEYS, &mut group, &mut visit).await;
+            self.finish_group(lane, keys, stepped, &mut group, |key, found| visit(i * GROUP_KEYS + key, found)).await;
         }
         self.group = group;
     }
@@ -249,15 +240,20 @@ impl Reader {
         Ok(())
     }
 
-    /// The second part: extents, and every answer.
+    /// The second part, after the first went so: extents, and every answer.
     async fn finish_group<L: Lane + ?Sized, K: AsRef<[u8]>>(
         &mut self,
         lane: &mut L,
         keys: &[K],
-        start: usize,
+        stepped: Result<(), FabricError>,
         group: &mut Group,
-        visit: &mut impl FnMut(usize, Result<Option<&[u8]>, Error>),
+        mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
     ) {
+        if stepped.is_err() {
+            // Each lookup finds out for itself.
+            group.clear();
+            group.steps = keys.iter().map(|_| Step::Alone).collect();
+        }
         let mut words = std::mem::take(&mut self.extent);
         let ranges = self.read_extents(lane, &group.extents, &mut words).await.unwrap_or_default();
         let Group { bytes, steps, extents, .. } = group;
@@ -265,11 +261,11 @@ impl Reader {
             let at = bytes.len();
             let held = match step {
                 Step::Value(from, to) => {
-                    visit(start + i, Ok(Some(&bytes[*from as usize..*to as usize])));
+                    visit(i, Ok(Some(&bytes[*from as usize..*to as usize])));
                     continue;
                 }
                 Step::Absent => {
-                    visit(start + i, Ok(None));
+                    visit(i, Ok(None));
                     continue;
                 }
                 Step::Extent(place) => {
@@ -284,7 +280,7 @@ impl Reader {
                 // An extent that is not what its entry says was replaced meanwhile. // [R-READ-6]
                 _ => self.get(lane, key.as_ref(), bytes).await.map(|token| token.is_some()),
             };
-            visit(start + i, found.map(|found| found.then(|| &bytes[at..])));
+            visit(i, found.map(|found| found.then(|| &bytes[at..])));
             bytes.truncate(at);
         }
         self.extent = words;

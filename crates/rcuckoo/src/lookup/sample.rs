@@ -124,7 +124,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
     /// L2. // [R-READ-3]
     #[inline(always)]
     pub(crate) fn absent_in_turn(table: &Table, rows: [&Without; 2], first_again: TrailerSample) -> Verdict<R::Hit> {
-        let again = table.config().rules.validate_misses.then_some(first_again);
+        let again = table.policy().validates_misses.then_some(first_again);
         absence(rows, [again, None])
     }
 
@@ -211,7 +211,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
             let second_at = geometry.row(self.second(table));
             batch.extend([Verb::Read { addr: first_at, into: first }, Verb::Read { addr: second_at, into: second }]);
         }
-        if table.config().rules.validate_misses && ordered {
+        if table.policy().validates_misses && ordered {
             // The second row's own sample follows the first's, except within a covering READ.
             let again =
                 [self.first, self.second(table)].into_iter().take(if self.are_neighbours(table) { 2 } else { 1 });
@@ -241,7 +241,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
                 return Some(Verdict::Hit(which, hit));
             }
         }
-        let validates = table.config().rules.validate_misses;
+        let validates = table.policy().validates_misses;
         let [first, second] = *trailers;
         let again = match validates && ordered {
             false => [None, None],

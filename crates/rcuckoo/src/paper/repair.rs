@@ -260,13 +260,12 @@ impl Client {
         deadline_ns: u64,
     ) -> Result<bool, ErrorKind> {
         let table = std::sync::Arc::clone(&self.table);
-        let window = &self.window;
+        let window = &self.work.window;
         let checksum = table.rows().trailer_word() + 1;
         let guarded = window.rows().iter().enumerate().filter(|(_, row)| table.locks().lock_of(**row) == lock);
         let rows = guarded.map(|(place, row)| (*row, window.at(place)[checksum]));
-        let suspect = self.suspects.observe(lock, rows, lane.now_ns(), self.config.failure_timeout_ns).cloned();
+        let suspect = self.suspects.observe(lock, rows, lane.now_ns(), self.config.failure_timeout_ns);
         let Some(suspect) = suspect else { return Ok(false) };
-        self.suspects.forget(lock);
         self.release_held(lane).await?;
         // From here on a batch of the repair may be in flight, if this operation is dropped: its atomics are not locks.
         self.journal.flight = Flight::Recovery;
@@ -310,9 +309,8 @@ impl Reader {
         let addr = table.geometry().trailer(row, table.rows()).add_words(1);
         post(lane, [Verb::Read { addr, into: &mut checksum }]).await?;
         let rows = std::iter::once((row, checksum[0]));
-        let suspect = self.suspects.observe(lock, rows, lane.now_ns(), self.config.failure_timeout_ns).cloned();
+        let suspect = self.suspects.observe(lock, rows, lane.now_ns(), self.config.failure_timeout_ns);
         let Some(suspect) = suspect else { return Ok(false) };
-        self.suspects.forget(lock);
         let mut repair = Repair {
             lane,
             table: &table,

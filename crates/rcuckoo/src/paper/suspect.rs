@@ -35,20 +35,16 @@ impl Suspects {
         self.timers.retain(|suspect| is_waited_for(suspect.lock));
     }
 
-    /// Stops the timer of `lock`.
-    pub(crate) fn forget(&mut self, lock: LockId) {
-        self.retain(|timer| timer != lock);
-    }
-
     /// Notes that `lock` was found taken at `now_ns`, while the rows it guards had these checksum words. The suspect,
-    /// if that was so, without a change, for `timeout_ns`; a change starts the timer again. // [R-REPAIR-1]
+    /// if that was so, without a change, for `timeout_ns`, and its timer stops; a change starts it again.
+    // [R-REPAIR-1]
     pub(crate) fn observe(
         &mut self,
         lock: LockId,
         rows: impl Iterator<Item = (RowId, u64)>,
         now_ns: u64,
         timeout_ns: u64,
-    ) -> Option<&Suspect> {
+    ) -> Option<Suspect> {
         let at = match self.timers.iter().position(|suspect| suspect.lock == lock) {
             Some(at) => at,
             None => {
@@ -70,7 +66,8 @@ impl Suspects {
                 None => suspect.rows.push((row, checksum)),
             }
         }
-        (now_ns.saturating_sub(suspect.since_ns) >= timeout_ns).then_some(suspect)
+        let is_over = now_ns.saturating_sub(suspect.since_ns) >= timeout_ns;
+        is_over.then(|| self.timers.remove(at))
     }
 }
 
@@ -94,7 +91,6 @@ mod tests {
         assert!(!observe(&mut suspects, LOCK, &[1, 2], 1_099));
         assert!(!observe(&mut suspects, OTHER, &[1, 2], 1_099), "each lock has a timer of its own");
         assert!(observe(&mut suspects, LOCK, &[1, 2], 1_100));
-        suspects.forget(LOCK);
         assert!(!observe(&mut suspects, LOCK, &[1, 2], 1_101));
         assert!(observe(&mut suspects, OTHER, &[1, 2], 1_199));
     }
@@ -105,7 +101,7 @@ mod tests {
         let mut suspects = Suspects::default();
         assert!(!observe(&mut suspects, LOCK, &[1], 0));
         assert!(!observe(&mut suspects, LOCK, &[1, 2], 90));
-        assert!(observe(&mut suspects, LOCK, &[1, 2], 100));
+        assert!(!observe(&mut suspects, LOCK, &[1, 2], 99));
         assert!(!observe(&mut suspects, LOCK, &[1, 3], 110));
         assert!(!observe(&mut suspects, LOCK, &[1, 3], 209));
         assert!(observe(&mut suspects, LOCK, &[], 210), "nothing that was sampled again changed");

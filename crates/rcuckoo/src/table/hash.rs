@@ -19,6 +19,12 @@ pub struct RowPair {
 }
 
 impl RowPair {
+    /// The first row (0) or the second (1).
+    #[inline(always)]
+    pub(crate) fn row(self, which: usize) -> RowId {
+        if which == 0 { self.first } else { self.second }
+    }
+
     /// The one that is not `row`; `None` if neither is.
     #[inline(always)]
     pub fn other(self, row: RowId) -> Option<RowId> {

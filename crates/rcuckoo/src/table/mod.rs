@@ -1,8 +1,9 @@
 //! A table as every client sees it, and how one comes to be and goes: formatting, opening, destroying; where its keys
-//! live; who has its client slots.
+//! live; who has its client slots; which of two protocols its clients follow.
 
 pub(crate) mod destroy;
 pub(crate) mod hash;
+pub(crate) mod policy;
 pub(crate) mod session;
 
 use std::ops::ControlFlow;
@@ -14,6 +15,7 @@ use guira_layout::{
     TableState,
 };
 
+use self::policy::{Deaths, Policy};
 use crate::Placement;
 
 /// What all clients of a table agree on, derived from its superblock.
@@ -24,6 +26,7 @@ pub struct Table {
     rows: RowFormat,
     locks: LockLayout,
     placement: Placement,
+    policy: Policy,
 }
 
 /// A table could not be opened. Nothing was changed.
@@ -60,7 +63,8 @@ impl Table {
         let rows = RowFormat::new(&superblock);
         let locks = LockLayout::new(&superblock.config);
         let placement = Placement::new(&superblock.config);
-        Ok(Arc::new(Table { superblock, geometry, rows, locks, placement }))
+        let policy = Policy::of(&superblock.config, &locks);
+        Ok(Arc::new(Table { superblock, geometry, rows, locks, placement, policy }))
     }
 
     /// The parameters.
@@ -92,17 +96,22 @@ impl Table {
         &self.locks
     }
 
+    /// What its clients do.
+    #[inline(always)]
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
     /// Whether clients that died can be recovered: locks name their owners, and commits leave records. // [R-RECOVER-3]
     pub fn is_recoverable(&self) -> bool {
-        self.locks.names_owners() && self.config().rules.commit_records
+        self.policy.deaths == Deaths::Recovered
     }
 
     /// Whether what the dead leave is repaired as printed: locks name nobody, commits leave no record, and there are
     /// leases. // [R-REPAIR-1]
     #[inline]
     pub fn is_repairable(&self) -> bool {
-        let config = self.config();
-        config.repair_regions > 0 && !self.locks.names_owners() && !config.rules.commit_records
+        self.policy.deaths == Deaths::Repaired
     }
 
     /// Where keys live.

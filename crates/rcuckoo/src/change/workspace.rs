@@ -1,0 +1,83 @@
+//! What a client keeps from one change to the next: memory that is used again, rows that were seen, and how far it has
+//! come.
+
+use guira_layout::{Generation, Record, RowId};
+
+use super::Stage;
+use super::cache::RowCache;
+use super::search::{SEARCH_ROWS, Search};
+use super::window::Window;
+use crate::{Buffer, ClientConfig, MAX_LOCK_WORDS, Table};
+
+/// Rows a client has room for under its locks from the start: both of a key and a path. What `Synchronize::Locks` adds
+/// costs an allocation the first time.
+const WINDOW_ROWS: usize = MAX_LOCK_WORDS;
+/// Verbs a client has room for in a batch from the start: releases, tries and READs for every lock word, which is more
+/// than a commit needs. Only the WRITEs of a long value come on top.
+const BATCH_VERBS: usize = 3 * MAX_LOCK_WORDS;
+
+/// The memory that changes are made in. Nothing in it outlives the change that put it there.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    /// Both rows of the key.
+    pub(crate) pair: Vec<u64>,
+    /// Rows that are locked, or were sampled with those.
+    pub(crate) window: Window,
+    /// The entry to be written.
+    pub(crate) entry: Vec<u64>,
+    /// The head, or all, of an extent with the key's digest.
+    pub(crate) extent: Vec<u64>,
+    pub(crate) record: Record,
+    pub(crate) buffer: Buffer,
+}
+
+impl Workspace {
+    pub(crate) fn new(table: &Table) -> Workspace {
+        let row_words = table.rows().row_words();
+        Workspace {
+            pair: vec![0; 2 * row_words],
+            window: Window::new(row_words, WINDOW_ROWS),
+            entry: vec![0; table.rows().entry_words()],
+            extent: Vec::new(),
+            record: Record::default(),
+            buffer: Buffer::with_capacity(BATCH_VERBS),
+        }
+    }
+}
+
+/// What paths are found with.
+#[derive(Debug)]
+pub(crate) struct Paths {
+    pub(crate) cache: RowCache,
+    pub(crate) search: Search,
+    /// Rows that were sampled for a search, without locks.
+    pub(crate) sampled: Window,
+    /// Rows to be locked.
+    pub(crate) plan: Vec<RowId>,
+}
+
+impl Paths {
+    pub(crate) fn new(config: &ClientConfig, row_words: usize) -> Paths {
+        Paths {
+            cache: RowCache::new(config.cache_bytes, row_words),
+            search: Search::new(config.search_rows),
+            sampled: Window::new(row_words, SEARCH_ROWS),
+            plan: Vec::with_capacity(WINDOW_ROWS),
+        }
+    }
+}
+
+/// How far a change has come.
+#[derive(Debug, Default)]
+pub(crate) struct Course {
+    /// When its first attempt begins.
+    pub(crate) stage: Stage,
+    /// The extent that it has written; no other ever has this generation. // [R-EXTENT-3]
+    pub(crate) written: Option<Generation>,
+    /// Whether it has posted its commit.
+    pub(crate) committed: bool,
+    /// Since when it has waited for a lock.
+    pub(crate) waiting_since_ns: Option<u64>,
+    /// Since when the caller has waited for the change that comes next.
+    pub(crate) came_ns: Option<u64>,
+}

@@ -1,0 +1,33 @@
+//! Inserts as printed, which lock the rows of their path alone.
+
+use guira_fabric::Lane;
+
+use crate::change::{Change, Changed, Outcome, Task};
+use crate::{Client, ErrorKind};
+
+impl Client {
+    /// Carries `task` out as printed: updates and deletes lock both rows, inserts only the rows of their path.
+    // [R-LOCK-7]
+    pub(crate) async fn change_as_printed(
+        &mut self,
+        lane: &mut dyn Lane,
+        task: Task<'_>,
+    ) -> Result<Changed, ErrorKind> {
+        let update;
+        let begun = match task.change {
+            Change::Insert(_) => None,
+            Change::Put(value) => {
+                update = Change::Update(*value);
+                Some(&update)
+            }
+            change => Some(change),
+        };
+        if let Some(change) = begun {
+            let changed = self.attempts(lane, Task { change, ..task }, &[task.pair.first, task.pair.second]).await?;
+            if !(task.change.inserts() && changed.outcome == Outcome::Missing) {
+                return Ok(changed);
+            }
+        }
+        self.attempts(lane, task, &[]).await
+    }
+}
