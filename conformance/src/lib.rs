@@ -13,9 +13,6 @@ mod extents;
 pub mod histories;
 mod lane;
 mod model;
-mod rng {
-    pub use guira_harness::Rng;
-}
 #[path = "../../crates/guira/tests/suite/common/rough.rs"]
 mod rough;
 mod served;
@@ -28,10 +25,10 @@ pub use actors::{ActorLane, Actors, Ahead, VerbKind};
 pub use bench::{Bench, TestClient, block_on};
 pub use craft::KeyFinder;
 pub use extents::{Extents, Prepared};
+pub use guira_fabric::SplitMix64 as Rng;
 pub use guira_harness as harness;
 pub use lane::{Moment, Sampling, SteppedLane};
 pub use model::{Model, Op, Seen};
-pub use rng::Rng;
 pub use rough::{Rough, Roughness};
 pub use served::{AnyLane, BenchNode};
 pub use turns::{Explored, Flaw, Grain, Late, Orders, Task, TurnLane, Turns, explore};

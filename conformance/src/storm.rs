@@ -449,7 +449,7 @@ impl Zipf {
 
     /// A rank, from 0.
     fn draw(&self, rng: &mut Rng) -> u64 {
-        let uniform = (rng.draw() >> 11) as f64 / (1u64 << 53) as f64;
+        let uniform = rng.unit_f64();
         let scaled = uniform * self.zeta;
         if scaled < 1.0 {
             return 0;

@@ -13,8 +13,6 @@ mod load;
 mod lock;
 mod mutate;
 mod names;
-#[path = "../../../crates/guira/tests/suite/common/rng.rs"]
-mod rng;
 mod row;
 mod shape;
 mod slot;
@@ -27,7 +25,6 @@ pub use load::{debian, jsonl, tsv};
 pub use lock::lock;
 pub use mutate::mutate;
 pub use names::{names, preset};
-pub use rng::Rng;
 pub use row::row;
 pub use slot::slot;
 pub use superblock::superblock;

@@ -1,6 +1,6 @@
 //! Changed inputs: what a test without a fuzzer uses in place of one.
 
-use crate::Rng;
+use guira_fabric::SplitMix64;
 
 /// Bytes that mean something in some format.
 const NASTY: &[u8] = b"\t\n\r\\{}\"':/ x0a=P\0\x01\x7f\x80\xc3\xff";
@@ -8,16 +8,16 @@ const NASTY: &[u8] = b"\t\n\r\\{}\"':/ x0a=P\0\x01\x7f\x80\xc3\xff";
 const INPUT_BYTES_MAX: usize = 8 << 10;
 
 /// Changes `input` in one to eight places; `other` is where some of what is put in comes from.
-pub fn mutate(input: &mut Vec<u8>, other: &[u8], rng: &mut Rng) {
+pub fn mutate(input: &mut Vec<u8>, other: &[u8], rng: &mut SplitMix64) {
     for _ in 0..=rng.below(8) {
         change(input, other, rng);
     }
     input.truncate(INPUT_BYTES_MAX);
 }
 
-fn change(input: &mut Vec<u8>, other: &[u8], rng: &mut Rng) {
+fn change(input: &mut Vec<u8>, other: &[u8], rng: &mut SplitMix64) {
     let at = rng.below(input.len() as u64 + 1) as usize;
-    let drawn = rng.draw();
+    let drawn = rng.next_u64();
     let nasty = NASTY[rng.below(NASTY.len() as u64) as usize];
     match rng.below(10) {
         0..3 if at < input.len() => input[at] ^= 1 << (drawn % 8),
@@ -31,7 +31,7 @@ fn change(input: &mut Vec<u8>, other: &[u8], rng: &mut Rng) {
         7 => set_number(input, at, drawn),
         8 => splice(input, other, at, rng),
         9 if drawn.is_multiple_of(4) => input.truncate(at),
-        _ => input.extend((0..drawn % 24).map(|_| rng.draw() as u8)),
+        _ => input.extend((0..drawn % 24).map(|_| rng.next_u64() as u8)),
     }
 }
 
@@ -47,7 +47,7 @@ fn set_number(input: &mut [u8], at: usize, drawn: u64) {
 }
 
 /// Puts a part of another input, or of this one, in at `at`: over what is there, or between.
-fn splice(input: &mut Vec<u8>, other: &[u8], at: usize, rng: &mut Rng) {
+fn splice(input: &mut Vec<u8>, other: &[u8], at: usize, rng: &mut SplitMix64) {
     let source = if rng.below(2) == 0 { other.to_vec() } else { input.clone() };
     let start = rng.below(source.len() as u64 + 1) as usize;
     let end = (start + rng.below(64) as usize).min(source.len());

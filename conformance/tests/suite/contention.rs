@@ -105,7 +105,7 @@ impl Worker<'_> {
                 4 | 5 => self.change_fickle(),
                 _ => self.change_shared(),
             }
-            self.rng.draw();
+            self.rng.next_u64();
         }
     }
 

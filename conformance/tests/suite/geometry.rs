@@ -72,7 +72,7 @@ fn every_geometry_agrees_with_the_model() {
         let keys = 1 + rng.below(bench.table.config().slots());
         for step in 0..600 {
             let key = rng.below(keys).to_le_bytes();
-            let value = rng.draw().to_le_bytes();
+            let value = rng.next_u64().to_le_bytes();
             let client = &mut clients[rng.below(2) as usize];
             match rng.below(4) {
                 0 => assert_eq!(client.get(&key).unwrap(), model.get(&key).map(|v: &[u8; 8]| v.to_vec()), "{step}"),

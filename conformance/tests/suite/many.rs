@@ -86,7 +86,7 @@ fn many_lookups_answer_as_single_ones() {
                 };
                 let list: Vec<Vec<u8>> = (0..length)
                     .map(|_| {
-                        rng.draw();
+                        rng.next_u64();
                         draw(&mut rng)
                     })
                     .collect();

@@ -81,7 +81,7 @@ impl Case {
                 }
             }
         };
-        let word = rng.draw().to_le_bytes();
+        let word = rng.next_u64().to_le_bytes();
         word.iter().copied().cycle().take(bytes).collect()
     }
 

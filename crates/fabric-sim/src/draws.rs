@@ -1,26 +1,19 @@
-//! Seeded numbers: equal seeds, equal runs.
+//! The simulator's random numbers: equal seeds, equal runs.
 
-/// SplitMix64.
+use guira_fabric::SplitMix64;
+
+/// A generator of numbers below bounds, by multiplication: a bound may be 0.
 #[derive(Clone, Debug)]
-pub(crate) struct Draws(u64);
+pub(crate) struct Draws(SplitMix64);
 
 impl Draws {
     pub(crate) fn new(seed: u64) -> Draws {
-        Draws(seed)
-    }
-
-    /// The next 64 bits.
-    pub(crate) fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        Draws(SplitMix64(seed))
     }
 
     /// A number below `bound`; 0 if that is 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
+        ((u128::from(self.0.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 }
 

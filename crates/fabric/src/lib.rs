@@ -3,7 +3,8 @@
 //! A protocol builds an ordered batch of [`Verb`]s, hands it to a [`Lane`] with [`post`] and awaits its completions:
 //! that is one round trip. It never asks which network lies underneath; it asks [`Caps`]. The crate also holds the
 //! word-copy kernel every memory-mapped backend shares ([`memory`]) and the in-process backend ([`heap`]), which can
-//! impersonate each network's promises, delay completions, and stop a client at any verb boundary.
+//! impersonate each network's promises, delay completions, and stop a client at any verb boundary. As the lowest crate
+//! it also has what many crates need: random numbers that follow from a seed ([`SplitMix64`]).
 //!
 //! # What is promised, and what is not
 //! - The verbs of one batch take effect in order; batches of one lane take effect in the order they were posted.
@@ -23,6 +24,7 @@ pub mod memory;
 pub mod process;
 mod region;
 mod sent;
+mod splitmix;
 mod text;
 mod traffic;
 mod units;
@@ -35,6 +37,7 @@ pub use holds::{HoldSet, SeparateHolds};
 pub use lane::{Lane, LocalLane, Pause, Post, Submitted, pause_until, post, post_in_place};
 pub use region::{FenceProof, Liveness, Region, SlotHold};
 pub use sent::Sent;
+pub use splitmix::SplitMix64;
 pub use text::printable;
 pub use traffic::{Traffic, VerbCounts};
 pub use units::ByteCount;

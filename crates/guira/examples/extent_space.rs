@@ -53,7 +53,7 @@ struct Seen {
 
 impl Mix {
     fn bytes(&self, rng: &mut Rng) -> usize {
-        let unit = (rng.draw() >> 11) as f64 / (1u64 << 53) as f64;
+        let unit = rng.unit_f64();
         (self.smallest * (self.largest / self.smallest).powf(unit)) as usize
     }
 

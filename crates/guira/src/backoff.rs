@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use guira_fabric::SplitMix64;
+
 /// The first wait: a node that was started anew listens within some of these.
 const FIRST: Duration = Duration::from_millis(10);
 /// The longest: what a node that is back may go unnoticed for, and how often each client knocks at one that is not.
@@ -20,12 +22,12 @@ const _: () = assert!(FIRST.as_millis() << (DOUBLINGS - 1) < LONGEST.as_millis()
 pub(crate) struct Backoff {
     attempts: u32,
     /// Of the jitter.
-    state: u64,
+    random: SplitMix64,
 }
 
 impl Backoff {
     pub(crate) fn new(seed: u64) -> Backoff {
-        Backoff { attempts: 0, state: seed }
+        Backoff { attempts: 0, random: SplitMix64(seed) }
     }
 
     /// How long to wait before the next attempt, if `left` is the time until the deadline; `None` if there is none.
@@ -36,16 +38,8 @@ impl Backoff {
         let step = LONGEST.min(FIRST * (1 << self.attempts));
         self.attempts = DOUBLINGS.min(self.attempts + 1);
         let half_ns = step.as_nanos() as u64 / 2;
-        let wait = Duration::from_nanos(half_ns + self.draw() % (half_ns + 1));
+        let wait = Duration::from_nanos(half_ns + self.random.below(half_ns + 1));
         Some(wait.min(left))
-    }
-
-    /// SplitMix64.
-    fn draw(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.state ^ self.state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use guira_fabric::SplitMix64;
 use proptest::prelude::*;
 
 use crate::{Algorithm, NhKeys, ZERO_SUBSTITUTE, nh, seal};
@@ -12,16 +13,9 @@ static KEYS: LazyLock<NhKeys> = LazyLock::new(|| NhKeys::new([0x6775, 0x6972, 0x
 /// Longest row image under test, in words: 256 bytes, twice the largest row the presets use.
 const WORDS_MAX: usize = 32;
 
-/// Words that look random and depend on `seed` alone (SplitMix64's mixer over a counter).
+/// Words that look random and depend on `seed` alone.
 fn random_words(len: usize, seed: u64) -> Vec<u64> {
-    (0..len as u64)
-        .map(|i| {
-            let mut z = (seed << 8 | i).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ z >> 31
-        })
-        .collect()
+    (0..len as u64).map(|i| SplitMix64::nth(0, seed << 8 | i)).collect()
 }
 
 /// The results are a format: these values were computed once, and a change of them makes old tables unreadable.

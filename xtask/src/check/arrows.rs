@@ -39,7 +39,7 @@ const ARROWS: [(&str, &str, &str); 51] = [
     ("guira-lab", "guira", "experiments measure what users call"),
     ("guira-lab", "guira-rcuckoo", "figures vary what the store fixes"),
     ("guira-lab", "guira-layout", "comparison systems share rows and entries"),
-    ("guira-lab", "guira-fabric", "comparison systems post verbs"),
+    ("guira-lab", "guira-fabric", "workloads are drawn from its random numbers"),
     ("guira-lab", "guira-fabric-*", "figures run on chosen backends"),
     ("guira-lab", "guira-check", "an experiment checks the table it leaves"),
     ("guira-peers", "guira", "a comparison measures what users call"),

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use guira_conformance::Bench;
+use guira_fabric::SplitMix64;
 use guira_fabric::memory::Ordering;
 use guira_layout::RowId;
 
@@ -23,12 +24,8 @@ pub struct Image {
 
 /// What one word adds to the hash. 128 bits: among 10^8 memories two have the same with a probability of 10^-22.
 fn mix(word: usize, value: u64) -> u128 {
-    let scramble = |seed: u64| {
-        let mut z = value.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (word as u64 + 1).wrapping_mul(seed);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
+    let scramble =
+        |seed: u64| SplitMix64::mix(value.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (word as u64 + 1).wrapping_mul(seed));
     u128::from(scramble(0xd6e8_feb8_6659_fd93)) << 64 | u128::from(scramble(0xa076_1d64_78bd_642f))
 }
 

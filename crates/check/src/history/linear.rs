@@ -20,6 +20,8 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
+use guira_fabric::SplitMix64;
+
 use super::operation::{Answer, Call, Operation, Outcome};
 use super::record::{History, Recorded};
 use super::refusal::{Impossible, Refusal};
@@ -428,12 +430,9 @@ fn digest_of(kind: u64, number: u64) -> u128 {
     u128::from(half(0x243f_6a88_85a3_08d3)) << 64 | u128::from(half(0x1319_8a2e_0370_7344))
 }
 
-/// The finalizer of SplitMix64.
+/// The first number of the generator with this seed: a bijection.
 fn mix(number: u64) -> u64 {
-    let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    SplitMix64::nth(number, 0)
 }
 
 /// Digests are mixed already.

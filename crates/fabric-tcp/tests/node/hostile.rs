@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
-use guira_fabric::Addr;
+use guira_fabric::{Addr, SplitMix64};
 use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
 use guira_fabric_tcp::node::{MAX_SESSION_BYTES, NodeCounters};
 use guira_fabric_tcp::wire::{Grant, Hello, Kind, MAX_BATCH_VERBS, MAX_VERB_WORDS};
@@ -27,41 +27,21 @@ const SLACK_BYTES: u64 = 48 << 20;
 /// Bytes of a shared-memory region's header.
 const HEADER_BYTES: usize = 4096;
 
-/// Numbers that follow from a seed: SplitMix64.
-struct Draw(u64);
-
-impl Draw {
-    fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.word() % limit
-    }
-
-    fn one_of(&mut self, choices: &[u64]) -> u64 {
-        choices[self.below(choices.len() as u64) as usize]
-    }
-}
-
 /// An address: within the region or just outside, of one byte too few, or anything.
-fn addr(draw: &mut Draw) -> u64 {
+fn addr(draw: &mut SplitMix64) -> u64 {
     const DEVICE_BIT: u64 = 1 << 63;
-    let near = |draw: &mut Draw, bytes: u64| (bytes - 64 + 8 * draw.below(16)) & !7;
+    let near = |draw: &mut SplitMix64, bytes: u64| (bytes - 64 + 8 * draw.below(16)) & !7;
     match draw.below(8) {
         0..4 => 8 * draw.below(MAIN_BYTES / 8),
         4 => near(draw, MAIN_BYTES),
         5 => near(draw, DEVICE_BYTES) | DEVICE_BIT,
-        6 => draw.one_of(&[!7, !7 & !DEVICE_BIT, DEVICE_BIT - 8, 4, 1, DEVICE_BIT | 7]),
-        _ => draw.word(),
+        6 => [!7, !7 & !DEVICE_BIT, DEVICE_BIT - 8, 4, 1, DEVICE_BIT | 7][draw.below(6) as usize],
+        _ => draw.next_u64(),
     }
 }
 
 /// A batch whose shape is right, of verbs on anything.
-fn wild_batch(draw: &mut Draw, id: u64) -> Vec<u64> {
+fn wild_batch(draw: &mut SplitMix64, id: u64) -> Vec<u64> {
     let verbs = if draw.below(50) == 0 { MAX_BATCH_VERBS as u64 } else { 1 + draw.below(8) };
     let mut frame = vec![0, id];
     for _ in 0..verbs {
@@ -73,14 +53,14 @@ fn wild_batch(draw: &mut Draw, id: u64) -> Vec<u64> {
         };
         frame.extend([addr(draw), kind | words << 32]);
         let operands = [0, words, 2, 4, 1][kind as usize];
-        frame.extend((0..operands).map(|_| draw.word() >> draw.below(64)));
+        frame.extend((0..operands).map(|_| draw.next_u64() >> draw.below(64)));
     }
     frame[0] = (frame.len() as u64 * 8) | (Kind::Batch as u64) << 32 | verbs << 40;
     frame
 }
 
 /// A request about a slot, now and then for the counters.
-fn wild_request(draw: &mut Draw, id: u64) -> Vec<u64> {
+fn wild_request(draw: &mut SplitMix64, id: u64) -> Vec<u64> {
     let kind = match draw.below(40) {
         0 => Kind::Fence,
         1 => return vec![16 | (Kind::Count as u64) << 32, id],
@@ -91,11 +71,11 @@ fn wild_request(draw: &mut Draw, id: u64) -> Vec<u64> {
 }
 
 /// Bytes that are likely to be no frame.
-fn broken(draw: &mut Draw, id: u64) -> Vec<u8> {
+fn broken(draw: &mut SplitMix64, id: u64) -> Vec<u8> {
     let mut words = if draw.below(4) == 0 { wild_request(draw, id) } else { wild_batch(draw, id) };
     match draw.below(4) {
-        0 => words.iter_mut().for_each(|word| *word = draw.word()),
-        1 => words[0] = draw.word() >> draw.below(64),
+        0 => words.iter_mut().for_each(|word| *word = draw.next_u64()),
+        1 => words[0] = draw.next_u64() >> draw.below(64),
         _ => {}
     }
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -112,7 +92,7 @@ fn broken(draw: &mut Draw, id: u64) -> Vec<u8> {
 
 /// Sends `frames` frames that follow from `seed`, and reads what comes.
 fn attack(address: SocketAddr, seed: u64, frames: u64) {
-    let mut draw = Draw(seed);
+    let mut draw = SplitMix64(seed);
     let mut into = vec![0; 1 << 16];
     for _ in 0..frames / FRAMES_OF_CONNECTION {
         let mut client = Client::connect(address);

@@ -9,12 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use guira::{Cause, ClientState, CreateOptions, OpenOptions, Preset, ProblemKind, Store, Url};
-use guira_fabric::{Lane, Region, Submitted, Verb};
+use guira_fabric::{Lane, Region, SplitMix64, Submitted, Verb};
 use guira_fabric_shm::{Access, Location, ShmRegion};
 use guira_layout::OwnerId;
 
 use crate::common::Table;
-use crate::common::rng::Rng;
 
 const PROCESSES: u64 = 8;
 const HOT_KEYS: u64 = 1_000;
@@ -93,7 +92,7 @@ fn dead_clients_are_told_from_living_ones() {
 struct Worker {
     client: guira::blocking::Client,
     id: u64,
-    rng: Rng,
+    rng: SplitMix64,
     counts: HashMap<u64, u64>,
     seen: HashMap<(u64, u64), u64>,
     longest_value: u64,
@@ -141,7 +140,7 @@ fn worker() {
     let url: Url = parts[0].parse().unwrap();
     let (id, seed, longest_value, milliseconds) = (number(1), number(2), number(3), number(4));
     let client = Store::open(&url).unwrap().client().unwrap();
-    let (counts, seen, rng) = (HashMap::new(), HashMap::new(), Rng(seed ^ (id << 32)));
+    let (counts, seen, rng) = (HashMap::new(), HashMap::new(), SplitMix64(seed ^ (id << 32)));
     let mut worker = Worker { client, id, rng, counts, seen, longest_value, buffer: Vec::new() };
     let end = Instant::now() + Duration::from_millis(milliseconds);
     let mut steps = 0u64;

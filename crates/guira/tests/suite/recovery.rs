@@ -15,10 +15,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use guira::{Blame, ClientState, CreateOptions, Error, OpenOptions, OperationError, OperationErrorKind, Store, Url};
+use guira_fabric::SplitMix64;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::Table;
-use crate::common::rng::Rng;
 
 const WRITER: &str = "GUIRA_TEST_WRITER";
 /// Keys of each writer: its rows are everybody's.
@@ -74,7 +74,7 @@ fn writer() {
     let number = |i: usize| parts[i].parse::<u64>().unwrap();
     let (id, seed, longest) = (number(1), number(2), number(3));
     let mut client = Store::open(&parts[0].parse().unwrap()).unwrap().client().unwrap();
-    let (mut rng, mut count, mut out) = (Rng(seed), seed << 20, std::io::stdout().lock());
+    let (mut rng, mut count, mut out) = (SplitMix64(seed), seed << 20, std::io::stdout().lock());
     loop {
         let changes = [(); GROUP].map(|()| {
             count += 1;
@@ -185,7 +185,7 @@ fn check_told(store: &Store, id: u64, known: &mut Known, (changes, acknowledged)
 fn kill_writers(name: &str, format: &str, longest: u64) {
     println!("{name}: seed {SEED}, {format}, values to {longest} bytes, {WRITERS} writers");
     let (table, store) = create(format);
-    let mut rng = Rng(SEED);
+    let mut rng = SplitMix64(SEED);
     let mut known: Vec<Known> = vec![Known::new(); WRITERS as usize];
     let mut heir = store.client().unwrap();
     let mut seed = 0;
@@ -250,7 +250,7 @@ fn stopped_writers_are_alive() {
         assert!(Instant::now() < end, "the writers never write");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let (mut busy, mut rng) = (0, Rng(SEED));
+    let (mut busy, mut rng) = (0, SplitMix64(SEED));
     for _ in 0..100 {
         let victim = Pid::from_child(&writers[rng.below(WRITERS) as usize].child);
         kill_process(victim, Signal::STOP).unwrap();

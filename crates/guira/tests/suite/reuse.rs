@@ -10,9 +10,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use guira::{Blame, CreateOptions, Store, Url, blocking};
+use guira_fabric::SplitMix64;
 
 use crate::common::Table;
-use crate::common::rng::Rng;
 
 const WORKER: &str = "GUIRA_TEST_REUSE";
 const CLIENTS: u64 = 4;
@@ -30,8 +30,8 @@ const RESERVE_CHUNKS: u64 = 8;
 const CREEP_CHUNKS: u64 = 16;
 
 /// Log-uniform from the smallest to the largest size: every octave is as likely as any other.
-fn drawn_bytes(rng: &mut Rng) -> usize {
-    let unit = (rng.draw() >> 11) as f64 / (1u64 << 53) as f64;
+fn drawn_bytes(rng: &mut SplitMix64) -> usize {
+    let unit = rng.unit_f64();
     (SMALLEST_BYTES * (LARGEST_BYTES / SMALLEST_BYTES).powf(unit)) as usize
 }
 
@@ -89,7 +89,7 @@ impl Most {
 }
 
 /// Updates a key drawn from `rng`, and reads another.
-fn step(client: &mut blocking::Client, rng: &mut Rng, count: u64) {
+fn step(client: &mut blocking::Client, rng: &mut SplitMix64, count: u64) {
     let (number, bytes) = (rng.below(KEYS), drawn_bytes(rng));
     client.put(&key(number), &value(number, count, bytes)).expect("there is room");
     if count.is_multiple_of(4) {
@@ -130,7 +130,7 @@ fn assert_sound(store: &Store) {
 /// turn it is closes, and another takes its place.
 fn churn(name: &str, seed: u64, replaced_percent: u64) {
     let (_table, store) = create(2 * KEYS, EXTENT_BYTES);
-    let mut rng = Rng(seed);
+    let mut rng = SplitMix64(seed);
     let mut clients = open_clients(&store);
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS * times() {
@@ -170,7 +170,7 @@ fn clients_that_come_and_go() {
 fn worker() {
     let Ok(told) = std::env::var(WORKER) else { return };
     let (url, seed) = told.split_once(',').expect("an address and a seed");
-    let mut rng = Rng(seed.parse().expect("a number"));
+    let mut rng = SplitMix64(seed.parse().expect("a number"));
     let store = Store::open(&url.parse().expect("an address")).expect("the table exists");
     let mut client = store.client().expect("a free slot");
     for line in std::io::stdin().lines() {
@@ -287,7 +287,7 @@ fn an_owner_gives_back_what_others_freed() {
 #[test]
 fn runs_find_neighbours_beside_small_values() {
     let (_table, store) = create(2 * KEYS, 128 << 20);
-    let mut rng = Rng(13);
+    let mut rng = SplitMix64(13);
     let mut clients = open_clients(&store);
     let (mut longest, mut free) = (u64::MAX, 0);
     for count in 0..ROUND * times() {

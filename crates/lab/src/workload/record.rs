@@ -10,7 +10,7 @@
 //! Numbers are little-endian. Invariant: [`check_value`] accepts every value that [`fill_value`] made for that record,
 //! and of random bytes one value in 256ⁿ, where n is the number of bytes that are not the version.
 
-use super::rng::{mix64, splitmix64};
+use guira_fabric::SplitMix64;
 
 /// Values from this length on hold the whole record number and version.
 const FULL_STAMP_BYTES: usize = 16;
@@ -25,7 +25,7 @@ const FILLER_SALT: u64 = 0x6c61_625f_7661_6c75;
 #[inline]
 #[must_use]
 pub const fn key_of(record: u64, seed: u64) -> u64 {
-    splitmix64(mix64(seed), record)
+    SplitMix64::nth(SplitMix64::mix(seed), record)
 }
 
 /// Fills `value` with the content of this record at this version. Any length will do; see [`ValueStamp`] for how much
@@ -144,8 +144,8 @@ const fn mask_of(bytes: usize) -> u64 {
 
 /// The endless words behind a stamp.
 fn filler(record: u64, held_version: u64) -> impl Iterator<Item = u64> {
-    let seed = mix64(key_of(record, FILLER_SALT) ^ held_version);
-    (0..).map(move |index| splitmix64(seed, index))
+    let seed = SplitMix64::mix(key_of(record, FILLER_SALT) ^ held_version);
+    (0..).map(move |index| SplitMix64::nth(seed, index))
 }
 
 #[cfg(test)]
@@ -185,7 +185,7 @@ mod tests {
         };
         for seed in [0, 1, u64::MAX] {
             for record in (0..1000).chain((0..64).map(|bit| 1 << bit)).chain([u64::MAX]) {
-                let counter = unmix(key_of(record, seed)).wrapping_sub(mix64(seed));
+                let counter = unmix(key_of(record, seed)).wrapping_sub(SplitMix64::mix(seed));
                 assert_eq!(counter.wrapping_mul(inverse(0x9e37_79b9_7f4a_7c15)).wrapping_sub(1), record);
             }
         }

@@ -1,19 +1,21 @@
 //! How long to wait before trying again: exponential, jittered, bounded. // [R-LOCK-4]
 
+use guira_fabric::SplitMix64;
+
 /// Waits double until this many attempts.
 const MAX_DOUBLINGS: u32 = 12;
 
 /// Draws waits. Its seed is the caller's: equal seeds, equal waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
-    state: u64,
+    random: SplitMix64,
     base_ns: u64,
     longest_ns: u64,
 }
 
 impl Pace {
     pub(crate) fn new(seed: u64, base_ns: u64, longest_ns: u64) -> Pace {
-        Pace { state: seed, base_ns, longest_ns }
+        Pace { random: SplitMix64(seed), base_ns, longest_ns }
     }
 
     /// Nanoseconds to wait after the `attempt`th failure, from 1: half to all of base x 2^(attempt - 1), at most the
@@ -21,16 +23,7 @@ impl Pace {
     pub(crate) fn wait_ns(&mut self, attempt: u32) -> u64 {
         let doubled = self.base_ns.saturating_mul(1 << attempt.saturating_sub(1).min(MAX_DOUBLINGS));
         let longest = doubled.min(self.longest_ns).max(2);
-        longest / 2 + self.next() % (longest / 2)
-    }
-
-    /// SplitMix64.
-    fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        longest / 2 + self.random.below(longest / 2)
     }
 }
 

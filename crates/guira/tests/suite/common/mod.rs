@@ -1,7 +1,6 @@
-//! Tools of several modules of the suite: tables, seeded numbers, a rough way, and hosts with a network between them.
+//! Tools of several modules of the suite: tables, a rough way, and hosts with a network between them.
 
 pub mod hosts;
-pub mod rng;
 pub mod rough;
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::rng::Rng;
+use guira_fabric::SplitMix64;
 
 /// Pieces have a byte to some kilobytes, more or less log-uniform, so that many frames arrive in several.
 const LONGEST_PIECE_BITS: u64 = 14;
@@ -49,12 +49,12 @@ impl Rough {
         let (addr, done) = (listener.local_addr().expect("an address"), Arc::new(Done::default()));
         let shared = Arc::clone(&done);
         thread::spawn(move || {
-            let mut rng = Rng(seed);
+            let mut rng = SplitMix64(seed);
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(node) = TcpStream::connect(node) else { continue };
                 let (Ok(from), Ok(to)) = (node.try_clone(), client.try_clone()) else { continue };
                 for (from, to) in [(client, node), (from, to)] {
-                    let way = Way { roughness, rng: Rng(rng.draw()), done: Arc::clone(&shared) };
+                    let way = Way { roughness, rng: SplitMix64(rng.next_u64()), done: Arc::clone(&shared) };
                     thread::spawn(move || way.pass(from, to));
                 }
             }
@@ -72,7 +72,7 @@ impl Rough {
 /// One direction of one connection.
 struct Way {
     roughness: Roughness,
-    rng: Rng,
+    rng: SplitMix64,
     done: Arc<Done>,
 }
 

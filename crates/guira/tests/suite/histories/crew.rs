@@ -6,9 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use guira::Url;
+use guira_fabric::SplitMix64;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::rng::Rng;
 use crate::histories::log::{Shared, now_ns};
 use crate::histories::node::NodeProcess;
 use crate::histories::scene::{Fabric, Scene};
@@ -105,7 +105,7 @@ pub struct Crew<'t> {
     killed: Vec<Member>,
     /// Processes started so far.
     started: u64,
-    rng: Rng,
+    rng: SplitMix64,
 }
 
 impl<'t> Crew<'t> {
@@ -116,7 +116,7 @@ impl<'t> Crew<'t> {
         let is_lasting = fabric.between_restarts().is_none();
         let watch = Watch::over(store, node.as_ref().filter(|_| is_lasting));
         let (fabric, node, members, killed) = (*fabric, node.as_mut(), Vec::new(), Vec::new());
-        let (started, rng) = (0, Rng(seed));
+        let (started, rng) = (0, SplitMix64(seed));
         let mut crew =
             Crew { fabric, urls, node, log, watch, longest_value, end, end_ns, members, killed, started, rng };
         for _ in 0..PROCESSES {
@@ -132,7 +132,7 @@ impl<'t> Crew<'t> {
             url: &self.urls[self.started as usize % self.urls.len()],
             log: self.log.path(),
             process: self.started,
-            seed: self.rng.draw(),
+            seed: self.rng.next_u64(),
             longest_value: self.longest_value,
             end_ns: self.end_ns,
         };
@@ -202,7 +202,7 @@ impl<'t> Crew<'t> {
         if stopped == MOST_STOPPED || self.members[victim].stopped_until.is_some() {
             return 0;
         }
-        let unit = (self.rng.draw() >> 11) as f64 / (1u64 << 53) as f64;
+        let unit = self.rng.unit_f64();
         let pause_us = SHORTEST_STOP_US * (LONGEST_STOP_US / SHORTEST_STOP_US).powf(unit);
         self.members[victim].signal(Signal::STOP);
         self.members[victim].stopped_until = Some(now + Duration::from_micros(pause_us as u64));

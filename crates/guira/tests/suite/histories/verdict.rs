@@ -4,8 +4,8 @@ use std::fmt;
 
 use guira::Store;
 use guira_check::history::{Answer, Call, History, Operation, Outcome, Refusal, SEARCH_STEPS};
+use guira_fabric::SplitMix64;
 
-use crate::common::rng::Rng;
 use crate::histories::log::{Counts, Told, add, now_ns};
 use crate::histories::{KEYS, worker};
 
@@ -78,11 +78,11 @@ impl Sums {
             self.without_effect += history.len() as u64 - checked.answered - checked.pending;
         }
         add(&mut self.counts, &told.counts);
-        self.falsify(told, &mut Rng(round));
+        self.falsify(told, &mut SplitMix64(round));
     }
 
     /// Replaces answers of lookups by what the key was earlier, one at a time.
-    fn falsify(&mut self, told: &Told, rng: &mut Rng) {
+    fn falsify(&mut self, told: &Told, rng: &mut SplitMix64) {
         for _ in 0..FALSEHOODS {
             let key = rng.below(KEYS);
             let mut operations = told.operations[key as usize].clone();
@@ -106,7 +106,7 @@ struct Lookup {
 
 /// A lookup, and how it would have ended with the value before the last one: one that was seen, whereupon another was
 /// seen, whereupon the lookup was called. No value comes back, because no two operations write the same.
-fn stale_read(operations: &[Operation], rng: &mut Rng) -> Option<(usize, Outcome)> {
+fn stale_read(operations: &[Operation], rng: &mut SplitMix64) -> Option<(usize, Outcome)> {
     let lookup = |(place, operation): (usize, &Operation)| match operation.outcome {
         Outcome::Answered { answer: Answer::Found(value), at_ns } => {
             Some(Lookup { place, value, called_ns: operation.called_ns, at_ns })

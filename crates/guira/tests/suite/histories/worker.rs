@@ -8,8 +8,8 @@ use guira::{
     Swap, Url, blocking,
 };
 use guira_check::history::{Answer, Call};
+use guira_fabric::SplitMix64;
 
-use crate::common::rng::Rng;
 use crate::histories::KEYS;
 use crate::histories::log::{Ended, Log, now_ns};
 
@@ -45,10 +45,10 @@ pub fn key(number: u64) -> [u8; 8] {
 
 /// The value of a number: the number, then bytes, and a length, that follow from it. Half of the lengths are short.
 pub fn value(number: u64, longest_value: u64) -> Vec<u8> {
-    let mut rng = Rng(number);
+    let mut rng = SplitMix64(number);
     let longest = if rng.below(2) == 0 { longest_value.min(40) } else { longest_value };
     let mut value = number.to_le_bytes().to_vec();
-    let (bytes, first) = (8 + rng.below(longest - 7), rng.draw());
+    let (bytes, first) = (8 + rng.below(longest - 7), rng.next_u64());
     value.extend((8..bytes).map(|place| (first + place * 7) as u8));
     value
 }
@@ -66,7 +66,7 @@ struct Worker {
     reach: Reach,
     losses: Losses,
     log: Log,
-    rng: Rng,
+    rng: SplitMix64,
     longest_value: u64,
     /// The number of its last value: no two values of a round have one number.
     written: u64,
@@ -263,7 +263,7 @@ fn worker() {
     let Some(client) = open_client(&parts[0].parse().unwrap(), reach, end_ns) else { return };
     let (slot, losses) = (client.slot(), Losses::default());
     let log = Log::open(parts[5], process, slot);
-    let (rng, seen, buffer) = (Rng(seed), HashMap::new(), Vec::new());
+    let (rng, seen, buffer) = (SplitMix64(seed), HashMap::new(), Vec::new());
     if let Some(log) = log {
         let written = process << 32;
         let mut worker = Worker { client, slot, reach, losses, log, rng, longest_value, written, seen, buffer };

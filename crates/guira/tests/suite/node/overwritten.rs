@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use guira::{CreateOptions, Effect, Error, OpenOptions, Put, ServeOptions, Store, Swap, Url, blocking};
 use guira_check::history::{Answer, Call, History, SEARCH_STEPS};
+use guira_fabric::SplitMix64;
 
-use crate::common::rng::Rng;
 use crate::common::rough::{Rough, Roughness};
 use crate::node::PATIENCE;
 use crate::node::served::Served;
@@ -178,7 +178,7 @@ impl Log {
 
 /// The operations of one client, drawn from its seed.
 struct Draws {
-    rng: Rng,
+    rng: SplitMix64,
     /// The last value that it brought: no two clients bring the same.
     value: u64,
     seen: HashMap<u64, u64>,
@@ -186,7 +186,7 @@ struct Draws {
 
 impl Draws {
     fn of(process: u64) -> Draws {
-        Draws { rng: Rng(SEED ^ process << 32), value: process << 40, seen: HashMap::new() }
+        Draws { rng: SplitMix64(SEED ^ process << 32), value: process << 40, seen: HashMap::new() }
     }
 
     fn next(&mut self) -> (u64, Call) {
