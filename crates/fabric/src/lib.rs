@@ -4,7 +4,8 @@
 //! that is one round trip. It never asks which network lies underneath; it asks [`Caps`]. The crate also holds the
 //! word-copy kernel every memory-mapped backend shares ([`memory`]) and the in-process backend ([`heap`]), which can
 //! impersonate each network's promises, delay completions, and stop a client at any verb boundary. As the lowest crate
-//! it also has what many crates need: random numbers that follow from a seed ([`SplitMix64`]).
+//! it also has what many crates need: random numbers that follow from a seed ([`SplitMix64`]), and how long to wait
+//! before another attempt ([`Backoff`]).
 //!
 //! # What is promised, and what is not
 //! - The verbs of one batch take effect in order; batches of one lane take effect in the order they were posted.
@@ -15,6 +16,7 @@
 //!   else.
 
 mod addr;
+mod backoff;
 mod caps;
 mod error;
 pub mod heap;
@@ -31,6 +33,7 @@ mod units;
 mod verb;
 
 pub use addr::{Addr, Space, WORD_BYTES};
+pub use backoff::Backoff;
 pub use caps::{Caps, Fence, MaskedCas, Profile};
 pub use error::{Effect, FabricError};
 pub use holds::{HoldSet, SeparateHolds};

@@ -107,7 +107,6 @@
 #![forbid(unsafe_code)]
 
 mod attachment;
-mod backoff;
 pub mod blocking;
 mod client;
 mod create;
@@ -120,6 +119,7 @@ mod options;
 mod owners;
 mod pool;
 mod reader;
+mod reconnect_backoff;
 mod repair;
 mod scan;
 mod serve;

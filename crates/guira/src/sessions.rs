@@ -20,9 +20,9 @@ use guira_fabric_tcp::wire::{Bye, Fate, Grant, SessionId, Token};
 use guira_layout::SuperblockError;
 use guira_rcuckoo::{OpenError, Table, open_table};
 
-use crate::backoff::Backoff;
 use crate::fabric::{FabricRegion, Waiting};
 use crate::options::Access;
+use crate::reconnect_backoff::ReconnectBackoff;
 use crate::{AccessToken, Error, OpenOptions, Url};
 
 /// How long a node may take to answer a batch before the connection counts as lost: as long as an operation waits for
@@ -258,7 +258,7 @@ impl Sessions {
         mut call: impl FnMut(&Session) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let mut session = self.current(moment_after(timeout))?;
-        let (mut until, mut backoff) = (None, Backoff::new(crate::store::random().unwrap_or_default()));
+        let (mut until, mut backoff) = (None, ReconnectBackoff::new(crate::store::random().unwrap_or_default()));
         loop {
             let error = match call(&session) {
                 Err(error) if session.region.is_lost() => error,
@@ -362,7 +362,7 @@ impl Remote {
         if std::process::id() != self.process {
             return Err(Failure::Process(FabricError::Forked));
         }
-        let mut backoff = Backoff::new(crate::store::random().unwrap_or_default());
+        let mut backoff = ReconnectBackoff::new(crate::store::random().unwrap_or_default());
         loop {
             let failure = match self.attempt(lost, until) {
                 Err(failure) if failure.is_passing() && (room == Room::Later || !failure.is_for_want_of_room()) => {

@@ -3,12 +3,11 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use guira_fabric::{Effect, FabricError, Lane, Liveness, LocalLane};
+use guira_fabric::{Backoff, Effect, FabricError, Lane, Liveness, LocalLane};
 use guira_layout::OwnerId;
 
 use crate::change::{Course, Paths, Workspace};
 use crate::locks::journal::{Flight, Journal};
-use crate::locks::pace::Pace;
 use crate::paper::suspect::Suspects;
 use crate::recovery::mourn::Mourner;
 use crate::table::policy::LockedRows;
@@ -110,7 +109,7 @@ pub struct Client {
     pub(crate) paths: Paths,
     pub(crate) work: Workspace,
     pub(crate) course: Course,
-    pub(crate) pace: Pace,
+    pub(crate) backoff: Backoff,
     pub(crate) suspects: Suspects,
     pub(crate) counters: Counters,
     pub(crate) reader: Reader,
@@ -130,7 +129,7 @@ impl Client {
             paths: Paths::new(&config, row_words),
             work: Workspace::new(&table),
             course: Course::default(),
-            pace: Pace::new(config.seed ^ u64::from(owner.0) << 48, config.backoff_ns, config.longest_backoff_ns),
+            backoff: Backoff::new(config.seed ^ u64::from(owner.0) << 48, config.backoff_ns, config.longest_backoff_ns),
             suspects: Suspects::default(),
             counters: Counters::default(),
             table,

@@ -195,7 +195,7 @@ impl Client {
         self.counters.partial_conflicts += u64::from(conflict.is_partial);
         lane.traffic_mut().retries += 1;
         wait.pauses += 1;
-        let until_ns = lane.now_ns() + self.pace.wait_ns(attempt);
+        let until_ns = lane.now_ns() + self.backoff.wait_ns(attempt);
         pause_until(lane, until_ns.min(wait.deadline_ns)).await;
         Ok(Waited::ForTheLiving)
     }

@@ -5,7 +5,6 @@
 mod acquire;
 pub(crate) mod batch;
 pub(crate) mod journal;
-pub(crate) mod pace;
 pub(crate) mod unowned;
 
 pub(crate) use self::acquire::{Conflict, LockSet};

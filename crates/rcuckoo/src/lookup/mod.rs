@@ -12,7 +12,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use guira_fabric::{Addr, FabricError, Lane, LocalLane, Verb, pause_until, post, post_in_place};
+use guira_fabric::{Addr, Backoff, FabricError, Lane, LocalLane, Verb, pause_until, post, post_in_place};
 use guira_in_place::in_place;
 use guira_layout::{Candidate, ExtentRef, LockId, OwnerId, RowFormat, RowId, RowShape, Rows};
 
@@ -20,7 +20,6 @@ use self::judge::{Held, State, Value, Which, held_value, value_of};
 pub(crate) use self::judge::{TRAILER_WORDS, Verdict, Without, absence};
 use self::many::Group;
 use self::sample::{Lookup, Second};
-use crate::locks::pace::Pace;
 use crate::paper::suspect::Suspects;
 use crate::table::destroy::is_marked_destroyed;
 use crate::{
@@ -43,7 +42,7 @@ pub struct Reader {
     pub(crate) shape: RowShape,
     words: Vec<u64>,
     pub(crate) group: Box<Group>,
-    pub(crate) pace: Pace,
+    pub(crate) backoff: Backoff,
     /// The client whose reader it is. // [R-REPAIR-2]
     pub(crate) repairs_as: Option<OwnerId>,
     /// Who is told whom that client suspects, recovers and repairs after.
@@ -100,7 +99,7 @@ impl Patience {
 impl Reader {
     /// A reader of `table`.
     pub fn new(table: Arc<Table>, config: ClientConfig) -> Reader {
-        let pace = Pace::new(config.seed ^ 0x7265_6164, config.backoff_ns, config.longest_backoff_ns);
+        let backoff = Backoff::new(config.seed ^ 0x7265_6164, config.backoff_ns, config.longest_backoff_ns);
         let shape = table.rows().shape();
         Reader {
             table,
@@ -109,7 +108,7 @@ impl Reader {
             shape,
             words: Vec::new(),
             group: Box::default(),
-            pace,
+            backoff,
             repairs_as: None,
             observer: None,
             suspects: Suspects::default(),
@@ -448,7 +447,7 @@ impl Reader {
             let owner = owner.filter(|_| self.table.locks().names_owners());
             return Err(ErrorKind::Busy { lock, owner, waited_ms: waited_ns / 1_000_000 });
         }
-        let until_ns = now_ns + self.pace.wait_ns(patience.samples - self.config.row_samples + 1);
+        let until_ns = now_ns + self.backoff.wait_ns(patience.samples - self.config.row_samples + 1);
         pause_until(lane, until_ns).await;
         Ok(())
     }

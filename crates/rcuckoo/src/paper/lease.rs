@@ -81,7 +81,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
             if now_ns >= self.deadline_ns {
                 return Ok(Leased::Not);
             }
-            let until_ns = now_ns + self.pace.wait_ns(attempt);
+            let until_ns = now_ns + self.backoff.wait_ns(attempt);
             pause_until(&mut *self.lane, until_ns.min(self.deadline_ns)).await;
         }
         Ok(Leased::Not)

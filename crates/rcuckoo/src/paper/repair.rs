@@ -10,12 +10,11 @@
 
 use std::collections::BTreeMap;
 
-use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_fabric::{Backoff, FabricError, Lane, Verb, post};
 use guira_layout::{LockId, OwnerId, Placement, RowId};
 
 use crate::locks::batch::clear_verb;
 use crate::locks::journal::Flight;
-use crate::locks::pace::Pace;
 use crate::paper::lease::{Lease, Leased, READS};
 use crate::paper::suspect::Suspect;
 use crate::{Client, ClientConfig, Counters, ErrorKind, LockIncident, Observer, Reader, Table};
@@ -30,7 +29,7 @@ pub(crate) struct Repair<'r, L: ?Sized> {
     pub(crate) config: &'r ClientConfig,
     pub(crate) holder: OwnerId,
     pub(crate) suspect: &'r Suspect,
-    pub(crate) pace: &'r mut Pace,
+    pub(crate) backoff: &'r mut Backoff,
     pub(crate) counters: &'r mut Counters,
     pub(crate) observer: Option<&'r mut (dyn Observer + 'static)>,
     pub(crate) deadline_ns: u64,
@@ -275,7 +274,7 @@ impl Client {
             config: &self.config,
             holder: self.owner,
             suspect: &suspect,
-            pace: &mut self.pace,
+            backoff: &mut self.backoff,
             counters: &mut self.counters,
             observer: self.reader.observer.as_deref_mut(),
             deadline_ns,
@@ -317,7 +316,7 @@ impl Reader {
             config: &self.config,
             holder,
             suspect: &suspect,
-            pace: &mut self.pace,
+            backoff: &mut self.backoff,
             counters: &mut self.counters,
             observer: self.observer.as_deref_mut(),
             deadline_ns,

@@ -1,33 +1,28 @@
 //! How long to wait between attempts to get a session.
 //!
-//! Invariant: waits double up to the longest, each is drawn from the upper half of its step, and none ends later than
-//! the deadline.
+//! Invariant: waits grow as those of [`Backoff`], and none ends later than the deadline.
 
 use std::time::Duration;
 
-use guira_fabric::SplitMix64;
+use guira_fabric::Backoff;
 
 /// The first wait: a node that was started anew listens within some of these.
 const FIRST: Duration = Duration::from_millis(10);
 /// The longest: what a node that is back may go unnoticed for, and how often each client knocks at one that is not.
 const LONGEST: Duration = Duration::from_secs(1);
-/// Doublings from the first wait to the longest.
-const DOUBLINGS: u32 = 7;
 
-const _: () = assert!(FIRST.as_millis() << DOUBLINGS >= LONGEST.as_millis());
-const _: () = assert!(FIRST.as_millis() << (DOUBLINGS - 1) < LONGEST.as_millis());
-
-/// Waits that grow, with jitter, so that clients which lost the same node do not come back all at once.
+/// The waits of one search for a session: jittered, so that clients which lost the same node do not come back all at
+/// once.
 #[derive(Debug)]
-pub(crate) struct Backoff {
-    attempts: u32,
-    /// Of the jitter.
-    random: SplitMix64,
+pub(crate) struct ReconnectBackoff {
+    backoff: Backoff,
+    failures: u32,
 }
 
-impl Backoff {
-    pub(crate) fn new(seed: u64) -> Backoff {
-        Backoff { attempts: 0, random: SplitMix64(seed) }
+impl ReconnectBackoff {
+    pub(crate) fn new(seed: u64) -> ReconnectBackoff {
+        let backoff = Backoff::new(seed, FIRST.as_nanos() as u64, LONGEST.as_nanos() as u64);
+        ReconnectBackoff { backoff, failures: 0 }
     }
 
     /// How long to wait before the next attempt, if `left` is the time until the deadline; `None` if there is none.
@@ -35,10 +30,8 @@ impl Backoff {
         if left.is_zero() {
             return None;
         }
-        let step = LONGEST.min(FIRST * (1 << self.attempts));
-        self.attempts = DOUBLINGS.min(self.attempts + 1);
-        let half_ns = step.as_nanos() as u64 / 2;
-        let wait = Duration::from_nanos(half_ns + self.random.below(half_ns + 1));
+        self.failures = self.failures.saturating_add(1);
+        let wait = Duration::from_nanos(self.backoff.wait_ns(self.failures));
         Some(wait.min(left))
     }
 }
@@ -52,7 +45,7 @@ mod tests {
     #[test]
     fn waits_double_with_jitter_up_to_the_longest() {
         for seed in 0..64 {
-            let mut backoff = Backoff::new(seed);
+            let mut backoff = ReconnectBackoff::new(seed);
             let steps_ms = [10, 20, 40, 80, 160, 320, 640, 1_000, 1_000, 1_000];
             for step in steps_ms.map(Duration::from_millis) {
                 let wait = backoff.next(LONG).unwrap();
@@ -64,7 +57,7 @@ mod tests {
     #[test]
     fn clients_do_not_come_back_together() {
         let first: std::collections::BTreeSet<Duration> =
-            (0..512).map(|seed| Backoff::new(seed).next(LONG).unwrap()).collect();
+            (0..512).map(|seed| ReconnectBackoff::new(seed).next(LONG).unwrap()).collect();
         assert!(first.len() > 500, "{} of 512 first waits differ", first.len());
         let span = *first.last().unwrap() - *first.first().unwrap();
         assert!(span > FIRST / 2 * 9 / 10, "they lie within {span:?}");
@@ -72,7 +65,7 @@ mod tests {
 
     #[test]
     fn no_wait_ends_after_the_deadline() {
-        let mut backoff = Backoff::new(1);
+        let mut backoff = ReconnectBackoff::new(1);
         assert_eq!(backoff.next(Duration::ZERO), None);
         assert_eq!(backoff.next(Duration::from_millis(3)), Some(Duration::from_millis(3)));
         assert!(backoff.next(LONG).unwrap() >= FIRST, "the second wait is the longer one");

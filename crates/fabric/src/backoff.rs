@@ -1,26 +1,38 @@
 //! How long to wait before trying again: exponential, jittered, bounded. // [R-LOCK-4]
 
-use guira_fabric::SplitMix64;
+use crate::SplitMix64;
 
 /// Waits double until this many attempts.
 const MAX_DOUBLINGS: u32 = 12;
 
-/// Draws waits. Its seed is the caller's: equal seeds, equal waits.
+/// Exponential backoff with jitter: waits double up to a longest one, and each is drawn from the upper half of its
+/// step, so that clients that failed together do not try again together.
+///
+/// ```
+/// use guira_fabric::Backoff;
+///
+/// let mut backoff = Backoff::new(7, 500, 200_000);
+/// assert!((250..500).contains(&backoff.wait_ns(1)));
+/// assert!((500..1_000).contains(&backoff.wait_ns(2)));
+/// assert!((100_000..200_000).contains(&backoff.wait_ns(100)));
+/// ```
 #[derive(Clone, Debug)]
-pub(crate) struct Pace {
+pub struct Backoff {
     random: SplitMix64,
     base_ns: u64,
     longest_ns: u64,
 }
 
-impl Pace {
-    pub(crate) fn new(seed: u64, base_ns: u64, longest_ns: u64) -> Pace {
-        Pace { random: SplitMix64(seed), base_ns, longest_ns }
+impl Backoff {
+    /// Waits from `base_ns` up to `longest_ns`. Equal seeds give equal waits.
+    #[must_use]
+    pub fn new(seed: u64, base_ns: u64, longest_ns: u64) -> Backoff {
+        Backoff { random: SplitMix64(seed), base_ns, longest_ns }
     }
 
     /// Nanoseconds to wait after the `attempt`th failure, from 1: half to all of base x 2^(attempt - 1), at most the
-    /// longest.
-    pub(crate) fn wait_ns(&mut self, attempt: u32) -> u64 {
+    /// longest. Draws one number.
+    pub fn wait_ns(&mut self, attempt: u32) -> u64 {
         let doubled = self.base_ns.saturating_mul(1 << attempt.saturating_sub(1).min(MAX_DOUBLINGS));
         let longest = doubled.min(self.longest_ns).max(2);
         longest / 2 + self.random.below(longest / 2)
@@ -34,10 +46,10 @@ mod tests {
     /// [R-LOCK-4] Waits grow, are jittered, and are bounded.
     #[test]
     fn waits_grow_to_their_bound() {
-        let mut pace = Pace::new(1, 100, 5_000);
+        let mut backoff = Backoff::new(1, 100, 5_000);
         for attempt in 1..100 {
             let longest = (100u64 << (attempt - 1).min(12)).min(5_000);
-            let waits: Vec<u64> = (0..50).map(|_| pace.wait_ns(attempt as u32)).collect();
+            let waits: Vec<u64> = (0..50).map(|_| backoff.wait_ns(attempt as u32)).collect();
             assert!(waits.iter().all(|wait| (longest / 2..longest).contains(wait)), "{attempt}: {waits:?}");
             assert!(waits.iter().any(|wait| wait != &waits[0]));
         }
