@@ -5,8 +5,8 @@
 
 use std::time::Instant;
 
-use guira_conformance::{Bench, Rng};
-use guira_fabric::Profile;
+use guira_conformance::Bench;
+use guira_fabric::{Profile, SplitMix64};
 use guira_layout::{ChecksumKind, Preset, PresetOptions, TableConfig};
 
 /// Lookups timed at once; the fastest of the rounds counts, because the machine is shared.
@@ -66,7 +66,7 @@ fn measure(shape: &Shape, keys: u64) -> Option<()> {
     let mut fastest_ns = f64::MAX;
     let mut bytes = 0;
     for round in 0..ROUNDS {
-        let mut rng = Rng(round as u64);
+        let mut rng = SplitMix64(round as u64);
         let before = *guira_fabric::Lane::traffic(&client.lane);
         let started = Instant::now();
         for _ in 0..LOOKUPS {

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use guira_conformance::{Bench, Rng};
-use guira_fabric::{Profile, Region};
+use guira_conformance::Bench;
+use guira_fabric::{Profile, Region, SplitMix64};
 use guira_fabric_sim::{Network, Sim, SimOptions, SimRegion};
 use guira_layout::Preset;
 use guira_rcuckoo::{Change, Client, ClientConfig, NewValue, Table, claim_slot};
@@ -42,7 +42,7 @@ async fn work(region: SimRegion, table: Arc<Table>, slot: u16, keys: u64) {
     let owner = claim_slot(&mut lane, &table, slot, 0, 0).await.expect("nothing fails here").expect("a free slot");
     let config = ClientConfig { seed: u64::from(slot), ..ClientConfig::for_table(&table) };
     let mut client = Client::new(table, owner, config);
-    let (mut rng, mut value) = (Rng(u64::from(slot)), Vec::new());
+    let (mut rng, mut value) = (SplitMix64(u64::from(slot)), Vec::new());
     loop {
         let key = rng.below(keys).to_le_bytes();
         if rng.below(2) == 0 {

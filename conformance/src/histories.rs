@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use guira_check::history::{Answer, Begun, Call, History, Operation, Outcome};
-
-use crate::Rng;
+use guira_fabric::SplitMix64;
 
 /// What a drawn history is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +90,7 @@ struct Map {
 impl Drawn {
     /// The history.
     pub fn history(&self) -> History {
-        let mut rng = Rng(self.seed);
+        let mut rng = SplitMix64(self.seed);
         let mut history = History::new();
         let until_error = rng.below(self.operations.div_ceil(2));
         let mut map = Map { states: BTreeMap::new(), error: self.error, until_error };
@@ -114,7 +113,7 @@ impl Drawn {
         history
     }
 
-    fn begin(&self, process: u64, history: &mut History, now_ns: u64, rng: &mut Rng) -> Running {
+    fn begin(&self, process: u64, history: &mut History, now_ns: u64, rng: &mut SplitMix64) -> Running {
         let values = self.operations.div_ceil(self.value_uses);
         let mut value = || rng.below(values);
         let [first, second] = [value(), value()];
@@ -147,7 +146,7 @@ fn advance(
     map: &mut Map,
     history: &mut History,
     now_ns: u64,
-    rng: &mut Rng,
+    rng: &mut SplitMix64,
 ) -> Option<Running> {
     if running.fate == Fate::Dies && rng.below(2) == 0 {
         *process += processes;
@@ -193,7 +192,7 @@ impl Map {
     }
 
     /// What the operation is told, right or wrong.
-    fn answer(&mut self, operation: &Operation, rng: &mut Rng) -> Answer {
+    fn answer(&mut self, operation: &Operation, rng: &mut SplitMix64) -> Answer {
         self.until_error = self.until_error.saturating_sub(1);
         let (state, before) = self.states.get(&operation.key).copied().unwrap_or_default();
         let (after, answer) = operation.call.apply(state);
@@ -215,7 +214,7 @@ impl Map {
 }
 
 /// An answer to `call` that is not `answer`.
-fn another(call: Call, answer: Answer, rng: &mut Rng) -> Answer {
+fn another(call: Call, answer: Answer, rng: &mut SplitMix64) -> Answer {
     let others = [
         Answer::Found(rng.below(8)),
         Answer::Absent,

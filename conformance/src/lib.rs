@@ -25,7 +25,6 @@ pub use actors::{ActorLane, Actors, Ahead, VerbKind};
 pub use bench::{Bench, TestClient, block_on};
 pub use craft::KeyFinder;
 pub use extents::{Extents, Prepared};
-pub use guira_fabric::SplitMix64 as Rng;
 pub use guira_harness as harness;
 pub use lane::{Moment, Sampling, SteppedLane};
 pub use model::{Model, Op, Seen};

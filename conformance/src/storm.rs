@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 use guira_check::history::{Answer, Begun, Call, History, SEARCH_STEPS};
 use guira_check::{CheckOptions, Quiet, check_table};
-use guira_fabric::{Profile, Region};
+use guira_fabric::{Profile, Region, SplitMix64};
 use guira_fabric_sim::{ClientId, Fault, Network, Sim, SimOptions, SimRegion, Stopped};
 use guira_layout::{Preset, PresetOptions};
 use guira_rcuckoo::{Change, ClientConfig, Operation, Outcome, Table};
 
 use crate::swarm::{Claim, SimClient};
-use crate::{Bench, Rng, block_on};
+use crate::{Bench, block_on};
 
 /// Clients at a time: as many as the paper's figures end with.
 pub const CLIENTS: u32 = 320;
@@ -189,7 +189,7 @@ fn fill(bench: &Bench, shared: &Shared, keys: u64) {
 
 /// Lets clients work, and die at equal intervals.
 fn blow(storm: &Storm, bench: &Bench, sim: &mut Sim, shared: &Rc<Shared>, progress: Progress<'_>) {
-    let mut rng = Rng(storm.seed ^ 0x5374_6f72_6d21);
+    let mut rng = SplitMix64(storm.seed ^ 0x5374_6f72_6d21);
     let mut living: Vec<ClientId> = (0..CLIENTS).map(|number| spawn(sim, shared, number)).collect();
     let mut spawned = CLIENTS;
     let (end_ns, mut next_ns) = (WARM_NS + storm.span_ns, WARM_NS);
@@ -263,7 +263,7 @@ async fn open(region: &SimRegion, shared: &Shared, number: u32) -> Option<SimCli
 
 async fn work(region: SimRegion, shared: Rc<Shared>, number: u32) {
     let Some(mut client) = open(&region, &shared, number).await else { return };
-    let mut rng = Rng(shared.seed ^ u64::from(number) << 32);
+    let mut rng = SplitMix64(shared.seed ^ u64::from(number) << 32);
     let mut counted = client.counters();
     while !*shared.is_over.borrow() {
         let (key, began_ns) = (shared.zipf.draw(&mut rng), region.now_ns());
@@ -448,7 +448,7 @@ impl Zipf {
     }
 
     /// A rank, from 0.
-    fn draw(&self, rng: &mut Rng) -> u64 {
+    fn draw(&self, rng: &mut SplitMix64) -> u64 {
         let uniform = rng.unit_f64();
         let scaled = uniform * self.zeta;
         if scaled < 1.0 {
@@ -468,7 +468,7 @@ mod tests {
 
     #[test]
     fn ranks_follow_zipfs_law() {
-        let (zipf, mut rng) = (Zipf::new(10_000), Rng(1));
+        let (zipf, mut rng) = (Zipf::new(10_000), SplitMix64(1));
         let mut counts = vec![0u32; 10_000];
         (0..1_000_000).for_each(|_| counts[zipf.draw(&mut rng) as usize] += 1);
         for rank in [0u32, 1, 9, 99] {

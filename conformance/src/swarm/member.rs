@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use guira_check::history::{Answer, Begun, Call, History};
 use guira_extents::ExtentError;
-use guira_fabric::{Effect, FabricError, Lane, Region, pause_until};
+use guira_fabric::{Effect, FabricError, Lane, Region, SplitMix64, pause_until};
 use guira_fabric_sim::{SimLane, SimRegion};
 use guira_layout::{LockId, SuperblockError};
 use guira_rcuckoo::{
@@ -17,7 +17,6 @@ use super::client::{Claim, Failure, SimClient};
 use super::setup::{Setup, round_trip_ns};
 use super::tally::Tally;
 use super::values::{key_bytes, key_number, value_bytes, value_number, value_of};
-use crate::Rng;
 
 /// The client that puts keys before the run.
 pub const FILLER: u32 = u32::MAX >> 1;
@@ -54,7 +53,7 @@ pub struct Stop;
 pub struct Member {
     pub number: u32,
     pub shared: Shared,
-    rng: Rng,
+    rng: SplitMix64,
     serial: u32,
     /// What was counted already.
     seen: Counters,
@@ -62,7 +61,7 @@ pub struct Member {
 
 impl Member {
     pub fn new(number: u32, shared: &Shared) -> Member {
-        let rng = Rng(shared.setup.seed ^ u64::from(number) << 32);
+        let rng = SplitMix64(shared.setup.seed ^ u64::from(number) << 32);
         Member { number, shared: shared.clone(), rng, serial: 0, seen: Counters::default() }
     }
 

@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use guira_fabric::memory::Ordering;
-use guira_fabric::{Addr, Space};
+use guira_fabric::{Addr, Space, SplitMix64};
 use guira_fabric_sim::{ClientFault, ClientId, Event, Fault, Part, What};
 use guira_layout::{LeaseWord, LockId};
 
 use super::run::{Run, run_seen};
 use super::setup::Setup;
-use crate::{Bench, Rng};
+use crate::Bench;
 
 /// Repairers of one run that die, at most.
 const DEAD_REPAIRERS: u64 = 2;
@@ -131,7 +131,7 @@ fn lease_at(bench: &Bench, region: u8) -> Addr {
 /// Runs the crowd of `seed`, and keeps the last `keep_events` events.
 pub fn run_printed(seed: u64, keep_events: usize) -> Printed {
     let setup = Setup::printed(seed);
-    let mut rng = Rng(seed ^ 0x6465_6164_2121_2121);
+    let mut rng = SplitMix64(seed ^ 0x6465_6164_2121_2121);
     let die = |client: u32, after_verbs: u64| ClientFault {
         client: ClientId(client),
         after_verbs,

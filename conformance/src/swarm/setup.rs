@@ -2,12 +2,10 @@
 
 use std::fmt;
 
-use guira_fabric::Profile;
+use guira_fabric::{Profile, SplitMix64};
 use guira_fabric_sim::{FaultPlan, Hazard, Network, Swarm};
 use guira_layout::{Preset, PresetOptions, RowId, Rules, TableConfig};
 use guira_rcuckoo::Table;
-
-use crate::Rng;
 
 /// Rows of every table: few, so that clients meet, and locks are few as well.
 pub const ROWS: u64 = 64;
@@ -69,7 +67,7 @@ impl Setup {
     /// The run of `seed`.
     pub fn of_seed(seed: u64) -> Setup {
         // Not the stream that the run itself draws from.
-        let mut rng = Rng(seed ^ 0x5365_7475_7020_6f66);
+        let mut rng = SplitMix64(seed ^ 0x5365_7475_7020_6f66);
         let preset = [Preset::Tiny, Preset::Hardened][rng.below(2) as usize];
         // Twice shared memory, where every change leaves a record.
         let profile = [&Profile::ALL[..], &[Profile::Shm]].concat()[rng.below(5) as usize];
@@ -115,7 +113,7 @@ impl Setup {
     /// The crowd of `seed` in preset `paper`, with values in rows, where nothing goes wrong yet.
     pub fn printed(seed: u64) -> Setup {
         let drawn = Setup::of_seed(seed);
-        let mut rng = Rng(seed ^ 0x7072_696e_7465_6421);
+        let mut rng = SplitMix64(seed ^ 0x7072_696e_7465_6421);
         let keys = 6 * ROWS * (40 + rng.below(60)) / 100;
         Setup {
             preset: Preset::Paper,

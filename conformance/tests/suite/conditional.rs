@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use guira_conformance::{Bench, KeyFinder, Model, Moment, Op, Rng, Sampling, Seen, SteppedLane, TestClient};
-use guira_fabric::{Profile, Region};
+use guira_conformance::{Bench, KeyFinder, Model, Moment, Op, Sampling, Seen, SteppedLane, TestClient};
+use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{EntryFormat, Preset};
 use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Expected, Outcome, Token};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -71,7 +71,7 @@ struct Run {
     bench: Bench,
     clients: [TestClient; 2],
     format: EntryFormat,
-    rng: Rng,
+    rng: SplitMix64,
     model: Model,
     changes: BTreeMap<Vec<u8>, u64>,
     held: Vec<Held>,
@@ -85,7 +85,7 @@ impl Run {
         Run {
             clients: [bench.client(0), bench.client(1)],
             format: bench.table.config().format,
-            rng: Rng(seed),
+            rng: SplitMix64(seed),
             model: Model::default(),
             changes: BTreeMap::new(),
             held: Vec::new(),

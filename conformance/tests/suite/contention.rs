@@ -12,9 +12,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use guira_conformance::{Bench, Op, Rng, Seen, TestClient};
+use guira_conformance::{Bench, Op, Seen, TestClient};
 use guira_fabric::heap::Next;
-use guira_fabric::{Profile, Region};
+use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::Preset;
 use guira_rcuckoo::{ClientConfig, Counters, Outcome};
 
@@ -79,7 +79,7 @@ struct Worker<'s> {
     shared: &'s Shared,
     me: u64,
     client: TestClient,
-    rng: Rng,
+    rng: SplitMix64,
     /// Counters of the steady keys that this thread changes.
     counters: HashMap<u64, u64>,
     /// Fickle keys of this thread that exist, with their counters.
@@ -197,8 +197,8 @@ impl Worker<'_> {
 type Report = (HashMap<u64, u64>, u64, Counters);
 
 fn work(bench: &Bench, shared: &Shared, me: u64) -> Report {
-    let rng = Rng(SEED ^ me << 32);
-    let mut drawn = Rng(!rng.0);
+    let rng = SplitMix64(SEED ^ me << 32);
+    let mut drawn = SplitMix64(!rng.0);
     let hook = move |_| {
         if drawn.below(YIELD_ONE_IN) == 0 {
             std::thread::yield_now();

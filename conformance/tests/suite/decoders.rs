@@ -9,8 +9,8 @@ use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 
-use guira_conformance::Rng;
 use guira_conformance::harness::{Answer, HARNESSES, Harness, mutate};
+use guira_fabric::SplitMix64;
 
 /// Changed inputs of each harness.
 const CASES: u64 = 10_000;
@@ -65,8 +65,8 @@ fn changed_inputs_keep_every_promise() {
         let inputs = inputs(harness);
         let mut answers = [0; 2];
         for seed in 0..CASES {
-            let mut rng = Rng(seed);
-            let pick = |rng: &mut Rng| &inputs[rng.below(inputs.len() as u64) as usize].1;
+            let mut rng = SplitMix64(seed);
+            let pick = |rng: &mut SplitMix64| &inputs[rng.below(inputs.len() as u64) as usize].1;
             let mut input = pick(&mut rng).clone();
             let other = pick(&mut rng);
             mutate(&mut input, other, &mut rng);
@@ -112,7 +112,7 @@ fn a_broken_promise_is_found() {
     let find = || {
         for seed in 0..CASES {
             let mut input = b"\x03abc".to_vec();
-            mutate(&mut input, b"\x01a", &mut Rng(seed));
+            mutate(&mut input, b"\x01a", &mut SplitMix64(seed));
             run(&harness, &format!("case {seed}"), &input);
         }
     };

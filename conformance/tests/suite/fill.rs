@@ -7,8 +7,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use guira_conformance::{Bench, Rng, TestClient};
-use guira_fabric::Profile;
+use guira_conformance::{Bench, TestClient};
+use guira_fabric::{Profile, SplitMix64};
 use guira_layout::Preset;
 use guira_rcuckoo::{Error, ErrorKind};
 
@@ -76,7 +76,7 @@ fn fill_and_check(preset: Preset, format: &str, rows: u64, seed: u64) -> u64 {
     let started = Instant::now();
     let mut filled = fill(preset, format, rows, seed);
     let width = if format == "fixed:4:4" { 4 } else { 8 };
-    let mut rng = Rng(seed);
+    let mut rng = SplitMix64(seed);
     for _ in 0..SAMPLE {
         let key = key(seed, rng.below(filled.keys), width);
         let value = filled.client.get(&key).expect("a readable table");

@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use guira_conformance::{Bench, Rng};
-use guira_fabric::{Profile, Region};
+use guira_conformance::Bench;
+use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{ChecksumKind, LockMask, OffsetRule, Preset, PresetOptions, RowId, TableConfig};
 use guira_rcuckoo::{Change, ClientConfig, NewValue, Outcome, SearchRoots, Synchronize};
 
-fn config(rng: &mut Rng, seed: u64) -> TableConfig {
+fn config(rng: &mut SplitMix64, seed: u64) -> TableConfig {
     let options = PresetOptions {
         capacity: 1,
         format: "fixed:8:8".parse().expect("a format"),
@@ -51,7 +51,7 @@ fn locks_are_free(bench: &Bench) {
 #[test]
 fn every_geometry_agrees_with_the_model() {
     for seed in 0..150 {
-        let mut rng = Rng(seed);
+        let mut rng = SplitMix64(seed);
         let config = config(&mut rng, seed);
         let profiles = [Profile::ALL[rng.below(4) as usize], Profile::ALL[rng.below(4) as usize]];
         println!("seed {seed}: {profiles:?} {config:?}");
@@ -98,7 +98,7 @@ fn every_geometry_agrees_with_the_model() {
 /// [R-LOCK-5] Under few physical locks, rows far apart share one, and an operation that needs both takes it once.
 #[test]
 fn rows_that_share_a_lock_take_it_once() {
-    let mut rng = Rng(1);
+    let mut rng = SplitMix64(1);
     let mut config = config(&mut rng, 1);
     (config.rows_per_lock, config.physical_locks, config.lock_bits) = (1, 1, 16);
     config.check().expect("one lock for all");

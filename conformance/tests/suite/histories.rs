@@ -9,8 +9,8 @@
 use std::time::Instant;
 
 use guira_check::history::{Answer, Call, History, Operation, Outcome, Refusal, SEARCH_STEPS};
-use guira_conformance::Rng;
 use guira_conformance::histories::{Drawn, MapError, with_coarse_clock};
+use guira_fabric::SplitMix64;
 
 /// Whether some order of the operations of one key explains every answer, found by trying all of them.
 fn has_order(operations: &[Operation]) -> bool {
@@ -152,7 +152,7 @@ fn drawn_histories_are_decided_right() {
     const HISTORIES: u64 = 40_000;
     let (mut accepted, mut wrong, mut found, mut pending) = (0, 0, 0, 0);
     for seed in 0..HISTORIES {
-        let mut rng = Rng(seed);
+        let mut rng = SplitMix64(seed);
         let drawn = Drawn {
             seed,
             processes: 2 + rng.below(4),

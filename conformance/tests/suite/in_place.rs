@@ -1,8 +1,8 @@
 //! Changes where batches execute in place are those of every other fabric: the same WRITEs and atomics in as many
 //! batches, and the same bytes in memory afterwards, inline or in extents.
 
-use guira_conformance::{Bench, Op, Rng, Seen, TestClient, block_on};
-use guira_fabric::{Caps, Profile, Region, Traffic};
+use guira_conformance::{Bench, Op, Seen, TestClient, block_on};
+use guira_fabric::{Caps, Profile, Region, SplitMix64, Traffic};
 use guira_layout::Preset;
 use guira_rcuckoo::{Begun, Change, Expected, NewValue, Outcome, Rest, Token};
 
@@ -54,12 +54,12 @@ fn act(client: &mut TestClient, kind: u64, key: &[u8], token: Option<Token>, val
 fn a_change_in_place_is_that_of_every_other_fabric() {
     println!("seed {SEED}, {STEPS} steps, {KEYS} keys");
     let mut twins = twins();
-    let mut rng = Rng(SEED);
+    let mut rng = SplitMix64(SEED);
     let mut tokens: Vec<Option<Token>> = vec![None; KEYS as usize];
     let mut outcomes = [0; 6];
     for step in 0..STEPS {
         let (number, kind, reads) = (rng.below(KEYS), rng.below(8), rng.below(2) == 0);
-        let value = |rng: &mut Rng| vec![rng.below(2) as u8; VALUES[rng.below(VALUES.len() as u64) as usize]];
+        let value = |rng: &mut SplitMix64| vec![rng.below(2) as u8; VALUES[rng.below(VALUES.len() as u64) as usize]];
         let (value, expected) = (value(&mut rng), value(&mut rng));
         let (key, compares) = (number.to_le_bytes(), step % WORDS_EVERY == 0);
         let seen = twins.each_mut().map(|(bench, client)| {

@@ -6,9 +6,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use guira_conformance::{Bench, Moment, Op, Rng, Sampling, Seen, SteppedLane, TestClient, block_on};
+use guira_conformance::{Bench, Moment, Op, Sampling, Seen, SteppedLane, TestClient, block_on};
 use guira_fabric::heap::Pace;
-use guira_fabric::{Addr, Profile, Region};
+use guira_fabric::{Addr, Profile, Region, SplitMix64};
 use guira_layout::{EntryFormat, MAX_KEY_BYTES, OwnerId, Preset, PresetOptions, RowId};
 use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Outcome, Place, Token};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -73,11 +73,11 @@ fn many_lookups_answer_as_single_ones() {
         for format in ["fixed:4:4", "fixed:8:8", "fixed:8:56", "bytes:24", "bytes:64"] {
             println!("preset {preset}, {format}, profile {profile}, seed {SEED}");
             let (bench, mut client, keys) = filled(preset, format, profile);
-            let (format, mut rng) = (bench.table.config().format, Rng(SEED));
+            let (format, mut rng) = (bench.table.config().format, SplitMix64(SEED));
             let (mut hits, mut misses, mut mistakes) = (0, 0, 0);
             for length in [0, 1, 2, 31, 32, 33, 64, 100].into_iter().flat_map(|length| [length; LISTS as usize]) {
                 // Few keys, so that some are there twice.
-                let draw = |rng: &mut Rng| match rng.below(8) {
+                let draw = |rng: &mut SplitMix64| match rng.below(8) {
                     0 => wrong_key(format),
                     1 | 2 => key(format, (1 << 30) + rng.below(9)),
                     _ => {

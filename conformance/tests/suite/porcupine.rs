@@ -10,8 +10,8 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use guira_check::history::{Answer, Call, History, Operation, Outcome, Refusal, SEARCH_STEPS};
-use guira_conformance::Rng;
 use guira_conformance::histories::{Drawn, MapError, with_coarse_clock};
+use guira_fabric::SplitMix64;
 
 /// Names the program.
 const PROGRAM: &str = "GUIRA_PORCUPINE";
@@ -49,7 +49,7 @@ fn object(operation: &Operation) -> String {
 }
 
 fn drawn(seed: u64) -> (Drawn, History) {
-    let mut rng = Rng(seed);
+    let mut rng = SplitMix64(seed);
     let drawn = Drawn {
         seed,
         processes: 2 + rng.below(5),

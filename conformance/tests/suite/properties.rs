@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use guira_conformance::{AnyLane, Bench, BenchNode, Model, Op, Rng, Roughness, Seen, TestClient};
-use guira_fabric::{Profile, Region};
+use guira_conformance::{AnyLane, Bench, BenchNode, Model, Op, Roughness, Seen, TestClient};
+use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{EntryFormat, MAX_KEY_BYTES, MAX_VALUE_BYTES, Preset, PresetOptions};
 use guira_rcuckoo::{Change, Error, ErrorKind, NewValue, Outcome};
 
@@ -67,7 +67,7 @@ impl Case {
         }
     }
 
-    fn value(&self, format: EntryFormat, key_bytes: usize, rng: &mut Rng) -> Vec<u8> {
+    fn value(&self, format: EntryFormat, key_bytes: usize, rng: &mut SplitMix64) -> Vec<u8> {
         let bytes = match format {
             EntryFormat::Fixed { value_bytes, .. } => usize::from(value_bytes),
             EntryFormat::Bytes { inline_bytes } => {
@@ -85,7 +85,7 @@ impl Case {
         word.iter().copied().cycle().take(bytes).collect()
     }
 
-    fn op(&self, format: EntryFormat, model: &Model, rng: &mut Rng) -> Op {
+    fn op(&self, format: EntryFormat, model: &Model, rng: &mut SplitMix64) -> Op {
         let key = self.key(format, rng.below(self.keys));
         let value = self.value(format, key.len(), rng);
         match rng.below(10) {
@@ -103,7 +103,7 @@ impl Case {
         println!("{self:?}, {operations} operations");
         let bench = Bench::of_rows(self.preset, self.format, 64, self.profile, self.seed);
         let format = bench.table.config().format;
-        let (mut model, mut rng) = (Model::default(), Rng(self.seed));
+        let (mut model, mut rng) = (Model::default(), SplitMix64(self.seed));
         let node = match self.place {
             Place::Heap => None,
             Place::Node => Some(BenchNode::over(&bench)),

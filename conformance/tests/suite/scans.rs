@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use guira_conformance::{Bench, Model, Moment, Op, Rng, Sampling, Seen, SteppedLane, TestClient, block_on};
+use guira_conformance::{Bench, Model, Moment, Op, Sampling, Seen, SteppedLane, TestClient, block_on};
 use guira_fabric::heap::{Next, Step};
-use guira_fabric::{Profile, Region};
+use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{Preset, RowId};
 use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Outcome, Reader, Snapshot};
 
@@ -96,7 +96,7 @@ fn without_a_sweep_nothing_is_claimed() {
 /// A writer that acts inside the steps of the scanning lane, and what the table held after each of its operations.
 struct Writer {
     client: TestClient,
-    rng: Rng,
+    rng: SplitMix64,
     model: Model,
     history: Vec<Model>,
     format: &'static str,
@@ -106,7 +106,7 @@ struct Writer {
 impl Writer {
     /// One operation: most are inserts of new keys, which move others, and removes, which make room.
     fn act(&mut self) {
-        let existing = |rng: &mut Rng, model: &Model| {
+        let existing = |rng: &mut SplitMix64, model: &Model| {
             let place = rng.below(model.0.len() as u64) as usize;
             model.0.keys().nth(place).expect("a place below the number of keys").clone()
         };
@@ -131,7 +131,7 @@ impl Writer {
 
 /// A lane under `profile` that runs `writer` at drawn steps, `acts` times, one step in `one_in`.
 fn lane_with_writer(bench: &Bench, writer: &Arc<Mutex<Writer>>, acts: u64, one_in: u64, seed: u64) -> SteppedLane {
-    let (writer, mut rng, mut left) = (Arc::clone(writer), Rng(seed), acts);
+    let (writer, mut rng, mut left) = (Arc::clone(writer), SplitMix64(seed), acts);
     let step = move |_: Moment| {
         if left > 0 && rng.below(one_in) == 0 {
             left -= 1;
@@ -152,7 +152,7 @@ fn a_stable_scan_is_the_table_at_one_moment() {
             let bench = crowded_bench.fork().under(profile);
             let writer = Writer {
                 client: bench.client(0),
-                rng: Rng(seed),
+                rng: SplitMix64(seed),
                 model: model.clone(),
                 history: vec![model.clone()],
                 format,

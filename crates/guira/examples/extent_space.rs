@@ -11,7 +11,7 @@
 //! refused.
 
 use guira::{Blame, CreateOptions, Error, Store, Url};
-use guira_conformance::Rng;
+use guira_fabric::SplitMix64;
 
 /// Updates of each key before anything is measured, and while it is.
 const WARM_UP: u64 = 20;
@@ -52,7 +52,7 @@ struct Seen {
 }
 
 impl Mix {
-    fn bytes(&self, rng: &mut Rng) -> usize {
+    fn bytes(&self, rng: &mut SplitMix64) -> usize {
         let unit = rng.unit_f64();
         (self.smallest * (self.largest / self.smallest).powf(unit)) as usize
     }
@@ -69,7 +69,7 @@ impl Mix {
         let url = Url::shm(&format!("guira-extent-space-{}", std::process::id()))?;
         let store = Store::create(&url, &CreateOptions::new(self.keys).extent_bytes(extent_bytes).seed(1))?;
         let _table = Table(url);
-        let mut rng = Rng(clients);
+        let mut rng = SplitMix64(clients);
         let mut owners = (0..clients).map(|_| store.client()).collect::<Result<Vec<_>, _>>()?;
         let (mut seen, value) = (Seen::default(), vec![7; self.largest as usize]);
         let sample_every = (self.keys * MEASURED / SAMPLES).max(1);

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use guira_check::{CheckOptions, ProblemKind, Progress, Quiet, Stage, check_table, table_stats};
-use guira_conformance::{Bench, Extents, Rng, TestClient, block_on};
+use guira_conformance::{Bench, Extents, TestClient, block_on};
 use guira_fabric::heap::Next;
-use guira_fabric::{Profile, Region};
+use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::Preset;
 use guira_rcuckoo::{Change, Error, ErrorKind};
 
@@ -21,7 +21,7 @@ fn changes_between_any_two_words_are_no_problems() {
         let keys = bench.table.config().slots() * 80 / 100;
         let mut worker = Worker::new(&bench, 1, keys);
         (0..keys * 4).for_each(|_| worker.change_one());
-        let mut rng = Rng(77);
+        let mut rng = SplitMix64(77);
         let hook = move |_| {
             if rng.below(4) == 0 {
                 worker.change_one();
@@ -113,7 +113,7 @@ struct Worker {
     bench: Bench,
     client: TestClient,
     extents: Extents,
-    rng: Rng,
+    rng: SplitMix64,
     number: u64,
     keys: u64,
     done: Work,
@@ -123,7 +123,7 @@ impl Worker {
     fn new(bench: &Bench, number: u64, keys: u64) -> Worker {
         let client = bench.client(number as u16);
         let extents = Extents::new(&bench.table, client.client.owner());
-        Worker { bench: bench.clone(), client, extents, rng: Rng(number), number, keys, done: Work::default() }
+        Worker { bench: bench.clone(), client, extents, rng: SplitMix64(number), number, keys, done: Work::default() }
     }
 
     fn change_one(&mut self) {

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
-use guira_conformance::{Bench, Rng, block_on};
-use guira_fabric::{Effect, Lane, Profile, Region};
+use guira_conformance::{Bench, block_on};
+use guira_fabric::{Effect, Lane, Profile, Region, SplitMix64};
 use guira_fabric_sim::{FaultPlan, Hazard, Network, Sim, SimOptions, SimRegion, Stopped, Swarm};
 use guira_layout::{Preset, RowId};
 use guira_rcuckoo::{
@@ -132,7 +132,7 @@ impl Crowd {
         };
         let mut clients = Vec::new();
         for number in 0..self.clients {
-            let (crowd, shared, rng) = (self.clone(), shared.clone(), Rng(self.seed ^ number << 32));
+            let (crowd, shared, rng) = (self.clone(), shared.clone(), SplitMix64(self.seed ^ number << 32));
             let member = Member { crowd, number, keys, shared, rng };
             clients.push(sim.spawn(|region| member.live(region)));
         }
@@ -199,7 +199,7 @@ struct Member {
     /// All keys there are.
     keys: u64,
     shared: Shared,
-    rng: Rng,
+    rng: SplitMix64,
 }
 
 impl Member {
