@@ -8,7 +8,7 @@
 //! Fix: a change that goes on locks and samples its rows anew, and begins anew if the extent of its value, if it has
 //! one, is not the one that was written. // [R-LOCK-7] [R-EXTENT-1]
 
-use guira_conformance::{Bench, TestClient, block_on};
+use guira_conformance::{Bench, TestClient};
 use guira_fabric::{Profile, Region};
 use guira_layout::Preset;
 use guira_rcuckoo::{Begun, Change, NewValue, Outcome, Rest, Token};
@@ -21,7 +21,7 @@ fn with_rest() -> (Bench, TestClient, [u8; 8], Rest) {
     let bench = Bench::of_rows(Preset::Hardened, "bytes:64", 64, Profile::Shm, 3);
     let mut client = bench.client(0);
     for key in (0..KEYS).map(u64::to_le_bytes) {
-        match client.client.begin_in_place(&mut client.lane, &key, &INLINE) {
+        match client.begin(&key, &INLINE) {
             Begun::Done(_) => {}
             Begun::Rest(rest) => return (bench, client, key, rest),
             Begun::Failed(error) => panic!("{error}"),
@@ -31,8 +31,7 @@ fn with_rest() -> (Bench, TestClient, [u8; 8], Rest) {
 }
 
 fn finish(client: &mut TestClient, key: &[u8], change: Change<'_>, rest: Rest) -> Outcome {
-    let changed = block_on(client.client.finish(&mut client.lane, key, change, Begun::Rest(rest)));
-    changed.expect("nobody is in the way").outcome
+    client.finish(key, change, rest).expect("nobody is in the way").outcome
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! Fix: a rest says where to go on, and nothing of what was held or sampled: locks are taken, and rows sampled, after
 //! it. // [R-LOCK-7] [R-DROP-1]
 
-use guira_conformance::{Bench, TestClient, block_on, delegate};
+use guira_conformance::{Bench, TestClient, delegate};
 use guira_fabric::heap::HeapLane;
 use guira_fabric::{FabricError, Lane, LocalLane, Profile, Region, Verb};
 use guira_layout::Preset;
@@ -55,7 +55,7 @@ fn put(value: &[u8]) -> Change<'_> {
 /// Puts keys until one has to be handed over, with both of its rows locked and sampled: they are full.
 fn begin(client: &mut TestClient<FickleLane>) -> (Vec<u8>, Rest) {
     for key in (0..KEYS).map(|i| i.to_le_bytes().to_vec()) {
-        match client.client.begin_in_place(&mut client.lane, &key, &put(b"1")) {
+        match client.begin(&key, &put(b"1")) {
             Begun::Done(changed) => assert_eq!(changed.outcome, Outcome::Inserted),
             Begun::Rest(rest) => return (key, rest),
             Begun::Failed(error) => panic!("{error}"),
@@ -65,8 +65,7 @@ fn begin(client: &mut TestClient<FickleLane>) -> (Vec<u8>, Rest) {
 }
 
 fn finish(client: &mut TestClient<FickleLane>, key: &[u8], change: Change<'_>, rest: Rest) -> Changed {
-    let finished = client.client.finish(&mut client.lane, key, change, Begun::Rest(rest));
-    block_on(finished).expect("nobody is in the way")
+    client.finish(key, change, rest).expect("nobody is in the way")
 }
 
 /// A key that no lock of `key` guards.
@@ -124,7 +123,7 @@ fn samples_of_earlier_locks_are_forgotten() {
     assert_eq!(other.put(&key, b"3").unwrap().outcome, Outcome::Inserted);
     // The next change takes the same locks, and its commit is refused.
     client.lane.refuses_after = Some(1);
-    let begun = client.client.begin_in_place(&mut client.lane, &key, &put(b"4"));
+    let begun = client.begin(&key, &put(b"4"));
     assert!(matches!(begun, Begun::Failed(_)), "{begun:?}");
     let changed = finish(&mut client, &key, Change::Insert(NewValue::Inline(b"1")), rest);
     assert_eq!(changed, Changed { outcome: Outcome::Exists, freed: None });

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::memory::Ordering;
-use guira_fabric::{Caps, Lane, Profile, Region, SlotHold, Traffic};
+use guira_fabric::{Caps, Lane, LocalLane, Profile, Region, SlotHold, Traffic};
 use guira_layout::{Geometry, Preset, PresetOptions, Secret, Superblock, TableConfig};
 use guira_rcuckoo::{
-    Change, Changed, Client, ClientConfig, Error, Expected, NewValue, Observer, Outcome, Table, Token, claim_slot,
-    format_table,
+    Begun, Change, Changed, Client, ClientConfig, Error, Expected, NewValue, Observer, Outcome, Rest, Table, Token,
+    claim_slot, format_table,
 };
 
 use crate::{Extents, Op, Seen};
@@ -260,6 +260,30 @@ impl<L: Lane> TestClient<L> {
     /// As [`Client::change`].
     pub fn change(&mut self, key: &[u8], change: Change<'_>) -> Result<Changed, Error> {
         block_on(self.client.change(&mut self.lane, key, change))
+    }
+
+    /// Begins `change` in place.
+    ///
+    /// # Panics
+    /// If the table cannot store the key.
+    pub fn begin(&mut self, key: &[u8], change: &Change<'_>) -> Begun
+    where
+        L: LocalLane,
+    {
+        let key = self.client.table().key(key).expect("a key that the table can store");
+        self.client.begin_in_place(&mut self.lane, &key, change)
+    }
+
+    /// Carries out the rest of a change.
+    ///
+    /// # Errors
+    /// As [`Client::finish`].
+    ///
+    /// # Panics
+    /// If the table cannot store the key.
+    pub fn finish(&mut self, key: &[u8], change: Change<'_>, rest: Rest) -> Result<Changed, Error> {
+        let key = self.client.table().key(key).expect("a key that the table can store");
+        block_on(self.client.finish(&mut self.lane, &key, change, Begun::Rest(rest)))
     }
 
     /// Puts an inline value.

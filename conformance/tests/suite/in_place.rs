@@ -1,7 +1,7 @@
 //! Changes where batches execute in place are those of every other fabric: the same WRITEs and atomics in as many
 //! batches, and the same bytes in memory afterwards, inline or in extents.
 
-use guira_conformance::{Bench, Op, Seen, TestClient, block_on};
+use guira_conformance::{Bench, Op, Seen, TestClient};
 use guira_fabric::{Caps, Profile, Region, SplitMix64, Traffic};
 use guira_layout::Preset;
 use guira_rcuckoo::{Begun, Change, Expected, NewValue, Outcome, Rest, Token};
@@ -92,7 +92,7 @@ fn handed_over(bench: &Bench, client: &mut TestClient) -> (Vec<u8>, Rest) {
     for i in 0..1_000_u64 {
         let key = i.to_le_bytes().to_vec();
         let prepared = client.extents.prepare(&mut bench.region.lane(), &key, &[1; 60]).expect("it needs an extent");
-        match client.client.begin_in_place(&mut client.lane, &key, &Change::Put(prepared.value())) {
+        match client.begin(&key, &Change::Put(prepared.value())) {
             Begun::Done(changed) => assert_eq!(changed.outcome, Outcome::Inserted),
             Begun::Rest(rest) => {
                 let words = bench.words_at(guira_fabric::Addr::main(prepared.offset()), prepared.words().len());
@@ -113,7 +113,7 @@ fn a_rest_of_another_extent_begins_anew() {
     let (key, rest) = handed_over(&bench, &mut client);
     let other = client.extents.prepare(&mut bench.region.lane(), &key, &[2; 60]).expect("it needs an extent");
     let change = Change::Put(other.value());
-    let changed = block_on(client.client.finish(&mut client.lane, &key, change, Begun::Rest(rest))).unwrap();
+    let changed = client.finish(&key, change, rest).unwrap();
     assert_eq!(changed.outcome, Outcome::Inserted);
     assert_eq!(client.get(&key).unwrap(), Some(vec![2; 60]));
     bench.audit().unwrap();

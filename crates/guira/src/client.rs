@@ -12,7 +12,8 @@ use guira_extents::Extents;
 use guira_fabric::{Effect, Lane, SlotHold, Traffic};
 use guira_layout::{ExtentRef, OwnerId, Placement};
 use guira_rcuckoo::{
-    Begun, Change, Changed, Counters, NewValue, Now, Operation, Outcome, SlotClient, Table, is_destroyed, release_slot,
+    Begun, Change, Changed, Counters, Key, NewValue, Now, Operation, Outcome, SlotClient, Table, is_destroyed,
+    release_slot,
 };
 
 use self::told::{Told, counters, finish, tell};
@@ -112,6 +113,15 @@ impl<'e> ValueChange<'e> {
         }
     }
 
+    fn operation(self) -> Operation {
+        match self {
+            ValueChange::Put => Operation::Put,
+            ValueChange::Insert => Operation::Insert,
+            ValueChange::Update => Operation::Update,
+            ValueChange::Swap(_) => Operation::CompareAndSwap,
+        }
+    }
+
     /// How it overwrites any value, if it does.
     fn overwrite(self) -> Option<Overwrite> {
         match self {
@@ -122,34 +132,12 @@ impl<'e> ValueChange<'e> {
     }
 }
 
-/// Whether a value goes in its row, and there is nothing to do before.
-#[inline(always)]
-fn is_plain(
-    client: &guira_rcuckoo::Client,
-    extents: Option<&Extents>,
-    pending: Option<&ExtentRef>,
-    key: &[u8],
-    value: &[u8],
-) -> bool {
-    let is_inline = client.table().rows().place(key.len(), value.len()) == Placement::Inline;
-    pending.is_none() && !extents.is_some_and(Extents::is_due) && is_inline
-}
-
-/// A place for a value that needs one and can have it without a round trip.
-fn extent_at_hand(
-    client: &guira_rcuckoo::Client,
-    extents: Option<&mut Extents>,
-    pending: Option<&ExtentRef>,
-    key: &[u8],
-    value: &[u8],
-) -> Option<ExtentRef> {
-    let rows = client.table().rows();
-    let is_extent = rows.place(key.len(), value.len()) == Placement::Extent;
-    let accepted = rows.accepts_key(key.len()) && rows.accepts_value(value.len());
-    if !is_extent || !accepted || pending.is_some() {
-        return None;
-    }
-    extents?.reserve_now(key, value)
+/// A change that brings a value, and what the table says of both: that it can store them, and where.
+struct Storing<'s> {
+    key: Key<'s>,
+    value: &'s [u8],
+    place: Placement,
+    change: ValueChange<'s>,
 }
 
 /// The value as a change takes it; its extent, if it has one, is encoded and pending.
@@ -276,7 +264,7 @@ impl Client {
     /// `Corrupt` if a row or extent of the key is damaged; `Destroyed`; `Lost`; the fabric's. Nothing was changed,
     /// unless [`crate::Error::effect`] of the fabric's says otherwise.
     pub async fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Put, Error> {
-        let outcome = self.change_value(key, value, Operation::Put, ValueChange::Put).await?;
+        let outcome = self.change_value(key, value, ValueChange::Put).await?;
         Ok(if outcome == Outcome::Inserted { Put::Inserted } else { Put::Replaced })
     }
 
@@ -286,7 +274,7 @@ impl Client {
     /// # Errors
     /// As [`Self::put`].
     pub async fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        Ok(self.change_value(key, value, Operation::Insert, ValueChange::Insert).await? == Outcome::Inserted)
+        Ok(self.change_value(key, value, ValueChange::Insert).await? == Outcome::Inserted)
     }
 
     /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key. Round
@@ -296,7 +284,7 @@ impl Client {
     /// # Errors
     /// As [`Self::put`], `Full` excepted; `Extent` may come.
     pub async fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        Ok(self.change_value(key, value, Operation::Update, ValueChange::Update).await? == Outcome::Replaced)
+        Ok(self.change_value(key, value, ValueChange::Update).await? == Outcome::Replaced)
     }
 
     /// Removes `key` and returns true; returns false if there is no such key. Round trips: 2, 3 for a key in an extent.
@@ -307,7 +295,7 @@ impl Client {
     pub async fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
         let outcome = match self.change_now(key, &Change::Remove) {
             Ok(outcome) => outcome,
-            Err(begun) => self.change_waiting(key, Operation::Remove, Change::Remove, begun).await?,
+            Err(begun) => self.change_waiting(key, Change::Remove, begun).await?,
         };
         Ok(outcome == Outcome::Removed)
     }
@@ -333,7 +321,7 @@ impl Client {
     /// [`Self::compare_and_swap`], compiled once.
     pub(crate) async fn swap(&mut self, key: &[u8], expected: Expected<'_>, value: &[u8]) -> Result<Swap, Error> {
         let expected = expected.of(self.client.table(), Operation::CompareAndSwap)?;
-        let outcome = self.change_value(key, value, Operation::CompareAndSwap, ValueChange::Swap(expected)).await?;
+        let outcome = self.change_value(key, value, ValueChange::Swap(expected)).await?;
         Ok(Swap::of(outcome))
     }
 
@@ -356,7 +344,7 @@ impl Client {
         let change = Change::RemoveIf(expected);
         let outcome = match self.change_now(key, &change) {
             Ok(outcome) => outcome,
-            Err(begun) => self.change_waiting(key, Operation::CompareAndRemove, change, begun).await?,
+            Err(begun) => self.change_waiting(key, change, begun).await?,
         };
         Ok(Swap::of(outcome))
     }
@@ -394,16 +382,10 @@ impl Client {
         results
     }
 
-    async fn change_value(
-        &mut self,
-        key: &[u8],
-        value: &[u8],
-        operation: Operation,
-        change: ValueChange<'_>,
-    ) -> Result<Outcome, Error> {
+    async fn change_value(&mut self, key: &[u8], value: &[u8], change: ValueChange<'_>) -> Result<Outcome, Error> {
         match self.value_now(key, value, change) {
             Ok(outcome) => Ok(outcome),
-            Err(begun) => self.value_waiting(key, value, operation, change, begun).await,
+            Err(begun) => self.value_waiting(key, value, change, begun).await,
         }
     }
 
@@ -417,14 +399,18 @@ impl Client {
         change: ValueChange<'_>,
     ) -> Result<Outcome, Option<Begun>> {
         let Some(lane) = self.lane.in_place() else { return Err(None) };
-        let extent = if is_plain(&self.client, self.extents.as_ref(), self.pending.as_ref(), key, value) {
-            None
-        } else {
-            let at_hand = extent_at_hand(&self.client, self.extents.as_mut(), self.pending.as_ref(), key, value);
-            Some(at_hand.ok_or(None)?)
+        let table = self.client.table();
+        let Ok(key) = table.key(key) else { return Err(None) };
+        let extent = match (table.place(&key, value.len()), &mut self.extents) {
+            _ if self.pending.is_some() => return Err(None),
+            (Ok(Placement::Inline), extents) if !extents.as_ref().is_some_and(Extents::is_due) => None,
+            (Ok(Placement::Extent), Some(extents)) => {
+                Some(extents.reserve_now(key.bytes(), value).ok_or(None::<Begun>)?)
+            }
+            _ => return Err(None),
         };
-        let value = new_value(&self.client, &mut self.pending, &mut self.encoded, extent, key, value);
-        match self.client.begin_in_place(lane, key, &change.with(value)) {
+        let value = new_value(&self.client, &mut self.pending, &mut self.encoded, extent, key.bytes(), value);
+        match self.client.begin_in_place(lane, &key, &change.with(value)) {
             Begun::Done(changed) => {
                 let outcome = changed.outcome;
                 self.book(&Ok(changed));
@@ -439,19 +425,22 @@ impl Client {
         &mut self,
         key: &[u8],
         value: &[u8],
-        operation: Operation,
         change: ValueChange<'_>,
         mut begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
-        let mut until = Until::default();
-        let overwrite = self.overwrite(key, value, change);
+        let operation = change.operation();
+        let table = self.client.table();
+        let key = table.key(key).map_err(|kind| kind.during(operation))?;
+        let place = table.place(&key, value.len()).map_err(|kind| kind.during(operation))?;
+        let storing = Storing { key, value, place, change };
+        let (mut until, overwrite) = (Until::default(), change.overwrite());
         loop {
-            let turn = match self.turn(key, overwrite).await {
+            let turn = match self.turn(&key, overwrite).await {
                 Waited::Answered(outcome) => return Ok(outcome),
                 Waited::Turn(turn) => Some(turn),
                 Waited::Nothing => None,
             };
-            match self.try_value(key, value, operation, change, begun.take()).await {
+            match self.try_value(&storing, begun.take()).await {
                 Err(error) if self.lane.is_remote() => {
                     // Others have a session.
                     drop(turn);
@@ -467,14 +456,8 @@ impl Client {
     }
 
     /// One attempt of [`Client::value_waiting`].
-    async fn try_value(
-        &mut self,
-        key: &[u8],
-        value: &[u8],
-        operation: Operation,
-        change: ValueChange<'_>,
-        begun: Option<Begun>,
-    ) -> Result<Outcome, Error> {
+    async fn try_value(&mut self, storing: &Storing<'_>, begun: Option<Begun>) -> Result<Outcome, Error> {
+        let Storing { key, value, change, .. } = storing;
         let value = match &begun {
             Some(_) => {
                 let inline = || NewValue::Inline(value);
@@ -482,8 +465,8 @@ impl Client {
                 self.pending.as_ref().map_or_else(inline, extent)
             }
             None => {
-                let extent = self.reserve(key, value, operation).await.map_err(without_effect)?;
-                new_value(&self.client, &mut self.pending, &mut self.encoded, extent, key, value)
+                let extent = self.reserve(storing).await.map_err(without_effect)?;
+                new_value(&self.client, &mut self.pending, &mut self.encoded, extent, key.bytes(), value)
             }
         };
         let (client, lane) = (&mut self.client, self.lane.any());
@@ -492,16 +475,10 @@ impl Client {
         result.map(|changed| changed.outcome).map_err(|error| self.failed(error))
     }
 
-    /// How a change overwrites any value of its key, if it does and the table could store what it brings.
-    fn overwrite(&self, key: &[u8], value: &[u8], change: ValueChange<'_>) -> Option<Overwrite> {
-        let rows = self.client.table().rows();
-        change.overwrite().filter(|_| rows.accepts_key(key.len()) && rows.accepts_value(value.len()))
-    }
-
     /// The turn to take the locks of `key`, if others of this process want them and its table is reached through a
     /// memory node; waits for it for a while. Not for a change that was begun in place: there is none to wait for then.
     #[inline(always)]
-    async fn turn(&mut self, key: &[u8], overwrite: Option<Overwrite>) -> Waited {
+    async fn turn(&mut self, key: &Key<'_>, overwrite: Option<Overwrite>) -> Waited {
         let Some(turns) = &self.turns else { return Waited::Nothing };
         self.client.forget_wait();
         if !self.holds_nothing() || self.lane.is_lost() {
@@ -509,10 +486,9 @@ impl Client {
             // Nor for another session.
             return Waited::Nothing;
         }
-        let table = self.client.table();
-        let rows = table.placement().rows(table.placement().digest(key));
+        let (table, rows) = (self.client.table(), key.rows());
         let locks = [rows.first, rows.second].map(|row| table.locks().lock_of(row).0);
-        match turns.ask(Wish { key, locks, overwrite }) {
+        match turns.ask(Wish { key: key.bytes(), locks, overwrite }) {
             Asked::Turn(turn) => Waited::Turn(turn),
             Asked::Nothing => Waited::Nothing,
             // Rare, and larger than the rest of a change's future.
@@ -567,31 +543,25 @@ impl Client {
         }
     }
 
-    /// A place for a value that needs one; `None` if it goes in the row. Does what there is to do before.
-    async fn reserve(&mut self, key: &[u8], value: &[u8], operation: Operation) -> Result<Option<ExtentRef>, Error> {
+    /// Room for a value that needs some; `None` if it goes in the row. Does what there is to do before.
+    async fn reserve(&mut self, storing: &Storing<'_>) -> Result<Option<ExtentRef>, Error> {
+        let operation = storing.change.operation();
         self.settle_extent(operation).await?;
-        let (rows, bytes) = (self.client.table().rows(), value.len());
-        let format = rows.entry_format();
-        if !rows.accepts_key(key.len()) {
-            return Err(OperationErrorKind::KeyLength { bytes: key.len(), format }.during(operation).into());
+        let (Placement::Extent, Some(extents)) = (storing.place, &mut self.extents) else {
+            self.tend_extents().await?;
+            return Ok(None);
+        };
+        let (key, value) = (storing.key.bytes(), storing.value);
+        match extents.reserve(self.lane.any(), key, value).await {
+            // Rare, and larger than the rest of a change's future.
+            Err(full @ ExtentError::Full { .. }) => {
+                Box::pin(self.reserve_of_the_dead(key, value, operation, full)).await
+            }
+            reserved => Ok(Some(reserved?)),
         }
-        if !rows.accepts_value(bytes) {
-            return Err(OperationErrorKind::ValueLength { bytes, format }.during(operation).into());
-        }
-        if let (Placement::Extent, Some(extents)) = (rows.place(key.len(), bytes), &mut self.extents) {
-            return match extents.reserve(self.lane.any(), key, value).await {
-                // Rare, and larger than the rest of a change's future.
-                Err(full @ ExtentError::Full { .. }) => {
-                    Box::pin(self.reserve_of_the_dead(key, value, operation, full)).await
-                }
-                reserved => Ok(Some(reserved?)),
-            };
-        }
-        self.tend_extents().await?;
-        Ok(None)
     }
 
-    /// A place for a value for which there is no room: nobody gives back the chunks of the dead before they are
+    /// Room for a value for which there is none: nobody gives back the chunks of the dead before they are
     /// recovered. `full` if nobody is dead; `Destroyed` if nothing else meets that the table was. // [R-RECOVER-1]
     /// [R-DESTROY-1]
     async fn reserve_of_the_dead(
@@ -625,7 +595,8 @@ impl Client {
             return Err(None);
         }
         let Some(lane) = self.lane.in_place() else { return Err(None) };
-        match self.client.begin_in_place(lane, key, change) {
+        let Ok(key) = self.client.table().key(key) else { return Err(None) };
+        match self.client.begin_in_place(lane, &key, change) {
             Begun::Done(changed) => {
                 self.reclaim(&changed);
                 Ok(changed.outcome)
@@ -638,14 +609,15 @@ impl Client {
     pub(crate) async fn change_waiting(
         &mut self,
         key: &[u8],
-        operation: Operation,
         change: Change<'_>,
         mut begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
+        let operation = change.operation();
+        let key = self.client.table().key(key).map_err(|kind| kind.during(operation))?;
         let mut until = Until::default();
         loop {
-            let turn = self.turn(key, None).await;
-            match self.try_change(key, operation, change, begun.take()).await {
+            let turn = self.turn(&key, None).await;
+            match self.try_change(&key, change, begun.take()).await {
                 Err(error) if self.lane.is_remote() => {
                     drop(turn);
                     self.go_on_after(error, operation, &mut until).await?;
@@ -656,23 +628,14 @@ impl Client {
     }
 
     /// One attempt of [`Client::change_waiting`].
-    async fn try_change(
-        &mut self,
-        key: &[u8],
-        operation: Operation,
-        change: Change<'_>,
-        begun: Option<Begun>,
-    ) -> Result<Outcome, Error> {
-        let result = match begun {
-            Some(begun) => self.client.finish(self.lane.any(), key, change, begun).await,
-            None => {
-                self.settle_extent(operation).await.map_err(without_effect)?;
-                self.tend_extents().await.map_err(without_effect)?;
-                self.client.change(self.lane.any(), key, change).await
-            }
-        };
+    async fn try_change(&mut self, key: &Key<'_>, change: Change<'_>, begun: Option<Begun>) -> Result<Outcome, Error> {
+        if begun.is_none() {
+            self.settle_extent(change.operation()).await.map_err(without_effect)?;
+            self.tend_extents().await.map_err(without_effect)?;
+        }
+        let (client, lane) = (&mut self.client, self.lane.any());
+        let result = finish(client, lane, &mut self.told, self.extents.as_ref(), key, change, begun).await;
         result.iter().for_each(|changed| self.reclaim(changed));
-        self.tell_incidents().await;
         result.map(|changed| changed.outcome).map_err(|error| self.failed(error))
     }
 

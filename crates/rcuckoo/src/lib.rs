@@ -33,6 +33,7 @@ pub use scan::snapshot::{LEN_SAMPLES, Len, Snapshot};
 pub use scan::{RowItems, RowSample, sample_rows};
 pub use table::destroy::{destroy_table, is_destroyed};
 pub use table::hash::{Placement, RowPair};
+pub use table::key::Key;
 pub use table::session::{SlotClient, SlotInfo, claim_slot, claim_slot_for, read_slot, release_slot, slots};
 pub use table::{FormatError, OpenError, Table, format_table, open_table};
 pub use token::Token;

@@ -4,7 +4,7 @@
 //! protocol again, every `async fn` of it, which took a small example 17 s. It leads to one that is not generic.
 
 use guira_fabric::Traffic;
-use guira_rcuckoo::{Begun, Change, Counters, Now, Operation, Outcome};
+use guira_rcuckoo::{Begun, Change, Counters, Now, Outcome};
 
 use super::block_on;
 use super::reader::lookups;
@@ -52,7 +52,7 @@ impl Client {
     /// `Corrupt` if a row or extent of the key is damaged; `Destroyed`; `Lost`; the fabric's. Nothing was changed,
     /// unless [`crate::Error::effect`] of the fabric's says otherwise.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Put, Error> {
-        let outcome = self.change_value(key, value, Operation::Put, ValueChange::Put)?;
+        let outcome = self.change_value(key, value, ValueChange::Put)?;
         Ok(if outcome == Outcome::Inserted { Put::Inserted } else { Put::Replaced })
     }
 
@@ -62,7 +62,7 @@ impl Client {
     /// # Errors
     /// As [`Self::put`].
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        Ok(self.change_value(key, value, Operation::Insert, ValueChange::Insert)? == Outcome::Inserted)
+        Ok(self.change_value(key, value, ValueChange::Insert)? == Outcome::Inserted)
     }
 
     /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key. Round
@@ -72,7 +72,7 @@ impl Client {
     /// # Errors
     /// As [`Self::put`], `Full` excepted; `Extent` may come.
     pub fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        Ok(self.change_value(key, value, Operation::Update, ValueChange::Update)? == Outcome::Replaced)
+        Ok(self.change_value(key, value, ValueChange::Update)? == Outcome::Replaced)
     }
 
     /// Removes `key` and returns true; returns false if there is no such key. Round trips: 2, 3 for a key in an extent.
@@ -90,22 +90,16 @@ impl Client {
 
     #[inline(never)]
     fn remove_waiting(&mut self, key: &[u8], begun: Option<Begun>) -> Result<Outcome, Error> {
-        block_on(self.0.change_waiting(key, Operation::Remove, Change::Remove, begun))
+        block_on(self.0.change_waiting(key, Change::Remove, begun))
     }
 
     /// A change that brings a value. Without a future, as long as it need not wait: to make one, and to carry the bytes
     /// that an error would take through it, costs 6 % of a change.
     #[inline(always)]
-    fn change_value(
-        &mut self,
-        key: &[u8],
-        value: &[u8],
-        operation: Operation,
-        change: ValueChange<'_>,
-    ) -> Result<Outcome, Error> {
+    fn change_value(&mut self, key: &[u8], value: &[u8], change: ValueChange<'_>) -> Result<Outcome, Error> {
         match self.0.value_now(key, value, change) {
             Ok(outcome) => Ok(outcome),
-            Err(begun) => self.value_waiting(key, value, operation, change, begun),
+            Err(begun) => self.value_waiting(key, value, change, begun),
         }
     }
 
@@ -114,11 +108,10 @@ impl Client {
         &mut self,
         key: &[u8],
         value: &[u8],
-        operation: Operation,
         change: ValueChange<'_>,
         begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
-        block_on(self.0.value_waiting(key, value, operation, change, begun))
+        block_on(self.0.value_waiting(key, value, change, begun))
     }
 
     /// Replaces the value of `key` if the key is as expected: has a certain value, or was not changed since it was read

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use guira_extents::Extents;
 use guira_fabric::Lane;
-use guira_rcuckoo::{Begun, Change, Changed, Counters, Table, add_totals};
+use guira_rcuckoo::{Begun, Change, Changed, Counters, Key, Table, add_totals};
 
 use crate::OperationError;
 
@@ -34,14 +34,15 @@ pub(super) async fn finish(
     lane: &mut dyn Lane,
     told: &mut Told,
     extents: Option<&Extents>,
-    key: &[u8],
+    key: &Key<'_>,
     change: Change<'_>,
     begun: Option<Begun>,
 ) -> Result<Changed, OperationError> {
-    let result = match begun {
-        Some(begun) => client.finish(lane, key, change, begun).await,
-        None => client.change(lane, key, change).await,
+    let begun = match begun {
+        Some(begun) => begun,
+        None => client.begin(lane, key, &change).await,
     };
+    let result = client.finish(lane, key, change, begun).await;
     if let Some(news) = told.incidents(client, extents) {
         // Rare, and larger than the rest of a change's future.
         Box::pin(tell(Arc::clone(client.table()), lane, news)).await;

@@ -21,7 +21,7 @@ pub use self::pair::{Begun, Rest};
 pub(crate) use self::workspace::{Course, Paths, Workspace};
 use crate::locks::ExtentWrite;
 use crate::table::policy::LockedRows;
-use crate::{Client, Error, ErrorKind, Operation, RowPair, Token};
+use crate::{Client, Error, ErrorKind, Key, Operation, RowPair, Token};
 
 /// What a value is stored as.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +97,8 @@ impl Changed {
 }
 
 impl<'v> Change<'v> {
-    pub(crate) fn operation(&self) -> Operation {
+    /// What it attempts.
+    pub fn operation(&self) -> Operation {
         match self {
             Change::Put(_) => Operation::Put,
             Change::Insert(_) => Operation::Insert,
@@ -153,10 +154,9 @@ impl Client {
     /// See [`Error`]; [`Error::effect`] tells whether anything changed. `Full` only if no path exists among rows
     /// sampled in this operation. // [R-INSERT-5]
     pub async fn change(&mut self, lane: &mut dyn Lane, key: &[u8], change: Change<'_>) -> Result<Changed, Error> {
-        match self.begin(lane, key, &change).await {
-            Begun::Done(changed) => Ok(changed),
-            begun => self.finish(lane, key, change, begun).await,
-        }
+        let key = self.table.key(key).map_err(|kind| kind.during(change.operation()))?;
+        let begun = self.begin(lane, &key, &change).await;
+        self.finish(lane, &key, change, begun).await
     }
 
     /// The rest of a change that [`Client::begin`] of this client began with the same key and change. If it was another
@@ -167,7 +167,7 @@ impl Client {
     pub async fn finish(
         &mut self,
         lane: &mut dyn Lane,
-        key: &[u8],
+        key: &Key<'_>,
         change: Change<'_>,
         begun: Begun,
     ) -> Result<Changed, Error> {
@@ -188,13 +188,11 @@ impl Client {
     async fn change_rest(
         &mut self,
         lane: &mut dyn Lane,
-        key: &[u8],
+        key: &Key<'_>,
         change: Change<'_>,
         rest: Rest,
     ) -> Result<Changed, ErrorKind> {
-        let digest = self.table.placement().digest(key);
-        let pair = self.table.placement().rows(digest);
-        self.check_lengths(key, &change)?;
+        self.check_value(key, &change)?;
         // Its extent is written, and nothing of what the client did since is under way. // [R-EXTENT-1]
         let is_written = change.extent().is_none_or(|write| self.course.written == Some(write.extent.generation));
         let goes_on = is_written && self.journal.lost.is_none() && self.journal.is_landed() && is_idle(lane);
@@ -209,7 +207,7 @@ impl Client {
             self.suspects.clear();
         }
         let table = std::sync::Arc::clone(&self.table);
-        let probe = table.rows().probe(key, digest);
+        let (probe, pair) = (table.probe(key), key.rows());
         let task = Task { probe: &probe, pair, change: &change };
         match table.policy().locked_rows {
             LockedRows::OfKeyAndPath => self.attempts(lane, task, &[pair.first, pair.second]).await,
@@ -217,18 +215,14 @@ impl Client {
         }
     }
 
+    /// Refuses a value that cannot stand where `change` wants it.
     #[inline]
-    pub(crate) fn check_lengths(&self, key: &[u8], change: &Change<'_>) -> Result<(), ErrorKind> {
-        let (rows, format) = (self.table.rows(), self.table.rows().entry_format());
-        if !rows.accepts_key(key.len()) {
-            return Err(ErrorKind::KeyLength { bytes: key.len(), format });
-        }
+    pub(crate) fn check_value(&self, key: &Key<'_>, change: &Change<'_>) -> Result<(), ErrorKind> {
         match change.value() {
-            Some(NewValue::Inline(value))
-                if !rows.accepts_value(value.len()) || rows.place(key.len(), value.len()) != Placement::Inline =>
-            {
-                Err(ErrorKind::ValueLength { bytes: value.len(), format })
-            }
+            Some(NewValue::Inline(value)) => match self.table.place(key, value.len())? {
+                Placement::Inline => Ok(()),
+                Placement::Extent => Err(self.table.refuse_value(value.len())),
+            },
             _ => Ok(()),
         }
     }

@@ -18,7 +18,7 @@ use crate::locks::journal::{Flight, Try};
 use crate::locks::{Conflict, ExtentWrite, LockBatch, WRITE_WORDS, lock_set};
 use crate::lookup::{read_extent, read_extent_in_place};
 use crate::table::policy::LockedRows;
-use crate::{Client, ErrorKind, Expected, MAX_LOCK_WORDS, Place, RowPair, Synchronize};
+use crate::{Client, ErrorKind, Expected, Key, MAX_LOCK_WORDS, Place, RowPair, Synchronize};
 
 /// Lock words of one key's rows.
 pub(crate) const PAIR_WORDS: usize = 2;
@@ -62,7 +62,7 @@ impl Client {
     ///
     /// Round trips: as [`Client::change`].
     #[in_place(inline)]
-    pub async fn begin(&mut self, lane: &mut dyn Lane, key: &[u8], change: &Change<'_>) -> Begun {
+    pub async fn begin(&mut self, lane: &mut dyn Lane, key: &Key<'_>, change: &Change<'_>) -> Begun {
         self.course.committed = false;
         let caps = lane.caps();
         let (is_local, by_masks) = (lane.is_local(), caps.masked_cas != MaskedCas::CasLoop);
@@ -71,17 +71,16 @@ impl Client {
         let extent = change.extent();
         let is_one_write = extent.as_ref().is_none_or(|extent| extent.words.len() <= WRITE_WORDS);
         let applies = by_masks && by_path && is_one_write && self.journal.is_clean();
-        if !applies || self.check_lengths(key, change).is_err() || !is_idle(lane) {
+        if !applies || self.check_value(key, change).is_err() || !is_idle(lane) {
             return Begun::Rest(Rest::ALL);
         }
-        let digest = self.table.placement().digest(key);
-        let pair = self.table.placement().rows(digest);
+        let pair = key.rows();
         if !is_local && self.goes_by_path(pair, change) {
             return Begun::Rest(Rest::ALL);
         }
         match self.lock_pair(lane, pair, extent).await {
             Ok(None) => {
-                let (probe, at_hand) = (self.table.rows().probe(key, digest), [true, !pair.is_single()]);
+                let (probe, at_hand) = (self.table.probe(key), [true, !pair.is_single()]);
                 let task = Task { probe: &probe, pair, change };
                 if is_local {
                     return self.change_locked(lane, task, at_hand).await;

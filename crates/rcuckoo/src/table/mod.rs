@@ -3,6 +3,7 @@
 
 pub(crate) mod destroy;
 pub(crate) mod hash;
+pub(crate) mod key;
 pub(crate) mod policy;
 pub(crate) mod session;
 

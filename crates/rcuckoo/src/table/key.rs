@@ -1,0 +1,65 @@
+//! What a table can store, and where: asked once for each key and value.
+
+use guira_layout::{Placement, Probe};
+
+use super::Table;
+use crate::{ErrorKind, RowPair};
+
+/// A key that a table can store, hashed once.
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'k> {
+    bytes: &'k [u8],
+    digest: u64,
+    pair: RowPair,
+}
+
+impl<'k> Key<'k> {
+    /// Its bytes.
+    #[inline(always)]
+    pub fn bytes(&self) -> &'k [u8] {
+        self.bytes
+    }
+
+    /// Both rows that may hold it.
+    #[inline(always)]
+    pub fn rows(&self) -> RowPair {
+        self.pair
+    }
+}
+
+impl Table {
+    /// The key of these bytes, and its rows.
+    ///
+    /// # Errors
+    /// `KeyLength`.
+    #[inline(always)]
+    pub fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, ErrorKind> {
+        if !self.rows().accepts_key(bytes.len()) {
+            return Err(ErrorKind::KeyLength { bytes: bytes.len(), format: self.rows().entry_format() });
+        }
+        let digest = self.placement().digest(bytes);
+        Ok(Key { bytes, digest, pair: self.placement().rows(digest) })
+    }
+
+    /// Where a value of `bytes` bytes of `key` goes.
+    ///
+    /// # Errors
+    /// `ValueLength`.
+    #[inline(always)]
+    pub fn place(&self, key: &Key<'_>, bytes: usize) -> Result<Placement, ErrorKind> {
+        if !self.rows().accepts_value(bytes) {
+            return Err(self.refuse_value(bytes));
+        }
+        Ok(self.rows().place(key.bytes.len(), bytes))
+    }
+
+    pub(crate) fn refuse_value(&self, bytes: usize) -> ErrorKind {
+        ErrorKind::ValueLength { bytes, format: self.rows().entry_format() }
+    }
+
+    /// What finds `key` in rows.
+    #[inline(always)]
+    pub(crate) fn probe<'k>(&self, key: &Key<'k>) -> Probe<'k> {
+        self.rows().probe(key.bytes, key.digest)
+    }
+}
