@@ -241,7 +241,7 @@ fn hold_locks(bench: &Bench, rows: [RowId; 2], owner: u16) {
 
 /// [R-RECOVER-2] [R-EXTENT-4] A replay marks the extent that its record frees: the sweep is for what nobody knows of.
 #[test]
-fn a_replay_marks_what_its_record_frees() {
+fn a_replay_in_shared_memory_marks_what_its_record_frees() {
     let mut marked = 0;
     for shape in scene::extents(Profile::Shm).iter().filter(|shape| shape.name.ends_with("heirs")) {
         let bench = shape.stage.bench.fork();
