@@ -3,7 +3,7 @@
 use std::fmt;
 
 use guira_fabric::{Profile, SplitMix64};
-use guira_fabric_sim::{FaultPlan, Hazard, Network, Swarm};
+use guira_fabric_sim::{Fault, FaultPlan, Hazard, Network, NodeEvent, Swarm};
 use guira_layout::{Preset, PresetOptions, RowId, Rules, TableConfig};
 use guira_rcuckoo::Table;
 
@@ -177,9 +177,14 @@ impl Setup {
         10 * round_trip_ns(self.profile)
     }
 
-    /// Whether nobody ever has a reason to give up waiting for a lock.
+    /// Whether nobody ever has a reason to give up waiting for a lock: its holder goes on before the deadline, or is
+    /// recovered. Two things are a reason: a memory node that starts again, and a row with flipped bits whose lock a
+    /// dead client holds, because lookups recover nobody.
     pub fn is_patient(&self, plan: &FaultPlan) -> bool {
-        self.deadline_ns == PATIENT_NS && plan.clients.is_empty() && plan.node.is_empty()
+        let goes_on = |fault: &Fault| matches!(fault, Fault::Stall { .. } | Fault::DelayTail { .. });
+        let all_go_on = plan.clients.iter().all(|fault| goes_on(&fault.fault));
+        let is_no_reason = |fault: &NodeEvent| matches!(fault, NodeEvent::Flip { .. }) && all_go_on;
+        self.deadline_ns == PATIENT_NS && plan.node.iter().all(|fault| is_no_reason(&fault.fault))
     }
 }
 
