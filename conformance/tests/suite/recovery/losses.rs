@@ -10,7 +10,7 @@ use guira_fabric::{Addr, Profile, Region};
 use guira_layout::{OwnerId, Preset, Record, RowId, Seal};
 use guira_rcuckoo::{NewValue, Standing, look_up_extent};
 
-use crate::recovery::audit::{check_recovered, recover_all, recover_slot};
+use crate::recovery::audit::{check_marks, check_recovered, recover_all, recover_slot};
 use crate::recovery::deaths::memories;
 use crate::recovery::image::Image;
 use crate::recovery::lane::{LoggedLane, Written};
@@ -237,6 +237,21 @@ fn hold_locks(bench: &Bench, rows: [RowId; 2], owner: u16) {
         let held = if owner == 0 { 0 } else { locks.held(OwnerId(owner), of_word) };
         bench.store(locks.addr(word), &[held]);
     }
+}
+
+/// [R-COMMIT-1] [R-EXTENT-4] Wherever a client dies: as long as a record is sealed, the extent that it frees is
+/// allocated.
+#[test]
+fn a_death_in_shared_memory_leaves_no_sealed_record_of_what_is_free() {
+    let mut memories_seen = 0;
+    for shape in scene::extents(Profile::Shm).iter().filter(|shape| shape.name.ends_with("heirs")) {
+        for memory in memories(shape) {
+            check_marks(&shape.stage.bench, &memory).unwrap_or_else(|wrong| panic!("{}: {wrong}", shape.name));
+            memories_seen += 1;
+        }
+    }
+    println!("{memories_seen} memories");
+    assert!(memories_seen > 200);
 }
 
 /// [R-RECOVER-2] [R-EXTENT-4] A replay marks the extent that its record frees: the sweep is for what nobody knows of.

@@ -14,16 +14,18 @@ mod stalls;
 
 use guira_fabric::Profile;
 
-/// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-5] [R-RECOVER-6] [R-COMMIT-3] Three deaths at any step of a change in rows,
-/// of whoever recovers it, and of whoever recovers that one: where every word of a WRITE is a step.
+/// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-5] [R-RECOVER-6] [R-COMMIT-1] [R-COMMIT-2] [R-COMMIT-3] Three deaths at any
+/// step of a change in rows, of whoever recovers it, and of whoever recovers that one: where every word of a WRITE is a
+/// step.
 #[test]
 fn deaths_in_shared_memory_lose_nothing() {
     let counts = deaths::enumerate_all("shm, rows", &scene::inline(Profile::Shm));
     deaths::demand_cases(&counts, 300_000, 100_000);
 }
 
-/// [R-RECOVER-2] [R-RECOVER-7] [R-EXTENT-2] [R-EXTENT-4] The same with values in extents, and with all that claims,
-/// cuts and gives back their chunks: none that is in use is marked or left unreadable, none that is not is lost.
+/// [R-COMMIT-1] [R-RECOVER-2] [R-RECOVER-7] [R-EXTENT-2] [R-EXTENT-4] The same with values in extents, and with all
+/// that claims, cuts and gives back their chunks: none that is in use is marked or left unreadable, none that is not is
+/// lost.
 #[test]
 fn deaths_in_shared_memory_lose_no_extent() {
     let counts = deaths::enumerate_all("shm, extents", &scene::extents(Profile::Shm));
