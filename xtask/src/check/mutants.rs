@@ -3,6 +3,10 @@
 //!
 //! A test is named as `module::test` of the conformance suite, or as `package::module::test` of a library.
 //! Tests that a macro makes have no name that could be read here, so no mutant can name them.
+//!
+//! Some rules say what holds while many clients work, and when one of them dies. Each of these rules has a mutant, and
+//! each mutant of these rules names a swarm, or an enumeration of deaths, in shared memory: there a client can die
+//! behind every word of a WRITE.
 
 use std::collections::BTreeSet;
 
@@ -13,12 +17,20 @@ use crate::report::{Report, Violation};
 use crate::rust::RustFile;
 use crate::tree::SourceFile;
 
+/// Rules whose mutants have to be noticed by a swarm, or an enumeration of deaths, in shared memory.
+const NOTICED_IN_SHARED_MEMORY: [&str; 7] =
+    ["R-LOCK-7", "R-READ-3", "R-COMMIT-1", "R-COMMIT-2", "R-COMMIT-3", "R-DROP-1", "R-RECOVER-2"];
+/// Modules of the conformance suite with swarms and enumerations of deaths.
+const MODULES: [&str; 2] = ["swarm::", "recovery::"];
+/// Part of the names of those that run in shared memory.
+const IN_SHARED_MEMORY: &str = "in_shared_memory";
+
 /// Checks the tests that each of `files`, those of [`DIRECTORY`] among them, names.
 pub fn check<'f>(files: impl Iterator<Item = &'f SourceFile>, rust: &[RustFile], manifests: &[Manifest]) -> Report {
     let conformance = rust.iter().flat_map(test_names::of_conformance);
     let known: BTreeSet<String> =
         conformance.chain(rust.iter().flat_map(|file| test_names::of_libraries(file, manifests))).collect();
-    let (mut mutants, mut named, mut violations) = (0, BTreeSet::new(), Vec::new());
+    let (mut mutants, mut named, mut broken, mut violations) = (0, BTreeSet::new(), BTreeSet::new(), Vec::new());
     for file in files.filter(|file| file.path.starts_with(DIRECTORY)) {
         mutants += 1;
         match toml::from_str::<Mutant>(&file.text) {
@@ -29,15 +41,28 @@ pub fn check<'f>(files: impl Iterator<Item = &'f SourceFile>, rust: &[RustFile],
                 violations.extend(unknown.map(|name| {
                     Violation::new(&file.path, line_of(&file.text, name), format!("there is no test {name}"))
                 }));
+                let is_listed = NOTICED_IN_SHARED_MEMORY.contains(&mutant.rule.as_str());
+                if is_listed && !names.iter().any(|name| is_in_shared_memory(name)) {
+                    let reason = format!("{}: no swarm or enumeration in shared memory is named", mutant.rule);
+                    violations.push(Violation::new(&file.path, line_of(&file.text, "caught-by"), reason));
+                }
                 named.extend(names);
+                broken.insert(mutant.rule);
             }
         }
     }
     if mutants == 0 {
         violations.push(Violation::new(DIRECTORY, 1, "missing: the protocol's rules are broken here, one at a time"));
     }
+    let unbroken = NOTICED_IN_SHARED_MEMORY.iter().filter(|rule| mutants > 0 && !broken.contains(**rule));
+    violations.extend(unbroken.map(|rule| Violation::new(DIRECTORY, 1, format!("no mutant breaks {rule}"))));
     let looked_at = format!("{mutants} mutants and {} tests in {DIRECTORY}", named.len());
     Report { name: "mutants", looked_at, violations }
+}
+
+/// Whether a test is a swarm, or an enumeration of deaths, in shared memory: by its name.
+fn is_in_shared_memory(test: &str) -> bool {
+    MODULES.iter().any(|module| test.starts_with(module)) && test.contains(IN_SHARED_MEMORY)
 }
 
 fn line_of(text: &str, name: &str) -> usize {
@@ -48,15 +73,22 @@ fn line_of(text: &str, name: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn reasons(caught_by: &str) -> Vec<String> {
+    fn mutant(name: &str, rule: &str, caught_by: &str) -> SourceFile {
         let text = format!(
-            "breaks = 'b'\nrule = 'R-A-1'\nfile = 'a.rs'\nfind = 'a'\nreplace = 'b'\ncaught-by = [{caught_by}]\n"
+            "breaks = 'b'\nrule = '{rule}'\nfile = 'a.rs'\nfind = 'a'\nreplace = 'b'\ncaught-by = [{caught_by}]\n"
         );
-        let mutant = SourceFile { path: format!("{DIRECTORY}/a.toml"), text };
+        SourceFile { path: format!("{DIRECTORY}/{name}.toml"), text }
+    }
+
+    /// Of `mutants`, beside one that is in order for each of `rules`.
+    fn reasons_of(mutants: &[SourceFile], rules: &[&str]) -> Vec<String> {
+        let good = rules.iter().map(|rule| mutant(rule, rule, "'recovery::deaths_in_shared_memory'"));
+        let files: Vec<SourceFile> = mutants.iter().cloned().chain(good).collect();
         let other = SourceFile { path: "other/a.toml".to_owned(), text: "caught-by = ['a::b']".to_owned() };
         let rust = [
-            ("conformance/tests/suite/locks.rs", "#[test]\nfn waits() {}\nfn helps() {}\n"),
-            ("conformance/tests/suite/recovery/mod.rs", "mod deaths;\n#[test]\nfn all() {}\n"),
+            ("conformance/tests/suite/locks.rs", "#[test]\nfn waits_in_shared_memory() {}\nfn helps() {}\n"),
+            ("conformance/tests/suite/swarm.rs", "#[test]\nfn all_in_shared_memory() {}\n#[test]\nfn all() {}\n"),
+            ("conformance/tests/suite/recovery/mod.rs", "mod deaths;\n#[test]\nfn deaths_in_shared_memory() {}\n"),
             ("conformance/tests/suite/recovery/deaths.rs", "#[test]\nfn one() {}\n"),
             ("conformance/regressions/a_bug.rs", "#[test]\nfn is_fixed() {}\n"),
             ("crates/rcuckoo/src/hash.rs", "mod tests {\n#[test]\nfn odd() {}\n}\n"),
@@ -65,24 +97,41 @@ mod tests {
         let rust = rust.map(|(path, text)| RustFile::parse(path, text).expect("the sample parses"));
         let manifest = Manifest::parse("crates/rcuckoo/Cargo.toml", "[package]\nname = 'guira-rcuckoo'\n");
         let manifests = [manifest.expect("it parses").expect("a package")];
-        let report = check([&mutant, &other].into_iter(), &rust, &manifests);
+        let report = check(files.iter().chain([&other]), &rust, &manifests);
         report.violations.iter().map(Violation::to_string).collect()
+    }
+
+    fn reasons(caught_by: &str) -> Vec<String> {
+        reasons_of(&[mutant("a", "R-A-1", caught_by)], &NOTICED_IN_SHARED_MEMORY)
     }
 
     #[test]
     fn tests_that_are_there_pass() {
-        let names = "'locks::waits', 'recovery::all', 'recovery::deaths::one', 'regressions::a_bug::is_fixed', \
-                     'guira-rcuckoo::hash::tests::odd', 'guira-rcuckoo::top'";
+        let names = "'locks::waits_in_shared_memory', 'swarm::all', 'recovery::deaths::one', \
+                     'regressions::a_bug::is_fixed', 'guira-rcuckoo::hash::tests::odd', 'guira-rcuckoo::top'";
         assert_eq!(reasons(names), [""; 0]);
     }
 
     #[test]
     fn tests_that_are_not_there_fail() {
-        let names = ["locks::helps", "locks::waits_no_more", "recovery::one", "guira-rcuckoo::hash::odd", "a::b"];
+        let names = ["locks::helps", "locks::waits", "recovery::one", "guira-rcuckoo::hash::odd", "a::b"];
         for name in names {
             let reason = format!("{DIRECTORY}/a.toml:6: there is no test {name}");
-            assert_eq!(reasons(&format!("'locks::waits', '{name}'")), [reason]);
+            assert_eq!(reasons(&format!("'swarm::all', '{name}'")), [reason]);
         }
+    }
+
+    #[test]
+    fn some_rules_are_broken_and_noticed_in_shared_memory() {
+        let caught = |by: &str| reasons_of(&[mutant("a", "R-LOCK-7", by)], &NOTICED_IN_SHARED_MEMORY);
+        assert_eq!(caught("'swarm::all', 'recovery::deaths::one', 'swarm::all_in_shared_memory'"), [""; 0]);
+        assert_eq!(caught("'recovery::deaths_in_shared_memory'"), [""; 0]);
+        for other in ["swarm::all", "recovery::deaths::one", "locks::waits_in_shared_memory"] {
+            let reason = "R-LOCK-7: no swarm or enumeration in shared memory is named";
+            assert_eq!(caught(&format!("'{other}'")), [format!("{DIRECTORY}/a.toml:6: {reason}")]);
+        }
+        let unbroken = reasons_of(&[], &NOTICED_IN_SHARED_MEMORY[1..]);
+        assert_eq!(unbroken, [format!("{DIRECTORY}:1: no mutant breaks R-LOCK-7")]);
     }
 
     #[test]
