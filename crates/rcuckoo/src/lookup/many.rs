@@ -119,8 +119,8 @@ impl Reader {
         for (i, keys) in keys.chunks(GROUP_KEYS).enumerate() {
             group.clear();
             let stepped = match self.shape {
-                RowShape::Fixed8x8(rows) => self.steps_in_turn_in_place(lane, rows, keys, &mut [0; 16], &mut group),
                 RowShape::Fixed4x4(rows) => self.steps_in_turn_in_place(lane, rows, keys, &mut [0; 8], &mut group),
+                RowShape::Fixed8x8(rows) => self.steps_in_turn_in_place(lane, rows, keys, &mut [0; 16], &mut group),
                 RowShape::General => self.steps_in_any_in_place(lane, keys, &mut group),
             };
             self.finish_group(lane, keys, stepped, &mut group, |key, found| visit(i * GROUP_KEYS + key, found)).await;
