@@ -237,20 +237,22 @@ impl SimClient {
     /// A place for a value that needs one; the dead give back theirs first if there is none. // [R-RECOVER-1]
     async fn reserve(&mut self, key: &[u8], value: &[u8], operation: Operation) -> Result<Option<ExtentRef>, Failure> {
         self.client.refuse_if_lost().map_err(|kind| kind.during(operation))?;
-        let placement = self.client.table().rows().place(key.len(), value.len());
+        let table = self.client.table();
+        let key = table.key(key).map_err(|kind| kind.during(operation))?;
+        let placement = table.place(&key, value.len()).map_err(|kind| kind.during(operation))?;
         let Some(extents) = &mut self.extents else { return Ok(None) };
         if placement == Placement::Inline {
             extents.tend(&mut self.lane).await.map_err(ExtentError::Fabric)?;
             return Ok(None);
         }
-        let full = match extents.reserve(&mut self.lane, key, value).await {
+        let full = match extents.reserve(&mut self.lane, &key, value).await {
             Err(full @ ExtentError::Full { .. }) => full,
             reserved => return Ok(Some(reserved?)),
         };
         let owners = extents.owners(&mut self.lane).await.map_err(ExtentError::Fabric)?;
         match self.client.recover_owners(&mut self.lane, &owners, operation).await? {
             0 => Err(full.into()),
-            _ => Ok(Some(extents.reserve(&mut self.lane, key, value).await?)),
+            _ => Ok(Some(extents.reserve(&mut self.lane, &key, value).await?)),
         }
     }
 

@@ -206,6 +206,20 @@ fn settling_follows_a_drop() {
     });
 }
 
+/// [R-DROP-1] A change follows that the table cannot store, for its key and for its value: it gives everything back all
+/// the same.
+#[test]
+fn a_refused_change_follows_a_drop() {
+    drop_all(Preset::Tiny, |client| {
+        let refused = client.change(&[1; 7], Change::Remove).map_err(|error| error.kind);
+        assert!(matches!(refused, Err(ErrorKind::KeyLength { bytes: 7, .. })), "{refused:?}");
+    });
+    drop_all(Preset::Tiny, |client| {
+        let refused = client.put(&key(1), &[1; 9]).map_err(|error| error.kind);
+        assert!(matches!(refused, Err(ErrorKind::ValueLength { bytes: 9, .. })), "{refused:?}");
+    });
+}
+
 /// [R-DROP-1] A lookup follows the dropped operation at once: it must answer. Then the client settles.
 #[test]
 fn a_lookup_follows_a_drop() {

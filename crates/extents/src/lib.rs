@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use guira_fabric::{ByteCount, FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass, ExtentRef, GENERATION_WORD, Generation, OwnerId, extent_words};
-use guira_rcuckoo::Table;
+use guira_rcuckoo::{Key, Table};
 
 use patrol::{Orphan, Patrol};
 use places::{Freed, Places};
@@ -133,7 +133,7 @@ impl Extents {
 
     /// A place for `key` and `value`, if one is at hand and there is nothing to tend. No round trip.
     #[inline]
-    pub fn reserve_now(&mut self, key: &[u8], value: &[u8]) -> Option<ExtentRef> {
+    pub fn reserve_now(&mut self, key: &Key<'_>, value: &[u8]) -> Option<ExtentRef> {
         if self.is_due() {
             return None;
         }
@@ -144,7 +144,12 @@ impl Extents {
     }
 
     /// A place for `key` and `value`. No round trip as long as this client has a free slot of the class.
-    pub async fn reserve(&mut self, lane: &mut dyn Lane, key: &[u8], value: &[u8]) -> Result<ExtentRef, ExtentError> {
+    pub async fn reserve(
+        &mut self,
+        lane: &mut dyn Lane,
+        key: &Key<'_>,
+        value: &[u8],
+    ) -> Result<ExtentRef, ExtentError> {
         self.tend(lane).await?;
         let generation = self.next_generation(lane).await?;
         let class = self.class_of(key, value);
@@ -164,22 +169,22 @@ impl Extents {
         class: ExtentClass,
         (chunk, slot): (u64, u64),
         generation: u64,
-        key: &[u8],
+        key: &Key<'_>,
         value: &[u8],
     ) -> ExtentRef {
         self.patrol.worked += 1;
         self.handed_out.push(generation);
         ExtentRef {
-            digest: self.table.placement().digest(key),
+            digest: key.digest(),
             offset: self.slot_addr(chunk, class, slot).offset(),
             generation: Generation(generation),
-            key_bytes: key.len() as u32,
+            key_bytes: key.bytes().len() as u32,
             value_bytes: value.len() as u32,
         }
     }
 
-    fn class_of(&self, key: &[u8], value: &[u8]) -> ExtentClass {
-        ExtentClass::of(extent_words(key.len(), value.len()), self.table.config().chunk_bytes)
+    fn class_of(&self, key: &Key<'_>, value: &[u8]) -> ExtentClass {
+        ExtentClass::of(extent_words(key.bytes().len(), value.len()), self.table.config().chunk_bytes)
     }
 
     /// Takes back an extent that was reserved and never linked.

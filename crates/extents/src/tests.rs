@@ -10,7 +10,7 @@ use guira_fabric::heap::{HeapLane, HeapRegion, Next, Pace, Step};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{FenceProof, Profile, Region};
 use guira_layout::{Geometry, Preset, PresetOptions, Secret, SlotState, SlotWord, Superblock};
-use guira_rcuckoo::{format_table, recover};
+use guira_rcuckoo::{Key, format_table, recover};
 use pollster::block_on;
 
 use super::patrol::PATROL_EVERY;
@@ -134,11 +134,18 @@ impl Bench {
         };
         let taken = (0..CHUNKS).filter(|chunk| owner(*chunk) == Some(INTRUDER)).count() as u64;
         for i in 0..CHUNKS - taken {
-            let reserved = block_on(heir.reserve(&mut self.region.lane(), &[1], &CHUNK));
+            let reserved = block_on(heir.reserve(&mut self.region.lane(), &short_key(&heir), &CHUNK));
             assert!(reserved.is_ok(), "{what}: chunk {i} of {}: {reserved:?}", CHUNKS - taken);
         }
-        assert!(block_on(heir.reserve(&mut self.region.lane(), &[1], &CHUNK)).is_err(), "{what}: and no more");
+        assert!(
+            block_on(heir.reserve(&mut self.region.lane(), &short_key(&heir), &CHUNK)).is_err(),
+            "{what}: and no more"
+        );
     }
+}
+
+fn short_key(extents: &Extents) -> Key<'static> {
+    extents.table.key(&[1]).expect("tables of this test take keys of any length")
 }
 
 /// A client that does everything that touches the chunk table: claims slots and runs, gives back, adopts, looks into
@@ -146,27 +153,27 @@ impl Bench {
 async fn live(extents: &mut Extents, lane: &mut HeapLane) -> Result<(), ExtentError> {
     let mut first = Vec::new();
     for value in [&SMALL[..], &CHUNK, &RUN, &RUN, &CHUNK] {
-        first.push(extents.reserve(lane, &[1], value).await?);
+        first.push(extents.reserve(lane, &short_key(extents), value).await?);
     }
     // Drained: one run and one chunk stay in reserve, the others go.
     first.iter().for_each(|extent| extents.cancel(extent));
     extents.tend(lane).await?;
     // Orphans of this client, which it then finds itself.
-    extents.reserve(lane, &[1], &RUN).await?;
-    extents.reserve(lane, &[1], &SMALL).await?;
+    extents.reserve(lane, &short_key(extents), &RUN).await?;
+    extents.reserve(lane, &short_key(extents), &SMALL).await?;
     extents.close(lane).await?;
     extents.patrol.worked = PATROL_EVERY;
     extents.tend(lane).await?;
-    extents.reserve(lane, &[1], &SMALL).await?;
+    extents.reserve(lane, &short_key(extents), &SMALL).await?;
     // A run that was linked is nobody's, and who frees it takes it over.
-    let linked = extents.reserve(lane, &[1], &RUN).await?;
+    let linked = extents.reserve(lane, &short_key(extents), &RUN).await?;
     extents.link(&linked);
     extents.settle_runs(lane).await?;
     extents.give_back(&linked);
     extents.settle_runs(lane).await?;
     // No room for this until everything else was given back.
     let most = vec![4; CHUNKS as usize * 4096 - 200];
-    drop(extents.reserve(lane, &[1], &most).await.map(|extent| extents.cancel(&extent)));
+    drop(extents.reserve(lane, &short_key(extents), &most).await.map(|extent| extents.cancel(&extent)));
     extents.close(lane).await?;
     Ok(())
 }
@@ -245,7 +252,7 @@ fn a_dropped_operation_forgets_no_chunk() {
         block_on(poll_fn(|cx| lane.poll_drain(&mut [], cx))).expect("the heap loses nothing");
         let mut lane = lane.paced(Pace::Immediate);
         // It goes on with whatever it was at, and with something else.
-        drop(block_on(extents.reserve(&mut lane, &[1], &SMALL)).map(|extent| extents.cancel(&extent)));
+        drop(block_on(extents.reserve(&mut lane, &short_key(&extents), &SMALL)).map(|extent| extents.cancel(&extent)));
         block_on(extents.close(&mut lane)).expect("the heap loses nothing");
         for chunk in 0..CHUNKS {
             let state = bench.word(chunk).decode();
@@ -292,7 +299,7 @@ fn a_run_that_is_in_use_again_is_not_taken_over() {
     let bench = Bench::new();
     let mut lane = bench.region.lane();
     let (mut owner, mut late) = (bench.extents(DEAD), bench.extents(HEIR));
-    let run = block_on(owner.reserve(&mut lane, &[1], &RUN)).unwrap();
+    let run = block_on(owner.reserve(&mut lane, &short_key(&owner), &RUN)).unwrap();
     bench.store(run.offset, run.generation.0);
     owner.link(&run);
     block_on(owner.settle_runs(&mut lane)).unwrap();
@@ -323,7 +330,7 @@ fn upkeep_trips(sizes: &[usize]) -> u64 {
     for update in 0..UPDATES {
         let (key, client) = (update * 7 % live.len(), &mut clients[update % 3 % 2]);
         let value = vec![1; sizes[update % sizes.len()]];
-        let extent = block_on(client.reserve(&mut lane, &[1], &value)).expect("room");
+        let extent = block_on(client.reserve(&mut lane, &short_key(client), &value)).expect("room");
         bench.store(extent.offset, extent.generation.0);
         client.link(&extent);
         if let Some(freed) = live[key].replace(extent) {

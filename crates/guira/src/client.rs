@@ -16,7 +16,7 @@ use guira_rcuckoo::{
     release_slot,
 };
 
-use self::told::{Told, counters, finish, tell};
+use self::told::{Told, counters, tell};
 use crate::attachment::{Attachment, Holds, Until, is_session_lost, without_effect};
 use crate::blocking::block_on;
 use crate::events::Events;
@@ -138,6 +138,34 @@ struct Storing<'s> {
     value: &'s [u8],
     place: Placement,
     change: ValueChange<'s>,
+}
+
+impl<'s> Storing<'s> {
+    fn of(
+        table: &Table,
+        key: &'s [u8],
+        value: &'s [u8],
+        change: ValueChange<'s>,
+    ) -> Result<Storing<'s>, OperationErrorKind> {
+        let key = table.key(key)?;
+        let place = table.place(&key, value.len())?;
+        Ok(Storing { key, value, place, change })
+    }
+}
+
+/// Carries out a change, or the rest of one that was begun.
+async fn carry_out(
+    client: &mut guira_rcuckoo::Client,
+    lane: &mut dyn Lane,
+    key: &Key<'_>,
+    change: Change<'_>,
+    begun: Option<Begun>,
+) -> Result<Changed, OperationError> {
+    let begun = match begun {
+        Some(begun) => begun,
+        None => client.begin(lane, key, &change).await,
+    };
+    client.finish(lane, key, change, begun).await
 }
 
 /// The value as a change takes it; its extent, if it has one, is encoded and pending.
@@ -404,9 +432,7 @@ impl Client {
         let extent = match (table.place(&key, value.len()), &mut self.extents) {
             _ if self.pending.is_some() => return Err(None),
             (Ok(Placement::Inline), extents) if !extents.as_ref().is_some_and(Extents::is_due) => None,
-            (Ok(Placement::Extent), Some(extents)) => {
-                Some(extents.reserve_now(key.bytes(), value).ok_or(None::<Begun>)?)
-            }
+            (Ok(Placement::Extent), Some(extents)) => Some(extents.reserve_now(&key, value).ok_or(None::<Begun>)?),
             _ => return Err(None),
         };
         let value = new_value(&self.client, &mut self.pending, &mut self.encoded, extent, key.bytes(), value);
@@ -429,13 +455,13 @@ impl Client {
         mut begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
         let operation = change.operation();
-        let table = self.client.table();
-        let key = table.key(key).map_err(|kind| kind.during(operation))?;
-        let place = table.place(&key, value.len()).map_err(|kind| kind.during(operation))?;
-        let storing = Storing { key, value, place, change };
+        let storing = match Storing::of(self.client.table(), key, value, change) {
+            Ok(storing) => storing,
+            Err(refused) => return Err(Box::pin(self.refuse(refused, operation)).await),
+        };
         let (mut until, overwrite) = (Until::default(), change.overwrite());
         loop {
-            let turn = match self.turn(&key, overwrite).await {
+            let turn = match self.turn(&storing.key, overwrite).await {
                 Waited::Answered(outcome) => return Ok(outcome),
                 Waited::Turn(turn) => Some(turn),
                 Waited::Nothing => None,
@@ -469,9 +495,9 @@ impl Client {
                 new_value(&self.client, &mut self.pending, &mut self.encoded, extent, key.bytes(), value)
             }
         };
-        let (client, lane) = (&mut self.client, self.lane.any());
-        let result = finish(client, lane, &mut self.told, self.extents.as_ref(), key, change.with(value), begun).await;
+        let result = carry_out(&mut self.client, self.lane.any(), key, change.with(value), begun).await;
         self.book(&result);
+        self.tell_incidents().await;
         result.map(|changed| changed.outcome).map_err(|error| self.failed(error))
     }
 
@@ -551,12 +577,9 @@ impl Client {
             self.tend_extents().await?;
             return Ok(None);
         };
-        let (key, value) = (storing.key.bytes(), storing.value);
-        match extents.reserve(self.lane.any(), key, value).await {
+        match extents.reserve(self.lane.any(), &storing.key, storing.value).await {
             // Rare, and larger than the rest of a change's future.
-            Err(full @ ExtentError::Full { .. }) => {
-                Box::pin(self.reserve_of_the_dead(key, value, operation, full)).await
-            }
+            Err(full @ ExtentError::Full { .. }) => Box::pin(self.reserve_of_the_dead(storing, full)).await,
             reserved => Ok(Some(reserved?)),
         }
     }
@@ -566,11 +589,10 @@ impl Client {
     /// [R-DESTROY-1]
     async fn reserve_of_the_dead(
         &mut self,
-        key: &[u8],
-        value: &[u8],
-        operation: Operation,
+        storing: &Storing<'_>,
         full: ExtentError,
     ) -> Result<Option<ExtentRef>, Error> {
+        let operation = storing.change.operation();
         let Some(extents) = &mut self.extents else { return Err(full.into()) };
         let looked = is_destroyed(self.lane.any(), self.client.table()).await;
         let fabric = |source| OperationErrorKind::Fabric { source }.during(operation);
@@ -583,7 +605,7 @@ impl Client {
         let Some(extents) = &mut self.extents else { return Err(full.into()) };
         match recovered.map_err(|error| self.events.failed(error))? {
             0 => Err(full.into()),
-            _ => Ok(Some(extents.reserve(self.lane.any(), key, value).await?)),
+            _ => Ok(Some(extents.reserve(self.lane.any(), &storing.key, storing.value).await?)),
         }
     }
 
@@ -613,7 +635,10 @@ impl Client {
         mut begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
         let operation = change.operation();
-        let key = self.client.table().key(key).map_err(|kind| kind.during(operation))?;
+        let key = match self.client.table().key(key) {
+            Ok(key) => key,
+            Err(refused) => return Err(Box::pin(self.refuse(refused, operation)).await),
+        };
         let mut until = Until::default();
         loop {
             let turn = self.turn(&key, None).await;
@@ -633,10 +658,25 @@ impl Client {
             self.settle_extent(change.operation()).await.map_err(without_effect)?;
             self.tend_extents().await.map_err(without_effect)?;
         }
-        let (client, lane) = (&mut self.client, self.lane.any());
-        let result = finish(client, lane, &mut self.told, self.extents.as_ref(), key, change, begun).await;
+        let result = carry_out(&mut self.client, self.lane.any(), key, change, begun).await;
         result.iter().for_each(|changed| self.reclaim(changed));
+        self.tell_incidents().await;
         result.map(|changed| changed.outcome).map_err(|error| self.failed(error))
+    }
+
+    /// Ends a change that the table cannot carry out, as one that it can: what a dropped operation left is given back
+    /// before, or the session in which it was held. // [R-DROP-1]
+    #[cold]
+    async fn refuse(&mut self, refused: OperationErrorKind, operation: Operation) -> Error {
+        if let Err(error) = self.settle_extent(operation).await.map_err(without_effect) {
+            if !self.lane.is_remote() {
+                return error;
+            }
+            if let Err(error) = self.go_on_after(error, operation, &mut Until::default()).await {
+                return error;
+            }
+        }
+        refused.during(operation).into()
     }
 
     fn reclaim(&mut self, changed: &Changed) {

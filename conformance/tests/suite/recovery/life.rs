@@ -149,7 +149,8 @@ impl<L: Lane> Actor<L> {
         if let Some(extents) = &mut self.extents {
             let value = op.value().filter(|it| table.rows().place(op.key().len(), it.len()) == Placement::Extent);
             if let Some(value) = value {
-                let extent = extents.reserve(&mut self.lane, op.key(), value).await.map_err(no_room)?;
+                let key = table.key(op.key()).expect("the table takes it");
+                let extent = extents.reserve(&mut self.lane, &key, value).await.map_err(no_room)?;
                 encode_extent(&mut words, &extent, op.key(), value, table.rows().sums());
                 pending = Some(extent);
             } else {
@@ -180,7 +181,8 @@ impl<L: Lane> Actor<L> {
         let Some(extents) = &mut self.extents else { return };
         let most =
             vec![0; self.client.table().config().chunks as usize * self.client.table().config().chunk_bytes as usize];
-        let refused = block_on(extents.reserve(&mut self.lane, &[0], &most));
+        let key = self.client.table().key(&[0]).expect("the table takes it");
+        let refused = block_on(extents.reserve(&mut self.lane, &key, &most));
         assert!(matches!(refused, Err(guira_extents::ExtentError::Full { .. })), "{refused:?}");
     }
 

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use guira_extents::Extents;
 use guira_fabric::Lane;
-use guira_rcuckoo::{Begun, Change, Changed, Counters, Key, Table, add_totals};
-
-use crate::OperationError;
+use guira_rcuckoo::{Counters, Table, add_totals};
 
 /// What of a client's counters is in the table's totals already.
 #[derive(Default)]
@@ -25,29 +23,6 @@ impl Told {
         self.0 = counters;
         news
     }
-}
-
-/// A change, or the rest of one that was begun, after which its client tells what it met on the way. A function of its
-/// own, so that a change which waits for nobody keeps nothing for it.
-pub(super) async fn finish(
-    client: &mut guira_rcuckoo::Client,
-    lane: &mut dyn Lane,
-    told: &mut Told,
-    extents: Option<&Extents>,
-    key: &Key<'_>,
-    change: Change<'_>,
-    begun: Option<Begun>,
-) -> Result<Changed, OperationError> {
-    let begun = match begun {
-        Some(begun) => begun,
-        None => client.begin(lane, key, &change).await,
-    };
-    let result = client.finish(lane, key, change, begun).await;
-    if let Some(news) = told.incidents(client, extents) {
-        // Rare, and larger than the rest of a change's future.
-        Box::pin(tell(Arc::clone(client.table()), lane, news)).await;
-    }
-    result
 }
 
 /// Adds `news` to the table's totals. At most 1 round trip. // [R-TOTALS-1]

@@ -154,9 +154,22 @@ impl Client {
     /// See [`Error`]; [`Error::effect`] tells whether anything changed. `Full` only if no path exists among rows
     /// sampled in this operation. // [R-INSERT-5]
     pub async fn change(&mut self, lane: &mut dyn Lane, key: &[u8], change: Change<'_>) -> Result<Changed, Error> {
-        let key = self.table.key(key).map_err(|kind| kind.during(change.operation()))?;
-        let begun = self.begin(lane, &key, &change).await;
-        self.finish(lane, &key, change, begun).await
+        match self.table.key(key) {
+            Ok(key) => {
+                let begun = self.begin(lane, &key, &change).await;
+                self.finish(lane, &key, change, begun).await
+            }
+            Err(refused) => Err(self.refuse(lane, refused).await.during(change.operation())),
+        }
+    }
+
+    /// Ends a change that the table cannot carry out, as one that it can: what a dropped operation left is given back.
+    // [R-DROP-1]
+    async fn refuse(&mut self, lane: &mut dyn Lane, refused: ErrorKind) -> ErrorKind {
+        match self.refuse_if_lost() {
+            Err(lost) => lost,
+            Ok(()) => self.settle(lane).await.map_or_else(ErrorKind::from, |()| refused),
+        }
     }
 
     /// The rest of a change that [`Client::begin`] of this client began with the same key and change. If it was another
@@ -192,7 +205,9 @@ impl Client {
         change: Change<'_>,
         rest: Rest,
     ) -> Result<Changed, ErrorKind> {
-        self.check_value(key, &change)?;
+        if let Err(refused) = self.check_value(key, &change) {
+            return Err(self.refuse(lane, refused).await);
+        }
         // Its extent is written, and nothing of what the client did since is under way. // [R-EXTENT-1]
         let is_written = change.extent().is_none_or(|write| self.course.written == Some(write.extent.generation));
         let goes_on = is_written && self.journal.lost.is_none() && self.journal.is_landed() && is_idle(lane);

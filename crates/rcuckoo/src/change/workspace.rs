@@ -1,5 +1,5 @@
-//! What a client keeps from one change to the next: memory that is used again, rows that were seen, and how far it has
-//! come.
+//! What a client makes its changes with: memory that is used again, rows that were seen, and how far the change under
+//! way has come.
 
 use guira_layout::{Generation, Record, RowId};
 
@@ -67,10 +67,10 @@ impl Paths {
     }
 }
 
-/// How far a change has come.
+/// How far a change has come, and how long the next one has waited.
 #[derive(Debug, Default)]
 pub(crate) struct Course {
-    /// When its first attempt begins.
+    /// How far it had come when its first attempt began.
     pub(crate) stage: Stage,
     /// The extent that it has written; no other ever has this generation. // [R-EXTENT-3]
     pub(crate) written: Option<Generation>,

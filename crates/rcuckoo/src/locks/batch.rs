@@ -73,6 +73,7 @@ impl LockBatch<'_> {
         second: &mut [u64],
         [found_one, found_other]: &mut [u64; 2],
     ) -> Result<(), FabricError> {
+        debug_assert!(self.released.is_empty() && self.extent.is_none() && (1..=2).contains(&self.tries.len()));
         let [one, others @ ..] = self.tries else { return Ok(()) };
         match others.first() {
             None => {
@@ -97,6 +98,10 @@ impl LockBatch<'_> {
         found: &'b mut [u64],
     ) -> Result<(), FabricError> {
         let mut batch: Batch<'b> = buffer.take();
+        debug_assert!(
+            found.len() >= self.released.len() + self.tries.len(),
+            "every lock word that is found has a place"
+        );
         let (given_back, tried) = found.split_at_mut(self.released.len());
         for (locks, found) in self.released.iter().zip(given_back) {
             batch.push(clear_verb(self.table, self.owner, self.masked_cas, locks, found));
@@ -116,11 +121,12 @@ impl LockBatch<'_> {
     }
 
     #[inline(always)]
-    fn acquire<'v>(&self, Try { locks, compare, .. }: &Try, found: &'v mut u64) -> Verb<'v> {
+    fn acquire<'v>(&self, Try { locks, compare, compare_mask }: &Try, found: &'v mut u64) -> Verb<'v> {
         let layout = self.table.locks();
         let (addr, mask, held) = (layout.addr(locks.word), locks.mask, layout.held(self.owner, locks.mask));
-        // With all the neighbours' locks, as they were seen last. // [R-LOCK-6]
         if self.masked_cas == MaskedCas::CasLoop {
+            // With all the neighbours' locks, as they were seen last. // [R-LOCK-6]
+            debug_assert!(*compare_mask == !0, "a try of the whole word");
             return Verb::Cas { addr, compare: *compare, swap: *compare & !mask | held, found };
         }
         Verb::MaskedCas { addr, compare: 0, swap: held, compare_mask: mask, swap_mask: mask, found }

@@ -119,6 +119,7 @@ impl Journal {
             Flight::Acquire => std::mem::take(&mut self.held).len(),
             Flight::Extend => 0,
         };
+        debug_assert!(found.len() >= skip + self.tries.len(), "a word was found for each try");
         for (attempt, found) in self.tries.iter().zip(found.iter().skip(skip)) {
             if attempt.won(*found) {
                 self.held.push(attempt.locks);

@@ -283,8 +283,7 @@ impl Reader {
         let table = Arc::clone(&self.table);
         let rows = table.rows();
         if !rows.accepts_key(key.len()) {
-            let format = rows.entry_format();
-            return Err(ErrorKind::KeyLength { bytes: key.len(), format }.during(Operation::Get));
+            return Err(table.refuse_key(key.len()).during(Operation::Get));
         }
         // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
         let drained = poll_fn(|cx| lane.poll_drain(&mut [], cx)).await;

@@ -1,4 +1,4 @@
-//! Inserts as printed, which lock the rows of their path alone.
+//! Changes as printed: inserts lock the rows of their path alone.
 
 use guira_fabric::Lane;
 
@@ -20,7 +20,7 @@ impl Client {
                 update = Change::Update(*value);
                 Some(&update)
             }
-            change => Some(change),
+            Change::Update(_) | Change::Remove | Change::Swap(..) | Change::RemoveIf(_) => Some(task.change),
         };
         if let Some(change) = begun {
             let changed = self.attempts(lane, Task { change, ..task }, &[task.pair.first, task.pair.second]).await?;

@@ -36,7 +36,7 @@ impl Suspects {
     }
 
     /// Notes that `lock` was found taken at `now_ns`, while the rows it guards had these checksum words. The suspect,
-    /// if that was so, without a change, for `timeout_ns`, and its timer stops; a change starts it again.
+    /// if that was so, without a change, for `timeout_ns`, and its timer stops; a change before that starts it anew.
     // [R-REPAIR-1]
     pub(crate) fn observe(
         &mut self,

@@ -1,11 +1,11 @@
-//! What a table can store, and where: asked once for each key and value.
+//! What a table can store, and where.
 
 use guira_layout::{Placement, Probe};
 
 use super::Table;
 use crate::{ErrorKind, RowPair};
 
-/// A key that a table can store, hashed once.
+/// A key that a table can store, hashed once: for that table, and no other.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<'k> {
     bytes: &'k [u8],
@@ -18,6 +18,12 @@ impl<'k> Key<'k> {
     #[inline(always)]
     pub fn bytes(&self) -> &'k [u8] {
         self.bytes
+    }
+
+    /// Its digest.
+    #[inline(always)]
+    pub fn digest(&self) -> u64 {
+        self.digest
     }
 
     /// Both rows that may hold it.
@@ -35,7 +41,7 @@ impl Table {
     #[inline(always)]
     pub fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, ErrorKind> {
         if !self.rows().accepts_key(bytes.len()) {
-            return Err(ErrorKind::KeyLength { bytes: bytes.len(), format: self.rows().entry_format() });
+            return Err(self.refuse_key(bytes.len()));
         }
         let digest = self.placement().digest(bytes);
         Ok(Key { bytes, digest, pair: self.placement().rows(digest) })
@@ -51,6 +57,10 @@ impl Table {
             return Err(self.refuse_value(bytes));
         }
         Ok(self.rows().place(key.bytes.len(), bytes))
+    }
+
+    pub(crate) fn refuse_key(&self, bytes: usize) -> ErrorKind {
+        ErrorKind::KeyLength { bytes, format: self.rows().entry_format() }
     }
 
     pub(crate) fn refuse_value(&self, bytes: usize) -> ErrorKind {

@@ -1,5 +1,6 @@
-//! What the clients of a table do, as its parameters say: the one place where the hardened protocol and the printed one
-//! part. Everything that differs between them asks here; what only the printed one does is in [`crate::paper`].
+//! What the clients of a table do, as its parameters say: here the hardened protocol and the printed one part. What
+//! only the printed one does is in [`crate::paper`]; whether locks name their owners, and how keys find their rows, is
+//! a matter of the layout, and asked there.
 
 use guira_layout::{LockLayout, TableConfig};
 

@@ -10,7 +10,7 @@
 //! What each step stands for, in `crates/rcuckoo/src` unless said otherwise:
 //!
 //! - [`At::Lock`]: `Client::acquire_in_order` (locks/acquire.rs): one lock a step, holding those before; R-LOCK-3.
-//! - [`At::Sample`]: `window_reads` (locks/acquire.rs): the rows, under their locks; R-LOCK-7.
+//! - [`At::Sample`]: `LockBatch` (locks/batch.rs): the rows, under their locks; R-LOCK-7.
 //! - [`At::Record`], [`At::Seal`], [`At::Write`], [`At::Retire`], [`At::Mark`], [`At::Unlock`]: `Commit`
 //!   (change/commit.rs), verb by verb, and the last word of the record's by itself; R-COMMIT-1, R-EXTENT-4.
 //! - [`Action::Suspect`], [`At::Met`]: `Client::wait_once` (locks/acquire.rs), `read_slot` in `Client::prove_dead`

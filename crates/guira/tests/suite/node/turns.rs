@@ -169,6 +169,27 @@ fn who_holds_a_lock_stands_in_no_line() {
     assert!(is_done, "some operation is dropped with its locks taken");
 }
 
+/// A change that the table cannot store gives back what a dropped operation holds, too. // [R-DROP-1]
+#[test]
+fn a_refused_change_gives_back_what_a_dropped_one_holds() {
+    let is_done = (0..MOST_TRIES).any(|_| {
+        let served = Served::start();
+        let store = Store::open(&served.url()).unwrap();
+        let mut idle = store.async_client().unwrap();
+        pollster::block_on(idle.put(KEY, b"before")).unwrap();
+        if !stopped(&store, &mut idle, true) {
+            return false;
+        }
+        assert!(store.check().unwrap().held_locks > 0);
+        let error = pollster::block_on(idle.put(&[0; (64 << 10) + 1], b"after")).unwrap_err();
+        let Error::Operation(OperationError { kind, .. }) = &error else { panic!("{error}") };
+        assert!(matches!(kind, OperationErrorKind::KeyLength { .. }), "{error}");
+        assert_eq!(store.check().unwrap().held_locks, 0);
+        true
+    });
+    assert!(is_done, "some operation is dropped with its locks taken");
+}
+
 /// The time in a line counts for the operation that waited, and for no later one: not even if that one failed before it
 /// asked for a lock. // [R-LOCK-4]
 #[test]
