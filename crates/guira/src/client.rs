@@ -6,6 +6,7 @@
 mod pooled;
 mod told;
 
+use std::fmt;
 use std::sync::Arc;
 
 use guira_extents::Extents;
@@ -79,6 +80,13 @@ pub struct Client {
     /// The lines in front of locks, if the table is reached through a memory node.
     turns: Option<Arc<Turns>>,
     attachment: Attachment,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let url = &self.attachment.store.url;
+        f.debug_struct("Client").field("url", url).field("slot", &self.slot()).finish_non_exhaustive()
+    }
 }
 
 /// A slot that was taken, and the lane for it.

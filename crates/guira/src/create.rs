@@ -77,7 +77,7 @@ impl Store {
     /// # let url: Url = format!("shm://guira-doc-progress-{}", std::process::id()).parse()?;
     /// # let options = CreateOptions::new(1_000);
     /// # assert!(create_within(Duration::ZERO, &url, &options)?.is_none());
-    /// # assert!(Store::open(&url).err().expect("nothing is left").is_absent());
+    /// # assert!(Store::open(&url).expect_err("nothing is left").is_absent());
     /// # assert!(create_within(Duration::MAX, &url, &options)?.is_some());
     /// # Store::destroy(&url)
     /// # }

@@ -72,7 +72,7 @@ impl fmt::Display for Blame {
 ///
 /// # fn main() -> Result<(), guira::UrlError> {
 /// let url: Url = format!("shm://guira-doc-nothing-{}", std::process::id()).parse()?;
-/// let error = Store::open(&url).err().expect("nobody created it");
+/// let error = Store::open(&url).expect_err("nobody created it");
 /// assert!(error.is_absent());
 /// assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
 /// assert!(error.to_string().ends_with("nothing was changed"));

@@ -105,6 +105,7 @@
 //! on: reads go on, and changes of the same rows get [`Blame::Busy`] at their deadline. One that is killed is recovered
 //! by whoever meets its locks.
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 mod attachment;
 pub mod blocking;
@@ -131,6 +132,9 @@ mod store;
 mod tls_file;
 mod token_file;
 mod turns;
+
+/// What operations return, unless they say otherwise.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 pub use client::{Client, Put};
 pub use error::{Blame, Error, Shortage};

@@ -299,6 +299,11 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
+    /// As [`OpenOptions::default`], which says what that is.
+    pub fn new() -> OpenOptions {
+        OpenOptions::default()
+    }
+
     /// For reading only: needs no write permission and no client slot, and gives no clients
     /// ([`crate::Error::ReadOnly`]).
     #[must_use]

@@ -3,6 +3,7 @@
 //! [`lookups`] writes each lookup once, documentation and body, for [`Reader`] and for [`crate::Client`]: both have a
 //! lane, and a side of the protocol with lookups of the same names. The same in place: [`crate::blocking`].
 
+use std::fmt;
 use std::sync::Arc;
 
 use guira_fabric::{Lane, Traffic};
@@ -245,6 +246,12 @@ pub struct Reader {
     events: Events,
     waiting: Waiting,
     attachment: Attachment,
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("url", &self.attachment.store.url).finish_non_exhaustive()
+    }
 }
 
 impl Reader {

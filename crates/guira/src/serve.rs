@@ -245,6 +245,12 @@ pub struct Served {
     url: Url,
 }
 
+impl fmt::Debug for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Served").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
 impl Store {
     /// Serves this table to clients on other hosts, on threads of this process: they open `tcp://host:port`. The node
     /// executes reads and writes of bytes and knows nothing of keys; what it may be asked is bounded, and so is the

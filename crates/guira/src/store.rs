@@ -1,5 +1,6 @@
 //! Stores: tables that this process has opened.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -47,6 +48,12 @@ use crate::{Client, ClientState, Error, OpenOptions, OperationErrorKind, Reader,
 #[derive(Clone)]
 pub struct Store {
     pub(crate) inner: Arc<Inner>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("url", &self.inner.url).finish_non_exhaustive()
+    }
 }
 
 pub(crate) struct Inner {

@@ -32,6 +32,7 @@ use crate::{Error, Expected, Put, Swap, Token, Versioned};
 /// # Store::destroy(&url)
 /// # }
 /// ```
+#[derive(Debug)]
 pub struct Client(pub(crate) crate::Client);
 
 lookups!(Client, "client()?");

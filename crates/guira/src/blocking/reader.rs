@@ -184,6 +184,7 @@ pub(super) use lookups;
 /// # Store::destroy(&url)
 /// # }
 /// ```
+#[derive(Debug)]
 pub struct Reader(pub(crate) crate::Reader);
 
 lookups!(Reader, "reader()");

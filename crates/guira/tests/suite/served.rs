@@ -69,9 +69,9 @@ fn a_table_without_a_name_is_as_others_and_nobody_else_s() {
         assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None), "{error}");
         assert!(!error.is_absent(), "{error}");
     }
-    let error = Store::create_unnamed(&CreateOptions::new(1 << 42)).err().expect("no address space has that much");
+    let error = Store::create_unnamed(&CreateOptions::new(1 << 42)).expect_err("no address space has that much");
     assert_eq!((error.shortage(), error.effect()), (None, Effect::None), "{error}");
-    let error = Store::create_unnamed(&CreateOptions::new(1 << 34)).err().expect("there is not that much");
+    let error = Store::create_unnamed(&CreateOptions::new(1 << 34)).expect_err("there is not that much");
     assert!(error.shortage().is_some_and(|shortage| shortage.wanted_bytes > shortage.available_bytes), "{error}");
 }
 
@@ -119,14 +119,14 @@ fn a_table_with_a_name_keeps_its_identity_and_its_access() {
 fn mistakes_of_who_serves_are_told() {
     let store = Store::create_unnamed(&options()).unwrap();
     let elsewhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
-    let error = store.serve(&ServeOptions::new(elsewhere)).err().expect("no token");
+    let error = store.serve(&ServeOptions::new(elsewhere)).expect_err("no token");
     assert!(
         matches!(&error, Error::Serve { source: NodeError::Exposed { addr }, .. } if *addr == elsewhere),
         "{error}"
     );
     assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
     let served = store.serve(&loopback()).unwrap();
-    let error = store.serve(&ServeOptions::new(served.local_addrs()[0])).err().expect("it is taken");
+    let error = store.serve(&ServeOptions::new(served.local_addrs()[0])).expect_err("it is taken");
     assert!(matches!(&error, Error::Serve { source: NodeError::Listen { .. }, .. }), "{error}");
     assert_eq!(error.blame(), Blame::Fabric);
     drop(served);

@@ -144,7 +144,7 @@ fn fixed_formats_take_exact_lengths() {
 fn more_clients_than_slots_are_refused() {
     let (_table, store) = Table::create(&options(100, "fixed:8:8").max_clients(3));
     let clients: Vec<_> = (0..3).map(|_| store.client().unwrap()).collect();
-    let error = store.client().err().unwrap();
+    let error = store.client().unwrap_err();
     assert!(matches!(error, Error::TooManyClients { max: 3, dead: 0, .. }), "{error}");
     assert_eq!(store.stat().unwrap().clients.len(), 3);
     drop(clients);
@@ -167,7 +167,7 @@ fn a_destroyed_table_refuses_changes() {
         let error = client.put(&key.to_le_bytes(), &[3; 8]).unwrap_err();
         assert_eq!((error.blame(), error.effect()), (Blame::Fenced, Effect::None), "{error}");
     }
-    let error = Store::open(&table.url).err().unwrap();
+    let error = Store::open(&table.url).unwrap_err();
     assert!(matches!(error, Error::Region(_)) && error.is_absent() && error.shortage().is_none(), "{error}");
     let again = Store::create(&table.url, &options(1_000, "fixed:8:8")).unwrap();
     assert_eq!(again.reader().get(&[1; 8]).unwrap(), None);
@@ -180,7 +180,7 @@ fn read_only_stores_read_and_nothing_else() {
     store.client().unwrap().put(b"k", b"v").unwrap();
     let read_only = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap();
     assert_eq!(read_only.reader().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
-    assert!(matches!(read_only.client().err().unwrap(), Error::ReadOnly { .. }));
+    assert!(matches!(read_only.client().unwrap_err(), Error::ReadOnly { .. }));
     assert_eq!(read_only.stat().unwrap().table.entries, 1);
 }
 
@@ -245,12 +245,12 @@ fn a_creation_tells_its_progress_and_can_be_stopped() {
             Store::destroy(url).unwrap();
         }
         for calls in [1, 2, 3, 4, steps.len()] {
-            let error = stop_after(calls, &mut steps).err().unwrap();
+            let error = stop_after(calls, &mut steps).unwrap_err();
             assert!(matches!(error, Error::Stopped { .. }), "{error}");
             assert_eq!((steps.len(), error.blame(), error.effect()), (calls, Blame::Misuse, Effect::None), "{error}");
             let expected = format!("cannot create {url}: stopped on request; nothing was changed");
             assert_eq!(error.to_string(), expected);
-            assert!(url.is_unnamed() || Store::open(url).err().unwrap().is_absent(), "stopped at call {calls}");
+            assert!(url.is_unnamed() || Store::open(url).unwrap_err().is_absent(), "stopped at call {calls}");
         }
     }
 }
@@ -294,20 +294,32 @@ fn what_is_not_a_table_is_refused() {
         let mut byte = [0];
         file.read_at(&mut byte, at).unwrap();
         file.write_at(&[byte[0] ^ 0x10], at).unwrap();
-        let error = Store::open(&table.url).err().unwrap();
+        let error = Store::open(&table.url).unwrap_err();
         assert_eq!((error.blame(), error.effect()), (Blame::Corrupt, Effect::None), "{error}");
         file.write_at(&byte, at).unwrap();
     }
     Store::open(&table.url).unwrap();
     file.set_len(8192).unwrap();
-    let error = Store::open(&table.url).err().unwrap();
+    let error = Store::open(&table.url).unwrap_err();
     assert_eq!(error.blame(), Blame::Corrupt, "{error}");
-    let misuse = |result: Result<Store, Error>| result.err().unwrap().blame();
+    let misuse = |result: Result<Store, Error>| result.unwrap_err().blame();
     let url = Url::shm(&format!("guira-test-none-{}", std::process::id())).unwrap();
     assert_eq!(misuse(Store::create(&url, &CreateOptions::new(0))), Blame::Misuse);
     assert_eq!(misuse(Store::create(&url, &CreateOptions::new(u64::MAX))), Blame::Misuse);
     assert_eq!(misuse(Store::open(&url)), Blame::Misuse);
-    let huge = Store::create(&url, &CreateOptions::new(1 << 40)).err().unwrap();
+    let huge = Store::create(&url, &CreateOptions::new(1 << 40)).unwrap_err();
     assert!(matches!(huge.blame(), Blame::Full | Blame::Misuse), "{huge}");
     assert_eq!(huge.effect(), Effect::None);
+}
+
+/// What a program prints of its stores, clients and readers names the table, and the client's slot.
+#[test]
+fn whatever_has_a_table_says_which() {
+    let (_table, store) = Table::create(&CreateOptions::new(1_000));
+    let (client, future) = (store.client().unwrap(), store.async_client().unwrap());
+    let url = format!("{:?}", store.url());
+    for text in [format!("{store:?}"), format!("{client:?}"), format!("{future:?}"), format!("{:?}", store.reader())] {
+        assert!(text.contains(&url), "{text}");
+    }
+    assert!(format!("{client:?}").contains(&format!("slot: {}", client.slot())), "{client:?}");
 }

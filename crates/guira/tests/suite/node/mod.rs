@@ -356,7 +356,7 @@ fn nodes_that_are_not_there_are_told_from_those_that_let_nobody_in() {
     };
     let file = |name: &str, text: &str| file_of_mode(0o600, name, text);
     let served = Served::start_with(|options| options.token(Token([1, 2])).reader_token(Token([3, 4])));
-    let error = |options: &OpenOptions| Store::open_with(&served.url(), options).err().unwrap();
+    let error = |options: &OpenOptions| Store::open_with(&served.url(), options).unwrap_err();
     for options in [OpenOptions::default(), file("wrong", "00000000000000010000000000000003")] {
         let error = error(&options);
         assert!(matches!(error, Error::Connect { .. }) && error.blame() == Blame::Misuse, "{error}");
@@ -394,6 +394,6 @@ fn nodes_that_are_not_there_are_told_from_those_that_let_nobody_in() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         Url::tcp("127.0.0.1", free.local_addr().unwrap().port()).unwrap()
     };
-    let error = Store::open(&nobody).err().unwrap();
+    let error = Store::open(&nobody).unwrap_err();
     assert!(matches!(error, Error::Connect { .. }) && error.blame() == Blame::Fabric, "{error}");
 }
