@@ -20,6 +20,7 @@ cleanup() {
         [ ! -e "$pid" ] || kill -9 "$(cat "$pid")" 2>/dev/null || true
     done
     wait 2>/dev/null
+    # There is none if this comes before it was created.
     "$guira" destroy "$table" >/dev/null 2>&1 || true
     rm -rf "$work"
 }

@@ -1,4 +1,4 @@
-//! How long to wait before trying again: exponential, jittered, bounded. // [R-LOCK-4]
+//! Waits before trying again: exponential, jittered, bounded. // [R-LOCK-4]
 
 use crate::SplitMix64;
 

@@ -122,12 +122,7 @@ impl<'e> ValueChange<'e> {
     }
 
     fn operation(self) -> Operation {
-        match self {
-            ValueChange::Put => Operation::Put,
-            ValueChange::Insert => Operation::Insert,
-            ValueChange::Update => Operation::Update,
-            ValueChange::Swap(_) => Operation::CompareAndSwap,
-        }
+        self.with(NewValue::Inline(&[])).operation()
     }
 
     /// How it overwrites any value, if it does.

@@ -133,7 +133,7 @@ mod tls_file;
 mod token_file;
 mod turns;
 
-/// What operations return, unless they say otherwise.
+/// The result of an operation that can fail with [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 pub use client::{Client, Put};

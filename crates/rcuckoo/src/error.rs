@@ -1,4 +1,4 @@
-//! What can go wrong in an operation, sorted by blame, and whether it had an effect. Within this crate that is an
+//! Errors of operations, sorted by blame, and whether the operation had an effect. Within this crate an error is an
 //! [`ErrorKind`]; the operation's name is attached where it returns to its caller.
 
 use std::fmt;
@@ -85,13 +85,13 @@ impl fmt::Display for Place {
 /// An operation failed. A miss is not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// What was attempted.
+    /// The operation that failed.
     pub operation: Operation,
-    /// What went wrong.
+    /// Its cause.
     pub kind: ErrorKind,
 }
 
-/// What went wrong in an operation.
+/// The cause of an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -199,7 +199,7 @@ impl ErrorKind {
         Error { operation, kind: self }
     }
 
-    /// What the operation did to the table.
+    /// The operation's effect on the table.
     pub fn effect(&self) -> Effect {
         match self {
             ErrorKind::Fabric { source } => source.effect(),
@@ -219,7 +219,7 @@ impl ErrorKind {
 }
 
 impl Error {
-    /// What the operation did to the table.
+    /// The operation's effect on the table.
     pub fn effect(&self) -> Effect {
         self.kind.effect()
     }

@@ -312,7 +312,7 @@ fn what_is_not_a_table_is_refused() {
     assert_eq!(huge.effect(), Effect::None);
 }
 
-/// What a program prints of its stores, clients and readers names the table, and the client's slot.
+/// `Debug` of stores, clients and readers names the table, and the client's slot.
 #[test]
 fn whatever_has_a_table_says_which() {
     let (_table, store) = Table::create(&CreateOptions::new(1_000));

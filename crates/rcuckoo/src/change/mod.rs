@@ -97,7 +97,7 @@ impl Changed {
 }
 
 impl<'v> Change<'v> {
-    /// What it attempts.
+    /// The operation that it is.
     pub fn operation(&self) -> Operation {
         match self {
             Change::Put(_) => Operation::Put,

@@ -1,5 +1,5 @@
-//! What a client makes its changes with: memory that is used again, rows that were seen, and how far the change under
-//! way has come.
+//! A client's means of changing the table: memory that is used again, rows that were seen, and the course of the change
+//! under way.
 
 use guira_layout::{Generation, Record, RowId};
 
@@ -45,7 +45,7 @@ impl Workspace {
     }
 }
 
-/// What paths are found with.
+/// Everything that paths are found with.
 #[derive(Debug)]
 pub(crate) struct Paths {
     pub(crate) cache: RowCache,
@@ -67,10 +67,10 @@ impl Paths {
     }
 }
 
-/// How far a change has come, and how long the next one has waited.
+/// The course of a change, and since when the next one has waited.
 #[derive(Debug, Default)]
 pub(crate) struct Course {
-    /// How far it had come when its first attempt began.
+    /// The stage it had reached when its first attempt began.
     pub(crate) stage: Stage,
     /// The extent that it has written; no other ever has this generation. // [R-EXTENT-3]
     pub(crate) written: Option<Generation>,

@@ -46,7 +46,7 @@ pub(crate) fn lock_set(table: &Table, rows: impl IntoIterator<Item = RowId>) -> 
     set
 }
 
-/// What takes locks: `releases | extent | tries | READs`. // [R-LOCK-2] [R-EXTENT-1]
+/// The batch that takes locks: `releases | extent | tries | READs`. // [R-LOCK-2] [R-EXTENT-1]
 ///
 /// The tries of one key's rows are written out, as [`crate::change`]'s usual commits are; all others are
 /// [`LockBatch::post_all`].
@@ -56,7 +56,7 @@ pub(crate) struct LockBatch<'l> {
     pub(crate) masked_cas: MaskedCas,
     /// Locks that it gives back first.
     pub(crate) released: &'l [LockMask],
-    /// What it writes before it has a lock.
+    /// Written before it has a lock.
     pub(crate) extent: Option<&'l ExtentWrite<'l>>,
     pub(crate) tries: &'l [Try],
 }

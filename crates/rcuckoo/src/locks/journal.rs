@@ -63,7 +63,7 @@ pub(crate) enum Flight {
 pub(crate) struct Journal {
     pub(crate) held: LockSet,
     pub(crate) flight: Flight,
-    /// What [`Flight::Acquire`] and [`Flight::Extend`] try.
+    /// The tries of [`Flight::Acquire`] and [`Flight::Extend`].
     pub(crate) tries: ArrayVec<Try, MAX_LOCK_WORDS>,
     /// That the client which is being recovered is dead. Kept until the last batch of its recovery has completed:
     /// before that nobody else may recover it. // [R-RECOVER-4]

@@ -1,6 +1,6 @@
-//! What only tables of the preset `paper` do: inserts lock the rows of their path alone (section 3 of the paper),
-//! deaths are presumed by time, leases are taken, and states repaired, as printed (section 4). Hardened tables enter
-//! none of this: [`crate::table::policy`] chooses.
+//! The part of the protocol that only tables of the preset `paper` have, as printed: inserts lock the rows of their
+//! path alone (section 3 of the paper), deaths are presumed by time, leases are taken, and states repaired (section 4).
+//! Hardened tables enter none of this: [`crate::table::policy`] chooses.
 
 mod inserts;
 pub(crate) mod lease;

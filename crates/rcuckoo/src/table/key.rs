@@ -1,4 +1,4 @@
-//! What a table can store, and where.
+//! Keys and values that a table can store, and their places.
 
 use guira_layout::{Placement, Probe};
 
@@ -47,7 +47,7 @@ impl Table {
         Ok(Key { bytes, digest, pair: self.placement().rows(digest) })
     }
 
-    /// Where a value of `bytes` bytes of `key` goes.
+    /// The place for a value of `bytes` bytes of `key`: in its row or in an extent.
     ///
     /// # Errors
     /// `ValueLength`.
@@ -67,7 +67,7 @@ impl Table {
         ErrorKind::ValueLength { bytes, format: self.rows().entry_format() }
     }
 
-    /// What finds `key` in rows.
+    /// The probe that finds `key` in rows.
     #[inline(always)]
     pub(crate) fn probe<'k>(&self, key: &Key<'k>) -> Probe<'k> {
         self.rows().probe(key.bytes, key.digest)

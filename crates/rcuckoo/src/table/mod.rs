@@ -97,7 +97,7 @@ impl Table {
         &self.locks
     }
 
-    /// What its clients do.
+    /// The protocol that its clients follow.
     #[inline(always)]
     pub(crate) fn policy(&self) -> &Policy {
         &self.policy

@@ -1,10 +1,10 @@
-//! What the clients of a table do, as its parameters say: here the hardened protocol and the printed one part. What
-//! only the printed one does is in [`crate::paper`]; whether locks name their owners, and how keys find their rows, is
-//! a matter of the layout, and asked there.
+//! The protocol that a table's clients follow, as its parameters say: here the hardened one and the printed one part.
+//! The part that only the printed one has is [`crate::paper`]; whether locks name their owners, and how keys find their
+//! rows, is a matter of the layout, and asked there.
 
 use guira_layout::{LockLayout, TableConfig};
 
-/// What becomes of locks and half-written rows that the dead leave.
+/// The fate of locks and half-written rows that the dead leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deaths {
     /// They are recovered: locks name their owners, and commits leave records. // [R-RECOVER-3]
