@@ -121,6 +121,8 @@ impl<'e> ValueChange<'e> {
         }
     }
 
+    /// Asked for where a change fails or waits: apart from those that do not.
+    #[inline(never)]
     fn operation(self) -> Operation {
         self.with(NewValue::Inline(&[])).operation()
     }
