@@ -9,7 +9,7 @@ use guira_conformance::Bench;
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_fabric_sim::{Network, Sim, SimOptions, SimRegion};
 use guira_layout::Preset;
-use guira_rcuckoo::{Change, Client, ClientConfig, NewValue, Table, claim_slot};
+use guira_rcuckoo::{Change, Client, ClientConfig, NewValue, SlotClient, Table, claim_slot};
 
 const CLIENTS: u16 = 60;
 /// Virtual time of a measurement.
@@ -39,7 +39,10 @@ fn main() {
 
 async fn work(region: SimRegion, table: Arc<Table>, slot: u16, keys: u64) {
     let mut lane = region.lane();
-    let owner = claim_slot(&mut lane, &table, slot, 0, 0).await.expect("nothing fails here").expect("a free slot");
+    let owner = claim_slot(&mut lane, &table, slot, &SlotClient::default())
+        .await
+        .expect("nothing fails here")
+        .expect("a free slot");
     let config = ClientConfig { seed: u64::from(slot), ..ClientConfig::for_table(&table) };
     let mut client = Client::new(table, owner, config);
     let (mut rng, mut value) = (SplitMix64(u64::from(slot)), Vec::new());

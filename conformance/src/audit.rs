@@ -49,8 +49,7 @@ impl Bench {
         for row in (0..self.table.config().rows).map(RowId) {
             let words = self.row_words(row);
             self.table.rows().verify(row, &words).map_err(|_| format!("{row} does not verify"))?;
-            let occupied = self.table.rows().occupancy(&words);
-            for slot in (0..self.table.rows().entries()).filter(|slot| occupied >> slot & 1 != 0) {
+            for slot in self.table.rows().occupied_slots(&words) {
                 let (digest, key, value) = self.entry(row, &words, slot)?;
                 let pair = self.table.placement().rows(digest);
                 if pair.other(row).is_none() {

@@ -11,8 +11,8 @@ use guira_fabric::memory::Ordering;
 use guira_fabric::{Caps, Lane, LocalLane, Profile, Region, SlotHold, Traffic};
 use guira_layout::{Geometry, Preset, PresetOptions, Secret, Superblock, TableConfig};
 use guira_rcuckoo::{
-    Begun, Change, Changed, Client, ClientConfig, Error, Expected, NewValue, Observer, Outcome, Rest, Table, Token,
-    claim_slot, format_table,
+    Begun, Change, Changed, Client, ClientConfig, Error, Expected, NewValue, Observer, Outcome, Rest, SlotClient,
+    Table, Token, claim_slot, format_table,
 };
 
 use crate::{Extents, Op, Seen};
@@ -110,7 +110,7 @@ impl Bench {
     /// If the slot is taken.
     pub fn client_with<L: Lane>(&self, slot: u16, mut lane: L, config: ClientConfig) -> TestClient<L> {
         let hold = self.region.hold(slot).expect("the heap holds").expect("a free slot");
-        let owner = block_on(claim_slot(&mut lane, &self.table, slot, 0, 0)).expect("a slot");
+        let owner = block_on(claim_slot(&mut lane, &self.table, slot, &SlotClient::default())).expect("a slot");
         let owner = owner.expect("a slot nobody died in");
         let client = Client::new(Arc::clone(&self.table), owner, ClientConfig { seed: u64::from(slot), ..config });
         TestClient { extents: Extents::new(&self.table, owner), client, lane, _hold: hold }

@@ -67,9 +67,7 @@ impl Bench {
     pub fn empty_row(&self, row: RowId) {
         let rows = self.table.rows();
         let mut words = self.row_words(row);
-        let occupied = rows.occupancy(&words);
-        let taken = (0..rows.entries()).filter(|slot| occupied >> slot & 1 != 0);
-        taken.for_each(|slot| rows.clear_entry(&mut words, slot));
+        rows.occupied_slots(&words).for_each(|slot| rows.clear_entry(&mut words, slot));
         rows.finish(row, &mut words);
         self.store(self.table.geometry().row(row), &words);
     }

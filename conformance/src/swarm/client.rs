@@ -12,7 +12,7 @@ use guira_fabric_sim::{SimLane, SimRegion};
 use guira_layout::{ExtentRef, OwnerId, Placement, SlotWord, encode_extent};
 use guira_rcuckoo::{
     Change, Changed, Client, ClientConfig, Counters, Error, ErrorKind, NewValue, Operation, Outcome, Reader, Recovered,
-    Snapshot, Table, Token, claim_slot, read_slot, recover, release_slot,
+    SlotClient, Snapshot, Table, Token, claim_slot, read_slot, recover, release_slot,
 };
 
 /// Why an operation failed.
@@ -100,7 +100,7 @@ impl SimClient {
                         None => continue,
                     };
                 }
-                let claimed = claim_slot(&mut lane, table, slot, 0, 0).await.map_err(session)?;
+                let claimed = claim_slot(&mut lane, table, slot, &SlotClient::default()).await.map_err(session)?;
                 let Some(owner) = claimed else { continue };
                 let client = Client::new(Arc::clone(table), owner, config).with_liveness(Box::new(region.clone()));
                 let has_extents = table.config().format.has_extents();
@@ -293,7 +293,7 @@ async fn recover_slot(
     let info = read_slot(lane, table, slot).await.map_err(session)?;
     let Some(SlotWord { generation, .. }) = info.word else { return Ok(None) };
     let proof = FenceProof::new(slot, generation, hold);
-    match recover(lane, table, &proof).await {
+    match recover(lane, table, &proof, &SlotClient::default()).await {
         Ok(recovered) => Ok(Some((proof.into_hold(), recovered))),
         Err(Error { kind: ErrorKind::Corrupt { .. }, .. }) => Ok(None),
         Err(error) => Err(error),

@@ -10,8 +10,8 @@ use guira_fabric::memory::{AtomicU64, Ordering};
 use guira_fabric::{FenceProof, Lane, Profile, Region, Traffic};
 use guira_layout::{DESTROYED_TRAILER, LockMask, OwnerId, Preset, RowId, STATE_WORD, TableState};
 use guira_rcuckoo::{
-    Change, ClientConfig, Error, ErrorKind, NewValue, Reader, RowItems, destroy_table, free_unowned_locks, read_slot,
-    recover,
+    Change, ClientConfig, Error, ErrorKind, NewValue, Reader, RowItems, SlotClient, destroy_table, free_unowned_locks,
+    read_slot, recover,
 };
 
 const SEED: u64 = 11;
@@ -255,7 +255,12 @@ fn rows_of_a_destroyed_table_are_not_recovered() {
             for _ in 0..2 {
                 let generation = block_on(read_slot(&mut lane, &bench.table, 1)).unwrap().word.unwrap().generation;
                 let hold = bench.region.hold(1).unwrap().expect("it is dead");
-                let recovered = block_on(recover(&mut lane, &bench.table, &FenceProof::new(1, generation, hold)));
+                let recovered = block_on(recover(
+                    &mut lane,
+                    &bench.table,
+                    &FenceProof::new(1, generation, hold),
+                    &SlotClient::default(),
+                ));
                 assert!(is_destroyed(&recovered), "{recovered:?}");
             }
             assert!(rows(&bench) == before, "{format}, {profile}: a row was written");

@@ -7,7 +7,7 @@ use guira_conformance::{Bench, KeyFinder, Op, Seen, TestClient, WatchedLane, blo
 use guira_fabric::heap::{HeapLane, Next, Step};
 use guira_fabric::{Addr, Lane, Profile, Region, Space, Verb};
 use guira_layout::{Preset, RECOVERIES_WORD, STATE_WORD, Seal, SlotState, SlotWord};
-use guira_rcuckoo::{Change, Changed, ClientConfig, Error, Outcome, claim_slot, release_slot};
+use guira_rcuckoo::{Change, Changed, ClientConfig, Error, Outcome, SlotClient, claim_slot, release_slot};
 
 const SEED: u64 = 7;
 const SPECIFICATION: &str = include_str!("../../../docs/protocol.md");
@@ -222,7 +222,9 @@ fn slots_have_a_leaf_for_each_verb() {
     let verbs = Arc::new(Mutex::new(Vec::new()));
     let mut lane = told(bench.region.lane(), &bench, &verbs);
     let told = || std::mem::take(&mut *verbs.lock().expect("nobody panics with it"));
-    let owner = block_on(claim_slot(&mut lane, &bench.table, 3, 0, 0)).expect("the heap").expect("a free slot");
+    let owner = block_on(claim_slot(&mut lane, &bench.table, 3, &SlotClient::default()))
+        .expect("the heap")
+        .expect("a free slot");
     compare("Taking a slot", &[told()]);
     block_on(release_slot(&mut lane, &bench.table, owner)).expect("the heap");
     compare("Giving a slot back", &[told()]);

@@ -166,7 +166,7 @@ fn a_memory_that_lags_behind_its_locks_is_noticed() {
 /// is not so are told.
 #[test]
 fn printed_repairs_hold_in_crowds_under_their_conditions() {
-    const SEEDS: u64 = 200;
+    const SEEDS: u64 = 600;
     let (kept, repairs, dead_repairers) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let outside = AtomicU64::new(0);
     let (total, wrong) = run_all(SEEDS, |seed| {

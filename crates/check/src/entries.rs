@@ -9,7 +9,7 @@ use guira_layout::{Candidate, EXTENT_HEADER_WORDS, Placement, Probe, extent_key_
 use crate::ProblemKind;
 use crate::findings::Findings;
 use crate::rows::Place;
-use crate::sample::{Block, placement};
+use crate::sample::Block;
 use crate::scan::{Buffers, Scan};
 
 /// Whether an entry's key is known, and can be believed.
@@ -43,7 +43,7 @@ impl Scan<'_> {
         key: &mut Vec<u8>,
         findings: &mut Findings,
     ) -> Result<(), FabricError> {
-        let (digest, known) = match placement(self.table, words, place.slot) {
+        let (digest, known) = match self.table.rows().placement(words, place.slot) {
             Placement::Inline => {
                 let known = self.inspect_inline(words, place, key, findings);
                 (self.table.placement().digest(key), known)
@@ -54,7 +54,7 @@ impl Scan<'_> {
             }
         };
         // An inline key with impossible lengths says nothing about its rows; an extent entry says its digest.
-        if known == Key::Unknown && placement(self.table, words, place.slot) == Placement::Inline {
+        if known == Key::Unknown && self.table.rows().placement(words, place.slot) == Placement::Inline {
             return Ok(());
         }
         // [R-HASH-1]

@@ -11,7 +11,6 @@ use crate::ProblemKind;
 use crate::entries::Key;
 use crate::findings::Findings;
 use crate::rows::Place;
-use crate::sample::{occupied, placement};
 use crate::scan::Scan;
 
 /// Bits of an extent's address in an entry.
@@ -143,8 +142,9 @@ impl Scan<'_> {
     /// The slots of a row whose entries refer to the extent at `offset`.
     fn referring(&self, words: &[u64], offset: u64) -> impl Iterator<Item = usize> {
         let table = self.table;
-        occupied(table, words).filter(move |slot| {
-            placement(table, words, *slot) == Placement::Extent && table.rows().extent_of(words, *slot).offset == offset
+        table.rows().occupied_slots(words).filter(move |slot| {
+            table.rows().placement(words, *slot) == Placement::Extent
+                && table.rows().extent_of(words, *slot).offset == offset
         })
     }
 

@@ -6,7 +6,7 @@ use guira_fabric::FabricError;
 use guira_layout::{LockId, OwnerId, RowId, Seal};
 
 use crate::findings::{Findings, Subject};
-use crate::sample::{Block, entry_rows, occupied};
+use crate::sample::Block;
 use crate::scan::{Quiet, Scan};
 use crate::stats::BLOCK_ROWS;
 use crate::{Cause, ProblemKind, Stage};
@@ -58,8 +58,8 @@ impl Scan<'_> {
             if next < rows.len()
                 && let Some(words) = block.valid(row)
             {
-                for slot in occupied(self.table, words) {
-                    let primary = entry_rows(self.table, words, slot, &mut key).first;
+                for slot in self.table.rows().occupied_slots(words) {
+                    let primary = self.table.entry_rows(words, slot, &mut key).first;
                     if !wanted.contains(&primary) {
                         wanted.push(primary);
                     }
@@ -91,7 +91,7 @@ impl Scan<'_> {
         };
         self.inspect_trailer(row, words, &mut findings);
         self.inspect_free_words(row, words, &mut findings);
-        for slot in occupied(self.table, words) {
+        for slot in self.table.rows().occupied_slots(words) {
             self.inspect_entry(block, words, Place { row, slot }, &mut findings).await?;
         }
         self.excuse(row, &mut findings).await?;

@@ -1,8 +1,8 @@
 //! Rows sampled together, with the secondary rows of their entries, so that duplicates are found without a map of keys.
 
 use guira_fabric::{FabricError, Lane, Verb, post};
-use guira_layout::{Placement, RowId};
-use guira_rcuckoo::{RowPair, Table, sample_rows};
+use guira_layout::RowId;
+use guira_rcuckoo::{Table, sample_rows};
 
 /// READs of one batch of single rows: half of the smallest `max_batch` of all fabrics.
 const BATCH_ROWS: usize = 64;
@@ -65,8 +65,8 @@ impl Block {
             if !self.valid[i] {
                 continue;
             }
-            for slot in occupied(table, words) {
-                let pair = entry_rows(table, words, slot, &mut key);
+            for slot in table.rows().occupied_slots(words) {
+                let pair = table.entry_rows(words, slot, &mut key);
                 if pair.first == row && self.at(pair.second).is_none() {
                     self.others.push(pair.second);
                 }
@@ -102,31 +102,4 @@ impl Block {
         let words = &self.other_words[place * self.row_words..][..self.row_words];
         table.rows().verify(row, words).is_ok().then_some(words)
     }
-}
-
-/// The occupied slots of a row.
-pub(crate) fn occupied(table: &Table, words: &[u64]) -> impl Iterator<Item = usize> + use<> {
-    let occupied = table.rows().occupancy(words);
-    (0..table.rows().entries()).filter(move |slot| occupied >> slot & 1 != 0)
-}
-
-/// Where the value of an occupied entry is. Type bits mean nothing in a format without extents. // [R-ROW-3]
-pub(crate) fn placement(table: &Table, words: &[u64], slot: usize) -> Placement {
-    match table.config().format.has_extents() {
-        true => table.rows().placement(words, slot),
-        false => Placement::Inline,
-    }
-}
-
-/// The rows of the entry in `slot`, by the digest it stores or its key gives; `key` is a buffer.
-pub(crate) fn entry_rows(table: &Table, words: &[u64], slot: usize, key: &mut Vec<u8>) -> RowPair {
-    let digest = match placement(table, words, slot) {
-        Placement::Extent => table.rows().extent_of(words, slot).digest,
-        Placement::Inline => {
-            key.clear();
-            table.rows().append_inline_key(words, slot, key);
-            table.placement().digest(key)
-        }
-    };
-    table.placement().rows(digest)
 }

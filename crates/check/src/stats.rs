@@ -4,7 +4,6 @@ use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{ChunkState, ChunkWord, Placement, RowId};
 use guira_rcuckoo::{Table, is_destroyed, sample_rows};
 
-use crate::sample::{entry_rows, occupied, placement};
 use crate::scan::PIECE_WORDS;
 use crate::{CheckError, SpaceStats, Stage};
 
@@ -70,9 +69,9 @@ impl TableStats {
     pub(crate) fn count_row(&mut self, table: &Table, row: RowId, words: &[u64], key: &mut Vec<u8>) {
         self.rows_by_occupancy.resize(table.rows().entries() + 1, 0);
         self.rows_by_occupancy[table.rows().occupied(words) as usize] += 1;
-        for slot in occupied(table, words) {
+        for slot in table.rows().occupied_slots(words) {
             self.entries += 1;
-            match placement(table, words, slot) {
+            match table.rows().placement(words, slot) {
                 Placement::Inline => self.inline_entries += 1,
                 Placement::Extent => {
                     self.extent_entries += 1;
@@ -81,7 +80,7 @@ impl TableStats {
                     self.space.count_extent(table, &extent);
                 }
             }
-            let pair = entry_rows(table, words, slot, key);
+            let pair = table.entry_rows(words, slot, key);
             if pair.first == row {
                 self.primary_entries += 1;
             } else if pair.second == row {

@@ -10,7 +10,7 @@ use guira_fabric::heap::{HeapLane, HeapRegion, Next, Pace, Step};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{FenceProof, Profile, Region};
 use guira_layout::{Geometry, Preset, PresetOptions, Secret, SlotState, SlotWord, Superblock};
-use guira_rcuckoo::{Key, format_table, recover};
+use guira_rcuckoo::{Key, SlotClient, format_table, recover};
 use pollster::block_on;
 
 use super::patrol::PATROL_EVERY;
@@ -121,7 +121,8 @@ impl Bench {
         };
         let hold = self.region.hold(slot).expect("the heap holds").expect("nobody else recovers it");
         let mut lane = self.region.lane().hooked(Box::new(hook));
-        let recovered = block_on(recover(&mut lane, &self.table, &FenceProof::new(slot, 1, hold)));
+        let recovered =
+            block_on(recover(&mut lane, &self.table, &FenceProof::new(slot, 1, hold), &SlotClient::default()));
         assert!(lane.is_dead() || recovered.is_ok(), "{recovered:?}");
     }
 

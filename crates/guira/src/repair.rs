@@ -7,8 +7,8 @@ use guira_fabric_shm::{KillError, ProcessIdentity, ProcessState, ShmRegion};
 use guira_fabric_tcp::wire::FenceAnswer;
 use guira_layout::{LockId, SlotState, SlotWord};
 use guira_rcuckoo::{
-    Counters, Incident, Observer, Recovered, SlotClient, SlotInfo, add_totals, free_unowned_locks, read_slot,
-    recover_by, slots, unowned_locks,
+    Counters, Incident, Observer, Recovered, SlotClient, SlotInfo, add_totals, free_unowned_locks, read_slot, recover,
+    slots, unowned_locks,
 };
 
 use crate::blocking::block_on;
@@ -445,7 +445,7 @@ impl Inner {
         let (mut lane, mut events) = (region.lane(), self.events.clone());
         let (slot, generation, began_ns) = (proof.slot(), proof.generation(), lane.now_ns());
         events.observe(slot, generation, &Incident::RecoveryBegun);
-        let result = block_on(recover_by(&mut lane, &self.table, proof, own));
+        let result = block_on(recover(&mut lane, &self.table, proof, own));
         let took_ns = lane.now_ns().saturating_sub(began_ns);
         let mut counters = Counters::default();
         match &result {

@@ -9,7 +9,7 @@ use guira_check::{CheckOptions, CheckReport, ProblemKind, Quiet, check_table};
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
 use guira_fabric_shm::ShmRegion;
 use guira_layout::{OwnerId, SlotState, SlotWord};
-use guira_rcuckoo::{ClientConfig, OpenError, SlotClient, Table, claim_slot_for, open_table, read_slot, slots};
+use guira_rcuckoo::{ClientConfig, OpenError, SlotClient, Table, claim_slot, open_table, read_slot, slots};
 use guira_url::Place;
 
 use crate::attachment::without_effect;
@@ -554,7 +554,7 @@ impl Inner {
                 },
             }
         }
-        let claimed = block_on(claim_slot_for(&mut lane, &self.table, slot, own));
+        let claimed = block_on(claim_slot(&mut lane, &self.table, slot, own));
         Ok(claimed.map_err(&fabric)?.map(|owner| (owner, hold)))
     }
 

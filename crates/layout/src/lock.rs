@@ -97,12 +97,12 @@ impl LockLayout {
         self.held(owner, mask).wrapping_neg()
     }
 
-    /// The rows that `lock` guards, in a table of `rows` rows, as stretches of neighbours: the first row of each, and
-    /// how many each has. With virtual locks there are several.
-    pub fn stretches(&self, lock: LockId, rows: u64) -> (impl Iterator<Item = RowId>, u64) {
+    /// The rows that `lock` guards, in a table of `rows` rows: a stretch of neighbours, or several of equal length with
+    /// virtual locks.
+    pub fn guarded_rows(&self, lock: LockId, rows: u64) -> impl Iterator<Item = RowId> + use<> {
         let shift = self.rows_per_lock_shift;
         let logical = (lock.0..rows >> shift).step_by(self.physical as usize);
-        (logical.map(move |logical| RowId(logical << shift)), 1 << shift)
+        logical.flat_map(move |logical| (logical << shift..(logical + 1) << shift).map(RowId))
     }
 
     /// The first lock in `mask` that is not free in `word_value`, and the owner it holds.
@@ -194,9 +194,9 @@ mod tests {
         let layout = layout(16, 8);
         assert_eq!(layout.lock_of(RowId(0)), layout.lock_of(RowId(8 * 16)));
         assert_eq!(layout.lock_of(RowId(17)), LockId(1));
-        let (stretches, rows) = layout.stretches(LockId(3), 32 * 16);
-        let stretches: Vec<RowId> = stretches.collect();
-        assert_eq!((stretches, rows), ([3, 11, 19, 27].map(|logical| RowId(logical * 16)).to_vec(), 16));
+        let guarded: Vec<RowId> = layout.guarded_rows(LockId(3), 32 * 16).collect();
+        let stretches = [3, 11, 19, 27].into_iter().flat_map(|logical| (logical * 16..(logical + 1) * 16).map(RowId));
+        assert_eq!(guarded, stretches.collect::<Vec<_>>());
         assert_eq!(layout.words(), 2);
         assert_eq!(
             layout.all_held(1, 0x7_0000_0000_0005).collect::<Vec<_>>(),

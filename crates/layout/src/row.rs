@@ -172,6 +172,12 @@ impl RowFormat {
         self.trailer(row).occupancy() & self.all_entries()
     }
 
+    /// The occupied slots of a row, in order.
+    pub fn occupied_slots(&self, row: &[u64]) -> impl Iterator<Item = usize> + use<> {
+        let occupancy = self.occupancy(row);
+        (0..self.entries).filter(move |slot| occupancy >> slot & 1 != 0)
+    }
+
     /// Whether a sampled row says that its table was destroyed. The superblock has the last word. [R-DESTROY-2]
     pub fn is_destroyed(&self, row: &[u64]) -> bool {
         row[self.trailer_word()..] == DESTROYED_TRAILER

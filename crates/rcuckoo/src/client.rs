@@ -3,12 +3,11 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use guira_fabric::{Backoff, Effect, FabricError, Lane, Liveness, LocalLane};
+use guira_fabric::{Effect, FabricError, Lane, Liveness, LocalLane};
 use guira_layout::OwnerId;
 
 use crate::change::{Course, Paths, Workspace};
 use crate::locks::journal::{Flight, Journal};
-use crate::paper::suspect::Suspects;
 use crate::recovery::mourn::Mourner;
 use crate::table::policy::LockedRows;
 use crate::{Counters, Error, ErrorKind, Now, Observer, Operation, Reader, SlotClient, Table, Token};
@@ -100,7 +99,6 @@ impl ClientConfig {
 #[derive(Debug)]
 pub struct Client {
     pub(crate) table: Arc<Table>,
-    pub(crate) config: ClientConfig,
     pub(crate) owner: OwnerId,
     /// Index in the main space of the first word of its slot.
     pub(crate) slot_word: u64,
@@ -109,9 +107,7 @@ pub struct Client {
     pub(crate) paths: Paths,
     pub(crate) work: Workspace,
     pub(crate) course: Course,
-    pub(crate) backoff: Backoff,
-    pub(crate) suspects: Suspects,
-    pub(crate) counters: Counters,
+    /// What the client shares with its lookups: its configuration, its waits, its suspects, and what it counts.
     pub(crate) reader: Reader,
 }
 
@@ -121,7 +117,6 @@ impl Client {
         let row_words = table.rows().row_words();
         Client {
             reader: Reader::of_client(Arc::clone(&table), config, owner),
-            config,
             owner,
             slot_word: table.geometry().slot(owner.0 - 1).word(),
             journal: Journal::default(),
@@ -129,9 +124,6 @@ impl Client {
             paths: Paths::new(&config, row_words),
             work: Workspace::new(&table),
             course: Course::default(),
-            backoff: Backoff::new(config.seed ^ u64::from(owner.0) << 48, config.backoff_ns, config.longest_backoff_ns),
-            suspects: Suspects::default(),
-            counters: Counters::default(),
             table,
         }
     }
@@ -172,7 +164,7 @@ impl Client {
     /// `since_ns` of the lane's clock: its deadline counts from there. // [R-LOCK-4]
     pub fn count_wait(&mut self, since_ns: u64) {
         self.course.came_ns = Some(since_ns);
-        self.counters.line_waits += 1;
+        self.reader.counters.line_waits += 1;
     }
 
     /// The change that comes next has not waited, whatever became of one that had.
@@ -188,13 +180,13 @@ impl Client {
 
     /// A change waited in a line of its process, and was answered as one that came before another. // [R-LOCK-8]
     pub fn count_overwritten(&mut self) {
-        self.counters.line_waits += 1;
-        self.counters.overwritten += 1;
+        self.reader.counters.line_waits += 1;
+        self.reader.counters.overwritten += 1;
     }
 
     /// What the client met.
     pub fn counters(&self) -> Counters {
-        self.counters.plus(self.reader.counters())
+        *self.reader.counters()
     }
 
     /// Whether the last change, dropped or not, posted its commit, which then takes effect as a whole. Meaningful after

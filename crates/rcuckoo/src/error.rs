@@ -4,7 +4,7 @@
 use std::fmt;
 
 use guira_fabric::{Effect, FabricError};
-use guira_layout::{EntryFormat, Generation, LockId, MAX_KEY_BYTES, MAX_VALUE_BYTES, OwnerId, RowId};
+use guira_layout::{EntryFormat, ExtentRef, Generation, LockId, MAX_KEY_BYTES, MAX_VALUE_BYTES, OwnerId, RowId};
 
 /// What was attempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +68,13 @@ pub enum Place {
     Slot(u16),
     /// A lock that names a client slot which the table does not have. Source: R-LOCK-9.
     Lock(LockId),
+}
+
+impl Place {
+    /// The place of `extent`.
+    pub(crate) fn of(extent: &ExtentRef) -> Place {
+        Place::Extent { offset: extent.offset, generation: extent.generation }
+    }
 }
 
 impl fmt::Display for Place {

@@ -27,14 +27,14 @@ pub use error::{Error, ErrorKind, Operation, Place};
 pub use locks::unowned::{free_unowned_locks, unowned_locks};
 pub use lookup::{Now, Reader, read_extent};
 pub use recovery::mourn::{Incident, LockIncident, Observer};
-pub use recovery::recover::{Recovered, recover, recover_by};
+pub use recovery::recover::{Recovered, recover};
 pub use recovery::sweep::{Standing, count_recoveries, look_up_extent};
 pub use scan::snapshot::{LEN_SAMPLES, Len, Snapshot};
 pub use scan::{RowItems, RowSample, sample_rows};
 pub use table::destroy::{destroy_table, is_destroyed};
 pub use table::hash::{Placement, RowPair};
 pub use table::key::Key;
-pub use table::session::{SlotClient, SlotInfo, claim_slot, claim_slot_for, read_slot, release_slot, slots};
+pub use table::session::{SlotClient, SlotInfo, claim_slot, read_slot, release_slot, slots};
 pub use table::{FormatError, OpenError, Table, format_table, open_table};
 pub use token::Token;
 

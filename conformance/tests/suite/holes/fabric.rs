@@ -77,13 +77,12 @@ fn updates_lost(preset: Preset, seed: u64, main_lag_ns: u64) -> usize {
 /// The keys that stand in `row`.
 fn keys_of(scene: &Scene, row: RowId) -> Vec<[u8; 8]> {
     let (rows, words) = (scene.bench.table.rows(), scene.bench.row_words(row));
-    let occupied = (0..rows.entries()).filter(|slot| rows.occupancy(&words) >> slot & 1 != 0);
     let key_of = |slot: usize| {
         let mut key = Vec::new();
         rows.append_inline_key(&words, slot, &mut key);
         key.try_into().expect("keys of 8 bytes")
     };
-    occupied.map(key_of).collect()
+    rows.occupied_slots(&words).map(key_of).collect()
 }
 
 /// [R-LOCK-2] H20. Atomics that are atomic among themselves only, such as those of two NICs, let two clients take one

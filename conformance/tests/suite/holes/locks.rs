@@ -4,7 +4,7 @@ use guira_conformance::{Bench, Flaw, Op, Orders, Seen, block_on};
 use guira_fabric::heap::Next;
 use guira_fabric::{FenceProof, Profile, Region, Verb, post};
 use guira_layout::{Preset, RowId, SlotState, SlotWord};
-use guira_rcuckoo::{Change, Error, ErrorKind, Outcome, read_slot, recover};
+use guira_rcuckoo::{Change, Error, ErrorKind, Outcome, SlotClient, read_slot, recover};
 
 use crate::holes::logged::{Log, logged};
 use crate::holes::scene::{HOME, PRESETS, SEED, Scene, client, config, value_of};
@@ -189,6 +189,9 @@ fn free_slot(bench: &Bench, recovers: bool) -> Option<u16> {
         let SlotWord { state, generation } = word.expect("a sound slot");
         let proof = FenceProof::new(*slot, generation, hold);
         state == SlotState::Free
-            || recovers && block_on(recover(&mut lane, &bench.table, &proof)).expect("a sound slot").is_some()
+            || recovers
+                && block_on(recover(&mut lane, &bench.table, &proof, &SlotClient::default()))
+                    .expect("a sound slot")
+                    .is_some()
     })
 }

@@ -80,7 +80,7 @@ fn clear_printed_duplicates(bench: &Bench) -> usize {
     let mut cleared = 0;
     for row in (0..bench.table.config().rows).map(RowId) {
         let words = bench.row_words(row);
-        for slot in (0..rows.entries()).filter(|slot| rows.occupancy(&words) >> slot & 1 != 0) {
+        for slot in rows.occupied_slots(&words) {
             let mut key = Vec::new();
             rows.append_inline_key(&words, slot, &mut key);
             let digest = placement.digest(&key);

@@ -4,7 +4,7 @@ use guira_check::{CheckOptions, Quiet, check_table};
 use guira_conformance::{Bench, Model, Op, Seen, block_on};
 use guira_fabric::{Addr, FenceProof, Profile, Region, WORD_BYTES};
 use guira_layout::{OwnerId, Record, SlotState, SlotWord};
-use guira_rcuckoo::{Recovered, read_slot, recover};
+use guira_rcuckoo::{Recovered, SlotClient, read_slot, recover};
 
 use crate::recovery::image::{Image, Known};
 use crate::recovery::lane::{LoggedLane, Written};
@@ -130,7 +130,7 @@ fn recover_through(lane: &mut LoggedLane, bench: &Bench, slot: u16) -> Option<Re
     let Some(SlotWord { state: SlotState::Live | SlotState::Recovering, generation }) = info.word else { return None };
     let hold = bench.region.hold(slot).expect("the heap holds").expect("its client is dead");
     let proof = FenceProof::new(slot, generation, hold);
-    block_on(recover(lane, &bench.table, &proof)).expect("the heap loses nothing")
+    block_on(recover(lane, &bench.table, &proof, &SlotClient::default())).expect("the heap loses nothing")
 }
 
 /// Recovers everybody; what that changed.

@@ -7,7 +7,7 @@ use guira_conformance::{Op, Seen, block_on};
 use guira_fabric::heap::{Next, Pace, Step};
 use guira_fabric::{FenceProof, Profile, Region};
 use guira_layout::OwnerId;
-use guira_rcuckoo::{Change, ClientConfig, Error, ErrorKind, NewValue, Outcome, Recovered, recover};
+use guira_rcuckoo::{Change, ClientConfig, Error, ErrorKind, NewValue, Outcome, Recovered, SlotClient, recover};
 
 use crate::recovery::audit::{State, Universe, check_recovered, recover_all};
 use crate::recovery::deaths::memories;
@@ -26,9 +26,12 @@ fn one_recovers_at_a_time_and_only_the_dead() {
     assert!(bench.region.hold(SLOTS[0]).expect("the heap holds").is_none(), "one recovers at a time");
     let mut lane = bench.region.lane();
     let stale = FenceProof::new(SLOTS[0], 0, hold);
-    assert_eq!(block_on(recover(&mut lane, &bench.table, &stale)), Ok(None));
+    assert_eq!(block_on(recover(&mut lane, &bench.table, &stale, &SlotClient::default())), Ok(None));
     let proof = FenceProof::new(SLOTS[0], 1, stale.into_hold());
-    assert_eq!(block_on(recover(&mut lane, &bench.table, &proof)), Ok(Some(Recovered::default())));
+    assert_eq!(
+        block_on(recover(&mut lane, &bench.table, &proof, &SlotClient::default())),
+        Ok(Some(Recovered::default()))
+    );
     drop(proof);
     assert_eq!(bench.client(SLOTS[0]).apply(&Op::Remove(key(1 << 50))), Ok(Seen::Outcome(Outcome::Missing)));
 }

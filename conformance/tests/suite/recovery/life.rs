@@ -8,8 +8,8 @@ use guira_extents::Extents;
 use guira_fabric::{FenceProof, Lane, Region, SlotHold};
 use guira_layout::{ExtentRef, OwnerId, Placement, SlotState, encode_extent};
 use guira_rcuckoo::{
-    Change, Changed, Client, ClientConfig, Counters, Error, ErrorKind, Expected, NewValue, Recovered, claim_slot,
-    read_slot, recover, release_slot,
+    Change, Changed, Client, ClientConfig, Counters, Error, ErrorKind, Expected, NewValue, Recovered, SlotClient,
+    claim_slot, read_slot, recover, release_slot,
 };
 
 use crate::recovery::lane::{Log, LoggedLane};
@@ -115,11 +115,12 @@ impl<L: Lane> Actor<L> {
                 let word = info.word.ok_or_else(|| Failure(format!("slot {slot} is damaged")))?;
                 if word.state != SlotState::Free {
                     let proof = FenceProof::new(slot, word.generation, hold);
-                    inherited = recover(&mut lane, table, &proof).await.map_err(failure)?;
+                    inherited = recover(&mut lane, table, &proof, &SlotClient::default()).await.map_err(failure)?;
                     hold = proof.into_hold();
                 }
             }
-            let owner = claim_slot(&mut lane, table, slot, 1, 1).await.map_err(failure)?;
+            let own = SlotClient { process: 1, since_unix_ns: 1, ..SlotClient::default() };
+            let owner = claim_slot(&mut lane, table, slot, &own).await.map_err(failure)?;
             let owner = owner.ok_or_else(|| Failure(format!("slot {slot} is not free")))?;
             Ok((owner, hold))
         })?;

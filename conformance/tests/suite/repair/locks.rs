@@ -3,7 +3,7 @@
 use guira_conformance::{Actors, Op, Seen, block_on};
 use guira_fabric::{Caps, FenceProof, Region};
 use guira_layout::{LockId, SlotState, SlotWord};
-use guira_rcuckoo::{Error, ErrorKind, Outcome, Recovered, destroy_table, read_slot, recover};
+use guira_rcuckoo::{Error, ErrorKind, Outcome, Recovered, SlotClient, destroy_table, read_slot, recover};
 
 use crate::repair::scene::{Scene, config, missing_under, taken};
 
@@ -50,7 +50,8 @@ fn dead_clients_slots_are_used_again() {
     let word = block_on(read_slot(&mut lane, &bench.table, 0)).expect("the heap reads").word;
     let Some(SlotWord { state: SlotState::Live, generation }) = word else { panic!("{word:?}") };
     let hold = bench.region.hold(0).expect("the heap holds").expect("its client is dead");
-    let recovered = block_on(recover(&mut lane, &bench.table, &FenceProof::new(0, generation, hold)));
+    let recovered =
+        block_on(recover(&mut lane, &bench.table, &FenceProof::new(0, generation, hold), &SlotClient::default()));
     assert_eq!(recovered, Ok(Some(Recovered::default())));
     assert!(!held.is_empty() && taken(&bench) == held);
     assert!(bench.client(0).get(scene.ops[0].key()).expect("the heap reads").is_some());

@@ -10,7 +10,8 @@ use guira_fabric::{Effect, Lane, Profile, Region, SplitMix64};
 use guira_fabric_sim::{FaultPlan, Hazard, Network, Sim, SimOptions, SimRegion, Stopped, Swarm};
 use guira_layout::{Preset, RowId};
 use guira_rcuckoo::{
-    Change, Client, ClientConfig, Error, ErrorKind, NewValue, Outcome, Reader, Table, claim_slot, release_slot,
+    Change, Client, ClientConfig, Error, ErrorKind, NewValue, Outcome, Reader, SlotClient, Table, claim_slot,
+    release_slot,
 };
 
 use crate::sim::history::History;
@@ -207,7 +208,7 @@ impl Member {
         let mut lane = region.lane();
         let slot = self.number as u16;
         let _hold = region.hold(slot).expect("the model holds").expect("a free slot");
-        let Ok(owner) = claim_slot(&mut lane, &self.shared.table, slot, 0, 0).await else { return };
+        let Ok(owner) = claim_slot(&mut lane, &self.shared.table, slot, &SlotClient::default()).await else { return };
         let owner = owner.expect("a slot nobody died in");
         let table = Arc::clone(&self.shared.table);
         let (seed, deadline_ns) = (self.crowd.seed, self.crowd.deadline_ns);

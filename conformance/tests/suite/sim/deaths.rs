@@ -10,7 +10,7 @@ use guira_conformance::Bench;
 use guira_fabric::{Profile, Region, WORD_BYTES};
 use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Network, Sim, SimOptions, SimRegion, Stopped};
 use guira_layout::Preset;
-use guira_rcuckoo::{Change, Client, ClientConfig, Error, ErrorKind, NewValue, Reader, Table, claim_slot};
+use guira_rcuckoo::{Change, Client, ClientConfig, Error, ErrorKind, NewValue, Reader, SlotClient, Table, claim_slot};
 
 use crate::sim::crowd::key_bytes;
 
@@ -66,7 +66,10 @@ fn put_and_look(bench: &Bench, key: [u8; 8], before: &Contents, faults: FaultPla
 async fn put(region: SimRegion, table: Arc<Table>, key: [u8; 8], acknowledged: Rc<RefCell<bool>>) {
     let mut lane = region.lane();
     let _hold = region.hold(1).expect("the model holds").expect("a free slot");
-    let owner = claim_slot(&mut lane, &table, 1, 0, 0).await.expect("nothing fails here").expect("a free slot");
+    let owner = claim_slot(&mut lane, &table, 1, &SlotClient::default())
+        .await
+        .expect("nothing fails here")
+        .expect("a free slot");
     let config = ClientConfig::for_table(&table);
     let put = Change::Put(NewValue::Inline(&NEW_VALUE));
     Client::new(table, owner, config).change(&mut lane, &key, put).await.expect("room");

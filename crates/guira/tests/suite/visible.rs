@@ -18,7 +18,7 @@ use guira_conformance::delegate;
 use guira_fabric::{Lane, Region, Submitted, Verb};
 use guira_fabric_shm::{Access, Location, ProcessIdentity, ShmLane, ShmRegion};
 use guira_layout::{OwnerId, Preset, SlotState, SlotWord};
-use guira_rcuckoo::{Change, ClientConfig, NewValue, SlotClient, claim_slot_for, open_table, release_slot};
+use guira_rcuckoo::{Change, ClientConfig, NewValue, SlotClient, claim_slot, open_table, release_slot};
 use rustix::process::{Pid, Signal, kill_process};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -59,7 +59,7 @@ fn stop_in_recovery(store: &Store, key: &[u8]) {
     let own = SlotClient { process: pid, since_unix_ns: 1, identity: [start_ticks, pid_namespace, boot] };
     let take = |slot| {
         let hold = region.hold(slot).unwrap()?;
-        let owner = pollster::block_on(claim_slot_for(&mut region.lane(), &table, slot, &own)).unwrap()?;
+        let owner = pollster::block_on(claim_slot(&mut region.lane(), &table, slot, &own)).unwrap()?;
         Some((slot, owner, hold))
     };
     let (slot, owner, _hold) = (0..table.config().max_clients).find_map(take).unwrap();

@@ -4,7 +4,7 @@ use guira_fabric::{Addr, Caps, Effect, FabricError, Lane, LocalLane, Verb, WORD_
 use guira_in_place::in_place;
 use guira_layout::{ExtentRef, LockMask, OwnerId, Part, Record, RowId, Seal};
 
-use crate::locks::batch::{clear_verb, release_verb};
+use crate::locks::batch::{clear_verbs, release_verb};
 use crate::locks::journal::Flight;
 use crate::{Buffer, Client, ErrorKind, MAX_LOCK_WORDS, Table};
 
@@ -47,7 +47,7 @@ pub(crate) type FewLocks<'c> = (&'c LockMask, Option<&'c LockMask>);
 /// Whether a client that dies in a commit of so many rows could leave it half done: more than one row changes, or a row
 /// is larger than what a WRITE cannot tear. // [R-COMMIT-2]
 #[inline(always)]
-pub(crate) fn needs_record(table: &Table, caps: &Caps, rows: usize) -> bool {
+fn needs_record(table: &Table, caps: &Caps, rows: usize) -> bool {
     let row_bytes = table.rows().row_words() as u64 * WORD_BYTES;
     table.policy().keeps_records && (rows > 1 || row_bytes > caps.atomic_write_unit)
 }
@@ -117,16 +117,16 @@ impl Commit<'_> {
         }
     }
 
-    /// Posts it, whatever it is, with the client's `sequence`th record, made in `record`, if it needs one. `found`
-    /// receives the lock words as they were.
+    /// Posts it, whatever it is, with the client's `sequence`th record, made in `record`, if it needs one. How many of
+    /// the locks it gave back had been reclaimed before.
     #[in_place]
     pub(crate) async fn post_all(
         &self,
         lane: &mut dyn Lane,
         (buffer, record): (&mut Buffer, &mut Record),
         sequence: Option<u32>,
-        found: &mut [u64; MAX_LOCK_WORDS],
-    ) -> Result<(), FabricError> {
+    ) -> Result<u64, FabricError> {
+        let mut found = [0; MAX_LOCK_WORDS];
         let masked_cas = lane.caps().masked_cas;
         let retired = sequence.map(|sequence| [Seal::retired(sequence).0]);
         let generation = self.freed.map(|freed| [freed.extent.generation.0]);
@@ -148,12 +148,19 @@ impl Commit<'_> {
             // this extent again. // [R-EXTENT-4]
             batch.push(Verb::Write { addr: freed.mark, words: generation });
         }
-        for (locks, found) in self.held.iter().zip(found.iter_mut()) {
-            batch.push(clear_verb(self.table, self.owner, masked_cas, locks, found));
-        }
+        batch.extend(clear_verbs(self.table, self.owner, masked_cas, self.held, &mut found));
         let posted = post(lane, &mut batch[..]).await;
         buffer.keep(batch);
-        posted
+        posted.map(|()| self.reclaimed(&found))
+    }
+
+    /// Locks that it gave back, of those it held, and that had been reclaimed before: `found` are the lock words as
+    /// they were.
+    fn reclaimed(&self, found: &[u64]) -> u64 {
+        if !self.table.is_repairable() {
+            return 0;
+        }
+        self.held.iter().zip(found).map(|(locks, found)| u64::from((locks.mask & !found).count_ones())).sum()
     }
 
     /// Makes the commit's record, and returns its parts: the further deltas, if there are any, and the rest.
@@ -187,11 +194,12 @@ impl Commit<'_> {
 }
 
 impl Client {
-    /// Books what became of a commit, which gave all locks back.
+    /// Books what became of a commit, which gave all locks back; so many of them had been reclaimed before.
     #[inline(always)]
-    pub(crate) fn book_end(&mut self, posted: Result<(), FabricError>) -> Result<(), ErrorKind> {
+    pub(crate) fn book_end(&mut self, posted: Result<u64, FabricError>) -> Result<(), ErrorKind> {
         match posted {
-            Ok(()) => {
+            Ok(reclaimed) => {
+                self.reader.counters.reclaimed_locks += reclaimed;
                 self.journal.landed_release();
                 Ok(())
             }
@@ -206,25 +214,15 @@ impl Client {
         ErrorKind::Fabric { source }
     }
 
-    /// Notes, before it is posted, that the next batch is a commit: it gives all locks back. // [R-DROP-1]
+    /// Notes, before it is posted, that the next batch is a commit of so many rows: it gives all locks back. The number
+    /// of its record, if it needs one. // [R-DROP-1]
     #[inline(always)]
-    pub(crate) fn expect_commit(&mut self) {
+    pub(crate) fn expect_commit(&mut self, caps: &Caps, rows: usize) -> Option<u32> {
         self.journal.flight = Flight::Release;
         self.course.committed = true;
+        needs_record(&self.table, caps, rows).then(|| {
+            self.reader.counters.records += 1;
+            self.reader.counters.sequence()
+        })
     }
-
-    /// The number of the next record.
-    #[inline(always)]
-    pub(crate) fn next_sequence(&mut self) -> u32 {
-        self.counters.records += 1;
-        self.counters.sequence()
-    }
-}
-
-/// Locks that a commit gave back, of those it held, and that had been reclaimed before.
-pub(crate) fn reclaimed(table: &Table, held: &[LockMask], found: &[u64]) -> u64 {
-    if !table.is_repairable() {
-        return 0;
-    }
-    held.iter().zip(found).map(|(locks, found)| u64::from((locks.mask & !found).count_ones())).sum()
 }

@@ -219,7 +219,7 @@ impl Client {
         self.course.committed = false;
         self.course.waiting_since_ns = self.course.came_ns.take();
         if self.course.waiting_since_ns.is_some() {
-            self.suspects.clear();
+            self.reader.suspects.clear();
         }
         let table = std::sync::Arc::clone(&self.table);
         let (probe, pair) = (table.probe(key), key.rows());

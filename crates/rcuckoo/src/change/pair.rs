@@ -11,14 +11,14 @@ use guira_layout::{
     EXTENT_HEADER_WORDS, ExtentRef, MAX_KEY_BYTES, Placement, Probe, RowId, extent_key_matches, parse_extent,
 };
 
-use super::commit::{Commit, Marked, Write, needs_record, reclaimed};
+use super::commit::{Commit, Marked, Write};
 use super::decide::{At, Decision, LockedPair, decide, decide_found, is_as_expected};
 use super::{Change, Changed, NewValue, Outcome, Task};
 use crate::locks::journal::{Flight, Try};
 use crate::locks::{Conflict, ExtentWrite, LockBatch, WRITE_WORDS, lock_set};
 use crate::lookup::{read_extent, read_extent_in_place};
 use crate::table::policy::LockedRows;
-use crate::{Client, ErrorKind, Expected, Key, MAX_LOCK_WORDS, Place, RowPair, Synchronize};
+use crate::{Client, ErrorKind, Expected, Key, Place, RowPair, Synchronize};
 
 /// Lock words of one key's rows.
 pub(crate) const PAIR_WORDS: usize = 2;
@@ -66,8 +66,8 @@ impl Client {
         self.course.committed = false;
         let caps = lane.caps();
         let (is_local, by_masks) = (lane.is_local(), caps.masked_cas != MaskedCas::CasLoop);
-        let by_path =
-            self.config.synchronize == Synchronize::Path && self.table.policy().locked_rows == LockedRows::OfKeyAndPath;
+        let by_path = self.reader.config.synchronize == Synchronize::Path
+            && self.table.policy().locked_rows == LockedRows::OfKeyAndPath;
         let extent = change.extent();
         let is_one_write = extent.as_ref().is_none_or(|extent| extent.words.len() <= WRITE_WORDS);
         let applies = by_masks && by_path && is_one_write && self.journal.is_clean();
@@ -103,7 +103,7 @@ impl Client {
     /// Whether a change on a lane whose batches travel is better begun with other rows than `pair` in its first batch.
     #[inline(never)]
     fn goes_by_path(&mut self, pair: RowPair, change: &Change<'_>) -> bool {
-        let samples_others = pair.is_single() || self.config.covering_gap_rows > 0;
+        let samples_others = pair.is_single() || self.reader.config.covering_gap_rows > 0;
         samples_others || change.inserts() && self.speculate(pair).is_some_and(|path| path.len() > 1)
     }
 
@@ -159,97 +159,15 @@ impl Client {
 
     /// Carries `task` out in its rows, which are locked and sampled as far as they are at hand. With the
     /// locks held, it may leave a rest: a row is torn, or there is no room.
-    #[in_place(inline(always))]
+    #[in_place]
     pub(super) async fn change_locked(&mut self, lane: &mut dyn Lane, task: Task<'_>, at_hand: [bool; 2]) -> Begun {
-        match self.decide_first(task, at_hand) {
-            Decision::ReadKey(at) => self.change_extent(lane, task, at_hand, at).await,
-            decision => self.carry_out(lane, task, decision, None).await,
-        }
-    }
-
-    /// [`Client::decide_from`] the start, compiled for it.
-    fn decide_first(&self, task: Task<'_>, at_hand: [bool; 2]) -> Decision {
-        self.decide_from(task, at_hand, At::START)
-    }
-
-    #[inline(always)]
-    fn decide_from(&self, task: Task<'_>, at_hand: [bool; 2], from: At) -> Decision {
-        let (first, second) = self.work.pair.split_at(self.table.rows().row_words());
-        let locked = LockedPair { words: [first, second], at_hand };
-        decide(&self.table, &locked, task, self.config.search_roots, from)
-    }
-
-    /// Changes the entry at `at`, which has the key's digest and refers to an extent, if the extent has the key as
-    /// well; otherwise looks on behind it. The lock keeps the extent in place. 1 round trip more for the key, unless
-    /// the keys' lengths differ, and 1 for the value, if that is expected to be a certain one of its length.
-    // [R-UPDATE-2] [R-CAS-1]
-    #[in_place]
-    async fn change_extent(&mut self, lane: &mut dyn Lane, task: Task<'_>, at_hand: [bool; 2], mut at: At) -> Begun {
-        let (change, key) = (task.change, task.probe.key());
-        const { assert!(MAX_KEY_BYTES / 8 + EXTENT_HEADER_WORDS < 1 << 17, "one READ on every fabric") };
-        // Ends: each turn begins behind the slot of the one before.
-        loop {
-            let table = &self.table;
-            let extent = table.rows().extent_of(&self.work.pair[at.which * table.rows().row_words()..], at.slot);
-            let Some(mark) = extent.mark_offset(table.config(), table.geometry()) else {
-                let row = task.pair.row(at.which);
-                return Begun::Failed(ErrorKind::Corrupt { place: Place::Entry { row, slot: at.slot } });
-            };
-            let mut has_key = extent.key_bytes as usize == key.len();
-            if has_key {
-                self.work.extent.resize(EXTENT_HEADER_WORDS + key.len().div_ceil(8), 0);
-                let read = Verb::Read { addr: Addr::main(extent.offset), into: &mut self.work.extent };
-                if let Err(source) = post(lane, [read]).await {
-                    return Begun::Failed(ErrorKind::Fabric { source });
-                }
-                let damaged = Place::Extent { offset: extent.offset, generation: extent.generation };
-                has_key = match extent_key_matches(&self.work.extent, &extent, key) {
-                    Ok(has_key) => has_key,
-                    Err(_) => return Begun::Failed(ErrorKind::Corrupt { place: damaged }),
-                };
-            }
-            if has_key {
-                let as_expected = match is_as_expected(change, &extent) {
-                    Some(as_expected) => as_expected,
-                    None => match self.has_expected_value(lane, &extent, change).await {
-                        Ok(as_expected) => as_expected,
-                        Err(error) => return Begun::Failed(error),
-                    },
-                };
-                let freed = Marked { extent, mark: Addr::main(mark) };
-                let decision = decide_found(change, at, as_expected);
-                return self.carry_out(lane, task, decision, Some(&freed)).await;
-            }
-            match self.decide_from(task, at_hand, at.next()) {
-                Decision::ReadKey(next) => at = next,
-                decision => return self.carry_out(lane, task, decision, None).await,
-            }
-        }
-    }
-
-    /// Whether the value in `extent` is the one that `change` expects. 1 round trip. // [R-CAS-1]
-    #[in_place]
-    async fn has_expected_value(
-        &mut self,
-        lane: &mut dyn Lane,
-        extent: &ExtentRef,
-        change: &Change<'_>,
-    ) -> Result<bool, ErrorKind> {
-        let Some(Expected::Value(value)) = change.expected() else { return Ok(true) };
-        read_extent(lane, extent, &mut self.work.extent).await?;
-        let place = Place::Extent { offset: extent.offset, generation: extent.generation };
-        let parsed = parse_extent(&self.work.extent, extent, self.table.rows().sums());
-        Ok(parsed.map_err(|_| ErrorKind::Corrupt { place })?.has_value(value))
-    }
-
-    #[in_place]
-    async fn carry_out(
-        &mut self,
-        lane: &mut dyn Lane,
-        task: Task<'_>,
-        decision: Decision,
-        freed: Option<&Marked>,
-    ) -> Begun {
+        let (decision, freed) = match self.decide_first(task, at_hand) {
+            Decision::ReadKey(at) => match self.decide_by_extent(lane, task, at_hand, at).await {
+                Ok(decided) => decided,
+                Err(kind) => return Begun::Failed(kind),
+            },
+            decision => (decision, None),
+        };
         match decision {
             Decision::Leave(outcome) => match self.journal.release(lane, &self.table, self.owner).await {
                 Ok(()) => Begun::Done(Changed { outcome, freed: None }),
@@ -265,11 +183,81 @@ impl Client {
                 }
                 let row = task.pair.row(at.which);
                 self.table.rows().finish(row, words);
-                self.commit_pair(lane, row, at, freed, outcome).await
+                self.commit_pair(lane, row, at, freed.as_ref(), outcome).await
             }
             Decision::NoRoom => Begun::Rest(Rest(Stage::NoRoom)),
             Decision::ReadKey(_) | Decision::Torn => Begun::Rest(Rest::ALL),
         }
+    }
+
+    /// [`Client::decide_from`] the start, compiled for it.
+    fn decide_first(&self, task: Task<'_>, at_hand: [bool; 2]) -> Decision {
+        self.decide_from(task, at_hand, At::START)
+    }
+
+    #[inline(always)]
+    fn decide_from(&self, task: Task<'_>, at_hand: [bool; 2], from: At) -> Decision {
+        let (first, second) = self.work.pair.split_at(self.table.rows().row_words());
+        let locked = LockedPair { words: [first, second], at_hand };
+        decide(&self.table, &locked, task, self.reader.config.search_roots, from)
+    }
+
+    /// The decision about the entry at `at`, which has the key's digest and refers to an extent, and that extent, if
+    /// the extent has the key as well; otherwise the decision about what is behind it. The lock keeps the extent in
+    /// place. 1 round trip more for the key, unless the keys' lengths differ, and 1 for the value, if that is expected
+    /// to be a certain one of its length. // [R-UPDATE-2] [R-CAS-1]
+    #[in_place]
+    async fn decide_by_extent(
+        &mut self,
+        lane: &mut dyn Lane,
+        task: Task<'_>,
+        at_hand: [bool; 2],
+        mut at: At,
+    ) -> Result<(Decision, Option<Marked>), ErrorKind> {
+        let (change, key) = (task.change, task.probe.key());
+        const { assert!(MAX_KEY_BYTES / 8 + EXTENT_HEADER_WORDS < 1 << 17, "one READ on every fabric") };
+        // Ends: each turn begins behind the slot of the one before.
+        loop {
+            let table = &self.table;
+            let extent = table.rows().extent_of(&self.work.pair[at.which * table.rows().row_words()..], at.slot);
+            let Some(mark) = extent.mark_offset(table.config(), table.geometry()) else {
+                let place = Place::Entry { row: task.pair.row(at.which), slot: at.slot };
+                return Err(ErrorKind::Corrupt { place });
+            };
+            let damaged = || ErrorKind::Corrupt { place: Place::of(&extent) };
+            let mut has_key = extent.key_bytes as usize == key.len();
+            if has_key {
+                self.work.extent.resize(EXTENT_HEADER_WORDS + key.len().div_ceil(8), 0);
+                post(lane, [Verb::Read { addr: Addr::main(extent.offset), into: &mut self.work.extent }]).await?;
+                has_key = extent_key_matches(&self.work.extent, &extent, key).map_err(|_| damaged())?;
+            }
+            if has_key {
+                let as_expected = match is_as_expected(change, &extent) {
+                    Some(as_expected) => as_expected,
+                    None => self.has_expected_value(lane, &extent, change).await?,
+                };
+                let freed = Marked { extent, mark: Addr::main(mark) };
+                return Ok((decide_found(change, at, as_expected), Some(freed)));
+            }
+            match self.decide_from(task, at_hand, at.next()) {
+                Decision::ReadKey(next) => at = next,
+                decision => return Ok((decision, None)),
+            }
+        }
+    }
+
+    /// Whether the value in `extent` is the one that `change` expects. 1 round trip. // [R-CAS-1]
+    #[in_place]
+    async fn has_expected_value(
+        &mut self,
+        lane: &mut dyn Lane,
+        extent: &ExtentRef,
+        change: &Change<'_>,
+    ) -> Result<bool, ErrorKind> {
+        let Some(Expected::Value(value)) = change.expected() else { return Ok(true) };
+        read_extent(lane, extent, &mut self.work.extent).await?;
+        let parsed = parse_extent(&self.work.extent, extent, self.table.rows().sums());
+        Ok(parsed.map_err(|_| ErrorKind::Corrupt { place: Place::of(extent) })?.has_value(value))
     }
 
     /// Makes the entry of the key.
@@ -296,16 +284,13 @@ impl Client {
         freed: Option<&Marked>,
         outcome: Outcome,
     ) -> Begun {
-        self.expect_commit();
-        let recorded = needs_record(&self.table, lane.caps(), 1);
-        let sequence = recorded.then(|| self.next_sequence());
+        let sequence = self.expect_commit(lane.caps(), 1);
         let (table, owner, slot_word) = (&self.table, self.owner, self.slot_word);
         let rows = table.rows();
         let words = &self.work.pair[at.which * rows.row_words()..][..rows.row_words()];
         let last = Write { row, slot: at.slot, words };
-        let held = &self.journal.held;
-        let commit = Commit { table, owner, slot_word, moved: &[], last, freed, held };
-        let few = match held.as_slice() {
+        let commit = Commit { table, owner, slot_word, moved: &[], last, freed, held: &self.journal.held };
+        let few = match commit.held {
             [one] => Some((one, None)),
             [one, other] => Some((one, Some(other))),
             _ => None,
@@ -313,19 +298,13 @@ impl Client {
         let few = few.filter(|_| freed.is_none() && table.locks().names_owners());
         // Rows of fixed:4:4, fixed:8:8 and bytes:64, so that a record is a few registers.
         let posted = if let (Some(locks), 1, Ok(row)) = (few, rows.entry_words(), words.try_into()) {
-            commit.post_row::<5, 8>(lane, row, locks, sequence).await
+            commit.post_row::<5, 8>(lane, row, locks, sequence).await.map(|()| 0)
         } else if let (Some(locks), 2, Ok(row)) = (few, rows.entry_words(), words.try_into()) {
-            commit.post_row::<6, 16>(lane, row, locks, sequence).await
+            commit.post_row::<6, 16>(lane, row, locks, sequence).await.map(|()| 0)
         } else if let (Some(locks), 9, Ok(row)) = (few, rows.entry_words(), words.try_into()) {
-            commit.post_row::<13, 56>(lane, row, locks, sequence).await
+            commit.post_row::<13, 56>(lane, row, locks, sequence).await.map(|()| 0)
         } else {
-            let mut found = [0; MAX_LOCK_WORDS];
-            let posted =
-                commit.post_all(lane, (&mut self.work.buffer, &mut self.work.record), sequence, &mut found).await;
-            if posted.is_ok() {
-                self.counters.reclaimed_locks += reclaimed(table, held, &found);
-            }
-            posted
+            commit.post_all(lane, (&mut self.work.buffer, &mut self.work.record), sequence).await
         };
         match self.book_end(posted) {
             Ok(()) => Begun::Done(Changed { outcome, freed: freed.map(|freed| freed.extent) }),

@@ -5,14 +5,14 @@ use arrayvec::ArrayVec;
 use guira_fabric::{Lane, Verb, post};
 use guira_layout::{Probe, RowId};
 
-use super::commit::{Commit, Write, needs_record, reclaimed};
+use super::commit::{Commit, Write};
 use super::pair::{Begun, Rest, Stage};
 use super::search::{Limits, MAX_PATH_ROWS, Path, Progress, Sight};
 use super::{Changed, NewValue, Outcome, Task};
 use crate::change::window::cover;
 use crate::locks::{LockSet, lock_set};
 use crate::table::destroy::is_marked_destroyed;
-use crate::{Client, ErrorKind, MAX_LOCK_WORDS, Place, RowPair, SearchRoots, Synchronize};
+use crate::{Client, ErrorKind, Place, RowPair, SearchRoots, Synchronize};
 
 /// Attempts of one insert before it gives up with [`ErrorKind::Busy`]: each failed one means that another client moved
 /// entries along the path in the meantime.
@@ -52,7 +52,7 @@ impl Client {
         let Task { pair, change, .. } = task;
         let inserts = change.inserts();
         // Where batches execute in place, the rows themselves are as near as any cache.
-        let speculations = if lane.caps().local { 1 } else { self.config.speculations.max(1) };
+        let speculations = if lane.caps().local { 1 } else { self.reader.config.speculations.max(1) };
         // What was begun in place has written it.
         let mut extent = change.extent().filter(|_| self.course.stage == Stage::Beginning);
         let first_attempt = u32::from(self.course.stage == Stage::NoRoom);
@@ -84,11 +84,11 @@ impl Client {
             match self.attempt(lane, task).await? {
                 Attempt::Done(changed) => return Ok(changed),
                 Attempt::Again if attempt == 0 => started_ns = lane.now_ns(),
-                Attempt::Again => self.counters.stale_paths += 1,
+                Attempt::Again => self.reader.counters.stale_paths += 1,
             }
         }
         self.release_held(lane).await?;
-        self.counters.timeouts += 1;
+        self.reader.counters.timeouts += 1;
         let lock = self.table.locks().lock_of(pair.first);
         let waited_ms = lane.now_ns().saturating_sub(started_ns) / 1_000_000;
         Err(ErrorKind::Busy { lock, owner: None, waited_ms })
@@ -104,7 +104,7 @@ impl Client {
             rows.push(pair.first);
         }
         let locks = lock_set(&self.table, rows.iter().copied());
-        if self.config.synchronize == Synchronize::Locks {
+        if self.reader.config.synchronize == Synchronize::Locks {
             let group = u64::from(self.table.config().rows_per_lock);
             let wanted = rows.len();
             for i in 0..wanted {
@@ -112,7 +112,7 @@ impl Client {
                 rows.extend((first..first + group).map(RowId));
             }
         }
-        cover(&mut rows, self.config.covering_gap_rows);
+        cover(&mut rows, self.reader.config.covering_gap_rows);
         self.work.window.clear();
         self.work.window.extend(&rows);
         self.paths.plan = rows;
@@ -129,12 +129,12 @@ impl Client {
     }
 
     fn limits(&self) -> Limits {
-        let depth = self.config.search_depth.min(usize::from(self.table.config().max_path_rows) - 1);
-        Limits { depth, rows: self.config.search_rows }
+        let depth = self.reader.config.search_depth.min(usize::from(self.table.config().max_path_rows) - 1);
+        Limits { depth, rows: self.reader.config.search_rows }
     }
 
     fn roots<'r>(&self, both: &'r [RowId; 2]) -> &'r [RowId] {
-        match self.config.search_roots {
+        match self.reader.config.search_roots {
             SearchRoots::Both => both,
             SearchRoots::Primary => &both[..1],
         }
@@ -145,7 +145,7 @@ impl Client {
     /// Rows that are being written are avoided as long as there is a path around them: their writer may have died, and
     /// whoever wants their locks would wait for nothing. Only if there is none are they presumed to have room.
     async fn sampled_path(&mut self, lane: &mut dyn Lane, pair: RowPair) -> Result<Path, ErrorKind> {
-        self.counters.sampled_searches += 1;
+        self.reader.counters.sampled_searches += 1;
         for torn in [TornRows::Avoided, TornRows::PresumedRoom] {
             if let Some(path) = self.search_sampling(lane, pair, torn).await? {
                 return Ok(path);
@@ -195,10 +195,7 @@ impl Client {
                 Progress::NeedsRows => {
                     let wanted = self.paths.search.wanted(most, |row| self.paths.sampled.place(row).is_some());
                     let into = self.paths.sampled.extend(wanted);
-                    let mut batch: ArrayVec<Verb<'_>, SEARCH_BATCH_ROWS> = ArrayVec::new();
-                    for (row, into) in wanted.iter().zip(into.chunks_exact_mut(rows.row_words())) {
-                        batch.push(Verb::Read { addr: self.table.geometry().row(*row), into });
-                    }
+                    let mut batch: ArrayVec<Verb<'_>, SEARCH_BATCH_ROWS> = self.table.read_rows(wanted, into).collect();
                     post(lane, &mut batch[..]).await?;
                 }
             }
@@ -210,8 +207,8 @@ impl Client {
         let mut torn = None;
         for sample in 0..LOCKED_ROW_SAMPLES {
             if sample > 0 {
-                self.counters.row_retries += 1;
-                self.counters.crc_retries += 1;
+                self.reader.counters.row_retries += 1;
+                self.reader.counters.crc_retries += 1;
                 self.sample_window(lane).await?;
             }
             let (window, rows) = (&self.work.window, self.table.rows());
@@ -288,7 +285,7 @@ impl Client {
         for (place, row) in self.work.window.rows().iter().enumerate() {
             // Rows that a covering READ fetched along may be torn.
             let words = self.work.window.at(place);
-            if self.config.covering_gap_rows == 0 || self.table.rows().verify(*row, words).is_ok() {
+            if self.reader.config.covering_gap_rows == 0 || self.table.rows().verify(*row, words).is_ok() {
                 self.paths.cache.put(*row, words);
             }
         }
@@ -338,7 +335,7 @@ impl Client {
             self.table.rows().finish(hop.row, words);
             changed.push((hop.row, slot, place));
         }
-        self.counters.moves += path.len() as u64 - 1;
+        self.reader.counters.moves += path.len() as u64 - 1;
         self.commit_path(lane, &changed).await?;
         for (row, _, place) in changed {
             self.paths.cache.put(row, self.work.window.at(place));
@@ -348,25 +345,16 @@ impl Client {
 
     /// Commits rows of the window, by their places, each with the slot that changed. 1 round trip.
     async fn commit_path(&mut self, lane: &mut dyn Lane, changed: &[(RowId, usize, usize)]) -> Result<(), ErrorKind> {
-        if changed.is_empty() {
-            return Ok(());
-        }
-        self.expect_commit();
-        let recorded = needs_record(&self.table, lane.caps(), changed.len());
-        let sequence = recorded.then(|| self.next_sequence());
+        let Some((last, moved)) = changed.split_last() else { return Ok(()) };
+        let sequence = self.expect_commit(lane.caps(), changed.len());
         let window = &self.work.window;
         let write =
             |(row, slot, place): &(RowId, usize, usize)| Write { row: *row, slot: *slot, words: window.at(*place) };
-        let writes: ArrayVec<Write<'_>, MAX_PATH_ROWS> = changed.iter().map(write).collect();
-        let Some((last, moved)) = writes.split_last() else { return Ok(()) };
+        let moved: ArrayVec<Write<'_>, MAX_PATH_ROWS> = moved.iter().map(write).collect();
         let (table, owner, slot_word, held) = (&self.table, self.owner, self.slot_word, &self.journal.held);
-        let commit = Commit { table, owner, slot_word, moved, last: *last, freed: None, held };
-        let mut found = [0; MAX_LOCK_WORDS];
-        let posted = commit.post_all(lane, (&mut self.work.buffer, &mut self.work.record), sequence, &mut found).await;
-        if posted.is_ok() {
-            self.counters.reclaimed_locks += reclaimed(table, held, &found);
-        }
-        drop(writes);
+        let commit = Commit { table, owner, slot_word, moved: &moved, last: write(last), freed: None, held };
+        let posted = commit.post_all(lane, (&mut self.work.buffer, &mut self.work.record), sequence).await;
+        drop(moved);
         self.book_end(posted)
     }
 }

@@ -196,12 +196,11 @@ impl Search {
         if usize::from(node.depth) >= self.limits.depth {
             return;
         }
-        let occupied = table.rows().occupancy(words);
-        for slot in (0..table.rows().entries()).filter(|slot| occupied >> slot & 1 != 0) {
+        for slot in table.rows().occupied_slots(words) {
             if self.visited.len() >= self.limits.rows {
                 return;
             }
-            let pair = entry_rows(table, words, slot, &mut self.key);
+            let pair = table.entry_rows(words, slot, &mut self.key);
             // A stale or torn row can hold an entry that does not belong to it.
             let Some(row) = pair.other(node.row) else { continue };
             if self.visited.insert(row, 0) {
@@ -220,22 +219,5 @@ impl Search {
         }
         path.reverse();
         path
-    }
-}
-
-/// The rows of the entry in `slot`; `key` is a buffer.
-pub(crate) fn entry_rows(table: &Table, row: &[u64], slot: usize, key: &mut Vec<u8>) -> RowPair {
-    table.placement().rows(entry_digest(table, row, slot, key))
-}
-
-/// The digest of the entry in `slot`: stored with extent entries, computed for inline ones. `key` is a buffer.
-pub(crate) fn entry_digest(table: &Table, row: &[u64], slot: usize, key: &mut Vec<u8>) -> u64 {
-    match table.rows().placement(row, slot) {
-        guira_layout::Placement::Extent => table.rows().extent_of(row, slot).digest,
-        guira_layout::Placement::Inline => {
-            key.clear();
-            table.rows().append_inline_key(row, slot, key);
-            table.placement().digest(key)
-        }
     }
 }

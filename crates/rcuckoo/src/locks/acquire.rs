@@ -116,11 +116,11 @@ impl Client {
     async fn contend(&mut self, lane: &mut dyn Lane, plan: &LockSet, mut conflict: Conflict) -> Result<(), ErrorKind> {
         // The deadline is the operation's, however many paths it tries. // [R-LOCK-4]
         if self.course.waiting_since_ns.is_none() {
-            self.suspects.clear();
+            self.reader.suspects.clear();
         }
         let started_ns = *self.course.waiting_since_ns.get_or_insert_with(|| lane.now_ns());
         let reads = Reads::of_retry(&self.table);
-        let deadline_ns = started_ns.saturating_add(self.config.deadline_ns);
+        let deadline_ns = started_ns.saturating_add(self.reader.config.deadline_ns);
         let mut wait = Wait { started_ns, deadline_ns, pauses: 0 };
         for attempt in 1u32.. {
             self.release_held(lane).await?;
@@ -130,14 +130,14 @@ impl Client {
             }
             match self.try_all(lane, plan, Before::Release, reads, None).await? {
                 Tried::All => {
-                    self.suspects.clear();
+                    self.reader.suspects.clear();
                     return Ok(());
                 }
                 Tried::Conflict(again) => conflict = again,
             }
         }
         while self.acquire_in_order(lane, plan, &mut wait).await? == Waited::ForTheDead {}
-        self.suspects.clear();
+        self.reader.suspects.clear();
         Ok(())
     }
 
@@ -191,11 +191,11 @@ impl Client {
             return Ok(Waited::ForTheDead);
         }
         self.check_conflict(lane, conflict, wait, is_late).await?;
-        self.counters.lock_conflicts += 1;
-        self.counters.partial_conflicts += u64::from(conflict.is_partial);
+        self.reader.counters.lock_conflicts += 1;
+        self.reader.counters.partial_conflicts += u64::from(conflict.is_partial);
         lane.traffic_mut().retries += 1;
         wait.pauses += 1;
-        let until_ns = lane.now_ns() + self.backoff.wait_ns(attempt);
+        let until_ns = lane.now_ns() + self.reader.backoff.wait_ns(attempt);
         pause_until(lane, until_ns.min(wait.deadline_ns)).await;
         Ok(Waited::ForTheLiving)
     }
@@ -219,7 +219,7 @@ impl Client {
         if poisoned {
             return Err(unowned::damaged(conflict.lock));
         }
-        self.counters.timeouts += 1;
+        self.reader.counters.timeouts += 1;
         let waited_ms = lane.now_ns().saturating_sub(wait.started_ns) / 1_000_000;
         Err(ErrorKind::Busy { lock: conflict.lock, owner: conflict.owner, waited_ms })
     }
@@ -244,7 +244,7 @@ impl Client {
                 let is_partial = before == Before::Release && !self.journal.held.is_empty();
                 if let Some(conflict) = Conflict::of(&self.table, locks, found, is_partial) {
                     let (table, journal) = (&self.table, &self.journal);
-                    self.suspects.retain(|lock| !journal.holds(&table.locks().mask(lock)));
+                    self.reader.suspects.retain(|lock| !journal.holds(&table.locks().mask(lock)));
                     return Ok(Tried::Conflict(conflict));
                 }
                 missing.push(*locks);
@@ -255,7 +255,7 @@ impl Client {
             }
             // Only neighbours changed: post the CAS again with the words found, and the READs behind it. // [R-LOCK-6]
             lane.traffic_mut().retries += 1;
-            self.counters.neighbour_retries += 1;
+            self.reader.counters.neighbour_retries += 1;
             wanted = missing;
             before = Before::Keep;
         }

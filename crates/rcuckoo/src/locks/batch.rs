@@ -78,11 +78,14 @@ impl LockBatch<'_> {
         match others.first() {
             None => {
                 let one = self.acquire(one, found_one);
-                post(lane, [one, self.read(pair.first, first), self.read(pair.second, second)]).await
+                post(lane, [one, self.table.read_row(pair.first, first), self.table.read_row(pair.second, second)])
+                    .await
             }
             Some(other) => {
                 let (one, other) = (self.acquire(one, found_one), self.acquire(other, found_other));
-                post(lane, [one, other, self.read(pair.first, first), self.read(pair.second, second)]).await
+                let (first, second) =
+                    (self.table.read_row(pair.first, first), self.table.read_row(pair.second, second));
+                post(lane, [one, other, first, second]).await
             }
         }
     }
@@ -103,9 +106,7 @@ impl LockBatch<'_> {
             "every lock word that is found has a place"
         );
         let (given_back, tried) = found.split_at_mut(self.released.len());
-        for (locks, found) in self.released.iter().zip(given_back) {
-            batch.push(clear_verb(self.table, self.owner, self.masked_cas, locks, found));
-        }
+        batch.extend(clear_verbs(self.table, self.owner, self.masked_cas, self.released, given_back));
         if let Some(extent) = self.extent {
             extent.push_to(&mut batch);
         }
@@ -113,7 +114,7 @@ impl LockBatch<'_> {
             batch.push(self.acquire(attempt, found));
         }
         for (row, into) in reads {
-            batch.push(self.read(row, into));
+            batch.push(self.table.read_row(row, into));
         }
         let posted = post(lane, &mut batch[..]).await;
         buffer.keep(batch);
@@ -130,11 +131,6 @@ impl LockBatch<'_> {
             return Verb::Cas { addr, compare: *compare, swap: *compare & !mask | held, found };
         }
         Verb::MaskedCas { addr, compare: 0, swap: held, compare_mask: mask, swap_mask: mask, found }
-    }
-
-    #[inline(always)]
-    fn read<'v>(&self, row: RowId, into: &'v mut [u64]) -> Verb<'v> {
-        Verb::Read { addr: self.table.geometry().row(row), into }
     }
 }
 
@@ -161,4 +157,15 @@ pub(crate) fn clear_verb<'b>(
     }
     let addr = layout.addr(locks.word);
     Verb::MaskedCas { addr, compare: 0, swap: 0, compare_mask: 0, swap_mask: locks.mask, found }
+}
+
+/// Gives back all of `held`, as [`clear_verb`] does.
+pub(crate) fn clear_verbs<'b>(
+    table: &Table,
+    owner: OwnerId,
+    masked_cas: MaskedCas,
+    held: &[LockMask],
+    found: &'b mut [u64],
+) -> impl Iterator<Item = Verb<'b>> {
+    held.iter().zip(found).map(move |(locks, found)| clear_verb(table, owner, masked_cas, locks, found))
 }

@@ -12,7 +12,7 @@ use guira_in_place::in_place;
 use guira_layout::{LockMask, OwnerId, RowId};
 
 use super::LockSet;
-use super::batch::clear_verb;
+use super::batch::clear_verbs;
 use crate::{MAX_LOCK_WORDS, Table};
 
 /// A lock word a batch tries to take.
@@ -166,11 +166,8 @@ impl Journal {
             return Ok(());
         }
         let mut found = [0; MAX_LOCK_WORDS];
-        let mut batch: ArrayVec<Verb<'_>, MAX_LOCK_WORDS> = ArrayVec::new();
-        let masked_cas = lane.caps().masked_cas;
-        for (locks, found) in self.held.iter().zip(found.iter_mut()) {
-            batch.push(clear_verb(table, owner, masked_cas, locks, found));
-        }
+        let releases = clear_verbs(table, owner, lane.caps().masked_cas, &self.held, &mut found);
+        let mut batch: ArrayVec<Verb<'_>, MAX_LOCK_WORDS> = releases.collect();
         self.flight = Flight::Release;
         let posted = post(lane, &mut batch[..]).await;
         match &posted {

@@ -88,38 +88,33 @@ impl Patience {
             _ => 1,
         };
         self.torn_extent = Some((*extent, times));
-        if times < EXTENT_SAMPLES {
-            return Ok(());
-        }
-        let place = Place::Extent { offset: extent.offset, generation: extent.generation };
-        Err(ErrorKind::Corrupt { place })
+        if times < EXTENT_SAMPLES { Ok(()) } else { Err(ErrorKind::Corrupt { place: Place::of(extent) }) }
     }
 }
 
 impl Reader {
     /// A reader of `table`.
     pub fn new(table: Arc<Table>, config: ClientConfig) -> Reader {
-        let backoff = Backoff::new(config.seed ^ 0x7265_6164, config.backoff_ns, config.longest_backoff_ns);
-        let shape = table.rows().shape();
         Reader {
-            table,
             config,
             extent: Vec::new(),
-            shape,
+            shape: table.rows().shape(),
             words: Vec::new(),
             group: Box::default(),
-            backoff,
+            backoff: Backoff::new(config.seed ^ 0x7265_6164, config.backoff_ns, config.longest_backoff_ns),
             repairs_as: None,
             observer: None,
             suspects: Suspects::default(),
             counters: Counters::default(),
+            table,
         }
     }
 
     /// The reader of a client, which repairs in its name where tables are repaired. // [R-REPAIR-2]
     pub(crate) fn of_client(table: Arc<Table>, config: ClientConfig, owner: OwnerId) -> Reader {
         let repairs_as = table.is_repairable().then_some(owner);
-        Reader { repairs_as, ..Reader::new(table, config) }
+        let seed = config.seed ^ u64::from(owner.0) << 48;
+        Reader { repairs_as, ..Reader::new(table, ClientConfig { seed, ..config }) }
     }
 
     /// The table.
@@ -469,10 +464,9 @@ impl Reader {
     async fn row_is_damaged<L: Lane + ?Sized>(&mut self, lane: &mut L, row: RowId) -> Result<bool, ErrorKind> {
         let row_words = self.table.rows().row_words();
         let (mut before, mut after) = (vec![0; row_words], vec![0; row_words]);
-        let addr = self.table.geometry().row(row);
-        post(lane, [Verb::Read { addr, into: &mut before }]).await?;
+        post(lane, [self.table.read_row(row, &mut before)]).await?;
         let (_, owner) = self.lock_owner(lane, row).await?;
-        post(lane, [Verb::Read { addr, into: &mut after }]).await?;
+        post(lane, [self.table.read_row(row, &mut after)]).await?;
         Ok(owner.is_none() && before == after && self.table.rows().verify(row, &after).is_err())
     }
 }

@@ -32,8 +32,7 @@ impl Reader {
     ) -> Result<Option<Verdict<Candidate>>, ErrorKind> {
         let table = Arc::clone(&self.table);
         let (table, rejected) = (&*table, &patience.rejected);
-        let (rows, geometry) = (table.rows(), table.geometry());
-        let (first, second) = words.split_at_mut(rows.row_words());
+        let (first, second) = words.split_at_mut(table.rows().row_words());
         let mut samples = [None; 2];
         let rows_at = [(Which::First, lookup.first_row(), first), (Which::Second, lookup.second(table), second)];
         for ((which, row, words), sample) in rows_at.into_iter().zip(&mut samples) {
@@ -46,9 +45,7 @@ impl Reader {
         let [Some(first), Some(second)] = samples else { return Ok(None) };
         let mut again = Trailers::default();
         let [into_first, into_second] = &mut again;
-        let reread = [(first.row, into_first), (second.row, into_second)];
-        let reads = reread.map(|(row, into)| Verb::Read { addr: geometry.trailer(row, rows), into });
-        post(lane, reads).await?;
+        post(lane, [table.read_trailer(first.row, into_first), table.read_trailer(second.row, into_second)]).await?;
         let verdict = absence([&first, &second], again.map(Some));
         Ok(matches!(verdict, Verdict::Absent).then_some(verdict))
     }
@@ -65,7 +62,7 @@ impl Reader {
         let table = Arc::clone(&self.table);
         let (geometry, rows) = (table.geometry(), table.rows());
         let trailer = |words: &[u64]| [words[rows.trailer_word()], words[rows.trailer_word() + 1]];
-        post(lane, [Verb::Read { addr: geometry.row(row), into: &mut *words }]).await?;
+        post(lane, [table.read_row(row, &mut *words)]).await?;
         if rows.verify(row, words).is_ok() {
             return Ok(Some(trailer(words)));
         }
@@ -79,7 +76,7 @@ impl Reader {
         let Some(record) = record else { return Ok(None) };
         let Some(delta) = record.deltas(rows).find(|delta| delta.row == row) else { return Ok(None) };
         self.counters.looks_past += 1;
-        post(lane, [Verb::Read { addr: geometry.row(row), into: &mut *words }]).await?;
+        post(lane, [table.read_row(row, &mut *words)]).await?;
         post(lane, [Verb::Read { addr: geometry.slot(slot), into: &mut after }]).await?;
         let sampled = trailer(words);
         if rows.verify(row, words).is_ok() {

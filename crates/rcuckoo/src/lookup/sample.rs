@@ -95,7 +95,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
         first: &mut [u64],
         rejected: &[ExtentRef],
     ) -> Result<Option<R::Hit>, FabricError> {
-        post(lane, [Verb::Read { addr: table.geometry().row(self.first), into: &mut *first }]).await?;
+        post(lane, [table.read_row(self.first, &mut *first)]).await?;
         Ok(self.verified(table, self.first, first, rejected))
     }
 
@@ -113,7 +113,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
         let mut trailer = [0; TRAILER_WORDS];
         let first_trailer = table.geometry().row(self.first).add_words((self.rows.row_words() - TRAILER_WORDS) as u64);
         let again = Verb::Read { addr: first_trailer, into: &mut trailer };
-        post(lane, [Verb::Read { addr: table.geometry().row(second_row), into: &mut *second }, again]).await?;
+        post(lane, [table.read_row(second_row, &mut *second), again]).await?;
         Ok(match self.verified(table, second_row, second, rejected) {
             Some(hit) => Second::Hit(hit),
             None => Second::Without(Without::of(table, &self.rows, second_row, second), trailer),
@@ -182,12 +182,10 @@ impl<'k, R: Rows> Lookup<'k, R> {
         if let Some(verdict) = self.verdict(table, words, &trailers, ordered, rejected) {
             return Ok(verdict);
         }
-        let (geometry, rows) = (table.geometry(), table.rows());
         {
             let [first, second] = &mut trailers;
-            let first = Verb::Read { addr: geometry.trailer(self.first, rows), into: first };
-            let second = Verb::Read { addr: geometry.trailer(self.second(table), rows), into: second };
-            post(lane, [first, second]).await?;
+            let again = [table.read_trailer(self.first, first), table.read_trailer(self.second(table), second)];
+            post(lane, again).await?;
         }
         Ok(self.absence(table, words, trailers.map(Some)))
     }
@@ -202,22 +200,17 @@ impl<'k, R: Rows> Lookup<'k, R> {
         ordered: bool,
         batch: &mut impl Extend<Verb<'b>>,
     ) {
-        let (geometry, rows) = (table.geometry(), table.rows());
-        let first_at = geometry.row(self.first);
         if self.are_neighbours(table) {
-            batch.extend([Verb::Read { addr: first_at, into: words }]);
+            batch.extend([table.read_row(self.first, words)]);
         } else {
             let (first, second) = words.split_at_mut(self.rows.row_words());
-            let second_at = geometry.row(self.second(table));
-            batch.extend([Verb::Read { addr: first_at, into: first }, Verb::Read { addr: second_at, into: second }]);
+            batch.extend([table.read_row(self.first, first), table.read_row(self.second(table), second)]);
         }
         if table.policy().validates_misses && ordered {
             // The second row's own sample follows the first's, except within a covering READ.
-            let again =
-                [self.first, self.second(table)].into_iter().take(if self.are_neighbours(table) { 2 } else { 1 });
-            let reread =
-                |(row, into): (RowId, &'b mut TrailerSample)| Verb::Read { addr: geometry.trailer(row, rows), into };
-            batch.extend(again.zip(trailers).map(reread));
+            let again = [self.first, self.second(table)].into_iter().zip(trailers);
+            let count = if self.are_neighbours(table) { 2 } else { 1 };
+            batch.extend(again.take(count).map(|(row, into)| table.read_trailer(row, into)));
         }
     }
 

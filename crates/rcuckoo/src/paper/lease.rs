@@ -55,7 +55,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
             let lease = match self.look(addr).await? {
                 Sight::Stranded(lease) => lease,
                 Sight::Alive => {
-                    self.counters.false_suspicions += 1;
+                    self.reader.counters.false_suspicions += 1;
                     self.tell(&LockIncident::Withdrawn);
                     return Ok(Leased::Not);
                 }
@@ -65,14 +65,14 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
             let since_ns = seen.filter(|(before, _)| *before == lease).map_or(now_ns, |(_, since_ns)| since_ns);
             seen = Some((lease, since_ns));
             // [R-REPAIR-4]
-            let is_overdue = now_ns.saturating_sub(since_ns) >= self.config.lease_timeout_ns;
+            let is_overdue = now_ns.saturating_sub(since_ns) >= self.reader.config.lease_timeout_ns;
             if !lease.is_set() || is_overdue {
                 let taken = lease.taken_by(self.holder);
                 let mut found = 0;
                 post(&mut *self.lane, [Verb::Cas { addr, compare: lease.0, swap: taken.0, found: &mut found }]).await?;
                 if found == lease.0 {
-                    self.counters.leases += 1;
-                    self.counters.revocations += u64::from(lease.is_set());
+                    self.reader.counters.leases += 1;
+                    self.reader.counters.revocations += u64::from(lease.is_set());
                     let revoked = lease.is_set().then(|| lease.holder());
                     self.tell(&LockIncident::Leased { region: lease.region(), revoked });
                     return Ok(Leased::Taken(Lease { addr, taken }));
@@ -81,7 +81,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
             if now_ns >= self.deadline_ns {
                 return Ok(Leased::Not);
             }
-            let until_ns = now_ns + self.backoff.wait_ns(attempt);
+            let until_ns = now_ns + self.reader.backoff.wait_ns(attempt);
             pause_until(&mut *self.lane, until_ns.min(self.deadline_ns)).await;
         }
         Ok(Leased::Not)
@@ -99,10 +99,8 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
             Verb::Read { addr: table.locks().addr(lock.word), into: &mut lock_word },
             Verb::Read { addr: table.geometry().superblock_word(STATE_WORD), into: &mut state },
         ];
-        for ((row, _), into) in suspect.rows.iter().zip(&mut checksums) {
-            let addr = table.geometry().trailer(*row, table.rows()).add_words(1);
-            reads.push(Verb::Read { addr, into });
-        }
+        let rows = suspect.rows.iter().zip(&mut checksums);
+        reads.extend(rows.map(|((row, _), into)| table.read_checksum(*row, into)));
         for reads in reads.chunks_mut(READS) {
             post(&mut *self.lane, reads).await?;
         }

@@ -10,14 +10,14 @@
 
 use std::collections::BTreeMap;
 
-use guira_fabric::{Backoff, FabricError, Lane, Verb, post};
+use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{LockId, OwnerId, Placement, RowId};
 
 use crate::locks::batch::clear_verb;
 use crate::locks::journal::Flight;
 use crate::paper::lease::{Lease, Leased, READS};
 use crate::paper::suspect::Suspect;
-use crate::{Client, ClientConfig, Counters, ErrorKind, LockIncident, Observer, Reader, Table};
+use crate::{Client, ErrorKind, LockIncident, Reader, Table};
 
 /// Transitions of one repair, at most: a single death asks for two.
 const MAX_TRANSITIONS: usize = 64;
@@ -26,12 +26,10 @@ const MAX_TRANSITIONS: usize = 64;
 pub(crate) struct Repair<'r, L: ?Sized> {
     pub(crate) lane: &'r mut L,
     pub(crate) table: &'r Table,
-    pub(crate) config: &'r ClientConfig,
+    /// Counts, waits, and tells its observer.
+    pub(crate) reader: &'r mut Reader,
     pub(crate) holder: OwnerId,
     pub(crate) suspect: &'r Suspect,
-    pub(crate) backoff: &'r mut Backoff,
-    pub(crate) counters: &'r mut Counters,
-    pub(crate) observer: Option<&'r mut (dyn Observer + 'static)>,
     pub(crate) deadline_ns: u64,
 }
 
@@ -64,7 +62,7 @@ type Samples = BTreeMap<RowId, Vec<u64>>;
 
 impl<L: Lane + ?Sized> Repair<'_, L> {
     pub(crate) fn tell(&mut self, incident: &LockIncident) {
-        if let Some(observer) = &mut self.observer {
+        if let Some(observer) = &mut self.reader.observer {
             observer.observe_lock(self.suspect.lock, incident);
         }
     }
@@ -72,7 +70,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
     /// Repairs what the suspect's lock guards, and clears the lock. Round trips: those of [`Repair::take_lease`], 2 to
     /// 16 for each state the table is found in, 1 for each transition, 1 to end.
     pub(crate) async fn run(&mut self) -> Result<Repaired, FabricError> {
-        self.counters.suspicions += 1;
+        self.reader.counters.suspicions += 1;
         self.tell(&LockIncident::Suspected);
         let repaired = self.take_lease_and_repair().await;
         if let Err(error) = &repaired {
@@ -91,10 +89,10 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
         for _ in 0..MAX_TRANSITIONS {
             let (state, samples) = self.examine().await?;
             let (number, count) = match state {
-                State::TornDuplicate { .. } => (1, &mut self.counters.repair_state_1),
-                State::Duplicate { .. } => (2, &mut self.counters.repair_state_2),
-                State::Torn { .. } => (3, &mut self.counters.repair_state_3),
-                State::Clean => (4, &mut self.counters.repair_state_4),
+                State::TornDuplicate { .. } => (1, &mut self.reader.counters.repair_state_1),
+                State::Duplicate { .. } => (2, &mut self.reader.counters.repair_state_2),
+                State::Torn { .. } => (3, &mut self.reader.counters.repair_state_3),
+                State::Clean => (4, &mut self.reader.counters.repair_state_4),
             };
             *count += 1;
             self.tell(&LockIncident::Found { state: number });
@@ -121,8 +119,8 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
     /// entry in them. The first finding in the order of rows and slots, so that everybody finds the same.
     /// // [R-REPAIR-6]
     async fn examine(&mut self) -> Result<(State, Samples), FabricError> {
-        let (stretches, rows) = self.table.locks().stretches(self.suspect.lock, self.table.config().rows);
-        let guarded: Vec<RowId> = stretches.flat_map(|first| (first.0..first.0 + rows).map(RowId)).collect();
+        let guarded: Vec<RowId> =
+            self.table.locks().guarded_rows(self.suspect.lock, self.table.config().rows).collect();
         let mut samples = Samples::new();
         self.sample(guarded.clone(), &mut samples).await?;
         let mut elsewhere: Vec<RowId> = Vec::new();
@@ -158,8 +156,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
     /// The entries of a row, whether it verifies or not.
     fn entries<'s>(&'s self, row: RowId, words: &'s [u64]) -> impl Iterator<Item = Entry> + 's {
         let rows = self.table.rows();
-        let occupied = rows.occupancy(words);
-        (0..rows.entries()).filter(move |slot| occupied >> slot & 1 != 0).map(move |slot| {
+        rows.occupied_slots(words).map(move |slot| {
             let (digest, key_bytes) = match rows.placement(words, slot) {
                 Placement::Inline => {
                     let mut key = Vec::new();
@@ -180,14 +177,12 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
 
     /// Samples `wanted`; a row that does not verify up to `row_samples` times: its writer may be alive.
     async fn sample(&mut self, mut wanted: Vec<RowId>, samples: &mut Samples) -> Result<(), FabricError> {
-        let (geometry, rows) = (self.table.geometry(), self.table.rows());
-        for turn in 0..self.config.row_samples.max(1) {
-            self.counters.row_retries += if turn > 0 { wanted.len() as u64 } else { 0 };
+        let rows = self.table.rows();
+        for turn in 0..self.reader.config.row_samples.max(1) {
+            self.reader.counters.row_retries += if turn > 0 { wanted.len() as u64 } else { 0 };
             for wanted in wanted.chunks(READS) {
                 let mut words = vec![0; wanted.len() * rows.row_words()];
-                let into = wanted.iter().zip(words.chunks_exact_mut(rows.row_words()));
-                let reads = into.map(|(row, into)| Verb::Read { addr: geometry.row(*row), into });
-                post(&mut *self.lane, reads.collect::<Vec<_>>()).await?;
+                post(&mut *self.lane, self.table.read_rows(wanted, &mut words).collect::<Vec<_>>()).await?;
                 let sampled = wanted.iter().zip(words.chunks_exact(rows.row_words()));
                 samples.extend(sampled.map(|(row, words)| (*row, words.to_vec())));
             }
@@ -258,37 +253,20 @@ impl Client {
         lock: LockId,
         deadline_ns: u64,
     ) -> Result<bool, ErrorKind> {
-        let table = std::sync::Arc::clone(&self.table);
-        let window = &self.work.window;
+        let (table, window) = (&self.table, &self.work.window);
         let checksum = table.rows().trailer_word() + 1;
         let guarded = window.rows().iter().enumerate().filter(|(_, row)| table.locks().lock_of(**row) == lock);
         let rows = guarded.map(|(place, row)| (*row, window.at(place)[checksum]));
-        let suspect = self.suspects.observe(lock, rows, lane.now_ns(), self.config.failure_timeout_ns);
-        let Some(suspect) = suspect else { return Ok(false) };
+        let Some(suspect) = self.reader.suspect(lane.now_ns(), lock, rows) else { return Ok(false) };
         self.release_held(lane).await?;
         // From here on a batch of the repair may be in flight, if this operation is dropped: its atomics are not locks.
         self.journal.flight = Flight::Recovery;
-        let mut repair = Repair {
-            lane,
-            table: &table,
-            config: &self.config,
-            holder: self.owner,
-            suspect: &suspect,
-            backoff: &mut self.backoff,
-            counters: &mut self.counters,
-            observer: self.reader.observer.as_deref_mut(),
-            deadline_ns,
-        };
-        let repaired = repair.run().await;
+        let repaired = self.reader.repair(lane, self.owner, &suspect, deadline_ns).await;
         match &repaired {
-            Ok(_) => self.journal.landed(&[]),
-            Err(source) => self.journal.failed(source),
+            Err(ErrorKind::Fabric { source }) => self.journal.failed(source),
+            _ => self.journal.landed(&[]),
         }
-        match repaired? {
-            Repaired::Reclaimed => Ok(true),
-            Repaired::Nothing => Ok(false),
-            Repaired::Destroyed => Err(ErrorKind::Destroyed),
-        }
+        repaired
     }
 }
 
@@ -303,25 +281,29 @@ impl Reader {
         deadline_ns: u64,
     ) -> Result<bool, ErrorKind> {
         let Some(holder) = self.repairs_as else { return Ok(false) };
-        let table = std::sync::Arc::clone(&self.table);
         let mut checksum = [0];
-        let addr = table.geometry().trailer(row, table.rows()).add_words(1);
-        post(lane, [Verb::Read { addr, into: &mut checksum }]).await?;
-        let rows = std::iter::once((row, checksum[0]));
-        let suspect = self.suspects.observe(lock, rows, lane.now_ns(), self.config.failure_timeout_ns);
-        let Some(suspect) = suspect else { return Ok(false) };
-        let mut repair = Repair {
-            lane,
-            table: &table,
-            config: &self.config,
-            holder,
-            suspect: &suspect,
-            backoff: &mut self.backoff,
-            counters: &mut self.counters,
-            observer: self.observer.as_deref_mut(),
-            deadline_ns,
-        };
-        match repair.run().await? {
+        post(lane, [self.table.read_checksum(row, &mut checksum)]).await?;
+        match self.suspect(lane.now_ns(), lock, std::iter::once((row, checksum[0]))) {
+            Some(suspect) => self.repair(lane, holder, &suspect, deadline_ns).await,
+            None => Ok(false),
+        }
+    }
+
+    /// The suspect, if `lock`, found taken with these rows and their checksums, has been so for too long.
+    fn suspect(&mut self, now_ns: u64, lock: LockId, rows: impl Iterator<Item = (RowId, u64)>) -> Option<Suspect> {
+        self.suspects.observe(lock, rows, now_ns, self.config.failure_timeout_ns)
+    }
+
+    /// Whether a repair reclaimed the suspect's lock.
+    async fn repair<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        holder: OwnerId,
+        suspect: &Suspect,
+        deadline_ns: u64,
+    ) -> Result<bool, ErrorKind> {
+        let table = &std::sync::Arc::clone(&self.table);
+        match (Repair { lane, table, reader: self, holder, suspect, deadline_ns }).run().await? {
             Repaired::Destroyed => Err(ErrorKind::Destroyed),
             repaired => Ok(repaired == Repaired::Reclaimed),
         }

@@ -199,12 +199,12 @@ impl Client {
         }
         match recovered {
             Ok(recovered) => {
-                recovered.iter().for_each(|recovered| self.counters.note_recovery(recovered));
+                recovered.iter().for_each(|recovered| self.reader.counters.note_recovery(recovered));
                 self.tell(slot, generation, &Incident::Recovered { recovered, took_ns });
                 Ok(true)
             }
             Err(kind) => {
-                self.counters.failed_recoveries += u64::from(matches!(kind, ErrorKind::Corrupt { .. }));
+                self.reader.counters.failed_recoveries += u64::from(matches!(kind, ErrorKind::Corrupt { .. }));
                 let failed = Incident::RecoveryFailed { kind: kind.clone(), took_ns };
                 self.tell(slot, generation, &failed);
                 Err(kind)
@@ -238,12 +238,12 @@ impl Client {
 
     /// Asks whether the client that took `slot` under `generation` is dead, and notes the answer.
     async fn suspect(&mut self, slot: u16, generation: u64) -> Result<Option<FenceProof>, FabricError> {
-        self.counters.suspicions += 1;
+        self.reader.counters.suspicions += 1;
         self.tell(slot, generation, &Incident::Suspected);
         let Some(liveness) = &mut self.mourner.liveness else { return Ok(None) };
         let proof = poll_fn(|cx| liveness.poll_fence(slot, generation, cx)).await?;
         if proof.is_none() {
-            self.counters.false_suspicions += 1;
+            self.reader.counters.false_suspicions += 1;
             self.tell(slot, generation, &Incident::FoundAlive);
         }
         Ok(proof)

@@ -55,14 +55,6 @@ impl Dead {
     }
 }
 
-/// As [`recover_by`], for a process of which nothing is known: whoever wants to kill it cannot tell which it is.
-///
-/// # Errors
-/// As there.
-pub async fn recover(lane: &mut dyn Lane, table: &Table, proof: &FenceProof) -> Result<Option<Recovered>, Error> {
-    recover_by(lane, table, proof, &SlotClient::default()).await
-}
-
 /// Recovers the client whose death `proof` proves: completes the commit it had begun, releases its locks, makes its
 /// chunks orphans or free, and frees its slot, which says until then that `by` does this. The caller holds no lock, and
 /// keeps the proof until the last batch has completed. `None`, and nothing changed, if the client gave its slot back
@@ -77,7 +69,7 @@ pub async fn recover(lane: &mut dyn Lane, table: &Table, proof: &FenceProof) -> 
 /// # Errors
 /// `Destroyed` if the table was: no row was written. `Corrupt` if the slot, or the record in it, is damaged: its locks
 /// stay held. The fabric's. What was done stays done, and whoever comes next goes on.
-pub async fn recover_by(
+pub async fn recover(
     lane: &mut dyn Lane,
     table: &Table,
     proof: &FenceProof,
@@ -86,7 +78,7 @@ pub async fn recover_by(
     recover_dead(lane, table, Dead::of(proof), by).await.map_err(|kind| kind.during(Operation::Session))
 }
 
-/// As [`recover_by`], for another operation.
+/// As [`recover`], for another operation.
 pub(crate) async fn recover_dead(
     lane: &mut dyn Lane,
     table: &Table,
@@ -180,9 +172,7 @@ impl Recovery<'_> {
         let (geometry, rows) = (self.table.geometry(), self.table.rows());
         let numbers: Vec<RowId> = record.deltas(rows).map(|delta| delta.row).collect();
         let mut images = vec![0; numbers.len() * rows.row_words()];
-        let into = numbers.iter().zip(images.chunks_exact_mut(rows.row_words()));
-        let reads: Vec<Verb<'_>> = into.map(|(row, into)| Verb::Read { addr: geometry.row(*row), into }).collect();
-        self.post(reads).await?;
+        self.post(self.table.read_rows(&numbers, &mut images)).await?;
         for (delta, image) in record.deltas(rows).zip(images.chunks_exact_mut(rows.row_words())) {
             self.recovered.torn_rows += u64::from(rows.verify(delta.row, image).is_err());
             delta.apply(rows, image);

@@ -72,20 +72,17 @@ async fn find_entry(
     pair: RowPair,
     extent: &ExtentRef,
 ) -> Result<Standing, FabricError> {
-    let (rows, geometry, locks) = (table.rows(), table.geometry(), table.locks());
+    let (rows, locks) = (table.rows(), table.locks());
     let numbers = [pair.first, pair.second];
     let mut words = vec![0; 2 * rows.row_words()];
-    let samples = numbers.iter().zip(words.chunks_exact_mut(rows.row_words()));
-    post(lane, samples.map(|(row, into)| Verb::Read { addr: geometry.row(*row), into }).collect::<Vec<_>>()).await?;
-    let samples = || numbers.iter().zip(words.chunks_exact(rows.row_words()));
-    if samples().any(|(_, words)| refers_to(table, words, extent)) {
+    post(lane, table.read_rows(&numbers, &mut words).collect::<Vec<_>>()).await?;
+    if words.chunks_exact(rows.row_words()).any(|words| refers_to(table, words, extent)) {
         return Ok(Standing::Linked);
     }
     let mut trailers = [[0; TRAILER_WORDS]; 2];
     let mut held = [[0]; 2];
     let masks = numbers.map(|row| locks.mask(locks.lock_of(row)));
-    let again = numbers.iter().zip(&mut trailers);
-    let again = again.map(|(row, into)| Verb::Read { addr: geometry.trailer(*row, rows), into });
+    let again = numbers.iter().zip(&mut trailers).map(|(row, into)| table.read_trailer(*row, into));
     let looks = masks.iter().zip(&mut held).map(|(mask, into)| Verb::Read { addr: locks.addr(mask.word), into });
     post(lane, again.chain(looks).collect::<Vec<_>>()).await?;
     let is_free = masks.iter().zip(&held).all(|(mask, [word])| word & mask.mask == 0);
@@ -100,9 +97,7 @@ async fn find_entry(
 /// entry counts, and reason enough to leave the extent alone.
 fn refers_to(table: &Table, words: &[u64], extent: &ExtentRef) -> bool {
     let rows = table.rows();
-    let occupied = rows.occupancy(words);
-    let entries = (0..rows.entries()).filter(|slot| occupied >> slot & 1 != 0);
-    let mut extents = entries.filter(|slot| rows.placement(words, *slot) == Placement::Extent);
+    let mut extents = rows.occupied_slots(words).filter(|slot| rows.placement(words, *slot) == Placement::Extent);
     extents.any(|slot| {
         let found = rows.extent_of(words, slot);
         (found.offset, found.generation) == (extent.offset, extent.generation)

@@ -2,7 +2,7 @@
 
 pub(crate) mod snapshot;
 
-use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_fabric::{FabricError, Lane, post};
 use guira_layout::{ExtentRef, Placement, RowId, parse_extent};
 
 use crate::lookup::{Patience, Unsettled, read_extent};
@@ -35,7 +35,7 @@ pub async fn sample_rows<L: Lane + ?Sized>(
     let row_words = table.rows().row_words();
     words.clear();
     words.resize(count * row_words, 0);
-    post(lane, [Verb::Read { addr: table.geometry().row(first), into: words }]).await?;
+    post(lane, [table.read_row(first, words)]).await?;
     for (i, words) in words.chunks_exact(row_words).enumerate() {
         let row = RowId(first.0 + i as u64);
         visit(RowSample { row, words, valid: table.rows().verify(row, words).is_ok() });
@@ -75,8 +75,7 @@ impl RowItems {
     }
 
     fn passes_over(&self, row: RowId, slot: usize, extent: &ExtentRef) -> bool {
-        let extent = Place::Extent { offset: extent.offset, generation: extent.generation };
-        self.passed_over.contains(&Place::Entry { row, slot }) || self.passed_over.contains(&extent)
+        [Place::Entry { row, slot }, Place::of(extent)].iter().any(|place| self.passed_over.contains(place))
     }
 
     fn clear(&mut self) {
@@ -149,8 +148,7 @@ impl Reader {
         let table = std::sync::Arc::clone(&self.table);
         let rows = table.rows();
         items.clear();
-        let occupied = rows.occupancy(words);
-        for slot in (0..rows.entries()).filter(|slot| occupied >> slot & 1 != 0) {
+        for slot in rows.occupied_slots(words) {
             let key_end = match rows.placement(words, slot) {
                 Placement::Inline => {
                     rows.append_inline_key(words, slot, &mut items.bytes);

@@ -10,12 +10,12 @@
 
 use std::collections::BTreeSet;
 
-use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_fabric::{FabricError, Lane, SplitMix64, post};
 use guira_layout::{DESTROYED_TRAILER, RowId};
 
 use crate::scan::Trailer;
 use crate::table::destroy::is_destroyed;
-use crate::{Batch, Error, ErrorKind, Operation, Reader, RowItems, Table};
+use crate::{Error, ErrorKind, Operation, Reader, RowItems, Table};
 
 /// Trailers sampled by one batch: within the smallest `max_batch` of all fabrics.
 const BATCH_TRAILERS: u64 = 64;
@@ -137,7 +137,7 @@ impl Reader {
         let count = table.config().rows;
         let is_exact = count <= LEN_SAMPLES;
         let samples = count.min(LEN_SAMPLES);
-        let mut random = seed;
+        let mut random = SplitMix64(seed);
         let (mut sum, mut squares) = (0u64, 0u64);
         for start in (0..samples).step_by(BATCH_TRAILERS as usize) {
             let batch = start..(start + BATCH_TRAILERS).min(samples);
@@ -182,12 +182,10 @@ fn second_copies(table: &Table, rows: &[(Trailer, RowItems)]) -> BTreeSet<(usize
 }
 
 /// A row of the `i`-th of [`LEN_SAMPLES`] equal parts of a table.
-fn stratum(i: u64, rows: u64, random: &mut u64) -> u64 {
+fn stratum(i: u64, rows: u64, random: &mut SplitMix64) -> u64 {
     let part = |i: u64| (u128::from(i) * u128::from(rows) / u128::from(LEN_SAMPLES)) as u64;
     let (start, end) = (part(i), part(i + 1));
-    *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let drawn = (*random ^ *random >> 31).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    start + ((u128::from(drawn) * u128::from(end - start)) >> 64) as u64
+    start + random.below(end - start)
 }
 
 /// Samples the trailers of `rows`, at most [`BATCH_TRAILERS`] of them. 1 round trip.
@@ -198,11 +196,7 @@ async fn sample_trailers<L: Lane + ?Sized>(
 ) -> Result<Vec<Trailer>, FabricError> {
     let rows: Vec<u64> = rows.collect();
     let mut trailers = vec![Trailer::default(); rows.len()];
-    let mut batch = Batch::with_capacity(rows.len());
-    for (row, into) in rows.iter().zip(&mut trailers) {
-        batch.push(Verb::Read { addr: table.geometry().trailer(RowId(*row), table.rows()), into });
-    }
-    post(lane, &mut batch[..]).await?;
-    drop(batch);
+    let reads = rows.iter().zip(&mut trailers).map(|(row, into)| table.read_trailer(RowId(*row), into));
+    post(lane, reads.collect::<Vec<_>>()).await?;
     Ok(trailers)
 }

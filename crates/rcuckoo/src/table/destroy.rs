@@ -41,9 +41,7 @@ pub async fn destroy_table(lane: &mut dyn Lane, table: &Table) -> Result<(), Fab
     overwrite_rows(lane, table, (0..table.config().rows).map(RowId)).await?;
     await_release(lane, table, &held).await?;
     for lock in held {
-        let (stretches, rows) = table.locks().stretches(lock, table.config().rows);
-        let rows = stretches.flat_map(|first| (first.0..first.0 + rows).map(RowId));
-        overwrite_rows(lane, table, rows).await?;
+        overwrite_rows(lane, table, table.locks().guarded_rows(lock, table.config().rows)).await?;
     }
     Ok(())
 }

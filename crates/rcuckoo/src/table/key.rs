@@ -59,6 +59,19 @@ impl Table {
         Ok(self.rows().place(key.bytes.len(), bytes))
     }
 
+    /// The rows of the entry in `slot` of a row, by the digest that it stores or its key has; `buffer` is for the key.
+    pub fn entry_rows(&self, words: &[u64], slot: usize, buffer: &mut Vec<u8>) -> RowPair {
+        let digest = match self.rows().placement(words, slot) {
+            Placement::Extent => self.rows().extent_of(words, slot).digest,
+            Placement::Inline => {
+                buffer.clear();
+                self.rows().append_inline_key(words, slot, buffer);
+                self.placement().digest(buffer)
+            }
+        };
+        self.placement().rows(digest)
+    }
+
     pub(crate) fn refuse_key(&self, bytes: usize) -> ErrorKind {
         ErrorKind::KeyLength { bytes, format: self.rows().entry_format() }
     }

@@ -115,6 +115,28 @@ impl Table {
         self.policy.deaths == Deaths::Repaired
     }
 
+    /// The READ of `row`.
+    #[inline(always)]
+    pub(crate) fn read_row<'v>(&self, row: RowId, into: &'v mut [u64]) -> Verb<'v> {
+        Verb::Read { addr: self.geometry.row(row), into }
+    }
+
+    /// The READs of `rows`, one each, into as many parts of `words`.
+    pub(crate) fn read_rows<'v>(&self, rows: &[RowId], words: &'v mut [u64]) -> impl Iterator<Item = Verb<'v>> {
+        let into = words.chunks_exact_mut(self.rows.row_words());
+        rows.iter().zip(into).map(|(row, into)| self.read_row(*row, into))
+    }
+
+    /// The READ of the trailer of `row`.
+    pub(crate) fn read_trailer<'v>(&self, row: RowId, into: &'v mut [u64]) -> Verb<'v> {
+        Verb::Read { addr: self.geometry.trailer(row, &self.rows), into }
+    }
+
+    /// The READ of the checksum of `row`.
+    pub(crate) fn read_checksum<'v>(&self, row: RowId, into: &'v mut [u64; 1]) -> Verb<'v> {
+        Verb::Read { addr: self.geometry.trailer(row, &self.rows).add_words(1), into }
+    }
+
     /// Where keys live.
     #[inline(always)]
     pub fn placement(&self) -> &Placement {

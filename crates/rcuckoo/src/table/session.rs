@@ -46,27 +46,13 @@ pub struct SlotInfo {
     pub client: SlotClient,
 }
 
-/// As [`claim_slot_for`], for a client of whose process nothing but the id is known.
-///
-/// # Errors
-/// The fabric refused or lost a batch.
-pub async fn claim_slot(
-    lane: &mut dyn Lane,
-    table: &Table,
-    slot: u16,
-    process: u64,
-    since_unix_ns: u64,
-) -> Result<Option<OwnerId>, FabricError> {
-    claim_slot_for(lane, table, slot, &SlotClient { process, since_unix_ns, identity: [0; 3] }).await
-}
-
 /// Takes `slot` for `client` if it is free. The caller holds the slot's liveness ([`guira_fabric::Region::hold`]) and
 /// keeps it as long as it uses the slot. 2 round trips. `None` if the slot is not free: its last client died in it. //
 /// [R-SLOT-1]
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
-pub async fn claim_slot_for(
+pub async fn claim_slot(
     lane: &mut dyn Lane,
     table: &Table,
     slot: u16,
