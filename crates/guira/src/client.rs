@@ -98,26 +98,42 @@ pub(crate) struct Taken {
     pub(crate) own: SlotClient,
 }
 
-/// A change that brings a value.
+/// A change as it is asked for.
 #[derive(Clone, Copy)]
-pub(crate) enum ValueChange<'e> {
-    Put,
-    Insert,
-    Update,
-    Swap(guira_rcuckoo::Expected<'e>),
+pub(crate) enum Request<'r> {
+    Put(&'r [u8]),
+    Insert(&'r [u8]),
+    Update(&'r [u8]),
+    Swap(guira_rcuckoo::Expected<'r>, &'r [u8]),
+    Remove,
+    RemoveIf(guira_rcuckoo::Expected<'r>),
 }
 
-impl<'e> ValueChange<'e> {
+impl<'r> Request<'r> {
+    /// The value that it brings.
+    #[inline(always)]
+    fn value(self) -> Option<&'r [u8]> {
+        match self {
+            Request::Put(value) | Request::Insert(value) | Request::Update(value) | Request::Swap(_, value) => {
+                Some(value)
+            }
+            Request::Remove | Request::RemoveIf(_) => None,
+        }
+    }
+
+    /// The change that it is, if its value is stored as `value`.
     #[inline(always)]
     fn with<'v>(self, value: NewValue<'v>) -> Change<'v>
     where
-        'e: 'v,
+        'r: 'v,
     {
         match self {
-            ValueChange::Put => Change::Put(value),
-            ValueChange::Insert => Change::Insert(value),
-            ValueChange::Update => Change::Update(value),
-            ValueChange::Swap(expected) => Change::Swap(expected, value),
+            Request::Put(_) => Change::Put(value),
+            Request::Insert(_) => Change::Insert(value),
+            Request::Update(_) => Change::Update(value),
+            Request::Swap(expected, _) => Change::Swap(expected, value),
+            Request::Remove => Change::Remove,
+            Request::RemoveIf(expected) => Change::RemoveIf(expected),
         }
     }
 
@@ -130,64 +146,44 @@ impl<'e> ValueChange<'e> {
     /// How it overwrites any value, if it does.
     fn overwrite(self) -> Option<Overwrite> {
         match self {
-            ValueChange::Put => Some(Overwrite::Put),
-            ValueChange::Update => Some(Overwrite::Update),
-            ValueChange::Insert | ValueChange::Swap(_) => None,
+            Request::Put(_) => Some(Overwrite::Put),
+            Request::Update(_) => Some(Overwrite::Update),
+            Request::Insert(_) | Request::Swap(..) | Request::Remove | Request::RemoveIf(_) => None,
         }
     }
 }
 
-/// A change that brings a value, and what the table says of both: that it can store them, and where.
-struct Storing<'s> {
-    key: Key<'s>,
-    value: &'s [u8],
+/// What a table says of a request: that it can store its key and its value, and where.
+struct Accepted<'a> {
+    key: Key<'a>,
     place: Placement,
-    change: ValueChange<'s>,
+    request: Request<'a>,
 }
 
-impl<'s> Storing<'s> {
-    fn of(
-        table: &Table,
-        key: &'s [u8],
-        value: &'s [u8],
-        change: ValueChange<'s>,
-    ) -> Result<Storing<'s>, OperationErrorKind> {
+impl<'a> Accepted<'a> {
+    #[inline(always)]
+    fn of(table: &Table, key: &'a [u8], request: Request<'a>) -> Result<Accepted<'a>, OperationErrorKind> {
         let key = table.key(key)?;
-        let place = table.place(&key, value.len())?;
-        Ok(Storing { key, value, place, change })
+        let place = request.value().map_or(Ok(Placement::Inline), |value| table.place(&key, value.len()))?;
+        Ok(Accepted { key, place, request })
     }
 }
 
-/// Carries out a change, or the rest of one that was begun.
-async fn carry_out(
-    client: &mut guira_rcuckoo::Client,
-    lane: &mut dyn Lane,
-    key: &Key<'_>,
-    change: Change<'_>,
-    begun: Option<Begun>,
-) -> Result<Changed, OperationError> {
-    let begun = match begun {
-        Some(begun) => begun,
-        None => client.begin(lane, key, &change).await,
-    };
-    client.finish(lane, key, change, begun).await
-}
-
-/// The value as a change takes it; its extent, if it has one, is encoded and pending.
+/// The change that `accepted` asks for; its extent, if it has one, is encoded and pending.
 #[inline(always)]
-fn new_value<'v>(
+fn change_of<'v>(
     client: &guira_rcuckoo::Client,
     pending: &mut Option<ExtentRef>,
     encoded: &'v mut Vec<u64>,
     extent: Option<ExtentRef>,
-    key: &[u8],
-    value: &'v [u8],
-) -> NewValue<'v> {
-    let Some(extent) = extent else { return NewValue::Inline(value) };
+    accepted: &Accepted<'v>,
+) -> Change<'v> {
+    let (key, request) = (accepted.key.bytes(), accepted.request);
+    let value = request.value().unwrap_or_default();
+    let Some(extent) = extent else { return request.with(NewValue::Inline(value)) };
     *pending = Some(extent);
-    let sums = client.table().rows().sums();
-    guira_layout::encode_extent(encoded, &extent, key, value, sums);
-    NewValue::Extent { extent, words: encoded }
+    guira_layout::encode_extent(encoded, &extent, key, value, client.table().rows().sums());
+    request.with(NewValue::Extent { extent, words: encoded })
 }
 
 /// What acts as `owner`.
@@ -297,7 +293,7 @@ impl Client {
     /// `Corrupt` if a row or extent of the key is damaged; `Destroyed`; `Lost`; the fabric's. Nothing was changed,
     /// unless [`crate::Error::effect`] of the fabric's says otherwise.
     pub async fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Put, Error> {
-        let outcome = self.change_value(key, value, ValueChange::Put).await?;
+        let outcome = self.change(key, Request::Put(value)).await?;
         Ok(if outcome == Outcome::Inserted { Put::Inserted } else { Put::Replaced })
     }
 
@@ -307,7 +303,7 @@ impl Client {
     /// # Errors
     /// As [`Self::put`].
     pub async fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        Ok(self.change_value(key, value, ValueChange::Insert).await? == Outcome::Inserted)
+        Ok(self.change(key, Request::Insert(value)).await? == Outcome::Inserted)
     }
 
     /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key. Round
@@ -317,7 +313,7 @@ impl Client {
     /// # Errors
     /// As [`Self::put`], `Full` excepted; `Extent` may come.
     pub async fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        Ok(self.change_value(key, value, ValueChange::Update).await? == Outcome::Replaced)
+        Ok(self.change(key, Request::Update(value)).await? == Outcome::Replaced)
     }
 
     /// Removes `key` and returns true; returns false if there is no such key. Round trips: 2, 3 for a key in an extent.
@@ -326,11 +322,7 @@ impl Client {
     /// # Errors
     /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, `Lost` and the fabric's, as those of [`Self::put`].
     pub async fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
-        let outcome = match self.change_now(key, &Change::Remove) {
-            Ok(outcome) => outcome,
-            Err(begun) => self.change_waiting(key, Change::Remove, begun).await?,
-        };
-        Ok(outcome == Outcome::Removed)
+        Ok(self.change(key, Request::Remove).await? == Outcome::Removed)
     }
 
     /// Replaces the value of `key` if the key is as expected: has a certain value, or was not changed since it was read
@@ -348,14 +340,8 @@ impl Client {
         expected: impl Into<Expected<'e>>,
         value: &[u8],
     ) -> Result<Swap, Error> {
-        self.swap(key, expected.into(), value).await
-    }
-
-    /// [`Self::compare_and_swap`], compiled once.
-    pub(crate) async fn swap(&mut self, key: &[u8], expected: Expected<'_>, value: &[u8]) -> Result<Swap, Error> {
-        let expected = expected.of(self.client.table(), Operation::CompareAndSwap)?;
-        let outcome = self.change_value(key, value, ValueChange::Swap(expected)).await?;
-        Ok(Swap::of(outcome))
+        let expected = self.expected(expected.into(), Operation::CompareAndSwap)?;
+        Ok(Swap::of(self.change(key, Request::Swap(expected, value)).await?))
     }
 
     /// Removes `key` if it is as expected. Round trips and source: as [`Self::compare_and_swap`].
@@ -368,18 +354,8 @@ impl Client {
         key: &[u8],
         expected: impl Into<Expected<'e>>,
     ) -> Result<Swap, Error> {
-        self.remove_if(key, expected.into()).await
-    }
-
-    /// [`Self::compare_and_remove`], compiled once.
-    pub(crate) async fn remove_if(&mut self, key: &[u8], expected: Expected<'_>) -> Result<Swap, Error> {
-        let expected = expected.of(self.client.table(), Operation::CompareAndRemove)?;
-        let change = Change::RemoveIf(expected);
-        let outcome = match self.change_now(key, &change) {
-            Ok(outcome) => outcome,
-            Err(begun) => self.change_waiting(key, change, begun).await?,
-        };
-        Ok(Swap::of(outcome))
+        let expected = self.expected(expected.into(), Operation::CompareAndRemove)?;
+        Ok(Swap::of(self.change(key, Request::RemoveIf(expected)).await?))
     }
 
     /// Puts many keys, one after the other, in order: one result for each. A key's failure does not keep the next from
@@ -415,33 +391,40 @@ impl Client {
         results
     }
 
-    async fn change_value(&mut self, key: &[u8], value: &[u8], change: ValueChange<'_>) -> Result<Outcome, Error> {
-        match self.value_now(key, value, change) {
+    /// What is expected, if that is said with a token, of this table's.
+    #[inline]
+    pub(crate) fn expected<'e>(
+        &self,
+        expected: Expected<'e>,
+        operation: Operation,
+    ) -> Result<guira_rcuckoo::Expected<'e>, Error> {
+        expected.of(self.client.table(), operation)
+    }
+
+    async fn change(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Error> {
+        match self.change_now(key, request) {
             Ok(outcome) => Ok(outcome),
-            Err(begun) => self.value_waiting(key, value, change, begun).await,
+            Err(begun) => self.change_waiting(key, request, begun).await,
         }
     }
 
-    /// Carries out a change that brings a value, or the part of it that needs no waiting: the rest is for
-    /// [`Client::value_waiting`]. `None` if nothing was begun; otherwise its extent, if it has one, is pending.
+    /// Carries out a change, or the part of it that needs no waiting: the rest is for [`Client::change_waiting`].
+    /// `None` if nothing was begun; otherwise its extent, if it has one, is pending.
     #[inline(always)]
-    pub(crate) fn value_now(
-        &mut self,
-        key: &[u8],
-        value: &[u8],
-        change: ValueChange<'_>,
-    ) -> Result<Outcome, Option<Begun>> {
+    pub(crate) fn change_now(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Option<Begun>> {
         let Some(lane) = self.lane.in_place() else { return Err(None) };
-        let table = self.client.table();
-        let Ok(key) = table.key(key) else { return Err(None) };
-        let extent = match (table.place(&key, value.len()), &mut self.extents) {
+        let Ok(accepted) = Accepted::of(self.client.table(), key, request) else { return Err(None) };
+        let extent = match (accepted.place, &mut self.extents) {
             _ if self.pending.is_some() => return Err(None),
-            (Ok(Placement::Inline), extents) if !extents.as_ref().is_some_and(Extents::is_due) => None,
-            (Ok(Placement::Extent), Some(extents)) => Some(extents.reserve_now(&key, value).ok_or(None::<Begun>)?),
+            (Placement::Inline, extents) if !extents.as_ref().is_some_and(Extents::is_due) => None,
+            (Placement::Extent, Some(extents)) => {
+                let value = request.value().unwrap_or_default();
+                Some(extents.reserve_now(&accepted.key, value).ok_or(None::<Begun>)?)
+            }
             _ => return Err(None),
         };
-        let value = new_value(&self.client, &mut self.pending, &mut self.encoded, extent, key.bytes(), value);
-        match self.client.begin_in_place(lane, &key, &change.with(value)) {
+        let change = change_of(&self.client, &mut self.pending, &mut self.encoded, extent, &accepted);
+        match self.client.begin_in_place(lane, &accepted.key, &change) {
             Begun::Done(changed) => {
                 let outcome = changed.outcome;
                 self.book(&Ok(changed));
@@ -451,27 +434,26 @@ impl Client {
         }
     }
 
-    /// The rest of a change that [`Client::value_now`] began.
-    pub(crate) async fn value_waiting(
+    /// The rest of a change that [`Client::change_now`] began: in its turn, and in another session if this one is lost.
+    pub(crate) async fn change_waiting(
         &mut self,
         key: &[u8],
-        value: &[u8],
-        change: ValueChange<'_>,
+        request: Request<'_>,
         mut begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
-        let operation = change.operation();
-        let storing = match Storing::of(self.client.table(), key, value, change) {
-            Ok(storing) => storing,
+        let operation = request.operation();
+        let accepted = match Accepted::of(self.client.table(), key, request) {
+            Ok(accepted) => accepted,
             Err(refused) => return Err(Box::pin(self.refuse(refused, operation)).await),
         };
-        let (mut until, overwrite) = (Until::default(), change.overwrite());
+        let (mut until, overwrite) = (Until::default(), request.overwrite());
         loop {
-            let turn = match self.turn(&storing.key, overwrite).await {
+            let turn = match self.turn(&accepted.key, overwrite).await {
                 Waited::Answered(outcome) => return Ok(outcome),
                 Waited::Turn(turn) => Some(turn),
                 Waited::Nothing => None,
             };
-            match self.try_value(&storing, begun.take()).await {
+            match self.attempt(&accepted, begun.take()).await {
                 Err(error) if self.lane.is_remote() => {
                     // Others have a session.
                     drop(turn);
@@ -486,21 +468,22 @@ impl Client {
         }
     }
 
-    /// One attempt of [`Client::value_waiting`].
-    async fn try_value(&mut self, storing: &Storing<'_>, begun: Option<Begun>) -> Result<Outcome, Error> {
-        let Storing { key, value, change, .. } = storing;
-        let value = match &begun {
-            Some(_) => {
-                let inline = || NewValue::Inline(value);
+    /// One attempt of [`Client::change_waiting`]: finds room for its value, carries it out, and books both.
+    async fn attempt(&mut self, accepted: &Accepted<'_>, begun: Option<Begun>) -> Result<Outcome, Error> {
+        let Accepted { key, request, .. } = accepted;
+        let (change, begun) = match begun {
+            Some(begun) => {
+                let inline = || NewValue::Inline(request.value().unwrap_or_default());
                 let extent = |extent: &ExtentRef| NewValue::Extent { extent: *extent, words: &self.encoded };
-                self.pending.as_ref().map_or_else(inline, extent)
+                (request.with(self.pending.as_ref().map_or_else(inline, extent)), begun)
             }
             None => {
-                let extent = self.reserve(storing).await.map_err(without_effect)?;
-                new_value(&self.client, &mut self.pending, &mut self.encoded, extent, key.bytes(), value)
+                let extent = self.reserve(accepted).await.map_err(without_effect)?;
+                let change = change_of(&self.client, &mut self.pending, &mut self.encoded, extent, accepted);
+                (change, self.client.begin(self.lane.any(), key, &change).await)
             }
         };
-        let result = carry_out(&mut self.client, self.lane.any(), key, change.with(value), begun).await;
+        let result = self.client.finish(self.lane.any(), key, change, begun).await;
         self.book(&result);
         self.tell_incidents().await;
         result.map(|changed| changed.outcome).map_err(|error| self.failed(error))
@@ -575,16 +558,17 @@ impl Client {
     }
 
     /// Room for a value that needs some; `None` if it goes in the row. Does what there is to do before.
-    async fn reserve(&mut self, storing: &Storing<'_>) -> Result<Option<ExtentRef>, Error> {
-        let operation = storing.change.operation();
+    async fn reserve(&mut self, accepted: &Accepted<'_>) -> Result<Option<ExtentRef>, Error> {
+        let operation = accepted.request.operation();
         self.settle_extent(operation).await?;
-        let (Placement::Extent, Some(extents)) = (storing.place, &mut self.extents) else {
+        let (Placement::Extent, Some(extents)) = (accepted.place, &mut self.extents) else {
             self.tend_extents().await?;
             return Ok(None);
         };
-        match extents.reserve(self.lane.any(), &storing.key, storing.value).await {
+        let value = accepted.request.value().unwrap_or_default();
+        match extents.reserve(self.lane.any(), &accepted.key, value).await {
             // Rare, and larger than the rest of a change's future.
-            Err(full @ ExtentError::Full { .. }) => Box::pin(self.reserve_of_the_dead(storing, full)).await,
+            Err(full @ ExtentError::Full { .. }) => Box::pin(self.reserve_of_the_dead(accepted, full)).await,
             reserved => Ok(Some(reserved?)),
         }
     }
@@ -594,10 +578,10 @@ impl Client {
     /// [R-DESTROY-1]
     async fn reserve_of_the_dead(
         &mut self,
-        storing: &Storing<'_>,
+        accepted: &Accepted<'_>,
         full: ExtentError,
     ) -> Result<Option<ExtentRef>, Error> {
-        let operation = storing.change.operation();
+        let operation = accepted.request.operation();
         let Some(extents) = &mut self.extents else { return Err(full.into()) };
         let looked = is_destroyed(self.lane.any(), self.client.table()).await;
         let fabric = |source| OperationErrorKind::Fabric { source }.during(operation);
@@ -610,63 +594,11 @@ impl Client {
         let Some(extents) = &mut self.extents else { return Err(full.into()) };
         match recovered.map_err(|error| self.events.failed(error))? {
             0 => Err(full.into()),
-            _ => Ok(Some(extents.reserve(self.lane.any(), &storing.key, storing.value).await?)),
-        }
-    }
-
-    /// Carries out a change that brings no extent, or the part of it that needs no waiting: the rest is for
-    /// [`Client::change_waiting`]. `None` if nothing was begun.
-    #[inline(always)]
-    pub(crate) fn change_now(&mut self, key: &[u8], change: &Change<'_>) -> Result<Outcome, Option<Begun>> {
-        if self.pending.is_some() || self.extents.as_ref().is_some_and(Extents::is_due) {
-            return Err(None);
-        }
-        let Some(lane) = self.lane.in_place() else { return Err(None) };
-        let Ok(key) = self.client.table().key(key) else { return Err(None) };
-        match self.client.begin_in_place(lane, &key, change) {
-            Begun::Done(changed) => {
-                self.reclaim(&changed);
-                Ok(changed.outcome)
-            }
-            begun => Err(Some(begun)),
-        }
-    }
-
-    /// The rest of a change that [`Client::change_now`] began.
-    pub(crate) async fn change_waiting(
-        &mut self,
-        key: &[u8],
-        change: Change<'_>,
-        mut begun: Option<Begun>,
-    ) -> Result<Outcome, Error> {
-        let operation = change.operation();
-        let key = match self.client.table().key(key) {
-            Ok(key) => key,
-            Err(refused) => return Err(Box::pin(self.refuse(refused, operation)).await),
-        };
-        let mut until = Until::default();
-        loop {
-            let turn = self.turn(&key, None).await;
-            match self.try_change(&key, change, begun.take()).await {
-                Err(error) if self.lane.is_remote() => {
-                    drop(turn);
-                    self.go_on_after(error, operation, &mut until).await?;
-                }
-                result => return result,
+            _ => {
+                let value = accepted.request.value().unwrap_or_default();
+                Ok(Some(extents.reserve(self.lane.any(), &accepted.key, value).await?))
             }
         }
-    }
-
-    /// One attempt of [`Client::change_waiting`].
-    async fn try_change(&mut self, key: &Key<'_>, change: Change<'_>, begun: Option<Begun>) -> Result<Outcome, Error> {
-        if begun.is_none() {
-            self.settle_extent(change.operation()).await.map_err(without_effect)?;
-            self.tend_extents().await.map_err(without_effect)?;
-        }
-        let result = carry_out(&mut self.client, self.lane.any(), key, change, begun).await;
-        result.iter().for_each(|changed| self.reclaim(changed));
-        self.tell_incidents().await;
-        result.map(|changed| changed.outcome).map_err(|error| self.failed(error))
     }
 
     /// Ends a change that the table cannot carry out, as one that it can: what a dropped operation left is given back
@@ -682,12 +614,6 @@ impl Client {
             }
         }
         refused.during(operation).into()
-    }
-
-    fn reclaim(&mut self, changed: &Changed) {
-        if let (Some(extents), Some(freed)) = (&mut self.extents, &changed.freed) {
-            extents.give_back(freed);
-        }
     }
 
     /// Lets no space gather with a client that removes or replaces and never stores. // [R-EXTENT-5]

@@ -4,11 +4,11 @@
 //! protocol again, every `async fn` of it, which took a small example 17 s. It leads to one that is not generic.
 
 use guira_fabric::Traffic;
-use guira_rcuckoo::{Begun, Change, Counters, Now, Outcome};
+use guira_rcuckoo::{Begun, Counters, Now, Operation, Outcome};
 
 use super::block_on;
 use super::reader::lookups;
-use crate::client::ValueChange;
+use crate::client::Request;
 use crate::{Error, Expected, Put, Swap, Token, Versioned};
 
 /// Reads and changes the table, one operation at a time, in place: one a thread, from [`crate::Store::client`]. Holds a
@@ -53,7 +53,7 @@ impl Client {
     /// `Corrupt` if a row or extent of the key is damaged; `Destroyed`; `Lost`; the fabric's. Nothing was changed,
     /// unless [`crate::Error::effect`] of the fabric's says otherwise.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Put, Error> {
-        let outcome = self.change_value(key, value, ValueChange::Put)?;
+        let outcome = self.change(key, Request::Put(value))?;
         Ok(if outcome == Outcome::Inserted { Put::Inserted } else { Put::Replaced })
     }
 
@@ -63,7 +63,7 @@ impl Client {
     /// # Errors
     /// As [`Self::put`].
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        Ok(self.change_value(key, value, ValueChange::Insert)? == Outcome::Inserted)
+        Ok(self.change(key, Request::Insert(value))? == Outcome::Inserted)
     }
 
     /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key. Round
@@ -73,7 +73,7 @@ impl Client {
     /// # Errors
     /// As [`Self::put`], `Full` excepted; `Extent` may come.
     pub fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        Ok(self.change_value(key, value, ValueChange::Update)? == Outcome::Replaced)
+        Ok(self.change(key, Request::Update(value))? == Outcome::Replaced)
     }
 
     /// Removes `key` and returns true; returns false if there is no such key. Round trips: 2, 3 for a key in an extent.
@@ -82,37 +82,22 @@ impl Client {
     /// # Errors
     /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, `Lost` and the fabric's, as those of [`Self::put`].
     pub fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
-        let outcome = match self.0.change_now(key, &Change::Remove) {
-            Ok(outcome) => outcome,
-            Err(begun) => self.remove_waiting(key, begun)?,
-        };
-        Ok(outcome == Outcome::Removed)
+        Ok(self.change(key, Request::Remove)? == Outcome::Removed)
     }
 
-    #[inline(never)]
-    fn remove_waiting(&mut self, key: &[u8], begun: Option<Begun>) -> Result<Outcome, Error> {
-        block_on(self.0.change_waiting(key, Change::Remove, begun))
-    }
-
-    /// A change that brings a value. Without a future, as long as it need not wait: to make one, and to carry the bytes
-    /// that an error would take through it, costs 6 % of a change.
+    /// Without a future, as long as it need not wait: to make one, and to carry the bytes that an error would take
+    /// through it, costs 6 % of a change.
     #[inline(always)]
-    fn change_value(&mut self, key: &[u8], value: &[u8], change: ValueChange<'_>) -> Result<Outcome, Error> {
-        match self.0.value_now(key, value, change) {
+    fn change(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Error> {
+        match self.0.change_now(key, request) {
             Ok(outcome) => Ok(outcome),
-            Err(begun) => self.value_waiting(key, value, change, begun),
+            Err(begun) => self.change_waiting(key, request, begun),
         }
     }
 
     #[inline(never)]
-    fn value_waiting(
-        &mut self,
-        key: &[u8],
-        value: &[u8],
-        change: ValueChange<'_>,
-        begun: Option<Begun>,
-    ) -> Result<Outcome, Error> {
-        block_on(self.0.value_waiting(key, value, change, begun))
+    fn change_waiting(&mut self, key: &[u8], request: Request<'_>, begun: Option<Begun>) -> Result<Outcome, Error> {
+        block_on(self.0.change_waiting(key, request, begun))
     }
 
     /// Replaces the value of `key` if the key is as expected: has a certain value, or was not changed since it was read
@@ -158,7 +143,8 @@ impl Client {
     }
 
     fn swap(&mut self, key: &[u8], expected: Expected<'_>, value: &[u8]) -> Result<Swap, Error> {
-        block_on(self.0.swap(key, expected, value))
+        let expected = self.0.expected(expected, Operation::CompareAndSwap)?;
+        Ok(Swap::of(self.change(key, Request::Swap(expected, value))?))
     }
 
     /// Removes `key` if it is as expected. Round trips and source: as [`Self::compare_and_swap`].
@@ -171,7 +157,8 @@ impl Client {
     }
 
     fn remove_if(&mut self, key: &[u8], expected: Expected<'_>) -> Result<Swap, Error> {
-        block_on(self.0.remove_if(key, expected))
+        let expected = self.0.expected(expected, Operation::CompareAndRemove)?;
+        Ok(Swap::of(self.change(key, Request::RemoveIf(expected))?))
     }
 
     /// Puts many keys, one after the other, in order: one result for each. A key's failure does not keep the next from
