@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, ensure};
-use guira::blocking::{Client, Reader};
+use guira::{Client, Reader};
 use guira::{CreateOptions, Error, Store, Url};
 
 use crate::counted_operations;

@@ -98,7 +98,7 @@ fn ycsb_a(format: &str, sizes: Sizes) -> Result<()> {
 fn insert_and_remove(shape: &str, format: &str, sizes: Sizes, keys: u32) -> Result<()> {
     let items = sizes.items(keys, OPERATIONS);
     Bench::new(format, sizes, keys)?.count(shape, &items, |bench, item| {
-        Ok(bench.client.insert(&item.key, &item.value)? && bench.client.remove(&item.key)?)
+        Ok(bench.client.try_insert(&item.key, &item.value)? && bench.client.remove(&item.key)?)
     })
 }
 

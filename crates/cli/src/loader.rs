@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use guira::blocking::Client;
+use guira::Client;
 use guira::{Put, Store};
 use guira_input::{BadRecord, InputError, Record, Records, printable, tsv};
 use guira_lab::driver::OperationTally;

@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use guira::blocking::Client;
+use guira::Client;
 use guira::{CreateOptions, Effect, OpenOptions, ServeOptions, Store, Url};
 use rustix::mm::{MprotectFlags, mprotect};
 

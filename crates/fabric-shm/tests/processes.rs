@@ -331,7 +331,7 @@ fn remote_forker(location: &Location) {
     let (hold, lane) = (region.hold(SPARE_SLOT).unwrap().unwrap(), region.lane());
     // A task that has the turn to change the key, and keeps it, unless the node was faster than this thread.
     let stuck = (0..100).find_map(|_| {
-        let mut client = store.async_client().unwrap();
+        let mut client = poll_once(store.to_async().client()).unwrap();
         let mut update = Box::pin(async move { client.update(b"cuckoo", b"grey").await });
         update.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending().then_some(update)
     });
@@ -349,8 +349,8 @@ fn remote_forker(location: &Location) {
         refused(reader.get(b"cuckoo").err());
         refused(reader.get_many(&[b"cuckoo"]).remove(0).err());
         refused(store.client().err());
-        refused(store.async_client().err());
-        refused(store.len().err());
+        refused(poll_once(store.to_async().client()).err());
+        refused(store.len_estimate().err());
         assert!(region.is_stale() && lane.is_stale() && region.clone().is_stale() && region.lane().is_stale());
         let mut seen = [0];
         let refusal = submit(&mut lane, &mut [Verb::Read { addr: Addr::main(0), into: &mut seen }]);
@@ -395,15 +395,15 @@ fn poll_once<F: Future>(future: F) -> F::Output {
 
 /// Pools that have lent what they have.
 struct Pools {
-    of_tasks: guira::Pool,
-    of_threads: guira::blocking::Pool,
-    to_task: guira::PooledClient,
-    to_thread: guira::blocking::PooledClient,
+    of_tasks: guira::aio::Pool,
+    of_threads: guira::Pool,
+    to_task: guira::aio::PooledClient,
+    to_thread: guira::PooledClient,
 }
 
 impl Pools {
     fn of(store: &Store) -> Pools {
-        let (of_tasks, of_threads) = (store.pool(1), store.blocking_pool(1));
+        let (of_tasks, of_threads) = (store.to_async().pool(1), store.pool(1));
         let (to_task, to_thread) = (poll_once(of_tasks.get()).unwrap(), of_threads.get().unwrap());
         Pools { of_tasks, of_threads, to_task, to_thread }
     }

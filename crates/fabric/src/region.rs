@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::Mutex;
 use std::task::{Context, Poll};
 
 use crate::{Caps, FabricError, HoldSet, Lane, SeparateHolds};
@@ -9,12 +10,14 @@ use crate::{Caps, FabricError, HoldSet, Lane, SeparateHolds};
 /// Proof that this process holds a client slot: while it lives, every prober finds the slot's owner alive; when it is
 /// dropped, or its process dies, the slot's owner is dead. Whoever obtains the hold of a slot somebody else used has
 /// thereby proved that owner dead.
-pub struct SlotHold(#[expect(dead_code, reason = "held for its Drop")] Box<dyn Any + Send>);
+///
+/// Nobody looks into it: it lies in a mutex so that tasks that share a hold may go from thread to thread.
+pub struct SlotHold(#[expect(dead_code, reason = "held for its Drop")] Mutex<Box<dyn Any + Send>>);
 
 impl SlotHold {
     /// Wraps the backend's guard, whose `Drop` ends the owner's life.
     pub fn new(guard: impl Any + Send) -> SlotHold {
-        SlotHold(Box::new(guard))
+        SlotHold(Mutex::new(Box::new(guard)))
     }
 }
 

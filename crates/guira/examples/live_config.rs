@@ -16,7 +16,7 @@ use std::io::{BufRead, BufReader, Write, stdout};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use guira::{CreateOptions, OpenOptions, Store, Swap, Url, blocking};
+use guira::{CreateOptions, OpenOptions, Store, Swap, Url};
 
 type Failure = Box<dyn Error + Send + Sync>;
 type Reader = (Child, BufReader<ChildStdout>);
@@ -132,7 +132,7 @@ fn add(store: &Store, times: u32) -> Result<(), Failure> {
 }
 
 /// Makes the changes known, and prints what each reader says to them.
-fn publish(client: &mut blocking::Client, readers: &mut [Reader], revision: &str) -> Result<(), Failure> {
+fn publish(client: &mut guira::Client, readers: &mut [Reader], revision: &str) -> Result<(), Failure> {
     client.put(REVISION, revision.as_bytes())?;
     for (_, output) in readers {
         let mut line = String::new();

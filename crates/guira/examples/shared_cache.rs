@@ -16,7 +16,7 @@ use std::io::{BufRead, BufReader, Write, stdin, stdout};
 use std::ops::ControlFlow;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use guira::{Blame, CreateOptions, Store, Url, blocking};
+use guira::{Blame, CreateOptions, Store, Url};
 
 type Failure = Box<dyn Error>;
 
@@ -62,14 +62,14 @@ fn work(url: &str, id: &str, requests: &str) -> Result<(), Failure> {
 }
 
 /// The answer to `question`, and whether it was in the cache.
-fn answer(cache: &mut blocking::Client, question: u64) -> Result<(u64, bool), Failure> {
+fn answer(cache: &mut guira::Client, question: u64) -> Result<(u64, bool), Failure> {
     let key = question.to_le_bytes();
     if let Some(found) = cache.get(&key)? {
         return Ok((u64::from_le_bytes(found.as_slice().try_into()?), true));
     }
     let computed = compute(question);
     // `insert` changes nothing if somebody else was faster: both computed the same.
-    match cache.insert(&key, &computed.to_le_bytes()) {
+    match cache.try_insert(&key, &computed.to_le_bytes()) {
         // A full cache is no failure: the answer is right, and will have to be computed again.
         Err(error) if error.blame() == Blame::Full => {}
         inserted => drop(inserted?),
@@ -104,7 +104,7 @@ fn run(store: &Store, workers: u64, requests: u64) -> Result<(), Failure> {
     let (mut victim, ..) = processes.remove(0);
     victim.kill()?; // SIGKILL: it cannot say goodbye.
     victim.wait()?;
-    println!("worker 0 is dead; its {} answers stay", store.len()?.entries);
+    println!("worker 0 is dead; its {} answers stay", store.len_estimate()?.entries);
     for (_, input, _) in &mut processes {
         writeln!(input, "go")?;
     }

@@ -17,7 +17,7 @@ use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::process::{Child, Command};
 
-use guira::{CreateOptions, Store, Url, blocking};
+use guira::{CreateOptions, Store, Url};
 use tempfile::NamedTempFile;
 
 type Failure = Box<dyn Error>;
@@ -54,10 +54,10 @@ fn work(url: &str, path: &Path, start: &str, end: &str) -> Result<(), Failure> {
 }
 
 /// Adds one to the counter of `word`: 8 bytes, least significant first.
-fn count(client: &mut blocking::Client, word: &[u8]) -> Result<(), Failure> {
+fn count(client: &mut guira::Client, word: &[u8]) -> Result<(), Failure> {
     for _ in 0..MAX_TRIES {
         let is_counted = match client.get_versioned(word)? {
-            None => client.insert(word, &1u64.to_le_bytes())?,
+            None => client.try_insert(word, &1u64.to_le_bytes())?,
             Some(found) => {
                 let counted = u64::from_le_bytes(found.value.as_slice().try_into()?) + 1;
                 client.compare_and_swap(word, found.token, &counted.to_le_bytes())?.is_done()

@@ -10,11 +10,11 @@ use guira_layout::{Geometry, Secret, Superblock, TableConfig};
 use guira_rcuckoo::{FormatError, OpenError, Table, destroy_table, format_table};
 use guira_url::Place;
 
-use crate::blocking::block_on;
 use crate::fabric::FabricRegion;
 use crate::mismatch::mismatches;
 use crate::sessions::Sessions;
 use crate::store::{Origin, is_destroyed, random};
+use crate::wait::block_on;
 use crate::{CreateOptions, CreateProgress, Error, OnMismatch, OpenOptions, Store, Url};
 
 /// Times [`Store::open_or_create`] opens and creates by turns. Each turn but the first needs somebody who creates the

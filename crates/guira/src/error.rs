@@ -83,10 +83,10 @@ impl fmt::Display for Blame {
 /// What to do depends on blame and effect. Who wants to know more matches on what is inside:
 ///
 /// ```
-/// use guira::{Error, OperationError, OperationErrorKind, blocking};
+/// use guira::{Client, Error, OperationError, OperationErrorKind};
 ///
 /// /// Stores a value that may be left out, and says whether it was too long for the table.
-/// fn is_too_long(client: &mut blocking::Client, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+/// fn is_too_long(client: &mut Client, key: &[u8], value: &[u8]) -> Result<bool, Error> {
 ///     match client.put(key, value) {
 ///         Err(Error::Operation(OperationError { kind: OperationErrorKind::ValueLength { .. }, .. })) => Ok(true),
 ///         result => result.map(|_| false),

@@ -48,8 +48,8 @@
 //! # }
 //! ```
 //!
-//! **Threads.** A [`Store`] is cheap to clone and shared by threads; each takes a [`blocking::Client`] of its own, or a
-//! [`blocking::Reader`] if it changes nothing.
+//! **Threads.** A [`Store`] is cheap to clone and shared by threads; each takes a [`Client`] of its own, or a
+//! [`Reader`] if it changes nothing.
 //!
 //! **Processes.** Another process opens the same URL. It may open it for reading only ([`OpenOptions::read_only`]).
 //! Nobody has to stay: the table is there until [`Store::destroy`], or the next start of the machine. Who has a table
@@ -62,23 +62,25 @@
 //! Feature `tls` (off by default, as it wants a C compiler) adds `ServeOptions::tls` and `OpenOptions::tls`: both sides
 //! show certificates.
 //!
-//! **Async.** [`Store::async_client`] gives a [`Client`], whose operations are `Send` futures, for any executor. A
-//! future that is dropped takes effect wholly or not at all. [`Store::async_reader`] gives a [`Reader`], for tasks that
-//! change nothing. A table has so many client slots ([`CreateOptions::max_clients`]): where there are more tasks, they
-//! share the clients of a [`Pool`], from [`Store::pool`].
+//! **Async.** [`aio`] has the same for tasks: [`aio::Store`], [`aio::Client`], [`aio::Reader`] and [`aio::Pool`], whose
+//! operations are `Send` futures, for any executor, none of whose threads is ever blocked. A future that is dropped
+//! takes effect wholly or not at all.
+//!
+//! **Pools.** A table has so many client slots ([`CreateOptions::max_clients`]): where there are more threads or tasks,
+//! they share the clients of a [`Pool`], from [`Store::pool`], or of an [`aio::Pool`].
 //!
 //! **Together.** Processes that change one key read it with its state and say what they expect:
-//! [`blocking::Client::get_versioned`], [`blocking::Client::compare_and_swap`]. There are no changes of several keys at
+//! [`Client::get_versioned`], [`Client::compare_and_swap`]. There are no changes of several keys at
 //! once.
 //!
 //! **Errors.** A miss is `None`, never an error. An [`Error`] says what was attempted and whether it had an effect
 //! ([`Error::effect`]), and whose fault it is ([`Error::blame`]):
 //!
 //! ```
-//! use guira::{Blame, Effect, Error, blocking};
+//! use guira::{Blame, Client, Effect, Error};
 //!
 //! /// Whether the value is in the cache now.
-//! fn remember(cache: &mut blocking::Client, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+//! fn remember(cache: &mut Client, key: &[u8], value: &[u8]) -> Result<bool, Error> {
 //!     match cache.put(key, value) {
 //!         Ok(_) => Ok(true),
 //!         Err(error) => match (error.blame(), error.effect()) {
@@ -96,8 +98,8 @@
 //!
 //! **Sizing.** [`CreateOptions::new`] takes the number of keys; the memory is reserved at once, and a table does not
 //! grow. Short values lie in the rows (`bytes:64`: key and value of 64 bytes together), longer ones in space of their
-//! own: [`CreateOptions::extent_bytes`] says how much it takes. [`Store::len`] and [`Store::stat`] tell how full a
-//! table is.
+//! own: [`CreateOptions::extent_bytes`] says how much it takes. [`Store::len_estimate`] and [`Store::stat`] tell how
+//! full a table is.
 //!
 //! **When not to use it.** If the data must survive the machine; if you do not trust the other processes, for whoever
 //! may write the table may damage it, which is detected and not prevented; if you need ordered scans, expiry, or
@@ -107,8 +109,8 @@
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
+pub mod aio;
 mod attachment;
-pub mod blocking;
 mod client;
 mod create;
 mod error;
@@ -132,11 +134,12 @@ mod store;
 mod tls_file;
 mod token_file;
 mod turns;
+mod wait;
 
 /// The result of an operation that can fail with [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-pub use client::{Client, Put};
+pub use client::Client;
 pub use error::{Blame, Error, Shortage};
 pub use guira_check::{
     Cause, CheckError, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage,
@@ -163,11 +166,11 @@ pub use options::{CreateOptions, CreateProgress, OnMismatch, OpenOptions};
 pub use pool::{Pool, PoolStatus, PooledClient};
 pub use reader::Reader;
 pub use repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, Repair};
-pub use scan::{DamageVisitor, Len, ScanSummary, StableScan, Unread, Visitor};
+pub use scan::{DamageVisitor, LenEstimate, ScanSummary, StableScan, Unread, Visitor};
 pub use serve::{ServeOptions, Served};
 pub use slot_locks::SlotLock;
 pub use stat::{ClientStat, ClientState, FileStat, NodeStat, RegionStat, Stat};
-pub use state::{Expected, Swap, Token, Versioned};
+pub use state::{Expected, Put, Swap, Token, Versioned};
 pub use store::Store;
 pub use tls_file::TlsFileError;
 #[cfg(feature = "tls")]

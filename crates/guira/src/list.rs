@@ -56,7 +56,7 @@ pub struct TableSummary {
     pub format: String,
     /// Entries there is room for.
     pub capacity: u64,
-    /// Entries it has, as [`Store::len`] tells: exact up to 4,096 rows, beyond that by a sample.
+    /// Entries it has, as [`Store::len_estimate`] tells: exact up to 4,096 rows, beyond that by a sample.
     pub entries: u64,
     /// Half the width of the 95 % confidence interval, in entries; 0 if every row was counted.
     pub entries_error: u64,
@@ -163,7 +163,7 @@ fn summary(url: &Url) -> Result<TableSummary, Error> {
         opened => opened?,
     };
     let (region, config) = (store.inner.region()?, store.table().config());
-    let len = store.len()?;
+    let len = store.len_estimate()?;
     let mut clients = ClientCounts::default();
     for (_, state) in clients_of(&store.inner, &region)? {
         clients.note(state);

@@ -375,9 +375,9 @@ impl OpenOptions {
     }
 
     /// How long an operation that finds its connection to the memory node lost (`tcp://`) goes on trying to get another
-    /// one, before it fails as it would have at once; default 10 s. So do [`crate::Store::client`], and the calls of an
-    /// open store that tell of it: `stat`, `check`, `len`, `is_destroyed`; [`crate::Store::async_client`], which is not
-    /// to block, tries once more. Zero makes one attempt. The next operation tries again. Source: R-SESSION-1.
+    /// one, before it fails as it would have at once; default 10 s. So do [`crate::Store::client`],
+    /// [`crate::aio::Store::client`], and the calls of an open store that tell of it: `stat`, `check`, `len_estimate`,
+    /// `is_destroyed`. Zero makes one attempt. The next operation tries again. Source: R-SESSION-1.
     #[must_use]
     pub fn reconnect_timeout(mut self, timeout: Duration) -> OpenOptions {
         self.reconnect_timeout = timeout;

@@ -11,10 +11,10 @@ use guira_rcuckoo::{
     slots, unowned_locks,
 };
 
-use crate::blocking::block_on;
 use crate::fabric::FabricRegion;
 use crate::options::Access;
 use crate::store::{Inner, unix_ns};
+use crate::wait::block_on;
 use crate::{Error, OperationError, OperationErrorKind, Store};
 
 /// Between two looks whether a killed client's slot is free.
@@ -184,7 +184,8 @@ impl Store {
             repair.living.push(LivingClient { slot, process, committing, recovering, stopped, frozen });
             return Ok(());
         };
-        match inner.recover_proved(region, &FenceProof::new(slot, generation, hold), &own_slot_client(unix_ns())) {
+        let (proof, own) = (FenceProof::new(slot, generation, hold), own_slot_client(unix_ns()));
+        match block_on(inner.recover_proved(region, &proof, &own)) {
             Ok(Some(recovered)) => {
                 repair.recovered.push(RecoveredClient::new(slot, generation, info.client.process, &recovered));
             }
@@ -290,7 +291,7 @@ impl Store {
             Look::Theirs(_) => return Err(kick.error(KillError::Ended { pid: process })),
         };
         let proof = FenceProof::new(slot, word.generation, hold);
-        let (recovered, failed) = match inner.recover_proved(region, &proof, &own_slot_client(unix_ns())) {
+        let (recovered, failed) = match block_on(inner.recover_proved(region, &proof, &own_slot_client(unix_ns()))) {
             Ok(recovered) => (recovered, None),
             Err(
                 error @ (OperationError { kind: OperationErrorKind::Corrupt { .. }, .. }
@@ -436,7 +437,7 @@ impl Inner {
     }
 
     /// Recovers the client whose death `proof` proves; tells of it, and counts it. // [R-RECOVER-3] [R-TOTALS-1]
-    pub(crate) fn recover_proved(
+    pub(crate) async fn recover_proved(
         &self,
         region: &FabricRegion,
         proof: &FenceProof,
@@ -445,7 +446,7 @@ impl Inner {
         let (mut lane, mut events) = (region.lane(), self.events.clone());
         let (slot, generation, began_ns) = (proof.slot(), proof.generation(), lane.now_ns());
         events.observe(slot, generation, &Incident::RecoveryBegun);
-        let result = block_on(recover(&mut lane, &self.table, proof, own));
+        let result = recover(&mut lane, &self.table, proof, own).await;
         let took_ns = lane.now_ns().saturating_sub(began_ns);
         let mut counters = Counters::default();
         match &result {
@@ -459,7 +460,7 @@ impl Inner {
             }
         }
         // What was recovered is, whether it is counted or not.
-        let _ = block_on(add_totals(&mut lane, &self.table, &counters));
+        let _ = add_totals(&mut lane, &self.table, &counters).await;
         result
     }
 }

@@ -7,7 +7,7 @@ use guira_fabric::{Lane, Region};
 use guira_layout::RowId;
 use guira_rcuckoo::RowItems;
 
-use crate::blocking::block_on;
+use crate::wait::block_on;
 use crate::{Blame, Error, Store};
 
 /// Sees each key and value of a scan, in this order, and says whether to go on.
@@ -52,7 +52,7 @@ pub struct StableScan {
 
 /// How many entries a table has, as far as a sample can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Len {
+pub struct LenEstimate {
     /// Entries: exact if every row was counted and nobody changed the table meanwhile.
     pub entries: u64,
     /// Half the width of the 95 % confidence interval, in entries; 0 if every row was counted.
@@ -201,17 +201,17 @@ impl Store {
     /// # let url: Url = format!("shm://guira-doc-len-{}", std::process::id()).parse()?;
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
-    /// let len = store.len()?;
+    /// let len = store.len_estimate()?;
     /// assert_eq!((len.entries, len.error), (1, 0));
     /// # Store::destroy(&url)
     /// # }
     /// ```
-    pub fn len(&self) -> Result<Len, Error> {
+    pub fn len_estimate(&self) -> Result<LenEstimate, Error> {
         let inner = &self.inner;
         let found = inner.read(|region| {
             let mut reader = guira_rcuckoo::Reader::new(Arc::clone(&inner.table), inner.client_config(0));
             Ok(block_on(reader.len(&mut region.lane(), crate::store::random()?))?)
         })?;
-        Ok(Len { entries: found.entries, error: found.error })
+        Ok(LenEstimate { entries: found.entries, error: found.error })
     }
 }

@@ -7,10 +7,9 @@
 //! Invariants: the numbers of sessions grow; a later session leads to the very table that the store had opened, or
 //! there is none; of many that ask at once, one connects; nothing is locked across an await.
 
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use guira_fabric::{FabricError, Region};
@@ -23,6 +22,7 @@ use guira_rcuckoo::{OpenError, Table, open_table};
 use crate::fabric::{FabricRegion, Waiting};
 use crate::options::Access;
 use crate::reconnect_backoff::ReconnectBackoff;
+use crate::wait::wait_for;
 use crate::{AccessToken, Error, OpenOptions, Url};
 
 /// How long a node may take to answer a batch before the connection counts as lost: as long as an operation waits for
@@ -246,8 +246,15 @@ impl Sessions {
             Some(session) if !session.region.is_lost() => return Ok(session),
             session => session.map_or(0, |session| session.number),
         };
-        let room = if lost == 0 { Room::Now } else { Room::Later };
-        remote.search(lost, until, room).map_err(|failure| remote.error(failure))
+        remote.search(lost, until).map_err(|failure| remote.error(failure))
+    }
+
+    /// As [`Sessions::current`], for a task.
+    pub(crate) async fn current_later(self: &Arc<Self>, until: Instant) -> Result<Session, Error> {
+        match self.latest() {
+            Some(session) if !session.region.is_lost() => Ok(session),
+            session => self.after(session.map_or(0, |session| session.number), until).await,
+        }
     }
 
     /// What `call` comes to in a session. A call that loses its session has changed nothing and begins anew in another
@@ -284,7 +291,7 @@ impl Sessions {
         match &self.0 {
             Kind::Lasting(session) => Ok(session.clone()),
             Kind::Remote(remote) => match remote.waiting {
-                Waiting::InPlace => remote.search(lost, until, Room::Later),
+                Waiting::InPlace => remote.search(lost, until),
                 Waiting::Cooperative => {
                     let mut ticket = None;
                     std::future::poll_fn(|cx| self.poll_after(remote, lost, until, &mut ticket, cx)).await
@@ -332,7 +339,7 @@ impl Sessions {
 
     fn search_and_tell(&self, lost: u64, until: Instant) {
         if let Kind::Remote(remote) = &self.0 {
-            let failure = remote.search(lost, until, Room::Later).err();
+            let failure = remote.search(lost, until).err();
             remote.tell(failure);
         }
     }
@@ -358,7 +365,8 @@ impl Remote {
     }
 
     /// See [`Sessions::after`]; waits in place.
-    fn search(&self, lost: u64, until: Instant, room: Room) -> Result<Session, Failure> {
+    fn search(&self, lost: u64, until: Instant) -> Result<Session, Failure> {
+        let room = if lost == 0 { Room::Now } else { Room::Later };
         if std::process::id() != self.process {
             return Err(Failure::Process(FabricError::Forked));
         }
@@ -432,28 +440,6 @@ fn verify(region: &FabricRegion, wanted: &Table) -> Result<(), Failure> {
         Ok(_) => Err(Failure::Gone("another table")),
         Err(OpenError::Superblock(SuperblockError::Empty)) => Err(Failure::Gone("no table")),
         Err(error) => Err(Failure::Open(error)),
-    }
-}
-
-/// Wakes a thread that sleeps until something happens.
-pub(crate) struct Unpark(pub(crate) Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Waits for `future` on this thread, which sleeps meanwhile.
-pub(crate) fn wait_for<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut cx = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-            return output;
-        }
-        thread::park();
     }
 }
 

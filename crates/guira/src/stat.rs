@@ -11,10 +11,10 @@ use guira_layout::{SlotState, SlotWord};
 use guira_rcuckoo::{Counters, OpenError, SlotInfo, read_slot, read_totals, slots};
 
 use crate::Error;
-use crate::blocking::block_on;
 use crate::fabric::FabricRegion;
 use crate::repair::is_stopped;
 use crate::store::Inner;
+use crate::wait::block_on;
 
 /// A table in numbers: what [`crate::Store::stat`] saw, part by part, while others worked. Serialized as it stands.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -188,7 +188,7 @@ pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
 
 fn stat_of(inner: &Inner, region: &FabricRegion) -> Result<Stat, Error> {
     let config = inner.table.config();
-    inner.look_at(region)?;
+    block_on(inner.look_at(region))?;
     let mut lane = region.lane();
     let table = block_on(table_stats(&mut lane, &inner.table)).map_err(|source| match source {
         CheckError::Destroyed => Error::Open { url: inner.url.clone(), source: OpenError::Destroyed },
@@ -196,7 +196,7 @@ fn stat_of(inner: &Inner, region: &FabricRegion) -> Result<Stat, Error> {
     })?;
     if table.unverified_rows > 0 {
         // Those of a table that was destroyed are as good as none. // [R-DESTROY-2]
-        inner.look_at(region)?;
+        block_on(inner.look_at(region))?;
     }
     let mut clients = Vec::new();
     for (info, state) in clients_of(inner, region)? {

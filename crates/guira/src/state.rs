@@ -4,8 +4,8 @@ use guira_rcuckoo::{Operation, Outcome, Table};
 
 use crate::Error;
 
-/// The state a key was in when it was read ([`crate::blocking::Client::get_versioned`]), for
-/// [`crate::blocking::Client::compare_and_swap`] and [`crate::blocking::Client::compare_and_remove`].
+/// The state a key was in when it was read ([`crate::Client::get_versioned`]), for
+/// [`crate::Client::compare_and_swap`] and [`crate::Client::compare_and_remove`].
 ///
 /// A change that depends on a token takes effect only if nobody changed the key since, not even to another value and
 /// back. It may fail although nobody did: an inline value shares its version with its neighbours in the row. Read again
@@ -42,7 +42,7 @@ impl Token {
     }
 }
 
-/// A value and the state it was read in: what [`crate::blocking::Client::get_versioned`] found.
+/// A value and the state it was read in: what [`crate::Client::get_versioned`] found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Versioned {
     /// The value.
@@ -107,8 +107,17 @@ impl<'v> From<&'v Vec<u8>> for Expected<'v> {
     }
 }
 
-/// What a change that depends on the key's state did: [`crate::blocking::Client::compare_and_swap`],
-/// [`crate::blocking::Client::compare_and_remove`].
+/// What a put did: [`crate::Client::put`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// The key is new.
+    Inserted,
+    /// The key had another value before.
+    Replaced,
+}
+
+/// What a change that depends on the key's state did: [`crate::Client::compare_and_swap`],
+/// [`crate::Client::compare_and_remove`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "the key may have been in another state, and nothing changed"]
 pub enum Swap {

@@ -1,9 +1,10 @@
 //! Stores: tables that this process has opened.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use guira_check::{CheckOptions, CheckReport, ProblemKind, Quiet, check_table};
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
@@ -12,16 +13,16 @@ use guira_layout::{OwnerId, SlotState, SlotWord};
 use guira_rcuckoo::{ClientConfig, OpenError, SlotClient, Table, claim_slot, open_table, read_slot, slots};
 use guira_url::Place;
 
+use crate::aio::Taken;
 use crate::attachment::without_effect;
-use crate::blocking::{self, block_on};
-use crate::client::Taken;
 use crate::events::Events;
 use crate::fabric::{FabricLane, FabricRegion, Waiting};
 use crate::options::Access;
 use crate::repair::own_slot_client;
 use crate::sessions::{self, Session, Sessions};
 use crate::stat::liveness;
-use crate::{Client, ClientState, Error, OpenOptions, OperationErrorKind, Reader, Stat, Url};
+use crate::wait::block_on;
+use crate::{Client, ClientState, Error, OpenOptions, OperationErrorKind, Pool, Reader, Stat, Url, aio};
 
 /// A table this process has opened. Clones and threads share it; each thread takes a client or reader of its own.
 ///
@@ -41,7 +42,7 @@ use crate::{Client, ClientState, Error, OpenOptions, OperationErrorKind, Reader,
 ///     });
 ///     puts.map(|put| put.join().expect("puts do not panic")).into_iter().collect::<Result<Vec<_>, _>>()
 /// })?;
-/// assert_eq!(store.len()?.entries, 2);
+/// assert_eq!(store.len_estimate()?.entries, 2);
 /// # Store::destroy(&url)
 /// # }
 /// ```
@@ -67,7 +68,7 @@ pub(crate) struct Inner {
     /// Of what the store itself does, and of readers that wait in place.
     sessions: Arc<Sessions>,
     /// Of what leaves its thread to others while it waits.
-    cooperative: Arc<Sessions>,
+    pub(crate) cooperative: Arc<Sessions>,
     /// Clients that were opened.
     opened: AtomicU32,
     /// See [`first_look`].
@@ -238,7 +239,7 @@ impl Store {
     /// # }
     /// ```
     pub fn is_destroyed(&self) -> Result<bool, Error> {
-        match self.inner.read(|region| self.inner.look_at(region)) {
+        match self.inner.read(|region| block_on(self.inner.look_at(region))) {
             Ok(()) => Ok(false),
             Err(error) if is_destroyed(&error) => Ok(true),
             Err(error) => Err(error),
@@ -282,90 +283,36 @@ impl Store {
     /// ([`OpenOptions::deadline`]); `SlotsLocked`, without that wait, if somebody who is no client has locked slots and
     /// no other is free. `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets this client
     /// only read; the fabric's. The table has no client more than before.
-    pub fn client(&self) -> Result<blocking::Client, Error> {
+    pub fn client(&self) -> Result<Client, Error> {
+        let inner = &self.inner;
+        inner.refuse_read_only()?;
         // Its slot then does not go with somebody else's session, and it waits for nobody else's answers.
-        let sessions = self.inner.sessions.of_their_own(Waiting::InPlace);
-        self.client_of(&sessions, Waiting::InPlace).map(blocking::Client)
-    }
-
-    /// A client whose operations are futures, for any executor: they are `Send`, and a wait for a lock yields to the
-    /// executor. This call itself does not wait. Round trips and source: as [`Store::client`]; of a memory node, all of
-    /// this store's clients and readers of this kind share a connection, which the first of them makes in place, and
-    /// with it their fate.
-    ///
-    /// # Errors
-    /// As [`Store::client`]; `TooManyClients` also while others take, give back or recover the last slot.
-    ///
-    /// ```
-    /// # use guira::{CreateOptions, Store, Url};
-    /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-async-{}", std::process::id()).parse()?;
-    /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
-    /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
-    /// use std::pin::pin;
-    /// use std::task::{Context, Poll, Waker};
-    ///
-    /// async fn raise(client: &mut guira::Client) -> Result<usize, guira::Error> {
-    ///     client.put(b"heron", b"Garza").await?;
-    ///     Ok(client.get(b"heron").await?.map_or(0, |value| value.len()))
-    /// }
-    ///
-    /// // Any executor will do; this is the smallest one.
-    /// let mut client = store.async_client()?;
-    /// let mut context = Context::from_waker(Waker::noop());
-    /// {
-    ///     let mut future = pin!(raise(&mut client));
-    ///     let bytes = loop {
-    ///         match future.as_mut().poll(&mut context) {
-    ///             Poll::Ready(result) => break result?,
-    ///             Poll::Pending => std::thread::yield_now(),
-    ///         }
-    ///     };
-    ///     assert_eq!(bytes, 5);
-    /// }
-    /// # drop(client);
-    /// # Store::destroy(&url)
-    /// # }
-    /// ```
-    pub fn async_client(&self) -> Result<Client, Error> {
-        self.client_of(&self.inner.cooperative, Waiting::Cooperative)
-    }
-
-    fn client_of(&self, sessions: &Arc<Sessions>, waiting: Waiting) -> Result<Client, Error> {
-        self.inner.refuse_read_only()?;
-        let timeout = match waiting {
-            Waiting::InPlace => self.inner.options.reconnect_timeout,
-            Waiting::Cooperative => Duration::ZERO,
-        };
+        let (sessions, waiting) = (inner.sessions.of_their_own(Waiting::InPlace), Waiting::InPlace);
         // A slot that was taken through a session that is lost is that of a dead client.
-        let claimed = sessions.within(timeout, |session| Ok((self.claim_in(session, waiting)?, session.clone())));
+        let claimed = sessions.within(inner.options.reconnect_timeout, |session| {
+            Ok((block_on(inner.claim_in(session, waiting))?, session.clone()))
+        });
         let (taken, session) = claimed.map_err(without_effect)?;
-        Ok(Client::new(&self.inner, sessions, &session, waiting, taken))
-    }
-
-    fn claim_in(&self, session: &Session, waiting: Waiting) -> Result<Taken, Error> {
-        self.inner.look_at(&session.region)?;
-        let mut lane = session.region.lane_waiting(waiting);
-        let deadline_ns = match waiting {
-            Waiting::InPlace => self.inner.deadline_ns(&mut lane),
-            Waiting::Cooperative => 0,
-        };
-        self.inner.claim(lane, &session.region, deadline_ns)
+        Ok(Client(aio::Client::new(inner, &sessions, &session, waiting, taken)))
     }
 
     /// A reader whose lookups block in place: one a thread. No slot, no round trip, and no error; of a memory node, all
-    /// of this store's share its connection. Example: [`blocking::Reader`].
-    pub fn reader(&self) -> blocking::Reader {
-        blocking::Reader(Reader::new(&self.inner, &self.inner.sessions, Waiting::InPlace))
+    /// of this store's share its connection. Example: [`Reader`].
+    pub fn reader(&self) -> Reader {
+        Reader(aio::Reader::new(&self.inner, &self.inner.sessions, Waiting::InPlace))
     }
 
-    /// A reader whose lookups are futures, for any executor: one a task. They are `Send`, and a wait for a row that
-    /// somebody is writing yields to the executor. No slot, no round trip, and no error; of a memory node, the
-    /// connection as for [`Store::async_client`]. Example: [`Reader`].
-    pub fn async_reader(&self) -> Reader {
-        // Of a memory node the first one connects; if that fails, its first lookup does.
-        let _ = self.inner.cooperative.current(Instant::now());
-        Reader::new(&self.inner, &self.inner.cooperative, Waiting::Cooperative)
+    /// A pool of at most `max` clients, for any number of threads; 0 counts as 1. Each client has one of the table's
+    /// slots while it is open, so of all processes' pools and clients there can be as many as
+    /// [`crate::CreateOptions::max_clients`] says; each of a memory node has a connection of its own. Opens none, and
+    /// cannot fail; no round trip. Source: R-SLOT-1.
+    pub fn pool(&self, max: u16) -> Pool {
+        Pool::new(self, max)
+    }
+
+    /// The same store, for tasks: its clients' and readers' operations are futures. No round trip.
+    pub fn to_async(&self) -> aio::Store {
+        self.clone().into()
     }
 
     /// What the table holds and who uses it, while others work: no snapshot. Reads every row and slot, but no key or
@@ -426,7 +373,7 @@ impl Store {
                 .map_err(|source| Error::Check { url: inner.url.clone(), source })?;
             if report.problems.iter().any(|problem| problem.kind == ProblemKind::TableDestroyed) {
                 // Nothing is damaged where nothing is left. // [R-DESTROY-2]
-                inner.look_at(region)?;
+                block_on(inner.look_at(region))?;
             }
             Ok(report)
         })
@@ -457,19 +404,28 @@ impl Inner {
 
     /// Makes sure that the table in `region` is one still: fails with `Open` if it was destroyed, or if its first bytes
     /// are damaged. 1 round trip. // [R-OPEN-1] [R-DESTROY-1]
-    pub(crate) fn look_at(&self, region: &FabricRegion) -> Result<(), Error> {
-        match block_on(open_table(&mut region.lane(), region.main_bytes())) {
+    pub(crate) async fn look_at(&self, region: &FabricRegion) -> Result<(), Error> {
+        match open_table(&mut region.lane(), region.main_bytes()).await {
             Ok(_) => Ok(()),
             Err(OpenError::Fabric(source)) => Err(self.fabric("cannot look at")(source)),
             Err(source) => Err(Error::Open { url: self.url.clone(), source }),
         }
     }
 
+    /// Takes a client slot through `session`; see [`Inner::claim`].
+    pub(crate) async fn claim_in(&self, session: &Session, waiting: Waiting) -> Result<Taken, Error> {
+        self.look_at(&session.region).await?;
+        self.claim(session.region.lane_waiting(waiting), &session.region).await
+    }
+
     /// Takes a free client slot; if there is none, one whose client died, which is recovered first. Slots are tried
     /// from a place that differs between processes, so that many that start at once rarely meet. // [R-SLOT-1]
     /// [R-SLOT-2]
-    pub(crate) fn claim(&self, mut lane: FabricLane, region: &FabricRegion, deadline_ns: u64) -> Result<Taken, Error> {
+    pub(crate) async fn claim(&self, mut lane: FabricLane, region: &FabricRegion) -> Result<Taken, Error> {
         self.refuse_read_only_grant(region)?;
+        // One question for a slot's liveness is under way for each handle of a region.
+        let region = &region.clone();
+        let deadline_ns = self.deadline_ns(&mut lane);
         let max = self.table.config().max_clients;
         let turn = self.opened.fetch_add(1, Ordering::Relaxed);
         let first = ((u64::from(self.first_look) * u64::from(max)) >> 32) as u32;
@@ -477,7 +433,7 @@ impl Inner {
         let (mut settled_looks, mut pause_ns) = (0, FIRST_LOOK_NS);
         let own = own_slot_client(unix_ns());
         loop {
-            let refusal = match self.look_for_slot(&mut lane, region, start, &own)? {
+            let refusal = match self.look_for_slot(&mut lane, region, start, &own).await? {
                 Look::Taken(owner, hold) => return Ok(Taken { lane, owner, hold, own }),
                 Look::Nothing(refusal) => refusal,
             };
@@ -490,14 +446,14 @@ impl Inner {
                 let none_free = |lock| Error::SlotsLocked { url: url.clone(), lock };
                 return Err(lock.map_or_else(|| Error::TooManyClients { url: url.clone(), max, dead }, none_free));
             }
-            block_on(pause_until(&mut lane, deadline_ns.min(now_ns.saturating_add(pause_ns))));
+            pause_until(&mut lane, deadline_ns.min(now_ns.saturating_add(pause_ns))).await;
             pause_ns = LONGEST_LOOK_NS.min(2 * pause_ns);
         }
     }
 
     /// Looks at every slot once, and takes the first that is free; if none is, at every slot once more, and takes the
     /// first whose client is dead. // [R-SLOT-2]
-    fn look_for_slot(
+    async fn look_for_slot(
         &self,
         lane: &mut FabricLane,
         region: &FabricRegion,
@@ -510,14 +466,14 @@ impl Inner {
             refusal = Refusal { dead: 0, is_settled: true };
             for slot in (start..u32::from(self.table.config().max_clients)).chain(0..start) {
                 let slot = slot as u16;
-                match region.hold(slot).map_err(&fabric)? {
-                    Some(hold) => match self.take(region, slot, hold, wanted, own)? {
+                match poll_fn(|cx| region.poll_hold(slot, cx)).await.map_err(&fabric)? {
+                    Some(hold) => match self.take(region, slot, hold, wanted, own).await? {
                         Some((owner, hold)) => return Ok(Look::Taken(owner, hold)),
                         None => refusal.dead += 1,
                     },
                     // Somebody lives there, or is at work there for a moment.
                     None => {
-                        let word = block_on(read_slot(lane, &self.table, slot)).map_err(&fabric)?.word;
+                        let word = read_slot(lane, &self.table, slot).await.map_err(&fabric)?.word;
                         refusal.is_settled &= word.is_none_or(|word| word.state == SlotState::Live);
                     }
                 }
@@ -528,7 +484,7 @@ impl Inner {
 
     /// Takes `slot`, whose liveness is `hold`. `None` if it is not free, and its client could not be recovered or is
     /// not wanted. // [R-SLOT-1]
-    fn take(
+    async fn take(
         &self,
         region: &FabricRegion,
         slot: u16,
@@ -539,10 +495,10 @@ impl Inner {
         let (mut lane, fabric) = (region.lane(), self.fabric("cannot open a client of"));
         let mut hold = hold;
         if wanted == Wanted::Dead {
-            let info = block_on(read_slot(&mut lane, &self.table, slot)).map_err(&fabric)?;
+            let info = read_slot(&mut lane, &self.table, slot).await.map_err(&fabric)?;
             let Some(SlotWord { generation, .. }) = info.word else { return Ok(None) };
             let proof = FenceProof::new(slot, generation, hold);
-            match self.recover_proved(region, &proof, own) {
+            match self.recover_proved(region, &proof, own).await {
                 Ok(_) => hold = proof.into_hold(),
                 Err(error) => match error.kind {
                     // Its record is damaged: its locks stay held.
@@ -554,7 +510,7 @@ impl Inner {
                 },
             }
         }
-        let claimed = block_on(claim_slot(&mut lane, &self.table, slot, own));
+        let claimed = claim_slot(&mut lane, &self.table, slot, own).await;
         Ok(claimed.map_err(&fabric)?.map(|owner| (owner, hold)))
     }
 

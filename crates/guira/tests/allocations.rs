@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use guira::blocking::Client;
+use guira::Client;
 use guira::{CreateOptions, EntryFormat, Put, Store, Url};
 
 /// Keys the tables are made for; they would fill 90 % of the entries.
@@ -90,11 +90,11 @@ impl Drop for Bench {
 }
 
 fn insert(client: &mut Client, key: &[u8], value: &[u8], _: &mut Vec<u8>) {
-    assert!(client.insert(key, value).expect("room for a key"), "the key is new");
+    assert!(client.try_insert(key, value).expect("room for a key"), "the key is new");
 }
 
 fn exists(client: &mut Client, key: &[u8], value: &[u8], _: &mut Vec<u8>) {
-    assert!(!client.insert(key, value).expect("a free lock"), "the key exists");
+    assert!(!client.try_insert(key, value).expect("a free lock"), "the key exists");
 }
 
 fn replace(client: &mut Client, key: &[u8], value: &[u8], _: &mut Vec<u8>) {
@@ -178,7 +178,7 @@ fn lookups_of_extents_allocate_nothing() {
     let mut bench = Bench::new("bytes:64");
     let extent = vec![7; EXTENT_VALUE_BYTES];
     bench.run(0..OPERATIONS, |client, key, _, _| {
-        assert!(client.insert(key, &extent).expect("room for a value"), "the key is new");
+        assert!(client.try_insert(key, &extent).expect("room for a value"), "the key is new");
     });
     bench.into.reserve(EXTENT_VALUE_BYTES);
     let look_up = |client: &mut Client, key: &[u8], _: &[u8], into: &mut Vec<u8>| {

@@ -130,7 +130,7 @@ impl<L: Lane> Actor<L> {
         Ok(Actor { client, extents, lane, inherited, owner, _hold: hold })
     }
 
-    /// Carries out `op`, with its value in an extent if it does not fit in a row: as `guira::Client` does.
+    /// Carries out `op`, with its value in an extent if it does not fit in a row: as `guira::aio::Client` does.
     pub async fn apply(&mut self, op: &Op) -> Result<Seen, Error> {
         let Op::Get(key) = op else { return self.change(op).await };
         let mut value = Vec::new();

@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Instant;
 
 use clap::Args;
-use guira::blocking::{Client, Reader};
 use guira::{Blame, Stat, Store, Unread, Url};
+use guira::{Client, Reader};
 use guira_input::printable;
 use serde::Serialize;
 
@@ -223,7 +223,7 @@ impl<'a> Copy<'a> {
     fn new(arguments: &Arguments, from: Store, to: Store, output: &'a Output) -> Result<Copy<'a>, Failure> {
         // All of them first: a copy that cannot have its clients stores nothing.
         let clients = (0..arguments.threads).map(|_| to.client()).collect::<Result<_, _>>()?;
-        let entries = from.len()?.entries;
+        let entries = from.len_estimate()?.entries;
         let (unreadable, named, seen) = (HashSet::new(), HashSet::new(), Seen::default());
         Ok(Copy { from, to, clients, output, seen, stored: 0, removed: 0, unreadable, named, entries })
     }
@@ -468,7 +468,7 @@ mod tests {
         assert_eq!((copy.stored, copy.removed, copy.seen.records), (651, 100, 501));
         let mut reader = to.reader();
         assert_eq!(reader.get(&7_u32.to_le_bytes()).unwrap().as_deref(), Some(&b"new"[..]));
-        assert_eq!((reader.get(&150_u32.to_le_bytes()).unwrap(), to.len().unwrap().entries), (None, 501));
+        assert_eq!((reader.get(&150_u32.to_le_bytes()).unwrap(), to.len_estimate().unwrap().entries), (None, 501));
         for name in ["from", "to"] {
             Store::destroy(&url(name)).unwrap();
         }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use clap::Args;
-use guira::blocking::Client;
+use guira::Client;
 use guira::{EntryFormat, Swap};
 use serde::Serialize;
 
@@ -94,7 +94,7 @@ impl Counter {
         let found = client.get(key)?;
         let (value, shown) = self.sum(found.as_deref(), by)?;
         let (is_done, created) = match &found {
-            None => (client.insert(key, &value)?, true),
+            None => (client.try_insert(key, &value)?, true),
             Some(found) => (client.compare_and_swap(key, found, &value)? == Swap::Done, false),
         };
         Ok(is_done.then_some(Answer { value: shown, created }))

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use guira::blocking::Client;
+use guira::Client;
 use guira::{EntryFormat, Put, Store, Url};
 use guira_input::JsonBytes;
 use serde::Serialize;
@@ -133,7 +133,7 @@ pub fn put(arguments: &ValueArguments, output: &Output) -> Result<Verdict, Failu
 /// Carries out `insert`.
 pub fn insert(arguments: &ValueArguments, output: &Output) -> Result<Verdict, Failure> {
     change(arguments, output, |client, key, value| {
-        Ok(if client.insert(key, value)? { Outcome::Inserted } else { Outcome::Exists })
+        Ok(if client.try_insert(key, value)? { Outcome::Inserted } else { Outcome::Exists })
     })
 }
 

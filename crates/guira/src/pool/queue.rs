@@ -50,6 +50,11 @@ impl<T> Queue<T> {
         })
     }
 
+    /// A member that nobody has; its place stays taken.
+    pub(super) fn take_idle(&mut self) -> Option<T> {
+        self.idle.pop()
+    }
+
     /// Joins those who wait.
     pub(super) fn join(&mut self, waker: Waker) -> Number {
         let number = self.next;

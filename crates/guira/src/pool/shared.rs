@@ -17,15 +17,14 @@ use guira_fabric::process::Process;
 use super::PoolStatus;
 use super::queue::{Grant, Number, Queue};
 use super::timer::{Alarm, Timer};
-use crate::fabric::Waiting;
-use crate::sessions::{Unpark, moment_after, wait_for};
-use crate::{Client, Error, Store};
+use crate::aio::Client;
+use crate::sessions::moment_after;
+use crate::wait::{Unpark, wait_for};
+use crate::{Error, Store};
 
 /// The state that clones of a pool share.
 pub(crate) struct Shared {
     store: Store,
-    /// How its clients wait.
-    waiting: Waiting,
     /// Whose it is.
     process: Option<Process>,
     queue: Mutex<Queue<Client>>,
@@ -62,10 +61,9 @@ impl Drop for Permit {
 }
 
 impl Shared {
-    pub(crate) fn new(store: &Store, waiting: Waiting, max: u16) -> Arc<Shared> {
+    pub(crate) fn new(store: &Store, max: u16) -> Arc<Shared> {
         Arc::new(Shared {
             store: store.clone(),
-            waiting,
             process: Process::current().ok(),
             queue: Mutex::new(Queue::new(usize::from(max.max(1)))),
             timer: Arc::default(),
@@ -87,8 +85,15 @@ impl Shared {
     /// A client, for a task.
     pub(crate) async fn client(self: &Arc<Self>, timeout: Duration) -> Result<Client, Error> {
         let mut ticket = self.ticket(timeout)?;
-        let grant = poll_fn(|cx| ticket.poll(cx, Wake::ByTimer)).await?;
-        self.client_of(grant)
+        match poll_fn(|cx| ticket.poll(cx, Wake::ByTimer)).await? {
+            Grant::Member(client) => Ok(anew(client)),
+            Grant::MayOpen => {
+                let permit = Permit::new(self);
+                let client = self.store.to_async().client().await?;
+                permit.lend();
+                Ok(client)
+            }
+        }
     }
 
     /// A client, for this thread.
@@ -102,7 +107,15 @@ impl Shared {
                 Poll::Pending => thread::park_timeout(ticket.deadline().saturating_duration_since(Instant::now())),
             }
         };
-        self.client_of(grant)
+        match grant {
+            Grant::Member(client) => Ok(anew(client)),
+            Grant::MayOpen => {
+                let permit = Permit::new(self);
+                let client = self.store.client()?.0;
+                permit.lend();
+                Ok(client)
+            }
+        }
     }
 
     fn ticket(self: &Arc<Self>, timeout: Duration) -> Result<Ticket, Error> {
@@ -110,22 +123,17 @@ impl Shared {
         Ok(Ticket { shared: Arc::clone(self), timeout, since: None, number: None, alarm: None })
     }
 
-    fn client_of(self: &Arc<Self>, grant: Grant<Client>) -> Result<Client, Error> {
-        match grant {
-            Grant::Member(mut client) => {
-                client.begin_anew();
-                Ok(client)
-            }
-            Grant::MayOpen => {
-                let permit = Permit::new(self);
-                let client = match self.waiting {
-                    Waiting::InPlace => self.store.client()?.0,
-                    Waiting::Cooperative => self.store.async_client()?,
-                };
-                permit.lend();
-                Ok(client)
-            }
+    /// Closes the clients that nobody has. The first error, after all were tried.
+    pub(crate) async fn close_idle(self: &Arc<Self>) -> Result<(), Error> {
+        self.refuse_if_forked()?;
+        let (mut result, idle) = (Ok(()), self.queue().idle());
+        for _ in 0..idle {
+            let Some(client) = self.queue().take_idle() else { break };
+            // Its place is given up when it is closed.
+            let _permit = Permit::new(self);
+            result = result.and(client.close().await);
         }
+        result
     }
 
     /// Takes a client back from its holder. // [R-DROP-1]
@@ -182,6 +190,12 @@ impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue<Client>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// An idle client, for its next holder.
+fn anew(mut client: Client) -> Client {
+    client.begin_anew();
+    client
 }
 
 /// Who wakes a ticket's holder at its deadline.

@@ -4,7 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use guira::{Client, CreateOptions, OpenOptions, Put, Reader, Store, Swap};
+use guira::aio::{Client, Reader};
+use guira::{CreateOptions, OpenOptions, Put, Store, Swap};
 
 use crate::common::Table;
 
@@ -32,7 +33,7 @@ fn all_client_futures(client: &mut Client) {
     assert_send(&client.get_many_with(&keys, |_, _| ()));
     assert_send(&client.contains(key));
     assert_send(&client.put(key, value));
-    assert_send(&client.insert(key, value));
+    assert_send(&client.try_insert(key, value));
     assert_send(&client.update(key, value));
     assert_send(&client.remove(key));
     assert_send(&client.compare_and_swap(key, value, value));
@@ -58,10 +59,10 @@ fn all_reader_futures(reader: &mut Reader) {
 #[test]
 fn every_future_is_send() {
     let (_table, store) = Table::create(&CreateOptions::new(100));
-    let mut client = store.async_client().unwrap();
+    let mut client = pollster::block_on(store.to_async().client()).unwrap();
     all_client_futures(&mut client);
-    all_reader_futures(&mut store.async_reader());
-    assert_eq!(store.len().unwrap().entries, 0);
+    all_reader_futures(&mut store.to_async().reader());
+    assert_eq!(store.len_estimate().unwrap().entries, 0);
 }
 
 fn counter(i: u64) -> Vec<u8> {
@@ -80,7 +81,7 @@ fn count_of(value: &[u8]) -> u64 {
 
 /// One task's work: counts shared keys up, and keeps keys of its own beside them.
 async fn work(store: Store, me: u64) {
-    let mut client = store.async_client().expect("a free slot");
+    let mut client = pollster::block_on(store.to_async().client()).expect("a free slot");
     for i in 0..COUNTS {
         count_up(&mut client, (me + i) % COUNTERS, i.is_multiple_of(2)).await;
         let own = |k: u64| format!("task {me} key {k}").into_bytes();
@@ -133,7 +134,7 @@ fn contended(tasks: u64, run: impl FnOnce(&Store)) {
     assert_eq!(counts.sum::<u64>(), tasks * COUNTS, "a count was lost");
     let report = store.check().expect("a table that can be read");
     assert!(report.is_clean(), "{:?}", report.problems);
-    assert_eq!(store.len().expect("a table that can be read").entries, COUNTERS);
+    assert_eq!(store.len_estimate().expect("a table that can be read").entries, COUNTERS);
 }
 
 /// [R-CAS-1] [R-CAS-2] Spawned tasks move between the threads of tokio.
@@ -216,7 +217,7 @@ fn tokio_runs_readers() {
     runtime.block_on(async {
         let tasks: Vec<_> = (0..TASKS)
             .map(|_| {
-                let mut reader = read_only.async_reader();
+                let mut reader = read_only.to_async().reader();
                 tokio::spawn(async move {
                     let mut seen = 0;
                     while seen < COUNTS {

@@ -10,7 +10,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use guira::{Blame, CreateOptions, Effect, Error, Pool, PoolStatus, PooledClient, ServeOptions, Served, Store, Url};
+use guira::aio::{Pool, PooledClient};
+use guira::{Blame, CreateOptions, Effect, Error, PoolStatus, ServeOptions, Served, Store, Url};
 
 use crate::common::Table;
 
@@ -56,7 +57,7 @@ fn status(max: usize, size: usize, idle: usize, waiting: usize) -> PoolStatus {
 
 /// Ten thousand tasks do an operation each, by sixteen clients; none fails. [R-SLOT-1]
 fn crowd(store: &Store) {
-    let pool = store.pool(CLIENTS).timeout(PATIENCE);
+    let pool = store.to_async().pool(CLIENTS).timeout(PATIENCE);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     runtime.block_on(async {
         let tasks: Vec<_> = (0..TASKS)
@@ -72,7 +73,8 @@ fn crowd(store: &Store) {
     let PoolStatus { max, size, idle, waiting, .. } = pool.status();
     assert!((1..=16).contains(&size) && (max, idle, waiting) == (16, size, 0), "{pool:?}");
     assert_eq!(store.stat().unwrap().clients.len(), size);
-    drop(pool);
+    pollster::block_on(pool.close_idle()).unwrap();
+    assert_eq!((pool.status().size, pool.status().idle), (0, 0));
     assert_eq!(store.stat().unwrap().clients.len(), 0);
     let mut reader = store.reader();
     let keys: Vec<_> = (0..TASKS).map(key).collect();
@@ -96,18 +98,18 @@ fn threads_share_clients_in_place() {
     let (_table, local) = Table::create(&options());
     let (_served, remote) = remote(&options());
     for store in [local, remote] {
-        let pool = store.blocking_pool(2).timeout(PATIENCE);
+        let pool = store.pool(2).timeout(PATIENCE);
         thread::scope(|scope| {
             for thread in 0..8 {
                 let pool = pool.clone();
                 scope.spawn(move || {
                     for i in 0..50 {
-                        assert!(pool.get().unwrap().insert(&key(1_000 * thread + i), &key(i)).unwrap());
+                        assert!(pool.get().unwrap().try_insert(&key(1_000 * thread + i), &key(i)).unwrap());
                     }
                 });
             }
         });
-        assert!(pool.status().size <= 2 && store.len().unwrap().entries == 400, "{pool:?}");
+        assert!(pool.status().size <= 2 && store.len_estimate().unwrap().entries == 400, "{pool:?}");
         assert_eq!(store.stat().unwrap().clients.len(), pool.status().idle);
     }
 }
@@ -117,7 +119,7 @@ fn threads_share_clients_in_place() {
 #[test]
 fn those_who_wait_are_served_in_order() {
     let (_table, store) = Table::create(&options());
-    let pool = store.pool(1);
+    let pool = store.to_async().pool(1);
     let held = pollster::block_on(pool.get()).unwrap();
     let slot = held.slot();
     let [mut first, mut second, mut third, mut fourth] = [(); 4].map(|()| Box::pin(pool.get()));
@@ -164,7 +166,7 @@ fn owner(pool: &Pool) -> Waker {
 fn tasks_may_end_with_the_wakers_that_a_pool_kept() {
     let (_table, store) = Table::create(&options());
     let (over, is_over) = channel();
-    let pool = store.pool(1).timeout(PATIENCE);
+    let pool = store.to_async().pool(1).timeout(PATIENCE);
     let pool_of_thread = pool.clone();
     thread::spawn(move || {
         let pool = pool_of_thread;
@@ -191,7 +193,7 @@ fn tasks_may_end_with_the_wakers_that_a_pool_kept() {
 #[test]
 fn a_pool_whose_clients_are_all_taken_says_so_in_time() {
     let (_table, store) = Table::create(&options());
-    let (pool, threads) = (store.pool(1), store.blocking_pool(1));
+    let (pool, threads) = (store.to_async().pool(1), store.pool(1));
     let (held, held_too) = (pollster::block_on(pool.get()).unwrap(), threads.get().unwrap());
     for timeout in [Duration::ZERO, Duration::from_millis(30)] {
         let began = Instant::now();
@@ -215,7 +217,7 @@ fn a_pool_whose_clients_are_all_taken_says_so_in_time() {
 #[test]
 fn clients_of_dropped_operations_are_lent_again() {
     let (_served, store) = remote(&options());
-    let pool = store.pool(1).timeout(PATIENCE);
+    let pool = store.to_async().pool(1).timeout(PATIENCE);
     let mut other = store.client().unwrap();
     for i in 0..50 {
         let mut held = pollster::block_on(pool.get()).unwrap();
@@ -254,7 +256,7 @@ impl<T, F: Future<Output = Result<T, Error>>> Now<T> for F {
 #[test]
 fn a_panic_in_a_holder_costs_its_client_alone() {
     let (_table, store) = Table::create(&options());
-    let (pool, threads) = (store.pool(1).timeout(PATIENCE), store.blocking_pool(1).timeout(PATIENCE));
+    let (pool, threads) = (store.to_async().pool(1).timeout(PATIENCE), store.pool(1).timeout(PATIENCE));
     for _ in 0..3 {
         let (pool, threads) = (pool.clone(), threads.clone());
         let panicked = thread::spawn(move || {
@@ -276,7 +278,7 @@ fn a_panic_in_a_holder_costs_its_client_alone() {
 fn a_client_that_cannot_be_opened_takes_no_place() {
     let (_table, store) = Table::create(&options().max_clients(1));
     let taken = store.client().unwrap();
-    let pool = store.pool(2).timeout(PATIENCE);
+    let pool = store.to_async().pool(2).timeout(PATIENCE);
     for _ in 0..3 {
         let error = pollster::block_on(pool.get()).map(drop).unwrap_err();
         assert!(matches!(error, Error::TooManyClients { .. }), "{error}");
@@ -295,14 +297,14 @@ fn clients_that_lost_their_node_go_on_for_the_next_holder() {
     let mut served = owner.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
     let addr = served.local_addrs()[0];
     let store = Store::open(&Url::tcp("127.0.0.1", addr.port()).unwrap()).unwrap();
-    let pool = store.pool(2).timeout(PATIENCE);
+    let pool = store.to_async().pool(2).timeout(PATIENCE);
     pool.get().now().put(&key(1), &key(1)).now();
     for i in 2..5 {
         drop(served);
         served = owner.serve(&ServeOptions::new(addr)).unwrap();
-        assert!(pool.get().now().insert(&key(i), &key(i)).now());
+        assert!(pool.get().now().try_insert(&key(i), &key(i)).now());
     }
-    assert_eq!((pool.status().size, owner.len().unwrap().entries), (1, 4));
+    assert_eq!((pool.status().size, owner.len_estimate().unwrap().entries), (1, 4));
     drop(served);
 }
 
@@ -310,7 +312,7 @@ fn clients_that_lost_their_node_go_on_for_the_next_holder() {
 #[test]
 fn a_pool_outlives_its_store() {
     let (table, store) = Table::create(&options());
-    let pool: Pool = store.pool(3);
+    let pool: Pool = store.to_async().pool(3);
     drop(store);
     let (mut held, other) = (pool.get().now(), pool.get().now());
     assert_ne!(held.slot(), other.slot());
@@ -329,7 +331,7 @@ fn assert_send<T: Send>(_: &T) {}
 #[test]
 fn pools_are_shared_and_their_futures_move() {
     let (_table, store) = Table::create(&options());
-    let (pool, threads) = (store.pool(0), store.blocking_pool(0));
+    let (pool, threads) = (store.to_async().pool(0), store.pool(0));
     assert_shared(&pool);
     assert_shared(&threads);
     assert_send(&pool.get());
@@ -344,7 +346,7 @@ fn pools_are_shared_and_their_futures_move() {
 #[test]
 fn pools_need_no_executor_of_their_own() {
     let (_table, store) = Table::create(&options());
-    let pool = store.pool(2).timeout(PATIENCE);
+    let pool = store.to_async().pool(2).timeout(PATIENCE);
     let work = |first: u32| {
         let pool = pool.clone();
         async move {
@@ -365,5 +367,5 @@ fn pools_need_no_executor_of_their_own() {
         });
         scope.spawn(|| pollster::block_on(work(1_000)));
     });
-    assert_eq!(store.len().unwrap().entries, 500);
+    assert_eq!(store.len_estimate().unwrap().entries, 500);
 }

@@ -90,7 +90,7 @@ fn dead_clients_are_told_from_living_ones() {
 }
 
 struct Worker {
-    client: guira::blocking::Client,
+    client: guira::Client,
     id: u64,
     rng: SplitMix64,
     counts: HashMap<u64, u64>,
@@ -110,7 +110,7 @@ impl Worker {
             0..5 => return self.read(number),
             5 | 6 => self.client.put(&key, &next).map(|_| true),
             7 => self.client.update(&key, &next),
-            8 => self.client.insert(&key, &next),
+            8 => self.client.try_insert(&key, &next),
             _ if stays(number) => self.client.put(&key, &next).map(|_| true),
             _ => self.client.remove(&key).map(|_| false),
         };

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use guira::{Blame, CreateOptions, Store, Url, blocking};
+use guira::{Blame, CreateOptions, Store, Url};
 use guira_fabric::SplitMix64;
 
 use crate::common::Table;
@@ -64,7 +64,7 @@ fn create(keys: u64, extent_bytes: u64) -> (Table, Store) {
     Table::create(&CreateOptions::new(keys).extent_bytes(extent_bytes).seed(3))
 }
 
-fn open_clients(store: &Store) -> Vec<blocking::Client> {
+fn open_clients(store: &Store) -> Vec<guira::Client> {
     (0..CLIENTS).map(|_| store.client().expect("a free slot")).collect()
 }
 
@@ -89,7 +89,7 @@ impl Most {
 }
 
 /// Updates a key drawn from `rng`, and reads another.
-fn step(client: &mut blocking::Client, rng: &mut SplitMix64, count: u64) {
+fn step(client: &mut guira::Client, rng: &mut SplitMix64, count: u64) {
     let (number, bytes) = (rng.below(KEYS), drawn_bytes(rng));
     client.put(&key(number), &value(number, count, bytes)).expect("there is room");
     if count.is_multiple_of(4) {
@@ -240,7 +240,7 @@ fn four_processes() {
 }
 
 /// Puts values of `bytes` under new keys until there is no room; how many there were.
-fn fill(client: &mut blocking::Client, first: u64, bytes: usize) -> u64 {
+fn fill(client: &mut guira::Client, first: u64, bytes: usize) -> u64 {
     for number in first.. {
         if let Err(error) = client.put(&key(number), &value(number, 0, bytes)) {
             assert_eq!(error.blame(), Blame::Full, "{error}");
@@ -250,7 +250,7 @@ fn fill(client: &mut blocking::Client, first: u64, bytes: usize) -> u64 {
     unreachable!("the table is finite")
 }
 
-fn remove(client: &mut blocking::Client, numbers: std::ops::Range<u64>) {
+fn remove(client: &mut guira::Client, numbers: std::ops::Range<u64>) {
     for number in numbers {
         assert!(client.remove(&key(number)).expect("the table is sound"));
     }

@@ -19,8 +19,8 @@ fn every_operation_does_what_it_says() {
         let mut client = store.client().unwrap();
         assert_eq!(client.put(b"a", b"1").unwrap(), Put::Inserted);
         assert_eq!(client.put(b"a", b"2").unwrap(), Put::Replaced);
-        assert!(!client.insert(b"a", b"3").unwrap());
-        assert!(client.insert(b"b", b"4").unwrap());
+        assert!(!client.try_insert(b"a", b"3").unwrap());
+        assert!(client.try_insert(b"b", b"4").unwrap());
         assert!(!client.update(b"c", b"5").unwrap());
         assert!(client.update(b"b", b"6").unwrap());
         assert_eq!(client.get(b"a").unwrap().as_deref(), Some(&b"2"[..]));
@@ -316,7 +316,7 @@ fn what_is_not_a_table_is_refused() {
 #[test]
 fn whatever_has_a_table_says_which() {
     let (_table, store) = Table::create(&CreateOptions::new(1_000));
-    let (client, future) = (store.client().unwrap(), store.async_client().unwrap());
+    let (client, future) = (store.client().unwrap(), pollster::block_on(store.to_async().client()).unwrap());
     let url = format!("{:?}", store.url());
     for text in [format!("{store:?}"), format!("{client:?}"), format!("{future:?}"), format!("{:?}", store.reader())] {
         assert!(text.contains(&url), "{text}");

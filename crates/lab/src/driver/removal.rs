@@ -3,7 +3,7 @@
 //! Invariant: a record is removed only if this run has inserted it. Where that is unknown, because the way to the table
 //! was lost in the middle of an insert, the value decides.
 
-use guira::blocking::Client;
+use guira::Client;
 use guira::{Effect, Error};
 use serde::{Deserialize, Serialize};
 

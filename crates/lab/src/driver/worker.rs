@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Instant;
 
-use guira::blocking::Client;
+use guira::Client;
 use guira::{Counters, Traffic};
 
 use super::removal::WorkerState;
@@ -140,7 +140,7 @@ impl<'w> Worker<'w> {
         let failed = |source| DriverError::Store { attempt: format!("loading record {record}"), source };
         match mode {
             LoadMode::Replace => self.client.put(&self.key, &self.value).map(drop).map_err(failed),
-            LoadMode::InsertOnly => match self.client.insert(&self.key, &self.value) {
+            LoadMode::InsertOnly => match self.client.try_insert(&self.key, &self.value) {
                 Ok(true) => {
                     state.note_loaded();
                     Ok(())
@@ -221,7 +221,7 @@ impl<'w> Worker<'w> {
             Operation::Update => self.update(record),
             Operation::Insert => {
                 self.plan.shape.value_into(record, 0, &mut self.value);
-                if self.client.insert(&self.key, &self.value)? { Ok(()) } else { Err(Failure::Exists) }
+                if self.client.try_insert(&self.key, &self.value)? { Ok(()) } else { Err(Failure::Exists) }
             }
             Operation::ReadModifyWrite => {
                 self.read(record)?;

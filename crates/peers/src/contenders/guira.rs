@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use guira::blocking::Client as StoreClient;
+use guira::Client as StoreClient;
 use guira::{CreateOptions, CreateProgress, EntryFormat, Store, Url};
 
 use crate::draws::Draws;

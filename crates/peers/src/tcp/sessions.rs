@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use guira::blocking::{Client, Reader};
+use guira::{Client, Reader};
 use guira::{Store, Url};
 use tokio::runtime::{self, Runtime};
 
@@ -209,18 +209,18 @@ struct Tasks {
 
 /// What one task has of its own.
 enum Task {
-    Reader(Box<guira::Reader>),
-    Client(Box<guira::Client>),
+    Reader(Box<guira::aio::Reader>),
+    Client(Box<guira::aio::Client>),
 }
 
 impl Tasks {
     fn open(url: &Url, mix: Mix, count: usize) -> Result<Tasks, PeersError> {
         let runtime = runtime::Builder::new_current_thread().build().map_err(PeersError::host("start a runtime"))?;
-        let store = Store::open(url)?;
+        let store = Store::open(url)?.to_async();
         let task = || -> Result<Task, PeersError> {
             Ok(match mix {
-                Mix::YcsbC => Task::Reader(Box::new(store.async_reader())),
-                Mix::YcsbA => Task::Client(Box::new(store.async_client()?)),
+                Mix::YcsbC => Task::Reader(Box::new(store.reader())),
+                Mix::YcsbA => Task::Client(Box::new(runtime.block_on(store.client())?)),
             })
         };
         let tasks = (0..count).map(|_| task()).collect::<Result<_, _>>()?;
@@ -269,7 +269,7 @@ impl Task {
     }
 }
 
-async fn read(reader: &mut guira::Reader, keys: &[Key], exchanges_ns: &mut Vec<u32>) -> Result<(), PeersError> {
+async fn read(reader: &mut guira::aio::Reader, keys: &[Key], exchanges_ns: &mut Vec<u32>) -> Result<(), PeersError> {
     let (mut wrong, mut value) = (0, Vec::new());
     for key in keys {
         let started_ns = monotonic_ns();
@@ -282,7 +282,11 @@ async fn read(reader: &mut guira::Reader, keys: &[Key], exchanges_ns: &mut Vec<u
     right(wrong)
 }
 
-async fn change(client: &mut guira::Client, steps: &[Step], exchanges_ns: &mut Vec<u32>) -> Result<(), PeersError> {
+async fn change(
+    client: &mut guira::aio::Client,
+    steps: &[Step],
+    exchanges_ns: &mut Vec<u32>,
+) -> Result<(), PeersError> {
     let (mut wrong, mut value) = (0, Vec::new());
     for step in steps {
         let started_ns = monotonic_ns();

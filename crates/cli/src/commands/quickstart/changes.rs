@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use guira::blocking::Client;
+use guira::Client;
 use guira_lab::driver::OperationTally;
 use serde::{Deserialize, Serialize};
 
@@ -125,7 +125,7 @@ impl Work<'_> {
 
     fn insert_and_remove(&mut self, round: u32) -> Result<(), guira::Error> {
         let key = scratch_key(self.process, round);
-        let inserted = self.client.insert(key.as_bytes(), b"not for long")?;
+        let inserted = self.client.try_insert(key.as_bytes(), b"not for long")?;
         self.expect(inserted, || format!("{key} existed before it was inserted"));
         let removed = self.client.remove(key.as_bytes())?;
         self.expect(removed, || format!("{key} was missing when it was removed"));

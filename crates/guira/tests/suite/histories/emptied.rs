@@ -32,9 +32,9 @@ struct Seen {
 
 /// The ways to ask, each a client of its own.
 enum Asker {
-    Blocking(guira::blocking::Client),
-    Reader(guira::blocking::Reader),
-    Task(guira::Client),
+    Blocking(guira::Client),
+    Reader(guira::Reader),
+    Task(guira::aio::Client),
 }
 
 impl Asker {
@@ -42,7 +42,7 @@ impl Asker {
         match number % 3 {
             0 => Asker::Blocking(store.client().unwrap()),
             1 => Asker::Reader(store.reader()),
-            _ => Asker::Task(store.async_client().unwrap()),
+            _ => Asker::Task(pollster::block_on(store.to_async().client()).unwrap()),
         }
     }
 

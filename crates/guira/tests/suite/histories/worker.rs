@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use guira::{
     Effect, Error, ExtentError, FabricError, OpenError, OpenOptions, OperationError, OperationErrorKind, Put, Store,
-    Swap, Url, blocking,
+    Swap, Url,
 };
 use guira_check::history::{Answer, Call};
 use guira_fabric::SplitMix64;
@@ -61,7 +61,7 @@ pub fn number(found: &[u8], longest_value: u64) -> u64 {
 }
 
 struct Worker {
-    client: blocking::Client,
+    client: guira::Client,
     slot: u16,
     reach: Reach,
     losses: Losses,
@@ -217,7 +217,7 @@ impl Worker {
                 Put::Inserted => Answer::Inserted,
                 Put::Replaced => Answer::Replaced,
             },
-            Call::Insert(new) => done(client.insert(&key, &bytes(new))?, Answer::Exists),
+            Call::Insert(new) => done(client.try_insert(&key, &bytes(new))?, Answer::Exists),
             Call::Update(new) => done(client.update(&key, &bytes(new))?, Answer::Missing),
             Call::Remove => done(client.remove(&key)?, Answer::Missing),
             Call::CompareAndSwap { expected, new } => {
@@ -230,7 +230,7 @@ impl Worker {
 
 /// A client; nothing if it is time before a slot is free, or the memory node is back. The slots of those who are being
 /// killed are not.
-fn open_client(url: &Url, reach: Reach, end_ns: u64) -> Option<blocking::Client> {
+fn open_client(url: &Url, reach: Reach, end_ns: u64) -> Option<guira::Client> {
     let options = OpenOptions::default().deadline(PATIENCE).reconnect_timeout(RECONNECT_TIMEOUT);
     loop {
         match Store::open_with(url, &options).and_then(|store| store.client()) {

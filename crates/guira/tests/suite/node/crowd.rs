@@ -29,7 +29,7 @@ fn key(client: u64, number: u64) -> [u8; 8] {
 /// Operations of one client in the window: changes and lookups by turns.
 fn work(store: &Store, number: u64, starts: &Barrier, is_over: &AtomicBool) -> u64 {
     let mut client = store.client().unwrap();
-    (0..KEYS_EACH).for_each(|i| assert!(client.insert(&key(number, i), &[0; 8]).unwrap()));
+    (0..KEYS_EACH).for_each(|i| assert!(client.try_insert(&key(number, i), &[0; 8]).unwrap()));
     starts.wait();
     starts.wait();
     let mut done = 0_u64;

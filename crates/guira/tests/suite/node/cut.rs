@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use guira::{
     ClientState, CreateOptions, Effect, Error, FabricError, OpenOptions, OperationError, OperationErrorKind,
-    ServeOptions, Store, blocking,
+    ServeOptions, Store,
 };
 
 use crate::common::Table;
@@ -134,7 +134,7 @@ fn is_fenced(error: &Error) -> bool {
 }
 
 /// Writes one number after the other until it is time.
-fn count_up(key: u8, client: &mut blocking::Client, busy: &Busy, is_over: &AtomicBool) {
+fn count_up(key: u8, client: &mut guira::Client, busy: &Busy, is_over: &AtomicBool) {
     for number in 1_u64.. {
         if is_over.load(Ordering::SeqCst) {
             return;
@@ -161,8 +161,8 @@ fn count_up(key: u8, client: &mut blocking::Client, busy: &Busy, is_over: &Atomi
 fn clients(url: &str) {
     let options = OpenOptions::default().reconnect_timeout(PATIENCE);
     let store = Store::open_with(&url.parse().unwrap(), &options).unwrap();
-    let mut idle: Vec<blocking::Client> = (0..IDLE).map(|_| store.client().unwrap()).collect();
-    let mut clients: Vec<blocking::Client> = (0..BUSY).map(|_| store.client().unwrap()).collect();
+    let mut idle: Vec<guira::Client> = (0..IDLE).map(|_| store.client().unwrap()).collect();
+    let mut clients: Vec<guira::Client> = (0..BUSY).map(|_| store.client().unwrap()).collect();
     let (busy, is_over) = (<[Busy; BUSY]>::default(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for (key, (client, busy)) in (0..).zip(clients.iter_mut().zip(&busy)) {
@@ -180,7 +180,7 @@ fn clients(url: &str) {
                 }
                 // How many of the idle ones learn that they were shut out, by their next operation.
                 "idle" => {
-                    let put = |client: &mut blocking::Client| client.put(b"idle", b"awake");
+                    let put = |client: &mut guira::Client| client.put(b"idle", b"awake");
                     let fenced = idle.iter_mut().filter_map(|client| put(client).err()).filter(is_fenced).count();
                     say(fenced);
                 }

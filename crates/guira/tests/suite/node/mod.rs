@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
+mod asynchronous;
 mod crowd;
 mod cut;
 mod overwritten;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use guira::{
     Attempt, Blame, ClientState, Effect, Error, FabricError, OpenOptions, OperationError, OperationErrorKind, Put,
-    Store, Swap, Url, blocking,
+    Store, Swap, Url,
 };
 use guira_fabric_tcp::wire::Token;
 
@@ -35,12 +36,12 @@ fn patient() -> OpenOptions {
     OpenOptions::default().reconnect_timeout(PATIENCE)
 }
 
-fn exercise(client: &mut blocking::Client) {
+fn exercise(client: &mut guira::Client) {
     let large = vec![7; 10_000];
     assert_eq!(client.put(b"cuckoo", b"Guira guira").unwrap(), Put::Inserted);
     assert_eq!(client.put(b"cuckoo", b"Crotophaga").unwrap(), Put::Replaced);
-    assert!(!client.insert(b"cuckoo", b"again").unwrap());
-    assert!(client.insert(b"large", &large).unwrap());
+    assert!(!client.try_insert(b"cuckoo", b"again").unwrap());
+    assert!(client.try_insert(b"large", &large).unwrap());
     assert!(!client.update(b"condor", b"missing").unwrap());
     assert_eq!(client.get(b"cuckoo").unwrap().as_deref(), Some(&b"Crotophaga"[..]));
     assert_eq!(client.get(b"large").unwrap().as_ref(), Some(&large));
@@ -62,7 +63,7 @@ fn a_node_serves_what_a_file_does() {
     let store = Store::open(&served.url()).unwrap();
     let mut client = store.client().unwrap();
     exercise(&mut client);
-    assert_eq!(store.len().unwrap().entries, 201);
+    assert_eq!(store.len_estimate().unwrap().entries, 201);
     let mut scanned = 0;
     let mut count = |_: &[u8], _: &[u8]| {
         scanned += 1;
@@ -87,14 +88,14 @@ fn operations_take_their_round_trips() {
     let served = Served::start();
     let mut client = Store::open(&served.url()).unwrap().client().unwrap();
     client.put(b"cuckoo", b"Guira guira").unwrap();
-    let mut trips = |what: &mut dyn FnMut(&mut blocking::Client)| {
+    let mut trips = |what: &mut dyn FnMut(&mut guira::Client)| {
         let before = client.traffic();
         what(&mut client);
         client.traffic().since(&before).round_trips
     };
     assert_eq!(trips(&mut |client| assert!(client.get(b"cuckoo").unwrap().is_some())), 1);
     assert_eq!(trips(&mut |client| assert!(client.update(b"cuckoo", b"Piririgua").unwrap())), 2);
-    assert_eq!(trips(&mut |client| assert!(client.insert(b"heron", b"Garza").unwrap())), 2);
+    assert_eq!(trips(&mut |client| assert!(client.try_insert(b"heron", b"Garza").unwrap())), 2);
     assert_eq!(trips(&mut |client| assert!(client.remove(b"heron").unwrap())), 2);
 }
 
@@ -106,13 +107,15 @@ fn many_tasks_share_a_connection() {
     runtime.block_on(async {
         let tasks: Vec<_> = (0..32)
             .map(|task| {
-                let (mut client, mut reader) = (store.async_client().unwrap(), store.async_reader());
+                let store = store.to_async();
                 tokio::spawn(async move {
+                    let (mut client, mut reader) = (store.client().await.unwrap(), store.reader());
                     for i in 0..20 {
                         client.put(&key(task * 100 + i), &[task as u8]).await.unwrap();
                         let found = reader.get(&key(task * 100 + i)).await.unwrap();
                         assert_eq!(found.as_deref(), Some(&[task as u8][..]));
                     }
+                    client.close().await.unwrap();
                 })
             })
             .collect();
@@ -120,7 +123,7 @@ fn many_tasks_share_a_connection() {
             task.await.unwrap();
         }
     });
-    assert_eq!(store.len().unwrap().entries, 640);
+    assert_eq!(store.len_estimate().unwrap().entries, 640);
     assert!(store.stat().unwrap().clients.is_empty());
 }
 
@@ -130,7 +133,8 @@ fn clients_go_on_when_their_node_is_back() {
     let mut served = Served::start();
     let store = Store::open_with(&served.url(), &patient()).unwrap();
     let (mut client, mut reader) = (store.client().unwrap(), store.reader());
-    let (mut task_client, mut task_reader) = (store.async_client().unwrap(), store.async_reader());
+    let (mut task_client, mut task_reader) =
+        (pollster::block_on(store.to_async().client()).unwrap(), store.to_async().reader());
     client.put(b"cuckoo", b"Guira guira").unwrap();
     pollster::block_on(task_client.put(b"heron", &[5; 5_000])).unwrap();
     assert!(pollster::block_on(task_reader.contains(b"heron")).unwrap());
@@ -155,7 +159,7 @@ fn clients_go_on_when_their_node_is_back() {
     // A store's own calls wait for it, too.
     let calls: [fn(&Store) -> bool; 5] = [
         |store| store.client().unwrap().get(b"cuckoo").unwrap().is_some(),
-        |store| store.len().unwrap().entries >= 2,
+        |store| store.len_estimate().unwrap().entries >= 2,
         |store| store.stat().unwrap().table.entries >= 2,
         |store| store.check().unwrap().is_clean(),
         |store| !store.is_destroyed().unwrap(),
@@ -165,12 +169,13 @@ fn clients_go_on_when_their_node_is_back() {
     let calls: Vec<_> = calls.collect();
     std::thread::sleep(Duration::from_millis(300));
     served.run();
-    let clients = waiting.join().unwrap();
+    let (client, task_client) = waiting.join().unwrap();
     assert!(calls.into_iter().all(|call| call.join().unwrap()));
     assert_eq!(store.stat().unwrap().clients.iter().filter(|client| client.committing).count(), 0);
     let repair = store.recover(&mut |_, _| ()).unwrap();
     assert_eq!((repair.living.len(), repair.failed.len()), (2, 0), "the slots of lost sessions are those of the dead");
-    drop(clients);
+    drop(client);
+    pollster::block_on(task_client.close()).unwrap();
     assert!(store.check().unwrap().is_clean());
     assert!(store.stat().unwrap().clients.is_empty());
 }
@@ -184,7 +189,8 @@ fn a_table_that_is_gone_is_no_miss() {
         let mut served = Served::start();
         let store = Store::open_with(&served.url(), &patient()).unwrap();
         let (mut client, mut reader) = (store.client().unwrap(), store.reader());
-        let (mut task_client, mut task_reader) = (store.async_client().unwrap(), store.async_reader());
+        let (mut task_client, mut task_reader) =
+            (pollster::block_on(store.to_async().client()).unwrap(), store.to_async().reader());
         client.put(b"cuckoo", b"Guira guira").unwrap();
         assert!(pollster::block_on(task_reader.contains(b"cuckoo")).unwrap());
         served.stop();
@@ -199,9 +205,9 @@ fn a_table_that_is_gone_is_no_miss() {
                 client.get_many(&[b"cuckoo"]).remove(0).err(),
                 pollster::block_on(task_reader.get(b"cuckoo")).err(),
                 pollster::block_on(task_client.remove(b"cuckoo")).err(),
-                store.len().err(),
+                store.len_estimate().err(),
                 store.client().err(),
-                store.async_client().err(),
+                pollster::block_on(store.to_async().client()).err(),
             ];
             for (i, error) in errors.into_iter().enumerate() {
                 let error = error.unwrap_or_else(|| panic!("{i}: an answer from a table that is gone"));
@@ -218,7 +224,7 @@ fn a_node_that_stays_away_fails_operations_at_their_deadline() {
     let options = OpenOptions::default().reconnect_timeout(Duration::from_millis(300));
     let store = Store::open_with(&served.url(), &options).unwrap();
     let mut client = store.client().unwrap();
-    let mut task_client = store.async_client().unwrap();
+    let mut task_client = pollster::block_on(store.to_async().client()).unwrap();
     client.put(b"cuckoo", b"Guira guira").unwrap();
     served.stop();
     for _ in 0..2 {
@@ -242,7 +248,7 @@ fn a_client_that_was_fenced_is_told_once() {
     let served = Served::start();
     let (store, other) = (Store::open(&served.url()).unwrap(), Store::open(&served.url()).unwrap());
     let mut client = store.client().unwrap();
-    let mut task_client = store.async_client().unwrap();
+    let mut task_client = pollster::block_on(store.to_async().client()).unwrap();
     client.put(b"cuckoo", b"Guira guira").unwrap();
     for slot in [client.slot(), task_client.slot()] {
         let killed = other.kill_client(slot, PATIENCE).unwrap();
@@ -282,7 +288,7 @@ fn a_cut_connection_repeats_only_what_changed_nothing() {
         let mut client = store.client().unwrap();
         let cut = if i / 24 == 0 { Cut::Request(i / 2 % 12) } else { Cut::Reply(1 + i / 2 % 12) };
         proxy.cut(cut);
-        let result = client.insert(&key, &value);
+        let result = client.try_insert(&key, &value);
         let is_there = check.reader().get(&key).unwrap().is_some_and(|found| found == value);
         match result {
             Ok(is_new) => {
@@ -380,7 +386,7 @@ fn nodes_that_are_not_there_are_told_from_those_that_let_nobody_in() {
     assert_eq!(reading.stat().unwrap().clients[0].state, ClientState::Unknown, "it cannot ask");
     for error in [
         reading.client().err(),
-        reading.async_client().err(),
+        pollster::block_on(reading.to_async().client()).err(),
         reading.recover(&mut |_, _| ()).err(),
         reading.kill_client(slot, Duration::ZERO).err(),
     ] {

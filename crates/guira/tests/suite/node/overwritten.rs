@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use guira::{CreateOptions, Effect, Error, OpenOptions, Put, ServeOptions, Store, Swap, Url, blocking};
+use guira::{CreateOptions, Effect, Error, OpenOptions, Put, ServeOptions, Store, Swap, Url};
 use guira_check::history::{Answer, Call, History, SEARCH_STEPS};
 use guira_fabric::SplitMix64;
 
@@ -18,8 +18,8 @@ use crate::node::served::Served;
 const KEY: &[u8] = b"cuckoo";
 const MOST_TRIES: usize = 100;
 
-fn clients<const N: usize>(store: &Store) -> [guira::Client; N] {
-    std::array::from_fn(|_| store.async_client().unwrap())
+fn clients<const N: usize>(store: &Store) -> [guira::aio::Client; N] {
+    std::array::from_fn(|_| pollster::block_on(store.to_async().client()).unwrap())
 }
 
 /// Polled once: it has the turn and has asked for its lock, or stands in the line. Nothing, if the node was so fast, or
@@ -42,7 +42,7 @@ fn at_last(scene: impl Fn(&Store) -> Option<()>) {
 }
 
 /// Round trips, changes that waited in a line, and those of them that were overwritten there.
-fn costs<const N: usize>(clients: &[guira::Client; N]) -> [[u64; 3]; N] {
+fn costs<const N: usize>(clients: &[guira::aio::Client; N]) -> [[u64; 3]; N] {
     clients.each_ref().map(|client| {
         let counters = client.counters();
         [client.traffic().round_trips, counters.line_waits, counters.overwritten]
@@ -73,7 +73,7 @@ fn who_waits_behind_a_change_is_answered_with_it() {
             assert_eq!(second.await.unwrap(), Put::Replaced);
             assert!(third.await.unwrap());
             assert_eq!(fourth.await.unwrap(), Put::Replaced);
-            store.async_reader().get(KEY).await.unwrap()
+            store.to_async().reader().get(KEY).await.unwrap()
         });
         assert_eq!(value.as_deref(), Some(&b"second"[..]));
         assert!(pollster::block_on(fifth).unwrap());
@@ -244,12 +244,12 @@ fn done(is_done: bool, otherwise: Answer) -> Answer {
     if is_done { Answer::Done } else { otherwise }
 }
 
-async fn carry_out(client: &mut guira::Client, number: u64, call: Call) -> Result<Answer, Error> {
+async fn carry_out(client: &mut guira::aio::Client, number: u64, call: Call) -> Result<Answer, Error> {
     let key = key(number);
     Ok(match call {
         Call::Get => found(client.get(&key).await?),
         Call::Put(new) => put(client.put(&key, &value(new)).await?),
-        Call::Insert(new) => done(client.insert(&key, &value(new)).await?, Answer::Exists),
+        Call::Insert(new) => done(client.try_insert(&key, &value(new)).await?, Answer::Exists),
         Call::Update(new) => done(client.update(&key, &value(new)).await?, Answer::Missing),
         Call::Remove => done(client.remove(&key).await?, Answer::Missing),
         Call::CompareAndSwap { expected, new } => {
@@ -259,12 +259,12 @@ async fn carry_out(client: &mut guira::Client, number: u64, call: Call) -> Resul
     })
 }
 
-fn carry_out_in_place(client: &mut blocking::Client, number: u64, call: Call) -> Result<Answer, Error> {
+fn carry_out_in_place(client: &mut guira::Client, number: u64, call: Call) -> Result<Answer, Error> {
     let key = key(number);
     Ok(match call {
         Call::Get => found(client.get(&key)?),
         Call::Put(new) => put(client.put(&key, &value(new))?),
-        Call::Insert(new) => done(client.insert(&key, &value(new))?, Answer::Exists),
+        Call::Insert(new) => done(client.try_insert(&key, &value(new))?, Answer::Exists),
         Call::Update(new) => done(client.update(&key, &value(new))?, Answer::Missing),
         Call::Remove => done(client.remove(&key)?, Answer::Missing),
         Call::CompareAndSwap { expected, new } => {
@@ -304,7 +304,7 @@ async fn within<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
     .await
 }
 
-async fn task(mut client: guira::Client, process: u64, log: Arc<Log>) -> u64 {
+async fn task(mut client: guira::aio::Client, process: u64, log: Arc<Log>) -> u64 {
     let mut draws = Draws::of(process);
     while Instant::now() < log.ends {
         let (key, call) = draws.next();
@@ -349,7 +349,7 @@ fn keys_of_which_changes_are_overwritten_are_linearizable() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let spawn = |process| {
             let store = if process % 2 == 0 { &smooth } else { &cut };
-            runtime.spawn(task(store.async_client().unwrap(), process, Arc::clone(&shared)))
+            runtime.spawn(task(pollster::block_on(store.to_async().client()).unwrap(), process, Arc::clone(&shared)))
         };
         let tasks: Vec<_> = tasks.map(spawn).collect();
         let tasks: u64 = tasks.into_iter().map(|task| runtime.block_on(task).unwrap()).sum();

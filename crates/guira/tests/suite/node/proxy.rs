@@ -1,10 +1,11 @@
-//! A proxy before a node, which cuts connections where it is told to.
+//! A proxy before a node, which cuts connections where it is told to, and holds up replies.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use guira::Url;
 
@@ -28,6 +29,8 @@ struct Plan {
     cut: Mutex<Option<Cut>>,
     seen: AtomicU32,
     has_cut: AtomicBool,
+    /// How long each reply is held up, in milliseconds.
+    delay_ms: AtomicU64,
 }
 
 impl Plan {
@@ -67,8 +70,9 @@ impl Proxy {
                     (node.try_clone().expect("a socket"), client.try_clone().expect("one"));
                 let is_cut = Arc::new(AtomicBool::new(false));
                 let (plan, cut) = (Arc::clone(&shared), Arc::clone(&is_cut));
+                let replies_plan = Arc::clone(&shared);
                 thread::spawn(move || requests(client, node, &plan, &cut));
-                thread::spawn(move || replies(replies_from, replies_to, &is_cut));
+                thread::spawn(move || replies(replies_from, replies_to, &replies_plan, &is_cut));
             }
         });
         Proxy { addr, plan }
@@ -88,6 +92,11 @@ impl Proxy {
     /// Whether a connection was cut since.
     pub fn has_cut(&self) -> bool {
         self.plan.has_cut.load(Ordering::SeqCst)
+    }
+
+    /// Holds each reply up for so long from now on.
+    pub fn delay(&self, delay: Duration) {
+        self.plan.delay_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
     }
 
     /// Cuts nothing any more.
@@ -118,9 +127,10 @@ fn requests(mut client: TcpStream, mut node: TcpStream, plan: &Plan, is_cut: &At
     let _ = node.shutdown(Shutdown::Both);
 }
 
-fn replies(mut node: TcpStream, mut client: TcpStream, is_cut: &AtomicBool) {
+fn replies(mut node: TcpStream, mut client: TcpStream, plan: &Plan, is_cut: &AtomicBool) {
     let mut bytes = vec![0; 1 << 20];
     while let Ok(length @ 1..) = node.read(&mut bytes) {
+        thread::sleep(Duration::from_millis(plan.delay_ms.load(Ordering::SeqCst)));
         if is_cut.load(Ordering::SeqCst) || client.write_all(&bytes[..length]).is_err() {
             break;
         }

@@ -78,7 +78,7 @@ fn stores_go_on_behind_tls_when_certificates_are_renewed() {
     let addr = served.local_addrs()[0];
     let remote = Url::tcp("127.0.0.1", addr.port()).unwrap();
     let store = Store::open_with(&remote, &patient().tls(files.of_client())).unwrap();
-    let (mut client, mut reader) = (store.client().unwrap(), store.async_reader());
+    let (mut client, mut reader) = (store.client().unwrap(), store.to_async().reader());
     exercise(&mut client);
     let before = client.traffic();
     assert!(client.get(b"cuckoo").unwrap().is_some());

@@ -44,14 +44,14 @@ fn keys_of(number: u64, keys: u64) -> impl Iterator<Item = [u8; 8]> {
 
 /// Tasks of one thread that share a connection.
 fn run_tasks(store: &Store, keys: u64, starts: &Barrier) -> Cost {
-    let clients: Vec<_> = (0..TASKS).map(|_| store.async_client().unwrap()).collect();
+    let clients: Vec<_> = (0..TASKS).map(|_| pollster::block_on(store.to_async().client()).unwrap()).collect();
     starts.wait();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let insert = |(number, mut client): (u64, guira::Client)| {
+    let insert = |(number, mut client): (u64, guira::aio::Client)| {
         runtime.spawn(async move {
             let before = client.traffic().round_trips;
             for key in keys_of(number, keys) {
-                assert!(!client.insert(&key, b"new").await.unwrap());
+                assert!(!client.try_insert(&key, b"new").await.unwrap());
             }
             cost(client.traffic().round_trips - before, client.counters())
         })
@@ -65,7 +65,7 @@ fn run_thread(store: &Store, number: u64, keys: u64, starts: &Barrier) -> Cost {
     starts.wait();
     let before = client.traffic().round_trips;
     for key in keys_of(number, keys) {
-        assert!(!client.insert(&key, b"new").unwrap());
+        assert!(!client.try_insert(&key, b"new").unwrap());
     }
     cost(client.traffic().round_trips - before, client.counters())
 }
@@ -79,7 +79,7 @@ fn clients_of_one_process_take_turns_at_locks() {
         let served = Served::start();
         let [one, other] = [(); 2].map(|()| Store::open(&served.url()).unwrap());
         let mut client = one.client().unwrap();
-        (0..keys).for_each(|number| assert!(client.insert(&key(number), b"old").unwrap()));
+        (0..keys).for_each(|number| assert!(client.try_insert(&key(number), b"old").unwrap()));
         let starts = Barrier::new(1 + THREADS as usize);
         let costs = std::thread::scope(|scope| {
             let (one, other, starts) = (&one, &other, &starts);
@@ -99,7 +99,7 @@ fn clients_of_one_process_take_turns_at_locks() {
 fn a_turn_that_does_not_end_holds_nobody_up_beyond_the_deadline() {
     let served = Served::start();
     let store = Store::open_with(&served.url(), &OpenOptions::default().deadline(DEADLINE)).unwrap();
-    let (mut idle, mut client) = (store.async_client().unwrap(), store.client().unwrap());
+    let (mut idle, mut client) = (pollster::block_on(store.to_async().client()).unwrap(), store.client().unwrap());
     let is_stuck = (0..MOST_TRIES).any(|_| {
         client.put(KEY, b"before").unwrap();
         let mut stuck = pin!(idle.update(KEY, b"stuck"));
@@ -131,7 +131,7 @@ fn a_turn_that_does_not_end_holds_nobody_up_beyond_the_deadline() {
 
 /// A client of `store` that stopped in the middle of an update of the key, whose lock it has; nothing, if it came to
 /// its end.
-fn stopped(store: &Store, idle: &mut guira::Client, is_dropped: bool) -> bool {
+fn stopped(store: &Store, idle: &mut guira::aio::Client, is_dropped: bool) -> bool {
     let mut stuck = Box::pin(idle.update(KEY, b"stuck"));
     let is_pending = stuck.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
     std::thread::sleep(Duration::from_millis(50));
@@ -150,7 +150,10 @@ fn who_holds_a_lock_stands_in_no_line() {
     let is_done = (0..MOST_TRIES).any(|_| {
         let served = Served::start();
         let store = Store::open(&served.url()).unwrap();
-        let (mut idle, mut other) = (store.async_client().unwrap(), store.async_client().unwrap());
+        let (mut idle, mut other) = (
+            pollster::block_on(store.to_async().client()).unwrap(),
+            pollster::block_on(store.to_async().client()).unwrap(),
+        );
         pollster::block_on(other.put(KEY, b"before")).unwrap();
         if !stopped(&store, &mut idle, true) {
             return false;
@@ -175,7 +178,7 @@ fn a_refused_change_gives_back_what_a_dropped_one_holds() {
     let is_done = (0..MOST_TRIES).any(|_| {
         let served = Served::start();
         let store = Store::open(&served.url()).unwrap();
-        let mut idle = store.async_client().unwrap();
+        let mut idle = pollster::block_on(store.to_async().client()).unwrap();
         pollster::block_on(idle.put(KEY, b"before")).unwrap();
         if !stopped(&store, &mut idle, true) {
             return false;
@@ -198,7 +201,8 @@ fn a_wait_counts_for_its_own_operation() {
         let served = Served::start();
         let options = OpenOptions::default().deadline(2 * DEADLINE);
         let store = Store::open_with(&served.url(), &options).unwrap();
-        let (mut client, mut before) = (store.client().unwrap(), store.async_client().unwrap());
+        let (mut client, mut before) =
+            (store.client().unwrap(), pollster::block_on(store.to_async().client()).unwrap());
         client.put(KEY, b"before").unwrap();
         // It waits for its turn, and fails then.
         let mut first = Box::pin(before.update(KEY, b"before"));
@@ -222,7 +226,7 @@ fn a_wait_counts_for_its_own_operation() {
         std::thread::sleep(2 * DEADLINE);
         let proxy = Proxy::before(served.addr);
         let elsewhere = Store::open(&Url::tcp("127.0.0.1", proxy.addr.port()).unwrap()).unwrap();
-        let mut idle = elsewhere.async_client().unwrap();
+        let mut idle = pollster::block_on(elsewhere.to_async().client()).unwrap();
         if !stopped(&store, &mut idle, false) {
             return false;
         }

@@ -14,7 +14,7 @@ fn no_client_of_a_destroyed_table_is_opened() {
     let mut client = store.client().unwrap();
     client.put(b"cuckoo", b"Guira guira").unwrap();
     Store::destroy(&url).unwrap();
-    for error in [store.client().err(), store.async_client().err()] {
+    for error in [store.client().err(), pollster::block_on(store.to_async().client()).err()] {
         let error = error.expect("the table is gone");
         assert!(matches!(error, Error::Open { source: OpenError::Destroyed, .. }), "{error:?}");
         assert_eq!((error.blame(), error.effect()), (Blame::Fenced, Effect::None), "{error}");

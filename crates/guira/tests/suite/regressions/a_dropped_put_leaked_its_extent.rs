@@ -9,7 +9,8 @@
 use std::pin::pin;
 use std::task::{Context, Waker};
 
-use guira::{Client, CreateOptions, Store, Url};
+use guira::aio::Client;
+use guira::{CreateOptions, Store, Url};
 use guira_conformance::block_on;
 use guira_fabric::{Region, Verb, post};
 use guira_fabric_shm::{Access, Location, ShmRegion};
@@ -66,7 +67,7 @@ fn close_cleanly(store: &Store, client: Client, what: &str) {
 #[test]
 fn closing_frees_the_extent_of_a_dropped_put() {
     let (_table, store) = table("dropped-put");
-    let mut client = store.async_client().unwrap();
+    let mut client = pollster::block_on(store.to_async().client()).unwrap();
     drop_a_put(&store, &mut client);
     close_cleanly(&store, client, "closed at once");
 }
@@ -76,7 +77,7 @@ fn closing_frees_the_extent_of_a_dropped_put() {
 fn no_later_operation_is_taken_for_the_dropped_put() {
     for what in ["an inline put", "a put with an extent", "an update of nothing", "a remove", "a remove of nothing"] {
         let (_table, store) = table("dropped-and-then");
-        let mut client = store.async_client().unwrap();
+        let mut client = pollster::block_on(store.to_async().client()).unwrap();
         block_on(client.put(b"small", b"1")).unwrap();
         drop_a_put(&store, &mut client);
         block_on(async {

@@ -29,7 +29,7 @@ fn refused_inserts_cost_no_space() {
         let mut client = store.client().unwrap();
         client.put(&i.to_le_bytes(), &[7; 1_000]).unwrap();
         for _ in 0..60 {
-            assert!(!client.insert(&i.to_le_bytes(), &[7; 1_000]).unwrap());
+            assert!(!client.try_insert(&i.to_le_bytes(), &[7; 1_000]).unwrap());
         }
     }
     assert_eq!(store.check().unwrap().unreferenced_extents, 0);

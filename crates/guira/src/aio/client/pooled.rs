@@ -53,7 +53,7 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use crate::sessions::wait_for;
+    use crate::wait::wait_for;
     use crate::{CreateOptions, ServeOptions, Store, Url};
 
     const EXTENT_BYTES: u64 = 4 << 20;
@@ -67,7 +67,7 @@ mod tests {
         let served = owner.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
         let store = Store::open(&Url::tcp("127.0.0.1", served.local_addrs()[0].port()).unwrap()).unwrap();
         for store in [&store, &owner] {
-            let pool = store.pool(1);
+            let pool = store.to_async().pool(1);
             let mut held = wait_for(pool.get()).unwrap();
             let client = &mut *held;
             wait_for(client.extents.as_mut().unwrap().claim_in_part(client.lane.any())).unwrap();

@@ -1,0 +1,705 @@
+//! Clients: one lane each, one operation at a time, one slot of the table.
+//!
+//! Invariants: an extent is written before the row that points to it, and is `pending` while nobody knows whether one
+//! does; the slot is given back after everything else, and never by a forked child.
+
+mod pooled;
+mod told;
+
+use std::fmt;
+use std::sync::Arc;
+
+use guira_extents::Extents;
+use guira_fabric::{Effect, FabricError, Lane, SlotHold, Traffic};
+use guira_layout::{ExtentRef, OwnerId, Placement};
+use guira_rcuckoo::{
+    Begun, Change, Changed, Counters, Key, NewValue, Now, Operation, Outcome, SlotClient, Table, is_destroyed,
+    release_slot,
+};
+
+use self::told::{Told, counters, tell};
+use super::reader::{check_versions, lookups};
+use crate::attachment::{Attachment, Holds, Until, is_session_lost, without_effect};
+use crate::events::Events;
+use crate::fabric::{FabricLane, FabricRegion, Waiting};
+use crate::sessions::{Session, Sessions};
+use crate::store::Inner;
+use crate::turns::{Asked, Limits, Overwrite, PATIENCE, Place, TableName, Turns, Waited, Wish};
+use crate::wait::block_on;
+use crate::{Error, Expected, ExtentError, OperationError, OperationErrorKind, Put, Swap, Token, Versioned};
+
+/// Keys whose rows are loaded ahead of the one that is being changed.
+const AHEAD_KEYS: usize = 4;
+
+/// Reads and changes the table, one operation at a time: one a task, from [`super::Store::client`]. Holds a client slot
+/// while it lives. The same in place: [`crate::Client`].
+///
+/// Dropping an operation's future before it is ready strands nothing: it takes effect wholly or not at all, and the
+/// next operation first gives back what it had acquired (R-DROP-1).
+///
+/// [`Client::close`] gives back the client's chunks and its slot, and says if that fails. Dropping it never waits: on
+/// shared memory it gives them back, without telling of a failure; behind a memory node it gives up: its slot is that
+/// of a dead client, which whoever needs it, or what it holds, recovers.
+///
+/// ```
+/// use guira::{CreateOptions, Put, Url, aio};
+///
+/// # fn main() -> Result<(), guira::Error> {
+/// # let url: Url = format!("shm://guira-doc-aio-client-{}", std::process::id()).parse()?;
+/// # pollster::block_on(async {
+/// let store = aio::Store::create(&url, &CreateOptions::new(1_000)).await?;
+/// let mut client = store.client().await?;
+/// assert_eq!(client.put(b"cuckoo", b"Guira guira").await?, Put::Inserted);
+/// assert_eq!(client.get(b"cuckoo").await?.as_deref(), Some(&b"Guira guira"[..]));
+/// client.close().await?;
+/// # guira::Store::destroy(&url)
+/// # })
+/// # }
+/// ```
+pub struct Client {
+    client: guira_rcuckoo::Client,
+    lane: FabricLane,
+    extents: Option<Extents>,
+    pending: Option<ExtentRef>,
+    encoded: Vec<u64>,
+    hold: Option<SlotHold>,
+    owner: OwnerId,
+    events: Events,
+    /// What is in the table's totals already.
+    told: Told,
+    /// What was counted in sessions that were lost.
+    earlier: Counters,
+    waiting: Waiting,
+    /// The lines in front of locks, if the table is reached through a memory node.
+    turns: Option<Arc<Turns>>,
+    attachment: Attachment,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let url = &self.attachment.store.url;
+        f.debug_struct("Client").field("url", url).field("slot", &self.slot()).finish_non_exhaustive()
+    }
+}
+
+/// A slot that was taken, and the lane for it.
+pub(crate) struct Taken {
+    pub(crate) lane: FabricLane,
+    pub(crate) owner: OwnerId,
+    pub(crate) hold: SlotHold,
+    /// What its words say.
+    pub(crate) own: SlotClient,
+}
+
+/// A change as it is asked for.
+#[derive(Clone, Copy)]
+pub(crate) enum Request<'r> {
+    Put(&'r [u8]),
+    Insert(&'r [u8]),
+    Update(&'r [u8]),
+    Swap(guira_rcuckoo::Expected<'r>, &'r [u8]),
+    Remove,
+    RemoveIf(guira_rcuckoo::Expected<'r>),
+}
+
+impl<'r> Request<'r> {
+    /// The value that it brings.
+    #[inline(always)]
+    fn value(self) -> Option<&'r [u8]> {
+        match self {
+            Request::Put(value) | Request::Insert(value) | Request::Update(value) | Request::Swap(_, value) => {
+                Some(value)
+            }
+            Request::Remove | Request::RemoveIf(_) => None,
+        }
+    }
+
+    /// The change that it is, if its value is stored as `value`.
+    #[inline(always)]
+    fn with<'v>(self, value: NewValue<'v>) -> Change<'v>
+    where
+        'r: 'v,
+    {
+        match self {
+            Request::Put(_) => Change::Put(value),
+            Request::Insert(_) => Change::Insert(value),
+            Request::Update(_) => Change::Update(value),
+            Request::Swap(expected, _) => Change::Swap(expected, value),
+            Request::Remove => Change::Remove,
+            Request::RemoveIf(expected) => Change::RemoveIf(expected),
+        }
+    }
+
+    /// Asked for where a change fails or waits: apart from those that do not.
+    #[inline(never)]
+    fn operation(self) -> Operation {
+        self.with(NewValue::Inline(&[])).operation()
+    }
+
+    /// How it overwrites any value, if it does.
+    fn overwrite(self) -> Option<Overwrite> {
+        match self {
+            Request::Put(_) => Some(Overwrite::Put),
+            Request::Update(_) => Some(Overwrite::Update),
+            Request::Insert(_) | Request::Swap(..) | Request::Remove | Request::RemoveIf(_) => None,
+        }
+    }
+}
+
+/// What a table says of a request: that it can store its key and its value, and where.
+struct Accepted<'a> {
+    key: Key<'a>,
+    place: Placement,
+    request: Request<'a>,
+}
+
+impl<'a> Accepted<'a> {
+    #[inline(always)]
+    fn of(table: &Table, key: &'a [u8], request: Request<'a>) -> Result<Accepted<'a>, OperationErrorKind> {
+        let key = table.key(key)?;
+        let place = request.value().map_or(Ok(Placement::Inline), |value| table.place(&key, value.len()))?;
+        Ok(Accepted { key, place, request })
+    }
+}
+
+/// The change that `accepted` asks for; its extent, if it has one, is encoded and pending.
+#[inline(always)]
+fn change_of<'v>(
+    client: &guira_rcuckoo::Client,
+    pending: &mut Option<ExtentRef>,
+    encoded: &'v mut Vec<u64>,
+    extent: Option<ExtentRef>,
+    accepted: &Accepted<'v>,
+) -> Change<'v> {
+    let (key, request) = (accepted.key.bytes(), accepted.request);
+    let value = request.value().unwrap_or_default();
+    let Some(extent) = extent else { return request.with(NewValue::Inline(value)) };
+    *pending = Some(extent);
+    guira_layout::encode_extent(encoded, &extent, key, value, client.table().rows().sums());
+    request.with(NewValue::Extent { extent, words: encoded })
+}
+
+/// What acts as `owner`.
+fn parts(
+    store: &Inner,
+    region: &FabricRegion,
+    owner: OwnerId,
+    own: &SlotClient,
+) -> (guira_rcuckoo::Client, Option<Extents>) {
+    let table = &store.table;
+    let extents = table.config().format.has_extents().then(|| Extents::new(Arc::clone(table), owner));
+    let client = guira_rcuckoo::Client::new(Arc::clone(table), owner, store.client_config(own.since_unix_ns));
+    let client =
+        client.with_process(own).with_liveness(Box::new(region.clone())).with_observer(Box::new(store.events.clone()));
+    (client, extents)
+}
+
+/// The lines in front of the locks of a table that is reached through a memory node.
+fn turns(table: &Table, region: &FabricRegion) -> Option<Arc<Turns>> {
+    let superblock = table.superblock();
+    let drawn = [superblock.table, superblock.incarnation];
+    region.node().map(|(peer, memory)| Turns::of(TableName { drawn, memory, peer }))
+}
+
+lookups!(Client, client);
+
+impl Client {
+    pub(crate) fn new(
+        store: &Arc<Inner>,
+        sessions: &Arc<Sessions>,
+        session: &Session,
+        waiting: Waiting,
+        taken: Taken,
+    ) -> Client {
+        let Taken { lane, owner, hold, own } = taken;
+        let (client, extents) = parts(store, &session.region, owner, &own);
+        let turns = turns(&store.table, &session.region);
+        Client {
+            client,
+            lane,
+            turns,
+            extents,
+            pending: None,
+            encoded: Vec::new(),
+            hold: Some(hold),
+            owner,
+            events: store.events.clone(),
+            told: Told::default(),
+            earlier: Counters::default(),
+            waiting,
+            attachment: Attachment::new(Arc::clone(store), Arc::clone(sessions), session.number, Holds::Slot),
+        }
+    }
+
+    /// Makes another attempt possible after one that failed with `error`, which is returned otherwise. // [R-SESSION-1]
+    #[cold]
+    async fn go_on_after(&mut self, error: Error, operation: Operation, until: &mut Until) -> Result<(), Error> {
+        // Rare, and larger than the rest of a change's future.
+        Box::pin(self.change_session(error, operation, until)).await
+    }
+
+    /// Goes on in another session after `error`, with another slot: the last one is that of a dead client, and what it
+    /// holds is for recovery. // [R-SESSION-1] [R-SLOT-1]
+    async fn change_session(&mut self, mut error: Error, operation: Operation, until: &mut Until) -> Result<(), Error> {
+        loop {
+            let session = self.attachment.next(error, until).await?;
+            let mut lane = session.region.lane_waiting(self.waiting);
+            *lane.traffic_mut() = *self.lane.traffic();
+            match self.attachment.store.claim(lane, &session.region).await {
+                Ok(taken) => {
+                    self.move_to(&session.region, taken).await;
+                    return self.attachment.attach(&session, operation);
+                }
+                // Taking a slot changes no key.
+                Err(failed) => error = without_effect(failed),
+            }
+            if session.region.is_lost() {
+                self.attachment.pass_over(&session);
+            }
+        }
+    }
+
+    /// Leaves what was held, and goes on as the owner of the slot that was taken.
+    async fn move_to(&mut self, region: &FabricRegion, taken: Taken) {
+        let news = self.told.news(&self.client, self.extents.as_ref());
+        self.earlier = self.counters();
+        let (client, extents) = parts(&self.attachment.store, region, taken.owner, &taken.own);
+        (self.client, self.extents, self.pending) = (client, extents, None);
+        (self.lane, self.owner, self.hold) = (taken.lane, taken.owner, Some(taken.hold));
+        self.turns = turns(self.client.table(), region);
+        self.told = Told::default();
+        tell(Arc::clone(self.client.table()), self.lane.any(), news).await;
+    }
+
+    /// Inserts `key`, or replaces its value. How long both may be is up to the table's format:
+    /// [`crate::CreateOptions::format`].
+    ///
+    /// Round trips: 2 for a key in a row and for an insert whose rows have room; 3 for a key in an extent; on shared
+    /// memory 5 or more for an insert that has to move others, elsewhere 2 or 3. Now and then some more, to find room
+    /// for extents or when others hold the locks; behind a memory node none, if it waits for another put or update of
+    /// the key by this process, which overwrites it. Source: R-INSERT-1 to R-UPDATE-2, R-EXTENT-1 to R-EXTENT-5,
+    /// R-LOCK-8; paper 3.2.2, 3.2.3.
+    ///
+    /// # Errors
+    /// `KeyLength` and `ValueLength` if the table cannot store them; `Full` if no path leads to a free entry, `Extent`
+    /// if there is no space for a value that needs an extent; `Busy` if others hold a lock until the deadline;
+    /// `Corrupt` if a row or extent of the key is damaged; `Destroyed`; `Lost`; the fabric's. Nothing was changed,
+    /// unless [`crate::Error::effect`] of the fabric's says otherwise.
+    pub async fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Put, Error> {
+        let outcome = self.change(key, Request::Put(value)).await?;
+        Ok(if outcome == Outcome::Inserted { Put::Inserted } else { Put::Replaced })
+    }
+
+    /// Inserts `key` and returns true; changes nothing and returns false if it exists. Round trips: as [`Self::put`]; 2
+    /// if the key exists in a row, 3 in an extent. Source: R-INSERT-1 to R-INSERT-5; paper 3.2.3.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub async fn try_insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        Ok(self.change(key, Request::Insert(value)).await? == Outcome::Inserted)
+    }
+
+    /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key. Round
+    /// trips: 2, 3 for a key in an extent; behind a memory node none, if it is overwritten, as in [`Self::put`].
+    /// Source: R-UPDATE-1, R-UPDATE-2, R-LOCK-8; paper 3.2.2.
+    ///
+    /// # Errors
+    /// As [`Self::put`], `Full` excepted; `Extent` may come.
+    pub async fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        Ok(self.change(key, Request::Update(value)).await? == Outcome::Replaced)
+    }
+
+    /// Removes `key` and returns true; returns false if there is no such key. Round trips: 2, 3 for a key in an extent.
+    /// Source: R-UPDATE-1, R-UPDATE-2; paper 3.2.2.
+    ///
+    /// # Errors
+    /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, `Lost` and the fabric's, as those of [`Self::put`].
+    pub async fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
+        Ok(self.change(key, Request::Remove).await? == Outcome::Removed)
+    }
+
+    /// Replaces the value of `key` if the key is as expected: has a certain value, or was not changed since it was read
+    /// with [`Self::get_versioned`]. Any length of expected value will do.
+    ///
+    /// Round trips: 2, 3 for a key in an extent, 4 for one in an extent that is expected to have a value of the length
+    /// it has. Source: R-CAS-1, R-CAS-2.
+    ///
+    /// # Errors
+    /// As [`Self::update`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is not as
+    /// expected is no error.
+    pub async fn compare_and_swap<'e>(
+        &mut self,
+        key: &[u8],
+        expected: impl Into<Expected<'e>>,
+        value: &[u8],
+    ) -> Result<Swap, Error> {
+        let expected = self.expected(expected.into(), Operation::CompareAndSwap)?;
+        Ok(Swap::of(self.change(key, Request::Swap(expected, value)).await?))
+    }
+
+    /// Removes `key` if it is as expected. Round trips and source: as [`Self::compare_and_swap`].
+    ///
+    /// # Errors
+    /// As [`Self::remove`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is not as
+    /// expected is no error.
+    pub async fn compare_and_remove<'e>(
+        &mut self,
+        key: &[u8],
+        expected: impl Into<Expected<'e>>,
+    ) -> Result<Swap, Error> {
+        let expected = self.expected(expected.into(), Operation::CompareAndRemove)?;
+        Ok(Swap::of(self.change(key, Request::RemoveIf(expected)).await?))
+    }
+
+    /// Puts many keys, one after the other, in order: one result for each. A key's failure does not keep the next from
+    /// being put. Round trips: those of single puts; on shared memory the rows of keys to come are prefetched.
+    ///
+    /// # Errors
+    /// Each key has its own, as those of [`Self::put`].
+    pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(&mut self, items: &[(K, V)]) -> Vec<Result<Put, Error>> {
+        let mut results = Vec::with_capacity(items.len());
+        for (i, (key, value)) in items.iter().enumerate() {
+            if let Some((ahead, _)) = items.get(i + AHEAD_KEYS) {
+                self.client.prefetch(&self.lane, ahead.as_ref());
+            }
+            results.push(self.put(key.as_ref(), value.as_ref()).await);
+        }
+        results
+    }
+
+    /// Removes many keys, one after the other, in order: one result for each, true if it existed. A key's failure does
+    /// not keep the next from being removed. Round trips: those of single removes; on shared memory the rows of keys to
+    /// come are prefetched.
+    ///
+    /// # Errors
+    /// Each key has its own, as those of [`Self::remove`].
+    pub async fn remove_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<bool, Error>> {
+        let mut results = Vec::with_capacity(keys.len());
+        for (i, key) in keys.iter().enumerate() {
+            if let Some(ahead) = keys.get(i + AHEAD_KEYS) {
+                self.client.prefetch(&self.lane, ahead.as_ref());
+            }
+            results.push(self.remove(key.as_ref()).await);
+        }
+        results
+    }
+
+    /// What is expected, if that is said with a token, of this table's.
+    #[inline]
+    pub(crate) fn expected<'e>(
+        &self,
+        expected: Expected<'e>,
+        operation: Operation,
+    ) -> Result<guira_rcuckoo::Expected<'e>, Error> {
+        expected.of(self.client.table(), operation)
+    }
+
+    async fn change(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Error> {
+        match self.change_now(key, request) {
+            Ok(outcome) => Ok(outcome),
+            Err(begun) => self.change_waiting(key, request, begun).await,
+        }
+    }
+
+    /// Carries out a change, or the part of it that needs no waiting: the rest is for [`Client::change_waiting`].
+    /// `None` if nothing was begun; otherwise its extent, if it has one, is pending.
+    #[inline(always)]
+    pub(crate) fn change_now(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Option<Begun>> {
+        let Some(lane) = self.lane.in_place() else { return Err(None) };
+        let Ok(accepted) = Accepted::of(self.client.table(), key, request) else { return Err(None) };
+        let extent = match (accepted.place, &mut self.extents) {
+            _ if self.pending.is_some() => return Err(None),
+            (Placement::Inline, extents) if !extents.as_ref().is_some_and(Extents::is_due) => None,
+            (Placement::Extent, Some(extents)) => {
+                let value = request.value().unwrap_or_default();
+                Some(extents.reserve_now(&accepted.key, value).ok_or(None::<Begun>)?)
+            }
+            _ => return Err(None),
+        };
+        let change = change_of(&self.client, &mut self.pending, &mut self.encoded, extent, &accepted);
+        match self.client.begin_in_place(lane, &accepted.key, &change) {
+            Begun::Done(changed) => {
+                let outcome = changed.outcome;
+                self.book(&Ok(changed));
+                Ok(outcome)
+            }
+            begun => Err(Some(begun)),
+        }
+    }
+
+    /// The rest of a change that [`Client::change_now`] began: in its turn, and in another session if this one is lost.
+    pub(crate) async fn change_waiting(
+        &mut self,
+        key: &[u8],
+        request: Request<'_>,
+        mut begun: Option<Begun>,
+    ) -> Result<Outcome, Error> {
+        let operation = request.operation();
+        let accepted = match Accepted::of(self.client.table(), key, request) {
+            Ok(accepted) => accepted,
+            Err(refused) => return Err(Box::pin(self.refuse(refused, operation)).await),
+        };
+        let (mut until, overwrite) = (Until::default(), request.overwrite());
+        loop {
+            let turn = match self.turn(&accepted.key, overwrite).await {
+                Waited::Answered(outcome) => return Ok(outcome),
+                Waited::Turn(turn) => Some(turn),
+                Waited::Nothing => None,
+            };
+            match self.attempt(&accepted, begun.take()).await {
+                Err(error) if self.lane.is_remote() => {
+                    // Others have a session.
+                    drop(turn);
+                    self.go_on_after(error, operation, &mut until).await?;
+                }
+                result => {
+                    let outcome = result?;
+                    let leading = turn.as_ref().filter(|_| overwrite.is_some());
+                    return Ok(leading.map_or(outcome, |turn| turn.answer_those_behind(outcome)));
+                }
+            }
+        }
+    }
+
+    /// One attempt of [`Client::change_waiting`]: finds room for its value, carries it out, and books both.
+    async fn attempt(&mut self, accepted: &Accepted<'_>, begun: Option<Begun>) -> Result<Outcome, Error> {
+        let Accepted { key, request, .. } = accepted;
+        let (change, begun) = match begun {
+            Some(begun) => {
+                let inline = || NewValue::Inline(request.value().unwrap_or_default());
+                let extent = |extent: &ExtentRef| NewValue::Extent { extent: *extent, words: &self.encoded };
+                (request.with(self.pending.as_ref().map_or_else(inline, extent)), begun)
+            }
+            None => {
+                let extent = self.reserve(accepted).await.map_err(without_effect)?;
+                let change = change_of(&self.client, &mut self.pending, &mut self.encoded, extent, accepted);
+                (change, self.client.begin(self.lane.any(), key, &change).await)
+            }
+        };
+        let result = self.client.finish(self.lane.any(), key, change, begun).await;
+        self.book(&result);
+        self.tell_incidents().await;
+        result.map(|changed| changed.outcome).map_err(|error| self.failed(error))
+    }
+
+    /// The turn to take the locks of `key`, if others of this process want them and its table is reached through a
+    /// memory node; waits for it for a while. Not for a change that was begun in place: there is none to wait for then.
+    #[inline(always)]
+    async fn turn(&mut self, key: &Key<'_>, overwrite: Option<Overwrite>) -> Waited {
+        let Some(turns) = &self.turns else { return Waited::Nothing };
+        self.client.forget_wait();
+        if !self.holds_nothing() || self.lane.is_lost() {
+            // What an operation that was dropped holds is given back first: nobody is to wait for it behind this one.
+            // Nor for another session.
+            return Waited::Nothing;
+        }
+        let (table, rows) = (self.client.table(), key.rows());
+        let locks = [rows.first, rows.second].map(|row| table.locks().lock_of(row).0);
+        match turns.ask(Wish { key: key.bytes(), locks, overwrite }) {
+            Asked::Turn(turn) => Waited::Turn(turn),
+            Asked::Nothing => Waited::Nothing,
+            // Rare, and larger than the rest of a change's future.
+            Asked::Place(place) => Box::pin(self.await_turn(place)).await,
+        }
+    }
+
+    /// Waits in the lines. The time counts as waiting for the locks, which the operation's deadline bounds.
+    /// // [R-LOCK-4]
+    #[cold]
+    async fn await_turn(&mut self, place: Place) -> Waited {
+        let longest = self.attachment.store.options.deadline;
+        let since_ns = self.lane.now_ns();
+        let limits = Limits { patience: PATIENCE.min(longest), longest };
+        let waited = place.wait(limits, self.waiting, self.lane.any()).await;
+        match waited {
+            Waited::Answered(_) => self.client.count_overwritten(),
+            Waited::Turn(_) | Waited::Nothing => self.client.count_wait(since_ns),
+        }
+        waited
+    }
+
+    /// Books what became of the extent that a change brought, and of the one it freed.
+    #[inline(always)]
+    fn book(&mut self, result: &Result<Changed, OperationError>) {
+        let Some(extents) = &mut self.extents else { return };
+        match (self.pending.take(), result) {
+            (None, _) => {}
+            (Some(extent), Ok(changed)) if changed.took_effect() => extents.link(&extent),
+            // Whether an entry refers to it cannot be known: it stays allocated until a sweep finds out.
+            (Some(_), Err(error)) if error.effect() == Effect::Unknown => {}
+            (Some(extent), _) => extents.cancel(&extent),
+        }
+        if let Ok(Changed { freed: Some(freed), .. }) = result {
+            extents.give_back(freed);
+        }
+    }
+
+    /// Tells of a change that failed: nothing was changed if its commit was not sent.
+    #[cold]
+    fn failed(&self, error: OperationError) -> Error {
+        let error = self.events.failed(error);
+        if self.client.has_committed() { error } else { without_effect(error) }
+    }
+
+    /// Adds what this client met to the table's totals, if it had to do with somebody who was dead or stood still. No
+    /// round trip otherwise. // [R-TOTALS-1]
+    async fn tell_incidents(&mut self) {
+        if let Some(news) = self.told.incidents(&self.client, self.extents.as_ref()) {
+            // Rare, as above.
+            Box::pin(tell(Arc::clone(self.client.table()), self.lane.any(), news)).await;
+        }
+    }
+
+    /// Room for a value that needs some; `None` if it goes in the row. Does what there is to do before.
+    async fn reserve(&mut self, accepted: &Accepted<'_>) -> Result<Option<ExtentRef>, Error> {
+        let operation = accepted.request.operation();
+        self.settle_extent(operation).await?;
+        let (Placement::Extent, Some(extents)) = (accepted.place, &mut self.extents) else {
+            self.tend_extents().await?;
+            return Ok(None);
+        };
+        let value = accepted.request.value().unwrap_or_default();
+        match extents.reserve(self.lane.any(), &accepted.key, value).await {
+            // Rare, and larger than the rest of a change's future.
+            Err(full @ ExtentError::Full { .. }) => Box::pin(self.reserve_of_the_dead(accepted, full)).await,
+            reserved => Ok(Some(reserved?)),
+        }
+    }
+
+    /// Room for a value for which there is none: nobody gives back the chunks of the dead before they are
+    /// recovered. `full` if nobody is dead; `Destroyed` if nothing else meets that the table was. // [R-RECOVER-1]
+    /// [R-DESTROY-1]
+    async fn reserve_of_the_dead(
+        &mut self,
+        accepted: &Accepted<'_>,
+        full: ExtentError,
+    ) -> Result<Option<ExtentRef>, Error> {
+        let operation = accepted.request.operation();
+        let Some(extents) = &mut self.extents else { return Err(full.into()) };
+        let looked = is_destroyed(self.lane.any(), self.client.table()).await;
+        let fabric = |source| OperationErrorKind::Fabric { source }.during(operation);
+        if looked.map_err(fabric)? {
+            return Err(OperationErrorKind::Destroyed.during(operation).into());
+        }
+        let owners = extents.owners(self.lane.any()).await.map_err(ExtentError::Fabric)?;
+        let recovered = self.client.recover_owners(self.lane.any(), &owners, operation).await;
+        self.tell_incidents().await;
+        let Some(extents) = &mut self.extents else { return Err(full.into()) };
+        match recovered.map_err(|error| self.events.failed(error))? {
+            0 => Err(full.into()),
+            _ => {
+                let value = accepted.request.value().unwrap_or_default();
+                Ok(Some(extents.reserve(self.lane.any(), &accepted.key, value).await?))
+            }
+        }
+    }
+
+    /// Ends a change that the table cannot carry out, as one that it can: what a dropped operation left is given back
+    /// before, or the session in which it was held. // [R-DROP-1]
+    #[cold]
+    async fn refuse(&mut self, refused: OperationErrorKind, operation: Operation) -> Error {
+        if let Err(error) = self.settle_extent(operation).await.map_err(without_effect) {
+            if !self.lane.is_remote() {
+                return error;
+            }
+            if let Err(error) = self.go_on_after(error, operation, &mut Until::default()).await {
+                return error;
+            }
+        }
+        refused.during(operation).into()
+    }
+
+    /// Lets no space gather with a client that removes or replaces and never stores. // [R-EXTENT-5]
+    async fn tend_extents(&mut self) -> Result<(), Error> {
+        match &mut self.extents {
+            Some(extents) => Ok(extents.tend(self.lane.any()).await.map_err(ExtentError::Fabric)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Finds out what became of the extent of an operation that was dropped. // [R-DROP-1]
+    async fn settle_extent(&mut self, operation: Operation) -> Result<(), Error> {
+        self.client.refuse_if_lost().map_err(|kind| kind.during(operation))?;
+        self.client
+            .settle(self.lane.any())
+            .await
+            .map_err(|source| Error::Operation(OperationErrorKind::Fabric { source }.during(operation)))?;
+        if let (Some(extent), Some(extents)) = (self.pending.take(), &mut self.extents) {
+            if self.client.has_committed() {
+                extents.link(&extent);
+            } else {
+                extents.cancel(&extent);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up the chunks this client cuts its extents from, as closing it would, but keeps its slot: for a client
+    /// that will store no large value for a while. As long as it owns them, nobody else can use what is free in them,
+    /// or becomes free. Round trips: 1 for 64 chunks, and again for giving them up; none if it has none. Source:
+    /// R-EXTENT-5.
+    ///
+    /// # Errors
+    /// `Lost`; the fabric's: the client may have given up some of them. Values are not touched.
+    pub async fn release_memory(&mut self) -> Result<(), Error> {
+        self.settle_extent(Operation::Session).await?;
+        if let Some(extents) = &mut self.extents {
+            extents.close(self.lane.any()).await.map_err(ExtentError::Fabric)?;
+        }
+        Ok(())
+    }
+
+    /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again,
+    /// clients that it suspected, dead ones that it recovered, and more. Only grows. No round trip. What all clients of
+    /// a table met: [`crate::Stat::totals`].
+    pub fn counters(&self) -> Counters {
+        counters(&self.client, self.extents.as_ref()).plus(&self.earlier)
+    }
+
+    /// The number of this client's slot, from 0, as [`crate::ClientStat::slot`] and errors name it. Another one after
+    /// its connection to a memory node was lost. No round trip.
+    pub fn slot(&self) -> u16 {
+        self.owner.0 - 1
+    }
+}
+
+impl Client {
+    /// Gives back locks, extents and the slot.
+    async fn give_back(&mut self) -> Result<(), Error> {
+        self.release_memory().await?;
+        let news = self.told.news(&self.client, self.extents.as_ref());
+        tell(Arc::clone(self.client.table()), self.lane.any(), news).await;
+        let released = release_slot(self.lane.any(), self.client.table(), self.owner).await;
+        released.map_err(|source| OperationErrorKind::Fabric { source }.during(Operation::Session).into())
+    }
+
+    /// Closes the client: gives back its chunks and its slot. Round trips: 3, and those of [`Client::release_memory`].
+    /// Source: R-SLOT-1.
+    ///
+    /// # Errors
+    /// As [`Client::release_memory`]. The slot is that of a dead client then, which whoever needs it recovers; nothing
+    /// that was put is lost.
+    pub async fn close(mut self) -> Result<(), Error> {
+        if self.lane.is_stale() {
+            return Err(self.attachment.store.fabric("cannot close a client of")(FabricError::Forked));
+        }
+        let closed = self.give_back().await;
+        self.hold = None;
+        closed
+    }
+}
+
+impl Drop for Client {
+    /// Gives back locks, extents and the slot, unless it is closed, or would have to wait. In a forked child it touches
+    /// nothing: the slot is the parent's.
+    fn drop(&mut self) {
+        let would_wait = self.lane.is_remote() && self.waiting == Waiting::Cooperative;
+        if self.hold.is_none() || would_wait || self.lane.is_stale() {
+            return;
+        }
+        // A slot that cannot be given back stays taken by a client that is no longer alive, as if this process had
+        // died.
+        let _ = block_on(self.give_back());
+        self.hold = None;
+    }
+}

@@ -1,0 +1,289 @@
+//! Readers, and the lookups they share with clients.
+//!
+//! [`lookups`] writes each lookup once, documentation and body, for [`Reader`] and for [`super::Client`]: both have a
+//! lane, and a side of the protocol with lookups of the same names. The same in place: [`crate::Reader`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use guira_fabric::{Lane, Traffic};
+use guira_rcuckoo::{Counters, Now, Operation, Table};
+
+use crate::attachment::{Attachment, Holds, Until, is_session_lost};
+use crate::events::Events;
+use crate::fabric::{FabricLane, Waiting};
+use crate::sessions::Sessions;
+use crate::store::Inner;
+use crate::{Error, OperationError, Token, Versioned};
+
+/// Row versions of fewer bits come round while somebody thinks about what to do with a token.
+const TOKEN_VERSION_BITS: u8 = 32;
+
+pub(crate) fn check_versions(table: &Table) -> Result<(), Error> {
+    let version_bits = table.config().version_bits;
+    if version_bits >= TOKEN_VERSION_BITS { Ok(()) } else { Err(Error::NarrowVersions { version_bits }) }
+}
+
+/// Gives `$face` the lookups of `$protocol`, the field with its side of the protocol, through its field `lane`. The
+/// module of `$face` imports what they name.
+macro_rules! lookups {
+    ($face:ident, $protocol:ident) => {
+        impl $face {
+            /// The value of `key`, or `None` if there is no such key.
+            ///
+            /// Round trips: an inline hit 1, an extent hit 2, a miss 1 or 2; on shared memory, where nothing travels, 1
+            /// more for a hit in the key's second row; more while others write its rows. Source: R-READ-1 to R-READ-7;
+            /// paper 3.2.1.
+            ///
+            /// # Errors
+            /// `KeyLength` if the table cannot have such a key; `Corrupt` if a row or the extent is damaged; `Busy` if
+            /// one stays half written until the deadline; `Destroyed`; of clients, `Lost`; the fabric's. Nothing is
+            /// changed.
+            pub async fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+                let mut value = Vec::new();
+                Ok(self.get_into(key, &mut value).await?.then_some(value))
+            }
+
+            /// Replaces the content of `into` by the value of `key` and returns true; leaves it empty and returns false
+            /// if there is no such key. Allocates nothing if the value fits in `into`'s capacity. Otherwise as
+            /// [`Self::get`].
+            ///
+            /// # Errors
+            /// As [`Self::get`]; `into` is empty then.
+            #[inline(always)]
+            pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
+                match self.get_now(key, into) {
+                    Now::Done(found) => Ok(found.is_some()),
+                    Now::Wait => self.get_waiting(key, into).await,
+                }
+            }
+
+            /// The first part of [`Self::get_into`]: all of it, unless it has to wait.
+            #[inline(always)]
+            pub(crate) fn get_now(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
+                into.clear();
+                match self.lane.in_place() {
+                    Some(lane) => self.$protocol.get_value_now(lane, key, into),
+                    None => Now::Wait,
+                }
+            }
+
+            /// The second part.
+            pub(crate) async fn get_waiting(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
+                Ok(self.get_from(key, into).await?.is_some())
+            }
+
+            /// Looks `key` up on whichever lane there is.
+            async fn get_from(
+                &mut self,
+                key: &[u8],
+                into: &mut Vec<u8>,
+            ) -> Result<Option<guira_rcuckoo::Token>, Error> {
+                let mut until = Until::default();
+                loop {
+                    match self.$protocol.get(self.lane.any(), key, into).await {
+                        Ok(found) => return Ok(found),
+                        Err(error) => self.go_on(error, &mut until).await?,
+                    }
+                    into.clear();
+                }
+            }
+
+            /// Makes the next attempt of a lookup possible that failed with `error`. // [R-SESSION-1]
+            #[cold]
+            async fn go_on(&mut self, error: OperationError, until: &mut Until) -> Result<(), Error> {
+                let error = self.events.failed(error);
+                if self.lane.is_remote() {
+                    // Rare, and larger than the rest of a lookup's future.
+                    Box::pin(self.change_session(error, Operation::Get, until)).await
+                } else {
+                    Err(error)
+                }
+            }
+
+            /// The value of `key` and the state it was read in, for a change that depends on it, or `None` if there is
+            /// no such key. Round trips: as [`Self::get`]. Source: R-CAS-2.
+            ///
+            /// # Errors
+            /// As [`Self::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart
+            /// (preset `paper`).
+            pub async fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
+                let mut value = Vec::new();
+                let token = self.get_versioned_into(key, &mut value).await?;
+                Ok(token.map(|token| Versioned { value, token }))
+            }
+
+            /// Replaces the content of `into` by the value of `key` and returns the state it was read in; leaves it
+            /// empty and returns `None` if there is no such key. Otherwise as [`Self::get_versioned`].
+            ///
+            /// # Errors
+            /// As [`Self::get_versioned`]; `into` is empty then.
+            pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
+                into.clear();
+                check_versions(self.$protocol.table())?;
+                let now = match self.lane.in_place() {
+                    Some(lane) => self.$protocol.get_now(lane, key, into),
+                    None => Now::Wait,
+                };
+                let found = match now {
+                    Now::Done(found) => found,
+                    Now::Wait => self.get_from(key, into).await?,
+                };
+                Ok(found.map(|state| Token::new(self.$protocol.table(), state)))
+            }
+
+            /// Looks up many keys at once, so that their memory accesses overlap: one result for each, in order.
+            /// Allocates for each value; [`Self::get_many_with`] does not. Round trips and source: as there.
+            ///
+            /// # Errors
+            /// Each key has its own, as those of [`Self::get`].
+            pub async fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>, Error>> {
+                let mut values = Vec::with_capacity(keys.len());
+                self.get_many_with(keys, |_, result| values.push(result.map(|value| value.map(<[u8]>::to_vec)))).await;
+                values
+            }
+
+            /// Looks up many keys at once, so that their memory accesses overlap, and hands the place of each in
+            /// `keys`, and its result, to `visit`, in order. There is no snapshot of several keys: each result is that
+            /// of a lookup of its own. No allocation for each key.
+            ///
+            /// Round trips: 1 for 32 keys, 2 with extents among them; where a miss alone takes 2, 2 more for each miss.
+            /// On shared memory, where nothing travels, 1 for a key in its first row, 2 for others, and 1 for all
+            /// extents of 32 keys; there accesses overlap by prefetching. Source: R-READ-8.
+            ///
+            /// # Errors
+            /// Each key has its own, as those of [`Self::get`].
+            pub async fn get_many_with<K: AsRef<[u8]>>(
+                &mut self,
+                keys: &[K],
+                mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
+            ) {
+                let Some(lane) = self.lane.in_place() else {
+                    return Box::pin(self.get_many_from_afar(keys, visit)).await;
+                };
+                let events = &self.events;
+                let visit = |i: usize, result: Result<Option<&[u8]>, guira_rcuckoo::Error>| {
+                    visit(i, result.map_err(|error| events.failed(error)));
+                };
+                self.$protocol.get_many_in_place(lane, keys, visit).await;
+            }
+
+            /// The same over a fabric whose sessions can be lost: goes on in another one with the first key that has
+            /// no result yet.
+            async fn get_many_from_afar<K: AsRef<[u8]>>(
+                &mut self,
+                keys: &[K],
+                mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
+            ) {
+                let (mut done, mut until) = (0, Until::default());
+                while done < keys.len() {
+                    let (base, events, mut lost) = (done, &self.events, None);
+                    let see = |i: usize, result: Result<Option<&[u8]>, OperationError>| match result {
+                        _ if lost.is_some() => {}
+                        Err(error) if is_session_lost(&error) => lost = Some(error),
+                        result => {
+                            visit(base + i, result.map_err(|error| events.failed(error)));
+                            done = base + i + 1;
+                        }
+                    };
+                    self.$protocol.get_many(self.lane.any(), &keys[base..], see).await;
+                    let Some(error) = lost else { return };
+                    if let Err(told) = self.go_on(error.clone(), &mut until).await {
+                        visit(done, Err(told));
+                        (done + 1..keys.len()).for_each(|i| visit(i, Err(error.clone().into())));
+                        return;
+                    }
+                }
+            }
+
+            /// Whether there is such a key. Round trips: as [`Self::get`], whose value is read and dropped.
+            ///
+            /// # Errors
+            /// As [`Self::get`].
+            pub async fn contains(&mut self, key: &[u8]) -> Result<bool, Error> {
+                let mut value = Vec::new();
+                self.get_into(key, &mut value).await
+            }
+
+            /// What was sent and received since this was opened, which does not count itself: round trips, messages by
+            /// verb, payload bytes. Only grows. No round trip.
+            pub fn traffic(&self) -> Traffic {
+                *self.lane.traffic()
+            }
+        }
+    };
+}
+
+pub(crate) use lookups;
+
+/// Looks keys up, one at a time: one a task, from [`super::Store::reader`]. In place: [`crate::Reader`]. Needs no
+/// client slot and no write permission; any number of readers may use a table.
+///
+/// A future that is dropped leaves nothing behind.
+///
+/// ```
+/// # use guira::{CreateOptions, OpenOptions, Store, Url, aio};
+/// # fn main() -> Result<(), guira::Error> {
+/// # let url: Url = format!("shm://guira-doc-aio-reader-{}", std::process::id()).parse()?;
+/// # Store::create(&url, &CreateOptions::new(1_000))?.client()?.put(b"cuckoo", b"Guira guira")?;
+/// let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+/// let found = runtime.block_on(async {
+///     let store = aio::Store::open_with(&url, &OpenOptions::new().read_only()).await?;
+///     let lookups = [&b"cuckoo"[..], b"condor"].map(|key| {
+///         let mut reader = store.reader();
+///         tokio::spawn(async move { reader.get(key).await })
+///     });
+///     let [cuckoo, condor] = lookups;
+///     Ok::<_, guira::Error>((cuckoo.await.expect("no panic")?, condor.await.expect("no panic")?))
+/// })?;
+/// assert_eq!((found.0.as_deref(), found.1), (Some(&b"Guira guira"[..]), None));
+/// # Store::destroy(&url)
+/// # }
+/// ```
+pub struct Reader {
+    reader: guira_rcuckoo::Reader,
+    lane: FabricLane,
+    events: Events,
+    waiting: Waiting,
+    attachment: Attachment,
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("url", &self.attachment.store.url).finish_non_exhaustive()
+    }
+}
+
+impl Reader {
+    /// A reader of the latest session, lost or not: its first lookup finds out.
+    pub(crate) fn new(store: &Arc<Inner>, sessions: &Arc<Sessions>, waiting: Waiting) -> Reader {
+        let latest = sessions.latest().map(|session| (session.region, session.number));
+        // A session of the store's own will do until there is one that waits as wanted.
+        let (region, number) = latest.unwrap_or_else(|| (store.region_at_hand(), 0));
+        Reader {
+            reader: guira_rcuckoo::Reader::new(Arc::clone(&store.table), store.client_config(0)),
+            lane: region.lane_waiting(waiting),
+            events: store.events.clone(),
+            waiting,
+            attachment: Attachment::new(Arc::clone(store), Arc::clone(sessions), number, Holds::Nothing),
+        }
+    }
+
+    /// Goes on in another session after `error`. A reader holds nothing: whether the node dropped the session before
+    /// does not matter. // [R-SESSION-1]
+    async fn change_session(&mut self, error: Error, operation: Operation, until: &mut Until) -> Result<(), Error> {
+        let session = self.attachment.next(error, until).await?;
+        let traffic = *self.lane.traffic();
+        self.lane = session.region.lane_waiting(self.waiting);
+        *self.lane.traffic_mut() = traffic;
+        self.attachment.attach(&session, operation)
+    }
+
+    /// What this reader met since it was opened: rows that were read again, writers that it read past, lookups that
+    /// gave up. Only grows. No round trip.
+    pub fn counters(&self) -> Counters {
+        *self.reader.counters()
+    }
+}
+
+lookups!(Reader, reader);

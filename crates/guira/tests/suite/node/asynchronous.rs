@@ -1,0 +1,131 @@
+//! The executor's thread is never blocked: whatever a task asks of a node that is slow, away, or comes back, another
+//! task of the same thread goes on ticking.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use guira::{CreateOptions, Error, OpenOptions, Put, Url, aio};
+
+use super::proxy::Proxy;
+use super::served::Served;
+use super::{PATIENCE, patient};
+
+/// Each reply of a slow node takes so long.
+const DELAY: Duration = Duration::from_millis(300);
+/// No two ticks are so far apart, on a machine with other work, unless the thread was blocked.
+const LONGEST_GAP: Duration = Duration::from_millis(250);
+
+/// Runs `work` on one thread, beside a task that ticks each millisecond; demands that it did all the time.
+fn beside_a_clock<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let tasks = tokio::task::LocalSet::new();
+    let (gap, ticks) = (Rc::new(Cell::new(Duration::ZERO)), Rc::new(Cell::new(0_u32)));
+    let (longest, count) = (Rc::clone(&gap), Rc::clone(&ticks));
+    let result = tasks.block_on(&runtime, async move {
+        let clock = tokio::task::spawn_local(async move {
+            let mut last = Instant::now();
+            loop {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                longest.set(longest.get().max(last.elapsed()));
+                last = Instant::now();
+                count.set(count.get() + 1);
+            }
+        });
+        let result = work.await;
+        // Whatever kept the clock from ticking until now is seen.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        clock.abort();
+        result
+    });
+    println!("{what}: {} ticks, at most {:?} apart", ticks.get(), gap.get());
+    assert!(ticks.get() > 0 && gap.get() < LONGEST_GAP, "{what}: {:?} without a tick", gap.get());
+    result
+}
+
+#[test]
+fn a_slow_node_blocks_no_executor() {
+    let served = Served::start();
+    let proxy = Proxy::before(served.addr);
+    proxy.delay(DELAY);
+    let began = Instant::now();
+    let store = beside_a_clock("open", aio::Store::open(&proxy.url())).unwrap();
+    beside_a_clock("a client", async {
+        let mut client = store.client().await.unwrap();
+        assert_eq!(client.put(b"cuckoo", &[7; 5_000]).await.unwrap(), Put::Inserted);
+        assert!(client.contains(b"cuckoo").await.unwrap());
+        client.close().await.unwrap();
+    });
+    beside_a_clock("a reader", async { assert!(store.reader().contains(b"cuckoo").await.unwrap()) });
+    let pool = store.pool(1);
+    beside_a_clock("a pool", async {
+        let mut client = pool.get().await.unwrap();
+        // A future that is dropped in the middle leaves something to settle.
+        let put = tokio::time::timeout(DELAY / 10, client.put(b"heron", b"Garza")).await;
+        assert!(put.is_err(), "no reply takes less than {DELAY:?}: {put:?}");
+        drop(client);
+        let mut client = pool.get().await.unwrap();
+        assert_eq!(client.put(b"ibis", b"Curaca").await.unwrap(), Put::Inserted);
+        drop(client);
+        pool.close_idle().await.unwrap();
+    });
+    beside_a_clock("a dropped client", async { drop(store.client().await.unwrap()) });
+    let len = beside_a_clock("a call that blocks", store.run_blocking(|store| store.len_estimate()));
+    assert_eq!(len.unwrap().unwrap().entries, 2);
+    proxy.delay(Duration::ZERO);
+    let stat = pollster::block_on(store.run_blocking(|store| store.stat())).unwrap().unwrap();
+    assert!(stat.clients.iter().all(|client| client.state == guira::ClientState::Dead), "{:?}", stat.clients);
+    assert!(began.elapsed() > 10 * DELAY, "the proxy held nothing up");
+}
+
+#[test]
+fn a_node_that_is_away_blocks_no_executor() {
+    let mut served = Served::start();
+    let url = served.url();
+    let store = beside_a_clock("open", aio::Store::open_with(&url, &patient())).unwrap();
+    let hasty = OpenOptions::new().reconnect_timeout(Duration::from_millis(400));
+    let hasty = beside_a_clock("open", aio::Store::open_with(&url, &hasty)).unwrap();
+    let mut client = beside_a_clock("a client", store.client()).unwrap();
+    let mut reader = store.reader();
+    assert!(!beside_a_clock("a reader", reader.contains(b"cuckoo")).unwrap());
+    served.stop();
+    for error in [
+        beside_a_clock("a client of a node that stays away", hasty.client()).map(drop),
+        beside_a_clock("a reader of a node that stays away", hasty.reader().contains(b"cuckoo")).map(drop),
+        beside_a_clock("a pool of a node that stays away", async { hasty.pool(1).get().await.map(drop) }),
+        beside_a_clock("opening a node that stays away", aio::Store::open(&url)).map(drop),
+    ] {
+        assert!(matches!(error, Err(Error::Connect { .. })), "{error:?}");
+    }
+    let restart = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(700));
+        served.run();
+        served
+    });
+    let began = Instant::now();
+    beside_a_clock("all that waits for a node", async {
+        let another = tokio::task::spawn_local(async move {
+            let mut another = store.client().await.unwrap();
+            another.put(b"ibis", b"Curaca").await.unwrap();
+            another.close().await.unwrap();
+        });
+        let get = tokio::task::spawn_local(async move { assert_eq!(reader.get(b"condor").await.unwrap(), None) });
+        assert_eq!(client.put(b"cuckoo", b"Guira guira").await.unwrap(), Put::Inserted);
+        get.await.unwrap();
+        another.await.unwrap();
+    });
+    assert!(began.elapsed() < PATIENCE);
+    beside_a_clock("closing", client.close()).unwrap();
+    let served = restart.join().unwrap();
+    assert_eq!(guira::Store::open(&served.url()).unwrap().len_estimate().unwrap().entries, 2);
+}
+
+#[test]
+fn creating_a_table_blocks_no_executor() {
+    let url: Url = format!("shm://guira-test-aio-{}", std::process::id()).parse().unwrap();
+    let options = CreateOptions::new(4_000_000);
+    let store = beside_a_clock("create", aio::Store::open_or_create(&url, &options)).unwrap();
+    guira::Store::destroy(&url).unwrap();
+    assert!(guira::Store::from(store).is_destroyed().unwrap());
+}
