@@ -331,7 +331,7 @@ fn remote_forker(location: &Location) {
     let (hold, lane) = (region.hold(SPARE_SLOT).unwrap().unwrap(), region.lane());
     // A task that has the turn to change the key, and keeps it, unless the node was faster than this thread.
     let stuck = (0..100).find_map(|_| {
-        let mut client = poll_once(store.to_async().client()).unwrap();
+        let mut client = outcome_of(store.to_async().client()).unwrap();
         let mut update = Box::pin(async move { client.update(b"cuckoo", b"grey").await });
         update.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending().then_some(update)
     });
@@ -393,6 +393,18 @@ fn poll_once<F: Future>(future: F) -> F::Output {
     }
 }
 
+/// Polls `future` every millisecond until it is ready, for ten seconds: a new session is a thread's work.
+fn outcome_of<F: Future>(future: F) -> F::Output {
+    let mut future = std::pin::pin!(future);
+    for _ in 0..10_000 {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return output;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("ten seconds are over")
+}
+
 /// Pools that have lent what they have.
 struct Pools {
     of_tasks: guira::aio::Pool,
@@ -404,7 +416,7 @@ struct Pools {
 impl Pools {
     fn of(store: &Store) -> Pools {
         let (of_tasks, of_threads) = (store.to_async().pool(1), store.pool(1));
-        let (to_task, to_thread) = (poll_once(of_tasks.get()).unwrap(), of_threads.get().unwrap());
+        let (to_task, to_thread) = (outcome_of(of_tasks.get()).unwrap(), of_threads.get().unwrap());
         Pools { of_tasks, of_threads, to_task, to_thread }
     }
 
@@ -422,6 +434,7 @@ impl Pools {
         drop((self.to_task, self.to_thread));
         let (of_tasks, of_threads) = (self.of_tasks.status(), self.of_threads.status());
         assert_eq!((of_tasks.size, of_tasks.idle, of_threads.size, of_threads.idle), (1, 1, 1, 1));
+        outcome_of(self.of_tasks.close_idle()).unwrap();
     }
 }
 
@@ -912,7 +925,7 @@ fn a_forked_child_has_no_part_in_connections() {
     wait_for("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 1);
     actor.go_on();
     let slot: u16 = actor.hear().parse().unwrap();
-    assert_eq!(served.stat().unwrap().clients.len(), 2, "parent and child");
+    assert_eq!(served.stat().unwrap().clients.len(), 2, "parent and child: {:?}", served.stat().unwrap().clients);
     assert!(!is_dead(slot), "the child dropped its copies; the parent lives, and so does its connection");
     actor.kill();
     wait_for("the child does not keep its parent's slot", || is_dead(slot));
