@@ -12,7 +12,7 @@ use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::memory::{check, execute};
 use guira_fabric::{Addr, Caps, FabricError, Lane, Profile, Region, Sent, Space, Submitted, Verb, WORD_BYTES};
 use guira_layout::LockId;
-use guira_rcuckoo::{Change, ClientConfig, Counters, Error, Incident, LockIncident, NewValue, Observer};
+use guira_rcuckoo::{ClientConfig, Counters, Error, Incident, LockIncident, Observer};
 
 use crate::{Bench, Op, Seen, TestClient};
 
@@ -390,20 +390,10 @@ fn carry_out_all(mut client: TestClient<ActorLane>, ops: Vec<Op>) -> Work {
 impl TestClient<ActorLane> {
     /// As [`TestClient::apply`], for values that fit in a row.
     async fn carry_out(&mut self, op: &Op) -> Result<Seen, Error> {
-        let change = match op {
-            Op::Get(key) => {
-                let mut value = Vec::new();
-                let found = self.client.get(&mut self.lane, key, &mut value).await?;
-                return Ok(Seen::Value(found.is_some().then_some(value)));
-            }
-            Op::Put(_, value) => Change::Put(NewValue::Inline(value)),
-            Op::Insert(_, value) => Change::Insert(NewValue::Inline(value)),
-            Op::Update(_, value) => Change::Update(NewValue::Inline(value)),
-            Op::Remove(_) => Change::Remove,
-            Op::Swap(_, expected, value) => {
-                Change::Swap(guira_rcuckoo::Expected::Value(expected), NewValue::Inline(value))
-            }
-            Op::RemoveIf(_, expected) => Change::RemoveIf(guira_rcuckoo::Expected::Value(expected)),
+        let Some(change) = op.change(None) else {
+            let mut value = Vec::new();
+            let found = self.client.get(&mut self.lane, op.key(), &mut value).await?;
+            return Ok(Seen::Value(found.is_some().then_some(value)));
         };
         self.client.change(&mut self.lane, op.key(), change).await.map(|changed| Seen::Outcome(changed.outcome))
     }

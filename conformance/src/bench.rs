@@ -333,6 +333,7 @@ impl<L: Lane> TestClient<L> {
             Op::Remove(key) => self.change(key, Change::Remove).map(|changed| changed.outcome),
             Op::Swap(key, expected, value) => self.swap(key, Expected::Value(expected), value),
             Op::RemoveIf(key, expected) => self.remove_if(key, Expected::Value(expected)),
+            Op::Add(key, number) => self.change(key, Change::Add(number)).map(|changed| changed.outcome),
         };
         outcome.map(Seen::Outcome)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use guira_rcuckoo::{Error, Outcome};
+use guira_rcuckoo::{Change, Error, Expected, NewValue, Outcome};
 
 /// An operation on a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +21,8 @@ pub enum Op {
     Swap(Vec<u8>, Vec<u8>, Vec<u8>),
     /// Removes the key if it has this value.
     RemoveIf(Vec<u8>, Vec<u8>),
+    /// Adds a little-endian number to the one that the key's value is.
+    Add(Vec<u8>, [u8; 8]),
 }
 
 impl Op {
@@ -28,7 +30,7 @@ impl Op {
     pub fn key(&self) -> &[u8] {
         match self {
             Op::Get(key) | Op::Put(key, _) | Op::Insert(key, _) | Op::Update(key, _) | Op::Remove(key) => key,
-            Op::Swap(key, _, _) | Op::RemoveIf(key, _) => key,
+            Op::Swap(key, _, _) | Op::RemoveIf(key, _) | Op::Add(key, _) => key,
         }
     }
 
@@ -36,7 +38,7 @@ impl Op {
     pub fn value(&self) -> Option<&[u8]> {
         match self {
             Op::Put(_, value) | Op::Insert(_, value) | Op::Update(_, value) | Op::Swap(_, _, value) => Some(value),
-            Op::Get(_) | Op::Remove(_) | Op::RemoveIf(..) => None,
+            Op::Get(_) | Op::Remove(_) | Op::RemoveIf(..) | Op::Add(..) => None,
         }
     }
 
@@ -46,6 +48,21 @@ impl Op {
             Op::Swap(_, expected, _) | Op::RemoveIf(_, expected) => Some(expected),
             _ => None,
         }
+    }
+
+    /// The change that it is, with its value in an extent, if it is in one; `None` for a lookup.
+    pub fn change<'o>(&'o self, extent: Option<NewValue<'o>>) -> Option<Change<'o>> {
+        let value = extent.unwrap_or(NewValue::Inline(self.value().unwrap_or_default()));
+        Some(match self {
+            Op::Get(_) => return None,
+            Op::Put(..) => Change::Put(value),
+            Op::Insert(..) => Change::Insert(value),
+            Op::Update(..) => Change::Update(value),
+            Op::Remove(_) => Change::Remove,
+            Op::Swap(_, expected, _) => Change::Swap(Expected::Value(expected), value),
+            Op::RemoveIf(_, expected) => Change::RemoveIf(Expected::Value(expected)),
+            Op::Add(_, number) => Change::Add(number),
+        })
     }
 }
 
@@ -79,6 +96,14 @@ impl Model {
             Op::Remove(key) | Op::RemoveIf(key, _) => {
                 map.remove(key);
                 return Seen::Outcome(Outcome::Removed);
+            }
+            Op::Add(key, number) => {
+                let found = map.get(key).map_or(Ok([0; 8]), |value| value[..].try_into());
+                let Ok(found) = found else { return Seen::Outcome(Outcome::Different) };
+                map.insert(
+                    key.clone(),
+                    u64::from_le_bytes(found).wrapping_add(u64::from_le_bytes(*number)).to_le_bytes().to_vec(),
+                );
             }
             Op::Put(key, value) | Op::Insert(key, value) | Op::Update(key, value) | Op::Swap(key, _, value) => {
                 map.insert(key.clone(), value.clone());

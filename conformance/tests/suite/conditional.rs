@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use guira_conformance::{Bench, KeyFinder, Model, Moment, Op, Sampling, Seen, SteppedLane, TestClient};
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{EntryFormat, Preset};
-use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Expected, Outcome, Token};
+use guira_rcuckoo::{Change, ClientConfig, Error, ErrorKind, Expected, Outcome, Token};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 
 const SEED: u64 = 11;
-const OPERATIONS: u64 = 600;
+const OPERATIONS: u64 = 1_000;
 /// Tokens a run keeps to use later.
 const HELD_TOKENS: usize = 16;
 /// Different values of a key: few, so that values come back.
@@ -28,7 +28,7 @@ const PCT_DEPTH: usize = 3;
 const FORMATS: [&str; 3] = ["fixed:4:4", "fixed:8:8", "bytes:64"];
 
 /// A key and its values, of the sizes `format` has: around the largest that fits in a row, two of one length that does
-/// not, empty ones.
+/// not, numbers, empty ones.
 fn key(format: EntryFormat, i: u64) -> Vec<u8> {
     let bytes = match format {
         EntryFormat::Fixed { key_bytes, .. } => usize::from(key_bytes),
@@ -42,7 +42,7 @@ fn value(format: EntryFormat, key_bytes: usize, i: u64) -> Vec<u8> {
         EntryFormat::Fixed { value_bytes, .. } => usize::from(value_bytes),
         EntryFormat::Bytes { inline_bytes } => {
             let room = usize::from(inline_bytes) - key_bytes;
-            [0, room, room, room + 1, room + 1, 300, 300, 1_000][i as usize]
+            [0, 8, room, room + 1, room + 1, 300, 300, 1_000][i as usize]
         }
     };
     vec![i as u8; bytes]
@@ -101,12 +101,14 @@ impl Run {
         let now = self.model.0.get(&key).cloned().unwrap_or_default();
         let other = self::value(self.format, key.len(), self.rng.below(VALUES));
         let expected = if self.rng.below(2) == 0 { now } else { other };
-        let op = match self.rng.below(8) {
+        let takes_numbers = !matches!(self.format, EntryFormat::Fixed { value_bytes, .. } if value_bytes != 8);
+        let op = match self.rng.below(8 + 2 * u64::from(takes_numbers)) {
             0 => Op::Get(key),
             1 | 2 => Op::Put(key, value),
             3 => Op::Remove(key),
             4..=6 => Op::Swap(key, expected, value),
-            _ => Op::RemoveIf(key, expected),
+            7 => Op::RemoveIf(key, expected),
+            _ => Op::Add(key, [3; 8]),
         };
         let client = &mut self.clients[self.rng.below(2) as usize];
         let (before, expected) = (self.model.clone(), self.model.apply(&op));
@@ -351,6 +353,8 @@ fn tokens_of_extents_move_with_their_entries() {
 enum By {
     Value,
     Token,
+    /// By nothing: it adds under the locks.
+    Addition,
 }
 
 /// A counter of `bytes` bytes.
@@ -382,6 +386,10 @@ fn stepped(bench: &Bench, slot: u16, step: Box<dyn FnMut(Moment) + Send>) -> Tes
 fn count_up(client: &mut TestClient<SteppedLane>, key: &[u8], by: By) {
     /// Far more than the other client's changes.
     const TRIES: usize = 100;
+    if by == By::Addition {
+        assert_eq!(client.change(key, Change::Add(&1u64.to_le_bytes())).map(|it| it.outcome), Ok(Outcome::Replaced));
+        return;
+    }
     for _ in 0..TRIES {
         let (value, token) = client.get_versioned(key).expect("a lookup").expect("it always exists");
         let expected = if by == By::Value { Expected::Value(&value) } else { Expected::Unchanged(token) };
@@ -394,12 +402,14 @@ fn count_up(client: &mut TestClient<SteppedLane>, key: &[u8], by: By) {
     panic!("{TRIES} swaps in a row met another change");
 }
 
-/// [R-CAS-1] [R-CAS-2] Two clients count one key up, three times each, switching before any word: no count is lost.
+/// [R-CAS-1] [R-CAS-2] [R-ADD-1] Two clients count one key up, three times each, switching before any word: no count is
+/// lost.
 #[test]
 fn no_count_is_lost() {
     const COUNTS: u64 = 3;
-    for (profile, by) in Profile::ALL.into_iter().flat_map(|profile| [(profile, By::Value), (profile, By::Token)]) {
-        for bytes in [8, 60] {
+    let ways = [By::Value, By::Token, By::Addition];
+    for (profile, by) in Profile::ALL.into_iter().flat_map(|profile| ways.map(|by| (profile, by))) {
+        for bytes in [8, 60].into_iter().filter(|bytes| by != By::Addition || *bytes == 8) {
             println!("{profile}, by {by:?}, {bytes} bytes, seed {SEED}, {SCHEDULES} schedules by each scheduler");
             let (bench, key) = counter_bench(bytes, profile);
             let race = move || {

@@ -133,7 +133,8 @@ fn change(subject: &mut Subject, key: &[u8], change: Change<'_>) -> (Outcome, u6
     (changed.outcome, trips)
 }
 
-/// [R-READ-1] [R-UPDATE-1] A hit is 1 round trip; update, remove and put on an existing key are exactly 2.
+/// [R-READ-1] [R-UPDATE-1] [R-ADD-1] A hit is 1 round trip; update, addition, remove and put on an existing key are
+/// exactly 2.
 #[test]
 fn remote_operations_cost_what_they_promise() {
     for way in Way::remote() {
@@ -148,6 +149,8 @@ fn remote_operations_cost_what_they_promise() {
             assert_eq!(change(&mut subject, &key(i), put), (Outcome::Replaced, 2), "{way}: put");
             let update = Change::Update(NewValue::Inline(&key(i)));
             assert_eq!(change(&mut subject, &key(i), update), (Outcome::Replaced, 2), "{way}: update");
+            let sum = (Outcome::Replaced, 2);
+            assert_eq!(change(&mut subject, &key(i), Change::Add(&[1; 8])), sum, "{way}: addition");
             assert_eq!(change(&mut subject, &key(i), Change::Remove), (Outcome::Removed, 2), "{way}: remove");
         }
     }

@@ -16,7 +16,7 @@ use guira_conformance::{Bench, Model, Op, Prepared, Seen, TestClient, block_on};
 use guira_fabric::heap::{Next, Pace, Step};
 use guira_fabric::{Effect, Profile, Region};
 use guira_layout::{OwnerId, Preset};
-use guira_rcuckoo::{Change, ClientConfig, Error, ErrorKind, Expected, NewValue, Outcome, Token};
+use guira_rcuckoo::{Change, ClientConfig, Error, ErrorKind, Outcome, Token};
 
 const SEED: u64 = 5;
 /// Polls a batch stays in flight.
@@ -64,6 +64,8 @@ impl Scene {
             Op::Swap(absent.clone(), key(90), key(97)),
             Op::RemoveIf(exists.clone(), exists.clone()),
             Op::RemoveIf(exists.clone(), key(90)),
+            Op::Add(exists.clone(), [1; 8]),
+            Op::Add(absent.clone(), [1; 8]),
             Op::Remove(exists),
             Op::Remove(absent),
         ];
@@ -109,16 +111,9 @@ fn poll_some(bench: &Bench, client: &mut TestClient, op: &Op, polls: usize) -> E
     }
 }
 
+/// What `op` changes; a lookup stands for a remove.
 fn change_of<'v>(op: &'v Op, prepared: Option<&'v Prepared>) -> Change<'v> {
-    let value = prepared.map_or(NewValue::Inline(op.value().unwrap_or_default()), |prepared| prepared.value());
-    match op {
-        Op::Put(..) => Change::Put(value),
-        Op::Insert(..) => Change::Insert(value),
-        Op::Update(..) => Change::Update(value),
-        Op::Swap(_, expected, _) => Change::Swap(Expected::Value(expected), value),
-        Op::RemoveIf(_, expected) => Change::RemoveIf(Expected::Value(expected)),
-        Op::Get(_) | Op::Remove(_) => Change::Remove,
-    }
+    op.change(prepared.map(Prepared::value)).unwrap_or(Change::Remove)
 }
 
 fn poll_at_most<F: Future>(future: F, polls: usize) -> Option<F::Output> {

@@ -42,6 +42,7 @@ fn act(client: &mut TestClient, kind: u64, key: &[u8], token: Option<Token>, val
         (3, _) => Op::Remove(key),
         (4, _) => Op::Swap(key, expected, value),
         (5, _) => Op::RemoveIf(key, expected),
+        (8, _) => Op::Add(key, [3; 8]),
         (6, Some(token)) => return client.swap(&key, Expected::Unchanged(token), &value).ok().map(Seen::Outcome),
         (_, Some(token)) => return client.remove_if(&key, Expected::Unchanged(token)).ok().map(Seen::Outcome),
         (_, None) => Op::Get(key),
@@ -58,7 +59,7 @@ fn a_change_in_place_is_that_of_every_other_fabric() {
     let mut tokens: Vec<Option<Token>> = vec![None; KEYS as usize];
     let mut outcomes = [0; 6];
     for step in 0..STEPS {
-        let (number, kind, reads) = (rng.below(KEYS), rng.below(8), rng.below(2) == 0);
+        let (number, kind, reads) = (rng.below(KEYS), rng.below(9), rng.below(2) == 0);
         let value = |rng: &mut SplitMix64| vec![rng.below(2) as u8; VALUES[rng.below(VALUES.len() as u64) as usize]];
         let (value, expected) = (value(&mut rng), value(&mut rng));
         let (key, compares) = (number.to_le_bytes(), step % WORDS_EVERY == 0);

@@ -3,10 +3,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use guira_conformance::{Bench, Model, Op, Seen, TestClient, Watch, WatchedLane};
+use guira_conformance::{Bench, Model, Op, Prepared, Seen, TestClient, Watch, WatchedLane};
 use guira_fabric::{Effect, FabricError, Profile, Region, Verb};
 use guira_layout::Preset;
-use guira_rcuckoo::{Change, Changed, ClientConfig, Error, Expected, NewValue};
+use guira_rcuckoo::{Changed, ClientConfig, Error};
 
 const SEED: u64 = 5;
 /// Far more batches than any operation here posts.
@@ -57,6 +57,8 @@ fn operations() -> Vec<Op> {
         Op::Swap(extent.clone(), vec![2; 80], vec![4; 80]),
         Op::Swap(extent.clone(), vec![9; 80], vec![4; 80]),
         Op::RemoveIf(inline.clone(), key(1)),
+        Op::Add(inline.clone(), [1; 8]),
+        Op::Add(extent.clone(), [1; 8]),
     ];
     for key in [inline, extent] {
         ops.extend([
@@ -75,16 +77,7 @@ fn operations() -> Vec<Op> {
 fn apply(bench: &Bench, client: &mut TestClient<WatchedLane>, op: &Op) -> Result<Seen, Error> {
     let value = op.value().unwrap_or_default();
     let prepared = client.extents.prepare(&mut bench.under(Profile::Shm).region.lane(), op.key(), value);
-    let new = prepared.as_ref().map_or(NewValue::Inline(value), |prepared| prepared.value());
-    let change = match op {
-        Op::Get(_) => return client.apply(op),
-        Op::Put(..) => Change::Put(new),
-        Op::Insert(..) => Change::Insert(new),
-        Op::Update(..) => Change::Update(new),
-        Op::Swap(_, expected, _) => Change::Swap(Expected::Value(expected), new),
-        Op::RemoveIf(_, expected) => Change::RemoveIf(Expected::Value(expected)),
-        Op::Remove(_) => Change::Remove,
-    };
+    let Some(change) = op.change(prepared.as_ref().map(Prepared::value)) else { return client.apply(op) };
     let changed = client.change(op.key(), change);
     if let Some(prepared) = prepared
         && !changed.as_ref().is_ok_and(Changed::took_effect)

@@ -13,7 +13,6 @@
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
-use std::ops::ControlFlow;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use guira::{Blame, CreateOptions, Store, Url};
@@ -117,13 +116,10 @@ fn run(store: &Store, workers: u64, requests: u64) -> Result<(), Failure> {
     let is_right = |key: &[u8], value: &[u8]| {
         key.try_into().is_ok_and(|question| compute(u64::from_le_bytes(question)).to_le_bytes() == value)
     };
-    let mut wrong = 0;
-    let scan = store.scan_stable(1, &mut |key, value| {
-        wrong += u64::from(!is_right(key, value));
-        ControlFlow::Continue(())
-    })?;
+    let answers = store.snapshot(1)?;
+    let wrong = answers.iter().filter(|(key, value)| !is_right(key, value)).count();
     let problems = store.check()?.problems.len();
-    println!("{} answers in the cache, {wrong} of them wrong; check: {problems} problems", scan.entries);
+    println!("{} answers in the cache, {wrong} of them wrong; check: {problems} problems", answers.len());
     if wrong == 0 { Ok(()) } else { Err("the cache holds wrong answers".into()) }
 }
 

@@ -5,15 +5,14 @@
 //! cargo run --release -p guira --example word_count -- moby-dick.txt 8
 //! ```
 //!
-//! Each process takes a slice of the text. To count a word it reads the counter with its state (`get_versioned`) and
-//! replaces it only if nobody changed it in between (`compare_and_swap`), or tries again: no count is ever lost. The
-//! parent reads all counters (`scan_stable`), prints the 20 most frequent words, and checks the sum.
+//! Each process takes a slice of the text, and increments the counter of each word (`increment`): no count is lost. The
+//! parent reads all counters (`snapshot`), prints the 20 most frequent words, and checks the sum.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command};
 
@@ -25,8 +24,6 @@ type Failure = Box<dyn Error>;
 const USAGE: &str = "usage: word_count [FILE] [PROCESSES (1 to 64)]";
 /// Words that agree in so many bytes are one; real words are shorter.
 const WORD_BYTES: usize = 56;
-/// A word fails to be counted so often only if others change its row all the time.
-const MAX_TRIES: u32 = 100_000;
 
 fn main() {
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().skip(1).collect();
@@ -50,25 +47,10 @@ fn work(url: &str, path: &Path, start: &str, end: &str) -> Result<(), Failure> {
     let (mut file, mut slice) = (File::open(path)?, Vec::new());
     let start = file.seek(SeekFrom::Start(start.parse()?))?;
     file.take(end.parse::<u64>()?.saturating_sub(start)).read_to_end(&mut slice)?;
-    words(&slice).try_for_each(|word| count(&mut client, &word))
-}
-
-/// Adds one to the counter of `word`: 8 bytes, least significant first.
-fn count(client: &mut guira::Client, word: &[u8]) -> Result<(), Failure> {
-    for _ in 0..MAX_TRIES {
-        let is_counted = match client.get_versioned(word)? {
-            None => client.try_insert(word, &1u64.to_le_bytes())?,
-            Some(found) => {
-                let counted = u64::from_le_bytes(found.value.as_slice().try_into()?) + 1;
-                client.compare_and_swap(word, found.token, &counted.to_le_bytes())?.is_done()
-            }
-        };
-        if is_counted {
-            return Ok(());
-        }
-        std::thread::yield_now(); // Somebody else was faster.
+    for word in words(&slice) {
+        client.increment(&word, 1)?;
     }
-    Err(format!("{:?} could not be counted in {MAX_TRIES} tries", String::from_utf8_lossy(word)).into())
+    Ok(())
 }
 
 /// Letters, digits and everything beyond ASCII.
@@ -101,16 +83,15 @@ fn run(store: &Store, path: &Path, text: &[u8], processes: usize) -> Result<(), 
         return Err("a worker failed".into());
     }
     let (mut counts, mut sum) = (Vec::new(), 0);
-    let scan = store.scan_stable(1, &mut |word, count| {
+    for (word, count) in store.snapshot(1)?.iter() {
         let count = count.try_into().map_or(0, u64::from_le_bytes);
         sum += count;
         counts.push((count, String::from_utf8_lossy(word).into_owned()));
-        ControlFlow::Continue(())
-    })?;
+    }
     counts.sort_unstable_by(|(a, word_a), (b, word_b)| b.cmp(a).then(word_a.cmp(word_b)));
     counts.iter().take(20).for_each(|(count, word)| println!("{count:>10}  {word}"));
     let expected = words(text).count() as u64;
-    println!("{sum} words counted by {processes} processes, {} different; the text has {expected}", scan.entries);
+    println!("{sum} words counted by {processes} processes, {} different; the text has {expected}", counts.len());
     if sum == expected { Ok(()) } else { Err("the counts do not add up".into()) }
 }
 

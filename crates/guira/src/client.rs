@@ -3,6 +3,8 @@
 //! A method that is generic, or inlined into its callers, holds no future: a program that calls it would compile the
 //! protocol again, every `async fn` of it, which took a small example 17 s. It leads to one that is not generic.
 
+use std::pin::{Pin, pin};
+
 use guira_fabric::Traffic;
 use guira_rcuckoo::{Begun, Counters, Now, Operation, Outcome};
 
@@ -35,6 +37,9 @@ use crate::{Error, Expected, Put, Swap, Token, Versioned};
 /// ```
 #[derive(Debug)]
 pub struct Client(pub(crate) aio::Client);
+
+/// Makes a new value of what is there, or none.
+type Update<'u> = dyn FnMut(Option<&[u8]>) -> Option<Vec<u8>> + 'u;
 
 lookups!(Client, "client()?");
 
@@ -160,6 +165,110 @@ impl Client {
     fn remove_if(&mut self, key: &[u8], expected: Expected<'_>) -> Result<Swap, Error> {
         let expected = self.0.expected(expected, Operation::CompareAndRemove)?;
         Ok(Swap::of(self.change(key, Request::RemoveIf(expected))?))
+    }
+
+    /// Adds `by` to the number that the value of `key` is, modulo 2^64, and returns the sum: an unsigned little-endian
+    /// number of 8 bytes, as [`u64::to_le_bytes`] makes it. A key that is missing counts as 0 and is inserted. What
+    /// many processes add together is exact; an operation that fails with an unknown effect
+    /// ([`crate::Error::effect`]) may have added. `by.wrapping_neg()` subtracts.
+    ///
+    /// Round trips: 2, as [`Self::put`]; 6 or more for a key with which 8 bytes need an extent (`bytes:64`: a key of
+    /// more than 56 bytes), where it is [`Self::update_with`]. Source: R-ADD-1.
+    ///
+    /// # Errors
+    /// As [`Self::put`]; `NotANumber` if the value does not have 8 bytes, and nothing was changed; `Contended` as for
+    /// [`Self::update_with`]. `ValueLength` if the table's values never have 8 bytes.
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-increment-{}", std::process::id()).parse()?;
+    /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+    /// # let mut client = store.client()?;
+    /// assert_eq!(client.increment(b"visits", 1)?, 1);
+    /// assert_eq!(client.increment(b"visits", 41)?, 42);
+    /// assert_eq!(client.get(b"visits")?.as_deref(), Some(&42_u64.to_le_bytes()[..]));
+    /// # drop(client);
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
+    pub fn increment(&mut self, key: &[u8], by: u64) -> Result<u64, Error> {
+        if !self.0.is_number_in_row(key) {
+            return block_on(self.0.increment_in_extent(key, by));
+        }
+        let outcome = self.change(key, Request::Add(&by.to_le_bytes()))?;
+        self.0.sum_after(outcome, by)
+    }
+
+    /// Replaces the value of `key` by what `update` makes of it, and returns the new value. `update` gets `None` if
+    /// there is no such key; if it returns `None`, the key is removed. Nothing is written if the value stays the same.
+    ///
+    /// Lookup and change are one step: nobody changes the key in between, or `update` is called again with what is
+    /// there now, until the operation's deadline. So it should depend on nothing but the value, and be short.
+    ///
+    /// Round trips: a lookup and a compare-and-swap, 3 for a key in a row, 5 in an extent, for each attempt. Source:
+    /// R-CAS-1, R-CAS-2.
+    ///
+    /// # Errors
+    /// As [`Self::get`] and [`Self::put`]; `Contended` if others changed the key before each attempt until the
+    /// deadline, and nothing was changed.
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-update-with-{}", std::process::id()).parse()?;
+    /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+    /// # let mut client = store.client()?;
+    /// let append = |found: Option<&[u8]>| Some([found.unwrap_or_default(), b"a line."].concat());
+    /// client.update_with(b"log", append)?;
+    /// let log = client.update_with(b"log", append)?;
+    /// assert_eq!(log.as_deref(), Some(&b"a line.a line."[..]));
+    /// // Removes the key.
+    /// assert_eq!(client.update_with(b"log", |_| None)?, None);
+    /// # drop(client);
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
+    pub fn update_with(
+        &mut self,
+        key: &[u8],
+        mut update: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        self.update_by(key, &mut update)
+    }
+
+    fn update_by(&mut self, key: &[u8], update: &mut Update<'_>) -> Result<Option<Vec<u8>>, Error> {
+        block_on(self.0.update_by("update_with", key, update))
+    }
+
+    /// The value of `key`; if there is no such key, the value that `make` makes, which is inserted. If somebody else
+    /// inserts the key meanwhile, it is that one's value, and the one made is dropped: `make` runs once at most in
+    /// this client, but two clients may both run theirs.
+    ///
+    /// Round trips: those of [`Self::get`] if there is such a key, and those of [`Self::try_insert`] on top if not.
+    ///
+    /// # Errors
+    /// As [`Self::get`] and [`Self::put`]; `Contended` if others inserted and removed the key until the deadline, and
+    /// nothing was changed.
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-get-or-insert-with-{}", std::process::id()).parse()?;
+    /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+    /// # let mut client = store.client()?;
+    /// assert_eq!(client.get_or_insert_with(b"answer", || b"42".to_vec())?, b"42");
+    /// assert_eq!(client.get_or_insert_with(b"answer", || unreachable!("it is there"))?, b"42");
+    /// # drop(client);
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
+    pub fn get_or_insert_with(&mut self, key: &[u8], make: impl FnOnce() -> Vec<u8>) -> Result<Vec<u8>, Error> {
+        self.get_or_insert(key, pin!(async { make() }))
+    }
+
+    fn get_or_insert(&mut self, key: &[u8], make: Pin<&mut dyn Future<Output = Vec<u8>>>) -> Result<Vec<u8>, Error> {
+        block_on(self.0.get_or_insert(key, make))
     }
 
     /// Puts many keys, one after the other, in order: one result for each. A key's failure does not keep the next from

@@ -308,6 +308,22 @@ pub enum Error {
         /// Bits of a row version in this table.
         version_bits: u8,
     },
+    /// The value of a key that was to be incremented does not have 8 bytes. Nothing was changed. Source: R-ADD-1.
+    #[error("increment: the value of the key is not a number of 8 bytes; nothing was changed")]
+    NotANumber,
+    /// Others changed the key between lookup and change, in each attempt until the operation's deadline. Nothing was
+    /// changed.
+    #[error(
+        "{operation}: others changed the key in each of {attempts} attempts within {waited_ms} ms; nothing was changed"
+    )]
+    Contended {
+        /// What was attempted.
+        operation: &'static str,
+        /// How often.
+        attempts: u32,
+        /// For how long.
+        waited_ms: u64,
+    },
     /// A change was to depend on a token that was read from another table. Nothing was changed.
     #[error("{operation}: the token was read from another table; nothing was changed")]
     ForeignToken {
@@ -392,6 +408,7 @@ impl Error {
             | Error::TokenFile { .. }
             | Error::OfNode { .. }
             | Error::NarrowVersions { .. }
+            | Error::NotANumber
             | Error::ForeignToken { .. } => Blame::Misuse,
             Error::Region(error) => region_blame(error),
             Error::Open { source, .. } => match source {
@@ -415,7 +432,10 @@ impl Error {
             },
             Error::Connect { source, .. } => connect_blame(source),
             Error::Gone { .. } => Blame::Fenced,
-            Error::TooManyClients { .. } | Error::SlotsLocked { .. } | Error::PoolTimeout { .. } => Blame::Busy,
+            Error::TooManyClients { .. }
+            | Error::SlotsLocked { .. }
+            | Error::PoolTimeout { .. }
+            | Error::Contended { .. } => Blame::Busy,
             Error::Kill { source, .. } => match source {
                 KillError::Foreign { .. } | KillError::Oneself { .. } | KillError::Permission { .. } => Blame::Misuse,
                 KillError::Kernel { .. } => Blame::Fabric,

@@ -166,7 +166,7 @@ pub use options::{CreateOptions, CreateProgress, OnMismatch, OpenOptions};
 pub use pool::{Pool, PoolStatus, PooledClient};
 pub use reader::Reader;
 pub use repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, Repair};
-pub use scan::{DamageVisitor, LenEstimate, ScanSummary, StableScan, Unread, Visitor};
+pub use scan::{DamageVisitor, LenEstimate, Scan, ScanSummary, Snapshot, Unread, Visitor};
 pub use serve::{ServeOptions, Served};
 pub use slot_locks::SlotLock;
 pub use stat::{ClientStat, ClientState, FileStat, NodeStat, RegionStat, Stat};

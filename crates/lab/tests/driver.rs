@@ -175,7 +175,7 @@ fn content(table: &Table) -> BTreeMap<Vec<u8>, Vec<u8>> {
         content.insert(key.to_vec(), value.to_vec());
         ControlFlow::Continue(())
     };
-    table.store.scan(&mut note).expect("it can be read");
+    table.store.scan_with(&mut note).expect("it can be read");
     content
 }
 

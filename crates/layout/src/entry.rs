@@ -169,30 +169,38 @@ impl RowFormat {
         (key_bytes, INLINE_HEADER_BYTES + key_bytes, value_bytes)
     }
 
-    /// Appends the value of the inline entry `slot` to `into`.
-    pub fn append_inline_value(&self, row: &[u64], slot: usize, into: &mut Vec<u8>) {
-        let entry = self.entry(row, slot);
-        let (at, bytes) = match self.format {
+    /// Where the value stands in an inline entry, and how many bytes it has.
+    #[inline(always)]
+    fn inline_value(&self, entry: &[u64]) -> (usize, usize) {
+        match self.format {
             EntryFormat::Fixed { key_bytes, value_bytes } => (usize::from(key_bytes), usize::from(value_bytes)),
             EntryFormat::Bytes { .. } => {
                 let (_, at, bytes) = self.inline_parts(entry);
                 (at, bytes)
             }
-        };
+        }
+    }
+
+    /// Appends the value of the inline entry `slot` to `into`.
+    #[inline(always)]
+    pub fn append_inline_value(&self, row: &[u64], slot: usize, into: &mut Vec<u8>) {
+        let entry = self.entry(row, slot);
+        let (at, bytes) = self.inline_value(entry);
         append(entry, at, bytes, into);
     }
 
     /// Whether the value of the inline entry `slot` is `value`.
     pub fn inline_value_is(&self, row: &[u64], slot: usize, value: &[u8]) -> bool {
         let entry = self.entry(row, slot);
-        let (at, bytes) = match self.format {
-            EntryFormat::Fixed { key_bytes, value_bytes } => (usize::from(key_bytes), usize::from(value_bytes)),
-            EntryFormat::Bytes { .. } => {
-                let (_, at, bytes) = self.inline_parts(entry);
-                (at, bytes)
-            }
-        };
+        let (at, bytes) = self.inline_value(entry);
         value.len() == bytes && with_le_bytes(entry, |all| all[at..at + bytes] == *value)
+    }
+
+    /// The value of the inline entry `slot` as a little-endian number, if it has eight bytes.
+    pub fn inline_number(&self, row: &[u64], slot: usize) -> Option<u64> {
+        let entry = self.entry(row, slot);
+        let (at, bytes) = self.inline_value(entry);
+        with_le_bytes(entry, |all| all[at..at + bytes].try_into().ok().map(u64::from_le_bytes))
     }
 
     /// Appends the key of the inline entry `slot` to `into`.

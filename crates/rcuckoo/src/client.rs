@@ -195,6 +195,12 @@ impl Client {
         self.course.committed
     }
 
+    /// The number that the last [`crate::Change::Add`] of this client made of one that was there.
+    /// // [R-ADD-1]
+    pub fn sum(&self) -> u64 {
+        self.course.sum
+    }
+
     /// Looks `key` up through the client's own lane; see [`Reader::get`]. Settles first, because a change that was
     /// dropped may have its batch in flight on this lane. // [R-DROP-1]
     ///

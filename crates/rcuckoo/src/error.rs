@@ -19,6 +19,8 @@ pub enum Operation {
     Update,
     /// Remove a key.
     Remove,
+    /// Add to the number that a key's value is.
+    Increment,
     /// Replace an existing key's value if it is what is expected.
     CompareAndSwap,
     /// Remove a key if its value is what is expected.
@@ -37,6 +39,7 @@ impl fmt::Display for Operation {
             Operation::Insert => "insert",
             Operation::Update => "update",
             Operation::Remove => "remove",
+            Operation::Increment => "increment",
             Operation::CompareAndSwap => "compare-and-swap",
             Operation::CompareAndRemove => "compare-and-remove",
             Operation::Scan => "scan",

@@ -8,7 +8,7 @@ use guira_conformance::{
 };
 use guira_fabric::{Lane, Profile};
 use guira_layout::{Preset, PresetOptions, RowId, TableConfig};
-use guira_rcuckoo::{Change, ClientConfig, Error, Expected, NewValue};
+use guira_rcuckoo::{ClientConfig, Error};
 
 pub const SEED: u64 = 0x68_6f6c_6573;
 pub const ROWS: u64 = 64;
@@ -144,18 +144,10 @@ pub fn operate<L: Lane + 'static>(mut client: TestClient<L>, ops: Vec<Op>) -> (T
 
 /// Carries out an operation on inline values.
 pub async fn act<L: Lane>(client: &mut TestClient<L>, op: &Op) -> Answer {
-    let change = match op {
-        Op::Get(key) => {
-            let mut value = Vec::new();
-            let found = client.client.get(&mut client.lane, key, &mut value).await?;
-            return Ok(Seen::Value(found.is_some().then_some(value)));
-        }
-        Op::Put(_, value) => Change::Put(NewValue::Inline(value)),
-        Op::Insert(_, value) => Change::Insert(NewValue::Inline(value)),
-        Op::Update(_, value) => Change::Update(NewValue::Inline(value)),
-        Op::Remove(_) => Change::Remove,
-        Op::Swap(_, expected, value) => Change::Swap(Expected::Value(expected), NewValue::Inline(value)),
-        Op::RemoveIf(_, expected) => Change::RemoveIf(Expected::Value(expected)),
+    let Some(change) = op.change(None) else {
+        let mut value = Vec::new();
+        let found = client.client.get(&mut client.lane, op.key(), &mut value).await?;
+        return Ok(Seen::Value(found.is_some().then_some(value)));
     };
     client.client.change(&mut client.lane, op.key(), change).await.map(|changed| Seen::Outcome(changed.outcome))
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use guira_conformance::{Bench, Op, Seen, block_on};
 use guira_extents::Extents;
 use guira_fabric::{FenceProof, Lane, Region, SlotHold};
-use guira_layout::{ExtentRef, OwnerId, Placement, SlotState, encode_extent};
+use guira_layout::{OwnerId, Placement, SlotState, encode_extent};
 use guira_rcuckoo::{
-    Change, Changed, Client, ClientConfig, Counters, Error, ErrorKind, Expected, NewValue, Recovered, SlotClient,
-    claim_slot, read_slot, recover, release_slot,
+    Change, Changed, Client, ClientConfig, Counters, Error, ErrorKind, NewValue, Recovered, SlotClient, claim_slot,
+    read_slot, recover, release_slot,
 };
 
 use crate::recovery::lane::{Log, LoggedLane};
@@ -162,7 +162,8 @@ impl<L: Lane> Actor<L> {
                 })?;
             }
         }
-        let change = change_of(op, pending, &words);
+        let extent = pending.map(|extent| NewValue::Extent { extent, words: &words });
+        let change = op.change(extent).unwrap_or(Change::Remove);
         let changed = self.client.change(&mut self.lane, op.key(), change).await;
         if let Some(extents) = &mut self.extents {
             match (pending, &changed) {
@@ -194,22 +195,6 @@ impl<L: Lane> Actor<L> {
         }
         block_on(release_slot(&mut self.lane, self.client.table(), self.owner)).map_err(failure)?;
         Ok(self.lane)
-    }
-}
-
-fn change_of<'v>(op: &'v Op, extent: Option<ExtentRef>, words: &'v [u64]) -> Change<'v> {
-    let value = || match extent {
-        Some(extent) => NewValue::Extent { extent, words },
-        None => NewValue::Inline(op.value().unwrap_or_default()),
-    };
-    match op {
-        Op::Put(..) => Change::Put(value()),
-        Op::Insert(..) => Change::Insert(value()),
-        Op::Update(..) => Change::Update(value()),
-        Op::Swap(_, expected, _) => Change::Swap(Expected::Value(expected), value()),
-        Op::RemoveIf(_, expected) => Change::RemoveIf(Expected::Value(expected)),
-        Op::Remove(_) => Change::Remove,
-        Op::Get(_) => unreachable!("a lookup changes nothing"),
     }
 }
 

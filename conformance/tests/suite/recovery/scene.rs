@@ -198,6 +198,8 @@ pub fn inline(profile: Profile) -> Vec<Shape> {
         named("swap", Op::Swap(exists.clone(), exists.clone(), key(93))),
         named("swap of another", Op::Swap(exists.clone(), key(94), key(93))),
         named("remove if", Op::RemoveIf(exists.clone(), exists.clone())),
+        named("add", Op::Add(exists.clone(), [1; 8])),
+        named("add to none", Op::Add(missing(), [1; 8])),
         named("remove", Op::Remove(exists.clone())),
         ("take and close".to_owned(), Life { end: End::Closes, ..Life::of(SLOTS[0], &Op::Get(exists)) }),
     ];
@@ -222,6 +224,7 @@ pub fn extents(profile: Profile) -> Vec<Shape> {
         named("extent: insert of one that exists", Op::Insert(in_extent(), vec![1; 90])),
         named("extent: row over it", Op::Put(in_extent(), vec![2; 3])),
         named("extent: over a row", Op::Put(in_row(), vec![3; 90])),
+        named("extent: add", Op::Add(in_extent(), [1; 8])),
         named("extent: remove", Op::Remove(in_extent())),
         named("extent: remove if", Op::RemoveIf(in_extent(), vec![2; 80])),
         (

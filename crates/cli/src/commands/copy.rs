@@ -300,7 +300,7 @@ impl<'a> Copy<'a> {
         let (mut found, mut done, mut keys) = (0, 0, Vec::new());
         let mut removed = Ok(());
         let mut progress = Progress::new(self.output, "looking for removed keys", Some(self.entries));
-        let scanned = to.scan(&mut |key, _| {
+        let scanned = to.scan_with(&mut |key, _| {
             done += 1;
             progress.tick(done, || counted(done, "key"));
             keys.push(key.to_vec());

@@ -3,6 +3,7 @@
 //! Invariants: an extent is written before the row that points to it, and is `pending` while nobody knows whether one
 //! does; the slot is given back after everything else, and never by a forked child.
 
+mod derived;
 mod pooled;
 mod told;
 
@@ -98,6 +99,7 @@ pub(crate) enum Request<'r> {
     Insert(&'r [u8]),
     Update(&'r [u8]),
     Swap(guira_rcuckoo::Expected<'r>, &'r [u8]),
+    Add(&'r [u8; 8]),
     Remove,
     RemoveIf(guira_rcuckoo::Expected<'r>),
 }
@@ -110,6 +112,7 @@ impl<'r> Request<'r> {
             Request::Put(value) | Request::Insert(value) | Request::Update(value) | Request::Swap(_, value) => {
                 Some(value)
             }
+            Request::Add(addend) => Some(addend),
             Request::Remove | Request::RemoveIf(_) => None,
         }
     }
@@ -125,6 +128,7 @@ impl<'r> Request<'r> {
             Request::Insert(_) => Change::Insert(value),
             Request::Update(_) => Change::Update(value),
             Request::Swap(expected, _) => Change::Swap(expected, value),
+            Request::Add(addend) => Change::Add(addend),
             Request::Remove => Change::Remove,
             Request::RemoveIf(expected) => Change::RemoveIf(expected),
         }
@@ -141,7 +145,7 @@ impl<'r> Request<'r> {
         match self {
             Request::Put(_) => Some(Overwrite::Put),
             Request::Update(_) => Some(Overwrite::Update),
-            Request::Insert(_) | Request::Swap(..) | Request::Remove | Request::RemoveIf(_) => None,
+            Request::Insert(_) | Request::Swap(..) | Request::Add(_) | Request::Remove | Request::RemoveIf(_) => None,
         }
     }
 }

@@ -16,6 +16,7 @@
 mod client;
 mod pool;
 mod reader;
+mod scan;
 
 use std::time::Instant;
 
@@ -25,6 +26,7 @@ pub use self::client::Client;
 pub(crate) use self::client::{Request, Taken};
 pub use self::pool::{Pool, PooledClient};
 pub use self::reader::Reader;
+pub use self::scan::Scan;
 use crate::attachment::without_effect;
 use crate::fabric::Waiting;
 use crate::sessions::moment_after;

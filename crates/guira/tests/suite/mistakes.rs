@@ -273,10 +273,14 @@ fn destroyed_tables_are_told() {
     errors.extend([b"a", b"b", b"c"].map(|key| pollster::block_on(store.to_async().reader().get(key)).unwrap_err()));
     errors.extend([client.get(b"a").map(drop).unwrap_err(), client.get_versioned(b"b").map(drop).unwrap_err()]);
     let mut visit = |_: &[u8], _: &[u8]| panic!("nothing is left to visit");
-    errors
-        .extend([store.scan_stable(3, &mut visit).map(drop), store.scan(&mut visit).map(drop)].map(Result::unwrap_err));
-    errors.extend([store.len_estimate().map(drop).unwrap_err()]);
-    assert_eq!(errors.len(), 22);
+    errors.extend([store.snapshot(3).map(drop), store.scan_with(&mut visit).map(drop)].map(Result::unwrap_err));
+    let mut scan = store.scan().unwrap();
+    errors.extend([scan.next().expect("an error").map(drop).unwrap_err()]);
+    assert!(scan.next().is_none(), "nothing follows an error");
+    errors.extend([store.len_estimate().map(drop).unwrap_err(), client.increment(b"a", 1).map(drop).unwrap_err()]);
+    errors.extend([client.update_with(b"a", |_| None).map(drop).unwrap_err()]);
+    errors.extend([client.get_or_insert_with(b"z", Vec::new).map(drop).unwrap_err()]);
+    assert_eq!(errors.len(), 26);
     for error in errors {
         assert!(matches!(error, Error::Operation(Inner { kind: OperationErrorKind::Destroyed, .. })), "{error:?}");
         assert_eq!((error.blame(), error.effect()), (Blame::Fenced, Effect::None), "{error}");
@@ -303,19 +307,16 @@ fn readers_need_no_permission_to_change() {
     // A token that a reader was given is a client's, too.
     let token = read_only.reader().get_versioned(keys[7]).unwrap().unwrap().token;
     assert_eq!(client.compare_and_swap(keys[7], token, &items[7].1).unwrap(), Swap::Done);
-    let mut found = std::collections::BTreeMap::new();
-    let mut visit = |key: &[u8], value: &[u8]| {
-        assert!(found.insert(key.to_vec(), value.to_vec()).is_none(), "once each");
-        ControlFlow::Continue(())
-    };
-    let summary = read_only.scan_stable(1, &mut visit).unwrap();
-    assert_eq!((summary.entries, summary.sweeps, summary.is_snapshot), (200, 1, true));
-    assert!(items.iter().all(|(key, value)| found.get(&key[..]) == Some(value)));
+    let snapshot = read_only.snapshot(1).unwrap();
+    assert_eq!((snapshot.len(), snapshot.sweeps(), snapshot.is_stable()), (200, 1, true));
+    let found: std::collections::BTreeMap<_, _> = snapshot.iter().collect();
+    assert_eq!(found.len(), 200, "once each");
+    assert!(items.iter().all(|(key, value)| found.get(&key[..]) == Some(&&value[..])));
     let mut left = 3;
     let mut stop = |_: &[u8], _: &[u8]| {
         left -= 1;
         if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    assert_eq!(read_only.scan_stable(1, &mut stop).unwrap().entries, 3);
+    assert_eq!(read_only.scan_with(&mut stop).unwrap().entries, 3);
     assert_eq!((read_only.len_estimate().unwrap().entries, read_only.len_estimate().unwrap().error), (200, 0));
 }

@@ -160,7 +160,7 @@ fn a_table_that_is_destroyed_on_its_host_is_told_to_remote_readers() {
         client.put(b"cuckoo", b"again").err(),
         pollster::block_on(task_reader.get(b"cuckoo")).err(),
         remote.len_estimate().err(),
-        remote.scan(&mut |_, _| panic!("nothing is left to visit")).err(),
+        remote.scan_with(&mut |_, _| panic!("nothing is left to visit")).err(),
     ];
     for error in errors {
         let error = error.expect("the table is gone");

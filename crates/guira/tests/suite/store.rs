@@ -193,7 +193,7 @@ fn scans_visit_every_entry() {
     }
     let mut seen = std::collections::BTreeMap::new();
     let summary = store
-        .scan(&mut |key, value| {
+        .scan_with(&mut |key, value| {
             assert!(seen.insert(key.to_vec(), value.to_vec()).is_none(), "once each");
             ControlFlow::Continue(())
         })
@@ -205,8 +205,18 @@ fn scans_visit_every_entry() {
         visits += 1;
         ControlFlow::Break(())
     };
-    store.scan(&mut { stop }).unwrap();
+    store.scan_with(&mut { stop }).unwrap();
     assert_eq!(visits, 1);
+    let items: Result<std::collections::BTreeMap<_, _>, _> = store.scan().unwrap().collect();
+    assert_eq!(items.unwrap(), seen);
+    let mut scan = pollster::block_on(store.to_async().scan()).unwrap();
+    let mut count = 0;
+    while let Some(item) = pollster::block_on(scan.next()) {
+        let (key, value) = item.unwrap();
+        assert_eq!(seen[&key], value);
+        count += 1;
+    }
+    assert_eq!(count, 4_000);
 }
 
 /// [R-CREATE-1] A creation says how far it got, in small steps, and each of them may be its last: then nothing is left.

@@ -62,10 +62,11 @@ pub(crate) fn decide(table: &Table, locked: &LockedPair<'_>, task: Task<'_>, roo
             None => {}
             Some(_) if !is_whole(which) => return Decision::Torn,
             Some(Candidate::Inline(slot)) => {
-                // [R-CAS-1] [R-CAS-2]
+                // [R-CAS-1] [R-CAS-2] [R-ADD-1]
                 let as_expected = match change.expected() {
                     None => true,
                     Some(Expected::Value(value)) => rows.inline_value_is(words, slot, value),
+                    Some(Expected::Number) => rows.inline_number(words, slot).is_some(),
                     Some(Expected::Unchanged(token)) => {
                         token == Token::Inline { row: pair.row(which), version: rows.trailer(words).version() }
                     }
@@ -103,11 +104,13 @@ pub(crate) fn decide_found(change: &Change<'_>, at: At, as_expected: bool) -> De
     }
 }
 
-/// Whether a key in `extent` is as the change expects; `None` if its value has to be read. // [R-CAS-1] [R-CAS-2]
+/// Whether a key in `extent` is as the change expects; `None` if its value has to be read.
+/// // [R-CAS-1] [R-CAS-2] [R-ADD-1]
 pub(crate) fn is_as_expected(change: &Change<'_>, extent: &ExtentRef) -> Option<bool> {
     match change.expected() {
         None => Some(true),
         Some(Expected::Unchanged(token)) => Some(token == Token::Extent { generation: extent.generation }),
+        Some(Expected::Number) => Some(false),
         Some(Expected::Value(value)) if extent.value_bytes as usize != value.len() => Some(false),
         Some(Expected::Value(_)) => None,
     }

@@ -46,6 +46,10 @@ pub enum Change<'v> {
     Insert(NewValue<'v>),
     /// Replace its value; change nothing if it is missing.
     Update(NewValue<'v>),
+    /// Add this little-endian number to its value, if that is one, modulo 2^64; insert it with this number as its
+    /// value if it is missing. [`Client::sum`] is the value then. Only for keys with which a value of eight bytes has
+    /// its place in the row: one that refers to an extent is not in the state that is expected. // [R-ADD-1]
+    Add(&'v [u8; 8]),
     /// Remove it.
     Remove,
     /// Replace its value if it is what is expected; change nothing otherwise. // [R-CAS-1]
@@ -61,6 +65,8 @@ pub enum Expected<'v> {
     Value(&'v [u8]),
     /// Nobody has changed it since it was read. // [R-CAS-2]
     Unchanged(Token),
+    /// It has a value of eight bytes, in its row. // [R-ADD-1]
+    Number,
 }
 
 /// What became of a change.
@@ -103,6 +109,7 @@ impl<'v> Change<'v> {
             Change::Put(_) => Operation::Put,
             Change::Insert(_) => Operation::Insert,
             Change::Update(_) => Operation::Update,
+            Change::Add(_) => Operation::Increment,
             Change::Remove => Operation::Remove,
             Change::Swap(..) => Operation::CompareAndSwap,
             Change::RemoveIf(_) => Operation::CompareAndRemove,
@@ -112,12 +119,15 @@ impl<'v> Change<'v> {
     pub(crate) fn expected(&self) -> Option<Expected<'v>> {
         match self {
             Change::Swap(expected, _) | Change::RemoveIf(expected) => Some(*expected),
+            Change::Add(_) => Some(Expected::Number),
             _ => None,
         }
     }
 
+    /// The value that it brings, for a key that is new at least.
     pub(crate) fn value(&self) -> Option<NewValue<'v>> {
         match self {
+            Change::Add(addend) => Some(NewValue::Inline(*addend)),
             Change::Put(value) | Change::Insert(value) | Change::Update(value) | Change::Swap(_, value) => Some(*value),
             Change::Remove | Change::RemoveIf(_) => None,
         }
@@ -125,7 +135,7 @@ impl<'v> Change<'v> {
 
     /// Whether it stores a key that there is not.
     pub(crate) fn inserts(&self) -> bool {
-        matches!(self, Change::Put(_) | Change::Insert(_))
+        matches!(self, Change::Put(_) | Change::Insert(_) | Change::Add(_))
     }
 
     pub(crate) fn extent(&self) -> Option<ExtentWrite<'v>> {

@@ -175,7 +175,10 @@ impl Client {
             },
             Decision::Change { at, outcome } => {
                 let row_words = self.table.rows().row_words();
-                let placement = task.change.value().map(|value| self.encode_entry(task.probe, value));
+                let placement = match task.change {
+                    Change::Add(addend) => Some(self.encode_sum(task.probe, at, addend, outcome)),
+                    change => change.value().map(|value| self.encode_entry(task.probe, value)),
+                };
                 let words = &mut self.work.pair[at.which * row_words..][..row_words];
                 match placement {
                     Some(placement) => self.table.rows().put_entry(words, at.slot, &self.work.entry, placement),
@@ -272,6 +275,18 @@ impl Client {
                 Placement::Extent
             }
         }
+    }
+
+    /// Makes the entry of a key to whose number, at `at`, `addend` is added, or that is new. // [R-ADD-1]
+    #[inline(never)]
+    fn encode_sum(&mut self, probe: &Probe<'_>, at: At, addend: &[u8; 8], outcome: Outcome) -> Placement {
+        let rows = self.table.rows();
+        let row = &self.work.pair[at.which * rows.row_words()..][..rows.row_words()];
+        // Decided: a key that is there has a number.
+        let found = if outcome == Outcome::Inserted { None } else { rows.inline_number(row, at.slot) };
+        let sum = found.unwrap_or_default().wrapping_add(u64::from_le_bytes(*addend));
+        self.course.sum = sum;
+        self.encode_entry(probe, NewValue::Inline(&sum.to_le_bytes()))
     }
 
     /// Commits the row `row` of the pair as it is now. 1 round trip. // [R-UPDATE-1]

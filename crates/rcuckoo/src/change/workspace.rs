@@ -76,6 +76,8 @@ pub(crate) struct Course {
     pub(crate) written: Option<Generation>,
     /// Whether it has posted its commit.
     pub(crate) committed: bool,
+    /// The number that the last addition to one left.
+    pub(crate) sum: u64,
     /// Since when it has waited for a lock.
     pub(crate) waiting_since_ns: Option<u64>,
     /// Since when the caller has waited for the change that comes next.

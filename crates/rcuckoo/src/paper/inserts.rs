@@ -13,9 +13,12 @@ impl Client {
         lane: &mut dyn Lane,
         task: Task<'_>,
     ) -> Result<Changed, ErrorKind> {
+        let both = [task.pair.first, task.pair.second];
         let update;
         let begun = match task.change {
             Change::Insert(_) => None,
+            // The paper has none: as in the other presets.
+            Change::Add(_) => return self.attempts(lane, task, &both).await,
             Change::Put(value) => {
                 update = Change::Update(*value);
                 Some(&update)
@@ -23,7 +26,7 @@ impl Client {
             Change::Update(_) | Change::Remove | Change::Swap(..) | Change::RemoveIf(_) => Some(task.change),
         };
         if let Some(change) = begun {
-            let changed = self.attempts(lane, Task { change, ..task }, &[task.pair.first, task.pair.second]).await?;
+            let changed = self.attempts(lane, Task { change, ..task }, &both).await?;
             if !(task.change.inserts() && changed.outcome == Outcome::Missing) {
                 return Ok(changed);
             }

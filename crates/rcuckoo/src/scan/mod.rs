@@ -85,8 +85,24 @@ impl RowItems {
 
     /// Each key and its value.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let starts = std::iter::once(0).chain(self.ends.iter().map(|(_, end)| *end));
-        starts.zip(&self.ends).map(|(start, (key, end))| (&self.bytes[start..*key], &self.bytes[*key..*end]))
+        (0..).map_while(|at| self.get(at))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// One key and its value, by its place from 0.
+    pub fn get(&self, at: usize) -> Option<(&[u8], &[u8])> {
+        let (key, end) = *self.ends.get(at)?;
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before].1);
+        Some((&self.bytes[start..key], &self.bytes[key..end]))
     }
 }
 

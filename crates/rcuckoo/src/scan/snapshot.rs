@@ -48,6 +48,16 @@ impl Snapshot {
         items.filter(|(at, _)| !self.copies.contains(at)).map(|(_, item)| item)
     }
 
+    /// How many keys [`Snapshot::iter`] returns.
+    pub fn len(&self) -> usize {
+        self.rows.iter().map(|(_, items)| items.len()).sum::<usize>() - self.copies.len()
+    }
+
+    /// Whether it returns none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Rows of the table.
     pub fn rows(&self) -> u64 {
         self.rows.len() as u64

@@ -1,0 +1,202 @@
+//! Operations that are made of others: a lookup, and a change that depends on what was found.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use guira_fabric::Lane;
+use guira_layout::Placement;
+use guira_rcuckoo::Outcome;
+
+use super::{Client, Request};
+use crate::aio::reader::check_versions;
+use crate::{Error, Expected, Token};
+
+/// Attempts of one operation, each of which somebody else was faster in.
+struct Attempts {
+    operation: &'static str,
+    failed: u32,
+    since_ns: u64,
+}
+
+impl Client {
+    /// Adds `by` to the number that the value of `key` is, modulo 2^64, and returns the sum: an unsigned little-endian
+    /// number of 8 bytes, as [`u64::to_le_bytes`] makes it. A key that is missing counts as 0 and is inserted. What
+    /// many processes add together is exact; an operation that fails with an unknown effect
+    /// ([`crate::Error::effect`]) may have added. `by.wrapping_neg()` subtracts.
+    ///
+    /// Round trips: 2, as [`Self::put`]; 6 or more for a key with which 8 bytes need an extent (`bytes:64`: a key of
+    /// more than 56 bytes), where it is [`Self::update_with`]. Source: R-ADD-1.
+    ///
+    /// # Errors
+    /// As [`Self::put`]; `NotANumber` if the value does not have 8 bytes, and nothing was changed; `Contended` as for
+    /// [`Self::update_with`]. `ValueLength` if the table's values never have 8 bytes.
+    pub async fn increment(&mut self, key: &[u8], by: u64) -> Result<u64, Error> {
+        if !self.is_number_in_row(key) {
+            // Rare, and larger than the rest of the future.
+            return Box::pin(self.increment_in_extent(key, by)).await;
+        }
+        let outcome = self.change(key, Request::Add(&by.to_le_bytes())).await?;
+        self.sum_after(outcome, by)
+    }
+
+    /// Whether a number has its place in the row of `key`; so, too, where the table refuses one.
+    #[inline(always)]
+    pub(crate) fn is_number_in_row(&self, key: &[u8]) -> bool {
+        let table = self.client.table();
+        table.key(key).and_then(|key| table.place(&key, size_of::<u64>())) != Ok(Placement::Extent)
+    }
+
+    /// The sum that an addition of `by` left.
+    #[inline(always)]
+    pub(crate) fn sum_after(&self, outcome: Outcome, by: u64) -> Result<u64, Error> {
+        match outcome {
+            Outcome::Inserted => Ok(by),
+            Outcome::Replaced => Ok(self.client.sum()),
+            _ => Err(Error::NotANumber),
+        }
+    }
+
+    pub(crate) async fn increment_in_extent(&mut self, key: &[u8], by: u64) -> Result<u64, Error> {
+        let mut sum = None;
+        let mut add = |found: Option<&[u8]>| {
+            let number = found.map_or(Ok([0; 8]), TryInto::try_into).map(u64::from_le_bytes);
+            sum = number.ok().map(|number| number.wrapping_add(by));
+            // One that is no number stays what it is.
+            sum.map(|sum| sum.to_le_bytes().to_vec()).or_else(|| found.map(<[u8]>::to_vec))
+        };
+        self.update_by("increment", key, &mut add).await?;
+        sum.ok_or(Error::NotANumber)
+    }
+
+    /// Replaces the value of `key` by what `update` makes of it, and returns the new value. `update` gets `None` if
+    /// there is no such key; if it returns `None`, the key is removed. Nothing is written if the value stays the same.
+    ///
+    /// Lookup and change are one step: nobody changes the key in between, or `update` is called again with what is
+    /// there now, until the operation's deadline. So it should depend on nothing but the value, and be short.
+    ///
+    /// Round trips: a lookup and a compare-and-swap, 3 for a key in a row, 5 in an extent, for each attempt. Source:
+    /// R-CAS-1, R-CAS-2.
+    ///
+    /// # Errors
+    /// As [`Self::get`] and [`Self::put`]; `Contended` if others changed the key before each attempt until the
+    /// deadline, and nothing was changed.
+    pub async fn update_with(
+        &mut self,
+        key: &[u8],
+        mut update: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        self.update_by("update_with", key, &mut update).await
+    }
+
+    pub(crate) async fn update_by<U: FnMut(Option<&[u8]>) -> Option<Vec<u8>> + ?Sized>(
+        &mut self,
+        operation: &'static str,
+        key: &[u8],
+        update: &mut U,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let mut found = Vec::new();
+        let mut attempts = self.attempts(operation);
+        loop {
+            let state = self.find_state(key, &mut found).await?;
+            let new = update(state.is_some().then_some(&found[..]));
+            let is_done = match (state, &new) {
+                (None, None) => true,
+                (None, Some(new)) => self.try_insert(key, new).await?,
+                (Some(_), Some(new)) if *new == found => true,
+                (Some(token), new) => {
+                    let expected = token.map_or(Expected::Value(&found), Expected::Unchanged);
+                    match new {
+                        Some(new) => self.compare_and_swap(key, expected, new).await?.is_done(),
+                        None => self.compare_and_remove(key, expected).await?.is_done(),
+                    }
+                }
+            };
+            if is_done {
+                return Ok(new);
+            }
+            self.again(&mut attempts).await?;
+        }
+    }
+
+    /// The value of `key`; if there is no such key, the value that `make` makes, which is inserted. If somebody else
+    /// inserts the key meanwhile, it is that one's value, and the one made is dropped: `make` runs once at most in
+    /// this client, but two clients may both run theirs.
+    ///
+    /// Round trips: those of [`Self::get`] if there is such a key, and those of [`Self::try_insert`] on top if not.
+    ///
+    /// # Errors
+    /// As [`Self::get`] and [`Self::put`]; `Contended` if others inserted and removed the key until the deadline, and
+    /// nothing was changed.
+    pub async fn get_or_insert_with<M: Future<Output = Vec<u8>>>(
+        &mut self,
+        key: &[u8],
+        make: impl FnOnce() -> M,
+    ) -> Result<Vec<u8>, Error> {
+        let make = pin!(async move { make().await });
+        self.get_or_insert(key, make).await
+    }
+
+    pub(crate) async fn get_or_insert<M: Future<Output = Vec<u8>> + ?Sized>(
+        &mut self,
+        key: &[u8],
+        mut make: Pin<&mut M>,
+    ) -> Result<Vec<u8>, Error> {
+        let mut attempts = self.attempts("get_or_insert_with");
+        let mut made = None;
+        loop {
+            if let Some(found) = self.get(key).await? {
+                return Ok(found);
+            }
+            let value = match made.take() {
+                Some(value) => value,
+                None => make.as_mut().await,
+            };
+            if self.try_insert(key, &value).await? {
+                return Ok(value);
+            }
+            made = Some(value);
+            self.again(&mut attempts).await?;
+        }
+    }
+
+    /// Replaces the content of `into` by the value of `key`; `None` if there is no such key. A token of it, if that
+    /// takes fewer round trips to compare with than the value.
+    async fn find_state(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Option<Token>>, Error> {
+        if check_versions(self.client.table()).is_err() {
+            return Ok(self.get_into(key, into).await?.then_some(None));
+        }
+        let Some(token) = self.get_versioned_into(key, into).await? else { return Ok(None) };
+        let table = self.client.table();
+        let place = table.key(key).and_then(|key| table.place(&key, into.len()));
+        // A token of a row changes with the neighbours.
+        Ok(Some(Some(token).filter(|_| place == Ok(Placement::Extent))))
+    }
+
+    fn attempts(&mut self, operation: &'static str) -> Attempts {
+        Attempts { operation, failed: 0, since_ns: self.lane.now_ns() }
+    }
+
+    /// Lets others go first after a failed attempt.
+    ///
+    /// # Errors
+    /// The deadline is over.
+    async fn again(&mut self, attempts: &mut Attempts) -> Result<(), Error> {
+        attempts.failed += 1;
+        let waited_ns = self.lane.now_ns().saturating_sub(attempts.since_ns);
+        if u128::from(waited_ns) >= self.attachment.store.options.deadline.as_nanos() {
+            let Attempts { operation, failed: attempts, .. } = *attempts;
+            return Err(Error::Contended { operation, attempts, waited_ms: waited_ns / 1_000_000 });
+        }
+        let mut has_yielded = false;
+        std::future::poll_fn(|cx| {
+            if std::mem::replace(&mut has_yielded, true) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+//! Operations that depend on what is there: eight processes count the same keys up while some of them are killed, and
+//! each count is that of one increment; then what those operations answer.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use guira::{Blame, CreateOptions, Effect, Error, OpenOptions, Preset, ServeOptions, Store, Url};
+
+use crate::common::Table;
+
+const PROCESSES: usize = 8;
+const WORKER: &str = "GUIRA_TEST_COUNTER";
+/// How long the processes count.
+const COUNTING: Duration = Duration::from_secs(3);
+/// How often one of them is killed.
+const KILL_EVERY: Duration = Duration::from_millis(40);
+/// The last one is too long for a row.
+const KEYS: [&[u8]; 3] = [b"visits", b"clicks", &[7; 60]];
+/// Bytes a worker says of an increment: the key's number, and the sum.
+const REPORT_BYTES: usize = 9;
+
+/// A process that counts until its input ends, when this program was started as one; nothing otherwise.
+#[test]
+fn worker() {
+    let Ok(url) = std::env::var(WORKER) else { return };
+    let ended = thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new()));
+    let mut client = Store::open(&url.parse().unwrap()).unwrap().client().unwrap();
+    let mut reports = std::io::stderr();
+    while !ended.is_finished() {
+        for (number, key) in KEYS.iter().enumerate() {
+            let sum = client.increment(key, 1).unwrap();
+            let mut report = [number as u8; REPORT_BYTES];
+            report[1..].copy_from_slice(&sum.to_le_bytes());
+            reports.write_all(&report).unwrap();
+        }
+    }
+    client.close().unwrap();
+}
+
+/// A worker, and what reads its reports until it has ended.
+struct Worker {
+    process: Child,
+    input: ChildStdin,
+    reports: JoinHandle<Vec<u8>>,
+}
+
+impl Worker {
+    fn start(url: &Url) -> Worker {
+        let mut process = Command::new(std::env::current_exe().expect("a program"))
+            .args(["--exact", "counters::worker", "--nocapture"])
+            .env(WORKER, url.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let (input, mut output) = (process.stdin.take().expect("a pipe"), process.stderr.take().expect("a pipe"));
+        let reports = thread::spawn(move || {
+            let mut reports = Vec::new();
+            output.read_to_end(&mut reports).expect("a pipe");
+            reports
+        });
+        Worker { process, input, reports }
+    }
+
+    /// Notes the sums that the worker reported, in order.
+    fn note(reports: JoinHandle<Vec<u8>>, sums: &mut [BTreeSet<u64>; KEYS.len()]) {
+        let mut last = [0; KEYS.len()];
+        for report in reports.join().expect("it only reads").chunks_exact(REPORT_BYTES) {
+            let number = usize::from(report[0]);
+            assert!(number < KEYS.len(), "{}", String::from_utf8_lossy(report));
+            let sum = u64::from_le_bytes(report[1..].try_into().expect("eight bytes"));
+            assert!(sum > last[number], "a worker's sums grow");
+            assert!(sums[number].insert(sum), "{sum} is the sum of two increments of key {number}");
+            last[number] = sum;
+        }
+    }
+}
+
+/// [R-ADD-1] [R-CAS-1] [R-CAS-2] No acknowledged increment is lost and none counts twice, however many processes add
+/// and however many of them are killed: of each killed one, its last may be unknown.
+fn count(owner: &Store, url: &Url) {
+    let mut sums: [BTreeSet<u64>; KEYS.len()] = Default::default();
+    let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| Worker::start(url)).collect();
+    let (started, mut kills) = (Instant::now(), 0);
+    while started.elapsed() < COUNTING {
+        thread::sleep(KILL_EVERY);
+        let mut victim = std::mem::replace(&mut workers[kills % PROCESSES], Worker::start(url));
+        victim.process.kill().expect("it is a child");
+        assert!(!victim.process.wait().expect("it is a child").success(), "nobody ends on its own");
+        Worker::note(victim.reports, &mut sums);
+        kills += 1;
+    }
+    for Worker { mut process, input, reports } in workers {
+        drop(input);
+        assert!(process.wait().expect("it is a child").success());
+        Worker::note(reports, &mut sums);
+    }
+    let mut reader = owner.reader();
+    let mut unknown = 0;
+    for (key, sums) in KEYS.iter().zip(&sums) {
+        let value = reader.get(key).expect("nothing is damaged").expect("it was counted");
+        let total = u64::from_le_bytes(value.try_into().expect("eight bytes"));
+        assert!(sums.last().is_some_and(|last| *last <= total), "an acknowledged increment was lost");
+        unknown += total - sums.len() as u64;
+        println!("{url}: {} increments acknowledged, {total} counted, {kills} processes killed", sums.len());
+    }
+    assert!(unknown <= kills as u64, "{unknown} increments that nobody made, and {kills} killed processes");
+    assert!(owner.check().expect("a table").is_clean());
+}
+
+#[test]
+fn processes_that_are_killed_lose_no_count() {
+    let (table, store) = Table::create(&CreateOptions::new(1_000).max_clients(64));
+    count(&store, &table.url);
+    let served = Store::create_unnamed(&CreateOptions::new(1_000).max_clients(64)).unwrap();
+    let node = served.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
+    count(&served, &Url::tcp("127.0.0.1", node.local_addrs()[0].port()).unwrap());
+}
+
+/// [R-ADD-1] Sums are modulo 2^64; what is no number stays what it is, and a table for other values refuses.
+#[test]
+fn only_numbers_are_incremented() {
+    for preset in [Preset::Hardened, Preset::Paper] {
+        let (_table, store) = Table::create(&CreateOptions::new(1_000).preset(preset));
+        let mut client = store.client().unwrap();
+        for key in KEYS {
+            assert_eq!(client.increment(key, 5).unwrap(), 5);
+            assert_eq!(client.increment(key, 7_u64.wrapping_neg()).unwrap(), 2_u64.wrapping_neg());
+            assert_eq!(client.get(key).unwrap().as_deref(), Some(&2_u64.wrapping_neg().to_le_bytes()[..]));
+            for value in [&b"seven b"[..], b"", &[1; 300]] {
+                client.put(key, value).unwrap();
+                let error = client.increment(key, 1).unwrap_err();
+                assert!(matches!(error, Error::NotANumber), "{error:?}");
+                assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
+                assert_eq!(client.get(key).unwrap().as_deref(), Some(value));
+            }
+        }
+        let sum = pollster::block_on(async {
+            let mut client = store.to_async().client().await?;
+            client.increment(b"another", 1).await?;
+            client.increment(b"another", 1).await
+        });
+        assert_eq!(sum.unwrap(), 2);
+    }
+    let (_table, store) = Table::create(&CreateOptions::new(1_000).format("fixed:8:4".parse().unwrap()));
+    let error = store.client().unwrap().increment(&[1; 8], 1).unwrap_err();
+    assert!(error.to_string().starts_with("increment: "), "{error}");
+    assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
+}
+
+/// [R-CAS-1] [R-CAS-2] An update sees what is there and leaves what it makes; one that always comes too late is told
+/// so at the deadline.
+#[test]
+fn updates_depend_on_what_is_there() {
+    for preset in [Preset::Hardened, Preset::Paper] {
+        let (table, store) = Table::create(&CreateOptions::new(1_000).preset(preset));
+        let mut client = store.client().unwrap();
+        for bytes in [10, 200] {
+            let (old, new) = (vec![1; bytes], vec![2; bytes]);
+            assert_eq!(client.update_with(b"key", |found| found.map(|_| unreachable!())).unwrap(), None);
+            assert_eq!(client.get_or_insert_with(b"key", || old.clone()).unwrap(), old);
+            assert_eq!(client.get_or_insert_with(b"key", || unreachable!()).unwrap(), old);
+            let changed = client.update_with(b"key", |found| (found == Some(&old)).then(|| new.clone()));
+            assert_eq!(changed.unwrap().as_ref(), Some(&new));
+            assert_eq!(client.get(b"key").unwrap().as_ref(), Some(&new));
+            let before = client.traffic().verbs.writes;
+            let same = client.update_with(b"key", |found| found.map(<[u8]>::to_vec));
+            assert_eq!(same.unwrap().as_ref(), Some(&new));
+            assert_eq!(client.traffic().verbs.writes, before, "nothing is written");
+            assert_eq!(client.update_with(b"key", |_| None).unwrap(), None);
+            assert_eq!(client.get(b"key").unwrap(), None);
+        }
+        let mut other = store.client().unwrap();
+        let hasty = Store::open_with(&table.url, &OpenOptions::new().deadline(Duration::from_millis(20))).unwrap();
+        let mut times = 0_u64;
+        let error = hasty.client().unwrap().update_with(b"key", |_| {
+            times += 1;
+            other.put(b"key", &times.to_le_bytes()).unwrap();
+            Some(b"too late".to_vec())
+        });
+        let error = error.unwrap_err();
+        assert!(matches!(error, Error::Contended { attempts, .. } if u64::from(attempts) == times), "{error:?}");
+        assert_eq!((error.blame(), error.effect()), (Blame::Busy, Effect::None));
+        assert_eq!(client.get(b"key").unwrap().as_deref(), Some(&times.to_le_bytes()[..]));
+    }
+}
