@@ -10,7 +10,7 @@ use guira_fabric::{Effect, FabricError, Lane, Region, SplitMix64, pause_until};
 use guira_fabric_sim::{SimLane, SimRegion};
 use guira_layout::{LockId, SuperblockError};
 use guira_rcuckoo::{
-    Change, ClientConfig, Counters, Error, ErrorKind, Expected, OpenError, Operation, Outcome, Table, open_table,
+    Change, ClientConfig, Counters, Error, ErrorKind, Expected, Operation, Outcome, Table, TableError, open_table,
 };
 
 use super::client::{Claim, Failure, SimClient};
@@ -164,8 +164,8 @@ impl Member {
             let mut lane = region.lane();
             match open_table(&mut lane, region.main_bytes()).await {
                 Ok(_) => {}
-                Err(OpenError::Superblock(SuperblockError::Empty)) if shared.can_restart => return Err(Stop),
-                Err(OpenError::Fabric(source)) => {
+                Err(TableError::Superblock(SuperblockError::Empty)) if shared.can_restart => return Err(Stop),
+                Err(TableError::Fabric(source)) => {
                     self.survive(Error { operation: Operation::Session, kind: ErrorKind::Fabric { source } }.into())?;
                 }
                 Err(error) => {

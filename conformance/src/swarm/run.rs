@@ -9,7 +9,7 @@ use guira_check::{CheckOptions, Quiet, check_table};
 use guira_fabric::{Profile, Region};
 use guira_fabric_sim::{ClientId, Event, FaultPlan, Network, NodeEvent, Sim, SimOptions, Stopped, What};
 use guira_layout::{RowId, SuperblockError};
-use guira_rcuckoo::{OpenError, open_table};
+use guira_rcuckoo::{TableError, open_table};
 
 use super::member::{FILLER, Member, Shared};
 use super::setup::Setup;
@@ -199,7 +199,7 @@ fn audit(bench: &Bench, shared: &Shared) {
     let bench = bench.under(Profile::Shm);
     let mut lane = bench.region.lane();
     if shared.can_restart
-        && let Err(OpenError::Superblock(SuperblockError::Empty)) =
+        && let Err(TableError::Superblock(SuperblockError::Empty)) =
             block_on(open_table(&mut lane, bench.region.main_bytes()))
     {
         shared.tally.borrow_mut().emptied += 1;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use guira::{Effect, OpenError, OpenOptions, Store, Url};
+use guira::{AdminError, Effect, OpenError, OpenOptions, Store, TableError, Url};
 use guira_input::InputError;
 use guira_lab::driver::{DriverError, Removal};
 use serde::{Deserialize, Serialize};
@@ -276,7 +276,7 @@ impl Holder {
         match Store::open_with(url, &OpenOptions::default().read_only()) {
             Ok(_) => Holder::Table,
             Err(error) if error.is_absent() => Holder::Nobody,
-            Err(guira::Error::Open { source: OpenError::Destroyed, .. }) => Holder::Destroyed,
+            Err(guira::Error::Open(guira::OpenError::Table { source: TableError::Destroyed, .. })) => Holder::Destroyed,
             Err(_) => Holder::Other,
         }
     }
@@ -355,11 +355,13 @@ impl Failure {
                 Holder::Table | Holder::Destroyed | Holder::Nobody => Failure::Taken { url: url.clone() },
             },
             // The table of a memory node cannot be removed from here.
-            error @ guira::Error::Mismatch { .. } if !url.to_string().starts_with("tcp://") => Failure::Advised {
-                advice: format!("guira destroy {url} removes it, with all that is in it"),
-                source: Box::new(Failure::Store(error)),
-            },
-            guira::Error::Stopped { .. } => Failure::NotCreated(url.clone()),
+            error @ guira::Error::Open(guira::OpenError::Mismatch { .. }) if !url.to_string().starts_with("tcp://") => {
+                Failure::Advised {
+                    advice: format!("guira destroy {url} removes it, with all that is in it"),
+                    source: Box::new(Failure::Store(error)),
+                }
+            }
+            guira::Error::Open(guira::OpenError::Stopped { .. }) => Failure::NotCreated(url.clone()),
             error => Failure::Store(error),
         }
     }
@@ -488,17 +490,17 @@ fn exit_code_of(error: &guira::Error) -> u8 {
 
     match error {
         error if error.is_absent() || error.is_taken() => EXIT_NEGATIVE,
-        Error::NoClient { .. } => EXIT_NEGATIVE,
-        Error::Region(ShmError::BadName { .. } | ShmError::BadMode { .. }) => EXIT_MISUSE,
-        Error::Region(_)
-        | Error::Connect { .. }
-        | Error::TokenFile { .. }
-        | Error::AccessToken(_)
-        | Error::TlsFile(_)
-        | Error::ReadOnly { .. }
-        | Error::Owner { .. }
-        | Error::ReadOnlyGrant { .. }
-        | Error::Kill { .. }
+        Error::Admin(AdminError::NoClient { .. }) => EXIT_NEGATIVE,
+        Error::Open(OpenError::Region(ShmError::BadName { .. } | ShmError::BadMode { .. })) => EXIT_MISUSE,
+        Error::Open(OpenError::Region(_))
+        | Error::Open(OpenError::Connect { .. })
+        | Error::Open(OpenError::TokenFile { .. })
+        | Error::Open(OpenError::AccessToken(_))
+        | Error::Open(OpenError::TlsFile(_))
+        | Error::Open(OpenError::ReadOnly { .. })
+        | Error::Open(OpenError::Owner { .. })
+        | Error::Open(OpenError::ReadOnlyGrant { .. })
+        | Error::Admin(AdminError::Kill { .. })
         | Error::Fabric { .. }
         | Error::Operation(OperationError { kind: OperationErrorKind::Fabric { .. }, .. }) => EXIT_FAILURE,
         error if error.blame() == guira::Blame::Misuse => EXIT_MISUSE,
@@ -547,10 +549,16 @@ mod tests {
 
         let url = || "shm://x".parse::<Url>().unwrap();
         let path = || std::path::PathBuf::from("/dev/shm/x");
-        let missing = |attempt| Failure::Store(Error::Region(ShmError::NotFound { attempt, path: path() }));
+        let missing =
+            |attempt| Failure::Store(Error::Open(OpenError::Region(ShmError::NotFound { attempt, path: path() })));
         let denied = |attempt| {
             let source = io::ErrorKind::PermissionDenied.into();
-            Failure::Store(Error::Region(ShmError::Permission { attempt, path: path(), operation: "open", source }))
+            Failure::Store(Error::Open(OpenError::Region(ShmError::Permission {
+                attempt,
+                path: path(),
+                operation: "open",
+                source,
+            })))
         };
         let bad = BadRecord { line: 3, excerpt: "ab".to_owned(), reason: "it has no TAB".to_owned() };
         let capacity = ConfigError::OutOfRange { name: "capacity", value: 0, bounds: "1" };
@@ -569,12 +577,12 @@ mod tests {
             (Failure::Gone { url: url() }, EXIT_NEGATIVE),
             (Failure::Taken { url: url() }, EXIT_NEGATIVE),
             (missing(Attempt::Open), EXIT_NEGATIVE),
-            (Failure::Store(Error::Region(ShmError::AlreadyExists { path: path() })), EXIT_NEGATIVE),
-            (Failure::Store(Error::NoClient { url: url(), slot: 3 }), EXIT_NEGATIVE),
+            (Failure::Store(Error::Open(OpenError::Region(ShmError::AlreadyExists { path: path() }))), EXIT_NEGATIVE),
+            (Failure::Store(Error::Admin(AdminError::NoClient { url: url(), slot: 3 })), EXIT_NEGATIVE),
             (advised(Failure::Reading { source: Box::new(missing(Attempt::Open)) }), EXIT_NEGATIVE),
             (Failure::Misuse("x".to_owned()), EXIT_MISUSE),
             (Failure::Input { source: InputError::Bad(bad), loaded: Loaded(2) }, EXIT_MISUSE),
-            (Failure::Store(Error::Create { url: url(), source: capacity }), EXIT_MISUSE),
+            (Failure::Store(Error::Open(OpenError::Create { url: url(), source: capacity })), EXIT_MISUSE),
             (Failure::Store(long()), EXIT_MISUSE),
             (in_input(long()), EXIT_MISUSE),
             (Failure::host("read x")(no_file()), EXIT_FAILURE),
@@ -588,7 +596,7 @@ mod tests {
             (missing(Attempt::Create), EXIT_FAILURE),
             (denied(Attempt::Open), EXIT_FAILURE),
             (denied(Attempt::Destroy), EXIT_FAILURE),
-            (Failure::Store(Error::ReadOnlyGrant { url: url(), reason: "" }), EXIT_FAILURE),
+            (Failure::Store(Error::Open(OpenError::ReadOnlyGrant { url: url(), reason: "" })), EXIT_FAILURE),
             (Failure::Store(full()), EXIT_FAILURE),
             (in_input(full()), EXIT_FAILURE),
             (advised(Failure::Store(full())), EXIT_FAILURE),
@@ -626,7 +634,7 @@ mod tests {
     #[test]
     fn a_command_that_reads_does_not_say_that_it_changed_nothing() {
         let url: Url = "shm://x".parse().unwrap();
-        let source = Box::new(Failure::Store(guira::Error::ReadOnly { url }));
+        let source = Box::new(Failure::Store(guira::Error::Open(guira::OpenError::ReadOnly { url })));
         let whole = source.text();
         let text = Failure::Reading { source }.text();
         assert_eq!(whole.message, format!("{}; nothing was changed", text.message));

@@ -25,9 +25,9 @@ mod under_way;
 
 use std::sync::Arc;
 
-use guira_fabric::{ByteCount, FabricError, Lane, Verb, pause_until, post};
+use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass, ExtentRef, GENERATION_WORD, Generation, OwnerId, extent_words};
-use guira_rcuckoo::{Key, Table};
+use guira_rcuckoo::{Key, NoSpace, Table};
 
 use patrol::{Orphan, Patrol};
 use places::{Freed, Places};
@@ -48,44 +48,13 @@ const FIRST_PAUSE_NS: u64 = 20_000;
 
 /// There is no room for a value that needs an extent. Nothing was changed in the index.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum ExtentError {
     /// No chunk, or no run of neighbouring chunks, is free.
-    #[error(
-        "no room for a value of {value_bytes} bytes: it needs {}, and {}; nothing was changed; remove some, or copy \
-         the table into one with more extent bytes",
-        ByteCount(u64::from(*chunks) * chunk_bytes),
-        free_space(*free, *total, *longest_run, *chunk_bytes)
-    )]
-    Full {
-        /// Bytes of the value.
-        value_bytes: usize,
-        /// Neighbouring chunks it needs.
-        chunks: u32,
-        /// Bytes of a chunk.
-        chunk_bytes: u64,
-        /// Free chunks, anywhere.
-        free: u64,
-        /// The longest run of neighbouring free chunks.
-        longest_run: u64,
-        /// All chunks.
-        total: u64,
-    },
+    #[error("{0}")]
+    Full(NoSpace),
     /// The fabric failed; nothing was changed in the index.
     #[error("cannot make room for a value: {0}")]
     Fabric(#[from] FabricError),
-}
-
-/// How much space for large values is free, and how much of it lies together.
-fn free_space(free: u64, total: u64, longest_run: u64, chunk_bytes: u64) -> String {
-    match (total, free) {
-        (0, _) => "the table has no space for large values".to_owned(),
-        (_, 0) => "no space for large values is free".to_owned(),
-        _ => {
-            let [free, total, run] = [free, total, longest_run].map(|chunks| ByteCount(chunks * chunk_bytes));
-            format!("{free} of {total} for large values are free, {run} of them in one piece")
-        }
-    }
 }
 
 /// A client's chunks.
@@ -313,14 +282,14 @@ impl Extents {
         let runs = words.chunk_by(|a, b| a == b).filter(|run| run[0] == ChunkWord::FREE);
         let longest_run = runs.map(<[ChunkWord]>::len).max().unwrap_or(0) as u64;
         let chunks = if let ExtentClass::Run(chunks) = class { chunks } else { 1 };
-        ExtentError::Full {
+        ExtentError::Full(NoSpace {
             value_bytes,
             chunks,
             chunk_bytes: config.chunk_bytes,
             free,
             longest_run,
             total: config.chunks,
-        }
+        })
     }
 
     /// Gives up every chunk: empty ones become free, others orphans that the next client adopts. // [R-EXTENT-2]

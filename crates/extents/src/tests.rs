@@ -205,7 +205,7 @@ fn live_and_die(bench: &Bench, last: u64, turn: u64, wanted: u64) -> bool {
 #[test]
 fn a_lack_of_room_is_told_in_bytes() {
     let full = |chunks, free, longest_run, total| {
-        ExtentError::Full { value_bytes: 5000, chunks, chunk_bytes: 1 << 20, free, longest_run, total }.to_string()
+        NoSpace { value_bytes: 5000, chunks, chunk_bytes: 1 << 20, free, longest_run, total }.to_string()
     };
     assert_eq!(
         full(1, 0, 0, 4),

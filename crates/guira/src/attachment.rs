@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use guira_fabric::{Effect, FabricError};
-use guira_rcuckoo::{OpenError, Operation};
+use guira_rcuckoo::{Operation, TableError};
 
 use crate::sessions::{Session, Sessions, moment_after};
 use crate::store::Inner;
-use crate::{Error, ExtentError, OperationError, OperationErrorKind};
+use crate::{Error, OpenError, OperationError, OperationErrorKind};
 
 /// Which session a lane belongs to, and where to get another one.
 pub(crate) struct Attachment {
@@ -62,9 +62,9 @@ fn verdict(lost: Option<&FabricError>, effect: Effect, told_fenced: bool) -> Ver
 fn lost_session(error: &Error) -> Option<&FabricError> {
     let source = match error {
         Error::Operation(error) => return session_loss(error),
-        Error::Extent(ExtentError::Fabric(source))
-        | Error::Open { source: OpenError::Fabric(source), .. }
-        | Error::Fabric { source, .. } => source,
+        Error::Open(OpenError::Table { source: TableError::Fabric(source), .. }) | Error::Fabric { source, .. } => {
+            source
+        }
         _ => return None,
     };
     is_loss(source).then_some(source)
@@ -100,7 +100,6 @@ pub(crate) fn without_effect(error: Error) -> Error {
         Error::Operation(OperationError { operation, kind: OperationErrorKind::Fabric { source } }) => {
             OperationErrorKind::Fabric { source: unsent(source) }.during(operation).into()
         }
-        Error::Extent(ExtentError::Fabric(source)) => Error::Extent(ExtentError::Fabric(unsent(source))),
         Error::Fabric { doing, url, source } => Error::Fabric { doing, url, source: unsent(source) },
         other => other,
     }
@@ -164,6 +163,7 @@ impl Attachment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Blame;
 
     const EFFECTS: [Effect; 3] = [Effect::None, Effect::Done, Effect::Unknown];
 
@@ -196,7 +196,6 @@ mod tests {
                     operation,
                     kind: OperationErrorKind::Lost { source: source.clone() },
                 }),
-                Error::Extent(ExtentError::Fabric(source)),
             ]
         };
         for effect in EFFECTS {
@@ -230,11 +229,8 @@ mod tests {
                     operation,
                     kind: OperationErrorKind::Fabric { source: source.clone() },
                 }));
-                assert_eq!(
-                    (unsent.effect(), unsent.blame()),
-                    (Effect::None, crate::Error::from(ExtentError::Fabric(source.clone())).blame())
-                );
-                assert_eq!(without_effect(Error::Extent(ExtentError::Fabric(source))).effect(), Effect::None);
+                let blame = if matches!(source, FabricError::Fenced { .. }) { Blame::Fenced } else { Blame::Fabric };
+                assert_eq!((unsent.effect(), unsent.blame()), (Effect::None, blame));
             }
         }
     }

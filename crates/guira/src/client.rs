@@ -238,7 +238,7 @@ impl Client {
     }
 
     fn update_by(&mut self, key: &[u8], update: &mut Update<'_>) -> Result<Option<Vec<u8>>, Error> {
-        block_on(self.0.update_by("update_with", key, update))
+        block_on(self.0.update_by(Operation::UpdateWith, key, update))
     }
 
     /// The value of `key`; if there is no such key, the value that `make` makes, which is inserted. If somebody else

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use guira_fabric::Region;
 use guira_fabric_shm::{Attempt, CreateError, CreateOptions as RegionOptions, Location, ShmError, ShmRegion};
 use guira_layout::{Geometry, Secret, Superblock, TableConfig};
-use guira_rcuckoo::{FormatError, OpenError, Table, destroy_table, format_table};
+use guira_rcuckoo::{FormatError, Table, TableError, destroy_table, format_table};
 use guira_url::Place;
 
 use crate::fabric::FabricRegion;
@@ -15,7 +15,7 @@ use crate::mismatch::mismatches;
 use crate::sessions::Sessions;
 use crate::store::{Origin, is_destroyed, random};
 use crate::wait::block_on;
-use crate::{CreateOptions, CreateProgress, Error, OnMismatch, OpenOptions, Store, Url};
+use crate::{CreateOptions, CreateProgress, Error, OnMismatch, OpenError, OpenOptions, Store, Url};
 
 /// Times [`Store::open_or_create`] opens and creates by turns. Each turn but the first needs somebody who creates the
 /// table and destroys it in between; a name that cannot be opened and is taken all the same is no race but a mistake,
@@ -69,7 +69,7 @@ impl Store {
     ///         if started.elapsed() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     ///     });
     ///     match created {
-    ///         Err(Error::Stopped { .. }) => Ok(None),
+    ///         Err(Error::Open(OpenError::Stopped { .. })) => Ok(None),
     ///         created => created.map(Some),
     ///     }
     /// }
@@ -93,12 +93,13 @@ impl Store {
             None => random()?,
         };
         let config = config_of(url, options, hash_seed)?;
-        let geometry = Geometry::new(&config).map_err(|source| Error::Create { url: url.clone(), source })?;
+        let geometry =
+            Geometry::new(&config).map_err(|source| Error::Open(OpenError::Create { url: url.clone(), source }))?;
         let total_rows = config.rows;
         let secret = Secret([random()?, random()?, random()?, random()?]);
         let superblock = Superblock { incarnation: random()?, table: random()?, secret, config };
-        let corrupt = |source| Error::Open { url: url.clone(), source };
-        let table = Table::new(superblock).map_err(|error| corrupt(OpenError::Superblock(error)))?;
+        let corrupt = |source| Error::Open(OpenError::Table { url: url.clone(), source });
+        let table = Table::new(superblock).map_err(|error| corrupt(TableError::Superblock(error)))?;
         let region_options = RegionOptions::new(geometry.main_bytes(), geometry.device_bytes()).with_mode(options.mode);
         // Both stages report to it, one after the other.
         let progress = RefCell::new(progress);
@@ -107,12 +108,14 @@ impl Store {
         let formatted = |done_rows| progress.borrow_mut()(CreateProgress::Formatting { done_rows, total_rows });
         let format = |region: &ShmRegion| block_on(format_table(&mut region.lane(), &table, formatted));
         let region = ShmRegion::create_with_progress(location.as_ref(), region_options, &mut reserved, format);
-        let stopped = || Error::Stopped { url: url.clone() };
+        let stopped = || Error::Open(OpenError::Stopped { url: url.clone() });
         let region = region.map_err(|error| match error {
             CreateError::Shm(ShmError::Stopped { .. }) => stopped(),
-            CreateError::Shm(error) => Error::Region(error),
+            CreateError::Shm(error) => Error::Open(OpenError::Region(error)),
             CreateError::Init { source: FormatError::Stopped, .. } => stopped(),
-            CreateError::Init { source: FormatError::Fabric(source), .. } => Error::Format { url: url.clone(), source },
+            CreateError::Init { source: FormatError::Fabric(source), .. } => {
+                Error::Open(OpenError::Format { url: url.clone(), source })
+            }
         })?;
         let region = FabricRegion::Shm(region);
         let sessions = Arc::new(Sessions::lasting(region.clone()));
@@ -146,7 +149,7 @@ impl Store {
     /// assert!(opened.reader().contains(b"cuckoo")?);
     ///
     /// let larger = CreateOptions::new(1_000_000);
-    /// assert!(matches!(Store::open_or_create(&url, &larger), Err(Error::Mismatch { .. })));
+    /// assert!(matches!(Store::open_or_create(&url, &larger), Err(Error::Open(OpenError::Mismatch { .. }))));
     /// let any = Store::open_or_create(&url, &larger.on_mismatch(OnMismatch::Accept))?;
     /// assert!(any.table().config().capacity() < 1_000_000);
     /// Store::destroy(&url)
@@ -203,7 +206,7 @@ impl Store {
     /// store.ensure_fits(&CreateOptions::new(500))?;
     /// let other = CreateOptions::new(500).format("fixed:8:8".parse().expect("a format"));
     /// let error = store.ensure_fits(&other).expect_err("the format is bytes:64");
-    /// let Error::Mismatch { mismatches, .. } = error else { panic!("{error}") };
+    /// let Error::Open(OpenError::Mismatch { mismatches, .. }) = error else { panic!("{error}") };
     /// assert!(matches!(mismatches[..], [Mismatch::Format { .. }]));
     /// # Store::destroy(&url)
     /// # }
@@ -214,7 +217,7 @@ impl Store {
         let asked = config_of(url, options, options.seed.unwrap_or(found.hash_seed))?;
         match mismatches(options, &asked, found) {
             none if none.is_empty() => Ok(()),
-            mismatches => Err(Error::Mismatch { url: url.clone(), mismatches }),
+            mismatches => Err(Error::Open(OpenError::Mismatch { url: url.clone(), mismatches })),
         }
     }
 
@@ -240,7 +243,7 @@ impl Store {
         let options = OpenOptions::default().any_owner();
         let opened = Store::open_with(url, &options).or_else(|error| match error {
             // Those who have it open are told all the same.
-            Error::Region(ShmError::LockFile { .. }) => {
+            Error::Open(OpenError::Region(ShmError::LockFile { .. })) => {
                 let region = FabricRegion::Shm(ShmRegion::open_to_destroy(&location)?);
                 Store::open_in(url, &options, region)
             }
@@ -249,12 +252,14 @@ impl Store {
         let store = match opened {
             Ok(store) => Some(store),
             Err(error) if is_useless(&error) => None,
-            Err(Error::Region(error)) => return Err(Error::Region(error.of_attempt(Attempt::Destroy))),
+            Err(Error::Open(OpenError::Region(error))) => {
+                return Err(Error::Open(OpenError::Region(error.of_attempt(Attempt::Destroy))));
+            }
             Err(error) => return Err(error),
         };
         let Some(Store { inner }) = &store else { return Ok(ShmRegion::destroy(&location)?) };
         let FabricRegion::Shm(region) = &inner.first else {
-            return Err(Error::OfNode { url: url.clone(), attempt: Attempt::Destroy });
+            return Err(Error::Open(OpenError::OfNode { url: url.clone(), attempt: Attempt::Destroy }));
         };
         // The name first: who may write a table need not be allowed to remove it, and then nothing must change.
         region.remove_name(&location)?;
@@ -266,8 +271,8 @@ impl Store {
 /// damaged, of another version, or was destroyed by somebody who died meanwhile. Only its name goes then.
 fn is_useless(error: &Error) -> bool {
     match error {
-        Error::Open { source, .. } => !matches!(source, OpenError::Fabric(_)),
-        Error::Region(error) => matches!(
+        Error::Open(OpenError::Table { source, .. }) => !matches!(source, TableError::Fabric(_)),
+        Error::Open(OpenError::Region(error)) => matches!(
             error,
             ShmError::HeaderCorrupt { .. }
                 | ShmError::Version { .. }
@@ -280,13 +285,13 @@ fn is_useless(error: &Error) -> bool {
 
 /// The parameters that a new table has.
 fn config_of(url: &Url, options: &CreateOptions, hash_seed: u64) -> Result<TableConfig, Error> {
-    options.config(hash_seed).map_err(|source| Error::Create { url: url.clone(), source })
+    options.config(hash_seed).map_err(|source| Error::Open(OpenError::Create { url: url.clone(), source }))
 }
 
 /// Where the file is that is to be created or destroyed.
 fn file_of(url: &Url, attempt: Attempt) -> Result<Location, Error> {
     match url.place()? {
         Place::File(location) => Ok(location),
-        Place::Node(_) => Err(Error::OfNode { url: url.clone(), attempt }),
+        Place::Node(_) => Err(Error::Open(OpenError::OfNode { url: url.clone(), attempt })),
     }
 }

@@ -93,7 +93,7 @@
 //! ```
 //!
 //! Every error inside an [`Error`] has its name here too, so that a program that wants to know more can match on it:
-//! [`OperationError`] of operations on keys, [`ShmError`] of the table's file, [`OpenError`], [`ConfigError`],
+//! [`OperationError`] of operations on keys, [`ShmError`] of the table's file, [`TableError`], [`ConfigError`],
 //! [`ExtentError`], [`CheckError`], [`FabricError`].
 //!
 //! **Sizing.** [`CreateOptions::new`] takes the number of keys; the memory is reserved at once, and a table does not
@@ -140,12 +140,11 @@ mod wait;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 pub use client::Client;
-pub use error::{Blame, Error, Shortage};
+pub use error::{AdminError, Blame, Error, OpenError, Shortage};
 pub use guira_check::{
     Cause, CheckError, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage,
     TableStats,
 };
-pub use guira_extents::ExtentError;
 pub use guira_fabric::{Addr, ByteCount, Effect, FabricError, Space, Traffic, VerbCounts, printable};
 pub use guira_fabric_shm::{Attempt, FileKind, KillError, LockFileProblem, ShmError};
 pub use guira_fabric_tcp::client::{ConnectError, Endpoint};
@@ -156,8 +155,8 @@ pub use guira_fabric_tcp::wire::{Bye, WireError};
 pub use guira_layout as layout;
 pub use guira_layout::{ConfigError, EntryFormat, Generation, LockId, OwnerId, Preset, RowId, SuperblockError};
 pub use guira_rcuckoo::{
-    Counters, Error as OperationError, ErrorKind as OperationErrorKind, OpenError, Operation, Place, Placement,
-    RowPair, Table,
+    Counters, Error as OperationError, ErrorKind as OperationErrorKind, NoSpace, Operation, Place, Placement, RowPair,
+    Table, TableError,
 };
 pub use guira_url::{Url, UrlError};
 pub use list::{ClientCounts, ListedState, ListedTable, TableSummary, list};

@@ -1,10 +1,10 @@
 //! The tables of this host's shared memory.
 
 use guira_fabric_shm::{FoundKind, FoundRegion, ShmError, found_regions};
-use guira_rcuckoo::OpenError;
+use guira_rcuckoo::TableError;
 
 use crate::stat::clients_of;
-use crate::{ClientState, Error, FileStat, OpenOptions, Store, Url};
+use crate::{ClientState, Error, FileStat, OpenError, OpenOptions, Store, Url};
 
 /// A table of this host's shared memory, or a file there that may be one. Serialized as one object.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -145,8 +145,8 @@ fn state_of(url: &Url) -> Option<ListedState> {
     match summary(url) {
         Ok(summary) => Some(ListedState::Table(summary)),
         Err(error) if error.is_absent() => None,
-        Err(Error::Open { source: OpenError::Destroyed, .. }) => Some(ListedState::Destroyed),
-        Err(Error::Region(ShmError::Permission { .. })) => Some(ListedState::Unreadable),
+        Err(Error::Open(OpenError::Table { source: TableError::Destroyed, .. })) => Some(ListedState::Destroyed),
+        Err(Error::Open(OpenError::Region(ShmError::Permission { .. }))) => Some(ListedState::Unreadable),
         // To look changes nothing, whatever it finds.
         Err(error) => Some(ListedState::Damaged { reason: error.to_string().replace("; nothing was changed", "") }),
     }
@@ -157,7 +157,7 @@ fn state_of(url: &Url) -> Option<ListedState> {
 fn summary(url: &Url) -> Result<TableSummary, Error> {
     let options = OpenOptions::default().any_owner();
     let store = match Store::open_with(url, &options) {
-        Err(Error::Region(ShmError::Permission { .. } | ShmError::LockFile { .. })) => {
+        Err(Error::Open(OpenError::Region(ShmError::Permission { .. } | ShmError::LockFile { .. }))) => {
             Store::open_with(url, &options.read_only())?
         }
         opened => opened?,

@@ -7,7 +7,7 @@ use guira_layout::{EntryFormat, Preset, TableConfig};
 
 use crate::CreateOptions;
 
-/// One thing in which a table is not as it was asked for: [`crate::Error::Mismatch`].
+/// One thing in which a table is not as it was asked for: [`crate::OpenError::Mismatch`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mismatch {

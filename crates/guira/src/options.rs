@@ -46,7 +46,7 @@ pub struct CreateOptions {
 /// What [`crate::Store::open_or_create`] does with a table that exists and is not as asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnMismatch {
-    /// Fails with [`crate::Error::Mismatch`]: the first operation that does not fit would fail otherwise, or the table
+    /// Fails with [`crate::OpenError::Mismatch`]: the first operation that does not fit would fail otherwise, or the table
     /// would be full too soon.
     #[default]
     Refuse,
@@ -305,7 +305,7 @@ impl OpenOptions {
     }
 
     /// For reading only: needs no write permission and no client slot, and gives no clients
-    /// ([`crate::Error::ReadOnly`]).
+    /// ([`crate::OpenError::ReadOnly`]).
     #[must_use]
     pub fn read_only(mut self) -> OpenOptions {
         self.access = Access::ReadOnly;
@@ -313,7 +313,7 @@ impl OpenOptions {
     }
 
     /// The table has to belong to this user, by user id, whether it is opened for changing or for reading; otherwise it
-    /// is refused ([`crate::Error::Owner`]). Whoever owns a file can read and change all that is put into it.
+    /// is refused ([`crate::OpenError::Owner`]). Whoever owns a file can read and change all that is put into it.
     ///
     /// By default a table that is opened for changing has to be this user's or root's, because anybody may create
     /// `shm://NAME` before its users come; root is no exception, and names the owner like everybody else. A table that

@@ -5,7 +5,7 @@
 use guira_fabric_shm::ShmRegion;
 
 use crate::options::Access;
-use crate::{Error, Url};
+use crate::{Error, OpenError, Url};
 
 /// The user who owns everything that a system was installed with.
 const ROOT: u32 = 0;
@@ -36,7 +36,11 @@ impl Owners {
             Owners::Named(uid) => (owner_uid == uid && is_known(uid), Some(uid)),
             Owners::Any => (true, None),
         };
-        if is_admitted { Ok(()) } else { Err(Error::Owner { url: url.clone(), owner_uid, wanted_uid }) }
+        if is_admitted {
+            Ok(())
+        } else {
+            Err(Error::Open(OpenError::Owner { url: url.clone(), owner_uid, wanted_uid }))
+        }
     }
 }
 

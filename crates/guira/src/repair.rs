@@ -15,7 +15,7 @@ use crate::fabric::FabricRegion;
 use crate::options::Access;
 use crate::store::{Inner, unix_ns};
 use crate::wait::block_on;
-use crate::{Error, OperationError, OperationErrorKind, Store};
+use crate::{AdminError, Error, OpenError, OperationError, OperationErrorKind, Store};
 
 /// Between two looks whether a killed client's slot is free.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
@@ -248,7 +248,7 @@ impl Store {
     pub fn kill_client(&self, slot: u16, patience: Duration) -> Result<Killed, Error> {
         let inner = &*self.inner;
         inner.refuse_read_only()?;
-        let nobody = || Error::NoClient { url: inner.url.clone(), slot };
+        let nobody = || Error::Admin(AdminError::NoClient { url: inner.url.clone(), slot });
         if slot >= inner.table.config().max_clients {
             return Err(nobody());
         }
@@ -399,7 +399,7 @@ impl Kick<'_> {
     }
 
     fn error(&self, source: KillError) -> Error {
-        Error::Kill { url: self.inner.url.clone(), slot: self.slot, source }
+        Error::Admin(AdminError::Kill { url: self.inner.url.clone(), slot: self.slot, source })
     }
 }
 
@@ -414,7 +414,7 @@ impl Inner {
     /// Fails if the table was opened for reading only.
     pub(crate) fn refuse_read_only(&self) -> Result<(), Error> {
         match self.options.access {
-            Access::ReadOnly => Err(Error::ReadOnly { url: self.url.clone() }),
+            Access::ReadOnly => Err(Error::Open(OpenError::ReadOnly { url: self.url.clone() })),
             Access::ReadWrite => Ok(()),
         }
     }
@@ -428,7 +428,7 @@ impl Inner {
             Some(_) => "the token that this client showed may only read",
             None => "its memory node lets nobody change it",
         };
-        Err(Error::ReadOnlyGrant { url: self.url.clone(), reason })
+        Err(Error::Open(OpenError::ReadOnlyGrant { url: self.url.clone(), reason }))
     }
 
     /// Whether nothing can be changed through `region`.

@@ -15,7 +15,7 @@ use crate::NodeTls;
 use crate::fabric::FabricRegion;
 use crate::options::Access;
 use crate::store::random;
-use crate::{AccessToken, Error, NodeCounters, NodeError, NodeEvent, Store, Url};
+use crate::{AccessToken, AdminError, Error, NodeCounters, NodeError, NodeEvent, Store, Url};
 
 /// Who a table is served to, and how: [`Store::serve`].
 ///
@@ -280,7 +280,7 @@ impl Store {
     /// ```
     pub fn serve(&self, options: &ServeOptions) -> Result<Served, Error> {
         let inner = &self.inner;
-        let failed = |source| Error::Serve { url: inner.url.clone(), source };
+        let failed = |source| Error::Admin(AdminError::Serve { url: inner.url.clone(), source });
         let FabricRegion::Shm(region) = inner.region()? else {
             return Err(failed(NodeError::Unsuitable { what: "its memory is that of another host" }));
         };
@@ -342,7 +342,7 @@ impl Served {
     /// # Errors
     /// `Serve`, if nobody would be kept out of a node that other machines reach. Nothing was changed.
     pub fn set_access(&self, options: &ServeOptions) -> Result<(), Error> {
-        let failed = |source| Error::Serve { url: self.url.clone(), source };
+        let failed = |source| Error::Admin(AdminError::Serve { url: self.url.clone(), source });
         self.node.set_access(options.access()).map_err(failed)
     }
 
@@ -365,6 +365,6 @@ impl Served {
     /// ended all the same.
     pub fn stop(self) -> Result<(), Error> {
         let Served { node, url, .. } = self;
-        node.stop().map_err(|source| Error::Serve { url, source })
+        node.stop().map_err(|source| Error::Admin(AdminError::Serve { url, source }))
     }
 }

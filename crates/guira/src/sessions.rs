@@ -17,13 +17,13 @@ use guira_fabric_tcp::client::{self, ConnectError, ConnectOptions, Endpoint, Tcp
 use guira_fabric_tcp::tls::TlsError;
 use guira_fabric_tcp::wire::{Bye, Fate, Grant, SessionId, Token};
 use guira_layout::SuperblockError;
-use guira_rcuckoo::{OpenError, Table, open_table};
+use guira_rcuckoo::{Table, TableError, open_table};
 
 use crate::fabric::{FabricRegion, Waiting};
 use crate::options::Access;
 use crate::reconnect_backoff::ReconnectBackoff;
 use crate::wait::wait_for;
-use crate::{AccessToken, Error, OpenOptions, Url};
+use crate::{AccessToken, Error, OpenError, OpenOptions, Url};
 
 /// How long a node may take to answer a batch before the connection counts as lost: as long as an operation waits for
 /// others, within reason.
@@ -84,7 +84,7 @@ pub(crate) enum Failure {
     TokenFile(String),
     #[cfg(feature = "tls")]
     TlsFile(Arc<crate::TlsFileError>),
-    Open(OpenError),
+    Open(TableError),
     Gone(&'static str),
     Process(FabricError),
 }
@@ -101,7 +101,7 @@ impl Failure {
                 }
                 _ => true,
             },
-            Failure::Open(OpenError::Fabric(error)) => {
+            Failure::Open(TableError::Fabric(error)) => {
                 matches!(error, FabricError::Disconnected { .. } | FabricError::Fenced { .. })
             }
             #[cfg(feature = "tls")]
@@ -119,14 +119,14 @@ impl Failure {
     pub(crate) fn into_error(self, url: &Url, options: &OpenOptions) -> Error {
         let url = url.clone();
         match self {
-            Failure::Connect(source) => Error::Connect { url, source },
+            Failure::Connect(source) => Error::Open(OpenError::Connect { url, source }),
             Failure::TokenFile(reason) => {
-                Error::TokenFile { url, path: options.token_file.clone().unwrap_or_default(), reason }
+                Error::Open(OpenError::TokenFile { url, path: options.token_file.clone().unwrap_or_default(), reason })
             }
             #[cfg(feature = "tls")]
-            Failure::TlsFile(error) => Error::TlsFile(error),
-            Failure::Open(source) => Error::Open { url, source },
-            Failure::Gone(found) => Error::Gone { url, found },
+            Failure::TlsFile(error) => Error::Open(OpenError::TlsFile(error)),
+            Failure::Open(source) => Error::Open(OpenError::Table { url, source }),
+            Failure::Gone(found) => Error::Open(OpenError::Gone { url, found }),
             Failure::Process(source) => Error::Fabric { doing: "cannot connect to", url, source },
         }
     }
@@ -438,7 +438,7 @@ fn verify(region: &FabricRegion, wanted: &Table) -> Result<(), Failure> {
     match wait_for(open_table(region.lane().any(), region.main_bytes())) {
         Ok(found) if found.superblock() == wanted.superblock() => Ok(()),
         Ok(_) => Err(Failure::Gone("another table")),
-        Err(OpenError::Superblock(SuperblockError::Empty)) => Err(Failure::Gone("no table")),
+        Err(TableError::Superblock(SuperblockError::Empty)) => Err(Failure::Gone("no table")),
         Err(error) => Err(Failure::Open(error)),
     }
 }
@@ -466,7 +466,7 @@ mod tests {
             rejected(Bye::Full { limit: 4 }),
             rejected(Bye::AddressFull { limit: 4 }),
             rejected(Bye::Shutdown),
-            Failure::Open(OpenError::Fabric(lost)),
+            Failure::Open(TableError::Fabric(lost)),
         ] {
             assert!(passing.is_passing(), "{passing:?}");
         }
@@ -474,8 +474,8 @@ mod tests {
             rejected(Bye::Unauthorized),
             rejected(Bye::Version { node: 2 }),
             rejected(Bye::Misunderstood),
-            Failure::Open(OpenError::Destroyed),
-            Failure::Open(OpenError::Fabric(FabricError::Forked)),
+            Failure::Open(TableError::Destroyed),
+            Failure::Open(TableError::Fabric(FabricError::Forked)),
             Failure::Gone("no table"),
             Failure::TokenFile("it is not there".to_owned()),
             Failure::Process(FabricError::Forked),

@@ -8,13 +8,13 @@ use guira_fabric_shm::{Boot, RegionInfo};
 use guira_fabric_tcp::client::TcpRegion;
 use guira_fabric_tcp::wire::Grant;
 use guira_layout::{SlotState, SlotWord};
-use guira_rcuckoo::{Counters, OpenError, SlotInfo, read_slot, read_totals, slots};
+use guira_rcuckoo::{Counters, SlotInfo, TableError, read_slot, read_totals, slots};
 
-use crate::Error;
 use crate::fabric::FabricRegion;
 use crate::repair::is_stopped;
 use crate::store::Inner;
 use crate::wait::block_on;
+use crate::{AdminError, Error, OpenError};
 
 /// A table in numbers: what [`crate::Store::stat`] saw, part by part, while others worked. Serialized as it stands.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -191,8 +191,10 @@ fn stat_of(inner: &Inner, region: &FabricRegion) -> Result<Stat, Error> {
     block_on(inner.look_at(region))?;
     let mut lane = region.lane();
     let table = block_on(table_stats(&mut lane, &inner.table)).map_err(|source| match source {
-        CheckError::Destroyed => Error::Open { url: inner.url.clone(), source: OpenError::Destroyed },
-        source => Error::Check { url: inner.url.clone(), source },
+        CheckError::Destroyed => {
+            Error::Open(OpenError::Table { url: inner.url.clone(), source: TableError::Destroyed })
+        }
+        source => Error::Admin(AdminError::Check { url: inner.url.clone(), source }),
     })?;
     if table.unverified_rows > 0 {
         // Those of a table that was destroyed are as good as none. // [R-DESTROY-2]

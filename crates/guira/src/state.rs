@@ -2,7 +2,7 @@
 
 use guira_rcuckoo::{Operation, Outcome, Table};
 
-use crate::Error;
+use crate::{Error, OperationErrorKind};
 
 /// The state a key was in when it was read ([`crate::Client::get_versioned`]), for
 /// [`crate::Client::compare_and_swap`] and [`crate::Client::compare_and_remove`].
@@ -78,7 +78,7 @@ impl<'v> Expected<'v> {
                 Ok(guira_rcuckoo::Expected::Unchanged(token.state))
             }
             // Rows, versions and generations are small numbers: there, too, they may name something.
-            Expected::Unchanged(_) => Err(Error::ForeignToken { operation }),
+            Expected::Unchanged(_) => Err(OperationErrorKind::ForeignToken.during(operation).into()),
         }
     }
 }

@@ -10,7 +10,7 @@ use guira_check::{CheckOptions, CheckReport, ProblemKind, Quiet, check_table};
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
 use guira_fabric_shm::ShmRegion;
 use guira_layout::{OwnerId, SlotState, SlotWord};
-use guira_rcuckoo::{ClientConfig, OpenError, SlotClient, Table, claim_slot, open_table, read_slot, slots};
+use guira_rcuckoo::{ClientConfig, SlotClient, Table, TableError, claim_slot, open_table, read_slot, slots};
 use guira_url::Place;
 
 use crate::aio::Taken;
@@ -22,7 +22,9 @@ use crate::repair::own_slot_client;
 use crate::sessions::{self, Session, Sessions};
 use crate::stat::liveness;
 use crate::wait::block_on;
-use crate::{Client, ClientState, Error, OpenOptions, OperationErrorKind, Pool, Reader, Stat, Url, aio};
+use crate::{
+    AdminError, Client, ClientState, Error, OpenError, OpenOptions, OperationErrorKind, Pool, Reader, Stat, Url, aio,
+};
 
 /// A table this process has opened. Clones and threads share it; each thread takes a client or reader of its own.
 ///
@@ -137,7 +139,7 @@ fn first_look_of(store: u32) -> u32 {
 
 /// Draws a random number from the operating system.
 pub(crate) fn random() -> Result<u64, Error> {
-    getrandom::u64().map_err(|error| Error::Random { reason: error.to_string() })
+    getrandom::u64().map_err(|error| Error::Open(OpenError::Random { reason: error.to_string() }))
 }
 
 impl Store {
@@ -180,10 +182,13 @@ impl Store {
     /// Opens the table in `region`, which `url` led to.
     pub(crate) fn open_in(url: &Url, options: &OpenOptions, region: FabricRegion) -> Result<Store, Error> {
         let opened = block_on(open_table(&mut region.lane(), region.main_bytes()));
-        let table = opened.map_err(|source| Error::Open { url: url.clone(), source })?;
+        let table = opened.map_err(|source| Error::Open(OpenError::Table { url: url.clone(), source }))?;
         if table.geometry().device_bytes() > region.device_bytes() {
             let (wanted, found) = (table.geometry().device_bytes(), region.device_bytes());
-            return Err(Error::Open { url: url.clone(), source: OpenError::Truncated { wanted, found } });
+            return Err(Error::Open(OpenError::Table {
+                url: url.clone(),
+                source: TableError::Truncated { wanted, found },
+            }));
         }
         let sessions = Arc::new(match url.place()? {
             Place::File(_) => Sessions::lasting(region.clone()),
@@ -370,7 +375,7 @@ impl Store {
             let dead = dead.filter_map(|info| Some((info.slot, info.word?.generation))).collect();
             let options = CheckOptions { quiet: Quiet::OthersWork, dead, ..CheckOptions::default() };
             let report = block_on(check_table(&mut region.lane(), &inner.table, &options, &mut |_| ()))
-                .map_err(|source| Error::Check { url: inner.url.clone(), source })?;
+                .map_err(|source| Error::Admin(AdminError::Check { url: inner.url.clone(), source }))?;
             if report.problems.iter().any(|problem| problem.kind == ProblemKind::TableDestroyed) {
                 // Nothing is damaged where nothing is left. // [R-DESTROY-2]
                 block_on(inner.look_at(region))?;
@@ -382,7 +387,7 @@ impl Store {
 
 /// Whether a table was opened at the moment somebody destroyed it. Its name is gone then. // [R-DESTROY-1]
 pub(crate) fn is_destroyed(error: &Error) -> bool {
-    matches!(error, Error::Open { source: OpenError::Destroyed, .. })
+    matches!(error, Error::Open(OpenError::Table { source: TableError::Destroyed, .. }))
 }
 
 impl Inner {
@@ -407,8 +412,8 @@ impl Inner {
     pub(crate) async fn look_at(&self, region: &FabricRegion) -> Result<(), Error> {
         match open_table(&mut region.lane(), region.main_bytes()).await {
             Ok(_) => Ok(()),
-            Err(OpenError::Fabric(source)) => Err(self.fabric("cannot look at")(source)),
-            Err(source) => Err(Error::Open { url: self.url.clone(), source }),
+            Err(TableError::Fabric(source)) => Err(self.fabric("cannot look at")(source)),
+            Err(source) => Err(Error::Open(OpenError::Table { url: self.url.clone(), source })),
         }
     }
 
@@ -443,8 +448,11 @@ impl Inner {
             let now_ns = lane.now_ns();
             if settled_looks >= SETTLED_LOOKS || now_ns >= deadline_ns {
                 let (url, dead) = (self.url.clone(), refusal.dead);
-                let none_free = |lock| Error::SlotsLocked { url: url.clone(), lock };
-                return Err(lock.map_or_else(|| Error::TooManyClients { url: url.clone(), max, dead }, none_free));
+                let none_free = |lock| Error::Open(OpenError::SlotsLocked { url: url.clone(), lock });
+                return Err(lock.map_or_else(
+                    || Error::Open(OpenError::TooManyClients { url: url.clone(), max, dead }),
+                    none_free,
+                ));
             }
             pause_until(&mut lane, deadline_ns.min(now_ns.saturating_add(pause_ns))).await;
             pause_ns = LONGEST_LOOK_NS.min(2 * pause_ns);
@@ -504,7 +512,10 @@ impl Inner {
                     // Its record is damaged: its locks stay held.
                     OperationErrorKind::Corrupt { .. } => return Ok(None),
                     OperationErrorKind::Destroyed => {
-                        return Err(Error::Open { url: self.url.clone(), source: OpenError::Destroyed });
+                        return Err(Error::Open(OpenError::Table {
+                            url: self.url.clone(),
+                            source: TableError::Destroyed,
+                        }));
                     }
                     _ => return Err(error.into()),
                 },

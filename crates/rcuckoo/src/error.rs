@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use guira_fabric::{Effect, FabricError};
+use guira_fabric::{ByteCount, Effect, FabricError};
 use guira_layout::{EntryFormat, ExtentRef, Generation, LockId, MAX_KEY_BYTES, MAX_VALUE_BYTES, OwnerId, RowId};
 
 /// What was attempted.
@@ -21,6 +21,10 @@ pub enum Operation {
     Remove,
     /// Add to the number that a key's value is.
     Increment,
+    /// Replace a key's value by what is made of it.
+    UpdateWith,
+    /// Look a key up, and insert it if it is missing.
+    GetOrInsertWith,
     /// Replace an existing key's value if it is what is expected.
     CompareAndSwap,
     /// Remove a key if its value is what is expected.
@@ -40,6 +44,8 @@ impl fmt::Display for Operation {
             Operation::Update => "update",
             Operation::Remove => "remove",
             Operation::Increment => "increment",
+            Operation::UpdateWith => "update-with",
+            Operation::GetOrInsertWith => "get-or-insert-with",
             Operation::CompareAndSwap => "compare-and-swap",
             Operation::CompareAndRemove => "compare-and-remove",
             Operation::Scan => "scan",
@@ -92,6 +98,40 @@ impl fmt::Display for Place {
     }
 }
 
+/// The space that a large value needs, and the space that there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoSpace {
+    /// Bytes of the value.
+    pub value_bytes: usize,
+    /// Neighbouring chunks it needs.
+    pub chunks: u32,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u64,
+    /// Free chunks, anywhere.
+    pub free: u64,
+    /// The longest run of neighbouring free chunks.
+    pub longest_run: u64,
+    /// All chunks.
+    pub total: u64,
+}
+
+impl fmt::Display for NoSpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = |chunks: u64| ByteCount(chunks * self.chunk_bytes);
+        let needed = bytes(u64::from(self.chunks));
+        write!(f, "no room for a value of {} bytes: it needs {needed}, and ", self.value_bytes)?;
+        match (self.total, self.free) {
+            (0, _) => f.write_str("the table has no space for large values")?,
+            (_, 0) => f.write_str("no space for large values is free")?,
+            (total, free) => {
+                let [free, total, run] = [free, total, self.longest_run].map(bytes);
+                write!(f, "{free} of {total} for large values are free, {run} of them in one piece")?;
+            }
+        }
+        f.write_str("; nothing was changed; remove some, or copy the table into one with more extent bytes")
+    }
+}
+
 /// An operation failed. A miss is not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
@@ -136,6 +176,32 @@ pub enum ErrorKind {
     Full {
         /// Rows that were searched.
         rows: usize,
+    },
+    /// The table: a key and its value need an extent, and there is no space for it. Nothing was changed.
+    #[error("{0}")]
+    NoSpace(NoSpace),
+    /// The caller: the value of a key that was to be incremented does not have 8 bytes, or is in an extent. Nothing was
+    /// changed. // [R-ADD-1]
+    #[error("the value of the key is not a number of 8 bytes")]
+    NotANumber,
+    /// The caller: tokens need row versions of 32 bits, and this table's are narrower (preset `paper`). Nothing was
+    /// changed. // [R-CAS-2]
+    #[error("versioned reads need row versions of 32 bits, and this table's have {version_bits} (preset `paper`)")]
+    NarrowVersions {
+        /// Bits of a row version in this table.
+        version_bits: u8,
+    },
+    /// The caller: the change was to depend on a token that was read from another table. Nothing was changed.
+    #[error("the token was read from another table")]
+    ForeignToken,
+    /// Somebody else: others changed the key between lookup and change, in each attempt until the deadline. Nothing was
+    /// changed.
+    #[error("others changed the key in each of {attempts} attempts within {waited_ms} ms")]
+    Contended {
+        /// How often it was attempted.
+        attempts: u32,
+        /// For how long.
+        waited_ms: u64,
     },
     /// Somebody else: a lock stayed taken until the deadline. Nothing was changed.
     #[error("{lock} stayed taken{} for {waited_ms} ms", by(owner))]
@@ -222,7 +288,9 @@ impl ErrorKind {
     fn ending(&self, operation: Operation) -> &'static str {
         match (self, operation) {
             (_, Operation::Get | Operation::Scan) => "",
-            (ErrorKind::Fabric { .. } | ErrorKind::Lost { .. } | ErrorKind::Full { .. }, _) => "",
+            (ErrorKind::Fabric { .. } | ErrorKind::Lost { .. } | ErrorKind::Full { .. } | ErrorKind::NoSpace(_), _) => {
+                ""
+            }
             _ => "; nothing was changed",
         }
     }

@@ -23,7 +23,7 @@ mod token;
 pub use change::{Begun, Change, Changed, Expected, NewValue, Outcome, Rest};
 pub use client::{Client, ClientConfig, SearchRoots, Synchronize};
 pub use counters::{Counters, add_totals, read_totals};
-pub use error::{Error, ErrorKind, Operation, Place};
+pub use error::{Error, ErrorKind, NoSpace, Operation, Place};
 pub use locks::unowned::{free_unowned_locks, unowned_locks};
 pub use lookup::{Now, Reader, read_extent};
 pub use recovery::mourn::{Incident, LockIncident, Observer};
@@ -35,7 +35,7 @@ pub use table::destroy::{destroy_table, is_destroyed};
 pub use table::hash::{Placement, RowPair};
 pub use table::key::Key;
 pub use table::session::{SlotClient, SlotInfo, claim_slot, read_slot, release_slot, slots};
-pub use table::{FormatError, OpenError, Table, format_table, open_table};
+pub use table::{FormatError, Table, TableError, format_table, open_table};
 pub use token::Token;
 
 /// Lock words one operation can need: a path of 16 rows and both rows of the key.

@@ -10,7 +10,7 @@ use guira_fabric::memory::Ordering;
 use guira_fabric::{Effect, Lane, Profile, Region, Space, Verb, pause_until, post};
 use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Liberties, Lost, Network, Sim, SimOptions, Stopped};
 use guira_layout::{Preset, RowId, SuperblockError};
-use guira_rcuckoo::{ClientConfig, Error, ErrorKind, OpenError, Outcome, Reader, destroy_table, open_table};
+use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Outcome, Reader, TableError, destroy_table, open_table};
 
 use crate::holes::logged::{Log, logged};
 use crate::holes::printed;
@@ -295,6 +295,6 @@ fn h24_a_node_that_comes_back_empty_answers_with_misses() {
         println!("H24 {preset}: of {} keys the printed checksum misses {misses}, ours refuses {errors}", keys.len());
         assert!(keys.len() > 100 && misses == keys.len() && errors == keys.len());
         let opened = block_on(open_table(&mut lane, scene.bench.region.main_bytes()));
-        assert!(matches!(opened, Err(OpenError::Superblock(SuperblockError::Empty))), "{opened:?}");
+        assert!(matches!(opened, Err(TableError::Superblock(SuperblockError::Empty))), "{opened:?}");
     }
 }

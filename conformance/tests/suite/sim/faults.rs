@@ -5,7 +5,7 @@ use guira_conformance::block_on;
 use guira_fabric::{Profile, Region};
 use guira_fabric_sim::{Fault, Hazard, NodeEvent, Stopped};
 use guira_layout::{Preset, SuperblockError};
-use guira_rcuckoo::{OpenError, open_table};
+use guira_rcuckoo::{TableError, open_table};
 
 use crate::sim::crowd::{Crowd, Flips, Run, Tally};
 
@@ -88,7 +88,7 @@ fn an_empty_memory_node_is_no_table() {
         }
         restarts += 1;
         let opened = block_on(open_table(&mut run.bench.region.lane(), run.bench.region.main_bytes()));
-        assert!(matches!(opened, Err(OpenError::Superblock(SuperblockError::Empty))), "{opened:?}");
+        assert!(matches!(opened, Err(TableError::Superblock(SuperblockError::Empty))), "{opened:?}");
     });
     assert!(restarts > 10 && total.cut_off > 100, "{restarts} {total:?}");
 }

@@ -85,8 +85,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
 /// Why nobody can open a table for changing, if its lock file is to blame and not this user's permissions.
 fn lost_lock_file(error: &guira::Error) -> Option<String> {
     match error {
-        guira::Error::Region(ShmError::LockFile { problem: LockFileProblem::Forbidden { .. }, .. }) => None,
-        guira::Error::Region(ShmError::LockFile { .. }) => Some(error.to_string().replace("; nothing was changed", "")),
+        guira::Error::Open(guira::OpenError::Region(ShmError::LockFile {
+            problem: LockFileProblem::Forbidden { .. },
+            ..
+        })) => None,
+        guira::Error::Open(guira::OpenError::Region(ShmError::LockFile { .. })) => {
+            Some(error.to_string().replace("; nothing was changed", ""))
+        }
         _ => None,
     }
 }

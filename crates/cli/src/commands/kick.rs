@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use guira::{Error, Url};
+use guira::{AdminError, Error, Url};
 use serde::Serialize;
 
 use super::{Verdict, check, open, open_options, tls};
@@ -51,7 +51,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     }
     let killed = match store.kill_client(arguments.slot, arguments.deadline) {
         Ok(killed) => killed,
-        Err(Error::NoClient { url, slot }) => {
+        Err(Error::Admin(AdminError::NoClient { url, slot })) => {
             output.remark(&format!("guira: {url} has no client in slot {slot}; nothing was changed"));
             if output.format() == Format::Json {
                 output.answer(&Nobody { slot, killed: false }, String::new)?;

@@ -27,8 +27,8 @@ use std::time::Duration;
 
 use clap::Args;
 use guira::{
-    Error, ExtentError, LivingClient, LockFileProblem, OpenOptions, OperationError, OperationErrorKind, Place,
-    ShmError, Store, Url,
+    Error, LivingClient, LockFileProblem, OpenError, OpenOptions, OperationError, OperationErrorKind, Place, ShmError,
+    Store, Url,
 };
 
 use crate::arguments::Command;
@@ -137,16 +137,20 @@ fn advice(command: &Command, url: &Url, error: &Error) -> Option<String> {
         Error::Operation(OperationError { kind: OperationErrorKind::Corrupt { place: Place::Lock(_) }, .. }) => {
             Some(format!("guira check --repair {url} frees it once no client is alive"))
         }
-        Error::TooManyClients { .. } => Some(format!(
+        Error::Open(OpenError::TooManyClients { .. }) => Some(format!(
             "guira stat {url} lists them, guira kick {url} --slot N kills the process of one; guira create \
              --max-clients N makes a table for more"
         )),
         Error::Operation(OperationError { kind: OperationErrorKind::Full { .. }, .. }) => room_for(command, url, None),
-        Error::Extent(ExtentError::Full { value_bytes, .. }) => room_for(command, url, Some(*value_bytes as u64)),
-        Error::Region(ShmError::LockFile { problem, .. }) if !matches!(problem, LockFileProblem::Forbidden { .. }) => {
+        Error::Operation(OperationError { kind: OperationErrorKind::NoSpace(space), .. }) => {
+            room_for(command, url, Some(space.value_bytes as u64))
+        }
+        Error::Open(OpenError::Region(ShmError::LockFile { problem, .. }))
+            if !matches!(problem, LockFileProblem::Forbidden { .. }) =>
+        {
             Some(format!("guira copy {url} NEW copies it into a table NEW of guira create"))
         }
-        Error::ReadOnlyGrant { .. } => Some(format!(
+        Error::Open(OpenError::ReadOnlyGrant { .. }) => Some(format!(
             "let {TOKEN_FILE_VARIABLE} name the file with the token that may change it: --token-file of guira serve"
         )),
         _ => None,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use guira::{Blame, Effect, Error, Store};
+use guira::{Blame, Effect, Error, OpenError, Store};
 
 use crate::common::{Table, guira};
 use crate::serve::Server;
@@ -90,7 +90,7 @@ fn clients_of_a_truncated_table_are_told_at_once_and_its_node_ends_in_order() {
             let mut errors: Vec<Error> = readers.into_iter().map(|reader| reader.join().expect("no miss")).collect();
             for writer in writers {
                 let (error, next) = writer.join().expect("no panic");
-                assert!(matches!(next, Error::Gone { .. }), "{next}");
+                assert!(matches!(next, Error::Open(OpenError::Gone { .. })), "{next}");
                 errors.push(error);
             }
             (errors, start.elapsed())
@@ -98,11 +98,11 @@ fn clients_of_a_truncated_table_are_told_at_once_and_its_node_ends_in_order() {
         println!("{left} of {bytes} bytes left: told after {waited:?}: {}", errors[READERS]);
         assert!(waited < SOON, "{waited:?}");
         for error in &errors[..READERS] {
-            assert!(matches!(error, Error::Gone { .. }), "{error}");
+            assert!(matches!(error, Error::Open(OpenError::Gone { .. })), "{error}");
             assert!(error.to_string().contains("has no memory now") && error.effect() == Effect::None, "{error}");
         }
         for error in &errors[READERS..] {
-            let is_told = matches!(error, Error::Gone { .. }) || error.effect() == Effect::Unknown;
+            let is_told = matches!(error, Error::Open(OpenError::Gone { .. })) || error.effect() == Effect::Unknown;
             assert!(is_told && [Blame::Fenced, Blame::Fabric].contains(&error.blame()), "{error}");
         }
         let (code, said) = server.fail();

@@ -10,7 +10,7 @@ mod told;
 use std::fmt;
 use std::sync::Arc;
 
-use guira_extents::Extents;
+use guira_extents::{ExtentError, Extents};
 use guira_fabric::{Effect, FabricError, Lane, SlotHold, Traffic};
 use guira_layout::{ExtentRef, OwnerId, Placement};
 use guira_rcuckoo::{
@@ -27,7 +27,7 @@ use crate::sessions::{Session, Sessions};
 use crate::store::Inner;
 use crate::turns::{Asked, Limits, Overwrite, PATIENCE, Place, TableName, Turns, Waited, Wish};
 use crate::wait::block_on;
-use crate::{Error, Expected, ExtentError, OperationError, OperationErrorKind, Put, Swap, Token, Versioned};
+use crate::{Error, Expected, NoSpace, OperationError, OperationErrorKind, Put, Swap, Token, Versioned};
 
 /// Keys whose rows are loaded ahead of the one that is being changed.
 const AHEAD_KEYS: usize = 4;
@@ -164,6 +164,16 @@ impl<'a> Accepted<'a> {
         let place = request.value().map_or(Ok(Placement::Inline), |value| table.place(&key, value.len()))?;
         Ok(Accepted { key, place, request })
     }
+}
+
+/// An operation's error, if it got no extent.
+#[cold]
+fn no_room(error: ExtentError, operation: Operation) -> Error {
+    let kind = match error {
+        ExtentError::Full(full) => OperationErrorKind::NoSpace(full),
+        ExtentError::Fabric(source) => OperationErrorKind::Fabric { source },
+    };
+    kind.during(operation).into()
 }
 
 /// The change that `accepted` asks for; its extent, if it has one, is encoded and pending.
@@ -559,14 +569,14 @@ impl Client {
         let operation = accepted.request.operation();
         self.settle_extent(operation).await?;
         let (Placement::Extent, Some(extents)) = (accepted.place, &mut self.extents) else {
-            self.tend_extents().await?;
+            self.tend_extents(operation).await?;
             return Ok(None);
         };
         let value = accepted.request.value().unwrap_or_default();
         match extents.reserve(self.lane.any(), &accepted.key, value).await {
             // Rare, and larger than the rest of a change's future.
-            Err(full @ ExtentError::Full { .. }) => Box::pin(self.reserve_of_the_dead(accepted, full)).await,
-            reserved => Ok(Some(reserved?)),
+            Err(ExtentError::Full(full)) => Box::pin(self.reserve_of_the_dead(accepted, full)).await,
+            reserved => Ok(Some(reserved.map_err(|error| no_room(error, operation))?)),
         }
     }
 
@@ -576,24 +586,26 @@ impl Client {
     async fn reserve_of_the_dead(
         &mut self,
         accepted: &Accepted<'_>,
-        full: ExtentError,
+        full: NoSpace,
     ) -> Result<Option<ExtentRef>, Error> {
         let operation = accepted.request.operation();
-        let Some(extents) = &mut self.extents else { return Err(full.into()) };
+        let full = || Err(OperationErrorKind::NoSpace(full).during(operation).into());
+        let Some(extents) = &mut self.extents else { return full() };
         let looked = is_destroyed(self.lane.any(), self.client.table()).await;
         let fabric = |source| OperationErrorKind::Fabric { source }.during(operation);
         if looked.map_err(fabric)? {
             return Err(OperationErrorKind::Destroyed.during(operation).into());
         }
-        let owners = extents.owners(self.lane.any()).await.map_err(ExtentError::Fabric)?;
+        let owners = extents.owners(self.lane.any()).await.map_err(fabric)?;
         let recovered = self.client.recover_owners(self.lane.any(), &owners, operation).await;
         self.tell_incidents().await;
-        let Some(extents) = &mut self.extents else { return Err(full.into()) };
+        let Some(extents) = &mut self.extents else { return full() };
         match recovered.map_err(|error| self.events.failed(error))? {
-            0 => Err(full.into()),
+            0 => full(),
             _ => {
                 let value = accepted.request.value().unwrap_or_default();
-                Ok(Some(extents.reserve(self.lane.any(), &accepted.key, value).await?))
+                let reserved = extents.reserve(self.lane.any(), &accepted.key, value).await;
+                Ok(Some(reserved.map_err(|error| no_room(error, operation))?))
             }
         }
     }
@@ -614,11 +626,10 @@ impl Client {
     }
 
     /// Lets no space gather with a client that removes or replaces and never stores. // [R-EXTENT-5]
-    async fn tend_extents(&mut self) -> Result<(), Error> {
-        match &mut self.extents {
-            Some(extents) => Ok(extents.tend(self.lane.any()).await.map_err(ExtentError::Fabric)?),
-            None => Ok(()),
-        }
+    async fn tend_extents(&mut self, operation: Operation) -> Result<(), Error> {
+        let Some(extents) = &mut self.extents else { return Ok(()) };
+        let tended = extents.tend(self.lane.any()).await;
+        tended.map_err(|source| OperationErrorKind::Fabric { source }.during(operation).into())
     }
 
     /// Finds out what became of the extent of an operation that was dropped. // [R-DROP-1]
@@ -648,7 +659,8 @@ impl Client {
     pub async fn release_memory(&mut self) -> Result<(), Error> {
         self.settle_extent(Operation::Session).await?;
         if let Some(extents) = &mut self.extents {
-            extents.close(self.lane.any()).await.map_err(ExtentError::Fabric)?;
+            let closed = extents.close(self.lane.any()).await;
+            closed.map_err(|source| OperationErrorKind::Fabric { source }.during(Operation::Session))?;
         }
         Ok(())
     }

@@ -14,14 +14,18 @@ use crate::events::Events;
 use crate::fabric::{FabricLane, Waiting};
 use crate::sessions::Sessions;
 use crate::store::Inner;
-use crate::{Error, OperationError, Token, Versioned};
+use crate::{Error, OperationError, OperationErrorKind, Token, Versioned};
 
 /// Row versions of fewer bits come round while somebody thinks about what to do with a token.
 const TOKEN_VERSION_BITS: u8 = 32;
 
 pub(crate) fn check_versions(table: &Table) -> Result<(), Error> {
     let version_bits = table.config().version_bits;
-    if version_bits >= TOKEN_VERSION_BITS { Ok(()) } else { Err(Error::NarrowVersions { version_bits }) }
+    if version_bits >= TOKEN_VERSION_BITS {
+        Ok(())
+    } else {
+        Err(OperationErrorKind::NarrowVersions { version_bits }.during(Operation::Get).into())
+    }
 }
 
 /// Gives `$face` the lookups of `$protocol`, the field with its side of the protocol, through its field `lane`. The

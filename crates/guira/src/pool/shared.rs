@@ -20,7 +20,7 @@ use super::timer::{Alarm, Timer};
 use crate::aio::Client;
 use crate::sessions::moment_after;
 use crate::wait::{Unpark, wait_for};
-use crate::{Error, Store};
+use crate::{Error, OpenError, Store};
 
 /// The state that clones of a pool share.
 pub(crate) struct Shared {
@@ -272,11 +272,11 @@ impl Ticket {
 
     fn give_up(&self) -> Error {
         let waited = self.since.map_or(Duration::ZERO, |since| since.elapsed());
-        Error::PoolTimeout {
+        Error::Open(OpenError::PoolTimeout {
             url: self.shared.store.url().clone(),
             max: self.shared.status().max,
             waited_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
-        }
+        })
     }
 }
 

@@ -3,7 +3,9 @@
 
 use std::ops::ControlFlow;
 
-use guira::{Blame, CreateOptions, Effect, Error, OpenError, OpenOptions, Operation, Preset, Put, Store, Swap};
+use guira::{
+    Blame, CreateOptions, Effect, Error, OpenError, OpenOptions, Operation, Preset, Put, Store, Swap, TableError,
+};
 use guira::{OperationError as Inner, OperationErrorKind};
 
 use crate::common::Table;
@@ -134,14 +136,20 @@ fn narrow_versions_are_told() {
         paper.reader().get_versioned_into(b"k", &mut into).map(drop),
     ];
     for error in errors.map(Result::unwrap_err) {
-        assert!(matches!(error, Error::NarrowVersions { version_bits: 8 }), "{error:?}");
+        assert!(
+            matches!(
+                error,
+                Error::Operation(Inner { kind: OperationErrorKind::NarrowVersions { version_bits: 8 }, .. })
+            ),
+            "{error:?}"
+        );
         assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
         assert!(error.to_string().contains("preset `paper`") && error.to_string().contains("8"), "{error}");
     }
     assert!(into.is_empty());
     let token = other.get_versioned(b"k").unwrap().unwrap().token;
     let error = client.compare_and_swap(b"k", token, b"w").unwrap_err();
-    assert!(matches!(error, Error::ForeignToken { .. }), "{error}");
+    assert!(matches!(error, Error::Operation(Inner { kind: OperationErrorKind::ForeignToken, .. })), "{error}");
     assert_eq!(client.compare_and_swap(b"k", b"x", b"w").unwrap(), Swap::Different);
     assert_eq!(client.compare_and_swap(b"k", b"v", &[7; 200]).unwrap(), Swap::Done);
     assert_eq!(client.compare_and_swap(b"k", &[8; 200], b"w").unwrap(), Swap::Different);
@@ -163,7 +171,10 @@ fn tokens_of_other_tables_are_refused() {
         check_mistake(&swap, Operation::CompareAndSwap);
         let remove = clients[1].compare_and_remove(b"k", token).unwrap_err();
         assert!(check_mistake(&remove, Operation::CompareAndRemove).contains("another table"));
-        assert!(matches!(remove, Error::ForeignToken { operation: Operation::CompareAndRemove }));
+        assert!(matches!(
+            remove,
+            Error::Operation(Inner { operation: Operation::CompareAndRemove, kind: OperationErrorKind::ForeignToken })
+        ));
         assert_eq!(clients[1].get(b"k").unwrap().as_deref(), Some(value));
         // Another client of the token's own table, even through another mapping, takes it.
         let again = Store::open(&twins[0].0.url).unwrap();
@@ -285,8 +296,11 @@ fn destroyed_tables_are_told() {
         assert!(matches!(error, Error::Operation(Inner { kind: OperationErrorKind::Destroyed, .. })), "{error:?}");
         assert_eq!((error.blame(), error.effect()), (Blame::Fenced, Effect::None), "{error}");
     }
-    assert!(matches!(store.stat().map(drop), Err(Error::Open { source: OpenError::Destroyed, .. })));
-    assert!(matches!(store.check().map(drop), Err(Error::Open { source: OpenError::Destroyed, .. })));
+    assert!(matches!(store.stat().map(drop), Err(Error::Open(OpenError::Table { source: TableError::Destroyed, .. }))));
+    assert!(matches!(
+        store.check().map(drop),
+        Err(Error::Open(OpenError::Table { source: TableError::Destroyed, .. }))
+    ));
     // A new table of the name is another.
     let again = Store::create(&table.url, &options("bytes:64")).unwrap();
     assert!(store.is_destroyed().unwrap() && !again.is_destroyed().unwrap());

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use guira::layout::{Geometry, LockLayout, RowFormat, Rules, Superblock, TableConfig};
 use guira::{
-    Addr, Attempt, Blame, CheckError, ConfigError, CreateOptions, Effect, EntryFormat, Error, ExtentError, FabricError,
-    FileKind, Generation, LockId, OpenError, OpenOptions, Operation, OperationError, OperationErrorKind, OwnerId,
-    Place, Placement, RowId, RowPair, ShmError, Space, Stage, Store, SuperblockError, Url, UrlError, VerbCounts,
+    Addr, AdminError, Attempt, Blame, CheckError, ConfigError, CreateOptions, Effect, EntryFormat, Error, FabricError,
+    FileKind, Generation, LockId, NoSpace, OpenError, OpenOptions, Operation, OperationError, OperationErrorKind,
+    OwnerId, Place, Placement, RowId, RowPair, ShmError, Space, Stage, Store, SuperblockError, TableError, Url,
+    UrlError, VerbCounts,
 };
 
 use crate::common::Table;
@@ -15,23 +16,23 @@ use crate::common::Table;
 /// What a program might make of an error: the innermost kind and what it is about, as one text.
 fn kind(error: &Error) -> String {
     match error {
-        Error::Url(error) => url(error),
-        Error::Region(error) => region(error),
-        Error::Create { source, .. } => format!("create: {}", config(source)),
-        Error::Open { source: OpenError::Superblock(source), .. } => format!("open: {}", superblock(source)),
-        Error::Open { source: OpenError::Fabric(source), .. } => fabric(source),
-        Error::Open { source: OpenError::Truncated { wanted, found }, .. } => format!("open: {found} of {wanted}"),
-        Error::Open { source: OpenError::Destroyed, .. } => "open: destroyed".to_owned(),
-        Error::Format { source, .. } | Error::Fabric { source, .. } => fabric(source),
-        Error::Check { source: CheckError::Fabric { stage, source }, .. } => check(*stage, source),
-        Error::Extent(ExtentError::Full { chunks, .. }) => format!("no {chunks} chunks"),
-        Error::Extent(ExtentError::Fabric(source)) => fabric(source),
+        Error::Open(OpenError::Url(error)) => url(error),
+        Error::Open(OpenError::Region(error)) => region(error),
+        Error::Open(OpenError::Create { source, .. }) => format!("create: {}", config(source)),
+        Error::Open(OpenError::Table { source: TableError::Superblock(source), .. }) => {
+            format!("open: {}", superblock(source))
+        }
+        Error::Open(OpenError::Table { source: TableError::Fabric(source), .. }) => fabric(source),
+        Error::Open(OpenError::Table { source: TableError::Truncated { wanted, found }, .. }) => {
+            format!("open: {found} of {wanted}")
+        }
+        Error::Open(OpenError::Table { source: TableError::Destroyed, .. }) => "open: destroyed".to_owned(),
+        Error::Open(OpenError::Format { source, .. }) | Error::Fabric { source, .. } => fabric(source),
+        Error::Admin(AdminError::Check { source: CheckError::Fabric { stage, source }, .. }) => check(*stage, source),
         Error::Operation(error) => operation(error),
-        Error::TooManyClients { max, .. } => format!("{max} clients"),
-        Error::ReadOnly { .. } => "read only".to_owned(),
-        Error::ReadOnlyGrant { reason, .. } => format!("read only: {reason}"),
-        Error::NarrowVersions { version_bits } => format!("{version_bits} bits"),
-        Error::ForeignToken { operation } => format!("{operation}: foreign token"),
+        Error::Open(OpenError::TooManyClients { max, .. }) => format!("{max} clients"),
+        Error::Open(OpenError::ReadOnly { .. }) => "read only".to_owned(),
+        Error::Open(OpenError::ReadOnlyGrant { reason, .. }) => format!("read only: {reason}"),
         _ => "later".to_owned(),
     }
 }
@@ -84,6 +85,13 @@ fn operation(error: &OperationError) -> String {
             format!("{operation}: value of {bytes}")
         }
         OperationError { kind: OperationErrorKind::Full { .. }, .. } => "full".to_owned(),
+        OperationError { kind: OperationErrorKind::NoSpace(NoSpace { chunks, .. }), .. } => {
+            format!("no {chunks} chunks")
+        }
+        OperationError { kind: OperationErrorKind::NarrowVersions { version_bits }, .. } => {
+            format!("{version_bits} bits")
+        }
+        OperationError { operation, kind: OperationErrorKind::ForeignToken } => format!("{operation}: foreign token"),
         OperationError { operation, kind: OperationErrorKind::Destroyed } => format!("{operation}: destroyed"),
         OperationError { kind: OperationErrorKind::Busy { lock, owner, .. }, .. } => busy(*lock, *owner),
         OperationError { kind: OperationErrorKind::Corrupt { place }, .. } => damaged(*place),

@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use guira::{Blame, CreateOptions, Effect, EntryFormat, Error, Mismatch, OnMismatch, Preset, ServeOptions, Store, Url};
+use guira::{
+    Blame, CreateOptions, Effect, EntryFormat, Error, Mismatch, OnMismatch, OpenError, Preset, ServeOptions, Store, Url,
+};
 
 const PROCESSES: u64 = 6;
 const ROUNDS: u32 = 10;
@@ -108,7 +110,7 @@ fn pauper() {
     let destroyed = Store::destroy(&url);
     setrlimit(Resource::As, before).unwrap();
     let error = destroyed.expect_err("there is no room for it");
-    assert!(matches!(error, Error::Region(_)), "{error:?}");
+    assert!(matches!(error, Error::Open(OpenError::Region(_))), "{error:?}");
     let message = error.to_string();
     assert!(message.starts_with("cannot destroy ") && message.ends_with("nothing was changed"), "{message}");
 }
@@ -139,7 +141,7 @@ fn mismatches(url: &Url, options: &CreateOptions) -> Vec<Mismatch> {
     let error = Store::open_or_create(url, options).map(drop).expect_err("it is not as asked");
     assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None), "{error}");
     assert!(error.to_string().starts_with(&format!("cannot use {url} as asked: it")), "{error}");
-    let Error::Mismatch { mismatches, .. } = error else { panic!("{error}") };
+    let Error::Open(OpenError::Mismatch { mismatches, .. }) = error else { panic!("{error}") };
     mismatches
 }
 
@@ -192,7 +194,7 @@ fn each_option_of_a_table_that_exists_is_compared() {
     }
     // What cannot be is no table's.
     let error = Store::open_or_create(&table.0, &CreateOptions::new(0)).map(drop).unwrap_err();
-    assert!(matches!(error, Error::Create { .. }), "{error}");
+    assert!(matches!(error, Error::Open(OpenError::Create { .. })), "{error}");
 }
 
 /// The table of a memory node is compared like any other.

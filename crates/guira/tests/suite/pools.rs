@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use guira::aio::{Pool, PooledClient};
-use guira::{Blame, CreateOptions, Effect, Error, PoolStatus, ServeOptions, Served, Store, Url};
+use guira::{Blame, CreateOptions, Effect, Error, OpenError, PoolStatus, ServeOptions, Served, Store, Url};
 
 use crate::common::Table;
 
@@ -202,7 +202,7 @@ fn a_pool_whose_clients_are_all_taken_says_so_in_time() {
         assert!(began.elapsed() >= 2 * timeout);
         for error in [in_task, in_place] {
             assert_eq!((error.blame(), error.effect()), (Blame::Busy, Effect::None), "{error}");
-            let Error::PoolTimeout { max: 1, waited_ms, .. } = error else { panic!("{error}") };
+            let Error::Open(OpenError::PoolTimeout { max: 1, waited_ms, .. }) = error else { panic!("{error}") };
             assert!((timeout.as_millis()..PATIENCE.as_millis()).contains(&u128::from(waited_ms)), "{waited_ms} ms");
         }
     }
@@ -281,7 +281,7 @@ fn a_client_that_cannot_be_opened_takes_no_place() {
     let pool = store.to_async().pool(2).timeout(PATIENCE);
     for _ in 0..3 {
         let error = pollster::block_on(pool.get()).map(drop).unwrap_err();
-        assert!(matches!(error, Error::TooManyClients { .. }), "{error}");
+        assert!(matches!(error, Error::Open(OpenError::TooManyClients { .. })), "{error}");
         assert_eq!(pool.status(), status(2, 0, 0, 0));
     }
     drop(taken);

@@ -8,8 +8,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use guira::{
-    Blame, CreateOptions, Effect, Error, NodeError, OpenOptions, OperationError, OperationErrorKind, ServeOptions,
-    Store, Url,
+    AdminError, Blame, CreateOptions, Effect, Error, NodeError, OpenOptions, OperationError, OperationErrorKind,
+    ServeOptions, Store, Url,
 };
 use guira_fabric_tcp::wire::{Grant, Header, Hello, Kind, Welcome, append, from_wire, to_wire};
 
@@ -125,13 +125,13 @@ fn mistakes_of_who_serves_are_told() {
     let elsewhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
     let error = store.serve(&ServeOptions::new(elsewhere)).expect_err("no token");
     assert!(
-        matches!(&error, Error::Serve { source: NodeError::Exposed { addr }, .. } if *addr == elsewhere),
+        matches!(&error, Error::Admin(AdminError::Serve { source: NodeError::Exposed { addr }, .. }) if *addr == elsewhere),
         "{error}"
     );
     assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
     let served = store.serve(&loopback()).unwrap();
     let error = store.serve(&ServeOptions::new(served.local_addrs()[0])).expect_err("it is taken");
-    assert!(matches!(&error, Error::Serve { source: NodeError::Listen { .. }, .. }), "{error}");
+    assert!(matches!(&error, Error::Admin(AdminError::Serve { source: NodeError::Listen { .. }, .. })), "{error}");
     assert_eq!(error.blame(), Blame::Fabric);
     drop(served);
     assert!(store.serve(&ServeOptions::new(elsewhere).insecure()).is_ok());

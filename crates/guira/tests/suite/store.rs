@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use guira::{Blame, CreateOptions, CreateProgress, Effect, Error, OpenOptions, Preset, Put, Store, Url};
+use guira::{Blame, CreateOptions, CreateProgress, Effect, Error, OpenError, OpenOptions, Preset, Put, Store, Url};
 
 use crate::common::Table;
 
@@ -145,7 +145,7 @@ fn more_clients_than_slots_are_refused() {
     let (_table, store) = Table::create(&options(100, "fixed:8:8").max_clients(3));
     let clients: Vec<_> = (0..3).map(|_| store.client().unwrap()).collect();
     let error = store.client().unwrap_err();
-    assert!(matches!(error, Error::TooManyClients { max: 3, dead: 0, .. }), "{error}");
+    assert!(matches!(error, Error::Open(OpenError::TooManyClients { max: 3, dead: 0, .. })), "{error}");
     assert_eq!(store.stat().unwrap().clients.len(), 3);
     drop(clients);
     assert_eq!(store.stat().unwrap().clients.len(), 0);
@@ -168,7 +168,10 @@ fn a_destroyed_table_refuses_changes() {
         assert_eq!((error.blame(), error.effect()), (Blame::Fenced, Effect::None), "{error}");
     }
     let error = Store::open(&table.url).unwrap_err();
-    assert!(matches!(error, Error::Region(_)) && error.is_absent() && error.shortage().is_none(), "{error}");
+    assert!(
+        matches!(error, Error::Open(OpenError::Region(_))) && error.is_absent() && error.shortage().is_none(),
+        "{error}"
+    );
     let again = Store::create(&table.url, &options(1_000, "fixed:8:8")).unwrap();
     assert_eq!(again.reader().get(&[1; 8]).unwrap(), None);
     drop(store);
@@ -180,7 +183,7 @@ fn read_only_stores_read_and_nothing_else() {
     store.client().unwrap().put(b"k", b"v").unwrap();
     let read_only = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap();
     assert_eq!(read_only.reader().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
-    assert!(matches!(read_only.client().unwrap_err(), Error::ReadOnly { .. }));
+    assert!(matches!(read_only.client().unwrap_err(), Error::Open(OpenError::ReadOnly { .. })));
     assert_eq!(read_only.stat().unwrap().table.entries, 1);
 }
 
@@ -256,7 +259,7 @@ fn a_creation_tells_its_progress_and_can_be_stopped() {
         }
         for calls in [1, 2, 3, 4, steps.len()] {
             let error = stop_after(calls, &mut steps).unwrap_err();
-            assert!(matches!(error, Error::Stopped { .. }), "{error}");
+            assert!(matches!(error, Error::Open(OpenError::Stopped { .. })), "{error}");
             assert_eq!((steps.len(), error.blame(), error.effect()), (calls, Blame::Misuse, Effect::None), "{error}");
             let expected = format!("cannot create {url}: stopped on request; nothing was changed");
             assert_eq!(error.to_string(), expected);
@@ -281,7 +284,7 @@ fn concurrent_creators_and_openers_agree() {
                 for _ in 0..200 {
                     match Store::open(&url) {
                         Ok(store) => drop(store.client().unwrap().put(&[1; 8], &[1; 8]).unwrap()),
-                        Err(error) => assert!(matches!(error, Error::Region(_)), "{error}"),
+                        Err(error) => assert!(matches!(error, Error::Open(OpenError::Region(_))), "{error}"),
                     }
                 }
             });

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
 use guira::{
-    Blame, Cause, CheckReport, ClientState, CreateOptions, Error, KillError, Killed, OpenOptions, ProblemKind, Store,
+    AdminError, Blame, Cause, CheckReport, ClientState, CreateOptions, Error, KillError, Killed, OpenError,
+    OpenOptions, ProblemKind, Store,
 };
 use guira_conformance::delegate;
 use guira_fabric::{Lane, Region, Submitted, Verb};
@@ -332,7 +333,7 @@ fn the_dead_are_recovered_on_request() {
     let read_only = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap();
     assert_eq!(read_only.stat().unwrap().clients[0].state, ClientState::Unknown, "nobody can ask");
     let error = read_only.recover(&mut |_, _| ()).unwrap_err();
-    assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
+    assert!(matches!(error, Error::Open(OpenError::ReadOnly { .. })), "{error}");
 }
 
 /// [R-RECOVER-1] A client that is stopped is killed on request, and recovered; a timeout alone never does that.
@@ -366,8 +367,11 @@ fn a_stopped_client_is_killed_on_request() {
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&actor.process.wait().unwrap()), Some(9));
     other.put(&[1; 8], &[2; 8]).unwrap();
     let nobody = store.kill_client(actor.slot, PATIENCE).unwrap_err();
-    assert!(matches!(nobody, Error::NoClient { .. }), "{nobody}");
-    assert!(matches!(store.kill_client(9_999, PATIENCE), Err(Error::NoClient { .. })), "there is no such slot");
+    assert!(matches!(nobody, Error::Admin(AdminError::NoClient { .. })), "{nobody}");
+    assert!(
+        matches!(store.kill_client(9_999, PATIENCE), Err(Error::Admin(AdminError::NoClient { .. }))),
+        "there is no such slot"
+    );
 }
 
 /// A client dead in the middle of changing `key`, and a process that is stopped in recovering it.
@@ -475,7 +479,10 @@ fn several_kick_at_once() {
         let (done, refused): (Vec<_>, Vec<_>) = kicked.iter().partition(|kicked| kicked.is_ok());
         let done: Vec<&Killed> = done.into_iter().flatten().collect();
         // Whoever came when all was done found nobody there.
-        assert!(refused.iter().all(|it| matches!(it, Err(Error::NoClient { .. }))), "round {round}: {kicked:?}");
+        assert!(
+            refused.iter().all(|it| matches!(it, Err(Error::Admin(AdminError::NoClient { .. })))),
+            "round {round}: {kicked:?}"
+        );
         nobodies += refused.len();
         // Whoever came while it was recovered found who did that: this process, which is left alone.
         let found_recoverer = |killed: &Killed| {
@@ -499,19 +506,19 @@ fn nobody_is_killed_for_somebody_else() {
     let (table, store) = store(8);
     let mut client = store.client().unwrap();
     let error = store.kill_client(client.slot(), PATIENCE).unwrap_err();
-    assert!(matches!(error, Error::Kill { source: KillError::Oneself { .. }, .. }), "{error}");
+    assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Oneself { .. }, .. })), "{error}");
     client.put(&[1; 8], &[1; 8]).unwrap();
     // As if the number of the slot's process had passed on to another process.
     let mut actor = Actor::start(&table);
     let at = store.table().geometry().slot(actor.slot).add_words(SlotWord::IDENTITY_WORD as u64);
     submit(&region(&store), Verb::FetchAdd { addr: at, add: 1, found: &mut 0 });
     let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
-    assert!(matches!(error, Error::Kill { source: KillError::Ended { .. }, .. }), "{error}");
+    assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Ended { .. }, .. })), "{error}");
     // As if it lived in another pid namespace.
     submit(&region(&store), Verb::FetchAdd { addr: at, add: u64::MAX, found: &mut 0 });
     submit(&region(&store), Verb::FetchAdd { addr: at.add_words(1), add: 1, found: &mut 0 });
     let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
-    assert!(matches!(error, Error::Kill { source: KillError::Foreign { .. }, .. }), "{error}");
+    assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Foreign { .. }, .. })), "{error}");
     assert!(actor.process.try_wait().unwrap().is_none(), "it lives");
     // Dead already: only recovered.
     actor.kill();
@@ -529,7 +536,7 @@ fn a_dead_client_in_other_hands_is_waited_for() {
     let others = region(&store);
     let hold = others.hold(actor.slot).unwrap().unwrap();
     let error = store.kill_client(actor.slot, Duration::from_millis(20)).unwrap_err();
-    assert!(matches!(error, Error::Kill { source: KillError::Ended { .. }, .. }), "{error}");
+    assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Ended { .. }, .. })), "{error}");
     std::thread::scope(|scope| {
         let kicking = scope.spawn(|| store.kill_client(actor.slot, PATIENCE).unwrap());
         std::thread::sleep(Duration::from_millis(50));
@@ -552,7 +559,7 @@ fn another_program_is_not_killed() {
         assert!(start.elapsed() < PATIENCE, "its client does not end");
     };
     let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
-    assert!(matches!(error, Error::Kill { source: KillError::Innocent { .. }, .. }), "{error}");
+    assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Innocent { .. }, .. })), "{error}");
     assert!(actor.process.try_wait().unwrap().is_none(), "it lives");
     drop(hold);
     let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
@@ -662,12 +669,12 @@ fn the_last_slot_is_waited_for() {
     let hasty = OpenOptions::default().deadline(Duration::from_millis(20));
     let hasty = Store::open_with(&table.url, &hasty).unwrap();
     for refused in [hasty.client().map(drop), pollster::block_on(hasty.to_async().client()).map(drop)] {
-        assert!(matches!(refused, Err(Error::TooManyClients { max: 1, dead: 0, .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Error::Open(OpenError::TooManyClients { max: 1, dead: 0, .. }))), "{refused:?}");
     }
     drop(hold);
 
     let _client = store.client().unwrap();
     let start = Instant::now();
-    assert!(matches!(store.client().map(drop), Err(Error::TooManyClients { .. })));
+    assert!(matches!(store.client().map(drop), Err(Error::Open(OpenError::TooManyClients { .. }))));
     assert!(start.elapsed() < Duration::from_secs(5), "a table in use is not waited for");
 }

@@ -33,7 +33,7 @@ pub struct Table {
 /// A table could not be opened. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum TableError {
     /// The superblock could not be read.
     #[error("cannot read the superblock: {0}")]
     Fabric(#[from] FabricError),
@@ -199,20 +199,20 @@ pub async fn format_table(
 ///
 /// # Errors
 /// There is no table, or not one this program can use.
-pub async fn open_table(lane: &mut dyn Lane, main_bytes: u64) -> Result<Arc<Table>, OpenError> {
+pub async fn open_table(lane: &mut dyn Lane, main_bytes: u64) -> Result<Arc<Table>, TableError> {
     let mut words = vec![0; SUPERBLOCK_WORDS];
     if main_bytes < words.len() as u64 * 8 {
-        return Err(OpenError::Truncated { wanted: words.len() as u64 * 8, found: main_bytes });
+        return Err(TableError::Truncated { wanted: words.len() as u64 * 8, found: main_bytes });
     }
     post(lane, [Verb::Read { addr: Addr::main(0), into: &mut words }]).await?;
     let (superblock, state) = Superblock::decode(&words)?;
     let table = Table::new(superblock)?;
     let wanted = table.geometry.main_bytes();
     if wanted > main_bytes {
-        return Err(OpenError::Truncated { wanted, found: main_bytes });
+        return Err(TableError::Truncated { wanted, found: main_bytes });
     }
     match state {
         TableState::Live => Ok(table),
-        TableState::Destroyed => Err(OpenError::Destroyed),
+        TableState::Destroyed => Err(TableError::Destroyed),
     }
 }

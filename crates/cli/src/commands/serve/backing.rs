@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use guira::{CreateOptions, EntryFormat, Error, OpenOptions, Preset, Store, Url, UrlError};
+use guira::{CreateOptions, EntryFormat, Error, OpenError, OpenOptions, Preset, Store, Url, UrlError};
 
 use super::Arguments;
 use crate::commands::{create, owner};
@@ -112,7 +112,7 @@ fn differences(store: &Store, name: &str, arguments: &Arguments) -> Result<Vec<S
     }
     match store.ensure_fits(&options) {
         Ok(()) => Ok(Vec::new()),
-        Err(Error::Mismatch { mismatches, .. }) => {
+        Err(Error::Open(OpenError::Mismatch { mismatches, .. })) => {
             Ok(mismatches.iter().map(|mismatch| format!("{name} exists and is served as it is: {mismatch}")).collect())
         }
         Err(error) => Err(error.into()),

@@ -224,7 +224,7 @@ fn is_destroyed(served: &Served, backed: &Backed) -> Result<bool, Failure> {
 /// The failure that ended the node.
 fn why_ended(error: guira::Error) -> Failure {
     match error {
-        guira::Error::Serve { url, source: NodeError::MemoryLost { reason } } => {
+        guira::Error::Admin(guira::AdminError::Serve { url, source: NodeError::MemoryLost { reason } }) => {
             Failure::LostWhileServed { url, reason }
         }
         error => error.into(),

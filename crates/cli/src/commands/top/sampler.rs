@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use guira::{Error, NodeCounters, OpenError, OperationError, OperationErrorKind, Stat, Store, Url};
+use guira::{Error, NodeCounters, OpenError, OperationError, OperationErrorKind, Stat, Store, TableError, Url};
 
 use super::frame::{Frame, Seen};
 use crate::commands::stat;
@@ -90,7 +90,7 @@ impl Sampler {
 fn is_destroyed(error: &Error) -> bool {
     matches!(
         error,
-        Error::Open { source: OpenError::Destroyed, .. }
+        Error::Open(OpenError::Table { source: TableError::Destroyed, .. })
             | Error::Operation(OperationError { kind: OperationErrorKind::Destroyed, .. })
     )
 }

@@ -6,17 +6,22 @@ use std::task::Poll;
 
 use guira_fabric::Lane;
 use guira_layout::Placement;
-use guira_rcuckoo::Outcome;
+use guira_rcuckoo::{Operation, Outcome};
 
 use super::{Client, Request};
 use crate::aio::reader::check_versions;
-use crate::{Error, Expected, Token};
+use crate::{Error, Expected, OperationErrorKind, Token};
 
 /// Attempts of one operation, each of which somebody else was faster in.
 struct Attempts {
-    operation: &'static str,
+    operation: Operation,
     failed: u32,
     since_ns: u64,
+}
+
+#[cold]
+fn not_a_number() -> Error {
+    OperationErrorKind::NotANumber.during(Operation::Increment).into()
 }
 
 impl Client {
@@ -53,7 +58,7 @@ impl Client {
         match outcome {
             Outcome::Inserted => Ok(by),
             Outcome::Replaced => Ok(self.client.sum()),
-            _ => Err(Error::NotANumber),
+            _ => Err(not_a_number()),
         }
     }
 
@@ -65,8 +70,8 @@ impl Client {
             // One that is no number stays what it is.
             sum.map(|sum| sum.to_le_bytes().to_vec()).or_else(|| found.map(<[u8]>::to_vec))
         };
-        self.update_by("increment", key, &mut add).await?;
-        sum.ok_or(Error::NotANumber)
+        self.update_by(Operation::Increment, key, &mut add).await?;
+        sum.ok_or_else(not_a_number)
     }
 
     /// Replaces the value of `key` by what `update` makes of it, and returns the new value. `update` gets `None` if
@@ -86,12 +91,12 @@ impl Client {
         key: &[u8],
         mut update: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
     ) -> Result<Option<Vec<u8>>, Error> {
-        self.update_by("update_with", key, &mut update).await
+        self.update_by(Operation::UpdateWith, key, &mut update).await
     }
 
     pub(crate) async fn update_by<U: FnMut(Option<&[u8]>) -> Option<Vec<u8>> + ?Sized>(
         &mut self,
-        operation: &'static str,
+        operation: Operation,
         key: &[u8],
         update: &mut U,
     ) -> Result<Option<Vec<u8>>, Error> {
@@ -142,7 +147,7 @@ impl Client {
         key: &[u8],
         mut make: Pin<&mut M>,
     ) -> Result<Vec<u8>, Error> {
-        let mut attempts = self.attempts("get_or_insert_with");
+        let mut attempts = self.attempts(Operation::GetOrInsertWith);
         let mut made = None;
         loop {
             if let Some(found) = self.get(key).await? {
@@ -173,7 +178,7 @@ impl Client {
         Ok(Some(Some(token).filter(|_| place == Ok(Placement::Extent))))
     }
 
-    fn attempts(&mut self, operation: &'static str) -> Attempts {
+    fn attempts(&mut self, operation: Operation) -> Attempts {
         Attempts { operation, failed: 0, since_ns: self.lane.now_ns() }
     }
 
@@ -186,7 +191,8 @@ impl Client {
         let waited_ns = self.lane.now_ns().saturating_sub(attempts.since_ns);
         if u128::from(waited_ns) >= self.attachment.store.options.deadline.as_nanos() {
             let Attempts { operation, failed: attempts, .. } = *attempts;
-            return Err(Error::Contended { operation, attempts, waited_ms: waited_ns / 1_000_000 });
+            let waited_ms = waited_ns / 1_000_000;
+            return Err(OperationErrorKind::Contended { attempts, waited_ms }.during(operation).into());
         }
         let mut has_yielded = false;
         std::future::poll_fn(|cx| {

@@ -36,7 +36,7 @@ impl Client {
     /// so, or goes on in another session. // [R-DROP-1]
     pub(crate) async fn settle(&mut self) {
         if self.settle_extent(Operation::Session).await.is_ok() {
-            let _ = self.tend_extents().await;
+            let _ = self.tend_extents(Operation::Session).await;
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use guira::{Blame, Effect, Error, OpenOptions, Store};
+use guira::{Blame, Effect, Error, OpenError, OpenOptions, Store};
 
 use crate::histories::node::NodeProcess;
 use crate::histories::turn;
@@ -70,7 +70,7 @@ fn work(number: u64, mut asker: Asker, is_back: &AtomicBool, seen: &Seen) {
         step += 1;
         let begins_after = is_back.load(Ordering::SeqCst);
         let result = asker.ask(&key(number * KEYS_EACH + step % KEYS_EACH), step);
-        let is_gone = matches!(&result, Err(error @ Error::Gone { .. })
+        let is_gone = matches!(&result, Err(error @ Error::Open(OpenError::Gone { .. }))
             if (error.blame(), error.effect()) == (Blame::Fenced, Effect::None));
         let counter = match &result {
             // Whoever asks when the node comes back may have been answered before.

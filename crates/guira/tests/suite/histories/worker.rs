@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use guira::{
-    Effect, Error, ExtentError, FabricError, OpenError, OpenOptions, OperationError, OperationErrorKind, Put, Store,
-    Swap, Url,
+    Effect, Error, FabricError, OpenError, OpenOptions, OperationError, OperationErrorKind, Put, Store, Swap,
+    TableError, Url,
 };
 use guira_check::history::{Answer, Call};
 use guira_fabric::SplitMix64;
@@ -105,9 +105,10 @@ fn loss(error: &Error) -> Loss {
             OperationError { kind: OperationErrorKind::Fabric { source }, .. }
             | OperationError { kind: OperationErrorKind::Lost { source }, .. },
         )
-        | Error::Extent(ExtentError::Fabric(source))
         | Error::Fabric { source, .. } => source,
-        Error::Connect { .. } | Error::TooManyClients { .. } => return Loss::Connection,
+        Error::Open(OpenError::Connect { .. }) | Error::Open(OpenError::TooManyClients { .. }) => {
+            return Loss::Connection;
+        }
         _ => return Loss::None,
     };
     match source {
@@ -191,7 +192,7 @@ impl Worker {
             Error::Operation(OperationError { kind: OperationErrorKind::Full { .. }, .. }) => {
                 matches!(call, Call::Put(_) | Call::Insert(_))
             }
-            Error::Extent(ExtentError::Full { .. }) => {
+            Error::Operation(OperationError { kind: OperationErrorKind::NoSpace(_), .. }) => {
                 let brings_value = !matches!(call, Call::Get | Call::Remove | Call::CompareAndRemove(_));
                 has_extents && brings_value
             }
@@ -236,8 +237,8 @@ fn open_client(url: &Url, reach: Reach, end_ns: u64) -> Option<guira::Client> {
         match Store::open_with(url, &options).and_then(|store| store.client()) {
             Ok(client) => return Some(client),
             Err(error) => {
-                let is_no_room = matches!(error, Error::TooManyClients { .. });
-                let is_opening = matches!(error, Error::Open { source: OpenError::Fabric(_), .. });
+                let is_no_room = matches!(error, Error::Open(OpenError::TooManyClients { .. }));
+                let is_opening = matches!(error, Error::Open(OpenError::Table { source: TableError::Fabric(_), .. }));
                 let is_lost = reach == Reach::Remote && (is_opening || loss(&error) != Loss::None);
                 assert!(is_no_room || is_lost, "{error}");
             }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use guira::{CreateOptions, Error, OpenOptions, Put, Url, aio};
+use guira::{CreateOptions, Error, OpenError, OpenOptions, Put, Url, aio};
 
 use super::proxy::Proxy;
 use super::served::Served;
@@ -96,7 +96,7 @@ fn a_node_that_is_away_blocks_no_executor() {
         beside_a_clock("a pool of a node that stays away", async { hasty.pool(1).get().await.map(drop) }),
         beside_a_clock("opening a node that stays away", aio::Store::open(&url)).map(drop),
     ] {
-        assert!(matches!(error, Err(Error::Connect { .. })), "{error:?}");
+        assert!(matches!(error, Err(Error::Open(OpenError::Connect { .. }))), "{error:?}");
     }
     let restart = thread::spawn(move || {
         thread::sleep(Duration::from_millis(700));

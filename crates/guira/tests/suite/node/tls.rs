@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use guira::{
-    Blame, ClientTls, ConnectError, CreateOptions, Effect, Error, NodeTls, ServeOptions, Served, Store, TlsError,
-    TlsFileError, Url,
+    Blame, ClientTls, ConnectError, CreateOptions, Effect, Error, NodeTls, OpenError, ServeOptions, Served, Store,
+    TlsError, TlsFileError, Url,
 };
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, date_time_ymd};
 
@@ -98,7 +98,7 @@ fn stores_go_on_behind_tls_when_certificates_are_renewed() {
     let served = files.serve(&local, addr);
     let start = Instant::now();
     let error = client.update(b"cuckoo", b"never").unwrap_err();
-    let Error::Connect { source, .. } = &error else { panic!("{error}") };
+    let Error::Open(OpenError::Connect { source, .. }) = &error else { panic!("{error}") };
     let is_told = |reason: &TlsError| matches!(reason, TlsError::CertificateRefused { .. });
     assert!(matches!(&**source, ConnectError::Tls { reason, .. } if is_told(reason)), "{error}");
     assert_eq!((error.effect(), error.blame()), (Effect::None, Blame::Misuse));
@@ -120,16 +120,22 @@ fn files_that_cannot_be_used_are_told() {
     let key = files.path("client.key");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
     let error = open().unwrap_err();
-    let Error::TlsFile(source) = &error else { panic!("{error}") };
+    let Error::Open(OpenError::TlsFile(source)) = &error else { panic!("{error}") };
     assert!(matches!(&**source, TlsFileError::Exposed { path, mode: 0o644 } if *path == key), "{error}");
     assert_eq!(error.blame(), Blame::Misuse);
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(files.path("ca"), "none").unwrap();
     let error = open().unwrap_err();
-    assert!(matches!(&error, Error::TlsFile(source) if matches!(**source, TlsFileError::Unusable { .. })), "{error}");
+    assert!(
+        matches!(&error, Error::Open(OpenError::TlsFile(source)) if matches!(**source, TlsFileError::Unusable { .. })),
+        "{error}"
+    );
     fs::remove_file(&key).unwrap();
     let error = open().unwrap_err();
-    assert!(matches!(&error, Error::TlsFile(source) if matches!(**source, TlsFileError::Io { .. })), "{error}");
+    assert!(
+        matches!(&error, Error::Open(OpenError::TlsFile(source)) if matches!(**source, TlsFileError::Io { .. })),
+        "{error}"
+    );
     assert!(error.to_string().ends_with("; nothing was changed"), "{error}");
     assert_eq!(served.counters().sessions_opened, 1);
 }

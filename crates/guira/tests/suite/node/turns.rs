@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use guira::{Counters, Effect, Error, ExtentError, OpenOptions, OperationError, OperationErrorKind, Store, Url};
+use guira::{Counters, Effect, Error, OpenOptions, OperationError, OperationErrorKind, Store, Url};
 
 use crate::node::proxy::Proxy;
 use crate::node::served::Served;
@@ -212,7 +212,10 @@ fn a_wait_counts_for_its_own_operation() {
         let waiting = std::thread::spawn(move || {
             // More than the table has room for, as it learns when its turn has come.
             let error = client.put(KEY, &vec![0; 64 << 20]).unwrap_err();
-            assert!(matches!(error, Error::Extent(ExtentError::Full { .. })), "{error}");
+            assert!(
+                matches!(error, Error::Operation(OperationError { kind: OperationErrorKind::NoSpace(_), .. })),
+                "{error}"
+            );
             client
         });
         std::thread::sleep(Duration::from_millis(100));

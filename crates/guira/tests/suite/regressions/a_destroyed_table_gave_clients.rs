@@ -5,7 +5,9 @@
 //!
 //! Fix: a client is not opened before the superblock was looked at, 1 round trip. // [R-DESTROY-1]
 
-use guira::{Blame, CreateOptions, Effect, Error, OpenError, OperationError, OperationErrorKind, Store, Url};
+use guira::{
+    Blame, CreateOptions, Effect, Error, OpenError, OperationError, OperationErrorKind, Store, TableError, Url,
+};
 
 #[test]
 fn no_client_of_a_destroyed_table_is_opened() {
@@ -16,11 +18,11 @@ fn no_client_of_a_destroyed_table_is_opened() {
     Store::destroy(&url).unwrap();
     for error in [store.client().err(), pollster::block_on(store.to_async().client()).err()] {
         let error = error.expect("the table is gone");
-        assert!(matches!(error, Error::Open { source: OpenError::Destroyed, .. }), "{error:?}");
+        assert!(matches!(error, Error::Open(OpenError::Table { source: TableError::Destroyed, .. })), "{error:?}");
         assert_eq!((error.blame(), error.effect()), (Blame::Fenced, Effect::None), "{error}");
     }
     // Nor does the one that was open go on. // [R-DESTROY-2]
     let error = client.get(b"cuckoo").expect_err("the table is gone");
     assert!(matches!(error, Error::Operation(OperationError { kind: OperationErrorKind::Destroyed, .. })), "{error:?}");
-    assert!(matches!(store.stat().map(drop), Err(Error::Open { source: OpenError::Destroyed, .. })));
+    assert!(matches!(store.stat().map(drop), Err(Error::Open(OpenError::Table { source: TableError::Destroyed, .. }))));
 }

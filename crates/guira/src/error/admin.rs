@@ -1,0 +1,92 @@
+//! Errors of those who look after a table: who check, serve or repair it.
+
+use guira_check::CheckError;
+use guira_fabric::Effect;
+use guira_fabric_shm::KillError;
+use guira_fabric_tcp::node::NodeError;
+
+use super::Blame;
+use crate::Url;
+
+/// A table could not be checked, served or repaired.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// Nobody has the client slot whose client was to be killed. Nothing was changed.
+    #[error("{url} has no client in slot {slot}; nobody was killed, and nothing was changed")]
+    NoClient {
+        /// The table.
+        url: Url,
+        /// The slot, from 0.
+        slot: u16,
+    },
+    /// The process of a client was not killed, or does not end: nothing in the table was changed. If it was sent
+    /// SIGKILL ([`KillError::Lingering`]) it ends later, and [`Error::effect`] is unknown.
+    #[error("{} the client in slot {slot} of {url}: {source}; nothing in the table was changed", killing(source))]
+    Kill {
+        /// The table.
+        url: Url,
+        /// The slot, from 0.
+        slot: u16,
+        /// Why.
+        source: KillError,
+    },
+    /// The table could not be read for statistics or a check. Nothing was changed.
+    #[error("{url}: {source}")]
+    Check {
+        /// The table.
+        url: Url,
+        /// Why.
+        source: CheckError,
+    },
+    /// The table cannot be served to other hosts, or not any more. Nothing in the table was changed, unless its memory
+    /// is lost.
+    #[error("cannot serve {url}: {source}{}", of_the_table(source))]
+    Serve {
+        /// The table.
+        url: Url,
+        /// Why.
+        source: NodeError,
+    },
+}
+
+impl AdminError {
+    pub(super) fn effect(&self) -> Effect {
+        match self {
+            AdminError::Kill { source: KillError::Lingering { .. }, .. } => Effect::Unknown,
+            _ => Effect::None,
+        }
+    }
+
+    pub(super) fn blame(&self) -> Blame {
+        match self {
+            AdminError::NoClient { .. } => Blame::Misuse,
+            AdminError::Kill { source, .. } => match source {
+                KillError::Foreign { .. } | KillError::Oneself { .. } | KillError::Permission { .. } => Blame::Misuse,
+                KillError::Kernel { .. } => Blame::Fabric,
+                _ => Blame::Busy,
+            },
+            AdminError::Check { .. } => Blame::Fabric,
+            AdminError::Serve { source, .. } => match source {
+                NodeError::Exposed { .. } | NodeError::Unsuitable { .. } => Blame::Misuse,
+                NodeError::Panicked => Blame::Bug,
+                NodeError::MemoryLost { .. } => Blame::Corrupt,
+                _ => Blame::Fabric,
+            },
+        }
+    }
+}
+
+fn of_the_table(error: &NodeError) -> &'static str {
+    match error {
+        NodeError::MemoryLost { .. } => "; what was in the table is gone",
+        _ => "; nothing in the table was changed",
+    }
+}
+
+fn killing(error: &KillError) -> &'static str {
+    match error {
+        KillError::Lingering { .. } => "killing",
+        _ => "cannot kill",
+    }
+}

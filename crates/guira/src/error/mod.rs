@@ -1,0 +1,279 @@
+//! Errors, sorted by blame; each says what was attempted and whether it had an effect.
+
+mod admin;
+mod open;
+
+use std::convert::Infallible;
+use std::fmt;
+
+use guira_fabric::{Effect, FabricError};
+use guira_fabric_shm::{Attempt, LockFileProblem, ShmError};
+use guira_fabric_tcp::client::ConnectError;
+use guira_fabric_tcp::tls::TlsError;
+use guira_fabric_tcp::wire::Bye;
+
+pub use self::admin::AdminError;
+pub use self::open::OpenError;
+use crate::{OperationError, OperationErrorKind, TlsFileError, TokenFileError, Url, UrlError};
+
+/// Whose fault an error is: [`Error::blame`]. More may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Blame {
+    /// The way to the memory.
+    Fabric,
+    /// The memory: it is damaged, not a table, or a table of another version of this library.
+    Corrupt,
+    /// The table: there is no room.
+    Full,
+    /// Other clients: they hold what is needed.
+    Busy,
+    /// This client was shut out, or its table destroyed.
+    Fenced,
+    /// The caller.
+    Misuse,
+    /// This library.
+    Bug,
+}
+
+impl Blame {
+    /// One lower-case word, for machines.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Blame::Fabric => "fabric",
+            Blame::Corrupt => "corrupt",
+            Blame::Full => "full",
+            Blame::Busy => "busy",
+            Blame::Fenced => "fenced",
+            Blame::Misuse => "misuse",
+            Blame::Bug => "bug",
+        }
+    }
+}
+
+impl fmt::Display for Blame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// An operation failed. A miss is not an error, nor is a change that was not made because of the key's state.
+///
+/// There are three families: errors of those who open a table ([`OpenError`]), of operations on keys
+/// ([`OperationError`]), and of those who look after a table ([`AdminError`]). Where documentation says which errors a
+/// function has, it names the innermost variant: `Full` of a put is [`OperationErrorKind::Full`]. "The fabric's" are
+/// [`Error::Fabric`] and [`OperationErrorKind::Fabric`]: the memory could not be reached. They alone may have had an
+/// effect ([`Error::effect`]). Each error's text says what was attempted, on what, and whether anything changed; lookups
+/// and scans, which change nothing, do not say so.
+///
+/// ```
+/// use guira::{Blame, Effect, Store, Url};
+///
+/// # fn main() -> Result<(), guira::UrlError> {
+/// let url: Url = format!("shm://guira-doc-nothing-{}", std::process::id()).parse()?;
+/// let error = Store::open(&url).expect_err("nobody created it");
+/// assert!(error.is_absent());
+/// assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
+/// assert!(error.to_string().ends_with("nothing was changed"));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// What to do depends on blame and effect. Who wants to know more matches on what is inside:
+///
+/// ```
+/// use guira::{Client, Error, OperationError, OperationErrorKind};
+///
+/// /// Stores a value that may be left out, and says whether it was too long for the table.
+/// fn is_too_long(client: &mut Client, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+///     match client.put(key, value) {
+///         Err(Error::Operation(OperationError { kind: OperationErrorKind::ValueLength { .. }, .. })) => Ok(true),
+///         result => result.map(|_| false),
+///     }
+/// }
+/// # fn main() -> Result<(), Error> {
+/// # use guira::{CreateOptions, Store, Url};
+/// # let url: Url = format!("shm://guira-doc-kinds-{}", std::process::id()).parse()?;
+/// # let options = CreateOptions::new(1_000).format(guira::EntryFormat::Fixed { key_bytes: 8, value_bytes: 8 });
+/// # let mut client = Store::create(&url, &options)?.client()?;
+/// # assert!(is_too_long(&mut client, b"8 bytes!", b"nine bytes")?);
+/// # assert!(!is_too_long(&mut client, b"8 bytes!", b"8 bytes!")?);
+/// # drop(client);
+/// # Store::destroy(&url)
+/// # }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A table could not be opened, created or destroyed, or a client of it not be opened. Nothing was changed.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// An operation on keys failed: which one, and why, is in it.
+    #[error(transparent)]
+    Operation(#[from] OperationError),
+    /// A table could not be checked, served or repaired.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// The memory could not be reached outside any operation on keys. [`Error::effect`] tells whether anything changed.
+    #[error("{doing} {url}: {source}")]
+    Fabric {
+        /// What was attempted.
+        doing: &'static str,
+        /// The table.
+        url: Url,
+        /// Why it failed.
+        source: FabricError,
+    },
+}
+
+/// What a table that does not fit would have needed: [`Error::shortage`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shortage {
+    /// Bytes of the whole file.
+    pub wanted_bytes: u64,
+    /// Bytes that its file system has for this user.
+    pub available_bytes: u64,
+}
+
+impl Error {
+    /// Whether a table was looked for under a name that nothing has. A creation that finds no directory is another
+    /// error: a mistake of the path.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Error::Open(OpenError::Region(ShmError::NotFound { attempt, .. })) if *attempt != Attempt::Create)
+    }
+
+    /// Whether a table was to be created under a name that something has already. Nothing was changed.
+    pub fn is_taken(&self) -> bool {
+        matches!(self, Error::Open(OpenError::Region(ShmError::AlreadyExists { .. })))
+    }
+
+    /// What was missing, if a table could not be created because its file system has no room for it.
+    pub fn shortage(&self) -> Option<Shortage> {
+        match self {
+            Error::Open(OpenError::Region(ShmError::NoSpace { wanted, available, .. })) => {
+                Some(Shortage { wanted_bytes: *wanted, available_bytes: *available })
+            }
+            _ => None,
+        }
+    }
+
+    /// What the operation did to the table: nothing, but for some errors of the fabric.
+    pub fn effect(&self) -> Effect {
+        match self {
+            Error::Open(_) => Effect::None,
+            Error::Operation(error) => error.effect(),
+            Error::Admin(error) => error.effect(),
+            Error::Fabric { source, .. } => source.effect(),
+        }
+    }
+
+    /// Whose fault it is: what to do about it depends on that more than on the variant.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Error::Open(error) => error.blame(),
+            Error::Operation(error) => operation_blame(error),
+            Error::Admin(error) => error.blame(),
+            Error::Fabric { source, .. } => fabric_blame(source),
+        }
+    }
+}
+
+/// Gives [`Error`] the errors that are of one of its families.
+macro_rules! of_family {
+    ($($error:ty => $family:ident),* $(,)?) => {$(
+        impl From<$error> for Error {
+            fn from(error: $error) -> Error {
+                $family::from(error).into()
+            }
+        }
+    )*};
+}
+
+of_family!(UrlError => OpenError, ShmError => OpenError, TokenFileError => OpenError, TlsFileError => OpenError);
+
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Error {
+        match never {}
+    }
+}
+
+fn region_blame(error: &ShmError) -> Blame {
+    match error {
+        ShmError::Foreign { .. }
+        | ShmError::Version { .. }
+        | ShmError::HeaderCorrupt { .. }
+        | ShmError::LockFile { problem: LockFileProblem::Damaged, .. }
+        | ShmError::Truncated { .. } => Blame::Corrupt,
+        ShmError::NoSpace { .. } => Blame::Full,
+        ShmError::Io { .. } => Blame::Fabric,
+        _ => Blame::Misuse,
+    }
+}
+
+fn connect_blame(error: &ConnectError) -> Blame {
+    match error {
+        ConnectError::Tls { reason: TlsError::Failed { .. }, .. } => Blame::Fabric,
+        ConnectError::Rejected { reason: Bye::Unauthorized | Bye::Version { .. } | Bye::TlsWanted, .. }
+        | ConnectError::Tls { .. }
+        | ConnectError::NotANode { .. } => Blame::Misuse,
+        ConnectError::Rejected { reason: Bye::Full { .. } | Bye::AddressFull { .. }, .. } => Blame::Busy,
+        ConnectError::Rejected { reason: Bye::MemoryLost, .. } => Blame::Corrupt,
+        _ => Blame::Fabric,
+    }
+}
+
+fn fabric_blame(error: &FabricError) -> Blame {
+    match error {
+        FabricError::Forked | FabricError::ReadOnly { .. } => Blame::Misuse,
+        FabricError::Fenced { .. } => Blame::Fenced,
+        _ => Blame::Fabric,
+    }
+}
+
+fn operation_blame(error: &OperationError) -> Blame {
+    match &error.kind {
+        OperationErrorKind::Fabric { source } => fabric_blame(source),
+        OperationErrorKind::Lost { .. } => Blame::Fabric,
+        OperationErrorKind::Corrupt { .. } => Blame::Corrupt,
+        OperationErrorKind::Full { .. } | OperationErrorKind::NoSpace(_) => Blame::Full,
+        OperationErrorKind::Busy { .. } | OperationErrorKind::Contended { .. } => Blame::Busy,
+        OperationErrorKind::Destroyed => Blame::Fenced,
+        OperationErrorKind::KeyLength { .. }
+        | OperationErrorKind::ValueLength { .. }
+        | OperationErrorKind::NotANumber
+        | OperationErrorKind::NarrowVersions { .. }
+        | OperationErrorKind::ForeignToken => Blame::Misuse,
+        _ => Blame::Bug,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use guira_rcuckoo::Operation;
+
+    use super::*;
+
+    /// A forked child that goes on with its parent's store made the mistake itself, whatever it asked for.
+    #[test]
+    fn a_forked_child_is_to_blame() {
+        let operation = Operation::Get;
+        let of = |source| Error::from(OperationErrorKind::Fabric { source }.during(operation));
+        let error = of(FabricError::Forked);
+        assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None), "{error}");
+        assert_eq!(of(FabricError::Disconnected { effect: Effect::Unknown }).blame(), Blame::Fabric);
+    }
+
+    /// Whoever was shut out learns that it was, and what became of what it had sent.
+    #[test]
+    fn a_client_that_was_shut_out_is_fenced() {
+        for effect in [Effect::None, Effect::Unknown] {
+            let source = FabricError::Fenced { effect };
+            let error = Error::Operation(OperationError {
+                operation: Operation::Put,
+                kind: OperationErrorKind::Fabric { source },
+            });
+            assert_eq!((error.blame(), error.effect()), (Blame::Fenced, effect), "{error}");
+            assert!(error.to_string().ends_with(&format!("({effect})")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Errors of those who open, create or destroy a table, or open a client of one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use guira_fabric::FabricError;
+use guira_fabric_shm::{Attempt, ShmError};
+use guira_fabric_tcp::client::ConnectError;
+use guira_layout::ConfigError;
+use guira_rcuckoo::TableError;
+
+use super::{Blame, connect_blame, fabric_blame, region_blame};
+use crate::mismatch::{Mismatch, sentence};
+use crate::{SlotLock, TlsFileError, TokenFileError, Url, UrlError};
+
+/// A table could not be opened, created or destroyed, or a client of it not be opened. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The URL is not one. Nothing was changed.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// The table's file could not be created, opened, inspected or destroyed. Nothing was changed.
+    #[error(transparent)]
+    Region(#[from] ShmError),
+    /// The parameters of a new table are out of bounds. Nothing was changed.
+    #[error("cannot create {url}: {source}; nothing was changed")]
+    Create {
+        /// The table.
+        url: Url,
+        /// What is wrong with its parameters.
+        source: ConfigError,
+    },
+    /// The new table could not be formatted. Nothing is left of it.
+    #[error("cannot format {url}: {source}; nothing is left of it")]
+    Format {
+        /// The table.
+        url: Url,
+        /// Why.
+        source: FabricError,
+    },
+    /// The function that is told the progress of a creation stopped it. Nothing is left of the table.
+    #[error("cannot create {url}: stopped on request; nothing was changed")]
+    Stopped {
+        /// The table.
+        url: Url,
+    },
+    /// What the file holds is not a table this program can use. Nothing was changed.
+    #[error("cannot open {url}: {source}; nothing was changed")]
+    Table {
+        /// The table.
+        url: Url,
+        /// Why.
+        source: TableError,
+    },
+    /// The table's file belongs to a user whom the caller does not trust by name. Nothing was changed. Source:
+    /// [`crate::OpenOptions::owner`].
+    #[error("{}", owned_by_another(url, *owner_uid, *wanted_uid))]
+    Owner {
+        /// The table.
+        url: Url,
+        /// The id of the user who owns its file.
+        owner_uid: u32,
+        /// The id of the user whose table it was to be; `None` if this user's or root's.
+        wanted_uid: Option<u32>,
+    },
+    /// The table exists, and is not as it was asked for. Nothing was changed.
+    #[error(
+        "cannot use {url} as asked: {}; nothing was changed; ask for what it has, or for another table",
+        sentence(mismatches)
+    )]
+    Mismatch {
+        /// The table.
+        url: Url,
+        /// Everything in which it is not as asked, one at least.
+        mismatches: Vec<Mismatch>,
+    },
+    /// No session with a memory node began. Nothing was changed.
+    #[error("cannot open {url}: {source}")]
+    Connect {
+        /// The table.
+        url: Url,
+        /// Why.
+        source: Arc<ConnectError>,
+    },
+    /// The file with the secret for the memory node cannot be used. Nothing was changed.
+    #[error("cannot take the token for {url} from {}: {reason}; nothing was changed", path.display())]
+    TokenFile {
+        /// The table.
+        url: Url,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A token file cannot be used. Nothing was changed.
+    #[error("{0}; nothing was changed")]
+    AccessToken(#[from] TokenFileError),
+    /// A file with certificates or a private key cannot be used. Nothing was changed.
+    #[error("{0}; nothing was changed")]
+    TlsFile(Arc<TlsFileError>),
+    /// The table that this store had opened is gone: the memory node lost its bytes, and holds nothing or another table
+    /// now. Nothing was changed. Source: R-OPEN-1.
+    #[error(
+        "{url}: the table that was opened is gone: its memory node lost it, and has {found} now; nothing \
+             was changed; open it again"
+    )]
+    Gone {
+        /// The table.
+        url: Url,
+        /// What is there instead.
+        found: &'static str,
+    },
+    /// The table of a memory node was to be created or destroyed by a client. Nothing was changed.
+    #[error(
+        "cannot {attempt} {url}: a memory node creates its table when it is started (`guira serve`), and the table \
+             goes when the node and its memory do; nothing was changed"
+    )]
+    OfNode {
+        /// The table.
+        url: Url,
+        /// What was attempted.
+        attempt: Attempt,
+    },
+    /// Every client slot is taken. Nothing was changed. Source: R-SLOT-2.
+    #[error(
+        "cannot open a client of {url}: no client slot is free ({max} in all, {dead} taken by clients that died); \
+             nothing was changed"
+    )]
+    TooManyClients {
+        /// The table.
+        url: Url,
+        /// How many slots there are.
+        max: u16,
+        /// How many of them have a dead client that cannot be recovered: its record is damaged.
+        dead: u16,
+    },
+    /// Client slots are locked by somebody who is no client, and none of the others is free. Nothing was changed.
+    /// Source: R-SLOT-2.
+    #[error("cannot open a client of {url}: {lock}; nothing was changed")]
+    SlotsLocked {
+        /// The table.
+        url: Url,
+        /// The lock.
+        lock: SlotLock,
+    },
+    /// Others had all clients of a pool until the timeout of the call. Nothing was changed.
+    #[error(
+        "cannot get a client of {url}: all {max} clients of the pool were taken for {waited_ms} ms; nothing was \
+             changed; give them back sooner, or make the pool larger"
+    )]
+    PoolTimeout {
+        /// The table.
+        url: Url,
+        /// Clients the pool may have.
+        max: usize,
+        /// How long the call waited.
+        waited_ms: u64,
+    },
+    /// A client, or a recovery of clients, was asked of a table that was opened for reading only. Nothing was changed.
+    #[error("{url} was opened for reading only: it has no clients and recovers none; nothing was changed")]
+    ReadOnly {
+        /// The table.
+        url: Url,
+    },
+    /// A client, or a recovery of clients, was asked of a memory node that lets this client only read. Nothing was
+    /// changed.
+    #[error("cannot change {url}: {reason}; nothing was changed")]
+    ReadOnlyGrant {
+        /// The table.
+        url: Url,
+        /// Why, as far as this client knows: it showed a token for readers, or the node lets nobody change the table.
+        reason: &'static str,
+    },
+    /// The operating system gives no random numbers. Nothing was changed.
+    #[error("the operating system gives no random numbers: {reason}; nothing was changed")]
+    Random {
+        /// Its answer.
+        reason: String,
+    },
+}
+
+impl OpenError {
+    pub(super) fn blame(&self) -> Blame {
+        match self {
+            OpenError::Url(_)
+            | OpenError::Create { .. }
+            | OpenError::Stopped { .. }
+            | OpenError::Owner { .. }
+            | OpenError::Mismatch { .. }
+            | OpenError::ReadOnly { .. }
+            | OpenError::ReadOnlyGrant { .. }
+            | OpenError::TokenFile { .. }
+            | OpenError::OfNode { .. } => Blame::Misuse,
+            OpenError::Region(error) => region_blame(error),
+            OpenError::Table { source, .. } => match source {
+                TableError::Fabric(error) => fabric_blame(error),
+                TableError::Destroyed => Blame::Fenced,
+                _ => Blame::Corrupt,
+            },
+            OpenError::AccessToken(error) => match error {
+                TokenFileError::Io { .. } | TokenFileError::Random { .. } => Blame::Fabric,
+                _ => Blame::Misuse,
+            },
+            OpenError::TlsFile(error) => match **error {
+                TlsFileError::Io { .. } => Blame::Fabric,
+                _ => Blame::Misuse,
+            },
+            OpenError::Connect { source, .. } => connect_blame(source),
+            OpenError::Gone { .. } => Blame::Fenced,
+            OpenError::TooManyClients { .. } | OpenError::SlotsLocked { .. } | OpenError::PoolTimeout { .. } => {
+                Blame::Busy
+            }
+            OpenError::Format { .. } | OpenError::Random { .. } => Blame::Fabric,
+        }
+    }
+}
+
+impl From<TlsFileError> for OpenError {
+    fn from(error: TlsFileError) -> OpenError {
+        OpenError::TlsFile(Arc::new(error))
+    }
+}
+
+fn owned_by_another(url: &Url, owner_uid: u32, wanted_uid: Option<u32>) -> String {
+    match wanted_uid {
+        Some(wanted_uid) => {
+            format!("cannot open {url}: it belongs to user {owner_uid}, not to user {wanted_uid}; nothing was changed")
+        }
+        None => format!(
+            "cannot open {url} for changing: it belongs to user {owner_uid}, who can read and change all that is put \
+             into it; name that user (--owner {owner_uid}, OpenOptions::owner) if you trust them, or take another \
+             table; nothing was changed"
+        ),
+    }
+}
