@@ -46,8 +46,8 @@ pub struct CreateOptions {
 /// What [`crate::Store::open_or_create`] does with a table that exists and is not as asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnMismatch {
-    /// Fails with [`crate::OpenError::Mismatch`]: the first operation that does not fit would fail otherwise, or the table
-    /// would be full too soon.
+    /// Fails with [`crate::OpenError::Mismatch`]: the first operation that does not fit would fail otherwise, or the
+    /// table would be full too soon.
     #[default]
     Refuse,
     /// Opens it as it is: [`crate::Store::table`] tells what that is.

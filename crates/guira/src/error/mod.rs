@@ -63,8 +63,8 @@ impl fmt::Display for Blame {
 /// ([`OperationError`]), and of those who look after a table ([`AdminError`]). Where documentation says which errors a
 /// function has, it names the innermost variant: `Full` of a put is [`OperationErrorKind::Full`]. "The fabric's" are
 /// [`Error::Fabric`] and [`OperationErrorKind::Fabric`]: the memory could not be reached. They alone may have had an
-/// effect ([`Error::effect`]). Each error's text says what was attempted, on what, and whether anything changed; lookups
-/// and scans, which change nothing, do not say so.
+/// effect ([`Error::effect`]). Each error's text says what was attempted, on what, and whether anything changed; errors
+/// of lookups and scans, which change nothing, do not say so.
 ///
 /// ```
 /// use guira::{Blame, Effect, Store, Url};
@@ -82,12 +82,12 @@ impl fmt::Display for Blame {
 /// What to do depends on blame and effect. Who wants to know more matches on what is inside:
 ///
 /// ```
-/// use guira::{Client, Error, OperationError, OperationErrorKind};
+/// use guira::{Client, Error, OperationErrorKind};
 ///
 /// /// Stores a value that may be left out, and says whether it was too long for the table.
 /// fn is_too_long(client: &mut Client, key: &[u8], value: &[u8]) -> Result<bool, Error> {
 ///     match client.put(key, value) {
-///         Err(Error::Operation(OperationError { kind: OperationErrorKind::ValueLength { .. }, .. })) => Ok(true),
+///         Err(error) if matches!(error.operation_kind(), Some(OperationErrorKind::ValueLength { .. })) => Ok(true),
 ///         result => result.map(|_| false),
 ///     }
 /// }
@@ -139,7 +139,8 @@ impl Error {
     /// Whether a table was looked for under a name that nothing has. A creation that finds no directory is another
     /// error: a mistake of the path.
     pub fn is_absent(&self) -> bool {
-        matches!(self, Error::Open(OpenError::Region(ShmError::NotFound { attempt, .. })) if *attempt != Attempt::Create)
+        let Error::Open(OpenError::Region(ShmError::NotFound { attempt, .. })) = self else { return false };
+        *attempt != Attempt::Create
     }
 
     /// Whether a table was to be created under a name that something has already. Nothing was changed.
@@ -153,6 +154,14 @@ impl Error {
             Error::Open(OpenError::Region(ShmError::NoSpace { wanted, available, .. })) => {
                 Some(Shortage { wanted_bytes: *wanted, available_bytes: *available })
             }
+            _ => None,
+        }
+    }
+
+    /// The cause, if an operation on keys failed.
+    pub fn operation_kind(&self) -> Option<&OperationErrorKind> {
+        match self {
+            Error::Operation(error) => Some(&error.kind),
             _ => None,
         }
     }

@@ -124,10 +124,10 @@ fn mistakes_of_who_serves_are_told() {
     let store = Store::create_unnamed(&options()).unwrap();
     let elsewhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
     let error = store.serve(&ServeOptions::new(elsewhere)).expect_err("no token");
-    assert!(
-        matches!(&error, Error::Admin(AdminError::Serve { source: NodeError::Exposed { addr }, .. }) if *addr == elsewhere),
-        "{error}"
-    );
+    let Error::Admin(AdminError::Serve { source: NodeError::Exposed { addr }, .. }) = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(*addr, elsewhere);
     assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
     let served = store.serve(&loopback()).unwrap();
     let error = store.serve(&ServeOptions::new(served.local_addrs()[0])).expect_err("it is taken");
