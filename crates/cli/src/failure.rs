@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io;
 
-use guira::{AdminError, Effect, OpenError, OpenOptions, Store, TableError, Url};
+use guira::errors::TableError;
+use guira::{AdminError, Effect, OpenError, OpenOptions, Store, Url};
 use guira_input::InputError;
 use guira_lab::driver::{DriverError, Removal};
 use serde::{Deserialize, Serialize};
@@ -486,7 +487,8 @@ impl Failure {
 /// The exit code of a store's error. Whether somebody may do a thing, and whether a file can be used, is for the host
 /// to decide and no matter of the arguments, although the caller is to blame.
 fn exit_code_of(error: &guira::Error) -> u8 {
-    use guira::{Error, OperationError, OperationErrorKind, ShmError};
+    use guira::errors::ShmError;
+    use guira::{Error, OperationError, OperationErrorKind};
 
     match error {
         error if error.is_absent() || error.is_taken() => EXIT_NEGATIVE,
@@ -545,7 +547,8 @@ mod tests {
     /// Like cases have like codes, whichever command they come from.
     #[test]
     fn every_failure_has_the_code_that_help_says() {
-        use guira::{Attempt, ConfigError, Error, Operation, OperationError, OperationErrorKind, ShmError};
+        use guira::errors::{Attempt, ConfigError, ShmError};
+        use guira::{Error, Operation, OperationError, OperationErrorKind};
 
         let url = || "shm://x".parse::<Url>().unwrap();
         let path = || std::path::PathBuf::from("/dev/shm/x");

@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use guira::printable;
+use guira::admin::printable;
 use serde::Serialize;
 
 use crate::failure::{ErrorText, Failure};

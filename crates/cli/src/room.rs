@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use guira::layout::TableConfig;
-use guira::{EntryFormat, OpenOptions, Stat, Store, Url};
+use guira::admin::Stat;
+use guira::raw::layout::TableConfig;
+use guira::{EntryFormat, OpenOptions, Store, Url};
 use guira_input::Fit;
 
 use crate::input::{self, InputFormat};
@@ -166,11 +167,9 @@ fn larger(target: Target<'_>, config: &TableConfig, capacity: u64, extent_bytes:
 /// A name beside `url` that no table has.
 fn free_name(url: &Url) -> String {
     let named = |number: u32| format!("{url}-{number}");
-    let is_free =
-        |name: &String| match name.parse().map(|url| Store::open_with(&url, &OpenOptions::default().read_only())) {
-            Ok(Err(error)) => error.is_absent(),
-            Ok(Ok(_)) | Err(_) => false,
-        };
+    let is_free = |name: &String| {
+        Store::open_with(name, &OpenOptions::default().read_only()).is_err_and(|error| error.is_absent())
+    };
     (2..100).map(named).find(is_free).unwrap_or_else(|| named(2))
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use guira::ByteCount;
+use guira::admin::ByteCount;
 
 /// Reads a number of things: `10000`, `10_000`, `10k`, `1.5M`, `2G`, `1T` (powers of 1000).
 pub fn parse_count(text: &str) -> Result<u64, String> {

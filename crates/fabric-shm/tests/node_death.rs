@@ -157,7 +157,7 @@ fn a_node_that_dies_inside_a_row_leaves_its_record() {
     let store = Store::create(&url, &options).unwrap();
     let _table = Destroyed(url.clone());
     let mut node = Mortal::start(&url, 0, None);
-    let remote = Store::open_with(&node.url(), &OpenOptions::default().reconnect_timeout(RECONNECT_TIMEOUT)).unwrap();
+    let remote = Store::open_with(node.url(), &OpenOptions::default().reconnect_timeout(RECONNECT_TIMEOUT)).unwrap();
     let mut client = remote.client().unwrap();
     let mut number = 1;
     client.put(KEY, &value(number)).unwrap();

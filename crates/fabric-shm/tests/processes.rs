@@ -324,7 +324,7 @@ fn quitter(location: &Location) {
 /// what it drops is its copy. Then it has its own.
 fn remote_forker(location: &Location) {
     let url = std::env::var(NODE).unwrap();
-    let (store, endpoint) = (Store::open(&url.parse().unwrap()).unwrap(), url.strip_prefix("tcp://").unwrap());
+    let (store, endpoint) = (Store::open(&url).unwrap(), url.strip_prefix("tcp://").unwrap());
     let options = ConnectOptions::new(endpoint.parse().unwrap());
     let connect = || TcpRegion::connect(&options).unwrap();
     let (region, client, reader) = (connect(), store.client().unwrap(), store.reader());
@@ -360,7 +360,7 @@ fn remote_forker(location: &Location) {
         assert!(matches!(region.counters(), Err(FabricError::Forked)));
         drop((client, reader, store, hold, lane, region));
 
-        let store = Store::open(&url.parse().unwrap()).unwrap();
+        let store = Store::open(url).unwrap();
         let mut client = store.client().unwrap();
         assert_eq!(client.get(b"cuckoo").unwrap().as_deref(), Some(&b"grey"[..]));
         client.put(b"child", b"alive").unwrap();
@@ -644,7 +644,7 @@ fn storm(location: &Location) {
 
 /// Opens the table there and has a client until it is told to go on.
 fn client(location: &Location) {
-    let store = Store::open(&guira::Url::file(location.path()).unwrap()).unwrap();
+    let store = Store::open(guira::Url::file(location.path()).unwrap()).unwrap();
     let client = store.client().unwrap();
     say(store.stat().unwrap().clients[0].slot);
     wait_for_order();
@@ -742,7 +742,7 @@ fn who_is_dead_under_a_lock_of_a_reader_is_unknown() {
     actor.kill();
     let reader = lock_for_reading(&scratch.location, i64::from(slot)..i64::from(slot) + 1);
     let state = |store: &Store| store.stat().unwrap().clients[0].state;
-    assert_eq!(state(&store), guira::ClientState::Unknown);
+    assert_eq!(state(&store), guira::admin::ClientState::Unknown);
     let lock = store.slot_lock().unwrap().expect("a lock");
     assert_eq!((lock.first_slot, lock.last_slot), (slot, slot));
     let repair = store.recover(&mut |_, _| ()).unwrap();
@@ -750,7 +750,7 @@ fn who_is_dead_under_a_lock_of_a_reader_is_unknown() {
     assert!(repair.failed[0].reason.contains("for reading"), "{}", repair.failed[0].reason);
     store.client().unwrap().put(b"cuckoo", b"grey").unwrap();
     drop(reader);
-    assert_eq!(state(&store), guira::ClientState::Dead);
+    assert_eq!(state(&store), guira::admin::ClientState::Dead);
     assert_eq!(store.recover(&mut |_, _| ()).unwrap().recovered.len(), 1);
 }
 
@@ -914,7 +914,7 @@ fn a_forked_child_has_no_part_in_connections() {
     let node = served.serve(&guira::ServeOptions::new(([127, 0, 0, 1], 0).into()).threads(1)).unwrap();
     let is_dead = |slot: u16| {
         let clients = served.stat().unwrap().clients;
-        clients.iter().any(|client| client.slot == slot && client.state == guira::ClientState::Dead)
+        clients.iter().any(|client| client.slot == slot && client.state == guira::admin::ClientState::Dead)
     };
     let scratch = Scratch::new();
     let mut lane = scratch.create().lane();

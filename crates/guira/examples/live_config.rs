@@ -47,7 +47,7 @@ fn main() {
 
 /// A reader process: reacts to every revision it sees, until the last.
 fn read(url: &str, id: &str) -> Result<(), Failure> {
-    let store = Store::open_with(&url.parse()?, &OpenOptions::default().read_only())?;
+    let store = Store::open_with(url, &OpenOptions::default().read_only())?;
     let mut reader = store.reader();
     let (mut config, mut seen, mut revision) = ([const { String::new() }; KEYS.len()], Vec::new(), Vec::new());
     let mut since = Instant::now();

@@ -41,7 +41,7 @@ fn main() {
 /// A worker process: half of its requests, then a pause until the leader says "go", then the other half.
 fn work(url: &str, id: &str, requests: &str) -> Result<(), Failure> {
     let (id, requests) = (number(id, 0, 63)?, number(requests, 2, 1_000_000)?);
-    let mut cache = Store::open(&url.parse()?)?.client()?;
+    let mut cache = Store::open(url)?.client()?;
     let mut random = id + 1;
     let mut hits = 0;
     for request in 0..requests {

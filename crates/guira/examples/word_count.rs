@@ -43,7 +43,7 @@ fn main() {
 
 /// A worker process: counts the words of one slice of the text.
 fn work(url: &str, path: &Path, start: &str, end: &str) -> Result<(), Failure> {
-    let mut client = Store::open(&url.parse()?)?.client()?;
+    let mut client = Store::open(url)?.client()?;
     let (mut file, mut slice) = (File::open(path)?, Vec::new());
     let start = file.seek(SeekFrom::Start(start.parse()?))?;
     file.take(end.parse::<u64>()?.saturating_sub(start)).read_to_end(&mut slice)?;

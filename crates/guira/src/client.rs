@@ -342,13 +342,13 @@ impl Client {
 
     /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again,
     /// clients that it suspected, dead ones that it recovered, and more. Only grows. No round trip. What all clients of
-    /// a table met: [`crate::Stat::totals`].
+    /// a table met: [`crate::admin::Stat::totals`].
     pub fn counters(&self) -> Counters {
         self.0.counters()
     }
 
-    /// The number of this client's slot, from 0, as [`crate::ClientStat::slot`] and errors name it. Another one after
-    /// its connection to a memory node was lost. No round trip.
+    /// The number of this client's slot, from 0, as [`crate::admin::ClientStat::slot`] and errors name it. Another one
+    /// after its connection to a memory node was lost. No round trip.
     pub fn slot(&self) -> u16 {
         self.0.slot()
     }

@@ -30,8 +30,12 @@ impl Store {
     /// `Create` for impossible parameters; `Region` if the file exists ([`Error::is_taken`]), does not fit
     /// ([`Error::shortage`]), or is not permitted; `Random`; `Format` if the fabric failed; `OfNode` for `tcp://`.
     /// Nothing is left behind.
-    pub fn create(url: &Url, options: &CreateOptions) -> Result<Store, Error> {
-        Store::create_with_progress(url, options, &mut |_| ControlFlow::Continue(()))
+    pub fn create<U>(url: U, options: &CreateOptions) -> Result<Store, Error>
+    where
+        U: TryInto<Url>,
+        Error: From<U::Error>,
+    {
+        Store::create_url(&url.try_into()?, options, &mut |_| ControlFlow::Continue(()))
     }
 
     /// Creates a table in this process's own memory, and opens it for reading and changing. Nobody else can open it,
@@ -43,7 +47,7 @@ impl Store {
     /// `Create` for impossible parameters; `Region` if the machine has not that much memory to spare
     /// ([`Error::shortage`]); `Random`; `Format`. Nothing is left behind.
     pub fn create_unnamed(options: &CreateOptions) -> Result<Store, Error> {
-        Store::create(&Url::unnamed(), options)
+        Store::create_url(&Url::unnamed(), options, &mut |_| ControlFlow::Continue(()))
     }
 
     /// Creates a table as [`Store::create`] does, and says how far it got. `progress` is called before each 16 MiB are
@@ -57,7 +61,7 @@ impl Store {
     /// use std::ops::ControlFlow;
     /// use std::time::{Duration, Instant};
     ///
-    /// use guira::{CreateOptions, CreateProgress, Error, Store, Url};
+    /// use guira::{CreateOptions, CreateProgress, Error, OpenError, Store, Url};
     ///
     /// /// Creates a table, unless that takes longer than `limit`.
     /// fn create_within(limit: Duration, url: &Url, options: &CreateOptions) -> Result<Option<Store>, Error> {
@@ -82,7 +86,19 @@ impl Store {
     /// # Store::destroy(&url)
     /// # }
     /// ```
-    pub fn create_with_progress(
+    pub fn create_with_progress<U>(
+        url: U,
+        options: &CreateOptions,
+        progress: &mut dyn FnMut(CreateProgress) -> ControlFlow<()>,
+    ) -> Result<Store, Error>
+    where
+        U: TryInto<Url>,
+        Error: From<U::Error>,
+    {
+        Store::create_url(&url.try_into()?, options, progress)
+    }
+
+    pub(crate) fn create_url(
         url: &Url,
         options: &CreateOptions,
         progress: &mut dyn FnMut(CreateProgress) -> ControlFlow<()>,
@@ -138,7 +154,7 @@ impl Store {
     /// Nothing was changed.
     ///
     /// ```
-    /// use guira::{CreateOptions, Error, OnMismatch, Store, Url};
+    /// use guira::{CreateOptions, Error, OpenError, OnMismatch, Store, Url};
     ///
     /// # fn main() -> Result<(), guira::Error> {
     /// let url: Url = format!("shm://guira-doc-open-or-create-{}", std::process::id()).parse()?;
@@ -155,15 +171,31 @@ impl Store {
     /// Store::destroy(&url)
     /// # }
     /// ```
-    pub fn open_or_create(url: &Url, options: &CreateOptions) -> Result<Store, Error> {
-        Store::open_or_create_with_progress(url, options, &mut |_| ControlFlow::Continue(()))
+    pub fn open_or_create<U>(url: U, options: &CreateOptions) -> Result<Store, Error>
+    where
+        U: TryInto<Url>,
+        Error: From<U::Error>,
+    {
+        Store::open_or_create_url(&url.try_into()?, options, &mut |_| ControlFlow::Continue(()))
     }
 
     /// As [`Store::open_or_create`]; `progress` is called as by [`Store::create_with_progress`], if a table is created.
     ///
     /// # Errors
     /// As [`Store::open_or_create`].
-    pub fn open_or_create_with_progress(
+    pub fn open_or_create_with_progress<U>(
+        url: U,
+        options: &CreateOptions,
+        progress: &mut dyn FnMut(CreateProgress) -> ControlFlow<()>,
+    ) -> Result<Store, Error>
+    where
+        U: TryInto<Url>,
+        Error: From<U::Error>,
+    {
+        Store::open_or_create_url(&url.try_into()?, options, progress)
+    }
+
+    pub(crate) fn open_or_create_url(
         url: &Url,
         options: &CreateOptions,
         progress: &mut dyn FnMut(CreateProgress) -> ControlFlow<()>,
@@ -171,14 +203,14 @@ impl Store {
         let open_options = OpenOptions { owners: options.owners, ..OpenOptions::default() };
         let mut turns = 1;
         loop {
-            match Store::open_with(url, &open_options) {
+            match Store::open_url(url, &open_options) {
                 Err(error) if error.is_absent() || is_destroyed(&error) => {}
                 Ok(store) if options.on_mismatch == OnMismatch::Refuse => {
                     return store.ensure_fits(options).map(|()| store);
                 }
                 result => return result,
             }
-            match Store::create_with_progress(url, options, progress) {
+            match Store::create_url(url, options, progress) {
                 Err(error) if error.is_taken() && turns < MAX_OPEN_OR_CREATE_TURNS => turns += 1,
                 result => return result,
             }
@@ -198,7 +230,8 @@ impl Store {
     /// be. Nothing was changed.
     ///
     /// ```
-    /// # use guira::{CreateOptions, Error, Mismatch, OpenOptions, Store, Url};
+    /// # use guira::errors::Mismatch;
+    /// # use guira::{CreateOptions, Error, OpenError, OpenOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
     /// # let url: Url = format!("shm://guira-doc-ensure-fits-{}", std::process::id()).parse()?;
     /// # Store::create(&url, &CreateOptions::new(1_000))?;
@@ -237,11 +270,19 @@ impl Store {
     /// removed, such as without permission to write it, or when the process has no memory or file descriptors to spare:
     /// it is left alone then. `Fabric` if the name is gone, but not every client and reader was told. `OfNode` for
     /// `tcp://`.
-    pub fn destroy(url: &Url) -> Result<(), Error> {
+    pub fn destroy<U>(url: U) -> Result<(), Error>
+    where
+        U: TryInto<Url>,
+        Error: From<U::Error>,
+    {
+        Store::destroy_url(&url.try_into()?)
+    }
+
+    pub(crate) fn destroy_url(url: &Url) -> Result<(), Error> {
         let location = file_of(url, Attempt::Destroy)?;
         // Nothing is put into it, whosever it is.
         let options = OpenOptions::default().any_owner();
-        let opened = Store::open_with(url, &options).or_else(|error| match error {
+        let opened = Store::open_url(url, &options).or_else(|error| match error {
             // Those who have it open are told all the same.
             Error::Open(OpenError::Region(ShmError::LockFile { .. })) => {
                 let region = FabricRegion::Shm(ShmRegion::open_to_destroy(&location)?);

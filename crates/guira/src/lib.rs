@@ -56,7 +56,7 @@
 //! open when it is destroyed gets [`OperationErrorKind::Destroyed`] from every operation that begins afterwards,
 //! lookups included.
 //!
-//! [`list()`] tells which tables this host has in shared memory, whose they are, and whether anybody uses them.
+//! [`admin::list()`] tells which tables this host has in shared memory, whose they are, and whether anybody uses them.
 //!
 //! **Hosts.** [`Store::serve`] makes this process the memory node of a table, which others open as `tcp://host:port`.
 //! Feature `tls` (off by default, as it wants a C compiler) adds `ServeOptions::tls` and `OpenOptions::tls`: both sides
@@ -92,9 +92,8 @@
 //! }
 //! ```
 //!
-//! Every error inside an [`Error`] has its name here too, so that a program that wants to know more can match on it:
-//! [`OperationError`] of operations on keys, [`ShmError`] of the table's file, [`TableError`], [`ConfigError`],
-//! [`ExtentError`], [`CheckError`], [`FabricError`].
+//! The families are [`OpenError`], [`OperationError`] and [`AdminError`]. The causes inside have their names in
+//! [`errors`], so that a program that wants to know more can match on them.
 //!
 //! **Sizing.** [`CreateOptions::new`] takes the number of keys; the memory is reserved at once, and a table does not
 //! grow. Short values lie in the rows (`bytes:64`: key and value of 64 bytes together), longer ones in space of their
@@ -140,41 +139,65 @@ mod wait;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 pub use client::Client;
-pub use error::{AdminError, Blame, Error, OpenError, Shortage};
-pub use guira_check::{
-    Cause, CheckError, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage,
-    TableStats,
-};
-pub use guira_fabric::{Addr, ByteCount, Effect, FabricError, Space, Traffic, VerbCounts, printable};
-pub use guira_fabric_shm::{Attempt, FileKind, KillError, LockFileProblem, ShmError};
-pub use guira_fabric_tcp::client::{ConnectError, Endpoint};
-pub use guira_fabric_tcp::node::{NodeCounters, NodeError, NodeEvent, NodeEventKind, TokenNumber};
-pub use guira_fabric_tcp::tls::TlsError;
-pub use guira_fabric_tcp::wire::{Bye, WireError};
-#[doc(inline)]
-pub use guira_layout as layout;
-pub use guira_layout::{ConfigError, EntryFormat, Generation, LockId, OwnerId, Preset, RowId, SuperblockError};
-pub use guira_rcuckoo::{
-    Counters, Error as OperationError, ErrorKind as OperationErrorKind, NoSpace, Operation, Place, Placement, RowPair,
-    Table, TableError,
-};
-pub use guira_url::{Url, UrlError};
-pub use list::{ClientCounts, ListedState, ListedTable, TableSummary, list};
-pub use mismatch::Mismatch;
+pub use error::{AdminError, Blame, Error, OpenError};
+pub use guira_fabric::{Effect, Traffic};
+pub use guira_layout::{EntryFormat, Preset};
+pub use guira_rcuckoo::{Counters, Error as OperationError, ErrorKind as OperationErrorKind, Operation};
+pub use guira_url::Url;
 pub use options::{CreateOptions, CreateProgress, OnMismatch, OpenOptions};
 pub use pool::{Pool, PoolStatus, PooledClient};
 pub use reader::Reader;
-pub use repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, Repair};
-pub use scan::{DamageVisitor, LenEstimate, Scan, ScanSummary, Snapshot, Unread, Visitor};
+pub use scan::{LenEstimate, Scan, ScanSummary, Snapshot};
 pub use serve::{ServeOptions, Served};
-pub use slot_locks::SlotLock;
-pub use stat::{ClientStat, ClientState, FileStat, NodeStat, RegionStat, Stat};
 pub use state::{Expected, Put, Swap, Token, Versioned};
 pub use store::Store;
-pub use tls_file::TlsFileError;
 #[cfg(feature = "tls")]
 pub use tls_file::{ClientTls, NodeTls};
-pub use token_file::{AccessToken, TokenFileError};
+pub use token_file::AccessToken;
+
+/// Looking after tables: statistics, checks, repairs, memory nodes, and the tables that a host has.
+pub mod admin {
+    pub use guira_check::{
+        Cause, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage, TableStats,
+    };
+    pub use guira_fabric::{ByteCount, printable};
+    pub use guira_fabric_tcp::client::Endpoint;
+    pub use guira_fabric_tcp::node::{NodeCounters, NodeEvent, NodeEventKind, TokenNumber};
+
+    pub use crate::list::{ClientCounts, ListedState, ListedTable, TableSummary, list};
+    pub use crate::repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, Repair};
+    pub use crate::scan::{DamageVisitor, Unread, Visitor};
+    pub use crate::stat::{ClientStat, ClientState, FileStat, NodeStat, RegionStat, Stat};
+}
+
+/// The causes inside an [`enum@Error`], for programs that match on them.
+pub mod errors {
+    pub use guira_check::CheckError;
+    pub use guira_fabric::FabricError;
+    pub use guira_fabric_shm::{Attempt, FileKind, KillError, LockFileProblem, ShmError};
+    pub use guira_fabric_tcp::client::ConnectError;
+    pub use guira_fabric_tcp::node::NodeError;
+    pub use guira_fabric_tcp::tls::TlsError;
+    pub use guira_fabric_tcp::wire::{Bye, WireError};
+    pub use guira_layout::{ConfigError, SuperblockError};
+    pub use guira_rcuckoo::{NoSpace, Place, TableError};
+    pub use guira_url::UrlError;
+
+    pub use crate::error::Shortage;
+    pub use crate::mismatch::Mismatch;
+    pub use crate::slot_locks::SlotLock;
+    pub use crate::tls_file::TlsFileError;
+    pub use crate::token_file::TokenFileError;
+}
+
+/// Rows, locks and slots as they lie in memory, for programs that look into a table themselves: [`Store::table`].
+pub mod raw {
+    pub use guira_fabric::{Addr, Space, VerbCounts};
+    #[doc(inline)]
+    pub use guira_layout as layout;
+    pub use guira_layout::{Generation, LockId, OwnerId, RowId};
+    pub use guira_rcuckoo::{Placement, RowPair, Table};
+}
 
 /// The example of the README is run with the others.
 #[cfg(doctest)]

@@ -3,14 +3,15 @@
 use guira_fabric_shm::{FoundKind, FoundRegion, ShmError, found_regions};
 use guira_rcuckoo::TableError;
 
+use crate::admin::{ClientState, FileStat};
 use crate::stat::clients_of;
-use crate::{ClientState, Error, FileStat, OpenError, OpenOptions, Store, Url};
+use crate::{Error, OpenError, OpenOptions, Store, Url};
 
 /// A table of this host's shared memory, or a file there that may be one. Serialized as one object.
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct ListedTable {
-    /// Where it is: `shm://NAME`. Whoever created the file chose the name: see [`crate::printable`].
+    /// Where it is: `shm://NAME`. Whoever created the file chose the name: see [`crate::admin::printable`].
     #[serde(serialize_with = "as_text")]
     pub url: Url,
     /// The id of the user who owns it.
@@ -43,12 +44,12 @@ pub enum ListedState {
     Unreadable,
     /// A table that cannot be read, because it is damaged or of another version of this library.
     Damaged {
-        /// Why. It names the file: see [`crate::printable`].
+        /// Why. It names the file: see [`crate::admin::printable`].
         reason: String,
     },
 }
 
-/// A table in short: a part of [`crate::Stat`] that costs little, however large the table is.
+/// A table in short: a part of [`crate::admin::Stat`] that costs little, however large the table is.
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct TableSummary {
@@ -113,13 +114,14 @@ impl ClientCounts {
 /// `Region` if `/dev/shm` cannot be read.
 ///
 /// ```
-/// use guira::{CreateOptions, ListedState, Store, Url};
+/// use guira::admin::ListedState;
+/// use guira::{CreateOptions, Store, Url};
 ///
 /// # fn main() -> Result<(), guira::Error> {
 /// # let url: Url = format!("shm://guira-doc-list-{}", std::process::id()).parse()?;
 /// let store = Store::create(&url, &CreateOptions::new(1_000))?;
 /// let _client = store.client()?;
-/// let listed = guira::list()?.into_iter().find(|listed| listed.url == url).expect("it was created");
+/// let listed = guira::admin::list()?.into_iter().find(|listed| listed.url == url).expect("it was created");
 /// let ListedState::Table(table) = listed.state else { panic!("it is {:?}", listed.state) };
 /// assert_eq!((table.entries, table.clients.live), (0, 1));
 /// # Store::destroy(&url)

@@ -190,7 +190,7 @@ impl CreateOptions {
     /// ```
     /// use guira::CreateOptions;
     ///
-    /// # fn main() -> Result<(), guira::ConfigError> {
+    /// # fn main() -> Result<(), guira::errors::ConfigError> {
     /// let small = CreateOptions::new(1_000_000);
     /// assert!(small.memory_bytes()? < 89_000_000);
     /// // With room for as many records of 1 KiB.

@@ -225,11 +225,11 @@ impl Store {
         }))
     }
 
-    /// Kills the process of the client that has `slot` ([`crate::ClientStat::slot`], and what `Busy` names), with all
-    /// of its other clients, waits up to `patience` until the kernel says that it is dead, and recovers the client. For
-    /// a process that is stopped, or otherwise stands still in the middle of a change, and will not go on: a timeout
-    /// never decides that. If the client is dead already it is only recovered; if somebody else is doing that, and does
-    /// not come to an end within half a second, it is that process that is killed. // [R-RECOVER-4]
+    /// Kills the process of the client that has `slot` ([`crate::admin::ClientStat::slot`], and what `Busy` names),
+    /// with all of its other clients, waits up to `patience` until the kernel says that it is dead, and recovers the
+    /// client. For a process that is stopped, or otherwise stands still in the middle of a change, and will not go on:
+    /// a timeout never decides that. If the client is dead already it is only recovered; if somebody else is doing
+    /// that, and does not come to an end within half a second, it is that process that is killed. // [R-RECOVER-4]
     ///
     /// The process is stopped first, and killed only if it is the very one that took the slot, or recovers its client,
     /// and still has it; nothing is killed by its number alone, and whoever was let go on by others after it was looked

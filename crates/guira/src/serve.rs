@@ -12,10 +12,12 @@ use guira_fabric_tcp::wire::{Grant, Token};
 
 #[cfg(feature = "tls")]
 use crate::NodeTls;
+use crate::admin::{NodeCounters, NodeEvent};
+use crate::errors::NodeError;
 use crate::fabric::FabricRegion;
 use crate::options::Access;
 use crate::store::random;
-use crate::{AccessToken, AdminError, Error, NodeCounters, NodeError, NodeEvent, Store, Url};
+use crate::{AccessToken, AdminError, Error, Store, Url};
 
 /// Who a table is served to, and how: [`Store::serve`].
 ///

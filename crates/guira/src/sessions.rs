@@ -83,7 +83,7 @@ pub(crate) enum Failure {
     Connect(Arc<ConnectError>),
     TokenFile(String),
     #[cfg(feature = "tls")]
-    TlsFile(Arc<crate::TlsFileError>),
+    TlsFile(Arc<crate::errors::TlsFileError>),
     Open(TableError),
     Gone(&'static str),
     Process(FabricError),

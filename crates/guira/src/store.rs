@@ -13,6 +13,7 @@ use guira_layout::{OwnerId, SlotState, SlotWord};
 use guira_rcuckoo::{ClientConfig, SlotClient, Table, TableError, claim_slot, open_table, read_slot, slots};
 use guira_url::Place;
 
+use crate::admin::{ClientState, Stat};
 use crate::aio::Taken;
 use crate::attachment::without_effect;
 use crate::events::Events;
@@ -22,9 +23,7 @@ use crate::repair::own_slot_client;
 use crate::sessions::{self, Session, Sessions};
 use crate::stat::liveness;
 use crate::wait::block_on;
-use crate::{
-    AdminError, Client, ClientState, Error, OpenError, OpenOptions, OperationErrorKind, Pool, Reader, Stat, Url, aio,
-};
+use crate::{AdminError, Client, Error, OpenError, OpenOptions, OperationErrorKind, Pool, Reader, Url, aio};
 
 /// A table this process has opened. Clones and threads share it; each thread takes a client or reader of its own.
 ///
@@ -143,16 +142,34 @@ pub(crate) fn random() -> Result<u64, Error> {
 }
 
 impl Store {
-    /// Opens a table of this user or of root for reading and changing, with a deadline of 10 s. 1 round trip. Source:
-    /// R-OPEN-1.
+    /// Opens a table of this user or of root for reading and changing, with a deadline of 10 s. `url` is a [`Url`] or
+    /// its text. 1 round trip. Source: R-OPEN-1.
     ///
     /// # Errors
-    /// `Owner` if the table is somebody else's; `Region` if the file is missing ([`Error::is_absent`]), not permitted,
-    /// cut short or not a region, or if it has a lock file that cannot be used ([`crate::ShmError::LockFile`]: it can
-    /// be read then); `Open` if what it holds is not a table, is damaged, or was destroyed; of a memory node `Connect`
-    /// if there is none, or it does not let this client in. Nothing was changed.
-    pub fn open(url: &Url) -> Result<Store, Error> {
-        Store::open_with(url, &OpenOptions::default())
+    /// `Url` if the text is none; `Owner` if the table is somebody else's; `Region` if the file is missing
+    /// ([`Error::is_absent`]), not permitted, cut short or not a region, or if it has a lock file that cannot be used
+    /// ([`crate::errors::ShmError::LockFile`]: it can be read then); `Table` if what it holds is not a table, is
+    /// damaged, or was destroyed; of a memory node `Connect` if there is none, or it does not let this client in.
+    /// Nothing was changed.
+    ///
+    /// ```
+    /// use guira::{CreateOptions, Store};
+    ///
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let name = format!("guira-doc-open-{}", std::process::id());
+    /// # let url = &format!("shm://{name}");
+    /// # Store::create(url, &CreateOptions::new(1_000))?;
+    /// let store = Store::open(url)?; // Such as "shm://birds", or "tcp://birds.example:7711".
+    /// store.client()?.put(b"cuckoo", b"Guira guira")?;
+    /// # Store::destroy(url)
+    /// # }
+    /// ```
+    pub fn open<U>(url: U) -> Result<Store, Error>
+    where
+        U: TryInto<Url>,
+        Error: From<U::Error>,
+    {
+        Store::open_url(&url.try_into()?, &OpenOptions::default())
     }
 
     /// Opens a table as `options` say. 1 round trip; of a memory node 1 more for the session, after those of TCP.
@@ -160,7 +177,15 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::open`]; `TokenFile`.
-    pub fn open_with(url: &Url, options: &OpenOptions) -> Result<Store, Error> {
+    pub fn open_with<U>(url: U, options: &OpenOptions) -> Result<Store, Error>
+    where
+        U: TryInto<Url>,
+        Error: From<U::Error>,
+    {
+        Store::open_url(&url.try_into()?, options)
+    }
+
+    pub(crate) fn open_url(url: &Url, options: &OpenOptions) -> Result<Store, Error> {
         let region = match url.place()? {
             Place::File(location) => {
                 let access = match options.access {
@@ -230,7 +255,7 @@ impl Store {
     /// round trip. Source: R-DESTROY-1, R-DESTROY-2.
     ///
     /// # Errors
-    /// `Open` if its first bytes are damaged; the fabric's. Nothing was changed.
+    /// `Table` if its first bytes are damaged; the fabric's. Nothing was changed.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -270,7 +295,7 @@ impl Store {
     }
 
     /// The table's parameters and layout, as they were when it was opened: they never change. What it gives has its
-    /// types in [`crate::layout`]. No round trip.
+    /// types in [`crate::raw::layout`]. No round trip.
     pub fn table(&self) -> &Table {
         &self.inner.table
     }
@@ -283,7 +308,7 @@ impl Store {
     /// R-DESTROY-1, R-RECOVER-3.
     ///
     /// # Errors
-    /// `Open` if the table was destroyed, or its first bytes are damaged; `TooManyClients` if every slot has a client
+    /// `Table` if the table was destroyed, or its first bytes are damaged; `TooManyClients` if every slot has a client
     /// that lives; while others are taking, giving back or recovering one, this call looks again, until the deadline
     /// ([`OpenOptions::deadline`]); `SlotsLocked`, without that wait, if somebody who is no client has locked slots and
     /// no other is free. `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets this client
@@ -326,7 +351,7 @@ impl Store {
     /// counted as such.
     ///
     /// # Errors
-    /// `Check` and the fabric's if the table cannot be read, `Region` if its file cannot; `Open`, soon, if it was
+    /// `Check` and the fabric's if the table cannot be read, `Region` if its file cannot; `Table`, soon, if it was
     /// destroyed, or is so meanwhile, or if its first bytes are damaged. Nothing was changed.
     ///
     /// ```
@@ -407,8 +432,8 @@ impl Inner {
         self.sessions.latest().map_or_else(|| self.first.clone(), |session| session.region)
     }
 
-    /// Makes sure that the table in `region` is one still: fails with `Open` if it was destroyed, or if its first bytes
-    /// are damaged. 1 round trip. // [R-OPEN-1] [R-DESTROY-1]
+    /// Makes sure that the table in `region` is one still: fails with `Table` if it was destroyed, or if its first
+    /// bytes are damaged. 1 round trip. // [R-OPEN-1] [R-DESTROY-1]
     pub(crate) async fn look_at(&self, region: &FabricRegion) -> Result<(), Error> {
         match open_table(&mut region.lane(), region.main_bytes()).await {
             Ok(_) => Ok(()),

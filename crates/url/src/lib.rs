@@ -191,6 +191,36 @@ impl FromStr for Url {
     }
 }
 
+impl TryFrom<&str> for Url {
+    type Error = UrlError;
+
+    fn try_from(text: &str) -> Result<Url, UrlError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<&String> for Url {
+    type Error = UrlError;
+
+    fn try_from(text: &String) -> Result<Url, UrlError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for Url {
+    type Error = UrlError;
+
+    fn try_from(text: String) -> Result<Url, UrlError> {
+        text.parse()
+    }
+}
+
+impl From<&Url> for Url {
+    fn from(url: &Url) -> Url {
+        url.clone()
+    }
+}
+
 /// Whether `text` is how `endpoint` is shown, with its port or, if that is the usual one, without.
 fn is_one_spelling(endpoint: &Endpoint, text: &str) -> bool {
     let shown = endpoint.to_string();

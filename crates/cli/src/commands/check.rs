@@ -1,9 +1,9 @@
 //! `guira check`.
 
 use clap::Args;
-use guira::{
-    Cause, CheckReport, LivingClient, LockFileProblem, RecoveredClient, Repair, ShmError, SlotLock, Store, Url,
-};
+use guira::admin::{Cause, CheckReport, LivingClient, RecoveredClient, Repair};
+use guira::errors::{LockFileProblem, ShmError, SlotLock};
+use guira::{Store, Url};
 use serde::Serialize;
 
 use super::{Verdict, open, open_options, tls};

@@ -11,7 +11,8 @@ use std::thread;
 use std::time::Instant;
 
 use clap::Args;
-use guira::{Blame, Stat, Store, Unread, Url};
+use guira::admin::{Stat, Unread};
+use guira::{Blame, Store, Url};
 use guira::{Client, Reader};
 use guira_input::printable;
 use serde::Serialize;
@@ -437,7 +438,7 @@ mod tests {
     #[test]
     fn a_pass_finds_what_changed_since_the_last() {
         let url = |name: &str| format!("shm://guira-copy-{name}-{}", std::process::id()).parse::<Url>().unwrap();
-        let [from, to] = ["from", "to"].map(|name| Store::create(&url(name), &CreateOptions::new(1_000)).unwrap());
+        let [from, to] = ["from", "to"].map(|name| Store::create(url(name), &CreateOptions::new(1_000)).unwrap());
         let mut client = from.client().unwrap();
         let put =
             |client: &mut Client, key: u32, value: &str| client.put(&key.to_le_bytes(), value.as_bytes()).unwrap();
@@ -470,7 +471,7 @@ mod tests {
         assert_eq!(reader.get(&7_u32.to_le_bytes()).unwrap().as_deref(), Some(&b"new"[..]));
         assert_eq!((reader.get(&150_u32.to_le_bytes()).unwrap(), to.len_estimate().unwrap().entries), (None, 501));
         for name in ["from", "to"] {
-            Store::destroy(&url(name)).unwrap();
+            Store::destroy(url(name)).unwrap();
         }
     }
 

@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use clap::Args;
-use guira::{CreateOptions, CreateProgress, EntryFormat, Preset, Shortage, Store, Url};
+use guira::errors::Shortage;
+use guira::{CreateOptions, CreateProgress, EntryFormat, Preset, Store, Url};
 use serde::Serialize;
 
 use super::Verdict;
@@ -126,7 +127,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         options = options.owner(uid);
     }
     arguments.space.refuse_for(arguments.entry)?;
-    let make = if arguments.if_missing { Store::open_or_create_with_progress } else { Store::create_with_progress };
+    let make: Make =
+        if arguments.if_missing { |url, it, told| Store::open_or_create_with_progress(url, it, told) } else { CREATE };
     let store = create_by(make, &arguments.url, &options, output)?;
     let room = if store.was_created() { arguments.capacity } else { store.table().config().capacity() };
     let created = Created::of(&store, arguments.preset, room);
@@ -154,11 +156,13 @@ fn access_by_others(mode: u32) -> Option<String> {
 
 /// Creates a table and shows how far it got. Ctrl-C ends it between two steps, and then nothing is left.
 pub fn create(url: &Url, options: &CreateOptions, output: &Output) -> Result<Store, Failure> {
-    create_by(Store::create_with_progress, url, options, output)
+    create_by(CREATE, url, options, output)
 }
 
 /// A way to make a table, which tells how far it has got.
 type Make = fn(&Url, &CreateOptions, &mut dyn FnMut(CreateProgress) -> ControlFlow<()>) -> Result<Store, guira::Error>;
+
+const CREATE: Make = |url, options, told| Store::create_with_progress(url, options, told);
 
 fn create_by(make: Make, url: &Url, options: &CreateOptions, output: &Output) -> Result<Store, Failure> {
     interrupt::note();

@@ -4,7 +4,8 @@ use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 
 use clap::{Args, ValueEnum};
-use guira::{Unread, Url};
+use guira::Url;
+use guira::admin::Unread;
 use guira_input::{jsonl, tsv};
 
 use super::owner::Owner;

@@ -1,7 +1,7 @@
 //! `guira list`.
 
 use clap::Args;
-use guira::{ClientCounts, ListedState, ListedTable, TableSummary, printable};
+use guira::admin::{ClientCounts, ListedState, ListedTable, TableSummary, printable};
 use serde::Serialize;
 
 use super::{Verdict, stat::age};
@@ -35,7 +35,7 @@ struct Answer<'t> {
 
 /// Carries out the command.
 pub fn run(_arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    let tables = guira::list()?;
+    let tables = guira::admin::list()?;
     output.answer(&Answer { tables: &tables }, || human(&tables))?;
     Ok(Verdict::Fine)
 }

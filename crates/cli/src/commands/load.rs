@@ -9,8 +9,9 @@ use std::rc::Rc;
 use std::sync::Mutex;
 
 use clap::Args;
-use guira::layout::TableConfig;
-use guira::{Stat, Url};
+use guira::Url;
+use guira::admin::Stat;
+use guira::raw::layout::TableConfig;
 use guira_input::{BadRecord, Fit};
 use guira_lab::driver::OperationFigures;
 use serde::Serialize;

@@ -26,10 +26,9 @@ pub mod ycsb;
 use std::time::Duration;
 
 use clap::Args;
-use guira::{
-    Error, LivingClient, LockFileProblem, OpenError, OpenOptions, OperationError, OperationErrorKind, Place, ShmError,
-    Store, Url,
-};
+use guira::admin::LivingClient;
+use guira::errors::{LockFileProblem, Place, ShmError};
+use guira::{Error, OpenError, OpenOptions, OperationError, OperationErrorKind, Store, Url};
 
 use crate::arguments::Command;
 use crate::failure::Failure;

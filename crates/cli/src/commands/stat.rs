@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use guira::{ClassStats, ClientState, FileStat, NodeCounters, NodeStat, SpaceStats, Stat, Store, Url};
+use guira::admin::{ClassStats, ClientState, FileStat, NodeCounters, NodeStat, SpaceStats, Stat};
+use guira::{Store, Url};
 use serde::Serialize;
 
 use super::{Verdict, open_options, tls};
@@ -75,7 +76,7 @@ fn human(stat: &Stat, node: Option<&NodeCounters>) -> String {
 fn overview(stat: &Stat) -> String {
     let held = &stat.table;
     let mut lines = vec![
-        ("table", guira::printable(&stat.url)),
+        ("table", guira::admin::printable(&stat.url)),
         ("format", format!("{}, checksum {}", stat.format, stat.checksum)),
         ("entries", format!("{} of {}: fill {}", count(held.entries), count(held.capacity), percent(held.fill))),
         ("rows", format!("{} of {} entries in {} bytes", count(held.rows), stat.entries_per_row, stat.row_bytes)),
@@ -187,9 +188,9 @@ fn file(region: &FileStat) -> String {
         _ => "",
     };
     let age = age(region.created_unix_ns);
-    let (path, size, mode) = (guira::printable(&region.path), bytes(region.file_bytes), region.mode & 0o777);
+    let (path, size, mode) = (guira::admin::printable(&region.path), bytes(region.file_bytes), region.mode & 0o777);
     let locks =
-        region.lock_path.as_ref().map_or(String::new(), |path| format!(", locks in {}", guira::printable(path)));
+        region.lock_path.as_ref().map_or(String::new(), |path| format!(", locks in {}", guira::admin::printable(path)));
     format!("{path}, {size}, of user {}, mode {mode:o}, {age} old{boot}{locks}", users::name(region.owner_uid))
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Table, command, damage, guira, guira_with_input};
 use guira::Store;
-use guira::layout::OwnerId;
+use guira::raw::layout::OwnerId;
 use guira_fabric::{Lane, Region, Submitted, Verb};
 use guira_fabric_shm::{Access, Location, ShmRegion};
 use serde_json::Value;
@@ -117,7 +117,7 @@ fn a_stopped_client_is_kicked() {
 
 /// As if the client in `slot` were in the middle of changing `key`: takes the lock of the key's first row for it.
 fn lock_for(table: &Table, key: &str, slot: &Value) {
-    let store = Store::open(&table.url().parse().expect("a URL")).expect("it is there");
+    let store = Store::open(table.url()).expect("it is there");
     let there = store.table();
     let row = there.placement().rows(there.placement().digest(key.as_bytes())).first;
     let mask = there.locks().mask(there.locks().lock_of(row));
@@ -131,11 +131,11 @@ fn lock_for(table: &Table, key: &str, slot: &Value) {
 
 /// As if the client in `slot` were in the middle of changing every row.
 fn lock_all_for(table: &Table, slot: &Value) {
-    let store = Store::open(&table.url().parse().expect("a URL")).expect("it is there");
+    let store = Store::open(table.url()).expect("it is there");
     let locks = *store.table().locks();
     let region = ShmRegion::open(&Location::file(table.path()), Access::ReadWrite).expect("it is there");
     let owner = OwnerId(u16::try_from(slot.as_u64().expect("a number")).expect("a slot") + 1);
-    for lock in (0..locks.locks()).map(guira::LockId) {
+    for lock in (0..locks.locks()).map(guira::raw::LockId) {
         let mask = locks.mask(lock);
         let verb = Verb::FetchAdd { addr: locks.addr(mask.word), add: locks.held(owner, mask.mask), found: &mut 0 };
         assert!(matches!(region.lane().submit(&mut [verb]), Submitted::Done(Ok(()))));

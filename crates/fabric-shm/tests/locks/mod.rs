@@ -175,7 +175,10 @@ fn a_mere_reader_of_a_table_blocks_no_client() {
     let mut client = store.client().unwrap();
     client.put(b"cuckoo", b"grey").unwrap();
     killed.kill();
-    assert_eq!(store.stat().unwrap().clients.iter().filter(|it| it.state == guira::ClientState::Dead).count(), 1);
+    assert_eq!(
+        store.stat().unwrap().clients.iter().filter(|it| it.state == guira::admin::ClientState::Dead).count(),
+        1
+    );
     let mut second = store.client().unwrap();
     second.put(b"ani", b"black").unwrap();
     assert_eq!(store.slot_lock().unwrap(), None);

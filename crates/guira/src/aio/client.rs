@@ -21,13 +21,14 @@ use guira_rcuckoo::{
 use self::told::{Told, counters, tell};
 use super::reader::{check_versions, lookups};
 use crate::attachment::{Attachment, Holds, Until, is_session_lost, without_effect};
+use crate::errors::NoSpace;
 use crate::events::Events;
 use crate::fabric::{FabricLane, FabricRegion, Waiting};
 use crate::sessions::{Session, Sessions};
 use crate::store::Inner;
 use crate::turns::{Asked, Limits, Overwrite, PATIENCE, Place, TableName, Turns, Waited, Wish};
 use crate::wait::block_on;
-use crate::{Error, Expected, NoSpace, OperationError, OperationErrorKind, Put, Swap, Token, Versioned};
+use crate::{Error, Expected, OperationError, OperationErrorKind, Put, Swap, Token, Versioned};
 
 /// Keys whose rows are loaded ahead of the one that is being changed.
 const AHEAD_KEYS: usize = 4;
@@ -667,13 +668,13 @@ impl Client {
 
     /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again,
     /// clients that it suspected, dead ones that it recovered, and more. Only grows. No round trip. What all clients of
-    /// a table met: [`crate::Stat::totals`].
+    /// a table met: [`crate::admin::Stat::totals`].
     pub fn counters(&self) -> Counters {
         counters(&self.client, self.extents.as_ref()).plus(&self.earlier)
     }
 
-    /// The number of this client's slot, from 0, as [`crate::ClientStat::slot`] and errors name it. Another one after
-    /// its connection to a memory node was lost. No round trip.
+    /// The number of this client's slot, from 0, as [`crate::admin::ClientStat::slot`] and errors name it. Another one
+    /// after its connection to a memory node was lost. No round trip.
     pub fn slot(&self) -> u16 {
         self.owner.0 - 1
     }

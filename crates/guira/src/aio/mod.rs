@@ -8,8 +8,8 @@
 //! **Threads** that the library starts, each when it is first needed:
 //! - `guira-tcp`: one for each connection to a memory node, until that is closed;
 //! - `guira-reconnect`: connects to a memory node that is new or lost, for all tasks of a store, until it has;
-//! - `guira-store`: one for each call of [`Store::open`], [`Store::create`], [`Store::open_or_create`] and
-//!   [`Store::run_blocking`], until that is done;
+//! - `guira-store`: one for each call of [`Store::open`], [`Store::create`], [`Store::open_or_create`],
+//!   [`Store::destroy`] and [`Store::run_blocking`], until that is done;
 //! - `guira-pool`: one a pool, wakes tasks at their timeouts, while any wait;
 //! - `guira-settle`: settles what a dropped operation of a pool's client left behind a memory node.
 
@@ -18,6 +18,7 @@ mod pool;
 mod reader;
 mod scan;
 
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use guira_fabric::FabricError;
@@ -73,7 +74,11 @@ impl Store {
     ///
     /// # Errors
     /// As there.
-    pub async fn open(url: &Url) -> Result<Store, Error> {
+    pub async fn open<U>(url: U) -> Result<Store, Error>
+    where
+        U: TryInto<Url>,
+        Error: From<U::Error>,
+    {
         Store::open_with(url, &OpenOptions::new()).await
     }
 
@@ -81,27 +86,57 @@ impl Store {
     ///
     /// # Errors
     /// As there.
-    pub async fn open_with(url: &Url, options: &OpenOptions) -> Result<Store, Error> {
-        let (its, options) = (url.clone(), options.clone());
-        on_store_thread(url, move || crate::Store::open_with(&its, &options).map(Store)).await?
+    pub async fn open_with<U>(url: U, options: &OpenOptions) -> Result<Store, Error>
+    where
+        U: TryInto<Url>,
+        Error: From<U::Error>,
+    {
+        let (url, options) = (url.try_into()?, options.clone());
+        on_store_thread(url, move |url| crate::Store::open_url(url, &options).map(Store)).await?
     }
 
     /// As [`crate::Store::create`].
     ///
     /// # Errors
     /// As there.
-    pub async fn create(url: &Url, options: &CreateOptions) -> Result<Store, Error> {
-        let (its, options) = (url.clone(), options.clone());
-        on_store_thread(url, move || crate::Store::create(&its, &options).map(Store)).await?
+    pub async fn create<U>(url: U, options: &CreateOptions) -> Result<Store, Error>
+    where
+        U: TryInto<Url>,
+        Error: From<U::Error>,
+    {
+        let (url, options) = (url.try_into()?, options.clone());
+        on_store_thread(url, move |url| {
+            crate::Store::create_url(url, &options, &mut |_| ControlFlow::Continue(())).map(Store)
+        })
+        .await?
     }
 
     /// As [`crate::Store::open_or_create`].
     ///
     /// # Errors
     /// As there.
-    pub async fn open_or_create(url: &Url, options: &CreateOptions) -> Result<Store, Error> {
-        let (its, options) = (url.clone(), options.clone());
-        on_store_thread(url, move || crate::Store::open_or_create(&its, &options).map(Store)).await?
+    pub async fn open_or_create<U>(url: U, options: &CreateOptions) -> Result<Store, Error>
+    where
+        U: TryInto<Url>,
+        Error: From<U::Error>,
+    {
+        let (url, options) = (url.try_into()?, options.clone());
+        on_store_thread(url, move |url| {
+            crate::Store::open_or_create_url(url, &options, &mut |_| ControlFlow::Continue(())).map(Store)
+        })
+        .await?
+    }
+
+    /// As [`crate::Store::destroy`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn destroy<U>(url: U) -> Result<(), Error>
+    where
+        U: TryInto<Url>,
+        Error: From<U::Error>,
+    {
+        on_store_thread(url.try_into()?, crate::Store::destroy_url).await?
     }
 
     /// A client whose operations are futures. Round trips and source: as [`crate::Store::client`]; behind a memory
@@ -171,7 +206,7 @@ impl Store {
         call: impl FnOnce(&crate::Store) -> T + Send + 'static,
     ) -> Result<T, Error> {
         let store = self.0.clone();
-        on_store_thread(self.url(), move || call(&store)).await
+        on_store_thread(self.url().clone(), move |_| call(&store)).await
     }
 
     /// Where the table is, as it was opened. No round trip.
@@ -180,10 +215,13 @@ impl Store {
     }
 }
 
-/// The result of `call`, which a thread runs that is about the store at `url`.
-async fn on_store_thread<T: Send + 'static>(url: &Url, call: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
-    let url = url.clone();
-    on_a_thread("guira-store", call).await.map_err(|error| {
+/// The result of `call` with `url`, which a thread runs.
+async fn on_store_thread<T: Send + 'static>(
+    url: Url,
+    call: impl FnOnce(&Url) -> T + Send + 'static,
+) -> Result<T, Error> {
+    let its = url.clone();
+    on_a_thread("guira-store", move || call(&its)).await.map_err(|error| {
         let source = FabricError::Backend(format!("cannot start a thread: {error}"));
         Error::Fabric { doing: "cannot work with", url, source }
     })

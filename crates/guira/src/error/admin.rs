@@ -21,7 +21,7 @@ pub enum AdminError {
         slot: u16,
     },
     /// The process of a client was not killed, or does not end: nothing in the table was changed. If it was sent
-    /// SIGKILL ([`KillError::Lingering`]) it ends later, and [`Error::effect`] is unknown.
+    /// SIGKILL ([`KillError::Lingering`]) it ends later, and [`crate::Error::effect`] is unknown.
     #[error("{} the client in slot {slot} of {url}: {source}; nothing in the table was changed", killing(source))]
     Kill {
         /// The table.

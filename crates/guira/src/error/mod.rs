@@ -14,7 +14,8 @@ use guira_fabric_tcp::wire::Bye;
 
 pub use self::admin::AdminError;
 pub use self::open::OpenError;
-use crate::{OperationError, OperationErrorKind, TlsFileError, TokenFileError, Url, UrlError};
+use crate::errors::{TlsFileError, TokenFileError, UrlError};
+use crate::{OperationError, OperationErrorKind, Url};
 
 /// Whose fault an error is: [`Error::blame`]. More may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,7 +70,7 @@ impl fmt::Display for Blame {
 /// ```
 /// use guira::{Blame, Effect, Store, Url};
 ///
-/// # fn main() -> Result<(), guira::UrlError> {
+/// # fn main() -> Result<(), guira::errors::UrlError> {
 /// let url: Url = format!("shm://guira-doc-nothing-{}", std::process::id()).parse()?;
 /// let error = Store::open(&url).expect_err("nobody created it");
 /// assert!(error.is_absent());

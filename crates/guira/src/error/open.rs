@@ -10,8 +10,9 @@ use guira_layout::ConfigError;
 use guira_rcuckoo::TableError;
 
 use super::{Blame, connect_blame, fabric_blame, region_blame};
+use crate::Url;
+use crate::errors::{SlotLock, TlsFileError, TokenFileError, UrlError};
 use crate::mismatch::{Mismatch, sentence};
-use crate::{SlotLock, TlsFileError, TokenFileError, Url, UrlError};
 
 /// A table could not be opened, created or destroyed, or a client of it not be opened. Nothing was changed.
 #[derive(Debug, thiserror::Error)]

@@ -27,7 +27,7 @@ const REPORT_BYTES: usize = 9;
 fn worker() {
     let Ok(url) = std::env::var(WORKER) else { return };
     let ended = thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new()));
-    let mut client = Store::open(&url.parse().unwrap()).unwrap().client().unwrap();
+    let mut client = Store::open(url).unwrap().client().unwrap();
     let mut reports = std::io::stderr();
     while !ended.is_finished() {
         for (number, key) in KEYS.iter().enumerate() {

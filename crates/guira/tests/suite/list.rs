@@ -1,11 +1,12 @@
-//! The tables of this host, as `guira::list` finds them.
+//! The tables of this host, as `guira::admin::list` finds them.
 
-use guira::{ClientCounts, CreateOptions, ListedState, ListedTable, OpenOptions, Store};
+use guira::admin::{ClientCounts, ListedState, ListedTable};
+use guira::{CreateOptions, OpenOptions, Store};
 
 use crate::common::Table;
 
 fn listed(table: &Table) -> Option<ListedTable> {
-    guira::list().expect("a directory").into_iter().find(|listed| listed.url == table.url)
+    guira::admin::list().expect("a directory").into_iter().find(|listed| listed.url == table.url)
 }
 
 #[test]
@@ -25,7 +26,7 @@ fn a_table_is_listed_as_it_is() {
     assert_eq!((seen.max_clients, seen.created_unix_ns), (7, file.created_unix_ns));
     assert_eq!((seen.clients.live, seen.clients.dead, seen.clients.unknown), (2, 0, 0));
     let after = store.stat().expect("a table");
-    let slots = |stat: &guira::Stat| stat.clients.iter().map(|c| (c.slot, c.generation)).collect::<Vec<_>>();
+    let slots = |stat: &guira::admin::Stat| stat.clients.iter().map(|c| (c.slot, c.generation)).collect::<Vec<_>>();
     assert_eq!(slots(&before), slots(&after), "no slot was taken, not for a moment");
     drop(clients);
     let ListedState::Table(seen) = listed(&table).expect("it is there").state else { panic!("a table") };

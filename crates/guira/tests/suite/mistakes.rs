@@ -3,9 +3,8 @@
 
 use std::ops::ControlFlow;
 
-use guira::{
-    Blame, CreateOptions, Effect, Error, OpenError, OpenOptions, Operation, Preset, Put, Store, Swap, TableError,
-};
+use guira::errors::TableError;
+use guira::{Blame, CreateOptions, Effect, Error, OpenError, OpenOptions, Operation, Preset, Put, Store, Swap};
 use guira::{OperationError as Inner, OperationErrorKind};
 
 use crate::common::Table;

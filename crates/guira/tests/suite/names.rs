@@ -3,12 +3,16 @@
 
 use std::path::PathBuf;
 
-use guira::layout::{Geometry, LockLayout, RowFormat, Rules, Superblock, TableConfig};
+use guira::admin::Stage;
+use guira::errors::{
+    Attempt, CheckError, ConfigError, FabricError, FileKind, NoSpace, Place, ShmError, SuperblockError, TableError,
+    UrlError,
+};
+use guira::raw::layout::{Geometry, LockLayout, RowFormat, Rules, Superblock, TableConfig};
+use guira::raw::{Addr, Generation, LockId, OwnerId, Placement, RowId, RowPair, Space, VerbCounts};
 use guira::{
-    Addr, AdminError, Attempt, Blame, CheckError, ConfigError, CreateOptions, Effect, EntryFormat, Error, FabricError,
-    FileKind, Generation, LockId, NoSpace, OpenError, OpenOptions, Operation, OperationError, OperationErrorKind,
-    OwnerId, Place, Placement, RowId, RowPair, ShmError, Space, Stage, Store, SuperblockError, TableError, Url,
-    UrlError, VerbCounts,
+    AdminError, Blame, CreateOptions, Effect, EntryFormat, Error, OpenError, OpenOptions, Operation, OperationError,
+    OperationErrorKind, Store, Url,
 };
 
 use crate::common::Table;
@@ -148,9 +152,9 @@ fn every_error_can_be_matched_on() {
         (failed(Store::open(&missing)), "open: none"),
         (failed(Store::create(&missing, &CreateOptions::new(100))), "create: no directory"),
         (failed(Store::create(&table.url, &CreateOptions::new(0))), "create: capacity 0"),
-        (failed(Store::create(&file("/dev/shm/guira-test-mode"), &setuid)), "mode 4755"),
-        (failed(Store::open(&file("/dev/shm"))), "a directory"),
-        (failed(Store::open(&file("/etc/passwd"))), "foreign"),
+        (failed(Store::create(file("/dev/shm/guira-test-mode"), &setuid)), "mode 4755"),
+        (failed(Store::open(file("/dev/shm"))), "a directory"),
+        (failed(Store::open(file("/etc/passwd"))), "foreign"),
         (failed(store.client()), "1 clients"),
         (failed(read_only.client()), "read only"),
         (failed(client.get(b"short")), "get: 5 in fixed:8:8"),
@@ -180,7 +184,7 @@ struct Shape<'t> {
     placement: &'t Placement,
 }
 
-fn shape(table: &guira::Table) -> Shape<'_> {
+fn shape(table: &guira::raw::Table) -> Shape<'_> {
     Shape {
         config: table.config(),
         geometry: table.geometry(),

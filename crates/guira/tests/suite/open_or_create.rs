@@ -6,8 +6,9 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use guira::errors::Mismatch;
 use guira::{
-    Blame, CreateOptions, Effect, EntryFormat, Error, Mismatch, OnMismatch, OpenError, Preset, ServeOptions, Store, Url,
+    Blame, CreateOptions, Effect, EntryFormat, Error, OnMismatch, OpenError, Preset, ServeOptions, Store, Url,
 };
 
 const PROCESSES: u64 = 6;
@@ -217,17 +218,17 @@ fn files_that_are_no_tables_are_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("letter");
     std::fs::write(&file, "no table").unwrap();
-    let error = Store::open_or_create(&Url::file(&file).unwrap(), &options()).map(drop).unwrap_err();
+    let error = Store::open_or_create(Url::file(&file).unwrap(), &options()).map(drop).unwrap_err();
     assert_eq!((error.blame(), error.effect(), error.is_taken()), (Blame::Corrupt, Effect::None, false), "{error}");
     assert_eq!(std::fs::read(&file).unwrap(), b"no table");
 
     // A name that leads nowhere: it has no table, and is taken.
     let link = directory.path().join("link");
     std::os::unix::fs::symlink(directory.path().join("nowhere"), &link).unwrap();
-    let error = Store::open_or_create(&Url::file(&link).unwrap(), &options()).map(drop).unwrap_err();
+    let error = Store::open_or_create(Url::file(&link).unwrap(), &options()).map(drop).unwrap_err();
     assert!(error.is_taken(), "{error}");
 
-    let error = Store::open_or_create(&Url::file(&directory.path().join("no/such")).unwrap(), &options());
+    let error = Store::open_or_create(Url::file(&directory.path().join("no/such")).unwrap(), &options());
     let error = error.map(drop).unwrap_err();
     assert!(!error.is_absent() && !error.is_taken(), "{error}");
 }

@@ -33,7 +33,7 @@ fn key(i: u32) -> [u8; 8] {
 fn remote(options: &CreateOptions) -> (Served, Store) {
     let served = Store::create_unnamed(options).unwrap();
     let served = served.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
-    let store = Store::open(&Url::tcp("127.0.0.1", served.local_addrs()[0].port()).unwrap()).unwrap();
+    let store = Store::open(Url::tcp("127.0.0.1", served.local_addrs()[0].port()).unwrap()).unwrap();
     (served, store)
 }
 
@@ -296,7 +296,7 @@ fn clients_that_lost_their_node_go_on_for_the_next_holder() {
     let owner = Store::create_unnamed(&options).unwrap();
     let mut served = owner.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
     let addr = served.local_addrs()[0];
-    let store = Store::open(&Url::tcp("127.0.0.1", addr.port()).unwrap()).unwrap();
+    let store = Store::open(Url::tcp("127.0.0.1", addr.port()).unwrap()).unwrap();
     let pool = store.to_async().pool(2).timeout(PATIENCE);
     pool.get().now().put(&key(1), &key(1)).now();
     for i in 2..5 {

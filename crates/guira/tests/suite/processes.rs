@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use guira::{Cause, ClientState, CreateOptions, OpenOptions, Preset, ProblemKind, Store, Url};
+use guira::admin::{Cause, ClientState, ProblemKind};
+use guira::{CreateOptions, OpenOptions, Preset, Store, Url};
 use guira_fabric::{Lane, Region, SplitMix64, Submitted, Verb};
 use guira_fabric_shm::{Access, Location, ShmRegion};
 use guira_layout::OwnerId;
@@ -48,7 +49,7 @@ fn stays(number: u64) -> bool {
 #[test]
 fn deserter() {
     let Ok(told) = std::env::var(DESERTER) else { return };
-    let client = Store::open(&told.parse().unwrap()).unwrap().client().unwrap();
+    let client = Store::open(told).unwrap().client().unwrap();
     println!("slot {}", client.slot());
     std::process::exit(0);
 }

@@ -14,7 +14,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use guira::{Blame, ClientState, CreateOptions, Error, OpenOptions, OperationError, OperationErrorKind, Store, Url};
+use guira::admin::ClientState;
+use guira::{Blame, CreateOptions, Error, OpenOptions, OperationError, OperationErrorKind, Store, Url};
 use guira_fabric::SplitMix64;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -73,7 +74,7 @@ fn writer() {
     let parts: Vec<&str> = told.split(',').collect();
     let number = |i: usize| parts[i].parse::<u64>().unwrap();
     let (id, seed, longest) = (number(1), number(2), number(3));
-    let mut client = Store::open(&parts[0].parse().unwrap()).unwrap().client().unwrap();
+    let mut client = Store::open(parts[0]).unwrap().client().unwrap();
     let (mut rng, mut count, mut out) = (SplitMix64(seed), seed << 20, std::io::stdout().lock());
     loop {
         let changes = [(); GROUP].map(|()| {
@@ -284,7 +285,7 @@ fn stopped_writers_are_alive() {
 #[test]
 fn hoarder() {
     let Ok(told) = std::env::var(HOARDER) else { return };
-    let mut client = Store::open(&told.parse().unwrap()).unwrap().client().unwrap();
+    let mut client = Store::open(told).unwrap().client().unwrap();
     let full = (0..).find_map(|number| client.put(&key(0, number), &[7; HOARDED_BYTES]).err()).unwrap();
     assert_eq!(full.blame(), Blame::Full, "{full}");
     std::process::exit(0);

@@ -171,7 +171,7 @@ fn worker() {
     let Ok(told) = std::env::var(WORKER) else { return };
     let (url, seed) = told.split_once(',').expect("an address and a seed");
     let mut rng = SplitMix64(seed.parse().expect("a number"));
-    let store = Store::open(&url.parse().expect("an address")).expect("the table exists");
+    let store = Store::open(url).expect("the table exists");
     let mut client = store.client().expect("a free slot");
     for line in std::io::stdin().lines() {
         let steps = line.expect("the parent lives").parse().expect("a number");

@@ -7,9 +7,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use guira::errors::NodeError;
 use guira::{
-    AdminError, Blame, CreateOptions, Effect, Error, NodeError, OpenOptions, OperationError, OperationErrorKind,
-    ServeOptions, Store, Url,
+    AdminError, Blame, CreateOptions, Effect, Error, OpenOptions, OperationError, OperationErrorKind, ServeOptions,
+    Store, Url,
 };
 use guira_fabric_tcp::wire::{Grant, Header, Hello, Kind, Welcome, append, from_wire, to_wire};
 
@@ -143,7 +144,7 @@ fn mistakes_of_who_serves_are_told() {
 fn a_table_that_is_destroyed_on_its_host_is_told_to_remote_readers() {
     let (table, store) = Table::create(&options());
     let served = store.serve(&loopback()).unwrap();
-    let remote = Store::open(&Url::tcp("127.0.0.1", served.local_addrs()[0].port()).unwrap()).unwrap();
+    let remote = Store::open(Url::tcp("127.0.0.1", served.local_addrs()[0].port()).unwrap()).unwrap();
     let (mut client, mut reader, mut task_reader) =
         (remote.client().unwrap(), remote.reader(), remote.to_async().reader());
     let large = vec![7; 10_000];

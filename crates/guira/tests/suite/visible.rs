@@ -11,10 +11,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
-use guira::{
-    AdminError, Blame, Cause, CheckReport, ClientState, CreateOptions, Error, KillError, Killed, OpenError,
-    OpenOptions, ProblemKind, Store,
-};
+use guira::admin::{Cause, CheckReport, ClientState, Killed, ProblemKind};
+use guira::errors::KillError;
+use guira::{AdminError, Blame, CreateOptions, Error, OpenError, OpenOptions, Store};
 use guira_conformance::delegate;
 use guira_fabric::{Lane, Region, Submitted, Verb};
 use guira_fabric_shm::{Access, Location, ProcessIdentity, ShmLane, ShmRegion};
@@ -39,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[test]
 fn actor() {
     let Ok(url) = std::env::var(ACTOR) else { return };
-    let store = Store::open(&url.parse().unwrap()).unwrap();
+    let store = Store::open(url).unwrap();
     if let Ok(key) = std::env::var(RECOVERER) {
         return stop_in_recovery(&store, &[key.parse().unwrap(); 8]);
     }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use guira::{Stat, Url};
+use guira::Url;
+use guira::admin::Stat;
 use guira_lab::driver::{OperationFigures, OperationTally};
 use serde::Serialize;
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use guira::EntryFormat;
-use guira::layout::record_space;
+use guira::raw::layout::record_space;
 use guira_input::{Fit, InputError, Notation, Record, Records};
 
 use crate::failure::{Failure, Loaded};

@@ -3,7 +3,8 @@
 use std::io;
 use std::time::Instant;
 
-use guira::{CreateOptions, OpenOptions, Preset, Shortage, Store, Url};
+use guira::errors::Shortage;
+use guira::{CreateOptions, OpenOptions, Preset, Store, Url};
 use guira_lab::driver::OperationTally;
 
 use super::changes::{self, COUNTERS, Changes, SHARED_KEYS};

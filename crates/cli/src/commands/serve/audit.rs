@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use guira::{NodeEvent, NodeEventKind, TokenNumber};
+use guira::admin::{NodeEvent, NodeEventKind, TokenNumber};
 use serde::Serialize;
 
 use crate::failure::Failure;

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use guira::{CreateOptions, EntryFormat, Error, OpenError, OpenOptions, Preset, Store, Url, UrlError};
+use guira::errors::UrlError;
+use guira::{CreateOptions, EntryFormat, Error, OpenError, OpenOptions, Preset, Store, Url};
 
 use super::Arguments;
 use crate::commands::{create, owner};

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use guira::NodeCounters;
+use guira::admin::NodeCounters;
 use serde::Serialize;
 
 use super::http::{Page, Pages};

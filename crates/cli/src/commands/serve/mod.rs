@@ -17,7 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use guira::{AccessToken, EntryFormat, NodeCounters, NodeError, NodeTls, Preset, ServeOptions, Served};
+use guira::admin::NodeCounters;
+use guira::errors::NodeError;
+use guira::{AccessToken, EntryFormat, NodeTls, Preset, ServeOptions, Served};
 use serde::Serialize;
 
 use self::audit::Audit;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use guira::{ClientStat, ClientState};
+use guira::admin::{ClientStat, ClientState};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -57,8 +57,9 @@ pub fn draw(frame: &Frame, beside: Beside<'_>, area: Rect, buffer: &mut Buffer) 
         return Paragraph::new(size).wrap(Wrap { trim: true }).render(area, buffer);
     }
     let style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
-    let problem =
-        beside.problem.map(|problem| Paragraph::new(guira::printable(problem)).style(style).wrap(Wrap { trim: true }));
+    let problem = beside
+        .problem
+        .map(|problem| Paragraph::new(guira::admin::printable(problem)).style(style).wrap(Wrap { trim: true }));
     // A message is longer than a line where it says what to do.
     let foot_lines = beside.problem.map_or(1, |text| text.chars().count().div_ceil(usize::from(area.width)) as u16 + 1);
     let foot_lines = foot_lines.min(FOOT_LINES_MAX);
@@ -100,7 +101,7 @@ fn draw_title(frame: &Frame, area: Rect, buffer: &mut Buffer) {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let title = vec![
         Span::raw(" guira top  "),
-        Span::styled(guira::printable(&frame.url), bold),
+        Span::styled(guira::admin::printable(&frame.url), bold),
         Span::raw(format!("  {}", frame.format)),
     ];
     Line::from(title).render(area, buffer);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use guira::{ClientStat, ClientState, NodeCounters, Stat};
+use guira::admin::{ClientStat, ClientState, NodeCounters, Stat};
 use serde::Serialize;
 
 use crate::commands::serve::metrics;

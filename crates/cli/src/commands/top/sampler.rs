@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use guira::{Error, NodeCounters, OpenError, OperationError, OperationErrorKind, Stat, Store, TableError, Url};
+use guira::admin::{NodeCounters, Stat};
+use guira::errors::TableError;
+use guira::{Error, OpenError, OperationError, OperationErrorKind, Store, Url};
 
 use super::frame::{Frame, Seen};
 use crate::commands::stat;

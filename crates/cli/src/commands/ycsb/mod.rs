@@ -9,7 +9,8 @@ mod share;
 pub mod worker;
 
 use clap::Args;
-use guira::{ClientState, CreateOptions, EntryFormat, Store, Url};
+use guira::admin::ClientState;
+use guira::{CreateOptions, EntryFormat, Store, Url};
 use guira_lab::driver::{DEFAULT_VALUE_BYTES, LoadMode, RecordShape, Removal};
 use guira_lab::workload::{WorkloadError, WorkloadName, check_value};
 

@@ -69,8 +69,7 @@ pub enum Order {
 impl Share {
     /// The driver of this share.
     pub fn driver(&self) -> Result<Driver, Failure> {
-        let url = self.url.parse().map_err(guira::Error::from)?;
-        self.driver_of(Store::open_with(&url, &owner::required(open_options()?)?)?)
+        self.driver_of(Store::open_with(&self.url, &owner::required(open_options()?)?)?)
     }
 
     /// The driver of this share, against a store that is open.

@@ -65,7 +65,7 @@ mod tests {
     fn a_dropped_claim_of_a_chunk_is_settled_before_the_client_is_idle() {
         let owner = Store::create_unnamed(&CreateOptions::new(1_000).extent_bytes(EXTENT_BYTES)).unwrap();
         let served = owner.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
-        let store = Store::open(&Url::tcp("127.0.0.1", served.local_addrs()[0].port()).unwrap()).unwrap();
+        let store = Store::open(Url::tcp("127.0.0.1", served.local_addrs()[0].port()).unwrap()).unwrap();
         for store in [&store, &owner] {
             let pool = store.to_async().pool(1);
             let mut held = wait_for(pool.get()).unwrap();

@@ -97,7 +97,7 @@ fn an_emptied_node_is_noticed_by_everybody_at_once() {
     let _turn = turn();
     let mut node = NodeProcess::start(None, 0);
     let options = OpenOptions::default().reconnect_timeout(Duration::from_secs(30));
-    let store = Store::open_with(&node.url(), &options).unwrap();
+    let store = Store::open_with(node.url(), &options).unwrap();
     let mut filler = store.client().unwrap();
     for number in 0..CLIENTS * KEYS_EACH {
         filler.put(&key(number), &[0; 8]).unwrap();

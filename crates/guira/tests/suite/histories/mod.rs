@@ -29,7 +29,8 @@ mod worker;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use guira::{ClientState, CreateOptions, Preset, Store};
+use guira::admin::ClientState;
+use guira::{CreateOptions, Preset, Store};
 
 use crate::common::rough::Rough;
 use crew::{Crew, Deeds};

@@ -87,7 +87,7 @@ fn node() {
     let (port, round): (u16, u64) = (parts[0].parse().unwrap(), parts[1].parse().unwrap());
     let store = match parts[2] {
         "" => Store::create_unnamed(&Shape::of(round).options(round).extent_bytes(EXTENT_BYTES)).unwrap(),
-        url => Store::open(&url.parse().unwrap()).unwrap(),
+        url => Store::open(url).unwrap(),
     };
     let served = store.serve(&ServeOptions::new((Ipv4Addr::LOCALHOST, port).into()).threads(2)).unwrap();
     println!("\n{READY}");

@@ -74,7 +74,7 @@ impl Scene {
         };
         let (table, store) = match (table, &node) {
             (Some((table, store)), _) => (Some(table), store),
-            (None, node) => (None, Store::open(&node.as_ref().expect("a node").url()).unwrap()),
+            (None, node) => (None, Store::open(node.as_ref().expect("a node").url()).unwrap()),
         };
         let proxy = (fabric == Fabric::Rough)
             .then(|| Rough::before(node.as_ref().expect("a node").addr, SEED ^ round, ROUGHNESS));

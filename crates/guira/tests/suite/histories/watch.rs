@@ -4,7 +4,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use guira::{Endpoint, Store};
+use guira::Store;
+use guira::admin::Endpoint;
 use guira_fabric::{Lane, Region, Verb, post};
 use guira_fabric_shm::{Access, Location, ShmRegion};
 use guira_fabric_tcp::client::{ConnectOptions, TcpRegion};

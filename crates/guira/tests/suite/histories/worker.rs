@@ -3,10 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use guira::{
-    Effect, Error, FabricError, OpenError, OpenOptions, OperationError, OperationErrorKind, Put, Store, Swap,
-    TableError, Url,
-};
+use guira::errors::{FabricError, TableError};
+use guira::{Effect, Error, OpenError, OpenOptions, OperationError, OperationErrorKind, Put, Store, Swap, Url};
 use guira_check::history::{Answer, Call};
 use guira_fabric::SplitMix64;
 

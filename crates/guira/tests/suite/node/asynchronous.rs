@@ -75,7 +75,7 @@ fn a_slow_node_blocks_no_executor() {
     assert_eq!(len.unwrap().unwrap().entries, 2);
     proxy.delay(Duration::ZERO);
     let stat = pollster::block_on(store.run_blocking(|store| store.stat())).unwrap().unwrap();
-    assert!(stat.clients.iter().all(|client| client.state == guira::ClientState::Dead), "{:?}", stat.clients);
+    assert!(stat.clients.iter().all(|client| client.state == guira::admin::ClientState::Dead), "{:?}", stat.clients);
     assert!(began.elapsed() > 10 * DELAY, "the proxy held nothing up");
 }
 
@@ -118,7 +118,7 @@ fn a_node_that_is_away_blocks_no_executor() {
     assert!(began.elapsed() < PATIENCE);
     beside_a_clock("closing", client.close()).unwrap();
     let served = restart.join().unwrap();
-    assert_eq!(guira::Store::open(&served.url()).unwrap().len_estimate().unwrap().entries, 2);
+    assert_eq!(guira::Store::open(served.url()).unwrap().len_estimate().unwrap().entries, 2);
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn work(store: &Store, number: u64, starts: &Barrier, is_over: &AtomicBool) -> u
 fn member() {
     let Ok(told) = std::env::var(CROWD) else { return };
     let (number, url) = told.split_once(' ').unwrap();
-    let (first, store) = (number.parse::<u64>().unwrap() * CLIENTS_EACH, Store::open(&url.parse().unwrap()).unwrap());
+    let (first, store) = (number.parse::<u64>().unwrap() * CLIENTS_EACH, Store::open(url).unwrap());
     let (starts, is_over) = (Barrier::new(CLIENTS_EACH as usize + 1), AtomicBool::new(false));
     let done: Vec<u64> = std::thread::scope(|scope| {
         let (store, starts, is_over) = (&store, &starts, &is_over);

@@ -7,10 +7,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use guira::{
-    ClientState, CreateOptions, Effect, Error, FabricError, OpenOptions, OperationError, OperationErrorKind,
-    ServeOptions, Store,
-};
+use guira::admin::ClientState;
+use guira::errors::FabricError;
+use guira::{CreateOptions, Effect, Error, OpenOptions, OperationError, OperationErrorKind, ServeOptions, Store};
 
 use crate::common::Table;
 use crate::common::hosts::{Host, Network, between_two_hosts};
@@ -103,7 +102,7 @@ fn player() {
         "node" => {
             let addr: SocketAddr = ([0, 0, 0, 0], PORT).into();
             let options = ServeOptions::new(addr).insecure().threads(1).session_timeout(SESSION_TIMEOUT);
-            let _served = Store::open(&place.parse().unwrap()).unwrap().serve(&options).unwrap();
+            let _served = Store::open(place).unwrap().serve(&options).unwrap();
             say("ready");
             // Until whoever started it ends.
             drop(std::io::stdin().read_line(&mut String::new()));
@@ -160,7 +159,7 @@ fn count_up(key: u8, client: &mut guira::Client, busy: &Busy, is_over: &AtomicBo
 
 fn clients(url: &str) {
     let options = OpenOptions::default().reconnect_timeout(PATIENCE);
-    let store = Store::open_with(&url.parse().unwrap(), &options).unwrap();
+    let store = Store::open_with(url, &options).unwrap();
     let mut idle: Vec<guira::Client> = (0..IDLE).map(|_| store.client().unwrap()).collect();
     let mut clients: Vec<guira::Client> = (0..BUSY).map(|_| store.client().unwrap()).collect();
     let (busy, is_over) = (<[Busy; BUSY]>::default(), AtomicBool::new(false));

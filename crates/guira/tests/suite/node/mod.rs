@@ -16,9 +16,10 @@ mod turns;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
+use guira::admin::ClientState;
+use guira::errors::{Attempt, FabricError};
 use guira::{
-    AdminError, Attempt, Blame, ClientState, Effect, Error, FabricError, OpenError, OpenOptions, OperationError,
-    OperationErrorKind, Put, Store, Swap, Url,
+    AdminError, Blame, Effect, Error, OpenError, OpenOptions, OperationError, OperationErrorKind, Put, Store, Swap, Url,
 };
 use guira_fabric_tcp::wire::Token;
 
@@ -60,7 +61,7 @@ fn exercise(client: &mut guira::Client) {
 #[test]
 fn a_node_serves_what_a_file_does() {
     let served = Served::start();
-    let store = Store::open(&served.url()).unwrap();
+    let store = Store::open(served.url()).unwrap();
     let mut client = store.client().unwrap();
     exercise(&mut client);
     assert_eq!(store.len_estimate().unwrap().entries, 201);
@@ -86,7 +87,7 @@ fn a_node_serves_what_a_file_does() {
 #[test]
 fn operations_take_their_round_trips() {
     let served = Served::start();
-    let mut client = Store::open(&served.url()).unwrap().client().unwrap();
+    let mut client = Store::open(served.url()).unwrap().client().unwrap();
     client.put(b"cuckoo", b"Guira guira").unwrap();
     let mut trips = |what: &mut dyn FnMut(&mut guira::Client)| {
         let before = client.traffic();
@@ -102,7 +103,7 @@ fn operations_take_their_round_trips() {
 #[test]
 fn many_tasks_share_a_connection() {
     let served = Served::start();
-    let store = Store::open(&served.url()).unwrap();
+    let store = Store::open(served.url()).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     runtime.block_on(async {
         let tasks: Vec<_> = (0..32)
@@ -131,7 +132,7 @@ fn many_tasks_share_a_connection() {
 #[test]
 fn clients_go_on_when_their_node_is_back() {
     let mut served = Served::start();
-    let store = Store::open_with(&served.url(), &patient()).unwrap();
+    let store = Store::open_with(served.url(), &patient()).unwrap();
     let (mut client, mut reader) = (store.client().unwrap(), store.reader());
     let (mut task_client, mut task_reader) =
         (pollster::block_on(store.to_async().client()).unwrap(), store.to_async().reader());
@@ -141,7 +142,7 @@ fn clients_go_on_when_their_node_is_back() {
     let before = (client.traffic().round_trips, client.slot());
     // However long they would wait.
     let options = OpenOptions::default().reconnect_timeout(Duration::MAX);
-    let stores = [(); 5].map(|()| Store::open_with(&served.url(), &options).unwrap());
+    let stores = [(); 5].map(|()| Store::open_with(served.url(), &options).unwrap());
     served.stop();
     let waiting = std::thread::spawn(move || {
         assert!(client.update(b"cuckoo", b"Piririgua").unwrap());
@@ -187,7 +188,7 @@ fn a_table_that_is_gone_is_no_miss() {
         [(Served::lose_table as fn(&mut Served), "another table"), (Served::lose_memory, "no table")]
     {
         let mut served = Served::start();
-        let store = Store::open_with(&served.url(), &patient()).unwrap();
+        let store = Store::open_with(served.url(), &patient()).unwrap();
         let (mut client, mut reader) = (store.client().unwrap(), store.reader());
         let (mut task_client, mut task_reader) =
             (pollster::block_on(store.to_async().client()).unwrap(), store.to_async().reader());
@@ -225,7 +226,7 @@ fn a_table_that_is_gone_is_no_miss() {
 fn a_node_that_stays_away_fails_operations_at_their_deadline() {
     let mut served = Served::start();
     let options = OpenOptions::default().reconnect_timeout(Duration::from_millis(300));
-    let store = Store::open_with(&served.url(), &options).unwrap();
+    let store = Store::open_with(served.url(), &options).unwrap();
     let mut client = store.client().unwrap();
     let mut task_client = pollster::block_on(store.to_async().client()).unwrap();
     client.put(b"cuckoo", b"Guira guira").unwrap();
@@ -249,7 +250,7 @@ fn a_node_that_stays_away_fails_operations_at_their_deadline() {
 #[test]
 fn a_client_that_was_fenced_is_told_once() {
     let served = Served::start();
-    let (store, other) = (Store::open(&served.url()).unwrap(), Store::open(&served.url()).unwrap());
+    let (store, other) = (Store::open(served.url()).unwrap(), Store::open(served.url()).unwrap());
     let mut client = store.client().unwrap();
     let mut task_client = pollster::block_on(store.to_async().client()).unwrap();
     client.put(b"cuckoo", b"Guira guira").unwrap();
@@ -285,8 +286,8 @@ fn a_client_that_was_fenced_is_told_once() {
 fn a_cut_connection_repeats_only_what_changed_nothing() {
     let served = Served::start();
     let proxy = Proxy::before(served.addr);
-    let store = Store::open_with(&proxy.url(), &patient()).unwrap();
-    let check = Store::open(&served.url()).unwrap();
+    let store = Store::open_with(proxy.url(), &patient()).unwrap();
+    let check = Store::open(served.url()).unwrap();
     let (mut repeated, mut unknown, mut made) = (0, 0, 0);
     // Each cut of each kind twice: which of an insert's messages a cut meets is up to the machine, too.
     for i in 0..96 {
@@ -320,9 +321,9 @@ fn a_cut_connection_repeats_only_what_changed_nothing() {
 fn lookups_go_on_after_every_cut() {
     let served = Served::start();
     let proxy = Proxy::before(served.addr);
-    let store = Store::open_with(&proxy.url(), &patient()).unwrap();
+    let store = Store::open_with(proxy.url(), &patient()).unwrap();
     let keys: Vec<[u8; 4]> = (0..100).map(key).collect();
-    let mut client = Store::open(&served.url()).unwrap().client().unwrap();
+    let mut client = Store::open(served.url()).unwrap().client().unwrap();
     for (i, key) in keys.iter().enumerate() {
         client.put(key, &vec![i as u8; if i % 10 == 0 { 2_000 } else { 4 }]).unwrap();
     }
@@ -348,8 +349,8 @@ fn nodes_make_and_keep_their_tables_themselves() {
     let served = Served::start();
     let options = guira::CreateOptions::new(1_000);
     for (attempt, result) in [
-        (Attempt::Create, Store::create(&served.url(), &options).map(drop)),
-        (Attempt::Destroy, Store::destroy(&served.url())),
+        (Attempt::Create, Store::create(served.url(), &options).map(drop)),
+        (Attempt::Destroy, Store::destroy(served.url())),
     ] {
         let error = result.unwrap_err();
         assert!(
@@ -358,7 +359,7 @@ fn nodes_make_and_keep_their_tables_themselves() {
         );
         assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
     }
-    assert!(Store::open_or_create(&served.url(), &options).is_ok());
+    assert!(Store::open_or_create(served.url(), &options).is_ok());
 }
 
 #[test]
@@ -372,7 +373,7 @@ fn nodes_that_are_not_there_are_told_from_those_that_let_nobody_in() {
     };
     let file = |name: &str, text: &str| file_of_mode(0o600, name, text);
     let served = Served::start_with(|options| options.token(Token([1, 2])).reader_token(Token([3, 4])));
-    let error = |options: &OpenOptions| Store::open_with(&served.url(), options).unwrap_err();
+    let error = |options: &OpenOptions| Store::open_with(served.url(), options).unwrap_err();
     for options in [OpenOptions::default(), file("wrong", "00000000000000010000000000000003")] {
         let error = error(&options);
         assert!(matches!(error, Error::Open(OpenError::Connect { .. })) && error.blame() == Blame::Misuse, "{error}");
@@ -382,15 +383,15 @@ fn nodes_that_are_not_there_are_told_from_those_that_let_nobody_in() {
         let error = error(&options);
         assert!(matches!(error, Error::Open(OpenError::TokenFile { .. })) && error.blame() == Blame::Misuse, "{error}");
     }
-    let store = Store::open_with(&served.url(), &file("right", "00000000000000010000000000000002\n")).unwrap();
+    let store = Store::open_with(served.url(), &file("right", "00000000000000010000000000000002\n")).unwrap();
     store.client().unwrap().put(b"cuckoo", b"Guira guira").unwrap();
     let reader = file("reader", "00000000000000030000000000000004");
-    let read_only = Store::open_with(&served.url(), &reader.clone().read_only()).unwrap();
+    let read_only = Store::open_with(served.url(), &reader.clone().read_only()).unwrap();
     assert!(read_only.reader().contains(b"cuckoo").unwrap());
     assert!(read_only.is_read_only() && !store.is_read_only());
     // Opened for changing, with a token that only lets it read.
     let _client = store.client().unwrap();
-    let reading = Store::open_with(&served.url(), &reader).unwrap();
+    let reading = Store::open_with(served.url(), &reader).unwrap();
     assert!(reading.is_read_only() && reading.reader().contains(b"cuckoo").unwrap());
     let slot = reading.stat().unwrap().clients[0].slot;
     assert_eq!(reading.stat().unwrap().clients[0].state, ClientState::Unknown, "it cannot ask");

@@ -33,7 +33,7 @@ fn begun<F: Future>(future: F) -> Option<Pin<Box<F>>> {
 fn at_last(scene: impl Fn(&Store) -> Option<()>) {
     let is_done = (0..MOST_TRIES).any(|_| {
         let served = Served::start();
-        let store = Store::open(&served.url()).unwrap();
+        let store = Store::open(served.url()).unwrap();
         let done = scene(&store);
         assert!(store.check().unwrap().is_clean());
         done.is_some()
@@ -332,7 +332,7 @@ fn keys_of_which_changes_are_overwritten_are_linearizable() {
     let rough = Rough::before(node, SEED, ROUGHNESS);
     let open = |port| {
         let options = OpenOptions::default().reconnect_timeout(PATIENCE);
-        Store::open_with(&Url::tcp("127.0.0.1", port).unwrap(), &options).unwrap()
+        Store::open_with(Url::tcp("127.0.0.1", port).unwrap(), &options).unwrap()
     };
     let [smooth, cut] = [open(node.port()), open(rough.addr.port())];
     let shared = Arc::new(Log::new());

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use guira::layout::{Geometry, Preset, PresetOptions, Secret, Superblock};
+use guira::raw::layout::{Geometry, Preset, PresetOptions, Secret, Superblock};
 use guira::{EntryFormat, Url};
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Profile, Region};

@@ -6,10 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use guira::{
-    Blame, ClientTls, ConnectError, CreateOptions, Effect, Error, NodeTls, OpenError, ServeOptions, Served, Store,
-    TlsError, TlsFileError, Url,
-};
+use guira::errors::{ConnectError, TlsError, TlsFileError};
+use guira::{Blame, ClientTls, CreateOptions, Effect, Error, NodeTls, OpenError, ServeOptions, Served, Store, Url};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, date_time_ymd};
 
 use super::{PATIENCE, exercise, patient};

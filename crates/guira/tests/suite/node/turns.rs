@@ -77,7 +77,7 @@ fn run_thread(store: &Store, number: u64, keys: u64, starts: &Barrier) -> Cost {
 fn clients_of_one_process_take_turns_at_locks() {
     for keys in [1, MANY_KEYS] {
         let served = Served::start();
-        let [one, other] = [(); 2].map(|()| Store::open(&served.url()).unwrap());
+        let [one, other] = [(); 2].map(|()| Store::open(served.url()).unwrap());
         let mut client = one.client().unwrap();
         (0..keys).for_each(|number| assert!(client.try_insert(&key(number), b"old").unwrap()));
         let starts = Barrier::new(1 + THREADS as usize);
@@ -98,7 +98,7 @@ fn clients_of_one_process_take_turns_at_locks() {
 #[test]
 fn a_turn_that_does_not_end_holds_nobody_up_beyond_the_deadline() {
     let served = Served::start();
-    let store = Store::open_with(&served.url(), &OpenOptions::default().deadline(DEADLINE)).unwrap();
+    let store = Store::open_with(served.url(), &OpenOptions::default().deadline(DEADLINE)).unwrap();
     let (mut idle, mut client) = (pollster::block_on(store.to_async().client()).unwrap(), store.client().unwrap());
     let is_stuck = (0..MOST_TRIES).any(|_| {
         client.put(KEY, b"before").unwrap();
@@ -149,7 +149,7 @@ fn stopped(store: &Store, idle: &mut guira::aio::Client, is_dropped: bool) -> bo
 fn who_holds_a_lock_stands_in_no_line() {
     let is_done = (0..MOST_TRIES).any(|_| {
         let served = Served::start();
-        let store = Store::open(&served.url()).unwrap();
+        let store = Store::open(served.url()).unwrap();
         let (mut idle, mut other) = (
             pollster::block_on(store.to_async().client()).unwrap(),
             pollster::block_on(store.to_async().client()).unwrap(),
@@ -177,7 +177,7 @@ fn who_holds_a_lock_stands_in_no_line() {
 fn a_refused_change_gives_back_what_a_dropped_one_holds() {
     let is_done = (0..MOST_TRIES).any(|_| {
         let served = Served::start();
-        let store = Store::open(&served.url()).unwrap();
+        let store = Store::open(served.url()).unwrap();
         let mut idle = pollster::block_on(store.to_async().client()).unwrap();
         pollster::block_on(idle.put(KEY, b"before")).unwrap();
         if !stopped(&store, &mut idle, true) {
@@ -200,7 +200,7 @@ fn a_wait_counts_for_its_own_operation() {
     let is_done = (0..MOST_TRIES).any(|_| {
         let served = Served::start();
         let options = OpenOptions::default().deadline(2 * DEADLINE);
-        let store = Store::open_with(&served.url(), &options).unwrap();
+        let store = Store::open_with(served.url(), &options).unwrap();
         let (mut client, mut before) =
             (store.client().unwrap(), pollster::block_on(store.to_async().client()).unwrap());
         client.put(KEY, b"before").unwrap();
@@ -228,7 +228,7 @@ fn a_wait_counts_for_its_own_operation() {
         // Some time later the lock is taken by somebody who stands in other lines.
         std::thread::sleep(2 * DEADLINE);
         let proxy = Proxy::before(served.addr);
-        let elsewhere = Store::open(&Url::tcp("127.0.0.1", proxy.addr.port()).unwrap()).unwrap();
+        let elsewhere = Store::open(Url::tcp("127.0.0.1", proxy.addr.port()).unwrap()).unwrap();
         let mut idle = pollster::block_on(elsewhere.to_async().client()).unwrap();
         if !stopped(&store, &mut idle, false) {
             return false;

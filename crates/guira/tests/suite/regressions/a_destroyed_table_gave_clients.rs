@@ -5,9 +5,8 @@
 //!
 //! Fix: a client is not opened before the superblock was looked at, 1 round trip. // [R-DESTROY-1]
 
-use guira::{
-    Blame, CreateOptions, Effect, Error, OpenError, OperationError, OperationErrorKind, Store, TableError, Url,
-};
+use guira::errors::TableError;
+use guira::{Blame, CreateOptions, Effect, Error, OpenError, OperationError, OperationErrorKind, Store, Url};
 
 #[test]
 fn no_client_of_a_destroyed_table_is_opened() {
