@@ -133,6 +133,7 @@ mod store;
 mod tls_file;
 mod token_file;
 mod turns;
+pub mod typed;
 mod wait;
 
 /// The result of an operation that can fail with [`enum@Error`].

@@ -184,6 +184,14 @@ pub enum ErrorKind {
     /// changed. // [R-ADD-1]
     #[error("the value of the key is not a number of 8 bytes")]
     NotANumber,
+    /// The caller: a key or value cannot be encoded or decoded as the type it is to have. Nothing was changed.
+    #[error("bytes and type {name} do not fit: {reason}")]
+    WrongType {
+        /// Name of the type.
+        name: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
     /// The caller: tokens need row versions of 32 bits, and this table's are narrower (preset `paper`). Nothing was
     /// changed. // [R-CAS-2]
     #[error("versioned reads need row versions of 32 bits, and this table's have {version_bits} (preset `paper`)")]

@@ -31,6 +31,7 @@ pub use self::scan::Scan;
 use crate::attachment::without_effect;
 use crate::fabric::Waiting;
 use crate::sessions::moment_after;
+pub use crate::typed::tasks::{Typed, TypedClient, TypedReader};
 use crate::wait::on_a_thread;
 use crate::{CreateOptions, Error, OpenOptions, Url};
 

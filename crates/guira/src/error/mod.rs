@@ -11,6 +11,7 @@ use guira_fabric_shm::{Attempt, LockFileProblem, ShmError};
 use guira_fabric_tcp::client::ConnectError;
 use guira_fabric_tcp::tls::TlsError;
 use guira_fabric_tcp::wire::Bye;
+use guira_layout::ConfigError;
 
 pub use self::admin::AdminError;
 pub use self::open::OpenError;
@@ -199,7 +200,13 @@ macro_rules! of_family {
     )*};
 }
 
-of_family!(UrlError => OpenError, ShmError => OpenError, TokenFileError => OpenError, TlsFileError => OpenError);
+of_family! {
+    ConfigError => OpenError,
+    UrlError => OpenError,
+    ShmError => OpenError,
+    TokenFileError => OpenError,
+    TlsFileError => OpenError,
+}
 
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Error {
@@ -251,6 +258,7 @@ fn operation_blame(error: &OperationError) -> Blame {
         OperationErrorKind::KeyLength { .. }
         | OperationErrorKind::ValueLength { .. }
         | OperationErrorKind::NotANumber
+        | OperationErrorKind::WrongType { .. }
         | OperationErrorKind::NarrowVersions { .. }
         | OperationErrorKind::ForeignToken => Blame::Misuse,
         _ => Blame::Bug,

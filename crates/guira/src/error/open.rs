@@ -32,6 +32,9 @@ pub enum OpenError {
         /// What is wrong with its parameters.
         source: ConfigError,
     },
+    /// A format or another parameter of a table cannot be read. Nothing was changed.
+    #[error("{0}; nothing was changed")]
+    Parameter(#[from] ConfigError),
     /// The new table could not be formatted. Nothing is left of it.
     #[error("cannot format {url}: {source}; nothing is left of it")]
     Format {
@@ -186,6 +189,7 @@ impl OpenError {
         match self {
             OpenError::Url(_)
             | OpenError::Create { .. }
+            | OpenError::Parameter(_)
             | OpenError::Stopped { .. }
             | OpenError::Owner { .. }
             | OpenError::Mismatch { .. }

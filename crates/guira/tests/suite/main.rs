@@ -22,4 +22,5 @@ mod regressions;
 mod reuse;
 mod served;
 mod store;
+mod typed;
 mod visible;
