@@ -1,18 +1,13 @@
 //! Who a process is, beyond its number; and how one is killed that stands in everybody's way.
 //!
-//! Invariants: a process is killed only after it was stopped by its descriptor, and found, while it stood still, to be
-//! the one that was meant. A process that stands still neither ends nor gives anything up, so nobody else is hit.
-//! Others may let it go on at any moment, who wanted to kill it too, or a shell: so it is looked at again after it was
-//! judged, and what was found counts only if none of its threads has executed anything in between. Whoever stopped a
-//! process that is not to be killed lets it go on, so that it stays stopped only for somebody who stopped it before all
-//! of those.
+//! Invariant: a process is killed by its descriptor, and only if what the slot says of it (number, start, namespace,
+//! boot) is true of the process behind that descriptor, and if it is found, after that, to have the slot.
 //!
-//! What is left: a process that others let go on between that last look and the signal, some microseconds later, may
-//! give up what it held, and is killed all the same.
+//! Left open: a process that gives the slot up in the microseconds between this answer and the signal is killed all the
+//! same.
 
 use std::time::{Duration, Instant};
 
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -22,6 +17,10 @@ use crate::region::boot_id;
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// The field of /proc/PID/stat with the process's start time, counted from behind its name: the name may hold anything.
 const START_FIELD: usize = 19;
+
+/// Doubts that a process is the one that is to be killed.
+const STRANGER: &str = "it runs in another container, or its slot does not name it well enough";
+const NO_HOLDER: &str = "it does not have the slot now";
 
 /// A process, told from every other one of this machine's past and present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,17 +52,17 @@ pub enum ProcessState {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KillError {
-    /// The process is not identified well enough, or its number means another process here.
-    #[error("process {pid} belongs to another namespace of process numbers, or cannot be told from others")]
-    Foreign {
-        /// Its number, there.
+    /// It cannot be proven that it is the one: it is not identified well enough, its number means another process
+    /// here, or it does not have the slot.
+    #[error(
+        "process {pid} cannot be proven to be the one: {doubt}; nobody was killed; if you know that it is, end it by \
+         kill -9 {pid}, where it runs"
+    )]
+    Unproven {
+        /// The number of the process, where it runs.
         pid: u64,
-    },
-    /// It is the process that asks.
-    #[error("process {pid} is this process")]
-    Oneself {
-        /// Its number.
-        pid: u64,
+        /// The doubt.
+        doubt: &'static str,
     },
     /// There is no such process any more.
     #[error("process {pid} has ended")]
@@ -71,44 +70,22 @@ pub enum KillError {
         /// Its number.
         pid: u64,
     },
-    /// It gave up meanwhile what it was to be killed for.
-    #[error("process {pid} lives, and has given up what it held")]
-    Innocent {
+    /// It is not this user's to kill, or is the process that asks.
+    #[error("process {pid} {reason}")]
+    Denied {
         /// Its number.
         pid: u64,
-    },
-    /// Others let it go on, again and again, while it was looked at.
-    #[error("process {pid} does not stand still: others let it go on whenever it is stopped")]
-    Resumed {
-        /// Its number.
-        pid: u64,
-    },
-    /// This user may not kill it.
-    #[error("process {pid} belongs to somebody else: no permission to kill it")]
-    Permission {
-        /// Its number.
-        pid: u64,
-    },
-    /// It did not stop in time, and goes on when it can: it waits for a device, or its control group is frozen.
-    #[error(
-        "process {pid} does not react to signals in time: it waits for a device, or its control group is frozen (thaw \
-         it, or kill it by kill -9)"
-    )]
-    Deaf {
-        /// Its number.
-        pid: u64,
+        /// Which of the two.
+        reason: &'static str,
     },
     /// It was found to be the one and was sent SIGKILL, but did not end in time: it will as soon as it can.
-    #[error("SIGKILL was sent to process {pid}; it has not ended yet (if its control group is frozen: thaw it)")]
+    #[error(
+        "SIGKILL was sent to process {pid}; it has not ended yet: it waits for a device, or its control group is \
+         frozen (thaw it)"
+    )]
     Lingering {
         /// Its number.
         pid: u64,
-    },
-    /// It was stopped when it was looked at first, had to be stopped once more, and was not killed.
-    #[error("{why}; it was stopped before, and goes on now")]
-    LetGoOn {
-        /// Why it was not killed.
-        why: Box<KillError>,
     },
     /// The kernel failed otherwise.
     #[error("process {pid} could not be killed: {reason}")]
@@ -142,9 +119,7 @@ impl ProcessIdentity {
         }
         let states = match read_stat(&format!("/proc/{}/stat", self.pid)) {
             // Its first thread has ended; the process has when all of them have.
-            Some((state, start_ticks)) if start_ticks == self.start_ticks && is_over(state) => {
-                self.threads().iter().map(|thread| thread.state).collect()
-            }
+            Some((state, start_ticks)) if start_ticks == self.start_ticks && is_over(state) => self.threads(),
             Some((state, start_ticks)) if start_ticks == self.start_ticks => vec![state],
             _ => Vec::new(),
         };
@@ -175,110 +150,52 @@ impl ProcessIdentity {
         is_known && self.pid_namespace == here.pid_namespace && self.boot == here.boot
     }
 
-    /// Kills the process, all of its threads, if `is_guilty` says so while it stands still; otherwise it goes on. Waits
-    /// up to `patience` for it to stand still, and again for its end. Asks again if others let it go on meanwhile.
-    /// Memory it shares with others is as it left it.
+    /// Kills the process, all of its threads, if it is provably the one that is meant: the one whose number and start
+    /// are these, and of which `holds` says, then, that it has what it is to be killed for. Waits up to `patience` for
+    /// its end. Memory it shares with others is as it left it. Not ruled out: within the microseconds between that
+    /// answer and the signal it gives up what it has.
     ///
     /// # Errors
     /// See [`KillError`]; the process goes on then, unless it ended by itself, or is `Lingering`, and ends later.
-    pub fn kill(&self, patience: Duration, is_guilty: impl FnMut() -> bool) -> Result<(), KillError> {
+    pub fn kill(&self, patience: Duration, holds: impl FnOnce() -> bool) -> Result<(), KillError> {
         let pid = self.pid;
         let here = ProcessIdentity::current();
+        let stranger = KillError::Unproven { pid, doubt: STRANGER };
         if !self.is_of(&here) {
-            return Err(KillError::Foreign { pid });
+            return Err(stranger);
         }
         if pid == here.pid {
-            return Err(KillError::Oneself { pid });
+            return Err(KillError::Denied { pid, reason: "is this one" });
         }
-        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(KillError::Foreign { pid })?;
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(stranger)?;
         let descriptor = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| self.refused(errno))?;
-        let was_stopped = self.state() == ProcessState::Stopped;
-        let mut is_stopped_here = false;
-        let judged = self.judge(&descriptor, patience, is_guilty, &mut is_stopped_here);
-        let sent = judged.and_then(|()| self.send(&descriptor, Signal::KILL));
-        if let Err(why) = sent {
-            // It may have ended; otherwise it was this user's to stop a moment ago.
-            let goes_on = is_stopped_here && self.send(&descriptor, Signal::CONT).is_ok();
-            let lives = goes_on && !matches!(why, KillError::Ended { .. });
-            return Err(if lives && was_stopped { KillError::LetGoOn { why: Box::new(why) } } else { why });
+        // Behind the descriptor: if the number has passed on to another process since, that one was started later.
+        let has_ended = || self.state() == ProcessState::Ended;
+        if has_ended() {
+            return Err(KillError::Ended { pid });
         }
-        let has_ended = wait_until(patience, || self.state() == ProcessState::Ended);
-        if has_ended { Ok(()) } else { Err(KillError::Lingering { pid }) }
-    }
-
-    /// Stops the process, and finds it guilty while it stands still; notes whether it was stopped here.
-    fn judge(
-        &self,
-        descriptor: &OwnedFd,
-        patience: Duration,
-        mut is_guilty: impl FnMut() -> bool,
-        is_stopped_here: &mut bool,
-    ) -> Result<(), KillError> {
-        let (pid, start) = (self.pid, Instant::now());
-        let mut looks = 0;
-        loop {
-            // Behind the descriptor: if the number has passed on to another process since, that one was started later.
-            if self.state() == ProcessState::Ended {
-                return Err(KillError::Ended { pid });
-            }
-            let before = self.threads();
-            if stand_still(&before) {
-                looks += 1;
-                let is_guilty = is_guilty();
-                // Compared whole: a thread that ran in between has lost the processor once more since.
-                if self.threads() == before {
-                    return match is_guilty {
-                        true => Ok(()),
-                        false if self.state() == ProcessState::Ended => Err(KillError::Ended { pid }),
-                        false => Err(KillError::Innocent { pid }),
-                    };
-                }
-            }
-            if start.elapsed() >= patience {
-                return Err(if looks == 0 { KillError::Deaf { pid } } else { KillError::Resumed { pid } });
-            }
-            if !stand_still(&self.threads()) {
-                // Again each time: others who came to kill it may have let it go on.
-                self.send(descriptor, Signal::STOP)?;
-                *is_stopped_here = true;
-                std::thread::sleep(LOOK_INTERVAL);
-            }
+        if !holds() {
+            let gave_up = KillError::Unproven { pid, doubt: NO_HOLDER };
+            return Err(if has_ended() { KillError::Ended { pid } } else { gave_up });
         }
-    }
-
-    fn send(&self, descriptor: &OwnedFd, signal: Signal) -> Result<(), KillError> {
-        pidfd_send_signal(descriptor, signal).map_err(|errno| self.refused(errno))
+        pidfd_send_signal(&descriptor, Signal::KILL).map_err(|errno| self.refused(errno))?;
+        if wait_until(patience, has_ended) { Ok(()) } else { Err(KillError::Lingering { pid }) }
     }
 
     fn refused(&self, errno: Errno) -> KillError {
         let pid = self.pid;
         match errno {
             Errno::SRCH => KillError::Ended { pid },
-            Errno::PERM => KillError::Permission { pid },
+            Errno::PERM => KillError::Denied { pid, reason: "belongs to somebody else" },
             other => KillError::Kernel { pid, reason: std::io::Error::from(other).to_string() },
         }
     }
 
-    /// What each of its threads does; one that cannot be read has ended.
-    fn threads(&self) -> Vec<Thread> {
+    /// The state of each of its threads; one that cannot be read has ended.
+    fn threads(&self) -> Vec<char> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().flatten();
-        let told = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("status")).ok());
-        told.filter_map(|text| parse_status(&text)).collect()
+        threads.filter_map(|thread| Some(read_stat(thread.path().join("stat").to_str()?)?.0)).collect()
     }
-}
-
-/// A thread of a process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Thread {
-    number: u64,
-    state: char,
-    /// How often it lost the processor, because it waited or because others had to run.
-    switches: u64,
-}
-
-/// Whether no thread executes anything.
-fn stand_still(threads: &[Thread]) -> bool {
-    threads.iter().all(|thread| is_stopped(thread.state) || is_over(thread.state))
 }
 
 fn is_stopped(state: char) -> bool {
@@ -310,22 +227,6 @@ fn freezer(group: &str) -> Option<(String, &'static str)> {
         ("freezer", path) => Some((format!("/sys/fs/cgroup/freezer{path}/freezer.state"), "FROZEN")),
         _ => None,
     }
-}
-
-/// The thread whose status file says `text`; without counts where the kernel keeps none.
-fn parse_status(text: &str) -> Option<Thread> {
-    let mut thread = Thread::default();
-    for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
-        match (name, value.trim()) {
-            ("State", state) => thread.state = state.chars().next()?,
-            ("Pid", number) => thread.number = number.parse().ok()?,
-            ("voluntary_ctxt_switches" | "nonvoluntary_ctxt_switches", count) => {
-                thread.switches += count.parse::<u64>().ok()?;
-            }
-            _ => {}
-        }
-    }
-    (thread.state != '\0').then_some(thread)
 }
 
 fn own_namespace() -> u64 {
@@ -365,19 +266,6 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_told_by_what_they_did() {
-        let status = "Name:\tState: T\nState:\tS (sleeping)\nPid:\t12\nvoluntary_ctxt_switches:\t3\n\
-                      nonvoluntary_ctxt_switches:\t4\n";
-        assert_eq!(parse_status(status), Some(Thread { number: 12, state: 'S', switches: 7 }));
-        assert_eq!(parse_status("State:\tT (stopped)\n"), Some(Thread { number: 0, state: 'T', switches: 0 }));
-        for bad in ["", "Pid:\t12\n", "State:\t\n", "State:\tT\nPid:\tx\n"] {
-            assert_eq!(parse_status(bad), None, "{bad:?}");
-        }
-        let threads = ProcessIdentity::current().threads();
-        assert!(!threads.is_empty() && !stand_still(&threads), "{threads:?}");
-    }
-
-    #[test]
     fn frozen_groups_are_told_by_both_kinds_of_freezer() {
         let told = [
             ("0::/a/b:c", Some(("/sys/fs/cgroup/a/b:c/cgroup.events", "frozen 1"))),
@@ -402,11 +290,10 @@ mod tests {
         let is_frozen = wait_until(PATIENCE, || identity.is_frozen());
         let kicked = identity.kill(Duration::from_millis(50), || true);
         std::fs::write(format!("{group}/freezer.state"), "THAWED").unwrap();
-        child.kill().unwrap();
         child.wait().unwrap();
         std::fs::remove_dir(&group).unwrap();
         assert!(is_frozen && !identity.is_frozen());
-        assert_eq!(kicked, Err(KillError::Deaf { pid: identity.pid }));
+        assert_eq!(kicked, Err(KillError::Lingering { pid: identity.pid }), "it ended when it was thawed");
         println!("a process was frozen");
     }
 
@@ -416,7 +303,7 @@ mod tests {
         assert!(own.is_of(&own) && own == ProcessIdentity::current());
         assert_eq!(own.state(), ProcessState::Running);
         let pid = own.pid;
-        assert_eq!(own.kill(Duration::ZERO, || true), Err(KillError::Oneself { pid }));
+        assert_eq!(own.kill(Duration::ZERO, || true), Err(KillError::Denied { pid, reason: "is this one" }));
     }
 
     /// A process of its own, and who it is.
@@ -435,87 +322,32 @@ mod tests {
         assert!(wait_until(PATIENCE, || identity.state() == state), "it is never {state:?}");
     }
 
-    /// What was found of a process does not count if others let it go on meanwhile, stopped again or not.
+    /// Only the process that has what it is to be killed for is killed, whether it runs or is stopped; every other one
+    /// stays as it was.
     #[test]
-    fn who_is_let_go_on_is_looked_at_again() {
-        let (mut child, identity) = sleeper();
-        for is_stopped_again in [false, true] {
-            let mut looks = 0;
-            let guilty_at_first = || {
-                looks += 1;
-                if looks == 1 {
-                    signal(&child, Signal::CONT);
-                    wait_for(identity, ProcessState::Running);
-                    if is_stopped_again {
-                        signal(&child, Signal::STOP);
-                        wait_for(identity, ProcessState::Stopped);
-                    }
-                }
-                looks == 1
-            };
-            assert_eq!(identity.kill(PATIENCE, guilty_at_first), Err(KillError::Innocent { pid: identity.pid }));
-            assert_eq!(looks, 2);
-            wait_for(identity, ProcessState::Running);
-        }
-        let hasty = Duration::from_millis(200);
-        let let_go_on = || {
-            signal(&child, Signal::CONT);
-            wait_for(identity, ProcessState::Running);
-            true
-        };
-        assert_eq!(identity.kill(hasty, let_go_on), Err(KillError::Resumed { pid: identity.pid }));
-        wait_for(identity, ProcessState::Running);
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
-    /// However many want to kill a process at once: if it is not the one, it goes on in the end, unless it was stopped
-    /// before they came.
-    #[test]
-    fn the_innocent_go_on_whoever_looked_at_them() {
-        let (mut child, identity) = sleeper();
-        for round in 0..50 {
-            let innocent = Err(KillError::Innocent { pid: identity.pid });
-            let ask = || match identity.kill(PATIENCE, || false) {
-                // Stopped by another one of them, as far as this one knows.
-                Err(KillError::LetGoOn { why }) => assert_eq!(Err(*why), innocent, "round {round}"),
-                answer => assert_eq!(answer, innocent, "round {round}"),
-            };
-            std::thread::scope(|scope| (0..3).for_each(|_| _ = scope.spawn(ask)));
-            wait_for(identity, ProcessState::Running);
-        }
-        signal(&child, Signal::STOP);
-        wait_for(identity, ProcessState::Stopped);
-        assert_eq!(identity.kill(PATIENCE, || false), Err(KillError::Innocent { pid: identity.pid }));
-        assert_eq!(identity.state(), ProcessState::Stopped);
-        // Killed by somebody else while it was judged.
-        let other_was_first = || identity.kill(PATIENCE, || true).is_err();
-        assert_eq!(identity.kill(PATIENCE, other_was_first), Err(KillError::Ended { pid: identity.pid }));
-        child.wait().unwrap();
-    }
-
-    /// Who is not killed is as it was before, or it is said what has changed; so it is of who is about to end.
-    #[test]
-    fn what_a_kill_has_done_is_told() {
-        let (mut child, identity) = sleeper();
-        let pid = identity.pid;
-        signal(&child, Signal::STOP);
-        wait_for(identity, ProcessState::Stopped);
-        let mut looks = 0;
-        let let_go_on_once = || {
-            looks += 1;
-            if looks == 1 {
-                signal(&child, Signal::CONT);
-                wait_for(identity, ProcessState::Running);
+    fn only_the_one_is_killed() {
+        for is_stopped in [false, true] {
+            let (mut child, identity) = sleeper();
+            let (pid, state) = (identity.pid, [ProcessState::Running, ProcessState::Stopped][usize::from(is_stopped)]);
+            if is_stopped {
+                signal(&child, Signal::STOP);
             }
-            false
-        };
-        let error = identity.kill(PATIENCE, let_go_on_once).unwrap_err();
-        assert_eq!(error, KillError::LetGoOn { why: Box::new(KillError::Innocent { pid }) });
-        assert!(error.to_string().ends_with("it was stopped before, and goes on now"), "{error}");
-        wait_for(identity, ProcessState::Running);
-        child.kill().unwrap();
-        child.wait().unwrap();
+            wait_for(identity, state);
+            let no_holder = Err(KillError::Unproven { pid, doubt: NO_HOLDER });
+            assert_eq!(identity.kill(PATIENCE, || false), no_holder);
+            let earlier = ProcessIdentity { start_ticks: identity.start_ticks - 1, ..identity };
+            assert_eq!(earlier.kill(PATIENCE, || true), Err(KillError::Ended { pid }));
+            assert_eq!(identity.state(), state);
+            // Killed by somebody else meanwhile.
+            let other_was_first = || identity.kill(PATIENCE, || true).is_err();
+            assert_eq!(identity.kill(PATIENCE, other_was_first), Err(KillError::Ended { pid }));
+            child.wait().unwrap();
+        }
+    }
+
+    /// A process that was sent SIGKILL and has not ended yet is told from one that has.
+    #[test]
+    fn who_has_not_ended_yet_is_told() {
         // Nobody is so quick each time.
         let mut lingering = 0;
         for _ in 0..20 {
@@ -541,7 +373,7 @@ mod tests {
         let (mut child, identity) = sleeper();
         let (pid, start_ticks) = (identity.pid, identity.start_ticks);
         let kill = |identity: ProcessIdentity, is_guilty| identity.kill(PATIENCE, || is_guilty);
-        let foreign = Err(KillError::Foreign { pid });
+        let foreign = Err(KillError::Unproven { pid, doubt: STRANGER });
         for unknown in [
             ProcessIdentity { start_ticks: 0, ..identity },
             ProcessIdentity { pid_namespace: 0, ..identity },
@@ -552,7 +384,7 @@ mod tests {
         }
         let earlier = ProcessIdentity { start_ticks: start_ticks - 1, ..identity };
         assert_eq!((earlier.state(), kill(earlier, true)), (ProcessState::Ended, Err(KillError::Ended { pid })));
-        assert_eq!(kill(identity, false), Err(KillError::Innocent { pid }));
+        assert_eq!(kill(identity, false), Err(KillError::Unproven { pid, doubt: NO_HOLDER }));
         wait_for(identity, ProcessState::Running);
         assert_eq!(kill(identity, true), Ok(()));
         assert_eq!(identity.state(), ProcessState::Ended);

@@ -231,14 +231,14 @@ impl Store {
     /// a timeout never decides that. If the client is dead already it is only recovered; if somebody else is doing
     /// that, and does not come to an end within half a second, it is that process that is killed. // [R-RECOVER-4]
     ///
-    /// The process is stopped first, and killed only if it is the very one that took the slot, or recovers its client,
-    /// and still has it; nothing is killed by its number alone, and whoever was let go on by others after it was looked
-    /// at is looked at again. It must be visible here: of the same pid namespace, and this user may signal it. Several
-    /// may kick at once. Over `tcp://` no process is killed: the memory node drops the session that has the slot, with
-    /// all other slots it has, and its clients learn that they were `Fenced`. The node does not know generations: if
-    /// the client closed and another one took the slot within the round trip before that, the other one is dropped.
-    /// Takes three times `patience` and half a second at most. Round trips: 4, one each millisecond of waiting, and
-    /// those of [`guira_rcuckoo::recover`]. Source: R-RECOVER-1, R-RECOVER-4.
+    /// The process is killed only if it is provably the very one that took the slot, or recovers its client, and has
+    /// it: by number, start, boot and namespace, and by the kernel's word that the slot is locked. It must be visible
+    /// here: of the same pid namespace, and this user may signal it. Several may kick at once. Over `tcp://` no process
+    /// is killed: the memory node drops the session that has the slot, with all other slots it has, and its clients
+    /// learn that they were `Fenced`. The node does not know generations: if the client closed and another one took the
+    /// slot within the round trip before that, the other one is dropped. Takes twice `patience` and half a second
+    /// at most. Round trips: 4, one each millisecond of waiting, and those of [`guira_rcuckoo::recover`]. Source:
+    /// R-RECOVER-1, R-RECOVER-4.
     ///
     /// # Errors
     /// `NoClient` if nobody has the slot; `Kill` if its process was not killed, or does not end in time, or has ended
@@ -278,9 +278,7 @@ impl Store {
                 }
                 Err(KillError::Ended { .. }) => look = kick.wait(others)?,
                 // Killed by somebody else while it was judged, and not quite at its end.
-                Err(KillError::Innocent { .. } | KillError::LetGoOn { .. }) if kick.ends_within(others) => {
-                    look = kick.wait(others)?
-                }
+                Err(KillError::Unproven { .. }) if kick.ends_within(others) => look = kick.wait(others)?,
                 Err(source) => return Err(kick.error(source)),
             }
         }
@@ -382,7 +380,7 @@ impl Kick<'_> {
         })
     }
 
-    /// Whether the process that is meant, which stands still, has the slot. A live slot's words name the client that
+    /// Whether the process that is meant has the slot. A live slot's words name the client that
     /// took it, and those of one that is being recovered a process that had the proof of death when it wrote them:
     /// neither of them lives and gives the slot up before its word changes. Only by becoming another program it does,
     /// which has no part in the slot; somebody else may have that then.

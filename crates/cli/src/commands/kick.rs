@@ -9,16 +9,15 @@ use serde::Serialize;
 use super::{Verdict, check, open, open_options, tls};
 use crate::failure::Failure;
 use crate::output::{Format, Output};
-use crate::{interrupt, units};
+use crate::units;
 
 /// Kill the process that has a client slot, and recover what it held.
 ///
 /// For a process that is stopped, or otherwise stands still, in the middle of a change: others get Busy with its slot,
-/// and nobody may decide by a timeout that it is dead. The process is killed (SIGKILL) with all of its clients. It is
-/// never another one: not one that got the number of the slot's process later, nor one that has given the slot up.
-/// guira stat lists client slots. A client that is dead already is only recovered; whoever recovers it, and stands
-/// still in that, is killed in its place. A process whose control group is frozen cannot be stopped: thaw it, or kill
-/// it by kill -9.
+/// and nobody may decide by a timeout that it is dead. The process is killed (SIGKILL) with all of its clients, if it
+/// is proven that it is the one that has the slot; what cannot be proven is said, and the process named. guira stat
+/// lists client slots. A client that is dead already is only recovered; whoever recovers it, and stands still in that,
+/// is killed in its place.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
@@ -41,8 +40,6 @@ struct Nobody {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    // A process that was stopped, and turns out not to be the one, has to go on again.
-    interrupt::note();
     let store = open(&arguments.url, &open_options()?.any_owner())?;
     let slots = store.table().config().max_clients;
     if arguments.slot >= slots {

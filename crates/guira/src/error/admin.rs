@@ -62,7 +62,7 @@ impl AdminError {
         match self {
             AdminError::NoClient { .. } => Blame::Misuse,
             AdminError::Kill { source, .. } => match source {
-                KillError::Foreign { .. } | KillError::Oneself { .. } | KillError::Permission { .. } => Blame::Misuse,
+                KillError::Unproven { .. } | KillError::Denied { .. } => Blame::Misuse,
                 KillError::Kernel { .. } => Blame::Fabric,
                 _ => Blame::Busy,
             },

@@ -505,7 +505,7 @@ fn nobody_is_killed_for_somebody_else() {
     let (table, store) = store(8);
     let mut client = store.client().unwrap();
     let error = store.kill_client(client.slot(), PATIENCE).unwrap_err();
-    assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Oneself { .. }, .. })), "{error}");
+    assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Denied { .. }, .. })), "{error}");
     client.put(&[1; 8], &[1; 8]).unwrap();
     // As if the number of the slot's process had passed on to another process.
     let mut actor = Actor::start(&table);
@@ -517,7 +517,7 @@ fn nobody_is_killed_for_somebody_else() {
     submit(&region(&store), Verb::FetchAdd { addr: at, add: u64::MAX, found: &mut 0 });
     submit(&region(&store), Verb::FetchAdd { addr: at.add_words(1), add: 1, found: &mut 0 });
     let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
-    assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Foreign { .. }, .. })), "{error}");
+    assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Unproven { .. }, .. })), "{error}");
     assert!(actor.process.try_wait().unwrap().is_none(), "it lives");
     // Dead already: only recovered.
     actor.kill();
@@ -558,7 +558,7 @@ fn another_program_is_not_killed() {
         assert!(start.elapsed() < PATIENCE, "its client does not end");
     };
     let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
-    assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Innocent { .. }, .. })), "{error}");
+    assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Unproven { .. }, .. })), "{error}");
     assert!(actor.process.try_wait().unwrap().is_none(), "it lives");
     drop(hold);
     let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
