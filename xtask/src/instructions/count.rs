@@ -13,7 +13,7 @@ use super::record::{Count, Counted, Setting};
 use crate::artifact::Artifact;
 
 const PACKAGE: &str = "guira-instructions";
-/// The function whose execution is counted: in `instructions/src/main.rs`.
+/// The function whose execution is counted: in `benches/instructions/src/main.rs`.
 const COUNTED: &str = "guira_instructions::counted_operations";
 /// Makes the C library copy memory as every x86-64 processor can; names that a version does not know are ignored. The
 /// repeated string instructions would count once for each byte, and wider vectors would depend on the stack's place.

@@ -16,7 +16,7 @@ use compare::Comparison;
 use record::Record;
 
 /// Where the record is, from the root of the workspace.
-const RECORD_PATH: &str = "instructions/recorded.toml";
+const RECORD_PATH: &str = "benches/instructions/recorded.toml";
 
 /// What to do with what was counted.
 #[derive(Args)]

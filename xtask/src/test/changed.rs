@@ -143,7 +143,7 @@ mod tests {
         let packages = vec![
             package("guira-cli", "crates/cli", &["guira", "clap"]),
             package("guira", "crates/guira", &["guira-layout"]),
-            package("guira-instructions", "instructions", &["guira"]),
+            package("guira-instructions", "benches/instructions", &["guira"]),
             package("guira-layout", "crates/layout", &[]),
             package("guira-layouts", "crates/layouts", &[]),
         ];
