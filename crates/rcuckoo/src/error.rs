@@ -179,7 +179,7 @@ pub enum ErrorKind {
     },
     /// The table: a key and its value need an extent, and there is no space for it. Nothing was changed.
     #[error("{0}")]
-    NoSpace(NoSpace),
+    NoSpace(Box<NoSpace>),
     /// The caller: the value of a key that was to be incremented does not have 8 bytes, or is in an extent. Nothing was
     /// changed. // [R-ADD-1]
     #[error("the value of the key is not a number of 8 bytes")]
@@ -190,7 +190,7 @@ pub enum ErrorKind {
         /// Name of the type.
         name: &'static str,
         /// What is wrong.
-        reason: String,
+        reason: Box<str>,
     },
     /// The caller: tokens need row versions of 32 bits, and this table's are narrower (preset `paper`). Nothing was
     /// changed. // [R-CAS-2]

@@ -171,7 +171,7 @@ impl<'a> Accepted<'a> {
 #[cold]
 fn no_room(error: ExtentError, operation: Operation) -> Error {
     let kind = match error {
-        ExtentError::Full(full) => OperationErrorKind::NoSpace(full),
+        ExtentError::Full(full) => OperationErrorKind::NoSpace(Box::new(full)),
         ExtentError::Fabric(source) => OperationErrorKind::Fabric { source },
     };
     kind.during(operation).into()
@@ -590,7 +590,7 @@ impl Client {
         full: NoSpace,
     ) -> Result<Option<ExtentRef>, Error> {
         let operation = accepted.request.operation();
-        let full = || Err(OperationErrorKind::NoSpace(full).during(operation).into());
+        let full = || Err(OperationErrorKind::NoSpace(Box::new(full)).during(operation).into());
         let Some(extents) = &mut self.extents else { return full() };
         let looked = is_destroyed(self.lane.any(), self.client.table()).await;
         let fabric = |source| OperationErrorKind::Fabric { source }.during(operation);

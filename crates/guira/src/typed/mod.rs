@@ -226,5 +226,5 @@ fn decode<C: Decode<T>, T>(bytes: &[u8], operation: Operation) -> Result<T, Erro
 
 #[cold]
 fn wrong_type<T: ?Sized>(reason: String, operation: Operation) -> Error {
-    OperationErrorKind::WrongType { name: std::any::type_name::<T>(), reason }.during(operation).into()
+    OperationErrorKind::WrongType { name: std::any::type_name::<T>(), reason: reason.into() }.during(operation).into()
 }

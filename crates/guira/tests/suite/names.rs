@@ -5,8 +5,7 @@ use std::path::PathBuf;
 
 use guira::admin::Stage;
 use guira::errors::{
-    Attempt, CheckError, ConfigError, FabricError, FileKind, NoSpace, Place, ShmError, SuperblockError, TableError,
-    UrlError,
+    Attempt, CheckError, ConfigError, FabricError, FileKind, Place, ShmError, SuperblockError, TableError, UrlError,
 };
 use guira::raw::layout::{Geometry, LockLayout, RowFormat, Rules, Superblock, TableConfig};
 use guira::raw::{Addr, Generation, LockId, OwnerId, Placement, RowId, RowPair, Space, VerbCounts};
@@ -89,8 +88,8 @@ fn operation(error: &OperationError) -> String {
             format!("{operation}: value of {bytes}")
         }
         OperationError { kind: OperationErrorKind::Full { .. }, .. } => "full".to_owned(),
-        OperationError { kind: OperationErrorKind::NoSpace(NoSpace { chunks, .. }), .. } => {
-            format!("no {chunks} chunks")
+        OperationError { kind: OperationErrorKind::NoSpace(space), .. } => {
+            format!("no {} chunks", space.chunks)
         }
         OperationError { kind: OperationErrorKind::NarrowVersions { version_bits }, .. } => {
             format!("{version_bits} bits")
