@@ -276,7 +276,7 @@ impl Holder {
     pub fn of(url: &Url) -> Holder {
         match Store::open_with(url, &OpenOptions::default().read_only()) {
             Ok(_) => Holder::Table,
-            Err(error) if error.is_absent() => Holder::Nobody,
+            Err(error) if error.is_not_found() => Holder::Nobody,
             Err(guira::Error::Open(guira::OpenError::Table { source: TableError::Destroyed, .. })) => Holder::Destroyed,
             Err(_) => Holder::Other,
         }
@@ -345,13 +345,13 @@ impl Failure {
 
     /// The store's answer about the table at `url`.
     pub fn of_table(url: &Url) -> impl FnOnce(guira::Error) -> Failure {
-        |error| if error.is_absent() { Failure::Absent { url: url.clone() } } else { Failure::Store(error) }
+        |error| if error.is_not_found() { Failure::Absent { url: url.clone() } } else { Failure::Store(error) }
     }
 
     /// The store's answer about a table that was to be created at `url`.
     pub fn of_creation(url: &Url) -> impl FnOnce(guira::Error) -> Failure {
         move |error| match error {
-            error if error.is_taken() => match Holder::of(url) {
+            error if error.is_already_exists() => match Holder::of(url) {
                 Holder::Other => Failure::Occupied { url: url.clone() },
                 Holder::Table | Holder::Destroyed | Holder::Nobody => Failure::Taken { url: url.clone() },
             },
@@ -491,7 +491,7 @@ fn exit_code_of(error: &guira::Error) -> u8 {
     use guira::{Error, OperationError, OperationErrorKind};
 
     match error {
-        error if error.is_absent() || error.is_taken() => EXIT_NEGATIVE,
+        error if error.is_not_found() || error.is_already_exists() => EXIT_NEGATIVE,
         Error::Admin(AdminError::NoClient { .. }) => EXIT_NEGATIVE,
         Error::Open(OpenError::Region(ShmError::BadName { .. } | ShmError::BadMode { .. })) => EXIT_MISUSE,
         Error::Open(OpenError::Region(_))

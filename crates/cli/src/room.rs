@@ -168,7 +168,7 @@ fn larger(target: Target<'_>, config: &TableConfig, capacity: u64, extent_bytes:
 fn free_name(url: &Url) -> String {
     let named = |number: u32| format!("{url}-{number}");
     let is_free = |name: &String| {
-        Store::open_with(name, &OpenOptions::default().read_only()).is_err_and(|error| error.is_absent())
+        Store::open_with(name, &OpenOptions::default().read_only()).is_err_and(|error| error.is_not_found())
     };
     (2..100).map(named).find(is_free).unwrap_or_else(|| named(2))
 }

@@ -27,7 +27,7 @@ impl Store {
     /// creators one succeeds. All of its memory is reserved now. Round trips: 1 for 64 rows, and 1. Source: R-CREATE-1.
     ///
     /// # Errors
-    /// `Create` for impossible parameters; `Region` if the file exists ([`Error::is_taken`]), does not fit
+    /// `Create` for impossible parameters; `Region` if the file exists ([`Error::is_already_exists`]), does not fit
     /// ([`Error::shortage`]), or is not permitted; `Random`; `Format` if the fabric failed; `OfNode` for `tcp://`.
     /// Nothing is left behind.
     pub fn create<U>(url: U, options: &CreateOptions) -> Result<Store, Error>
@@ -39,7 +39,7 @@ impl Store {
     }
 
     /// Creates a table in this process's own memory, and opens it for reading and changing. Nobody else can open it,
-    /// and it is gone with the last store, client, reader and [`crate::Served`] of it, however the process ends:
+    /// and it is gone with the last store, client, reader and [`crate::ServerHandle`] of it, however the process ends:
     /// [`Store::serve`] is what it is for. All of its memory is reserved now; `options.mode` means nothing. Its URL is
     /// [`Url::unnamed`]. Round trips and source: as [`Store::create`].
     ///
@@ -81,7 +81,7 @@ impl Store {
     /// # let url: Url = format!("shm://guira-doc-progress-{}", std::process::id()).parse()?;
     /// # let options = CreateOptions::new(1_000);
     /// # assert!(create_within(Duration::ZERO, &url, &options)?.is_none());
-    /// # assert!(Store::open(&url).expect_err("nothing is left").is_absent());
+    /// # assert!(Store::open(&url).expect_err("nothing is left").is_not_found());
     /// # assert!(create_within(Duration::MAX, &url, &options)?.is_some());
     /// # Store::destroy(&url)
     /// # }
@@ -204,14 +204,14 @@ impl Store {
         let mut turns = 1;
         loop {
             match Store::open_url(url, &open_options) {
-                Err(error) if error.is_absent() || is_destroyed(&error) => {}
+                Err(error) if error.is_not_found() || is_destroyed(&error) => {}
                 Ok(store) if options.on_mismatch == OnMismatch::Refuse => {
                     return store.ensure_fits(options).map(|()| store);
                 }
                 result => return result,
             }
             match Store::create_url(url, options, progress) {
-                Err(error) if error.is_taken() && turns < MAX_OPEN_OR_CREATE_TURNS => turns += 1,
+                Err(error) if error.is_already_exists() && turns < MAX_OPEN_OR_CREATE_TURNS => turns += 1,
                 result => return result,
             }
         }
@@ -265,7 +265,7 @@ impl Store {
     /// 1 for 64 rows: every row is written, at some 10 million a second. Source: R-DESTROY-1, R-DESTROY-2.
     ///
     /// # Errors
-    /// `Region` if there is no such file ([`Error::is_absent`]), or no more, because somebody else destroyed the table
+    /// `Region` if there is no such file ([`Error::is_not_found`]), or no more, because somebody else destroyed the table
     /// first; it is not a region, or it cannot be opened and
     /// removed, such as without permission to write it, or when the process has no memory or file descriptors to spare:
     /// it is left alone then. `Fabric` if the name is gone, but not every client and reader was told. `OfNode` for

@@ -31,8 +31,8 @@
 //! fn open_or_create(url: &Url) -> Result<Store, Error> {
 //!     let options = CreateOptions::new(10_000);
 //!     let store = match Store::open(url) {
-//!         Err(error) if error.is_absent() => match Store::create(url, &options) {
-//!             Err(error) if error.is_taken() => Store::open(url)?, // Somebody was faster.
+//!         Err(error) if error.is_not_found() => match Store::create(url, &options) {
+//!             Err(error) if error.is_already_exists() => Store::open(url)?, // Somebody was faster.
 //!             result => result?,
 //!         },
 //!         result => result?,
@@ -149,7 +149,7 @@ pub use options::{CreateOptions, CreateProgress, OnMismatch, OpenOptions};
 pub use pool::{Pool, PoolStatus, PooledClient};
 pub use reader::Reader;
 pub use scan::{LenEstimate, Scan, ScanSummary, Snapshot};
-pub use serve::{ServeOptions, Served};
+pub use serve::{ServeOptions, ServerHandle};
 pub use state::{Expected, Put, Swap, Token, Versioned};
 pub use store::Store;
 #[cfg(feature = "tls")]
@@ -166,8 +166,8 @@ pub mod admin {
     pub use guira_fabric_tcp::node::{NodeCounters, NodeEvent, NodeEventKind, TokenNumber};
 
     pub use crate::list::{ClientCounts, ListedState, ListedTable, TableSummary, list};
-    pub use crate::repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, Repair};
-    pub use crate::scan::{DamageVisitor, Unread, Visitor};
+    pub use crate::repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, RecoveryReport};
+    pub use crate::scan::{DamageVisitor, Unreadable, Visitor};
     pub use crate::stat::{ClientStat, ClientState, FileStat, NodeStat, RegionStat, Stat};
 }
 
@@ -184,7 +184,7 @@ pub mod errors {
     pub use guira_rcuckoo::{NoSpace, Place, TableError};
     pub use guira_url::UrlError;
 
-    pub use crate::error::Shortage;
+    pub use crate::error::InsufficientSpace;
     pub use crate::mismatch::Mismatch;
     pub use crate::slot_locks::SlotLock;
     pub use crate::tls_file::TlsFileError;

@@ -146,7 +146,7 @@ pub fn list() -> Result<Vec<ListedTable>, Error> {
 fn state_of(url: &Url) -> Option<ListedState> {
     match summary(url) {
         Ok(summary) => Some(ListedState::Table(summary)),
-        Err(error) if error.is_absent() => None,
+        Err(error) if error.is_not_found() => None,
         Err(Error::Open(OpenError::Table { source: TableError::Destroyed, .. })) => Some(ListedState::Destroyed),
         Err(Error::Open(OpenError::Region(ShmError::Permission { .. }))) => Some(ListedState::Unreadable),
         // To look changes nothing, whatever it finds.

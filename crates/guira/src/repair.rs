@@ -25,7 +25,7 @@ const OTHERS_AT_WORK: Duration = Duration::from_millis(500);
 
 /// What [`Store::recover`] found, and did. Serialized as it stands.
 #[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct Repair {
+pub struct RecoveryReport {
     /// The dead clients that were recovered, by slot.
     pub recovered: Vec<RecoveredClient>,
     /// The dead clients that could not be, and those of whom nobody can know whether they live ([`Store::slot_lock`]).
@@ -131,7 +131,7 @@ impl Store {
     /// # Store::destroy(&url)
     /// # }
     /// ```
-    pub fn recover(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Repair, Error> {
+    pub fn recover(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<RecoveryReport, Error> {
         let inner = &*self.inner;
         inner.refuse_read_only()?;
         let fabric = inner.fabric("cannot recover the clients of");
@@ -140,7 +140,7 @@ impl Store {
         // Before the slots are looked at: who takes one later never held these locks. // [R-LOCK-9]
         let unowned = block_on(unowned_locks(&mut region.lane(), &inner.table)).map_err(&fabric)?;
         let used = block_on(slots(&mut region.lane(), &inner.table)).map_err(&fabric)?;
-        let mut repair = Repair::default();
+        let mut repair = RecoveryReport::default();
         let total = used.len() as u64;
         for (done, SlotInfo { slot, .. }) in (1..).zip(used) {
             self.recover_slot(&region, slot, &mut repair)?;
@@ -157,7 +157,7 @@ impl Store {
     }
 
     /// Recovers the client of `slot` if it is dead, and notes what became of it.
-    fn recover_slot(&self, region: &FabricRegion, slot: u16, repair: &mut Repair) -> Result<(), Error> {
+    fn recover_slot(&self, region: &FabricRegion, slot: u16, repair: &mut RecoveryReport) -> Result<(), Error> {
         let inner = &*self.inner;
         let fabric = inner.fabric("cannot recover the clients of");
         let hold = region.hold(slot).map_err(&fabric)?;

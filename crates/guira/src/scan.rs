@@ -17,7 +17,7 @@ pub type Visitor<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
 
 /// A part of a row that a scan could not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unread {
+pub enum Unreadable {
     /// The whole row.
     Row,
     /// One of its entries, whose extent is damaged.
@@ -25,7 +25,7 @@ pub enum Unread {
 }
 
 /// Learns of a row's number, what of it a scan could not read, and why.
-pub type DamageVisitor<'v> = dyn FnMut(u64, Unread, &Error) + 'v;
+pub type DamageVisitor<'v> = dyn FnMut(u64, Unreadable, &Error) + 'v;
 
 /// The extent of a scan that has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,7 +125,7 @@ impl RowScan {
     /// `unreadable` learns of a row's number, what of it could not be read, and why, and says whether to go on.
     async fn next<U>(&mut self, unreadable: &mut U) -> Result<Option<bool>, Error>
     where
-        U: FnMut(u64, Unread, Error) -> Result<(), Error> + ?Sized,
+        U: FnMut(u64, Unreadable, Error) -> Result<(), Error> + ?Sized,
     {
         self.items.reset();
         if self.next == self.inner.table.config().rows {
@@ -142,9 +142,9 @@ impl RowScan {
             self.left_ns = self.left_ns.saturating_sub(self.lane.now_ns().saturating_sub(began_ns));
             self.reader.set_deadline_ns(self.left_ns);
             is_whole = false;
-            let unread = if self.items.pass_over(&error) { Unread::Entry } else { Unread::Row };
+            let unread = if self.items.pass_over(&error) { Unreadable::Entry } else { Unreadable::Row };
             unreadable(row.0, unread, self.inner.events.failed(error))?;
-            if unread == Unread::Row {
+            if unread == Unreadable::Row {
                 break;
             }
         }
@@ -280,7 +280,7 @@ impl Store {
     fn scan_rows(
         &self,
         visit: &mut Visitor<'_>,
-        unreadable: &mut dyn FnMut(u64, Unread, Error) -> Result<(), Error>,
+        unreadable: &mut dyn FnMut(u64, Unreadable, Error) -> Result<(), Error>,
     ) -> Result<ScanSummary, Error> {
         let mut scan = self.row_scan()?;
         let mut summary = ScanSummary::default();

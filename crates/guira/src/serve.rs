@@ -170,7 +170,7 @@ impl ServeOptions {
 
     /// Keeps this process alive when somebody truncates the table's file while it is served, which by itself ends it
     /// (SIGBUS): the node tells all of its clients, answers none of what it can have found in the lost bytes, and ends;
-    /// [`Served::stop`] tells why. A table without a name cannot be truncated.
+    /// [`ServerHandle::stop`] tells why. A table without a name cannot be truncated.
     ///
     /// For programs that do nothing with the table but serve it: clients of this very [`Store`] in this process would
     /// find zeros then, which verify as nothing, and what they change would be lost. Installs a handler for SIGBUS, for
@@ -240,16 +240,16 @@ impl ServeOptions {
 /// A table that this process serves, as long as this value lives. Dropping it stops the node.
 ///
 /// The table itself is as before: this process, and others that have it open, work on it at the same time.
-pub struct Served {
+pub struct ServerHandle {
     node: NodeHandle,
     region: ShmRegion,
     count: Arc<dyn Fn() -> NodeCounters + Send + Sync>,
     url: Url,
 }
 
-impl fmt::Debug for Served {
+impl fmt::Debug for ServerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Served").field("url", &self.url).finish_non_exhaustive()
+        f.debug_struct("ServerHandle").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
@@ -280,7 +280,7 @@ impl Store {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn serve(&self, options: &ServeOptions) -> Result<Served, Error> {
+    pub fn serve(&self, options: &ServeOptions) -> Result<ServerHandle, Error> {
         let inner = &self.inner;
         let failed = |source| Error::Admin(AdminError::Serve { url: inner.url.clone(), source });
         let FabricRegion::Shm(region) = inner.region()? else {
@@ -297,7 +297,7 @@ impl Store {
         let options = options.node_options(region_id, atomic_write_unit, grant);
         let node = Node::bind(region.clone(), options).map_err(failed)?;
         let count = Arc::new(node.counters());
-        Ok(Served { node: node.spawn().map_err(failed)?, region, count, url: inner.url.clone() })
+        Ok(ServerHandle { node: node.spawn().map_err(failed)?, region, count, url: inner.url.clone() })
     }
 
     /// What the table's memory node has counted since it was started, all of its clients together; `None` for a table
@@ -322,7 +322,7 @@ fn memory(url: &Url, region: &ShmRegion) -> Result<([u64; 2], u64), Error> {
     Ok((region.identity().map_or_else(drawn, Ok)?, region.caps().atomic_write_unit))
 }
 
-impl Served {
+impl ServerHandle {
     /// Where it listens, in the order of the options.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         self.node.local_addrs()
@@ -333,7 +333,7 @@ impl Served {
         (self.count)()
     }
 
-    /// As [`Served::counters`], for others to ask: also after the node has stopped.
+    /// As [`ServerHandle::counters`], for others to ask: also after the node has stopped.
     pub fn counter_reader(&self) -> Arc<dyn Fn() -> NodeCounters + Send + Sync> {
         Arc::clone(&self.count)
     }
@@ -349,7 +349,7 @@ impl Served {
     }
 
     /// Whether the node serves. It ends by itself only if a thread of it fails, or the table's bytes are lost, and
-    /// [`Served::stop`] tells why.
+    /// [`ServerHandle::stop`] tells why.
     pub fn is_running(&self) -> bool {
         self.node.is_running()
     }
@@ -366,7 +366,7 @@ impl Served {
     /// `Serve`, if a thread of the node failed, or the table's bytes were lost ([`NodeError::MemoryLost`]). It has
     /// ended all the same.
     pub fn stop(self) -> Result<(), Error> {
-        let Served { node, url, .. } = self;
+        let ServerHandle { node, url, .. } = self;
         node.stop().map_err(|source| Error::Admin(AdminError::Serve { url, source }))
     }
 }

@@ -147,7 +147,7 @@ impl Store {
     ///
     /// # Errors
     /// `Url` if the text is none; `Owner` if the table is somebody else's; `Region` if the file is missing
-    /// ([`Error::is_absent`]), not permitted, cut short or not a region, or if it has a lock file that cannot be used
+    /// ([`Error::is_not_found`]), not permitted, cut short or not a region, or if it has a lock file that cannot be used
     /// ([`crate::errors::ShmError::LockFile`]: it can be read then); `Table` if what it holds is not a table, is
     /// damaged, or was destroyed; of a memory node `Connect` if there is none, or it does not let this client in.
     /// Nothing was changed.

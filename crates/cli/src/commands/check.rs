@@ -1,7 +1,7 @@
 //! `guira check`.
 
 use clap::Args;
-use guira::admin::{Cause, CheckReport, LivingClient, RecoveredClient, Repair};
+use guira::admin::{Cause, CheckReport, LivingClient, RecoveredClient, RecoveryReport};
 use guira::errors::{LockFileProblem, ShmError, SlotLock};
 use guira::{Store, Url};
 use serde::Serialize;
@@ -38,7 +38,7 @@ struct Answer<'r> {
     knows_the_dead: bool,
     /// What was recovered, if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    repair: Option<Repair>,
+    repair: Option<RecoveryReport>,
     /// A lock on client slots that no client has, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     slot_lock: Option<SlotLock>,
@@ -96,7 +96,7 @@ fn lost_lock_file(error: &guira::Error) -> Option<String> {
     }
 }
 
-fn recover(store: &Store, output: &Output) -> Result<Repair, Failure> {
+fn recover(store: &Store, output: &Output) -> Result<RecoveryReport, Failure> {
     let mut progress = Progress::new(output, "recovering", None);
     let repair = store.recover(&mut |done, total| {
         progress.set_total(total);
@@ -107,7 +107,7 @@ fn recover(store: &Store, output: &Output) -> Result<Repair, Failure> {
 }
 
 /// A line for each client that was recovered, that could not be, or that stands still, and one for all.
-fn repairs(url: &str, repair: &Repair) -> String {
+fn repairs(url: &str, repair: &RecoveryReport) -> String {
     let mut lines: Vec<String> = repair
         .recovered
         .iter()
@@ -139,7 +139,7 @@ fn repairs(url: &str, repair: &Repair) -> String {
 }
 
 /// What became of the locks that nobody can hold, if there were any.
-fn damaged_locks(url: &str, repair: &Repair) -> Option<String> {
+fn damaged_locks(url: &str, repair: &RecoveryReport) -> Option<String> {
     let damaged =
         |locks: &[u64]| format!("{} that named no client slot of the table", counted(locks.len() as u64, "lock"));
     match (&repair.freed_locks[..], &repair.damaged_locks[..]) {

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Instant;
 
 use clap::Args;
-use guira::admin::{Stat, Unread};
+use guira::admin::{Stat, Unreadable};
 use guira::{Blame, Store, Url};
 use guira::{Client, Reader};
 use guira_input::printable;
@@ -257,7 +257,7 @@ impl<'a> Copy<'a> {
             };
             let (output, unreadable, named) = (self.output, &mut self.unreadable, &mut self.named);
             unreadable.clear();
-            let mut name = |row: u64, unread: Unread, error: &guira::Error| {
+            let mut name = |row: u64, unread: Unreadable, error: &guira::Error| {
                 unreadable.insert(row);
                 if (named.len() as u64) < dump::UNREADABLE_SHOWN && named.insert(row) {
                     output.error(&dump::unreadable("copied", row, unread, error));

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use clap::Args;
-use guira::errors::Shortage;
+use guira::errors::InsufficientSpace;
 use guira::{CreateOptions, CreateProgress, EntryFormat, Preset, Store, Url};
 use serde::Serialize;
 
@@ -174,9 +174,12 @@ fn create_by(make: Make, url: &Url, options: &CreateOptions, output: &Output) ->
             if interrupt::requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         shown.finish();
-        let is_taken = store.as_ref().is_err_and(guira::Error::is_taken);
+        let is_already_exists = store.as_ref().is_err_and(guira::Error::is_already_exists);
         // What had the name was destroyed since.
-        if !is_taken || turns == MAX_CREATE_TURNS || !matches!(Holder::of(url), Holder::Nobody | Holder::Destroyed) {
+        if !is_already_exists
+            || turns == MAX_CREATE_TURNS
+            || !matches!(Holder::of(url), Holder::Nobody | Holder::Destroyed)
+        {
             break store;
         }
         turns += 1;
@@ -196,9 +199,9 @@ fn create_by(make: Make, url: &Url, options: &CreateOptions, output: &Output) ->
 
 /// Why a table was not created, and if there is no memory for it, how to ask for less.
 fn too_large(url: &Url, options: &CreateOptions, error: guira::Error) -> Failure {
-    let shortage = error.shortage();
+    let insufficient_space = error.insufficient_space();
     let failure = Failure::of_creation(url)(error);
-    let Some(Shortage { available_bytes, .. }) = shortage else { return failure };
+    let Some(InsufficientSpace { available_bytes, .. }) = insufficient_space else { return failure };
     let is_small = url.to_string().starts_with("shm://") && available_bytes <= CONTAINER_BYTES;
     let container = if is_small { "; a container has 64 MB unless it is started with --shm-size" } else { "" };
     let less = match options.capacity_within(available_bytes) {

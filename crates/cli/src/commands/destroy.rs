@@ -28,7 +28,7 @@ struct Answer {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     // The first interrupt is left unheard: it would leave a table that nobody finds and some still read.
     interrupt::note();
-    Store::destroy(&arguments.url).map_err(|error| match error.is_absent() {
+    Store::destroy(&arguments.url).map_err(|error| match error.is_not_found() {
         true => Failure::Gone { url: arguments.url.clone() },
         false => Failure::Store(error),
     })?;

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use clap::{Args, ValueEnum};
 use guira::Url;
-use guira::admin::Unread;
+use guira::admin::Unreadable;
 use guira_input::{jsonl, tsv};
 
 use super::owner::Owner;
@@ -71,7 +71,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
     let mut named = 0;
-    let mut name = |row: u64, unread: Unread, error: &guira::Error| {
+    let mut name = |row: u64, unread: Unreadable, error: &guira::Error| {
         named += 1;
         if named <= UNREADABLE_SHOWN {
             output.error(&unreadable("printed", row, unread, error));
@@ -96,10 +96,10 @@ fn write(kind: Kind, notation: Notation, (key, value): (&[u8], &[u8]), to: &mut 
 }
 
 /// The error of a row, or an entry of it, that could not be read and is therefore not `done`: printed, copied.
-pub fn unreadable(done: &str, row: u64, unread: Unread, error: &guira::Error) -> ErrorText {
+pub fn unreadable(done: &str, row: u64, unread: Unreadable, error: &guira::Error) -> ErrorText {
     let lost = match unread {
-        Unread::Row => format!("whatever keys it holds are not {done}"),
-        Unread::Entry => format!("one of its keys and the key's value are not {done}"),
+        Unreadable::Row => format!("whatever keys it holds are not {done}"),
+        Unreadable::Entry => format!("one of its keys and the key's value are not {done}"),
     };
     let blame = error.blame().as_str().to_owned();
     let message = format!("row {row}: {lost} ({error})");

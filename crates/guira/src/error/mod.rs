@@ -74,7 +74,7 @@ impl fmt::Display for Blame {
 /// # fn main() -> Result<(), guira::errors::UrlError> {
 /// let url: Url = format!("shm://guira-doc-nothing-{}", std::process::id()).parse()?;
 /// let error = Store::open(&url).expect_err("nobody created it");
-/// assert!(error.is_absent());
+/// assert!(error.is_not_found());
 /// assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
 /// assert!(error.to_string().ends_with("nothing was changed"));
 /// # Ok(())
@@ -128,9 +128,9 @@ pub enum Error {
     },
 }
 
-/// What a table that does not fit would have needed: [`Error::shortage`].
+/// What a table that does not fit would have needed: [`Error::insufficient_space`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Shortage {
+pub struct InsufficientSpace {
     /// Bytes of the whole file.
     pub wanted_bytes: u64,
     /// Bytes that its file system has for this user.
@@ -140,21 +140,21 @@ pub struct Shortage {
 impl Error {
     /// Whether a table was looked for under a name that nothing has. A creation that finds no directory is another
     /// error: a mistake of the path.
-    pub fn is_absent(&self) -> bool {
+    pub fn is_not_found(&self) -> bool {
         let Error::Open(OpenError::Region(ShmError::NotFound { attempt, .. })) = self else { return false };
         *attempt != Attempt::Create
     }
 
     /// Whether a table was to be created under a name that something has already. Nothing was changed.
-    pub fn is_taken(&self) -> bool {
+    pub fn is_already_exists(&self) -> bool {
         matches!(self, Error::Open(OpenError::Region(ShmError::AlreadyExists { .. })))
     }
 
     /// What was missing, if a table could not be created because its file system has no room for it.
-    pub fn shortage(&self) -> Option<Shortage> {
+    pub fn insufficient_space(&self) -> Option<InsufficientSpace> {
         match self {
             Error::Open(OpenError::Region(ShmError::NoSpace { wanted, available, .. })) => {
-                Some(Shortage { wanted_bytes: *wanted, available_bytes: *available })
+                Some(InsufficientSpace { wanted_bytes: *wanted, available_bytes: *available })
             }
             _ => None,
         }

@@ -139,7 +139,7 @@ fn failed<T>(result: Result<T, Error>) -> String {
 fn every_error_can_be_matched_on() {
     let (table, store) = Table::create(&CreateOptions::new(100).format("fixed:8:8".parse().unwrap()).max_clients(1));
     let mut client = store.client().unwrap();
-    let is_taken = Store::create(&table.url, &CreateOptions::new(100));
+    let is_already_exists = Store::create(&table.url, &CreateOptions::new(100));
     let missing: Url = "file:///no/such/directory/table".parse().unwrap();
     let file = |path: &str| Url::file(&PathBuf::from(path)).unwrap();
     let setuid = CreateOptions::new(100).mode(0o4755);
@@ -147,7 +147,7 @@ fn every_error_can_be_matched_on() {
     for (found, wanted) in [
         (failed("rdma://host".parse::<Url>().map_err(Error::from)), "scheme rdma"),
         (failed("host".parse::<Url>().map_err(Error::from)), "no scheme"),
-        (failed(is_taken), "taken"),
+        (failed(is_already_exists), "taken"),
         (failed(Store::open(&missing)), "open: none"),
         (failed(Store::create(&missing, &CreateOptions::new(100))), "create: no directory"),
         (failed(Store::create(&table.url, &CreateOptions::new(0))), "create: capacity 0"),

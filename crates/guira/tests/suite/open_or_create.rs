@@ -92,7 +92,7 @@ fn tables_that_are_destroyed_meanwhile_are_created_anew() {
         });
         while !opener.is_finished() {
             if let Err(error) = Store::destroy(&table.0) {
-                assert!(error.is_absent(), "{error}");
+                assert!(error.is_not_found(), "{error}");
             }
         }
     });
@@ -133,7 +133,7 @@ fn tables_that_cannot_be_opened_now_are_left_alone() {
     drop(store);
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(8192).unwrap();
     Store::destroy(&table.0).unwrap();
-    assert!(Store::open(&table.0).map(drop).unwrap_err().is_absent());
+    assert!(Store::open(&table.0).map(drop).unwrap_err().is_not_found());
     assert!(Store::destroy(&table.0).unwrap_err().to_string().starts_with("cannot destroy "));
 }
 
@@ -164,7 +164,7 @@ fn what_is_there_has_to_be_as_asked() {
     assert_eq!(opened.table().superblock().incarnation, created.table().superblock().incarnation);
     assert!(created.was_created() && !opened.was_created());
     let taken = Store::create(&table.0, &other).map(drop).unwrap_err();
-    assert!(taken.is_taken() && !taken.is_absent(), "{taken}");
+    assert!(taken.is_already_exists() && !taken.is_not_found(), "{taken}");
 }
 /// Each option is compared: those that bound what the table can do may be exceeded, the others have to be equal.
 #[test]
@@ -219,16 +219,20 @@ fn files_that_are_no_tables_are_left_alone() {
     let file = directory.path().join("letter");
     std::fs::write(&file, "no table").unwrap();
     let error = Store::open_or_create(Url::file(&file).unwrap(), &options()).map(drop).unwrap_err();
-    assert_eq!((error.blame(), error.effect(), error.is_taken()), (Blame::Corrupt, Effect::None, false), "{error}");
+    assert_eq!(
+        (error.blame(), error.effect(), error.is_already_exists()),
+        (Blame::Corrupt, Effect::None, false),
+        "{error}"
+    );
     assert_eq!(std::fs::read(&file).unwrap(), b"no table");
 
     // A name that leads nowhere: it has no table, and is taken.
     let link = directory.path().join("link");
     std::os::unix::fs::symlink(directory.path().join("nowhere"), &link).unwrap();
     let error = Store::open_or_create(Url::file(&link).unwrap(), &options()).map(drop).unwrap_err();
-    assert!(error.is_taken(), "{error}");
+    assert!(error.is_already_exists(), "{error}");
 
     let error = Store::open_or_create(Url::file(&directory.path().join("no/such")).unwrap(), &options());
     let error = error.map(drop).unwrap_err();
-    assert!(!error.is_absent() && !error.is_taken(), "{error}");
+    assert!(!error.is_not_found() && !error.is_already_exists(), "{error}");
 }

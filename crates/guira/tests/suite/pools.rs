@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use guira::aio::{Pool, PooledClient};
-use guira::{Blame, CreateOptions, Effect, Error, OpenError, PoolStatus, ServeOptions, Served, Store, Url};
+use guira::{Blame, CreateOptions, Effect, Error, OpenError, PoolStatus, ServeOptions, ServerHandle, Store, Url};
 
 use crate::common::Table;
 
@@ -30,7 +30,7 @@ fn key(i: u32) -> [u8; 8] {
 }
 
 /// A table that is served, and a store that has it open through the node.
-fn remote(options: &CreateOptions) -> (Served, Store) {
+fn remote(options: &CreateOptions) -> (ServerHandle, Store) {
     let served = Store::create_unnamed(options).unwrap();
     let served = served.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
     let store = Store::open(Url::tcp("127.0.0.1", served.local_addrs()[0].port()).unwrap()).unwrap();

@@ -72,12 +72,17 @@ fn a_table_without_a_name_is_as_others_and_nobody_else_s() {
     let errors = [Store::open(other.url()).err(), Store::destroy(other.url()).err()];
     for error in errors.map(|error| error.expect("nothing leads there")) {
         assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None), "{error}");
-        assert!(!error.is_absent(), "{error}");
+        assert!(!error.is_not_found(), "{error}");
     }
     let error = Store::create_unnamed(&CreateOptions::new(1 << 42)).expect_err("no address space has that much");
-    assert_eq!((error.shortage(), error.effect()), (None, Effect::None), "{error}");
+    assert_eq!((error.insufficient_space(), error.effect()), (None, Effect::None), "{error}");
     let error = Store::create_unnamed(&CreateOptions::new(1 << 34)).expect_err("there is not that much");
-    assert!(error.shortage().is_some_and(|shortage| shortage.wanted_bytes > shortage.available_bytes), "{error}");
+    assert!(
+        error
+            .insufficient_space()
+            .is_some_and(|insufficient_space| insufficient_space.wanted_bytes > insufficient_space.available_bytes),
+        "{error}"
+    );
 }
 
 #[test]

@@ -169,7 +169,9 @@ fn a_destroyed_table_refuses_changes() {
     }
     let error = Store::open(&table.url).unwrap_err();
     assert!(
-        matches!(error, Error::Open(OpenError::Region(_))) && error.is_absent() && error.shortage().is_none(),
+        matches!(error, Error::Open(OpenError::Region(_)))
+            && error.is_not_found()
+            && error.insufficient_space().is_none(),
         "{error}"
     );
     let again = Store::create(&table.url, &options(1_000, "fixed:8:8")).unwrap();
@@ -263,7 +265,7 @@ fn a_creation_tells_its_progress_and_can_be_stopped() {
             assert_eq!((steps.len(), error.blame(), error.effect()), (calls, Blame::Misuse, Effect::None), "{error}");
             let expected = format!("cannot create {url}: stopped on request; nothing was changed");
             assert_eq!(error.to_string(), expected);
-            assert!(url.is_unnamed() || Store::open(url).unwrap_err().is_absent(), "stopped at call {calls}");
+            assert!(url.is_unnamed() || Store::open(url).unwrap_err().is_not_found(), "stopped at call {calls}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use guira::errors::Shortage;
+use guira::errors::InsufficientSpace;
 use guira::{CreateOptions, OpenOptions, Preset, Store, Url};
 use guira_lab::driver::OperationTally;
 
@@ -55,12 +55,12 @@ impl Steps<'_> {
         let mut survey = self.survey(u64::MAX)?;
         let records_all = survey.records;
         let created = self.create_for(&survey);
-        let shortage = match &created {
-            Err(failure) => failure.of_store().and_then(guira::Error::shortage),
+        let insufficient_space = match &created {
+            Err(failure) => failure.of_store().and_then(guira::Error::insufficient_space),
             Ok(_) => None,
         };
-        let created = match shortage {
-            Some(Shortage { wanted_bytes, available_bytes }) => {
+        let created = match insufficient_space {
+            Some(InsufficientSpace { wanted_bytes, available_bytes }) => {
                 let part = available_bytes as f64 / wanted_bytes.max(1) as f64 * FALLBACK_SHARE;
                 survey = self.survey((survey.records as f64 * part) as u64)?;
                 self.create_for(&survey)

@@ -59,7 +59,7 @@ impl Backed {
         if !url.is_unnamed() {
             match open() {
                 Ok(store) => return Backed::existing(store, name, arguments),
-                Err(Failure::Store(error)) if error.is_absent() => {}
+                Err(Failure::Store(error)) if error.is_not_found() => {}
                 Err(failure) => return Err(failure),
             }
         }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use clap::Args;
 use guira::admin::NodeCounters;
 use guira::errors::NodeError;
-use guira::{AccessToken, EntryFormat, NodeTls, Preset, ServeOptions, Served};
+use guira::{AccessToken, EntryFormat, NodeTls, Preset, ServeOptions, ServerHandle};
 use serde::Serialize;
 
 use self::audit::Audit;
@@ -218,7 +218,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
 
 /// Whether somebody destroyed the table under its name. What is read of one whose bytes are gone is not believed: its
 /// node finds that out by itself, and ends.
-fn is_destroyed(served: &Served, backed: &Backed) -> Result<bool, Failure> {
+fn is_destroyed(served: &ServerHandle, backed: &Backed) -> Result<bool, Failure> {
     let is_destroyed = backed.is_destroyed();
     if served.has_lost_memory() { Ok(false) } else { is_destroyed }
 }
@@ -234,7 +234,7 @@ fn why_ended(error: guira::Error) -> Failure {
 }
 
 /// A node that ended although nobody asked it to.
-fn ended(served: Served) -> Failure {
+fn ended(served: ServerHandle) -> Failure {
     match served.stop() {
         Err(error) => why_ended(error),
         Ok(()) => Failure::host("serve")(std::io::Error::other("the memory node ended by itself")),
@@ -243,7 +243,7 @@ fn ended(served: Served) -> Failure {
 
 impl Arguments {
     /// Reads anew who is let in. What cannot be read is told, and changes nothing.
-    fn reload(&self, served: &Served, output: &Output) {
+    fn reload(&self, served: &ServerHandle, output: &Output) {
         notify::reloading();
         let reloaded = self.serve_options().and_then(|options| Ok(served.set_access(&options)?));
         match reloaded {
@@ -290,7 +290,7 @@ impl Arguments {
 }
 
 impl Ready {
-    fn new(backed: &Backed, served: &Served, metrics: Option<&HttpServer>) -> Ready {
+    fn new(backed: &Backed, served: &ServerHandle, metrics: Option<&HttpServer>) -> Ready {
         let (config, geometry) = (backed.store.table().config(), backed.store.table().geometry());
         Ready {
             urls: served.local_addrs().iter().map(|addr| format!("tcp://{}", reachable(*addr))).collect(),

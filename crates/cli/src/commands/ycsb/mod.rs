@@ -150,7 +150,7 @@ pub fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), 
             }
             return Ok((store, origin));
         }
-        Err(error) if error.is_absent() => {}
+        Err(error) if error.is_not_found() => {}
         Err(error) => return Err(error.into()),
     }
     if arguments.no_load {

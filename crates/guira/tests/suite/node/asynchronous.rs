@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use guira::{CreateOptions, Error, OpenError, OpenOptions, Put, Url, aio};
 
 use super::proxy::Proxy;
-use super::served::Served;
+use super::served::TestNode;
 use super::{PATIENCE, patient};
 
 /// Each reply of a slow node takes so long.
@@ -46,7 +46,7 @@ fn beside_a_clock<T>(what: &str, work: impl Future<Output = T>) -> T {
 
 #[test]
 fn a_slow_node_blocks_no_executor() {
-    let served = Served::start();
+    let served = TestNode::start();
     let proxy = Proxy::before(served.addr);
     proxy.delay(DELAY);
     let began = Instant::now();
@@ -81,7 +81,7 @@ fn a_slow_node_blocks_no_executor() {
 
 #[test]
 fn a_node_that_is_away_blocks_no_executor() {
-    let mut served = Served::start();
+    let mut served = TestNode::start();
     let url = served.url();
     let store = beside_a_clock("open", aio::Store::open_with(&url, &patient())).unwrap();
     let hasty = OpenOptions::new().reconnect_timeout(Duration::from_millis(400));

@@ -24,7 +24,7 @@ use guira::{
 use guira_fabric_tcp::wire::Token;
 
 use proxy::{Cut, Proxy};
-use served::Served;
+use served::TestNode;
 
 /// No test waits that long for a node.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -60,7 +60,7 @@ fn exercise(client: &mut guira::Client) {
 
 #[test]
 fn a_node_serves_what_a_file_does() {
-    let served = Served::start();
+    let served = TestNode::start();
     let store = Store::open(served.url()).unwrap();
     let mut client = store.client().unwrap();
     exercise(&mut client);
@@ -86,7 +86,7 @@ fn a_node_serves_what_a_file_does() {
 /// As many round trips as without a network. // [R-READ-1] [R-UPDATE-1]
 #[test]
 fn operations_take_their_round_trips() {
-    let served = Served::start();
+    let served = TestNode::start();
     let mut client = Store::open(served.url()).unwrap().client().unwrap();
     client.put(b"cuckoo", b"Guira guira").unwrap();
     let mut trips = |what: &mut dyn FnMut(&mut guira::Client)| {
@@ -102,7 +102,7 @@ fn operations_take_their_round_trips() {
 
 #[test]
 fn many_tasks_share_a_connection() {
-    let served = Served::start();
+    let served = TestNode::start();
     let store = Store::open(served.url()).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     runtime.block_on(async {
@@ -131,7 +131,7 @@ fn many_tasks_share_a_connection() {
 /// R-SESSION-1: a node that comes back with its memory is noticed by nobody who waits for it.
 #[test]
 fn clients_go_on_when_their_node_is_back() {
-    let mut served = Served::start();
+    let mut served = TestNode::start();
     let store = Store::open_with(served.url(), &patient()).unwrap();
     let (mut client, mut reader) = (store.client().unwrap(), store.reader());
     let (mut task_client, mut task_reader) =
@@ -185,9 +185,9 @@ fn clients_go_on_when_their_node_is_back() {
 #[test]
 fn a_table_that_is_gone_is_no_miss() {
     for (lose, found_instead) in
-        [(Served::lose_table as fn(&mut Served), "another table"), (Served::lose_memory, "no table")]
+        [(TestNode::lose_table as fn(&mut TestNode), "another table"), (TestNode::lose_memory, "no table")]
     {
-        let mut served = Served::start();
+        let mut served = TestNode::start();
         let store = Store::open_with(served.url(), &patient()).unwrap();
         let (mut client, mut reader) = (store.client().unwrap(), store.reader());
         let (mut task_client, mut task_reader) =
@@ -224,7 +224,7 @@ fn a_table_that_is_gone_is_no_miss() {
 
 #[test]
 fn a_node_that_stays_away_fails_operations_at_their_deadline() {
-    let mut served = Served::start();
+    let mut served = TestNode::start();
     let options = OpenOptions::default().reconnect_timeout(Duration::from_millis(300));
     let store = Store::open_with(served.url(), &options).unwrap();
     let mut client = store.client().unwrap();
@@ -249,7 +249,7 @@ fn a_node_that_stays_away_fails_operations_at_their_deadline() {
 /// R-SESSION-2: whoever was shut out learns it once, and goes on as another client.
 #[test]
 fn a_client_that_was_fenced_is_told_once() {
-    let served = Served::start();
+    let served = TestNode::start();
     let (store, other) = (Store::open(served.url()).unwrap(), Store::open(served.url()).unwrap());
     let mut client = store.client().unwrap();
     let mut task_client = pollster::block_on(store.to_async().client()).unwrap();
@@ -284,7 +284,7 @@ fn a_client_that_was_fenced_is_told_once() {
 /// the way.
 #[test]
 fn a_cut_connection_repeats_only_what_changed_nothing() {
-    let served = Served::start();
+    let served = TestNode::start();
     let proxy = Proxy::before(served.addr);
     let store = Store::open_with(proxy.url(), &patient()).unwrap();
     let check = Store::open(served.url()).unwrap();
@@ -319,7 +319,7 @@ fn a_cut_connection_repeats_only_what_changed_nothing() {
 
 #[test]
 fn lookups_go_on_after_every_cut() {
-    let served = Served::start();
+    let served = TestNode::start();
     let proxy = Proxy::before(served.addr);
     let store = Store::open_with(proxy.url(), &patient()).unwrap();
     let keys: Vec<[u8; 4]> = (0..100).map(key).collect();
@@ -346,7 +346,7 @@ fn lookups_go_on_after_every_cut() {
 
 #[test]
 fn nodes_make_and_keep_their_tables_themselves() {
-    let served = Served::start();
+    let served = TestNode::start();
     let options = guira::CreateOptions::new(1_000);
     for (attempt, result) in [
         (Attempt::Create, Store::create(served.url(), &options).map(drop)),
@@ -372,7 +372,7 @@ fn nodes_that_are_not_there_are_told_from_those_that_let_nobody_in() {
         OpenOptions::default().token_file(path)
     };
     let file = |name: &str, text: &str| file_of_mode(0o600, name, text);
-    let served = Served::start_with(|options| options.token(Token([1, 2])).reader_token(Token([3, 4])));
+    let served = TestNode::start_with(|options| options.token(Token([1, 2])).reader_token(Token([3, 4])));
     let error = |options: &OpenOptions| Store::open_with(served.url(), options).unwrap_err();
     for options in [OpenOptions::default(), file("wrong", "00000000000000010000000000000003")] {
         let error = error(&options);

@@ -13,7 +13,7 @@ use guira_fabric::SplitMix64;
 
 use crate::common::rough::{Rough, Roughness};
 use crate::node::PATIENCE;
-use crate::node::served::Served;
+use crate::node::served::TestNode;
 
 const KEY: &[u8] = b"cuckoo";
 const MOST_TRIES: usize = 100;
@@ -32,7 +32,7 @@ fn begun<F: Future>(future: F) -> Option<Pin<Box<F>>> {
 /// Tries until nothing came to its end too early.
 fn at_last(scene: impl Fn(&Store) -> Option<()>) {
     let is_done = (0..MOST_TRIES).any(|_| {
-        let served = Served::start();
+        let served = TestNode::start();
         let store = Store::open(served.url()).unwrap();
         let done = scene(&store);
         assert!(store.check().unwrap().is_clean());

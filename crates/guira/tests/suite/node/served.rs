@@ -13,7 +13,7 @@ use guira_fabric_tcp::node::{Node, NodeHandle, NodeOptions};
 use guira_rcuckoo::{Table, format_table};
 
 /// A node that serves a table.
-pub struct Served {
+pub struct TestNode {
     pub addr: SocketAddr,
     region: HeapRegion,
     handle: Option<NodeHandle>,
@@ -42,13 +42,13 @@ fn table() -> HeapRegion {
     region
 }
 
-impl Served {
-    pub fn start() -> Served {
-        Served::start_with(|options| options)
+impl TestNode {
+    pub fn start() -> TestNode {
+        TestNode::start_with(|options| options)
     }
 
-    pub fn start_with(options: fn(NodeOptions) -> NodeOptions) -> Served {
-        let mut served = Served { addr: (Ipv4Addr::LOCALHOST, 0).into(), region: table(), handle: None, options };
+    pub fn start_with(options: fn(NodeOptions) -> NodeOptions) -> TestNode {
+        let mut served = TestNode { addr: (Ipv4Addr::LOCALHOST, 0).into(), region: table(), handle: None, options };
         served.run();
         served
     }

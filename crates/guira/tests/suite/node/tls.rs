@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use guira::errors::{ConnectError, TlsError, TlsFileError};
-use guira::{Blame, ClientTls, CreateOptions, Effect, Error, NodeTls, OpenError, ServeOptions, Served, Store, Url};
+use guira::{
+    Blame, ClientTls, CreateOptions, Effect, Error, NodeTls, OpenError, ServeOptions, ServerHandle, Store, Url,
+};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, date_time_ymd};
 
 use super::{PATIENCE, exercise, patient};
@@ -43,7 +45,7 @@ impl Files {
         }
     }
 
-    fn serve(&self, store: &Store, addr: SocketAddr) -> Served {
+    fn serve(&self, store: &Store, addr: SocketAddr) -> ServerHandle {
         let tls = NodeTls::read(&self.path("127.0.0.1"), &self.path("127.0.0.1.key"), &self.path("ca")).unwrap();
         store.serve(&ServeOptions::new(addr).threads(1).tls(tls)).unwrap()
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use guira::{Counters, Effect, Error, OpenOptions, OperationError, OperationErrorKind, Store, Url};
 
 use crate::node::proxy::Proxy;
-use crate::node::served::Served;
+use crate::node::served::TestNode;
 
 const KEY: &[u8] = b"cuckoo";
 const TASKS: u64 = 16;
@@ -76,7 +76,7 @@ fn run_thread(store: &Store, number: u64, keys: u64, starts: &Barrier) -> Cost {
 #[test]
 fn clients_of_one_process_take_turns_at_locks() {
     for keys in [1, MANY_KEYS] {
-        let served = Served::start();
+        let served = TestNode::start();
         let [one, other] = [(); 2].map(|()| Store::open(served.url()).unwrap());
         let mut client = one.client().unwrap();
         (0..keys).for_each(|number| assert!(client.try_insert(&key(number), b"old").unwrap()));
@@ -97,7 +97,7 @@ fn clients_of_one_process_take_turns_at_locks() {
 /// meets the lock, and the time in the line counts for its deadline.
 #[test]
 fn a_turn_that_does_not_end_holds_nobody_up_beyond_the_deadline() {
-    let served = Served::start();
+    let served = TestNode::start();
     let store = Store::open_with(served.url(), &OpenOptions::default().deadline(DEADLINE)).unwrap();
     let (mut idle, mut client) = (pollster::block_on(store.to_async().client()).unwrap(), store.client().unwrap());
     let is_stuck = (0..MOST_TRIES).any(|_| {
@@ -148,7 +148,7 @@ fn stopped(store: &Store, idle: &mut guira::aio::Client, is_dropped: bool) -> bo
 #[test]
 fn who_holds_a_lock_stands_in_no_line() {
     let is_done = (0..MOST_TRIES).any(|_| {
-        let served = Served::start();
+        let served = TestNode::start();
         let store = Store::open(served.url()).unwrap();
         let (mut idle, mut other) = (
             pollster::block_on(store.to_async().client()).unwrap(),
@@ -176,7 +176,7 @@ fn who_holds_a_lock_stands_in_no_line() {
 #[test]
 fn a_refused_change_gives_back_what_a_dropped_one_holds() {
     let is_done = (0..MOST_TRIES).any(|_| {
-        let served = Served::start();
+        let served = TestNode::start();
         let store = Store::open(served.url()).unwrap();
         let mut idle = pollster::block_on(store.to_async().client()).unwrap();
         pollster::block_on(idle.put(KEY, b"before")).unwrap();
@@ -198,7 +198,7 @@ fn a_refused_change_gives_back_what_a_dropped_one_holds() {
 #[test]
 fn a_wait_counts_for_its_own_operation() {
     let is_done = (0..MOST_TRIES).any(|_| {
-        let served = Served::start();
+        let served = TestNode::start();
         let options = OpenOptions::default().deadline(2 * DEADLINE);
         let store = Store::open_with(served.url(), &options).unwrap();
         let (mut client, mut before) =
