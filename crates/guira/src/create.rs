@@ -28,7 +28,7 @@ impl Store {
     ///
     /// # Errors
     /// `Create` for impossible parameters; `Region` if the file exists ([`Error::is_already_exists`]), does not fit
-    /// ([`Error::shortage`]), or is not permitted; `Random`; `Format` if the fabric failed; `OfNode` for `tcp://`.
+    /// ([`Error::insufficient_space`]), or is not permitted; `Random`; `Format` if the fabric failed; `OfNode` for `tcp://`.
     /// Nothing is left behind.
     pub fn create<U>(url: U, options: &CreateOptions) -> Result<Store, Error>
     where
@@ -45,7 +45,7 @@ impl Store {
     ///
     /// # Errors
     /// `Create` for impossible parameters; `Region` if the machine has not that much memory to spare
-    /// ([`Error::shortage`]); `Random`; `Format`. Nothing is left behind.
+    /// ([`Error::insufficient_space`]); `Random`; `Format`. Nothing is left behind.
     pub fn create_unnamed(options: &CreateOptions) -> Result<Store, Error> {
         Store::create_url(&Url::unnamed(), options, &mut |_| ControlFlow::Continue(()))
     }

@@ -1,110 +1,185 @@
-//! A key/value store in memory nobody serves.
+//! A key/value store in shared or remote memory, without a server.
 //!
-//! Every process maps the same table and reads and changes it by itself, with one-sided operations: there is no server
-//! to start, to overload, or to lose. The table is RCuckoo (ATC'25), made safe against clients that die at any instant.
+//! Processes on one host map the same table (`shm://NAME`) and read and change it directly. Other hosts reach it
+//! through a memory node (`tcp://HOST:PORT`), which executes reads and writes of bytes and knows nothing of keys. The
+//! table is the cuckoo hash table of RCuckoo (ATC'25), made safe against clients that are killed at any instant.
 //!
-//! # A shared cache in five minutes
+//! Use it to share data between processes (caches, configuration, counters, job tables) where a server such as Redis
+//! is too slow or one more thing to run. Lookups take no lock; a lookup in shared memory takes well under a
+//! microsecond. Do not use it for data that must survive the machine: see [limits and guarantees](guide::limits).
 //!
-//! A program that shares a table cannot know whether it is the first. [`Store::open_or_create`] does either; of several
-//! that start at once one creates the table and all get the same one, and a table that is not as asked is an error:
+//! # Five-minute tour
+//!
+//! ## Open, put, get
+//!
+//! [`Store::open_or_create`] opens the table, or creates it for the number of keys given. Of several processes that
+//! start at the same time, one creates it and all get the same table.
 //!
 //! ```
-//! use guira::{CreateOptions, Store, Url};
+//! use guira::{CreateOptions, Put, Store};
 //!
-//! # fn main() -> Result<(), guira::Error> {
-//! let url: Url = format!("shm://guira-doc-{}", std::process::id()).parse()?;
-//! let store = Store::open_or_create(&url, &CreateOptions::new(10_000))?;
-//! let mut client = store.client()?;
-//! client.put(b"cuckoo", b"Guira guira")?;
-//! assert_eq!(client.get(b"cuckoo")?.as_deref(), Some(&b"Guira guira"[..]));
-//! assert_eq!(client.get(b"condor")?, None);
+//! # fn main() -> guira::Result<()> {
+//! # let name = format!("shm://guira-doc-tour-{}", std::process::id());
+//! # let name = name.as_str();
+//! let store = Store::open_or_create(name, &CreateOptions::new(10_000))?; // such as "shm://birds"
+//! let mut client = store.client()?; // one for each thread
+//!
+//! assert_eq!(client.put(b"cuckoo", b"Guira guira")?, Put::Inserted);
+//! assert_eq!(client.put(b"cuckoo", b"Guira Guira")?, Put::Replaced);
+//! assert_eq!(client.get(b"cuckoo")?.as_deref(), Some(&b"Guira Guira"[..]));
+//! assert_eq!(client.get(b"condor")?, None); // a miss is not an error
+//! assert!(client.remove(b"cuckoo")?);
 //! # drop(client);
-//! Store::destroy(&url)?;
+//! # Store::destroy(name)
+//! # }
+//! ```
+//!
+//! Keys and values are bytes; [`Store::typed`] and [`Store::plain`] give them Rust types. [`Client`] has the other
+//! operations: [`try_insert`](Client::try_insert), [`update`](Client::update), [`increment`](Client::increment),
+//! [`update_with`](Client::update_with), [`compare_and_swap`](Client::compare_and_swap),
+//! [`get_or_insert_with`](Client::get_or_insert_with). [Which API when](guide::which_api) helps to choose.
+//!
+//! ## Batches
+//!
+//! [`Client::get_many`] looks many keys up together: their memory accesses overlap, and over a network 32 keys share a
+//! round trip. Each key has a result of its own.
+//!
+//! ```
+//! # use guira::{CreateOptions, Store};
+//! # fn main() -> guira::Result<()> {
+//! # let store = Store::create_unnamed(&CreateOptions::new(1_000))?;
+//! # let mut client = store.client()?;
+//! for result in client.put_many(&[("heron", "Ardea cinerea"), ("ibis", "Plegadis falcinellus")]) {
+//!     result?;
+//! }
+//! let values = client.get_many(&["heron", "condor"]);
+//! assert!(matches!(&values[0], Ok(Some(value)) if value == b"Ardea cinerea"));
+//! assert!(matches!(values[1], Ok(None)));
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! It is this loop, with a bound and a comparison, for those who want to do something in between:
+//! ## Two processes
+//!
+//! Another process opens the same name. A table outlives the processes that use it: it stays until
+//! [`Store::destroy`], or until the machine is restarted. A process that only reads can open it so, and then needs no
+//! write permission.
 //!
 //! ```
-//! # use guira::{CreateOptions, Error, Store, Url};
-//! fn open_or_create(url: &Url) -> Result<Store, Error> {
-//!     let options = CreateOptions::new(10_000);
-//!     let store = match Store::open(url) {
-//!         Err(error) if error.is_not_found() => match Store::create(url, &options) {
-//!             Err(error) if error.is_already_exists() => Store::open(url)?, // Somebody was faster.
-//!             result => result?,
-//!         },
-//!         result => result?,
-//!     };
-//!     store.ensure_fits(&options)?;
-//!     Ok(store)
-//! }
-//! # fn main() -> Result<(), Error> {
-//! # let url: Url = format!("shm://guira-doc-loop-{}", std::process::id()).parse()?;
-//! # open_or_create(&url)?;
-//! # open_or_create(&url)?;
-//! # Store::destroy(&url)
+//! use guira::{CreateOptions, OpenOptions, Store};
+//!
+//! # fn main() -> guira::Result<()> {
+//! # let name = format!("shm://guira-doc-two-processes-{}", std::process::id());
+//! # let name = name.as_str();
+//! // One process, such as a service:
+//! let store = Store::create(name, &CreateOptions::new(10_000))?;
+//! store.client()?.put(b"state", b"ready")?;
+//!
+//! // Another, such as a monitor:
+//! let monitor = Store::open_with(name, &OpenOptions::new().read_only())?;
+//! assert_eq!(monitor.reader().get(b"state")?.as_deref(), Some(&b"ready"[..]));
+//! # Store::destroy(name)
 //! # }
 //! ```
 //!
-//! **Threads.** A [`Store`] is cheap to clone and shared by threads; each takes a [`Client`] of its own, or a
-//! [`Reader`] if it changes nothing.
+//! Any of them may be killed at any moment: what it had acknowledged stays, and the next client that meets a lock it
+//! held completes or discards its change. The program `guira` looks into tables from a shell: `guira stat shm://birds`.
 //!
-//! **Processes.** Another process opens the same URL. It may open it for reading only ([`OpenOptions::read_only`]).
-//! Nobody has to stay: the table is there until [`Store::destroy`], or the next start of the machine. Who has a table
-//! open when it is destroyed gets [`OperationErrorKind::Destroyed`] from every operation that begins afterwards,
-//! lookups included.
+//! ## Tasks
 //!
-//! [`admin::list()`] tells which tables this host has in shared memory, whose they are, and whether anybody uses them.
+//! [`aio`] has the same types with `async` methods, for any executor: [`aio::Store`], [`aio::Client`],
+//! [`aio::Reader`], [`aio::Pool`]. Their futures are `Send` and never block the executor's threads.
 //!
-//! **Hosts.** [`Store::serve`] makes this process the memory node of a table, which others open as `tcp://host:port`.
-//! Feature `tls` (off by default, as it wants a C compiler) adds `ServeOptions::tls` and `OpenOptions::tls`: both sides
-//! show certificates.
+//! ```
+//! use guira::{CreateOptions, aio};
 //!
-//! **Async.** [`aio`] has the same for tasks: [`aio::Store`], [`aio::Client`], [`aio::Reader`] and [`aio::Pool`], whose
-//! operations are `Send` futures, for any executor, none of whose threads is ever blocked. A future that is dropped
-//! takes effect wholly or not at all.
+//! # fn main() -> guira::Result<()> {
+//! # let name = format!("shm://guira-doc-tour-tasks-{}", std::process::id());
+//! # let name = name.as_str();
+//! # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("a runtime");
+//! # runtime.block_on(async {
+//! let store = aio::Store::create(name, &CreateOptions::new(10_000)).await?;
+//! let pool = store.pool(4); // four clients, shared by all tasks
+//! let tasks: Vec<_> = (0..100_u32)
+//!     .map(|id| {
+//!         let pool = pool.clone();
+//!         tokio::spawn(async move { pool.get().await?.put(&id.to_le_bytes(), b"done").await })
+//!     })
+//!     .collect();
+//! for task in tasks {
+//!     task.await.expect("the task does not panic")?;
+//! }
+//! let estimate = store.run_blocking(|store| store.len_estimate()).await??;
+//! assert_eq!(estimate.entries, 100);
+//! # guira::Store::destroy(name)
+//! # })
+//! # }
+//! ```
 //!
-//! **Pools.** A table has so many client slots ([`CreateOptions::max_clients`]): where there are more threads or tasks,
-//! they share the clients of a [`Pool`], from [`Store::pool`], or of an [`aio::Pool`].
+//! ## Errors
 //!
-//! **Together.** Processes that change one key read it with its state and say what they expect:
-//! [`Client::get_versioned`], [`Client::compare_and_swap`]. There are no changes of several keys at
-//! once.
-//!
-//! **Errors.** A miss is `None`, never an error. An [`Error`] says what was attempted and whether it had an effect
-//! ([`Error::effect`]), and whose fault it is ([`Error::blame`]):
+//! An [`Error`] says what was attempted, on what, and whether it had an effect. Decide by its
+//! [`blame`](Error::blame) and [`effect`](Error::effect); match on the cause inside only if you need to know more.
 //!
 //! ```
 //! use guira::{Blame, Client, Effect, Error};
 //!
-//! /// Whether the value is in the cache now.
+//! /// Stores a value in a cache and returns whether it is there now.
 //! fn remember(cache: &mut Client, key: &[u8], value: &[u8]) -> Result<bool, Error> {
 //!     match cache.put(key, value) {
 //!         Ok(_) => Ok(true),
 //!         Err(error) => match (error.blame(), error.effect()) {
-//!             (Blame::Full, _) => Ok(false),            // Nothing changed; a cache may go without.
-//!             (Blame::Busy, Effect::None) => Ok(false), // Somebody who is alive, but stopped, holds the key's lock.
-//!             _ => Err(error),                          // Damage, destruction, mistakes: somebody should know.
+//!             (Blame::Full, _) => Ok(false),            // The table is full; a cache can go without.
+//!             (Blame::Busy, Effect::None) => Ok(false), // A stopped process holds the key's lock.
+//!             _ => Err(error),                          // Damage, a lost connection, a mistake of the caller.
 //!         },
 //!     }
 //! }
 //! ```
 //!
-//! The families are [`OpenError`], [`OperationError`] and [`AdminError`]. The causes inside have their names in
-//! [`errors`], so that a program that wants to know more can match on them.
+//! The families are [`OpenError`], [`OperationError`] and [`AdminError`]; the causes inside are in [`errors`].
 //!
-//! **Sizing.** [`CreateOptions::new`] takes the number of keys; the memory is reserved at once, and a table does not
-//! grow. Short values lie in the rows (`bytes:64`: key and value of 64 bytes together), longer ones in space of their
-//! own: [`CreateOptions::extent_bytes`] says how much it takes. [`Store::len_estimate`] and [`Store::stat`] tell how
-//! full a table is.
+//! ## Other hosts
 //!
-//! **When not to use it.** If the data must survive the machine; if you do not trust the other processes, for whoever
-//! may write the table may damage it, which is detected and not prevented; if you need ordered scans, expiry, or
-//! changes of several keys at once. A process that is stopped in the middle of a change keeps its locks until it goes
-//! on: reads go on, and changes of the same rows get [`Blame::Busy`] at their deadline. One that is killed is recovered
-//! by whoever meets its locks.
+//! [`Store::serve`], or the program's `guira serve`, makes a process the memory node of a table. Clients on other hosts
+//! open `tcp://HOST:PORT` and use the same API, with the same guarantees. Local processes use the table at the same
+//! time.
+//!
+//! ```
+//! use guira::{CreateOptions, ServeOptions, Store};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // On the host that has the memory. Port 0 takes a free port; other hosts need a token (`ServeOptions::token`).
+//! let table = Store::create_unnamed(&CreateOptions::new(10_000))?;
+//! let node = table.serve(&ServeOptions::new("127.0.0.1:0".parse()?))?;
+//! let url = format!("tcp://{}", node.local_addrs()[0]);
+//!
+//! // On any other host:
+//! let store = Store::open(url.as_str())?;
+//! store.client()?.put(b"cuckoo", b"Guira guira")?;
+//! # assert_eq!(table.reader().get(b"cuckoo")?.as_deref(), Some(&b"Guira guira"[..]));
+//! # drop(store);
+//! node.stop()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where to go next
+//!
+//! | to | read |
+//! |---|---|
+//! | build something | [a shared cache](guide::shared_cache), [configuration](guide::configuration), [counters](guide::counters), [a job table](guide::job_table), [a cache on other hosts](guide::remote_cache) |
+//! | choose a function | [which API when](guide::which_api) |
+//! | know what holds and what does not | [limits and guarantees](guide::limits) |
+//! | translate what you know | [coming from Redis, LMDB, `HashMap` or Chronicle Map](guide::coming_from) |
+//!
+//! # Features
+//!
+//! | feature | default | gives |
+//! |---|---|---|
+//! | `serde` | yes | [`Store::typed`]: keys and values that implement serde's traits |
+//! | `zerocopy` | yes | [`Store::plain`]: keys and values stored byte for byte |
+//! | `tls` | no | `ServeOptions::tls` and `OpenOptions::tls`: mutual TLS 1.3 with memory nodes; needs a C compiler |
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
@@ -115,6 +190,7 @@ mod create;
 mod error;
 mod events;
 mod fabric;
+pub mod guide;
 mod list;
 mod mismatch;
 mod options;
