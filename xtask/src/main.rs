@@ -14,6 +14,7 @@ mod fuzz;
 mod instructions;
 mod manifest;
 mod mutants;
+mod public_api;
 mod report;
 mod rust;
 mod swarm;
@@ -44,6 +45,8 @@ enum Command {
     Instructions(instructions::Options),
     /// Break one rule of the protocol at a time, in a copy of the sources, and see the tests that must notice fail.
     Mutants(mutants::Options),
+    /// Print the public API of crate guira, or write it down for `check`.
+    PublicApi(public_api::Options),
     /// Install what the tests need, then run every check and every test.
     Test(test::Options),
     /// Run simulated swarms, one for each seed, until one fails: 100,000 seeds, or as asked.
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Check => check::command(arguments.format),
         Command::Instructions(options) => instructions::command(&options, arguments.format),
         Command::Mutants(options) => mutants::command(&options, arguments.format),
+        Command::PublicApi(options) => public_api::command(&options, arguments.format),
         Command::Test(options) => test::command(&options, arguments.format),
         Command::Soak(options) => swarm::soak(&options, arguments.format),
         Command::Replay(options) => swarm::replay(&options, arguments.format),

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// Extensions of the files whose text is loaded.
-const TEXT_EXTENSIONS: [&str; 4] = ["rs", "md", "sh", "toml"];
+const TEXT_EXTENSIONS: [&str; 5] = ["rs", "md", "sh", "toml", "txt"];
 
 /// Directories the walk without git leaves out: what cargo and git write there is not source.
 const UNWALKED: [&str; 2] = [".git", "target"];

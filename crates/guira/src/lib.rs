@@ -168,7 +168,11 @@
 //!
 //! | to | read |
 //! |---|---|
-//! | build something | [a shared cache](guide::shared_cache), [configuration](guide::configuration), [counters](guide::counters), [a job table](guide::job_table), [a cache on other hosts](guide::remote_cache) |
+//! | share results between processes | [a shared cache](guide::shared_cache) |
+//! | follow settings | [configuration](guide::configuration) |
+//! | count | [counters](guide::counters) |
+//! | hand out work | [a job table](guide::job_table) |
+//! | share results between hosts | [a remote cache](guide::remote_cache) |
 //! | choose a function | [which API when](guide::which_api) |
 //! | know what holds and what does not | [limits and guarantees](guide::limits) |
 //! | translate what you know | [coming from Redis, LMDB, `HashMap` or Chronicle Map](guide::coming_from) |

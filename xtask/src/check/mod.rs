@@ -23,7 +23,7 @@ use serde::Serialize;
 use crate::report::{Format, Report, Verdict, Violation, plural};
 use crate::test;
 use crate::tree::{self, Tree};
-use crate::{manifest, rust};
+use crate::{manifest, public_api, rust};
 
 /// Everything one run of the checks found.
 #[derive(Debug, Serialize)]
@@ -75,6 +75,7 @@ pub fn run(root: &Path) -> Result<Reports> {
         purity::check(&rust, &manifests),
         arrows::check(&manifests),
         words::check(&tree.files),
+        public_api::check(&rust, tree.text(public_api::RECORD)),
         documents::check(&markdown, &rust, &tree.paths),
         budget::check(tree.text(test::budget::PATH), &test::STEPS.each_ref().map(|step| step.name.to_string())),
     ];

@@ -14,7 +14,8 @@
 //! | `MGET` | [`get_many`](Client::get_many) |
 //! | `MSET` | [`put_many`](Client::put_many), key by key: not one change |
 //! | `INCRBY` | [`increment`](Client::increment), on 8 binary bytes instead of decimal digits |
-//! | `WATCH`, `MULTI`, `EXEC` on one key; memcached's `gets` and `cas` | [`get_versioned`](Client::get_versioned), [`compare_and_swap`](Client::compare_and_swap) |
+//! | `WATCH`, `MULTI`, `EXEC` on one key | [`get_versioned`], [`compare_and_swap`] |
+//! | memcached's `gets` and `cas` | the same |
 //! | `SCAN` | [`Store::scan`](crate::Store::scan) |
 //! | `DBSIZE` | [`Store::len_estimate`](crate::Store::len_estimate) |
 //! | `INFO`, `MONITOR` | `guira stat`, `guira top`, metrics for Prometheus (`guira serve --metrics`) |
@@ -30,12 +31,12 @@
 //! | LMDB | here |
 //! |---|---|
 //! | `mdb_env_open` | [`Store::open_or_create`](crate::Store::open_or_create) |
-//! | `mdb_env_set_mapsize` | [`CreateOptions::new`](crate::CreateOptions::new): the number of keys; [`record_bytes`](crate::CreateOptions::record_bytes) |
+//! | `mdb_env_set_mapsize` | [`CreateOptions::new`]: the number of keys; [`record_bytes`] |
 //! | read transaction and `mdb_get` | [`get`](Client::get); there is no snapshot over several lookups |
 //! | write transaction and `mdb_put` | [`put`](Client::put); each is complete by itself |
 //! | `MDB_NOOVERWRITE` | [`try_insert`](Client::try_insert) |
 //! | a reference into the map | a copy: [`get_into`](Client::get_into) without an allocation |
-//! | cursor over all keys | [`Store::scan`](crate::Store::scan), without order; [`Store::snapshot`](crate::Store::snapshot) for one moment |
+//! | cursor over all keys | [`Store::scan`], without order; [`Store::snapshot`] for one moment |
 //! | reader slots, `mdb_reader_check` | readers take no slot; dead writers are recovered by those who meet them |
 //! | `mdb_env_sync` | not available: nothing is durable |
 //!
@@ -63,7 +64,7 @@
 //!
 //! | Chronicle Map | here |
 //! |---|---|
-//! | `createPersistedTo(file)` | `file:///PATH` or `shm://NAME` with [`Store::open_or_create`](crate::Store::open_or_create) |
+//! | `createPersistedTo(file)` | [`Store::open_or_create`](crate::Store::open_or_create) with `file:///PATH` |
 //! | `entries(n)` | [`CreateOptions::new`](crate::CreateOptions::new) |
 //! | `averageKey`, `averageValueSize` | [`record_bytes`](crate::CreateOptions::record_bytes) |
 //! | `constantKeySizeBySample` and constant values | format `fixed:K:V` |
@@ -73,5 +74,12 @@
 //! | `queryContext(key)` with a lock held | [`update_with`](Client::update_with): no lock outlives an operation |
 //! | `recoverPersistedTo` | not needed; `guira check --repair` on request |
 //! | replication | not available |
+//!
+//! [`CreateOptions::new`]: crate::CreateOptions::new
+//! [`Store::scan`]: crate::Store::scan
+//! [`Store::snapshot`]: crate::Store::snapshot
+//! [`compare_and_swap`]: Client::compare_and_swap
+//! [`get_versioned`]: Client::get_versioned
+//! [`record_bytes`]: crate::CreateOptions::record_bytes
 #[cfg(doc)]
 use crate::Client;

@@ -1,7 +1,7 @@
 //! Numbers that many processes add to.
 //!
-//! [`Client::increment`] adds to an unsigned number of 64 bits and returns the sum. Additions of any number of processes
-//! and hosts are exact, also when some of them are killed: each addition takes effect once or not at all.
+//! [`Client::increment`] adds to an unsigned number of 64 bits and returns the sum. Additions of any number of
+//! processes and hosts are exact, also when some of them are killed: each addition takes effect once or not at all.
 //!
 //! ```
 //! use guira::{CreateOptions, Store};
@@ -35,9 +35,9 @@
 //! # }
 //! ```
 //!
-//! **Format.** The value is the number as 8 little-endian bytes ([`u64::to_le_bytes`]). A missing key counts as 0 and is
-//! inserted. Additions wrap around at 2^64; `client.increment(key, 1_u64.wrapping_neg())` subtracts 1. A value that does
-//! not have 8 bytes is an error ([`OperationErrorKind::NotANumber`]) and stays as it is.
+//! **Format.** The value is the number as 8 little-endian bytes ([`u64::to_le_bytes`]). A missing key counts as 0 and
+//! is inserted. Additions wrap around at 2^64; `client.increment(key, 1_u64.wrapping_neg())` subtracts 1. A value that
+//! does not have 8 bytes is an error ([`OperationErrorKind::NotANumber`]) and stays as it is.
 //!
 //! **Cost.** One addition is one change: a lock, a row and a release, 2 round trips. A process that counts very often
 //! adds up for itself and increments now and then by more than 1.

@@ -68,8 +68,8 @@
 //! ```
 //!
 //! **A lease is an agreement between your workers**, and the table does not watch it. A worker that was only slow finds
-//! out in `finish`, because its claim is no longer there. Work that cannot be undone must therefore be safe to do twice.
-//! The clocks of different hosts differ: choose a lease that is long compared with that.
+//! out in `finish`, because its claim is no longer there. Work that cannot be undone must therefore be safe to do
+//! twice. The clocks of different hosts differ: choose a lease that is long compared with that.
 //!
 //! **Same value, changed in between.** A swap that compares values succeeds if the value went away and came back. The
 //! claims above cannot: each has a time of its own. Where values can return, use [`Client::get_versioned`] and the

@@ -68,8 +68,8 @@
 //! way, its error's [`effect`](crate::Error::effect) says whether it took effect, did not, or cannot be known. A node
 //! whose table is gone (it was restarted without `--backing`) is an error, never a miss.
 //!
-//! **Security.** A node that listens to other hosts demands a token, or TLS with certificates on both sides
-//! (feature `tls`), unless it is told `--insecure`. A token alone is sent in the clear: use it on a network you trust.
+//! **Security.** A node that listens to other hosts demands a token, or TLS with certificates on both sides (feature
+//! `tls`), unless it is told `--insecure`. A token alone is sent in the clear: use it on a network you trust.
 //!
 //! **Local processes** can use the same table at the same time: serve it with `--backing shm://NAME`, and open
 //! `shm://NAME` on that host.

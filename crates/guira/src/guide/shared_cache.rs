@@ -46,8 +46,8 @@
 //! **Who may read it.** By default only the user who created the table can open it. [`CreateOptions::mode`] sets the
 //! permissions of its file; [`OpenOptions::owner`] says whose table a program trusts.
 //!
-//! **Looking at it.** `guira stat shm://NAME` shows how full the table is, who uses it and what they met;
-//! `guira check shm://NAME` reads every row and verifies it.
+//! **Looking at it.** `guira stat shm://NAME` shows how full the table is, who uses it and what they met; `guira check
+//! shm://NAME` reads every row and verifies it.
 //!
 //! The example `shared_cache` of this crate is a whole program of this kind, with workers that are killed.
 //!

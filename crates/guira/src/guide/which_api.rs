@@ -30,8 +30,8 @@
 //! | write only if the key exists | [`update`](Client::update) |
 //! | add to a number | [`increment`](Client::increment) |
 //! | make a new value from the old one | [`update_with`](Client::update_with) |
-//! | write only if nobody changed it since you read it | [`get_versioned`](Client::get_versioned), then [`compare_and_swap`](Client::compare_and_swap) with the token |
-//! | write only if it has a certain value | [`compare_and_swap`](Client::compare_and_swap) with the value |
+//! | write only if nobody changed it since you read it | [`get_versioned`], then [`compare_and_swap`] with the token |
+//! | write only if it has a certain value | [`compare_and_swap`] with the value |
 //! | compute a missing value | [`get_or_insert_with`](Client::get_or_insert_with) |
 //! | remove | [`remove`](Client::remove), [`compare_and_remove`](Client::compare_and_remove) |
 //!
@@ -40,7 +40,8 @@
 //! | you want | use |
 //! |---|---|
 //! | one value | [`get`](Client::get); without an allocation [`get_into`](Client::get_into) |
-//! | many values | [`get_many`](Client::get_many); without an allocation for each [`get_many_with`](Client::get_many_with) |
+//! | many values | [`get_many`](Client::get_many) |
+//! | many values, without an allocation for each | [`get_many_with`](Client::get_many_with) |
 //! | to know whether a key exists | [`contains`](Client::contains) |
 //! | all keys and values, while others work | [`Store::scan`] |
 //! | all keys and values of one moment | [`Store::snapshot`] |
@@ -81,6 +82,9 @@
 //! [`Store::typed`]: crate::Store::typed
 //! [`admin::list`]: crate::admin::list
 //! [`aio`]: crate::aio
+//! [`compare_and_swap`]: Client::compare_and_swap
+//! [`get_versioned`]: Client::get_versioned
+//! [`record_bytes`]: crate::CreateOptions::record_bytes
 //!
 //! # Which format
 //!
@@ -89,7 +93,7 @@
 //! | keys and values | format | cost |
 //! |---|---|---|
 //! | any lengths, mostly 64 bytes together or less | `bytes:64`, the default | 1 round trip for a hit |
-//! | any lengths, mostly longer | the default, with [`record_bytes`](crate::CreateOptions::record_bytes) | 2 round trips for a hit: the value is in an extent |
-//! | all keys of one length and all values of one length, 8 or 16 bytes for instance | `fixed:8:8`, `fixed:8:16` and so on | fastest, and least memory |
+//! | any lengths, mostly longer | the default, with [`record_bytes`] | 2 round trips for a hit |
+//! | one length of all keys and one of all values, such as 8 bytes | `fixed:8:8` | fastest, and least memory |
 #[cfg(doc)]
 use crate::Client;
