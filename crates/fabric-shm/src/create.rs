@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_temporary_name_ends_as_the_name_or_not_at_all() {
+    fn a_temporary_name_becomes_the_final_one_or_is_removed() {
         let directory = Directory::new("temporary");
         let (file, unpublished) = directory.unpublished();
         assert_eq!(directory.names().len(), 1);

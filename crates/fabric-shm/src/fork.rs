@@ -235,7 +235,7 @@ mod tests {
     /// A fork inside a window waits for its end, and then no more. The lock is nobody's but the parent's all the same;
     /// and nobody waits for ever for a fork that does not end.
     #[test]
-    fn a_fork_that_overruns_a_window_gets_no_part_in_its_lock() {
+    fn a_fork_that_overruns_a_window_does_not_share_its_lock() {
         let process = current_process().unwrap();
         let mut children = Vec::new();
         let start = Instant::now();
@@ -265,7 +265,7 @@ mod tests {
 
     /// No signal handler of this thread runs in a window, and all that may run do so afterwards.
     #[test]
-    fn windows_are_not_disturbed() {
+    fn no_signal_handler_runs_in_a_window() {
         let blocked = || {
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim().to_owned();

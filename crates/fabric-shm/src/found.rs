@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn names_for_the_time_being_are_known() {
+    fn temporary_names_are_recognised() {
         assert!(is_unpublished(".guira-12-0.unpublished"));
         assert!(!is_unpublished("cache") && !is_unpublished("guira-12.unpublished"));
     }

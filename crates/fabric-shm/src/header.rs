@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_are_named() {
+    fn other_versions_are_reported() {
         let (header, mut bytes) = sample();
         for found in [1, 3] {
             bytes[8..12].copy_from_slice(&u32::to_le_bytes(found));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_named_after_their_creation_and_the_boot() {
+    fn the_identity_depends_on_creation_and_boot() {
         let (header, _) = sample();
         let name = header.identity([9; 16]).unwrap();
         assert_eq!(header.identity([9; 16]), Some(name));

@@ -413,7 +413,7 @@ mod tests {
     use crate::{CreateOptions, ShmRegion};
 
     #[test]
-    fn names_of_lock_files_are_told_from_others() {
+    fn lock_file_names_are_recognised() {
         let identity = NonZeroU64::new(0x0123_4567_89ab_cdef).unwrap();
         let name = name_of(OsStr::new("a.b"), identity);
         assert_eq!(name, "a.b.0123456789abcdef.locks");
@@ -438,7 +438,7 @@ mod tests {
     /// A process that has opened a region learns that it was removed, and not that its lock file is lost, if both went
     /// before it found that file.
     #[test]
-    fn a_region_that_is_removed_meanwhile_is_not_there() {
+    fn a_region_removed_during_open_is_not_found() {
         let location = Location::shm(&format!("guira-test-{}-meanwhile", std::process::id())).unwrap();
         let create = || {
             let options = CreateOptions::new(8192, 64).with_mode(0o644);

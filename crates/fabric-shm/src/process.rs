@@ -255,7 +255,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[test]
-    fn names_of_programs_do_not_confuse() {
+    fn program_names_do_not_confuse_the_stat_parser() {
         let numbers: Vec<String> = (4..60).map(|field| field.to_string()).collect();
         let stat = format!("12 (a ) S (b) T {}", numbers.join(" "));
         // Field 22 of proc(5), the first being the number.
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn frozen_groups_are_told_by_both_kinds_of_freezer() {
+    fn frozen_groups_are_recognised_in_both_cgroup_versions() {
         let told = [
             ("0::/a/b:c", Some(("/sys/fs/cgroup/a/b:c/cgroup.events", "frozen 1"))),
             ("6:freezer:/a", Some(("/sys/fs/cgroup/freezer/a/freezer.state", "FROZEN"))),
@@ -325,7 +325,7 @@ mod tests {
     /// Only the process that has what it is to be killed for is killed, whether it runs or is stopped; every other one
     /// stays as it was.
     #[test]
-    fn only_the_one_is_killed() {
+    fn only_the_identified_process_is_killed() {
         for is_stopped in [false, true] {
             let (mut child, identity) = sleeper();
             let (pid, state) = (identity.pid, [ProcessState::Running, ProcessState::Stopped][usize::from(is_stopped)]);
@@ -347,7 +347,7 @@ mod tests {
 
     /// A process that was sent SIGKILL and has not ended yet is told from one that has.
     #[test]
-    fn who_has_not_ended_yet_is_told() {
+    fn a_process_that_has_not_ended_yet_is_reported() {
         // Nobody is so quick each time.
         let mut lingering = 0;
         for _ in 0..20 {

@@ -498,7 +498,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boots_are_told_apart() {
+    fn boots_are_distinguished() {
         let id = parse_uuid("00112233-4455-6677-8899-aabbccddeeff\n").unwrap();
         assert_eq!(id[..4], [0x00, 0x11, 0x22, 0x33]);
         for bad in ["", "zz", "0011", "00112233-4455-6677-8899-aabbccddeeff00"] {

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_knows_its_range_and_no_other() {
+    fn an_entry_matches_only_addresses_in_its_range() {
         let entry = Entry::free();
         assert!([0, 1, 4096, usize::MAX].iter().all(|address| entry.range_around(*address).is_none()));
         entry.set(8192, 4096);

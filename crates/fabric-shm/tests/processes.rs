@@ -733,7 +733,7 @@ fn locks_of_readers_are_found() {
 /// A dead client whose slot a reader has locked is neither called alive nor recovered: it is said why, until the lock
 /// ends.
 #[test]
-fn who_is_dead_under_a_lock_of_a_reader_is_unknown() {
+fn a_dead_client_under_a_read_lock_is_unknown() {
     let scratch = Scratch::new();
     let url = guira::Url::file(scratch.location.path()).unwrap();
     let store = Store::create(&url, &guira::CreateOptions::new(100).max_clients(8)).unwrap();
@@ -755,7 +755,7 @@ fn who_is_dead_under_a_lock_of_a_reader_is_unknown() {
 }
 
 #[test]
-fn the_umask_has_no_say() {
+fn the_umask_is_ignored() {
     let scratch = Scratch::new();
     assert_eq!(Actor::spawn("umask", &scratch.location).hear(), "created");
     let mode = std::fs::metadata(scratch.location.path()).unwrap().permissions().mode();
@@ -806,19 +806,19 @@ fn a_program_the_holder_started_does_not_keep_it_alive() {
 }
 
 #[test]
-fn a_forked_child_has_a_life_of_its_own() {
-    a_child_has_a_life_of_its_own("forker");
+fn a_forked_child_has_its_own_liveness() {
+    a_child_has_its_own_liveness("forker");
 }
 
 /// No fork handler of the program runs then: the kernel tells the child.
 #[test]
-fn a_cloned_child_has_a_life_of_its_own() {
+fn a_cloned_child_has_its_own_liveness() {
     if rustix::param::page_size() == 4096 {
-        a_child_has_a_life_of_its_own("cloner");
+        a_child_has_its_own_liveness("cloner");
     }
 }
 
-fn a_child_has_a_life_of_its_own(role: &str) {
+fn a_child_has_its_own_liveness(role: &str) {
     for mode in MODES {
         let scratch = Scratch::new();
         let region = common::create_with_mode(&scratch.location, mode);
@@ -839,7 +839,7 @@ fn a_child_has_a_life_of_its_own(role: &str) {
 /// Nor of the slots of one owner, which have a descriptor in common: not in a child that goes on when its parent is
 /// killed.
 #[test]
-fn a_forked_child_has_no_part_in_sets() {
+fn a_forked_child_does_not_share_hold_sets() {
     for mode in MODES {
         let scratch = Scratch::new();
         let region = common::create_with_mode(&scratch.location, mode);
@@ -856,7 +856,7 @@ fn a_forked_child_has_no_part_in_sets() {
 }
 
 #[test]
-fn closed_descriptors_cost_a_set_no_slot() {
+fn closing_descriptors_frees_no_slot_of_a_set() {
     for mode in MODES {
         let directory = ScratchDirectory::new();
         let location = directory.file("region");
@@ -876,7 +876,7 @@ fn closed_descriptors_cost_a_set_no_slot() {
 
 /// Thousands of slots of one owner cost one mapping and one descriptor, and are given up at once.
 #[test]
-fn thousands_of_slots_are_one_mapping() {
+fn thousands_of_slots_cost_one_mapping() {
     use std::os::unix::fs::MetadataExt;
 
     for mode in MODES {
@@ -908,7 +908,7 @@ fn thousands_of_slots_are_one_mapping() {
 
 /// The same for stores and connections of a memory node.
 #[test]
-fn a_forked_child_has_no_part_in_connections() {
+fn a_forked_child_cannot_use_its_parents_connections() {
     let served = Store::create_unnamed(&guira::CreateOptions::new(1_000).max_clients(64)).unwrap();
     served.client().unwrap().put(b"cuckoo", b"grey").unwrap();
     let node = served.serve(&guira::ServeOptions::new(([127, 0, 0, 1], 0).into()).threads(1)).unwrap();
@@ -939,7 +939,7 @@ fn a_forked_child_has_no_part_in_connections() {
 
 /// Forks at any moment of taking and freeing a slot leave no copy of a hold behind.
 #[test]
-fn no_fork_catches_a_hold_halfway() {
+fn forks_during_a_hold_leave_no_copy_of_it() {
     for mode in MODES {
         let scratch = Scratch::new();
         let region = common::create_with_mode(&scratch.location, mode);
@@ -970,7 +970,7 @@ fn a_forked_child_that_ends_leaves_its_parent_alone() {
 
 /// A process whose first thread has ended lives on in the others, and can be killed.
 #[test]
-fn a_process_lives_without_its_first_thread() {
+fn a_process_stays_alive_without_its_main_thread() {
     let scratch = Scratch::new();
     let region = scratch.create();
     let mut actor = Actor::spawn("headless", &scratch.location);
@@ -988,7 +988,7 @@ fn a_process_lives_without_its_first_thread() {
 /// Only the answer about a slot says that somebody has it: a process that may not map what keeps a hold, because all of
 /// its memory is to be locked and no more may be, is told that.
 #[test]
-fn memory_that_may_not_be_locked_is_nobody_s_life() {
+fn a_memlock_limit_is_not_taken_for_a_living_holder() {
     let scratch = Scratch::new();
     let _region = scratch.create();
     let said = Actor::spawn("miser", &scratch.location).hear();
@@ -1012,7 +1012,7 @@ fn another_program_does_not_keep_the_slot() {
 
 /// Whose descriptors are closed is not dead: it holds its slots as before, and takes others of the right file only.
 #[test]
-fn closed_descriptors_are_nobody_s_death() {
+fn closing_descriptors_kills_no_client() {
     for mode in MODES {
         let directory = ScratchDirectory::new();
         let location = directory.file("region");
@@ -1039,7 +1039,7 @@ fn closed_descriptors_are_nobody_s_death() {
 /// Containers that share the file system share who is alive, whatever they call each other's processes; who looks into
 /// another namespace kills nobody there.
 #[test]
-fn containers_see_who_is_alive() {
+fn containers_see_which_clients_are_alive() {
     for mode in MODES {
         let directory = ScratchDirectory::new();
         let region = common::create_with_mode(&directory.file("region"), mode);
@@ -1085,7 +1085,7 @@ fn overlays_are_refused() {
 
 /// As root the child becomes the user nobody first; as anybody else, permissions are taken away.
 #[test]
-fn strangers_are_refused() {
+fn users_without_permission_are_refused() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     drop(common::create(&location));

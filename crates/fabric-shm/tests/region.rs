@@ -51,7 +51,7 @@ fn two_mappings_share_their_words() {
 }
 
 #[test]
-fn bare_words_are_those_that_lanes_write() {
+fn main_words_are_those_that_lanes_write() {
     let scratch = Scratch::new();
     let (created, opened) = (scratch.create(), ShmRegion::open(&scratch.location, Access::ReadOnly).unwrap());
     let last = MAIN_BYTES / 8 - 1;
@@ -92,7 +92,7 @@ fn info_says_where_the_region_comes_from() {
 
 /// Eight creators race while others keep opening: one wins, and whoever opens finds the winner's formatting complete.
 #[test]
-fn one_creator_wins_and_nobody_sees_half_a_region() {
+fn one_creator_wins_and_no_opener_sees_a_partial_region() {
     const CREATORS: usize = 8;
     let scratch = Scratch::new();
     let (start, done) = (Barrier::new(CREATORS), AtomicBool::new(false));
@@ -201,7 +201,7 @@ fn a_creation_can_be_stopped_at_each_step() {
 }
 
 #[test]
-fn what_cannot_be_created_says_why() {
+fn impossible_creations_say_why() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     let attempt = |location: &Location, options: CreateOptions| match ShmRegion::create(location, options, |_| {
@@ -280,7 +280,7 @@ fn every_flipped_bit_of_the_header_is_found() {
 }
 
 #[test]
-fn another_version_is_named() {
+fn another_version_is_reported() {
     let scratch = Scratch::new();
     drop(scratch.create());
     let file = file_of(&scratch.location);
@@ -298,7 +298,7 @@ fn another_version_is_named() {
 }
 
 #[test]
-fn what_is_no_region_is_refused() {
+fn files_that_are_not_regions_are_refused() {
     let directory = ScratchDirectory::new();
     let refused = |location: &Location| {
         let error = open(location).unwrap_err();
@@ -345,7 +345,7 @@ fn links_are_followed_only_where_the_user_chose_the_path() {
 
 /// A link goes to a region as a path does: the region loses its name, and not the link.
 #[test]
-fn destroying_through_a_link_destroys_what_it_leads_to() {
+fn destroying_through_a_link_destroys_its_target() {
     let directory = ScratchDirectory::new();
     let (target, link) = (directory.file("target"), directory.file("link"));
     let region = common::create(&target);
@@ -371,7 +371,7 @@ fn another_region_under_the_name_keeps_it() {
 
 /// Threads destroy and create regions under one name: each region loses its name once, by one of those who opened it.
 #[test]
-fn regions_that_are_destroyed_at_once_lose_their_own_names_only() {
+fn concurrent_destroys_remove_only_their_own_names() {
     const TURNS: usize = 2_000;
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
@@ -467,7 +467,7 @@ fn a_slot_has_one_holder() {
 }
 
 #[test]
-fn many_threads_take_turns_on_a_slot() {
+fn only_one_of_many_threads_holds_a_slot() {
     let scratch = Scratch::new();
     let region = scratch.create();
     let inside = AtomicBool::new(false);
@@ -619,7 +619,7 @@ fn pauses_end_on_time_in_both_modes() {
 }
 
 #[test]
-fn regions_of_no_bytes_have_nothing_to_read() {
+fn empty_regions_have_no_readable_words() {
     let scratch = Scratch::new();
     let options = CreateOptions::new(0, 0);
     let region = ShmRegion::create(&scratch.location, options, |_| Ok::<(), FabricError>(())).unwrap();
@@ -668,7 +668,7 @@ fn mappings() -> usize {
 
 /// One test, because what it counts belongs to the process.
 #[test]
-fn a_region_without_a_name_is_as_others_and_leaves_nothing() {
+fn an_unnamed_region_works_like_others_and_leaves_nothing() {
     let region = unnamed();
     let info = region.info().unwrap();
     assert_eq!((info.main_bytes, info.device_bytes, info.boot), (MAIN_BYTES, DEVICE_BYTES, Boot::Current));
@@ -724,7 +724,7 @@ fn a_region_without_a_name_is_as_others_and_leaves_nothing() {
 }
 
 #[test]
-fn bytes_have_one_identity() {
+fn a_region_has_one_identity() {
     let scratch = Scratch::new();
     let created = scratch.create();
     let identity = created.identity().unwrap();

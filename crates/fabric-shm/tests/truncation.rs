@@ -140,7 +140,7 @@ fn marked() -> Scratch {
 }
 
 #[test]
-fn who_is_guarded_goes_on_and_is_told() {
+fn a_guarded_process_survives_truncation_and_learns_of_it() {
     for (role, bytes, said) in [
         ("mapper", 0, "0 true"),
         ("mapper", MAIN_BYTES / 2, "0 true"),
@@ -157,7 +157,7 @@ fn who_is_guarded_goes_on_and_is_told() {
 }
 
 #[test]
-fn whose_file_is_whole_finds_what_is_there() {
+fn a_guarded_process_reads_and_writes_a_whole_file() {
     let scratch = marked();
     let mut mapper = Mapper::start("mapper", &[&scratch]);
     mapper.go_on();
@@ -191,7 +191,7 @@ fn every_other_bus_error_ends_the_process() {
 }
 
 #[test]
-fn places_for_guards_are_bounded_and_used_again() {
+fn guard_entries_are_bounded_and_reused() {
     let create = || {
         let region = ShmRegion::create_unnamed(CreateOptions::new(8192, 64), |_| Ok::<(), ()>(())).unwrap();
         region.guard_against_truncation().map(|()| region)

@@ -183,7 +183,7 @@ mod tests {
 
     /// Each hazard, and each pair of them, is in some plans and not in others, but where it is impossible.
     #[test]
-    fn hazards_come_and_stay_away() {
+    fn each_hazard_is_drawn_in_some_plans_only() {
         for profile in Profile::ALL {
             let swarm = swarm(profile);
             let plans: Vec<FaultPlan> = (0..200).map(|seed| swarm.draw(seed)).collect();

@@ -67,7 +67,7 @@ fn a_client_dies_before_any_verb_and_inside_a_write() {
 /// The dead do not even finish a batch that is in flight on another lane, but a WRITE that was carried out in two parts
 /// is not torn by that.
 #[test]
-fn death_takes_all_lanes() {
+fn death_stops_all_lanes_of_a_client() {
     let (mut whole, mut untouched) = (0, 0);
     for seed in 0..200 {
         let heap = region(Profile::Mlx5);
@@ -173,7 +173,7 @@ fn a_stall_outlasts_a_pause() {
 }
 
 #[test]
-fn the_tail_of_a_batch_is_held_up() {
+fn the_tail_of_a_batch_is_delayed() {
     const HELD_NS: u64 = 1_000_000;
     let held = one_fault(1, Fault::DelayTail { by_ns: HELD_NS });
     let mut sim = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, 1, held));
@@ -216,7 +216,7 @@ fn a_lost_connection_leaves_an_atomic_unknown() {
 
 /// A batch that only reads had no effect, and one that was forgotten tells its loss when it is drained.
 #[test]
-fn a_lost_connection_is_told_to_who_drains() {
+fn draining_reports_a_lost_connection() {
     for (reads_only, effect) in [(true, Effect::None), (false, Effect::Unknown)] {
         let lost = one_fault(0, Fault::LoseConnection(Lost::Reply));
         let mut sim = Sim::new(region(Profile::Tcp), &options(Profile::Tcp, 1, lost));
@@ -241,7 +241,7 @@ fn a_lost_connection_is_told_to_who_drains() {
 /// What a client has sent can be carried out long after the client noticed that its connection broke. Nobody gets its
 /// slot before that, unless the rest is dropped.
 #[test]
-fn late_verbs_keep_others_from_the_slot() {
+fn a_slot_is_not_granted_while_late_verbs_remain() {
     const LATE_NS: u64 = 1_000_000;
     let (mut waited, mut dropped) = (0, 0);
     for seed in 0..40 {
@@ -306,7 +306,7 @@ fn atomics_on_one_word_follow_each_other() {
 
 /// A node that starts again is empty, has lost what was under way, and takes new connections only.
 #[test]
-fn the_memory_node_starts_again_empty() {
+fn a_restarted_memory_node_is_empty() {
     let restart = NodeFault { at_ns: 500_000, fault: NodeEvent::Restart };
     let plan = FaultPlan { node: vec![restart], ..FaultPlan::default() };
     let mut sim = Sim::new(region(Profile::Tcp), &options(Profile::Tcp, 1, plan));
@@ -415,7 +415,7 @@ fn reads_of_a_batch_sample_in_either_order() {
 
 /// READs and WRITEs come in two parts, and others in between.
 #[test]
-fn long_verbs_come_apart() {
+fn long_verbs_are_split() {
     let splits = Liberties { split_percent: 50, ..Liberties::default() };
     for profile in Profile::ALL {
         let (ahead, torn) = watch(profile, splits, Addr::main(0), Addr::main(64));
@@ -426,7 +426,7 @@ fn long_verbs_come_apart() {
 
 /// What is written to the main space can become visible after what is written later to the device space.
 #[test]
-fn two_memories_are_seen_at_different_times() {
+fn the_two_spaces_become_visible_at_different_times() {
     let lags = Liberties { main_lag_ns: 3_000, ..Liberties::default() };
     let (ahead, _) = watch(Profile::Mlx5, lags, Addr::main(0), Addr::device(0));
     assert!(ahead > 0);

@@ -201,7 +201,7 @@ fn lanes_of_one_client_do_not_wait_for_each_other() {
 
 /// A lane that leaves its simulation refuses batches, without effect.
 #[test]
-fn a_lane_outside_of_its_simulation_refuses() {
+fn a_lane_refuses_batches_outside_its_simulation() {
     let heap = region(Profile::Mlx5);
     let mut sim = Sim::new(heap.clone(), &options(Profile::Mlx5, 1, FaultPlan::default()));
     let seen = Seen::new();
@@ -244,7 +244,7 @@ impl Flag {
 
 /// Clients may wake each other: while they run, when one is spawned, and when one is dropped; and so may other threads.
 #[test]
-fn clients_are_woken_by_whoever_wakes_them() {
+fn clients_can_be_woken_from_anywhere() {
     let mut sim = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, 1, FaultPlan::default()));
     let flags: [Flag; 3] = Default::default();
     let wait_for = |sim: &mut Sim, flag: Flag| sim.spawn(|_| async move { flag.raised().await });

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_word_is_not_many() {
+    fn a_single_word_is_counted_in_the_singular() {
         let of =
             |words| FabricError::OutOfBounds { verb: "READ", addr: Addr::main(8), words, space_bytes: 8 }.to_string();
         assert!(of(1).starts_with("READ of 1 word at ") && of(2).starts_with("READ of 2 words at "), "{}", of(1));

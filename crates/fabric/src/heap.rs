@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn one_hold_a_slot() {
+    fn a_slot_has_one_hold() {
         let region = region();
         let hold = region.hold(3).unwrap().expect("free");
         assert!(region.hold(3).unwrap().is_none());

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn masked_cas_touches_its_lanes_only() {
+    fn masked_cas_touches_its_field_only() {
         let cell = AtomicU64::new(0xaaaa_0000_bbbb_cccc);
         assert_eq!(masked_cas(&cell, 0, 0x1234 << 32, 0xffff << 32, 0xffff << 32), 0xaaaa_0000_bbbb_cccc);
         assert_eq!(cell.load(Ordering::Relaxed), 0xaaaa_1234_bbbb_cccc);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_without_masked_cas_says_so() {
+    fn masked_cas_is_refused_where_it_is_unsupported() {
         let (main, device) = (words(16), words(4));
         let memory = Memory { main: &main, device: &device };
         let mut found = 0;

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_alone_tells_a_child_too() {
+    fn the_fork_handler_alone_identifies_a_child() {
         let mine = Process::current().unwrap();
         let number = NUMBER.word(0).load(Ordering::Relaxed);
         number_child();

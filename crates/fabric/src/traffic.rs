@@ -113,7 +113,7 @@ mod tests {
     use crate::Addr;
 
     #[test]
-    fn counts_every_kind() {
+    fn every_kind_of_verb_is_counted() {
         let mut into = [0; 4];
         let (mut found, mut found2) = (0, 0);
         let words = [1, 2];

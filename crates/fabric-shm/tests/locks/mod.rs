@@ -96,7 +96,7 @@ fn lock_file_of(location: &Location) -> PathBuf {
 }
 
 #[test]
-fn a_mode_for_mere_readers_makes_a_lock_file() {
+fn a_mode_with_read_only_users_creates_a_lock_file() {
     for (mode, wanted) in [
         (0o600, None),
         (0o660, None),
@@ -139,7 +139,7 @@ fn a_mode_for_mere_readers_makes_a_lock_file() {
 /// Whoever may only read a region can lock every byte of its file, and blocks nobody: neither who has a slot before,
 /// nor who takes one, nor who asks whether another one lives.
 #[test]
-fn a_mere_reader_blocks_nobody() {
+fn a_read_only_user_blocks_no_client() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     let region = create_with_mode(&location, READABLE);
@@ -163,7 +163,7 @@ fn a_mere_reader_blocks_nobody() {
 
 /// The same of a table: clients come, change it, and are recovered when they were killed.
 #[test]
-fn a_mere_reader_of_a_table_blocks_no_client() {
+fn a_read_only_user_of_a_table_blocks_no_client() {
     let directory = ScratchDirectory::new();
     let location = directory.file("table");
     let url = guira::Url::file(location.path()).unwrap();
@@ -248,7 +248,7 @@ fn another_lock_file_is_refused() {
 
 /// Somebody who may write the region and not its lock file is told so, with what to do.
 #[test]
-fn who_may_not_open_the_lock_file_may_not_write() {
+fn writing_requires_access_to_the_lock_file() {
     if !rustix::process::geteuid().is_root() {
         println!("only root can be somebody else: nothing is shown");
         return;
@@ -260,7 +260,7 @@ fn who_may_not_open_the_lock_file_may_not_write() {
     assert_eq!(Actor::spawn("outsider", &location).hear(), "refused");
 }
 
-/// See `who_may_not_open_the_lock_file_may_not_write`.
+/// See `writing_requires_access_to_the_lock_file`.
 pub fn outsider(location: &Location) {
     // SAFETY: a system call that gives up privileges; nothing else runs in this process.
     assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
@@ -276,7 +276,7 @@ pub fn outsider(location: &Location) {
 /// The region's name goes before its lock file's, so that who may not remove it leaves both: in a directory where only
 /// owners remove files, with a lock file that belongs to somebody else.
 #[test]
-fn who_may_not_remove_a_region_leaves_its_lock_file() {
+fn a_refused_removal_keeps_the_lock_file() {
     if !rustix::process::geteuid().is_root() {
         println!("only root can be somebody else: nothing is shown");
         return;
@@ -292,7 +292,7 @@ fn who_may_not_remove_a_region_leaves_its_lock_file() {
     drop(open(&location));
 }
 
-/// See `who_may_not_remove_a_region_leaves_its_lock_file`.
+/// See `a_refused_removal_keeps_the_lock_file`.
 pub fn remover(location: &Location) {
     // SAFETY: a system call that gives up privileges; nothing else runs in this process.
     assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
@@ -341,7 +341,7 @@ fn a_region_that_moves_takes_its_lock_file_along() {
 
 /// Who has a region open that was destroyed holds slots and asks about them as before.
 #[test]
-fn a_region_without_names_goes_on() {
+fn a_destroyed_region_keeps_its_lock_file_open() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     let (first, second) = (create_with_mode(&location, READABLE), open(&location));
@@ -358,7 +358,7 @@ fn a_region_without_names_goes_on() {
 
 /// A hold is seen in the process that has it, and not in one that merely has the region open.
 #[test]
-fn holds_in_lock_files_are_seen_from_outside() {
+fn holds_in_lock_files_show_in_process_maps() {
     let scratch = Scratch::new();
     let region = create_with_mode(&scratch.location, READABLE);
     let own = ProcessIdentity::current();
@@ -374,7 +374,7 @@ fn holds_in_lock_files_are_seen_from_outside() {
 
 /// A creator that is killed leaves its lock file at most, and the next one of that name removes it.
 #[test]
-fn what_killed_creators_leave_is_removed() {
+fn leftovers_of_killed_creators_are_removed() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     for (steps, left) in [(0, 0), (1, 1), (2, 2)] {
@@ -401,7 +401,7 @@ fn what_killed_creators_leave_is_removed() {
 
 /// A creator that lives, however slowly, keeps its lock file, whoever creates and destroys regions under the name.
 #[test]
-fn creators_that_live_keep_their_lock_files() {
+fn living_creators_keep_their_lock_files() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     let formatted = || {
@@ -432,7 +432,7 @@ fn creators_that_live_keep_their_lock_files() {
 
 /// Only lock files of this very name that nobody can need are removed.
 #[test]
-fn what_may_be_needed_is_not_swept() {
+fn files_that_may_be_needed_are_not_swept() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     // Somebody removed the region by hand, and a client lives on in it.
