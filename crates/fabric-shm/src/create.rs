@@ -97,9 +97,9 @@ fn create_named<E>(
     let (file, unpublished) = Unpublished::new(directory, task)?;
     let (sizes, mapped) = build(&file, Storage::FileSystem, options, task, progress)?;
     // Made when there is room for the region, and gone again if it does not get its name.
-    let (slot_locks, lock_name, unsettled) = if has_lock_file {
-        let (made, name, unsettled) = lock_file::create(locks_directory.as_fd(), location.path(), options.mode, task)?;
-        (SlotLocks::Beside(made), Some(name), Some(unsettled))
+    let (slot_locks, lock_name, pending) = if has_lock_file {
+        let (made, name, pending) = lock_file::create(locks_directory.as_fd(), location.path(), options.mode, task)?;
+        (SlotLocks::Beside(made), Some(name), Some(pending))
     } else {
         (SlotLocks::Own, None, None)
     };
@@ -107,8 +107,8 @@ fn create_named<E>(
     let region = ShmRegion::new(location.path(), file, slot_locks, header, mapped, Access::ReadWrite, task)?;
     init(&region).map_err(|source| CreateError::Init { path: location.path().to_owned(), source })?;
     unpublished.publish(region.file(), name).map_err(task.failed("give it its name"))?;
-    if let Some(unsettled) = unsettled {
-        region.settle(unsettled);
+    if let Some(pending) = pending {
+        region.commit(pending);
     }
     Ok(region)
 }

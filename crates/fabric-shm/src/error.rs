@@ -262,7 +262,7 @@ pub enum ShmError {
 impl ShmError {
     /// The same error of another attempt, of which what failed was a part.
     #[must_use]
-    pub fn of_attempt(mut self, of: Attempt) -> ShmError {
+    pub fn with_attempt(mut self, of: Attempt) -> ShmError {
         match &mut self {
             ShmError::NotFound { attempt, .. }
             | ShmError::Permission { attempt, .. }

@@ -12,7 +12,7 @@
 //! its lock up for all who share the description, its child included, and begins again with another one. So a child
 //! never has a part in a lock that counts.
 //!
-//! Sets of holds ([`crate::kept`]) keep a descriptor, too; fork handlers close it in the child.
+//! Sets of holds ([`crate::lock_description`]) keep a descriptor, too; fork handlers close it in the child.
 //!
 //! A process that starts another program shares its memory with it until the kernel has the program loaded. Until then,
 //! for a moment, a hold that its owner gives up, or leaves by dying, still looks taken: a prober asks again later, as
@@ -23,26 +23,26 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use guira_fabric::process::{OwnWords, Process, at_fork};
+use guira_fabric::process::{Process, WipeOnForkPage, at_fork};
 use rustix::io::Errno;
 
-use crate::kept;
+use crate::lock_description;
 use crate::mapping::Anchor;
-use crate::sys::{self, Undisturbed};
+use crate::sys::{self, BlockedSignals};
 
 /// How long a fork waits for windows to close: each is four system calls.
-const FORK_PATIENCE: Duration = Duration::from_secs(1);
+const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a window waits for forks to end: far longer than the copy of a large process takes.
-const WINDOW_PATIENCE: Duration = Duration::from_secs(10);
+const WINDOW_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a window that was overrun begins again.
 pub(crate) const MAX_WINDOWS: usize = 3;
 /// Between two looks at the other side. Slept, not yielded: whoever is waited for may have a lower priority.
-const LOOK_INTERVAL: Duration = Duration::from_micros(50);
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 /// How often the other side gets the processor before that.
 const MAX_YIELDS: u32 = 100;
 
 /// What the process knows of its forks, and no child inherits.
-static OWN: OwnWords = OwnWords::zeroed();
+static OWN: WipeOnForkPage = WipeOnForkPage::zeroed();
 
 /// Forks under way.
 fn forks() -> &'static AtomicU32 {
@@ -129,7 +129,7 @@ impl Drop for Guarded {
 pub(crate) struct Window {
     process: Process,
     overruns: u32,
-    _undisturbed: Undisturbed,
+    _blocked_signals: BlockedSignals,
 }
 
 impl Window {
@@ -138,13 +138,13 @@ impl Window {
     /// # Errors
     /// `EBUSY` if forks do not end.
     pub(crate) fn begin() -> Result<Window, Errno> {
-        Window::enter(WINDOW_PATIENCE)
+        Window::enter(WINDOW_TIMEOUT)
     }
 
-    fn enter(patience: Duration) -> Result<Window, Errno> {
+    fn enter(timeout: Duration) -> Result<Window, Errno> {
         let process = current_process()?;
-        let undisturbed = Undisturbed::begin();
-        let is_entered = wait_until(patience, || {
+        let blocked_signals = BlockedSignals::begin();
+        let is_entered = wait_until(timeout, || {
             // Announce first, look second; a fork does the same, so that one of the two sees the other (sequential
             // consistency).
             windows().fetch_add(1, Ordering::SeqCst);
@@ -158,7 +158,7 @@ impl Window {
             return Err(Errno::BUSY);
         }
         let overruns = overruns().load(Ordering::SeqCst);
-        Ok(Window { process, overruns, _undisturbed: undisturbed })
+        Ok(Window { process, overruns, _blocked_signals: blocked_signals })
     }
 
     /// Whether a fork did not wait for its end, or this is the child of one.
@@ -176,16 +176,16 @@ impl Drop for Window {
     }
 }
 
-/// Asks until the answer is yes, for as long as `patience`.
-fn wait_until(patience: Duration, mut is_reached: impl FnMut() -> bool) -> bool {
+/// Asks until the answer is yes, for as long as `timeout`.
+fn wait_until(timeout: Duration, mut is_reached: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     let mut yields = 0;
     while !is_reached() {
         if yields < MAX_YIELDS {
             yields += 1;
             std::thread::yield_now();
-        } else if start.elapsed() < patience {
-            std::thread::sleep(LOOK_INTERVAL);
+        } else if start.elapsed() < timeout {
+            std::thread::sleep(POLL_INTERVAL);
         } else {
             return false;
         }
@@ -195,7 +195,7 @@ fn wait_until(patience: Duration, mut is_reached: impl FnMut() -> bool) -> bool 
 
 extern "C" fn before_fork() {
     forks().fetch_add(1, Ordering::SeqCst);
-    if !wait_until(FORK_PATIENCE, || windows().load(Ordering::SeqCst) == 0) {
+    if !wait_until(FORK_TIMEOUT, || windows().load(Ordering::SeqCst) == 0) {
         overruns().fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -209,7 +209,7 @@ extern "C" fn after_fork_in_parent() {
 extern "C" fn after_fork_in_child() {
     forks().store(0, Ordering::SeqCst);
     windows().store(0, Ordering::SeqCst);
-    kept::close_in_child();
+    lock_description::close_in_child();
 }
 
 #[cfg(test)]
@@ -242,12 +242,12 @@ mod tests {
         let fork_at_first = |file: &OwnedFd| {
             lock(file)?;
             if children.is_empty() {
-                children.push(Pid::from_raw(sys::fork_a_sleeper()).expect("a child"));
+                children.push(Pid::from_raw(sys::fork_sleeping_child()).expect("a child"));
             }
             Ok(())
         };
         let guarded = open_guarded(process, 4096, open, fork_at_first).unwrap();
-        assert!(start.elapsed() >= FORK_PATIENCE, "the fork waited for the window");
+        assert!(start.elapsed() >= FORK_TIMEOUT, "the fork waited for the window");
         let child = children[0];
         assert_eq!(lock(&open().unwrap()), Err(Errno::AGAIN), "it is held");
         drop(guarded);
@@ -272,7 +272,7 @@ mod tests {
             u64::from_str_radix(&mask, 16).unwrap()
         };
         let before = blocked();
-        let window = Window::enter(WINDOW_PATIENCE).unwrap();
+        let window = Window::enter(WINDOW_TIMEOUT).unwrap();
         let child_signals = 1 << (libc::SIGCHLD - 1) | 1 << (libc::SIGALRM - 1);
         assert_eq!(blocked() & child_signals, child_signals);
         drop(window);

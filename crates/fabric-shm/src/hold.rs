@@ -6,7 +6,7 @@
 //! given up instead, by drop or by the kernel when the process ends or runs another program. Only the very slot file
 //! that was found when the region was opened is ever locked, whatever became of its descriptor.
 //!
-//! A [`Set`] has one description for all slots of one owner, kept by a mapping and a descriptor ([`crate::kept`]). Its
+//! A [`Set`] has one description for all slots of one owner, kept by a mapping and a descriptor ([`crate::lock_description`]). Its
 //! bytes are locked and unlocked one by one, and all of them by giving up the description: one call, however many there
 //! are. Locks on one description do not exclude each other, so a set knows which slots it has.
 //!
@@ -26,7 +26,7 @@ use rustix::io::Errno;
 
 use crate::file;
 use crate::fork;
-use crate::kept::Kept;
+use crate::lock_description::LockDescription;
 use crate::region::{Access, Shared};
 use crate::sys::{self, LockKind};
 
@@ -131,24 +131,25 @@ fn byte_of(slot: u16) -> i64 {
 /// The slots of one owner, on one open file description, which is opened for the first of them.
 pub(crate) struct Set {
     region: Arc<Shared>,
-    kept: Option<Kept>,
+    description: Option<LockDescription>,
     slots: BTreeSet<u16>,
 }
 
 impl Set {
     pub(crate) fn new(region: Arc<Shared>) -> Set {
-        Set { region, kept: None, slots: BTreeSet::new() }
+        Set { region, description: None, slots: BTreeSet::new() }
     }
 
-    fn kept(&mut self) -> Result<&Kept, Errno> {
-        if self.kept.is_none() {
+    fn description(&mut self) -> Result<&LockDescription, Errno> {
+        if self.description.is_none() {
             let region = &self.region;
             let slot_file = region.slot_file().ok_or(Errno::BADF)?;
             // Made here, because no fork waits for an allocation.
             let proc_path = file::proc_path(slot_file.file);
-            self.kept = Some(Kept::open(region.process, region.page_bytes, || slot_file.reopen(&proc_path))?);
+            self.description =
+                Some(LockDescription::open(region.process, region.page_bytes, || slot_file.reopen(&proc_path))?);
         }
-        self.kept.as_ref().ok_or(Errno::BADF)
+        self.description.as_ref().ok_or(Errno::BADF)
     }
 }
 
@@ -158,7 +159,7 @@ impl HoldSet for Set {
         if self.slots.contains(&slot) {
             return Ok(false);
         }
-        match self.kept().and_then(|kept| kept.try_lock(byte_of(slot))) {
+        match self.description().and_then(|description| description.try_lock(byte_of(slot))) {
             Ok(true) => Ok(self.slots.insert(slot)),
             Ok(false) => Ok(false),
             Err(errno) => Err(refused(&self.region, slot, errno)),
@@ -166,7 +167,8 @@ impl HoldSet for Set {
     }
 
     fn release(&mut self, slot: u16) -> bool {
-        let is_freed = self.slots.contains(&slot) && self.kept().is_ok_and(|kept| kept.unlock(byte_of(slot)).is_ok());
+        let is_freed = self.slots.contains(&slot)
+            && self.description().is_ok_and(|description| description.unlock(byte_of(slot)).is_ok());
         is_freed && self.slots.remove(&slot)
     }
 

@@ -43,16 +43,17 @@ const YIELD_NS: u64 = 50_000;
 const MAX_SLEEP_NS: u64 = 1_000_000;
 
 /// The longest batch whose execution is written out.
-const WRITTEN_OUT: usize = 6;
+const MAX_UNROLLED: usize = 6;
 
 // What `check` looks at beyond the bounds of each verb and the length of the batch is unlimited here, so that a verb on
 // its own is checked by its execution.
-const _: () = assert!(Profile::Shm.caps().max_verb_words == usize::MAX && Profile::Shm.caps().max_batch >= WRITTEN_OUT);
+const _: () =
+    assert!(Profile::Shm.caps().max_verb_words == usize::MAX && Profile::Shm.caps().max_batch >= MAX_UNROLLED);
 const _: () = assert!(matches!(Profile::Shm.caps().masked_cas, MaskedCas::Software));
 
 /// Checks and executes so many verbs, written out. A batch of known length that is made where it is posted then never
 /// exists in memory: each verb is the instructions of its kind, which are a third of what a loop takes to find out.
-macro_rules! in_turn {
+macro_rules! unrolled {
     ($memory:expr, $($verb:ident),+) => {{
         $(check_and_prefetch_one($memory, $verb)?;)+
         $(memory::execute($memory, $verb)?;)+
@@ -90,11 +91,11 @@ impl ShmLane {
         let memory = self.mapped.memory();
         match batch {
             [verb] => memory::execute(memory, verb),
-            [a, b] => in_turn!(memory, a, b),
-            [a, b, c] => in_turn!(memory, a, b, c),
-            [a, b, c, d] => in_turn!(memory, a, b, c, d),
-            [a, b, c, d, e] => in_turn!(memory, a, b, c, d, e),
-            [a, b, c, d, e, f] => in_turn!(memory, a, b, c, d, e, f),
+            [a, b] => unrolled!(memory, a, b),
+            [a, b, c] => unrolled!(memory, a, b, c),
+            [a, b, c, d] => unrolled!(memory, a, b, c, d),
+            [a, b, c, d, e] => unrolled!(memory, a, b, c, d, e),
+            [a, b, c, d, e, f] => unrolled!(memory, a, b, c, d, e, f),
             _ => {
                 check_and_prefetch(memory, &self.caps, batch)?;
                 batch.iter_mut().try_for_each(|verb| memory::execute(memory, verb))

@@ -78,9 +78,9 @@ mod fork;
 mod found;
 mod header;
 mod hold;
-mod kept;
 mod lane;
 mod location;
+mod lock_description;
 mod lock_file;
 #[allow(unsafe_code)]
 mod mapping;

@@ -254,11 +254,11 @@ pub(crate) fn require_room_in(name: &OsStr) -> Result<(), ShmError> {
 
 const _: () = assert!(NAME_OVERHEAD == 23 && MAX_NAME_BYTES - NAME_OVERHEAD == 232);
 
-/// A lock file whose region has no name yet: it loses its own when this is dropped before [`Unsettled::settle`].
-pub(crate) struct Unsettled {
+/// A lock file whose region has no name yet: it loses its own when this is dropped before [`PendingLockFile::commit`].
+pub(crate) struct PendingLockFile {
     directory: OwnedFd,
     name: OsString,
-    is_settled: bool,
+    is_committed: bool,
 }
 
 /// Makes the lock file of the region that will be `region` in `directory`, with `mode`. The caller tells the result
@@ -271,7 +271,7 @@ pub(crate) fn create(
     region: &Path,
     mode: u32,
     task: Task<'_>,
-) -> Result<(LockFile, LockName, Unsettled), ShmError> {
+) -> Result<(LockFile, LockName, PendingLockFile), ShmError> {
     let drawn = draw_identity().map_err(task.failed("draw a random number"))?;
     let name = name_of(region.file_name().unwrap_or_default(), drawn);
     let duplicate = || rustix::io::fcntl_dupfd_cloexec(directory, 0).map_err(task.failed("open its directory"));
@@ -282,11 +282,11 @@ pub(crate) fn create(
     sys::try_lock_byte(file.as_fd(), CREATION_BYTE).map_err(task.failed("lock its lock file"))?;
     let found = identity(&fstat(&file).map_err(task.failed("learn the identity of its lock file"))?);
     let inode = NonZeroU64::new(found.1).ok_or(Errno::NOSYS).map_err(task.failed("name its lock file"))?;
-    let unsettled_directory = duplicate()?;
+    let pending_directory = duplicate()?;
     unpublished.publish(file.as_fd(), &name).map_err(task.failed("give its lock file a name"))?;
-    let unsettled = Unsettled { directory: unsettled_directory, name, is_settled: false };
+    let pending = PendingLockFile { directory: pending_directory, name, is_committed: false };
     let lock_file = LockFile { path: path_of(region, drawn), file, identity: found };
-    Ok((lock_file, LockName { identity: drawn, inode }, unsettled))
+    Ok((lock_file, LockName { identity: drawn, inode }, pending))
 }
 
 fn draw_identity() -> Result<NonZeroU64, Errno> {
@@ -315,18 +315,18 @@ fn write_content(file: BorrowedFd<'_>, content: &[u8], task: Task<'_>) -> Result
     Ok(())
 }
 
-impl Unsettled {
+impl PendingLockFile {
     /// The region has its name: `lock_file` stays, and its creator's lock ends.
-    pub(crate) fn settle(mut self, lock_file: &LockFile) {
-        self.is_settled = true;
+    pub(crate) fn commit(mut self, lock_file: &LockFile) {
+        self.is_committed = true;
         // Should it stay, in a program that closes descriptors, sweepers leave the file alone; nobody else asks.
         let _ = sys::unlock_byte(lock_file.file.as_fd(), CREATION_BYTE);
     }
 }
 
-impl Drop for Unsettled {
+impl Drop for PendingLockFile {
     fn drop(&mut self) {
-        if !self.is_settled {
+        if !self.is_committed {
             // A refusal leaves it to the next sweep.
             let _ = unlinkat(&self.directory, &self.name, AtFlags::empty());
         }

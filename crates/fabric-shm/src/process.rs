@@ -14,13 +14,13 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::region::boot_id;
 
 /// Between two looks at a process that was sent a signal.
-const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The field of /proc/PID/stat with the process's start time, counted from behind its name: the name may hold anything.
 const START_FIELD: usize = 19;
 
 /// Doubts that a process is the one that is to be killed.
-const STRANGER: &str = "it runs in another container, or its slot does not name it well enough";
-const NO_HOLDER: &str = "it does not have the slot now";
+const NOT_IDENTIFIED: &str = "it runs in another container, or its slot does not name it well enough";
+const NOT_HOLDER: &str = "it does not have the slot now";
 
 /// A process, told from every other one of this machine's past and present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,23 +151,23 @@ impl ProcessIdentity {
     }
 
     /// Kills the process, all of its threads, if it is provably the one that is meant: the one whose number and start
-    /// are these, and of which `holds` says, then, that it has what it is to be killed for. Waits up to `patience` for
+    /// are these, and of which `holds` says, then, that it has what it is to be killed for. Waits up to `timeout` for
     /// its end. Memory it shares with others is as it left it. Not ruled out: within the microseconds between that
     /// answer and the signal it gives up what it has.
     ///
     /// # Errors
     /// See [`KillError`]; the process goes on then, unless it ended by itself, or is `Lingering`, and ends later.
-    pub fn kill(&self, patience: Duration, holds: impl FnOnce() -> bool) -> Result<(), KillError> {
+    pub fn kill(&self, timeout: Duration, holds: impl FnOnce() -> bool) -> Result<(), KillError> {
         let pid = self.pid;
         let here = ProcessIdentity::current();
-        let stranger = KillError::Unproven { pid, doubt: STRANGER };
+        let not_identified = KillError::Unproven { pid, doubt: NOT_IDENTIFIED };
         if !self.is_of(&here) {
-            return Err(stranger);
+            return Err(not_identified);
         }
         if pid == here.pid {
             return Err(KillError::Denied { pid, reason: "is this one" });
         }
-        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(stranger)?;
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(not_identified)?;
         let descriptor = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| self.refused(errno))?;
         // Behind the descriptor: if the number has passed on to another process since, that one was started later.
         let has_ended = || self.state() == ProcessState::Ended;
@@ -175,11 +175,11 @@ impl ProcessIdentity {
             return Err(KillError::Ended { pid });
         }
         if !holds() {
-            let gave_up = KillError::Unproven { pid, doubt: NO_HOLDER };
+            let gave_up = KillError::Unproven { pid, doubt: NOT_HOLDER };
             return Err(if has_ended() { KillError::Ended { pid } } else { gave_up });
         }
         pidfd_send_signal(&descriptor, Signal::KILL).map_err(|errno| self.refused(errno))?;
-        if wait_until(patience, has_ended) { Ok(()) } else { Err(KillError::Lingering { pid }) }
+        if wait_until(timeout, has_ended) { Ok(()) } else { Err(KillError::Lingering { pid }) }
     }
 
     fn refused(&self, errno: Errno) -> KillError {
@@ -234,16 +234,16 @@ fn own_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
-fn wait_until(patience: Duration, mut reached: impl FnMut() -> bool) -> bool {
+fn wait_until(timeout: Duration, mut reached: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {
         if reached() {
             return true;
         }
-        if start.elapsed() >= patience {
+        if start.elapsed() >= timeout {
             return false;
         }
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     /// Longer than anything here takes.
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     #[test]
     fn program_names_do_not_confuse_the_stat_parser() {
@@ -287,7 +287,7 @@ mod tests {
         assert!(!identity.is_frozen());
         std::fs::write(format!("{group}/cgroup.procs"), identity.pid.to_string()).unwrap();
         std::fs::write(format!("{group}/freezer.state"), "FROZEN").unwrap();
-        let is_frozen = wait_until(PATIENCE, || identity.is_frozen());
+        let is_frozen = wait_until(TIMEOUT, || identity.is_frozen());
         let kicked = identity.kill(Duration::from_millis(50), || true);
         std::fs::write(format!("{group}/freezer.state"), "THAWED").unwrap();
         child.wait().unwrap();
@@ -319,7 +319,7 @@ mod tests {
     }
 
     fn wait_for(identity: ProcessIdentity, state: ProcessState) {
-        assert!(wait_until(PATIENCE, || identity.state() == state), "it is never {state:?}");
+        assert!(wait_until(TIMEOUT, || identity.state() == state), "it is never {state:?}");
     }
 
     /// Only the process that has what it is to be killed for is killed, whether it runs or is stopped; every other one
@@ -333,14 +333,14 @@ mod tests {
                 signal(&child, Signal::STOP);
             }
             wait_for(identity, state);
-            let no_holder = Err(KillError::Unproven { pid, doubt: NO_HOLDER });
-            assert_eq!(identity.kill(PATIENCE, || false), no_holder);
+            let not_holder = Err(KillError::Unproven { pid, doubt: NOT_HOLDER });
+            assert_eq!(identity.kill(TIMEOUT, || false), not_holder);
             let earlier = ProcessIdentity { start_ticks: identity.start_ticks - 1, ..identity };
-            assert_eq!(earlier.kill(PATIENCE, || true), Err(KillError::Ended { pid }));
+            assert_eq!(earlier.kill(TIMEOUT, || true), Err(KillError::Ended { pid }));
             assert_eq!(identity.state(), state);
             // Killed by somebody else meanwhile.
-            let other_was_first = || identity.kill(PATIENCE, || true).is_err();
-            assert_eq!(identity.kill(PATIENCE, other_was_first), Err(KillError::Ended { pid }));
+            let other_was_first = || identity.kill(TIMEOUT, || true).is_err();
+            assert_eq!(identity.kill(TIMEOUT, other_was_first), Err(KillError::Ended { pid }));
             child.wait().unwrap();
         }
     }
@@ -372,8 +372,8 @@ mod tests {
     fn every_part_of_an_identity_counts() {
         let (mut child, identity) = sleeper();
         let (pid, start_ticks) = (identity.pid, identity.start_ticks);
-        let kill = |identity: ProcessIdentity, is_guilty| identity.kill(PATIENCE, || is_guilty);
-        let foreign = Err(KillError::Unproven { pid, doubt: STRANGER });
+        let kill = |identity: ProcessIdentity, is_guilty| identity.kill(TIMEOUT, || is_guilty);
+        let foreign = Err(KillError::Unproven { pid, doubt: NOT_IDENTIFIED });
         for unknown in [
             ProcessIdentity { start_ticks: 0, ..identity },
             ProcessIdentity { pid_namespace: 0, ..identity },
@@ -384,7 +384,7 @@ mod tests {
         }
         let earlier = ProcessIdentity { start_ticks: start_ticks - 1, ..identity };
         assert_eq!((earlier.state(), kill(earlier, true)), (ProcessState::Ended, Err(KillError::Ended { pid })));
-        assert_eq!(kill(identity, false), Err(KillError::Unproven { pid, doubt: NO_HOLDER }));
+        assert_eq!(kill(identity, false), Err(KillError::Unproven { pid, doubt: NOT_HOLDER }));
         wait_for(identity, ProcessState::Running);
         assert_eq!(kill(identity, true), Ok(()));
         assert_eq!(identity.state(), ProcessState::Ended);

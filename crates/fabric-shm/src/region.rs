@@ -364,9 +364,9 @@ impl ShmRegion {
     }
 
     /// Ends what a creation keeps of its lock file, now that the region has its name.
-    pub(crate) fn settle(&self, unsettled: lock_file::Unsettled) {
+    pub(crate) fn commit(&self, pending: lock_file::PendingLockFile) {
         if let SlotLocks::Beside(lock_file) = &self.shared.slot_locks {
-            unsettled.settle(lock_file);
+            pending.commit(lock_file);
         }
     }
 

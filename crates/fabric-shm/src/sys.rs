@@ -87,14 +87,14 @@ fn set_lock(file: BorrowedFd<'_>, kind: libc::c_short, offset: i64, bytes: i64) 
 }
 
 /// While it lives no signal handler runs on this thread, as far as signals can be held up.
-pub(crate) struct Undisturbed {
+pub(crate) struct BlockedSignals {
     before: libc::sigset_t,
     /// Of one thread.
     _thread: PhantomData<*mut ()>,
 }
 
-impl Undisturbed {
-    pub(crate) fn begin() -> Undisturbed {
+impl BlockedSignals {
+    pub(crate) fn begin() -> BlockedSignals {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         // SAFETY: the first call fills `all` and the second `before`, which cannot fail for valid pointers and a valid
         // way to change the mask.
@@ -103,11 +103,11 @@ impl Undisturbed {
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
             before.assume_init()
         };
-        Undisturbed { before, _thread: PhantomData }
+        BlockedSignals { before, _thread: PhantomData }
     }
 }
 
-impl Drop for Undisturbed {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         // SAFETY: `before` is this thread's mask of before, and outlives the call.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
@@ -134,7 +134,7 @@ pub(crate) fn last_errno() -> Errno {
 /// Forks a child that has everything a fork gives it, and sleeps until it is killed, by the end of this thread at the
 /// latest.
 #[cfg(test)]
-pub(crate) fn fork_a_sleeper() -> libc::pid_t {
+pub(crate) fn fork_sleeping_child() -> libc::pid_t {
     // SAFETY: the child makes system calls only, none of which has an effect on memory.
     unsafe {
         let pid = libc::fork();

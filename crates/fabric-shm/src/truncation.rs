@@ -30,9 +30,9 @@ const BUS_ADRERR: libc::c_int = 2;
 
 static ENTRIES: [Entry; MAX_GUARDED] = [const { Entry::free() }; MAX_GUARDED];
 /// Held by who changes entries, or installs the handler.
-static CHANGES: Mutex<()> = Mutex::new(());
+static ENTRIES_LOCK: Mutex<()> = Mutex::new(());
 /// What was done about SIGBUS before the handler was installed.
-static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+static PREVIOUS_ACTION: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// A guarded mapping, as the handler finds it.
 struct Entry {
@@ -54,7 +54,7 @@ impl Entry {
         }
     }
 
-    /// Changes the range. Only with [`CHANGES`].
+    /// Changes the range. Only with [`ENTRIES_LOCK`].
     fn set(&self, base: usize, bytes: usize) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl Guard {
     /// # Safety
     /// The range stays one mapping for as long as the guard lives, and nothing but atomics is ever made of it.
     pub(crate) unsafe fn new(base: usize, bytes: usize) -> Result<Guard, Errno> {
-        let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changes = ENTRIES_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         install()?;
         let is_free = |entry: &&Entry| entry.bytes.load(Ordering::Relaxed) == 0;
         let entry = ENTRIES.iter().find(is_free).ok_or(Errno::AGAIN)?;
@@ -105,14 +105,14 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changes = ENTRIES_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.set(0, 0);
     }
 }
 
-/// Installs the handler, once. Only with [`CHANGES`].
+/// Installs the handler, once. Only with [`ENTRIES_LOCK`].
 fn install() -> Result<(), Errno> {
-    if BEFORE.get().is_some() {
+    if PREVIOUS_ACTION.get().is_some() {
         return Ok(());
     }
     // SAFETY: `sigaction` is plain integers and a pointer that may be null, for which zero is valid; the call writes
@@ -125,7 +125,7 @@ fn install() -> Result<(), Errno> {
         before
     };
     // Before the handler, which looks at it.
-    let _ = BEFORE.set(before);
+    let _ = PREVIOUS_ACTION.set(before);
     // SAFETY: as above; the handler has the signature that SA_SIGINFO promises, lives as long as the process, and keeps
     // to what a handler may do (the module's invariant).
     unsafe {
@@ -144,13 +144,13 @@ fn install() -> Result<(), Errno> {
 extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: the C library has one error number for each thread, which is this one's for as long as it lives.
     let errno = unsafe { &mut *libc::__errno_location() };
-    let kept = *errno;
+    let saved_errno = *errno;
     // SAFETY: the kernel gives a handler with SA_SIGINFO a whole `siginfo_t`, and a SIGBUS for memory has an address.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     if code != BUS_ADRERR || !replace(address) {
-        stand_back(signal, code);
+        restore_previous_action(signal, code);
     }
-    *errno = kept;
+    *errno = saved_errno;
 }
 
 /// Replaces the guarded mapping that `address` lies in. False if there is none, or the kernel refuses.
@@ -174,8 +174,8 @@ fn replace(address: usize) -> bool {
 }
 
 /// Has a signal that is none of this module's do what it did before.
-fn stand_back(signal: libc::c_int, code: libc::c_int) {
-    let Some(before) = BEFORE.get() else { return };
+fn restore_previous_action(signal: libc::c_int, code: libc::c_int) {
+    let Some(before) = PREVIOUS_ACTION.get() else { return };
     // SAFETY: an action that the kernel had given. The instruction that was refused is tried again when this returns,
     // and is refused again. A signal that was sent is sent again; it waits until this handler returns.
     unsafe {

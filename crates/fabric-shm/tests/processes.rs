@@ -33,7 +33,7 @@ const SPARE_SLOT: u16 = 60_000;
 /// A region in whose own file the slots are locked, and one with a lock file.
 const MODES: [u32; 2] = [0o600, 0o644];
 /// No step of a child takes longer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A child process, killed on drop.
 struct Actor {
@@ -162,7 +162,7 @@ fn run_in_child(number: libc::pid_t, body: impl FnOnce() -> i32) -> u32 {
 fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
     let start = Instant::now();
     while !reached() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(start.elapsed() < TIMEOUT, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -230,7 +230,7 @@ fn take_soon(region: &ShmRegion, slot: u16) -> SlotHold {
         if let Some(hold) = region.hold(slot).unwrap() {
             return hold;
         }
-        assert!(start.elapsed() < PATIENCE, "slot {slot} was not freed");
+        assert!(start.elapsed() < TIMEOUT, "slot {slot} was not freed");
         std::thread::yield_now();
     }
 }
@@ -980,7 +980,7 @@ fn a_process_stays_alive_without_its_main_thread() {
     let identity = ProcessIdentity { pid, start_ticks, pid_namespace, boot };
     assert!(!is_free(&region, 1));
     assert_eq!(identity.state(), ProcessState::Running);
-    assert_eq!(identity.kill(PATIENCE, || !is_free(&region, 1)), Ok(()));
+    assert_eq!(identity.kill(TIMEOUT, || !is_free(&region, 1)), Ok(()));
     assert!(is_free(&region, 1));
     assert_eq!(identity.state(), ProcessState::Ended);
 }
@@ -1056,7 +1056,7 @@ fn containers_see_which_clients_are_alive() {
         let there = ProcessIdentity { pid, start_ticks, pid_namespace: number(3), boot: number(4) };
         assert_eq!(there.boot, ProcessIdentity::current().boot);
         assert_eq!(there.state(), ProcessState::Unknown);
-        let error = there.kill(PATIENCE, || true);
+        let error = there.kill(TIMEOUT, || true);
         assert!(matches!(error, Err(KillError::Unproven { pid: found, .. }) if found == pid), "{error:?}");
         drop(own);
         actor.go_on();

@@ -22,7 +22,7 @@ use guira_fabric_shm::{Access, CreateOptions, Location, ShmError, ShmRegion};
 const ROLE: &str = "GUIRA_SHM_TEST_CUT_ROLE";
 const PATHS: &str = "GUIRA_SHM_TEST_CUT_PATHS";
 /// No step of a child takes longer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const LAST_WORD: Addr = Addr::main(MAIN_BYTES - 8);
 /// Regions that a process may guard at a time.
 const MAX_GUARDED: usize = 64;
@@ -64,7 +64,7 @@ impl Mapper {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status;
             }
-            assert!(start.elapsed() < PATIENCE, "it goes on for ever");
+            assert!(start.elapsed() < TIMEOUT, "it goes on for ever");
             std::thread::sleep(Duration::from_millis(2));
         }
     }

@@ -10,7 +10,7 @@ use guira_fabric::{Addr, Verb};
 
 /// What a verb does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum VerbKind {
     Read,
     Write,
     Swap,
@@ -21,7 +21,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub(crate) addr: Addr,
-    pub(crate) kind: Kind,
+    pub(crate) kind: VerbKind,
     /// Words of remote memory it touches.
     pub(crate) words: u32,
     /// Where its stretch of the data begins.
@@ -50,23 +50,23 @@ impl Batch {
             let kind = match verb {
                 Verb::Read { into, .. } => {
                     self.data.resize(self.data.len() + into.len(), 0);
-                    Kind::Read
+                    VerbKind::Read
                 }
                 Verb::Write { words, .. } => {
                     self.data.extend_from_slice(words);
-                    Kind::Write
+                    VerbKind::Write
                 }
                 Verb::Cas { compare, swap, .. } => {
                     self.data.extend([0, *compare, *swap, !0, !0]);
-                    Kind::Swap
+                    VerbKind::Swap
                 }
                 Verb::MaskedCas { compare, swap, compare_mask, swap_mask, .. } => {
                     self.data.extend([0, *compare, *swap, *compare_mask, *swap_mask]);
-                    Kind::Swap
+                    VerbKind::Swap
                 }
                 Verb::FetchAdd { add, .. } => {
                     self.data.extend([0, *add]);
-                    Kind::Add
+                    VerbKind::Add
                 }
             };
             self.sent.push(Sent { addr: verb.addr(), kind, words: verb.words() as u32, start });
@@ -82,22 +82,22 @@ impl Batch {
         let first = sent.addr.word() as usize;
         let words = memory.space(sent.addr.space());
         match sent.kind {
-            Kind::Read => {
+            VerbKind::Read => {
                 let into = &mut self.data[start + part.start..start + part.end];
                 read_words(&words[first + part.start..first + part.end], into);
                 into.first().copied().unwrap_or(0)
             }
-            Kind::Write => {
+            VerbKind::Write => {
                 let from = &self.data[start + part.start..start + part.end];
                 write_words(&words[first + part.start..first + part.end], from);
                 from.first().copied().unwrap_or(0)
             }
-            Kind::Swap => {
+            VerbKind::Swap => {
                 let data = &mut self.data[start..start + SWAP_WORDS];
                 data[0] = masked_cas(&words[first], data[1], data[2], data[3], data[4]);
                 data[0]
             }
-            Kind::Add => {
+            VerbKind::Add => {
                 let data = &mut self.data[start..start + ADD_WORDS];
                 data[0] = words[first].fetch_add(data[1], Ordering::Relaxed);
                 data[0]
@@ -112,7 +112,7 @@ impl Batch {
 
     /// Lets READs next to each other be carried out in the opposite order.
     pub(crate) fn swap_reads(&mut self) {
-        let both_read = |a: &Sent, b: &Sent| a.kind == Kind::Read && b.kind == Kind::Read;
+        let both_read = |a: &Sent, b: &Sent| a.kind == VerbKind::Read && b.kind == VerbKind::Read;
         self.sent.chunk_by_mut(both_read).for_each(<[Sent]>::reverse);
     }
 
@@ -140,7 +140,7 @@ impl Batch {
 
     /// The words that atomics found, in batch order, as many as `found` takes. Returns how many atomics there were.
     pub(crate) fn receive_atomics(&self, found: &mut [u64]) -> usize {
-        let atomics = self.sent.iter().filter(|sent| matches!(sent.kind, Kind::Swap | Kind::Add));
+        let atomics = self.sent.iter().filter(|sent| matches!(sent.kind, VerbKind::Swap | VerbKind::Add));
         let mut starts: Vec<u32> = atomics.map(|sent| sent.start).collect();
         starts.sort_unstable();
         for (into, start) in found.iter_mut().zip(&starts) {
@@ -151,6 +151,6 @@ impl Batch {
 
     /// Whether its reply brings data.
     pub(crate) fn fetches(&self) -> bool {
-        self.sent.iter().any(|sent| sent.kind != Kind::Write)
+        self.sent.iter().any(|sent| sent.kind != VerbKind::Write)
     }
 }

@@ -33,7 +33,7 @@ impl ClientState {
     }
 
     /// Lets `fault` come when it has carried out `verbs` more verbs, before all others that come then.
-    pub(crate) fn strike(&mut self, verbs: u64, fault: Fault) {
+    pub(crate) fn add_fault(&mut self, verbs: u64, fault: Fault) {
         let after = self.verbs.saturating_add(verbs);
         let place = self.faults.partition_point(|(other, _)| *other >= after);
         self.faults.insert(place, (after, fault));
@@ -78,11 +78,11 @@ mod tests {
         }
         assert_eq!(came, [(2, 3), (5, 1), (5, 4)]);
         assert_eq!(state.take_fault(), None);
-        state.strike(0, Fault::Die { units: 1 });
+        state.add_fault(0, Fault::Die { units: 1 });
         assert_eq!((state.fault_after, state.take_fault()), (7, Some(Fault::Die { units: 1 })));
         // The later first, and two at the same time: the last one that was told comes first.
         for (verbs, for_ns) in [(3, 5), (1, 6), (3, 7)] {
-            state.strike(verbs, Fault::Stall { for_ns });
+            state.add_fault(verbs, Fault::Stall { for_ns });
         }
         let mut came = Vec::new();
         for verbs in 7..=10 {

@@ -12,7 +12,7 @@ pub struct FaultPlan {
     /// What befalls the memory node.
     pub node: Vec<NodeFault>,
     /// What the fabric makes of its freedom.
-    pub liberties: Liberties,
+    pub relaxations: Relaxations,
 }
 
 /// A fault of one client.
@@ -94,7 +94,7 @@ pub enum NodeEvent {
 
 /// What the fabric may do without breaking its promises, and how often it does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Liberties {
+pub struct Relaxations {
     /// READs and WRITEs that are carried out in two parts, with others in between, in percent. Where verbs cross a
     /// network the parts of a READ come in either order.
     pub split_percent: u8,

@@ -5,7 +5,7 @@ use std::fmt;
 
 use guira_fabric::Addr;
 
-use crate::batch::Kind;
+use crate::batch::VerbKind;
 
 /// Something that happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Event {
     /// The lane, numbered in the order of their creation.
     pub lane: u32,
     /// What happened.
-    pub what: What,
+    pub kind: EventKind,
 }
 
 impl Event {
@@ -27,7 +27,7 @@ impl Event {
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// A client posted a batch of so many verbs.
     Posted(u32),
     /// A READ, or a part of one, was carried out.
@@ -71,13 +71,13 @@ pub struct Part {
     pub word: u64,
 }
 
-impl What {
-    pub(crate) fn verb(kind: Kind, part: Part) -> What {
+impl EventKind {
+    pub(crate) fn verb(kind: VerbKind, part: Part) -> EventKind {
         match kind {
-            Kind::Read => What::Read(part),
-            Kind::Write => What::Write(part),
-            Kind::Swap => What::Swap(part),
-            Kind::Add => What::Add(part),
+            VerbKind::Read => EventKind::Read(part),
+            VerbKind::Write => EventKind::Write(part),
+            VerbKind::Swap => EventKind::Swap(part),
+            VerbKind::Add => EventKind::Add(part),
         }
     }
 
@@ -85,21 +85,21 @@ impl What {
     #[inline(always)]
     fn numbers(&self) -> (u64, u64, u64) {
         match self {
-            What::Posted(verbs) => (1, u64::from(*verbs), 0),
-            What::Read(part) => part.numbers(2),
-            What::Write(part) => part.numbers(3),
-            What::Swap(part) => part.numbers(4),
-            What::Add(part) => part.numbers(5),
-            What::Replied => (6, 0, 0),
-            What::Resumed => (7, 0, 0),
-            What::Died => (8, 0, 0),
-            What::Stalled(for_ns) => (9, *for_ns, 0),
-            What::Delayed(by_ns) => (10, *by_ns, 0),
-            What::Disconnected => (11, 0, 0),
-            What::Visible => (12, 0, 0),
-            What::Restarted => (13, 0, 0),
-            What::Flipped(addr, bits) => Part { addr: *addr, words: 1, word: *bits }.numbers(14),
-            What::Fenced => (15, 0, 0),
+            EventKind::Posted(verbs) => (1, u64::from(*verbs), 0),
+            EventKind::Read(part) => part.numbers(2),
+            EventKind::Write(part) => part.numbers(3),
+            EventKind::Swap(part) => part.numbers(4),
+            EventKind::Add(part) => part.numbers(5),
+            EventKind::Replied => (6, 0, 0),
+            EventKind::Resumed => (7, 0, 0),
+            EventKind::Died => (8, 0, 0),
+            EventKind::Stalled(for_ns) => (9, *for_ns, 0),
+            EventKind::Delayed(by_ns) => (10, *by_ns, 0),
+            EventKind::Disconnected => (11, 0, 0),
+            EventKind::Visible => (12, 0, 0),
+            EventKind::Restarted => (13, 0, 0),
+            EventKind::Flipped(addr, bits) => Part { addr: *addr, words: 1, word: *bits }.numbers(14),
+            EventKind::Fenced => (15, 0, 0),
         }
     }
 }
@@ -121,11 +121,11 @@ impl fmt::Display for Event {
         let mut part = |name: &str, part: &Part| {
             write!(f, "{name} {} words at {}, the first {:#x}", part.words, part.addr, part.word)
         };
-        match &self.what {
-            What::Read(read) => part("READ", read),
-            What::Write(write) => part("WRITE", write),
-            What::Swap(swap) => part("CAS", swap),
-            What::Add(add) => part("FETCH-ADD", add),
+        match &self.kind {
+            EventKind::Read(read) => part("READ", read),
+            EventKind::Write(write) => part("WRITE", write),
+            EventKind::Swap(swap) => part("CAS", swap),
+            EventKind::Add(add) => part("FETCH-ADD", add),
             other => write!(f, "{other:?}"),
         }
     }
@@ -158,7 +158,7 @@ impl EventLog {
 
     #[inline(always)]
     pub(crate) fn note(&mut self, event: Event) {
-        let (kind, place, word) = event.what.numbers();
+        let (kind, place, word) = event.kind.numbers();
         let who = u64::from(event.client) << 32 | u64::from(event.lane);
         for number in [event.at_ns, who, kind, place, word] {
             self.hash = (self.hash.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -202,16 +202,16 @@ mod tests {
     #[test]
     fn every_part_of_an_event_counts_and_so_does_the_order() {
         let part = Part { addr: Addr::main(64), words: 2, word: 5 };
-        let event = Event { at_ns: 10, client: 1, lane: 2, what: What::Read(part) };
+        let event = Event { at_ns: 10, client: 1, lane: 2, kind: EventKind::Read(part) };
         let others = [
             Event { at_ns: 11, ..event },
             Event { client: 2, ..event },
             Event { lane: 1, ..event },
-            Event { what: What::Write(part), ..event },
-            Event { what: What::Read(Part { addr: Addr::device(64), ..part }), ..event },
-            Event { what: What::Read(Part { words: 3, ..part }), ..event },
-            Event { what: What::Read(Part { word: 6, ..part }), ..event },
-            Event { what: What::Replied, ..event },
+            Event { kind: EventKind::Write(part), ..event },
+            Event { kind: EventKind::Read(Part { addr: Addr::device(64), ..part }), ..event },
+            Event { kind: EventKind::Read(Part { words: 3, ..part }), ..event },
+            Event { kind: EventKind::Read(Part { word: 6, ..part }), ..event },
+            Event { kind: EventKind::Replied, ..event },
         ];
         for other in others {
             assert_ne!(hash_of(&[event]), hash_of(&[other]), "{other}");
@@ -223,7 +223,7 @@ mod tests {
     fn the_last_events_are_kept() {
         let mut log = EventLog::new(2);
         for at_ns in 0..5 {
-            log.note(Event { at_ns, client: 0, lane: 0, what: What::Resumed });
+            log.note(Event { at_ns, client: 0, lane: 0, kind: EventKind::Resumed });
         }
         assert_eq!(log.last().map(|event| event.at_ns).collect::<Vec<_>>(), [3, 4]);
     }

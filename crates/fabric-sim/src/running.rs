@@ -71,12 +71,12 @@ impl Drop for Running<'_> {
 
 /// Tasks that were woken while their simulation did not run, or from another thread.
 #[derive(Default)]
-pub(crate) struct Elsewhere {
+pub(crate) struct ExternalWakes {
     tasks: Mutex<Vec<u32>>,
     any: AtomicBool,
 }
 
-impl Elsewhere {
+impl ExternalWakes {
     pub(crate) fn push(&self, task: u32) {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task);
         self.any.store(true, Ordering::Release);
@@ -93,22 +93,22 @@ impl Elsewhere {
 }
 
 /// Wakes one task.
-pub(crate) struct Signal {
+pub(crate) struct TaskWaker {
     pub(crate) simulation: u64,
     pub(crate) task: u32,
     /// The task is in this thread's list. Only the simulation's own thread looks at it.
     pub(crate) is_queued: AtomicBool,
-    pub(crate) elsewhere: Arc<Elsewhere>,
+    pub(crate) external_wakes: Arc<ExternalWakes>,
 }
 
-impl Wake for Signal {
-    fn wake(self: Arc<Signal>) {
+impl Wake for TaskWaker {
+    fn wake(self: Arc<TaskWaker>) {
         self.wake_by_ref();
     }
 
-    fn wake_by_ref(self: &Arc<Signal>) {
+    fn wake_by_ref(self: &Arc<TaskWaker>) {
         if SIMULATION.get() != self.simulation {
-            self.elsewhere.push(self.task);
+            self.external_wakes.push(self.task);
         } else if !self.is_queued.load(Ordering::Relaxed) {
             self.is_queued.store(true, Ordering::Relaxed);
             WOKEN.with_borrow_mut(|woken| woken.push(self.task));

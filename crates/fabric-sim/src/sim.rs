@@ -11,7 +11,7 @@ use crate::fault::{Fault, FaultPlan, NodeEvent};
 use crate::lane::SimRegion;
 use crate::log::Event;
 use crate::network::Network;
-use crate::running::{Elsewhere, Running, Signal, new_simulation};
+use crate::running::{ExternalWakes, Running, TaskWaker, new_simulation};
 use crate::world::{Step, World};
 
 /// How a simulation runs. Equal options, equal bytes and equal clients give equal runs.
@@ -60,13 +60,13 @@ pub struct Sim {
     tasks: Vec<Task>,
     /// Tasks that have not ended.
     living: usize,
-    elsewhere: Arc<Elsewhere>,
+    external_wakes: Arc<ExternalWakes>,
 }
 
 struct Task {
     /// `None` when it has ended, or its client is dead.
     future: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    signal: Arc<Signal>,
+    signal: Arc<TaskWaker>,
     waker: Waker,
 }
 
@@ -84,7 +84,7 @@ impl Sim {
         }
         let simulation = new_simulation();
         let world = Box::new(World::new(region, options, simulation));
-        Sim { world: Some(world), simulation, tasks: Vec::new(), living: 0, elsewhere: Arc::default() }
+        Sim { world: Some(world), simulation, tasks: Vec::new(), living: 0, external_wakes: Arc::default() }
     }
 
     /// Adds a client, which starts when the simulation next runs. `client` gets its way to the region.
@@ -92,9 +92,9 @@ impl Sim {
         let running = Running::new(&mut self.world);
         let (id, bytes) = running.with(|world| (world.add_client(), world.region.clone()));
         let future = Box::pin(client(SimRegion::new(self.simulation, id, bytes)));
-        let (elsewhere, is_queued) = (Arc::clone(&self.elsewhere), AtomicBool::new(false));
-        let signal = Arc::new(Signal { simulation: self.simulation, task: id.0, is_queued, elsewhere });
-        self.elsewhere.push(id.0);
+        let (external_wakes, is_queued) = (Arc::clone(&self.external_wakes), AtomicBool::new(false));
+        let signal = Arc::new(TaskWaker { simulation: self.simulation, task: id.0, is_queued, external_wakes });
+        self.external_wakes.push(id.0);
         let waker = Waker::from(Arc::clone(&signal));
         self.tasks.push(Task { future: Some(future), signal, waker });
         self.living += 1;
@@ -103,7 +103,7 @@ impl Sim {
         running.take_woken(&mut woken);
         woken.into_iter().for_each(|task| {
             self.tasks[task as usize].signal.is_queued.store(false, Ordering::Relaxed);
-            self.elsewhere.push(task);
+            self.external_wakes.push(task);
         });
         id
     }
@@ -119,7 +119,7 @@ impl Sim {
         running.with(|world| world.end_ns = end_ns);
         let mut woken = Vec::new();
         loop {
-            self.elsewhere.drain_to(&mut woken);
+            self.external_wakes.drain_to(&mut woken);
             self.living -= poll_woken(&mut self.tasks, &running, &mut woken);
             let last = running.with(|world| {
                 loop {
@@ -150,9 +150,9 @@ impl Sim {
     ///
     /// # Panics
     /// If there is no such client.
-    pub fn strike(&mut self, client: ClientId, verbs: u64, fault: Fault) {
+    pub fn inject(&mut self, client: ClientId, verbs: u64, fault: Fault) {
         let world = self.world.as_mut().expect("nobody can reach a simulation while it runs");
-        world.clients[client.0 as usize].strike(verbs, fault);
+        world.clients[client.0 as usize].add_fault(verbs, fault);
     }
 
     /// Calls `watcher` with every event, right after it happened: the node's bytes are as the event left them. It may

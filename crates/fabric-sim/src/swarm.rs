@@ -22,9 +22,9 @@ pub enum Hazard {
     Restart,
     /// [`NodeEvent::Flip`] of one bit, in [`Swarm::flips`].
     Flip,
-    /// [`crate::Liberties::split_percent`].
+    /// [`crate::Relaxations::split_percent`].
     Split,
-    /// [`crate::Liberties::swap_percent`].
+    /// [`crate::Relaxations::swap_percent`].
     Swap,
 }
 
@@ -93,8 +93,8 @@ impl Swarm {
                     plan.node.push(NodeFault { at_ns, fault: NodeEvent::Restart });
                 }
                 Hazard::Flip => self.draw_flips(&mut draws, &mut plan.node),
-                Hazard::Split => plan.liberties.split_percent = percent(&mut draws),
-                Hazard::Swap => plan.liberties.swap_percent = percent(&mut draws),
+                Hazard::Split => plan.relaxations.split_percent = percent(&mut draws),
+                Hazard::Swap => plan.relaxations.swap_percent = percent(&mut draws),
             }
         }
         plan
@@ -176,8 +176,8 @@ mod tests {
             Hazard::Disconnection => client(|fault| matches!(fault, Fault::LoseConnection(_))),
             Hazard::Restart => plan.node.iter().any(|fault| fault.fault == NodeEvent::Restart),
             Hazard::Flip => plan.node.iter().any(|fault| matches!(fault.fault, NodeEvent::Flip { .. })),
-            Hazard::Split => plan.liberties.split_percent > 0,
-            Hazard::Swap => plan.liberties.swap_percent > 0,
+            Hazard::Split => plan.relaxations.split_percent > 0,
+            Hazard::Swap => plan.relaxations.swap_percent > 0,
         }
     }
 

@@ -12,16 +12,16 @@ use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::{check, prefetch, prefetch_line};
 use guira_fabric::{Addr, Caps, Effect, FabricError, Region, Space, Verb};
 
-use crate::batch::{Batch, Kind, Sent};
+use crate::batch::{Batch, Sent, VerbKind};
 use crate::client::ClientState;
 use crate::draws::Draws;
 use crate::fault::FaultPlan;
+use crate::inject::Injected;
 use crate::lane_state::{LaneState, Phase};
-use crate::log::{Event, EventLog, Part, What};
+use crate::log::{Event, EventKind, EventLog, Part};
 use crate::network::Network;
 use crate::queue::{Due, Queue};
 use crate::sim::{ClientId, SimOptions};
-use crate::strike::Struck;
 
 /// Nanoseconds between the parts of a verb that is carried out in two, at most.
 const SPLIT_NS: u64 = 200;
@@ -61,23 +61,23 @@ struct Link {
 /// that remembers all words would push the simulated memory out of the processor's caches.
 #[derive(Debug)]
 struct WordTimes {
-    places: [(u64, u64); WORD_PLACES],
+    entries: [(u64, u64); WORD_ENTRIES],
 }
 
 /// Atomics take a tenth of a microsecond, so only a few words are busy at a time.
-const WORD_PLACES: usize = 256;
+const WORD_ENTRIES: usize = 256;
 
 impl WordTimes {
     fn new() -> WordTimes {
-        WordTimes { places: [(u64::MAX, 0); WORD_PLACES] }
+        WordTimes { entries: [(u64::MAX, 0); WORD_ENTRIES] }
     }
 
     /// When an atomic at `addr` is done that arrives at `now_ns` and takes `takes_ns`.
     #[inline(always)]
     fn serve(&mut self, addr: Addr, now_ns: u64, takes_ns: u64) -> u64 {
         let name = addr.word() << 1 | u64::from(addr.space() == Space::Device);
-        let place = name.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - WORD_PLACES.ilog2());
-        let (of, free_ns) = &mut self.places[place as usize];
+        let place = name.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - WORD_ENTRIES.ilog2());
+        let (of, free_ns) = &mut self.entries[place as usize];
         let begins_ns = if *of == name { now_ns.max(*free_ns) } else { now_ns };
         (*of, *free_ns) = (name, begins_ns + takes_ns);
         *free_ns
@@ -164,7 +164,7 @@ impl World {
             Due::Lane(lane) => self.advance(lane),
             Due::Pause(lane) => self.resume(lane),
             Due::Late(lane) => self.show_late(lane),
-            Due::Node(fault) => self.strike_node(fault as usize),
+            Due::Node(fault) => self.inject_node_fault(fault as usize),
         }
     }
 
@@ -183,7 +183,7 @@ impl World {
             Phase::Returning => {
                 state.phase = Phase::Landed;
                 state.wake();
-                self.note(lane, What::Replied);
+                self.note(lane, EventKind::Replied);
                 Step::Woke
             }
             Phase::Idle | Phase::Landed => Step::Silent,
@@ -202,13 +202,13 @@ impl World {
         }
         state.pause_until_ns = None;
         state.wake();
-        self.note(lane, What::Resumed);
+        self.note(lane, EventKind::Resumed);
         Step::Woke
     }
 
     fn show_late(&mut self, lane: u32) -> Step {
         self.lanes[lane as usize].show_late(self.region.memory());
-        self.note(lane, What::Visible);
+        self.note(lane, EventKind::Visible);
         Step::Silent
     }
 
@@ -216,19 +216,19 @@ impl World {
     /// between.
     fn deliver(&mut self, lane: u32, mut next: usize) -> Step {
         loop {
-            if let Some(rest) = self.lanes[lane as usize].rest.take() {
+            if let Some(rest) = self.lanes[lane as usize].remaining.take() {
                 self.carry_out(lane, next, rest);
             } else {
                 let client = &self.clients[self.lanes[lane as usize].client as usize];
                 if client.verbs >= client.fault_after
-                    && let Struck::Stop(step) = self.strike(lane, next)
+                    && let Injected::Stop(step) = self.inject_faults(lane, next)
                 {
                     return step;
                 }
                 self.begin(lane, next);
             }
             let state = &mut self.lanes[lane as usize];
-            let at_ns = if state.rest.is_some() {
+            let at_ns = if state.remaining.is_some() {
                 self.now_ns + 1 + self.draws.below(SPLIT_NS)
             } else {
                 next += 1;
@@ -252,10 +252,10 @@ impl World {
         let state = &mut self.lanes[lane as usize];
         let sent = state.batch.sent[index];
         let occupied_ns = self.network.occupied_ns(u64::from(sent.words));
-        let free_ns = if sent.kind == Kind::Write { &mut self.link.in_ns } else { &mut self.link.out_ns };
+        let free_ns = if sent.kind == VerbKind::Write { &mut self.link.in_ns } else { &mut self.link.out_ns };
         *free_ns = self.now_ns.max(*free_ns) + occupied_ns;
         state.done_ns = state.done_ns.max(*free_ns);
-        if matches!(sent.kind, Kind::Swap | Kind::Add) {
+        if matches!(sent.kind, VerbKind::Swap | VerbKind::Add) {
             let served_ns = self.words.serve(sent.addr, self.now_ns, self.network.atomic_ns(sent.addr.space()));
             state.done_ns = state.done_ns.max(served_ns);
         }
@@ -273,15 +273,15 @@ impl World {
     /// Which words of a verb are carried out at once. The others are kept for later.
     #[inline(always)]
     fn first_part(&mut self, lane: u32, sent: &Sent) -> Range<usize> {
-        let (words, percent) = (sent.words as usize, self.faults.liberties.split_percent);
-        let splits = percent > 0 && words > 1 && matches!(sent.kind, Kind::Read | Kind::Write);
+        let (words, percent) = (sent.words as usize, self.faults.relaxations.split_percent);
+        let splits = percent > 0 && words > 1 && matches!(sent.kind, VerbKind::Read | VerbKind::Write);
         if !splits || self.draws.below(100) >= u64::from(percent) {
             return 0..words;
         }
         let at = 1 + self.draws.below(words as u64 - 1) as usize;
-        let last_first = sent.kind == Kind::Read && !self.caps().local && self.draws.below(2) == 0;
+        let last_first = sent.kind == VerbKind::Read && !self.caps().local && self.draws.below(2) == 0;
         let (now, rest) = if last_first { (at..words, 0..at) } else { (0..at, at..words) };
-        self.lanes[lane as usize].rest = Some(rest);
+        self.lanes[lane as usize].remaining = Some(rest);
         now
     }
 
@@ -291,13 +291,13 @@ impl World {
         let state = &mut self.lanes[lane as usize];
         let sent = state.batch.sent[index];
         let (addr, words) = (sent.addr.add_words(part.start as u64), part.len() as u32);
-        let lag_ns = self.faults.liberties.main_lag_ns;
+        let lag_ns = self.faults.relaxations.main_lag_ns;
         let word = if lag_ns > 0 && sent.addr.space() == Space::Main {
             self.carry_out_late(lane, index, part)
         } else {
             state.batch.execute(self.region.memory(), index, part)
         };
-        self.note(lane, What::verb(sent.kind, Part { addr, words, word }));
+        self.note(lane, EventKind::verb(sent.kind, Part { addr, words, word }));
     }
 
     /// As [`World::carry_out`], where WRITEs become visible later. The lane itself sees its own.
@@ -305,17 +305,17 @@ impl World {
     fn carry_out_late(&mut self, lane: u32, index: usize, part: Range<usize>) -> u64 {
         let state = &mut self.lanes[lane as usize];
         let sent = state.batch.sent[index];
-        if sent.kind != Kind::Write {
+        if sent.kind != VerbKind::Write {
             state.show_late(self.region.memory());
             return state.batch.execute(self.region.memory(), index, part);
         }
-        if state.late.is_empty() {
-            let lag_ns = 1 + self.draws.below(self.faults.liberties.main_lag_ns);
+        if state.late_writes.is_empty() {
+            let lag_ns = 1 + self.draws.below(self.faults.relaxations.main_lag_ns);
             self.queue.push(self.now_ns + lag_ns, Due::Late(lane));
         }
         let words = state.batch.written(index, part.clone()).to_vec();
         let word = words.first().copied().unwrap_or(0);
-        state.late.push((sent.addr.add_words(part.start as u64), words));
+        state.late_writes.push((sent.addr.add_words(part.start as u64), words));
         word
     }
 
@@ -331,9 +331,9 @@ impl World {
     }
 
     #[inline(always)]
-    pub(crate) fn note(&mut self, lane: u32, what: What) {
+    pub(crate) fn note(&mut self, lane: u32, kind: EventKind) {
         let client = self.lanes[lane as usize].client;
-        self.log.note(Event { at_ns: self.now_ns, client, lane, what });
+        self.log.note(Event { at_ns: self.now_ns, client, lane, kind });
     }
 
     /// Takes `batch` from its lane, and sends its verbs.
@@ -353,7 +353,7 @@ impl World {
         // Until its verbs arrive, those of others are carried out: by then the words they touch are at hand.
         batch.iter().filter_map(|verb| memory.range(verb).ok()).for_each(prefetch);
         state.batch.send(batch);
-        let percent = self.faults.liberties.swap_percent;
+        let percent = self.faults.relaxations.swap_percent;
         if percent > 0 && !self.region.caps().ordered_read_sampling && self.draws.below(100) < u64::from(percent) {
             state.batch.swap_reads();
         }
@@ -361,7 +361,7 @@ impl World {
         state.phase = if batch.is_empty() { Phase::Returning } else { Phase::Sending(0) };
         let travel_ns = self.network.to_node_ns + self.draws.below(self.network.jitter_ns);
         self.queue.push(self.now_ns + travel_ns, Due::Lane(lane));
-        self.note(lane, What::Posted(batch.len() as u32));
+        self.note(lane, EventKind::Posted(batch.len() as u32));
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, Effect, FabricError, Lane, Profile, Region, Verb, pause_until, post};
 use guira_fabric_sim::{
-    ClientFault, ClientId, Fault, FaultPlan, Liberties, Lost, Network, NodeEvent, NodeFault, Sim, Stopped,
+    ClientFault, ClientId, Fault, FaultPlan, Lost, Network, NodeEvent, NodeFault, Relaxations, Sim, Stopped,
 };
 
 /// The plan of one fault of client 0.
@@ -72,7 +72,7 @@ fn death_stops_all_lanes_of_a_client() {
     for seed in 0..200 {
         let heap = region(Profile::Mlx5);
         let mut plan = one_fault(1, Fault::Die { units: 0 });
-        plan.liberties = Liberties { split_percent: 100, ..Liberties::default() };
+        plan.relaxations = Relaxations { split_percent: 100, ..Relaxations::default() };
         let mut sim = Sim::new(heap.clone(), &options(Profile::Mlx5, seed, plan));
         sim.spawn(|region| async move {
             let (mut one, mut other) = (region.lane(), region.lane());
@@ -366,10 +366,10 @@ fn a_flip_outside_the_region_is_refused() {
 
 /// A writer counts `first` up, then `second`; a reader samples `second`, then `first`. Returns how often the reader saw
 /// `second` ahead, which READs in order cannot, and how often a READ of eight words was torn.
-fn watch(profile: Profile, liberties: Liberties, first: Addr, second: Addr) -> (u64, u64) {
+fn watch(profile: Profile, relaxations: Relaxations, first: Addr, second: Addr) -> (u64, u64) {
     let (mut ahead, mut torn) = (0, 0);
     for seed in 0..40 {
-        let plan = FaultPlan { liberties, ..FaultPlan::default() };
+        let plan = FaultPlan { relaxations, ..FaultPlan::default() };
         let mut sim = Sim::new(region(profile), &options(profile, seed, plan));
         sim.spawn(move |region| async move {
             let mut lane = region.lane();
@@ -404,19 +404,19 @@ fn watch(profile: Profile, liberties: Liberties, first: Addr, second: Addr) -> (
 /// READs of one batch sample in either order only where their order is not promised.
 #[test]
 fn reads_of_a_batch_sample_in_either_order() {
-    let swaps = Liberties { swap_percent: 50, ..Liberties::default() };
+    let swaps = Relaxations { swap_percent: 50, ..Relaxations::default() };
     for profile in Profile::ALL {
         let (ahead, torn) = watch(profile, swaps, Addr::main(0), Addr::main(64));
         assert_eq!(ahead > 0, !profile.caps().ordered_read_sampling, "{profile}: {ahead}");
         assert_eq!(torn, 0, "{profile}");
-        assert_eq!(watch(profile, Liberties::default(), Addr::main(0), Addr::main(64)), (0, 0), "{profile}");
+        assert_eq!(watch(profile, Relaxations::default(), Addr::main(0), Addr::main(64)), (0, 0), "{profile}");
     }
 }
 
 /// READs and WRITEs come in two parts, and others in between.
 #[test]
 fn long_verbs_are_split() {
-    let splits = Liberties { split_percent: 50, ..Liberties::default() };
+    let splits = Relaxations { split_percent: 50, ..Relaxations::default() };
     for profile in Profile::ALL {
         let (ahead, torn) = watch(profile, splits, Addr::main(0), Addr::main(64));
         assert!(torn > 0, "{profile}");
@@ -427,12 +427,12 @@ fn long_verbs_are_split() {
 /// What is written to the main space can become visible after what is written later to the device space.
 #[test]
 fn the_two_spaces_become_visible_at_different_times() {
-    let lags = Liberties { main_lag_ns: 3_000, ..Liberties::default() };
+    let lags = Relaxations { main_lag_ns: 3_000, ..Relaxations::default() };
     let (ahead, _) = watch(Profile::Mlx5, lags, Addr::main(0), Addr::device(0));
     assert!(ahead > 0);
     let (ahead, _) = watch(Profile::Mlx5, lags, Addr::main(0), Addr::main(64));
     assert_eq!(ahead, 0, "one memory shows WRITEs of a lane in their order");
-    let (ahead, _) = watch(Profile::Mlx5, Liberties::default(), Addr::main(0), Addr::device(0));
+    let (ahead, _) = watch(Profile::Mlx5, Relaxations::default(), Addr::main(0), Addr::device(0));
     assert_eq!(ahead, 0);
 }
 
@@ -441,7 +441,8 @@ fn the_two_spaces_become_visible_at_different_times() {
 fn equal_plans_give_equal_event_logs() {
     let hash_of = |seed, by_ns| {
         let mut plan = one_fault(3, Fault::DelayTail { by_ns });
-        plan.liberties = Liberties { split_percent: 30, swap_percent: 30, main_lag_ns: 100, ..Liberties::default() };
+        plan.relaxations =
+            Relaxations { split_percent: 30, swap_percent: 30, main_lag_ns: 100, ..Relaxations::default() };
         let mut sim = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, seed, plan));
         let clients: Vec<ClientId> =
             (0..4).map(|client| sim.spawn(move |region| work(region.lane(), client))).collect();

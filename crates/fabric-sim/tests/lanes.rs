@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 use common::{Seen, add, options, read, region};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, FabricError, Lane, Profile, Region, Submitted, Verb, pause_until, post};
-use guira_fabric_sim::{FaultPlan, Network, Sim, SimOptions, Stopped, What};
+use guira_fabric_sim::{EventKind, FaultPlan, Network, Sim, SimOptions, Stopped};
 
 /// Batches of two clients interleave between verbs, and sometimes do not.
 #[test]
@@ -166,8 +166,8 @@ fn events_can_be_read() {
     sim.run();
     let events = sim.last_events();
     assert!(matches!(
-        events[..].iter().map(|event| event.what).collect::<Vec<_>>()[..],
-        [What::Posted(1), What::Add(_), What::Replied]
+        events[..].iter().map(|event| event.kind).collect::<Vec<_>>()[..],
+        [EventKind::Posted(1), EventKind::Add(_), EventKind::Replied]
     ));
     assert!(events[1].to_string().contains("client 0 lane 0: FETCH-ADD 1 words at Device+0x10"), "{}", events[1]);
 }
@@ -293,7 +293,7 @@ fn a_watcher_sees_every_event() {
     let (seen, keep) = (Seen::new(), heap.clone());
     let told = seen.clone();
     sim.watch(move |event| {
-        if let What::Add(part) = event.what {
+        if let EventKind::Add(part) = event.kind {
             let now = keep.memory().main[part.addr.word() as usize].load(Ordering::Relaxed);
             told.push((part.word, now));
         }

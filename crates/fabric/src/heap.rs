@@ -34,12 +34,12 @@ impl Shared {
     }
 }
 
-struct Alive {
+struct HeapHold {
     shared: Arc<Shared>,
     slot: u16,
 }
 
-impl Drop for Alive {
+impl Drop for HeapHold {
     fn drop(&mut self) {
         self.shared.alive().remove(&self.slot);
     }
@@ -97,7 +97,7 @@ impl Region for HeapRegion {
 
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
         let taken = self.shared.alive().insert(slot);
-        Ok(taken.then(|| SlotHold::new(Alive { shared: Arc::clone(&self.shared), slot })))
+        Ok(taken.then(|| SlotHold::new(HeapHold { shared: Arc::clone(&self.shared), slot })))
     }
 }
 

@@ -17,19 +17,19 @@ const PAGE_WORDS: usize = 1024;
 /// Words that a process knows for itself, and no child inherits: a page of 4 KiB.
 #[derive(Debug)]
 #[repr(align(4096))]
-pub struct OwnWords([AtomicU32; PAGE_WORDS]);
+pub struct WipeOnForkPage([AtomicU32; PAGE_WORDS]);
 
-const _: () = assert!(size_of::<OwnWords>() == align_of::<OwnWords>());
+const _: () = assert!(size_of::<WipeOnForkPage>() == align_of::<WipeOnForkPage>());
 
-static NUMBER: OwnWords = OwnWords::zeroed();
+static NUMBER: WipeOnForkPage = WipeOnForkPage::zeroed();
 /// Numbers that this process and those it descends from have had.
-static NUMBERS: AtomicU32 = AtomicU32::new(0);
+static LAST_NUMBER: AtomicU32 = AtomicU32::new(0);
 
-impl OwnWords {
+impl WipeOnForkPage {
     /// All of them 0.
     #[must_use]
-    pub const fn zeroed() -> OwnWords {
-        OwnWords([const { AtomicU32::new(0) }; PAGE_WORDS])
+    pub const fn zeroed() -> WipeOnForkPage {
+        WipeOnForkPage([const { AtomicU32::new(0) }; PAGE_WORDS])
     }
 
     /// One of them, by its index below 1,024.
@@ -50,13 +50,13 @@ impl OwnWords {
         // SAFETY: the call reads and writes nothing of this program.
         let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         // The kernel would round the length up, to words that are somebody else's.
-        if usize::try_from(page_bytes) != Ok(size_of::<OwnWords>()) {
+        if usize::try_from(page_bytes) != Ok(size_of::<WipeOnForkPage>()) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let start = self.0.as_ptr().cast_mut().cast();
         // SAFETY: the range is one whole page of these words alone, which live as long as the process and are atomics,
         // for which zero is valid; in this process the advice changes nothing.
-        match unsafe { libc::madvise(start, size_of::<OwnWords>(), libc::MADV_WIPEONFORK) } {
+        match unsafe { libc::madvise(start, size_of::<WipeOnForkPage>(), libc::MADV_WIPEONFORK) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
@@ -125,7 +125,7 @@ impl Process {
 }
 
 fn next_number() -> u32 {
-    NUMBERS.fetch_add(1, Ordering::Relaxed) + 1
+    LAST_NUMBER.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 extern "C" fn nothing() {}
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn a_child_is_another_process() {
-        static WORDS: OwnWords = OwnWords::zeroed();
+        static WORDS: WipeOnForkPage = WipeOnForkPage::zeroed();
         let mine = Process::current().unwrap();
         assert!(mine.is_this() && Process::current().unwrap() == mine);
         WORDS.zero_in_children().unwrap();

@@ -39,7 +39,7 @@ pub fn reader(location: &Location) {
         assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
         file
     });
-    // Kept: a process that closes a file gives up its own locks on it.
+    // LockDescription: a process that closes a file gives up its own locks on it.
     let region = ShmRegion::open(location, Access::ReadOnly).unwrap();
     if is_root {
         let [lock_file] = &lock_files_of(location)[..] else { panic!("there is one") };

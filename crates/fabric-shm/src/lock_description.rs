@@ -4,7 +4,7 @@
 //! and is looked at before each: a number that leads elsewhere by now is not used, and not closed.
 //!
 //! Invariants: every descriptor of this kind is in [`TABLE`] before a fork can copy it, so that fork handlers close the
-//! child's copy; a [`Kept`] that is dropped in its own process gives up all of its locks first, also for a child
+//! child's copy; a [`LockDescription`] that is dropped in its own process gives up all of its locks first, also for a child
 //! that no handler has met. Such a child (a bare `clone`) keeps locks only if its parent dies with them.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,10 +19,10 @@ use crate::mapping::Anchor;
 use crate::sys;
 
 /// Descriptors of this kind that a process has, at most: more than there are client slots to share among sessions.
-const MAX_KEPT: usize = 16_384;
+const MAX_DESCRIPTIONS: usize = 16_384;
 
 /// Descriptors that no child shall have.
-static TABLE: [Entry; MAX_KEPT] = [const { Entry::empty() }; MAX_KEPT];
+static TABLE: [Entry; MAX_DESCRIPTIONS] = [const { Entry::empty() }; MAX_DESCRIPTIONS];
 /// Entries that were ever in use: those at the beginning.
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// An entry whose descriptor is not open yet.
@@ -43,7 +43,7 @@ impl Entry {
 
 /// A description of a file whose bytes this process locks; its locks are given up on drop, in the process that has
 /// opened it.
-pub(crate) struct Kept {
+pub(crate) struct LockDescription {
     process: Process,
     /// Closed on drop, in the process that has opened it, if the number still leads to the file. Always there before.
     file: Option<OwnedFd>,
@@ -53,7 +53,7 @@ pub(crate) struct Kept {
     entry: usize,
 }
 
-impl Kept {
+impl LockDescription {
     /// Keeps the description that `open` opens, by a mapping of `bytes` bytes, its file system's unit. Opens another if
     /// a fork may have given it to a child.
     ///
@@ -64,11 +64,11 @@ impl Kept {
         process: Process,
         bytes: u64,
         mut open: impl FnMut() -> Result<OwnedFd, Errno>,
-    ) -> Result<Kept, Errno> {
+    ) -> Result<LockDescription, Errno> {
         let entry = claim()?;
         for _ in 0..MAX_WINDOWS {
-            match Kept::open_once(process, bytes, entry, &mut open) {
-                Ok(Some(kept)) => return Ok(kept),
+            match LockDescription::open_once(process, bytes, entry, &mut open) {
+                Ok(Some(description)) => return Ok(description),
                 Ok(None) => {}
                 Err(errno) => {
                     TABLE[entry].number.store(0, Ordering::SeqCst);
@@ -85,7 +85,7 @@ impl Kept {
         bytes: u64,
         entry: usize,
         open: &mut impl FnMut() -> Result<OwnedFd, Errno>,
-    ) -> Result<Option<Kept>, Errno> {
+    ) -> Result<Option<LockDescription>, Errno> {
         let window = Window::begin()?;
         let file = open()?;
         let stat = fstat(&file)?;
@@ -97,7 +97,7 @@ impl Kept {
         TABLE[entry].inode.store(stat.st_ino, Ordering::SeqCst);
         TABLE[entry].number.store(file.as_raw_fd() + 1, Ordering::SeqCst);
         let identity = (stat.st_dev, stat.st_ino);
-        Ok(Some(Kept { process, file: Some(file), anchor: Some(anchor), identity, entry }))
+        Ok(Some(LockDescription { process, file: Some(file), anchor: Some(anchor), identity, entry }))
     }
 
     /// Locks the byte at `offset`. `false`: another description has it.
@@ -115,7 +115,7 @@ impl Kept {
     /// Gives up the lock on the byte at `offset`.
     ///
     /// # Errors
-    /// As [`Kept::try_lock`]; then it is locked as before.
+    /// As [`LockDescription::try_lock`]; then it is locked as before.
     pub(crate) fn unlock(&self, offset: i64) -> Result<(), Errno> {
         sys::unlock_byte(self.own()?, offset)
     }
@@ -128,7 +128,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for LockDescription {
     fn drop(&mut self) {
         // For a child that no handler has met. Should the kernel refuse, the description's end does the same.
         let is_own = self.process.is_this() && self.own().map(sys::unlock).is_ok();
@@ -162,7 +162,7 @@ fn claim() -> Result<usize, Errno> {
 
 /// In a forked child, by its fork handler: closes the copies of its parent's descriptors.
 pub(crate) fn close_in_child() {
-    for entry in &TABLE[..USED.load(Ordering::SeqCst).min(MAX_KEPT)] {
+    for entry in &TABLE[..USED.load(Ordering::SeqCst).min(MAX_DESCRIPTIONS)] {
         let number = entry.number.swap(0, Ordering::SeqCst);
         if number > 0 {
             sys::close_inherited(number - 1, entry.inode.load(Ordering::SeqCst));
