@@ -121,7 +121,7 @@ fn create_unnamed<E>(
     let path = Path::new(UNNAMED);
     let task = Task::new(Attempt::Create, path);
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = rustix::fs::memfd_create(MEMORY_FILE_NAME, flags).map_err(task.failed("make a memory file"))?;
+    let file = rustix::fs::memfd_create(MEMORY_FILE_NAME, flags).map_err(task.failed("create a memory file"))?;
     let options = CreateOptions { mode: 0o600, ..options };
     let (sizes, mapped) = build(&file, Storage::Memory, options, task, progress)?;
     let header = write_header(&mapped, sizes, None);
@@ -188,7 +188,7 @@ fn build(
     let system = FileSystem::of(file.as_fd(), task)?;
     let sizes = Sizes::new(main_bytes, device_bytes, system.unit_bytes()).ok_or_else(too_large)?;
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(task.failed("set its permissions"))?;
-    let available = storage.available_bytes(file, system).map_err(task.failed("learn how much space there is"))?;
+    let available = storage.available_bytes(file, system).map_err(task.failed("determine the free space"))?;
     if let Some(available) = available.filter(|available| *available < sizes.file_bytes) {
         return Err(ShmError::NoSpace { path: task.path.to_owned(), wanted: sizes.file_bytes, available });
     }
@@ -272,7 +272,7 @@ impl Unpublished {
             Ok(file) => Ok((file, Unpublished { directory, temporary: None })),
             // What kernels and file systems answer that do not know O_TMPFILE.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => Unpublished::named(directory, task),
-            Err(errno) => Err(task.failed("make a file in its directory")(errno)),
+            Err(errno) => Err(task.failed("create a file in its directory")(errno)),
         }
     }
 
@@ -289,7 +289,7 @@ impl Unpublished {
                 break;
             }
         }
-        Err(task.failed("make a file in its directory")(answer))
+        Err(task.failed("create a file in its directory")(answer))
     }
 
     /// Gives the file its name, if nothing has that name. The creation's linearization point.

@@ -47,7 +47,7 @@ pub(crate) enum FileSystem {
 impl FileSystem {
     /// The file system of `file`, if it is a safe one.
     pub(crate) fn of(file: BorrowedFd<'_>, task: Task<'_>) -> Result<FileSystem, ShmError> {
-        let answer = fstatfs(file).map_err(task.failed("learn its file system"))?;
+        let answer = fstatfs(file).map_err(task.failed("determine its file system"))?;
         // The kernel's magic numbers have 32 bits; the field's width and sign differ between architectures.
         let magic = answer.f_type as u64 & 0xffff_ffff;
         FileSystem::of_magic(magic, answer.f_bsize as u64).map_err(|name| {
@@ -109,7 +109,7 @@ pub(crate) fn open_regular(location: &Location, access: Access, task: Task<'_>) 
     };
     let flags = rights | open | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = openat(CWD, location.path(), flags, Mode::empty()).map_err(task.failed("open it"))?;
-    require_regular(&fstat(&file).map_err(task.failed("learn its kind"))?, task)?;
+    require_regular(&fstat(&file).map_err(task.failed("read its type"))?, task)?;
     Ok(file)
 }
 
@@ -126,7 +126,7 @@ fn require_regular(stat: &Stat, task: Task<'_>) -> Result<(), ShmError> {
 }
 
 fn length(file: BorrowedFd<'_>, task: Task<'_>) -> Result<u64, ShmError> {
-    let stat = fstat(file).map_err(task.failed("learn its length"))?;
+    let stat = fstat(file).map_err(task.failed("read its length"))?;
     Ok(u64::try_from(stat.st_size).expect("a regular file's length is not negative"))
 }
 

@@ -177,7 +177,7 @@ impl LockFile {
         task: Task<'_>,
     ) -> Result<LockFile, ShmError> {
         let region_path = location.resolved(task)?;
-        let region = identity(&fstat(region).map_err(task.failed("learn its identity"))?);
+        let region = identity(&fstat(region).map_err(task.failed("read its identity"))?);
         let opened = LockFile::open_beside(&region_path, region.0, name, task);
         if let Err(ShmError::LockFile { problem: LockFileProblem::Missing, .. }) = &opened {
             // Whoever removes a region removes its name first.
@@ -211,7 +211,7 @@ impl LockFile {
             ShmError::Permission { source, .. } => refused(LockFileProblem::Forbidden { source }),
             error => error,
         })?;
-        let found = identity(&fstat(&file).map_err(task.failed("learn the identity of its lock file"))?);
+        let found = identity(&fstat(&file).map_err(task.failed("read the identity of its lock file"))?);
         if found != (device, name.inode.get()) {
             return Err(refused(LockFileProblem::Another));
         }
@@ -280,8 +280,8 @@ pub(crate) fn create(
     let lock_mode = Mode::from_raw_mode(mode_of(mode));
     rustix::fs::fchmod(&file, lock_mode).map_err(task.failed("set the permissions of its lock file"))?;
     sys::try_lock_byte(file.as_fd(), CREATION_BYTE).map_err(task.failed("lock its lock file"))?;
-    let found = identity(&fstat(&file).map_err(task.failed("learn the identity of its lock file"))?);
-    let inode = NonZeroU64::new(found.1).ok_or(Errno::NOSYS).map_err(task.failed("name its lock file"))?;
+    let found = identity(&fstat(&file).map_err(task.failed("read the identity of its lock file"))?);
+    let inode = NonZeroU64::new(found.1).ok_or(Errno::NOSYS).map_err(task.failed("identify its lock file"))?;
     let pending_directory = duplicate()?;
     unpublished.publish(file.as_fd(), &name).map_err(task.failed("give its lock file a name"))?;
     let pending = PendingLockFile { directory: pending_directory, name, is_committed: false };

@@ -42,7 +42,7 @@ pub(crate) fn destroy(location: &Location, expected: Option<(u64, u64)>) -> Resu
     if !header::is_region(&start) {
         return Err(task.foreign());
     }
-    let opened = identity(&fstat(&file).map_err(task.failed("learn its identity"))?);
+    let opened = identity(&fstat(&file).map_err(task.failed("read its identity"))?);
     let gone = || task.failed("find it")(Errno::NOENT);
     if expected.is_some_and(|expected| expected != opened) {
         return Err(gone());
@@ -89,7 +89,7 @@ fn lock(file: &OwnedFd, task: Task<'_>) -> Result<(), ShmError> {
             // Of somebody who may not write, and removes nothing.
             Some(LockKind::Read) => return Ok(()),
             Some(LockKind::Write) if Instant::now() >= deadline => {
-                return Err(task.failed("wait for another process, which is destroying it")(Errno::BUSY));
+                return Err(task.failed("wait for another process that is destroying it")(Errno::BUSY));
             }
             Some(LockKind::Write) => std::thread::sleep(PAUSE),
             None => {}

@@ -46,8 +46,8 @@ impl Drop for HeapHold {
 }
 
 impl HeapRegion {
-    /// Creates a zeroed region of `main_bytes` and `device_bytes` (each rounded up to whole words) with the capabilities
-    /// `caps`.
+    /// Creates a zeroed region of `main_bytes` and `device_bytes` (each rounded up to whole words) with the
+    /// capabilities `caps`.
     pub fn new(main_bytes: u64, device_bytes: u64, caps: Caps) -> HeapRegion {
         let zeroed = |bytes: u64| (0..bytes.div_ceil(WORD_BYTES)).map(|_| AtomicU64::new(0)).collect();
         let shared = Shared {

@@ -9,8 +9,8 @@
 //!
 //! # Guarantees
 //! - The verbs of one batch take effect in order; batches of one lane take effect in the order they were posted.
-//! - A READ is atomic per aligned 8-byte word, and no more than that. Whether two READs of one batch sample memory in batch
-//!   order is [`Caps::ordered_read_sampling`].
+//! - A READ is atomic per aligned 8-byte word, and no more than that. Whether two READs of one batch sample memory in
+//!   batch order is [`Caps::ordered_read_sampling`].
 //! - A WRITE whose client dies may be cut short after any multiple of [`Caps::atomic_write_unit`].
 //! - CAS, masked CAS and FETCH-ADD are atomic with respect to each other on the same word; lock words are accessed
 //!   by these verbs only.

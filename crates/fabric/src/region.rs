@@ -68,8 +68,8 @@ pub trait Region {
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError>;
 
     /// Same as [`Region::hold`], for a task: a backend that has to send a request wakes `cx` when it has the answer,
-    /// and is then polled with the same slot again. If it is polled with another slot, or dropped, it releases a slot that
-    /// it was granted in the meantime. Only one task at a time may poll through one handle of a region.
+    /// and is then polled with the same slot again. If it is polled with another slot, or dropped, it releases a slot
+    /// that it was granted in the meantime. Only one task at a time may poll through one handle of a region.
     ///
     /// # Errors
     /// Same as [`Region::hold`].

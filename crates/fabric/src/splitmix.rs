@@ -40,7 +40,8 @@ impl SplitMix64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns word number `index`, counted from 0, of the generator of this seed. A bijection in `index`, and in `seed`.
+    /// Returns word number `index`, counted from 0, of the generator of this seed. A bijection in `index`, and in
+    /// `seed`.
     #[inline]
     #[must_use]
     pub const fn nth(seed: u64, index: u64) -> u64 {

@@ -1,7 +1,7 @@
 //! Untrusted text, made safe for terminals.
 
-/// Returns `text`, which may be untrusted, with every character escaped, in Rust's notation, that controls a terminal or
-/// hides text: control characters, line ends, and characters that change the direction of writing.
+/// Returns `text`, which may be untrusted, with every character escaped, in Rust's notation, that controls a terminal
+/// or hides text: control characters, line ends, and characters that change the direction of writing.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let is_harmless = |c: char| c == ' ' || !(c.is_control() || c.is_whitespace() || is_format(c));
