@@ -120,7 +120,7 @@ pub enum ShmError {
     /// The file, or for a creation its directory, does not exist.
     #[error("cannot {attempt} {}: {}; nothing was changed", path.display(), missing(*attempt))]
     NotFound {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
@@ -128,7 +128,7 @@ pub enum ShmError {
     /// The user does not have the permission.
     #[error("cannot {attempt} {}: permission denied while trying to {operation}; nothing was changed", path.display())]
     Permission {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
@@ -158,7 +158,7 @@ pub enum ShmError {
     #[error("cannot {attempt} {}: a main space of {main_bytes} bytes and a device space of {device_bytes} bytes are \
              too large to map; nothing was changed", path.display())]
     TooLarge {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
@@ -170,7 +170,7 @@ pub enum ShmError {
     /// The path does not lead to a regular file.
     #[error("cannot {attempt} {}: it is {kind}, not a file; nothing was changed", path.display())]
     NotAFile {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The path.
         path: PathBuf,
@@ -182,7 +182,7 @@ pub enum ShmError {
     #[error("cannot {attempt} {}: its file system is {name} (magic number {magic:#x}), which is not safe; use tmpfs, \
              hugetlbfs, ext4 or xfs; nothing was changed", path.display())]
     UnsupportedFileSystem {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
@@ -194,7 +194,7 @@ pub enum ShmError {
     /// The file is not a region.
     #[error("cannot {attempt} {}: it is not a Guira table; nothing was changed", path.display())]
     Foreign {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
@@ -203,7 +203,7 @@ pub enum ShmError {
     #[error("cannot {attempt} {}: its header has version {found}, but this program supports version {supported}; \
              nothing was changed", path.display())]
     Version {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
@@ -215,7 +215,7 @@ pub enum ShmError {
     /// The file starts like a region, but its header does not verify.
     #[error("cannot {attempt} {}: its header is corrupt; nothing was changed", path.display())]
     HeaderCorrupt {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
@@ -224,7 +224,7 @@ pub enum ShmError {
     #[error("cannot {attempt} {}: it was truncated to {actual} of {expected} bytes; nothing was changed",
             path.display())]
     Truncated {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
@@ -238,13 +238,13 @@ pub enum ShmError {
     #[error("cannot {attempt} {} for writing: its lock file {} {problem}; nothing was changed",
             path.display(), lock_path.display())]
     LockFile {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The region's file.
         path: PathBuf,
         /// The path that the lock file must have.
         lock_path: PathBuf,
-        /// What is wrong with the lock file.
+        /// The problem of the lock file.
         problem: LockFileProblem,
     },
     /// The caller's progress function stopped a creation.
@@ -256,7 +256,7 @@ pub enum ShmError {
     /// The kernel refused a step for another reason.
     #[error("cannot {attempt} {}: could not {operation}; nothing was changed", path.display())]
     Io {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,

@@ -20,8 +20,7 @@ use crate::fork::{MAX_WINDOWS, Window};
 use crate::mapping::Anchor;
 use crate::sys;
 
-/// The maximum number of such descriptors in a process: more than the sessions of a memory node can need, as each
-/// session takes at least one client slot.
+/// The maximum number of such descriptors in a process: there are not enough client slots for more sessions.
 const MAX_DESCRIPTIONS: usize = 16_384;
 
 /// The descriptors that must not be inherited by a child.

@@ -56,8 +56,8 @@ pub enum KillError {
     /// The process is not proven to be the right one: it is not identified well enough, its process id means another
     /// process here, or it does not hold the slot.
     #[error(
-        "process {pid} was not killed, because it may be the wrong one: {doubt}; if you are sure that it is the right \
-         one, run kill -9 {pid} where it runs"
+        "process {pid} may be the wrong one: {doubt}; if you are sure that it is the right one, run kill -9 {pid} \
+         where it runs"
     )]
     Unproven {
         /// The process id, in the namespace where the process runs.
@@ -72,7 +72,7 @@ pub enum KillError {
         pid: u64,
     },
     /// This user may not kill the process, or it is the calling process.
-    #[error("process {pid} was not killed: it {reason}")]
+    #[error("process {pid} {reason}")]
     Denied {
         /// The process id.
         pid: u64,
