@@ -1,4 +1,4 @@
-//! The event log: everything that happened, as one number, and the last of it in words.
+//! The event log: a hash of all events, and the last of them as text.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -7,36 +7,36 @@ use guira_fabric::Addr;
 
 use crate::batch::VerbKind;
 
-/// Something that happened.
+/// An event of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When, in nanoseconds of virtual time.
+    /// The virtual time in nanoseconds.
     pub at_ns: u64,
-    /// The client it happened to; [`Event::NODE`] if it was the memory node.
+    /// The client concerned; [`Event::NODE`] for the memory node.
     pub client: u32,
-    /// The lane, numbered in the order of their creation.
+    /// The lane, numbered in the order of creation.
     pub lane: u32,
-    /// What happened.
+    /// The kind of the event.
     pub kind: EventKind,
 }
 
 impl Event {
-    /// Stands for the client and the lane of what happens to the memory node.
+    /// The client and lane of an event of the memory node.
     pub const NODE: u32 = u32::MAX;
 }
 
-/// What happened.
+/// The kind of an event, with its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// A client posted a batch of so many verbs.
+    /// A client posted a batch of this number of verbs.
     Posted(u32),
-    /// A READ, or a part of one, was carried out.
+    /// A READ, or a part of one, was executed.
     Read(Part),
-    /// A WRITE, or a part of one, was carried out.
+    /// A WRITE, or a part of one, was executed.
     Write(Part),
-    /// A CAS, masked or not, was carried out; the word is the one it found.
+    /// A CAS, masked or not, was executed; the word is the one that it found.
     Swap(Part),
-    /// A FETCH-ADD was carried out; the word is the one it found.
+    /// A FETCH-ADD was executed; the word is the one that it found.
     Add(Part),
     /// The reply to a batch reached its client.
     Replied,
@@ -44,30 +44,30 @@ pub enum EventKind {
     Resumed,
     /// The client died.
     Died,
-    /// The client was stopped for so many nanoseconds.
+    /// The client was stopped for this number of nanoseconds.
     Stalled(u64),
-    /// The rest of a batch was held up for so many nanoseconds.
+    /// The rest of a batch was delayed by this number of nanoseconds.
     Delayed(u64),
-    /// The lane's connection broke.
+    /// The lane's connection was lost.
     Disconnected,
-    /// WRITEs became visible that were carried out earlier.
+    /// WRITEs that were executed earlier became visible.
     Visible,
-    /// The memory node started again, empty.
+    /// The memory node restarted empty.
     Restarted,
-    /// These bits of a word changed.
+    /// These bits of a word flipped.
     Flipped(Addr, u64),
-    /// What was left of a batch was dropped, so that another client can have the slot of the lane's client.
+    /// The rest of a batch was dropped, so that another client can take the slot of the lane's client.
     Fenced,
 }
 
-/// The words that one step touched.
+/// The words touched by one step of a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The first.
+    /// The address of the first word.
     pub addr: Addr,
-    /// How many.
+    /// The number of words.
     pub words: u32,
-    /// What the first was (atomics), is now (WRITE), or is (READ).
+    /// The first word: before an atomic, after a WRITE, or as read by a READ.
     pub word: u64,
 }
 
@@ -81,7 +81,7 @@ impl EventKind {
         }
     }
 
-    /// A number that tells kinds apart, and what belongs to it.
+    /// Returns the numbers that are hashed: the code of the kind, and the event's data.
     #[inline(always)]
     fn numbers(&self) -> (u64, u64, u64) {
         match self {
@@ -131,44 +131,44 @@ impl fmt::Display for Event {
     }
 }
 
-/// Who is told of events as they happen.
+/// A function that is called with every event.
 pub(crate) type Watcher = Box<dyn FnMut(&Event)>;
 
-/// The hash of all events, the last ones, and who is told of each.
+/// The hash of all events, the last events, and the watcher.
 pub(crate) struct EventLog {
     hash: u64,
     last: VecDeque<Event>,
     keep: usize,
     watcher: Option<Watcher>,
-    /// Whether anybody wants more than the hash.
-    is_read: bool,
+    /// Whether events are kept or watched, and not only hashed.
+    is_observed: bool,
 }
 
 impl EventLog {
-    /// A log that keeps the last `keep` events.
+    /// Creates a log that keeps the last `keep` events.
     pub(crate) fn new(keep: usize) -> EventLog {
         let last = VecDeque::with_capacity(keep.min(1 << 16));
-        EventLog { hash: 0, last, keep, watcher: None, is_read: keep > 0 }
+        EventLog { hash: 0, last, keep, watcher: None, is_observed: keep > 0 }
     }
 
     pub(crate) fn watch(&mut self, watcher: Watcher) {
         self.watcher = Some(watcher);
-        self.is_read = true;
+        self.is_observed = true;
     }
 
     #[inline(always)]
-    pub(crate) fn note(&mut self, event: Event) {
-        let (kind, place, word) = event.kind.numbers();
-        let who = u64::from(event.client) << 32 | u64::from(event.lane);
-        for number in [event.at_ns, who, kind, place, word] {
+    pub(crate) fn record(&mut self, event: Event) {
+        let (code, first, second) = event.kind.numbers();
+        let source = u64::from(event.client) << 32 | u64::from(event.lane);
+        for number in [event.at_ns, source, code, first, second] {
             self.hash = (self.hash.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         }
-        if self.is_read {
-            self.tell(event);
+        if self.is_observed {
+            self.publish(event);
         }
     }
 
-    fn tell(&mut self, event: Event) {
+    fn publish(&mut self, event: Event) {
         if self.keep > 0 {
             if self.last.len() == self.keep {
                 self.last.pop_front();
@@ -195,7 +195,7 @@ mod tests {
 
     fn hash_of(events: &[Event]) -> u64 {
         let mut log = EventLog::new(0);
-        events.iter().for_each(|event| log.note(*event));
+        events.iter().for_each(|event| log.record(*event));
         log.hash()
     }
 
@@ -223,7 +223,7 @@ mod tests {
     fn the_last_events_are_kept() {
         let mut log = EventLog::new(2);
         for at_ns in 0..5 {
-            log.note(Event { at_ns, client: 0, lane: 0, kind: EventKind::Resumed });
+            log.record(Event { at_ns, client: 0, lane: 0, kind: EventKind::Resumed });
         }
         assert_eq!(log.last().map(|event| event.at_ns).collect::<Vec<_>>(), [3, 4]);
     }
