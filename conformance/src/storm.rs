@@ -201,7 +201,7 @@ fn blow(storm: &Storm, bench: &Bench, sim: &mut Sim, shared: &Rc<Shared>, progre
             let targets = if holders.is_empty() { &living } else { &holders };
             let target = targets[rng.below(targets.len() as u64) as usize];
             let (verbs, units) = (rng.below(DEATH_VERBS), rng.below(DEATH_UNITS));
-            sim.strike(target, verbs, Fault::Die { units });
+            sim.inject(target, verbs, Fault::Die { units });
         }
         // Who was struck dies at one of its next verbs, which may follow a pause.
         for until_ns in (next_ns..next_ns + step_ns).step_by(REPLACED_NS as usize).skip(1).chain([next_ns + step_ns]) {

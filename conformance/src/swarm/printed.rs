@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, Space, SplitMix64};
-use guira_fabric_sim::{ClientFault, ClientId, Event, Fault, Part, What};
+use guira_fabric_sim::{ClientFault, ClientId, Event, EventKind, Fault, Part};
 use guira_layout::{LeaseWord, LockId};
 
 use super::run::{Run, run_seen};
@@ -72,9 +72,9 @@ impl Sights {
     }
 
     fn see(&mut self, bench: &Bench, event: &Event) {
-        match &event.what {
-            What::Read(_) | What::Write(_) => *self.verbs.entry(event.client).or_default() += 1,
-            What::Swap(part) | What::Add(part) => {
+        match &event.kind {
+            EventKind::Read(_) | EventKind::Write(_) => *self.verbs.entry(event.client).or_default() += 1,
+            EventKind::Swap(part) | EventKind::Add(part) => {
                 *self.verbs.entry(event.client).or_default() += 1;
                 let memory = bench.region.memory();
                 let now = memory.space(part.addr.space())[part.addr.word() as usize].load(Ordering::Relaxed);
@@ -83,7 +83,7 @@ impl Sights {
                     Space::Main => self.see_lease(bench, event.client, part, now),
                 }
             }
-            What::Died => {
+            EventKind::Died => {
                 self.dead.insert(event.client);
             }
             _ => {}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use guira_check::history::{Answer, Call, History, Refusal, SEARCH_STEPS};
 use guira_check::{CheckOptions, Quiet, check_table};
 use guira_fabric::{Profile, Region};
-use guira_fabric_sim::{ClientId, Event, FaultPlan, Network, NodeEvent, Sim, SimOptions, Stopped, What};
+use guira_fabric_sim::{ClientId, Event, EventKind, FaultPlan, Network, NodeEvent, Sim, SimOptions, Stopped};
 use guira_layout::{RowId, SuperblockError};
 use guira_rcuckoo::{TableError, open_table};
 
@@ -146,8 +146,8 @@ fn settle(sim: &mut Sim, shared: &Shared, clients: u32) {
 }
 
 fn is_fault(event: &Event) -> bool {
-    use What::{Delayed, Died, Disconnected, Fenced, Flipped, Restarted, Stalled};
-    matches!(event.what, Died | Stalled(_) | Delayed(_) | Disconnected | Fenced | Flipped(..) | Restarted)
+    use EventKind::{Delayed, Died, Disconnected, Fenced, Flipped, Restarted, Stalled};
+    matches!(event.kind, Died | Stalled(_) | Delayed(_) | Disconnected | Fenced | Flipped(..) | Restarted)
 }
 
 /// Puts the first keys, in a simulation of their own, in which nothing goes wrong.

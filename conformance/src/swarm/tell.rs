@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use guira_check::history::{Operation, Refusal};
 use guira_fabric::{Addr, Space};
-use guira_fabric_sim::{Event, Part, What};
+use guira_fabric_sim::{Event, EventKind, Part};
 
 use super::run::Run;
 
@@ -19,7 +19,7 @@ const RELEVANT: usize = 200;
 pub fn tell(run: &Run) -> String {
     let mut text = format!("{}\n", run.setup);
     let mut line = |what: &str| _ = writeln!(text, "{what}");
-    line(&format!("liberties: {:?}", run.plan.liberties));
+    line(&format!("relaxations: {:?}", run.plan.relaxations));
     for fault in &run.plan.clients {
         line(&format!("planned: client {} after {} verbs: {:?}", fault.client.0, fault.after_verbs, fault.fault));
     }
@@ -27,9 +27,11 @@ pub fn tell(run: &Run) -> String {
         line(&format!("planned: the node at {} ns: {:?}", fault.at_ns, fault.fault));
     }
     line("faults that happened:");
-    let is_access =
-        |event: &&Event| matches!(event.what, What::Read(_) | What::Write(_) | What::Swap(_) | What::Add(_));
-    let is_routine = |event: &&Event| matches!(event.what, What::Posted(_) | What::Replied | What::Resumed);
+    let is_access = |event: &&Event| {
+        matches!(event.kind, EventKind::Read(_) | EventKind::Write(_) | EventKind::Swap(_) | EventKind::Add(_))
+    };
+    let is_routine =
+        |event: &&Event| matches!(event.kind, EventKind::Posted(_) | EventKind::Replied | EventKind::Resumed);
     run.events
         .iter()
         .filter(|event| !is_access(event) && !is_routine(event))
@@ -64,7 +66,10 @@ pub fn tell(run: &Run) -> String {
 
 /// Whether an event touched a row of `key`, or the lock of one.
 fn touches(run: &Run, event: &Event, key: u64) -> bool {
-    let (What::Read(part) | What::Write(part) | What::Swap(part) | What::Add(part)) = &event.what else { return false };
+    let (EventKind::Read(part) | EventKind::Write(part) | EventKind::Swap(part) | EventKind::Add(part)) = &event.kind
+    else {
+        return false;
+    };
     let table = &run.bench.table;
     run.rows_of(key).iter().any(|row| {
         let lock = table.locks().addr(table.locks().mask(table.locks().lock_of(*row)).word);

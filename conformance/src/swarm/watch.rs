@@ -13,7 +13,7 @@ use std::sync::Arc;
 use guira_check::{CheckOptions, ProblemKind, Quiet, check_rows, check_table};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, Profile, Region, Space};
-use guira_fabric_sim::{Event, Part, What};
+use guira_fabric_sim::{Event, EventKind, Part};
 use guira_layout::{RowId, SlotState, SlotWord};
 
 use crate::{Bench, block_on};
@@ -73,19 +73,19 @@ impl Watch {
 
     /// Looks at what an event left.
     pub fn see(&mut self, event: &Event) {
-        match &event.what {
-            What::Write(part) | What::Swap(part) | What::Add(part) => {
+        match &event.kind {
+            EventKind::Write(part) | EventKind::Swap(part) | EventKind::Add(part) => {
                 self.note_change(event, part);
                 if self.held_total == 0 && !self.written.is_empty() {
                     self.look(event);
                 }
             }
-            What::Died => {
+            EventKind::Died => {
                 let recovered = self.recoverers.values().filter(|client| **client == event.client);
                 self.sights.recoverer_deaths += u64::from(recovered.count() > 0);
             }
-            What::Fenced => self.sights.fenced += 1,
-            What::Restarted | What::Flipped(..) => self.is_damaged = true,
+            EventKind::Fenced => self.sights.fenced += 1,
+            EventKind::Restarted | EventKind::Flipped(..) => self.is_damaged = true,
             _ => {}
         }
     }
@@ -105,7 +105,7 @@ impl Watch {
         let end = first + row_words * table.config().rows;
         if word >= first && word < end {
             self.written.insert((word - first) / row_words);
-        } else if let (What::Swap(_), Some(slot)) = (&event.what, self.slot_at(part.addr)) {
+        } else if let (EventKind::Swap(_), Some(slot)) = (&event.kind, self.slot_at(part.addr)) {
             let value = self.bench.region.memory().main[word as usize].load(Ordering::Relaxed);
             match SlotWord::decode(value).map(|word| word.state) {
                 Some(SlotState::Recovering) => self.recoverers.insert(slot, event.client),

@@ -143,7 +143,7 @@ fn a_proof_that_comes_too_early_is_noticed() {
         Setup { hazards: vec![Hazard::Disconnection], clients_per_fault: 1, profile, ..Setup::of_seed(seed) }
     };
     let enough = if is_long() { usize::MAX } else { LEAST };
-    let early = |seed| run_changed(only_lost(seed), 0, |plan| plan.liberties.proves_early = true);
+    let early = |seed| run_changed(only_lost(seed), 0, |plan| plan.relaxations.proves_early = true);
     let (total, wrong) = run_until((0..SEEDS).collect(), enough, early);
     println!("{} of up to {SEEDS} seeds failed; {} clients lost their connection", wrong.len(), total.cut_off);
     assert!(wrong.len() >= LEAST, "{} seeds", wrong.len());
@@ -155,7 +155,7 @@ fn a_proof_that_comes_too_early_is_noticed() {
 #[test]
 fn a_memory_that_lags_behind_its_locks_is_noticed() {
     let calm = |seed| Setup { hazards: Vec::new(), ..Setup::of_seed(seed) };
-    let (_, wrong) = run_all(40, |seed| run_changed(calm(seed), 0, |plan| plan.liberties.main_lag_ns = 20_000));
+    let (_, wrong) = run_all(40, |seed| run_changed(calm(seed), 0, |plan| plan.relaxations.main_lag_ns = 20_000));
     println!("{} of 40 seeds failed", wrong.len());
     assert!(wrong.len() > 10, "{} seeds", wrong.len());
 }

@@ -1,10 +1,10 @@
-//! Making a region's file: without a name first, then reserved, formatted, and published under its name at once; or
-//! never published at all.
+//! Creation of a region's file. The file is created without a name, reserved, formatted, and then published under its
+//! name in one step, or never.
 //!
-//! Invariants: the name appears last and never replaces anything; every byte of the file is reserved before it appears,
-//! so that a full file system is an error now and not a SIGBUS later; on failure nothing is left. A file that never
-//! gets a name is sealed: its length cannot be changed. A region that needs a lock file ([`crate::lock_file`]) gets its
-//! name after that has its own.
+//! Invariants: the name appears last and never replaces a file; every byte of the file is reserved before, so that a
+//! full file system is an error now and not a SIGBUS later; on failure nothing is left behind. A file that never gets a
+//! name is sealed: its length cannot be changed. If a region needs a lock file ([`crate::lock_file`]), the lock file
+//! gets its name before the region does.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
@@ -24,45 +24,46 @@ use crate::lock_file;
 use crate::mapping::Mapped;
 use crate::region::{Access, ShmRegion, SlotLocks, boot_id};
 
-/// Bytes reserved between two calls of the progress function, which may stop the creation: a quarter of a second where
-/// the host of a virtual machine makes room for each page at its first touch, and some milliseconds elsewhere.
+/// Bytes reserved between two calls of the progress function, which may stop the creation. Reserving them takes a
+/// quarter of a second in a virtual machine whose host allocates each page at its first touch, and some milliseconds
+/// elsewhere.
 pub(crate) const STEP_BYTES: u64 = 16 << 20;
-/// Temporary names that are tried; each is taken only if another process was killed while it had our process id.
+/// The number of temporary names that are tried. One is taken only if a process that had our process id was killed.
 const MAX_TEMPORARY_NAMES: u32 = 64;
 
-/// What the kernel calls the memory file in /proc and in error messages; it leads nowhere as a path.
+/// The name that /proc and error messages show for the memory file; it is not a path that can be opened.
 pub(crate) const UNNAMED: &str = "/memfd:guira";
-/// What is asked of the kernel for that.
+/// The name that is passed to `memfd_create` for that.
 const MEMORY_FILE_NAME: &str = "guira";
 
-/// What a new region is like.
+/// The sizes and the mode of a new region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateOptions {
     /// Bytes of the main space, rounded up to whole words.
     pub main_bytes: u64,
     /// Bytes of the device space, rounded up to whole words.
     pub device_bytes: u64,
-    /// Permission bits of the file, exactly; the umask has no say. Who may write may also truncate.
+    /// The exact permission bits of the file; the umask is ignored. Users who may write may also truncate the file.
     pub mode: u32,
 }
 
 impl CreateOptions {
-    /// A region of these sizes for this user alone (mode `0o600`).
+    /// Creates options for a region of these sizes for this user alone (mode `0o600`).
     pub const fn new(main_bytes: u64, device_bytes: u64) -> CreateOptions {
         CreateOptions { main_bytes, device_bytes, mode: 0o600 }
     }
 
-    /// The same with other permission bits.
+    /// Returns the same options with other permission bits.
     #[must_use]
     pub const fn with_mode(self, mode: u32) -> CreateOptions {
         CreateOptions { mode, ..self }
     }
 }
 
-/// Called with the bytes reserved so far and all bytes of the file; `Break` stops the creation.
+/// A function that is called with the bytes reserved so far and all bytes of the file; `Break` stops the creation.
 pub(crate) type ReserveProgress<'p> = &'p mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
-/// See [`ShmRegion::create_with_progress`].
+/// Creates a region: see [`ShmRegion::create_with_progress`].
 pub(crate) fn create<E>(
     location: Option<&Location>,
     options: CreateOptions,
@@ -96,10 +97,10 @@ fn create_named<E>(
     let locks_directory = directory.try_clone().map_err(|error| task.failed("open its directory")(errno_of(&error)))?;
     let (file, unpublished) = Unpublished::new(directory, task)?;
     let (sizes, mapped) = build(&file, Storage::FileSystem, options, task, progress)?;
-    // Made when there is room for the region, and gone again if it does not get its name.
-    let (slot_locks, lock_name, unsettled) = if has_lock_file {
-        let (made, name, unsettled) = lock_file::create(locks_directory.as_fd(), location.path(), options.mode, task)?;
-        (SlotLocks::Beside(made), Some(name), Some(unsettled))
+    // Created once there is space for the region, and removed again if the region does not get its name.
+    let (slot_locks, lock_name, pending) = if has_lock_file {
+        let (made, name, pending) = lock_file::create(locks_directory.as_fd(), location.path(), options.mode, task)?;
+        (SlotLocks::Beside(made), Some(name), Some(pending))
     } else {
         (SlotLocks::Own, None, None)
     };
@@ -107,8 +108,8 @@ fn create_named<E>(
     let region = ShmRegion::new(location.path(), file, slot_locks, header, mapped, Access::ReadWrite, task)?;
     init(&region).map_err(|source| CreateError::Init { path: location.path().to_owned(), source })?;
     unpublished.publish(region.file(), name).map_err(task.failed("give it its name"))?;
-    if let Some(unsettled) = unsettled {
-        region.settle(unsettled);
+    if let Some(pending) = pending {
+        region.commit(pending);
     }
     Ok(region)
 }
@@ -121,7 +122,7 @@ fn create_unnamed<E>(
     let path = Path::new(UNNAMED);
     let task = Task::new(Attempt::Create, path);
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = rustix::fs::memfd_create(MEMORY_FILE_NAME, flags).map_err(task.failed("make a memory file"))?;
+    let file = rustix::fs::memfd_create(MEMORY_FILE_NAME, flags).map_err(task.failed("create a memory file"))?;
     let options = CreateOptions { mode: 0o600, ..options };
     let (sizes, mapped) = build(&file, Storage::Memory, options, task, progress)?;
     let header = write_header(&mapped, sizes, None);
@@ -132,29 +133,30 @@ fn create_unnamed<E>(
     Ok(region)
 }
 
-/// What bounds the bytes of a file.
+/// The storage that limits the size of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Storage {
     /// Its file system.
     FileSystem,
-    /// The machine's memory: memory files lie on a file system without a limit.
+    /// The machine's memory: memory files are on a file system without a limit.
     Memory,
 }
 
 impl Storage {
-    /// Bytes there are for this user; `None` if there is no limit, or none that is known.
+    /// Returns the bytes available to this user; `None` if there is no limit, or it is unknown.
     fn available_bytes(self, file: &OwnedFd, system: FileSystem) -> Result<Option<u64>, Errno> {
         if self == Storage::Memory {
             return Ok(available_memory_bytes());
         }
         let space = rustix::fs::fstatvfs(file)?;
-        // No blocks: mounted without a limit. hugetlbfs without a limit counts nothing at all; its pool answers later.
+        // No blocks: mounted without a limit. An unlimited hugetlbfs reports nothing; its pool is checked by mapping.
         let unlimited = space.f_blocks == 0 || matches!(system, FileSystem::Hugetlbfs { .. });
         Ok((!unlimited).then(|| space.f_bavail.saturating_mul(space.f_frsize)))
     }
 }
 
-/// Memory that can be had without swapping, by the kernel's estimate: who takes more is killed, and is not told before.
+/// Returns the memory that can be allocated without swapping, by the kernel's estimate: a process that takes more is
+/// killed without warning.
 fn available_memory_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -166,7 +168,8 @@ fn open_directory(path: &Path, task: Task<'_>) -> Result<OwnedFd, ShmError> {
     rustix::fs::open(path, flags, Mode::empty()).map_err(task.failed("open its directory"))
 }
 
-/// Spares the work of building a region that could not be published. The last word has [`Unpublished::publish`].
+/// Refuses a name that exists, to avoid building a region that could not be published. The decision is made by
+/// [`Unpublished::publish`].
 fn refuse_existing(directory: &OwnedFd, name: &OsStr, task: Task<'_>) -> Result<(), ShmError> {
     match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => Ok(()),
@@ -175,7 +178,7 @@ fn refuse_existing(directory: &OwnedFd, name: &OsStr, task: Task<'_>) -> Result<
     }
 }
 
-/// Gives the empty `file` its permissions and bytes.
+/// Sets the permissions of the empty `file`, and reserves and maps its bytes.
 fn build(
     file: &OwnedFd,
     storage: Storage,
@@ -188,7 +191,7 @@ fn build(
     let system = FileSystem::of(file.as_fd(), task)?;
     let sizes = Sizes::new(main_bytes, device_bytes, system.unit_bytes()).ok_or_else(too_large)?;
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(task.failed("set its permissions"))?;
-    let available = storage.available_bytes(file, system).map_err(task.failed("learn how much space there is"))?;
+    let available = storage.available_bytes(file, system).map_err(task.failed("determine the free space"))?;
     if let Some(available) = available.filter(|available| *available < sizes.file_bytes) {
         return Err(ShmError::NoSpace { path: task.path.to_owned(), wanted: sizes.file_bytes, available });
     }
@@ -197,12 +200,12 @@ fn build(
         _ => task.failed("set its length")(errno),
     })?;
     let mapped = Mapped::new(file.as_fd(), &sizes, Access::ReadWrite).map_err(|errno| match (errno, system) {
-        // hugetlbfs reserves its pages here.
+        // hugetlbfs reserves its pages when it is mapped.
         (Errno::NOMEM, FileSystem::Hugetlbfs { .. }) => no_space(file, &sizes, task),
         (Errno::NOMEM | Errno::OVERFLOW, _) => too_large(),
         _ => task.failed("map it")(errno),
     })?;
-    // tmpfs gives huge pages to mappings that ask for them, not to fallocate.
+    // tmpfs gives huge pages to mappings that ask for them, but not to fallocate.
     let populated = (system == FileSystem::Tmpfs).then_some(&mapped);
     reserve(file, populated, &sizes, task, progress)?;
     Ok((sizes, mapped))
@@ -222,8 +225,8 @@ fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// Reserves every byte of the file in steps, or fails. The pages of `populated` are faulted in as well, as long as the
-/// kernel does that.
+/// Reserves every byte of the file in steps, or fails. Also faults in the pages of `populated`, as long as the kernel
+/// supports it.
 fn reserve(
     file: &OwnedFd,
     populated: Option<&Mapped>,
@@ -239,7 +242,7 @@ fn reserve(
         }
         let bytes = STEP_BYTES.min(sizes.file_bytes - offset);
         populated = populated.filter(|mapped| mapped.populate(offset, bytes).is_ok());
-        // A signal makes the kernel undo the call it interrupts: that is a step, and not all of them.
+        // If a signal interrupts the call, the kernel undoes it: that costs one step only.
         retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), offset, bytes)).map_err(|errno| {
             match errno {
                 Errno::NOSPC | Errno::DQUOT | Errno::NOMEM => no_space(file, sizes, task),
@@ -258,10 +261,10 @@ fn no_space(file: &OwnedFd, sizes: &Sizes, task: Task<'_>) -> ShmError {
     ShmError::NoSpace { path: task.path.to_owned(), wanted: sizes.file_bytes, available }
 }
 
-/// A file in its directory that is gone again when this is dropped before [`Unpublished::publish`].
+/// A new file in a directory, which is removed on drop unless [`Unpublished::publish`] gave it its name.
 pub(crate) struct Unpublished {
     directory: OwnedFd,
-    /// Its name for the time being, on file systems that have no files without one.
+    /// The temporary name, on file systems that do not support files without a name.
     temporary: Option<OsString>,
 }
 
@@ -270,9 +273,9 @@ impl Unpublished {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         match rustix::fs::openat(&directory, ".", flags | OFlags::TMPFILE, Mode::RUSR | Mode::WUSR) {
             Ok(file) => Ok((file, Unpublished { directory, temporary: None })),
-            // What kernels and file systems answer that do not know O_TMPFILE.
+            // The errors of kernels and file systems that do not support O_TMPFILE.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => Unpublished::named(directory, task),
-            Err(errno) => Err(task.failed("make a file in its directory")(errno)),
+            Err(errno) => Err(task.failed("create a file in its directory")(errno)),
         }
     }
 
@@ -289,10 +292,10 @@ impl Unpublished {
                 break;
             }
         }
-        Err(task.failed("make a file in its directory")(answer))
+        Err(task.failed("create a file in its directory")(answer))
     }
 
-    /// Gives the file its name, if nothing has that name. The creation's linearization point.
+    /// Gives the file its name, if no file has that name. This is the linearization point of the creation.
     pub(crate) fn publish(mut self, file: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
         let Some(temporary) = self.temporary.take() else {
             return self.link_unnamed(file, name);
@@ -315,7 +318,7 @@ impl Unpublished {
 
     fn link_unnamed(&self, file: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
         match rustix::fs::linkat(CWD, proc_path(file), &self.directory, name, AtFlags::SYMLINK_FOLLOW) {
-            // No /proc here: newer kernels link a descriptor itself.
+            // Without /proc: newer kernels can link the descriptor itself.
             Err(Errno::NOENT) => rustix::fs::linkat(file, "", &self.directory, name, AtFlags::EMPTY_PATH),
             answer => answer,
         }
@@ -325,7 +328,8 @@ impl Unpublished {
 impl Drop for Unpublished {
     fn drop(&mut self) {
         if let Some(name) = &self.temporary {
-            // Nothing better can be done about a refusal: this user could make the file in this directory just now.
+            // An error is ignored: this user was able to create the file in this directory, and nothing else can be
+            // done.
             let _ = rustix::fs::unlinkat(&self.directory, name, AtFlags::empty());
         }
     }
@@ -337,7 +341,7 @@ fn temporary_name() -> OsString {
     format!(".guira-{}-{count}.unpublished", std::process::id()).into()
 }
 
-/// Whether a name is one for the time being, as [`temporary_name`] makes them.
+/// Whether `name` is a temporary name, as made by [`temporary_name`].
 pub(crate) fn is_unpublished(name: &str) -> bool {
     name.starts_with(".guira-") && name.ends_with(".unpublished")
 }
@@ -377,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_temporary_name_ends_as_the_name_or_not_at_all() {
+    fn a_temporary_name_becomes_the_final_one_or_is_removed() {
         let directory = Directory::new("temporary");
         let (file, unpublished) = directory.unpublished();
         assert_eq!(directory.names().len(), 1);

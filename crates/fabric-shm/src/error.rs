@@ -1,4 +1,4 @@
-//! What can go wrong with a region's file. Nothing here leaves a trace: a failed call changed nothing.
+//! Errors of a region's file. A failed call changes nothing.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::create::UNNAMED;
 use crate::lock_file::LockFileProblem;
 
-/// What was attempted when an error occurred.
+/// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
     /// [`crate::ShmRegion::create`].
@@ -35,7 +35,7 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// What a path names when it does not name a regular file.
+/// The type of a file that is not a regular file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileKind {
@@ -47,14 +47,14 @@ pub enum FileKind {
     Socket,
     /// A character or block device.
     Device,
-    /// A symbolic link, in a directory where anybody may have put it.
+    /// A symbolic link, in a directory where every user may create one.
     Symlink,
-    /// Something else.
+    /// Another type.
     Unknown,
 }
 
 impl FileKind {
-    /// The kind of a mode's file type; `None` for a regular file.
+    /// Returns the type in the mode `raw_mode`; `None` for a regular file.
     pub(crate) fn irregular(raw_mode: u32) -> Option<FileKind> {
         Some(match FileType::from_raw_mode(raw_mode) {
             FileType::RegularFile => return None,
@@ -81,7 +81,7 @@ impl fmt::Display for FileKind {
     }
 }
 
-/// Where the memory of a region at `path` comes from: its directory, or this machine if it has no name.
+/// Names what provides the memory of a region at `path`: its directory, or this machine if the region has no name.
 fn storage(path: &Path) -> String {
     match path.parent() {
         Some(directory) if path != Path::new(UNNAMED) => directory.display().to_string(),
@@ -89,19 +89,27 @@ fn storage(path: &Path) -> String {
     }
 }
 
-/// A region's file could not be created, opened, inspected or destroyed. In every case nothing was changed.
+/// Says what does not exist after a "not found": for a creation that is the directory.
+fn missing(attempt: Attempt) -> &'static str {
+    match attempt {
+        Attempt::Create => "its directory does not exist",
+        Attempt::Open | Attempt::Destroy | Attempt::Inspect => "no such table",
+    }
+}
+
+/// An error of creating, opening, inspecting or destroying a region's file. In every case nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShmError {
-    /// The name cannot be a region's name.
-    #[error("the region name {name:?} is refused: {reason}; nothing was changed")]
+    /// The name is not allowed for a region.
+    #[error("the name {name:?} is not allowed: {reason}; nothing was changed")]
     BadName {
-        /// The name, or the path without one.
+        /// The name, or a path that does not end in a name.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
-    /// The permission bits are not permission bits.
+    /// The mode has bits that are not permission bits.
     #[error("cannot create {}: mode {mode:#o} has bits outside 0o777; nothing was changed", path.display())]
     BadMode {
         /// The file.
@@ -110,17 +118,17 @@ pub enum ShmError {
         mode: u32,
     },
     /// The file, or for a creation its directory, does not exist.
-    #[error("cannot {attempt} {}: it, or its directory, does not exist; nothing was changed", path.display())]
+    #[error("cannot {attempt} {}: {}; nothing was changed", path.display(), missing(*attempt))]
     NotFound {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
     },
-    /// This user may not.
+    /// The user does not have the permission.
     #[error("cannot {attempt} {}: permission denied while trying to {operation}; nothing was changed", path.display())]
     Permission {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
@@ -129,13 +137,13 @@ pub enum ShmError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// A file of this name exists; a creation never replaces one.
+    /// A file of this name exists; a creation never replaces a file.
     #[error("cannot create {}: it already exists; nothing was changed", path.display())]
     AlreadyExists {
         /// The file.
         path: PathBuf,
     },
-    /// The file system cannot hold the region.
+    /// The file system does not have enough space for the region.
     #[error("cannot create {}: it needs {}, and {} has only {} free; nothing was changed",
             path.display(), ByteCount(*wanted), storage(path), ByteCount(*available))]
     NoSpace {
@@ -143,14 +151,14 @@ pub enum ShmError {
         path: PathBuf,
         /// Bytes of the whole file.
         wanted: u64,
-        /// Bytes the file system has for this user.
+        /// Bytes of free space for this user.
         available: u64,
     },
     /// The sizes overflow, or exceed what a file or this process's address space can hold.
-    #[error("cannot {attempt} {}: {main_bytes} main and {device_bytes} device bytes are more than can be \
-             mapped; nothing was changed", path.display())]
+    #[error("cannot {attempt} {}: a main space of {main_bytes} bytes and a device space of {device_bytes} bytes are \
+             too large to map; nothing was changed", path.display())]
     TooLarge {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
@@ -159,22 +167,22 @@ pub enum ShmError {
         /// Bytes of the device space.
         device_bytes: u64,
     },
-    /// The path names something that is not a regular file.
+    /// The path does not lead to a regular file.
     #[error("cannot {attempt} {}: it is {kind}, not a file; nothing was changed", path.display())]
     NotAFile {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// The type of the file.
         kind: FileKind,
     },
-    /// The file system is not known to keep the promises a region needs (locks that die with their process, and one
-    /// copy of each page).
-    #[error("cannot {attempt} {}: its file system is {name} (magic {magic:#x}), and only tmpfs, hugetlbfs, \
-             ext4 and xfs are known to be safe; nothing was changed", path.display())]
+    /// The file system is not known to give the guarantees that a region needs (locks that end with their process, and
+    /// one copy of each page).
+    #[error("cannot {attempt} {}: its file system is {name} (magic number {magic:#x}), which is not safe; use tmpfs, \
+             hugetlbfs, ext4 or xfs; nothing was changed", path.display())]
     UnsupportedFileSystem {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
@@ -184,30 +192,30 @@ pub enum ShmError {
         magic: u64,
     },
     /// The file is not a region.
-    #[error("cannot {attempt} {}: it is not a region file; nothing was changed", path.display())]
+    #[error("cannot {attempt} {}: it is not a Guira table; nothing was changed", path.display())]
     Foreign {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
     },
-    /// The file is a region of another version of the header.
-    #[error("cannot {attempt} {}: its header has version {found}, and this program knows version {supported}; \
+    /// The region's header has another version.
+    #[error("cannot {attempt} {}: its header has version {found}, but this program supports version {supported}; \
              nothing was changed", path.display())]
     Version {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
         /// The version in the file.
         found: u32,
-        /// The version this program reads.
+        /// The version that this program supports.
         supported: u32,
     },
-    /// The file began as a region, but its header does not verify.
+    /// The file starts like a region, but its header does not verify.
     #[error("cannot {attempt} {}: its header is corrupt; nothing was changed", path.display())]
     HeaderCorrupt {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
@@ -216,27 +224,27 @@ pub enum ShmError {
     #[error("cannot {attempt} {}: it was truncated to {actual} of {expected} bytes; nothing was changed",
             path.display())]
     Truncated {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
-        /// Bytes the file must have.
+        /// Bytes that the file must have.
         expected: u64,
-        /// Bytes it has.
+        /// Bytes that it has.
         actual: u64,
     },
-    /// The lock file of the region cannot be used, so that the region can only be read: whoever locked another file
-    /// than its clients do would take them for dead.
-    #[error("cannot {attempt} {} for changing: its lock file {} {problem}; nothing was changed",
+    /// The lock file of the region cannot be used, so that the region can only be read: a client that locked a
+    /// different file than the others would consider them dead.
+    #[error("cannot {attempt} {} for writing: its lock file {} {problem}; nothing was changed",
             path.display(), lock_path.display())]
     LockFile {
-        /// The attempt.
+        /// The attempted operation.
         attempt: Attempt,
         /// The region's file.
         path: PathBuf,
-        /// Where the lock file has to be.
+        /// The path that the lock file must have.
         lock_path: PathBuf,
-        /// The fault of the lock file.
+        /// The problem of the lock file.
         problem: LockFileProblem,
     },
     /// The caller's progress function stopped a creation.
@@ -248,7 +256,7 @@ pub enum ShmError {
     /// The kernel refused a step for another reason.
     #[error("cannot {attempt} {}: could not {operation}; nothing was changed", path.display())]
     Io {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: Attempt,
         /// The file.
         path: PathBuf,
@@ -260,9 +268,9 @@ pub enum ShmError {
 }
 
 impl ShmError {
-    /// The same error of another attempt, of which what failed was a part.
+    /// Returns the same error, reported for another attempt, of which the failed one was a part.
     #[must_use]
-    pub fn of_attempt(mut self, of: Attempt) -> ShmError {
+    pub fn with_attempt(mut self, of: Attempt) -> ShmError {
         match &mut self {
             ShmError::NotFound { attempt, .. }
             | ShmError::Permission { attempt, .. }
@@ -285,13 +293,13 @@ impl ShmError {
     }
 }
 
-/// A region could not be created. Nothing is left of it.
+/// An error of creating a region. Nothing is left of the region.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError<E> {
-    /// Its file could not be made.
+    /// Its file could not be created.
     #[error(transparent)]
     Shm(#[from] ShmError),
-    /// Its file was made, but the caller could not format it; the file is gone.
+    /// Its file was created, but the caller could not format it; the file was removed.
     #[error("cannot create {}: formatting it failed; nothing was left behind", path.display())]
     Init {
         /// The file.
@@ -301,7 +309,7 @@ pub enum CreateError<E> {
     },
 }
 
-/// An attempt on a path: what every error names.
+/// An attempt and its path, which every error names.
 #[derive(Clone, Copy)]
 pub(crate) struct Task<'p> {
     pub(crate) attempt: Attempt,
@@ -313,7 +321,7 @@ impl<'p> Task<'p> {
         Task { attempt, path }
     }
 
-    /// Turns the kernel's refusal of the step `operation` into an error.
+    /// Returns a function that converts the kernel's error in the step `operation` into a [`ShmError`].
     pub(crate) fn failed(self, operation: &'static str) -> impl Fn(Errno) -> ShmError + use<'p> {
         move |errno| {
             let Task { attempt, path } = self;

@@ -1,4 +1,4 @@
-//! Region files: finding and checking them.
+//! Opening and checking of region files.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -11,11 +11,11 @@ use crate::region::Access;
 
 const TMPFS: u64 = 0x0102_1994;
 const HUGETLBFS: u64 = 0x9584_58f6;
-/// Also ext2 and ext3.
+/// The magic number of ext4, and of ext2 and ext3.
 const EXT4: u64 = 0xef53;
 const XFS: u64 = 0x5846_5342;
 
-/// Names for the file systems users meet and that are refused.
+/// Names of common file systems that are refused.
 const REFUSED: [(u64, &str); 14] = [
     (0x6969, "NFS"),
     (0x6573_5546, "FUSE or virtiofs"),
@@ -33,11 +33,11 @@ const REFUSED: [(u64, &str); 14] = [
     (0x4d44, "FAT"),
 ];
 
-/// A file system that keeps what a region needs.
+/// A file system that gives the guarantees that a region needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileSystem {
     Tmpfs,
-    /// Its files are whole pages of this size.
+    /// Huge pages; the length of a file is a multiple of this page size.
     Hugetlbfs {
         page_bytes: u64,
     },
@@ -45,9 +45,9 @@ pub(crate) enum FileSystem {
 }
 
 impl FileSystem {
-    /// The file system of `file`, if it is a safe one.
+    /// Returns the file system of `file`, if it is a safe one.
     pub(crate) fn of(file: BorrowedFd<'_>, task: Task<'_>) -> Result<FileSystem, ShmError> {
-        let answer = fstatfs(file).map_err(task.failed("learn its file system"))?;
+        let answer = fstatfs(file).map_err(task.failed("determine its file system"))?;
         // The kernel's magic numbers have 32 bits; the field's width and sign differ between architectures.
         let magic = answer.f_type as u64 & 0xffff_ffff;
         FileSystem::of_magic(magic, answer.f_bsize as u64).map_err(|name| {
@@ -56,7 +56,7 @@ impl FileSystem {
         })
     }
 
-    /// The file system with this magic number, or the name of one that is refused.
+    /// Returns the file system with this magic number, or the name of one that is refused.
     fn of_magic(magic: u64, page_bytes: u64) -> Result<FileSystem, &'static str> {
         match magic {
             TMPFS => Ok(FileSystem::Tmpfs),
@@ -66,7 +66,7 @@ impl FileSystem {
         }
     }
 
-    /// Files are multiples of this many bytes.
+    /// Returns the bytes of which file lengths are multiples.
     pub(crate) fn unit_bytes(self) -> u64 {
         match self {
             FileSystem::Hugetlbfs { page_bytes } => page_bytes,
@@ -75,7 +75,7 @@ impl FileSystem {
     }
 }
 
-/// Opens the region file at `location` and reads its header. Nothing beyond the file's length is assumed to exist.
+/// Opens the region file at `location` and reads its header. Reads nothing beyond the file's length.
 pub(crate) fn open_region(location: &Location, access: Access, task: Task<'_>) -> Result<(OwnedFd, Header), ShmError> {
     let file = open_regular(location, access, task)?;
     FileSystem::of(file.as_fd(), task)?;
@@ -85,35 +85,35 @@ pub(crate) fn open_region(location: &Location, access: Access, task: Task<'_>) -
     Ok((file, header))
 }
 
-/// Checks that `file` still has the bytes its header promised.
+/// Checks that `file` is not shorter than its header says.
 pub(crate) fn verify_length(file: BorrowedFd<'_>, expected: u64, task: Task<'_>) -> Result<(), ShmError> {
     let actual = length(file, task)?;
     if actual < expected { Err(task.truncated(expected, actual)) } else { Ok(()) }
 }
 
-/// The path under which this process can open `file` anew, even if it has no name.
+/// Returns the path under which this process can reopen `file`, even if it has no name.
 pub(crate) fn proc_path(file: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 pub(crate) fn open_regular(location: &Location, access: Access, task: Task<'_>) -> Result<OwnedFd, ShmError> {
-    let (look, open) = match location.links() {
+    let (stat_flags, open_flags) = match location.links() {
         Links::Follow => (AtFlags::empty(), OFlags::empty()),
         Links::Refuse => (AtFlags::SYMLINK_NOFOLLOW, OFlags::NOFOLLOW),
     };
-    // Look before opening: merely opening a device can have effects. NONBLOCK, in case it becomes a pipe in between.
-    require_regular(&statat(CWD, location.path(), look).map_err(task.failed("find it"))?, task)?;
+    // Checks before opening, because opening a device can have effects. NONBLOCK in case it becomes a pipe in between.
+    require_regular(&statat(CWD, location.path(), stat_flags).map_err(task.failed("find it"))?, task)?;
     let rights = match access {
         Access::ReadWrite => OFlags::RDWR,
         Access::ReadOnly => OFlags::RDONLY,
     };
-    let flags = rights | open | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = rights | open_flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = openat(CWD, location.path(), flags, Mode::empty()).map_err(task.failed("open it"))?;
-    require_regular(&fstat(&file).map_err(task.failed("learn its kind"))?, task)?;
+    require_regular(&fstat(&file).map_err(task.failed("read its type"))?, task)?;
     Ok(file)
 }
 
-/// The device and inode of a file: no other file has them while this one is open.
+/// Returns the device and inode of a file: no other file has them while this one is open.
 pub(crate) fn identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
@@ -126,11 +126,11 @@ fn require_regular(stat: &Stat, task: Task<'_>) -> Result<(), ShmError> {
 }
 
 fn length(file: BorrowedFd<'_>, task: Task<'_>) -> Result<u64, ShmError> {
-    let stat = fstat(file).map_err(task.failed("learn its length"))?;
+    let stat = fstat(file).map_err(task.failed("read its length"))?;
     Ok(u64::try_from(stat.st_size).expect("a regular file's length is not negative"))
 }
 
-/// The first bytes of the file, as many as there are, up to the header's size.
+/// Reads the first bytes of the file, as many as there are, up to the header's size.
 pub(crate) fn read_start(file: BorrowedFd<'_>, task: Task<'_>) -> Result<Vec<u8>, ShmError> {
     let mut bytes = vec![0; HEADER_BYTES as usize];
     let mut filled = 0;
@@ -150,7 +150,8 @@ pub(crate) fn read_start(file: BorrowedFd<'_>, task: Task<'_>) -> Result<Vec<u8>
 mod tests {
     use super::*;
 
-    /// Those that cannot be mounted in a test, by the numbers of linux/magic.h; any other one is refused as well.
+    /// File systems that cannot be mounted in a test are refused by their numbers in linux/magic.h, and unknown ones
+    /// too.
     #[test]
     fn file_systems_that_lose_locks_are_refused_by_number() {
         for (magic, name) in [

@@ -1,6 +1,6 @@
-//! The files of `/dev/shm` that are regions, or may be.
+//! Listing of the files in `/dev/shm` that are regions, or may be.
 //!
-//! Invariant: nothing is mapped, written or locked; of each file at most its first page is read.
+//! Invariant: no file is mapped, written or locked; at most the first page of each is read.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -15,13 +15,13 @@ use crate::location::{Location, SHM_DIRECTORY};
 use crate::lock_file::is_lock_file;
 use crate::region::Access;
 
-/// A file of `/dev/shm` that is a region, or may be one.
+/// A file in `/dev/shm` that is a region, or may be one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FoundRegion {
-    /// Its name there, as [`Location::shm`] takes it.
+    /// Its name, as accepted by [`Location::shm`].
     pub name: String,
-    /// What is known of its bytes.
+    /// Its kind, as far as it is known.
     pub kind: FoundKind,
     /// Bytes of the file.
     pub file_bytes: u64,
@@ -31,20 +31,20 @@ pub struct FoundRegion {
     pub mode: u32,
 }
 
-/// What is known of a file's bytes.
+/// The kind of a file, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FoundKind {
-    /// They begin as those of a region; what follows may be damaged.
+    /// A file that begins like a region; the rest may be damaged.
     Region,
-    /// A creation has not given them their name yet, and never will if its process has ended.
+    /// A region whose creation has not given it its name yet, and never will if the creating process has ended.
     Unpublished,
-    /// This user may not read them: they may be a region's, or anybody's.
+    /// A file that this user may not read: it may be a region or not.
     Unreadable,
 }
 
-/// The regions in `/dev/shm`, by name, and the files there that may be one. Other files are left out; so are those that
-/// go while this looks.
+/// Returns the regions in `/dev/shm`, and the files there that may be regions, sorted by name. Leaves out other files,
+/// and files that are removed during the call.
 ///
 /// # Errors
 /// `Io`, `Permission` or `NotFound` if the directory cannot be read.
@@ -56,17 +56,17 @@ pub fn found_regions() -> Result<Vec<FoundRegion>, ShmError> {
     };
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(failed)? {
-        // What is no text is the name of no region.
+        // A name that is not valid UTF-8 is not the name of a region.
         if let Ok(name) = entry.map_err(failed)?.file_name().into_string() {
-            found.extend(look_at(name));
+            found.extend(inspect(name));
         }
     }
     found.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(found)
 }
 
-/// The file of this name, if it is a region or may be one.
-fn look_at(name: String) -> Option<FoundRegion> {
+/// Returns the file of this name, if it is a region or may be one.
+fn inspect(name: String) -> Option<FoundRegion> {
     let location = Location::shm(&name).ok()?;
     let task = Task::new(Attempt::Inspect, location.path());
     let stat = statat(CWD, location.path(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
@@ -78,7 +78,7 @@ fn look_at(name: String) -> Option<FoundRegion> {
         Ok(start) if !header::is_region(&start) => return None,
         Ok(_) if is_unpublished(&name) => FoundKind::Unpublished,
         Ok(_) => FoundKind::Region,
-        // Those of lock files, which mere readers may not read, are no regions' names.
+        // Not a region but a lock file, which users who may only read the region cannot open.
         Err(ShmError::Permission { .. }) if is_lock_file(&name) => return None,
         Err(ShmError::Permission { .. }) => FoundKind::Unreadable,
         Err(_) => return None,
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn names_for_the_time_being_are_known() {
+    fn temporary_names_are_recognised() {
         assert!(is_unpublished(".guira-12-0.unpublished"));
         assert!(!is_unpublished("cache") && !is_unpublished("guira-12.unpublished"));
     }

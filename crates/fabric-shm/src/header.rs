@@ -1,4 +1,4 @@
-//! The header: the first 4096 bytes of a region's file, and the sizes it fixes.
+//! The header, which is the first 4096 bytes of a region's file, and the sizes that it records.
 //!
 //! ```text
 //! byte   0  magic "GUIRASHM"
@@ -9,49 +9,49 @@
 //!       72  FNV-1a 64 of bytes 0 to 71
 //!       80  lock file's identity  88  lock file's inode (both zero: there is none)
 //!       96  FNV-1a 64 of bytes 0 to 95
-//!      104  zero, not looked at
+//!      104  zero, ignored
 //! ```
-//! All fields are little-endian and never change. Magic, version and the first checksum keep their places and their
-//! meaning in every version, so that another version is told from a damaged header.
+//! All fields are little-endian and never change. Magic number, version and the first checksum have the same offsets
+//! and meaning in every version, so that another version can be distinguished from a damaged header.
 
 use std::num::NonZeroU64;
 
 use crate::error::{ShmError, Task};
 
-/// Bytes before the main space.
+/// Bytes of the header, before the main space.
 pub(crate) const HEADER_BYTES: u64 = 4096;
-/// The main space is followed by the device space at the next multiple of this.
+/// Bytes of a page. The device space starts at the first page boundary after the main space.
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// Words of the header that carry something.
+/// Words of the header that are in use.
 pub(crate) const HEADER_WORDS: usize = 13;
-/// The version this crate writes, and the only one it reads.
+/// The version that this crate writes, and the only one that it reads.
 pub(crate) const VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"GUIRASHM";
-/// Bytes under the checksum that every version has; it follows them.
+/// Bytes covered by the first checksum, which follows them in every version.
 const SUMMED_BYTES: usize = 72;
-/// Bytes under the checksum of all of it; it follows them.
+/// Bytes covered by the second checksum, which follows them.
 const ALL_SUMMED_BYTES: usize = 96;
-/// No file is larger: the address space of one process on today's 64-bit machines.
+/// The maximum length of a file: the address space of one process on today's 64-bit machines.
 const MAX_FILE_BYTES: u64 = 1 << 47;
 
 const _: () = assert!(ALL_SUMMED_BYTES + 8 == HEADER_WORDS * 8);
 const _: () = assert!(HEADER_BYTES.is_multiple_of(PAGE_BYTES) && HEADER_BYTES >= (HEADER_WORDS * 8) as u64);
 
-/// Sizes of a region that were checked: nothing computed from them overflows.
+/// Checked sizes of a region: nothing computed from them overflows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
-    /// Bytes of the main space, whole words.
+    /// Bytes of the main space, a multiple of the word size.
     pub(crate) main_bytes: u64,
-    /// Bytes of the device space, whole words.
+    /// Bytes of the device space, a multiple of the word size.
     pub(crate) device_bytes: u64,
-    /// Bytes of the file, whole pages.
+    /// Bytes of the file, a multiple of the page size.
     pub(crate) file_bytes: u64,
 }
 
 impl Sizes {
-    /// The sizes of a region of `main_bytes` and `device_bytes`, each rounded up to whole words, in a file of whole
-    /// `unit_bytes`. `None` if they exceed what can be mapped.
+    /// Computes the sizes of a region of `main_bytes` and `device_bytes`, each rounded up to whole words, in a file
+    /// whose length is a multiple of `unit_bytes`. Returns `None` if they exceed what can be mapped.
     pub(crate) fn new(main_bytes: u64, device_bytes: u64, unit_bytes: u64) -> Option<Sizes> {
         let main_bytes = main_bytes.checked_next_multiple_of(8)?;
         let device_bytes = device_bytes.checked_next_multiple_of(8)?;
@@ -60,12 +60,12 @@ impl Sizes {
         (file_bytes <= MAX_FILE_BYTES).then_some(Sizes { main_bytes, device_bytes, file_bytes })
     }
 
-    /// Where the device space begins in the file.
+    /// Returns the offset of the device space in the file.
     pub(crate) fn device_offset(&self) -> u64 {
         device_offset(self.main_bytes).expect("the sizes were checked when they were made")
     }
 
-    /// Whether these sizes, as they stand in a header, fit each other.
+    /// Whether these sizes, as read from a header, are consistent with each other.
     fn are_consistent(&self) -> bool {
         Sizes::new(self.main_bytes, self.device_bytes, PAGE_BYTES).is_some_and(|least| {
             (least.main_bytes, least.device_bytes) == (self.main_bytes, self.device_bytes)
@@ -79,29 +79,29 @@ fn device_offset(main_bytes: u64) -> Option<u64> {
     HEADER_BYTES.checked_add(main_bytes)?.checked_next_multiple_of(PAGE_BYTES)
 }
 
-/// The lock file of a region, as the region's header names it: [`crate::lock_file`].
+/// The identification of a region's lock file in the region's header: [`crate::lock_file`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LockName {
-    /// Drawn at random when the file was made.
+    /// A random number, drawn when the file was created.
     pub(crate) identity: NonZeroU64,
     /// The file's inode, on the region's file system.
     pub(crate) inode: NonZeroU64,
 }
 
-/// What the header says.
+/// The content of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) sizes: Sizes,
     pub(crate) boot_id: [u8; 16],
     pub(crate) creator_pid: u64,
     pub(crate) created_unix_ns: u64,
-    /// The file whose bytes are locked for client slots, if it is not the region's own.
+    /// The lock file, if the bytes locked for client slots are not in the region's own file.
     pub(crate) lock_name: Option<LockName>,
 }
 
 impl Header {
     pub(crate) fn encode(&self) -> [u64; HEADER_WORDS] {
-        assert!(self.sizes.are_consistent(), "a header is written with sizes that a reader accepts");
+        assert!(self.sizes.are_consistent(), "a header must have sizes that a reader accepts");
         let mut bytes = [0; HEADER_WORDS * 8];
         bytes[0..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -123,7 +123,7 @@ impl Header {
         std::array::from_fn(|word| u64_at(&bytes, word * 8))
     }
 
-    /// Parses the first bytes of a file that has `file_len` of them.
+    /// Parses the first bytes of a file of `file_len` bytes.
     pub(crate) fn decode(task: Task<'_>, bytes: &[u8], file_len: u64) -> Result<Header, ShmError> {
         if !bytes.starts_with(&MAGIC) {
             return Err(task.foreign());
@@ -163,8 +163,8 @@ impl Header {
 }
 
 impl Header {
-    /// Two words that name the bytes under this header since the machine was started under the name `boot`: the moment
-    /// of creation, and a sum of whom they were created by and since when. `None` if a boot is unknown.
+    /// Returns two words that identify the content of the region during the boot `boot`: the creation time, and a hash
+    /// of the creating process, the boot at creation and `boot`. `None` if one of the boots is unknown.
     pub(crate) fn identity(&self, boot: [u8; 16]) -> Option<[u64; 2]> {
         if boot == [0; 16] || self.boot_id == [0; 16] {
             return None;
@@ -177,7 +177,7 @@ impl Header {
     }
 }
 
-/// Whether a file that begins with `bytes` was made by this crate, in whatever state and version it is.
+/// Whether a file that begins with `bytes` was created by this crate, in any state and version.
 pub(crate) fn is_region(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }
@@ -218,7 +218,7 @@ mod tests {
         header.encode().iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// Makes both checksums those of the bytes in front of them.
+    /// Recomputes both checksums.
     fn seal(bytes: &mut [u8]) {
         for summed in [SUMMED_BYTES, ALL_SUMMED_BYTES] {
             let sum = fnv1a(&bytes[..summed]);
@@ -231,11 +231,7 @@ mod tests {
         let (header, bytes) = sample();
         assert_eq!(Header::decode(task(), &bytes, header.sizes.file_bytes).unwrap(), header);
         let longer = header.sizes.file_bytes + 1;
-        assert_eq!(
-            Header::decode(task(), &bytes, longer).unwrap(),
-            header,
-            "bytes after the end are nobody's business"
-        );
+        assert_eq!(Header::decode(task(), &bytes, longer).unwrap(), header, "bytes after the end are ignored");
         let without = Header { lock_name: None, ..header };
         assert_eq!(Header::decode(task(), &bytes_of(&without), longer).unwrap(), without);
     }
@@ -262,11 +258,11 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_are_named() {
+    fn other_versions_are_reported() {
         let (header, mut bytes) = sample();
         for found in [1, 3] {
             bytes[8..12].copy_from_slice(&u32::to_le_bytes(found));
-            // Its other checksum is that version's business.
+            // The second checksum is defined by that version.
             let sum = fnv1a(&bytes[..SUMMED_BYTES]);
             bytes[SUMMED_BYTES..SUMMED_BYTES + 8].copy_from_slice(&sum.to_le_bytes());
             let error = Header::decode(task(), &bytes, header.sizes.file_bytes).unwrap_err();
@@ -297,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_named_after_their_creation_and_the_boot() {
+    fn the_identity_depends_on_creation_and_boot() {
         let (header, _) = sample();
         let name = header.identity([9; 16]).unwrap();
         assert_eq!(header.identity([9; 16]), Some(name));

@@ -1,18 +1,19 @@
-//! Client slots: a client is alive while it holds the lock on its slot's byte of the slot file, which is the region's
-//! own file, or a lock file beside it where some may read the region and not write it ([`crate::lock_file`]).
+//! Holds of client slots. A client is alive while it holds the lock on its slot's byte of the slot file, which is the
+//! region's own file, or a lock file next to it if some users may read the region but not write it
+//! ([`crate::lock_file`]).
 //!
-//! Invariants: each hold has an open file description of its own, never duplicated, and kept by a mapping, not by a
-//! descriptor ([`crate::fork`]); its lock is asked for but never asked about, and never given back: the description is
-//! given up instead, by drop or by the kernel when the process ends or runs another program. Only the very slot file
-//! that was found when the region was opened is ever locked, whatever became of its descriptor.
+//! Invariants: each hold has its own open file description, which is never duplicated, and is kept open by a mapping,
+//! not by a descriptor ([`crate::fork`]). The lock is never queried and never unlocked through it: instead, the
+//! description is closed, by drop, or by the kernel when the process ends or runs another program. Only the slot file
+//! that was found when the region was opened is ever locked, even if its descriptor was closed.
 //!
-//! A [`Set`] has one description for all slots of one owner, kept by a mapping and a descriptor ([`crate::kept`]). Its
-//! bytes are locked and unlocked one by one, and all of them by giving up the description: one call, however many there
-//! are. Locks on one description do not exclude each other, so a set knows which slots it has.
+//! A [`Set`] has one description for all slots of one owner, kept open by a mapping and a descriptor
+//! ([`crate::lock_description`]). Its bytes are locked and unlocked one by one; closing the description unlocks all of
+//! them in one call. Locks on one description do not exclude each other, so the set records which slots it holds.
 //!
-//! Holds are locks for writing. Whoever may read the slot file may lock the same bytes for reading, which looks like a
-//! living client to everybody else. Only those may read it who may write the region, unless its mode was changed after
-//! its creation; their locks are found by [`foreign_lock`] and named (docs/decisions/0020).
+//! Holds are locks for writing. A process that may read the slot file may lock the same bytes for reading, which looks
+//! like a living client to all others. Only users who may write the region may read the slot file, unless a mode was
+//! changed after creation. [`foreign_lock`] finds such locks, so that they can be reported (docs/decisions/0020).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -26,18 +27,18 @@ use rustix::io::Errno;
 
 use crate::file;
 use crate::fork;
-use crate::kept::Kept;
+use crate::lock_description::LockDescription;
 use crate::region::{Access, Shared};
 use crate::sys::{self, LockKind};
 
-/// Where the slots' bytes are: beyond every file's end, so that no lock on data meets them.
+/// The byte of slot 0: beyond the end of every file, so that no lock on data covers it.
 pub(crate) const FIRST_SLOT_BYTE: i64 = 1 << 62;
-/// One for each slot there can be.
+/// The number of slot bytes: one for each possible slot number.
 pub(crate) const SLOT_BYTES: i64 = 1 << 16;
-/// The byte that whoever removes the region's name has locked.
+/// The byte that is locked by the process that removes the region's name.
 pub(crate) const REMOVAL_BYTE: i64 = FIRST_SLOT_BYTE - 1;
 
-/// The file whose bytes stand for a region's client slots.
+/// The file whose bytes represent a region's client slots.
 #[derive(Clone, Copy)]
 pub(crate) struct SlotFile<'r> {
     pub(crate) file: BorrowedFd<'r>,
@@ -46,29 +47,30 @@ pub(crate) struct SlotFile<'r> {
     pub(crate) identity: (u64, u64),
 }
 
-/// A lock on client slots of a region that no client has: clients lock for writing. The slots look taken as long as it
-/// stands, and it ends with its process, or when that closes the file.
+/// A lock on client slots that does not belong to a client: it is for reading, and clients lock for writing. The slots
+/// look taken until the lock ends: when its process ends or closes the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignLock {
-    /// The first slot of those asked about that it covers.
+    /// The first slot in the queried range that it covers.
     pub first_slot: u16,
-    /// The last one.
+    /// The last slot in the queried range that it covers.
     pub last_slot: u16,
-    /// Whose it is, in this process's pid namespace, if the kernel says so: not for a lock of an open file description.
+    /// The id of the process that has it, in this process's pid namespace; `None` for a lock of an open file
+    /// description, for which the kernel reports no process.
     pub process: Option<u32>,
 }
 
-/// A lock on any of `slots` that is for reading; `None` also if this process has not opened the slot file. Two system
-/// calls, and up to four more for each slot among them that a client holds: of several locks the kernel names any, so
-/// the slots on both sides of a client's are asked about by themselves.
+/// Returns a lock for reading on any of `slots`; `None` also if this process has not opened the slot file. Costs two
+/// system calls, and up to four more for each of the slots that a client holds: the kernel reports any one of several
+/// locks, so the ranges on both sides of a client's lock are queried separately.
 pub(crate) fn foreign_lock(region: &Shared, slots: Range<u16>) -> Result<Option<ForeignLock>, Errno> {
     let Some(slot_file) = region.slot_file() else { return Ok(None) };
     let byte = |slot: u16| FIRST_SLOT_BYTE + i64::from(slot);
     let slot = |byte: i64| u16::try_from(byte - FIRST_SLOT_BYTE).unwrap_or(u16::MAX);
     let mut unknown = vec![(byte(slots.start), byte(slots.end))];
-    // Ends: each turn takes a range away, and puts two back that are shorter together.
+    // Terminates: each iteration removes a range, and adds at most two that are shorter in total.
     while let Some((from, until)) = unknown.pop() {
-        // Nothing is asked of a descriptor that somebody closed.
+        // A descriptor that was closed, and may lead to another file, is not used.
         if from >= until || !slot_file.is(slot_file.file) {
             continue;
         }
@@ -85,10 +87,10 @@ pub(crate) fn foreign_lock(region: &Shared, slots: Range<u16>) -> Result<Option<
     Ok(None)
 }
 
-/// Takes the liveness of `slot`, or finds its owner alive.
+/// Takes `slot`, or returns `None` if its owner is alive.
 pub(crate) fn hold(region: &Shared, slot: u16) -> Result<Option<SlotHold>, FabricError> {
     let slot_file = require_writer(region)?;
-    // Made here, because no fork waits for an allocation.
+    // Allocated outside the window, so that no fork waits for an allocation.
     let proc_path = file::proc_path(slot_file.file);
     let mut is_taken = false;
     let lock = |file: &OwnedFd| {
@@ -98,14 +100,14 @@ pub(crate) fn hold(region: &Shared, slot: u16) -> Result<Option<SlotHold>, Fabri
     };
     match fork::open_guarded(region.process, region.page_bytes, || slot_file.reopen(&proc_path), lock) {
         Ok(guard) => Ok(Some(SlotHold::new(guard))),
-        // No other call's failure says that somebody lives: a mapping is refused by the same number where all memory is
-        // to be locked (mlockall) and no more may be.
+        // Only the lock call can tell that an owner is alive: a mapping fails with the same error number if all memory
+        // is to be locked (mlockall) and the limit is reached.
         Err(_) if is_taken => Ok(None),
         Err(errno) => Err(refused(region, slot, errno)),
     }
 }
 
-/// The slot file, for those who may take slots.
+/// Returns the slot file, if this process may take slots of the region.
 fn require_writer(region: &Shared) -> Result<SlotFile<'_>, FabricError> {
     if !region.process.is_this() {
         return Err(FabricError::Forked);
@@ -115,7 +117,9 @@ fn require_writer(region: &Shared) -> Result<SlotFile<'_>, FabricError> {
     }
     region.slot_file().ok_or_else(|| {
         let path = region.path.display();
-        FabricError::Backend(format!("{path} was opened to be destroyed, without its lock file; nothing was changed"))
+        FabricError::Backend(format!(
+            "{path} was opened for destroying only, without its lock file; nothing was changed"
+        ))
     })
 }
 
@@ -128,27 +132,28 @@ fn byte_of(slot: u16) -> i64 {
     FIRST_SLOT_BYTE + i64::from(slot)
 }
 
-/// The slots of one owner, on one open file description, which is opened for the first of them.
+/// A set of client slots of one owner, on one open file description, which is opened for the first slot.
 pub(crate) struct Set {
     region: Arc<Shared>,
-    kept: Option<Kept>,
+    description: Option<LockDescription>,
     slots: BTreeSet<u16>,
 }
 
 impl Set {
     pub(crate) fn new(region: Arc<Shared>) -> Set {
-        Set { region, kept: None, slots: BTreeSet::new() }
+        Set { region, description: None, slots: BTreeSet::new() }
     }
 
-    fn kept(&mut self) -> Result<&Kept, Errno> {
-        if self.kept.is_none() {
+    fn description(&mut self) -> Result<&LockDescription, Errno> {
+        if self.description.is_none() {
             let region = &self.region;
             let slot_file = region.slot_file().ok_or(Errno::BADF)?;
-            // Made here, because no fork waits for an allocation.
+            // Allocated outside the window, so that no fork waits for an allocation.
             let proc_path = file::proc_path(slot_file.file);
-            self.kept = Some(Kept::open(region.process, region.page_bytes, || slot_file.reopen(&proc_path))?);
+            self.description =
+                Some(LockDescription::open(region.process, region.page_bytes, || slot_file.reopen(&proc_path))?);
         }
-        self.kept.as_ref().ok_or(Errno::BADF)
+        self.description.as_ref().ok_or(Errno::BADF)
     }
 }
 
@@ -158,7 +163,7 @@ impl HoldSet for Set {
         if self.slots.contains(&slot) {
             return Ok(false);
         }
-        match self.kept().and_then(|kept| kept.try_lock(byte_of(slot))) {
+        match self.description().and_then(|description| description.try_lock(byte_of(slot))) {
             Ok(true) => Ok(self.slots.insert(slot)),
             Ok(false) => Ok(false),
             Err(errno) => Err(refused(&self.region, slot, errno)),
@@ -166,7 +171,8 @@ impl HoldSet for Set {
     }
 
     fn release(&mut self, slot: u16) -> bool {
-        let is_freed = self.slots.contains(&slot) && self.kept().is_ok_and(|kept| kept.unlock(byte_of(slot)).is_ok());
+        let is_freed = self.slots.contains(&slot)
+            && self.description().is_ok_and(|description| description.unlock(byte_of(slot)).is_ok());
         is_freed && self.slots.remove(&slot)
     }
 
@@ -180,13 +186,13 @@ impl HoldSet for Set {
 }
 
 impl SlotFile<'_> {
-    /// Whether `file` is this one.
+    /// Whether `file` is this slot file.
     fn is(&self, file: BorrowedFd<'_>) -> bool {
         fstat(file).is_ok_and(|stat| file::identity(&stat) == self.identity)
     }
 
-    /// A new open file description of the file, which may have lost its name; `proc_path` leads to it, unless somebody
-    /// closed its descriptor.
+    /// Opens a new open file description of the file, which may have lost its name. `proc_path` leads to it, unless its
+    /// descriptor was closed.
     fn reopen(&self, proc_path: &str) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         if self.is(self.file) {
@@ -196,7 +202,7 @@ impl SlotFile<'_> {
                 Err(errno) => return Err(errno),
             }
         }
-        // No /proc here, or no descriptor: the path will do, if it still leads to the file.
+        // Without /proc, or without the descriptor, use the path, if it still leads to the file.
         let file = rustix::fs::open(self.path, flags | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
         if self.is(file.as_fd()) { Ok(file) } else { Err(Errno::STALE) }
     }

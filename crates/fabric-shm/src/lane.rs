@@ -1,7 +1,7 @@
 //! Lanes over mapped words: a batch is executed by the thread that submits it.
 //!
-//! Invariants: nothing is ever in flight after `submit`; a batch is refused whole, before its first effect; no lane
-//! touches the region in a forked child.
+//! Invariants: no batch is in flight after `submit`; a batch is refused as a whole, before its first effect; no lane
+//! accesses the region in a forked child.
 
 use std::sync::OnceLock;
 use std::task::{Context, Poll};
@@ -14,17 +14,17 @@ use guira_fabric::{Addr, Caps, FabricError, Lane, LocalLane, MaskedCas, Profile,
 use crate::mapping::Mapped;
 use crate::region::Access;
 
-/// How a lane waits.
+/// The way in which a lane waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waiting {
-    /// The thread waits: it spins, then yields, then sleeps. For blocking callers, one lane per thread.
+    /// The thread waits: it spins, then yields, then sleeps. For blocking callers with one lane per thread.
     #[default]
     InPlace,
-    /// The task is woken at once and asks again: the executor runs others meanwhile. For many lanes per thread.
+    /// The task is woken at once and polls again: the executor runs other tasks meanwhile. For many lanes per thread.
     Cooperative,
 }
 
-/// A lane of a [`crate::ShmRegion`]. It can move between threads, and keeps the mapping alive.
+/// A lane of a [`crate::ShmRegion`]. It can move between threads and keeps the mapping alive.
 pub struct ShmLane {
     mapped: Mapped,
     process: Process,
@@ -35,24 +35,26 @@ pub struct ShmLane {
     caps: Caps,
 }
 
-/// A lock is usually held for less than this, and waking a sleeper costs more.
+/// The time for which a waiting thread spins. A lock is usually held for less, and waking a sleeping thread costs more.
 const SPIN_NS: u64 = 2_000;
-/// From here on sleeping is cheaper than yielding; it is about what the kernel oversleeps.
+/// The time after which a waiting thread sleeps instead of yielding: about the time by which the kernel oversleeps.
 const YIELD_NS: u64 = 50_000;
-/// One sleep, at most.
+/// The longest single sleep.
 const MAX_SLEEP_NS: u64 = 1_000_000;
 
-/// The longest batch whose execution is written out.
-const WRITTEN_OUT: usize = 6;
+/// The longest batch whose execution is unrolled.
+const MAX_UNROLLED: usize = 6;
 
-// What `check` looks at beyond the bounds of each verb and the length of the batch is unlimited here, so that a verb on
-// its own is checked by its execution.
-const _: () = assert!(Profile::Shm.caps().max_verb_words == usize::MAX && Profile::Shm.caps().max_batch >= WRITTEN_OUT);
+// The limits that `check` enforces beyond the bounds of each verb and the length of the batch do not apply here, so the
+// execution of a single verb checks all of it.
+const _: () =
+    assert!(Profile::Shm.caps().max_verb_words == usize::MAX && Profile::Shm.caps().max_batch >= MAX_UNROLLED);
 const _: () = assert!(matches!(Profile::Shm.caps().masked_cas, MaskedCas::Software));
 
-/// Checks and executes so many verbs, written out. A batch of known length that is made where it is posted then never
-/// exists in memory: each verb is the instructions of its kind, which are a third of what a loop takes to find out.
-macro_rules! in_turn {
+/// Checks and executes the given verbs without a loop. A batch of known length that is built where it is posted then
+/// never exists in memory: each verb compiles to the instructions of its kind, a third of those of a loop that branches
+/// on the kind.
+macro_rules! unrolled {
     ($memory:expr, $($verb:ident),+) => {{
         $(check_and_prefetch_one($memory, $verb)?;)+
         $(memory::execute($memory, $verb)?;)+
@@ -66,7 +68,7 @@ impl ShmLane {
         ShmLane { mapped, process, access, waiting, epoch: epoch(), traffic, caps }
     }
 
-    /// The same lane, waiting in another way.
+    /// Returns the same lane, waiting in another way.
     #[must_use]
     pub fn waiting(mut self, waiting: Waiting) -> ShmLane {
         self.waiting = waiting;
@@ -90,11 +92,11 @@ impl ShmLane {
         let memory = self.mapped.memory();
         match batch {
             [verb] => memory::execute(memory, verb),
-            [a, b] => in_turn!(memory, a, b),
-            [a, b, c] => in_turn!(memory, a, b, c),
-            [a, b, c, d] => in_turn!(memory, a, b, c, d),
-            [a, b, c, d, e] => in_turn!(memory, a, b, c, d, e),
-            [a, b, c, d, e, f] => in_turn!(memory, a, b, c, d, e, f),
+            [a, b] => unrolled!(memory, a, b),
+            [a, b, c] => unrolled!(memory, a, b, c),
+            [a, b, c, d] => unrolled!(memory, a, b, c, d),
+            [a, b, c, d, e] => unrolled!(memory, a, b, c, d, e),
+            [a, b, c, d, e, f] => unrolled!(memory, a, b, c, d, e, f),
             _ => {
                 check_and_prefetch(memory, &self.caps, batch)?;
                 batch.iter_mut().try_for_each(|verb| memory::execute(memory, verb))
@@ -119,12 +121,12 @@ impl ShmLane {
 
     #[inline]
     fn clock_ns(&self) -> u64 {
-        // 584 years.
+        // The nanoseconds of 584 years fit into 64 bits.
         self.epoch.elapsed().as_nanos() as u64
     }
 }
 
-/// When this process's clock of lanes started.
+/// Returns the time at which the clock of this process's lanes started.
 fn epoch() -> Instant {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     *EPOCH.get_or_init(Instant::now)
@@ -138,7 +140,7 @@ fn refuse_changes(batch: &[Verb<'_>]) -> Result<(), FabricError> {
     }
 }
 
-/// Checks every verb before the first takes effect, and starts loading what the batch will read.
+/// Checks every verb before the first takes effect, and prefetches the words that the batch will read.
 #[inline(always)]
 fn check_and_prefetch(memory: Memory<'_>, caps: &Caps, batch: &[Verb<'_>]) -> Result<(), FabricError> {
     if batch.len() > caps.max_batch {
@@ -157,7 +159,8 @@ fn check_and_prefetch_one(memory: Memory<'_>, verb: &Verb<'_>) -> Result<(), Fab
 }
 
 impl LocalLane for ShmLane {
-    /// Inlined into every operation: its verbs then never exist in memory, and a READ is the copy of its words.
+    /// Executes the batch. Inlined into every operation, so that its verbs never exist in memory and a READ compiles to
+    /// the copy of its words.
     #[inline(always)]
     fn execute(&mut self, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
         self.run(batch)

@@ -1,8 +1,7 @@
 //! The shared-memory fabric: a region in a file that many processes of one host map and change directly.
 //!
-//! The file is `/dev/shm/<name>`, or any path on a file system that keeps the promises below ([`Location`]). There is
-//! no server: every verb is executed by the process that posts it, on the mapped words, and the region outlives all of
-//! them.
+//! The file is `/dev/shm/<name>`, or any path on a file system that is safe for it ([`Location`]). There is no server:
+//! every verb is executed by the process that posts it, on the mapped words, and the region outlives all processes.
 //!
 //! # The file
 //! ```text
@@ -12,37 +11,37 @@
 //! +---------------------+-----------------------+------------------------+---------+
 //! ```
 //! The padding fills the last page: 4096 bytes, or a huge page on hugetlbfs. The header's fields never change once the
-//! file has a name. A region that some users may read and not write has a lock file beside it,
-//! `NAME.<16 hexadecimal digits>.locks`; without it, it can be read and not written.
+//! file has a name. A region that some users may read but not write has a lock file next to it,
+//! `NAME.<16 hexadecimal digits>.locks`; if that is missing, the region can only be read.
 //!
-//! # What is promised
+//! # Guarantees
 //! - *Creation is atomic.* A region is built in a file without a name, reserved to its last byte, formatted, and only
-//!   then linked. Nobody ever opens a half-built region, an existing file is never replaced, and a failure leaves
-//!   nothing. (Where the file system has no files without a name, a creator that is killed leaves a file
-//!   `.guira-*.unpublished`, which anybody may remove. The creator of a region with a lock file may leave that one
-//!   until the next creation or removal of the same name.)
+//!   then linked. No process ever opens a partially built region, an existing file is never replaced, and a failure
+//!   leaves nothing behind. (Where the file system does not support files without a name, a creator that is killed
+//!   leaves a file `.guira-*.unpublished`, which is safe to remove. A killed creator of a region with a lock file may
+//!   leave the lock file, until the next creation or removal of the same name.)
 //! - *Death is proved by the kernel.* [`ShmRegion::hold`](guira_fabric::Region::hold) locks one byte of the file, or of
-//!   the region's lock file, far beyond its end, through an open file description of its own. The kernel drops that
-//!   lock when the process is gone, however it died, or runs another program, and not while it is stopped, nor when all
-//!   of its descriptors are closed.
+//!   the region's lock file, far beyond its end, through a separate open file description. The kernel releases that
+//!   lock when the process has ended, however it died, or runs another program. It does not release it while the
+//!   process is stopped, or when all of its descriptors are closed.
 //!   This is why only tmpfs, hugetlbfs, ext4 (with ext2 and ext3, which share its magic number) and xfs are accepted:
 //!   on network, FUSE and overlay file systems the lock may be lost or belong to another file.
-//! - *Forks are noticed.* In a forked child every region opened before the fork is stale: its lanes refuse to submit,
-//!   it has no part in its parent's holds, and the parent's life does not depend on it. The child opens the store
-//!   again.
+//! - *Forks are detected.* In a forked child every region opened before the fork is stale: its lanes refuse to submit,
+//!   the child does not share its parent's holds, and it cannot keep its parent alive. The child opens the store again.
 //!
-//! # What is not
-//! - *Truncation.* Whoever may write the file may also truncate it, and touching a page beyond the end of a file kills
-//!   the process (SIGBUS). The length is checked before and after mapping and whenever [`ShmRegion::verify_length`] is
-//!   called, but files outside memfd cannot be sealed against it: give `mode` only to users you trust. A region without
-//!   a name ([`ShmRegion::create_unnamed`]) is a memfd, and sealed. A process that is to go on all the same asks for it
-//!   ([`ShmRegion::guard_against_truncation`]).
-//! - *Foreign locks.* Whoever may read a file may lock its bytes for reading: then no slot can be taken, and nobody
-//!   can be proved dead, until that lock ends. [`ShmRegion::foreign_lock`] finds it. A region whose mode lets some
-//!   users read and not write is created with a lock file beside it, which these cannot open; a mode that is changed
-//!   later, or an access list, gives it none.
-//! - *Power loss.* tmpfs and hugetlbfs forget everything; on disk nothing is flushed in any order.
-//! - *Raw clone.* A child made by a bare `clone` system call, past the C library, is not noticed.
+//! # Limits
+//! - *Truncation.* A user who may write the file may also truncate it, and touching a page beyond the end of a file
+//!   kills the process (SIGBUS). The length is checked before and after mapping and whenever
+//!   [`ShmRegion::verify_length`] is called, but only memfd files can be sealed against truncation: give write
+//!   permission only to users you trust. A region without a name ([`ShmRegion::create_unnamed`]) is a sealed memfd. A
+//!   process that must survive truncation calls [`ShmRegion::guard_against_truncation`].
+//! - *Foreign locks.* A user who may read a file may lock its bytes for reading: then no client slot can be taken, and
+//!   no client can be proved dead, until that lock ends. [`ShmRegion::foreign_lock`] finds it. A region whose mode lets
+//!   some users read but not write is created with a lock file next to it, which these users cannot open; a mode that
+//!   is changed later, or an access control list, adds no lock file.
+//! - *Power loss.* tmpfs and hugetlbfs lose everything; on disk, pages are written back in no defined order.
+//! - *Raw clone.* Fork handlers do not run in a child made by a bare `clone` system call, past the C library. Such a
+//!   child is detected by a page that the kernel zeroes in it, where there is one ([`guira_fabric::process`]).
 //! - *DAX.* Files on ext4 or xfs mounted with `dax` work like any other. Device-DAX nodes (`/dev/dax0.0`) are devices,
 //!   not files: they are refused.
 //!
@@ -67,7 +66,8 @@
 //! # }
 //! ```
 
-// Under loom the kernel's words are models that cannot lie in a mapped file; the heap backend stands in there.
+// Under loom the word-copy kernel works on model atomics, which cannot lie in a mapped file; the heap backend is used
+// instead.
 #![cfg(all(target_os = "linux", not(loom)))]
 #![deny(unsafe_code)]
 
@@ -78,9 +78,9 @@ mod fork;
 mod found;
 mod header;
 mod hold;
-mod kept;
 mod lane;
 mod location;
+mod lock_description;
 mod lock_file;
 #[allow(unsafe_code)]
 mod mapping;
@@ -102,7 +102,7 @@ pub use lock_file::LockFileProblem;
 pub use process::{KillError, ProcessIdentity, ProcessState};
 pub use region::{Access, Boot, RegionInfo, ShmRegion};
 
-// Words are read with plain 64-bit loads, which alone are allowed on a read-only mapping, and offsets fit `usize`.
+// Words are read with plain 64-bit loads, the only access allowed on a read-only mapping, and offsets fit `usize`.
 const _: () = assert!(usize::BITS == 64);
-// The file holds native words; a header of the other byte order must not verify.
+// The file contains native words; a header in the other byte order must not verify.
 const _: () = assert!(cfg!(target_endian = "little"));

@@ -1,4 +1,4 @@
-//! Where a region's file is.
+//! Locations of region files.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -9,28 +9,28 @@ use rustix::io::Errno;
 
 use crate::error::{ShmError, Task};
 
-/// Bytes of a shared-memory name, at most: below the file systems' 255, so that tools can add a suffix.
+/// The maximum length of a shared-memory name: less than the 255 bytes of file systems, so that tools can add a suffix.
 const MAX_NAME_BYTES: usize = 200;
 pub(crate) const SHM_DIRECTORY: &str = "/dev/shm";
 
-/// The place of a region's file: a name in `/dev/shm`, or a path.
+/// The location of a region's file: a name in `/dev/shm`, or a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Location {
     path: PathBuf,
     links: Links,
 }
 
-/// What happens when the last component of the path is a symbolic link.
+/// The treatment of a symbolic link as the last component of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Links {
-    /// It is followed: the user chose the path.
+    /// The link is followed: the user chose the path.
     Follow,
-    /// It is refused: anybody may put links into `/dev/shm`.
+    /// The link is refused: every user may create links in `/dev/shm`.
     Refuse,
 }
 
 impl Location {
-    /// The shared-memory file `/dev/shm/<name>`.
+    /// Returns the location of the shared-memory file `/dev/shm/<name>`.
     ///
     /// # Errors
     /// [`ShmError::BadName`] if `name` is empty, `.` or `..`, longer than 200 bytes, or has a `/` or a NUL in it.
@@ -46,23 +46,23 @@ impl Location {
         }
     }
 
-    /// The file at `path`: on ext4, xfs (also mounted with DAX), tmpfs or hugetlbfs. A relative path means the working
-    /// directory at the time of each call.
+    /// Returns the location of the file at `path`, on ext4, xfs (also mounted with DAX), tmpfs or hugetlbfs. A relative
+    /// path is resolved against the working directory at the time of each call.
     pub fn file(path: impl Into<PathBuf>) -> Location {
         Location { path: path.into(), links: Links::Follow }
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file at `path`, which is no symbolic link.
+    /// Returns the location of the file at `path`, which is not a symbolic link.
     pub(crate) fn itself(path: PathBuf) -> Location {
         Location { path, links: Links::Refuse }
     }
 
-    /// The path of the file itself, behind all links: what lies beside the file lies there.
+    /// Returns the path of the file after resolving all links: its lock file is next to that.
     pub(crate) fn resolved(&self, task: Task<'_>) -> Result<PathBuf, ShmError> {
         match self.links {
             Links::Refuse => Ok(self.path.clone()),
@@ -75,7 +75,7 @@ impl Location {
         self.links
     }
 
-    /// The directory and the name in it.
+    /// Returns the directory and the name in it.
     pub(crate) fn split(&self) -> Result<(&Path, &OsStr), ShmError> {
         let Some(name) = self.path.file_name() else {
             let name = self.path.display().to_string();

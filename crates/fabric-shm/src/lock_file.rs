@@ -1,9 +1,9 @@
-//! The lock file of a region that some users may read and not write: the locks on its bytes stand for client slots.
+//! The lock file of a region that some users may read but not write. Locks on its bytes represent client slots.
 //!
-//! A process that may read a file may lock its bytes, for reading, and so keep others from locking them for writing.
-//! A region whose mode gives a class of users the right to read and not to write therefore gets a second file beside
-//! it, `NAME.<16 hexadecimal digits>.locks`, which only those may open who may write the region. Other regions have
-//! their slots' bytes in their own file.
+//! A process that may read a file may lock its bytes for reading, and so prevent others from locking them for writing.
+//! A region whose mode lets a class of users read but not write therefore gets a second file next to it,
+//! `NAME.<16 hexadecimal digits>.locks`, which only users who may write the region can open. Other regions have their
+//! slots' bytes in their own file.
 //!
 //! ```text
 //! byte   0  magic "GUIRALCK"
@@ -12,32 +12,34 @@
 //! ```
 //! On hugetlbfs, where a byte takes a huge page, the file is empty.
 //!
-//! # Everybody locks the same file
-//! A client that locked another file than the others would find all of them dead, and recover clients that live. So the
-//! region's header names the file by a random identity, which is in its name and its content, and by its inode, and
-//! whoever opens the region for writing has to find that inode, on the region's own device, under that name. Two files
-//! that exist at the same time never share device and inode, and a file exists as long as anybody has it open or
-//! mapped: all who hold or ask for slots at one time have the same file. A lock file is never made anew for a region
-//! that exists.
+//! # All clients lock the same file
+//! A client that locked a different file than the others would find all of them dead, and recover living clients. So
+//! the region's header identifies the file by a random identity, which is in the file's name and content, and by its
+//! inode. A process that opens the region for writing must find that inode, on the region's own device, under that
+//! name. Two files that exist at the same time never share device and inode, and a file exists as long as a process has
+//! it open or mapped: so all processes that hold or probe slots at the same time use the same file. A lock file is
+//! never recreated for an existing region.
 //!
-//! # Making and removing it
-//! A lock file is complete and locked, on the byte [`CREATION_BYTE`], by its creator before it gets its name, and gets
-//! its name before the region does; the creator keeps that lock until the region has its name. Mere readers cannot
-//! stand in its way: they cannot open the file. Removing a region takes its name first, and then its lock file's.
+//! # Creation and removal
+//! Before a lock file gets its name, its creator completes it and locks its byte [`CREATION_BYTE`]. It gets its name
+//! before the region does, and the creator keeps that lock until the region has its name. Users who may only read the
+//! region cannot block the lock, because they cannot open the file. Removing a region removes its name first, and then
+//! that of its lock file.
 //!
-//! A creator or remover that is killed in between, or somebody who removes a region's file by hand, leaves a lock file
-//! that nobody needs. [`sweep`] removes such files of one region name; whoever creates or destroys a region under that
-//! name calls it. It takes the creation lock of a file first, and leaves the file alone if that is taken, if a client
-//! has a slot in it, or if it is named by the region that has the name now. So:
+//! A creator or remover that is killed in between, or a user who removes a region's file by hand, leaves an unused lock
+//! file. [`sweep`] removes such files of one region name; it is called by every creation and removal of a region under
+//! that name. It takes the creation lock of a file first, and leaves the file alone if that is taken, if a client holds
+//! a slot in it, or if the region that has the name now refers to it. So the sweep is safe:
 //!
-//! - *Beside its creator* it does not get the lock until the region has its name, and then finds the file named; or the
-//!   creator is gone, and nobody will ever name the file: its identity is in no other header.
-//! - *Beside other creators* of the name it looks at their files, each of which is another one by its identity.
-//! - *Beside a remover* either of the two removes the name. It leads to the same file for both, because a creator never
-//!   uses a name that was used (64 random bits), and never replaces a file.
-//! - *Beside somebody who opens the region*: that one has opened the region's file, and does not find the lock file. If
-//!   the region's name leads to that file no more, the region was removed meanwhile, which is what the error says then.
-//!   Who has the lock file open keeps it.
+//! - *With its creator.* The sweep does not get the lock until the region has its name, and then finds that the region
+//!   refers to the file. Or the creator has ended, and no region will ever refer to the file: no other header has its
+//!   identity.
+//! - *With other creators* of the name. Their files have other identities, and are checked separately.
+//! - *With a remover.* Either of the two removes the name. It leads to the same file for both, because a creator never
+//!   reuses a name (64 random bits), and never replaces a file.
+//! - *With a process that opens the region.* That process has opened the region's file, but does not find the lock
+//!   file. If the region's name does not lead to that file any more, the region was removed meanwhile, and the error
+//!   says so. Processes that have the lock file open keep it.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -59,39 +61,40 @@ use crate::location::Location;
 use crate::region::Access;
 use crate::sys;
 
-/// The byte that a creator has locked until the region has its name.
+/// The byte that the creator keeps locked until the region has its name.
 const CREATION_BYTE: i64 = REMOVAL_BYTE - 1;
-/// Entries of a directory that [`sweep`] looks at: a millisecond or two. What lies behind them is left to others.
+/// The number of directory entries that [`sweep`] checks, which takes a millisecond or two. Later entries are left
+/// alone.
 const MAX_SWEPT_ENTRIES: usize = 10_000;
 
 const MAGIC: [u8; 8] = *b"GUIRALCK";
 const VERSION: u32 = 1;
-/// Bytes under the checksum; it follows them.
+/// Bytes covered by the checksum, which follows them.
 const SUMMED_BYTES: usize = 24;
 const CONTENT_BYTES: usize = SUMMED_BYTES + 8;
 
 const SUFFIX: &str = ".locks";
-/// Digits of an identity in a name.
+/// The number of digits of an identity in a name.
 const DIGITS: usize = 16;
-/// Bytes that a lock file's name has more than its region's.
+/// Bytes by which a lock file's name is longer than its region's name.
 const NAME_OVERHEAD: usize = 1 + DIGITS + SUFFIX.len();
-/// Bytes of a file name, at most, on every file system that is accepted.
+/// The maximum length of a file name on every accepted file system.
 const MAX_NAME_BYTES: usize = 255;
 
-/// Where the permission bits of the group and of all others lie in a mode.
+/// The shifts of the permission bits of the group and of all others in a mode.
 const CLASSES: [u32; 2] = [3, 0];
 
-/// The fault of the lock file of a region that was to be opened for writing.
+/// The reason why the lock file of a region cannot be used.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LockFileProblem {
-    /// It is not beside the region.
+    /// The lock file is not next to the region.
     Missing,
     /// Another file has its name: a copy, or something else.
     Another,
     /// Its content is not that of the region's lock file.
     Damaged,
-    /// This user may not read and write it.
+    /// The user may not read and write the lock file.
     Forbidden {
         /// The kernel's answer.
         source: std::io::Error,
@@ -105,19 +108,19 @@ impl fmt::Display for LockFileProblem {
                 "is missing: put it back if it was moved, or copy the table to a new one; reading works as before"
             }
             LockFileProblem::Another => {
-                "is another file than the table was created with: put that one back if it was moved, or copy the table \
-                 to a new one; reading works as before"
+                "is not the file that the table was created with: put that file back if it was moved, or copy the \
+                 table to a new one; reading works as before"
             }
             LockFileProblem::Damaged => "is damaged: copy the table to a new one; reading works as before",
             LockFileProblem::Forbidden { .. } => {
-                "may not be opened by this user: whoever may write the table needs the right to read and write that \
+                "may not be opened by this user: users who may write the table must be able to read and write that \
                  file, too (chown, chgrp, chmod)"
             }
         })
     }
 }
 
-/// A lock file that is open.
+/// An open lock file.
 pub(crate) struct LockFile {
     pub(crate) path: PathBuf,
     pub(crate) file: OwnedFd,
@@ -125,20 +128,20 @@ pub(crate) struct LockFile {
     pub(crate) identity: (u64, u64),
 }
 
-/// Whether a region with these permission bits has a lock file: a class of users, but the owner's, may read and not
-/// write. The owner may change the bits.
+/// Whether a region with these permission bits has a lock file: whether the group or all others may read but not write.
+/// The owner is not considered, as it can change the bits.
 pub(crate) fn is_needed_for(mode: u32) -> bool {
     CLASSES.iter().any(|class| mode >> class & 0o6 == 0o4)
 }
 
-/// The permission bits of the lock file of a region with `mode`: those who may write the region may read and write it,
-/// and so may the owner.
+/// Returns the permission bits of the lock file of a region with `mode`: the owner may read and write it, and other
+/// users who may write the region have the same permissions on it.
 fn mode_of(mode: u32) -> u32 {
     let rights = |class: &u32| if mode >> class & 0o2 == 0 { 0 } else { mode & (0o6 << class) };
     0o600 | CLASSES.iter().map(rights).sum::<u32>()
 }
 
-/// The path of the lock file of the region at `region`, which is no link.
+/// Returns the path of the lock file of the region at `region`, which is not a link.
 pub(crate) fn path_of(region: &Path, identity: NonZeroU64) -> PathBuf {
     region.with_file_name(name_of(region.file_name().unwrap_or_default(), identity))
 }
@@ -149,7 +152,7 @@ fn name_of(region: &OsStr, identity: NonZeroU64) -> OsString {
     OsString::from_vec(name)
 }
 
-/// The identity in `name`, if it is that of a lock file of a region named `region`.
+/// Returns the identity in `name`, if that is the name of a lock file of a region named `region`.
 fn identity_in(name: &[u8], region: &[u8]) -> Option<NonZeroU64> {
     let digits = name.strip_prefix(region)?.strip_prefix(b".")?.strip_suffix(SUFFIX.as_bytes())?;
     let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
@@ -158,7 +161,7 @@ fn identity_in(name: &[u8], region: &[u8]) -> Option<NonZeroU64> {
     NonZeroU64::new(u64::from_str_radix(digits, 16).ok()?)
 }
 
-/// Whether a file of this name is the lock file of some region, by its name.
+/// Whether `name` has the form of a lock file's name.
 pub(crate) fn is_lock_file(name: &str) -> bool {
     let region_bytes = name.len().saturating_sub(NAME_OVERHEAD);
     let (name, region) = (name.as_bytes(), &name.as_bytes()[..region_bytes]);
@@ -166,7 +169,8 @@ pub(crate) fn is_lock_file(name: &str) -> bool {
 }
 
 impl LockFile {
-    /// Opens the lock file of the region at `location`, whose header names it so and whose open file is `region`.
+    /// Opens the lock file, called `name` in the region's header, of the region at `location`, whose open file is
+    /// `region`.
     ///
     /// # Errors
     /// `LockFile`; `NotFound` if the region is not at `location` any more; `Io`.
@@ -177,10 +181,10 @@ impl LockFile {
         task: Task<'_>,
     ) -> Result<LockFile, ShmError> {
         let region_path = location.resolved(task)?;
-        let region = identity(&fstat(region).map_err(task.failed("learn its identity"))?);
+        let region = identity(&fstat(region).map_err(task.failed("read its identity"))?);
         let opened = LockFile::open_beside(&region_path, region.0, name, task);
         if let Err(ShmError::LockFile { problem: LockFileProblem::Missing, .. }) = &opened {
-            // Whoever removes a region removes its name first.
+            // A remover removes the region's name first.
             let named =
                 statat(rustix::fs::CWD, &region_path, AtFlags::SYMLINK_NOFOLLOW).map_err(task.failed("find it"))?;
             if identity(&named) != region {
@@ -190,7 +194,7 @@ impl LockFile {
         opened
     }
 
-    /// As [`LockFile::open`], for the region at `region`, which is no link, on `device`.
+    /// Same as [`LockFile::open`], for the region at the path `region`, which is not a link, on `device`.
     pub(crate) fn open_beside(
         region: &Path,
         device: u64,
@@ -211,7 +215,7 @@ impl LockFile {
             ShmError::Permission { source, .. } => refused(LockFileProblem::Forbidden { source }),
             error => error,
         })?;
-        let found = identity(&fstat(&file).map_err(task.failed("learn the identity of its lock file"))?);
+        let found = identity(&fstat(&file).map_err(task.failed("read the identity of its lock file"))?);
         if found != (device, name.inode.get()) {
             return Err(refused(LockFileProblem::Another));
         }
@@ -222,14 +226,14 @@ impl LockFile {
     }
 }
 
-/// Whether `file` has what a lock file of this identity has in it.
+/// Whether `file` has the content of a lock file with this identity.
 fn has_content(file: BorrowedFd<'_>, identity: NonZeroU64, task: Task<'_>) -> bool {
     let expected = content_of(file, identity, task);
     let found = read_start(file, task);
     matches!((expected, found), (Ok(expected), Ok(found)) if found.starts_with(&expected))
 }
 
-/// The content of a lock file of this identity, on the file system of `file`.
+/// Returns the content of a lock file with this identity, on the file system of `file`.
 fn content_of(file: BorrowedFd<'_>, identity: NonZeroU64, task: Task<'_>) -> Result<Vec<u8>, ShmError> {
     if let FileSystem::Hugetlbfs { .. } = FileSystem::of(file, task)? {
         return Ok(Vec::new());
@@ -243,35 +247,36 @@ fn content_of(file: BorrowedFd<'_>, identity: NonZeroU64, task: Task<'_>) -> Res
     Ok(content)
 }
 
-/// Refuses a region's name that leaves no room for that of a lock file.
+/// Refuses a region's name that is too long for the name of its lock file.
 pub(crate) fn require_room_in(name: &OsStr) -> Result<(), ShmError> {
     if name.len() + NAME_OVERHEAD <= MAX_NAME_BYTES {
         return Ok(());
     }
-    let reason = "it is longer than 232 bytes, and its mode asks for a lock file, whose name is 23 bytes longer";
+    let reason = "it is longer than 232 bytes, and its mode requires a lock file, whose name is 23 bytes longer";
     Err(ShmError::BadName { name: name.to_string_lossy().into_owned(), reason })
 }
 
 const _: () = assert!(NAME_OVERHEAD == 23 && MAX_NAME_BYTES - NAME_OVERHEAD == 232);
 
-/// A lock file whose region has no name yet: it loses its own when this is dropped before [`Unsettled::settle`].
-pub(crate) struct Unsettled {
+/// A lock file whose region has no name yet. Its own name is removed on drop, unless [`PendingLockFile::commit`] was
+/// called.
+pub(crate) struct PendingLockFile {
     directory: OwnedFd,
     name: OsString,
-    is_settled: bool,
+    is_committed: bool,
 }
 
-/// Makes the lock file of the region that will be `region` in `directory`, with `mode`. The caller tells the result
+/// Creates the lock file of the region that will be `region` in `directory`, with `mode`. The caller commits the result
 /// when the region has its name.
 ///
 /// # Errors
-/// `NoSpace`, `Permission`, `Io`. Nothing is left.
+/// `NoSpace`, `Permission`, `Io`. Nothing is left behind.
 pub(crate) fn create(
     directory: BorrowedFd<'_>,
     region: &Path,
     mode: u32,
     task: Task<'_>,
-) -> Result<(LockFile, LockName, Unsettled), ShmError> {
+) -> Result<(LockFile, LockName, PendingLockFile), ShmError> {
     let drawn = draw_identity().map_err(task.failed("draw a random number"))?;
     let name = name_of(region.file_name().unwrap_or_default(), drawn);
     let duplicate = || rustix::io::fcntl_dupfd_cloexec(directory, 0).map_err(task.failed("open its directory"));
@@ -280,13 +285,13 @@ pub(crate) fn create(
     let lock_mode = Mode::from_raw_mode(mode_of(mode));
     rustix::fs::fchmod(&file, lock_mode).map_err(task.failed("set the permissions of its lock file"))?;
     sys::try_lock_byte(file.as_fd(), CREATION_BYTE).map_err(task.failed("lock its lock file"))?;
-    let found = identity(&fstat(&file).map_err(task.failed("learn the identity of its lock file"))?);
-    let inode = NonZeroU64::new(found.1).ok_or(Errno::NOSYS).map_err(task.failed("name its lock file"))?;
-    let unsettled_directory = duplicate()?;
+    let found = identity(&fstat(&file).map_err(task.failed("read the identity of its lock file"))?);
+    let inode = NonZeroU64::new(found.1).ok_or(Errno::NOSYS).map_err(task.failed("identify its lock file"))?;
+    let pending_directory = duplicate()?;
     unpublished.publish(file.as_fd(), &name).map_err(task.failed("give its lock file a name"))?;
-    let unsettled = Unsettled { directory: unsettled_directory, name, is_settled: false };
+    let pending = PendingLockFile { directory: pending_directory, name, is_committed: false };
     let lock_file = LockFile { path: path_of(region, drawn), file, identity: found };
-    Ok((lock_file, LockName { identity: drawn, inode }, unsettled))
+    Ok((lock_file, LockName { identity: drawn, inode }, pending))
 }
 
 fn draw_identity() -> Result<NonZeroU64, Errno> {
@@ -295,7 +300,7 @@ fn draw_identity() -> Result<NonZeroU64, Errno> {
     if drawn < bytes.len() {
         return Err(Errno::IO);
     }
-    // Zero is as good as any other number, but means that there is none.
+    // Zero means that there is no lock file, so it is replaced by one.
     Ok(NonZeroU64::new(u64::from_le_bytes(bytes)).unwrap_or(NonZeroU64::MIN))
 }
 
@@ -315,26 +320,26 @@ fn write_content(file: BorrowedFd<'_>, content: &[u8], task: Task<'_>) -> Result
     Ok(())
 }
 
-impl Unsettled {
-    /// The region has its name: `lock_file` stays, and its creator's lock ends.
-    pub(crate) fn settle(mut self, lock_file: &LockFile) {
-        self.is_settled = true;
-        // Should it stay, in a program that closes descriptors, sweepers leave the file alone; nobody else asks.
+impl PendingLockFile {
+    /// Keeps `lock_file`, because the region has its name now, and releases the creator's lock.
+    pub(crate) fn commit(mut self, lock_file: &LockFile) {
+        self.is_committed = true;
+        // If the lock stays, in a program that closes descriptors, sweeps leave the file alone; nothing else checks it.
         let _ = sys::unlock_byte(lock_file.file.as_fd(), CREATION_BYTE);
     }
 }
 
-impl Drop for Unsettled {
+impl Drop for PendingLockFile {
     fn drop(&mut self) {
-        if !self.is_settled {
-            // A refusal leaves it to the next sweep.
+        if !self.is_committed {
+            // If this fails, the next sweep removes the name.
             let _ = unlinkat(&self.directory, &self.name, AtFlags::empty());
         }
     }
 }
 
-/// Removes the name of the lock file of a region that was `region` in `directory`, on `device`, and has lost its name.
-/// Should that not be permitted, or the file be another one, it stays.
+/// Removes the name of the lock file of the region that was `region` in `directory`, on `device`, and has lost its
+/// name. The name stays if it leads to another file, or if this user may not remove it.
 pub(crate) fn remove(directory: BorrowedFd<'_>, region: &OsStr, device: u64, name: LockName) {
     let file_name = name_of(region, name.identity);
     let found = statat(directory, &file_name, AtFlags::SYMLINK_NOFOLLOW);
@@ -343,23 +348,23 @@ pub(crate) fn remove(directory: BorrowedFd<'_>, region: &OsStr, device: u64, nam
     }
 }
 
-/// Removes lock files of regions named `region` in `directory` that nobody needs, among the first
-/// [`MAX_SWEPT_ENTRIES`] entries of the directory. What cannot be looked at, or may be needed, stays.
+/// Removes unused lock files of regions named `region` among the first [`MAX_SWEPT_ENTRIES`] entries of `directory`.
+/// Files that cannot be checked, or may be needed, stay.
 pub(crate) fn sweep(directory: BorrowedFd<'_>, region: &OsStr, task: Task<'_>) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(entries) = openat(directory, ".", flags, Mode::empty()).and_then(Dir::new) else { return };
     for entry in entries.take(MAX_SWEPT_ENTRIES) {
-        // The end of what can be read.
+        // Nothing more can be read.
         let Ok(entry) = entry else { return };
         let name = OsStr::from_bytes(entry.file_name().to_bytes());
         if let Some(identity) = identity_in(name.as_bytes(), region.as_bytes()) {
-            // An error leaves it where it is.
+            // On an error the file stays.
             let _ = sweep_one(directory, region, name, identity, task);
         }
     }
 }
 
-/// Removes the lock file called `name`, if nobody needs it.
+/// Removes the lock file called `name`, if it is unused.
 fn sweep_one(
     directory: BorrowedFd<'_>,
     region: &OsStr,
@@ -367,7 +372,7 @@ fn sweep_one(
     drawn: NonZeroU64,
     task: Task<'_>,
 ) -> Result<(), Errno> {
-    // To open a device can have effects, and no lock file is one.
+    // Opening a device can have effects, and a lock file is a regular file.
     let is_regular = |mode| FileKind::irregular(mode).is_none();
     if !is_regular(statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode) {
         return Ok(());
@@ -378,7 +383,7 @@ fn sweep_one(
     if !is_regular(opened.st_mode) || !has_content(file.as_fd(), drawn, task) {
         return Ok(());
     }
-    // From here on its creator is gone, or has given the region its name; and nobody else sweeps it.
+    // From here on, its creator has ended or has given the region its name, and no other sweep checks the file.
     sys::try_lock_byte(file.as_fd(), CREATION_BYTE)?;
     let is_in_use = sys::any_lock(file.as_fd(), FIRST_SLOT_BYTE, SLOT_BYTES)?.is_some();
     if is_in_use || may_be_named(directory, region, drawn, task) {
@@ -388,7 +393,7 @@ fn sweep_one(
     if identity(&named) == identity(&opened) { unlinkat(directory, name, AtFlags::empty()) } else { Ok(()) }
 }
 
-/// Whether the file called `region` names the lock file of this identity in its header, as far as can be known.
+/// Whether the header of the file called `region` may refer to the lock file with this identity.
 fn may_be_named(directory: BorrowedFd<'_>, region: &OsStr, drawn: NonZeroU64, task: Task<'_>) -> bool {
     match statat(directory, region, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return false,
@@ -398,7 +403,7 @@ fn may_be_named(directory: BorrowedFd<'_>, region: &OsStr, drawn: NonZeroU64, ta
     }
     let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let header = match openat(directory, region, flags | OFlags::RDONLY, Mode::empty()) {
-        // Removed meanwhile.
+        // The region was removed meanwhile.
         Err(Errno::NOENT) => return false,
         Err(_) => return true,
         Ok(file) => read_start(file.as_fd(), task).and_then(|start| Header::decode(task, &start, u64::MAX)),
@@ -413,7 +418,7 @@ mod tests {
     use crate::{CreateOptions, ShmRegion};
 
     #[test]
-    fn names_of_lock_files_are_told_from_others() {
+    fn lock_file_names_are_recognised() {
         let identity = NonZeroU64::new(0x0123_4567_89ab_cdef).unwrap();
         let name = name_of(OsStr::new("a.b"), identity);
         assert_eq!(name, "a.b.0123456789abcdef.locks");
@@ -435,10 +440,10 @@ mod tests {
         }
     }
 
-    /// A process that has opened a region learns that it was removed, and not that its lock file is lost, if both went
-    /// before it found that file.
+    /// A process that opens a region learns that the region was removed, and not that its lock file is missing, if both
+    /// were removed before it opened the lock file.
     #[test]
-    fn a_region_that_is_removed_meanwhile_is_not_there() {
+    fn a_region_removed_during_open_is_not_found() {
         let location = Location::shm(&format!("guira-test-{}-meanwhile", std::process::id())).unwrap();
         let create = || {
             let options = CreateOptions::new(8192, 64).with_mode(0o644);

@@ -1,10 +1,11 @@
-//! The mapped file: the only place where its memory becomes Rust values.
+//! Mappings of region files. This is the only module that turns their memory into Rust values.
 //!
 //! Invariants: a [`Mapping`] is one `MAP_SHARED` mapping of a whole region file, page-aligned, never moved, and
-//! unmapped when its last owner is gone; a guarded one is zeros of no file once its file has lost bytes that are
-//! touched ([`crate::truncation`]). Its memory becomes nothing but `&[AtomicU64]`, which lives no longer than the owner
-//! it was borrowed from: other processes change these words at any time, and words are never accessed in another size.
-//! A read-only mapping is only loaded from; 64-bit atomic loads do not write on the targets this crate builds for.
+//! unmapped when its last owner is dropped; a guarded one becomes zeroed anonymous memory once bytes that its file has
+//! lost are touched ([`crate::truncation`]). Its memory is only accessed as `&[AtomicU64]`, which lives no longer than
+//! the owner that it was borrowed from: other processes change these words at any time, and words are never accessed in
+//! another size. A read-only mapping is only loaded from; 64-bit atomic loads do not write on the targets that this
+//! crate builds for.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
@@ -22,22 +23,22 @@ use crate::truncation::Guard;
 
 const POPULATE_WRITE: libc::c_int = libc::MADV_POPULATE_WRITE;
 const WORD_BYTES: usize = size_of::<AtomicU64>();
-/// Below this, huge pages cannot help.
+/// Bytes of a huge page. Smaller files cannot use huge pages.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
-/// What `populate` asks for before it gathers pages: the smallest page of any machine.
+/// The bytes of each block that `populate` faults in before it collapses the block: the smallest page of any machine.
 const SMALL_PAGE_BYTES: usize = 4096;
 
 const _: () = assert!(STEP_BYTES.is_multiple_of(HUGE_PAGE_BYTES));
 
-/// An address where a file of `bytes` bytes can be mapped by huge pages, which start at multiples of their size; null
-/// if it does not matter or there is none. It may be taken by somebody else before it is used.
+/// Returns an address at which a file of `bytes` bytes can be mapped by huge pages, which start at multiples of their
+/// size; null if the file is too small or there is no such address. Another thread may take it before it is used.
 fn huge_page_hint(bytes: usize) -> *mut std::ffi::c_void {
     let align = HUGE_PAGE_BYTES as usize;
     let Some(reserved_bytes) = bytes.checked_add(align).filter(|_| bytes >= align) else {
         return std::ptr::null_mut();
     };
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: the kernel chooses the address, and nobody ever touches this memory.
+    // SAFETY: the kernel chooses the address, and this memory is never accessed.
     let reserved = unsafe { mmap_anonymous(std::ptr::null_mut(), reserved_bytes, ProtFlags::empty(), flags) };
     let Ok(reserved) = reserved else { return std::ptr::null_mut() };
     // SAFETY: exactly the range just mapped, of which no reference exists.
@@ -45,8 +46,8 @@ fn huge_page_hint(bytes: usize) -> *mut std::ffi::c_void {
     reserved.map_addr(|addr| addr.next_multiple_of(align))
 }
 
-/// A mapping that keeps an open file description alive, and is for nothing else: nobody can touch its memory, and a
-/// forked child does not get it. Not given up by drop, because a forked child may drop it.
+/// A mapping whose only purpose is to keep an open file description alive: its memory is not accessible, and a forked
+/// child does not inherit it. It is not unmapped on drop, because a forked child may drop it.
 pub(crate) struct Anchor {
     base: NonNull<u8>,
     bytes: usize,
@@ -59,7 +60,7 @@ impl Anchor {
     /// Maps the first `bytes` bytes of `file`, whole pages of its file system.
     pub(crate) fn new(file: BorrowedFd<'_>, bytes: u64) -> Result<Anchor, Errno> {
         let bytes = bytes as usize;
-        // Nothing is reserved: of a lock file on hugetlbfs that would be a huge page.
+        // Without reservation, which for a lock file on hugetlbfs would take a huge page.
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: the kernel chooses the address, so no existing memory is replaced; the pages are never accessible.
         let base = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::empty(), flags, file, 0)? };
@@ -74,19 +75,19 @@ impl Anchor {
         }
     }
 
-    /// Gives up the mapping. Only in the process that made it.
+    /// Unmaps the mapping. Call it only in the process that made it.
     pub(crate) fn release(self) {
-        // SAFETY: exactly this range was mapped by `new`, nobody else unmaps it, and there is no reference to it.
+        // SAFETY: exactly this range was mapped by `new`, nothing else unmaps it, and there is no reference to it.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "unmapping a whole mapping cannot fail");
     }
 }
 
-/// A file's bytes in this process's address space.
+/// A mapping of a whole file.
 struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
-    /// What keeps a truncation of the file from ending the process, if that was asked for.
+    /// The guard that lets the process survive a truncation of the file, if requested.
     guard: OnceLock<Guard>,
 }
 
@@ -97,16 +98,16 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // First, so that nothing else that is mapped here later is taken for this mapping.
+        // Drops the guard first, so that a later mapping at this address is not mistaken for this one.
         drop(self.guard.take());
         // SAFETY: exactly this range was mapped by `Mapped::new` and nothing else unmaps it; every slice of it was
-        // borrowed from an owner of this mapping, and the last owner is gone.
+        // borrowed from an owner of this mapping, and the last owner was dropped.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "unmapping a whole mapping cannot fail");
     }
 }
 
-/// A region's spaces, and a share in the mapping they lie in.
+/// The spaces of a region, with shared ownership of the mapping that contains them.
 #[derive(Clone)]
 pub(crate) struct Mapped {
     main: NonNull<AtomicU64>,
@@ -116,31 +117,32 @@ pub(crate) struct Mapped {
     mapping: Arc<Mapping>,
 }
 
-// SAFETY: the pointers lead into `mapping`, which is Send and Sync and kept alive by this value.
+// SAFETY: the pointers point into `mapping`, which is Send and Sync and kept alive by this value.
 unsafe impl Send for Mapped {}
 // SAFETY: as above; shared access hands out atomics only.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps the whole of `file`, which is a region of `sizes`, and asks for huge pages where they help.
+    /// Maps the whole of `file`, which is a region of `sizes`, and requests huge pages where they help.
     pub(crate) fn new(file: BorrowedFd<'_>, sizes: &Sizes, access: Access) -> Result<Mapped, Errno> {
         let bytes = sizes.file_bytes as usize;
         let protection = match access {
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
             Access::ReadOnly => ProtFlags::READ,
         };
-        // SAFETY: the kernel takes the address as a hint only, so no existing memory is replaced.
+        // SAFETY: the kernel uses the address only as a hint, so no existing memory is replaced.
         let base = unsafe { mmap(huge_page_hint(bytes), bytes, protection, MapFlags::SHARED, file, 0)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
         let mapping = Arc::new(Mapping { base, bytes, guard: OnceLock::new() });
         if sizes.file_bytes >= HUGE_PAGE_BYTES {
-            // SAFETY: the range is the mapping just made; the advice does not change what it holds. A refusal costs
-            // speed only.
+            // SAFETY: the range is the mapping just made; the advice does not change its content. If it fails, only
+            // speed is lost.
             let _ = unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
         }
         let at = |offset: u64| {
             assert!(offset <= sizes.file_bytes && offset.is_multiple_of(WORD_BYTES as u64));
-            // SAFETY: the offset is at most the mapping's length, so the result is within it or one past its end.
+            // SAFETY: the offset is at most the mapping's length, so the result is within the mapping or one past its
+            // end.
             unsafe { base.add(offset as usize) }.cast::<AtomicU64>()
         };
         let (main, device) = (at(HEADER_BYTES), at(sizes.device_offset()));
@@ -150,7 +152,7 @@ impl Mapped {
         Ok(Mapped { main, main_words, device, device_words, mapping })
     }
 
-    /// The two spaces.
+    /// Returns the two spaces.
     #[inline(always)]
     pub(crate) fn memory(&self) -> Memory<'_> {
         // SAFETY: `new` checked that the main space lies inside the mapping, which `self` keeps alive for the borrow;
@@ -161,55 +163,54 @@ impl Mapped {
         Memory { main, device }
     }
 
-    /// The header's words that carry something.
+    /// Returns the words of the header that are in use.
     pub(crate) fn header(&self) -> &[AtomicU64] {
-        // SAFETY: a mapping holds at least the header's page, at its base; for the rest as in `memory`.
+        // SAFETY: a mapping contains at least the page of the header, at its base; otherwise as in `memory`.
         unsafe { std::slice::from_raw_parts(self.mapping.base.as_ptr().cast(), HEADER_WORDS) }
     }
 
-    /// From now on a truncation of the file does not end the process: see [`crate::truncation`].
+    /// Lets the process survive a truncation of the file from now on: see [`crate::truncation`].
     ///
     /// # Errors
     /// Those of [`Guard::new`].
     pub(crate) fn guard(&self) -> Result<(), Errno> {
         let Mapping { base, bytes, guard } = &*self.mapping;
         if guard.get().is_none() {
-            // SAFETY: the mapping gives its guard up before it is unmapped, and is made nothing of but atomics (the
-            // module's invariant).
+            // SAFETY: the mapping drops its guard before it is unmapped, and its memory is only accessed as atomics
+            // (the module's invariant).
             let made = unsafe { Guard::new(base.as_ptr().expose_provenance(), *bytes)? };
-            // Who comes second throws his own away.
+            // If another thread was first, this guard is dropped.
             let _ = guard.set(made);
         }
         Ok(())
     }
 
-    /// Whether the mapping was replaced by zeros, because the file had lost bytes that were touched.
+    /// Whether the mapping was replaced by zeros, because bytes that the file had lost were touched.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         self.mapping.guard.get().is_some_and(Guard::is_lost)
     }
 
-    /// Faults the pages of `bytes` bytes at `start` in for writing, and gathers them in huge pages where the kernel
-    /// can: a lookup in a large table would otherwise wait for the processor's walk through its page tables as long as
-    /// for the row.
+    /// Faults in the pages of `bytes` bytes at `start` for writing, and collapses them into huge pages where the kernel
+    /// can. Otherwise a lookup in a large table would wait for the processor's page-table walk as long as for the row.
     ///
     /// # Errors
-    /// The kernel's refusal; then some of the pages are there. The caller reserves the space by other means as well.
+    /// The kernel's error; some of the pages may be faulted in. The caller also reserves the space by other means.
     pub(crate) fn populate(&self, start: u64, bytes: u64) -> Result<(), Errno> {
         let (start, bytes) = (start as usize, bytes as usize);
-        // A mount that does not give huge pages by itself still makes them of blocks that have a page already.
+        // A mount that does not allocate huge pages by itself still collapses blocks that have a page already.
         let blocks = (start..start + bytes).step_by(HUGE_PAGE_BYTES as usize);
         blocks.for_each(|block| _ = self.advise(block, SMALL_PAGE_BYTES.min(start + bytes - block), POPULATE_WRITE));
         let _ = self.advise(start, bytes, libc::MADV_COLLAPSE);
         self.advise(start, bytes, POPULATE_WRITE)
     }
 
-    /// Advises the kernel about a part of the mapping, in a way that does not change what it holds.
+    /// Advises the kernel about a part of the mapping, in a way that does not change its content.
     fn advise(&self, start: usize, bytes: usize, advice: libc::c_int) -> Result<(), Errno> {
         assert!(start + bytes <= self.mapping.bytes && [POPULATE_WRITE, libc::MADV_COLLAPSE].contains(&advice));
         rustix::io::retry_on_intr(|| {
-            // SAFETY: the range lies within the mapping; the kernel touches or gathers its pages and does not change
-            // them.
+            // SAFETY: the range lies within the mapping; the kernel faults in or collapses its pages, and does not
+            // change their content.
             let answer = unsafe { libc::madvise(self.mapping.base.as_ptr().add(start).cast(), bytes, advice) };
             if answer == 0 { Ok(()) } else { Err(last_errno()) }
         })

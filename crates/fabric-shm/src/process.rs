@@ -1,10 +1,10 @@
-//! Who a process is, beyond its number; and how one is killed that stands in everybody's way.
+//! Identities of processes that do not depend on the process id alone, and killing a process that blocks others.
 //!
-//! Invariant: a process is killed by its descriptor, and only if what the slot says of it (number, start, namespace,
-//! boot) is true of the process behind that descriptor, and if it is found, after that, to have the slot.
+//! Invariant: a process is killed through a process file descriptor, and only if the identity recorded in the client
+//! slot (process id, start time, namespace, boot) is that of the process behind the descriptor, and if that process is
+//! found, after this check, to hold the slot.
 //!
-//! Left open: a process that gives the slot up in the microseconds between this answer and the signal is killed all the
-//! same.
+//! Limit: a process that releases the slot in the microseconds between the last check and the signal is killed anyway.
 
 use std::time::{Duration, Instant};
 
@@ -13,92 +13,93 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::region::boot_id;
 
-/// Between two looks at a process that was sent a signal.
-const LOOK_INTERVAL: Duration = Duration::from_millis(1);
-/// The field of /proc/PID/stat with the process's start time, counted from behind its name: the name may hold anything.
+/// The time between two checks of a process that was sent a signal.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// The field of /proc/PID/stat with the start time, counted from the end of the program's name, which may contain any
+/// character.
 const START_FIELD: usize = 19;
 
-/// Doubts that a process is the one that is to be killed.
-const STRANGER: &str = "it runs in another container, or its slot does not name it well enough";
-const NO_HOLDER: &str = "it does not have the slot now";
+/// Reasons why a process is not proven to be the one to kill.
+const NOT_IDENTIFIED: &str = "it runs in another container, or its slot does not identify it well enough";
+const NOT_HOLDER: &str = "it does not hold the slot now";
 
-/// A process, told from every other one of this machine's past and present.
+/// The identity of a process, unique among all past and present processes of this machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessIdentity {
-    /// Its number, in its own namespace of process numbers.
+    /// The process id, in its own pid namespace.
     pub pid: u64,
-    /// When it was started, in clock ticks since the machine was; 0 if the kernel does not say.
+    /// The start time in clock ticks since boot; 0 if the kernel does not report it.
     pub start_ticks: u64,
-    /// Its namespace of process numbers, as the inode of its /proc/PID/ns/pid; 0 if the kernel does not say.
+    /// The pid namespace, as the inode of /proc/PID/ns/pid; 0 if the kernel does not report it.
     pub pid_namespace: u64,
-    /// The machine's start, the halves of its boot id combined by XOR; 0 if the kernel does not say.
+    /// The boot id, whose halves are combined by XOR; 0 if the kernel does not report it.
     pub boot: u64,
 }
 
-/// What a process does.
+/// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessState {
-    /// It runs, or waits for something.
+    /// The process runs, or waits for something.
     Running,
-    /// It is stopped by a signal, or by a tracer.
+    /// The process is stopped by a signal or by a tracer.
     Stopped,
-    /// It has ended.
+    /// The process has ended.
     Ended,
-    /// Nobody knows: it belongs to another namespace, or the kernel does not say.
+    /// The state cannot be known: the process belongs to another pid namespace, or the kernel does not report it.
     Unknown,
 }
 
-/// A process was not killed.
+/// An error of killing a process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KillError {
-    /// It cannot be proven that it is the one: it is not identified well enough, its number means another process
-    /// here, or it does not have the slot.
+    /// The process is not proven to be the right one: it is not identified well enough, its process id means another
+    /// process here, or it does not hold the slot.
     #[error(
-        "process {pid} cannot be proven to be the one: {doubt}; nobody was killed; if you know that it is, end it by \
-         kill -9 {pid}, where it runs"
+        "process {pid} may be the wrong one: {doubt}; if you are sure that it is the right one, run kill -9 {pid} \
+         where it runs"
     )]
     Unproven {
-        /// The number of the process, where it runs.
+        /// The process id, in the namespace where the process runs.
         pid: u64,
-        /// The doubt.
+        /// The reason for the doubt.
         doubt: &'static str,
     },
-    /// There is no such process any more.
+    /// The process has ended already.
     #[error("process {pid} has ended")]
     Ended {
-        /// Its number.
+        /// The process id.
         pid: u64,
     },
-    /// It is not this user's to kill, or is the process that asks.
+    /// This user may not kill the process, or it is the calling process.
     #[error("process {pid} {reason}")]
     Denied {
-        /// Its number.
+        /// The process id.
         pid: u64,
-        /// Which of the two.
+        /// The reason.
         reason: &'static str,
     },
-    /// It was found to be the one and was sent SIGKILL, but did not end in time: it will as soon as it can.
+    /// The process was sent SIGKILL, but did not end in time: it will end as soon as it can.
     #[error(
-        "SIGKILL was sent to process {pid}; it has not ended yet: it waits for a device, or its control group is \
-         frozen (thaw it)"
+        "process {pid} was sent SIGKILL, but has not ended yet: it waits for a device, or its control group is frozen \
+         (thaw it)"
     )]
     Lingering {
-        /// Its number.
+        /// The process id.
         pid: u64,
     },
-    /// The kernel failed otherwise.
+    /// The kernel refused for another reason.
     #[error("process {pid} could not be killed: {reason}")]
     Kernel {
-        /// Its number.
+        /// The process id.
         pid: u64,
-        /// Its answer.
+        /// The kernel's error.
         reason: String,
     },
 }
 
 impl ProcessIdentity {
-    /// This process. A few reads of /proc.
+    /// Returns the identity of this process. Costs a few reads in /proc.
     #[must_use]
     pub fn current() -> ProcessIdentity {
         let boot = u128::from_le_bytes(boot_id());
@@ -110,7 +111,7 @@ impl ProcessIdentity {
         }
     }
 
-    /// What the process does now. A few reads of /proc.
+    /// Returns the current state of the process. Costs a few reads in /proc.
     #[must_use]
     pub fn state(&self) -> ProcessState {
         let here = ProcessIdentity::current();
@@ -118,7 +119,7 @@ impl ProcessIdentity {
             return ProcessState::Unknown;
         }
         let states = match read_stat(&format!("/proc/{}/stat", self.pid)) {
-            // Its first thread has ended; the process has when all of them have.
+            // The main thread has ended; the process has ended only if all of its threads have.
             Some((state, start_ticks)) if start_ticks == self.start_ticks && is_over(state) => self.threads(),
             Some((state, start_ticks)) if start_ticks == self.start_ticks => vec![state],
             _ => Vec::new(),
@@ -132,66 +133,66 @@ impl ProcessIdentity {
         }
     }
 
-    /// Whether the process runs no more because its control group is frozen, as far as this one can tell: where control
-    /// groups are mounted at /sys/fs/cgroup. It is alive. A few reads of /proc and /sys.
+    /// Whether the process does not run because its control group is frozen; it is still alive. Detected only where
+    /// control groups are mounted at /sys/fs/cgroup. Costs a few reads in /proc and /sys.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         let Ok(groups) = std::fs::read_to_string(format!("/proc/{}/cgroup", self.pid)) else { return false };
         let says = |(path, line): (String, &str)| {
             std::fs::read_to_string(path).is_ok_and(|text| text.lines().any(|found| found == line))
         };
-        // Read after its group, so that the group is this process's.
+        // The state is read after the group, so that the group is known to be that of this process.
         groups.lines().filter_map(freezer).any(says) && matches!(self.state(), ProcessState::Running)
     }
 
-    /// Whether its number means the same process to `here`.
+    /// Whether the process id means the same process to the process `here`.
     fn is_of(&self, here: &ProcessIdentity) -> bool {
         let is_known = self.pid != 0 && self.start_ticks != 0 && self.pid_namespace != 0 && self.boot != 0;
         is_known && self.pid_namespace == here.pid_namespace && self.boot == here.boot
     }
 
-    /// Kills the process, all of its threads, if it is provably the one that is meant: the one whose number and start
-    /// are these, and of which `holds` says, then, that it has what it is to be killed for. Waits up to `patience` for
-    /// its end. Memory it shares with others is as it left it. Not ruled out: within the microseconds between that
-    /// answer and the signal it gives up what it has.
+    /// Kills the process, with all of its threads, if it is proven to be the right one: its identity matches, and after
+    /// that `holds` confirms that it holds the resource for which it is to be killed. Waits up to `timeout` for its
+    /// end. Memory that it shares with other processes is left as it is. Not ruled out: the process releases the
+    /// resource within the microseconds between the confirmation and the signal.
     ///
     /// # Errors
-    /// See [`KillError`]; the process goes on then, unless it ended by itself, or is `Lingering`, and ends later.
-    pub fn kill(&self, patience: Duration, holds: impl FnOnce() -> bool) -> Result<(), KillError> {
+    /// See [`KillError`]. The process then continues, unless it ended by itself, or is `Lingering` and ends later.
+    pub fn kill(&self, timeout: Duration, holds: impl FnOnce() -> bool) -> Result<(), KillError> {
         let pid = self.pid;
         let here = ProcessIdentity::current();
-        let stranger = KillError::Unproven { pid, doubt: STRANGER };
+        let not_identified = KillError::Unproven { pid, doubt: NOT_IDENTIFIED };
         if !self.is_of(&here) {
-            return Err(stranger);
+            return Err(not_identified);
         }
         if pid == here.pid {
-            return Err(KillError::Denied { pid, reason: "is this one" });
+            return Err(KillError::Denied { pid, reason: "is this process" });
         }
-        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(stranger)?;
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(not_identified)?;
         let descriptor = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| self.refused(errno))?;
-        // Behind the descriptor: if the number has passed on to another process since, that one was started later.
+        // Checked after opening the descriptor: had the process id been reused, the start time would be later.
         let has_ended = || self.state() == ProcessState::Ended;
         if has_ended() {
             return Err(KillError::Ended { pid });
         }
         if !holds() {
-            let gave_up = KillError::Unproven { pid, doubt: NO_HOLDER };
+            let gave_up = KillError::Unproven { pid, doubt: NOT_HOLDER };
             return Err(if has_ended() { KillError::Ended { pid } } else { gave_up });
         }
         pidfd_send_signal(&descriptor, Signal::KILL).map_err(|errno| self.refused(errno))?;
-        if wait_until(patience, has_ended) { Ok(()) } else { Err(KillError::Lingering { pid }) }
+        if wait_until(timeout, has_ended) { Ok(()) } else { Err(KillError::Lingering { pid }) }
     }
 
     fn refused(&self, errno: Errno) -> KillError {
         let pid = self.pid;
         match errno {
             Errno::SRCH => KillError::Ended { pid },
-            Errno::PERM => KillError::Denied { pid, reason: "belongs to somebody else" },
+            Errno::PERM => KillError::Denied { pid, reason: "belongs to another user" },
             other => KillError::Kernel { pid, reason: std::io::Error::from(other).to_string() },
         }
     }
 
-    /// The state of each of its threads; one that cannot be read has ended.
+    /// Returns the states of its threads. A thread whose state cannot be read has ended.
     fn threads(&self) -> Vec<char> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().flatten();
         threads.filter_map(|thread| Some(read_stat(thread.path().join("stat").to_str()?)?.0)).collect()
@@ -202,12 +203,12 @@ fn is_stopped(state: char) -> bool {
     matches!(state, 'T' | 't')
 }
 
-/// Whether nothing of it will be executed any more: a zombie, or about to be none.
+/// Whether the state is that of a process or thread that executes nothing any more: a zombie, or a dead one.
 fn is_over(state: char) -> bool {
     matches!(state, 'Z' | 'X' | 'x')
 }
 
-/// State and start time of the process or thread whose stat file lies at `path`.
+/// Reads the state and start time of the process or thread whose stat file is at `path`.
 fn read_stat(path: &str) -> Option<(char, u64)> {
     parse_stat(&std::fs::read_to_string(path).ok()?)
 }
@@ -219,7 +220,8 @@ fn parse_stat(text: &str) -> Option<(char, u64)> {
     Some((state, fields.nth(START_FIELD - 1)?.parse().ok()?))
 }
 
-/// The file that tells whether a control group, a line of /proc/PID/cgroup, is frozen, and the line that says so.
+/// Returns the file that tells whether a control group, given as a line of /proc/PID/cgroup, is frozen, and the line of
+/// the file that says so.
 fn freezer(group: &str) -> Option<(String, &'static str)> {
     let (_, group) = group.split_once(':')?;
     match group.split_once(':')? {
@@ -234,16 +236,16 @@ fn own_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
-fn wait_until(patience: Duration, mut reached: impl FnMut() -> bool) -> bool {
+fn wait_until(timeout: Duration, mut reached: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {
         if reached() {
             return true;
         }
-        if start.elapsed() >= patience {
+        if start.elapsed() >= timeout {
             return false;
         }
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -251,11 +253,11 @@ fn wait_until(patience: Duration, mut reached: impl FnMut() -> bool) -> bool {
 mod tests {
     use super::*;
 
-    /// Longer than anything here takes.
-    const PATIENCE: Duration = Duration::from_secs(20);
+    /// A time longer than any step of these tests takes.
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     #[test]
-    fn names_of_programs_do_not_confuse() {
+    fn program_names_do_not_confuse_the_stat_parser() {
         let numbers: Vec<String> = (4..60).map(|field| field.to_string()).collect();
         let stat = format!("12 (a ) S (b) T {}", numbers.join(" "));
         // Field 22 of proc(5), the first being the number.
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn frozen_groups_are_told_by_both_kinds_of_freezer() {
+    fn frozen_groups_are_recognised_in_both_cgroup_versions() {
         let told = [
             ("0::/a/b:c", Some(("/sys/fs/cgroup/a/b:c/cgroup.events", "frozen 1"))),
             ("6:freezer:/a", Some(("/sys/fs/cgroup/freezer/a/freezer.state", "FROZEN"))),
@@ -277,23 +279,23 @@ mod tests {
             assert_eq!(freezer(line), wanted.map(|(path, says)| (path.to_owned(), says)), "{line:?}");
         }
         assert!(!ProcessIdentity::current().is_frozen());
-        // Where this user may freeze somebody.
+        // Only where this user may freeze processes.
         let group = format!("/sys/fs/cgroup/freezer/guira-test-{}", std::process::id());
         if std::fs::create_dir(&group).is_err() {
-            println!("no process was frozen: this user may not");
+            println!("not tested: this user may not freeze processes");
             return;
         }
         let (mut child, identity) = sleeper();
         assert!(!identity.is_frozen());
         std::fs::write(format!("{group}/cgroup.procs"), identity.pid.to_string()).unwrap();
         std::fs::write(format!("{group}/freezer.state"), "FROZEN").unwrap();
-        let is_frozen = wait_until(PATIENCE, || identity.is_frozen());
-        let kicked = identity.kill(Duration::from_millis(50), || true);
+        let is_frozen = wait_until(TIMEOUT, || identity.is_frozen());
+        let killed = identity.kill(Duration::from_millis(50), || true);
         std::fs::write(format!("{group}/freezer.state"), "THAWED").unwrap();
         child.wait().unwrap();
         std::fs::remove_dir(&group).unwrap();
         assert!(is_frozen && !identity.is_frozen());
-        assert_eq!(kicked, Err(KillError::Lingering { pid: identity.pid }), "it ended when it was thawed");
+        assert_eq!(killed, Err(KillError::Lingering { pid: identity.pid }), "it ended when it was thawed");
         println!("a process was frozen");
     }
 
@@ -303,10 +305,10 @@ mod tests {
         assert!(own.is_of(&own) && own == ProcessIdentity::current());
         assert_eq!(own.state(), ProcessState::Running);
         let pid = own.pid;
-        assert_eq!(own.kill(Duration::ZERO, || true), Err(KillError::Denied { pid, reason: "is this one" }));
+        assert_eq!(own.kill(Duration::ZERO, || true), Err(KillError::Denied { pid, reason: "is this process" }));
     }
 
-    /// A process of its own, and who it is.
+    /// Starts a sleeping process, and returns it with its identity.
     fn sleeper() -> (std::process::Child, ProcessIdentity) {
         let child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = u64::from(child.id());
@@ -319,13 +321,12 @@ mod tests {
     }
 
     fn wait_for(identity: ProcessIdentity, state: ProcessState) {
-        assert!(wait_until(PATIENCE, || identity.state() == state), "it is never {state:?}");
+        assert!(wait_until(TIMEOUT, || identity.state() == state), "it is never {state:?}");
     }
 
-    /// Only the process that has what it is to be killed for is killed, whether it runs or is stopped; every other one
-    /// stays as it was.
+    /// Only a process that holds the resource is killed, whether it runs or is stopped; other processes are left alone.
     #[test]
-    fn only_the_one_is_killed() {
+    fn only_the_identified_process_is_killed() {
         for is_stopped in [false, true] {
             let (mut child, identity) = sleeper();
             let (pid, state) = (identity.pid, [ProcessState::Running, ProcessState::Stopped][usize::from(is_stopped)]);
@@ -333,22 +334,22 @@ mod tests {
                 signal(&child, Signal::STOP);
             }
             wait_for(identity, state);
-            let no_holder = Err(KillError::Unproven { pid, doubt: NO_HOLDER });
-            assert_eq!(identity.kill(PATIENCE, || false), no_holder);
+            let not_holder = Err(KillError::Unproven { pid, doubt: NOT_HOLDER });
+            assert_eq!(identity.kill(TIMEOUT, || false), not_holder);
             let earlier = ProcessIdentity { start_ticks: identity.start_ticks - 1, ..identity };
-            assert_eq!(earlier.kill(PATIENCE, || true), Err(KillError::Ended { pid }));
+            assert_eq!(earlier.kill(TIMEOUT, || true), Err(KillError::Ended { pid }));
             assert_eq!(identity.state(), state);
-            // Killed by somebody else meanwhile.
-            let other_was_first = || identity.kill(PATIENCE, || true).is_err();
-            assert_eq!(identity.kill(PATIENCE, other_was_first), Err(KillError::Ended { pid }));
+            // Killed by another caller meanwhile.
+            let other_was_first = || identity.kill(TIMEOUT, || true).is_err();
+            assert_eq!(identity.kill(TIMEOUT, other_was_first), Err(KillError::Ended { pid }));
             child.wait().unwrap();
         }
     }
 
-    /// A process that was sent SIGKILL and has not ended yet is told from one that has.
+    /// A process that was sent SIGKILL and has not ended yet is distinguished from one that has ended.
     #[test]
-    fn who_has_not_ended_yet_is_told() {
-        // Nobody is so quick each time.
+    fn a_process_that_has_not_ended_yet_is_reported() {
+        // Processes do not end within the zero timeout each time.
         let mut lingering = 0;
         for _ in 0..20 {
             let (mut child, identity) = sleeper();
@@ -363,17 +364,17 @@ mod tests {
             }
             assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(9));
         }
-        println!("{lingering} of 20 were about to end");
+        println!("{lingering} of 20 had not ended yet");
         assert!(lingering > 0);
     }
 
-    /// Nothing is killed by its number alone.
+    /// No process is killed by its process id alone.
     #[test]
     fn every_part_of_an_identity_counts() {
         let (mut child, identity) = sleeper();
         let (pid, start_ticks) = (identity.pid, identity.start_ticks);
-        let kill = |identity: ProcessIdentity, is_guilty| identity.kill(PATIENCE, || is_guilty);
-        let foreign = Err(KillError::Unproven { pid, doubt: STRANGER });
+        let kill = |identity: ProcessIdentity, is_holder| identity.kill(TIMEOUT, || is_holder);
+        let foreign = Err(KillError::Unproven { pid, doubt: NOT_IDENTIFIED });
         for unknown in [
             ProcessIdentity { start_ticks: 0, ..identity },
             ProcessIdentity { pid_namespace: 0, ..identity },
@@ -384,7 +385,7 @@ mod tests {
         }
         let earlier = ProcessIdentity { start_ticks: start_ticks - 1, ..identity };
         assert_eq!((earlier.state(), kill(earlier, true)), (ProcessState::Ended, Err(KillError::Ended { pid })));
-        assert_eq!(kill(identity, false), Err(KillError::Unproven { pid, doubt: NO_HOLDER }));
+        assert_eq!(kill(identity, false), Err(KillError::Unproven { pid, doubt: NOT_HOLDER }));
         wait_for(identity, ProcessState::Running);
         assert_eq!(kill(identity, true), Ok(()));
         assert_eq!(identity.state(), ProcessState::Ended);

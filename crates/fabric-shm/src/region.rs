@@ -1,4 +1,4 @@
-//! A region that is mapped: what every process that opened its file shares.
+//! Mapped regions.
 
 use std::fmt;
 use std::ops::{ControlFlow, Range};
@@ -25,51 +25,51 @@ use crate::mapping::Mapped;
 use crate::process::ProcessIdentity;
 use crate::remove;
 
-/// What a process may do with a region.
+/// The operations that a process may perform on a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Every verb, and holds.
     ReadWrite,
-    /// READs only: the pages are mapped read-only, and the file is opened for reading.
+    /// READs only: the file is opened for reading, and its pages are mapped read-only.
     ReadOnly,
 }
 
-/// Whether the machine was started anew since a region was created.
+/// Whether the machine was rebooted since a region was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Boot {
-    /// It was not.
+    /// The machine was not rebooted.
     Current,
-    /// It was; a region on disk may have lost its latest changes, in any order.
+    /// The machine was rebooted; a region on disk may have lost its latest changes, in any order.
     Earlier,
-    /// The kernel did not say, now or then.
+    /// The kernel did not report its boot id, now or at creation.
     Unknown,
 }
 
-/// What a region's header and file say about it.
+/// Information about a region, from its header and its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RegionInfo {
-    /// The path it was opened under.
+    /// The path under which the region was opened.
     pub path: PathBuf,
     /// Bytes of the main space.
     pub main_bytes: u64,
     /// Bytes of the device space.
     pub device_bytes: u64,
-    /// Bytes of the file, as the header has it: header, both spaces and padding.
+    /// Bytes of the file according to the header: header, both spaces and padding.
     pub file_bytes: u64,
-    /// Whether it was created since the machine was started.
+    /// Whether the machine was rebooted since the region was created.
     pub boot: Boot,
-    /// The process that created it.
+    /// The id of the process that created the region.
     pub creator_pid: u64,
-    /// When it was created, by the clock of that time.
+    /// The time of creation, by the system clock at that time.
     pub created_at: SystemTime,
-    /// The user who owns the file, and could put anything into it.
+    /// The user id of the owner of the file, who could put anything into it.
     pub owner_uid: u32,
     /// The file's permission bits.
     pub mode: u32,
-    /// Whether the file still has a name; without one, nobody can open it any more.
+    /// Whether the file still has a name; without one, it cannot be opened any more.
     pub is_linked: bool,
-    /// Where its lock file is, or was when the region was opened, if it has one: [`ShmRegion::create`].
+    /// The path of its lock file when the region was opened, if it has one: [`ShmRegion::create`].
     pub lock_path: Option<PathBuf>,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Shared {
     pub(crate) access: Access,
     /// Device and inode of the file.
     pub(crate) identity: (u64, u64),
-    /// Bytes of a page of the file's file system.
+    /// Bytes of a page of the file system.
     pub(crate) page_bytes: u64,
     slot_locks: SlotLocks,
     header: Header,
@@ -94,13 +94,13 @@ pub(crate) struct Shared {
     caps: Caps,
 }
 
-/// Where the locks are that stand for client slots.
+/// The file whose byte locks represent client slots.
 pub(crate) enum SlotLocks {
-    /// On the region's own file.
+    /// The region's own file.
     Own,
-    /// On the lock file beside it.
+    /// The lock file next to it.
     Beside(LockFile),
-    /// On a lock file beside it that this process has not opened: it takes no slots.
+    /// A lock file next to it that this process has not opened, so that it takes no slots.
     Closed {
         /// Its path.
         path: PathBuf,
@@ -108,7 +108,7 @@ pub(crate) enum SlotLocks {
 }
 
 impl Shared {
-    /// The file whose bytes stand for client slots, if this process has opened it.
+    /// Returns the file whose bytes represent client slots, if this process has opened it.
     pub(crate) fn slot_file(&self) -> Option<SlotFile<'_>> {
         match &self.slot_locks {
             SlotLocks::Own => Some(SlotFile { file: self.file.as_fd(), path: &self.path, identity: self.identity }),
@@ -121,20 +121,20 @@ impl Shared {
 }
 
 impl ShmRegion {
-    /// Creates the region at `location`: reserves its space, zeroed, lets `init` format it, and gives it its name.
-    /// Until then nobody can open it, and it never replaces anything.
+    /// Creates the region at `location`: reserves its zeroed space, lets `init` format it, and then gives it its name.
+    /// Until then no process can open it. An existing file is never replaced.
     ///
-    /// `init` gets the region with both spaces zero; lanes and holds work on it. The file needs room for both spaces
+    /// `init` gets the region with both spaces zero; lanes and holds work on it. The file needs space for both spaces
     /// and up to three pages, all of which is taken from the file system (on tmpfs: from memory) at once. Give the
-    /// owner permission to read and write (`0o600`) in `options.mode`: without it, holds fail for everybody but root.
+    /// owner permission to read and write (`0o600`) in `options.mode`: without it, holds fail for all users but root.
     ///
-    /// A mode that lets the group or all others read and not write (`0o640`, `0o644`, `0o664`) makes a lock file beside
-    /// the region, `NAME.<16 hexadecimal digits>.locks`, of 4096 bytes (none on hugetlbfs): holds lock its bytes, which
-    /// mere readers cannot. Lock files that creators of this name have left who were killed are removed, if they are
-    /// among the first 10,000 files of the directory.
+    /// With a mode that lets the group or all others read but not write (`0o640`, `0o644`, `0o664`), a lock file of
+    /// 4096 bytes (none on hugetlbfs), `NAME.<16 hexadecimal digits>.locks`, is created next to the region: holds lock
+    /// its bytes, which users who may only read cannot do. Lock files left by killed creators of this name are removed,
+    /// if they are among the first 10,000 files of the directory.
     ///
     /// # Errors
-    /// [`CreateError::Init`] with the error of `init`; [`CreateError::Shm`] with anything else: `AlreadyExists`,
+    /// [`CreateError::Init`] with the error of `init`; [`CreateError::Shm`] with all others: `AlreadyExists`,
     /// `NoSpace`, `TooLarge`, `UnsupportedFileSystem`, `NotFound` (the directory), `Permission`, `BadName`, `BadMode`,
     /// `Io`. In each case nothing is left behind.
     pub fn create<E>(
@@ -145,13 +145,13 @@ impl ShmRegion {
         create::create(Some(location), options, &mut |_, _| ControlFlow::Continue(()), init)
     }
 
-    /// As [`ShmRegion::create`], in memory that never gets a name: nobody else can open it, and nothing of it is left
+    /// Same as [`ShmRegion::create`], in memory that never gets a name: no other process can open it, and it is freed
     /// when this process drops the region and its lanes and holds, or ends in any way. Its length is sealed. It takes
-    /// memory of the machine, not of /dev/shm; `options.mode` means nothing.
+    /// memory of the machine, not of /dev/shm; `options.mode` is ignored.
     ///
     /// # Errors
-    /// [`CreateError::Init`] with the error of `init`; [`CreateError::Shm`] with `NoSpace` if the machine has less
-    /// memory than that to spare, `TooLarge`, `Io`. In each case nothing is left behind.
+    /// [`CreateError::Init`] with the error of `init`; [`CreateError::Shm`] with `NoSpace` if the machine does not have
+    /// enough free memory, `TooLarge`, `Io`. In each case nothing is left behind.
     pub fn create_unnamed<E>(
         options: CreateOptions,
         init: impl FnOnce(&ShmRegion) -> Result<(), E>,
@@ -159,13 +159,13 @@ impl ShmRegion {
         create::create(None, options, &mut |_, _| ControlFlow::Continue(()), init)
     }
 
-    /// Creates a region as [`ShmRegion::create`] does, or without a `location` as [`ShmRegion::create_unnamed`] does,
-    /// and tells how far it got. `progress` is called before each 16 MiB are reserved and at the end, with the bytes
-    /// reserved so far and those of the whole file; if it answers `Break`, the creation ends there. `init` is called
-    /// after the last of these calls.
+    /// Creates a region like [`ShmRegion::create`], or without a `location` like [`ShmRegion::create_unnamed`], and
+    /// reports progress. `progress` is called before each 16 MiB are reserved and at the end, with the bytes reserved
+    /// so far and those of the whole file; if it returns `Break`, the creation stops. `init` is called after the last
+    /// of these calls.
     ///
     /// # Errors
-    /// As those; [`ShmError::Stopped`] if `progress` stopped it. In each case nothing is left behind.
+    /// Same as for these two; [`ShmError::Stopped`] if `progress` stopped it. In each case nothing is left behind.
     pub fn create_with_progress<E>(
         location: Option<&Location>,
         options: CreateOptions,
@@ -175,7 +175,7 @@ impl ShmRegion {
         create::create(location, options, progress, init)
     }
 
-    /// Opens the region at `location`. For writing its lock file is opened, too, if it has one.
+    /// Opens the region at `location`. If it is opened for writing and has a lock file, that is opened, too.
     ///
     /// # Errors
     /// `NotFound`, `Permission`; `NotAFile`, `UnsupportedFileSystem`, `Foreign`, `Version`, `HeaderCorrupt` or
@@ -185,11 +185,11 @@ impl ShmRegion {
         ShmRegion::open_for(location, access, Purpose::Use)
     }
 
-    /// Opens the region at `location` for writing, to tell those who have it open that it is destroyed: if its lock
-    /// file cannot be used, holds are refused, and lanes work.
+    /// Opens the region at `location` for writing, to tell the processes that have it open that it is destroyed. If its
+    /// lock file cannot be used, holds are refused, but lanes work.
     ///
     /// # Errors
-    /// As [`ShmRegion::open`], but `LockFile`.
+    /// Same as [`ShmRegion::open`], except `LockFile`.
     pub fn open_to_destroy(location: &Location) -> Result<ShmRegion, ShmError> {
         ShmRegion::open_for(location, Access::ReadWrite, Purpose::Destroy)
     }
@@ -209,7 +209,7 @@ impl ShmRegion {
     }
 
     /// Removes the name of the region at `location`. Processes that have it mapped keep it until they drop it; the
-    /// memory is free when the last of them does. A corrupt region can be destroyed; a file that never was a region
+    /// memory is freed when the last of them does. A corrupt region can be destroyed; a file that never was a region
     /// cannot.
     ///
     /// # Errors
@@ -218,11 +218,11 @@ impl ShmRegion {
         remove::destroy(location, None)
     }
 
-    /// Removes the name at `location`, if it still leads to this very region; [`ShmRegion::destroy`] removes that of
-    /// any. Nobody else's region loses its name, whoever destroys and creates regions under it meanwhile.
+    /// Removes the name at `location` if it still leads to this region, whereas [`ShmRegion::destroy`] removes that of
+    /// any region. No other region loses its name, even if regions are destroyed and created under it concurrently.
     ///
     /// # Errors
-    /// `NotFound` if this region has that name no more; `Permission`, `Io`.
+    /// `NotFound` if this region does not have that name any more; `Permission`, `Io`.
     pub fn remove_name(&self, location: &Location) -> Result<(), ShmError> {
         remove::destroy(location, Some(self.shared.identity))
     }
@@ -237,7 +237,7 @@ impl ShmRegion {
         task: Task<'_>,
     ) -> Result<ShmRegion, ShmError> {
         let process = fork::current_process().map_err(task.failed("register fork handlers"))?;
-        let stat = rustix::fs::fstat(&file).map_err(task.failed("learn its identity"))?;
+        let stat = rustix::fs::fstat(&file).map_err(task.failed("read its identity"))?;
         let page_bytes = file::FileSystem::of(file.as_fd(), task)?.unit_bytes();
         let identity = file::identity(&stat);
         let caps = Caps { device_bytes: header.sizes.device_bytes, ..Profile::Shm.caps() };
@@ -246,25 +246,25 @@ impl ShmRegion {
         Ok(ShmRegion { shared: Arc::new(shared) })
     }
 
-    /// The path the region was opened under.
+    /// Returns the path under which the region was opened.
     pub fn path(&self) -> &Path {
         &self.shared.path
     }
 
-    /// What this process may do with the region.
+    /// Returns the access with which the region was opened.
     pub fn access(&self) -> Access {
         self.shared.access
     }
 
-    /// Whether this process was forked from the one that opened the region. Then its lanes refuse to submit and its
-    /// holds are the parent's: the child opens the region again.
+    /// Whether this process was forked from the one that opened the region. Then the region's lanes refuse to submit
+    /// and its holds belong to the parent: the child must open the region again.
     #[inline]
     pub fn is_stale(&self) -> bool {
         !self.shared.process.is_this()
     }
 
-    /// Checks that nobody has truncated the file: touching a page beyond its end would kill this process. Worth a call
-    /// before any long wait for somebody else.
+    /// Checks that the file was not truncated: touching a page beyond its end would kill this process. Call it before a
+    /// long wait for another client.
     ///
     /// # Errors
     /// `Truncated` with both lengths, `Io`.
@@ -273,28 +273,29 @@ impl ShmRegion {
         file::verify_length(self.file(), self.shared.header.sizes.file_bytes, task)
     }
 
-    /// From now on this process goes on when the file has lost bytes that it touches: it finds zeros in all of the
-    /// region then, what it writes is lost, and [`Region::has_lost_bytes`] says so. That is for who looks at it after
-    /// each batch, and before anybody learns what the batch has found, as a memory node does. Without it the kernel
-    /// ends the process (SIGBUS).
+    /// Lets this process survive a truncation of the file. When it touches a page that the file has lost, the whole
+    /// region reads as zeros from then on, writes to it are lost, and [`Region::has_lost_bytes`] returns true. The
+    /// caller must check that after each batch, before it uses the results of the batch, as a memory node does. Without
+    /// a guard the kernel ends the process (SIGBUS).
     ///
-    /// It installs a handler for SIGBUS, for the whole process and for good. A SIGBUS elsewhere does what it did
-    /// before, and takes the handler away; so does who installs another one later. At most 64 regions at a time.
+    /// Installs a handler for SIGBUS, permanently and for the whole process. Any other SIGBUS has its previous effect,
+    /// and removes the handler; so does a later installation of another handler. At most 64 regions can be guarded at a
+    /// time.
     ///
     /// # Errors
-    /// `Io`: the kernel refuses the handler, or as many regions are guarded.
+    /// `Io` if the kernel refuses the handler, or 64 regions are guarded already.
     pub fn guard_against_truncation(&self) -> Result<(), ShmError> {
         let task = Task::new(Attempt::Inspect, self.path());
         self.shared.mapped.guard().map_err(task.failed("guard it against truncation"))
     }
 
-    /// What the header and the file say about the region.
+    /// Returns information about the region, from its header and its file.
     ///
     /// # Errors
-    /// `Io`, if the kernel does not answer.
+    /// `Io` if the kernel fails.
     pub fn info(&self) -> Result<RegionInfo, ShmError> {
         let task = Task::new(Attempt::Inspect, self.path());
-        let stat = rustix::fs::fstat(&self.shared.file).map_err(task.failed("learn its owner"))?;
+        let stat = rustix::fs::fstat(&self.shared.file).map_err(task.failed("read its owner"))?;
         let header = &self.shared.header;
         Ok(RegionInfo {
             path: self.shared.path.clone(),
@@ -314,16 +315,17 @@ impl ShmRegion {
         })
     }
 
-    /// Two words that name these bytes as long as they are kept: the same in every process and after each of them
-    /// ends, and others for a region that was created anew, or that the machine was started anew under, because then
-    /// the latest changes may be lost. `None` if the kernel does not say when it was started.
+    /// Returns two words that identify the content of the region: equal in every process, at any time; different for a
+    /// region that was created again, and after a reboot, because then the latest changes may be lost. `None` if the
+    /// kernel does not report its boot id.
     #[must_use]
     pub fn identity(&self) -> Option<[u64; 2]> {
         self.shared.header.identity(boot_id())
     }
 
-    /// Whether `process`, if it lives, may hold one of this region's slots: it has a mapping that keeps a hold, or this
-    /// user may not look. A process that became another program has none. A read of /proc.
+    /// Whether `process`, if it is alive, may hold one of this region's client slots: it has a mapping that keeps a
+    /// hold, or this user may not read its mappings. A process that executed another program has no such mapping. Costs
+    /// one read in /proc.
     #[must_use]
     pub fn may_be_held_by(&self, process: &ProcessIdentity) -> bool {
         let (device, own_inode) = self.shared.identity;
@@ -336,25 +338,25 @@ impl ShmRegion {
         std::fs::read_to_string(format!("/proc/{}/maps", process.pid)).map_or(true, |maps| maps.lines().any(is_anchor))
     }
 
-    /// A lock on any of these client slots that no client has, if there is one: of a process that may read the file
-    /// with the slots' bytes, and that locked it for reading. Such slots look taken, and clients in them alive. `None`,
-    /// too, if that is a lock file and the region was opened for reading. Changes nothing.
+    /// Returns a lock on any of these client slots that does not belong to a client, if there is one: that of a process
+    /// that may read the slot file and locked it for reading. Such slots look taken, and their clients alive. Also
+    /// returns `None` if the slot file is a lock file and the region was opened for reading. Changes nothing.
     ///
     /// # Errors
-    /// `Io`, if the kernel does not answer.
+    /// `Io` if the kernel fails.
     pub fn foreign_lock(&self, slots: Range<u16>) -> Result<Option<ForeignLock>, ShmError> {
         let task = Task::new(Attempt::Inspect, self.path());
-        hold::foreign_lock(&self.shared, slots).map_err(task.failed("look for locks of others"))
+        hold::foreign_lock(&self.shared, slots).map_err(task.failed("look for foreign locks"))
     }
 
-    /// The words of the main space, as they lie in memory. Other processes change them at any time: whoever reads them
-    /// without the protocol learns what memory costs, and nothing that can be relied upon.
+    /// Returns the words of the main space in memory. Other processes change them at any time: without the protocol,
+    /// reading them is good for measuring the cost of memory accesses only.
     #[must_use]
     pub fn main_words(&self) -> &[AtomicU64] {
         self.shared.mapped.memory().main
     }
 
-    /// The path of the file with the client slots' bytes: the region's own, or its lock file's.
+    /// Returns the path of the slot file: the region's own path, or that of its lock file.
     #[must_use]
     pub fn slot_path(&self) -> &Path {
         match &self.shared.slot_locks {
@@ -363,10 +365,10 @@ impl ShmRegion {
         }
     }
 
-    /// Ends what a creation keeps of its lock file, now that the region has its name.
-    pub(crate) fn settle(&self, unsettled: lock_file::Unsettled) {
+    /// Commits the lock file of a creation, after the region got its name.
+    pub(crate) fn commit(&self, pending: lock_file::PendingLockFile) {
         if let SlotLocks::Beside(lock_file) = &self.shared.slot_locks {
-            unsettled.settle(lock_file);
+            pending.commit(lock_file);
         }
     }
 
@@ -375,16 +377,16 @@ impl ShmRegion {
     }
 }
 
-/// Why a region is opened.
+/// The purpose for which a region is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Use,
-    /// Nobody will take a slot through it.
+    /// To be destroyed; no slot is taken.
     Destroy,
 }
 
 impl SlotLocks {
-    /// Those of the region at `location`, which was opened as `file`.
+    /// Opens the slot locks of the region at `location`, which was opened as `file`.
     fn open(
         location: &Location,
         file: BorrowedFd<'_>,
@@ -395,7 +397,7 @@ impl SlotLocks {
     ) -> Result<SlotLocks, ShmError> {
         let Some(name) = header.lock_name else { return Ok(SlotLocks::Own) };
         if access == Access::ReadOnly {
-            // Whoever may read the region need not be able to look where it lies.
+            // A user who may read the region may lack the permission to resolve its path.
             let path = location.resolved(task).unwrap_or_else(|_| location.path().to_owned());
             return Ok(SlotLocks::Closed { path: lock_file::path_of(&path, name.identity) });
         }
@@ -428,7 +430,7 @@ impl Region for ShmRegion {
         ShmLane::new(self.shared.mapped.clone(), self.shared.caps, self.shared.access, self.shared.process)
     }
 
-    /// True only for regions that are guarded: [`ShmRegion::guard_against_truncation`]. Other processes die of it.
+    /// True only for guarded regions: [`ShmRegion::guard_against_truncation`]. Without a guard the process is killed.
     #[inline]
     fn has_lost_bytes(&self) -> bool {
         self.shared.mapped.is_lost()
@@ -439,21 +441,21 @@ impl Region for ShmRegion {
             Err(ShmError::Truncated { path, expected, actual, .. }) => {
                 Err(FabricError::Backend(format!("{path:?} was truncated to {actual} of {expected} bytes")))
             }
-            // Where the kernel does not answer, nothing is known to be gone.
+            // If the kernel fails, no bytes are known to be lost.
             _ => Ok(()),
         }
     }
 
-    /// Takes slot `slot`'s liveness by locking its byte of the slot file; see the trait. The hold outlives the region
-    /// handle. It is freed when the process ends in any way, not while it is stopped, and a forked child does not keep
-    /// it.
+    /// Takes the client slot `slot` by locking its byte of the slot file; see the trait. The hold outlives the region
+    /// handle. It ends when the process ends in any way, but not while the process is stopped, and a forked child does
+    /// not keep it.
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
         hold::hold(&self.shared, slot)
     }
 
-    /// Slots of one owner, all by one open file description: thousands cost one descriptor and one mapping. A forked
-    /// child does not keep them; a child that a bare `clone` system call has made keeps those of its parent that its
-    /// parent has when it dies, until it ends itself or runs another program.
+    /// Creates a set of client slots of one owner that uses one open file description: thousands of slots cost one
+    /// descriptor and one mapping. A forked child does not keep them. A child made by a bare `clone` system call keeps
+    /// the slots that its parent holds when the parent dies, until the child ends or runs another program.
     fn hold_set(&self) -> Box<dyn HoldSet> {
         Box::new(hold::Set::new(Arc::clone(&self.shared)))
     }
@@ -466,7 +468,7 @@ impl fmt::Debug for ShmRegion {
     }
 }
 
-/// The kernel's name for the time since the machine was started; zero if it does not say.
+/// Returns the kernel's boot id; zero if the kernel does not report it.
 pub(crate) fn boot_id() -> [u8; 16] {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .ok()
@@ -498,7 +500,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boots_are_told_apart() {
+    fn boots_are_distinguished() {
         let id = parse_uuid("00112233-4455-6677-8899-aabbccddeeff\n").unwrap();
         assert_eq!(id[..4], [0x00, 0x11, 0x22, 0x33]);
         for bad in ["", "zz", "0011", "00112233-4455-6677-8899-aabbccddeeff00"] {

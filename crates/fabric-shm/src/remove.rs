@@ -1,13 +1,13 @@
-//! Removing the name of a region's file, and never that of another one; then that of its lock file.
+//! Removal of the name of a region's file, but never that of another file, and then of its lock file's name.
 //!
-//! The kernel removes a name whatever it leads to, and somebody else may destroy the region meanwhile and create
-//! another one under its name. So whoever removes the name holds a lock on the region's file from comparing it to
-//! removing it, and one on its lock file, if it has one and this user may open it: a reader cannot stand in the way of
-//! that. Only who may write the files gets those locks; for others, and where a reader of a region without a lock file
-//! stands in its way, there is the comparison alone. The kernel gives up the lock of who dies.
+//! The kernel removes a name whatever file it leads to, and another process may destroy the region concurrently and
+//! create another one under its name. So the remover locks the region's file from comparing it to removing its name. It
+//! also locks the region's lock file, if there is one and this user may open it, because users who may only read cannot
+//! block that lock. Only users who may write the files get these locks; for other users, and if a read lock on a region
+//! without a lock file is in the way, there is only the comparison. If the remover dies, the kernel releases its locks.
 //!
-//! The lock file's name goes last, so that whoever misses it can tell a region that was removed from one that was
-//! moved; who is killed in between leaves it to the next sweep ([`crate::lock_file`]).
+//! The lock file's name is removed last, so that a process that does not find it can distinguish a removed region from
+//! a moved one; if the remover is killed in between, the next sweep removes it ([`crate::lock_file`]).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -24,12 +24,12 @@ use crate::lock_file::{self, LockFile};
 use crate::region::Access;
 use crate::sys::{self, LockKind};
 
-/// How long another process may take to remove the name: microseconds, unless it is stopped.
+/// The time that another process may take to remove the name. It takes microseconds, unless it is stopped.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Removes the name of the region file at `location`; if `expected` is given, only of the file with that device and
-/// inode. Whoever has it mapped keeps it.
+/// Removes the name of the region file at `location`; if `expected` is given, only if it is the file with that device
+/// and inode. Processes that have it mapped keep it.
 pub(crate) fn destroy(location: &Location, expected: Option<(u64, u64)>) -> Result<(), ShmError> {
     let task = Task::new(Attempt::Destroy, location.path());
     location.split()?;
@@ -37,26 +37,26 @@ pub(crate) fn destroy(location: &Location, expected: Option<(u64, u64)>) -> Resu
         Err(ShmError::Permission { .. }) => open_regular(location, Access::ReadOnly, task)?,
         file => file?,
     };
-    // A damaged region may be destroyed, and one of another version; a file that never was one may not.
+    // A damaged region, or one of another version, may be destroyed; a file that never was a region may not.
     let start = read_start(file.as_fd(), task)?;
     if !header::is_region(&start) {
         return Err(task.foreign());
     }
-    let opened = identity(&fstat(&file).map_err(task.failed("learn its identity"))?);
+    let opened = identity(&fstat(&file).map_err(task.failed("read its identity"))?);
     let gone = || task.failed("find it")(Errno::NOENT);
     if expected.is_some_and(|expected| expected != opened) {
         return Err(gone());
     }
     lock(&file, task)?;
-    // Not the name of a link, which would leave the file its own.
+    // Resolves links: removing the name of a link would leave the file.
     let path = location.resolved(task)?;
-    // What its header does not tell any more is left to the sweep.
+    // If the header is damaged, the lock file is left to the sweep.
     let lock_name = Header::decode(task, &start, u64::MAX).ok().and_then(|header| header.lock_name);
     let lock_file = lock_name.and_then(|name| LockFile::open_beside(&path, opened.0, name, task).ok());
     if let Some(lock_file) = &lock_file {
         lock(&lock_file.file, task)?;
     }
-    // Nobody exchanges the directory between the comparison and the removal.
+    // Opens the directory, so that it cannot be replaced between the comparison and the removal.
     let location = Location::itself(path);
     let (directory, name) = location.split()?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -73,23 +73,23 @@ pub(crate) fn destroy(location: &Location, expected: Option<(u64, u64)>) -> Resu
     Ok(())
 }
 
-/// Waits for whoever else is removing the name; the lock is given up with `file`.
+/// Takes the removal lock, after waiting for another process that is removing the name. It is released with `file`.
 fn lock(file: &OwnedFd, task: Task<'_>) -> Result<(), ShmError> {
     let deadline = Instant::now() + LONGEST_WAIT;
     loop {
         match sys::try_lock_byte(file.as_fd(), REMOVAL_BYTE) {
             Ok(()) => return Ok(()),
-            // It was opened for reading only.
+            // The file was opened for reading only.
             Err(Errno::BADF) => return Ok(()),
             Err(Errno::AGAIN | Errno::ACCESS) => {}
             Err(errno) => return Err(task.failed("lock it")(errno)),
         }
-        let standing = sys::any_lock(file.as_fd(), REMOVAL_BYTE, 1).map_err(task.failed("lock it"))?;
-        match standing.map(|lock| lock.kind) {
-            // Of somebody who may not write, and removes nothing.
+        let existing = sys::any_lock(file.as_fd(), REMOVAL_BYTE, 1).map_err(task.failed("lock it"))?;
+        match existing.map(|lock| lock.kind) {
+            // A read lock of a process that does not remove names.
             Some(LockKind::Read) => return Ok(()),
             Some(LockKind::Write) if Instant::now() >= deadline => {
-                return Err(task.failed("wait for another process, which is destroying it")(Errno::BUSY));
+                return Err(task.failed("wait for another process that is destroying it")(Errno::BUSY));
             }
             Some(LockKind::Write) => std::thread::sleep(PAUSE),
             None => {}

@@ -1,4 +1,4 @@
-//! The calls of the C library that have no safe wrapper.
+//! Calls of the C library that have no safe wrapper.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -14,36 +14,37 @@ pub(crate) fn try_lock_byte(file: BorrowedFd<'_>, offset: i64) -> Result<(), Err
     set_lock(file, libc::F_WRLCK as libc::c_short, offset, 1)
 }
 
-/// Gives up the lock of the open file description behind `file` on the byte at `offset`, if it has one.
+/// Unlocks the byte at `offset` for the open file description behind `file`, if that has it locked.
 pub(crate) fn unlock_byte(file: BorrowedFd<'_>, offset: i64) -> Result<(), Errno> {
     set_lock(file, libc::F_UNLCK as libc::c_short, offset, 1)
 }
 
-/// A lock that somebody has on bytes of a file.
+/// An existing lock on bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FoundLock {
     pub(crate) kind: LockKind,
-    /// The first byte behind it; `None` if it goes as far as files go.
+    /// The first byte behind the lock; `None` if it extends to the largest offset.
     pub(crate) end: Option<i64>,
     pub(crate) start: i64,
-    /// The process, for a lock that belongs to one and not to an open file description.
+    /// The id of the process that has the lock; `None` if it belongs to an open file description.
     pub(crate) process: Option<u32>,
 }
 
-/// Whom a lock keeps out.
+/// The kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockKind {
-    /// Writers. Whoever may read the file may have it.
+    /// A lock that excludes write locks. Users who may read the file can take it.
     Read,
-    /// Everybody.
+    /// A lock that excludes all locks.
     Write,
 }
 
-/// A lock on any of `bytes` bytes at `offset` that another open file description than the one behind `file` has, or a
-/// process; of several it may be any. Never waits; a description for reading will do.
+/// Returns a lock on any of the `bytes` bytes at `offset` that belongs to a process, or to another open file
+/// description than the one behind `file`; if there are several, any of them. Never waits. The file may be open for
+/// reading only.
 ///
 /// # Errors
-/// The kernel's refusal.
+/// The kernel's error.
 pub(crate) fn any_lock(file: BorrowedFd<'_>, offset: i64, bytes: i64) -> Result<Option<FoundLock>, Errno> {
     let mut lock = lock_of(libc::F_WRLCK as libc::c_short, offset, bytes);
     // SAFETY: the descriptor is borrowed, hence open, and F_OFD_GETLK reads and writes one `flock`, which outlives the
@@ -58,14 +59,14 @@ pub(crate) fn any_lock(file: BorrowedFd<'_>, offset: i64, bytes: i64) -> Result<
         _ => LockKind::Write,
     };
     let end = (lock.l_len > 0).then(|| lock.l_start.saturating_add(lock.l_len));
-    // Open file descriptions have -1 there; 0 is a process of another namespace.
+    // The kernel reports -1 for an open file description, and 0 for a process of another pid namespace.
     let process = u32::try_from(lock.l_pid).ok().filter(|pid| *pid > 0);
     Ok(Some(FoundLock { kind, end, start: lock.l_start, process }))
 }
 
-/// Gives up every lock of the open file description behind `file`, for all who share it.
+/// Releases all locks of the open file description behind `file`, for all processes that share it.
 pub(crate) fn unlock(file: BorrowedFd<'_>) -> Result<(), Errno> {
-    // A length of 0 means as far as files go.
+    // A length of 0 means up to the largest offset.
     set_lock(file, libc::F_UNLCK as libc::c_short, 0, 0)
 }
 
@@ -86,43 +87,43 @@ fn set_lock(file: BorrowedFd<'_>, kind: libc::c_short, offset: i64, bytes: i64) 
     if answer == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// While it lives no signal handler runs on this thread, as far as signals can be held up.
-pub(crate) struct Undisturbed {
+/// Blocks signals on this thread until it is dropped, as far as signals can be blocked.
+pub(crate) struct BlockedSignals {
     before: libc::sigset_t,
-    /// Of one thread.
+    /// Makes the type `!Send`: the mask belongs to one thread.
     _thread: PhantomData<*mut ()>,
 }
 
-impl Undisturbed {
-    pub(crate) fn begin() -> Undisturbed {
+impl BlockedSignals {
+    pub(crate) fn begin() -> BlockedSignals {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: the first call fills `all` and the second `before`, which cannot fail for valid pointers and a valid
-        // way to change the mask.
+        // SAFETY: the first call initialises `all` and the second `before`. They cannot fail for valid pointers and a
+        // valid operation on the mask.
         let before = unsafe {
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
             before.assume_init()
         };
-        Undisturbed { before, _thread: PhantomData }
+        BlockedSignals { before, _thread: PhantomData }
     }
 }
 
-impl Drop for Undisturbed {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: `before` is this thread's mask of before, and outlives the call.
+        // SAFETY: `before` is the earlier mask of this thread, and outlives the call.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
     }
 }
 
-/// In a forked child: closes descriptor `number`, a copy of its parent's, if it leads to a file of this inode. A system
-/// call or two, as a fork handler may make.
+/// Closes, in a forked child, descriptor `number`, a copy of its parent's, if it leads to a file with this inode. Makes
+/// one or two system calls, which are allowed in a fork handler.
 pub(crate) fn close_inherited(number: i32, inode: u64) {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `stat` is written by the kernel, or not looked at.
+    // SAFETY: the kernel initialises `stat` before it is read: it is read only if the call succeeded.
     let is_same = unsafe { libc::fstat(number, stat.as_mut_ptr()) == 0 && stat.assume_init().st_ino == inode };
     if is_same {
-        // SAFETY: the child's copy of a descriptor that its parent keeps for itself: nobody in the child uses it, or
-        // closes it, because whoever has it finds that this is another process.
+        // SAFETY: the descriptor is the child's copy of one that its parent owns. No code in the child uses or closes
+        // it, because its owner checks first whether it is still in the same process.
         unsafe { libc::close(number) };
     }
 }
@@ -131,11 +132,11 @@ pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// Forks a child that has everything a fork gives it, and sleeps until it is killed, by the end of this thread at the
-/// latest.
+/// Forks a child that inherits all that a fork copies, and sleeps until it is killed, at the latest by the end of this
+/// thread.
 #[cfg(test)]
-pub(crate) fn fork_a_sleeper() -> libc::pid_t {
-    // SAFETY: the child makes system calls only, none of which has an effect on memory.
+pub(crate) fn fork_sleeping_child() -> libc::pid_t {
+    // SAFETY: the child only makes system calls that do not change memory.
     unsafe {
         let pid = libc::fork();
         if pid == 0 {

@@ -1,19 +1,20 @@
-//! Mappings whose file may be truncated without the end of this process: its SIGBUS handler.
+//! The SIGBUS handler that lets this process survive the truncation of a mapped file.
 //!
-//! To touch a page of a mapping that its file has no bytes for is SIGBUS, which ends the process. The handler looks
-//! whether the address lies in a mapping that is guarded. Then it marks the mapping as lost, and puts zeros of no file
-//! in its place, so that the thread goes on. It replaces the whole mapping: part of one of huge pages cannot be
-//! replaced at any address, and what is left of the file is of no use to anybody. Every other SIGBUS does what it did
-//! before.
+//! Touching a page of a mapping for which its file has no bytes raises SIGBUS, which ends the process. The handler
+//! checks whether the address lies in a guarded mapping. If so, it marks the mapping as lost and replaces it by zeroed
+//! anonymous memory, so that the thread can continue. It replaces the whole mapping, because a mapping of huge pages
+//! cannot be replaced in part at any address, and the rest of the file is useless anyway. Any other SIGBUS has its
+//! previous effect.
 //!
 //! # Invariants
-//! - A mapping is marked before it is replaced. So who has found zeros of no file, or written to them, finds the mark
-//!   afterwards: whoever looks at it between a batch and its answer never gives zeros for what was in the file.
-//! - A guard's range is mapped for as long as the guard lives: the mapping drops its guard before it is unmapped. So
-//!   the handler replaces nothing but what the mapping has.
-//! - The handler makes system calls and loads and stores atomics, nothing else: it may run wherever a mapping is
-//!   touched. It takes no lock; what it may see half changed is the entry of another mapping than the one that was
-//!   touched, which is told by the entry's version.
+//! - A mapping is marked before it is replaced. So a thread that read zeros from the replacement, or wrote to it, sees
+//!   the mark afterwards: checking the mark between a batch and its answer never returns zeros in place of the file's
+//!   content.
+//! - The range of a guard is mapped for as long as the guard exists: the mapping drops its guard before it is unmapped.
+//!   So the handler replaces nothing but the mapping itself.
+//! - The handler only makes system calls and loads and stores atomics, because it may run wherever a mapping is
+//!   touched. It takes no lock. It may see a partially changed entry, but only of another mapping than the one that was
+//!   touched, and detects that by the entry's version.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -23,20 +24,20 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use crate::sys::last_errno;
 
-/// Mappings of this process that can be guarded at a time: more than one process serves.
+/// The maximum number of guarded mappings: more than one process serves.
 const MAX_GUARDED: usize = 64;
-/// The kernel's number for an address that has no bytes. A sender of signals has others, and so has memory that fails.
+/// The signal code for an address without bytes. Signals sent by a process, and memory failures, have other codes.
 const BUS_ADRERR: libc::c_int = 2;
 
 static ENTRIES: [Entry; MAX_GUARDED] = [const { Entry::free() }; MAX_GUARDED];
-/// Held by who changes entries, or installs the handler.
-static CHANGES: Mutex<()> = Mutex::new(());
-/// What was done about SIGBUS before the handler was installed.
-static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+/// Held while entries are changed or the handler is installed.
+static ENTRIES_LOCK: Mutex<()> = Mutex::new(());
+/// The action for SIGBUS before the handler was installed.
+static PREVIOUS_ACTION: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// A guarded mapping, as the handler finds it.
+/// A guarded mapping, as the handler sees it.
 struct Entry {
-    /// Odd while the others change.
+    /// Odd while the other fields are being changed.
     version: AtomicUsize,
     base: AtomicUsize,
     /// 0 if the entry is free.
@@ -54,7 +55,7 @@ impl Entry {
         }
     }
 
-    /// Changes the range. Only with [`CHANGES`].
+    /// Changes the range. The caller must hold [`ENTRIES_LOCK`].
     fn set(&self, base: usize, bytes: usize) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Relaxed);
@@ -65,8 +66,8 @@ impl Entry {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// The range, if `address` lies in it. That of a mapping in use does not change, so an entry that is being changed
-    /// is not the one that is looked for.
+    /// Returns the range, if `address` lies in it. The range of a mapping in use does not change, so an entry that is
+    /// being changed is not a match.
     fn range_around(&self, address: usize) -> Option<(usize, usize)> {
         let version = self.version.load(Ordering::Acquire);
         let (base, bytes) = (self.base.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
@@ -76,19 +77,20 @@ impl Entry {
     }
 }
 
-/// Protects one mapping while it lives.
+/// A guard, which protects one mapping while it exists.
 pub(crate) struct Guard(&'static Entry);
 
 impl Guard {
     /// Guards the `bytes` bytes at `base`, which are a mapping of this process.
     ///
     /// # Errors
-    /// `EAGAIN` if too many are guarded; the kernel's refusal of the handler.
+    /// `EAGAIN` if too many mappings are guarded; the kernel's error for the handler.
     ///
     /// # Safety
-    /// The range stays one mapping for as long as the guard lives, and nothing but atomics is ever made of it.
+    /// The range must stay one mapping for as long as the guard exists, and its memory must only be accessed as
+    /// atomics.
     pub(crate) unsafe fn new(base: usize, bytes: usize) -> Result<Guard, Errno> {
-        let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changes = ENTRIES_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         install()?;
         let is_free = |entry: &&Entry| entry.bytes.load(Ordering::Relaxed) == 0;
         let entry = ENTRIES.iter().find(is_free).ok_or(Errno::AGAIN)?;
@@ -105,18 +107,17 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changes = ENTRIES_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.set(0, 0);
     }
 }
 
-/// Installs the handler, once. Only with [`CHANGES`].
+/// Installs the handler, once. The caller must hold [`ENTRIES_LOCK`].
 fn install() -> Result<(), Errno> {
-    if BEFORE.get().is_some() {
+    if PREVIOUS_ACTION.get().is_some() {
         return Ok(());
     }
-    // SAFETY: `sigaction` is plain integers and a pointer that may be null, for which zero is valid; the call writes
-    // it.
+    // SAFETY: `sigaction` is plain integers and a pointer that may be null, for which zero is valid; the call fills it.
     let before = unsafe {
         let mut before: libc::sigaction = std::mem::zeroed();
         if libc::sigaction(libc::SIGBUS, std::ptr::null(), &mut before) != 0 {
@@ -124,10 +125,10 @@ fn install() -> Result<(), Errno> {
         }
         before
     };
-    // Before the handler, which looks at it.
-    let _ = BEFORE.set(before);
-    // SAFETY: as above; the handler has the signature that SA_SIGINFO promises, lives as long as the process, and keeps
-    // to what a handler may do (the module's invariant).
+    // Stored before the handler is installed, because the handler reads it.
+    let _ = PREVIOUS_ACTION.set(before);
+    // SAFETY: as above; the handler has the signature that SA_SIGINFO requires, lives as long as the process, and only
+    // does what a signal handler may do (the module's invariant).
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_bus_error;
@@ -142,21 +143,22 @@ fn install() -> Result<(), Errno> {
 }
 
 extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: the C library has one error number for each thread, which is this one's for as long as it lives.
+    // SAFETY: the C library has one error number for each thread; the pointer is valid as long as this thread lives.
     let errno = unsafe { &mut *libc::__errno_location() };
-    let kept = *errno;
-    // SAFETY: the kernel gives a handler with SA_SIGINFO a whole `siginfo_t`, and a SIGBUS for memory has an address.
+    let saved_errno = *errno;
+    // SAFETY: the kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO, and a SIGBUS for memory has an
+    // address.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     if code != BUS_ADRERR || !replace(address) {
-        stand_back(signal, code);
+        restore_previous_action(signal, code);
     }
-    *errno = kept;
+    *errno = saved_errno;
 }
 
-/// Replaces the guarded mapping that `address` lies in. False if there is none, or the kernel refuses.
+/// Replaces the guarded mapping that contains `address`. Returns false if there is none, or the kernel refuses.
 fn replace(address: usize) -> bool {
     let mut found = None;
-    // All of them: two threads may have guarded one mapping, and one of both gives up.
+    // Marks all matching entries: two threads may have guarded one mapping, and one of the guards is then dropped.
     for entry in &ENTRIES {
         if let Some(range) = entry.range_around(address) {
             entry.is_lost.store(true, Ordering::SeqCst);
@@ -167,17 +169,17 @@ fn replace(address: usize) -> bool {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     let base = std::ptr::with_exposed_provenance_mut(base);
-    // SAFETY: exactly the range of a mapping that is in use, because it was touched just now, and so does not go
-    // (the promise of `Guard::new`). Only atomics are made of its memory, whose words may change at any time: they are
-    // zero from now on. Several threads may do so one after the other.
+    // SAFETY: this is exactly the range of a mapping that is in use, because it was just touched, so it stays mapped
+    // (the contract of `Guard::new`). Its memory is only accessed as atomics, whose values may change at any time: they
+    // are zero from now on. Several threads may do this one after the other.
     unsafe { mmap_anonymous(base, bytes, protection, flags) }.is_ok()
 }
 
-/// Has a signal that is none of this module's do what it did before.
-fn stand_back(signal: libc::c_int, code: libc::c_int) {
-    let Some(before) = BEFORE.get() else { return };
-    // SAFETY: an action that the kernel had given. The instruction that was refused is tried again when this returns,
-    // and is refused again. A signal that was sent is sent again; it waits until this handler returns.
+/// Restores the previous action, so that a signal that is not for this module has its previous effect.
+fn restore_previous_action(signal: libc::c_int, code: libc::c_int) {
+    let Some(before) = PREVIOUS_ACTION.get() else { return };
+    // SAFETY: the action was returned by the kernel. When the handler returns, the faulting instruction is retried and
+    // faults again. A signal that was sent by a process is raised again, and is delivered after this handler returns.
     unsafe {
         libc::sigaction(signal, before, std::ptr::null_mut());
         if code <= 0 {
@@ -191,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_knows_its_range_and_no_other() {
+    fn an_entry_matches_only_addresses_in_its_range() {
         let entry = Entry::free();
         assert!([0, 1, 4096, usize::MAX].iter().all(|address| entry.range_around(*address).is_none()));
         entry.set(8192, 4096);

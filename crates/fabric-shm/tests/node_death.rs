@@ -1,7 +1,7 @@
-//! A memory node that dies inside the WRITE of a row, at a word that is known: where a page begins that it may not
-//! write to. What served the table is gone at once, as by SIGKILL; what it had written stays in the region.
+//! A memory node that dies inside the WRITE of a row, at a known word: the start of a page that it may not write to.
+//! The process ends at once, as by SIGKILL; what it had written stays in the region.
 //!
-//! The node is this test program again: it runs the one test `node`, which does what its environment says.
+//! The node runs this test program again, with only the test `node`, which reads its options from the environment.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests are not tests themselves to the lint")]
 
@@ -22,28 +22,28 @@ const PROTECTED: &str = "@@protected";
 const FORMAT: &str = "bytes:1024";
 const KEY: &[u8] = b"cuckoo";
 const VALUE_BYTES: usize = 960;
-/// Pages looked at on either side of an entry: farther than its row goes.
+/// The number of pages tested on either side of an entry, more than its row covers.
 const PAGES_AROUND: usize = 3;
 const PAGE_BYTES: usize = 4096;
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A node, killed when this is dropped.
-struct Mortal {
+/// A memory node in a child process. Killed on drop.
+struct NodeProcess {
     port: u16,
     child: Child,
 }
 
-impl Mortal {
-    /// Serves `backing` on `port`, or any if that is 0. The pages of the file at `protected`, in bytes, may not be
-    /// written to.
-    fn start(backing: &Url, port: u16, protected: Option<usize>) -> Mortal {
+impl NodeProcess {
+    /// Serves `backing` on `port`, or on any port if that is 0. Writing to the page of the file at byte `protected`
+    /// ends the node.
+    fn start(backing: &Url, port: u16, protected: Option<usize>) -> NodeProcess {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "node", "--nocapture", "--quiet"])
             .env(NODE, format!("{port} {backing}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn();
-        let mut node = Mortal { port, child: child.unwrap() };
+        let mut node = NodeProcess { port, child: child.unwrap() };
         let mut words = BufReader::new(node.child.stdout.as_mut().unwrap()).lines();
         let mut said = |word: &str| {
             let found = words.find_map(|line| line.unwrap().strip_prefix(word).map(str::to_owned));
@@ -61,7 +61,7 @@ impl Mortal {
         Url::tcp("127.0.0.1", self.port).unwrap()
     }
 
-    /// Whether it has died of a write that it may not do. What its clients are told comes a moment after its death.
+    /// Whether the node has died from writing to the protected page. Its clients notice its death a moment later.
     fn has_died(&mut self) -> bool {
         match self.child.try_wait().unwrap() {
             None => false,
@@ -73,7 +73,7 @@ impl Mortal {
     }
 }
 
-impl Drop for Mortal {
+impl Drop for NodeProcess {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
@@ -101,7 +101,7 @@ fn protect(path: &str, offset: usize) {
     assert!(pages > 0, "the region is mapped");
 }
 
-/// A node's life, when this program was started as one; nothing otherwise.
+/// Runs a node if this program was started as one, and does nothing otherwise.
 #[test]
 fn node() {
     let Ok(told) = std::env::var(NODE) else { return };
@@ -112,7 +112,7 @@ fn node() {
     let served = store.serve(&options).unwrap();
     println!("\n{READY}{}", served.local_addrs()[0].port());
     let path = backing.to_string().replace("shm://", "/dev/shm/");
-    // Until whoever started it ends.
+    // Serves until the parent ends.
     for line in std::io::stdin().lines() {
         protect(&path, line.unwrap().parse().unwrap());
         println!("{PROTECTED}");
@@ -120,16 +120,17 @@ fn node() {
     served.stop().unwrap();
 }
 
-/// A table that is destroyed when the test ends, however it ends.
-struct Destroyed(Url);
+/// A table that is destroyed on drop.
+struct TempTable(Url);
 
-impl Drop for Destroyed {
+impl Drop for TempTable {
     fn drop(&mut self) {
         drop(Store::destroy(&self.0));
     }
 }
 
-/// Where in the region's file `value` lies in a row: the records of clients, in front of all rows, may have it, too.
+/// Returns the offset of `value` in a row of the region's file. The records of clients, before all rows, may contain
+/// it, too.
 fn find(url: &Url, value: &[u8]) -> usize {
     let path = url.to_string().replace("shm://", "/dev/shm/");
     let bytes = std::fs::read(path).unwrap();
@@ -140,23 +141,23 @@ fn value(number: u8) -> Vec<u8> {
     vec![number; VALUE_BYTES]
 }
 
-/// What the key has, as the client sees it itself once there is a node again.
+/// Asserts that the client reads value `number` for the key, once there is a node again.
 fn assert_value(client: &mut Client, number: u8) {
     let found = client.get(KEY).unwrap().expect("the key");
     assert!(found == value(number), "{number} and nothing else: {:02x?}..", &found[..8]);
 }
 
-/// [R-COMMIT-1] [R-COMMIT-3] [R-RECOVER-2] [R-SESSION-1] A node that dies while it writes a row leaves it half written,
-/// and the sealed record beside it. The client is told that nobody knows, sees the change done if it looks past a
-/// torn row over the next node, and its recovery completes the change. A node that dies before, in the record, leaves
-/// the row as it was.
+/// [R-COMMIT-1] [R-COMMIT-3] [R-RECOVER-2] [R-SESSION-1] A node that dies while it writes a row leaves the row
+/// partially written, and a sealed record of the change. The client learns that the effect is unknown. It sees the
+/// change if it reads through the record of the torn row on the next node, and recovery completes the change. A node
+/// that dies earlier, in the record, leaves the row as it was.
 #[test]
 fn a_node_that_dies_inside_a_row_leaves_its_record() {
     let url = Url::shm(&format!("guira-test-node-death-{}", std::process::id())).unwrap();
     let options = CreateOptions::new(64).format(FORMAT.parse().unwrap()).max_clients(8);
     let store = Store::create(&url, &options).unwrap();
-    let _table = Destroyed(url.clone());
-    let mut node = Mortal::start(&url, 0, None);
+    let _table = TempTable(url.clone());
+    let mut node = NodeProcess::start(&url, 0, None);
     let remote = Store::open_with(node.url(), &OpenOptions::default().reconnect_timeout(RECONNECT_TIMEOUT)).unwrap();
     let mut client = remote.client().unwrap();
     let mut number = 1;
@@ -166,13 +167,13 @@ fn a_node_that_dies_inside_a_row_leaves_its_record() {
     for page in entry_page - PAGES_AROUND..=entry_page + PAGES_AROUND {
         let port = node.port;
         drop(node);
-        node = Mortal::start(&url, port, Some(page * PAGE_BYTES));
-        // The session is a new one: that is said by the first operation, if it may have had an effect.
+        node = NodeProcess::start(&url, port, Some(page * PAGE_BYTES));
+        // The session is new; the first operation reports that, if it may have had an effect.
         assert_value(&mut client, number);
         let before = store.stat().unwrap().totals;
         let changed = client.update(KEY, &value(number + 1));
         if let Ok(is_there) = changed {
-            assert!(is_there && !node.has_died(), "another page");
+            assert!(is_there && !node.has_died(), "the write did not touch the page");
             number += 1;
             continue;
         }
@@ -181,27 +182,27 @@ fn a_node_that_dies_inside_a_row_leaves_its_record() {
         let status = node.child.wait().unwrap();
         assert_eq!(status.signal(), Some(rustix::process::Signal::SEGV.as_raw()), "{status}");
         deaths += 1;
-        // Every other time the client looks before the node that died is recovered, past the row if need be.
+        // Every other time the client reads before the dead node's slots are recovered, through the record if need be.
         let is_early = deaths % 2 == 1;
         let early = is_early.then(|| {
-            node = Mortal::start(&url, port, None);
+            node = NodeProcess::start(&url, port, None);
             client.get(KEY).unwrap().expect("the key")
         });
         let repair = store.recover(&mut |_, _| ()).unwrap();
         assert!(repair.failed.is_empty(), "{repair:?}");
         if !is_early {
-            node = Mortal::start(&url, port, None);
+            node = NodeProcess::start(&url, port, None);
         }
         let met = store.stat().unwrap().totals.since(&before);
-        println!("page {page}: {} record replayed, {} row half written", met.replays, met.torn_rows);
+        println!("page {page}: {} records replayed, {} torn rows", met.replays, met.torn_rows);
         number += met.replays as u8;
-        // A row of which nothing was written is whole, and what its record says is still to happen.
+        // A row of which no word was written is whole, and shows the old value until the record is replayed.
         let is_expected = |early| early == value(number) || met.torn_rows == 0 && early == value(number - 1);
-        assert!(early.is_none_or(is_expected), "{number} before the recovery, too, if the row shows it");
+        assert!(early.is_none_or(is_expected), "value {number} is also read before the recovery, if the row shows it");
         assert_value(&mut client, number);
         (replays, torn) = (replays + met.replays, torn + met.torn_rows);
     }
-    // A row begins in one page, and goes on in another or two.
+    // A row covers two or three pages.
     assert!((2..=3).contains(&replays) && (1..=replays).contains(&torn), "{torn} of {replays} inside a row");
     assert!(deaths >= replays);
     drop(client);

@@ -1,7 +1,7 @@
-//! Regions between processes: who sees what, who counts as alive, and what a fork changes.
+//! Regions shared by processes: visibility of changes, liveness of clients, and effects of forks.
 //!
-//! Other processes are this test program again: it runs the one test `child`, which does what its environment says. A
-//! child says "@@" and a word when it has reached a point, and goes on when it is sent a line.
+//! Child processes run this test program again, with only the test `child`, which reads its role from the environment.
+//! A child prints "@@" and a word when it has reached a point, and continues when it is sent a line.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests are not tests themselves to the lint")]
 
@@ -26,14 +26,14 @@ use common::{DEVICE_BYTES, MAIN_BYTES, Scratch, ScratchDirectory, read, submit, 
 
 const ROLE: &str = "GUIRA_SHM_TEST_ROLE";
 const PATH: &str = "GUIRA_SHM_TEST_PATH";
-/// Where a memory node is, for children that want one.
+/// The URL of a memory node, for children that need one.
 const NODE: &str = "GUIRA_SHM_TEST_NODE";
-/// A slot that no client takes: the table has fewer.
+/// A slot that no client takes, because the table has fewer slots.
 const SPARE_SLOT: u16 = 60_000;
-/// A region in whose own file the slots are locked, and one with a lock file.
+/// The modes of a region whose slots are locked in its own file, and of one with a lock file.
 const MODES: [u32; 2] = [0o600, 0o644];
-/// No step of a child takes longer.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest time that a step of a child takes.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A child process, killed on drop.
 struct Actor {
@@ -47,9 +47,9 @@ impl Actor {
         Actor::start(Command::new(std::env::current_exe().unwrap()), role, location)
     }
 
-    /// Starts the child by a shell in namespaces of its own for processes and mounts, after `mounts` was carried out
-    /// there. `None` where this user may not have any.
-    fn contain(role: &str, location: &Location, mounts: &str) -> Option<Actor> {
+    /// Starts the child by a shell in new pid and mount namespaces, after the commands `mounts` were executed there.
+    /// Returns `None` if this user may not create namespaces.
+    fn spawn_in_namespaces(role: &str, location: &Location, mounts: &str) -> Option<Actor> {
         let namespaces = ["--pid", "--mount", "--fork", "--mount-proc", "--kill-child"];
         let ways = [&namespaces[..], &["--user", "--map-root-user", "--pid", "--mount", "--fork", "--kill-child"]];
         let is_possible = |way: &&&[&str]| {
@@ -80,8 +80,8 @@ impl Actor {
         Actor { process, orders, words: BufReader::new(words) }
     }
 
-    /// The next word the child says.
-    fn hear(&mut self) -> String {
+    /// Returns the next word that the child prints.
+    fn next_word(&mut self) -> String {
         let mut line = String::new();
         while self.words.read_line(&mut line).unwrap() > 0 {
             if let Some((_, word)) = line.split_once("@@") {
@@ -92,7 +92,7 @@ impl Actor {
         panic!("the child ended: {:?}", self.process.wait());
     }
 
-    fn go_on(&mut self) {
+    fn resume(&mut self) {
         writeln!(self.orders).unwrap();
     }
 
@@ -113,7 +113,7 @@ impl Drop for Actor {
     }
 }
 
-/// A process that is not our child, killed on drop.
+/// A process that is not a child of this one. Killed on drop.
 struct Orphan(u32);
 
 impl Orphan {
@@ -133,21 +133,21 @@ fn send_signal(pid: u32, signal: libc::c_int) {
     unsafe { libc::kill(pid as libc::pid_t, signal) };
 }
 
-/// Forks; the child runs `body` and ends with the code it returns, without unwinding or exit handlers.
+/// Forks; the child runs `body` and exits with the code that it returns, without unwinding or exit handlers.
 fn fork(body: impl FnOnce() -> i32) -> u32 {
     // SAFETY: see `run_in_child`.
     run_in_child(unsafe { libc::fork() }, body)
 }
 
-/// As `fork`, by a system call that no fork handler notices.
+/// Same as [`fork`], by a system call that runs no fork handler.
 fn bare_clone(body: impl FnOnce() -> i32) -> u32 {
-    // SAFETY: a copy of this process, as `fork` makes it; see `run_in_child`.
+    // SAFETY: the call copies this process like `fork`; see `run_in_child`.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     run_in_child(pid as libc::pid_t, body)
 }
 
-/// In the child, which has the number 0 here, runs `body`, and nothing but that: its other threads are kept away by the
-/// test from locks that it needs.
+/// Runs `body`, and nothing else, in the child, for which `number` is 0. The test makes sure that no other thread of
+/// the parent holds a lock that `body` needs.
 fn run_in_child(number: libc::pid_t, body: impl FnOnce() -> i32) -> u32 {
     match number {
         0 => {
@@ -162,7 +162,7 @@ fn run_in_child(number: libc::pid_t, body: impl FnOnce() -> i32) -> u32 {
 fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
     let start = Instant::now();
     while !reached() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(start.elapsed() < TIMEOUT, "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -171,7 +171,7 @@ fn is_free(region: &ShmRegion, slot: u16) -> bool {
     region.hold(slot).unwrap().is_some()
 }
 
-// ---- What children do.
+// ---- Roles of child processes.
 
 #[test]
 fn child() {
@@ -186,16 +186,16 @@ fn child() {
         "set forker" => set_forker(&location),
         "set closer" => set_closer(&location),
         "cloner" => forker(&location, |body| bare_clone(body)),
-        "quitter" => quitter(&location),
-        "execer" => execer(&location),
+        "exiting forker" => exiting_forker(&location),
+        "exec caller" => exec_caller(&location),
         "remote forker" => remote_forker(&location),
-        "closer" => closer(&location),
+        "descriptor closer" => descriptor_closer(&location),
         "prober" => prober(&location),
-        "stranger" => stranger(&location),
-        "headless" => headless(&location),
-        "miser" => miser(&location),
-        "storm" => storm(&location),
-        "nobody" => nobody(&location),
+        "unsafe file system" => unsafe_file_system(&location),
+        "without main thread" => without_main_thread(&location),
+        "memlock limited" => memlock_limited(&location),
+        "fork storm" => fork_storm(&location),
+        "unprivileged" => unprivileged(&location),
         "client" => client(&location),
         "reader" => locks::reader(&location),
         "creator" => locks::creator(&location),
@@ -211,7 +211,7 @@ fn say(word: impl std::fmt::Display) {
 }
 
 fn wait_for_order() {
-    // A parent that is gone ends the wait as well.
+    // The wait also ends if the parent has ended.
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
@@ -223,14 +223,14 @@ fn take(region: &ShmRegion, slot: u16) -> SlotHold {
     region.hold(slot).unwrap().unwrap()
 }
 
-/// A slot that was just freed may be kept for a moment by a process that was forked meanwhile and has not run yet.
+/// Takes a slot that was just freed. A process that was forked meanwhile and has not run yet may keep it for a moment.
 fn take_soon(region: &ShmRegion, slot: u16) -> SlotHold {
     let start = Instant::now();
     loop {
         if let Some(hold) = region.hold(slot).unwrap() {
             return hold;
         }
-        assert!(start.elapsed() < PATIENCE, "slot {slot} was not freed");
+        assert!(start.elapsed() < TIMEOUT, "slot {slot} was not freed");
         std::thread::yield_now();
     }
 }
@@ -260,7 +260,7 @@ fn holder(location: &Location) {
     wait_for_order();
 }
 
-/// Holds a slot and runs another program.
+/// Holds slot 1 and starts another program.
 fn spawner(location: &Location) {
     let region = open(location);
     let _hold = take_soon(&region, 1);
@@ -270,7 +270,7 @@ fn spawner(location: &Location) {
     other.wait().unwrap();
 }
 
-/// Holds slot 1 and forks; the forked process uses the region as it may, and stays.
+/// Holds slot 1 and forks; the forked process reopens the region, uses it, and stays alive.
 fn forker(location: &Location, fork: impl FnOnce(&mut dyn FnMut() -> i32) -> u32) {
     let region = open(location);
     let mut lane = region.lane();
@@ -290,7 +290,7 @@ fn forker(location: &Location, fork: impl FnOnce(&mut dyn FnMut() -> i32) -> u32
         assert!(!mine.is_stale());
         assert_eq!(read(&mut mine.lane(), Addr::main(0)), 1);
         assert!(mine.hold(1).unwrap().is_none(), "the parent is alive");
-        // Takes the table entry and the descriptor's number the parent's hold had here.
+        // May get the table entry and the descriptor number that the parent's hold had in this process.
         let own = take(&mine, 2);
         drop((hold.take(), region));
         write(&mut mine.lane(), Addr::main(0), 2);
@@ -303,8 +303,8 @@ fn forker(location: &Location, fork: impl FnOnce(&mut dyn FnMut() -> i32) -> u32
     wait_for_order();
 }
 
-/// Holds slot 1 and forks; the forked process drops all it has and ends as programs do, with exit handlers.
-fn quitter(location: &Location) {
+/// Holds slot 1 and forks; the forked process drops all that it inherited and exits normally, with exit handlers.
+fn exiting_forker(location: &Location) {
     let region = open(location);
     let mut hold = Some(take_soon(&region, 1));
     let mut region = Some(region);
@@ -320,8 +320,8 @@ fn quitter(location: &Location) {
     wait_for_order();
 }
 
-/// Has a store and a connection of a memory node, of which the forked process has no part: what it asks is refused, and
-/// what it drops is its copy. Then it has its own.
+/// Has a store and a connection to a memory node, which the forked process cannot use: its requests are refused, and
+/// drops affect only its copies. Then it opens its own.
 fn remote_forker(location: &Location) {
     let url = std::env::var(NODE).unwrap();
     let (store, endpoint) = (Store::open(&url).unwrap(), url.strip_prefix("tcp://").unwrap());
@@ -329,13 +329,13 @@ fn remote_forker(location: &Location) {
     let connect = || TcpRegion::connect(&options).unwrap();
     let (region, client, reader) = (connect(), store.client().unwrap(), store.reader());
     let (hold, lane) = (region.hold(SPARE_SLOT).unwrap().unwrap(), region.lane());
-    // A task that has the turn to change the key, and keeps it, unless the node was faster than this thread.
+    // A task that holds the permit to change the key, and keeps it, unless the node was faster than this thread.
     let stuck = (0..100).find_map(|_| {
         let mut client = outcome_of(store.to_async().client()).unwrap();
         let mut update = Box::pin(async move { client.update(b"cuckoo", b"grey").await });
         update.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending().then_some(update)
     });
-    let stuck = stuck.expect("a node takes a while");
+    let stuck = stuck.expect("the node answers later");
     let pools = Pools::of(&store);
     let mut parents = Some((store, client, reader, region, hold, lane, pools));
     let pid = fork(|| {
@@ -344,7 +344,7 @@ fn remote_forker(location: &Location) {
         refused(client.get(b"cuckoo").err());
         let start = Instant::now();
         refused(client.put(b"cuckoo", b"never").err());
-        assert!(start.elapsed() < Duration::from_millis(500), "its parent's lines are none of the child's");
+        assert!(start.elapsed() < Duration::from_millis(500), "the child does not wait in its parent's lock queue");
         refused(client.remove(b"cuckoo").err());
         refused(reader.get(b"cuckoo").err());
         refused(reader.get_many(&[b"cuckoo"]).remove(0).err());
@@ -382,18 +382,18 @@ fn remote_forker(location: &Location) {
 }
 
 fn refused(error: Option<guira::Error>) {
-    let error = error.expect("the child has no part in it");
+    let error = error.expect("the child cannot use it");
     assert!(error.effect() == guira::Effect::None && error.to_string().contains("fork"), "{error}");
 }
 
 fn poll_once<F: Future>(future: F) -> F::Output {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
-        Poll::Pending => panic!("nobody has to be waited for"),
+        Poll::Pending => panic!("the future is not ready at once"),
     }
 }
 
-/// Polls `future` every millisecond until it is ready, for ten seconds: a new session is a thread's work.
+/// Polls `future` every millisecond until it is ready, for up to ten seconds: another thread opens a new session.
 fn outcome_of<F: Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
     for _ in 0..10_000 {
@@ -402,10 +402,10 @@ fn outcome_of<F: Future>(future: F) -> F::Output {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("ten seconds are over")
+    panic!("the future was not ready after ten seconds")
 }
 
-/// Pools that have lent what they have.
+/// Pools whose only clients are lent.
 struct Pools {
     of_tasks: guira::aio::Pool,
     of_threads: guira::Pool,
@@ -420,7 +420,7 @@ impl Pools {
         Pools { of_tasks, of_threads, to_task, to_thread }
     }
 
-    /// In a forked child: nothing is lent, or given back.
+    /// Asserts, in a forked child, that clients are neither lent nor returned.
     fn are_refused(mut self) {
         refused(poll_once(self.of_tasks.get()).err());
         refused(self.of_threads.get().err());
@@ -438,8 +438,8 @@ impl Pools {
     }
 }
 
-/// Holds slot 1 and becomes another program.
-fn execer(location: &Location) {
+/// Holds slot 1 and executes another program.
+fn exec_caller(location: &Location) {
     use std::os::unix::process::CommandExt;
     let region = open(location);
     let _hold = take_soon(&region, 1);
@@ -448,16 +448,16 @@ fn execer(location: &Location) {
     panic!("{}", Command::new("sleep").arg("60").stdout(Stdio::null()).exec());
 }
 
-/// Holds slot 1, has all of its descriptors closed, as programs do that go into the background, and another region's
-/// file opened under each of their numbers. Goes on as before.
-fn closer(location: &Location) {
+/// Holds slot 1, closes all of its descriptors, as programs do that go into the background, opens another region's file
+/// under each of their numbers, and continues to use the region.
+fn descriptor_closer(location: &Location) {
     let other = location.path().with_extension("other");
     let region = open(location);
     let mut lane = region.lane();
     let hold = take_soon(&region, 1);
     let decoy = std::ffi::CString::new(other.into_os_string().into_encoded_bytes()).unwrap();
     for descriptor in 3..64 {
-        // SAFETY: system calls; the region is made for losing its descriptors, and nothing else here has one.
+        // SAFETY: a system call; the region tolerates the loss of its descriptors, and nothing else here has one.
         unsafe { libc::close(descriptor) };
         // SAFETY: as above; the name is a string that ends with a zero.
         let opened = unsafe { libc::open(decoy.as_ptr(), libc::O_RDWR) };
@@ -467,7 +467,8 @@ fn closer(location: &Location) {
     let second = take(&region, 2);
     say("closed");
     wait_for_order();
-    // With the slot file's name gone as well, it has no way to it: told, and nothing else is locked in its place.
+    // Once the name of the slot file is removed as well, the file cannot be reopened: the hold is refused, and no other
+    // file is locked in its place.
     let error = region.hold(3).unwrap_err();
     assert!(error.to_string().contains("slot 3"), "{error}");
     say("refused");
@@ -476,11 +477,12 @@ fn closer(location: &Location) {
     drop(hold);
     say("given back");
     wait_for_order();
-    // What stands under the region's number is not its file any more: let nobody close it.
+    // The region's descriptor number belongs to another file now, and must not be closed.
     std::mem::forget(region);
 }
 
-/// Has slots 1 to 3 as one owner, gives 2 back, and forks; the forked process takes slot 4 as another, and stays.
+/// Holds slots 1 to 3 as one owner, releases 2, and forks; the forked process takes slot 4 as another owner, and stays
+/// alive.
 fn set_forker(location: &Location) {
     let region = open(location);
     let mut set = region.hold_set();
@@ -504,7 +506,7 @@ fn set_forker(location: &Location) {
     wait_for_order();
 }
 
-/// Has slot 1 as one owner, and all of its descriptors closed and used for another region's file.
+/// Holds slot 1 in a set, closes all of its descriptors, and opens another region's file under their numbers.
 fn set_closer(location: &Location) {
     let other = location.path().with_extension("other");
     let region = open(location);
@@ -512,25 +514,25 @@ fn set_closer(location: &Location) {
     assert!(set.hold(1).unwrap());
     let decoy = std::ffi::CString::new(other.into_os_string().into_encoded_bytes()).unwrap();
     for descriptor in 3..64 {
-        // SAFETY: system calls; sets are made for losing their descriptors, and nothing else here has one.
+        // SAFETY: a system call; sets tolerate the loss of their descriptors, and nothing else here has one.
         unsafe { libc::close(descriptor) };
         // SAFETY: as above; the name is a string that ends with a zero.
         assert!(unsafe { libc::open(decoy.as_ptr(), libc::O_RDWR) } >= 3);
     }
     let error = set.hold(2).unwrap_err();
     assert!(error.to_string().contains("slot 2"), "{error}");
-    assert!(!set.release(1), "it stays, and says so");
+    assert!(!set.release(1), "the slot stays held, and that is reported");
     say("closed");
     wait_for_order();
     drop(set);
-    // SAFETY: a system call that reads a descriptor's flags: the drop has closed nobody else's.
+    // SAFETY: a system call that reads a descriptor's flags. The drop must not have closed the other file.
     assert!((3..64).all(|descriptor| unsafe { libc::fcntl(descriptor, libc::F_GETFD) } >= 0));
     say("given back");
     wait_for_order();
     std::mem::forget(region);
 }
 
-/// Asks for slot 1, and takes slot 2.
+/// Takes slot 2, and probes slot 1.
 fn prober(location: &Location) {
     let region = open(location);
     let _hold = take_soon(&region, 2);
@@ -543,29 +545,29 @@ fn prober(location: &Location) {
     wait_for_order();
 }
 
-/// Takes slot 1, and stays when the process's first thread has ended.
-fn headless(location: &Location) {
+/// Takes slot 1, and stays alive when the main thread has ended.
+fn without_main_thread(location: &Location) {
     extern "C" fn end(_signal: libc::c_int) {
-        // SAFETY: ends the thread that runs the handler, which others only wait for.
+        // SAFETY: the call ends the thread that runs the handler; other threads only wait for it.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
     }
     let region = open(location);
     let _hold = take_soon(&region, 1);
     let own = ProcessIdentity::current();
     let (handler, pid) = (end as extern "C" fn(libc::c_int), libc::c_long::try_from(own.pid).unwrap());
-    // SAFETY: the handler makes a system call, and nothing else.
+    // SAFETY: the handler only makes a system call.
     unsafe {
         libc::signal(libc::SIGUSR1, handler as libc::sighandler_t);
         assert_eq!(libc::syscall(libc::SYS_tgkill, pid, pid, libc::SIGUSR1), 0);
     }
     let first = format!("/proc/{pid}/stat");
-    wait_for("the first thread has ended", || std::fs::read_to_string(&first).unwrap().contains(") Z "));
+    wait_for("the main thread has ended", || std::fs::read_to_string(&first).unwrap().contains(") Z "));
     say(format!("{} {} {} {}", own.pid, own.start_ticks, own.pid_namespace, own.boot));
     wait_for_order();
 }
 
-/// Asks for slots that are free and slots that are not, without and with the right to lock another page in memory.
-fn miser(location: &Location) {
+/// Probes a free and a taken slot, before and after it may not lock another page in memory.
+fn memlock_limited(location: &Location) {
     let region = open(location);
     let own = take_soon(&region, 1);
     let answer = |slot| match region.hold(slot) {
@@ -575,9 +577,9 @@ fn miser(location: &Location) {
     };
     let before = [answer(1), answer(2)];
     let least = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
-    // Version 3; no capability is kept.
+    // Version 3 of the structure; all capabilities are dropped.
     let (header, none) = ([0x2008_0522_u32, 0], [0_u32; 6]);
-    // SAFETY: system calls that give up privileges and limit this process; what they read outlives them.
+    // SAFETY: system calls that drop privileges and limit this process; the memory that they read outlives them.
     let answers = unsafe {
         [
             libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const least).into(),
@@ -586,7 +588,7 @@ fn miser(location: &Location) {
         ]
     };
     let after = [answer(1), answer(2)];
-    // SAFETY: no memory is touched.
+    // SAFETY: the call does not access memory of this program.
     unsafe { libc::munlockall() };
     assert_eq!(answers, [0; 3]);
     drop(own);
@@ -594,8 +596,8 @@ fn miser(location: &Location) {
     wait_for_order();
 }
 
-/// On a file system that is refused: nothing can be created or opened, and nothing is left behind.
-fn stranger(location: &Location) {
+/// Fails to create and open a region on a file system that is refused, and leaves nothing behind.
+fn unsafe_file_system(location: &Location) {
     let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES);
     let refusal = |error: &ShmError| match error {
         ShmError::UnsupportedFileSystem { name, .. } => (*name).to_owned(),
@@ -611,8 +613,8 @@ fn stranger(location: &Location) {
     wait_for_order();
 }
 
-/// Takes and frees slots on two threads while a third forks; then stops with slots 1 to 8 held.
-fn storm(location: &Location) {
+/// Takes and releases slots on two threads while a third forks; then holds slots 1 to 8.
+fn fork_storm(location: &Location) {
     const FORKS: usize = 60;
     let region = open(location);
     let done = AtomicBool::new(false);
@@ -630,7 +632,7 @@ fn storm(location: &Location) {
         let pids: Vec<u32> = (0..FORKS)
             .map(|_| {
                 fork(|| {
-                    // SAFETY: two system calls without effects on memory: die after the test at the latest, and wait.
+                    // SAFETY: two system calls without effects on memory: the child waits, and dies after a minute.
                     unsafe { (libc::alarm(60), libc::pause()) }.1
                 })
             })
@@ -642,7 +644,7 @@ fn storm(location: &Location) {
     wait_for_order();
 }
 
-/// Opens the table there and has a client until it is told to go on.
+/// Opens the table at `location` and keeps a client until it is told to continue.
 fn client(location: &Location) {
     let store = Store::open(guira::Url::file(location.path()).unwrap()).unwrap();
     let client = store.client().unwrap();
@@ -651,11 +653,11 @@ fn client(location: &Location) {
     drop(client);
 }
 
-/// Without privileges: everything about the file is refused.
-fn nobody(location: &Location) {
+/// Drops its privileges, after which every operation on the file is refused.
+fn unprivileged(location: &Location) {
     const NOBODY: u32 = 65_534;
     if rustix::process::geteuid().is_root() {
-        // SAFETY: system calls that give up privileges; nothing else runs in this process.
+        // SAFETY: system calls that drop privileges; nothing else runs in this process.
         let answers = unsafe { (libc::setgroups(0, std::ptr::null()), libc::setgid(NOBODY), libc::setuid(NOBODY)) };
         assert_eq!(answers, (0, 0, 0));
     }
@@ -673,7 +675,7 @@ fn nobody(location: &Location) {
     wait_for_order();
 }
 
-// ---- What is asserted about them.
+// ---- Tests.
 
 #[test]
 fn processes_share_the_words() {
@@ -681,12 +683,12 @@ fn processes_share_the_words() {
     let region = scratch.create();
     let mut lane = region.lane();
     write(&mut lane, Addr::main(8), 41);
-    assert_eq!(Actor::spawn("writer", &scratch.location).hear(), "written");
+    assert_eq!(Actor::spawn("writer", &scratch.location).next_word(), "written");
     assert_eq!(read(&mut lane, Addr::main(8)), 42);
     assert_eq!(read(&mut lane, Addr::device(8)), 43);
 }
 
-/// As a process that may only read the file can: locks these slots for reading.
+/// Locks the slots for reading, as a process can that may only read the file.
 fn lock_for_reading(location: &Location, slots: std::ops::Range<i64>) -> std::fs::File {
     const FIRST_SLOT_BYTE: i64 = 1 << 62;
     let file = std::fs::File::open(location.path()).unwrap();
@@ -701,8 +703,8 @@ fn lock_for_reading(location: &Location, slots: std::ops::Range<i64>) -> std::fs
     file
 }
 
-/// Slots that a reader has locked look taken, which cannot be helped; but the lock is found, among those of clients,
-/// and by those who may only read, too; and it is over when the reader closes the file.
+/// Slots that a reader has locked look taken. But the lock is found among those of clients, also by a process that may
+/// only read, and it ends when the reader closes the file.
 #[test]
 fn locks_of_readers_are_found() {
     let scratch = Scratch::new();
@@ -730,15 +732,15 @@ fn locks_of_readers_are_found() {
     assert!(region.hold(4).unwrap().is_some());
 }
 
-/// A dead client whose slot a reader has locked is neither called alive nor recovered: it is said why, until the lock
-/// ends.
+/// A dead client whose slot a reader has locked is neither reported as alive nor recovered, and the reason is reported,
+/// until the lock ends.
 #[test]
-fn who_is_dead_under_a_lock_of_a_reader_is_unknown() {
+fn a_dead_client_under_a_read_lock_is_unknown() {
     let scratch = Scratch::new();
     let url = guira::Url::file(scratch.location.path()).unwrap();
     let store = Store::create(&url, &guira::CreateOptions::new(100).max_clients(8)).unwrap();
     let mut actor = Actor::spawn("client", &scratch.location);
-    let slot: u16 = actor.hear().parse().unwrap();
+    let slot: u16 = actor.next_word().parse().unwrap();
     actor.kill();
     let reader = lock_for_reading(&scratch.location, i64::from(slot)..i64::from(slot) + 1);
     let state = |store: &Store| store.stat().unwrap().clients[0].state;
@@ -755,9 +757,9 @@ fn who_is_dead_under_a_lock_of_a_reader_is_unknown() {
 }
 
 #[test]
-fn the_umask_has_no_say() {
+fn the_umask_is_ignored() {
     let scratch = Scratch::new();
-    assert_eq!(Actor::spawn("umask", &scratch.location).hear(), "created");
+    assert_eq!(Actor::spawn("umask", &scratch.location).next_word(), "created");
     let mode = std::fs::metadata(scratch.location.path()).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o664);
     let [lock_file] = &common::lock_files_of(&scratch.location)[..] else { panic!("it has no lock file") };
@@ -770,7 +772,7 @@ fn a_killed_holder_is_dead_and_a_stopped_one_is_not() {
         let scratch = Scratch::new();
         let region = common::create_with_mode(&scratch.location, mode);
         let mut actor = Actor::spawn("holder", &scratch.location);
-        assert_eq!(actor.hear(), "held");
+        assert_eq!(actor.next_word(), "held");
         assert!(!is_free(&region, 1) && is_free(&region, 2));
 
         actor.signal(libc::SIGSTOP);
@@ -782,11 +784,11 @@ fn a_killed_holder_is_dead_and_a_stopped_one_is_not() {
         }
         actor.signal(libc::SIGKILL);
         actor.process.wait().unwrap();
-        assert!(is_free(&region, 1), "once the process is gone its slot is free at once");
+        assert!(is_free(&region, 1), "the slot is free as soon as the process has ended");
 
         let mut actor = Actor::spawn("holder", &scratch.location);
-        assert_eq!(actor.hear(), "held");
-        actor.go_on();
+        assert_eq!(actor.next_word(), "held");
+        actor.resume();
         assert!(actor.process.wait().unwrap().success());
         assert!(is_free(&region, 1));
     }
@@ -797,37 +799,37 @@ fn a_program_the_holder_started_does_not_keep_it_alive() {
     let scratch = Scratch::new();
     let region = scratch.create();
     let mut actor = Actor::spawn("spawner", &scratch.location);
-    let other = Orphan(actor.hear().parse().unwrap());
+    let other = Orphan(actor.next_word().parse().unwrap());
     assert!(!is_free(&region, 1));
     actor.kill();
-    // The kernel lets the holder go on before it closes what the new program must not have.
+    // The kernel resumes the holder before it closes the descriptors that the new program must not inherit.
     wait_for("the program has started", || is_free(&region, 1));
     assert!(other.is_running());
 }
 
 #[test]
-fn a_forked_child_has_a_life_of_its_own() {
-    a_child_has_a_life_of_its_own("forker");
+fn a_forked_child_has_its_own_liveness() {
+    a_child_has_its_own_liveness("forker");
 }
 
-/// No fork handler of the program runs then: the kernel tells the child.
+/// No fork handler runs in a cloned child: the page that the kernel zeroes identifies it.
 #[test]
-fn a_cloned_child_has_a_life_of_its_own() {
+fn a_cloned_child_has_its_own_liveness() {
     if rustix::param::page_size() == 4096 {
-        a_child_has_a_life_of_its_own("cloner");
+        a_child_has_its_own_liveness("cloner");
     }
 }
 
-fn a_child_has_a_life_of_its_own(role: &str) {
+fn a_child_has_its_own_liveness(role: &str) {
     for mode in MODES {
         let scratch = Scratch::new();
         let region = common::create_with_mode(&scratch.location, mode);
         let mut lane = region.lane();
         let mut actor = Actor::spawn(role, &scratch.location);
-        let forked = Orphan(actor.hear().parse().unwrap());
+        let forked = Orphan(actor.next_word().parse().unwrap());
         wait_for("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 2);
-        assert!(!is_free(&region, 1), "the child dropped its copy of the parent's hold; the parent lives");
-        assert!(!is_free(&region, 2), "the child's own hold was not hit by that");
+        assert!(!is_free(&region, 1), "the child dropped its copy of the parent's hold; the parent is alive");
+        assert!(!is_free(&region, 2), "the child's own hold is not affected");
         actor.kill();
         assert!(forked.is_running() && is_free(&region, 1), "the child does not keep its parent's slot");
         assert!(!is_free(&region, 2));
@@ -836,19 +838,18 @@ fn a_child_has_a_life_of_its_own(role: &str) {
     }
 }
 
-/// Nor of the slots of one owner, which have a descriptor in common: not in a child that goes on when its parent is
-/// killed.
+/// The slots of a set share a descriptor. A child that outlives its killed parent does not keep them.
 #[test]
-fn a_forked_child_has_no_part_in_sets() {
+fn a_forked_child_does_not_share_hold_sets() {
     for mode in MODES {
         let scratch = Scratch::new();
         let region = common::create_with_mode(&scratch.location, mode);
         let mut lane = region.lane();
         let mut actor = Actor::spawn("set forker", &scratch.location);
-        let forked = Orphan(actor.hear().parse().unwrap());
+        let forked = Orphan(actor.next_word().parse().unwrap());
         wait_for("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 2);
         let free = || [1, 2, 3, 4].map(|slot| is_free(&region, slot));
-        assert_eq!(free(), [false, true, false, false], "2 was given back, and the others have living owners");
+        assert_eq!(free(), [false, true, false, false], "2 was released, and the others have living owners");
         actor.kill();
         assert!(forked.is_running());
         assert_eq!(free(), [true, true, true, false], "the child keeps its own slot, and none of its parent's");
@@ -856,33 +857,33 @@ fn a_forked_child_has_no_part_in_sets() {
 }
 
 #[test]
-fn closed_descriptors_cost_a_set_no_slot() {
+fn closing_descriptors_frees_no_slot_of_a_set() {
     for mode in MODES {
         let directory = ScratchDirectory::new();
         let location = directory.file("region");
         let region = common::create_with_mode(&location, mode);
         let decoy = common::create(&directory.file("region.other"));
         let mut actor = Actor::spawn("set closer", &location);
-        assert_eq!(actor.hear(), "closed");
+        assert_eq!(actor.next_word(), "closed");
         assert!(!is_free(&region, 1) && is_free(&region, 2));
-        assert!((1..=2).all(|slot| is_free(&decoy, slot)), "nothing was locked in its place");
-        actor.go_on();
-        assert_eq!(actor.hear(), "given back");
+        assert!((1..=2).all(|slot| is_free(&decoy, slot)), "no other file was locked in its place");
+        actor.resume();
+        assert_eq!(actor.next_word(), "given back");
         assert!(is_free(&region, 1));
-        actor.go_on();
+        actor.resume();
         assert!(actor.process.wait().unwrap().success());
     }
 }
 
-/// Thousands of slots of one owner cost one mapping and one descriptor, and are given up at once.
+/// Thousands of slots of one owner cost one mapping and one descriptor, and are released at once.
 #[test]
-fn thousands_of_slots_are_one_mapping() {
+fn thousands_of_slots_cost_one_mapping() {
     use std::os::unix::fs::MetadataExt;
 
     for mode in MODES {
         let scratch = Scratch::new();
         let region = common::create_with_mode(&scratch.location, mode);
-        // A file that was made without a name is not found by it.
+        // The path in /proc of a file that was created without a name is not its name, so inodes are compared.
         let inode = |path: &std::path::Path| std::fs::metadata(path).map(|file| file.ino()).ok();
         let own = inode(region.slot_path());
         let count = || {
@@ -897,7 +898,7 @@ fn thousands_of_slots_are_one_mapping() {
         for slot in (0..8192).step_by(2) {
             assert!(set.hold(slot).unwrap());
         }
-        assert_eq!((maps > 0, descriptors > 0), (mode == 0o600, true), "the region's own");
+        assert_eq!((maps > 0, descriptors > 0), (mode == 0o600, true), "the region has its own mapping and descriptor");
         assert_eq!((set.count(), count()), (4096, (maps + 1, descriptors + 1)));
         assert!(!set.hold(2).unwrap() && !is_free(&region, 8190) && is_free(&region, 8191));
         drop(set);
@@ -906,9 +907,9 @@ fn thousands_of_slots_are_one_mapping() {
     }
 }
 
-/// The same for stores and connections of a memory node.
+/// The same for stores served by a memory node, and for connections.
 #[test]
-fn a_forked_child_has_no_part_in_connections() {
+fn a_forked_child_cannot_use_its_parents_connections() {
     let served = Store::create_unnamed(&guira::CreateOptions::new(1_000).max_clients(64)).unwrap();
     served.client().unwrap().put(b"cuckoo", b"grey").unwrap();
     let node = served.serve(&guira::ServeOptions::new(([127, 0, 0, 1], 0).into()).threads(1)).unwrap();
@@ -921,30 +922,30 @@ fn a_forked_child_has_no_part_in_connections() {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env(NODE, format!("tcp://{}", node.local_addrs()[0]));
     let mut actor = Actor::start(command, "remote forker", &scratch.location);
-    let forked = Orphan(actor.hear().parse().unwrap());
+    let forked = Orphan(actor.next_word().parse().unwrap());
     wait_for("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 1);
-    actor.go_on();
-    let slot: u16 = actor.hear().parse().unwrap();
-    // The task that was dropped only gave up. The put has recovered its client if it met its lock, and not otherwise.
+    actor.resume();
+    let slot: u16 = actor.next_word().parse().unwrap();
+    // The dropped task did not end its client. The put has recovered that client only if it ran into its lock.
     served.recover(&mut |_, _| ()).unwrap();
     assert_eq!(served.stat().unwrap().clients.len(), 2, "parent and child: {:?}", served.stat().unwrap().clients);
-    assert!(!is_dead(slot), "the child dropped its copies; the parent lives, and so does its connection");
+    assert!(!is_dead(slot), "the child dropped its copies; the parent and its connection are alive");
     actor.kill();
     wait_for("the child does not keep its parent's slot", || is_dead(slot));
     assert!(forked.is_running());
     let repair = served.recover(&mut |_, _| ()).unwrap();
-    assert_eq!((repair.recovered.len(), repair.living.len()), (1, 1), "the child is alive on its own");
+    assert_eq!((repair.recovered.len(), repair.living.len()), (1, 1), "the child is alive");
     assert_eq!(served.reader().get(b"cuckoo").unwrap().as_deref(), Some(&b"greyer"[..]));
 }
 
-/// Forks at any moment of taking and freeing a slot leave no copy of a hold behind.
+/// Forks at any time while slots are taken and released leave no copy of a hold.
 #[test]
-fn no_fork_catches_a_hold_halfway() {
+fn forks_during_a_hold_leave_no_copy_of_it() {
     for mode in MODES {
         let scratch = Scratch::new();
         let region = common::create_with_mode(&scratch.location, mode);
-        let mut actor = Actor::spawn("storm", &scratch.location);
-        let forked: Vec<Orphan> = actor.hear().split(' ').map(|pid| Orphan(pid.parse().unwrap())).collect();
+        let mut actor = Actor::spawn("fork storm", &scratch.location);
+        let forked: Vec<Orphan> = actor.next_word().split(' ').map(|pid| Orphan(pid.parse().unwrap())).collect();
         assert!((1..=8).all(|slot| !is_free(&region, slot)));
         actor.kill();
         assert!(forked.iter().all(Orphan::is_running));
@@ -954,119 +955,119 @@ fn no_fork_catches_a_hold_halfway() {
     }
 }
 
-/// A forked child that ends takes nothing of its parent's with it.
+/// A forked child that ends does not release its parent's holds.
 #[test]
 fn a_forked_child_that_ends_leaves_its_parent_alone() {
     for mode in MODES {
         let scratch = Scratch::new();
         let region = common::create_with_mode(&scratch.location, mode);
-        let mut actor = Actor::spawn("quitter", &scratch.location);
-        assert_eq!(actor.hear(), "alone");
-        assert!(!is_free(&region, 1), "the parent lives");
+        let mut actor = Actor::spawn("exiting forker", &scratch.location);
+        assert_eq!(actor.next_word(), "alone");
+        assert!(!is_free(&region, 1), "the parent is alive");
         actor.kill();
         assert!(is_free(&region, 1));
     }
 }
 
-/// A process whose first thread has ended lives on in the others, and can be killed.
+/// A process whose main thread has ended is alive as long as it has other threads, and can be killed.
 #[test]
-fn a_process_lives_without_its_first_thread() {
+fn a_process_stays_alive_without_its_main_thread() {
     let scratch = Scratch::new();
     let region = scratch.create();
-    let mut actor = Actor::spawn("headless", &scratch.location);
-    let said = actor.hear();
+    let mut actor = Actor::spawn("without main thread", &scratch.location);
+    let said = actor.next_word();
     let words: Vec<u64> = said.split(' ').map(|word| word.parse().unwrap()).collect();
     let [pid, start_ticks, pid_namespace, boot] = words[..] else { panic!("{said}") };
     let identity = ProcessIdentity { pid, start_ticks, pid_namespace, boot };
     assert!(!is_free(&region, 1));
     assert_eq!(identity.state(), ProcessState::Running);
-    assert_eq!(identity.kill(PATIENCE, || !is_free(&region, 1)), Ok(()));
+    assert_eq!(identity.kill(TIMEOUT, || !is_free(&region, 1)), Ok(()));
     assert!(is_free(&region, 1));
     assert_eq!(identity.state(), ProcessState::Ended);
 }
 
-/// Only the answer about a slot says that somebody has it: a process that may not map what keeps a hold, because all of
-/// its memory is to be locked and no more may be, is told that.
+/// A process that may not map a hold, because all of its memory is to be locked and the limit is reached, gets an
+/// error. Only a failed lock counts as a living holder.
 #[test]
-fn memory_that_may_not_be_locked_is_nobody_s_life() {
+fn a_memlock_limit_is_not_taken_for_a_living_holder() {
     let scratch = Scratch::new();
     let _region = scratch.create();
-    let said = Actor::spawn("miser", &scratch.location).hear();
+    let said = Actor::spawn("memlock limited", &scratch.location).next_word();
     assert_eq!(said, r#"["taken", "free"] ["taken", "unknown"]"#);
 }
 
-/// A process that becomes another program is alive, and its clients are dead.
+/// A process that executes another program is alive, but its clients are dead.
 #[test]
 fn another_program_does_not_keep_the_slot() {
     for mode in MODES {
         let scratch = Scratch::new();
         let region = common::create_with_mode(&scratch.location, mode);
-        let mut actor = Actor::spawn("execer", &scratch.location);
-        assert_eq!(actor.hear(), "held");
+        let mut actor = Actor::spawn("exec caller", &scratch.location);
+        assert_eq!(actor.next_word(), "held");
         assert!(!is_free(&region, 1));
-        actor.go_on();
+        actor.resume();
         wait_for("the other program runs", || is_free(&region, 1));
         assert!(actor.process.try_wait().unwrap().is_none(), "the process lives on as another program");
     }
 }
 
-/// Whose descriptors are closed is not dead: it holds its slots as before, and takes others of the right file only.
+/// A process whose descriptors were closed keeps its slots, and takes new ones in the right file only.
 #[test]
-fn closed_descriptors_are_nobody_s_death() {
+fn closing_descriptors_kills_no_client() {
     for mode in MODES {
         let directory = ScratchDirectory::new();
         let location = directory.file("region");
         let region = common::create_with_mode(&location, mode);
         let decoy = common::create(&directory.file("region.other"));
-        let mut actor = Actor::spawn("closer", &location);
-        assert_eq!(actor.hear(), "closed");
+        let mut actor = Actor::spawn("descriptor closer", &location);
+        assert_eq!(actor.next_word(), "closed");
         assert_eq!(read(&mut region.lane(), Addr::main(0)), 7);
         assert!(!is_free(&region, 1), "its hold needs no descriptor");
-        assert!(!is_free(&region, 2), "it took a slot of its own file");
-        assert!((1..=3).all(|slot| is_free(&decoy, slot)), "and none of the file under its descriptor's number");
+        assert!(!is_free(&region, 2), "it took a slot in its own file");
+        assert!((1..=3).all(|slot| is_free(&decoy, slot)), "and none in the file under its descriptor's number");
         std::fs::remove_file(region.slot_path()).unwrap();
-        actor.go_on();
-        assert_eq!(actor.hear(), "refused");
+        actor.resume();
+        assert_eq!(actor.next_word(), "refused");
         assert!((1..=3).all(|slot| is_free(&decoy, slot)));
-        actor.go_on();
-        assert_eq!(actor.hear(), "given back");
+        actor.resume();
+        assert_eq!(actor.next_word(), "given back");
         assert!(is_free(&region, 1) && is_free(&region, 2));
-        actor.go_on();
+        actor.resume();
         assert!(actor.process.wait().unwrap().success());
     }
 }
 
-/// Containers that share the file system share who is alive, whatever they call each other's processes; who looks into
-/// another namespace kills nobody there.
+/// Containers that share the file system agree on which clients are alive, although process ids differ between them. A
+/// process in another pid namespace is not killed.
 #[test]
-fn containers_see_who_is_alive() {
+fn containers_see_which_clients_are_alive() {
     for mode in MODES {
         let directory = ScratchDirectory::new();
         let region = common::create_with_mode(&directory.file("region"), mode);
         let elsewhere = ScratchDirectory::within(env!("CARGO_TARGET_TMPDIR").into());
         let mounts = format!("mount --bind {} {}", directory.path.display(), elsewhere.path.display());
         let own = take(&region, 1);
-        let Some(mut actor) = Actor::contain("prober", &elsewhere.file("region"), &mounts) else { return };
-        let said = actor.hear();
+        let Some(mut actor) = Actor::spawn_in_namespaces("prober", &elsewhere.file("region"), &mounts) else { return };
+        let said = actor.next_word();
         let words: Vec<&str> = said.split(' ').collect();
         let number = |i: usize| words[i].parse::<u64>().unwrap();
-        assert_eq!(words[0], "held", "this process is alive, to the container");
-        assert!(!is_free(&region, 2), "the container's is alive, to this one");
+        assert_eq!(words[0], "held", "the container sees this process alive");
+        assert!(!is_free(&region, 2), "this process sees the one in the container alive");
         let (pid, start_ticks) = (number(1), number(2));
         let there = ProcessIdentity { pid, start_ticks, pid_namespace: number(3), boot: number(4) };
         assert_eq!(there.boot, ProcessIdentity::current().boot);
         assert_eq!(there.state(), ProcessState::Unknown);
-        let error = there.kill(PATIENCE, || true);
+        let error = there.kill(TIMEOUT, || true);
         assert!(matches!(error, Err(KillError::Unproven { pid: found, .. }) if found == pid), "{error:?}");
         drop(own);
-        actor.go_on();
-        assert_eq!(actor.hear(), "free", "this process gave it back, to the container");
+        actor.resume();
+        assert_eq!(actor.next_word(), "free", "the container sees that this process released it");
         actor.kill();
         wait_for("the container is gone", || is_free(&region, 2));
     }
 }
 
-/// Overlay mounts are refused, whatever they lie over: a file that is copied up is another one, with other locks.
+/// Overlay mounts are refused on every file system: a file that is copied up is another one, with other locks.
 #[test]
 fn overlays_are_refused() {
     let directory = ScratchDirectory::new();
@@ -1079,13 +1080,16 @@ fn overlays_are_refused() {
     let at = directory.path.display();
     let options = format!("lowerdir={at}/lower,upperdir={at}/upper,workdir={at}/work");
     let mounts = format!("mount -t overlay overlay -o {options} {at}/merged");
-    let Some(mut actor) = Actor::contain("stranger", &directory.file("merged/region"), &mounts) else { return };
-    assert_eq!(actor.hear(), "overlayfs overlayfs false");
+    let Some(mut actor) = Actor::spawn_in_namespaces("unsafe file system", &directory.file("merged/region"), &mounts)
+    else {
+        return;
+    };
+    assert_eq!(actor.next_word(), "overlayfs overlayfs false");
 }
 
-/// As root the child becomes the user nobody first; as anybody else, permissions are taken away.
+/// As root, the child becomes the user nobody first; as another user, the test removes the file's permissions.
 #[test]
-fn strangers_are_refused() {
+fn users_without_permission_are_refused() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     drop(common::create(&location));
@@ -1094,7 +1098,7 @@ fn strangers_are_refused() {
         set(location.path(), 0);
     }
     set(&directory.path, 0o555);
-    let word = Actor::spawn("nobody", &location).hear();
+    let word = Actor::spawn("unprivileged", &location).next_word();
     set(&directory.path, 0o755);
     assert_eq!((word.as_str(), directory.entries()), ("refused", 1));
 }

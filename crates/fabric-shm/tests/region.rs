@@ -51,14 +51,14 @@ fn two_mappings_share_their_words() {
 }
 
 #[test]
-fn bare_words_are_those_that_lanes_write() {
+fn main_words_are_those_that_lanes_write() {
     let scratch = Scratch::new();
     let (created, opened) = (scratch.create(), ShmRegion::open(&scratch.location, Access::ReadOnly).unwrap());
     let last = MAIN_BYTES / 8 - 1;
     write(&mut created.lane(), Addr::main(8 * last), 7);
     write(&mut created.lane(), Addr::device(0), 9);
     let words = opened.main_words();
-    assert_eq!(words.len() as u64, last + 1, "the main space and nothing behind it");
+    assert_eq!(words.len() as u64, last + 1, "the main space only");
     let seen = |at: u64| words[at as usize].load(Ordering::Relaxed);
     assert_eq!((seen(0), seen(last)), (0, 7));
 }
@@ -90,9 +90,9 @@ fn info_says_where_the_region_comes_from() {
     assert_eq!(std::fs::metadata(scratch.location.path()).unwrap().len(), info.file_bytes);
 }
 
-/// Eight creators race while others keep opening: one wins, and whoever opens finds the winner's formatting complete.
+/// Eight creators race while other threads keep opening: one wins, and every opener finds its formatting complete.
 #[test]
-fn one_creator_wins_and_nobody_sees_half_a_region() {
+fn one_creator_wins_and_no_opener_sees_a_partial_region() {
     const CREATORS: usize = 8;
     let scratch = Scratch::new();
     let (start, done) = (Barrier::new(CREATORS), AtomicBool::new(false));
@@ -156,7 +156,7 @@ fn a_failed_creation_leaves_nothing() {
         assert!(std::panic::catch_unwind(AssertUnwindSafe(panics)).is_err());
         assert_eq!(directory.entries(), 0);
 
-        // Somebody takes the name while the region is being formatted.
+        // Another process takes the name while the region is being formatted.
         let occupied = ShmRegion::create(&location, options, |_| std::fs::write(location.path(), b"mine")).unwrap_err();
         assert!(matches!(occupied, CreateError::Shm(ShmError::AlreadyExists { .. })), "{occupied}");
         assert_eq!(std::fs::read(location.path()).unwrap(), b"mine");
@@ -164,7 +164,7 @@ fn a_failed_creation_leaves_nothing() {
     }
 }
 
-/// Creates regions, with a name or without, of which each is stopped one step later than the one before.
+/// Creates regions, with or without a name, stopping each one step later than the one before.
 fn stop_at_each_step(location: Option<&Location>) {
     const STEP_BYTES: u64 = 16 << 20;
     let options = CreateOptions::new(2 * STEP_BYTES + 1, DEVICE_BYTES);
@@ -183,7 +183,7 @@ fn stop_at_each_step(location: Option<&Location>) {
             calls += 1;
             if calls > stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let init = |_: &ShmRegion| -> Result<(), FabricError> { panic!("a creation that was stopped goes on") };
+        let init = |_: &ShmRegion| -> Result<(), FabricError> { panic!("a stopped creation continues") };
         let error = ShmRegion::create_with_progress(location, options, &mut count, init).unwrap_err();
         assert!(matches!(error, CreateError::Shm(ShmError::Stopped { .. })), "{error}");
         assert!(error.to_string().ends_with("stopped on request; nothing was changed"), "{error}");
@@ -192,7 +192,7 @@ fn stop_at_each_step(location: Option<&Location>) {
     }
 }
 
-/// A creator that is in a hurry, or is told to end, waits for one step at most.
+/// A creation that is to be stopped continues for one step at most.
 #[test]
 fn a_creation_can_be_stopped_at_each_step() {
     let directory = ScratchDirectory::new();
@@ -201,7 +201,7 @@ fn a_creation_can_be_stopped_at_each_step() {
 }
 
 #[test]
-fn what_cannot_be_created_says_why() {
+fn impossible_creations_say_why() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     let attempt = |location: &Location, options: CreateOptions| match ShmRegion::create(location, options, |_| {
@@ -280,7 +280,7 @@ fn every_flipped_bit_of_the_header_is_found() {
 }
 
 #[test]
-fn another_version_is_named() {
+fn another_version_is_reported() {
     let scratch = Scratch::new();
     drop(scratch.create());
     let file = file_of(&scratch.location);
@@ -298,7 +298,7 @@ fn another_version_is_named() {
 }
 
 #[test]
-fn what_is_no_region_is_refused() {
+fn files_that_are_not_regions_are_refused() {
     let directory = ScratchDirectory::new();
     let refused = |location: &Location| {
         let error = open(location).unwrap_err();
@@ -343,9 +343,9 @@ fn links_are_followed_only_where_the_user_chose_the_path() {
     assert!(matches!(error, CreateError::Shm(ShmError::AlreadyExists { .. })), "{error}");
 }
 
-/// A link goes to a region as a path does: the region loses its name, and not the link.
+/// A link leads to its target: the region loses its name, and the link stays.
 #[test]
-fn destroying_through_a_link_destroys_what_it_leads_to() {
+fn destroying_through_a_link_destroys_its_target() {
     let directory = ScratchDirectory::new();
     let (target, link) = (directory.file("target"), directory.file("link"));
     let region = common::create(&target);
@@ -355,7 +355,7 @@ fn destroying_through_a_link_destroys_what_it_leads_to() {
     assert!(matches!(ShmRegion::destroy(&link), Err(ShmError::NotFound { .. })));
 }
 
-/// Somebody else destroyed the region and created another one under its name: that one keeps it.
+/// If another process destroys the region and creates another one under its name, that one keeps the name.
 #[test]
 fn another_region_under_the_name_keeps_it() {
     let directory = ScratchDirectory::new();
@@ -369,16 +369,16 @@ fn another_region_under_the_name_keeps_it() {
     assert!(!second.info().unwrap().is_linked && directory.entries() == 0);
 }
 
-/// Threads destroy and create regions under one name: each region loses its name once, by one of those who opened it.
+/// Threads destroy and create regions under one name: each region loses its name once, by one of its openers.
 #[test]
-fn regions_that_are_destroyed_at_once_lose_their_own_names_only() {
-    const TURNS: usize = 2_000;
+fn concurrent_destroys_remove_only_their_own_names() {
+    const ROUNDS: usize = 2_000;
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     let destroyed: Vec<[u64; 2]> = std::thread::scope(|scope| {
         let work = || {
             let mut destroyed = Vec::new();
-            for _ in 0..TURNS {
+            for _ in 0..ROUNDS {
                 let init = |_: &ShmRegion| Ok::<(), FabricError>(());
                 let created = ShmRegion::create(&location, CreateOptions::new(MAIN_BYTES, DEVICE_BYTES), init);
                 assert!(matches!(created, Ok(_) | Err(CreateError::Shm(ShmError::AlreadyExists { .. }))));
@@ -393,8 +393,8 @@ fn regions_that_are_destroyed_at_once_lose_their_own_names_only() {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
-    assert!(destroyed.len() >= TURNS, "{}", destroyed.len());
-    assert_eq!(destroyed.iter().collect::<HashSet<_>>().len(), destroyed.len(), "each only once");
+    assert!(destroyed.len() >= ROUNDS, "{}", destroyed.len());
+    assert_eq!(destroyed.iter().collect::<HashSet<_>>().len(), destroyed.len(), "each is destroyed only once");
     assert_eq!(directory.entries(), 0);
 }
 
@@ -440,7 +440,7 @@ fn a_destroyed_region_lives_as_long_as_it_is_mapped() {
 
     let successor = scratch.create();
     assert_eq!(read(&mut successor.lane(), Addr::main(0)), 0);
-    // Holds go to the mapped file, not to whatever has its name now.
+    // Holds lock the mapped file, not the file that has its name now.
     let old = first.hold(1).unwrap();
     assert!(old.is_some() && second.hold(1).unwrap().is_none());
     assert!(successor.hold(1).unwrap().is_some());
@@ -458,7 +458,7 @@ fn a_slot_has_one_holder() {
         let neighbour = second.hold(slot ^ 2).unwrap();
         assert!(neighbour.is_some(), "the neighbour of slot {slot}");
         drop(hold);
-        assert!(second.hold(slot).unwrap().is_some(), "slot {slot} after its end");
+        assert!(second.hold(slot).unwrap().is_some(), "slot {slot} after the hold was dropped");
     }
     // A hold does not need its region handle.
     let hold = first.hold(7).unwrap();
@@ -467,7 +467,7 @@ fn a_slot_has_one_holder() {
 }
 
 #[test]
-fn many_threads_take_turns_on_a_slot() {
+fn only_one_of_many_threads_holds_a_slot() {
     let scratch = Scratch::new();
     let region = scratch.create();
     let inside = AtomicBool::new(false);
@@ -619,7 +619,7 @@ fn pauses_end_on_time_in_both_modes() {
 }
 
 #[test]
-fn regions_of_no_bytes_have_nothing_to_read() {
+fn empty_regions_have_no_readable_words() {
     let scratch = Scratch::new();
     let options = CreateOptions::new(0, 0);
     let region = ShmRegion::create(&scratch.location, options, |_| Ok::<(), FabricError>(())).unwrap();
@@ -654,7 +654,7 @@ fn unnamed() -> ShmRegion {
     .unwrap()
 }
 
-/// This process's descriptors of memory files of this crate.
+/// Returns this process's descriptors of memory files of this crate.
 fn memory_files() -> Vec<PathBuf> {
     let entries = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     let is_ours = |path: &PathBuf| std::fs::read_link(path).is_ok_and(|to| to.starts_with("/memfd:guira (deleted)"));
@@ -666,9 +666,9 @@ fn mappings() -> usize {
     maps.lines().filter(|line| line.contains("/memfd:guira")).count()
 }
 
-/// One test, because what it counts belongs to the process.
+/// All in one test, because it counts descriptors and mappings of the process.
 #[test]
-fn a_region_without_a_name_is_as_others_and_leaves_nothing() {
+fn an_unnamed_region_works_like_others_and_leaves_nothing() {
     let region = unnamed();
     let info = region.info().unwrap();
     assert_eq!((info.main_bytes, info.device_bytes, info.boot), (MAIN_BYTES, DEVICE_BYTES, Boot::Current));
@@ -688,7 +688,7 @@ fn a_region_without_a_name_is_as_others_and_leaves_nothing() {
     let held = other.hold(5).unwrap();
     assert!(held.is_some());
 
-    // No name leads there, and nobody who gets at the file can make it shorter or longer.
+    // No name leads to the file, and its length cannot be changed through another descriptor.
     assert!(matches!(
         ShmRegion::open(&Location::file(region.path()), Access::ReadWrite),
         Err(ShmError::NotFound { .. })
@@ -700,11 +700,11 @@ fn a_region_without_a_name_is_as_others_and_leaves_nothing() {
     }
     drop(file);
 
-    // What is left keeps the memory: here lane and hold.
+    // A lane and a hold keep the memory.
     drop((region, other));
     assert_eq!((read(&mut lane, Addr::main(8)), memory_files().len()), (7, 0));
     drop(lane);
-    assert_eq!(mappings(), 1, "the hold's");
+    assert_eq!(mappings(), 1, "that of the hold");
     drop(held);
     assert_eq!(mappings(), 0);
 
@@ -724,11 +724,11 @@ fn a_region_without_a_name_is_as_others_and_leaves_nothing() {
 }
 
 #[test]
-fn bytes_have_one_identity() {
+fn a_region_has_one_identity() {
     let scratch = Scratch::new();
     let created = scratch.create();
     let identity = created.identity().unwrap();
-    assert_eq!(open(&scratch.location).unwrap().identity(), Some(identity), "whoever opens it");
+    assert_eq!(open(&scratch.location).unwrap().identity(), Some(identity), "equal for every opener");
     ShmRegion::destroy(&scratch.location).unwrap();
     assert_eq!(created.identity(), Some(identity));
     scratch.create();

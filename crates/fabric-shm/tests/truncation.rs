@@ -1,8 +1,8 @@
-//! A file that is truncated under the processes that have it mapped: who asked for it goes on, with zeros and the news
-//! of it; everybody else dies, and so does who asked when another file is cut.
+//! Truncation of a file while processes have it mapped: a process that guards the region survives, reads zeros and
+//! learns of it. Other processes die, and so does a guarded one if another file is truncated.
 //!
-//! Other processes are this test program again: it runs the one test `child`, which does what its environment says. A
-//! child says "@@" and a word when it has reached a point, and goes on when it is sent a line.
+//! Child processes run this test program again, with only the test `child`, which reads its role from the environment.
+//! A child prints "@@" and a word when it has reached a point, and continues when it is sent a line.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests are not tests themselves to the lint")]
 
@@ -21,17 +21,17 @@ use guira_fabric_shm::{Access, CreateOptions, Location, ShmError, ShmRegion};
 
 const ROLE: &str = "GUIRA_SHM_TEST_CUT_ROLE";
 const PATHS: &str = "GUIRA_SHM_TEST_CUT_PATHS";
-/// No step of a child takes longer.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest time that a step of a child takes.
+const TIMEOUT: Duration = Duration::from_secs(20);
 const LAST_WORD: Addr = Addr::main(MAIN_BYTES - 8);
-/// Regions that a process may guard at a time.
+/// The number of regions that a process may guard at the same time.
 const MAX_GUARDED: usize = 64;
 
-/// A process that has regions mapped, killed on drop.
+/// A child process that has regions mapped. Killed on drop.
 struct Mapper(Child);
 
 impl Mapper {
-    /// One that does what `role` says with these regions, after it has said that it is ready.
+    /// Starts a child with `role` and these regions, and waits until it is ready.
     fn start(role: &str, regions: &[&Scratch]) -> Mapper {
         let paths: Vec<&str> = regions.iter().map(|scratch| scratch.location.path().to_str().unwrap()).collect();
         let child = Command::new(std::env::current_exe().unwrap())
@@ -42,18 +42,18 @@ impl Mapper {
             .stdout(Stdio::piped())
             .spawn();
         let mut mapper = Mapper(child.unwrap());
-        assert_eq!(mapper.hear().as_deref(), Some("ready"));
+        assert_eq!(mapper.next_word().as_deref(), Some("ready"));
         mapper
     }
 
-    /// What the child says next; `None` if it ends before.
-    fn hear(&mut self) -> Option<String> {
-        // What is read ahead is said only after the next order.
+    /// Returns the next word of the child; `None` if it ends before.
+    fn next_word(&mut self) -> Option<String> {
+        // The buffer cannot read ahead: the child prints the next word only after the next line.
         let words = BufReader::new(self.0.stdout.as_mut().unwrap());
         words.lines().find_map(|line| Some(line.unwrap().split_once("@@")?.1.to_owned()))
     }
 
-    fn go_on(&mut self) {
+    fn resume(&mut self) {
         writeln!(self.0.stdin.as_mut().unwrap()).unwrap();
     }
 
@@ -64,7 +64,7 @@ impl Mapper {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status;
             }
-            assert!(start.elapsed() < PATIENCE, "it goes on for ever");
+            assert!(start.elapsed() < TIMEOUT, "the child does not end");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -81,12 +81,12 @@ fn cut(location: &Location, bytes: u64) {
     OpenOptions::new().write(true).open(location.path()).unwrap().set_len(bytes).unwrap();
 }
 
-/// Waits for an order.
+/// Waits for a line from the parent.
 fn wait() {
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
-// ---- What children do.
+// ---- Roles of child processes.
 
 #[test]
 fn child() {
@@ -96,7 +96,7 @@ fn child() {
     let access = if role == "reader" { Access::ReadOnly } else { Access::ReadWrite };
     let regions: Vec<ShmRegion> = locations.iter().map(|location| ShmRegion::open(location, access).unwrap()).collect();
     let (first, last) = (&regions[0], &regions[regions.len() - 1]);
-    if role != "careless" {
+    if role != "unguarded" {
         first.guard_against_truncation().unwrap();
         first.guard_against_truncation().unwrap();
     }
@@ -104,7 +104,7 @@ fn child() {
     println!("\n@@ready");
     wait();
     match role.as_str() {
-        "crowd" => crowd(first),
+        "many threads" => many_threads(first),
         _ => {
             let found = read(&mut last.lane(), LAST_WORD);
             if access == Access::ReadWrite {
@@ -115,13 +115,13 @@ fn child() {
     }
 }
 
-/// Many threads touch what is gone at the same moment.
-fn crowd(region: &ShmRegion) {
+/// Many threads touch lost bytes at the same time.
+fn many_threads(region: &ShmRegion) {
     let found = std::thread::scope(|scope| {
         let touch = |thread: u64| {
             let mut lane = region.lane();
             let found = read(&mut lane, Addr::main(MAIN_BYTES - 8 - 4096 * (thread % 8)));
-            // As a node does it: what was found is told only if nothing was lost.
+            // Like a node: the result is used only if no bytes were lost.
             if region.has_lost_bytes() { None } else { Some(found) }
         };
         let threads: Vec<_> = (0..16).map(|thread| scope.spawn(move || touch(thread))).collect();
@@ -130,9 +130,9 @@ fn crowd(region: &ShmRegion) {
     println!("\n@@{found:?} {}", region.has_lost_bytes());
 }
 
-// ---- What is promised.
+// ---- Tests.
 
-/// A region whose last word is 7.
+/// Creates a region whose last word is 7.
 fn marked() -> Scratch {
     let scratch = Scratch::new();
     write(&mut scratch.create().lane(), LAST_WORD, 7);
@@ -140,41 +140,41 @@ fn marked() -> Scratch {
 }
 
 #[test]
-fn who_is_guarded_goes_on_and_is_told() {
+fn a_guarded_process_survives_truncation_and_learns_of_it() {
     for (role, bytes, said) in [
         ("mapper", 0, "0 true"),
         ("mapper", MAIN_BYTES / 2, "0 true"),
         ("reader", 0, "0 true"),
-        ("crowd", 0, "[] true"),
+        ("many threads", 0, "[] true"),
     ] {
         let scratch = marked();
         let mut mapper = Mapper::start(role, &[&scratch]);
         cut(&scratch.location, bytes);
-        mapper.go_on();
-        assert_eq!(mapper.hear().as_deref(), Some(said), "{role} {bytes}");
+        mapper.resume();
+        assert_eq!(mapper.next_word().as_deref(), Some(said), "{role} {bytes}");
         assert!(mapper.end().success(), "{role} {bytes}");
     }
 }
 
 #[test]
-fn whose_file_is_whole_finds_what_is_there() {
+fn a_guarded_process_reads_and_writes_a_whole_file() {
     let scratch = marked();
     let mut mapper = Mapper::start("mapper", &[&scratch]);
-    mapper.go_on();
-    assert_eq!(mapper.hear().as_deref(), Some("7 false"));
+    mapper.resume();
+    assert_eq!(mapper.next_word().as_deref(), Some("7 false"));
     assert!(mapper.end().success());
     assert_eq!(read(&mut ShmRegion::open(&scratch.location, Access::ReadOnly).unwrap().lane(), LAST_WORD), 8);
 }
 
-/// Without a guard, and with a guard of another region, and when the signal is sent by somebody.
+/// The process ends without a guard, with a guard of another region only, and when another process sends the signal.
 #[test]
 fn every_other_bus_error_ends_the_process() {
     let (whole, truncated) = (marked(), marked());
-    for (role, regions) in [("careless", vec![&truncated]), ("mapper", vec![&whole, &truncated])] {
+    for (role, regions) in [("unguarded", vec![&truncated]), ("mapper", vec![&whole, &truncated])] {
         let mut mapper = Mapper::start(role, &regions);
         cut(&truncated.location, 4096);
-        mapper.go_on();
-        assert_eq!(mapper.hear(), None, "{role}");
+        mapper.resume();
+        assert_eq!(mapper.next_word(), None, "{role}");
         assert_eq!(mapper.end().signal(), Some(libc::SIGBUS), "{role}");
         std::fs::remove_file(truncated.location.path()).unwrap();
         write(&mut truncated.create().lane(), LAST_WORD, 7);
@@ -191,7 +191,7 @@ fn every_other_bus_error_ends_the_process() {
 }
 
 #[test]
-fn places_for_guards_are_bounded_and_used_again() {
+fn guard_entries_are_bounded_and_reused() {
     let create = || {
         let region = ShmRegion::create_unnamed(CreateOptions::new(8192, 64), |_| Ok::<(), ()>(())).unwrap();
         region.guard_against_truncation().map(|()| region)

@@ -1,7 +1,8 @@
-//! How many verbs a second one core simulates: `cargo run --release -p guira-fabric-sim --example speed`.
+//! Measures how many verbs a second one core simulates: `cargo run --release -p guira-fabric-sim --example speed`.
 //!
-//! Clients post batches as a lookup or a change does (2 READs of a row; CAS and 2 READs, then WRITE and FETCH-ADD), to
-//! random rows, and do nothing else. Tables that do not fit in the processor's caches show what its memory costs.
+//! Clients post the batches of lookups and changes (2 READs of a row; CAS and 2 READs, then WRITE and FETCH-ADD) to
+//! random rows, and do nothing else. Tables that do not fit into the processor's caches show the cost of memory
+//! accesses.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
@@ -13,9 +14,9 @@ use guira_fabric_sim::{Network, Sim, SimOptions, SimRegion};
 const ROW_WORDS: usize = 16;
 const ROW_BYTES: u64 = ROW_WORDS as u64 * 8;
 const DEVICE_BYTES: u64 = 256 << 10;
-/// Verbs of one measurement, about.
+/// The approximate number of verbs of one measurement.
 const VERBS: u64 = 1_000_000;
-/// Virtual time after which it is known how many verbs a span has.
+/// The virtual time of the trial that measures how many verbs are executed in a span.
 const TRIAL_NS: u64 = 2_000_000;
 
 fn main() {
@@ -52,7 +53,7 @@ fn measure(main_bytes: u64, clients: u64) {
     );
 }
 
-/// How long this thread has run, in seconds: on a machine that others use, less than the time that has passed.
+/// Returns the processor time of this thread in seconds; on a shared machine it is less than the elapsed time.
 fn processor_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e9

@@ -1,39 +1,39 @@
-//! A batch on its way: what the lane sent, copied out of the caller's buffers, and what its verbs found.
+//! A batch in flight: its data, copied out of the caller's buffers, and the results of its verbs.
 //!
-//! Invariant: verbs of the batch own stretches of `data` in the order in which they were submitted, whatever the order
-//! in which they are executed; so results are found again by walking the batch.
+//! Invariant: the verbs of a batch own consecutive ranges of `data` in the order in which they were submitted, in
+//! whatever order they are executed; so the results are found by iterating over the submitted batch.
 
 use std::ops::Range;
 
 use guira_fabric::memory::{Memory, Ordering, masked_cas, read_words, write_words};
 use guira_fabric::{Addr, Verb};
 
-/// What a verb does.
+/// The kind of a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum VerbKind {
     Read,
     Write,
     Swap,
     Add,
 }
 
-/// A verb that was sent.
+/// A sent verb.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub(crate) addr: Addr,
-    pub(crate) kind: Kind,
-    /// Words of remote memory it touches.
+    pub(crate) kind: VerbKind,
+    /// The number of words of remote memory that it touches.
     pub(crate) words: u32,
-    /// Where its stretch of the data begins.
+    /// The start of its range of the data.
     start: u32,
 }
 
-/// Words of data of a CAS: found, compare, swap, and both masks.
+/// The number of data words of a CAS: found, compare, swap, and both masks.
 const SWAP_WORDS: usize = 5;
-/// Words of data of a FETCH-ADD: found, addend.
+/// The number of data words of a FETCH-ADD: found, addend.
 const ADD_WORDS: usize = 2;
 
-/// The batch of one lane. Its memory is used again by the next one.
+/// The batch of one lane. Its memory is reused by the next batch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) sent: Vec<Sent>,
@@ -41,7 +41,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Copies out all that `batch` sends.
+    /// Copies the verbs of `batch` and the data that they send.
     pub(crate) fn send(&mut self, batch: &[Verb<'_>]) {
         self.sent.clear();
         self.data.clear();
@@ -50,31 +50,31 @@ impl Batch {
             let kind = match verb {
                 Verb::Read { into, .. } => {
                     self.data.resize(self.data.len() + into.len(), 0);
-                    Kind::Read
+                    VerbKind::Read
                 }
                 Verb::Write { words, .. } => {
                     self.data.extend_from_slice(words);
-                    Kind::Write
+                    VerbKind::Write
                 }
                 Verb::Cas { compare, swap, .. } => {
                     self.data.extend([0, *compare, *swap, !0, !0]);
-                    Kind::Swap
+                    VerbKind::Swap
                 }
                 Verb::MaskedCas { compare, swap, compare_mask, swap_mask, .. } => {
                     self.data.extend([0, *compare, *swap, *compare_mask, *swap_mask]);
-                    Kind::Swap
+                    VerbKind::Swap
                 }
                 Verb::FetchAdd { add, .. } => {
                     self.data.extend([0, *add]);
-                    Kind::Add
+                    VerbKind::Add
                 }
             };
             self.sent.push(Sent { addr: verb.addr(), kind, words: verb.words() as u32, start });
         }
     }
 
-    /// Carries out words `part` of verb `index`, or all of an atomic. Returns what the log keeps of it: the word an
-    /// atomic found, the first word of the part otherwise.
+    /// Executes the words `part` of verb `index`, or all of an atomic. Returns the word for the log: the one that an
+    /// atomic found, otherwise the first word of the part.
     #[inline(always)]
     pub(crate) fn execute(&mut self, memory: Memory<'_>, index: usize, part: Range<usize>) -> u64 {
         let sent = self.sent[index];
@@ -82,22 +82,22 @@ impl Batch {
         let first = sent.addr.word() as usize;
         let words = memory.space(sent.addr.space());
         match sent.kind {
-            Kind::Read => {
+            VerbKind::Read => {
                 let into = &mut self.data[start + part.start..start + part.end];
                 read_words(&words[first + part.start..first + part.end], into);
                 into.first().copied().unwrap_or(0)
             }
-            Kind::Write => {
+            VerbKind::Write => {
                 let from = &self.data[start + part.start..start + part.end];
                 write_words(&words[first + part.start..first + part.end], from);
                 from.first().copied().unwrap_or(0)
             }
-            Kind::Swap => {
+            VerbKind::Swap => {
                 let data = &mut self.data[start..start + SWAP_WORDS];
                 data[0] = masked_cas(&words[first], data[1], data[2], data[3], data[4]);
                 data[0]
             }
-            Kind::Add => {
+            VerbKind::Add => {
                 let data = &mut self.data[start..start + ADD_WORDS];
                 data[0] = words[first].fetch_add(data[1], Ordering::Relaxed);
                 data[0]
@@ -105,18 +105,18 @@ impl Batch {
         }
     }
 
-    /// The words `part` that WRITE `index` writes.
+    /// Returns the words `part` that WRITE `index` writes.
     pub(crate) fn written(&self, index: usize, part: Range<usize>) -> &[u64] {
         &self.data[self.sent[index].start as usize..][part]
     }
 
-    /// Lets READs next to each other be carried out in the opposite order.
+    /// Reverses the order of execution of adjacent READs.
     pub(crate) fn swap_reads(&mut self) {
-        let both_read = |a: &Sent, b: &Sent| a.kind == Kind::Read && b.kind == Kind::Read;
+        let both_read = |a: &Sent, b: &Sent| a.kind == VerbKind::Read && b.kind == VerbKind::Read;
         self.sent.chunk_by_mut(both_read).for_each(<[Sent]>::reverse);
     }
 
-    /// Copies what was found into `batch`, the one that was sent.
+    /// Copies the results into `batch`, which must be the sent one.
     pub(crate) fn receive(&self, batch: &mut [Verb<'_>]) {
         let mut start = 0;
         for verb in batch {
@@ -138,9 +138,9 @@ impl Batch {
         }
     }
 
-    /// The words that atomics found, in batch order, as many as `found` takes. Returns how many atomics there were.
+    /// Copies the words that atomics found to `found`, in batch order, as many as fit. Returns the number of atomics.
     pub(crate) fn receive_atomics(&self, found: &mut [u64]) -> usize {
-        let atomics = self.sent.iter().filter(|sent| matches!(sent.kind, Kind::Swap | Kind::Add));
+        let atomics = self.sent.iter().filter(|sent| matches!(sent.kind, VerbKind::Swap | VerbKind::Add));
         let mut starts: Vec<u32> = atomics.map(|sent| sent.start).collect();
         starts.sort_unstable();
         for (into, start) in found.iter_mut().zip(&starts) {
@@ -149,8 +149,8 @@ impl Batch {
         starts.len()
     }
 
-    /// Whether its reply brings data.
+    /// Whether the reply carries data.
     pub(crate) fn fetches(&self) -> bool {
-        self.sent.iter().any(|sent| sent.kind != Kind::Write)
+        self.sent.iter().any(|sent| sent.kind != VerbKind::Write)
     }
 }

@@ -1,26 +1,26 @@
-//! What the world knows of a client: how far it has come, and what will befall it.
+//! The state of a simulated client: its progress and its pending faults.
 
 use crate::fault::{Fault, FaultPlan};
 use crate::sim::ClientId;
 
-/// A client.
+/// The state of a client.
 #[derive(Debug)]
 pub(crate) struct ClientState {
-    /// Verbs carried out.
+    /// The number of verbs executed.
     pub(crate) verbs: u64,
-    /// After how many verbs the next fault comes.
+    /// The number of verbs after which the next fault is due.
     pub(crate) fault_after: u64,
-    /// What is to come, the last first.
+    /// The pending faults, the last one first.
     faults: Vec<(u64, Fault)>,
-    /// Until when it learns nothing.
+    /// The end of its stall.
     pub(crate) stalled_until_ns: u64,
     pub(crate) is_dead: bool,
-    /// Its lanes, and those of nobody that carry the rest of a batch of its own.
+    /// Its lanes, and the detached lanes that carry the rest of its batches.
     pub(crate) lanes: Vec<u32>,
 }
 
 impl ClientState {
-    /// The client `client` under `plan`.
+    /// Creates the state of `client` with its faults in `plan`.
     pub(crate) fn new(client: ClientId, plan: &FaultPlan) -> ClientState {
         let own = plan.clients.iter().filter(|fault| fault.client == client);
         let mut faults: Vec<_> = own.map(|fault| (fault.after_verbs, fault.fault)).collect();
@@ -32,15 +32,15 @@ impl ClientState {
         state
     }
 
-    /// Lets `fault` come when it has carried out `verbs` more verbs, before all others that come then.
-    pub(crate) fn strike(&mut self, verbs: u64, fault: Fault) {
+    /// Adds `fault`, due after `verbs` more verbs, before all other faults that are due then.
+    pub(crate) fn add_fault(&mut self, verbs: u64, fault: Fault) {
         let after = self.verbs.saturating_add(verbs);
-        let place = self.faults.partition_point(|(other, _)| *other >= after);
-        self.faults.insert(place, (after, fault));
+        let index = self.faults.partition_point(|(other, _)| *other >= after);
+        self.faults.insert(index, (after, fault));
         self.arm();
     }
 
-    /// The fault that comes before the next verb, once.
+    /// Takes a fault that is due before the next verb.
     pub(crate) fn take_fault(&mut self) -> Option<Fault> {
         let is_due = self.faults.last().is_some_and(|(after, _)| *after <= self.verbs);
         let fault = if is_due { self.faults.pop() } else { None };
@@ -78,11 +78,11 @@ mod tests {
         }
         assert_eq!(came, [(2, 3), (5, 1), (5, 4)]);
         assert_eq!(state.take_fault(), None);
-        state.strike(0, Fault::Die { units: 1 });
+        state.add_fault(0, Fault::Die { units: 1 });
         assert_eq!((state.fault_after, state.take_fault()), (7, Some(Fault::Die { units: 1 })));
-        // The later first, and two at the same time: the last one that was told comes first.
+        // A later fault is added before an earlier one. Of two at the same time, the one added last comes first.
         for (verbs, for_ns) in [(3, 5), (1, 6), (3, 7)] {
-            state.strike(verbs, Fault::Stall { for_ns });
+            state.add_fault(verbs, Fault::Stall { for_ns });
         }
         let mut came = Vec::new();
         for verbs in 7..=10 {

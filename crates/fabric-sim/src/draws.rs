@@ -1,8 +1,8 @@
-//! The simulator's random numbers: equal seeds, equal runs.
+//! The simulator's seeded random numbers.
 
 use guira_fabric::SplitMix64;
 
-/// A generator of numbers below bounds, by multiplication: a bound may be 0.
+/// A generator of numbers below a bound, which may be 0. It scales by multiplication.
 #[derive(Clone, Debug)]
 pub(crate) struct Draws(SplitMix64);
 
@@ -11,7 +11,7 @@ impl Draws {
         Draws(SplitMix64(seed))
     }
 
-    /// A number below `bound`; 0 if that is 0.
+    /// Returns a number below `bound`, or 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.0.next_u64()) * u128::from(bound)) >> 64) as u64
     }

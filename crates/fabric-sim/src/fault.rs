@@ -1,18 +1,18 @@
-//! What goes wrong in a run, and when: a value, so that a run can be printed, repeated and reduced.
+//! Fault plans: the faults of a run, as a value, so that a run can be printed, repeated and reduced.
 
 use guira_fabric::Addr;
 
 use crate::sim::ClientId;
 
-/// Everything that goes wrong in a run. The default: nothing does.
+/// All faults of a run. The default has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
-    /// What befalls clients. Of several faults before one verb, the first comes first.
+    /// The faults of clients. Several faults before the same verb are injected in this order.
     pub clients: Vec<ClientFault>,
-    /// What befalls the memory node.
+    /// The faults of the memory node.
     pub node: Vec<NodeFault>,
-    /// What the fabric makes of its freedom.
-    pub liberties: Liberties,
+    /// The relaxed behaviour of the fabric.
+    pub relaxations: Relaxations,
 }
 
 /// A fault of one client.
@@ -20,48 +20,49 @@ pub struct FaultPlan {
 pub struct ClientFault {
     /// The client.
     pub client: ClientId,
-    /// It comes when so many verbs of the client were carried out and the next one arrives at the node.
+    /// The number of verbs of the client that are executed before the fault, which is injected when the next one
+    /// arrives at the node.
     pub after_verbs: u64,
-    /// What happens.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// What befalls a client at one of its verbs.
+/// A fault that happens to a client at one of its verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It dies: neither this verb nor any later one is carried out, its task is dropped, and with it what the task
-    /// holds, such as its slot.
+    /// The client dies: neither this verb nor any later one is executed, its task is dropped, and with it all that the
+    /// task holds, such as its client slot.
     Die {
-        /// If the verb is a WRITE: so many multiples of [`guira_fabric::Caps::atomic_write_unit`] of it are carried out
+        /// If the verb is a WRITE, the number of [`guira_fabric::Caps::atomic_write_unit`]s of it that are executed
         /// first, or all of it if it is shorter.
         units: u64,
     },
-    /// It is stopped, with all of its lanes, and learns nothing for so long. What it has sent is carried out meanwhile,
-    /// except where verbs execute in place ([`guira_fabric::Caps::local`]): there this verb waits as well, or, if it is
-    /// a WRITE, the words of it that are not written yet.
+    /// The client is stopped, with all of its lanes, and receives nothing for this time. Verbs that it has sent are
+    /// executed meanwhile, except where verbs execute in place ([`guira_fabric::Caps::local`]): there this verb waits
+    /// as well, or, if it is a WRITE, a random number of its words are written before and the others after the stall.
     Stall {
         /// Nanoseconds.
         for_ns: u64,
     },
-    /// This verb and the rest of its batch arrive later.
+    /// This verb and the rest of its batch are delayed.
     DelayTail {
         /// Nanoseconds.
         by_ns: u64,
     },
-    /// The connection of its lane breaks. The batch ends with [`guira_fabric::FabricError::Disconnected`], its effect
-    /// unknown unless it only read, and the lane refuses all others.
+    /// The connection of the lane is lost. The batch fails with [`guira_fabric::FabricError::Disconnected`], with an
+    /// unknown effect unless it only read, and the lane refuses all later batches.
     LoseConnection(Lost),
 }
 
-/// What is lost with a connection.
+/// The messages that are lost with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// The rest of the batch: it is never carried out.
+    /// The rest of the batch, which is never executed.
     Request,
     /// Only the reply.
     Reply,
-    /// The reply, and the rest of the batch is late: the client has long noticed when it is carried out. Nobody else
-    /// gets a slot that this client held before that, unless the node drops the rest for their sake.
+    /// The reply, while the rest of the batch is late: it is executed long after the client has noticed the loss. No
+    /// other client gets a slot that this client held before that, unless the node drops the rest of the batch.
     Late {
         /// Nanoseconds between the client's notice and the next verb.
         by_ns: u64,
@@ -71,19 +72,19 @@ pub enum Lost {
 /// A fault of the memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeFault {
-    /// When, in nanoseconds of virtual time.
+    /// The virtual time of the fault, in nanoseconds.
     pub at_ns: u64,
-    /// What happens.
+    /// The fault.
     pub fault: NodeEvent,
 }
 
-/// What befalls the memory node.
+/// A fault that happens to the memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeEvent {
-    /// It starts again: every byte is zero, every connection is broken as by [`Fault::LoseConnection`], and verbs that
-    /// have not arrived are lost. Lanes made afterwards work.
+    /// The node restarts: every byte is zero, every connection is lost as by [`Fault::LoseConnection`], and verbs that
+    /// have not arrived are lost. Lanes created afterwards work.
     Restart,
-    /// Bits of one word change.
+    /// Bits of one word flip.
     Flip {
         /// The word.
         addr: Addr,
@@ -92,20 +93,20 @@ pub enum NodeEvent {
     },
 }
 
-/// What the fabric may do without breaking its promises, and how often it does.
+/// Relaxed behaviour of the fabric: what it may do within its guarantees, and how often it does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Liberties {
-    /// READs and WRITEs that are carried out in two parts, with others in between, in percent. Where verbs cross a
-    /// network the parts of a READ come in either order.
+pub struct Relaxations {
+    /// The percentage of READs and WRITEs that are executed in two parts, with other verbs in between. Where verbs
+    /// cross a network, the parts of a READ are executed in either order.
     pub split_percent: u8,
-    /// Batches whose neighbouring READs sample in the opposite order, in percent, where
+    /// The percentage of batches whose adjacent READs sample in the opposite order, where
     /// [`guira_fabric::Caps::ordered_read_sampling`] does not forbid it.
     pub swap_percent: u8,
-    /// *Beyond what any fabric promises*: WRITEs to the main space become visible to other lanes up to so many
-    /// nanoseconds after they were carried out, though later verbs on the device space are visible at once. Shows what
-    /// a lock is worth that lies in another memory than what it guards.
+    /// *Violates the guarantees of every fabric*: WRITEs to the main space become visible to other lanes up to this
+    /// many nanoseconds after they were executed, while later verbs on the device space are visible at once. Shows what
+    /// can go wrong when a lock is in another memory than the data that it guards.
     pub main_lag_ns: u64,
-    /// *Beyond what any fabric promises*: a slot can be held although verbs of its last client are still to come, as if
-    /// a timeout proved death. Shows what the fence is worth.
+    /// *Violates the guarantees of every fabric*: a client slot can be held although verbs of its last client are still
+    /// to arrive, as if a timeout proved death. Shows why the fence is needed.
     pub proves_early: bool,
 }

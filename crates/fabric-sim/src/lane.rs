@@ -1,4 +1,4 @@
-//! A client's face of the simulation: its region and its lanes.
+//! The region and the lanes through which a client uses the simulation.
 
 use std::task::{Context, Poll};
 
@@ -9,9 +9,9 @@ use crate::running::with_world;
 use crate::sim::ClientId;
 use crate::world::World;
 
-/// The region as one client of a simulation reaches it. Made by [`crate::Sim::spawn`].
+/// The region as one client of a simulation accesses it. Created by [`crate::Sim::spawn`].
 ///
-/// It and its lanes work where its client does: inside of the simulation, on its thread.
+/// The region and its lanes work only inside the simulation, on its thread.
 #[derive(Clone)]
 pub struct SimRegion {
     simulation: u64,
@@ -24,16 +24,16 @@ impl SimRegion {
         SimRegion { simulation, client, bytes }
     }
 
-    /// Nanoseconds of virtual time since the simulation began.
+    /// Returns the virtual time since the simulation began, in nanoseconds.
     ///
     /// # Panics
-    /// Outside of the simulation.
+    /// Outside the simulation.
     pub fn now_ns(&self) -> u64 {
         with_world(self.simulation, |world| world.now_ns).expect(OUTSIDE)
     }
 }
 
-const OUTSIDE: &str = "a simulated region and its lanes work inside of their simulation, on its thread";
+const OUTSIDE: &str = "a simulated region and its lanes work only inside their simulation, on its thread";
 
 impl Region for SimRegion {
     type Lane = SimLane;
@@ -50,18 +50,20 @@ impl Region for SimRegion {
         self.bytes.device_bytes()
     }
 
+    /// Creates a lane.
+    ///
     /// # Panics
-    /// Outside of the simulation.
+    /// Outside the simulation.
     fn lane(&self) -> SimLane {
         let index = with_world(self.simulation, |world| world.add_lane(self.client)).expect(OUTSIDE);
         SimLane { simulation: self.simulation, index, caps: *self.bytes.caps(), traffic: Traffic::default() }
     }
 
-    /// Nobody gets a slot as long as verbs of the client that held it before can still be carried out, as they can
-    /// after [`crate::Lost::Late`].
+    /// Takes the client slot `slot`; see the trait. The slot is refused as long as verbs of its last holder can still
+    /// be executed, as after [`crate::Lost::Late`].
     ///
     /// # Panics
-    /// Outside of the simulation.
+    /// Outside the simulation.
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
         let hold = self.bytes.hold(slot)?;
         let may_hold = || with_world(self.simulation, |world| world.may_hold(slot, self.client.0)).expect(OUTSIDE);
@@ -69,9 +71,9 @@ impl Region for SimRegion {
     }
 }
 
-/// A lane of a simulated region. Every batch takes virtual time, on every profile: none is executed in place.
+/// A lane of a simulated region. Every batch takes virtual time, with every profile: no batch is executed in place.
 ///
-/// Outside of its simulation a lane refuses every batch, and its clock and its pauses panic.
+/// Outside its simulation a lane refuses every batch, and its clock and its pauses panic.
 pub struct SimLane {
     simulation: u64,
     index: u32,
@@ -113,7 +115,7 @@ impl Lane for SimLane {
         polled.unwrap_or_else(|error| Poll::Ready(Err(error)))
     }
 
-    /// Nothing to do: the batch goes on by itself.
+    /// Does nothing: the batch continues by itself.
     fn forget(&mut self) {}
 
     fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {

@@ -1,4 +1,4 @@
-//! What the world knows of a lane: how far its batch has come, and who waits for it.
+//! The state of a simulated lane: the progress of its batch and the task that waits for it.
 
 use std::ops::Range;
 use std::task::{Context, Waker};
@@ -6,39 +6,40 @@ use std::task::{Context, Waker};
 use guira_fabric::memory::{Memory, write_words};
 use guira_fabric::{Addr, Effect};
 
-use crate::batch::{Batch, Kind};
+use crate::batch::{Batch, VerbKind};
 
+/// The state of a lane.
 pub(crate) struct LaneState {
     pub(crate) client: u32,
     pub(crate) phase: Phase,
     pub(crate) batch: Batch,
-    /// The words of the verb under way that are still to be carried out, if others were let in between.
-    pub(crate) rest: Option<Range<usize>>,
-    /// When the node is done with the verbs carried out.
+    /// The words of a split verb that are still to be executed.
+    pub(crate) remaining: Option<Range<usize>>,
+    /// The time at which the node is done with the executed verbs.
     pub(crate) done_ns: u64,
     pub(crate) waker: Option<Waker>,
-    /// Until when the lane waits, if it does.
+    /// The end of the lane's pause, if it is pausing.
     pub(crate) pause_until_ns: Option<u64>,
-    /// The reply to the batch does not come.
+    /// Whether the batch failed and gets no reply.
     pub(crate) has_failed: bool,
-    /// The connection is broken.
+    /// Whether the connection is lost.
     pub(crate) is_lost: bool,
-    /// Nobody has this lane: it carries the rest of a batch whose client was told that it failed.
-    pub(crate) is_ghost: bool,
-    /// WRITEs carried out that nobody else sees yet, in their order.
-    pub(crate) late: Vec<(Addr, Vec<u64>)>,
+    /// Whether no client uses the lane: it carries the rest of a batch whose failure was reported to its client.
+    pub(crate) is_detached: bool,
+    /// Executed WRITEs that other lanes do not see yet, in order.
+    pub(crate) late_writes: Vec<(Addr, Vec<u64>)>,
 }
 
-/// How far a lane's batch has come.
+/// The progress of a lane's batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// There is none.
+    /// There is no batch.
     Idle,
-    /// This verb is the next to arrive.
+    /// The batch was sent, and this verb is the next to arrive.
     Sending(usize),
-    /// Its reply is on its way.
+    /// The reply is on its way.
     Returning,
-    /// Its reply is here.
+    /// The reply has arrived.
     Landed,
 }
 
@@ -48,32 +49,38 @@ impl LaneState {
             client,
             phase: Phase::Idle,
             batch: Batch::default(),
-            rest: None,
+            remaining: None,
             done_ns: 0,
             waker: None,
             pause_until_ns: None,
             has_failed: false,
             is_lost: false,
-            is_ghost: false,
-            late: Vec::new(),
+            is_detached: false,
+            late_writes: Vec::new(),
         }
     }
 
-    /// A lane of nobody that goes on with the batch of `lane` at verb `index`.
-    pub(crate) fn ghost_of(lane: &LaneState, index: usize) -> LaneState {
-        let ghost = LaneState::new(lane.client);
-        LaneState { batch: lane.batch.clone(), phase: Phase::Sending(index), is_lost: true, is_ghost: true, ..ghost }
+    /// Creates a detached lane that continues the batch of `lane` at verb `index`.
+    pub(crate) fn detached_from(lane: &LaneState, index: usize) -> LaneState {
+        let detached = LaneState::new(lane.client);
+        LaneState {
+            batch: lane.batch.clone(),
+            phase: Phase::Sending(index),
+            is_lost: true,
+            is_detached: true,
+            ..detached
+        }
     }
 
-    /// What the failed batch may have done, as far as its client can know.
+    /// Returns the effect of the failed batch, as far as its client can know.
     pub(crate) fn effect(&self) -> Effect {
-        let changes = self.batch.sent.iter().any(|sent| sent.kind != Kind::Read);
+        let changes = self.batch.sent.iter().any(|sent| sent.kind != VerbKind::Read);
         if changes { Effect::Unknown } else { Effect::None }
     }
 
-    /// Makes its late WRITEs visible.
+    /// Makes the late WRITEs visible.
     pub(crate) fn show_late(&mut self, memory: Memory<'_>) {
-        for (addr, words) in self.late.drain(..) {
+        for (addr, words) in self.late_writes.drain(..) {
             let first = addr.word() as usize;
             write_words(&memory.space(addr.space())[first..first + words.len()], &words);
         }

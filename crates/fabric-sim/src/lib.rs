@@ -2,14 +2,15 @@
 //!
 //! Clients are tasks of a [`Sim`]. The verbs of a batch arrive at the node one by one, after delays that the
 //! [`Network`] gives and the seed varies, so the batches of different clients interleave between verbs; the reply
-//! arrives when the last is done. Nothing reads a real clock: equal seeds give equal runs, down to the hash of every
-//! event ([`Sim::log_hash`]).
+//! arrives when the last verb is done. No real clock is read: equal seeds give equal runs, down to the hash of all
+//! events ([`Sim::log_hash`]).
 //!
-//! A [`FaultPlan`] says what goes wrong: clients die before any verb or inside a WRITE, stall, or lose their
-//! connection; batches come apart; the memory node starts again empty, or bits of it change. A [`Swarm`] draws plans.
+//! A [`FaultPlan`] lists the faults of a run: clients die before any verb or inside a WRITE, stall, or lose their
+//! connection; batches are split; the memory node restarts empty, or some of its bits flip. A [`Swarm`] draws plans at
+//! random.
 //!
-//! The bytes are those of a [`guira_fabric::heap::HeapRegion`], and its [`guira_fabric::Caps`] are what the simulation
-//! promises, so it can stand for each real fabric:
+//! The bytes are those of a [`guira_fabric::heap::HeapRegion`], whose [`guira_fabric::Caps`] are the guarantees of the
+//! simulation, so it can model each real fabric:
 //!
 //! ```
 //! use guira_fabric::heap::HeapRegion;
@@ -36,6 +37,7 @@ mod batch;
 mod client;
 mod draws;
 mod fault;
+mod inject;
 mod lane;
 mod lane_state;
 mod log;
@@ -43,13 +45,12 @@ mod network;
 mod queue;
 mod running;
 mod sim;
-mod strike;
 mod swarm;
 mod world;
 
-pub use fault::{ClientFault, Fault, FaultPlan, Liberties, Lost, NodeEvent, NodeFault};
+pub use fault::{ClientFault, Fault, FaultPlan, Lost, NodeEvent, NodeFault, Relaxations};
 pub use lane::{SimLane, SimRegion};
-pub use log::{Event, Part, What};
+pub use log::{Event, EventKind, Part};
 pub use network::{HEADER_BYTES, Network};
 pub use sim::{ClientId, Sim, SimOptions, Stopped};
 pub use swarm::{EARLY_VERBS, Hazard, Swarm};

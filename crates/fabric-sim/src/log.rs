@@ -1,42 +1,42 @@
-//! The event log: everything that happened, as one number, and the last of it in words.
+//! The event log: a hash of all events, and the last of them as text.
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use guira_fabric::Addr;
 
-use crate::batch::Kind;
+use crate::batch::VerbKind;
 
-/// Something that happened.
+/// An event of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When, in nanoseconds of virtual time.
+    /// The virtual time in nanoseconds.
     pub at_ns: u64,
-    /// The client it happened to; [`Event::NODE`] if it was the memory node.
+    /// The client concerned; [`Event::NODE`] for the memory node.
     pub client: u32,
-    /// The lane, numbered in the order of their creation.
+    /// The lane, numbered in the order of creation.
     pub lane: u32,
-    /// What happened.
-    pub what: What,
+    /// The kind of the event.
+    pub kind: EventKind,
 }
 
 impl Event {
-    /// Stands for the client and the lane of what happens to the memory node.
+    /// The client and lane of an event of the memory node.
     pub const NODE: u32 = u32::MAX;
 }
 
-/// What happened.
+/// The kind of an event, with its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
-    /// A client posted a batch of so many verbs.
+pub enum EventKind {
+    /// A client posted a batch of this number of verbs.
     Posted(u32),
-    /// A READ, or a part of one, was carried out.
+    /// A READ, or a part of one, was executed.
     Read(Part),
-    /// A WRITE, or a part of one, was carried out.
+    /// A WRITE, or a part of one, was executed.
     Write(Part),
-    /// A CAS, masked or not, was carried out; the word is the one it found.
+    /// A CAS, masked or not, was executed; the word is the one that it found.
     Swap(Part),
-    /// A FETCH-ADD was carried out; the word is the one it found.
+    /// A FETCH-ADD was executed; the word is the one that it found.
     Add(Part),
     /// The reply to a batch reached its client.
     Replied,
@@ -44,62 +44,62 @@ pub enum What {
     Resumed,
     /// The client died.
     Died,
-    /// The client was stopped for so many nanoseconds.
+    /// The client was stopped for this number of nanoseconds.
     Stalled(u64),
-    /// The rest of a batch was held up for so many nanoseconds.
+    /// The rest of a batch was delayed by this number of nanoseconds.
     Delayed(u64),
-    /// The lane's connection broke.
+    /// The lane's connection was lost.
     Disconnected,
-    /// WRITEs became visible that were carried out earlier.
+    /// WRITEs that were executed earlier became visible.
     Visible,
-    /// The memory node started again, empty.
+    /// The memory node restarted empty.
     Restarted,
-    /// These bits of a word changed.
+    /// These bits of a word flipped.
     Flipped(Addr, u64),
-    /// What was left of a batch was dropped, so that another client can have the slot of the lane's client.
+    /// The rest of a batch was dropped, so that another client can take the slot of the lane's client.
     Fenced,
 }
 
-/// The words that one step touched.
+/// The words touched by one step of a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The first.
+    /// The address of the first word.
     pub addr: Addr,
-    /// How many.
+    /// The number of words.
     pub words: u32,
-    /// What the first was (atomics), is now (WRITE), or is (READ).
+    /// The first word: before an atomic, after a WRITE, or as read by a READ.
     pub word: u64,
 }
 
-impl What {
-    pub(crate) fn verb(kind: Kind, part: Part) -> What {
+impl EventKind {
+    pub(crate) fn verb(kind: VerbKind, part: Part) -> EventKind {
         match kind {
-            Kind::Read => What::Read(part),
-            Kind::Write => What::Write(part),
-            Kind::Swap => What::Swap(part),
-            Kind::Add => What::Add(part),
+            VerbKind::Read => EventKind::Read(part),
+            VerbKind::Write => EventKind::Write(part),
+            VerbKind::Swap => EventKind::Swap(part),
+            VerbKind::Add => EventKind::Add(part),
         }
     }
 
-    /// A number that tells kinds apart, and what belongs to it.
+    /// Returns the numbers that are hashed: the code of the kind, and the event's data.
     #[inline(always)]
     fn numbers(&self) -> (u64, u64, u64) {
         match self {
-            What::Posted(verbs) => (1, u64::from(*verbs), 0),
-            What::Read(part) => part.numbers(2),
-            What::Write(part) => part.numbers(3),
-            What::Swap(part) => part.numbers(4),
-            What::Add(part) => part.numbers(5),
-            What::Replied => (6, 0, 0),
-            What::Resumed => (7, 0, 0),
-            What::Died => (8, 0, 0),
-            What::Stalled(for_ns) => (9, *for_ns, 0),
-            What::Delayed(by_ns) => (10, *by_ns, 0),
-            What::Disconnected => (11, 0, 0),
-            What::Visible => (12, 0, 0),
-            What::Restarted => (13, 0, 0),
-            What::Flipped(addr, bits) => Part { addr: *addr, words: 1, word: *bits }.numbers(14),
-            What::Fenced => (15, 0, 0),
+            EventKind::Posted(verbs) => (1, u64::from(*verbs), 0),
+            EventKind::Read(part) => part.numbers(2),
+            EventKind::Write(part) => part.numbers(3),
+            EventKind::Swap(part) => part.numbers(4),
+            EventKind::Add(part) => part.numbers(5),
+            EventKind::Replied => (6, 0, 0),
+            EventKind::Resumed => (7, 0, 0),
+            EventKind::Died => (8, 0, 0),
+            EventKind::Stalled(for_ns) => (9, *for_ns, 0),
+            EventKind::Delayed(by_ns) => (10, *by_ns, 0),
+            EventKind::Disconnected => (11, 0, 0),
+            EventKind::Visible => (12, 0, 0),
+            EventKind::Restarted => (13, 0, 0),
+            EventKind::Flipped(addr, bits) => Part { addr: *addr, words: 1, word: *bits }.numbers(14),
+            EventKind::Fenced => (15, 0, 0),
         }
     }
 }
@@ -121,54 +121,54 @@ impl fmt::Display for Event {
         let mut part = |name: &str, part: &Part| {
             write!(f, "{name} {} words at {}, the first {:#x}", part.words, part.addr, part.word)
         };
-        match &self.what {
-            What::Read(read) => part("READ", read),
-            What::Write(write) => part("WRITE", write),
-            What::Swap(swap) => part("CAS", swap),
-            What::Add(add) => part("FETCH-ADD", add),
+        match &self.kind {
+            EventKind::Read(read) => part("READ", read),
+            EventKind::Write(write) => part("WRITE", write),
+            EventKind::Swap(swap) => part("CAS", swap),
+            EventKind::Add(add) => part("FETCH-ADD", add),
             other => write!(f, "{other:?}"),
         }
     }
 }
 
-/// Who is told of events as they happen.
+/// A function that is called with every event.
 pub(crate) type Watcher = Box<dyn FnMut(&Event)>;
 
-/// The hash of all events, the last ones, and who is told of each.
+/// The hash of all events, the last events, and the watcher.
 pub(crate) struct EventLog {
     hash: u64,
     last: VecDeque<Event>,
     keep: usize,
     watcher: Option<Watcher>,
-    /// Whether anybody wants more than the hash.
-    is_read: bool,
+    /// Whether events are kept or watched, and not only hashed.
+    is_observed: bool,
 }
 
 impl EventLog {
-    /// A log that keeps the last `keep` events.
+    /// Creates a log that keeps the last `keep` events.
     pub(crate) fn new(keep: usize) -> EventLog {
         let last = VecDeque::with_capacity(keep.min(1 << 16));
-        EventLog { hash: 0, last, keep, watcher: None, is_read: keep > 0 }
+        EventLog { hash: 0, last, keep, watcher: None, is_observed: keep > 0 }
     }
 
     pub(crate) fn watch(&mut self, watcher: Watcher) {
         self.watcher = Some(watcher);
-        self.is_read = true;
+        self.is_observed = true;
     }
 
     #[inline(always)]
-    pub(crate) fn note(&mut self, event: Event) {
-        let (kind, place, word) = event.what.numbers();
-        let who = u64::from(event.client) << 32 | u64::from(event.lane);
-        for number in [event.at_ns, who, kind, place, word] {
+    pub(crate) fn record(&mut self, event: Event) {
+        let (code, first, second) = event.kind.numbers();
+        let source = u64::from(event.client) << 32 | u64::from(event.lane);
+        for number in [event.at_ns, source, code, first, second] {
             self.hash = (self.hash.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         }
-        if self.is_read {
-            self.tell(event);
+        if self.is_observed {
+            self.publish(event);
         }
     }
 
-    fn tell(&mut self, event: Event) {
+    fn publish(&mut self, event: Event) {
         if self.keep > 0 {
             if self.last.len() == self.keep {
                 self.last.pop_front();
@@ -195,23 +195,23 @@ mod tests {
 
     fn hash_of(events: &[Event]) -> u64 {
         let mut log = EventLog::new(0);
-        events.iter().for_each(|event| log.note(*event));
+        events.iter().for_each(|event| log.record(*event));
         log.hash()
     }
 
     #[test]
     fn every_part_of_an_event_counts_and_so_does_the_order() {
         let part = Part { addr: Addr::main(64), words: 2, word: 5 };
-        let event = Event { at_ns: 10, client: 1, lane: 2, what: What::Read(part) };
+        let event = Event { at_ns: 10, client: 1, lane: 2, kind: EventKind::Read(part) };
         let others = [
             Event { at_ns: 11, ..event },
             Event { client: 2, ..event },
             Event { lane: 1, ..event },
-            Event { what: What::Write(part), ..event },
-            Event { what: What::Read(Part { addr: Addr::device(64), ..part }), ..event },
-            Event { what: What::Read(Part { words: 3, ..part }), ..event },
-            Event { what: What::Read(Part { word: 6, ..part }), ..event },
-            Event { what: What::Replied, ..event },
+            Event { kind: EventKind::Write(part), ..event },
+            Event { kind: EventKind::Read(Part { addr: Addr::device(64), ..part }), ..event },
+            Event { kind: EventKind::Read(Part { words: 3, ..part }), ..event },
+            Event { kind: EventKind::Read(Part { word: 6, ..part }), ..event },
+            Event { kind: EventKind::Replied, ..event },
         ];
         for other in others {
             assert_ne!(hash_of(&[event]), hash_of(&[other]), "{other}");
@@ -223,7 +223,7 @@ mod tests {
     fn the_last_events_are_kept() {
         let mut log = EventLog::new(2);
         for at_ns in 0..5 {
-            log.note(Event { at_ns, client: 0, lane: 0, what: What::Resumed });
+            log.record(Event { at_ns, client: 0, lane: 0, kind: EventKind::Resumed });
         }
         assert_eq!(log.last().map(|event| event.at_ns).collect::<Vec<_>>(), [3, 4]);
     }

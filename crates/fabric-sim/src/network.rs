@@ -1,48 +1,50 @@
-//! How long verbs take: the model of one memory node's network card and of the way to it.
+//! Latencies of verbs: a model of one memory node's network card and of the network to it.
 //!
 //! A batch travels to the node, its verbs arrive one after the other, each occupies one direction of the node's link,
-//! and when the last is done the reply travels back. The link serves verbs in the order of their arrival, whoever sent
-//! them; atomics on one word are served one after the other as well, and their replies wait for their turn.
+//! and when the last is done, the reply travels back. The link serves verbs of all clients in the order of their
+//! arrival; atomics on one word are executed one after the other as well, which delays their replies.
 
 use guira_fabric::{Profile, Space};
 
 /// Latencies of a network and the capacity of the memory node's link. Times are nanoseconds of virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// From a client to the memory node.
+    /// The travel time from a client to the memory node.
     pub to_node_ns: u64,
-    /// From the memory node to a client.
+    /// The travel time from the memory node to a client.
     pub to_client_ns: u64,
-    /// Added to each way of each batch: a uniform draw below this.
+    /// Jitter, added to the travel time of each batch in each direction: a uniform draw below this.
     pub jitter_ns: u64,
-    /// Between the arrivals of two verbs of one batch, at most: a uniform draw from 1 to this, so that others come in
-    /// between.
+    /// The longest time between the arrivals of two verbs of one batch: a uniform draw from 1 to this, so that verbs of
+    /// other batches come in between.
     pub gap_ns: u64,
-    /// Added to a reply that brings data: the card waits for the node's memory.
+    /// Added to a reply that carries data, because the card waits for the node's memory.
     pub fetch_ns: u64,
-    /// One verb occupies its direction of the link for at least this long.
+    /// The shortest time for which a verb occupies its direction of the link.
     pub verb_ns: u64,
-    /// An atomic occupies its word of the device space for this long: those on one word are served one after the other.
+    /// The time for which an atomic occupies its word of the device space. Atomics on one word are executed one after
+    /// the other.
     pub device_atomic_ns: u64,
-    /// The same in the main space.
+    /// The time for which an atomic occupies its word of the main space.
     pub main_atomic_ns: u64,
     /// The time of one byte on the link, in picoseconds. A verb occupies its direction by its payload and
     /// [`HEADER_BYTES`].
     pub byte_ps: u64,
 }
 
-/// Bytes a message occupies beside its payload: between the 62 of a READ's reply and the 82 of a WRITE, as the paper's
+/// Bytes of a message besides its payload: between the 62 of a READ's reply and the 82 of a WRITE, as the paper's
 /// authors account for them.
 pub const HEADER_BYTES: u64 = 70;
 
 impl Network {
-    /// The latencies of a real network.
+    /// Returns the latencies of a real network.
     ///
-    /// `Mlx5` is calibrated by figure 1(b) of the paper: 24 outstanding WRITEs make 11.0 million a second, so one takes
-    /// 2.18 µs; READs and CAS make 8.9 million and take 2.7 µs; no verb of 8 bytes passes the card in less than 10 ns.
-    /// By figure 1(c) one word takes 8.97 million CAS a second in device memory and 2.93 million in main memory.
-    /// The link is the paper's 100 Gbit/s. The others are orders of magnitude, chosen and not measured: verbs on one
-    /// host follow each other within tens of nanoseconds; soft-RoCE and a TCP node answer within tens of microseconds.
+    /// `Mlx5` is calibrated by figure 1(b) of the paper: 24 outstanding WRITEs give 11.0 million a second, so one takes
+    /// 2.18 µs; READs and CAS give 8.9 million a second and take 2.7 µs; no verb of 8 bytes passes the card in less
+    /// than 10 ns. By figure 1(c) one word sustains 8.97 million CAS a second in device memory and 2.93 million in main
+    /// memory. The link is the paper's 100 Gbit/s. The other profiles are chosen orders of magnitude, not measurements:
+    /// verbs on one host follow each other within tens of nanoseconds; soft-RoCE and a TCP node answer within tens of
+    /// microseconds.
     pub const fn of(profile: Profile) -> Network {
         match profile {
             Profile::Shm => Network {
@@ -92,13 +94,13 @@ impl Network {
         }
     }
 
-    /// How long an atomic occupies its word.
+    /// Returns the time for which an atomic occupies its word.
     #[inline(always)]
     pub(crate) fn atomic_ns(&self, space: Space) -> u64 {
         if space == Space::Device { self.device_atomic_ns } else { self.main_atomic_ns }
     }
 
-    /// How long a verb with `words` words of payload occupies the link.
+    /// Returns the time for which a verb with `words` words of payload occupies the link.
     #[inline(always)]
     pub(crate) fn occupied_ns(&self, words: u64) -> u64 {
         let bytes = words * guira_fabric::WORD_BYTES + HEADER_BYTES;

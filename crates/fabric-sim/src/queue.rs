@@ -1,15 +1,15 @@
-//! What happens next: events by virtual time, and among equal times by the order in which they were scheduled.
+//! The event queue, ordered by virtual time, and for equal times by the order of scheduling.
 //!
-//! Events of the next [`WHEEL_NS`] nanoseconds lie on a wheel with one list a nanosecond, so that scheduling and taking
-//! one costs the same however many there are; later ones wait in a heap. Invariants: the wheel holds exactly the events
-//! earlier than `start_ns` + [`WHEEL_NS`]; `start_ns` is the time of the last event taken. Whenever it grows, events of
-//! the heap that the wheel can hold move to it, before any other can be scheduled at their times: so lists are in the
-//! order of scheduling.
+//! Events of the next [`WHEEL_NS`] nanoseconds are on a timing wheel with one list for each nanosecond, so that
+//! scheduling and taking an event takes constant time; later events wait in a heap. Invariants: the wheel contains
+//! exactly the events earlier than `start_ns` + [`WHEEL_NS`]; `start_ns` is the time of the last event taken. Whenever
+//! it grows, events in the heap that fit on the wheel move there, before another can be scheduled at their times: so
+//! the lists are in the order of scheduling.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What an event is about.
+/// The content of a scheduled event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
     /// The next verb of this lane arrives, or its reply does.
@@ -22,11 +22,12 @@ pub(crate) enum Due {
     Node(u32),
 }
 
-/// Span of the wheel: longer than a round trip on the fastest network, small enough for the processor's first cache.
+/// The span of the wheel: longer than a round trip on the fastest network, and small enough for the processor's L1
+/// cache.
 const WHEEL_NS: u64 = 4096;
 const GROUPS: usize = WHEEL_NS as usize / 64;
-const _: () = assert!(GROUPS == 64, "one word says which groups are in use");
-/// The end of a list.
+const _: () = assert!(GROUPS == 64, "one word records which groups are in use");
+/// The index that marks the end of a list.
 const NONE: u32 = u32::MAX;
 
 /// The events of one nanosecond, first to last.
@@ -42,18 +43,19 @@ struct Node {
     next: u32,
 }
 
-/// Events to come.
+/// The scheduled events.
 #[derive(Debug)]
 pub(crate) struct Queue {
     start_ns: u64,
     lists: Vec<List>,
-    /// Which lists of each group of 64 hold events, and which groups have such lists.
+    /// For each group of 64 lists, the set of those that are not empty.
     used: [u64; GROUPS],
+    /// The set of groups that have such lists.
     used_groups: u64,
     nodes: Vec<Node>,
     free: u32,
     late: BinaryHeap<Reverse<(u64, u64, Due)>>,
-    /// Events that were late when they were scheduled.
+    /// The number of events that were put on the heap.
     sequence: u64,
 }
 
@@ -71,7 +73,7 @@ impl Queue {
         }
     }
 
-    /// Schedules `due` at `at_ns`, which is not earlier than the last event taken.
+    /// Schedules `due` at `at_ns`, which must not be earlier than the last event taken.
     #[inline(always)]
     pub(crate) fn push(&mut self, at_ns: u64, due: Due) {
         assert!(at_ns >= self.start_ns, "events are scheduled for the future");
@@ -113,7 +115,7 @@ impl Queue {
         }
     }
 
-    /// When the next event happens.
+    /// Returns the time of the next event.
     #[inline(always)]
     pub(crate) fn next_ns(&self) -> Option<u64> {
         let from = (self.start_ns % WHEEL_NS) as usize;
@@ -123,7 +125,7 @@ impl Queue {
         Some(self.start_ns + (at + WHEEL_NS as usize - from) as u64 % WHEEL_NS)
     }
 
-    /// The first list in use, from `from` on and around.
+    /// Returns the first non-empty list, from `from` on and wrapping around.
     #[inline(always)]
     fn first_used(&self, from: usize) -> Option<usize> {
         let here = self.used[from / 64] >> (from % 64);
@@ -139,7 +141,7 @@ impl Queue {
         Some(group * 64 + self.used[group].trailing_zeros() as usize)
     }
 
-    /// The next event and its time, if it happens until `end_ns`.
+    /// Takes the next event, if it is not later than `end_ns`, and returns it with its time.
     #[inline(always)]
     pub(crate) fn pop_until(&mut self, end_ns: u64) -> Option<(u64, Due)> {
         let at_ns = self.next_ns().filter(|at_ns| *at_ns <= end_ns)?;
@@ -164,7 +166,7 @@ impl Queue {
         Some((at_ns, due))
     }
 
-    /// What the next event is about, if it is on the wheel.
+    /// Returns the content of the next event, if it is on the wheel.
     #[inline(always)]
     pub(crate) fn upcoming(&self) -> Option<Due> {
         let at = self.first_used((self.start_ns % WHEEL_NS) as usize)?;
@@ -187,7 +189,7 @@ mod tests {
         assert_eq!(came, [scheduled[1], scheduled[0], scheduled[2], scheduled[3]]);
     }
 
-    /// A queue that is scheduled to at near, equal and far times agrees with sorting.
+    /// A queue with events at near, equal and far times agrees with sorting.
     #[test]
     fn the_wheel_and_the_heap_together_are_one_queue() {
         for seed in 0..50 {

@@ -1,9 +1,8 @@
-//! The simulation that runs on this thread, where its lanes find it without a lock.
+//! The simulation running on this thread, which its lanes access without a lock.
 //!
-//! Lanes must be `Send`, so they cannot share the world through a reference count of one thread; with a mutex instead,
-//! which nobody ever contends for, a run took 5 to 30 % longer. A [`crate::Sim`] cannot leave its thread, so its
-//! world lies in a variable of that thread while it runs, and its lanes name it by number. Invariant: the variable is
-//! borrowed by no code of a client.
+//! Lanes must be `Send`, so they cannot share the world through an `Rc`; with an uncontended mutex instead, a run took
+//! 5 to 30 % longer. A [`crate::Sim`] cannot leave its thread, so its world is in a thread-local variable while it
+//! runs, and its lanes refer to it by number. Invariant: the variable is never borrowed while code of a client runs.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,22 +17,23 @@ thread_local! {
     static WOKEN: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A number that no other simulation of this process has, and that is not 0.
+/// Returns a number, not 0, that no other simulation of this process has.
 pub(crate) fn new_simulation() -> u64 {
     static SIMULATIONS: AtomicU64 = AtomicU64::new(1);
     SIMULATIONS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Acts on the world of `simulation`; `None` unless it runs on this thread.
+/// Calls `act` with the world of `simulation`. Returns `None` unless that simulation runs on this thread.
 #[inline(always)]
 pub(crate) fn with_world<T>(simulation: u64, act: impl FnOnce(&mut World) -> T) -> Option<T> {
     WORLD.with_borrow_mut(|world| world.as_deref_mut().filter(|world| world.simulation == simulation).map(act))
 }
 
-/// While it lives, the world it was made from is the one that runs on this thread.
+/// A guard that makes a world the running one of this thread, until it is dropped.
 pub(crate) struct Running<'s> {
+    /// The place to which the world returns.
     home: &'s mut Option<Box<World>>,
-    /// The simulation from whose client this one is run.
+    /// The outer simulation, if a client of it runs this one.
     outer: Option<Box<World>>,
     outer_simulation: u64,
     outer_woken: Vec<u32>,
@@ -47,15 +47,15 @@ impl Running<'_> {
         Running { home, outer, outer_simulation, outer_woken }
     }
 
-    /// Acts on the world.
+    /// Calls `act` with the world.
     ///
     /// # Panics
-    /// If there is none: a client of the simulation would have to run it.
+    /// If there is no world, which can only happen if a client runs its own simulation.
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut World) -> T) -> T {
-        WORLD.with_borrow_mut(|world| act(world.as_deref_mut().expect("a simulation that runs has a world")))
+        WORLD.with_borrow_mut(|world| act(world.as_deref_mut().expect("a running simulation has a world")))
     }
 
-    /// Adds the tasks that were woken on this thread to `tasks`, which is empty.
+    /// Moves the tasks that were woken on this thread to `tasks`, which must be empty.
     pub(crate) fn take_woken(&self, tasks: &mut Vec<u32>) {
         WOKEN.with_borrow_mut(|woken| std::mem::swap(woken, tasks));
     }
@@ -71,18 +71,18 @@ impl Drop for Running<'_> {
 
 /// Tasks that were woken while their simulation did not run, or from another thread.
 #[derive(Default)]
-pub(crate) struct Elsewhere {
+pub(crate) struct ExternalWakes {
     tasks: Mutex<Vec<u32>>,
     any: AtomicBool,
 }
 
-impl Elsewhere {
+impl ExternalWakes {
     pub(crate) fn push(&self, task: u32) {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task);
         self.any.store(true, Ordering::Release);
     }
 
-    /// Moves what there is to `tasks`.
+    /// Moves all woken tasks to `tasks`.
     pub(crate) fn drain_to(&self, tasks: &mut Vec<u32>) {
         if self.any.load(Ordering::Acquire) {
             let mut woken = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,23 +92,23 @@ impl Elsewhere {
     }
 }
 
-/// Wakes one task.
-pub(crate) struct Signal {
+/// The waker of one task.
+pub(crate) struct TaskWaker {
     pub(crate) simulation: u64,
     pub(crate) task: u32,
-    /// The task is in this thread's list. Only the simulation's own thread looks at it.
+    /// Whether the task is in this thread's list. Only used by the simulation's own thread.
     pub(crate) is_queued: AtomicBool,
-    pub(crate) elsewhere: Arc<Elsewhere>,
+    pub(crate) external_wakes: Arc<ExternalWakes>,
 }
 
-impl Wake for Signal {
-    fn wake(self: Arc<Signal>) {
+impl Wake for TaskWaker {
+    fn wake(self: Arc<TaskWaker>) {
         self.wake_by_ref();
     }
 
-    fn wake_by_ref(self: &Arc<Signal>) {
+    fn wake_by_ref(self: &Arc<TaskWaker>) {
         if SIMULATION.get() != self.simulation {
-            self.elsewhere.push(self.task);
+            self.external_wakes.push(self.task);
         } else if !self.is_queued.load(Ordering::Relaxed) {
             self.is_queued.store(true, Ordering::Relaxed);
             WOKEN.with_borrow_mut(|woken| woken.push(self.task));

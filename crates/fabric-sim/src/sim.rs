@@ -1,4 +1,5 @@
-//! The executor: clients as tasks of one thread, polled when their lanes have news, while time stands still.
+//! The executor, which polls clients as tasks of one thread when they are woken. Virtual time does not advance while a
+//! client runs.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,67 +12,70 @@ use crate::fault::{Fault, FaultPlan, NodeEvent};
 use crate::lane::SimRegion;
 use crate::log::Event;
 use crate::network::Network;
-use crate::running::{Elsewhere, Running, Signal, new_simulation};
+use crate::running::{ExternalWakes, Running, TaskWaker, new_simulation};
 use crate::world::{Step, World};
 
-/// How a simulation runs. Equal options, equal bytes and equal clients give equal runs.
+/// The options of a simulation. Equal options, equal bytes and equal clients give equal runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimOptions {
-    /// Everything that is drawn in the run comes from it.
+    /// The seed of all random choices in the run.
     pub seed: u64,
-    /// How long verbs take.
+    /// The latencies of verbs.
     pub network: Network,
-    /// What goes wrong.
+    /// The faults.
     pub faults: FaultPlan,
-    /// How many of the last events are kept, to be read after a failure: see [`Sim::last_events`].
+    /// The number of last events that are kept, to be read after a failure: see [`Sim::last_events`].
     pub keep_events: usize,
 }
 
 impl SimOptions {
-    /// A run in which nothing goes wrong and no event is kept.
+    /// Creates options without faults that keep no events.
     pub fn new(seed: u64, network: Network) -> SimOptions {
         SimOptions { seed, network, faults: FaultPlan::default(), keep_events: 0 }
     }
 }
 
-/// A client of a simulation, by the order in which they were spawned.
+/// The number of a client of a simulation, in the order of spawning, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u32);
 
-/// Why a simulation stopped.
+/// The reason why a simulation stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
     /// Every client has ended or is dead.
     Ended,
-    /// Clients are left, but nothing is left to happen that they could wait for.
+    /// Clients are left, but no event is left that they could wait for.
     Stuck,
-    /// Virtual time is up; the simulation can go on.
+    /// The requested virtual time was reached; the simulation can be continued.
     TimeUp,
 }
 
 /// A memory node and its clients, in one thread and in virtual time.
 ///
-/// The node's bytes are those of a heap region: its own lanes reach them at once, outside virtual time, to prepare and
-/// to inspect them. Its [`guira_fabric::Caps`] are what the simulation promises.
+/// The node's bytes are those of a heap region, whose own lanes access them at once, outside virtual time, to prepare
+/// and inspect them. Its [`guira_fabric::Caps`] are the guarantees of the simulation.
 pub struct Sim {
-    /// `None` only while it runs: see [`Running`].
+    /// `None` only while the simulation runs: see [`Running`].
     world: Option<Box<World>>,
     simulation: u64,
     tasks: Vec<Task>,
-    /// Tasks that have not ended.
+    /// The number of tasks that have not ended.
     living: usize,
-    elsewhere: Arc<Elsewhere>,
+    external_wakes: Arc<ExternalWakes>,
 }
 
+/// The panic message for the impossible use of a simulation from inside its own run.
+const RUNNING: &str = "a simulation cannot be used while it runs";
+
 struct Task {
-    /// `None` when it has ended, or its client is dead.
+    /// `None` if the task has ended or its client is dead.
     future: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    signal: Arc<Signal>,
+    signal: Arc<TaskWaker>,
     waker: Waker,
 }
 
 impl Sim {
-    /// A simulation over the bytes and the promises of `region`.
+    /// Creates a simulation over the bytes of `region`, with its capabilities.
     ///
     /// # Panics
     /// If the plan flips bits outside the region.
@@ -79,47 +83,47 @@ impl Sim {
         for fault in &options.faults.node {
             if let NodeEvent::Flip { addr, .. } = fault.fault {
                 let word = region.memory().space(addr.space()).get(addr.word() as usize);
-                assert!(word.is_some(), "{addr}, whose bits are to flip, lies outside the region");
+                assert!(word.is_some(), "a planned bit flip at {addr} lies outside the region");
             }
         }
         let simulation = new_simulation();
         let world = Box::new(World::new(region, options, simulation));
-        Sim { world: Some(world), simulation, tasks: Vec::new(), living: 0, elsewhere: Arc::default() }
+        Sim { world: Some(world), simulation, tasks: Vec::new(), living: 0, external_wakes: Arc::default() }
     }
 
-    /// Adds a client, which starts when the simulation next runs. `client` gets its way to the region.
+    /// Adds a client, which starts when the simulation next runs. `client` gets the region as the client accesses it.
     pub fn spawn<F: Future<Output = ()> + 'static>(&mut self, client: impl FnOnce(SimRegion) -> F) -> ClientId {
         let running = Running::new(&mut self.world);
         let (id, bytes) = running.with(|world| (world.add_client(), world.region.clone()));
         let future = Box::pin(client(SimRegion::new(self.simulation, id, bytes)));
-        let (elsewhere, is_queued) = (Arc::clone(&self.elsewhere), AtomicBool::new(false));
-        let signal = Arc::new(Signal { simulation: self.simulation, task: id.0, is_queued, elsewhere });
-        self.elsewhere.push(id.0);
+        let (external_wakes, is_queued) = (Arc::clone(&self.external_wakes), AtomicBool::new(false));
+        let signal = Arc::new(TaskWaker { simulation: self.simulation, task: id.0, is_queued, external_wakes });
+        self.external_wakes.push(id.0);
         let waker = Waker::from(Arc::clone(&signal));
         self.tasks.push(Task { future: Some(future), signal, waker });
         self.living += 1;
-        // Whom `client` has woken at once.
+        // The tasks that `client` has woken while it created its future.
         let mut woken = Vec::new();
         running.take_woken(&mut woken);
         woken.into_iter().for_each(|task| {
             self.tasks[task as usize].signal.is_queued.store(false, Ordering::Relaxed);
-            self.elsewhere.push(task);
+            self.external_wakes.push(task);
         });
         id
     }
 
-    /// Runs until every client has ended, or is stuck.
+    /// Runs until every client has ended or is stuck.
     pub fn run(&mut self) -> Stopped {
         self.run_until(u64::MAX)
     }
 
-    /// Runs until virtual time `end_ns`, at most: nothing later has happened when it returns.
+    /// Runs until virtual time `end_ns` at most: later events have not happened when it returns.
     pub fn run_until(&mut self, end_ns: u64) -> Stopped {
         let running = Running::new(&mut self.world);
         running.with(|world| world.end_ns = end_ns);
         let mut woken = Vec::new();
         loop {
-            self.elsewhere.drain_to(&mut woken);
+            self.external_wakes.drain_to(&mut woken);
             self.living -= poll_woken(&mut self.tasks, &running, &mut woken);
             let last = running.with(|world| {
                 loop {
@@ -146,36 +150,38 @@ impl Sim {
         }
     }
 
-    /// Lets `fault` befall `client` after `verbs` more of its verbs, whatever the plan says; 0: before its next verb.
+    /// Injects `fault` into `client` after `verbs` more of its verbs, in addition to the plan; 0 is before its next
+    /// verb.
     ///
     /// # Panics
     /// If there is no such client.
-    pub fn strike(&mut self, client: ClientId, verbs: u64, fault: Fault) {
-        let world = self.world.as_mut().expect("nobody can reach a simulation while it runs");
-        world.clients[client.0 as usize].strike(verbs, fault);
+    pub fn inject(&mut self, client: ClientId, verbs: u64, fault: Fault) {
+        let world = self.world.as_mut().expect(RUNNING);
+        world.clients[client.0 as usize].add_fault(verbs, fault);
     }
 
-    /// Calls `watcher` with every event, right after it happened: the node's bytes are as the event left them. It may
-    /// look at them through the heap region, and must not touch this simulation. One watcher at a time: the last one.
+    /// Sets a function that is called with every event, right after it happened: the node's bytes are as the event left
+    /// them. `watcher` may read them through the heap region, but must not use this simulation. It replaces an earlier
+    /// watcher.
     pub fn watch(&mut self, watcher: impl FnMut(&Event) + 'static) {
-        self.world.as_mut().expect("nobody can reach a simulation while it runs").log.watch(Box::new(watcher));
+        self.world.as_mut().expect(RUNNING).log.watch(Box::new(watcher));
     }
 
     fn world(&self) -> &World {
-        self.world.as_ref().expect("nobody can ask a simulation while it runs")
+        self.world.as_ref().expect(RUNNING)
     }
 
-    /// Nanoseconds of virtual time since the simulation began.
+    /// Returns the virtual time since the simulation began, in nanoseconds.
     pub fn now_ns(&self) -> u64 {
         self.world().now_ns
     }
 
-    /// Verbs that were carried out.
+    /// Returns the number of verbs executed.
     pub fn verbs(&self) -> u64 {
         self.world().verbs
     }
 
-    /// Verbs of `client` that were carried out: the boundaries at which a fault can befall it.
+    /// Returns the number of verbs of `client` that were executed. A fault can be injected before each of them.
     ///
     /// # Panics
     /// If there is no such client.
@@ -191,18 +197,18 @@ impl Sim {
         self.world().clients[client.0 as usize].is_dead
     }
 
-    /// The hash of everything that happened: every verb, what it found, and when.
+    /// Returns the hash of all events: every verb, its result and its time.
     pub fn log_hash(&self) -> u64 {
         self.world().log.hash()
     }
 
-    /// The last events, as many as the options say, oldest first.
+    /// Returns the last events, as many as [`SimOptions::keep_events`], oldest first.
     pub fn last_events(&self) -> Vec<Event> {
         self.world().log.last().copied().collect()
     }
 }
 
-/// Polls the tasks in `woken` and those they wake. Returns how many ended.
+/// Polls the tasks in `woken` and those that they wake. Returns the number of tasks that ended.
 fn poll_woken(tasks: &mut [Task], running: &Running<'_>, woken: &mut Vec<u32>) -> usize {
     let mut ended = 0;
     loop {

@@ -1,5 +1,5 @@
-//! Drawn plans: of the hazards a test allows, each run has a drawn few, so that some runs have many faults of one kind
-//! and none of another, which a mixture of everything in every run never shows.
+//! Random fault plans. Each run has a random subset of the hazards that a test allows (swarm testing), so that some
+//! runs have many faults of one kind and none of another. A mixture of all hazards in every run would never show that.
 
 use guira_fabric::{Addr, Caps};
 
@@ -7,29 +7,29 @@ use crate::draws::Draws;
 use crate::fault::{ClientFault, Fault, FaultPlan, Lost, NodeEvent, NodeFault};
 use crate::sim::ClientId;
 
-/// A kind of thing that goes wrong.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hazard {
-    /// [`Fault::Die`].
+    /// Death of clients: [`Fault::Die`].
     Death,
-    /// [`Fault::Stall`].
+    /// Stalls of clients: [`Fault::Stall`].
     Stall,
-    /// [`Fault::DelayTail`].
+    /// Delays of the rest of a batch: [`Fault::DelayTail`].
     Delay,
-    /// [`Fault::LoseConnection`]; never where verbs execute in place.
+    /// Loss of connections: [`Fault::LoseConnection`]; never where verbs execute in place.
     Disconnection,
-    /// [`NodeEvent::Restart`]; never where verbs execute in place.
+    /// Restart of the memory node: [`NodeEvent::Restart`]; never where verbs execute in place.
     Restart,
-    /// [`NodeEvent::Flip`] of one bit, in [`Swarm::flips`].
+    /// Flips of single bits in [`Swarm::flips`]: [`NodeEvent::Flip`].
     Flip,
-    /// [`crate::Liberties::split_percent`].
+    /// Split verbs: [`crate::Relaxations::split_percent`].
     Split,
-    /// [`crate::Liberties::swap_percent`].
+    /// Reordered READs: [`crate::Relaxations::swap_percent`].
     Swap,
 }
 
 impl Hazard {
-    /// All of them.
+    /// All hazards.
     pub const ALL: [Hazard; 8] = [
         Hazard::Death,
         Hazard::Stall,
@@ -40,47 +40,48 @@ impl Hazard {
         Hazard::Split,
         Hazard::Swap,
     ];
-    /// Those that cost nobody more than time.
+    /// The hazards that only cost time.
     pub const HARMLESS: [Hazard; 4] = [Hazard::Stall, Hazard::Delay, Hazard::Split, Hazard::Swap];
 }
 
-/// From what plans are drawn.
+/// The parameters from which random plans are drawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Swarm {
-    /// What the fabric promises.
+    /// The capabilities of the fabric.
     pub caps: Caps,
-    /// Clients of the run.
+    /// The number of clients of the run.
     pub clients: u32,
-    /// Of them, those from this number on are spawned in the course of the run: every other fault of theirs comes
-    /// within their first [`EARLY_VERBS`] verbs, where whoever takes the slot of a dead client recovers it.
+    /// The first client that is spawned during the run; later ones are, too. Half of their faults come within their
+    /// first [`EARLY_VERBS`] verbs, in which a client that takes the slot of a dead one recovers it.
     pub newcomers_from: u32,
-    /// About how many verbs each client will post.
+    /// The approximate number of verbs that each client posts.
     pub verbs_each: u64,
-    /// About how long the run will take, in nanoseconds of virtual time.
+    /// The approximate duration of the run in nanoseconds of virtual time.
     pub span_ns: u64,
-    /// One client in so many meets each kind of fault that a run has, on average.
+    /// The average number of clients per fault of each kind that a run has.
     pub clients_per_fault: u64,
-    /// What may go wrong.
+    /// The hazards that are allowed.
     pub hazards: Vec<Hazard>,
-    /// Where bits may flip: a first word, and how many words.
+    /// The ranges in which bits may flip: the first word, and the number of words.
     pub flips: Vec<(Addr, u64)>,
 }
 
-/// Atomic units of a WRITE that are carried out before its client dies, below this: rows have up to 16 words.
+/// The bound of the number of atomic units of a WRITE that are executed before its client dies: rows have up to 16
+/// words.
 const DEATH_UNITS: u64 = 20;
-/// Verbs of a newcomer that take a slot and recover its last client, and then some.
+/// More than the number of verbs by which a new client takes a slot and recovers its last client.
 pub const EARLY_VERBS: u64 = 48;
-/// Bits that flip in a run that has such, at most.
+/// The maximum number of bits that flip in a run with bit flips.
 const MOST_FLIPS: u64 = 4;
 
 impl Swarm {
-    /// The plan of `seed`. Equal seeds draw equal plans.
+    /// Draws the plan of `seed`. Equal seeds give equal plans.
     pub fn draw(&self, seed: u64) -> FaultPlan {
-        // Not the stream that the run itself draws from.
+        // A different stream than that of the run itself.
         let mut draws = Draws::new(seed ^ 0x5377_6172_6d73_2121);
         let mut plan = FaultPlan::default();
         for hazard in self.hazards.iter().filter(|hazard| self.is_possible(**hazard)) {
-            // Half of the runs do without.
+            // Half of the runs do not have the hazard.
             if draws.below(2) == 0 {
                 continue;
             }
@@ -93,8 +94,8 @@ impl Swarm {
                     plan.node.push(NodeFault { at_ns, fault: NodeEvent::Restart });
                 }
                 Hazard::Flip => self.draw_flips(&mut draws, &mut plan.node),
-                Hazard::Split => plan.liberties.split_percent = percent(&mut draws),
-                Hazard::Swap => plan.liberties.swap_percent = percent(&mut draws),
+                Hazard::Split => plan.relaxations.split_percent = percent(&mut draws),
+                Hazard::Swap => plan.relaxations.swap_percent = percent(&mut draws),
             }
         }
         plan
@@ -110,7 +111,8 @@ impl Swarm {
     }
 
     fn draw_faults(&self, hazard: Hazard, draws: &mut Draws, faults: &mut Vec<ClientFault>) {
-        // At least one client, and each of them once: whoever died or lost its connection meets nothing more.
+        // At least one client has the fault, and each client at most once: later faults of a dead client, or of one
+        // that lost its connection, would have no effect.
         let unlucky = draws.below(u64::from(self.clients));
         for client in 0..self.clients {
             if u64::from(client) != unlucky && draws.below(self.clients_per_fault) > 0 {
@@ -143,7 +145,7 @@ impl Swarm {
     }
 }
 
-/// Seldom, often or always.
+/// Draws a percentage: rarely, often or always.
 fn percent(draws: &mut Draws) -> u8 {
     [2, 30, 100][draws.below(3) as usize]
 }
@@ -176,14 +178,14 @@ mod tests {
             Hazard::Disconnection => client(|fault| matches!(fault, Fault::LoseConnection(_))),
             Hazard::Restart => plan.node.iter().any(|fault| fault.fault == NodeEvent::Restart),
             Hazard::Flip => plan.node.iter().any(|fault| matches!(fault.fault, NodeEvent::Flip { .. })),
-            Hazard::Split => plan.liberties.split_percent > 0,
-            Hazard::Swap => plan.liberties.swap_percent > 0,
+            Hazard::Split => plan.relaxations.split_percent > 0,
+            Hazard::Swap => plan.relaxations.swap_percent > 0,
         }
     }
 
-    /// Each hazard, and each pair of them, is in some plans and not in others, but where it is impossible.
+    /// Each possible hazard is in some plans and not in others, and in some without each other hazard.
     #[test]
-    fn hazards_come_and_stay_away() {
+    fn each_hazard_is_drawn_in_some_plans_only() {
         for profile in Profile::ALL {
             let swarm = swarm(profile);
             let plans: Vec<FaultPlan> = (0..200).map(|seed| swarm.draw(seed)).collect();

@@ -1,8 +1,8 @@
-//! The world: the memory node, every lane's batch on its way, and the order of what happens.
+//! The simulated world: the memory node, the batches in flight, and the order of events.
 //!
-//! Invariants: a lane whose batch is on its way has exactly one event in the queue, which brings its next verb, the
-//! rest of one or the reply; time never runs backwards; nothing but the seed, the plan and the clients' own posts
-//! decides what happens when.
+//! Invariants: a lane whose batch is in flight has exactly one event in the queue, for its next verb, the rest of a
+//! split verb, or the reply; time never runs backwards; the order of events depends only on the seed, the plan and the
+//! batches that clients post.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,36 +12,36 @@ use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::{check, prefetch, prefetch_line};
 use guira_fabric::{Addr, Caps, Effect, FabricError, Region, Space, Verb};
 
-use crate::batch::{Batch, Kind, Sent};
+use crate::batch::{Batch, Sent, VerbKind};
 use crate::client::ClientState;
 use crate::draws::Draws;
 use crate::fault::FaultPlan;
+use crate::inject::Injected;
 use crate::lane_state::{LaneState, Phase};
-use crate::log::{Event, EventLog, Part, What};
+use crate::log::{Event, EventKind, EventLog, Part};
 use crate::network::Network;
 use crate::queue::{Due, Queue};
 use crate::sim::{ClientId, SimOptions};
-use crate::strike::Struck;
 
-/// Nanoseconds between the parts of a verb that is carried out in two, at most.
+/// The longest time between the two parts of a split verb.
 const SPLIT_NS: u64 = 200;
 
-/// Everything that is shared by the lanes of one simulation.
+/// The state shared by the lanes of one simulation.
 pub(crate) struct World {
-    /// Whose world it is.
+    /// The number of the simulation.
     pub(crate) simulation: u64,
     pub(crate) region: HeapRegion,
     pub(crate) log: EventLog,
     pub(crate) now_ns: u64,
-    /// Nothing later than this happens.
+    /// The time at which the current run stops.
     pub(crate) end_ns: u64,
-    /// Verbs carried out.
+    /// The number of verbs executed.
     pub(crate) verbs: u64,
     pub(crate) faults: FaultPlan,
     pub(crate) queue: Queue,
     pub(crate) lanes: Vec<LaneState>,
     pub(crate) clients: Vec<ClientState>,
-    /// The client that held each slot last.
+    /// The last holder of each client slot.
     pub(crate) holders: HashMap<u16, u32>,
     pub(crate) draws: Draws,
     network: Network,
@@ -49,51 +49,51 @@ pub(crate) struct World {
     words: WordTimes,
 }
 
-/// When each direction of the memory node's link is free again.
+/// The times at which each direction of the memory node's link is free again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
     in_ns: u64,
     out_ns: u64,
 }
 
-/// When the atomics that have arrived at words of late are done: those on one word follow each other. Words share
-/// places, and the last one to use a place has it: that two busy words meet in one is too rare to matter, and a table
-/// that remembers all words would push the simulated memory out of the processor's caches.
+/// The times at which the latest atomics on words are done: atomics on one word are executed one after the other. A
+/// direct-mapped table, in which a word replaces an earlier one with the same entry. Two busy words rarely share an
+/// entry, and a table of all words would evict the simulated memory from the processor's caches.
 #[derive(Debug)]
 struct WordTimes {
-    places: [(u64, u64); WORD_PLACES],
+    entries: [(u64, u64); WORD_ENTRIES],
 }
 
-/// Atomics take a tenth of a microsecond, so only a few words are busy at a time.
-const WORD_PLACES: usize = 256;
+/// The size of the table. Atomics take a tenth of a microsecond, so only a few words are busy at a time.
+const WORD_ENTRIES: usize = 256;
 
 impl WordTimes {
     fn new() -> WordTimes {
-        WordTimes { places: [(u64::MAX, 0); WORD_PLACES] }
+        WordTimes { entries: [(u64::MAX, 0); WORD_ENTRIES] }
     }
 
-    /// When an atomic at `addr` is done that arrives at `now_ns` and takes `takes_ns`.
+    /// Returns the time at which an atomic at `addr` is done that arrives at `now_ns` and takes `takes_ns`.
     #[inline(always)]
     fn serve(&mut self, addr: Addr, now_ns: u64, takes_ns: u64) -> u64 {
-        let name = addr.word() << 1 | u64::from(addr.space() == Space::Device);
-        let place = name.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - WORD_PLACES.ilog2());
-        let (of, free_ns) = &mut self.places[place as usize];
-        let begins_ns = if *of == name { now_ns.max(*free_ns) } else { now_ns };
-        (*of, *free_ns) = (name, begins_ns + takes_ns);
+        let key = addr.word() << 1 | u64::from(addr.space() == Space::Device);
+        let index = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - WORD_ENTRIES.ilog2());
+        let (entry_key, free_ns) = &mut self.entries[index as usize];
+        let begins_ns = if *entry_key == key { now_ns.max(*free_ns) } else { now_ns };
+        (*entry_key, *free_ns) = (key, begins_ns + takes_ns);
         *free_ns
     }
 }
 
-/// What a step of the world came to.
+/// The outcome of a step of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Nobody noticed.
+    /// No task was woken.
     Silent,
-    /// Somebody was woken.
+    /// A task was woken.
     Woke,
     /// This client died.
     Killed(u32),
-    /// Nothing is left before the end.
+    /// No event is left before the end of the run.
     Over,
 }
 
@@ -126,14 +126,14 @@ impl World {
         self.region.caps()
     }
 
-    /// A new client.
+    /// Adds a client.
     pub(crate) fn add_client(&mut self) -> ClientId {
         let client = ClientId(self.clients.len() as u32);
         self.clients.push(ClientState::new(client, &self.faults));
         client
     }
 
-    /// A new lane of `client`.
+    /// Adds a lane of `client`.
     pub(crate) fn add_lane(&mut self, client: ClientId) -> u32 {
         self.add_lane_state(LaneState::new(client.0))
     }
@@ -145,12 +145,12 @@ impl World {
         index
     }
 
-    /// Whether anything is left to happen.
+    /// Whether no event is scheduled.
     pub(crate) fn is_over(&self) -> bool {
         self.queue.next_ns().is_none()
     }
 
-    /// Lets the next thing happen.
+    /// Executes the next event.
     #[inline]
     pub(crate) fn step(&mut self) -> Step {
         let Some((at_ns, due)) = self.queue.pop_until(self.end_ns) else { return Step::Over };
@@ -164,7 +164,7 @@ impl World {
             Due::Lane(lane) => self.advance(lane),
             Due::Pause(lane) => self.resume(lane),
             Due::Late(lane) => self.show_late(lane),
-            Due::Node(fault) => self.strike_node(fault as usize),
+            Due::Node(fault) => self.inject_node_fault(fault as usize),
         }
     }
 
@@ -183,7 +183,7 @@ impl World {
             Phase::Returning => {
                 state.phase = Phase::Landed;
                 state.wake();
-                self.note(lane, What::Replied);
+                self.log_event(lane, EventKind::Replied);
                 Step::Woke
             }
             Phase::Idle | Phase::Landed => Step::Silent,
@@ -202,33 +202,33 @@ impl World {
         }
         state.pause_until_ns = None;
         state.wake();
-        self.note(lane, What::Resumed);
+        self.log_event(lane, EventKind::Resumed);
         Step::Woke
     }
 
     fn show_late(&mut self, lane: u32) -> Step {
         self.lanes[lane as usize].show_late(self.region.memory());
-        self.note(lane, What::Visible);
+        self.log_event(lane, EventKind::Visible);
         Step::Silent
     }
 
-    /// Carries out verb `next` of a lane's batch, or the rest of it, and further ones while nothing else happens in
+    /// Executes verb `next` of a lane's batch, or the rest of it, and further verbs as long as no other event comes in
     /// between.
     fn deliver(&mut self, lane: u32, mut next: usize) -> Step {
         loop {
-            if let Some(rest) = self.lanes[lane as usize].rest.take() {
-                self.carry_out(lane, next, rest);
+            if let Some(rest) = self.lanes[lane as usize].remaining.take() {
+                self.execute_part(lane, next, rest);
             } else {
                 let client = &self.clients[self.lanes[lane as usize].client as usize];
                 if client.verbs >= client.fault_after
-                    && let Struck::Stop(step) = self.strike(lane, next)
+                    && let Injected::Stop(step) = self.inject_faults(lane, next)
                 {
                     return step;
                 }
                 self.begin(lane, next);
             }
             let state = &mut self.lanes[lane as usize];
-            let at_ns = if state.rest.is_some() {
+            let at_ns = if state.remaining.is_some() {
                 self.now_ns + 1 + self.draws.below(SPLIT_NS)
             } else {
                 next += 1;
@@ -247,21 +247,21 @@ impl World {
         }
     }
 
-    /// A verb arrives: it occupies the link, and is carried out, all of it or a part.
+    /// Handles the arrival of a verb: it occupies the link, and is executed completely or in part.
     fn begin(&mut self, lane: u32, index: usize) {
         let state = &mut self.lanes[lane as usize];
         let sent = state.batch.sent[index];
         let occupied_ns = self.network.occupied_ns(u64::from(sent.words));
-        let free_ns = if sent.kind == Kind::Write { &mut self.link.in_ns } else { &mut self.link.out_ns };
+        let free_ns = if sent.kind == VerbKind::Write { &mut self.link.in_ns } else { &mut self.link.out_ns };
         *free_ns = self.now_ns.max(*free_ns) + occupied_ns;
         state.done_ns = state.done_ns.max(*free_ns);
-        if matches!(sent.kind, Kind::Swap | Kind::Add) {
+        if matches!(sent.kind, VerbKind::Swap | VerbKind::Add) {
             let served_ns = self.words.serve(sent.addr, self.now_ns, self.network.atomic_ns(sent.addr.space()));
             state.done_ns = state.done_ns.max(served_ns);
         }
         self.count_verb(lane);
         let now = self.first_part(lane, &sent);
-        self.carry_out(lane, index, now);
+        self.execute_part(lane, index, now);
     }
 
     #[inline(always)]
@@ -270,56 +270,56 @@ impl World {
         self.verbs += 1;
     }
 
-    /// Which words of a verb are carried out at once. The others are kept for later.
+    /// Returns the words of a verb that are executed at once. The others are executed later.
     #[inline(always)]
     fn first_part(&mut self, lane: u32, sent: &Sent) -> Range<usize> {
-        let (words, percent) = (sent.words as usize, self.faults.liberties.split_percent);
-        let splits = percent > 0 && words > 1 && matches!(sent.kind, Kind::Read | Kind::Write);
+        let (words, percent) = (sent.words as usize, self.faults.relaxations.split_percent);
+        let splits = percent > 0 && words > 1 && matches!(sent.kind, VerbKind::Read | VerbKind::Write);
         if !splits || self.draws.below(100) >= u64::from(percent) {
             return 0..words;
         }
         let at = 1 + self.draws.below(words as u64 - 1) as usize;
-        let last_first = sent.kind == Kind::Read && !self.caps().local && self.draws.below(2) == 0;
+        let last_first = sent.kind == VerbKind::Read && !self.caps().local && self.draws.below(2) == 0;
         let (now, rest) = if last_first { (at..words, 0..at) } else { (0..at, at..words) };
-        self.lanes[lane as usize].rest = Some(rest);
+        self.lanes[lane as usize].remaining = Some(rest);
         now
     }
 
-    /// Carries out words `part` of verb `index`.
+    /// Executes the words `part` of verb `index`.
     #[inline(always)]
-    pub(crate) fn carry_out(&mut self, lane: u32, index: usize, part: Range<usize>) {
+    pub(crate) fn execute_part(&mut self, lane: u32, index: usize, part: Range<usize>) {
         let state = &mut self.lanes[lane as usize];
         let sent = state.batch.sent[index];
         let (addr, words) = (sent.addr.add_words(part.start as u64), part.len() as u32);
-        let lag_ns = self.faults.liberties.main_lag_ns;
+        let lag_ns = self.faults.relaxations.main_lag_ns;
         let word = if lag_ns > 0 && sent.addr.space() == Space::Main {
-            self.carry_out_late(lane, index, part)
+            self.execute_late(lane, index, part)
         } else {
             state.batch.execute(self.region.memory(), index, part)
         };
-        self.note(lane, What::verb(sent.kind, Part { addr, words, word }));
+        self.log_event(lane, EventKind::verb(sent.kind, Part { addr, words, word }));
     }
 
-    /// As [`World::carry_out`], where WRITEs become visible later. The lane itself sees its own.
+    /// Same as [`World::execute_part`], but WRITEs become visible to other lanes later.
     #[cold]
-    fn carry_out_late(&mut self, lane: u32, index: usize, part: Range<usize>) -> u64 {
+    fn execute_late(&mut self, lane: u32, index: usize, part: Range<usize>) -> u64 {
         let state = &mut self.lanes[lane as usize];
         let sent = state.batch.sent[index];
-        if sent.kind != Kind::Write {
+        if sent.kind != VerbKind::Write {
             state.show_late(self.region.memory());
             return state.batch.execute(self.region.memory(), index, part);
         }
-        if state.late.is_empty() {
-            let lag_ns = 1 + self.draws.below(self.faults.liberties.main_lag_ns);
+        if state.late_writes.is_empty() {
+            let lag_ns = 1 + self.draws.below(self.faults.relaxations.main_lag_ns);
             self.queue.push(self.now_ns + lag_ns, Due::Late(lane));
         }
         let words = state.batch.written(index, part.clone()).to_vec();
         let word = words.first().copied().unwrap_or(0);
-        state.late.push((sent.addr.add_words(part.start as u64), words));
+        state.late_writes.push((sent.addr.add_words(part.start as u64), words));
         word
     }
 
-    /// Sends the reply to a batch that came to its end.
+    /// Sends the reply to a batch that has ended.
     pub(crate) fn reply(&mut self, lane: u32) {
         let travel_ns = self.network.to_client_ns + self.draws.below(self.network.jitter_ns);
         let noticed_ns = self.loss_noticed_ns();
@@ -331,12 +331,12 @@ impl World {
     }
 
     #[inline(always)]
-    pub(crate) fn note(&mut self, lane: u32, what: What) {
+    pub(crate) fn log_event(&mut self, lane: u32, kind: EventKind) {
         let client = self.lanes[lane as usize].client;
-        self.log.note(Event { at_ns: self.now_ns, client, lane, what });
+        self.log.record(Event { at_ns: self.now_ns, client, lane, kind });
     }
 
-    /// Takes `batch` from its lane, and sends its verbs.
+    /// Sends the verbs of `batch` on the lane.
     pub(crate) fn submit(&mut self, lane: u32, batch: &[Verb<'_>]) -> Result<(), FabricError> {
         let state = &mut self.lanes[lane as usize];
         if self.clients[state.client as usize].is_dead {
@@ -350,10 +350,10 @@ impl World {
         }
         let memory = self.region.memory();
         check(memory, self.region.caps(), batch)?;
-        // Until its verbs arrive, those of others are carried out: by then the words they touch are at hand.
+        // Verbs of other batches are executed before these arrive, so the prefetched words are in the cache by then.
         batch.iter().filter_map(|verb| memory.range(verb).ok()).for_each(prefetch);
         state.batch.send(batch);
-        let percent = self.faults.liberties.swap_percent;
+        let percent = self.faults.relaxations.swap_percent;
         if percent > 0 && !self.region.caps().ordered_read_sampling && self.draws.below(100) < u64::from(percent) {
             state.batch.swap_reads();
         }
@@ -361,11 +361,11 @@ impl World {
         state.phase = if batch.is_empty() { Phase::Returning } else { Phase::Sending(0) };
         let travel_ns = self.network.to_node_ns + self.draws.below(self.network.jitter_ns);
         self.queue.push(self.now_ns + travel_ns, Due::Lane(lane));
-        self.note(lane, What::Posted(batch.len() as u32));
+        self.log_event(lane, EventKind::Posted(batch.len() as u32));
         Ok(())
     }
 
-    /// The reply to the lane's batch, if it is here: its results go to `receive`.
+    /// Receives the reply to the lane's batch, if it has arrived, and passes the results to `receive`.
     pub(crate) fn poll<T>(
         &mut self,
         lane: u32,
@@ -389,7 +389,7 @@ impl World {
         }
     }
 
-    /// Whether the lane has no batch, not even one that landed.
+    /// Whether the lane has no batch, not even one whose reply has arrived.
     pub(crate) fn is_idle(&self, lane: u32) -> bool {
         self.lanes[lane as usize].phase == Phase::Idle
     }

@@ -1,4 +1,4 @@
-//! Each fault, shown to happen, and to stay within what its documentation says.
+//! Each fault happens, and does no more than its documentation says.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -12,39 +12,39 @@ use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, Effect, FabricError, Lane, Profile, Region, Verb, pause_until, post};
 use guira_fabric_sim::{
-    ClientFault, ClientId, Fault, FaultPlan, Liberties, Lost, Network, NodeEvent, NodeFault, Sim, Stopped,
+    ClientFault, ClientId, Fault, FaultPlan, Lost, Network, NodeEvent, NodeFault, Relaxations, Sim, Stopped,
 };
 
-/// The plan of one fault of client 0.
+/// Returns a plan with one fault, of client 0.
 fn one_fault(after_verbs: u64, fault: Fault) -> FaultPlan {
     FaultPlan { clients: vec![ClientFault { client: ClientId(0), after_verbs, fault }], ..FaultPlan::default() }
 }
 
-/// The word at `addr` as it is.
+/// Returns the word at `addr`.
 fn word(region: &HeapRegion, addr: Addr) -> u64 {
     region.memory().space(addr.space())[addr.word() as usize].load(Ordering::Relaxed)
 }
 
-/// Two WRITEs of four words each, and the words of them that are written if the client dies so.
+/// Posts two WRITEs of four words each from a client that dies, and returns the number of words that are written.
 fn written_after_death(profile: Profile, after_verbs: u64, units: u64) -> usize {
     let heap = region(profile);
     let mut sim = Sim::new(heap.clone(), &options(profile, 3, one_fault(after_verbs, Fault::Die { units })));
     let seen = Seen::new();
-    let told = seen.clone();
+    let recorded = seen.clone();
     let client = sim.spawn(|region| async move {
-        let _hold = region.hold(3).expect("the model holds").expect("a free slot");
+        let _hold = region.hold(3).expect("the heap region answers").expect("a free slot");
         let mut lane = region.lane();
         let words = [1, 2, 3, 4];
         let both = [Addr::main(0), Addr::main(64)].map(|addr| Verb::Write { addr, words: &words });
         let posted = post(&mut lane, both).await;
-        told.push(posted);
+        recorded.push(posted);
     });
     assert_eq!(sim.run(), Stopped::Ended);
     let dies = after_verbs < 2;
     assert_eq!(sim.is_dead(client), dies);
     assert_eq!(sim.verbs_of(client), after_verbs.min(2));
-    assert_eq!(seen.take().len(), usize::from(!dies), "the dead learn nothing");
-    assert!(heap.hold(3).expect("the model holds").is_some(), "its slot can be held by others");
+    assert_eq!(seen.take().len(), usize::from(!dies), "a dead client learns nothing");
+    assert!(heap.hold(3).expect("the heap region answers").is_some(), "other clients can take its slot");
     (0..128).filter(|index| word(&heap, Addr::main(index * 8)) != 0).count()
 }
 
@@ -55,7 +55,7 @@ fn a_client_dies_before_any_verb_and_inside_a_write() {
         for units in 0..6u64 {
             let cut = if after_verbs < 2 { units.min(4) as usize } else { 0 };
             assert_eq!(written_after_death(Profile::Shm, after_verbs, units), before + cut);
-            // Where the unit is larger than the WRITE, nothing or all of it is written.
+            // If the unit is larger than the WRITE, all or nothing of it is written.
             let whole = if after_verbs < 2 && units > 0 { 4 } else { 0 };
             for profile in Profile::REMOTE {
                 assert_eq!(written_after_death(profile, after_verbs, units), before + whole, "{profile}");
@@ -64,15 +64,14 @@ fn a_client_dies_before_any_verb_and_inside_a_write() {
     }
 }
 
-/// The dead do not even finish a batch that is in flight on another lane, but a WRITE that was carried out in two parts
-/// is not torn by that.
+/// A dead client does not finish a batch in flight on another lane either, but a WRITE that was split is not torn.
 #[test]
-fn death_takes_all_lanes() {
+fn death_stops_all_lanes_of_a_client() {
     let (mut whole, mut untouched) = (0, 0);
     for seed in 0..200 {
         let heap = region(Profile::Mlx5);
         let mut plan = one_fault(1, Fault::Die { units: 0 });
-        plan.liberties = Liberties { split_percent: 100, ..Liberties::default() };
+        plan.relaxations = Relaxations { split_percent: 100, ..Relaxations::default() };
         let mut sim = Sim::new(heap.clone(), &options(Profile::Mlx5, seed, plan));
         sim.spawn(|region| async move {
             let (mut one, mut other) = (region.lane(), region.lane());
@@ -95,28 +94,28 @@ fn death_takes_all_lanes() {
             }
         }
     }
-    assert_eq!((whole, untouched), (200, 200), "one verb was carried out, whichever came first");
+    assert_eq!((whole, untouched), (200, 200), "only the verb that came first was executed");
 }
 
-/// What a client has sent is carried out while it is stopped, except where verbs execute in place.
+/// Verbs that a client has sent are executed while it is stopped, except where verbs execute in place.
 #[test]
 fn a_client_stalls_and_resumes() {
     const STALL_NS: u64 = 1_000_000;
     for profile in Profile::ALL {
         let mut sim = Sim::new(region(profile), &options(profile, 1, one_fault(1, Fault::Stall { for_ns: STALL_NS })));
         let seen = Seen::new();
-        let told = seen.clone();
+        let recorded = seen.clone();
         sim.spawn(|region| async move {
             let mut lane = region.lane();
             let (mut one, mut other) = (0, 0);
             let first = Verb::FetchAdd { addr: Addr::main(0), add: 1, found: &mut one };
             let second = Verb::FetchAdd { addr: Addr::main(8), add: 1, found: &mut other };
             post(&mut lane, [first, second]).await.expect("nothing fails here");
-            told.push((lane.now_ns() > STALL_NS, 9, 9));
+            recorded.push((lane.now_ns() > STALL_NS, 9, 9));
             pause_until(&mut lane, STALL_NS * 3 / 2).await;
             assert_eq!(lane.now_ns(), (STALL_NS * 3 / 2).max(lane.now_ns()));
         });
-        let told = seen.clone();
+        let recorded = seen.clone();
         sim.spawn(|region| async move {
             let mut lane = region.lane();
             pause_until(&mut lane, STALL_NS / 2).await;
@@ -124,7 +123,7 @@ fn a_client_stalls_and_resumes() {
                 read(&mut lane, Addr::main(0)).await.expect("nothing fails here"),
                 read(&mut lane, Addr::main(8)).await.expect("nothing fails here"),
             );
-            told.push((false, words.0, words.1));
+            recorded.push((false, words.0, words.1));
         });
         assert_eq!(sim.run(), Stopped::Ended);
         let second = u64::from(!profile.caps().local);
@@ -132,7 +131,7 @@ fn a_client_stalls_and_resumes() {
     }
 }
 
-/// Where verbs execute in place a client can be stopped in the middle of a WRITE, which goes on with it.
+/// Where verbs execute in place, a client can be stopped in the middle of a WRITE, which continues with the client.
 #[test]
 fn a_client_stalls_inside_a_write() {
     const STALL_NS: u64 = 1_000_000;
@@ -155,7 +154,7 @@ fn a_client_stalls_inside_a_write() {
     assert_eq!(cuts, [true; 4]);
 }
 
-/// A client that is stopped while it pauses wakes when it goes on.
+/// A client that is stopped while it pauses wakes when the stall ends.
 #[test]
 fn a_stall_outlasts_a_pause() {
     let stall = one_fault(0, Fault::Stall { for_ns: 500_000 });
@@ -173,7 +172,7 @@ fn a_stall_outlasts_a_pause() {
 }
 
 #[test]
-fn the_tail_of_a_batch_is_held_up() {
+fn the_tail_of_a_batch_is_delayed() {
     const HELD_NS: u64 = 1_000_000;
     let held = one_fault(1, Fault::DelayTail { by_ns: HELD_NS });
     let mut sim = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, 1, held));
@@ -183,7 +182,7 @@ fn the_tail_of_a_batch_is_held_up() {
         post(&mut lane, writes).await.expect("nothing fails here");
         assert!(lane.now_ns() > HELD_NS);
         post(&mut lane, [Verb::Write { addr: Addr::main(16), words: &[1] }]).await.expect("nothing fails here");
-        assert!(lane.now_ns() < HELD_NS + 10_000, "the next batch is not");
+        assert!(lane.now_ns() < HELD_NS + 10_000, "the next batch is not delayed");
     });
     sim.spawn(|region| async move {
         let mut lane = region.lane();
@@ -194,10 +193,10 @@ fn the_tail_of_a_batch_is_held_up() {
     assert_eq!(sim.run(), Stopped::Ended);
 }
 
-/// Whether an atomic took effect cannot be told from what its client learns.
+/// A client whose connection was lost cannot know whether its atomic took effect.
 #[test]
 fn a_lost_connection_leaves_an_atomic_unknown() {
-    for (lost, carried_out) in [(Lost::Request, 0), (Lost::Reply, 1)] {
+    for (lost, executed) in [(Lost::Request, 0), (Lost::Reply, 1)] {
         let heap = region(Profile::Tcp);
         let mut sim = Sim::new(heap.clone(), &options(Profile::Tcp, 1, one_fault(0, Fault::LoseConnection(lost))));
         let client = sim.spawn(|region| async move {
@@ -209,14 +208,14 @@ fn a_lost_connection_leaves_an_atomic_unknown() {
             assert_eq!(add(&mut region.lane(), Addr::main(8), 1).await, Ok(0), "a new connection works");
         });
         assert_eq!(sim.run(), Stopped::Ended);
-        assert_eq!(word(&heap, Addr::main(0)), carried_out, "{lost:?}");
+        assert_eq!(word(&heap, Addr::main(0)), executed, "{lost:?}");
         assert!(!sim.is_dead(client));
     }
 }
 
-/// A batch that only reads had no effect, and one that was forgotten tells its loss when it is drained.
+/// A batch that only reads had no effect, and a forgotten batch reports the loss when it is drained.
 #[test]
-fn a_lost_connection_is_told_to_who_drains() {
+fn draining_reports_a_lost_connection() {
     for (reads_only, effect) in [(true, Effect::None), (false, Effect::Unknown)] {
         let lost = one_fault(0, Fault::LoseConnection(Lost::Reply));
         let mut sim = Sim::new(region(Profile::Tcp), &options(Profile::Tcp, 1, lost));
@@ -238,10 +237,10 @@ fn a_lost_connection_is_told_to_who_drains() {
     }
 }
 
-/// What a client has sent can be carried out long after the client noticed that its connection broke. Nobody gets its
-/// slot before that, unless the rest is dropped.
+/// Verbs that a client has sent can be executed long after the client noticed that its connection was lost. No other
+/// client gets its slot before that, unless the rest of the batch is dropped.
 #[test]
-fn late_verbs_keep_others_from_the_slot() {
+fn a_slot_is_not_granted_while_late_verbs_remain() {
     const LATE_NS: u64 = 1_000_000;
     let (mut waited, mut dropped) = (0, 0);
     for seed in 0..40 {
@@ -249,36 +248,36 @@ fn late_verbs_keep_others_from_the_slot() {
         let late = one_fault(1, Fault::LoseConnection(Lost::Late { by_ns: LATE_NS }));
         let mut sim = Sim::new(heap.clone(), &options(Profile::Mlx5, seed, late));
         sim.spawn(|region| async move {
-            let _hold = region.hold(3).expect("the model holds").expect("a free slot");
+            let _hold = region.hold(3).expect("the heap region answers").expect("a free slot");
             let writes = [Addr::main(0), Addr::main(8)].map(|addr| Verb::Write { addr, words: &[1] });
             let lost = post(&mut region.lane(), writes).await;
             assert_eq!(lost, Err(FabricError::Disconnected { effect: Effect::Unknown }));
         });
         let seen = Seen::new();
-        let told = seen.clone();
+        let recorded = seen.clone();
         sim.spawn(|region| async move {
             let mut lane = region.lane();
             pause_until(&mut lane, LATE_NS / 2).await;
-            assert_eq!(read(&mut lane, Addr::main(0)).await, Ok(1), "the first was carried out");
+            assert_eq!(read(&mut lane, Addr::main(0)).await, Ok(1), "the first was executed");
             assert_eq!(read(&mut lane, Addr::main(8)).await, Ok(0), "the second is late");
             let _hold = loop {
-                if let Some(hold) = region.hold(3).expect("the model holds") {
+                if let Some(hold) = region.hold(3).expect("the heap region answers") {
                     break hold;
                 }
                 let until_ns = lane.now_ns() + LATE_NS;
                 pause_until(&mut lane, until_ns).await;
             };
-            told.push(read(&mut lane, Addr::main(8)).await);
+            recorded.push(read(&mut lane, Addr::main(8)).await);
         });
         assert_eq!(sim.run(), Stopped::Ended);
         let found = seen.take();
-        assert_eq!(found, [Ok(word(&heap, Addr::main(8)))], "nothing follows once somebody holds the slot");
+        assert_eq!(found, [Ok(word(&heap, Addr::main(8)))], "no verb is executed once another client holds the slot");
         if found == [Ok(1)] { waited += 1 } else { dropped += 1 }
     }
     assert!(waited > 3 && dropped > 3, "{waited} waited for, {dropped} dropped");
 }
 
-/// Atomics on one word wait for each other, and those on different words do not.
+/// Atomics on one word wait for each other; atomics on different words do not.
 #[test]
 fn atomics_on_one_word_follow_each_other() {
     let network = Network::of(Profile::Mlx5);
@@ -297,22 +296,22 @@ fn atomics_on_one_word_follow_each_other() {
     };
     let [apart, device, main] =
         [span_ns(|client| Addr::device(client % 8 * 8)), span_ns(|_| Addr::device(0)), span_ns(|_| Addr::main(0))];
-    // 32 clients ask four times as often as one word of the main space can be served, and less often than eight can.
+    // 32 clients send four times as many atomics as one word of the main space can execute, and fewer than eight words.
     for (span, atomic_ns) in [(device, network.device_atomic_ns), (main, network.main_atomic_ns)] {
         assert!((3_200 * atomic_ns..3_300 * atomic_ns).contains(&span), "{span}");
     }
     assert!(apart < 3_200 * network.device_atomic_ns * 9 / 10, "{apart}");
 }
 
-/// A node that starts again is empty, has lost what was under way, and takes new connections only.
+/// A restarted node is empty, has lost the verbs in flight, and accepts only new connections.
 #[test]
-fn the_memory_node_starts_again_empty() {
+fn a_restarted_memory_node_is_empty() {
     let restart = NodeFault { at_ns: 500_000, fault: NodeEvent::Restart };
     let plan = FaultPlan { node: vec![restart], ..FaultPlan::default() };
     let mut sim = Sim::new(region(Profile::Tcp), &options(Profile::Tcp, 1, plan));
     let seen = Seen::new();
     for client in 0..20 {
-        let told = seen.clone();
+        let recorded = seen.clone();
         sim.spawn(move |region| async move {
             let mut lane = region.lane();
             let addr = Addr::main(client * 8);
@@ -328,7 +327,7 @@ fn the_memory_node_starts_again_empty() {
             let none = FabricError::Disconnected { effect: Effect::None };
             assert_eq!(read(&mut lane, addr).await, Err(none), "an old connection is an error, not a miss");
             assert_eq!(read(&mut region.lane(), addr).await, Ok(0));
-            told.push(failed);
+            recorded.push(failed);
         });
     }
     assert_eq!(sim.run(), Stopped::Ended);
@@ -364,12 +363,12 @@ fn a_flip_outside_the_region_is_refused() {
     Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, 1, plan));
 }
 
-/// A writer counts `first` up, then `second`; a reader samples `second`, then `first`. Returns how often the reader saw
-/// `second` ahead, which READs in order cannot, and how often a READ of eight words was torn.
-fn watch(profile: Profile, liberties: Liberties, first: Addr, second: Addr) -> (u64, u64) {
+/// Runs a writer that increments `first`, then `second`, and a reader that samples `second`, then `first`. Returns how
+/// often the reader saw `second` ahead, which is impossible for READs in order, and how often a READ was torn.
+fn watch(profile: Profile, relaxations: Relaxations, first: Addr, second: Addr) -> (u64, u64) {
     let (mut ahead, mut torn) = (0, 0);
     for seed in 0..40 {
-        let plan = FaultPlan { liberties, ..FaultPlan::default() };
+        let plan = FaultPlan { relaxations, ..FaultPlan::default() };
         let mut sim = Sim::new(region(profile), &options(profile, seed, plan));
         sim.spawn(move |region| async move {
             let mut lane = region.lane();
@@ -381,7 +380,7 @@ fn watch(profile: Profile, liberties: Liberties, first: Addr, second: Addr) -> (
             }
         });
         let seen = Seen::new();
-        let told = seen.clone();
+        let recorded = seen.clone();
         sim.spawn(move |region| async move {
             let mut lane = region.lane();
             for _ in 0..200 {
@@ -389,7 +388,7 @@ fn watch(profile: Profile, liberties: Liberties, first: Addr, second: Addr) -> (
                 let both = [Verb::Read { addr: second, into: &mut other }, Verb::Read { addr: first, into: &mut one }];
                 post(&mut lane, both).await.expect("nothing fails here");
                 let is_torn = one.iter().any(|word| word != &one[0]);
-                told.push((other[0] > one.iter().copied().max().unwrap_or(0), is_torn));
+                recorded.push((other[0] > one.iter().copied().max().unwrap_or(0), is_torn));
             }
         });
         assert_eq!(sim.run(), Stopped::Ended);
@@ -401,22 +400,22 @@ fn watch(profile: Profile, liberties: Liberties, first: Addr, second: Addr) -> (
     (ahead, torn)
 }
 
-/// READs of one batch sample in either order only where their order is not promised.
+/// READs of one batch sample in either order only where their order is not guaranteed.
 #[test]
 fn reads_of_a_batch_sample_in_either_order() {
-    let swaps = Liberties { swap_percent: 50, ..Liberties::default() };
+    let swaps = Relaxations { swap_percent: 50, ..Relaxations::default() };
     for profile in Profile::ALL {
         let (ahead, torn) = watch(profile, swaps, Addr::main(0), Addr::main(64));
         assert_eq!(ahead > 0, !profile.caps().ordered_read_sampling, "{profile}: {ahead}");
         assert_eq!(torn, 0, "{profile}");
-        assert_eq!(watch(profile, Liberties::default(), Addr::main(0), Addr::main(64)), (0, 0), "{profile}");
+        assert_eq!(watch(profile, Relaxations::default(), Addr::main(0), Addr::main(64)), (0, 0), "{profile}");
     }
 }
 
-/// READs and WRITEs come in two parts, and others in between.
+/// READs and WRITEs are executed in two parts, with other verbs in between.
 #[test]
-fn long_verbs_come_apart() {
-    let splits = Liberties { split_percent: 50, ..Liberties::default() };
+fn long_verbs_are_split() {
+    let splits = Relaxations { split_percent: 50, ..Relaxations::default() };
     for profile in Profile::ALL {
         let (ahead, torn) = watch(profile, splits, Addr::main(0), Addr::main(64));
         assert!(torn > 0, "{profile}");
@@ -424,24 +423,25 @@ fn long_verbs_come_apart() {
     }
 }
 
-/// What is written to the main space can become visible after what is written later to the device space.
+/// A WRITE to the main space can become visible after a later one to the device space.
 #[test]
-fn two_memories_are_seen_at_different_times() {
-    let lags = Liberties { main_lag_ns: 3_000, ..Liberties::default() };
+fn the_two_spaces_become_visible_at_different_times() {
+    let lags = Relaxations { main_lag_ns: 3_000, ..Relaxations::default() };
     let (ahead, _) = watch(Profile::Mlx5, lags, Addr::main(0), Addr::device(0));
     assert!(ahead > 0);
     let (ahead, _) = watch(Profile::Mlx5, lags, Addr::main(0), Addr::main(64));
-    assert_eq!(ahead, 0, "one memory shows WRITEs of a lane in their order");
-    let (ahead, _) = watch(Profile::Mlx5, Liberties::default(), Addr::main(0), Addr::device(0));
+    assert_eq!(ahead, 0, "WRITEs of a lane to one space become visible in order");
+    let (ahead, _) = watch(Profile::Mlx5, Relaxations::default(), Addr::main(0), Addr::device(0));
     assert_eq!(ahead, 0);
 }
 
-/// Faults are part of what a seed repeats.
+/// Equal seeds repeat faults, too.
 #[test]
 fn equal_plans_give_equal_event_logs() {
     let hash_of = |seed, by_ns| {
         let mut plan = one_fault(3, Fault::DelayTail { by_ns });
-        plan.liberties = Liberties { split_percent: 30, swap_percent: 30, main_lag_ns: 100, ..Liberties::default() };
+        plan.relaxations =
+            Relaxations { split_percent: 30, swap_percent: 30, main_lag_ns: 100, ..Relaxations::default() };
         let mut sim = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, seed, plan));
         let clients: Vec<ClientId> =
             (0..4).map(|client| sim.spawn(move |region| work(region.lane(), client))).collect();

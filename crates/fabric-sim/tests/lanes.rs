@@ -1,4 +1,4 @@
-//! Lanes and the executor without faults: who comes between whom, and what a lane promises.
+//! Lanes and the executor without faults: interleaving of batches, and the contract of a lane.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -11,9 +11,9 @@ use std::task::{Poll, Waker};
 use common::{Seen, add, options, read, region};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, FabricError, Lane, Profile, Region, Submitted, Verb, pause_until, post};
-use guira_fabric_sim::{FaultPlan, Network, Sim, SimOptions, Stopped, What};
+use guira_fabric_sim::{EventKind, FaultPlan, Network, Sim, SimOptions, Stopped};
 
-/// Batches of two clients interleave between verbs, and sometimes do not.
+/// Batches of two clients interleave between verbs in some runs, and not in others.
 #[test]
 fn batches_interleave_between_verbs() {
     for profile in Profile::ALL {
@@ -41,7 +41,7 @@ fn batches_interleave_between_verbs() {
     }
 }
 
-/// Every verb arrives as it was sent, and its result comes back: also what the kernel of other backends would refuse.
+/// Every verb arrives as it was sent, and its result comes back. An empty batch and one out of bounds are handled, too.
 #[test]
 fn every_verb_does_what_it_says() {
     let mut sim = Sim::new(region(Profile::Tcp), &options(Profile::Tcp, 1, FaultPlan::default()));
@@ -79,7 +79,7 @@ fn every_verb_does_what_it_says() {
     assert_eq!(sim.verbs(), 6);
 }
 
-/// A forgotten batch takes effect, keeps its lane busy until it is drained, and then says what its atomics found.
+/// A forgotten batch takes effect, keeps its lane busy until it is drained, and then reports what its atomics found.
 #[test]
 fn a_forgotten_batch_is_drained() {
     let heap = region(Profile::Mlx5);
@@ -109,7 +109,7 @@ fn a_forgotten_batch_is_drained() {
     assert_eq!(sim.run(), Stopped::Ended);
 }
 
-/// A pause ends at its time exactly, also after a longer or a shorter one that was dropped.
+/// A pause ends exactly at its time, even after a longer or shorter one was dropped.
 #[test]
 fn pauses_end_at_their_time() {
     let mut sim = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, 1, FaultPlan::default()));
@@ -123,13 +123,13 @@ fn pauses_end_at_their_time() {
             pause_until(&mut lane, 7_000).await;
             assert_eq!(lane.now_ns(), 7_000);
             pause_until(&mut lane, 6_000).await;
-            assert_eq!(lane.now_ns(), 7_000, "time stands still while a client works");
+            assert_eq!(lane.now_ns(), 7_000, "time does not advance while a client runs");
         });
     }
     assert_eq!(sim.run(), Stopped::Ended);
 }
 
-/// A run stops when its time is up and goes on from there as if it had not; who waits for nothing is stuck.
+/// A run that stops when its time is up continues as if it had not stopped; a client without events is stuck.
 #[test]
 fn a_run_can_be_interrupted() {
     let hash_of = |steps: &[u64]| {
@@ -155,7 +155,7 @@ fn a_run_can_be_interrupted() {
     assert_eq!(sim.run(), Stopped::Stuck);
 }
 
-/// The last events are kept in words, and the first is what a client posted.
+/// The last events are kept as text, in order.
 #[test]
 fn events_can_be_read() {
     let keep = SimOptions { keep_events: 100, ..SimOptions::new(1, Network::of(Profile::Mlx5)) };
@@ -166,13 +166,13 @@ fn events_can_be_read() {
     sim.run();
     let events = sim.last_events();
     assert!(matches!(
-        events[..].iter().map(|event| event.what).collect::<Vec<_>>()[..],
-        [What::Posted(1), What::Add(_), What::Replied]
+        events[..].iter().map(|event| event.kind).collect::<Vec<_>>()[..],
+        [EventKind::Posted(1), EventKind::Add(_), EventKind::Replied]
     ));
     assert!(events[1].to_string().contains("client 0 lane 0: FETCH-ADD 1 words at Device+0x10"), "{}", events[1]);
 }
 
-/// A task may have several lanes; their batches are in flight together.
+/// A task may have several lanes, whose batches are in flight at the same time.
 #[test]
 fn lanes_of_one_client_do_not_wait_for_each_other() {
     let mut sim = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, 1, FaultPlan::default()));
@@ -199,14 +199,14 @@ fn lanes_of_one_client_do_not_wait_for_each_other() {
     assert_eq!(sim.run(), Stopped::Ended);
 }
 
-/// A lane that leaves its simulation refuses batches, without effect.
+/// A lane outside its simulation refuses batches, without effect.
 #[test]
-fn a_lane_outside_of_its_simulation_refuses() {
+fn a_lane_refuses_batches_outside_its_simulation() {
     let heap = region(Profile::Mlx5);
     let mut sim = Sim::new(heap.clone(), &options(Profile::Mlx5, 1, FaultPlan::default()));
     let seen = Seen::new();
-    let told = seen.clone();
-    sim.spawn(|region| async move { told.push(region.lane()) });
+    let recorded = seen.clone();
+    sim.spawn(|region| async move { recorded.push(region.lane()) });
     assert_eq!(sim.run(), Stopped::Ended);
     let mut lane = seen.take().pop().expect("a lane");
     let mut write = [Verb::Write { addr: Addr::main(0), words: &[1] }];
@@ -215,26 +215,29 @@ fn a_lane_outside_of_its_simulation_refuses() {
     other.spawn(|_| async move {
         let mut write = [Verb::Write { addr: Addr::main(0), words: &[1] }];
         let refused = lane.submit(&mut write);
-        assert!(matches!(refused, Submitted::Done(Err(FabricError::Backend(_)))), "it is another one's lane");
+        assert!(
+            matches!(refused, Submitted::Done(Err(FabricError::Backend(_)))),
+            "the lane belongs to another simulation"
+        );
     });
     assert_eq!(other.run(), Stopped::Ended);
     assert_eq!(heap.memory().main[0].load(guira_fabric::memory::Ordering::Relaxed), 0);
 }
 
-/// A future that is ready when its flag is up; who raises it wakes it.
+/// A flag with a future that is ready once the flag is raised.
 #[derive(Clone, Default)]
 struct Flag(Arc<Mutex<(bool, Option<Waker>)>>);
 
 impl Flag {
     fn raise(&self) {
-        let mut state = self.0.lock().expect("nobody panics with it");
+        let mut state = self.0.lock().expect("no panic while it is locked");
         state.0 = true;
         state.1.take().into_iter().for_each(Waker::wake);
     }
 
     async fn raised(&self) {
         poll_fn(|cx| {
-            let mut state = self.0.lock().expect("nobody panics with it");
+            let mut state = self.0.lock().expect("no panic while it is locked");
             state.1 = Some(cx.waker().clone());
             if state.0 { Poll::Ready(()) } else { Poll::Pending }
         })
@@ -242,9 +245,9 @@ impl Flag {
     }
 }
 
-/// Clients may wake each other: while they run, when one is spawned, and when one is dropped; and so may other threads.
+/// Clients may wake each other while they run and when one is spawned, and other threads may wake them, too.
 #[test]
-fn clients_are_woken_by_whoever_wakes_them() {
+fn clients_can_be_woken_from_anywhere() {
     let mut sim = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, 1, FaultPlan::default()));
     let flags: [Flag; 3] = Default::default();
     let wait_for = |sim: &mut Sim, flag: Flag| sim.spawn(|_| async move { flag.raised().await });
@@ -268,7 +271,7 @@ fn clients_are_woken_by_whoever_wakes_them() {
     assert_eq!(sim.run(), Stopped::Ended);
 }
 
-/// A client may run a simulation of its own; its lanes know to which one they belong.
+/// A client may run another simulation; each lane belongs to one of them.
 #[test]
 fn simulations_nest() {
     let mut outer = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, 1, FaultPlan::default()));
@@ -285,17 +288,17 @@ fn simulations_nest() {
     assert_eq!(outer.run(), Stopped::Ended);
 }
 
-/// A watcher is told of every event, and finds the bytes as the event left them.
+/// A watcher is called with every event, and sees the bytes as the event left them.
 #[test]
 fn a_watcher_sees_every_event() {
     let heap = region(Profile::Tcp);
     let mut sim = Sim::new(heap.clone(), &options(Profile::Tcp, 1, FaultPlan::default()));
     let (seen, keep) = (Seen::new(), heap.clone());
-    let told = seen.clone();
+    let recorded = seen.clone();
     sim.watch(move |event| {
-        if let What::Add(part) = event.what {
+        if let EventKind::Add(part) = event.kind {
             let now = keep.memory().main[part.addr.word() as usize].load(Ordering::Relaxed);
-            told.push((part.word, now));
+            recorded.push((part.word, now));
         }
     });
     for _ in 0..2 {

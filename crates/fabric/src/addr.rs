@@ -8,9 +8,9 @@ pub const WORD_BYTES: u64 = 8;
 /// The two memories of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Space {
-    /// Host memory of the memory node: superblock, client slots, rows, extents.
+    /// The host memory of the memory node: superblock, client slots, rows, extents.
     Main,
-    /// The lock table; memory on the network card where there is any.
+    /// The memory of the lock table, which lies on the network card if the card has memory.
     Device,
 }
 
@@ -21,37 +21,37 @@ pub struct Addr(u64);
 const DEVICE_BIT: u64 = 1 << 63;
 
 impl Addr {
-    /// The byte `offset` of the main space. Offsets have 63 bits.
+    /// Returns the address of byte `offset` of the main space. Offsets have 63 bits.
     #[inline(always)]
     pub const fn main(offset: u64) -> Addr {
         Addr(offset & !DEVICE_BIT)
     }
 
-    /// The byte `offset` of the device space. Offsets have 63 bits.
+    /// Returns the address of byte `offset` of the device space. Offsets have 63 bits.
     #[inline(always)]
     pub const fn device(offset: u64) -> Addr {
         Addr(offset | DEVICE_BIT)
     }
 
-    /// The word `word` of the main space, by its index: aligned, as the compiler can see.
+    /// Returns the address of the word with index `word` of the main space. The compiler can see that it is aligned.
     #[inline(always)]
     pub const fn main_word(word: u64) -> Addr {
         Addr::main(word.wrapping_mul(WORD_BYTES))
     }
 
-    /// Which memory the address lies in.
+    /// Returns the space that the address lies in.
     #[inline(always)]
     pub const fn space(self) -> Space {
         if self.0 & DEVICE_BIT == 0 { Space::Main } else { Space::Device }
     }
 
-    /// The byte offset within its space.
+    /// Returns the byte offset within the space.
     #[inline(always)]
     pub const fn offset(self) -> u64 {
         self.0 & !DEVICE_BIT
     }
 
-    /// The index of the word at this address; meaningful for aligned addresses only.
+    /// Returns the index of the word at this address; meaningful for aligned addresses only.
     #[inline(always)]
     pub const fn word(self) -> u64 {
         self.offset() / WORD_BYTES
@@ -63,7 +63,8 @@ impl Addr {
         self.0.is_multiple_of(WORD_BYTES)
     }
 
-    /// The address `words` words further in the same space. Wraps within 63 bits; verbs check their bounds anyway.
+    /// Returns the address `words` words further in the same space. Wraps within 63 bits; verbs check their bounds
+    /// anyway.
     #[inline(always)]
     pub const fn add_words(self, words: u64) -> Addr {
         let offset = self.offset().wrapping_add(words.wrapping_mul(WORD_BYTES)) & !DEVICE_BIT;

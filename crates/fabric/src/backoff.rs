@@ -1,12 +1,12 @@
-//! Waits before trying again: exponential, jittered, bounded. // [R-LOCK-4]
+//! Waits before a retry: exponential, jittered, bounded. // [R-LOCK-4]
 
 use crate::SplitMix64;
 
-/// Waits double until this many attempts.
+/// The number of attempts over which the wait doubles.
 const MAX_DOUBLINGS: u32 = 12;
 
-/// Exponential backoff with jitter: waits double up to a longest one, and each is drawn from the upper half of its
-/// step, so that clients that failed together do not try again together.
+/// Exponential backoff with jitter: waits double up to a maximum, and each is drawn from the upper half of its step, so
+/// that clients that failed together do not retry together.
 ///
 /// ```
 /// use guira_fabric::Backoff;
@@ -24,14 +24,14 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Waits from `base_ns` up to `longest_ns`. Equal seeds give equal waits.
+    /// Creates a backoff whose waits grow from `base_ns` to `longest_ns`. Equal seeds give equal waits.
     #[must_use]
     pub fn new(seed: u64, base_ns: u64, longest_ns: u64) -> Backoff {
         Backoff { random: SplitMix64(seed), base_ns, longest_ns }
     }
 
-    /// Nanoseconds to wait after the `attempt`th failure, from 1: half to all of base x 2^(attempt - 1), at most the
-    /// longest. Draws one number.
+    /// Returns the nanoseconds to wait after failure number `attempt`, counted from 1: half to all of
+    /// base x 2^(attempt - 1), at most `longest_ns`. Draws one random number.
     pub fn wait_ns(&mut self, attempt: u32) -> u64 {
         let doubled = self.base_ns.saturating_mul(1 << attempt.saturating_sub(1).min(MAX_DOUBLINGS));
         let longest = doubled.min(self.longest_ns).max(2);

@@ -1,58 +1,58 @@
-//! What a region promises. Protocols branch on these values and never on a backend's name.
+//! Capabilities of a region. Protocols branch on these values and never on the name of a backend.
 
 use std::fmt;
 
-/// How masked compare-and-swap is done.
+/// The way in which masked compare-and-swap is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskedCas {
     /// By the network card (mlx5).
     Native,
     /// By the CPU that executes the verb (shared memory, TCP node).
     Software,
-    /// Not at all: the caller uses plain [`crate::Verb::Cas`] and posts again with the word it found.
+    /// Not supported: the caller uses plain [`crate::Verb::Cas`] and posts again with the word that it found.
     CasLoop,
 }
 
-/// How a client that is presumed dead can be shut out, so that none of its verbs takes effect any more.
+/// The way in which a client that is presumed dead is fenced, so that none of its verbs takes effect any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
-    /// The kernel released the open-file-description lock on the owner's byte: the process is gone.
+    /// The kernel has released the open-file-description lock on the owner's byte: the process has ended.
     OpenFileLock,
-    /// The memory node dropped the session.
+    /// The memory node has dropped the session.
     Session,
-    /// An agent on the memory node moved the queue pair to the error state.
+    /// An agent on the memory node has moved the queue pair to the error state.
     Agent,
-    /// The test or the simulation plan says so.
+    /// The test or the fault plan of the simulation decides.
     Model,
 }
 
-/// What a region promises through its backend.
+/// The guarantees and limits of a region, given by its backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
-    /// Verbs execute in place, in nanoseconds: reading one row at a time beats batching.
+    /// Whether verbs execute in place, in nanoseconds, so that reading one row at a time beats batching.
     pub local: bool,
-    /// Bytes of one WRITE that the death of its client cannot tear. [`Caps::WHOLE_WRITE`] if no WRITE is ever torn.
+    /// Bytes of one WRITE that the death of its client cannot tear; [`Caps::WHOLE_WRITE`] if no WRITE is ever torn.
     pub atomic_write_unit: u64,
-    /// How masked CAS is done.
+    /// The way in which masked CAS is executed.
     pub masked_cas: MaskedCas,
     /// Whether READs of one batch sample memory in batch order.
     pub ordered_read_sampling: bool,
-    /// Bytes of device space the backend can offer a lock table.
+    /// Bytes of device space that the backend can offer to a lock table.
     pub device_bytes: u64,
-    /// Verbs in one batch, at most.
+    /// The maximum number of verbs in one batch.
     pub max_batch: usize,
-    /// Words in one READ or WRITE, at most.
+    /// The maximum number of words in one READ or WRITE.
     pub max_verb_words: usize,
-    /// How a dead client is shut out.
+    /// The way in which a dead client is fenced.
     pub fence: Fence,
 }
 
 impl Caps {
-    /// [`Caps::atomic_write_unit`] of a fabric that executes a WRITE wholly or not at all.
+    /// The [`Caps::atomic_write_unit`] of a fabric that executes each WRITE completely or not at all.
     pub const WHOLE_WRITE: u64 = u64::MAX;
 }
 
-/// Named sets of [`Caps`]: each real fabric's promises, which the heap and the simulator can impersonate.
+/// Named sets of [`Caps`]: those of each real fabric, which the heap and the simulator can imitate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Profile {
     /// Shared memory on one host.
@@ -66,12 +66,12 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// Every profile, local first.
+    /// All profiles, local first.
     pub const ALL: [Profile; 4] = [Profile::Shm, Profile::Tcp, Profile::Mlx5, Profile::Rxe];
     /// The profiles whose verbs cross a network.
     pub const REMOTE: [Profile; 3] = [Profile::Tcp, Profile::Mlx5, Profile::Rxe];
 
-    /// The promises of this profile.
+    /// Returns the capabilities of this profile.
     pub const fn caps(self) -> Caps {
         match self {
             Profile::Shm => Caps {

@@ -1,18 +1,18 @@
-//! What can go wrong between a client and the bytes, and whether it had an effect.
+//! Errors of a fabric, and the effect that the failed operation had.
 
 use std::fmt;
 
 use crate::Addr;
 
-/// What an operation that failed did to the remote memory.
+/// The effect of a failed operation on the remote memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// Nothing changed.
     None,
     /// The change was made.
     Done,
-    /// Nobody here can know: the connection was lost after the change had been sent. It may also still be made, by
-    /// whoever recovers the client that was lost, until somebody changes the same object.
+    /// The client cannot know: the connection was lost after the change had been sent. The change may also be made
+    /// later, by the client that recovers the lost one, until another client changes the same object.
     Unknown,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Effect {
     }
 }
 
-/// A batch could not be carried out.
+/// An error of a batch that could not be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
@@ -36,9 +36,9 @@ pub enum FabricError {
     OutOfBounds {
         /// The verb's name.
         verb: &'static str,
-        /// Where it starts.
+        /// The address at which it starts.
         addr: Addr,
-        /// How many words it touches.
+        /// The number of words it touches.
         words: usize,
         /// The size of the space it addresses.
         space_bytes: u64,
@@ -48,64 +48,65 @@ pub enum FabricError {
     Misaligned {
         /// The verb's name.
         verb: &'static str,
-        /// Where it starts.
+        /// The address at which it starts.
         addr: Addr,
     },
     /// The batch is longer than [`crate::Caps::max_batch`], or a verb longer than [`crate::Caps::max_verb_words`].
-    #[error("a batch of {}, the longest of {}, exceeds the fabric's limits; it was refused", counted(*verbs, "verb"),
-            counted(*words, "word"))]
+    #[error("a batch of {}, the longest of {}, exceeds the limits of the fabric; it was refused",
+            counted(*verbs, "verb"), counted(*words, "word"))]
     TooLarge {
         /// Verbs in the batch.
         verbs: usize,
-        /// Words of its longest verb.
+        /// Words in its longest verb.
         words: usize,
     },
     /// The backend cannot execute this verb; see [`crate::Caps`].
-    #[error("this fabric has no {verb}; the batch was refused")]
+    #[error("this fabric does not support {verb}; the batch was refused")]
     Unsupported {
         /// The verb's name.
         verb: &'static str,
     },
     /// The lane was opened for reading only. The batch was refused.
-    #[error("{verb} on a read-only lane; the batch was refused")]
+    #[error("{verb} is not permitted on a region that was opened for reading only; nothing was changed")]
     ReadOnly {
         /// The verb's name.
         verb: &'static str,
     },
-    /// The process was forked after it opened the region: what it inherited is its parent's. The batch was refused.
-    #[error("this process was forked after it opened the store; nothing was changed; open the store again")]
+    /// The process was forked after the region was opened: the lanes and holds that it inherited belong to its parent.
+    /// The batch was refused.
+    #[error("this process was forked after the store was opened; nothing was changed; open the store again")]
     Forked,
-    /// The lane's client is dead: the fault plan cut its batch at a verb boundary or inside a WRITE.
+    /// The lane's client is dead: the fault plan ended its batch at a verb boundary or inside a WRITE.
     #[error("the client died in the middle of a batch ({effect})")]
     Died {
-        /// What the batch did before it was cut.
+        /// The effect of the batch before it was ended.
         effect: Effect,
     },
     /// The connection to the memory node was lost.
     #[error("the connection to the memory node was lost ({effect})")]
     Disconnected {
-        /// What the batch in flight did.
+        /// The effect of the batch in flight.
         effect: Effect,
     },
-    /// The memory node dropped this client's session, for good: none of its verbs takes effect any more, and whoever
-    /// asked for it has taken over the slots that the session held. // [R-RECOVER-1]
-    #[error("the memory node shut this client out, and others took over what it held ({effect})")]
+    /// The memory node dropped this client's session for good: none of its verbs takes effect any more, and the client
+    /// that asked for it has taken over the client slots that the session held. // [R-RECOVER-1]
+    #[error("the memory node dropped this client's session, and other clients took over its slots ({effect})")]
     Fenced {
-        /// What the batch in flight did: [`Effect::None`] if it was sent after the session was dropped.
+        /// The effect of the batch in flight: [`Effect::None`] if it was sent after the session was dropped.
         effect: Effect,
     },
-    /// The backend's own resources failed (mapping, descriptor, memory).
+    /// A resource of the backend failed (mapping, descriptor, memory).
     #[error("{0}")]
     Backend(String),
 }
 
-/// `1 word`, `2 words`.
+/// Formats a number with its noun: `1 word`, `2 words`.
 fn counted(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 impl FabricError {
-    /// What the batch that failed did to the remote memory.
+    /// Returns the effect of the failed batch on the remote memory.
     pub fn effect(&self) -> Effect {
         match self {
             FabricError::Died { effect } | FabricError::Disconnected { effect } | FabricError::Fenced { effect } => {
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_word_is_not_many() {
+    fn a_single_word_is_counted_in_the_singular() {
         let of =
             |words| FabricError::OutOfBounds { verb: "READ", addr: Addr::main(8), words, space_bytes: 8 }.to_string();
         assert!(of(1).starts_with("READ of 1 word at ") && of(2).starts_with("READ of 2 words at "), "{}", of(1));

@@ -1,10 +1,10 @@
 //! The in-process backend: a region on the heap, for tests, tools and models.
 //!
-//! Beside executing verbs it can be made to behave badly on purpose: it impersonates any network's [`Caps`], delays the
-//! completion of batches so that futures can be dropped while they are in flight, and calls a hook at every step a
-//! client could die at: before each verb and before each word of a WRITE.
+//! Besides executing verbs it can misbehave on purpose: it imitates the [`Caps`] of any network, delays the completion
+//! of batches so that futures can be dropped while they are in flight, and calls a hook at every step at which a client
+//! could die: before each verb and before each word of a WRITE.
 //!
-//! Invariants: a batch that is submitted while another is in flight is refused; a lane that died refuses everything.
+//! Invariants: a batch that is submitted while another is in flight is refused; a dead lane refuses every batch.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,19 +34,20 @@ impl Shared {
     }
 }
 
-struct Alive {
+struct HeapHold {
     shared: Arc<Shared>,
     slot: u16,
 }
 
-impl Drop for Alive {
+impl Drop for HeapHold {
     fn drop(&mut self) {
         self.shared.alive().remove(&self.slot);
     }
 }
 
 impl HeapRegion {
-    /// A zeroed region of `main_bytes` and `device_bytes` (each rounded up to whole words) that promises `caps`.
+    /// Creates a zeroed region of `main_bytes` and `device_bytes` (each rounded up to whole words) with the
+    /// capabilities `caps`.
     pub fn new(main_bytes: u64, device_bytes: u64, caps: Caps) -> HeapRegion {
         let zeroed = |bytes: u64| (0..bytes.div_ceil(WORD_BYTES)).map(|_| AtomicU64::new(0)).collect();
         let shared = Shared {
@@ -58,12 +59,12 @@ impl HeapRegion {
         HeapRegion { shared: Arc::new(shared), caps }
     }
 
-    /// The same bytes under other promises.
+    /// Returns a handle to the same bytes with other capabilities.
     pub fn with_caps(&self, caps: Caps) -> HeapRegion {
         HeapRegion { shared: Arc::clone(&self.shared), caps }
     }
 
-    /// The bytes themselves, for tests that damage or inspect them.
+    /// Returns the bytes themselves, for tests that damage or inspect them.
     pub fn memory(&self) -> Memory<'_> {
         Memory { main: &self.shared.main, device: &self.shared.device }
     }
@@ -97,11 +98,11 @@ impl Region for HeapRegion {
 
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
         let taken = self.shared.alive().insert(slot);
-        Ok(taken.then(|| SlotHold::new(Alive { shared: Arc::clone(&self.shared), slot })))
+        Ok(taken.then(|| SlotHold::new(HeapHold { shared: Arc::clone(&self.shared), slot })))
     }
 }
 
-/// When a lane's batches take effect and complete.
+/// The time at which a lane's batches take effect and complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// At once, inside `submit`.
@@ -115,30 +116,30 @@ pub enum Pace {
 pub enum Step {
     /// Before verb `index` of the batch.
     Verb {
-        /// Its place in the batch.
+        /// The verb's index in the batch.
         index: usize,
     },
     /// Before word `word` (not the first) of the WRITE or READ at `index`.
     Word {
-        /// The verb's place in the batch.
+        /// The verb's index in the batch.
         index: usize,
-        /// The word within it.
+        /// The word's index within the verb.
         word: usize,
     },
     /// After the last verb, before the client learns of it.
     Completion,
 }
 
-/// What a hook wants next.
+/// The decision of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Go on.
+    /// The client continues.
     Continue,
-    /// The client dies here: what was done stays done, nothing more is.
+    /// The client dies here: earlier effects remain, and no later verb is executed.
     Die,
 }
 
-/// Called at every [`Step`].
+/// A function that is called at every [`Step`].
 pub type Hook = Box<dyn FnMut(Step) -> Next + Send>;
 
 /// A lane of a [`HeapRegion`].
@@ -151,7 +152,7 @@ pub struct HeapLane {
     dead: bool,
 }
 
-/// A batch that was sent: everything is copied out of the caller's buffers.
+/// A batch in flight, with its data copied out of the caller's buffers.
 struct Batch {
     verbs: Vec<Sent>,
     polls_left: u32,
@@ -159,14 +160,14 @@ struct Batch {
 }
 
 impl HeapLane {
-    /// The same lane with completions at another pace.
+    /// Returns the same lane with completions at another pace.
     #[must_use]
     pub fn paced(mut self, pace: Pace) -> HeapLane {
         self.pace = pace;
         self
     }
 
-    /// The same lane with `hook` called at every step.
+    /// Returns the same lane with `hook` called at every step.
     #[must_use]
     pub fn hooked(mut self, hook: Hook) -> HeapLane {
         self.hook = Some(hook);
@@ -178,7 +179,7 @@ impl HeapLane {
         self.dead
     }
 
-    /// Refuses what cannot be executed now.
+    /// Refuses a batch that cannot be executed now.
     fn check(&self, batch: &[Verb<'_>]) -> Result<(), FabricError> {
         if self.dead {
             return Err(FabricError::Died { effect: Effect::None });
@@ -244,7 +245,7 @@ fn run_stepped(memory: Memory<'_>, batch: &mut [Verb<'_>], hook: &mut Hook) -> R
     step(Step::Completion, effect)
 }
 
-/// At any pace: it is asked to execute, not to send.
+/// Executes batches at once, at any pace, because they are executed and not sent.
 impl LocalLane for HeapLane {
     fn execute(&mut self, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
         self.check(batch)?;
@@ -436,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn one_hold_a_slot() {
+    fn a_slot_has_one_hold() {
         let region = region();
         let hold = region.hold(3).unwrap().expect("free");
         assert!(region.hold(3).unwrap().is_none());

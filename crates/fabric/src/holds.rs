@@ -1,38 +1,38 @@
-//! The client slots of one owner, taken and given back one by one, and given up together.
+//! The client slots of one owner, taken and released one by one, and released together.
 
 use std::collections::BTreeMap;
 
 use crate::{FabricError, Region, SlotHold};
 
-/// The client slots whose liveness one owner has: a session of a memory node. Dropping it gives up all of them.
+/// The client slots that one owner holds, such as a session of a memory node. Dropping the set releases all of them.
 ///
-/// To every prober each slot is as if it had a [`SlotHold`] of its own; a backend may keep all of them by one resource
-/// of the kernel.
+/// To every prober each slot looks as if it had a [`SlotHold`] of its own; a backend may hold all of them by one
+/// resource of the kernel.
 pub trait HoldSet: Send {
-    /// Takes `slot`'s liveness. `false`: a living owner has it, this one included.
+    /// Takes the client slot `slot`. Returns `false` if a living owner holds it, including this one.
     ///
     /// # Errors
-    /// As [`Region::hold`]; nothing was changed.
+    /// Same as [`Region::hold`]; nothing was changed.
     fn hold(&mut self, slot: u16) -> Result<bool, FabricError>;
 
-    /// Gives `slot`'s liveness back. `false`: this owner does not have it, or keeps it, because the kernel refused.
+    /// Releases `slot`. Returns `false` if this owner does not hold it, or keeps it because the kernel refused.
     fn release(&mut self, slot: u16) -> bool;
 
-    /// The slots, ascending.
+    /// Returns the slots, ascending.
     fn slots(&self) -> Vec<u16>;
 
-    /// How many there are.
+    /// Returns the number of slots.
     fn count(&self) -> usize;
 }
 
-/// Slots that are held apart, each by a [`SlotHold`] of its region.
+/// A set whose slots are held separately, each by a [`SlotHold`] of its region.
 pub struct SeparateHolds<R> {
     region: R,
     holds: BTreeMap<u16, SlotHold>,
 }
 
 impl<R> SeparateHolds<R> {
-    /// No slot of `region`.
+    /// Creates a set that holds no slot of `region` yet.
     pub fn new(region: R) -> SeparateHolds<R> {
         SeparateHolds { region, holds: BTreeMap::new() }
     }
@@ -65,15 +65,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_of_one_owner_are_taken_one_by_one_and_given_up_together() {
+    fn slots_of_one_owner_are_taken_one_by_one_and_released_together() {
         let region = HeapRegion::new(4096, 64, Profile::Shm.caps());
         let mut set = region.hold_set();
         assert_eq!((set.hold(7), set.hold(3), set.hold(7)), (Ok(true), Ok(true), Ok(false)));
-        assert!(region.hold(7).expect("the region answers").is_none(), "others see it");
+        assert!(region.hold(7).expect("the region answers").is_none(), "other owners see the hold");
         assert_eq!((set.slots(), set.count()), (vec![3, 7], 2));
         assert!(set.release(7) && !set.release(7));
         let other = region.hold(7).expect("the region answers").expect("it is free");
-        assert_eq!(set.hold(7), Ok(false), "somebody else has it");
+        assert_eq!(set.hold(7), Ok(false), "another owner holds it");
         drop((set, other));
         assert!(region.hold(3).expect("the region answers").is_some());
     }

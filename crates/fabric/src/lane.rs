@@ -1,4 +1,4 @@
-//! Lanes: one logical owner, one batch in flight; and the only two futures a protocol awaits.
+//! Lanes, each with one logical owner and one batch in flight, and the only two futures that a protocol awaits.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -7,47 +7,49 @@ use std::task::{Context, Poll};
 
 use crate::{Addr, Caps, FabricError, Traffic, Verb};
 
-/// What became of a batch handed to [`Lane::submit`].
+/// The outcome of [`Lane::submit`].
 #[derive(Debug)]
 pub enum Submitted {
-    /// It was executed (or refused) in place.
+    /// The batch was executed (or refused) in place.
     Done(Result<(), FabricError>),
-    /// It was sent; [`Lane::poll`] reports its completion.
+    /// The batch was sent; [`Lane::poll`] reports its completion.
     InFlight,
 }
 
-/// One logical owner's way to a region: at most one batch in flight. Many lanes may share a connection or queue pair.
+/// A channel for verbs from one logical owner to a region, with at most one batch in flight. Many lanes may share a
+/// connection or queue pair.
 ///
 /// Backends touch a batch's buffers only inside `submit` and `poll`. Lanes are `Send`, so that the futures of
 /// operations are, and any executor can run them.
 pub trait Lane: Send {
-    /// What the region promises.
+    /// Returns the capabilities of the region.
     fn caps(&self) -> &Caps;
 
-    /// Whether a round trip costs nothing: [`Caps::local`], for lanes whose compiler is to know.
+    /// Whether a round trip costs nothing. Equal to [`Caps::local`]; lanes override it with a constant for the
+    /// optimizer.
     #[inline(always)]
     fn is_local(&self) -> bool {
         self.caps().local
     }
 
-    /// The lane's counters.
+    /// Returns the lane's counters.
     fn traffic(&self) -> &Traffic;
 
-    /// The lane's counters, for the one who counts.
+    /// Returns the lane's counters, for updating them.
     fn traffic_mut(&mut self) -> &mut Traffic;
 
-    /// Executes the batch, or copies out all it sends. Keeps no pointer into it. A batch that is refused had no effect.
+    /// Executes the batch, or copies out all that it sends. Keeps no pointer into it. A refused batch has no effect.
     fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted;
 
-    /// Drives the transport. On completion copies the results into `batch`, the one that was submitted.
+    /// Drives the transport. On completion, copies the results into `batch`, which must be the submitted one.
     fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>>;
 
-    /// The future that awaited the batch in flight is gone; its verbs still take effect. Until
+    /// Tells the lane that the future awaiting the batch in flight was dropped. The verbs still take effect. Until
     /// [`Lane::poll_drain`] is ready, nothing else may be submitted.
     fn forget(&mut self);
 
-    /// Waits for the forgotten batch. Fills `found` with the words its atomics found, in batch order, as many as fit,
-    /// and returns how many atomics there were. Ready with 0 when nothing was forgotten.
+    /// Waits for the forgotten batch. Fills `found` with the words that its atomics found, in batch order, as many as
+    /// fit, and returns the number of atomics. Ready with 0 if there is no forgotten batch.
     fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>>;
 
     /// Hints that the `words` words at `addr` are about to be read. Costs no round trip.
@@ -58,20 +60,21 @@ pub trait Lane: Send {
     /// time.
     fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Nanoseconds of this lane's own monotonic clock.
+    /// Returns the time on the lane's own monotonic clock, in nanoseconds.
     fn now_ns(&mut self) -> u64;
 }
 
-/// A lane whose batches are executed by the thread that hands them over: nothing of it is ever in flight.
+/// A lane whose batches are executed by the submitting thread: no batch is ever in flight.
 pub trait LocalLane: Lane {
-    /// Executes the batch, which is not counted; see [`post_in_place`].
+    /// Executes the batch without counting it; see [`post_in_place`].
     ///
     /// # Errors
-    /// It was refused, and had no effect.
+    /// The batch was refused, and had no effect.
     fn execute(&mut self, batch: &mut [Verb<'_>]) -> Result<(), FabricError>;
 }
 
-/// The future of one batch: one round trip. It submits when made, so a local fabric never sees `Pending`.
+/// The future of one batch, which is one round trip. The batch is submitted when the future is created, so a local
+/// fabric never returns `Pending`.
 #[must_use = "a batch must be awaited to learn what it found"]
 pub struct Post<'l, 'b, L: Lane + ?Sized, B: AsMut<[Verb<'b>]>> {
     lane: &'l mut L,
@@ -104,7 +107,7 @@ where
 /// [`post`] without a future: hands `batch` to a lane that executes it in place, and counts one round trip.
 ///
 /// # Errors
-/// As [`LocalLane::execute`].
+/// Same as [`LocalLane::execute`].
 #[inline(always)]
 pub fn post_in_place<'b, L: LocalLane + ?Sized>(
     lane: &mut L,
@@ -129,7 +132,7 @@ impl<'b, L: Lane + ?Sized, B: AsMut<[Verb<'b>]> + Unpin> Future for Post<'_, 'b,
                 }
                 polled
             }
-            State::Taken => panic!("a completed batch was polled again"),
+            State::Taken => panic!("a Post future was polled after completion"),
         }
     }
 }

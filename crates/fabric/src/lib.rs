@@ -1,19 +1,19 @@
-//! One-sided verbs as data, the lanes that carry them, and what a region of remote memory promises.
+//! One-sided verbs as data, the lanes that carry them, and the guarantees of a region of remote memory.
 //!
 //! A protocol builds an ordered batch of [`Verb`]s, hands it to a [`Lane`] with [`post`] and awaits its completions:
 //! that is one round trip. It never asks which network lies underneath; it asks [`Caps`]. The crate also holds the
-//! word-copy kernel every memory-mapped backend shares ([`memory`]) and the in-process backend ([`heap`]), which can
-//! impersonate each network's promises, delay completions, and stop a client at any verb boundary. As the lowest crate
-//! it also has what many crates need: random numbers that follow from a seed ([`SplitMix64`]), and how long to wait
-//! before another attempt ([`Backoff`]).
+//! word-copy kernel that all memory-mapped backends share ([`memory`]) and the in-process backend ([`heap`]), which can
+//! imitate the guarantees of each network, delay completions, and stop a client at any verb boundary. As the lowest
+//! crate it also has what many crates need: a seeded random number generator ([`SplitMix64`]) and exponential backoff
+//! ([`Backoff`]).
 //!
-//! # What is promised, and what is not
+//! # Guarantees
 //! - The verbs of one batch take effect in order; batches of one lane take effect in the order they were posted.
-//! - A READ is atomic per aligned 8-byte word and no further. Whether two READs of one batch sample memory in batch
-//!   order is [`Caps::ordered_read_sampling`].
-//! - A WRITE whose client dies may be cut after any multiple of [`Caps::atomic_write_unit`].
-//! - CAS, masked CAS and FETCH-ADD are atomic against each other on the same word; lock words are touched by nothing
-//!   else.
+//! - A READ is atomic per aligned 8-byte word, and no more than that. Whether two READs of one batch sample memory in
+//!   batch order is [`Caps::ordered_read_sampling`].
+//! - A WRITE whose client dies may be cut short after any multiple of [`Caps::atomic_write_unit`].
+//! - CAS, masked CAS and FETCH-ADD are atomic with respect to each other on the same word; lock words are accessed
+//!   by these verbs only.
 
 mod addr;
 mod backoff;

@@ -1,11 +1,11 @@
-//! The word-copy kernel: how verbs touch memory that other processes change at the same time.
+//! The word-copy kernel, which executes verbs on memory that other processes change at the same time.
 //!
 //! Every access is a whole aligned 64-bit word, relaxed, with fences between verbs; never `memcpy` over racing bytes,
-//! never two sizes on one word (both would be undefined behaviour). Reads of a multi-word object may therefore be torn
-//! between words, never within one: objects carry checksums.
+//! and never two access sizes on one word (both would be undefined behaviour). Reads of a multi-word object may
+//! therefore be torn between words, but not within one: objects carry checksums.
 //!
 //! Ordering: a READ is followed by an acquire fence, so later verbs sample later; a WRITE is preceded by a release
-//! fence, so whoever sees one of its words sees everything written before; atomics are acquire-release.
+//! fence, so a reader that sees one of its words also sees all earlier writes; atomics are acquire-release.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
@@ -17,14 +17,14 @@ use crate::{Addr, Caps, FabricError, MaskedCas, Space, Verb, WORD_BYTES};
 /// The two spaces of a region, mapped as words.
 #[derive(Clone, Copy)]
 pub struct Memory<'m> {
-    /// Superblock, slots, rows, extents.
+    /// The superblock, client slots, rows and extents.
     pub main: &'m [AtomicU64],
     /// The lock table.
     pub device: &'m [AtomicU64],
 }
 
 impl<'m> Memory<'m> {
-    /// The words of a space.
+    /// Returns the words of a space.
     #[inline(always)]
     pub fn space(&self, space: Space) -> &'m [AtomicU64] {
         match space {
@@ -33,7 +33,10 @@ impl<'m> Memory<'m> {
         }
     }
 
-    /// The words `verb` touches, or why it may not.
+    /// Returns the words that `verb` touches.
+    ///
+    /// # Errors
+    /// `OutOfBounds` or `Misaligned`.
     #[inline(always)]
     pub fn range(&self, verb: &Verb<'_>) -> Result<&'m [AtomicU64], FabricError> {
         let (addr, words) = (verb.addr(), verb.words());
@@ -41,7 +44,8 @@ impl<'m> Memory<'m> {
         let first = addr.word() as usize;
         match space.get(first..first.wrapping_add(words)) {
             Some(range) if addr.is_aligned() => Ok(range),
-            // Its name, not the verb: what is passed by reference has to lie in memory, and with it what it points to.
+            // Passes the verb's name, not the verb: a value passed by reference must lie in memory, as must all that it
+            // points to.
             _ => Err(refusal(verb.name(), addr, words, space.len())),
         }
     }
@@ -84,7 +88,7 @@ fn too_large(batch: &[Verb<'_>]) -> FabricError {
 /// Executes one verb.
 ///
 /// # Errors
-/// As [`check`], for the bounds of this verb.
+/// `OutOfBounds` or `Misaligned`.
 #[inline(always)]
 pub fn execute(memory: Memory<'_>, verb: &mut Verb<'_>) -> Result<(), FabricError> {
     let range = memory.range(verb)?;
@@ -100,7 +104,7 @@ pub fn execute(memory: Memory<'_>, verb: &mut Verb<'_>) -> Result<(), FabricErro
     Ok(())
 }
 
-/// Copies `from` into `into`, word by word in ascending order; what is read after the call is sampled later.
+/// Copies `from` into `into`, word by word in ascending order; reads after the call sample later.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -113,8 +117,8 @@ pub fn read_words(from: &[AtomicU64], into: &mut [u64]) {
     fence(Ordering::Acquire);
 }
 
-/// Stores `words` into `to`, word by word in ascending order; whoever sees one of them sees all earlier writes, and
-/// whoever sees the last one sees them all.
+/// Stores `words` into `to`, word by word in ascending order. A reader that sees one of them sees all earlier writes,
+/// and a reader that sees the last one sees all of them.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -129,8 +133,8 @@ pub fn write_words(to: &[AtomicU64], words: &[u64]) {
     last_cell.store(*last_word, Ordering::Release);
 }
 
-/// Compare-and-swap under masks; returns the word as it was. The swap happened iff `(returned ^ compare) &
-/// compare_mask` is zero.
+/// Compares and swaps under masks, and returns the old word. The swap happened if and only if
+/// `(returned ^ compare) & compare_mask` is zero.
 #[inline(always)]
 pub fn masked_cas(cell: &AtomicU64, compare: u64, swap: u64, compare_mask: u64, swap_mask: u64) -> u64 {
     let mut current = cell.load(Ordering::Acquire);
@@ -145,14 +149,14 @@ pub fn masked_cas(cell: &AtomicU64, compare: u64, swap: u64, compare_mask: u64, 
     current
 }
 
-/// Words in a cache line.
+/// The number of words in a cache line.
 const LINE_WORDS: usize = 8;
-/// Lines prefetched of one range, at most: beyond a few, the processor's own prefetcher follows, and the lines it has
-/// to track at once are fewer than these.
+/// The maximum number of cache lines prefetched of one range: after a few, the processor's own prefetcher takes over,
+/// and the processor can track fewer outstanding lines than this.
 const MAX_PREFETCH_LINES: usize = 32;
 
-/// Asks the processor to load the lines of `range`, which will be used soon. By index: of a range whose length is known
-/// to the compiler nothing but the hints is left.
+/// Asks the processor to load the cache lines of `range`, which will be used soon. The loop is by index, so that it
+/// compiles to nothing but the hints if the compiler knows the length of the range.
 #[inline(always)]
 pub fn prefetch(range: &[AtomicU64]) {
     let words = range.len().min(MAX_PREFETCH_LINES * LINE_WORDS);
@@ -163,7 +167,7 @@ pub fn prefetch(range: &[AtomicU64]) {
     }
 }
 
-/// Asks the processor to load the line in which `value` begins.
+/// Asks the processor to load the cache line in which `value` begins.
 #[inline(always)]
 pub fn prefetch_line<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
@@ -201,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn masked_cas_touches_its_lanes_only() {
+    fn masked_cas_touches_its_field_only() {
         let cell = AtomicU64::new(0xaaaa_0000_bbbb_cccc);
         assert_eq!(masked_cas(&cell, 0, 0x1234 << 32, 0xffff << 32, 0xffff << 32), 0xaaaa_0000_bbbb_cccc);
         assert_eq!(cell.load(Ordering::Relaxed), 0xaaaa_1234_bbbb_cccc);
@@ -226,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_without_masked_cas_says_so() {
+    fn masked_cas_is_refused_where_it_is_unsupported() {
         let (main, device) = (words(16), words(4));
         let memory = Memory { main: &main, device: &device };
         let mut found = 0;

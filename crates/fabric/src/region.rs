@@ -1,4 +1,4 @@
-//! A region: the bytes a memory node exposes, and who is alive on it.
+//! Regions: the bytes that a memory node exposes, and the liveness of its clients.
 
 use std::any::Any;
 use std::fmt;
@@ -7,15 +7,16 @@ use std::task::{Context, Poll};
 
 use crate::{Caps, FabricError, HoldSet, Lane, SeparateHolds};
 
-/// Proof that this process holds a client slot: while it lives, every prober finds the slot's owner alive; when it is
-/// dropped, or its process dies, the slot's owner is dead. Whoever obtains the hold of a slot somebody else used has
-/// thereby proved that owner dead.
+/// Proof that this process holds a client slot: while it exists, every prober finds the slot's owner alive; once it is
+/// dropped, or its process dies, the owner is dead. A client that obtains the hold of a slot that another client used
+/// has thereby proved that client dead.
 ///
-/// Nobody looks into it: it lies in a mutex so that tasks that share a hold may go from thread to thread.
+/// The content is never accessed: the mutex only makes it `Sync`, so that tasks that share a hold may move between
+/// threads.
 pub struct SlotHold(#[expect(dead_code, reason = "held for its Drop")] Mutex<Box<dyn Any + Send>>);
 
 impl SlotHold {
-    /// Wraps the backend's guard, whose `Drop` ends the owner's life.
+    /// Wraps the guard of the backend, whose `Drop` ends the owner's liveness.
     pub fn new(guard: impl Any + Send) -> SlotHold {
         SlotHold(Mutex::new(Box::new(guard)))
     }
@@ -27,56 +28,56 @@ impl fmt::Debug for SlotHold {
     }
 }
 
-/// The bytes of one memory node, as its backend offers them.
+/// The bytes of one memory node, as its backend provides them.
 pub trait Region {
-    /// The lanes of this backend.
+    /// The lane type of this backend.
     type Lane: Lane;
 
-    /// What the region promises.
+    /// Returns the capabilities of the region.
     fn caps(&self) -> &Caps;
 
-    /// Bytes of the main space.
+    /// Returns the size of the main space in bytes.
     fn main_bytes(&self) -> u64;
 
-    /// Bytes of the device space.
+    /// Returns the size of the device space in bytes.
     fn device_bytes(&self) -> u64;
 
-    /// A new lane. Lanes of one region are independent of each other.
+    /// Creates a lane. The lanes of a region are independent of each other.
     fn lane(&self) -> Self::Lane;
 
-    /// Whether bytes of the region were lost since it was opened: by a file that was truncated, or a memory node that
-    /// says so. Then what a batch has found since may be zeros, and what it wrote may be nowhere. A few loads: to be
-    /// asked after a batch, before anybody is told what it found. Once true it is true for good.
+    /// Whether bytes of the region were lost since it was opened, because its file was truncated or its memory node
+    /// reported it. Batches executed since may have read zeros, and their writes may be lost. Costs a few loads; call
+    /// it after a batch, before its results are used. Once true, it stays true.
     fn has_lost_bytes(&self) -> bool {
         false
     }
 
-    /// Asks whether all of its bytes are there now: a system call at most.
+    /// Checks that all bytes of the region exist now. Costs one system call at most.
     ///
     /// # Errors
-    /// `Backend`: they are not, and how they were lost.
+    /// `Backend` if bytes are missing, with the reason.
     fn verify_bytes(&self) -> Result<(), FabricError> {
         Ok(())
     }
 
-    /// Takes slot `slot`'s liveness, or returns `None` if a living owner has it. Waits for nobody but a memory node's
-    /// answer.
+    /// Takes the client slot `slot`, or returns `None` if a living owner holds it. Waits for nothing but the answer of
+    /// a memory node.
     ///
     /// # Errors
-    /// The backend's resources failed (descriptors, kernel locks).
+    /// A resource of the backend failed (descriptors, kernel locks).
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError>;
 
-    /// As [`Region::hold`], for a task: a backend that has to ask somebody else wakes `cx` when it has the answer, and
-    /// is polled with the same slot again; being polled with another slot, or dropped, it gives back what it may have
-    /// been granted meanwhile. One task at a time asks through one handle of a region.
+    /// Same as [`Region::hold`], for a task: a backend that has to send a request wakes `cx` when it has the answer,
+    /// and is then polled with the same slot again. If it is polled with another slot, or dropped, it releases a slot
+    /// that it was granted in the meantime. Only one task at a time may poll through one handle of a region.
     ///
     /// # Errors
-    /// As [`Region::hold`].
+    /// Same as [`Region::hold`].
     fn poll_hold(&self, slot: u16, _cx: &mut Context<'_>) -> Poll<Result<Option<SlotHold>, FabricError>> {
         Poll::Ready(self.hold(slot))
     }
 
-    /// The slots of one more owner, of which it has none yet. Many slots of one owner may cost less than as many holds.
+    /// Creates an empty set of client slots for one owner. A set may cost less than the same number of single holds.
     fn hold_set(&self) -> Box<dyn HoldSet>
     where
         Self: Clone + Send + Sized + 'static,
@@ -85,11 +86,11 @@ pub trait Region {
     }
 }
 
-/// Proof that the client that took a slot under a generation is dead, so that none of its verbs takes effect any more:
-/// while it lives, nobody else can prove the same or take the slot.
+/// Proof that the client that took a client slot under a generation is dead, so that none of its verbs takes effect any
+/// more. While the proof exists, no other client can obtain the same proof or take the slot.
 ///
-/// The fabric may know slots only: then the proof holds if the slot's word, read under the proof, still has this
-/// generation. // [R-RECOVER-1]
+/// The fabric may not know generations: then the proof is valid only if the slot's word, read under the proof, still
+/// has this generation. // [R-RECOVER-1]
 #[derive(Debug)]
 pub struct FenceProof {
     slot: u16,
@@ -98,34 +99,36 @@ pub struct FenceProof {
 }
 
 impl FenceProof {
-    /// The proof that `hold`, the liveness of `slot`, is: the client found there under `generation` does not have it.
+    /// Makes `hold`, the hold of `slot`, the proof that the client found there under `generation` is dead.
     pub fn new(slot: u16, generation: u64, hold: SlotHold) -> FenceProof {
         FenceProof { slot, generation, hold }
     }
 
-    /// The dead client's slot.
+    /// Returns the dead client's slot.
     pub fn slot(&self) -> u16 {
         self.slot
     }
 
-    /// The generation under which it took the slot.
+    /// Returns the generation under which the dead client took the slot.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The slot's liveness, for whoever takes the slot after its last client was recovered.
+    /// Returns the hold of the slot, for taking the slot after its dead client was recovered.
     pub fn into_hold(self) -> SlotHold {
         self.hold
     }
 }
 
-/// Who is alive, as a region's backend knows it. A timeout decides when to ask, and nothing else. // [R-RECOVER-1]
+/// Liveness of clients, as known by a region's backend. A timeout decides when to probe, and nothing else.
+/// // [R-RECOVER-1]
 pub trait Liveness: Send {
-    /// Proves that the client that took `slot` under `generation` is dead; `None` if it lives (stopped, frozen and
-    /// traced clients do), or if somebody else has the proof. Costs a few system calls; over a network, a round trip.
+    /// Proves that the client that took `slot` under `generation` is dead. Returns `None` if it is alive (stopped,
+    /// frozen and traced clients are), or if another client has the proof. Costs a few system calls; over a network,
+    /// one round trip.
     ///
     /// # Errors
-    /// The backend's resources failed (descriptors, kernel locks).
+    /// A resource of the backend failed (descriptors, kernel locks).
     fn poll_fence(
         &mut self,
         slot: u16,
@@ -134,7 +137,7 @@ pub trait Liveness: Send {
     ) -> Poll<Result<Option<FenceProof>, FabricError>>;
 }
 
-/// Regions whose slots are held: to obtain the hold of a slot that a client took is to prove it dead.
+/// Liveness by holds: obtaining the hold of a slot proves that the client that took it is dead.
 impl<R: Region + Send> Liveness for R {
     fn poll_fence(
         &mut self,

@@ -1,34 +1,33 @@
-//! Verbs that were sent: copied out of their sender's buffers, for backends whose batches outlive the call that submits
-//! them.
+//! Sent verbs: copies that own their buffers, for backends whose batches outlive the call that submits them.
 //!
-//! Invariant: what a verb finds is kept here until [`Sent::copy_to`] gives it to the verb it was copied of.
+//! Invariant: the results of a verb are kept in the copy until [`Sent::copy_to`] copies them to the original verb.
 
 use crate::{Addr, Verb};
 
-/// A verb with buffers of its own.
+/// A verb that owns its buffers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// A READ, and what it has read.
+    /// A READ, and the words that it has read.
     Read {
-        /// Where to read.
+        /// The address of the first word.
         addr: Addr,
-        /// Where the words go.
+        /// The words that were read.
         into: Vec<u64>,
     },
     /// A WRITE.
     Write {
-        /// Where to write.
+        /// The address of the first word.
         addr: Addr,
-        /// What to write.
+        /// The words to write.
         words: Vec<u64>,
     },
-    /// A CAS, whose masks are whole words, or a masked one.
+    /// A masked CAS, or a CAS, both of whose masks have all bits set.
     Cas {
         /// The word.
         addr: Addr,
-        /// What the word must be.
+        /// The value that the word must have.
         compare: u64,
-        /// What it becomes.
+        /// The new value.
         swap: u64,
         /// The bits that are compared.
         compare_mask: u64,
@@ -41,15 +40,15 @@ pub enum Sent {
     FetchAdd {
         /// The word.
         addr: Addr,
-        /// What is added.
+        /// The addend.
         add: u64,
-        /// The word before.
+        /// The word before the addition.
         found: u64,
     },
 }
 
 impl Sent {
-    /// A copy of `verb`, which has found nothing yet.
+    /// Returns a copy of `verb` without results.
     pub fn copy_of(verb: &Verb<'_>) -> Sent {
         match verb {
             Verb::Read { addr, into } => Sent::Read { addr: *addr, into: vec![0; into.len()] },
@@ -69,8 +68,8 @@ impl Sent {
         }
     }
 
-    /// The verb, to be carried out by [`crate::memory::execute`]: a CAS as a masked one, whether or not the region has
-    /// these.
+    /// Returns the verb, to be executed by [`crate::memory::execute`]. A CAS becomes a masked one, whether or not the
+    /// region supports masked CAS.
     pub fn as_verb(&mut self) -> Verb<'_> {
         match self {
             Sent::Read { addr, into } => Verb::Read { addr: *addr, into },
@@ -87,7 +86,7 @@ impl Sent {
         }
     }
 
-    /// Gives what was found to `verb`, which this is a copy of.
+    /// Copies the results to `verb`, the original of this copy.
     pub fn copy_to(&self, verb: &mut Verb<'_>) {
         match (self, verb) {
             (Sent::Read { into: from, .. }, Verb::Read { into, .. }) => into.copy_from_slice(from),
@@ -97,7 +96,7 @@ impl Sent {
         }
     }
 
-    /// The word that an atomic found.
+    /// Returns the word that an atomic found; `None` for a READ or WRITE.
     pub fn found(&self) -> Option<u64> {
         match self {
             Sent::Cas { found, .. } | Sent::FetchAdd { found, .. } => Some(*found),

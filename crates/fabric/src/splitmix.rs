@@ -1,11 +1,11 @@
-//! Random numbers that follow from a seed: SplitMix64 (Steele, Lea and Flood, OOPSLA'14). Not for secrets.
+//! Seeded random numbers: SplitMix64 (Steele, Lea and Flood, OOPSLA'14). Not for secrets.
 //!
-//! Invariant: the numbers are a function of the seed only, on every platform; seeds on record depend on it.
+//! Invariant: the numbers are a function of the seed only, on every platform; recorded seeds depend on it.
 
 /// The increment of the state: the odd integer nearest to 2⁶⁴ divided by the golden ratio.
 const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A generator of uniform 64-bit words; `SplitMix64(seed)` is the one of that seed. 8 bytes of state, period 2⁶⁴.
+/// A generator of uniform 64-bit words; `SplitMix64(seed)` starts it from a seed. 8 bytes of state, period 2⁶⁴.
 ///
 /// ```
 /// use guira_fabric::SplitMix64;
@@ -18,36 +18,37 @@ const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 pub struct SplitMix64(pub u64);
 
 impl SplitMix64 {
-    /// The next 64 uniform bits.
+    /// Returns the next 64 uniform bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
         SplitMix64::mix(self.0)
     }
 
-    /// The next word modulo `bound`: an integer in `0..bound`, with a bias of at most `bound` in 2⁶⁴.
+    /// Returns the next word modulo `bound`: an integer in `0..bound`, with a bias of at most `bound` in 2⁶⁴.
     ///
     /// # Panics
-    /// If `bound` is 0: there is nothing to return.
+    /// If `bound` is 0.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next_u64() % bound
     }
 
-    /// The next uniform number in [0, 1), a multiple of 2⁻⁵³.
+    /// Returns the next uniform number in [0, 1), a multiple of 2⁻⁵³.
     #[inline]
     pub fn unit_f64(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Word number `index`, from 0, of the generator of this seed. A bijection in `index`, and in `seed`.
+    /// Returns word number `index`, counted from 0, of the generator of this seed. A bijection in `index`, and in
+    /// `seed`.
     #[inline]
     #[must_use]
     pub const fn nth(seed: u64, index: u64) -> u64 {
         SplitMix64::mix(seed.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN_GAMMA)))
     }
 
-    /// The mixer: a bijection of 64-bit words in which every input bit moves about half of the output bits; 0 stays 0.
+    /// Mixes a word: a bijection in which every input bit flips about half of the output bits; 0 stays 0.
     #[inline]
     #[must_use]
     pub const fn mix(word: u64) -> u64 {
@@ -61,7 +62,7 @@ impl SplitMix64 {
 mod tests {
     use super::*;
 
-    /// The outputs that other implementations publish.
+    /// Checks the outputs that other implementations publish.
     #[test]
     fn known_answers() {
         let expected = [

@@ -1,8 +1,8 @@
-//! What a lane has sent and received, as exact integers.
+//! Exact counts of what a lane has sent and received.
 
 use crate::{Verb, WORD_BYTES};
 
-/// Verbs by kind.
+/// Counts of verbs by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerbCounts {
     /// READs.
@@ -15,7 +15,7 @@ pub struct VerbCounts {
     pub adds: u64,
 }
 
-/// Counters of one lane. They only grow; subtract two samples with [`Traffic::since`].
+/// Counters of one lane. They never decrease; subtract two samples with [`Traffic::since`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Batches posted: network round trips.
@@ -26,11 +26,11 @@ pub struct Traffic {
     pub bytes_in: u64,
     /// Payload bytes to the memory node (WRITE data and atomics' operands).
     pub bytes_out: u64,
-    /// Batches that were posted again because somebody else held a lock or a row did not verify.
+    /// Batches that were posted again because another client held a lock or a row did not verify.
     pub retries: u64,
 }
 
-/// Header bytes a message costs on the wire, both directions together, as the paper's authors account for them:
+/// Header bytes of a message on the wire, both directions together, by the accounting of the paper's authors:
 /// READ 74 out and 62 back, WRITE 82 and 54, CAS 86 and 70 (16 and 8 of them payload), FETCH-ADD 78 and 70.
 const READ_OVERHEAD_BYTES: u64 = 74 + 62;
 const WRITE_OVERHEAD_BYTES: u64 = 82 + 54;
@@ -71,17 +71,17 @@ impl Traffic {
         }
     }
 
-    /// Messages of every kind.
+    /// Returns the number of messages of all kinds.
     pub fn messages(&self) -> u64 {
         self.verbs.reads + self.verbs.writes + self.verbs.swaps + self.verbs.adds
     }
 
-    /// Payload bytes, both directions.
+    /// Returns the payload bytes of both directions.
     pub fn payload_bytes(&self) -> u64 {
         self.bytes_in + self.bytes_out
     }
 
-    /// Bytes on the wire, headers included, by the accounting of the paper's authors.
+    /// Returns the bytes on the wire, headers included, by the accounting of the paper's authors.
     pub fn wire_bytes(&self) -> u64 {
         self.payload_bytes()
             + self.verbs.reads * READ_OVERHEAD_BYTES
@@ -90,7 +90,7 @@ impl Traffic {
             + self.verbs.adds * ADD_OVERHEAD_BYTES
     }
 
-    /// What was counted after `earlier`, an older sample of the same lane.
+    /// Returns the difference to `earlier`, an older sample of the same lane.
     pub fn since(&self, earlier: &Traffic) -> Traffic {
         Traffic {
             round_trips: self.round_trips - earlier.round_trips,
@@ -113,7 +113,7 @@ mod tests {
     use crate::Addr;
 
     #[test]
-    fn counts_every_kind() {
+    fn every_kind_of_verb_is_counted() {
         let mut into = [0; 4];
         let (mut found, mut found2) = (0, 0);
         let words = [1, 2];

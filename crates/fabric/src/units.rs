@@ -1,8 +1,8 @@
-//! Amounts of memory in the words of messages.
+//! Amounts of memory, formatted for messages.
 
 use std::fmt;
 
-/// A number of bytes as people read it: `847 B`, `34.9 MiB`.
+/// A number of bytes that is displayed with a unit: `847 B`, `34.9 MiB`.
 ///
 /// ```
 /// use guira_fabric::ByteCount;
@@ -20,7 +20,7 @@ impl fmt::Display for ByteCount {
         }
         let mut unit = 0;
         let mut unit_bytes = 1024_u64;
-        // 1023.95 would be shown as 1024.0.
+        // 1023.95 and more would be shown as 1024.0.
         while self.0 as f64 / unit_bytes as f64 >= 1023.95 && unit + 1 < UNITS.len() {
             unit_bytes *= 1024;
             unit += 1;

@@ -2,55 +2,56 @@
 
 use crate::Addr;
 
-/// One step of an ordered batch. Buffers are the caller's; a backend touches them only inside [`crate::Lane::submit`]
-/// and [`crate::Lane::poll`], so dropping or leaking the future that awaits a batch is memory-safe.
+/// One step of an ordered batch. The buffers belong to the caller; a backend accesses them only inside
+/// [`crate::Lane::submit`] and [`crate::Lane::poll`], so dropping or leaking the future that awaits a batch is
+/// memory-safe.
 ///
-/// Lengths are in 8-byte words; addresses are aligned to 8 bytes. A batch that breaks this is refused whole, before any
-/// of its verbs has an effect.
+/// Lengths are in 8-byte words; addresses are aligned to 8 bytes. A batch that violates this is refused as a whole,
+/// before any of its verbs has an effect.
 #[derive(Debug)]
 pub enum Verb<'b> {
     /// Copies `into.len()` words from `addr`.
     Read {
-        /// Where to read.
+        /// The address of the first word.
         addr: Addr,
-        /// Where the words go.
+        /// The buffer for the words.
         into: &'b mut [u64],
     },
     /// Stores `words` at `addr`, in ascending order.
     Write {
-        /// Where to write.
+        /// The address of the first word.
         addr: Addr,
-        /// What to write.
+        /// The words to write.
         words: &'b [u64],
     },
-    /// Stores `swap` if the word equals `compare`; `found` receives the word as it was.
+    /// Stores `swap` if the word equals `compare`; `found` receives the old word.
     Cas {
         /// The word.
         addr: Addr,
-        /// What the word must be.
+        /// The value that the word must have.
         compare: u64,
-        /// What it becomes.
+        /// The new value.
         swap: u64,
         /// The word before the attempt.
         found: &'b mut u64,
     },
-    /// Compares under `compare_mask`, swaps under `swap_mask`; `found` receives the word as it was. Only for regions
+    /// Compares under `compare_mask`, swaps under `swap_mask`; `found` receives the old word. Only for regions
     /// whose [`crate::Caps::masked_cas`] is not [`crate::MaskedCas::CasLoop`].
     MaskedCas {
         /// The word.
         addr: Addr,
-        /// What the word's bits under `compare_mask` must be.
+        /// The value that the word's bits under `compare_mask` must have.
         compare: u64,
-        /// What its bits under `swap_mask` become.
+        /// The new value of the bits under `swap_mask`.
         swap: u64,
-        /// Bits that are compared.
+        /// The bits that are compared.
         compare_mask: u64,
-        /// Bits that are replaced.
+        /// The bits that are replaced.
         swap_mask: u64,
         /// The word before the attempt.
         found: &'b mut u64,
     },
-    /// Adds `add` (wrapping); `found` receives the word as it was.
+    /// Adds `add` (wrapping); `found` receives the old word.
     FetchAdd {
         /// The word.
         addr: Addr,
@@ -62,7 +63,7 @@ pub enum Verb<'b> {
 }
 
 impl Verb<'_> {
-    /// The address the verb touches first.
+    /// Returns the address of the first word that the verb touches.
     #[inline(always)]
     pub fn addr(&self) -> Addr {
         match self {
@@ -74,7 +75,7 @@ impl Verb<'_> {
         }
     }
 
-    /// How many words the verb touches.
+    /// Returns the number of words that the verb touches.
     #[inline(always)]
     pub fn words(&self) -> usize {
         match self {
@@ -84,7 +85,7 @@ impl Verb<'_> {
         }
     }
 
-    /// The verb's name as the specifications write it.
+    /// Returns the verb's name as the specifications write it.
     #[inline(always)]
     pub fn name(&self) -> &'static str {
         match self {

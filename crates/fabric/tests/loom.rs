@@ -11,7 +11,7 @@ fn words<const N: usize>() -> Arc<[AtomicU64; N]> {
     Arc::new(std::array::from_fn(|_| AtomicU64::new(0)))
 }
 
-/// A reader that sees a later write sees all earlier ones: what lets a seal stand for the record before it.
+/// A reader that sees a later write sees all earlier ones. This is why a seal vouches for the record before it.
 #[test]
 fn writes_are_seen_in_order() {
     loom::model(|| {
@@ -54,8 +54,8 @@ fn a_moving_key_is_not_missed() {
     });
 }
 
-/// Two masked CAS on one lane: exactly one wins; the neighbour's lane is untouched; the winner's writes are visible to
-/// whoever takes the lock next.
+/// Two masked CAS on one lock field: exactly one wins; the neighbouring field is untouched; the winner's writes are
+/// visible to the next holder of the lock.
 #[test]
 fn a_lock_excludes_and_publishes() {
     loom::model(|| {
@@ -78,7 +78,7 @@ fn a_lock_excludes_and_publishes() {
         let wins = contender(1) + thread.join().unwrap();
         let mut row = [0];
         read_words(&memory[1..2], &mut row);
-        assert!(wins >= 1, "somebody wins");
+        assert!(wins >= 1, "one of them wins");
         assert_eq!(row[0], wins, "each winner's increment is kept");
     });
 }

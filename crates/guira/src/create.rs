@@ -294,7 +294,7 @@ impl Store {
             Ok(store) => Some(store),
             Err(error) if is_useless(&error) => None,
             Err(Error::Open(OpenError::Region(error))) => {
-                return Err(Error::Open(OpenError::Region(error.of_attempt(Attempt::Destroy))));
+                return Err(Error::Open(OpenError::Region(error.with_attempt(Attempt::Destroy))));
             }
             Err(error) => return Err(error),
         };

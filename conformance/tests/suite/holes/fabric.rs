@@ -8,7 +8,7 @@ use guira_conformance::{Explored, Flaw, Grain, Op, Orders, Seen, Task, TurnLane,
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Effect, Lane, Profile, Region, Space, Verb, pause_until, post};
-use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Liberties, Lost, Network, Sim, SimOptions, Stopped};
+use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Lost, Network, Relaxations, Sim, SimOptions, Stopped};
 use guira_layout::{Preset, RowId, SuperblockError};
 use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Outcome, Reader, TableError, destroy_table, open_table};
 
@@ -47,8 +47,8 @@ fn h19_a_row_is_seen_later_than_its_lock() {
 /// them find another one.
 fn updates_lost(preset: Preset, seed: u64, main_lag_ns: u64) -> usize {
     let scene = Scene::new(preset, NEAR);
-    let liberties = Liberties { main_lag_ns, ..Liberties::default() };
-    let faults = FaultPlan { liberties, ..FaultPlan::default() };
+    let relaxations = Relaxations { main_lag_ns, ..Relaxations::default() };
+    let faults = FaultPlan { relaxations, ..FaultPlan::default() };
     let options = SimOptions { faults, ..SimOptions::new(seed, Network::of(Profile::Mlx5)) };
     let bench = scene.bench.under(Profile::Mlx5);
     let mut sim = Sim::new(bench.region.clone(), &options);

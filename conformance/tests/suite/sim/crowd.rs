@@ -35,7 +35,7 @@ pub struct Crowd {
     pub hazards: Vec<Hazard>,
     /// Where bits flip, if they do.
     pub flips: Flips,
-    /// See [`guira_fabric_sim::Liberties::main_lag_ns`].
+    /// See [`guira_fabric_sim::Relaxations::main_lag_ns`].
     pub main_lag_ns: u64,
 }
 
@@ -122,7 +122,7 @@ impl Crowd {
         let bench = Bench::of_rows(self.preset, "fixed:8:8", self.rows, self.profile, self.seed);
         let keys = bench.table.config().slots() * FILL_PERCENT / 100;
         let mut plan = self.swarm(&bench.table).draw(self.seed);
-        plan.liberties.main_lag_ns = self.main_lag_ns;
+        plan.relaxations.main_lag_ns = self.main_lag_ns;
         println!("{plan:?}");
         let options = SimOptions { faults: plan.clone(), ..SimOptions::new(self.seed, Network::of(self.profile)) };
         let mut sim = Sim::new(bench.region.clone(), &options);

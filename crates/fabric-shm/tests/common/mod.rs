@@ -1,4 +1,4 @@
-//! What the tests share: regions that are removed again, and verbs one at a time.
+//! Helpers of the tests: temporary regions, and single verbs.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
 pub const MAIN_BYTES: u64 = 1 << 16;
 pub const DEVICE_BYTES: u64 = 1 << 12;
 
-/// A name in /dev/shm that nobody else uses, removed on drop whatever became of it.
+/// A unique name in /dev/shm, which is removed on drop.
 pub struct Scratch {
     pub location: Location,
 }
@@ -19,7 +19,7 @@ impl Scratch {
         Scratch { location: Location::shm(&unique()).unwrap() }
     }
 
-    /// A region of the usual sizes under this name.
+    /// Creates a region of the usual sizes under this name.
     pub fn create(&self) -> ShmRegion {
         create(&self.location)
     }
@@ -32,7 +32,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The lock files that a region there has, or that were left of others.
+/// Returns the lock files of a region at `location`, and those left by earlier ones.
 pub fn lock_files_of(location: &Location) -> Vec<PathBuf> {
     let (directory, name) = (location.path().parent().unwrap(), location.path().file_name().unwrap());
     let prefix = format!("{}.", name.to_str().unwrap());
@@ -43,7 +43,7 @@ pub fn lock_files_of(location: &Location) -> Vec<PathBuf> {
     std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).filter(is_one).collect()
 }
 
-/// A directory of its own in /dev/shm, removed with everything in it on drop.
+/// A unique directory in /dev/shm, removed with its content on drop.
 pub struct ScratchDirectory {
     pub path: PathBuf,
 }
@@ -83,7 +83,7 @@ pub fn create(location: &Location) -> ShmRegion {
     create_with_mode(location, 0o600)
 }
 
-/// With a lock file, if users may read and not write it.
+/// Creates a region with `mode`, and with a lock file if some users may read but not write the region.
 pub fn create_with_mode(location: &Location, mode: u32) -> ShmRegion {
     let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES).with_mode(mode);
     ShmRegion::create(location, options, |_| Ok::<(), FabricError>(())).unwrap()

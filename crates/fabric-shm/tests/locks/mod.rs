@@ -1,4 +1,4 @@
-//! Lock files: who gets one, that nobody uses another one than its region's, and that none is left over.
+//! Lock files: the modes that need one, refusal of wrong lock files, and removal of unused ones.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,22 +9,22 @@ use guira_fabric_shm::LockFileProblem;
 use super::*;
 use crate::common::{create_with_mode, lock_files_of};
 
-/// Mode of a region that everybody may read and its owner may write.
+/// The mode of a region that all users may read and only its owner may write.
 const READABLE: u32 = 0o644;
 const THREADS: usize = 4;
 /// The user and group "nobody" of every system.
 const NOBODY: u32 = 65_534;
-/// Regions that each thread of a race creates.
-const TURNS: u32 = 300;
+/// The number of regions that each thread of a race creates.
+const ROUNDS: u32 = 300;
 
-// ---- What children do.
+// ---- Roles of child processes.
 
-/// Becomes somebody who may only read the region, if this user may; locks all of the file for reading as both kinds of
-/// locks, and finds the lock file closed.
+/// Becomes a user who may only read the region, if this is root; locks the whole file for reading by both kinds of
+/// locks, and fails to open the lock file.
 pub fn reader(location: &Location) {
     let is_root = rustix::process::geteuid().is_root();
     if is_root {
-        // SAFETY: system calls that give up privileges; nothing else runs in this process.
+        // SAFETY: system calls that drop privileges; nothing else runs in this process.
         let answers = unsafe { (libc::setgroups(0, std::ptr::null()), libc::setgid(NOBODY), libc::setuid(NOBODY)) };
         assert_eq!(answers, (0, 0, 0));
     }
@@ -32,17 +32,17 @@ pub fn reader(location: &Location) {
         let file = fs::File::open(location.path()).unwrap();
         // SAFETY: `flock` is plain integers, for which zero is valid.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-        // From the first byte to the last that there can be.
+        // From the first to the last possible byte.
         (lock.l_type, lock.l_whence) = (libc::F_RDLCK as libc::c_short, libc::SEEK_SET as libc::c_short);
         // SAFETY: the descriptor is open, and the call reads one `flock`, which outlives it.
         let answer = unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&file), kind, &raw const lock) };
         assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
         file
     });
-    // Kept: a process that closes a file gives up its own locks on it.
+    // The region stays open, because a process that closes a file releases its own locks on it.
     let region = ShmRegion::open(location, Access::ReadOnly).unwrap();
     if is_root {
-        let [lock_file] = &lock_files_of(location)[..] else { panic!("there is one") };
+        let [lock_file] = &lock_files_of(location)[..] else { panic!("there is one lock file") };
         let mut options = fs::File::options();
         for opened in [options.read(true).open(lock_file), options.write(true).open(lock_file)] {
             assert_eq!(opened.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
@@ -54,8 +54,7 @@ pub fn reader(location: &Location) {
     wait_for_order();
 }
 
-/// Creates a region that others may read, and stops on the way, before anything is reserved and before it gets its
-/// name.
+/// Creates a region that other users may read, and waits twice: before space is reserved, and before it gets its name.
 pub fn creator(location: &Location) {
     let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES).with_mode(READABLE);
     let mut calls = 0;
@@ -68,7 +67,7 @@ pub fn creator(location: &Location) {
         std::ops::ControlFlow::Continue(())
     };
     let created = ShmRegion::create_with_progress(Some(location), options, &mut progress, |region| {
-        // Holds work by now; nothing but its creator keeps the lock file from being swept afterwards.
+        // Holds work already. After this one is dropped, only the creator's lock protects the lock file from the sweep.
         drop(take(region, 3));
         say("formatted");
         wait_for_order();
@@ -82,13 +81,13 @@ pub fn creator(location: &Location) {
     wait_for_order();
 }
 
-// ---- What is asserted about them.
+// ---- Tests.
 
 fn mode_of(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// The lock file of the region there, which has one.
+/// Returns the only lock file of the region at `location`.
 fn lock_file_of(location: &Location) -> PathBuf {
     let mut found = lock_files_of(location);
     assert_eq!(found.len(), 1, "{found:?}");
@@ -96,7 +95,7 @@ fn lock_file_of(location: &Location) -> PathBuf {
 }
 
 #[test]
-fn a_mode_for_mere_readers_makes_a_lock_file() {
+fn a_mode_with_read_only_users_creates_a_lock_file() {
     for (mode, wanted) in [
         (0o600, None),
         (0o660, None),
@@ -136,40 +135,40 @@ fn a_mode_for_mere_readers_makes_a_lock_file() {
     assert_eq!(directory.entries(), 2);
 }
 
-/// Whoever may only read a region can lock every byte of its file, and blocks nobody: neither who has a slot before,
-/// nor who takes one, nor who asks whether another one lives.
+/// A user who may only read a region can lock every byte of its file, but blocks no client: neither one that holds a
+/// slot, nor one that takes one, nor one that probes another.
 #[test]
-fn a_mere_reader_blocks_nobody() {
+fn a_read_only_user_blocks_no_client() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     let region = create_with_mode(&location, READABLE);
     write(&mut region.lane(), Addr::main(0), 5);
     let mut before = Actor::spawn("holder", &location);
-    assert_eq!(before.hear(), "held");
+    assert_eq!(before.next_word(), "held");
     let mut reader = Actor::spawn("reader", &location);
-    assert_eq!(reader.hear(), "locked");
+    assert_eq!(reader.next_word(), "locked");
     let mut after = Actor::spawn("prober", &location);
-    assert!(after.hear().starts_with("held "), "slot 1 has its holder; 2 is taken");
+    assert!(after.next_word().starts_with("held "), "slot 1 is still held; 2 is taken");
     assert_eq!([0, 1, 2, 3].map(|slot| is_free(&region, slot)), [true, false, false, true]);
     let mut set = region.hold_set();
     assert!((10..1000).all(|slot| set.hold(slot).unwrap()));
     before.kill();
     after.kill();
-    assert!(is_free(&region, 1) && is_free(&region, 2), "the dead are dead");
+    assert!(is_free(&region, 1) && is_free(&region, 2), "dead clients are found dead");
     assert_eq!(region.foreign_lock(0..1024).unwrap(), None);
     ShmRegion::destroy(&location).unwrap();
     assert_eq!(directory.entries(), 0);
 }
 
-/// The same of a table: clients come, change it, and are recovered when they were killed.
+/// The same for a table: clients change it, and are recovered after they were killed.
 #[test]
-fn a_mere_reader_of_a_table_blocks_no_client() {
+fn a_read_only_user_of_a_table_blocks_no_client() {
     let directory = ScratchDirectory::new();
     let location = directory.file("table");
     let url = guira::Url::file(location.path()).unwrap();
     let store = Store::create(&url, &guira::CreateOptions::new(100).max_clients(2).mode(READABLE)).unwrap();
     let mut killed = Actor::spawn("client", &location);
-    killed.hear();
+    killed.next_word();
     let file = fs::File::open(location.path()).unwrap();
     rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).unwrap();
     let mut client = store.client().unwrap();
@@ -187,7 +186,7 @@ fn a_mere_reader_of_a_table_blocks_no_client() {
     assert_eq!(directory.entries(), 0);
 }
 
-/// What is wrong with the lock file, to somebody who wants to write. Reading works all the same.
+/// Returns the problem of the lock file when the region is opened for writing, and asserts that reading works.
 #[track_caller]
 fn problem_of(location: &Location) -> LockFileProblem {
     assert_eq!(read(&mut ShmRegion::open(location, Access::ReadOnly).unwrap().lane(), Addr::main(0)), 7);
@@ -201,8 +200,8 @@ fn problem_of(location: &Location) -> LockFileProblem {
     }
 }
 
-/// A region whose lock file is not the one that it was created with can be read, and nobody takes a slot in it; whoever
-/// had it open before goes on.
+/// A region whose lock file is not the one that it was created with can be read, but not opened for writing. Processes
+/// that had it open before continue.
 #[test]
 fn another_lock_file_is_refused() {
     let directory = ScratchDirectory::new();
@@ -216,7 +215,7 @@ fn another_lock_file_is_refused() {
 
     fs::rename(&lock_file, &aside).unwrap();
     assert!(matches!(problem_of(&location), LockFileProblem::Missing));
-    assert!(is_free(&region, 2) && !is_free(&region, 1), "it needs no name");
+    assert!(is_free(&region, 2) && !is_free(&region, 1), "an open lock file needs no name");
     for other in [&content[..], &[], b"locks"] {
         fs::write(&lock_file, other).unwrap();
         assert!(matches!(problem_of(&location), LockFileProblem::Another), "{other:?}");
@@ -246,23 +245,23 @@ fn another_lock_file_is_refused() {
     drop(held);
 }
 
-/// Somebody who may write the region and not its lock file is told so, with what to do.
+/// A user who may write the region but not its lock file gets an error that says what to do.
 #[test]
-fn who_may_not_open_the_lock_file_may_not_write() {
+fn writing_requires_access_to_the_lock_file() {
     if !rustix::process::geteuid().is_root() {
-        println!("only root can be somebody else: nothing is shown");
+        println!("not tested: only root can become another user");
         return;
     }
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     drop(create_with_mode(&location, READABLE));
     fs::set_permissions(location.path(), PermissionsExt::from_mode(0o666)).unwrap();
-    assert_eq!(Actor::spawn("outsider", &location).hear(), "refused");
+    assert_eq!(Actor::spawn("outsider", &location).next_word(), "refused");
 }
 
-/// See `who_may_not_open_the_lock_file_may_not_write`.
+/// See `writing_requires_access_to_the_lock_file`.
 pub fn outsider(location: &Location) {
-    // SAFETY: a system call that gives up privileges; nothing else runs in this process.
+    // SAFETY: a system call that drops privileges; nothing else runs in this process.
     assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
     let error = ShmRegion::open(location, Access::ReadWrite).unwrap_err();
     assert!(matches!(error, ShmError::LockFile { problem: LockFileProblem::Forbidden { .. }, .. }), "{error}");
@@ -273,12 +272,12 @@ pub fn outsider(location: &Location) {
     wait_for_order();
 }
 
-/// The region's name goes before its lock file's, so that who may not remove it leaves both: in a directory where only
-/// owners remove files, with a lock file that belongs to somebody else.
+/// The region's name is removed before that of its lock file, so a user who may not remove the region leaves both.
+/// Tested in a directory with the sticky bit, with a lock file that belongs to another user.
 #[test]
-fn who_may_not_remove_a_region_leaves_its_lock_file() {
+fn a_refused_removal_keeps_the_lock_file() {
     if !rustix::process::geteuid().is_root() {
-        println!("only root can be somebody else: nothing is shown");
+        println!("not tested: only root can become another user");
         return;
     }
     let directory = ScratchDirectory::new();
@@ -287,14 +286,14 @@ fn who_may_not_remove_a_region_leaves_its_lock_file() {
     let lock_file = lock_file_of(&location);
     std::os::unix::fs::chown(&lock_file, Some(NOBODY), None).unwrap();
     fs::set_permissions(&directory.path, PermissionsExt::from_mode(0o1777)).unwrap();
-    assert_eq!(Actor::spawn("remover", &location).hear(), "refused");
+    assert_eq!(Actor::spawn("remover", &location).next_word(), "refused");
     assert!(lock_file.exists() && directory.entries() == 2);
     drop(open(&location));
 }
 
-/// See `who_may_not_remove_a_region_leaves_its_lock_file`.
+/// See `a_refused_removal_keeps_the_lock_file`.
 pub fn remover(location: &Location) {
-    // SAFETY: a system call that gives up privileges; nothing else runs in this process.
+    // SAFETY: a system call that drops privileges; nothing else runs in this process.
     assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
     let error = ShmRegion::destroy(location).unwrap_err();
     assert!(matches!(error, ShmError::Permission { operation: "remove its name", .. }), "{error}");
@@ -302,8 +301,8 @@ pub fn remover(location: &Location) {
     wait_for_order();
 }
 
-/// A region that is moved takes its lock file with it, under the name that goes with the region's; one that is reached
-/// by a link has it where it lies itself.
+/// The lock file of a moved region must be moved with it, to the matching name. A region that is opened through a link
+/// has its lock file next to the link's target.
 #[test]
 fn a_region_that_moves_takes_its_lock_file_along() {
     let directory = ScratchDirectory::new();
@@ -335,13 +334,13 @@ fn a_region_that_moves_takes_its_lock_file_along() {
     assert!(matches!(problem_of(&copy), LockFileProblem::Another));
     ShmRegion::destroy(&copy).unwrap();
     ShmRegion::destroy(&moved).unwrap();
-    // What was copied by hand is nobody's once its region is gone.
+    // A lock file that was copied by hand is unused once its region was removed.
     assert_eq!(directory.entries(), 0);
 }
 
-/// Who has a region open that was destroyed holds slots and asks about them as before.
+/// A process that has a destroyed region open can still hold and probe slots.
 #[test]
-fn a_region_without_names_goes_on() {
+fn a_destroyed_region_keeps_its_lock_file_open() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     let (first, second) = (create_with_mode(&location, READABLE), open(&location));
@@ -356,9 +355,9 @@ fn a_region_without_names_goes_on() {
     assert!(is_free(&second, 1));
 }
 
-/// A hold is seen in the process that has it, and not in one that merely has the region open.
+/// The mapping of a hold is visible in the process that has it, and not in one that only has the region open.
 #[test]
-fn holds_in_lock_files_are_seen_from_outside() {
+fn holds_in_lock_files_show_in_process_maps() {
     let scratch = Scratch::new();
     let region = create_with_mode(&scratch.location, READABLE);
     let own = ProcessIdentity::current();
@@ -372,23 +371,23 @@ fn holds_in_lock_files_are_seen_from_outside() {
     assert!(!region.may_be_held_by(&own));
 }
 
-/// A creator that is killed leaves its lock file at most, and the next one of that name removes it.
+/// A killed creator leaves at most its lock file, and the next creation under that name removes it.
 #[test]
-fn what_killed_creators_leave_is_removed() {
+fn leftovers_of_killed_creators_are_removed() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     for (steps, left) in [(0, 0), (1, 1), (2, 2)] {
         let mut actor = Actor::spawn("creator", &location);
         let words = ["begun", "formatted", "created"];
-        assert_eq!(actor.hear(), words[0]);
+        assert_eq!(actor.next_word(), words[0]);
         for word in &words[1..=steps] {
-            actor.go_on();
-            assert_eq!(actor.hear(), *word);
+            actor.resume();
+            assert_eq!(actor.next_word(), *word);
         }
         actor.kill();
         assert_eq!(directory.entries(), left, "killed at {}", words[steps]);
         if left == 2 {
-            assert!(is_free(&open(&location), 3), "it is whole");
+            assert!(is_free(&open(&location), 3), "the region is complete");
             ShmRegion::destroy(&location).unwrap();
         } else {
             drop(common::create(&location));
@@ -399,16 +398,16 @@ fn what_killed_creators_leave_is_removed() {
     }
 }
 
-/// A creator that lives, however slowly, keeps its lock file, whoever creates and destroys regions under the name.
+/// A living creator, however slow, keeps its lock file while regions are created and destroyed under the name.
 #[test]
-fn creators_that_live_keep_their_lock_files() {
+fn living_creators_keep_their_lock_files() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     let formatted = || {
         let mut actor = Actor::spawn("creator", &location);
-        assert_eq!(actor.hear(), "begun");
-        actor.go_on();
-        assert_eq!(actor.hear(), "formatted");
+        assert_eq!(actor.next_word(), "begun");
+        actor.resume();
+        assert_eq!(actor.next_word(), "formatted");
         actor
     };
     let (mut slow, mut slower) = (formatted(), formatted());
@@ -418,24 +417,24 @@ fn creators_that_live_keep_their_lock_files() {
         ShmRegion::destroy(&location).unwrap();
         assert_eq!(directory.entries(), 2);
     }
-    slow.go_on();
-    assert_eq!(slow.hear(), "created");
+    slow.resume();
+    assert_eq!(slow.next_word(), "created");
     assert!(is_free(&open(&location), 3));
     slower.signal(libc::SIGCONT);
-    slower.go_on();
-    assert_eq!(slower.hear(), "taken");
+    slower.resume();
+    assert_eq!(slower.next_word(), "taken");
     assert_eq!(directory.entries(), 2);
-    assert!(is_free(&open(&location), 3), "the loser took its own lock file away");
+    assert!(is_free(&open(&location), 3), "the loser removed its own lock file only");
     ShmRegion::destroy(&location).unwrap();
     assert_eq!(directory.entries(), 0);
 }
 
-/// Only lock files of this very name that nobody can need are removed.
+/// Only unused lock files of exactly this name are removed.
 #[test]
-fn what_may_be_needed_is_not_swept() {
+fn files_that_may_be_needed_are_not_swept() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
-    // Somebody removed the region by hand, and a client lives on in it.
+    // The region is removed by hand, while a client still uses it.
     let (first, second) = (create_with_mode(&location, READABLE), open(&location));
     let held = take(&first, 1);
     let in_use = lock_file_of(&location);
@@ -458,20 +457,20 @@ fn what_may_be_needed_is_not_swept() {
     assert!(in_use.exists() && others.iter().all(|(name, _)| directory.path.join(name).exists()));
     assert_eq!(directory.entries(), 1 + others.len() + 1 + 2);
     assert!(!is_free(&second, 1));
-    // When the last client is gone, it is nobody's.
+    // Once the last client has ended, the file is unused.
     drop((held, first, second));
     drop(common::create(&location));
     assert!(!in_use.exists());
     assert!(is_free(&open(&directory.file("region.0")), 1));
     drop(neighbour);
-    // What stands under the name and is no region may be anything.
+    // If the file under the name is not a region, its lock file stays.
     ShmRegion::destroy(&location).unwrap();
     let left = create_with_mode(&location, READABLE).slot_path().to_owned();
     fs::write(location.path(), b"something else").unwrap();
     assert!(matches!(ShmRegion::destroy(&location), Err(ShmError::Foreign { .. })) && left.exists());
 }
 
-/// A damaged region, whose header does not tell its lock file any more, takes it along when it is destroyed.
+/// Destroying a damaged region, whose header does not identify its lock file any more, removes the lock file.
 #[test]
 fn a_damaged_region_leaves_no_lock_file() {
     use std::os::unix::fs::FileExt;
@@ -488,16 +487,16 @@ fn a_damaged_region_leaves_no_lock_file() {
     }
 }
 
-/// Threads create, open and destroy regions with lock files under one name: whoever opens one finds its lock file, or
-/// that the region is gone; and nothing is left.
+/// Threads create, open and destroy regions with lock files under one name: an opener finds the lock file, or that the
+/// region was removed; and nothing is left behind.
 #[test]
 fn lock_files_go_with_their_regions_however_many_race() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     let work = |thread: usize| {
         let mut opened = 0;
-        for turn in 0..TURNS {
-            let mode = if (turn as usize + thread).is_multiple_of(3) { 0o600 } else { READABLE };
+        for round in 0..ROUNDS {
+            let mode = if (round as usize + thread).is_multiple_of(3) { 0o600 } else { READABLE };
             let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES).with_mode(mode);
             let created = ShmRegion::create(&location, options, |_| Ok::<(), FabricError>(()));
             assert!(matches!(created, Ok(_) | Err(CreateError::Shm(ShmError::AlreadyExists { .. }))), "{created:?}");
@@ -523,9 +522,9 @@ fn lock_files_go_with_their_regions_however_many_race() {
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
-    println!("{opened} of {} were opened", THREADS as u32 * TURNS);
+    println!("{opened} of {} were opened", THREADS as u32 * ROUNDS);
     assert!(opened > 0);
-    // Files in use at that moment were left: the next one of the name has them.
+    // Files that were in use during a sweep are left; the next creation under the name removes them.
     drop(create_with_mode(&location, READABLE));
     ShmRegion::destroy(&location).unwrap();
     assert_eq!(directory.entries(), 0);

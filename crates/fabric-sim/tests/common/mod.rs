@@ -1,4 +1,4 @@
-//! A small region, runs over it, and a place where clients leave what they saw.
+//! Helpers of the tests: a small region, options for runs, and a list in which clients record what they saw.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ pub fn options(profile: Profile, seed: u64, faults: FaultPlan) -> SimOptions {
     SimOptions { faults, ..SimOptions::new(seed, Network::of(profile)) }
 }
 
-/// What clients saw, in the order in which they saw it.
+/// Values recorded by clients, in order.
 pub struct Seen<T>(Rc<RefCell<Vec<T>>>);
 
 impl<T> Seen<T> {

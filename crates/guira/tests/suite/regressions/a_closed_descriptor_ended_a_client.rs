@@ -7,7 +7,7 @@
 //! found, and so shared a slot with another process.
 //!
 //! Fix: a mapping keeps the description with the lock, and no descriptor does; a file is locked only if it is the
-//! mapped one, by device and inode. `closed_descriptors_are_nobody_s_death` in crates/fabric-shm/tests/processes.rs
+//! mapped one, by device and inode. `closing_descriptors_kills_no_client` in crates/fabric-shm/tests/processes.rs
 //! closes them. [R-SLOT-1]
 
 use std::os::unix::fs::MetadataExt;

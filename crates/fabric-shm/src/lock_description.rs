@@ -1,11 +1,13 @@
-//! An open file description that is kept to lock and unlock many bytes: by a mapping, and by a descriptor.
+//! Open file descriptions on which many bytes are locked and unlocked. Each is kept open by a mapping and a descriptor.
 //!
-//! The mapping keeps the locks if somebody closes descriptors that are not his own; the descriptor is for the calls,
-//! and is looked at before each: a number that leads elsewhere by now is not used, and not closed.
+//! The mapping keeps the locks if other code in the process closes descriptors that it does not own. The descriptor is
+//! needed for the calls, and is checked before each: a descriptor that leads to another file by now is neither used nor
+//! closed.
 //!
-//! Invariants: every descriptor of this kind is in [`TABLE`] before a fork can copy it, so that fork handlers close the
-//! child's copy; a [`Kept`] that is dropped in its own process gives up all of its locks first, also for a child
-//! that no handler has met. Such a child (a bare `clone`) keeps locks only if its parent dies with them.
+//! Invariants: every such descriptor is in [`TABLE`] before a fork can copy it, so that fork handlers close the child's
+//! copy; a [`LockDescription`] that is dropped in its own process releases all of its locks first, so that a child in
+//! which no fork handler ran (a bare `clone`) does not keep them. Such a child keeps locks only if its parent dies with
+//! them.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -18,20 +20,20 @@ use crate::fork::{MAX_WINDOWS, Window};
 use crate::mapping::Anchor;
 use crate::sys;
 
-/// Descriptors of this kind that a process has, at most: more than there are client slots to share among sessions.
-const MAX_KEPT: usize = 16_384;
+/// The maximum number of such descriptors in a process: there are not enough client slots for more sessions.
+const MAX_DESCRIPTIONS: usize = 16_384;
 
-/// Descriptors that no child shall have.
-static TABLE: [Entry; MAX_KEPT] = [const { Entry::empty() }; MAX_KEPT];
-/// Entries that were ever in use: those at the beginning.
+/// The descriptors that must not be inherited by a child.
+static TABLE: [Entry; MAX_DESCRIPTIONS] = [const { Entry::empty() }; MAX_DESCRIPTIONS];
+/// The number of entries at the beginning of the table that were ever in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// An entry whose descriptor is not open yet.
+/// The number in a claimed entry whose descriptor is not open yet.
 const CLAIMED: i32 = -1;
 
 struct Entry {
     /// A descriptor's number plus 1, [`CLAIMED`], or 0 for none.
     number: AtomicI32,
-    /// The inode it leads to.
+    /// The inode of the descriptor's file.
     inode: AtomicU64,
 }
 
@@ -41,11 +43,11 @@ impl Entry {
     }
 }
 
-/// A description of a file whose bytes this process locks; its locks are given up on drop, in the process that has
-/// opened it.
-pub(crate) struct Kept {
+/// An open file description on which this process locks bytes. Its locks are released on drop, but only in the process
+/// that opened it.
+pub(crate) struct LockDescription {
     process: Process,
-    /// Closed on drop, in the process that has opened it, if the number still leads to the file. Always there before.
+    /// The descriptor, present until drop. Closed on drop in the process that opened it, if it still leads to the file.
     file: Option<OwnedFd>,
     anchor: Option<Anchor>,
     /// Device and inode.
@@ -53,22 +55,22 @@ pub(crate) struct Kept {
     entry: usize,
 }
 
-impl Kept {
-    /// Keeps the description that `open` opens, by a mapping of `bytes` bytes, its file system's unit. Opens another if
-    /// a fork may have given it to a child.
+impl LockDescription {
+    /// Opens a description with `open`, and keeps it open by a mapping of `bytes` bytes, the unit of its file system.
+    /// Opens another if a fork may have copied it to a child.
     ///
     /// # Errors
-    /// Those of `open` and of the mapping; `EMFILE` if the process has as many of them as it may; `EBUSY` if forks do
-    /// not end.
+    /// Those of `open` and of the mapping; `EMFILE` if the process has the maximum number of descriptions; `EBUSY` if
+    /// forks keep overlapping.
     pub(crate) fn open(
         process: Process,
         bytes: u64,
         mut open: impl FnMut() -> Result<OwnedFd, Errno>,
-    ) -> Result<Kept, Errno> {
+    ) -> Result<LockDescription, Errno> {
         let entry = claim()?;
         for _ in 0..MAX_WINDOWS {
-            match Kept::open_once(process, bytes, entry, &mut open) {
-                Ok(Some(kept)) => return Ok(kept),
+            match LockDescription::open_once(process, bytes, entry, &mut open) {
+                Ok(Some(description)) => return Ok(description),
                 Ok(None) => {}
                 Err(errno) => {
                     TABLE[entry].number.store(0, Ordering::SeqCst);
@@ -85,7 +87,7 @@ impl Kept {
         bytes: u64,
         entry: usize,
         open: &mut impl FnMut() -> Result<OwnedFd, Errno>,
-    ) -> Result<Option<Kept>, Errno> {
+    ) -> Result<Option<LockDescription>, Errno> {
         let window = Window::begin()?;
         let file = open()?;
         let stat = fstat(&file)?;
@@ -97,13 +99,13 @@ impl Kept {
         TABLE[entry].inode.store(stat.st_ino, Ordering::SeqCst);
         TABLE[entry].number.store(file.as_raw_fd() + 1, Ordering::SeqCst);
         let identity = (stat.st_dev, stat.st_ino);
-        Ok(Some(Kept { process, file: Some(file), anchor: Some(anchor), identity, entry }))
+        Ok(Some(LockDescription { process, file: Some(file), anchor: Some(anchor), identity, entry }))
     }
 
-    /// Locks the byte at `offset`. `false`: another description has it.
+    /// Locks the byte at `offset`. Returns `false` if another description has it locked.
     ///
     /// # Errors
-    /// `EBADF` if somebody has closed the descriptor; the kernel's.
+    /// `EBADF` if the descriptor was closed; other errors of the kernel.
     pub(crate) fn try_lock(&self, offset: i64) -> Result<bool, Errno> {
         match sys::try_lock_byte(self.own()?, offset) {
             Ok(()) => Ok(true),
@@ -112,15 +114,15 @@ impl Kept {
         }
     }
 
-    /// Gives up the lock on the byte at `offset`.
+    /// Unlocks the byte at `offset`.
     ///
     /// # Errors
-    /// As [`Kept::try_lock`]; then it is locked as before.
+    /// Same as [`LockDescription::try_lock`]; the byte then stays locked.
     pub(crate) fn unlock(&self, offset: i64) -> Result<(), Errno> {
         sys::unlock_byte(self.own()?, offset)
     }
 
-    /// The descriptor, if it is what it was.
+    /// Returns the descriptor, if it still leads to the file.
     fn own(&self) -> Result<BorrowedFd<'_>, Errno> {
         let file = self.file.as_ref().ok_or(Errno::BADF)?.as_fd();
         let stat = fstat(file)?;
@@ -128,21 +130,22 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for LockDescription {
     fn drop(&mut self) {
-        // For a child that no handler has met. Should the kernel refuse, the description's end does the same.
+        // Unlocks explicitly, for a child in which no fork handler ran. If the kernel refuses, closing the description
+        // unlocks as well.
         let is_own = self.process.is_this() && self.own().map(sys::unlock).is_ok();
         if self.process.is_this() {
-            // From here on the number is no fork handler's: it may be another file's as soon as this one is closed.
+            // From here on fork handlers must not close the number: it may be reused once this descriptor is closed.
             TABLE[self.entry].number.store(CLAIMED, Ordering::SeqCst);
         }
         let file = self.file.take();
         if !is_own {
-            // The number may be somebody else's.
+            // The number may belong to another file.
             std::mem::forget(file);
         }
         if !self.process.is_this() {
-            // In a child there is no such mapping, and the entry is another's.
+            // A child does not have the mapping, and its entry may be used by another description.
             return;
         }
         if let Some(anchor) = self.anchor.take() {
@@ -152,7 +155,7 @@ impl Drop for Kept {
     }
 }
 
-/// Claims an entry that is empty.
+/// Claims an empty entry.
 fn claim() -> Result<usize, Errno> {
     let empty = |entry: &Entry| entry.number.compare_exchange(0, CLAIMED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     let index = TABLE.iter().position(empty).ok_or(Errno::MFILE)?;
@@ -160,9 +163,9 @@ fn claim() -> Result<usize, Errno> {
     Ok(index)
 }
 
-/// In a forked child, by its fork handler: closes the copies of its parent's descriptors.
+/// Closes the copies of the parent's descriptors. Called in a forked child, by its fork handler.
 pub(crate) fn close_in_child() {
-    for entry in &TABLE[..USED.load(Ordering::SeqCst).min(MAX_KEPT)] {
+    for entry in &TABLE[..USED.load(Ordering::SeqCst).min(MAX_DESCRIPTIONS)] {
         let number = entry.number.swap(0, Ordering::SeqCst);
         if number > 0 {
             sys::close_inherited(number - 1, entry.inode.load(Ordering::SeqCst));
