@@ -4,19 +4,19 @@ use guira_fabric::{Addr, FabricError, Verb, post};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass, Generation, MAX_KEY_BYTES, MAX_VALUE_BYTES, extent_words};
 
 use crate::findings::{Findings, Subject};
-use crate::scan::{PIECE_WORDS, Scan};
+use crate::scan::{Scan, WORDS_PER_READ};
 use crate::{ProblemKind, Stage};
 
 /// The largest class number whose bytes do not overflow; chunks are far too small for it.
-const MOST_CLASS: u8 = 60;
+const MAX_CLASS: u8 = 60;
 /// Places of extents looked at with one batch: half of the smallest `max_batch` of all fabrics.
-const BATCH_PLACES: u64 = 64;
+const BATCH_SLOTS: u64 = 64;
 
 /// A chunk, to be named.
 #[derive(Clone, Copy)]
-struct ChunkPlace(u64);
+struct ChunkLabel(u64);
 
-impl std::fmt::Display for ChunkPlace {
+impl std::fmt::Display for ChunkLabel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "chunk {}", self.0)
     }
@@ -33,9 +33,9 @@ impl Scan<'_> {
     pub(crate) async fn check_chunks(&mut self) -> Result<(), FabricError> {
         let chunks = self.table.config().chunks;
         let (mut words, mut run, mut free) = (Vec::new(), None, 0);
-        for first in (0..chunks).step_by(PIECE_WORDS as usize) {
+        for first in (0..chunks).step_by(WORDS_PER_READ as usize) {
             self.show(Stage::Chunks, first, chunks);
-            words.resize(PIECE_WORDS.min(chunks - first) as usize, 0);
+            words.resize(WORDS_PER_READ.min(chunks - first) as usize, 0);
             self.read(self.table.geometry().chunk_word(first), &mut words).await?;
             for (chunk, word) in (first..).zip(&words) {
                 self.report.counts.count_chunk(self.table, chunk, ChunkWord(*word).decode(), &mut free);
@@ -59,7 +59,7 @@ impl Scan<'_> {
         if let Some(Run { head, end }) = within {
             let mut findings = Findings::default();
             add_broken_run(&mut findings, head, end - head, chunk);
-            self.settle(Subject::Chunk(head), findings, true).await?;
+            self.report_or_recheck(Subject::Chunk(head), findings, true).await?;
         }
         let mut findings = self.inspect_chunk_word(chunk, word);
         // A run that is claimed or given back may lack tails; those it has are behind it.
@@ -74,12 +74,12 @@ impl Scan<'_> {
             }
             self.count_unreferenced(chunk, class).await?;
         }
-        self.settle(Subject::Chunk(chunk), findings, true).await
+        self.report_or_recheck(Subject::Chunk(chunk), findings, true).await
     }
 
     /// What a chunk's word says by itself. // [R-EXTENT-2]
     fn inspect_chunk_word(&self, chunk: u64, word: u64) -> Findings {
-        let (mut findings, place, config) = (Findings::default(), ChunkPlace(chunk), self.table.config());
+        let (mut findings, place, config) = (Findings::default(), ChunkLabel(chunk), self.table.config());
         let state = ChunkWord(word).decode();
         findings.require(
             state.is_some(),
@@ -126,7 +126,7 @@ impl Scan<'_> {
     fn is_possible(&self, class: ExtentClass) -> bool {
         let chunk_bytes = self.table.config().chunk_bytes;
         match class {
-            ExtentClass::Slot(number) if number > MOST_CLASS => false,
+            ExtentClass::Slot(number) if number > MAX_CLASS => false,
             ExtentClass::Slot(_) => ExtentClass::of((class.bytes(chunk_bytes) / 8) as usize, chunk_bytes) == class,
             ExtentClass::Run(count) => (1..=self.longest_run()).contains(&u64::from(count)),
         }
@@ -183,8 +183,8 @@ impl Scan<'_> {
         let chunk_bytes = self.table.config().chunk_bytes;
         let at = self.table.geometry().chunk(chunk).offset();
         let slots = class.slots(chunk_bytes);
-        for first in (0..slots).step_by(BATCH_PLACES as usize) {
-            let count = BATCH_PLACES.min(slots - first) as usize;
+        for first in (0..slots).step_by(BATCH_SLOTS as usize) {
+            let count = BATCH_SLOTS.min(slots - first) as usize;
             let (mut marks, mut generations) = (vec![0; count], vec![0; count]);
             let offset = |slot| at + class.slot_at(slot, chunk_bytes);
             let reads = generations.iter_mut().zip(first..);
@@ -224,10 +224,10 @@ fn is_tail_of(word: u64, run: u64) -> bool {
 
 fn add_broken_run(findings: &mut Findings, head: u64, count: u64, missing: u64) {
     let text = format!("its run has {count} chunks, but chunk {missing} is not a tail of it");
-    findings.add(ProblemKind::BrokenRun, ChunkPlace(head), text);
+    findings.add(ProblemKind::BrokenRun, ChunkLabel(head), text);
 }
 
 fn add_stray_tail(findings: &mut Findings, chunk: u64, head: u32) {
     let text = format!("it is a tail of the run at chunk {head}, but no such run reaches it");
-    findings.add(ProblemKind::StrayTail, ChunkPlace(chunk), text);
+    findings.add(ProblemKind::StrayTail, ChunkLabel(chunk), text);
 }

@@ -1,4 +1,4 @@
-//! What one look at one subject came to, and what several looks at a suspect come to.
+//! What one look at one subject came to, and what several looks at a recheck come to.
 //!
 //! Invariant: a problem of a table that others work on is reported only if more than half of all looks saw it, and no
 //! look found its subject sound.
@@ -23,7 +23,7 @@ pub(crate) enum Subject {
 pub(crate) struct Findings {
     pub(crate) problems: Vec<Problem>,
     /// Something could not be judged: another row was torn, or it changed under the look.
-    pub(crate) unsettled: bool,
+    pub(crate) inconclusive: bool,
 }
 
 impl Findings {
@@ -43,22 +43,22 @@ impl Findings {
     }
 
     pub(crate) fn is_sound(&self) -> bool {
-        self.problems.is_empty() && !self.unsettled
+        self.problems.is_empty() && !self.inconclusive
     }
 }
 
 /// A subject that looked wrong while others worked, and what later looks saw.
 #[derive(Debug)]
-pub(crate) struct Suspect {
+pub(crate) struct Recheck {
     pub(crate) subject: Subject,
     /// Whether the row was counted: it verified once.
     pub(crate) counted: bool,
     seen: Vec<(Problem, u32)>,
 }
 
-impl Suspect {
-    pub(crate) fn new(subject: Subject, counted: bool) -> Suspect {
-        Suspect { subject, counted, seen: Vec::new() }
+impl Recheck {
+    pub(crate) fn new(subject: Subject, counted: bool) -> Recheck {
+        Recheck { subject, counted, seen: Vec::new() }
     }
 
     /// Notes what one more look found. What one of them could not put down to clients is damage.
@@ -93,21 +93,21 @@ mod tests {
 
     #[test]
     fn only_what_lasts_is_reported() {
-        let mut suspect = Suspect::new(Subject::Row(RowId(1)), true);
-        suspect.note(findings(&[(ProblemKind::RowTorn, "a")]));
-        suspect.note(findings(&[(ProblemKind::DuplicateKey, "first")]));
-        suspect.note(findings(&[(ProblemKind::DuplicateKey, "last"), (ProblemKind::ExtentTorn, "b")]));
-        let lasting: Vec<Problem> = suspect.lasting(3).collect();
+        let mut recheck = Recheck::new(Subject::Row(RowId(1)), true);
+        recheck.note(findings(&[(ProblemKind::RowTorn, "a")]));
+        recheck.note(findings(&[(ProblemKind::DuplicateKey, "first")]));
+        recheck.note(findings(&[(ProblemKind::DuplicateKey, "last"), (ProblemKind::ExtentTorn, "b")]));
+        let lasting: Vec<Problem> = recheck.lasting(3).collect();
         assert_eq!(lasting.len(), 1);
         assert_eq!((lasting[0].kind, lasting[0].text.as_str()), (ProblemKind::DuplicateKey, "last"));
-        let mut suspect = Suspect::new(Subject::Row(RowId(1)), true);
+        let mut recheck = Recheck::new(Subject::Row(RowId(1)), true);
         for cause in [Cause::DeadClient, Cause::Damage, Cause::LivingClient] {
             let mut findings = Findings::default();
             findings.add_caused(ProblemKind::RowTorn, cause, "here", "a");
-            suspect.note(findings);
+            recheck.note(findings);
         }
-        assert_eq!(suspect.lasting(3).next().unwrap().cause, Cause::Damage);
+        assert_eq!(recheck.lasting(3).next().unwrap().cause, Cause::Damage);
         assert!(Findings::default().is_sound());
-        assert!(!Findings { unsettled: true, ..Findings::default() }.is_sound());
+        assert!(!Findings { inconclusive: true, ..Findings::default() }.is_sound());
     }
 }

@@ -30,6 +30,6 @@ mod space;
 mod stats;
 
 pub use report::{Cause, CheckError, CheckReport, Problem, ProblemKind, Progress, Stage};
-pub use scan::{CheckOptions, Quiet, check_rows, check_table};
+pub use scan::{CheckOptions, Concurrency, check_rows, check_table};
 pub use space::{ClassStats, OwnerChunks, SpaceStats};
 pub use stats::{ChunkCounts, TableStats, table_stats};

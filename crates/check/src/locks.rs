@@ -5,21 +5,21 @@ use guira_layout::{LockId, OwnerId, STATE_WORD, SlotWord, TableState};
 use guira_rcuckoo::Table;
 
 use crate::findings::{Findings, Subject};
-use crate::scan::{PIECE_WORDS, Quiet, Scan};
+use crate::scan::{Concurrency, Scan, WORDS_PER_READ};
 use crate::{ProblemKind, Stage};
 
 impl Scan<'_> {
     pub(crate) async fn check_locks(&mut self) -> Result<(), FabricError> {
         let total = self.table.locks().words();
         let mut words = Vec::new();
-        for first in (0..total).step_by(PIECE_WORDS as usize) {
+        for first in (0..total).step_by(WORDS_PER_READ as usize) {
             self.show(Stage::Locks, first, total);
-            words.resize(PIECE_WORDS.min(total - first) as usize, 0);
+            words.resize(WORDS_PER_READ.min(total - first) as usize, 0);
             self.read(self.table.locks().addr(first), &mut words).await?;
             for (word, value) in (first..).zip(&words) {
                 self.report.held_locks += held(self.table, word, *value).count() as u64;
                 let findings = self.inspect_lock_value(word, *value);
-                self.settle(Subject::LockWord(word), findings, true).await?;
+                self.report_or_recheck(Subject::LockWord(word), findings, true).await?;
             }
         }
         self.show(Stage::Locks, total, total);
@@ -77,13 +77,13 @@ impl Scan<'_> {
             findings.add(ProblemKind::LockPoisoned, lock, text);
             return;
         }
-        let nobody_works = self.quiet == Quiet::NobodyWorks;
+        let is_exclusive = self.concurrency == Concurrency::Exclusive;
         // A lock of one bit does not say whose it is, and a busy one is often held.
-        if !nobody_works && (!locks.names_owners() || self.is_live(owner)) {
+        if !is_exclusive && (!locks.has_owner_ids() || self.is_live(owner)) {
             return;
         }
-        let whose = if locks.names_owners() { format!(" by {}", self.describe(owner)) } else { String::new() };
-        let text = match nobody_works {
+        let whose = if locks.has_owner_ids() { format!(" by {}", self.describe(owner)) } else { String::new() };
+        let text = match is_exclusive {
             true => format!("it is held{whose}, though nobody works"),
             false => format!("it stays held{whose}"),
         };

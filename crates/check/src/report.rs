@@ -164,7 +164,7 @@ impl CheckReport {
     }
 }
 
-/// What a check is busy with, in this order, but that suspects may be looked at again whenever there are many.
+/// What a check is busy with, in this order, but that rechecks may be looked at again whenever there are many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -179,8 +179,8 @@ pub enum Stage {
     Rows,
     /// The chunk table.
     Chunks,
-    /// Looking again at what seemed wrong.
-    Suspects,
+    /// Further looks at whatever seemed wrong.
+    Rechecks,
 }
 
 impl fmt::Display for Stage {
@@ -191,7 +191,7 @@ impl fmt::Display for Stage {
             Stage::Locks => "locks",
             Stage::Rows => "rows",
             Stage::Chunks => "chunks",
-            Stage::Suspects => "second looks",
+            Stage::Rechecks => "rechecks",
         })
     }
 }

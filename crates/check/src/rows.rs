@@ -7,20 +7,20 @@ use guira_layout::{LockId, OwnerId, RowId, Seal};
 
 use crate::findings::{Findings, Subject};
 use crate::sample::Block;
-use crate::scan::{Quiet, Scan};
+use crate::scan::{Concurrency, Scan};
 use crate::stats::BLOCK_ROWS;
 use crate::{Cause, ProblemKind, Stage};
 
 /// An entry of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct EntryPosition {
     pub(crate) row: RowId,
-    pub(crate) slot: usize,
+    pub(crate) index: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for EntryPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "entry {} of {}", self.slot, self.row)
+        write!(f, "entry {} of {}", self.index, self.row)
     }
 }
 
@@ -37,7 +37,7 @@ impl Scan<'_> {
                     self.count_row(&block, row);
                 }
                 let findings = self.inspect_row(&block, row).await?;
-                self.settle(Subject::Row(row), findings, counted).await?;
+                self.report_or_recheck(Subject::Row(row), findings, counted).await?;
             }
         }
         self.show(Stage::Rows, rows, rows);
@@ -54,12 +54,12 @@ impl Scan<'_> {
         while let Some(row) = wanted.get(next).copied() {
             block.sample(&mut *self.lane, self.table, row, 1).await?;
             let findings = self.inspect_row(&block, row).await?;
-            self.settle(Subject::Row(row), findings, true).await?;
+            self.report_or_recheck(Subject::Row(row), findings, true).await?;
             if next < rows.len()
                 && let Some(words) = block.valid(row)
             {
-                for slot in self.table.rows().occupied_slots(words) {
-                    let primary = self.table.entry_rows(words, slot, &mut key).first;
+                for index in self.table.rows().occupied_entries(words) {
+                    let primary = self.table.entry_rows(words, index, &mut key).first;
                     if !wanted.contains(&primary) {
                         wanted.push(primary);
                     }
@@ -91,17 +91,19 @@ impl Scan<'_> {
         };
         self.inspect_trailer(row, words, &mut findings);
         self.inspect_free_words(row, words, &mut findings);
-        for slot in self.table.rows().occupied_slots(words) {
-            self.inspect_entry(block, words, Place { row, slot }, &mut findings).await?;
+        for index in self.table.rows().occupied_entries(words) {
+            self.inspect_entry(block, words, EntryPosition { row, index }, &mut findings).await?;
         }
-        self.excuse(row, &mut findings).await?;
+        self.attribute_moves(row, &mut findings).await?;
         Ok(findings)
     }
 
     /// A key or an extent is in two rows while it is moved, under the locks of both. // [R-COMMIT-1]
-    async fn excuse(&mut self, row: RowId, findings: &mut Findings) -> Result<(), FabricError> {
+    async fn attribute_moves(&mut self, row: RowId, findings: &mut Findings) -> Result<(), FabricError> {
         let moved = [ProblemKind::DuplicateKey, ProblemKind::ExtentShared];
-        if self.quiet == Quiet::NobodyWorks || !findings.problems.iter().any(|problem| moved.contains(&problem.kind)) {
+        if self.concurrency == Concurrency::Exclusive
+            || !findings.problems.iter().any(|problem| moved.contains(&problem.kind))
+        {
             return Ok(());
         }
         let Some((_, owner)) = self.holder(row).await? else { return Ok(()) };
@@ -145,7 +147,7 @@ impl Scan<'_> {
             false => "the row's checksum does not match its words: it is half written, or damaged",
         };
         let who = match holder {
-            Some((lock, owner)) if self.table.locks().names_owners() => {
+            Some((lock, owner)) if self.table.locks().has_owner_ids() => {
                 format!("{lock} is held by {}", self.describe(owner))
             }
             Some((lock, _)) => format!("{lock} is held"),
@@ -198,10 +200,10 @@ impl Scan<'_> {
     fn inspect_free_words(&self, row: RowId, words: &[u64], findings: &mut Findings) {
         let rows = self.table.rows();
         let occupied = rows.occupancy(words);
-        for slot in (0..rows.entries()).filter(|slot| occupied >> slot & 1 == 0) {
-            let zeroed = rows.entry(words, slot).iter().all(|word| *word == 0);
+        for index in (0..rows.entries()).filter(|index| occupied >> index & 1 == 0) {
+            let zeroed = rows.entry(words, index).iter().all(|word| *word == 0);
             let text = "it is free but not zeroed";
-            findings.require(zeroed, ProblemKind::FreeEntryNotZero, Place { row, slot }, text);
+            findings.require(zeroed, ProblemKind::FreeEntryNotZero, EntryPosition { row, index }, text);
         }
         let padding = &words[rows.entries() * rows.entry_words()..rows.trailer_word()];
         let zeroed = padding.iter().all(|word| *word == 0);

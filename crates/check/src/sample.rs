@@ -65,8 +65,8 @@ impl Block {
             if !self.valid[i] {
                 continue;
             }
-            for slot in table.rows().occupied_slots(words) {
-                let pair = table.entry_rows(words, slot, &mut key);
+            for index in table.rows().occupied_entries(words) {
+                let pair = table.entry_rows(words, index, &mut key);
                 if pair.first == row && self.at(pair.second).is_none() {
                     self.others.push(pair.second);
                 }

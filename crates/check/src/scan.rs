@@ -1,7 +1,7 @@
 //! The check itself: one pass over everything, then further looks at what seemed wrong.
 //!
-//! Invariants: every row is counted once, on its first verified sample; every suspect is either found sound by one
-//! look, or looked at [`LOOKS`] times.
+//! Invariants: every row is counted once, on its first verified sample; every recheck is either found sound by one
+//! look, or looked at [`RECHECKS`] times.
 
 use std::collections::HashMap;
 
@@ -11,34 +11,35 @@ use guira_layout::{
 };
 use guira_rcuckoo::Table;
 
-use crate::findings::{Findings, Subject, Suspect};
+use crate::findings::{Findings, Recheck, Subject};
 use crate::sample::Block;
 use crate::{Cause, CheckError, CheckReport, Problem, ProblemKind, Progress, Stage};
 
-/// Looks at a suspect, the first sample not counted. With [`FIRST_PAUSE_NS`] they span 0.65 s: longer than a preempted
+/// Looks at a recheck, the first sample not counted. With [`FIRST_PAUSE_NS`] they span 0.65 s: longer than a preempted
 /// writer is off its processor, short enough to wait for.
-const LOOKS: u32 = 15;
+const RECHECKS: u32 = 15;
 /// The pause before the first look; it doubles with each.
 const FIRST_PAUSE_NS: u64 = 20_000;
 /// Suspects that wait for their looks together, at most. Bounds memory; many, because the pauses are shared.
-const MOST_SUSPECTS: usize = 16_384;
+const MAX_RECHECKS: usize = 16_384;
 /// Words of one READ of a table of words.
-pub(crate) const PIECE_WORDS: u64 = 4096;
+pub(crate) const WORDS_PER_READ: u64 = 4096;
 
 /// Whether others may change the table during the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Quiet {
-    /// Nobody does: the first look counts, a lock that is held is stuck, and a sealed record is an unfinished commit.
-    NobodyWorks,
-    /// Others may: what looks wrong is looked at again before it is reported.
-    OthersWork,
+pub enum Concurrency {
+    /// No other client works on the table: the first look counts, a lock that is held is stuck, and a sealed record is
+    /// an unfinished commit.
+    Exclusive,
+    /// Other clients may work on the table: whatever looks wrong is checked again before it is reported.
+    Shared,
 }
 
 /// How to check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
     /// Whether others may change the table during the check.
-    pub quiet: Quiet,
+    pub concurrency: Concurrency,
     /// Problems kept in the report, at most; all are counted.
     pub problem_limit: usize,
     /// Slots whose clients are proved dead, though their words say live, and the generations under which these clients
@@ -50,7 +51,7 @@ pub struct CheckOptions {
 impl Default for CheckOptions {
     /// Others may work; 100 problems; nobody is known to be dead.
     fn default() -> CheckOptions {
-        CheckOptions { quiet: Quiet::OthersWork, problem_limit: 100, dead: Vec::new() }
+        CheckOptions { concurrency: Concurrency::Shared, problem_limit: 100, dead: Vec::new() }
     }
 }
 
@@ -88,7 +89,7 @@ pub async fn check_table(
 /// # Errors
 /// The fabric refused or lost a batch. A problem of the table is not an error.
 pub async fn check_rows(lane: &mut dyn Lane, table: &Table, rows: &[RowId]) -> Result<Vec<Problem>, CheckError> {
-    let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
+    let options = CheckOptions { concurrency: Concurrency::Exclusive, ..CheckOptions::default() };
     let mut nobody = |_: Progress| ();
     let mut scan = Scan::new(lane, table, &options, &mut nobody);
     scan.stage = Stage::Rows;
@@ -118,7 +119,7 @@ pub(crate) struct Buffers {
 pub(crate) struct Scan<'s> {
     pub(crate) lane: &'s mut dyn Lane,
     pub(crate) table: &'s Table,
-    pub(crate) quiet: Quiet,
+    pub(crate) concurrency: Concurrency,
     pub(crate) report: CheckReport,
     /// What each slot's state word last said.
     pub(crate) slots: Vec<Option<SlotWord>>,
@@ -131,7 +132,7 @@ pub(crate) struct Scan<'s> {
     pub(crate) dead: &'s [(u16, u64)],
     progress: &'s mut dyn FnMut(Progress),
     stage: Stage,
-    suspects: Vec<Suspect>,
+    rechecks: Vec<Recheck>,
 }
 
 impl<'s> Scan<'s> {
@@ -144,7 +145,7 @@ impl<'s> Scan<'s> {
         Scan {
             lane,
             table,
-            quiet: options.quiet,
+            concurrency: options.concurrency,
             report: CheckReport::default(),
             slots: vec![None; usize::from(table.config().max_clients)],
             extents: HashMap::new(),
@@ -154,7 +155,7 @@ impl<'s> Scan<'s> {
             dead: &options.dead,
             progress,
             stage: Stage::Superblock,
-            suspects: Vec::new(),
+            rechecks: Vec::new(),
         }
     }
 
@@ -167,7 +168,7 @@ impl<'s> Scan<'s> {
         self.check_locks().await?;
         self.check_rows().await?;
         self.check_chunks().await?;
-        self.look_again().await
+        self.recheck_all().await
     }
 
     /// Reads the superblock once more: the table was opened some time ago. // [R-OPEN-1]
@@ -216,7 +217,7 @@ impl<'s> Scan<'s> {
     }
 
     /// What is to become of the first look's findings: reported if nobody works, looked at again otherwise.
-    pub(crate) async fn settle(
+    pub(crate) async fn report_or_recheck(
         &mut self,
         subject: Subject,
         findings: Findings,
@@ -225,58 +226,58 @@ impl<'s> Scan<'s> {
         if findings.is_sound() {
             return Ok(());
         }
-        if self.quiet == Quiet::NobodyWorks {
+        if self.concurrency == Concurrency::Exclusive {
             self.report.counts.unverified_rows += u64::from(!counted);
             self.report_all(findings.problems);
             return Ok(());
         }
-        self.suspects.push(Suspect::new(subject, counted));
-        if self.suspects.len() < MOST_SUSPECTS {
+        self.rechecks.push(Recheck::new(subject, counted));
+        if self.rechecks.len() < MAX_RECHECKS {
             return Ok(());
         }
         let stage = self.stage;
-        self.look_again().await?;
+        self.recheck_all().await?;
         self.stage = stage;
         Ok(())
     }
 
-    /// Looks at all suspects again and again, and reports what lasts.
-    async fn look_again(&mut self) -> Result<(), FabricError> {
-        let mut suspects = std::mem::take(&mut self.suspects);
+    /// Looks at all rechecks again and again, and reports what lasts.
+    async fn recheck_all(&mut self) -> Result<(), FabricError> {
+        let mut rechecks = std::mem::take(&mut self.rechecks);
         let mut block = Block::new(self.table);
-        for look in 0..LOOKS {
-            if suspects.is_empty() {
+        for look in 0..RECHECKS {
+            if rechecks.is_empty() {
                 return Ok(());
             }
-            self.show(Stage::Suspects, u64::from(look), u64::from(LOOKS));
+            self.show(Stage::Rechecks, u64::from(look), u64::from(RECHECKS));
             let until_ns = self.lane.now_ns().saturating_add(FIRST_PAUSE_NS << look);
             pause_until(&mut *self.lane, until_ns).await;
             let mut kept = Vec::new();
-            for mut suspect in suspects {
-                let findings = self.look_at(&mut suspect, &mut block).await?;
+            for mut recheck in rechecks {
+                let findings = self.recheck(&mut recheck, &mut block).await?;
                 if !findings.is_sound() {
-                    suspect.note(findings);
-                    kept.push(suspect);
+                    recheck.note(findings);
+                    kept.push(recheck);
                 }
             }
-            suspects = kept;
+            rechecks = kept;
         }
-        for suspect in suspects {
-            self.report.counts.unverified_rows += u64::from(!suspect.counted);
-            self.report_all(suspect.lasting(LOOKS));
+        for recheck in rechecks {
+            self.report.counts.unverified_rows += u64::from(!recheck.counted);
+            self.report_all(recheck.lasting(RECHECKS));
         }
         Ok(())
     }
 
-    async fn look_at(&mut self, suspect: &mut Suspect, block: &mut Block) -> Result<Findings, FabricError> {
-        match suspect.subject {
+    async fn recheck(&mut self, recheck: &mut Recheck, block: &mut Block) -> Result<Findings, FabricError> {
+        match recheck.subject {
             Subject::Slot(slot) => self.inspect_slot(slot).await,
             Subject::LockWord(word) => self.inspect_lock_word(word).await,
             Subject::Chunk(chunk) => self.inspect_chunk(chunk).await,
             Subject::Row(row) => {
                 block.sample(&mut *self.lane, self.table, row, 1).await?;
-                if !suspect.counted && block.valid(row).is_some() {
-                    suspect.counted = true;
+                if !recheck.counted && block.valid(row).is_some() {
+                    recheck.counted = true;
                     self.count_row(block, row);
                 }
                 self.inspect_row(block, row).await
@@ -322,19 +323,19 @@ impl<'s> Scan<'s> {
     /// Why something is as it is that `owner` has, as far as is known. Who is dead is recovered only in tables with
     /// records and locks that name their owners, and only while others work. // [R-RECOVER-1]
     pub(crate) fn cause(&self, owner: guira_layout::OwnerId) -> Cause {
-        if self.quiet == Quiet::NobodyWorks || !self.table.locks().names_owners() {
+        if self.concurrency == Concurrency::Exclusive || !self.table.locks().has_owner_ids() {
             return Cause::Damage;
         }
         if self.is_live(owner) {
             return Cause::LivingClient;
         }
         let word = owner.slot().and_then(|slot| Some((slot, (*self.slots.get(usize::from(slot))?)?)));
-        let is_dead = word.is_some_and(|(slot, word)| self.is_recovered(slot, word));
+        let is_dead = word.is_some_and(|(slot, word)| self.is_dead_or_recovering(slot, word));
         if is_dead && self.table.is_recoverable() { Cause::DeadClient } else { Cause::Damage }
     }
 
     /// Whether the client of `slot` is proved dead, or being recovered.
-    pub(crate) fn is_recovered(&self, slot: u16, word: SlotWord) -> bool {
+    pub(crate) fn is_dead_or_recovering(&self, slot: u16, word: SlotWord) -> bool {
         word.state == SlotState::Recovering || self.is_dead(slot, word)
     }
 

@@ -1,10 +1,10 @@
 //! What a table holds, in numbers.
 
 use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
-use guira_layout::{ChunkState, ChunkWord, Placement, RowId};
+use guira_layout::{ChunkState, ChunkWord, EntryKind, RowId};
 use guira_rcuckoo::{Table, is_destroyed, sample_rows};
 
-use crate::scan::PIECE_WORDS;
+use crate::scan::WORDS_PER_READ;
 use crate::{CheckError, SpaceStats, Stage};
 
 /// Rows of one READ: tables have a multiple of this, and the largest rows fill the smallest `max_verb_words`.
@@ -14,7 +14,7 @@ const SAMPLES: u32 = 12;
 /// Wait before the second sample of such a row; it doubles with each further one, to 41 ms in all.
 const FIRST_PAUSE_NS: u64 = 20_000;
 /// Such rows that wait for their further samples together, at most. Bounds memory; many, because the pauses are shared.
-const MOST_TORN: usize = 16_384;
+const MAX_TORN: usize = 16_384;
 
 /// What a table holds.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
@@ -69,18 +69,18 @@ impl TableStats {
     pub(crate) fn count_row(&mut self, table: &Table, row: RowId, words: &[u64], key: &mut Vec<u8>) {
         self.rows_by_occupancy.resize(table.rows().entries() + 1, 0);
         self.rows_by_occupancy[table.rows().occupied(words) as usize] += 1;
-        for slot in table.rows().occupied_slots(words) {
+        for index in table.rows().occupied_entries(words) {
             self.entries += 1;
-            match table.rows().placement(words, slot) {
-                Placement::Inline => self.inline_entries += 1,
-                Placement::Extent => {
+            match table.rows().entry_kind(words, index) {
+                EntryKind::Inline => self.inline_entries += 1,
+                EntryKind::Extent => {
                     self.extent_entries += 1;
-                    let extent = table.rows().extent_of(words, slot);
+                    let extent = table.rows().extent_of(words, index);
                     self.extent_bytes += extent.words().unwrap_or(0) as u64 * 8;
                     self.space.count_extent(table, &extent);
                 }
             }
-            let pair = table.entry_rows(words, slot, key);
+            let pair = table.entry_rows(words, index, key);
             if pair.first == row {
                 self.primary_entries += 1;
             } else if pair.second == row {
@@ -92,7 +92,7 @@ impl TableStats {
     /// Fills in what follows from the rest.
     pub(crate) fn finish(&mut self, table: &Table) {
         self.rows = table.config().rows;
-        self.capacity = table.config().slots();
+        self.capacity = table.config().max_entries();
         self.rows_by_occupancy.resize(table.rows().entries() + 1, 0);
         self.fill = self.entries as f64 / self.capacity as f64;
         self.space.finish(table, &self.chunks);
@@ -164,7 +164,7 @@ async fn count_rows(lane: &mut dyn Lane, table: &Table, stats: &mut TableStats) 
         if is_marked && is_destroyed(lane, table).await? {
             return Ok(Counted::UntilDestroyed);
         }
-        if torn.len() >= MOST_TORN {
+        if torn.len() >= MAX_TORN {
             count_torn(lane, table, stats, &mut torn).await?;
         }
     }
@@ -203,9 +203,9 @@ async fn count_torn(
 async fn count_chunks(lane: &mut dyn Lane, table: &Table, stats: &mut TableStats) -> Result<(), FabricError> {
     let chunks = table.config().chunks;
     let (mut words, mut free) = (Vec::new(), 0);
-    for first in (0..chunks).step_by(PIECE_WORDS as usize) {
+    for first in (0..chunks).step_by(WORDS_PER_READ as usize) {
         words.clear();
-        words.resize(PIECE_WORDS.min(chunks - first) as usize, 0);
+        words.resize(WORDS_PER_READ.min(chunks - first) as usize, 0);
         post(lane, [Verb::Read { addr: table.geometry().chunk_word(first), into: &mut words }]).await?;
         for (chunk, word) in (first..).zip(&words) {
             stats.count_chunk(table, chunk, ChunkWord(*word).decode(), &mut free);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::Placement;
+use crate::EntryKind;
 use crate::lease::MAX_REPAIR_REGIONS;
 
 pub use guira_sum::Algorithm as ChecksumKind;
@@ -63,12 +63,12 @@ impl EntryFormat {
 
     /// Where a key and value of these lengths are stored.
     #[inline(always)]
-    pub const fn place(self, key_bytes: usize, value_bytes: usize) -> Placement {
+    pub const fn kind_for(self, key_bytes: usize, value_bytes: usize) -> EntryKind {
         match self {
-            EntryFormat::Fixed { .. } => Placement::Inline,
+            EntryFormat::Fixed { .. } => EntryKind::Inline,
             EntryFormat::Bytes { inline_bytes } => {
                 let fits = key_bytes.saturating_add(value_bytes) <= inline_bytes as usize;
-                if fits { Placement::Inline } else { Placement::Extent }
+                if fits { EntryKind::Inline } else { EntryKind::Extent }
             }
         }
     }
@@ -241,7 +241,7 @@ pub enum ConfigError {
 
 impl TableConfig {
     /// Entries the table can hold if every row is full.
-    pub fn slots(&self) -> u64 {
+    pub fn max_entries(&self) -> u64 {
         self.rows.saturating_mul(u64::from(self.entries_per_row))
     }
 
@@ -288,9 +288,9 @@ impl TableConfig {
             "a divisor of rows / rows_per_lock",
         )?;
         let clients = u64::from(self.max_clients);
-        let most = most_clients(self.lock_bits);
+        let max = max_clients_of(self.lock_bits);
         bound(
-            (1..=most).contains(&clients),
+            (1..=max).contains(&clients),
             "max_clients",
             clients,
             "1 to 32767 with locks of 16 bits, fewer with narrower ones",
@@ -324,7 +324,7 @@ impl TableConfig {
 
 /// Clients a table with locks of so many bits can have: owner ids of which none is what is left of a poisoned lock,
 /// all ones, after the release of another. A lock of one bit names nobody. [R-DESTROY-1]
-fn most_clients(lock_bits: u8) -> u64 {
+fn max_clients_of(lock_bits: u8) -> u64 {
     if lock_bits == 1 { 0xfffe } else { (1 << (lock_bits - 1)) - 1 }
 }
 

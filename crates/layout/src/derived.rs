@@ -34,7 +34,7 @@ impl TableConfig {
     /// created with, because rows come in groups.
     pub fn capacity(&self) -> u64 {
         let percent = Preset::of(self).unwrap_or_default().fill_percent();
-        let keys = u128::from(self.slots()) * u128::from(percent) / 100;
+        let keys = u128::from(self.max_entries()) * u128::from(percent) / 100;
         u64::try_from(keys).unwrap_or(u64::MAX)
     }
 

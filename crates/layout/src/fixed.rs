@@ -72,7 +72,9 @@ impl Rows for &RowFormat {
         loop {
             let candidate = self.find(row, probe, from)?;
             match candidate {
-                Candidate::Extent(slot) if rejected.contains(&RowFormat::extent_of(self, row, slot)) => from = slot + 1,
+                Candidate::Extent(index) if rejected.contains(&RowFormat::extent_of(self, row, index)) => {
+                    from = index + 1
+                }
                 _ => return Some(candidate),
             }
         }
@@ -92,14 +94,14 @@ impl Rows for &RowFormat {
     fn extent_of(&self, row: &[u64], hit: &Candidate) -> Option<ExtentRef> {
         match hit {
             Candidate::Inline(_) => None,
-            Candidate::Extent(slot) => Some(RowFormat::extent_of(self, row, *slot)),
+            Candidate::Extent(index) => Some(RowFormat::extent_of(self, row, *index)),
         }
     }
 
     #[inline(always)]
     fn append_value(&self, row: &[u64], hit: &Candidate, into: &mut Vec<u8>) {
-        let (Candidate::Inline(slot) | Candidate::Extent(slot)) = hit;
-        self.append_inline_value(row, *slot, into);
+        let (Candidate::Inline(index) | Candidate::Extent(index)) = hit;
+        self.append_inline_value(row, *index, into);
     }
 }
 
@@ -175,9 +177,9 @@ impl<const ENTRY_WORDS: usize, const ENTRIES: usize, const ROW_WORDS: usize>
     #[cold]
     fn seek_zero_key(row: [u64; ROW_WORDS]) -> Option<u64> {
         let occupancy = Trailer(row[Self::TRAILER_WORD]).occupancy();
-        let entry = |slot: usize| &row[slot * ENTRY_WORDS..][..ENTRY_WORDS];
-        let is_hit = |slot: &usize| Self::has_key(entry(*slot)[0], 0) && occupancy >> slot & 1 != 0;
-        (0..ENTRIES).find(is_hit).map(|slot| Self::value(entry(slot)))
+        let entry = |index: usize| &row[index * ENTRY_WORDS..][..ENTRY_WORDS];
+        let is_hit = |index: &usize| Self::has_key(entry(*index)[0], 0) && occupancy >> index & 1 != 0;
+        (0..ENTRIES).find(is_hit).map(|index| Self::value(entry(index)))
     }
 }
 
@@ -218,13 +220,13 @@ impl<const ENTRY_WORDS: usize, const ENTRIES: usize, const ROW_WORDS: usize> Row
             return Self::seek_zero_key(*row);
         }
         let entries = row[..ENTRIES * ENTRY_WORDS].chunks_exact(ENTRY_WORDS).enumerate();
-        let (slot, value) = entries.rev().fold((ENTRIES, 0), |(found, value), (slot, entry)| {
+        let (index, value) = entries.rev().fold((ENTRIES, 0), |(found, value), (index, entry)| {
             let is_hit = Self::has_key(entry[0], *key);
-            (select_unpredictable(is_hit, slot, found), select_unpredictable(is_hit, Self::value(entry), value))
+            (select_unpredictable(is_hit, index, found), select_unpredictable(is_hit, Self::value(entry), value))
         });
-        // Damaged rows may have more bits. To test the slot for being one would bring the branches back.
+        // Damaged rows may have more bits. To test the index for being one would bring the branches back.
         let occupancy = Trailer(row[Self::TRAILER_WORD]).occupancy() & ((1 << ENTRIES) - 1);
-        (occupancy >> slot & 1 != 0).then_some(value)
+        (occupancy >> index & 1 != 0).then_some(value)
     }
 
     #[inline(always)]
@@ -257,7 +259,7 @@ mod tests {
 
     use super::*;
     use crate::row::tests::row_format;
-    use crate::{Placement, Preset};
+    use crate::{EntryKind, Preset};
 
     /// Looks `key` up in `words` by both, and compares what they say. What a row that does not verify has of a key
     /// means nothing, and may differ.
@@ -288,10 +290,10 @@ mod tests {
         let mut words = vec![0; general.row_words()];
         general.format(RowId(3), &mut words);
         let mut entry = vec![0; general.entry_words()];
-        for slot in (0..general.entries()).filter(|slot| occupied >> slot & 1 != 0) {
-            let key = keys[slot].to_le_bytes();
-            general.encode_inline(&mut entry, &general.probe(&key[..key_bytes], 0), &[slot as u8; 8][..key_bytes]);
-            general.put_entry(&mut words, slot, &entry, Placement::Inline);
+        for index in (0..general.entries()).filter(|index| occupied >> index & 1 != 0) {
+            let key = keys[index].to_le_bytes();
+            general.encode_inline(&mut entry, &general.probe(&key[..key_bytes], 0), &[index as u8; 8][..key_bytes]);
+            general.put_entry(&mut words, index, &entry, EntryKind::Inline);
         }
         general.finish(RowId(3), &mut words);
         if let Some((word, bits)) = noise {
@@ -320,9 +322,9 @@ mod tests {
             noise in proptest::option::of((0usize..16, any::<u64>())),
         ) {
             for format in ["fixed:4:4", "fixed:8:8"] {
-                let same_slot = noise.filter(|(word, _)| *word >= 14);
+                let same_entry = noise.filter(|(word, _)| *word >= 14);
                 compare(format, &keys, occupied, None)?;
-                compare(format, &keys, occupied, same_slot)?;
+                compare(format, &keys, occupied, same_entry)?;
             }
         }
     }
@@ -330,11 +332,11 @@ mod tests {
     /// An all-zero key is found behind free entries, which are all zero as well.
     #[test]
     fn free_entries_do_not_hide_the_zero_key() {
-        for (format, slots) in [("fixed:4:4", 6), ("fixed:8:8", 7)] {
-            for slot in 0..slots {
+        for (format, entries) in [("fixed:4:4", 6), ("fixed:8:8", 7)] {
+            for index in 0..entries {
                 let mut keys = [1, 2, 3, 4, 5, 6, 7];
-                keys[slot] = 0;
-                compare(format, &keys, 1 << slot, None).expect("both find it");
+                keys[index] = 0;
+                compare(format, &keys, 1 << index, None).expect("both find it");
             }
         }
     }

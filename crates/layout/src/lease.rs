@@ -63,7 +63,7 @@ impl LeaseWord {
 
     /// The word once its holder gives it back.
     #[must_use]
-    pub const fn given_back(self) -> LeaseWord {
+    pub const fn released(self) -> LeaseWord {
         LeaseWord(self.0 & !SET)
     }
 }
@@ -82,7 +82,7 @@ mod tests {
             lease = lease.taken_by(OwnerId(0xffff));
             assert_eq!((lease.region(), lease.is_set(), lease.holder()), (127, true, OwnerId(0xffff)));
             assert_eq!(lease.counter(), i);
-            let given_back = lease.given_back();
+            let given_back = lease.released();
             assert_eq!((given_back.is_set(), given_back.holder(), given_back.counter()), (false, lease.holder(), i));
         }
         let taken_once = first.taken_by(OwnerId(0xffff));

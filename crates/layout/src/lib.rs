@@ -39,7 +39,7 @@ pub use lease::{LeaseWord, MAX_REPAIR_REGIONS};
 pub use lock::{LockLayout, LockMask};
 pub use preset::{Preset, PresetOptions};
 pub use record::{Delta, Part, Record, RecordError};
-pub use row::{DESTROYED_TRAILER, MAX_ROW_WORDS, Placement, RowFormat, Torn, Trailer};
+pub use row::{DESTROYED_TRAILER, EntryKind, MAX_ROW_WORDS, RowFormat, Torn, Trailer};
 pub use slot::{Seal, SlotState, SlotWord, slot_words};
 pub use space::{extent_bytes_for, record_space};
 pub use sums::Sums;

@@ -65,15 +65,15 @@ impl LockLayout {
     #[inline(always)]
     pub fn mask(&self, lock: LockId) -> LockMask {
         // Widths that divide 64 are the usual ones, and a division takes longer than all the rest.
-        let (word, lane) = match self.per_word.is_power_of_two() {
+        let (word, field) = match self.per_word.is_power_of_two() {
             true => (lock.0 >> self.per_word.trailing_zeros(), lock.0 & (self.per_word - 1)),
             false => (lock.0 / self.per_word, lock.0 % self.per_word),
         };
-        LockMask { word, mask: self.lane_mask() << (lane * u64::from(self.bits)) }
+        LockMask { word, mask: self.field_mask() << (field * u64::from(self.bits)) }
     }
 
     #[inline(always)]
-    fn lane_mask(&self) -> u64 {
+    fn field_mask(&self) -> u64 {
         (1 << self.bits) - 1
     }
 
@@ -86,7 +86,7 @@ impl LockLayout {
     /// The value the locks in `mask` have while `owner` holds them. 1-bit locks hold a 1, whoever it is.
     #[inline(always)]
     pub fn held(&self, owner: OwnerId, mask: u64) -> u64 {
-        let value = if self.bits == 1 { 1 } else { u64::from(owner.0) & self.lane_mask() };
+        let value = if self.bits == 1 { 1 } else { u64::from(owner.0) & self.field_mask() };
         (self.ones * value) & mask
     }
 
@@ -107,43 +107,43 @@ impl LockLayout {
 
     /// The first lock in `mask` that is not free in `word_value`, and the owner it holds.
     pub fn first_held(&self, word: u64, word_value: u64, mask: u64) -> Option<(LockId, OwnerId)> {
-        (0..self.per_word).find_map(|lane| {
-            let shift = lane * u64::from(self.bits);
-            let value = (word_value & mask) >> shift & self.lane_mask();
-            (value != 0).then(|| (LockId(word * self.per_word + lane), OwnerId(value as u16)))
+        (0..self.per_word).find_map(|field| {
+            let shift = field * u64::from(self.bits);
+            let value = (word_value & mask) >> shift & self.field_mask();
+            (value != 0).then(|| (LockId(word * self.per_word + field), OwnerId(value as u16)))
         })
     }
 
     /// Every held lock in `word_value`.
     pub fn all_held(&self, word: u64, word_value: u64) -> impl Iterator<Item = (LockId, OwnerId)> {
         let layout = *self;
-        (0..self.per_word).filter_map(move |lane| {
-            let shift = lane * u64::from(layout.bits);
-            let value = word_value >> shift & layout.lane_mask();
-            (value != 0).then(|| (LockId(word * layout.per_word + lane), OwnerId(value as u16)))
+        (0..self.per_word).filter_map(move |field| {
+            let shift = field * u64::from(layout.bits);
+            let value = word_value >> shift & layout.field_mask();
+            (value != 0).then(|| (LockId(word * layout.per_word + field), OwnerId(value as u16)))
         })
     }
 
     /// Whether a lock of `owner`'s width can tell owners apart.
-    pub fn names_owners(&self) -> bool {
+    pub fn has_owner_ids(&self) -> bool {
         self.bits > 1
     }
 
     /// Every bit of every lock of a word: the word of a destroyed table. A lock that was held at that moment is left at
     /// all ones less its owner's id when that owner releases it: never 0, so it is never taken again.
     pub fn poison(&self) -> u64 {
-        self.ones * self.lane_mask()
+        self.ones * self.field_mask()
     }
 
     /// Whether `owner` is what destroying a table leaves in its locks: nobody's id.
     pub fn is_poison(&self, owner: OwnerId) -> bool {
-        self.names_owners() && owner.0 > self.max_clients
+        self.has_owner_ids() && owner.0 > self.max_clients
     }
 }
 
 /// A word with a 1 in the lowest bit of each lock.
 fn ones(bits: u32, per_word: u64) -> u64 {
-    (0..per_word).fold(0, |ones, lane| ones | 1 << (lane * u64::from(bits)))
+    (0..per_word).fold(0, |ones, field| ones | 1 << (field * u64::from(bits)))
 }
 
 #[cfg(test)]

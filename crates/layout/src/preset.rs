@@ -209,7 +209,7 @@ mod tests {
             {
                 for capacity in [1, 63, 1000, 1 << 20, 100_000_000] {
                     let config = preset.config(&options(capacity, format)).unwrap();
-                    assert!(config.slots() >= capacity, "{preset} {format} {capacity}: {config:?}");
+                    assert!(config.max_entries() >= capacity, "{preset} {format} {capacity}: {config:?}");
                 }
             }
         }

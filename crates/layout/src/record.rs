@@ -13,7 +13,7 @@
 //! before is the one that the version afterwards comes next to.
 
 use crate::extent::is_mark;
-use crate::row::Placement;
+use crate::row::EntryKind;
 use crate::slot::RECORD_WORD;
 use crate::{Generation, Geometry, RowFormat, RowId, Seal, Sums, TableConfig, Trailer, Version};
 
@@ -25,15 +25,15 @@ pub(crate) const DELTA_HEADER_WORDS: usize = 3;
 pub(crate) const SEAL_AFTER_WORDS: usize = FREED_WORDS + DELTA_HEADER_WORDS;
 
 /// A delta's first word: row 58 bits, slot 4, and two bits that are set in the first delta only.
-const SLOT_SHIFT: u32 = 58;
-const SLOT_BITS: u64 = 0xf;
-const ROW_BITS: u64 = (1 << SLOT_SHIFT) - 1;
+const INDEX_SHIFT: u32 = 58;
+const INDEX_BITS: u64 = 0xf;
+const ROW_BITS: u64 = (1 << INDEX_SHIFT) - 1;
 /// The commit frees an extent.
-const FREES: u64 = 1 << 62;
+const FREES_EXTENT: u64 = 1 << 62;
 /// Further deltas follow.
-const FURTHER: u64 = 1 << 63;
+const HAS_FURTHER: u64 = 1 << 63;
 
-const _: () = assert!(SLOT_BITS << SLOT_SHIFT < FREES && crate::MAX_ENTRIES_PER_ROW as u64 <= SLOT_BITS + 1);
+const _: () = assert!(INDEX_BITS << INDEX_SHIFT < FREES_EXTENT && crate::MAX_ENTRIES_PER_ROW as u64 <= INDEX_BITS + 1);
 // Both spaces end below 2^62 bytes, and a row has an entry and a trailer.
 const _: () = assert!(1 << 62 < (ROW_BITS as u128 + 1) * 24);
 
@@ -44,8 +44,8 @@ pub struct Delta<'r> {
     pub row: RowId,
     /// Its version before.
     pub before: Version,
-    /// The one slot that changes.
-    pub slot: u8,
+    /// The index of the one entry that changes.
+    pub index: u8,
     /// The entry it holds afterwards; zeros if it is free.
     pub entry: &'r [u64],
     /// The two trailer words afterwards.
@@ -90,14 +90,14 @@ pub enum RecordError {
         rows: u64,
     },
     /// It changes an entry that rows do not have.
-    #[error("the redo record of sequence {sequence} changes entry {slot} of {row}, and rows have {entries}")]
-    Slot {
+    #[error("the redo record of sequence {sequence} changes entry {index} of {row}, but rows have {entries} entries")]
+    Entry {
         /// The seal's sequence number.
         sequence: u32,
         /// The row.
         row: RowId,
-        /// The entry.
-        slot: u8,
+        /// The index of the entry.
+        index: u8,
         /// How many entries a row has.
         entries: usize,
     },
@@ -142,16 +142,16 @@ impl Record {
     }
 
     /// Adds what `row` becomes: `after` is its finished image, in which only `slot` and the trailer differ from before.
-    pub fn push(&mut self, format: &RowFormat, row: RowId, slot: usize, after: &[u64]) {
+    pub fn push(&mut self, format: &RowFormat, row: RowId, index: usize, after: &[u64]) {
         let is_first = self.seal == 0;
         if !is_first {
             self.words.resize(self.words.len().max(self.seal + 2), 0);
-            self.words[FREED_WORDS] |= FURTHER;
+            self.words[FREED_WORDS] |= HAS_FURTHER;
             self.words[self.seal + 1] += 1;
         }
-        self.words.push(row_word(row, slot));
+        self.words.push(row_word(row, index));
         self.words.extend_from_slice(&after[format.trailer_word()..][..2]);
-        self.words.extend_from_slice(format.entry(after, slot));
+        self.words.extend_from_slice(format.entry(after, index));
         if is_first {
             self.seal = self.words.len();
             self.words.push(0);
@@ -165,7 +165,7 @@ impl Record {
     pub fn seal(&mut self, sums: &Sums, sequence: u32) -> Seal {
         assert!(self.seal != 0, "a record changes a row");
         if self.words[0] != 0 {
-            self.words[FREED_WORDS] |= FREES;
+            self.words[FREED_WORDS] |= FREES_EXTENT;
         }
         let seal = self.seal_of(sums, sequence);
         self.words[self.seal] = seal.0;
@@ -182,18 +182,18 @@ impl Record {
     pub fn of_one_row<const N: usize, const ROW: usize>(
         sums: &Sums,
         row: RowId,
-        slot: usize,
+        index: usize,
         after: &[u64; ROW],
         sequence: u32,
     ) -> [u64; N] {
         const { assert!(N > DELTA_HEADER_WORDS + 1 && ROW > 2) };
         let (entry_words, end) = (N - DELTA_HEADER_WORDS - 1, N - 1);
         let mut words = [0; N];
-        words[0] = row_word(row, slot);
+        words[0] = row_word(row, index);
         words[1..DELTA_HEADER_WORDS].copy_from_slice(&after[ROW - 2..]);
-        let entry = slot * entry_words;
+        let entry = index * entry_words;
         // Once for all of its words.
-        assert!(entry < ROW - entry_words, "entry {slot} of a row of {ROW} words");
+        assert!(entry < ROW - entry_words, "entry {index} of a row of {ROW} words");
         words[DELTA_HEADER_WORDS..end].copy_from_slice(&after[entry..entry + entry_words]);
         words[end] = Seal::of(sums.record(&words[..end], &[], sequence & Seal::SEQUENCES), sequence).0;
         words
@@ -231,13 +231,13 @@ impl Record {
         }
         let damaged = || RecordError::Seal { sequence: seal.sequence() };
         let mut end = seal_word + 1;
-        if slot_words[first_word] & FURTHER != 0 {
+        if slot_words[first_word] & HAS_FURTHER != 0 {
             let deltas = slot_words.get(end).and_then(|deltas| usize::try_from(*deltas).ok());
             let words = deltas.and_then(|deltas| deltas.checked_mul(delta_words(format)));
             end = words.and_then(|words| words.checked_add(end + 1)).ok_or_else(damaged)?;
         }
         let mut words = slot_words.get(RECORD_WORD..end).ok_or_else(damaged)?.to_vec();
-        if slot_words[first_word] & FREES == 0 {
+        if slot_words[first_word] & FREES_EXTENT == 0 {
             words[..FREED_WORDS].fill(0);
         }
         let record = Record { words, seal: seal_word - RECORD_WORD };
@@ -257,14 +257,14 @@ impl Record {
         geometry: &Geometry,
     ) -> Result<(), RecordError> {
         for delta in self.deltas(format) {
-            let (row, slot, rows, entries) = (delta.row, delta.slot, config.rows, format.entries());
+            let (row, index, rows, entries) = (delta.row, delta.index, config.rows, format.entries());
             if row.0 >= rows {
                 return Err(RecordError::Row { sequence, row, rows });
             }
-            if usize::from(slot) >= entries {
-                return Err(RecordError::Slot { sequence, row, slot, entries });
+            if usize::from(index) >= entries {
+                return Err(RecordError::Entry { sequence, row, index, entries });
             }
-            if delta.placement(format) == Some(Placement::Extent) {
+            if delta.entry_kind(format) == Some(EntryKind::Extent) {
                 // As the only entry of a row.
                 let extent = format.extent_of(delta.entry, 0);
                 if extent.mark_offset(config, geometry).is_none() {
@@ -285,7 +285,7 @@ impl Record {
         all.map(|words| Delta {
             row: RowId(words[0] & ROW_BITS),
             before: format.version_before(Trailer(words[1])),
-            slot: (words[0] >> SLOT_SHIFT & SLOT_BITS) as u8,
+            index: (words[0] >> INDEX_SHIFT & INDEX_BITS) as u8,
             trailer: [words[1], words[2]],
             entry: &words[DELTA_HEADER_WORDS..],
         })
@@ -304,13 +304,13 @@ impl Record {
 
     /// Index of the first word that belongs to the record.
     fn first_word(&self) -> usize {
-        if self.words[FREED_WORDS] & FREES != 0 { 0 } else { FREED_WORDS }
+        if self.words[FREED_WORDS] & FREES_EXTENT != 0 { 0 } else { FREED_WORDS }
     }
 }
 
-fn row_word(row: RowId, slot: usize) -> u64 {
-    debug_assert!(row.0 <= ROW_BITS && slot as u64 <= SLOT_BITS, "{row} and slot {slot} have room");
-    row.0 | (slot as u64) << SLOT_SHIFT
+fn row_word(row: RowId, index: usize) -> u64 {
+    debug_assert!(row.0 <= ROW_BITS && index as u64 <= INDEX_BITS, "{row} and index {index} fit");
+    row.0 | (index as u64) << INDEX_SHIFT
 }
 
 /// Words of a delta.
@@ -321,18 +321,18 @@ fn delta_words(format: &RowFormat) -> usize {
 impl Delta<'_> {
     /// Turns `words`, the row before, after, or any mixture of both, into the row after. // [R-COMMIT-3]
     pub fn apply(&self, format: &RowFormat, words: &mut [u64]) {
-        match self.placement(format) {
-            Some(placement) => format.put_entry(words, usize::from(self.slot), self.entry, placement),
-            None => format.clear_entry(words, usize::from(self.slot)),
+        match self.entry_kind(format) {
+            Some(placement) => format.put_entry(words, usize::from(self.index), self.entry, placement),
+            None => format.clear_entry(words, usize::from(self.index)),
         }
         words[format.trailer_word()..][..2].copy_from_slice(&self.trailer);
     }
 
     /// What the entry is afterwards; `None` if its slot is free.
-    fn placement(&self, format: &RowFormat) -> Option<Placement> {
-        let (trailer, bit) = (Trailer(self.trailer[0]), 1 << self.slot);
+    fn entry_kind(&self, format: &RowFormat) -> Option<EntryKind> {
+        let (trailer, bit) = (Trailer(self.trailer[0]), 1 << self.index);
         let extent = format.entry_format().has_extents() && trailer.extents() & bit != 0;
-        let placement = if extent { Placement::Extent } else { Placement::Inline };
+        let placement = if extent { EntryKind::Extent } else { EntryKind::Inline };
         (trailer.occupancy() & bit != 0).then_some(placement)
     }
 }
@@ -424,13 +424,13 @@ mod tests {
             table.format.encode_extent_entry(&mut entry, &extent);
             let stored = table.format.extent_of(&entry, 0);
             let mut record = Record::default();
-            let (row, slot) = (row & ROW_BITS, slot & SLOT_BITS);
+            let (row, slot) = (row & ROW_BITS, slot & INDEX_BITS);
             let mut image = vec![0; table.format.row_words()];
             image[..entry.len()].copy_from_slice(&entry);
             image[table.format.trailer_word()] = trailer;
             record.clear();
             record.push(&table.format, RowId(row), 0, &image);
-            record.words[FREED_WORDS] |= slot << SLOT_SHIFT;
+            record.words[FREED_WORDS] |= slot << INDEX_SHIFT;
             if mark != 0 {
                 record.free_extent(mark, Generation(3));
             }
@@ -459,13 +459,13 @@ mod tests {
             let mut before = vec![0; format.row_words()];
             format.format(RowId(3), &mut before);
             let entry = |seed: u64| vec![seed; format.entry_words()];
-            format.put_entry(&mut before, 1, &entry(11), Placement::Inline);
+            format.put_entry(&mut before, 1, &entry(11), EntryKind::Inline);
             format.finish(RowId(3), &mut before);
             for clears in [false, true] {
                 let mut after = before.clone();
                 match clears {
                     true => format.clear_entry(&mut after, 1),
-                    false => format.put_entry(&mut after, 1, &entry(22), Placement::Inline),
+                    false => format.put_entry(&mut after, 1, &entry(22), EntryKind::Inline),
                 }
                 format.finish(RowId(3), &mut after);
                 let mut record = Record::default();
@@ -503,7 +503,7 @@ mod tests {
             record.seal(table.format.sums(), 5);
             assert_eq!(table.decode(&slot), Ok(Some(record.clone())));
             assert_eq!(record.freed_extent(), frees.then_some((mark, Generation(55))));
-            let named = record.deltas(format).map(|delta| (delta.row.0, u64::from(delta.slot)));
+            let named = record.deltas(format).map(|delta| (delta.row.0, u64::from(delta.index)));
             assert!(named.eq((0..rows).map(|i| (3 + i, i))));
             let (further, first) = record.parts();
             assert_eq!(further.is_some(), rows > 1);
@@ -623,12 +623,12 @@ mod tests {
         let error = Err(RecordError::Row { sequence, row: RowId(rows), rows });
         assert_eq!(decoded(&|record| record.words[FREED_WORDS] += 1), error);
         assert_eq!(decoded(&|record| record.words[further] += 2), error);
-        let error = Err(RecordError::Slot { sequence, row, slot: entries as u8, entries });
-        assert_eq!(decoded(&|record| record.words[FREED_WORDS] += 1 << SLOT_SHIFT), error);
+        let error = Err(RecordError::Entry { sequence, row, index: entries as u8, entries });
+        assert_eq!(decoded(&|record| record.words[FREED_WORDS] += 1 << INDEX_SHIFT), error);
         let offset = table.geometry.row(RowId(0)).offset();
         let error = Err(RecordError::Mark { sequence, offset });
         assert_eq!(decoded(&|record| record.free_extent(offset, Generation(3))), error);
-        let full = Trailer(0).with_entry(entries - 1, Placement::Extent).0;
+        let full = Trailer(0).with_entry(entries - 1, EntryKind::Extent).0;
         let error = Err(RecordError::Extent { sequence, row, offset: 0 });
         assert_eq!(decoded(&|record| record.words[FREED_WORDS + 1] = full), error);
         // Longer than its slot.

@@ -61,18 +61,18 @@ impl Trailer {
         self.0 >> TYPES_SHIFT & ENTRY_BITS
     }
 
-    /// The same trailer with slot `slot` occupied, inline or by an extent.
-    pub fn with_entry(self, slot: usize, extent: Placement) -> Trailer {
+    /// The same trailer with index `slot` occupied, inline or by an extent.
+    pub fn with_entry(self, index: usize, extent: EntryKind) -> Trailer {
         let types = match extent {
-            Placement::Inline => self.extents() & !(1 << slot),
-            Placement::Extent => self.extents() | 1 << slot,
+            EntryKind::Inline => self.extents() & !(1 << index),
+            EntryKind::Extent => self.extents() | 1 << index,
         };
-        self.with_bits(self.occupancy() | 1 << slot, types)
+        self.with_bits(self.occupancy() | 1 << index, types)
     }
 
-    /// The same trailer with slot `slot` free.
-    pub fn without_entry(self, slot: usize) -> Trailer {
-        self.with_bits(self.occupancy() & !(1 << slot), self.extents() & !(1 << slot))
+    /// The same trailer with index `slot` free.
+    pub fn without_entry(self, index: usize) -> Trailer {
+        self.with_bits(self.occupancy() & !(1 << index), self.extents() & !(1 << index))
     }
 
     fn with_bits(self, occupancy: u64, extents: u64) -> Trailer {
@@ -92,7 +92,7 @@ fn version_mask(version_bits: u32) -> u32 {
 
 /// Where an entry's value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placement {
+pub enum EntryKind {
     /// In the row.
     Inline,
     /// In an extent the row refers to.
@@ -173,9 +173,9 @@ impl RowFormat {
     }
 
     /// The occupied slots of a row, in order.
-    pub fn occupied_slots(&self, row: &[u64]) -> impl Iterator<Item = usize> + use<> {
+    pub fn occupied_entries(&self, row: &[u64]) -> impl Iterator<Item = usize> + use<> {
         let occupancy = self.occupancy(row);
-        (0..self.entries).filter(move |slot| occupancy >> slot & 1 != 0)
+        (0..self.entries).filter(move |index| occupancy >> index & 1 != 0)
     }
 
     /// Whether a sampled row says that its table was destroyed. The superblock has the last word. [R-DESTROY-2]
@@ -183,9 +183,9 @@ impl RowFormat {
         row[self.trailer_word()..] == DESTROYED_TRAILER
     }
 
-    /// The lowest free slot of a row.
+    /// The lowest free index of a row.
     #[inline(always)]
-    pub fn free_slot(&self, row: &[u64]) -> Option<usize> {
+    pub fn free_entry(&self, row: &[u64]) -> Option<usize> {
         let free = !self.occupancy(row) & self.all_entries();
         (free != 0).then(|| free.trailing_zeros() as usize)
     }
@@ -207,20 +207,20 @@ impl RowFormat {
 
     /// Entry `slot` of a row.
     #[inline(always)]
-    pub fn entry<'r>(&self, row: &'r [u64], slot: usize) -> &'r [u64] {
-        &row[slot * self.entry_words..][..self.entry_words]
+    pub fn entry<'r>(&self, row: &'r [u64], index: usize) -> &'r [u64] {
+        &row[index * self.entry_words..][..self.entry_words]
     }
 
     #[inline(always)]
-    pub(crate) fn entry_mut<'r>(&self, row: &'r mut [u64], slot: usize) -> &'r mut [u64] {
-        &mut row[slot * self.entry_words..][..self.entry_words]
+    pub(crate) fn entry_mut<'r>(&self, row: &'r mut [u64], index: usize) -> &'r mut [u64] {
+        &mut row[index * self.entry_words..][..self.entry_words]
     }
 
     /// Where the value of the occupied entry `slot` is.
-    pub fn placement(&self, row: &[u64], slot: usize) -> Placement {
+    pub fn entry_kind(&self, row: &[u64], index: usize) -> EntryKind {
         // A damaged row of a format without extents may have the bit set.
-        let extent = self.format.has_extents() && self.trailer(row).extents() & 1 << slot != 0;
-        if extent { Placement::Extent } else { Placement::Inline }
+        let extent = self.format.has_extents() && self.trailer(row).extents() & 1 << index != 0;
+        if extent { EntryKind::Extent } else { EntryKind::Inline }
     }
 
     /// Whether the sample `words` of `row` is whole: written for this row of this table in this incarnation.
@@ -262,23 +262,23 @@ impl RowFormat {
 
     /// Makes `words` verify as they are, half written or not, and leaves the version alone: what the printed repair
     /// does, and nobody else. [R-REPAIR-7]
-    pub fn bless(&self, row: RowId, words: &mut [u64]) {
+    pub fn rewrite_checksum(&self, row: RowId, words: &mut [u64]) {
         words[self.row_words - 1] = self.checksum(row, words);
     }
 
-    /// Stores the words of an entry in slot `slot`.
+    /// Stores the words of an entry in index `slot`.
     ///
     /// # Panics
     /// If `entry` is not one entry long.
-    pub fn put_entry(&self, words: &mut [u64], slot: usize, entry: &[u64], placement: Placement) {
-        self.entry_mut(words, slot).copy_from_slice(entry);
-        words[self.trailer_word()] = self.trailer(words).with_entry(slot, placement).0;
+    pub fn put_entry(&self, words: &mut [u64], index: usize, entry: &[u64], placement: EntryKind) {
+        self.entry_mut(words, index).copy_from_slice(entry);
+        words[self.trailer_word()] = self.trailer(words).with_entry(index, placement).0;
     }
 
-    /// Frees slot `slot`, and zeroes it: nothing is left of what it held.
-    pub fn clear_entry(&self, words: &mut [u64], slot: usize) {
-        self.entry_mut(words, slot).fill(0);
-        words[self.trailer_word()] = self.trailer(words).without_entry(slot).0;
+    /// Frees index `slot`, and zeroes it: nothing is left of what it held.
+    pub fn clear_entry(&self, words: &mut [u64], index: usize) {
+        self.entry_mut(words, index).fill(0);
+        words[self.trailer_word()] = self.trailer(words).without_entry(index).0;
     }
 }
 
@@ -337,11 +337,11 @@ pub(crate) mod tests {
     fn chosen(row_format: &RowFormat, keys: &NhKeys, fill: u64) -> Vec<u64> {
         let mut words = vec![0; row_format.row_words()];
         row_format.format(RowId(7), &mut words);
-        for slot in 0..row_format.entries() {
-            let first = slot * row_format.entry_words();
+        for index in 0..row_format.entries() {
+            let first = index * row_format.entry_words();
             let word = |i: usize| if i.is_multiple_of(2) { keys.key(i).wrapping_neg() } else { fill ^ i as u64 };
             let entry: Vec<u64> = (first..first + row_format.entry_words()).map(word).collect();
-            row_format.put_entry(&mut words, slot, &entry, Placement::Inline);
+            row_format.put_entry(&mut words, index, &entry, EntryKind::Inline);
         }
         row_format.finish(RowId(7), &mut words);
         words
@@ -411,13 +411,13 @@ pub(crate) mod tests {
         let row_format = row_format(Preset::Hardened, "fixed:8:8");
         let mut words = vec![0; row_format.row_words()];
         row_format.format(RowId(0), &mut words);
-        for slot in 0..row_format.entries() {
-            assert_eq!(row_format.free_slot(&words), Some(slot));
-            row_format.put_entry(&mut words, slot, &[0, slot as u64], Placement::Inline);
+        for index in 0..row_format.entries() {
+            assert_eq!(row_format.free_entry(&words), Some(index));
+            row_format.put_entry(&mut words, index, &[0, index as u64], EntryKind::Inline);
         }
-        assert_eq!(row_format.free_slot(&words), None);
+        assert_eq!(row_format.free_entry(&words), None);
         row_format.clear_entry(&mut words, 3);
-        assert_eq!(row_format.free_slot(&words), Some(3));
+        assert_eq!(row_format.free_entry(&words), Some(3));
         assert_eq!(row_format.entry(&words, 3), [0, 0]);
         assert_eq!(row_format.occupied(&words), 6);
     }

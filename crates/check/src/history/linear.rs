@@ -22,9 +22,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use guira_fabric::SplitMix64;
 
+use super::error::{HistoryError, NotLinearizable};
 use super::operation::{Answer, Call, Operation, Outcome};
 use super::record::{History, Recorded};
-use super::refusal::{Impossible, Refusal};
 use super::timeline::{Event, Kind, Timeline};
 
 /// Steps of the search that are always enough for a history of some thousand operations on a key, of which some dozen
@@ -49,9 +49,9 @@ impl History {
     /// for each key; [`SEARCH_STEPS`] is enough unless very many operations are pending.
     ///
     /// # Errors
-    /// [`Refusal::Impossible`] if a key has no such order; otherwise [`Refusal::Undecided`] if the search for one of
-    /// them took too long.
-    pub fn check(&self, max_steps: u64) -> Result<Checked, Refusal> {
+    /// [`HistoryError::NotLinearizable`] if a key has no such order; otherwise
+    /// [`HistoryError::Undecided`] if the search for one of them took too long.
+    pub fn check(&self, max_steps: u64) -> Result<Checked, HistoryError> {
         let recorded = self.recorded();
         let counts = |index: &u32| recorded[*index as usize].operation.outcome != Outcome::WithoutEffect;
         let mut order: Vec<u32> = (0..recorded.len() as u32).filter(counts).collect();
@@ -68,9 +68,10 @@ impl History {
             checked.pending += (group.len() - search.answers.len()) as u64;
             match search.run(max_steps) {
                 Ok(()) => {}
-                Err(Stop::Impossible) => return Err(search.explain(recorded, group)),
+                Err(Stop::NotLinearizable) => return Err(search.explain(recorded, group)),
                 Err(Stop::OutOfSteps) => {
-                    let refusal = Refusal::Undecided { key: key(&group[0]), operations: group.len(), steps: max_steps };
+                    let refusal =
+                        HistoryError::Undecided { key: key(&group[0]), operations: group.len(), steps: max_steps };
                     undecided.get_or_insert(refusal);
                 }
             }
@@ -83,7 +84,7 @@ impl History {
 /// Why a search ended without an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    Impossible,
+    NotLinearizable,
     OutOfSteps,
 }
 
@@ -138,7 +139,7 @@ struct Search {
     timeline: Timeline,
     /// Of each pending operation: whether it took effect, and the last one before it with the same call.
     is_used: Vec<bool>,
-    twin: Vec<Option<u32>>,
+    previous_equal: Vec<Option<u32>>,
     choices: Vec<Choice>,
     frames: Vec<Frame>,
     /// Pairs of operations and state that were entered: digests. A collision could refuse a history wrongly, never
@@ -187,9 +188,9 @@ impl Search {
         let pending = &self.calls[answered..];
         self.is_used.clear();
         self.is_used.resize(pending.len(), false);
-        self.twin.clear();
-        let twin = |place: usize| pending[..place].iter().rposition(|call| *call == pending[place]);
-        self.twin.extend((0..pending.len()).map(|place| twin(place).map(|twin| twin as u32)));
+        self.previous_equal.clear();
+        let previous = |place: usize| pending[..place].iter().rposition(|call| *call == pending[place]);
+        self.previous_equal.extend((0..pending.len()).map(|place| previous(place).map(|index| index as u32)));
         self.entered.clear();
         self.cheapest.clear();
         self.choices.clear();
@@ -236,7 +237,7 @@ impl Search {
                 return Ok(());
             }
         }
-        Err(Stop::Impossible)
+        Err(Stop::NotLinearizable)
     }
 
     /// Lets an operation come next.
@@ -296,7 +297,7 @@ impl Search {
             if frame.before_pending.is_some_and(|before| call.step(before, answer) == Some(after)) {
                 continue;
             }
-            if !answer.tells_of_change() {
+            if !answer.is_change() {
                 self.choices.truncate(frame.first_choice);
                 self.choices.push(Choice { operation, after });
                 return;
@@ -349,7 +350,9 @@ impl Search {
         let answered = self.answers.len();
         let called = self.timeline.due().map_or(0, |(_, pending)| pending as usize);
         for place in 0..called {
-            if self.is_used[place] || self.twin[place].is_some_and(|twin| !self.is_used[twin as usize]) {
+            if self.is_used[place]
+                || self.previous_equal[place].is_some_and(|previous| !self.is_used[previous as usize])
+            {
                 continue;
             }
             let call = self.calls[answered + place];
@@ -380,13 +383,19 @@ impl Search {
     }
 
     /// What to say of a key that has no order.
-    fn explain(&self, recorded: &[Recorded], group: &[u32]) -> Refusal {
+    fn explain(&self, recorded: &[Recorded], group: &[u32]) -> HistoryError {
         let operation = |number: &u32| recorded[self.indices[*number as usize] as usize].operation;
         let Longest { order, due, open, .. } = &self.longest;
         let order: Vec<Operation> = order.iter().map(operation).collect();
         let state = order.iter().fold(None, |state, operation| operation.call.apply(state).0);
         let all = group.iter().map(|index| recorded[*index as usize].operation);
-        Refusal::Impossible(Box::new(Impossible::new(order, state, operation(due), open.iter().map(operation), all)))
+        HistoryError::NotLinearizable(Box::new(NotLinearizable::new(
+            order,
+            state,
+            operation(due),
+            open.iter().map(operation),
+            all,
+        )))
     }
 }
 

@@ -106,7 +106,7 @@ impl Call {
 
 impl Answer {
     /// Whether an operation that is answered so gave the key a value, be it the same as before, or removed it.
-    pub fn tells_of_change(self) -> bool {
+    pub fn is_change(self) -> bool {
         matches!(self, Answer::Done | Answer::Inserted | Answer::Replaced)
     }
 }

@@ -8,7 +8,7 @@ use super::operation::{Answer, Call, Operation, Outcome};
 ///
 /// It is filled in one of two ways, or both:
 ///
-/// - As things happen, all in one thread ([`History::begin`], [`History::answered`], [`History::withdraw`]): among
+/// - As things happen, all in one thread ([`History::begin`], [`History::complete`], [`History::fail`]): among
 ///   equal times, which virtual clocks often show, the order of these calls says what came first.
 /// - From logs, in any order ([`History::push`]): among equal times, calls come before answers, so that two operations
 ///   of which one was answered when the other was called count as concurrent.
@@ -24,7 +24,7 @@ pub struct History {
 /// An operation that began: [`History::begin`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "an operation that is never answered is pending"]
-pub struct Begun(usize);
+pub struct PendingOperation(usize);
 
 /// An operation, and its place among equal times.
 #[derive(Clone, Copy, Debug)]
@@ -43,18 +43,18 @@ impl History {
     }
 
     /// `process` calls at `now_ns`. The operation is pending until it is said how it ended.
-    pub fn begin(&mut self, process: u64, key: u64, call: Call, now_ns: u64) -> Begun {
+    pub fn begin(&mut self, process: u64, key: u64, call: Call, now_ns: u64) -> PendingOperation {
         self.moments += 1;
         let operation = Operation { process, key, call, called_ns: now_ns, outcome: Outcome::Pending };
         self.operations.push(Recorded { operation, called_order: self.moments, answered_order: u64::MAX });
-        Begun(self.operations.len() - 1)
+        PendingOperation(self.operations.len() - 1)
     }
 
     /// It was answered at `now_ns`.
     ///
     /// # Panics
     /// If `now_ns` is before its call, or the call has no such answer.
-    pub fn answered(&mut self, begun: Begun, answer: Answer, now_ns: u64) {
+    pub fn complete(&mut self, begun: PendingOperation, answer: Answer, now_ns: u64) {
         self.moments += 1;
         let recorded = &mut self.operations[begun.0];
         recorded.operation.outcome = Outcome::Answered { answer, at_ns: now_ns };
@@ -63,7 +63,7 @@ impl History {
     }
 
     /// It failed, and the failure says that it had no effect.
-    pub fn withdraw(&mut self, begun: Begun) {
+    pub fn fail(&mut self, begun: PendingOperation) {
         self.operations[begun.0].operation.outcome = Outcome::WithoutEffect;
     }
 

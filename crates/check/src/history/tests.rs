@@ -1,6 +1,6 @@
 //! Histories whose verdict is known, and what is said of those that are refused.
 
-use super::{Answer, Call, Checked, History, Operation, Outcome, Refusal, SEARCH_STEPS};
+use super::{Answer, Call, Checked, History, HistoryError, Operation, Outcome, SEARCH_STEPS};
 
 /// An operation of process `process` on key 5.
 fn operation(process: u64, call: Call, called_ns: u64, outcome: Outcome) -> Operation {
@@ -11,14 +11,14 @@ fn answered(process: u64, call: Call, times_ns: (u64, u64), answer: Answer) -> O
     operation(process, call, times_ns.0, Outcome::Answered { answer, at_ns: times_ns.1 })
 }
 
-fn check(operations: &[Operation]) -> Result<Checked, Refusal> {
+fn check(operations: &[Operation]) -> Result<Checked, HistoryError> {
     operations.iter().copied().collect::<History>().check(SEARCH_STEPS)
 }
 
 fn is_accepted(operations: &[Operation]) -> bool {
     match check(operations) {
         Ok(_) => true,
-        Err(Refusal::Impossible(_)) => false,
+        Err(HistoryError::NotLinearizable(_)) => false,
         Err(undecided) => panic!("{undecided}"),
     }
 }
@@ -106,10 +106,10 @@ fn what_is_told_in_order_is_ordered_at_equal_times() {
         let mut history = History::new();
         let put = history.begin(1, 5, PUT_1, 10);
         let early = history.begin(2, 5, Call::Get, 10);
-        history.answered(put, Answer::Inserted, 10);
+        history.complete(put, Answer::Inserted, 10);
         let late = history.begin(3, 5, Call::Get, 10);
-        history.answered(early, seen_early, 10);
-        history.answered(late, seen_late, 10);
+        history.complete(early, seen_early, 10);
+        history.complete(late, seen_late, 10);
         assert_eq!(history.check(SEARCH_STEPS).is_ok(), accepted, "{seen_early} and {seen_late}");
     }
 }
@@ -142,7 +142,7 @@ fn operations_without_effect_explain_nothing() {
     assert!(!is_accepted(&[failed, answered(2, Call::Get, (10, 20), Answer::Found(1))]));
     let mut history = History::new();
     let put = history.begin(1, 5, PUT_1, 0);
-    history.withdraw(put);
+    history.fail(put);
     assert_eq!(history.operations().next(), Some(&failed));
 }
 
@@ -164,8 +164,8 @@ fn keys_are_histories_of_their_own() {
     let pending = Operation { key: 7, ..operation(3, PUT_1, 0, Outcome::Pending) };
     assert_eq!(check(&[put, get, pending]), Ok(Checked { keys: 3, answered: 2, pending: 1, steps: 2 }));
     let wrong = Operation { key: 6, ..answered(2, Call::Get, (20, 30), Answer::Found(1)) };
-    let Err(Refusal::Impossible(impossible)) = check(&[put, wrong, pending]) else { panic!("nobody put it") };
-    assert_eq!((impossible.key, impossible.operations, impossible.misfit), (6, 1, wrong));
+    let Err(HistoryError::NotLinearizable(impossible)) = check(&[put, wrong, pending]) else { panic!("nobody put it") };
+    assert_eq!((impossible.key, impossible.operations, impossible.unexplained), (6, 1, wrong));
     assert_eq!((impossible.order.len(), impossible.state, impossible.writer), (0, None, None));
 }
 
@@ -210,11 +210,11 @@ fn a_search_that_takes_too_long_is_no_pass() {
     let mut history: History = gets.collect();
     assert!(history.check(20).is_ok());
     let undecided = history.check(19).expect_err("20 operations take 20 steps");
-    assert_eq!(undecided, Refusal::Undecided { key: 5, operations: 20, steps: 19 });
+    assert_eq!(undecided, HistoryError::Undecided { key: 5, operations: 20, steps: 19 });
     assert_eq!(undecided.to_string(), "key 5: undecided after 19 steps for 20 operations");
     // A key without an order is told, whatever could not be decided before.
     history.push(Operation { key: 6, ..answered(1, Call::Get, (0, 1), Answer::Found(1)) });
-    assert!(matches!(history.check(19), Err(Refusal::Impossible(impossible)) if impossible.key == 6));
+    assert!(matches!(history.check(19), Err(HistoryError::NotLinearizable(impossible)) if impossible.key == 6));
 }
 
 #[test]
@@ -228,5 +228,5 @@ fn an_answer_that_no_lookup_has_is_a_mistake() {
 fn an_answer_before_its_call_is_a_mistake() {
     let mut history = History::new();
     let put = history.begin(1, 5, PUT_1, 10);
-    history.answered(put, Answer::Done, 9);
+    history.complete(put, Answer::Done, 9);
 }

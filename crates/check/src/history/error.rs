@@ -9,10 +9,10 @@ const SHOWN: usize = 8;
 
 /// A history is not known to be linearizable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum HistoryError {
     /// A key has no order that explains every answer.
     #[error(transparent)]
-    Impossible(Box<Impossible>),
+    NotLinearizable(Box<NotLinearizable>),
     /// The search took too long. This is no pass.
     #[error("key {key}: undecided after {steps} steps for {operations} operations")]
     Undecided {
@@ -27,7 +27,7 @@ pub enum Refusal {
 
 /// A key whose answers no order of its operations explains.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Impossible {
+pub struct NotLinearizable {
     /// The key.
     pub key: u64,
     /// How many operations it has, the pending ones included.
@@ -37,25 +37,26 @@ pub struct Impossible {
     /// The key's value after it.
     pub state: Option<u64>,
     /// What fits nowhere: it was answered before any other that is left, so it must come next.
-    pub misfit: Operation,
-    /// Who wrote the value that the misfit names, if it names one and anybody did.
+    pub unexplained: Operation,
+    /// Who wrote the value that the unexplained names, if it names one and anybody did.
     pub writer: Option<Operation>,
-    /// What else was under way when the misfit was answered, and is not in the order.
+    /// What else was under way when the unexplained was answered, and is not in the order.
     pub others: Vec<Operation>,
 }
 
-impl Impossible {
+impl NotLinearizable {
     pub(super) fn new(
         order: Vec<Operation>,
         state: Option<u64>,
-        misfit: Operation,
+        unexplained: Operation,
         open: impl Iterator<Item = Operation>,
         mut all: impl ExactSizeIterator<Item = Operation>,
-    ) -> Impossible {
+    ) -> NotLinearizable {
         let operations = all.len();
-        let writer = named_by(&misfit).and_then(|value| all.find(|operation| written_by(operation) == Some(value)));
-        let others = open.filter(|operation| *operation != misfit).collect();
-        Impossible { key: misfit.key, operations, order, state, misfit, writer, others }
+        let writer =
+            named_by(&unexplained).and_then(|value| all.find(|operation| written_by(operation) == Some(value)));
+        let others = open.filter(|operation| *operation != unexplained).collect();
+        NotLinearizable { key: unexplained.key, operations, order, state, unexplained, writer, others }
     }
 }
 
@@ -80,9 +81,9 @@ fn written_by(operation: &Operation) -> Option<u64> {
     }
 }
 
-impl fmt::Display for Impossible {
+impl fmt::Display for NotLinearizable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Impossible { key, operations, order, state, misfit, writer, others } = self;
+        let NotLinearizable { key, operations, order, state, unexplained, writer, others } = self;
         writeln!(f, "key {key}: no order of its {operations} operations explains every answer.")?;
         match order.len() {
             0 => writeln!(f, "None may come first: the key does not exist,")?,
@@ -96,8 +97,8 @@ impl fmt::Display for Impossible {
                 }
             }
         }
-        write!(f, "and what was answered next fits nowhere:\n    {misfit}")?;
-        match (named_by(misfit), writer) {
+        write!(f, "and what was answered next fits nowhere:\n    {unexplained}")?;
+        match (named_by(unexplained), writer) {
             (Some(value), Some(writer)) => write!(f, "\nThe value {value} is that of\n    {writer}")?,
             (Some(value), None) => write!(f, "\nNobody wrote the value {value}.")?,
             (None, _) => {}
