@@ -1,4 +1,4 @@
-//! Entries: how a key is recognised in a row, and how keys and values are stored and taken out.
+//! Entries of a row: finding a key, and encoding and decoding keys and values.
 //!
 //! `fixed:K:V` packs key and value bytes into whole words. `bytes:N` starts an inline entry with a header word
 //! {key length 16, value length 16, high half of the key's digest 32}, then key and value without a gap; an
@@ -11,7 +11,7 @@ use crate::config::{EXTENT_ENTRY_WORDS, EntryFormat, INLINE_HEADER_BYTES};
 use crate::row::EntryKind;
 use crate::{ExtentRef, Generation, RowFormat};
 
-/// A key prepared for looking up.
+/// A key prepared for lookups.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe<'k> {
     key: &'k [u8],
@@ -20,17 +20,17 @@ pub struct Probe<'k> {
     first_mask: u64,
 }
 
-/// An entry that holds, or may hold, the key looked for.
+/// An entry that holds, or may hold, the key of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Candidate {
-    /// Slot with this very key, and its value in the row.
+    /// The entry at this index has the key, and its value is in the row.
     Inline(usize),
-    /// Slot with the key's digest. Only the extent can tell whether it is the key.
+    /// The entry at this index has the key's digest. Only the extent tells whether it has the key.
     Extent(usize),
 }
 
 impl Candidate {
-    /// The index.
+    /// Returns the index of the entry in its row.
     pub fn index(self) -> usize {
         match self {
             Candidate::Inline(index) | Candidate::Extent(index) => index,
@@ -39,12 +39,12 @@ impl Candidate {
 }
 
 impl<'k> Probe<'k> {
-    /// The key as it was given.
+    /// Returns the key.
     pub fn key(&self) -> &'k [u8] {
         self.key
     }
 
-    /// The key's 64-bit digest.
+    /// Returns the key's 64-bit digest.
     #[inline(always)]
     pub fn digest(&self) -> u64 {
         self.digest
@@ -56,7 +56,7 @@ fn inline_header(key_bytes: usize, value_bytes: usize, digest: u64) -> u64 {
 }
 
 impl RowFormat {
-    /// Prepares `key`, whose digest is `digest`. The key's length is the caller's to check: see
+    /// Prepares `key`, whose digest is `digest`, for lookups. The caller checks the key's length: see
     /// [`RowFormat::accepts_key`].
     #[inline(always)]
     pub fn probe<'k>(&self, key: &'k [u8], digest: u64) -> Probe<'k> {
@@ -88,13 +88,13 @@ impl RowFormat {
         }
     }
 
-    /// Where a key and value of these sizes go.
+    /// Returns the kind of entry that stores a key and a value of these lengths.
     pub fn kind_for(&self, key_bytes: usize, value_bytes: usize) -> EntryKind {
         self.format.kind_for(key_bytes, value_bytes)
     }
 
-    /// The first entry of `row`, from index `from` on, that holds or may hold the key. Safe on unverified words:
-    /// the caller verifies the row before it acts on the answer.
+    /// Returns the first entry of `row`, from index `from` on, that holds or may hold the key. Safe on unverified
+    /// words: the caller verifies the row before it acts on the answer.
     #[inline(always)]
     pub fn find(&self, row: &[u64], probe: &Probe<'_>, from: usize) -> Option<Candidate> {
         let occupancy = self.occupancy(row) & (!0 << from);
@@ -117,7 +117,8 @@ impl RowFormat {
         None
     }
 
-    /// Bit i: the first word of entry i matches. Compares all entries without a branch between them.
+    /// Returns a bit mask: bit i is set if the first word of entry i matches. Compares all entries without a branch
+    /// between them.
     #[inline(always)]
     fn first_word_hits(&self, row: &[u64], probe: &Probe<'_>) -> u64 {
         let test = |word: u64| u64::from((word ^ probe.first) & probe.first_mask == 0);
@@ -147,8 +148,8 @@ impl RowFormat {
         None
     }
 
-    /// Bytes of the value in the inline entry `slot`. Clamped to the entry, so that damaged lengths cannot reach
-    /// outside.
+    /// Returns the length of the value of the inline entry `index`. It is clamped to the entry, so that damaged lengths
+    /// cannot reach outside.
     #[inline(always)]
     pub fn inline_value_bytes(&self, row: &[u64], index: usize) -> usize {
         match self.format {
@@ -161,7 +162,7 @@ impl RowFormat {
         }
     }
 
-    /// Key bytes, byte position of the value in the entry, and value bytes of an inline `bytes:N` entry.
+    /// Returns the key length, the byte position of the value, and the value length of an inline `bytes:N` entry.
     fn inline_parts(&self, entry: &[u64]) -> (usize, usize, usize) {
         let room = self.entry_words() * 8 - INLINE_HEADER_BYTES;
         let key_bytes = (entry[0] as usize & 0xffff).min(room);
@@ -169,7 +170,7 @@ impl RowFormat {
         (key_bytes, INLINE_HEADER_BYTES + key_bytes, value_bytes)
     }
 
-    /// Where the value stands in an inline entry, and how many bytes it has.
+    /// Returns the byte position and the length of the value in an inline entry.
     #[inline(always)]
     fn inline_value(&self, entry: &[u64]) -> (usize, usize) {
         match self.format {
@@ -181,7 +182,7 @@ impl RowFormat {
         }
     }
 
-    /// Appends the value of the inline entry `slot` to `into`.
+    /// Appends the value of the inline entry `index` to `into`.
     #[inline(always)]
     pub fn append_inline_value(&self, row: &[u64], index: usize, into: &mut Vec<u8>) {
         let entry = self.entry(row, index);
@@ -189,21 +190,21 @@ impl RowFormat {
         append(entry, at, bytes, into);
     }
 
-    /// Whether the value of the inline entry `slot` is `value`.
+    /// Whether the value of the inline entry `index` is `value`.
     pub fn inline_value_is(&self, row: &[u64], index: usize, value: &[u8]) -> bool {
         let entry = self.entry(row, index);
         let (at, bytes) = self.inline_value(entry);
         value.len() == bytes && with_le_bytes(entry, |all| all[at..at + bytes] == *value)
     }
 
-    /// The value of the inline entry `slot` as a little-endian number, if it has eight bytes.
+    /// Returns the value of the inline entry `index` as a little-endian number, if it has eight bytes.
     pub fn inline_number(&self, row: &[u64], index: usize) -> Option<u64> {
         let entry = self.entry(row, index);
         let (at, bytes) = self.inline_value(entry);
         with_le_bytes(entry, |all| all[at..at + bytes].try_into().ok().map(u64::from_le_bytes))
     }
 
-    /// Appends the key of the inline entry `slot` to `into`.
+    /// Appends the key of the inline entry `index` to `into`.
     pub fn append_inline_key(&self, row: &[u64], index: usize, into: &mut Vec<u8>) {
         let entry = self.entry(row, index);
         let (at, bytes) = match self.format {
@@ -216,11 +217,11 @@ impl RowFormat {
     /// Encodes an inline entry into `entry`, which must be one entry long.
     ///
     /// # Panics
-    /// If key and value do not fit: see [`RowFormat::place`].
+    /// If key and value do not fit: see [`RowFormat::kind_for`].
     pub fn encode_inline(&self, entry: &mut [u64], probe: &Probe<'_>, value: &[u8]) {
         debug_assert_eq!(self.kind_for(probe.key.len(), value.len()), EntryKind::Inline);
         match (self.format, &mut *entry, probe.key.len(), value.len()) {
-            // Those of fixed:4:4 and fixed:8:8, of lengths the compiler knows.
+            // Entries of fixed:4:4 and fixed:8:8, whose lengths are constants.
             (EntryFormat::Fixed { .. }, [word], 4, 4) => *word = probe.first | word_of(value) << 32,
             (EntryFormat::Fixed { .. }, [key, word], 8, 8) => (*key, *word) = (probe.first, word_of(value)),
             (EntryFormat::Fixed { .. }, ..) => {
@@ -250,7 +251,7 @@ impl RowFormat {
         entry[3] = u64::from(extent.key_bytes) | u64::from(extent.value_bytes) << 32;
     }
 
-    /// The extent that the extent entry `slot` refers to.
+    /// Returns the extent that the extent entry `index` refers to.
     pub fn extent_of(&self, row: &[u64], index: usize) -> ExtentRef {
         let entry = self.entry(row, index);
         ExtentRef {
@@ -320,7 +321,7 @@ mod tests {
             }
         }
 
-        /// Garbage in a row gives wrong answers at worst, never a panic: the row's checksum tells.
+        /// Garbage in a row gives wrong answers at worst, never a panic; the row's checksum does not match.
         #[test]
         fn garbage_rows_do_not_panic(
             words in prop::collection::vec(any::<u64>(), 80),

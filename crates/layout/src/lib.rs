@@ -1,8 +1,8 @@
-//! Every byte of a table in remote memory, and nothing else: no I/O, no clock, no `unsafe`.
+//! The layout of a table in remote memory, byte by byte: no I/O, no clock, no `unsafe`.
 //!
-//! Remote words are parsed here once, into a valid type or an error; the protocol never looks at raw bits. All numbers
-//! are 64-bit words as the memory holds them; byte strings are packed into words little-endian. docs/layout.md draws it
-//! all.
+//! Remote words are parsed here once, into a valid type or an error; the protocol never sees raw bits. All numbers are
+//! 64-bit words as the memory holds them; byte strings are packed into words little-endian. docs/layout.md has the
+//! diagrams.
 #![forbid(unsafe_code)]
 
 mod bytes;
