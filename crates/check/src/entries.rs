@@ -1,7 +1,8 @@
-//! Entries: encoding, position, and whether their key is stored twice.
+//! Checks of entries: their encoding, their rows, and whether their keys are stored twice.
 //!
-//! A key can only be in its digest's two rows, so each primary entry's key is looked for behind it and in its secondary
-//! row, and no map of keys is needed. Equal digests are not equal keys: the keys of extents are read. // [R-UPDATE-2]
+//! A key can only be in its digest's two rows, so the key of each primary entry is searched for behind it and in its
+//! secondary row, and no map of keys is needed. Equal digests do not mean equal keys: the keys of extents are read.
+//! [R-UPDATE-2]
 
 use guira_fabric::{Addr, FabricError};
 use guira_layout::{Candidate, EXTENT_HEADER_WORDS, EntryKind, Probe, extent_key_matches};
@@ -12,7 +13,7 @@ use crate::rows::EntryPosition;
 use crate::sample::Block;
 use crate::scan::{Buffers, Scan};
 
-/// Whether an entry's key is known, and can be believed.
+/// Whether an entry's key was read and is consistent with the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Known,
@@ -20,7 +21,7 @@ pub(crate) enum Key {
 }
 
 impl Scan<'_> {
-    /// Looks at an occupied entry of a row that verifies.
+    /// Checks an occupied entry of a row that verifies.
     pub(crate) async fn inspect_entry(
         &mut self,
         block: &Block,
@@ -53,14 +54,14 @@ impl Scan<'_> {
                 (self.table.rows().extent_of(words, position.index).digest, known)
             }
         };
-        // An inline key with impossible lengths says nothing about its rows; an extent entry says its digest.
+        // With impossible lengths an inline entry has no key, so its rows are unknown; an extent entry has the digest.
         if known == Key::Unknown && self.table.rows().entry_kind(words, position.index) == EntryKind::Inline {
             return Ok(());
         }
         // [R-HASH-1]
         let pair = self.table.placement().rows(digest);
         if pair.other(position.row).is_none() {
-            let text = format!("its key belongs to {} and {}: no lookup finds it here", pair.first, pair.second);
+            let text = format!("its key belongs in {} and {}: no lookup finds it here", pair.first, pair.second);
             findings.add(ProblemKind::EntryMisplaced, position, text);
             return Ok(());
         }
@@ -71,7 +72,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Compares an inline entry with what encoding its key and value gives, and takes out its key.
+    /// Compares an inline entry with the encoding of its key and value, and appends its key to `key`.
     fn inspect_inline(
         &mut self,
         words: &[u64],
@@ -92,13 +93,13 @@ impl Scan<'_> {
             return Key::Known;
         }
         if table.config().format.has_extents() {
-            // The header's low half says the lengths, which were clamped to the entry if they are beyond it.
+            // The header's low half has the lengths, which were clamped to the entry if they exceed it.
             if found[0] as u32 != wanted[0] as u32 {
-                let text = format!("its lengths {:#x} exceed the entry", found[0] as u32);
+                let text = format!("its lengths, {:#x}, exceed the entry", found[0] as u32);
                 findings.add(ProblemKind::EntryLengths, position, text);
                 return Key::Unknown;
             }
-            let text = "the digest in its header is not its key's: no lookup finds it";
+            let text = "the digest in its header is not that of its key: no lookup finds it";
             findings.require(found[0] == wanted[0], ProblemKind::EntryDigest, position, text);
         }
         let header_words = usize::from(table.config().format.has_extents());
@@ -107,8 +108,8 @@ impl Scan<'_> {
         Key::Known
     }
 
-    /// Looks for a second entry with the key of the entry at `place`: behind it in its row, and in the secondary row if
-    /// this is the primary one.
+    /// Searches for a second entry with the key of the entry at `position`: behind it in its row, and in the secondary
+    /// row if this is the primary one.
     async fn find_duplicate(
         &mut self,
         block: &Block,
@@ -119,25 +120,34 @@ impl Scan<'_> {
     ) -> Result<(), FabricError> {
         if let Some(index) = self.duplicate_in(words, probe, position.index + 1).await? {
             let duplicate = EntryPosition { row: position.row, index };
-            findings.add(ProblemKind::DuplicateKey, position, format!("its key is stored again, in {duplicate}"));
+            findings.add(
+                ProblemKind::DuplicateKey,
+                position,
+                format!("its key is stored a second time, in {duplicate}"),
+            );
         }
         let pair = self.table.placement().rows(probe.digest());
         if position.row != pair.first || pair.is_single() {
             return Ok(());
         }
-        // A secondary row that is torn is reported, or looked at again, by itself; this one has to be with it.
+        // A torn secondary row is reported or checked again by itself; the primary row has to be checked again, too.
         let Some(other) = block.valid_anywhere(self.table, pair.second) else {
             findings.inconclusive = true;
             return Ok(());
         };
         if let Some(index) = self.duplicate_in(other, probe, 0).await? {
             let duplicate = EntryPosition { row: pair.second, index };
-            findings.add(ProblemKind::DuplicateKey, position, format!("its key is stored again, in {duplicate}"));
+            findings.add(
+                ProblemKind::DuplicateKey,
+                position,
+                format!("its key is stored a second time, in {duplicate}"),
+            );
         }
         Ok(())
     }
 
-    /// The first index from `from` on whose entry holds the key of `probe`. 1 round trip for each extent of its digest.
+    /// Returns the first index, from `from` on, of an entry with the key of `probe`. 1 round trip for each extent with
+    /// its digest.
     async fn duplicate_in(
         &mut self,
         words: &[u64],
@@ -153,7 +163,7 @@ impl Scan<'_> {
             };
             from = index + 1;
             let key = probe.key();
-            // Where no extent can be there is no key; the entry's own inspection says so.
+            // An impossible address has no key; the check of that entry reports it.
             if extent.key_bytes as usize != key.len() || self.extent_location(&extent).is_none() {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Extents, from the entries that refer to them: address, chunk, mark, generation, checksum, key, and that nobody else
-//! refers to them.
+//! Checks of extents, starting from the entries that refer to them: address, chunk, mark, generation, checksum, key,
+//! and that no other entry refers to them.
 
 use guira_fabric::{Addr, FabricError, Verb, post};
 use guira_layout::{
@@ -8,15 +8,16 @@ use guira_layout::{
 use guira_rcuckoo::{read_extent, sample_rows};
 
 use crate::ProblemKind;
+use crate::chunks::describe_class;
 use crate::entries::Key;
 use crate::findings::Findings;
 use crate::rows::EntryPosition;
 use crate::scan::Scan;
 
-/// Bits of an extent's address in an entry.
+/// Width of an extent's address in an entry, in bits.
 const OFFSET_BITS: u32 = 48;
 
-/// Where a possible extent lies.
+/// Location of an extent: its size class, its chunk, and its mark.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExtentLocation {
     class: ExtentClass,
@@ -25,7 +26,7 @@ pub(crate) struct ExtentLocation {
 }
 
 impl Scan<'_> {
-    /// Where `extent` lies; `None` if no extent can lie where it is said to.
+    /// Returns the location of `extent`; `None` if no extent can have its address.
     pub(crate) fn extent_location(&self, extent: &ExtentRef) -> Option<ExtentLocation> {
         let (config, geometry) = (self.table.config(), self.table.geometry());
         let class = ExtentClass::of(extent.words()?, config.chunk_bytes);
@@ -36,7 +37,7 @@ impl Scan<'_> {
         fits.then_some(ExtentLocation { class, chunk, mark })
     }
 
-    /// Looks at the extent of an occupied extent entry, and takes out its key. 2 round trips.
+    /// Checks the extent of an occupied extent entry, and appends its key to `key`. 2 round trips.
     pub(crate) async fn inspect_extent(
         &mut self,
         words: &[u64],
@@ -48,7 +49,7 @@ impl Scan<'_> {
         self.inspect_extent_entry(words, position, &extent, findings).await?;
         let Some(at) = self.extent_location(&extent) else {
             let text = format!(
-                "it refers to offset {:#x} for a key and a value of {} and {} bytes: no extent can lie there",
+                "it refers to offset {:#x} for a key of {} and a value of {} bytes: no such extent can be there",
                 extent.offset, extent.key_bytes, extent.value_bytes
             );
             findings.add(ProblemKind::ExtentAddress, position, text);
@@ -61,13 +62,13 @@ impl Scan<'_> {
         self.inspect_chunk_of(at, chunk_word[0], position, findings);
         // [R-EXTENT-4]
         let freed = Generation(mark[0]) == extent.generation;
-        let text = "its extent is marked free: it will be overwritten";
+        let text = "its extent is marked free, and will be overwritten";
         findings.require(!freed, ProblemKind::ExtentFreed, position, text);
         self.inspect_sharing(words, position, &extent, findings).await?;
         self.inspect_content(position, &extent, key, findings).await
     }
 
-    /// What the entry says by itself.
+    /// Checks the entry by itself.
     async fn inspect_extent_entry(
         &mut self,
         words: &[u64],
@@ -90,30 +91,36 @@ impl Scan<'_> {
             drawn,
             ProblemKind::ExtentGeneration,
             position,
-            format_args!("its {} was never drawn: the next is {}", extent.generation, self.next_generation),
+            format_args!("its {} was never used: the next one is {}", extent.generation, self.next_generation),
         );
         Ok(())
     }
 
+    /// Checks that the chunk at `at`, whose word is `word`, can hold the extent.
     fn inspect_chunk_of(&self, at: ExtentLocation, word: u64, position: EntryPosition, findings: &mut Findings) {
         let text = match ChunkWord(word).decode() {
             Some(ChunkState::Owned { class, .. } | ChunkState::Orphan { class, .. }) if class == at.class => return,
             Some(ChunkState::Owned { class, .. } | ChunkState::Orphan { class, .. }) => {
-                format!("its extent needs a chunk for {:?}, but chunk {} is one for {class:?}", at.class, at.chunk)
+                format!(
+                    "its extent needs {}, but chunk {} holds {}",
+                    describe_class(at.class),
+                    at.chunk,
+                    describe_class(class)
+                )
             }
             Some(ChunkState::Free) => format!("its extent lies in chunk {}, which is free", at.chunk),
             Some(ChunkState::Tail { head }) => {
-                format!("its extent starts in chunk {}, a tail of the run at chunk {head}", at.chunk)
+                format!("its extent starts in chunk {}, which is a tail of the run at chunk {head}", at.chunk)
             }
             Some(ChunkState::Claiming { owner, .. }) => {
-                format!("its extent lies in chunk {}, which {owner} has yet to format, or gives back", at.chunk)
+                format!("its extent lies in chunk {}, which {owner} is claiming or freeing", at.chunk)
             }
-            None => format!("its extent lies in chunk {}, whose word is damaged: {word:#x}", at.chunk),
+            None => format!("its extent lies in chunk {}, whose word {word:#x} is not valid", at.chunk),
         };
         findings.add(ProblemKind::ExtentChunk, position, text);
     }
 
-    /// Makes sure that no other entry refers to the extent. An entry that was moved since it was seen does not count.
+    /// Checks that no other entry refers to the extent. An entry that was moved since it was sampled does not count.
     async fn inspect_sharing(
         &mut self,
         words: &[u64],
@@ -143,7 +150,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// The slots of a row whose entries refer to the extent at `offset`.
+    /// Returns the indices of the entries of a row that refer to the extent at `offset`.
     fn referring(&self, words: &[u64], offset: u64) -> impl Iterator<Item = usize> {
         let table = self.table;
         table.rows().occupied_entries(words).filter(move |index| {
@@ -152,7 +159,7 @@ impl Scan<'_> {
         })
     }
 
-    /// Reads the extent and takes out its key.
+    /// Reads the extent, checks its contents, and appends its key to `key`.
     async fn inspect_content(
         &mut self,
         position: EntryPosition,
@@ -174,7 +181,8 @@ impl Scan<'_> {
         }
         let digest = self.table.placement().digest(key);
         if digest != extent.digest {
-            let text = format!("its digest is {:#018x}, but that of its extent's key {digest:#018x}", extent.digest);
+            let text =
+                format!("its digest is {:#018x}, but the digest of its extent's key is {digest:#018x}", extent.digest);
             findings.add(ProblemKind::ExtentDigest, position, text);
             return Ok(Key::Unknown);
         }

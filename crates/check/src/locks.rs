@@ -1,4 +1,4 @@
-//! The lock table: who holds what, and bits that are nobody's.
+//! Checks of the lock table: holders of locks, and bits that belong to no lock.
 
 use guira_fabric::FabricError;
 use guira_layout::{LockId, OwnerId, STATE_WORD, SlotWord, TableState};
@@ -26,8 +26,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Samples a lock word and the slots of all who hold locks in it, and looks at it. A table that was destroyed
-    /// meanwhile has poisoned locks. // [R-DESTROY-1]
+    /// Samples a lock word and the client slots of all holders of its locks, and checks it. A table that was destroyed
+    /// meanwhile has poisoned locks. [R-DESTROY-1]
     pub(crate) async fn inspect_lock_word(&mut self, word: u64) -> Result<Findings, FabricError> {
         let mut value = [0];
         self.read(self.table.locks().addr(word), &mut value).await?;
@@ -42,7 +42,7 @@ impl Scan<'_> {
         Ok(self.inspect_lock_value(word, value[0]))
     }
 
-    /// Reads the state word of the slot of `owner` again, if there is such a slot.
+    /// Reads the state word of the client slot of `owner` again, if there is such a slot.
     pub(crate) async fn refresh_slot(&mut self, owner: OwnerId) -> Result<(), FabricError> {
         let Some(slot) = owner.slot().filter(|slot| usize::from(*slot) < self.slots.len()) else { return Ok(()) };
         let mut word = [0];
@@ -64,34 +64,34 @@ impl Scan<'_> {
             stray == 0,
             ProblemKind::LockBits,
             format_args!("lock word {word}"),
-            format_args!("bits {stray:#x} are set, which belong to no lock"),
+            format_args!("bits {stray:#x} are set, but belong to no lock"),
         );
         findings
     }
 
-    /// A lock that is held: by poison, by a client that may be able to release it, or by one that is not. // [R-LOCK-1]
+    /// Checks a held lock: it may be poisoned, held by a client that can release it, or by one that cannot. [R-LOCK-1]
     fn inspect_held(&self, lock: LockId, owner: OwnerId, findings: &mut Findings) {
         let locks = self.table.locks();
         if locks.is_poison(owner) {
-            let text = format!("it holds {owner}, poison, but the table is not destroyed");
+            let text = format!("it is poisoned (value {}), but the table is not destroyed", owner.0);
             findings.add(ProblemKind::LockPoisoned, lock, text);
             return;
         }
         let is_exclusive = self.concurrency == Concurrency::Exclusive;
-        // A lock of one bit does not say whose it is, and a busy one is often held.
+        // A lock of one bit does not record its owner, and a busy lock is often held.
         if !is_exclusive && (!locks.has_owner_ids() || self.is_live(owner)) {
             return;
         }
-        let whose = if locks.has_owner_ids() { format!(" by {}", self.describe(owner)) } else { String::new() };
+        let holder = if locks.has_owner_ids() { format!(" by {}", self.describe(owner)) } else { String::new() };
         let text = match is_exclusive {
-            true => format!("it is held{whose}, though nobody works"),
-            false => format!("it stays held{whose}"),
+            true => format!("it is held{holder}, but no client works on the table"),
+            false => format!("it remains held{holder}"),
         };
         findings.add_caused(ProblemKind::StuckLock, self.cause(owner), lock, text);
     }
 }
 
-/// The locks, of those the table has, that are held in a word.
+/// Returns the locks of the table that are held in a word.
 fn held(table: &Table, word: u64, value: u64) -> impl Iterator<Item = (LockId, OwnerId)> {
     let locks = table.locks();
     locks.all_held(word, value).filter(|(lock, _)| lock.0 < locks.locks())

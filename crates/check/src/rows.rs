@@ -1,4 +1,4 @@
-//! Rows: checksum, trailer, and everything that is not an entry.
+//! Checks of rows: checksum, trailer, and everything that is not an entry.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::scan::{Concurrency, Scan};
 use crate::stats::BLOCK_ROWS;
 use crate::{Cause, ProblemKind, Stage};
 
-/// An entry of the table.
+/// Position of an entry in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryPosition {
     pub(crate) row: RowId,
@@ -44,8 +44,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Looks at some rows once, and at those where the primary copies of their entries' keys would be: only from there
-    /// is a second copy seen.
+    /// Checks some rows once, and the primary rows of the keys of their entries: a second copy of a key is found only
+    /// from its primary row.
     pub(crate) async fn check_some_rows(&mut self, rows: &[RowId]) -> Result<(), FabricError> {
         self.refresh_generation().await?;
         let mut block = Block::new(self.table);
@@ -76,13 +76,13 @@ impl Scan<'_> {
         self.report.counts.count_row(self.table, row, words, &mut self.buffers.key);
     }
 
-    /// Looks at `row` as `block` sampled it.
+    /// Checks `row` as `block` sampled it.
     pub(crate) async fn inspect_row(&mut self, block: &Block, row: RowId) -> Result<Findings, FabricError> {
         let mut findings = Findings::default();
         let Some(words) = block.valid(row) else {
             // [R-DESTROY-2]
             if block.at(row).is_some_and(|words| self.table.rows().is_destroyed(words)) {
-                findings.add(ProblemKind::TableDestroyed, row, "the row says that the table was destroyed");
+                findings.add(ProblemKind::TableDestroyed, row, "its trailer says that the table was destroyed");
                 return Ok(findings);
             }
             let zeroed = block.at(row).is_some_and(|words| words.iter().all(|word| *word == 0));
@@ -98,7 +98,8 @@ impl Scan<'_> {
         Ok(findings)
     }
 
-    /// A key or an extent is in two rows while it is moved, under the locks of both. // [R-COMMIT-1]
+    /// Sets the cause of findings that a move explains: a key or an extent is in two rows while it is moved, under the
+    /// locks of both. [R-COMMIT-1]
     async fn attribute_moves(&mut self, row: RowId, findings: &mut Findings) -> Result<(), FabricError> {
         let moved = [ProblemKind::DuplicateKey, ProblemKind::ExtentShared];
         if self.concurrency == Concurrency::Exclusive
@@ -113,8 +114,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Why a row that `owner` has the lock of is not as it was, nor as it will be: only whoever has sealed a record,
-    /// where there are records, writes rows. 1 round trip. // [R-COMMIT-1]
+    /// Returns the cause of a half-written row whose lock `owner` holds: in tables with redo records, only a client
+    /// whose record is sealed writes rows. 1 round trip. [R-COMMIT-1]
     async fn cause_of_change(&mut self, owner: OwnerId) -> Result<Cause, FabricError> {
         let (table, cause) = (self.table, self.cause(owner));
         let slot = owner.slot().filter(|slot| *slot < table.config().max_clients);
@@ -126,7 +127,7 @@ impl Scan<'_> {
         Ok(if Seal(word[0]).is_sealed() { cause } else { Cause::Damage })
     }
 
-    /// The lock of `row` and who holds it now, if it is held. 2 round trips.
+    /// Returns the lock of `row` and its present holder, if it is held. 2 round trips.
     async fn holder(&mut self, row: RowId) -> Result<Option<(LockId, OwnerId)>, FabricError> {
         let locks = self.table.locks();
         let mask = locks.mask(locks.lock_of(row));
@@ -139,19 +140,19 @@ impl Scan<'_> {
         Ok(holder)
     }
 
-    /// A row that does not verify. // [R-ROW-1]
+    /// Adds the finding of a row that does not verify. [R-ROW-1]
     async fn add_torn(&mut self, row: RowId, zeroed: bool, findings: &mut Findings) -> Result<(), FabricError> {
         let holder = self.holder(row).await?;
         let what = match zeroed {
-            true => "the row is all zeros: it was never formatted, or its memory was lost",
-            false => "the row's checksum does not match its words: it is half written, or damaged",
+            true => "it is all zeros: it was never formatted, or its memory was lost",
+            false => "its checksum does not match: it is half written, or damaged",
         };
         let who = match holder {
             Some((lock, owner)) if self.table.locks().has_owner_ids() => {
                 format!("{lock} is held by {}", self.describe(owner))
             }
             Some((lock, _)) => format!("{lock} is held"),
-            None => "nobody is writing it".to_owned(),
+            None => "no client is writing it".to_owned(),
         };
         // No writer leaves zeros. // [R-ROW-1]
         let cause = match holder.filter(|_| !zeroed) {
@@ -169,7 +170,7 @@ impl Scan<'_> {
             trailer.level() == 0,
             ProblemKind::RowLevel,
             row,
-            format_args!("its level is {}, but this table never doubled", trailer.level()),
+            format_args!("its level is {}, but tables are never doubled", trailer.level()),
         );
         // [R-ROW-2]
         let version = u64::from(trailer.version().0);
@@ -177,14 +178,14 @@ impl Scan<'_> {
             version >> config.version_bits == 0,
             ProblemKind::RowVersion,
             row,
-            format_args!("its {} exceeds the table's {} bits", trailer.version(), config.version_bits),
+            format_args!("its {} does not fit in {} bits", trailer.version(), config.version_bits),
         );
         let beyond = trailer.occupancy() & !rows.occupancy(words);
         findings.require(
             beyond == 0,
             ProblemKind::OccupancyBits,
             row,
-            format_args!("occupancy bits {beyond:#b} are set, but it has {} entries", rows.entries()),
+            format_args!("occupancy bits {beyond:#b} are set, but it has only {} entries", rows.entries()),
         );
         // [R-ROW-3]
         let allowed = if config.format.has_extents() { rows.occupancy(words) } else { 0 };
@@ -202,7 +203,7 @@ impl Scan<'_> {
         let occupied = rows.occupancy(words);
         for index in (0..rows.entries()).filter(|index| occupied >> index & 1 == 0) {
             let zeroed = rows.entry(words, index).iter().all(|word| *word == 0);
-            let text = "it is free but not zeroed";
+            let text = "it is free, but not zero";
             findings.require(zeroed, ProblemKind::FreeEntryNotZero, EntryPosition { row, index }, text);
         }
         let padding = &words[rows.entries() * rows.entry_words()..rows.trailer_word()];

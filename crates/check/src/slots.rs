@@ -1,4 +1,4 @@
-//! Client slots: state words and redo records.
+//! Checks of client slots: state words and redo records.
 
 use guira_fabric::FabricError;
 use guira_layout::{Record, Seal, SlotState, SlotWord};
@@ -7,8 +7,8 @@ use crate::findings::{Findings, Subject};
 use crate::scan::{Concurrency, Scan};
 use crate::{Cause, ProblemKind, Stage};
 
-/// Slots of one READ: of the largest slots, 16 rows of entries of 1,032 bytes, they fill half of the smallest
-/// `max_verb_words` of all fabrics.
+/// Client slots in one READ: the largest ones, with records of 16 rows with entries of 1,032 bytes, fill half of the
+/// smallest `max_verb_words` of all fabrics.
 const SLOTS_PER_READ: u16 = 32;
 
 impl Scan<'_> {
@@ -33,7 +33,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Samples a slot and looks at it. 1 round trip, or 2.
+    /// Samples a client slot and checks it. 1 or 2 round trips.
     pub(crate) async fn inspect_slot(&mut self, slot: u16) -> Result<Findings, FabricError> {
         let mut words = vec![0; self.table.geometry().slot_words()];
         self.read(self.table.geometry().slot(slot), &mut words).await?;
@@ -47,27 +47,24 @@ impl Scan<'_> {
         self.slots[usize::from(slot)] = word;
         let state = word.map(|word| word.state);
         let (kind, is_known) = (ProblemKind::SlotWord, state.is_some());
-        findings.require(is_known, kind, place, format_args!("its state word {state_word:#x} means nothing"));
+        findings.require(is_known, kind, place, format_args!("its state word {state_word:#x} is not valid"));
         if state == Some(SlotState::Recovering) && self.concurrency == Concurrency::Exclusive {
-            let text = "its dead client's recovery was begun and not completed";
+            let text = "the recovery of its dead client was begun, but not completed";
             findings.add(ProblemKind::UnfinishedRecovery, place, text);
         }
         let seal = Seal(words[Seal::word(self.table.rows())]);
         if !seal.is_sealed() {
             return Ok(findings);
         }
-        // A client may be in the middle of a commit. A slot that nobody living has may not. // [R-COMMIT-1] [R-SLOT-1]
+        // A living client may be in the middle of a commit; a slot without one may not. // [R-COMMIT-1] [R-SLOT-1]
         let is_dead = word.is_some_and(|word| self.is_dead(slot, word));
         if self.concurrency == Concurrency::Exclusive || state == Some(SlotState::Free) || is_dead {
-            let text = format!(
-                "the record of its commit {} is sealed and not retired: its rows may be half written",
-                seal.sequence()
-            );
+            let text = format!("its commit {} is not complete, and rows of it may be half written", seal.sequence());
             let is_left = is_dead && self.concurrency == Concurrency::Shared && self.table.is_recoverable();
             let cause = if is_left { Cause::DeadClient } else { Cause::Damage };
             findings.add_caused(ProblemKind::UnfinishedCommit, cause, place, text);
         }
-        // Its words may be those of two commits: they were read before the seal.
+        // The words may belong to two commits, because the seal is read last.
         if self.record_damage(words).is_some()
             && let Some(text) = self.record_damage_now(slot, seal).await?
         {
@@ -76,14 +73,15 @@ impl Scan<'_> {
         Ok(findings)
     }
 
-    /// What is wrong with the sealed record of a slot.
+    /// Returns the error of a client slot's sealed record, if it does not decode.
     fn record_damage(&self, words: &[u64]) -> Option<String> {
         let table = self.table;
         let decoded = Record::decode(words, table.rows(), table.config(), table.geometry());
         decoded.err().map(|error| error.to_string())
     }
 
-    /// What is wrong with the record of a slot whose seal is still `seal`; otherwise the next commit may have begun.
+    /// Reads a client slot again and returns the error of its record if the seal is still `seal`; otherwise the next
+    /// commit may have begun.
     async fn record_damage_now(&mut self, slot: u16, seal: Seal) -> Result<Option<String>, FabricError> {
         let mut words = vec![0; self.table.geometry().slot_words()];
         self.read(self.table.geometry().slot(slot), &mut words).await?;
@@ -92,6 +90,7 @@ impl Scan<'_> {
     }
 }
 
+/// A client slot as findings name it.
 #[derive(Clone, Copy)]
 struct SlotLabel(u16);
 
