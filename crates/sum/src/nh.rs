@@ -130,7 +130,7 @@ fn block(keys: &LevelKeys, words: &[u64], seed: u64) -> u64 {
         1 => product(words[at - 1].wrapping_add(keys[at - 1]), seed.wrapping_add(keys[at])),
         _ => product(seed.wrapping_add(keys[at]), keys[at + 1]),
     };
-    // Not folded: the compiler may leave a fold as a call for each pair.
+    // A loop, not a fold: the compiler may leave a fold as a call for each pair.
     for (pair, keys) in words.as_chunks::<2>().0.iter().zip(keys.as_chunks::<2>().0) {
         sum = sum.wrapping_add(product(pair[0].wrapping_add(keys[0]), pair[1].wrapping_add(keys[1])));
     }
@@ -159,7 +159,8 @@ mod tests {
         assert_eq!(format!("{keys:?}"), "NhKeys");
     }
 
-    /// What the bound rests on: a^(p-1) = 1 modulo p for p = 2^64 + 13 and the bases that decide it for such numbers.
+    /// The proof of the bound needs a prime: p = 2^64 + 13 passes the Miller-Rabin test for the bases that decide it
+    /// for numbers of this size.
     #[test]
     fn the_modulus_is_prime() {
         let p = (1_u128 << 64) + u128::from(PRIME_EXCESS);
@@ -186,7 +187,7 @@ mod tests {
         }
     }
 
-    /// By the definition, one product after the other.
+    /// The sum is the one given by the definition, computed product by product.
     #[test]
     fn pairs_are_multiplied_and_added() {
         let keys = NhKeys::new(SECRET);
@@ -200,13 +201,14 @@ mod tests {
                 let second = if i + 1 < image.len() { keyed(i + 1, &image) } else { keys.key(i + 1) };
                 expected = expected.wrapping_add(u128::from(keyed(i, &image)) * u128::from(second));
             }
-            // The halves as a number modulo 2^64 + 13, less a multiple of 2^64.
+            // The combined halves, reduced modulo 2^64.
             let combined = i128::from(expected as u64) - 13 * i128::from((expected >> 64) as u64);
             assert_eq!(sum, combined.rem_euclid(1 << 64) as u64, "{len} words");
         }
     }
 
-    /// By the definition: blocks with the keys of the first level, their sums with those of the second, and so on.
+    /// The sum is the one given by the definition: blocks with the keys of the first level, their sums with those of
+    /// the second, and so on.
     #[test]
     fn blocks_are_summed_in_levels() {
         let keys = NhKeys::new(SECRET);
