@@ -22,7 +22,7 @@ fn nearly_full() -> (Bench, [u8; 8]) {
     let bench = Bench::of_rows(Preset::Tiny, "fixed:8:8", 64, Profile::Shm, 11);
     let mut filler = bench.client(0);
     let mut stored = Vec::new();
-    for i in 0..4 * bench.table.config().slots() {
+    for i in 0..4 * bench.table.config().max_entries() {
         match filler.put(&key(i), &key(i)) {
             Ok(_) => stored.push(i),
             Err(error) => assert!(matches!(error.kind, ErrorKind::Full { .. })),

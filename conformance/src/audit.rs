@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, Profile, Region, Space, WORD_BYTES};
-use guira_layout::{ChunkState, ChunkWord, ExtentRef, Placement, RowId, parse_extent};
+use guira_layout::{ChunkState, ChunkWord, EntryKind, ExtentRef, RowId, parse_extent};
 use guira_rcuckoo::slots;
 
 use crate::{Bench, block_on};
@@ -49,7 +49,7 @@ impl Bench {
         for row in (0..self.table.config().rows).map(RowId) {
             let words = self.row_words(row);
             self.table.rows().verify(row, &words).map_err(|_| format!("{row} does not verify"))?;
-            for slot in self.table.rows().occupied_slots(&words) {
+            for slot in self.table.rows().occupied_entries(&words) {
                 let (digest, key, value) = self.entry(row, &words, slot)?;
                 let pair = self.table.placement().rows(digest);
                 if pair.other(row).is_none() {
@@ -66,7 +66,7 @@ impl Bench {
     fn entry(&self, row: RowId, words: &[u64], slot: usize) -> Result<(u64, Vec<u8>, Vec<u8>), String> {
         let rows = self.table.rows();
         let (mut key, mut value) = (Vec::new(), Vec::new());
-        if rows.placement(words, slot) == Placement::Inline {
+        if rows.entry_kind(words, slot) == EntryKind::Inline {
             rows.append_inline_key(words, slot, &mut key);
             rows.append_inline_value(words, slot, &mut value);
             return Ok((self.table.placement().digest(&key), key, value));

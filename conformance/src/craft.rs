@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use guira_fabric::Addr;
-use guira_layout::{Placement, RowId};
+use guira_layout::{EntryKind, RowId};
 use guira_rcuckoo::Table;
 
 use crate::{Bench, Prepared};
@@ -57,8 +57,8 @@ impl Bench {
         let rows = self.table.rows();
         let (mut words, mut entry) = (self.row_words(row), vec![0; rows.entry_words()]);
         rows.encode_extent_entry(&mut entry, &prepared.extent);
-        let slot = rows.free_slot(&words).expect("room in the row");
-        rows.put_entry(&mut words, slot, &entry, Placement::Extent);
+        let slot = rows.free_entry(&words).expect("room in the row");
+        rows.put_entry(&mut words, slot, &entry, EntryKind::Extent);
         rows.finish(row, &mut words);
         self.store(self.table.geometry().row(row), &words);
     }
@@ -67,7 +67,7 @@ impl Bench {
     pub fn empty_row(&self, row: RowId) {
         let rows = self.table.rows();
         let mut words = self.row_words(row);
-        rows.occupied_slots(&words).for_each(|slot| rows.clear_entry(&mut words, slot));
+        rows.occupied_entries(&words).for_each(|slot| rows.clear_entry(&mut words, slot));
         rows.finish(row, &mut words);
         self.store(self.table.geometry().row(row), &words);
     }
@@ -83,8 +83,8 @@ impl Bench {
         for (key, value) in entries {
             let probe = rows.probe(key, self.table.placement().digest(key));
             rows.encode_inline(&mut entry, &probe, value);
-            let slot = rows.free_slot(&words).expect("room in the row");
-            rows.put_entry(&mut words, slot, &entry, Placement::Inline);
+            let slot = rows.free_entry(&words).expect("room in the row");
+            rows.put_entry(&mut words, slot, &entry, EntryKind::Inline);
         }
         rows.finish(row, &mut words);
         self.store(self.table.geometry().row(row), &words);

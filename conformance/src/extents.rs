@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use guira_fabric::{Addr, Lane, Verb, post};
 use guira_layout::{
-    ChunkState, ChunkWord, ExtentClass, ExtentRef, GENERATION_WORD, Generation, OwnerId, Placement, encode_extent,
+    ChunkState, ChunkWord, EntryKind, ExtentClass, ExtentRef, GENERATION_WORD, Generation, OwnerId, encode_extent,
 };
 use guira_rcuckoo::{NewValue, Table};
 
@@ -82,7 +82,7 @@ impl Extents {
     /// # Panics
     /// If no chunk is left, or the fabric fails.
     pub fn prepare(&mut self, lane: &mut dyn Lane, key: &[u8], value: &[u8]) -> Option<Prepared> {
-        if self.table.rows().place(key.len(), value.len()) == Placement::Inline {
+        if self.table.rows().kind_for(key.len(), value.len()) == EntryKind::Inline {
             return None;
         }
         Some(self.prepare_as(lane, self.table.placement().digest(key), key, value))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use guira_check::history::{Answer, Begun, Call, History, Operation, Outcome};
+use guira_check::history::{Answer, Call, History, Operation, Outcome, PendingOperation};
 use guira_fabric::SplitMix64;
 
 /// What a drawn history is like.
@@ -65,7 +65,7 @@ const FAILURES_PERMILLE: u64 = 30;
 
 /// A process in the middle of an operation.
 struct Running {
-    begun: Begun,
+    begun: PendingOperation,
     operation: Operation,
     fate: Fate,
     /// What it will be told, once it took effect.
@@ -156,7 +156,7 @@ fn advance(
         if map.errs(MapError::Phantom) {
             map.apply(&running.operation);
         }
-        history.withdraw(running.begun);
+        history.fail(running.begun);
         return None;
     }
     match running.answer {
@@ -165,7 +165,7 @@ fn advance(
             Some(running)
         }
         Some(answer) => {
-            history.answered(running.begun, answer, now_ns);
+            history.complete(running.begun, answer, now_ns);
             None
         }
     }

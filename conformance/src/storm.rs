@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use guira_check::history::{Answer, Begun, Call, History, SEARCH_STEPS};
-use guira_check::{CheckOptions, Quiet, check_table};
+use guira_check::history::{Answer, Call, History, PendingOperation, SEARCH_STEPS};
+use guira_check::{CheckOptions, Concurrency, check_table};
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_fabric_sim::{ClientId, Fault, Network, Sim, SimOptions, SimRegion, Stopped};
 use guira_layout::{Preset, PresetOptions};
@@ -179,7 +179,7 @@ fn fill(bench: &Bench, shared: &Shared, keys: u64) {
     for key in 0..keys {
         if is_watched(key) {
             let begun = shared.history.borrow_mut().begin(0, key, Call::Put(value(key, 0)), 0);
-            shared.history.borrow_mut().answered(begun, Answer::Done, 0);
+            shared.history.borrow_mut().complete(begun, Answer::Done, 0);
         }
         filler.put(&key.to_le_bytes(), &value(key, 0).to_le_bytes()).expect("room for every key");
     }
@@ -341,21 +341,21 @@ impl Shared {
         }
     }
 
-    fn begin(&self, region: &SimRegion, number: u32, key: u64, call: Call) -> Option<Begun> {
+    fn begin(&self, region: &SimRegion, number: u32, key: u64, call: Call) -> Option<PendingOperation> {
         let mut history = self.history.borrow_mut();
         is_watched(key).then(|| history.begin(u64::from(number) + 1, key, call, 1 + region.now_ns()))
     }
 
-    fn end(&self, region: &SimRegion, begun: Option<Begun>, answer: Answer) {
+    fn end(&self, region: &SimRegion, begun: Option<PendingOperation>, answer: Answer) {
         if let Some(begun) = begun {
-            self.history.borrow_mut().answered(begun, answer, 1 + region.now_ns());
+            self.history.borrow_mut().complete(begun, answer, 1 + region.now_ns());
         }
     }
 
     /// Books what nobody may meet: here no operation has a reason to fail.
-    fn fail(&self, begun: Option<Begun>, what: String) -> bool {
+    fn fail(&self, begun: Option<PendingOperation>, what: String) -> bool {
         if let Some(begun) = begun {
-            self.history.borrow_mut().withdraw(begun);
+            self.history.borrow_mut().fail(begun);
         }
         let mut weather = self.weather.borrow_mut();
         weather.busy += u64::from(what.contains("Busy"));
@@ -382,7 +382,7 @@ async fn settle(region: SimRegion, shared: Rc<Shared>) {
 /// Looks at the table when everybody dead is recovered.
 fn audit(bench: &Bench, shared: &Shared, keys: u64) {
     let (bench, mut weather) = (bench.under(Profile::Shm), shared.weather.borrow_mut());
-    let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
+    let options = CheckOptions { concurrency: Concurrency::Exclusive, ..CheckOptions::default() };
     let mut lane = bench.region.lane();
     let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).expect("the heap reads");
     weather.wrong.extend(report.problems.iter().map(|problem| format!("when all is over: {problem}")));
@@ -408,7 +408,7 @@ fn audit(bench: &Bench, shared: &Shared, keys: u64) {
         }
         if is_watched(key) {
             let begun = history.begin(u64::MAX, key, Call::Get, u64::MAX);
-            history.answered(begun, found.map_or(Answer::Absent, Answer::Found), u64::MAX);
+            history.complete(begun, found.map_or(Answer::Absent, Answer::Found), u64::MAX);
         }
     }
     if !lost.is_empty() || contents.len() as u64 != keys {

@@ -44,7 +44,7 @@ fn owner_is_not_poison(shape: &Shape, owner: OwnerId) {
     assert!(!locks.is_poison(owner), "{owner} of {} is poison", shape.config().max_clients);
     let poisoned = lanes_of(shape, 0, locks.poison());
     assert!(poisoned.iter().all(|(_, holds)| u32::from(holds.0) == (1 << shape.config().lock_bits) - 1));
-    assert_eq!(poisoned.iter().all(|(_, holds)| locks.is_poison(*holds)), locks.names_owners());
+    assert_eq!(poisoned.iter().all(|(_, holds)| locks.is_poison(*holds)), locks.has_owner_ids());
     assert_eq!(owner.slot().map(OwnerId::of_slot), Some(owner));
 }
 
@@ -64,13 +64,13 @@ fn take_and_give_back(shape: &Shape, lock: LockId, owner: OwnerId, neighbours: u
     let locks = &shape.locks;
     let LockMask { word, mask } = locks.mask(lock);
     let held = neighbours & !mask | locks.held(owner, mask);
-    let named = if locks.names_owners() { owner } else { OwnerId(1) };
+    let named = if locks.has_owner_ids() { owner } else { OwnerId(1) };
     assert_eq!(locks.first_held(word, held, mask), Some((lock, named)));
     assert_eq!(held.wrapping_add(locks.release_addend(owner, mask)), neighbours & !mask, "a release is exact");
     let poisoned = (locks.poison()).wrapping_add(locks.release_addend(owner, mask));
     let left = locks.first_held(word, poisoned, mask);
     let stays = left.is_some_and(|(_, owner)| locks.is_poison(owner));
-    assert_eq!(stays, locks.names_owners(), "a poisoned lock that is released is neither free nor anybody's");
+    assert_eq!(stays, locks.has_owner_ids(), "a poisoned lock that is released is neither free nor anybody's");
 }
 
 /// Words of each table: free, held by one and by several, poisoned, and with bits that belong to no lock.

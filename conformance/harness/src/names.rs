@@ -67,7 +67,7 @@ pub fn preset(data: &[u8]) -> Answer {
     };
     let derived = derived(&options, preset.config(&options));
     if let Some(config) = &derived {
-        assert!(config.slots() >= options.capacity, "the table holds the keys it was asked for");
+        assert!(config.max_entries() >= options.capacity, "the table holds the keys it was asked for");
     }
     let rows = options.capacity;
     if let Some(config) = self::derived(&options, preset.config_of_rows(rows, &options)) {

@@ -1,7 +1,7 @@
 //! Rows: what can be asked of words nobody verified, what a row that verifies promises, and how entries come and go.
 
 use guira_layout::{
-    Candidate, EntryFormat, ExtentRef, Generation, Placement, Probe, RowFormat, RowId, RowShape, Rows, Trailer, Version,
+    Candidate, EntryFormat, EntryKind, ExtentRef, Generation, Probe, RowFormat, RowId, RowShape, Rows, Trailer, Version,
 };
 
 use super::feed::{Feed, bytes_of};
@@ -55,11 +55,11 @@ fn examine(shape: &Shape, words: &[u64], probe: &Probe<'_>) {
     let occupied: Vec<usize> = (0..rows.entries()).filter(|slot| rebuilt >> 36 >> slot & 1 != 0).collect();
     assert_eq!(rows.occupancy(words), occupied.iter().fold(0, |bits, slot| bits | 1 << slot));
     assert_eq!(rows.occupied(words) as usize, occupied.len());
-    assert_eq!(rows.free_slot(words), (0..rows.entries()).find(|slot| !occupied.contains(slot)));
+    assert_eq!(rows.free_entry(words), (0..rows.entries()).find(|slot| !occupied.contains(slot)));
 
     let expected: Vec<Candidate> = occupied.iter().filter_map(|slot| held(shape, words, *slot, probe)).collect();
     let mut found = Vec::new();
-    while let Some(candidate) = rows.find(words, probe, found.last().map_or(0, |last: &Candidate| last.slot() + 1)) {
+    while let Some(candidate) = rows.find(words, probe, found.last().map_or(0, |last: &Candidate| last.index() + 1)) {
         found.push(candidate);
     }
     assert_eq!(found, expected);
@@ -83,7 +83,7 @@ fn examine(shape: &Shape, words: &[u64], probe: &Probe<'_>) {
             assert!(!rows.inline_value_is(words, slot, &value), "another value");
         }
         let extent = shape.config().format.has_extents() && trailer.extents() >> slot & 1 != 0;
-        assert_eq!(rows.placement(words, slot) == Placement::Extent, extent);
+        assert_eq!(rows.entry_kind(words, slot) == EntryKind::Extent, extent);
         if extent {
             let extent = rows.extent_of(words, slot);
             let mut again = vec![0; rows.entry_words()];
@@ -171,10 +171,10 @@ fn finished(shape: &Shape, at: RowId, words: &mut [u64]) {
 fn entries_come_and_go(shape: &Shape, at: RowId, words: &mut [u64], slot: usize, entry: &[u64]) {
     let rows = &shape.rows;
     let bit = 1 << slot;
-    for placement in [Placement::Inline, Placement::Extent] {
+    for placement in [EntryKind::Inline, EntryKind::Extent] {
         let before = words.to_vec();
         rows.put_entry(words, slot, entry, placement);
-        let types = if placement == Placement::Extent { bit } else { 0 };
+        let types = if placement == EntryKind::Extent { bit } else { 0 };
         only_this_slot_changed(shape, words, &before, slot, entry, (bit, types));
         rows.finish(at, words);
         rows.verify(at, words).expect("a finished row verifies");
@@ -204,12 +204,12 @@ fn inline_entry(shape: &Shape, words: &mut [u64], slot: usize, probe: &Probe<'_>
     let rows = &shape.rows;
     let (key_bytes, value_bytes) = (probe.key().len(), value.len());
     assert!(rows.accepts_key(key_bytes) && rows.accepts_value(value_bytes));
-    if rows.place(key_bytes, value_bytes) == Placement::Extent {
+    if rows.kind_for(key_bytes, value_bytes) == EntryKind::Extent {
         return;
     }
     let mut entry = vec![!0; rows.entry_words()];
     rows.encode_inline(&mut entry, probe, value);
-    rows.put_entry(words, slot, &entry, Placement::Inline);
+    rows.put_entry(words, slot, &entry, EntryKind::Inline);
     assert_eq!(rows.find(words, probe, slot), Some(Candidate::Inline(slot)));
     let (mut key_back, mut value_back) = (Vec::new(), Vec::new());
     rows.append_inline_key(words, slot, &mut key_back);
@@ -230,7 +230,7 @@ fn extent_entry(shape: &Shape, words: &mut [u64], slot: usize, probe: &Probe<'_>
     };
     let mut entry = vec![!0; rows.entry_words()];
     rows.encode_extent_entry(&mut entry, &extent);
-    rows.put_entry(words, slot, &entry, Placement::Extent);
+    rows.put_entry(words, slot, &entry, EntryKind::Extent);
     assert_eq!(rows.extent_of(words, slot), extent);
     assert_eq!(rows.find(words, probe, slot), Some(Candidate::Extent(slot)));
     examine(shape, words, probe);
@@ -253,13 +253,13 @@ pub(super) fn seeds() -> Vec<Seed> {
         let mut entry = vec![0; rows.entry_words()];
         for slot in [0, rows.entries() - 1] {
             rows.encode_inline(&mut entry, &rows.probe(&key, digest), &value);
-            rows.put_entry(&mut words, slot, &entry, Placement::Inline);
+            rows.put_entry(&mut words, slot, &entry, EntryKind::Inline);
         }
         if shape.config().format.has_extents() && rows.entries() > 2 {
             let (offset, generation) = (shape.geometry.chunk(0).offset() + 4096, Generation(77));
             let extent = ExtentRef { digest, offset, generation, key_bytes: 9, value_bytes: 500 };
             rows.encode_extent_entry(&mut entry, &extent);
-            rows.put_entry(&mut words, 1, &entry, Placement::Extent);
+            rows.put_entry(&mut words, 1, &entry, EntryKind::Extent);
         }
         rows.finish(at, &mut words);
         let mut input = head.clone();

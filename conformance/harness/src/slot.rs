@@ -1,7 +1,7 @@
 //! Client slots: the state word, the seal, and the redo record.
 
 use guira_layout::{
-    CHUNK_HEADER_WORDS, Delta, EntryFormat, ExtentRef, Generation, Placement, Record, RecordError, RowId, Seal,
+    CHUNK_HEADER_WORDS, Delta, EntryFormat, EntryKind, ExtentRef, Generation, Record, RecordError, RowId, Seal,
     SlotState, SlotWord, slot_words,
 };
 
@@ -151,7 +151,7 @@ fn missing(shape: &Shape, words: &[u64], sequence: u32) -> Option<RecordError> {
             return Some(RecordError::Row { sequence, row, rows });
         }
         if usize::from(slot) >= entries {
-            return Some(RecordError::Slot { sequence, row, slot, entries });
+            return Some(RecordError::Entry { sequence, row, index: slot, entries });
         }
         if let Some(extent) = extent_of(shape, delta).filter(|extent| !is_possible(shape, extent)) {
             return Some(RecordError::Extent { sequence, row, offset: extent.offset });
@@ -220,7 +220,7 @@ fn record(shape: &Shape, words: &[u64], row: &[u64], cut: u64) -> Answer {
     }
     for delta in &decoded {
         let after = completes(shape, delta, row, cut);
-        rebuilt.push(&shape.rows, delta.row, delta.slot.into(), &after);
+        rebuilt.push(&shape.rows, delta.row, delta.index.into(), &after);
     }
     rebuilt.seal(shape.rows.sums(), seal.sequence());
     if is_canonical(words, &encoded) {
@@ -233,12 +233,12 @@ fn record(shape: &Shape, words: &[u64], row: &[u64], cut: u64) -> Answer {
 /// often. // [R-COMMIT-3]
 fn completes(shape: &Shape, delta: &Delta<'_>, before: &[u64], cut: u64) -> Vec<u64> {
     let rows = &shape.rows;
-    assert!(usize::from(delta.slot) < rows.entries(), "a delta's slot exists");
+    assert!(usize::from(delta.index) < rows.entries(), "a delta's slot exists");
     let mut after = before.to_vec();
     delta.apply(rows, &mut after);
-    let occupied = delta.trailer[0] >> 36 >> delta.slot & 1 != 0;
+    let occupied = delta.trailer[0] >> 36 >> delta.index & 1 != 0;
     let entry = if occupied { delta.entry.to_vec() } else { vec![0; rows.entry_words()] };
-    assert_eq!(rows.entry(&after, delta.slot.into()), entry);
+    assert_eq!(rows.entry(&after, delta.index.into()), entry);
     assert_eq!(after[rows.trailer_word()..], delta.trailer);
     let at = cut as usize % (before.len() + 1);
     let mut torn = [&after[..at], &before[at..]].concat();
@@ -284,9 +284,9 @@ pub(super) fn seeds() -> Vec<Seed> {
             let mut entry = vec![0x1111 * u64::from(change); rows.entry_words()];
             if change == 2 && shape.config().format.has_extents() {
                 rows.encode_extent_entry(&mut entry, &run_at_first_chunk(&shape));
-                rows.put_entry(&mut row, slot, &entry, Placement::Extent);
+                rows.put_entry(&mut row, slot, &entry, EntryKind::Extent);
             } else if change % 2 == 0 {
-                rows.put_entry(&mut row, slot, &entry, Placement::Inline);
+                rows.put_entry(&mut row, slot, &entry, EntryKind::Inline);
             }
             rows.finish(at, &mut row);
             record.push(rows, at, slot, &row);

@@ -9,7 +9,7 @@ use std::task::Poll;
 use guira_extents::{ExtentError, Extents};
 use guira_fabric::{Effect, FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
 use guira_fabric_sim::{SimLane, SimRegion};
-use guira_layout::{ExtentRef, OwnerId, Placement, SlotWord, encode_extent};
+use guira_layout::{EntryKind, ExtentRef, OwnerId, SlotWord, encode_extent};
 use guira_rcuckoo::{
     Change, Changed, Client, ClientConfig, Counters, Error, ErrorKind, NewValue, Operation, Outcome, Reader, Recovered,
     SlotClient, Snapshot, Table, Token, claim_slot, read_slot, recover, release_slot,
@@ -241,7 +241,7 @@ impl SimClient {
         let key = table.key(key).map_err(|kind| kind.during(operation))?;
         let placement = table.place(&key, value.len()).map_err(|kind| kind.during(operation))?;
         let Some(extents) = &mut self.extents else { return Ok(None) };
-        if placement == Placement::Inline {
+        if placement == EntryKind::Inline {
             extents.tend(&mut self.lane).await.map_err(ExtentError::Fabric)?;
             return Ok(None);
         }

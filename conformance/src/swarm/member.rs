@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use guira_check::history::{Answer, Begun, Call, History};
+use guira_check::history::{Answer, Call, History, PendingOperation};
 use guira_extents::ExtentError;
 use guira_fabric::{Effect, FabricError, Lane, Region, SplitMix64, pause_until};
 use guira_fabric_sim::{SimLane, SimRegion};
@@ -255,13 +255,13 @@ impl Member {
         if self.number == FILLER { 0 } else { 1 + region.now_ns() }
     }
 
-    fn begin(&self, region: &SimRegion, key: u64, call: Call) -> Begun {
+    fn begin(&self, region: &SimRegion, key: u64, call: Call) -> PendingOperation {
         self.shared.tally.borrow_mut().operations += 1;
         self.shared.history.borrow_mut().begin(u64::from(self.number), key, call, self.now_ns(region))
     }
 
-    fn end(&self, region: &SimRegion, begun: Begun, answer: Answer) {
-        self.shared.history.borrow_mut().answered(begun, answer, self.now_ns(region));
+    fn end(&self, region: &SimRegion, begun: PendingOperation, answer: Answer) {
+        self.shared.history.borrow_mut().complete(begun, answer, self.now_ns(region));
     }
 
     /// The number of the value that a lookup found.
@@ -272,12 +272,12 @@ impl Member {
     }
 
     /// Books a lookup that ended. Returns the value's number.
-    fn end_lookup(&self, region: &SimRegion, begun: Begun, key: u64, found: Option<&[u8]>) -> Option<u64> {
+    fn end_lookup(&self, region: &SimRegion, begun: PendingOperation, key: u64, found: Option<&[u8]>) -> Option<u64> {
         let number = found.and_then(|found| self.number_of(key, found));
         match (found, number) {
             (None, _) => self.end(region, begun, Answer::Absent),
             (Some(_), Some(number)) => self.end(region, begun, Answer::Found(number)),
-            (Some(_), None) => self.shared.history.borrow_mut().withdraw(begun),
+            (Some(_), None) => self.shared.history.borrow_mut().fail(begun),
         }
         number
     }
@@ -287,7 +287,7 @@ impl Member {
         match client.get(&key_bytes(key)).await {
             Ok(found) => Ok(self.end_lookup(region, begun, key, found.as_ref().map(|(value, _)| &value[..]))),
             Err(failure) => {
-                self.shared.history.borrow_mut().withdraw(begun);
+                self.shared.history.borrow_mut().fail(begun);
                 self.survive(failure).map(|()| None)
             }
         }
@@ -296,7 +296,7 @@ impl Member {
     async fn get_many(&mut self, client: &mut SimClient, region: &SimRegion) -> Result<(), Stop> {
         let most = MANY_KEYS[self.rng.below(2) as usize];
         let keys: Vec<u64> = (0..1 + self.rng.below(most)).map(|_| self.key()).collect();
-        let begun: Vec<Begun> = keys.iter().map(|key| self.begin(region, *key, Call::Get)).collect();
+        let begun: Vec<PendingOperation> = keys.iter().map(|key| self.begin(region, *key, Call::Get)).collect();
         let bytes: Vec<[u8; 8]> = keys.iter().map(|key| key_bytes(*key)).collect();
         let answers = client.get_many(&bytes).await;
         let mut ended = Ok(());
@@ -306,7 +306,7 @@ impl Member {
                     self.end_lookup(region, begun, key, found.as_deref());
                 }
                 Err(error) => {
-                    self.shared.history.borrow_mut().withdraw(begun);
+                    self.shared.history.borrow_mut().fail(begun);
                     ended = ended.and(self.survive(error.into()));
                 }
             }
@@ -317,7 +317,8 @@ impl Member {
     /// A scan is a lookup of every key that it returns, and of every other one if it is a snapshot.
     async fn scan(&mut self, client: &mut SimClient, region: &SimRegion) -> Result<(), Stop> {
         let keys = 0..self.shared.setup.keys;
-        let mut begun: Vec<Option<Begun>> = keys.map(|key| Some(self.begin(region, key, Call::Get))).collect();
+        let mut begun: Vec<Option<PendingOperation>> =
+            keys.map(|key| Some(self.begin(region, key, Call::Get))).collect();
         let scanned = client.snapshot(self.config(self.shared.setup.deadline_ns), SWEEPS).await;
         let ended = match scanned {
             Ok(scanned) => {
@@ -341,7 +342,7 @@ impl Member {
             }
             Err(failure) => self.survive(failure),
         };
-        begun.into_iter().flatten().for_each(|begun| self.shared.history.borrow_mut().withdraw(begun));
+        begun.into_iter().flatten().for_each(|begun| self.shared.history.borrow_mut().fail(begun));
         ended
     }
 
@@ -375,7 +376,7 @@ impl Member {
                 return Ok(());
             }
             Err(failure) => {
-                self.shared.history.borrow_mut().withdraw(begun);
+                self.shared.history.borrow_mut().fail(begun);
                 return self.survive(failure);
             }
         };
@@ -386,7 +387,7 @@ impl Member {
         let swap = |value| Change::Swap(Expected::Unchanged(token), value);
         match client.change_value(&key_bytes(key), &bytes, Operation::CompareAndSwap, swap).await {
             // A token may fail because of a neighbour's change: that says nothing about the key.
-            Ok(Outcome::Different) => self.shared.history.borrow_mut().withdraw(begun),
+            Ok(Outcome::Different) => self.shared.history.borrow_mut().fail(begun),
             Ok(outcome) => self.end(region, begun, answer_of(begun_swap(expected, new), outcome)),
             Err(failure) => return self.fail(region, begun, failure),
         }
@@ -430,9 +431,9 @@ impl Member {
     }
 
     /// Books a change that failed: pending if it may have had an effect.
-    fn fail(&mut self, region: &SimRegion, begun: Begun, failure: Failure) -> Result<(), Stop> {
+    fn fail(&mut self, region: &SimRegion, begun: PendingOperation, failure: Failure) -> Result<(), Stop> {
         match failure.effect() {
-            Effect::None => self.shared.history.borrow_mut().withdraw(begun),
+            Effect::None => self.shared.history.borrow_mut().fail(begun),
             Effect::Done => self.end(region, begun, Answer::Done),
             Effect::Unknown => {}
         }

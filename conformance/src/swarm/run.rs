@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use guira_check::history::{Answer, Call, History, Refusal, SEARCH_STEPS};
-use guira_check::{CheckOptions, Quiet, check_table};
+use guira_check::history::{Answer, Call, History, HistoryError, SEARCH_STEPS};
+use guira_check::{CheckOptions, Concurrency, check_table};
 use guira_fabric::{Profile, Region};
 use guira_fabric_sim::{ClientId, Event, EventKind, FaultPlan, Network, NodeEvent, Sim, SimOptions, Stopped};
 use guira_layout::{RowId, SuperblockError};
@@ -42,7 +42,7 @@ pub struct Run {
     /// What must not be; empty if the run passed.
     pub wrong: Vec<String>,
     /// The key whose answers no order explains.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<HistoryError>,
 }
 
 /// Runs `seed`, and keeps the last `keep_events` events.
@@ -209,7 +209,7 @@ fn audit(bench: &Bench, shared: &Shared) {
     for (word, value) in bench.lock_words() {
         wrong.push(format!("lock word {word} is {value:#x} although everybody dead is recovered"));
     }
-    let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
+    let options = CheckOptions { concurrency: Concurrency::Exclusive, ..CheckOptions::default() };
     let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).expect("the heap reads");
     if report.used_slots > 0 {
         wrong.push(format!("{} slots are in use although everybody dead is recovered", report.used_slots));
@@ -232,8 +232,8 @@ fn read_back(bench: &Bench, shared: &Shared, wrong: &mut Vec<String>) {
     for key in 0..shared.setup.keys {
         let begun = history.begin(AUDITOR, key, Call::Get, u64::MAX);
         match contents.get(&key_bytes(key)[..]).map(|value| value_of(value, &shared.setup.lengths)) {
-            None => history.answered(begun, Answer::Absent, u64::MAX),
-            Some(Ok(number)) => history.answered(begun, Answer::Found(number), u64::MAX),
+            None => history.complete(begun, Answer::Absent, u64::MAX),
+            Some(Ok(number)) => history.complete(begun, Answer::Found(number), u64::MAX),
             Some(Err(what)) => wrong.push(format!("when all is over, key {key} has {what}")),
         }
     }

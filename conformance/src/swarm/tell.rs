@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use guira_check::history::{Operation, Refusal};
+use guira_check::history::{HistoryError, Operation};
 use guira_fabric::{Addr, Space};
 use guira_fabric_sim::{Event, EventKind, Part};
 
@@ -38,8 +38,8 @@ pub fn tell(run: &Run) -> String {
         .for_each(|event| line(&event.to_string()));
     if let Some(refusal) = &run.refusal {
         let key = match refusal {
-            Refusal::Impossible(impossible) => impossible.key,
-            Refusal::Undecided { key, .. } => *key,
+            HistoryError::NotLinearizable(impossible) => impossible.key,
+            HistoryError::Undecided { key, .. } => *key,
         };
         let [first, second] = run.rows_of(key);
         line(&format!("operations on key {key}, which belongs to {first} and {second}:"));

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use guira_check::{CheckOptions, ProblemKind, Quiet, check_rows, check_table};
+use guira_check::{CheckOptions, Concurrency, ProblemKind, check_rows, check_table};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, Profile, Region, Space};
 use guira_fabric_sim::{Event, EventKind, Part};
@@ -132,7 +132,7 @@ impl Watch {
         let (mut lane, table) = (self.bench.region.lane(), &self.bench.table);
         let problems = if self.sights.unlocked_steps.is_multiple_of(WHOLE_EVERY) {
             self.sights.whole += 1;
-            let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
+            let options = CheckOptions { concurrency: Concurrency::Exclusive, ..CheckOptions::default() };
             let report = block_on(check_table(&mut lane, table, &options, &mut |_| ())).expect("the heap reads");
             // Others recover their dead meanwhile, whose slots and chunks are between two owners.
             let under_way = [ProblemKind::UnfinishedRecovery, ProblemKind::ChunkOwner];

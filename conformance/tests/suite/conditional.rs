@@ -323,7 +323,7 @@ fn tokens_of_extents_move_with_their_entries() {
     for profile in Profile::ALL {
         let bench = Bench::of_rows(Preset::Hardened, "bytes:24", 64, profile, SEED);
         let mut client = bench.client(0);
-        let keys = bench.table.config().slots() / 2;
+        let keys = bench.table.config().max_entries() / 2;
         let key = |i: u64| i.to_le_bytes();
         let rows_of = |bench: &Bench| (0..bench.table.config().rows).map(guira_layout::RowId).collect::<Vec<_>>();
         for i in 0..keys {

@@ -100,7 +100,7 @@ fn key(i: u64) -> [u8; 8] {
 #[expect(clippy::unwrap_used, reason = "a test's helper: a failure is the test's")]
 fn filled(way: Way, format: &str, rows: u64, percent: u64) -> (Subject, u64) {
     let mut subject = Subject::of_rows(Preset::Hardened, format, way.rows(rows), way);
-    let keys = subject.bench.table.config().slots() * percent / 100;
+    let keys = subject.bench.table.config().max_entries() * percent / 100;
     for i in 0..keys {
         assert_eq!(subject.client.put(&key(i), &key(i)).unwrap().outcome, Outcome::Inserted);
     }
@@ -251,7 +251,7 @@ fn the_median_insert_takes_two_round_trips() {
     for way in Way::remote() {
         for format in ["fixed:4:4", "fixed:8:8"] {
             let mut subject = Subject::of_rows(Preset::Hardened, format, way.rows(4096), way);
-            let keys = subject.bench.table.config().slots() * 90 / 100;
+            let keys = subject.bench.table.config().max_entries() * 90 / 100;
             let mut trips = BTreeMap::new();
             let mut sum = Traffic::default();
             let width = if format == "fixed:4:4" { 4 } else { 8 };
@@ -285,7 +285,7 @@ fn local_hits_rarely_read_their_second_row() {
         let width = if format == "fixed:4:4" { 4 } else { 8 };
         let bench = Bench::of_rows(Preset::Hardened, format, 4096, Profile::Shm, 7);
         let mut client = bench.client(0);
-        let keys = bench.table.config().slots() * 90 / 100;
+        let keys = bench.table.config().max_entries() * 90 / 100;
         for i in 0..keys {
             client.put(&key(i)[..width], &key(i)[..width]).unwrap();
         }
@@ -311,7 +311,7 @@ fn records_are_written_when_a_death_could_leave_half_a_change() {
     for (way, always) in [shm, (Way::Heap(Profile::Tcp), false), (Way::Heap(Profile::Mlx5), false), (Way::Node, false)]
     {
         let mut subject = Subject::of_rows(Preset::Hardened, "fixed:8:8", 64, way);
-        let keys = subject.bench.table.config().slots() * 90 / 100;
+        let keys = subject.bench.table.config().max_entries() * 90 / 100;
         for i in 0..keys {
             let before = subject.client.client.counters();
             let (_, traffic) = subject.traffic_of(|client| client.put(&key(i), &key(i)).unwrap());
@@ -334,7 +334,7 @@ fn a_stale_cache_costs_trips_only() {
         let subject = Subject::of_rows(Preset::Hardened, "fixed:8:8", 64, way);
         let Subject { bench, client: mut stale, node } = subject;
         let mut busy = Subject::client_of(&bench, node.as_ref(), 1);
-        let keys = bench.table.config().slots() * 90 / 100;
+        let keys = bench.table.config().max_entries() * 90 / 100;
         // Sees every row while it is almost empty, and remembers that.
         for i in 0..40 {
             stale.put(&key(i), &key(i)).unwrap();

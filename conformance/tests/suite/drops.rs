@@ -44,7 +44,7 @@ impl Scene {
         let bench = Bench::of_rows(preset, "fixed:8:8", 64, Profile::Shm, SEED);
         let mut model = Model::default();
         let mut client = bench.client(9);
-        for i in 0..bench.table.config().slots() * 3 / 4 {
+        for i in 0..bench.table.config().max_entries() * 3 / 4 {
             let op = Op::Put(key(i), key(i));
             if client.apply(&op).is_ok() {
                 model.apply(&op);
@@ -235,7 +235,7 @@ fn a_mutation_follows_a_drop_of_an_extent() {
     println!("drops of extents: preset tiny, seed {SEED}");
     let bench = Bench::of_rows(Preset::Tiny, "bytes:24", 64, Profile::Shm, SEED);
     let (mut client, mut model) = (bench.client(9), Model::default());
-    for i in 0..bench.table.config().slots() / 2 {
+    for i in 0..bench.table.config().max_entries() / 2 {
         let op = Op::Put(key(i), vec![i as u8; 80]);
         assert_eq!(client.apply(&op), Ok(model.apply(&op)));
     }

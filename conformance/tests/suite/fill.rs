@@ -49,7 +49,7 @@ fn fill(preset: Preset, format: &str, rows: u64, seed: u64) -> Filled {
     let bench = Bench::of_rows(preset, format, rows, Profile::Shm, seed);
     let mut client = bench.client(0);
     let width = if format == "fixed:4:4" { 4 } else { 8 };
-    let slots = bench.table.config().slots();
+    let slots = bench.table.config().max_entries();
     let (mut keys, mut before) = (0, None);
     loop {
         let key = key(seed, keys, width);
@@ -154,7 +154,7 @@ fn full_changes_nothing() {
         let bench = Bench::of_rows(preset, "fixed:8:8", 512, profile, 1);
         let mut client = bench.client(0);
         let (mut put, mut full) = (0, 0);
-        for i in 0..bench.table.config().slots() + 100 {
+        for i in 0..bench.table.config().max_entries() + 100 {
             let before = bench.words();
             let key = key(1, i, 8);
             match client.put(&key, &key) {

@@ -69,7 +69,7 @@ fn every_geometry_agrees_with_the_model() {
         };
         let mut clients = [bench.client(0), bench.client_with(1, other, tuned)];
         let mut model = BTreeMap::new();
-        let keys = 1 + rng.below(bench.table.config().slots());
+        let keys = 1 + rng.below(bench.table.config().max_entries());
         for step in 0..600 {
             let key = rng.below(keys).to_le_bytes();
             let value = rng.next_u64().to_le_bytes();

@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use guira_check::history::{Answer, Call, History, Operation, Outcome, Refusal, SEARCH_STEPS};
+use guira_check::history::{Answer, Call, History, HistoryError, Operation, Outcome, SEARCH_STEPS};
 use guira_conformance::histories::{Drawn, MapError, with_coarse_clock};
 use guira_fabric::SplitMix64;
 
@@ -50,7 +50,7 @@ fn has_orders(history: &History, keys: u64) -> bool {
 fn is_accepted(history: &History) -> bool {
     match history.check(SEARCH_STEPS) {
         Ok(_) => true,
-        Err(Refusal::Impossible(_)) => false,
+        Err(HistoryError::NotLinearizable(_)) => false,
         Err(undecided) => panic!("{undecided}"),
     }
 }
@@ -204,8 +204,8 @@ fn long_histories_take_few_steps() {
                 Ok(checked) => steps = steps.max(checked.steps),
                 Err(refusal) => {
                     assert_ne!(error, MapError::None, "{drawn:?}: {refusal}");
-                    found += u64::from(matches!(refusal, Refusal::Impossible(_)));
-                    undecided += u64::from(matches!(refusal, Refusal::Undecided { .. }));
+                    found += u64::from(matches!(refusal, HistoryError::NotLinearizable(_)));
+                    undecided += u64::from(matches!(refusal, HistoryError::Undecided { .. }));
                 }
             }
         }

@@ -60,7 +60,7 @@ fn wrong_key(format: EntryFormat) -> Vec<u8> {
 fn filled(preset: Preset, format: &str, profile: Profile) -> (Bench, TestClient, u64) {
     let bench = Bench::of_rows(preset, format, 64, profile, SEED);
     let format = bench.table.config().format;
-    let (mut client, keys) = (bench.client(0), bench.table.config().slots() * 2 / 3);
+    let (mut client, keys) = (bench.client(0), bench.table.config().max_entries() * 2 / 3);
     let stored = (0..keys).take_while(|i| client.apply(&Op::Put(key(format, *i), value(format, *i))).is_ok()).count();
     (bench, client, stored as u64)
 }
@@ -275,7 +275,7 @@ struct Crowd {
 impl Crowd {
     fn new(format: &str) -> Crowd {
         let bench = Bench::of_rows(Preset::Tiny, format, 64, Profile::Shm, SEED);
-        let (mut client, slots) = (bench.client(9), bench.table.config().slots());
+        let (mut client, slots) = (bench.client(9), bench.table.config().max_entries());
         let keys: Vec<_> = (0..slots * 85 / 100)
             .map(number)
             .filter(|key| client.apply(&Op::Put(key.clone(), Crowd::value(format, key, 0))).is_ok())

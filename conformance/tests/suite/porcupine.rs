@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use guira_check::history::{Answer, Call, History, Operation, Outcome, Refusal, SEARCH_STEPS};
+use guira_check::history::{Answer, Call, History, HistoryError, Operation, Outcome, SEARCH_STEPS};
 use guira_conformance::histories::{Drawn, MapError, with_coarse_clock};
 use guira_fabric::SplitMix64;
 
@@ -83,7 +83,7 @@ fn porcupine_agrees_on_drawn_histories() {
     for ((drawn, history), theirs) in histories.iter().zip(verdicts.lines()) {
         let ours = match history.check(SEARCH_STEPS) {
             Ok(_) => "ok",
-            Err(Refusal::Impossible(_)) => "illegal",
+            Err(HistoryError::NotLinearizable(_)) => "illegal",
             Err(undecided) => panic!("{drawn:?}: {undecided}"),
         };
         assert_eq!(ours, theirs, "{drawn:?}: {:#?}", history.operations().collect::<Vec<_>>());

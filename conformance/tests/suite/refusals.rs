@@ -38,7 +38,7 @@ fn key(i: u64) -> Vec<u8> {
 fn filled(preset: Preset) -> (Bench, Model) {
     let bench = Bench::of_rows(preset, "bytes:24", 64, Profile::Shm, SEED);
     let (mut client, mut model) = (bench.client(9), Model::default());
-    for i in 0..bench.table.config().slots() * 3 / 4 {
+    for i in 0..bench.table.config().max_entries() * 3 / 4 {
         let op = Op::Put(key(i), if i % 2 == 1 { key(i) } else { vec![i as u8; 80] });
         if client.apply(&op).is_ok() {
             model.apply(&op);

@@ -33,7 +33,7 @@ fn large(format: &str, i: u64) -> Vec<u8> {
 fn crowded(preset: Preset, format: &str, rows: u64) -> (Bench, Model) {
     let bench = Bench::of_rows(preset, format, rows, Profile::Shm, SEED);
     let (mut client, mut model) = (bench.client(9), Model::default());
-    for i in 0..bench.table.config().slots() * 85 / 100 {
+    for i in 0..bench.table.config().max_entries() * 85 / 100 {
         let put = Op::Put(number(i), large(format, i));
         if client.apply(&put).is_ok() {
             model.apply(&put);
@@ -75,7 +75,7 @@ fn a_quiet_table_is_a_snapshot_after_one_sweep() {
             assert_eq!((snapshot.rows(), snapshot.sweeps(), snapshot.is_stable()), (192, 1, is_stable));
             assert_eq!(contents(&snapshot), Ok(model.0.clone()));
             let extents = model.0.iter().filter(|(key, value)| {
-                bench.table.rows().place(key.len(), value.len()) == guira_layout::Placement::Extent
+                bench.table.rows().kind_for(key.len(), value.len()) == guira_layout::EntryKind::Extent
             });
             assert_eq!(guira_fabric::Lane::traffic(&lane).round_trips, 192 + extents.count() as u64 + 192 / 64);
             assert!(progress.is_sorted(), "{progress:?}");
@@ -288,7 +288,7 @@ fn small_tables_are_counted() {
             let bench = Bench::of_rows(preset, "fixed:8:8", rows, profile, SEED);
             let mut client = bench.client(0);
             for fill_percent in [0, 1, 30, 80] {
-                let keys = bench.table.config().slots() * fill_percent / 100;
+                let keys = bench.table.config().max_entries() * fill_percent / 100;
                 let stored =
                     (0..keys).filter(|i| client.apply(&Op::Put(number(*i), number(*i))).is_ok()).count() as u64;
                 let mut lane = bench.region.lane();
@@ -315,7 +315,7 @@ fn sparse_or_dense(keys: u64) -> Bench {
 /// table so empty that a sample sees nothing.
 #[test]
 fn estimates_are_as_near_as_they_say() {
-    let slots = Bench::of_rows(Preset::Hardened, "fixed:4:4", 1 << 16, Profile::Shm, SEED).table.config().slots();
+    let slots = Bench::of_rows(Preset::Hardened, "fixed:4:4", 1 << 16, Profile::Shm, SEED).table.config().max_entries();
     for keys in [0, 1, 7, 40, 300, 3_000, slots / 10, slots / 2, slots * 85 / 100] {
         let bench = sparse_or_dense(keys);
         let (mut near, mut widest) = (0, 0);

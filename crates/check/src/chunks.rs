@@ -1,22 +1,22 @@
-//! The chunk table: words, owners, runs; and how many extents nobody refers to.
+//! Checks of the chunk table: words, owners and runs. Counts the extents that no entry refers to.
 
 use guira_fabric::{Addr, FabricError, Verb, post};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass, Generation, MAX_KEY_BYTES, MAX_VALUE_BYTES, extent_words};
 
 use crate::findings::{Findings, Subject};
-use crate::scan::{PIECE_WORDS, Scan};
+use crate::scan::{Scan, WORDS_PER_READ};
 use crate::{ProblemKind, Stage};
 
-/// The largest class number whose bytes do not overflow; chunks are far too small for it.
-const MOST_CLASS: u8 = 60;
-/// Places of extents looked at with one batch: half of the smallest `max_batch` of all fabrics.
-const BATCH_PLACES: u64 = 64;
+/// Largest class number whose bytes do not overflow; chunks are far too small for it.
+const MAX_CLASS: u8 = 60;
+/// Chunk slots read by one batch: half of the smallest `max_batch` of all fabrics.
+const BATCH_SLOTS: u64 = 64;
 
-/// A chunk, to be named.
+/// A chunk as findings name it.
 #[derive(Clone, Copy)]
-struct ChunkPlace(u64);
+struct ChunkLabel(u64);
 
-impl std::fmt::Display for ChunkPlace {
+impl std::fmt::Display for ChunkLabel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "chunk {}", self.0)
     }
@@ -33,9 +33,9 @@ impl Scan<'_> {
     pub(crate) async fn check_chunks(&mut self) -> Result<(), FabricError> {
         let chunks = self.table.config().chunks;
         let (mut words, mut run, mut free) = (Vec::new(), None, 0);
-        for first in (0..chunks).step_by(PIECE_WORDS as usize) {
+        for first in (0..chunks).step_by(WORDS_PER_READ as usize) {
             self.show(Stage::Chunks, first, chunks);
-            words.resize(PIECE_WORDS.min(chunks - first) as usize, 0);
+            words.resize(WORDS_PER_READ.min(chunks - first) as usize, 0);
             self.read(self.table.geometry().chunk_word(first), &mut words).await?;
             for (chunk, word) in (first..).zip(&words) {
                 self.report.counts.count_chunk(self.table, chunk, ChunkWord(*word).decode(), &mut free);
@@ -46,7 +46,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Looks at the next chunk of the pass; `run` is the one it may belong to.
+    /// Checks the next chunk of the pass; `run` is the run it may belong to.
     async fn check_chunk(&mut self, chunk: u64, word: u64, run: &mut Option<Run>) -> Result<(), FabricError> {
         let state = ChunkWord(word).decode();
         let within = run.take().filter(|run| chunk < run.end);
@@ -59,10 +59,10 @@ impl Scan<'_> {
         if let Some(Run { head, end }) = within {
             let mut findings = Findings::default();
             add_broken_run(&mut findings, head, end - head, chunk);
-            self.settle(Subject::Chunk(head), findings, true).await?;
+            self.report_or_recheck(Subject::Chunk(head), findings, true).await?;
         }
         let mut findings = self.inspect_chunk_word(chunk, word);
-        // A run that is claimed or given back may lack tails; those it has are behind it.
+        // A run that is being claimed or freed may lack tails; those it has are behind it.
         if let Some(ChunkState::Tail { head }) = state
             && !self.reaches(head, chunk).await?
         {
@@ -74,18 +74,18 @@ impl Scan<'_> {
             }
             self.count_unreferenced(chunk, class).await?;
         }
-        self.settle(Subject::Chunk(chunk), findings, true).await
+        self.report_or_recheck(Subject::Chunk(chunk), findings, true).await
     }
 
-    /// What a chunk's word says by itself. // [R-EXTENT-2]
+    /// Checks a chunk's word by itself. // [R-EXTENT-2]
     fn inspect_chunk_word(&self, chunk: u64, word: u64) -> Findings {
-        let (mut findings, place, config) = (Findings::default(), ChunkPlace(chunk), self.table.config());
+        let (mut findings, place, config) = (Findings::default(), ChunkLabel(chunk), self.table.config());
         let state = ChunkWord(word).decode();
         findings.require(
             state.is_some(),
             ProblemKind::ChunkWord,
             place,
-            format_args!("its word {word:#x} means nothing"),
+            format_args!("its word {word:#x} is not valid"),
         );
         if let Some(ChunkState::Owned { owner, .. } | ChunkState::Claiming { owner, .. }) = state {
             let verb = if is_in_use(state) { "owned" } else { "claimed" };
@@ -99,19 +99,19 @@ impl Scan<'_> {
                 self.is_possible(class),
                 ProblemKind::ChunkClass,
                 place,
-                format_args!("chunks of {} bytes cannot be used for {class:?}", config.chunk_bytes),
+                format_args!("chunks of {} bytes cannot hold {}", config.chunk_bytes, describe_class(class)),
             );
             findings.require(
                 self.fits(chunk, class),
                 ProblemKind::BrokenRun,
                 place,
-                format_args!("its run reaches beyond the last chunk, {}", config.chunks - 1),
+                format_args!("its run extends beyond the last chunk, {}", config.chunks - 1),
             );
         }
         findings
     }
 
-    /// What the chunk is used for, if chunks of this table can be used so.
+    /// Returns the size class of a chunk in `state`, if it is possible in this table.
     fn possible_class(&self, chunk: u64, state: Option<ChunkState>) -> Option<ExtentClass> {
         class_of(state).filter(|class| self.is_possible(*class) && self.fits(chunk, *class))
     }
@@ -126,13 +126,13 @@ impl Scan<'_> {
     fn is_possible(&self, class: ExtentClass) -> bool {
         let chunk_bytes = self.table.config().chunk_bytes;
         match class {
-            ExtentClass::Slot(number) if number > MOST_CLASS => false,
+            ExtentClass::Slot(number) if number > MAX_CLASS => false,
             ExtentClass::Slot(_) => ExtentClass::of((class.bytes(chunk_bytes) / 8) as usize, chunk_bytes) == class,
             ExtentClass::Run(count) => (1..=self.longest_run()).contains(&u64::from(count)),
         }
     }
 
-    /// Chunks of the largest extent.
+    /// Returns the number of chunks of the largest extent.
     fn longest_run(&self) -> u64 {
         let words = extent_words(MAX_KEY_BYTES, MAX_VALUE_BYTES);
         match ExtentClass::of(words, self.table.config().chunk_bytes) {
@@ -141,7 +141,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Samples one chunk's word and whatever it depends on, and looks at it.
+    /// Samples one chunk's word and everything it depends on, and checks it.
     pub(crate) async fn inspect_chunk(&mut self, chunk: u64) -> Result<Findings, FabricError> {
         let mut word = [0];
         self.read(self.table.geometry().chunk_word(chunk), &mut word).await?;
@@ -166,7 +166,7 @@ impl Scan<'_> {
         Ok(findings)
     }
 
-    /// Whether the run at `head` reaches `tail`.
+    /// Whether the run that starts at chunk `head` includes chunk `tail`.
     async fn reaches(&mut self, head: u32, tail: u64) -> Result<bool, FabricError> {
         let head = u64::from(head);
         if head >= tail {
@@ -178,13 +178,13 @@ impl Scan<'_> {
         Ok(matches!(class, Some(ExtentClass::Run(count)) if tail < head + u64::from(count)))
     }
 
-    /// Counts the extents of a chunk that are neither marked free nor referred to. 1 round trip for 64 of them.
+    /// Counts the extents of a chunk that are neither marked free nor referred to. 1 round trip for 64 chunk slots.
     async fn count_unreferenced(&mut self, chunk: u64, class: ExtentClass) -> Result<(), FabricError> {
         let chunk_bytes = self.table.config().chunk_bytes;
         let at = self.table.geometry().chunk(chunk).offset();
         let slots = class.slots(chunk_bytes);
-        for first in (0..slots).step_by(BATCH_PLACES as usize) {
-            let count = BATCH_PLACES.min(slots - first) as usize;
+        for first in (0..slots).step_by(BATCH_SLOTS as usize) {
+            let count = BATCH_SLOTS.min(slots - first) as usize;
             let (mut marks, mut generations) = (vec![0; count], vec![0; count]);
             let offset = |slot| at + class.slot_at(slot, chunk_bytes);
             let reads = generations.iter_mut().zip(first..);
@@ -194,7 +194,7 @@ impl Scan<'_> {
             batch.push(Verb::Read { addr: Addr::main(at + class.mark_at(first)), into: &mut marks });
             post(&mut *self.lane, &mut batch[..]).await?;
             for ((generation, mark), slot) in generations.iter().zip(&marks).zip(first..) {
-                // A place that was never used since its chunk was claimed holds whatever was there before.
+                // A chunk slot that was not used since its chunk was claimed has its old contents.
                 let drawn = (1..=Generation::MAX).contains(generation) && *generation < self.next_generation;
                 let used = drawn && generation != mark && !self.extents.contains_key(&offset(slot));
                 self.report.unreferenced_extents += u64::from(used);
@@ -204,6 +204,7 @@ impl Scan<'_> {
     }
 }
 
+/// Returns the size class of a chunk in `state`, if that has one.
 fn class_of(state: Option<ChunkState>) -> Option<ExtentClass> {
     match state {
         Some(
@@ -213,7 +214,16 @@ fn class_of(state: Option<ChunkState>) -> Option<ExtentClass> {
     }
 }
 
-/// Whether a chunk in `state` is formatted and, if it heads a run, whole.
+/// Describes a size class for findings.
+pub(crate) fn describe_class(class: ExtentClass) -> String {
+    match class {
+        ExtentClass::Slot(number) => format!("slots of class {number}"),
+        ExtentClass::Run(1) => "a run of 1 chunk".to_owned(),
+        ExtentClass::Run(chunks) => format!("a run of {chunks} chunks"),
+    }
+}
+
+/// Whether a chunk in `state` is formatted and, if it is the head of a run, complete.
 fn is_in_use(state: Option<ChunkState>) -> bool {
     matches!(state, Some(ChunkState::Owned { .. } | ChunkState::Orphan { .. }))
 }
@@ -223,11 +233,11 @@ fn is_tail_of(word: u64, run: u64) -> bool {
 }
 
 fn add_broken_run(findings: &mut Findings, head: u64, count: u64, missing: u64) {
-    let text = format!("its run has {count} chunks, but chunk {missing} is not a tail of it");
-    findings.add(ProblemKind::BrokenRun, ChunkPlace(head), text);
+    let text = format!("its run has {count} chunks, but chunk {missing} is not one of its tails");
+    findings.add(ProblemKind::BrokenRun, ChunkLabel(head), text);
 }
 
 fn add_stray_tail(findings: &mut Findings, chunk: u64, head: u32) {
-    let text = format!("it is a tail of the run at chunk {head}, but no such run reaches it");
-    findings.add(ProblemKind::StrayTail, ChunkPlace(chunk), text);
+    let text = format!("it is a tail of the run at chunk {head}, but no run there includes it");
+    findings.add(ProblemKind::StrayTail, ChunkLabel(chunk), text);
 }

@@ -1,7 +1,7 @@
-//! What one look at one subject came to, and what several looks at a suspect come to.
+//! Findings of one look at one subject, and the summary of several looks.
 //!
-//! Invariant: a problem of a table that others work on is reported only if more than half of all looks saw it, and no
-//! look found its subject sound.
+//! Invariant: while other clients work on the table, a problem is reported only if more than half of all looks saw it
+//! and no look found its subject sound.
 
 use std::fmt::Display;
 
@@ -9,7 +9,7 @@ use guira_layout::RowId;
 
 use crate::{Cause, Problem, ProblemKind};
 
-/// What can be looked at by itself.
+/// A part of the table that can be checked by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     Slot(u16),
@@ -18,12 +18,12 @@ pub(crate) enum Subject {
     Chunk(u64),
 }
 
-/// What one look found.
+/// Findings of one look at a subject.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) problems: Vec<Problem>,
-    /// Something could not be judged: another row was torn, or it changed under the look.
-    pub(crate) unsettled: bool,
+    /// Whether something could not be checked, because another row was torn or changed during the look.
+    pub(crate) inconclusive: bool,
 }
 
 impl Findings {
@@ -35,7 +35,7 @@ impl Findings {
         self.problems.push(Problem { kind, cause, place: place.to_string(), text: text.into() });
     }
 
-    /// Adds a problem unless `holds`. Nothing is formatted if it holds, as nearly everything does that is looked at.
+    /// Adds a problem unless `holds`. Nothing is formatted if it holds, which is the usual case.
     pub(crate) fn require(&mut self, holds: bool, kind: ProblemKind, place: impl Display, text: impl Display) {
         if !holds {
             self.add(kind, place, text.to_string());
@@ -43,25 +43,25 @@ impl Findings {
     }
 
     pub(crate) fn is_sound(&self) -> bool {
-        self.problems.is_empty() && !self.unsettled
+        self.problems.is_empty() && !self.inconclusive
     }
 }
 
-/// A subject that looked wrong while others worked, and what later looks saw.
+/// A subject that looked wrong while other clients worked, and the findings of later looks.
 #[derive(Debug)]
-pub(crate) struct Suspect {
+pub(crate) struct Recheck {
     pub(crate) subject: Subject,
-    /// Whether the row was counted: it verified once.
+    /// Whether the row was counted, because it verified once.
     pub(crate) counted: bool,
     seen: Vec<(Problem, u32)>,
 }
 
-impl Suspect {
-    pub(crate) fn new(subject: Subject, counted: bool) -> Suspect {
-        Suspect { subject, counted, seen: Vec::new() }
+impl Recheck {
+    pub(crate) fn new(subject: Subject, counted: bool) -> Recheck {
+        Recheck { subject, counted, seen: Vec::new() }
     }
 
-    /// Notes what one more look found. What one of them could not put down to clients is damage.
+    /// Adds the findings of one more look. If one look found damage as the cause, the cause is damage.
     pub(crate) fn note(&mut self, findings: Findings) {
         for problem in findings.problems {
             let same = |seen: &&mut (Problem, u32)| seen.0.kind == problem.kind && seen.0.place == problem.place;
@@ -75,7 +75,7 @@ impl Suspect {
         }
     }
 
-    /// The problems that more than half of `looks` looks saw, as the last of them saw each.
+    /// Returns the problems that more than half of `looks` looks saw, each as the last look saw it.
     pub(crate) fn lasting(self, looks: u32) -> impl Iterator<Item = Problem> {
         self.seen.into_iter().filter(move |(_, times)| *times > looks / 2).map(|(problem, _)| problem)
     }
@@ -92,22 +92,22 @@ mod tests {
     }
 
     #[test]
-    fn only_what_lasts_is_reported() {
-        let mut suspect = Suspect::new(Subject::Row(RowId(1)), true);
-        suspect.note(findings(&[(ProblemKind::RowTorn, "a")]));
-        suspect.note(findings(&[(ProblemKind::DuplicateKey, "first")]));
-        suspect.note(findings(&[(ProblemKind::DuplicateKey, "last"), (ProblemKind::ExtentTorn, "b")]));
-        let lasting: Vec<Problem> = suspect.lasting(3).collect();
+    fn only_lasting_problems_are_reported() {
+        let mut recheck = Recheck::new(Subject::Row(RowId(1)), true);
+        recheck.note(findings(&[(ProblemKind::RowTorn, "a")]));
+        recheck.note(findings(&[(ProblemKind::DuplicateKey, "first")]));
+        recheck.note(findings(&[(ProblemKind::DuplicateKey, "last"), (ProblemKind::ExtentTorn, "b")]));
+        let lasting: Vec<Problem> = recheck.lasting(3).collect();
         assert_eq!(lasting.len(), 1);
         assert_eq!((lasting[0].kind, lasting[0].text.as_str()), (ProblemKind::DuplicateKey, "last"));
-        let mut suspect = Suspect::new(Subject::Row(RowId(1)), true);
+        let mut recheck = Recheck::new(Subject::Row(RowId(1)), true);
         for cause in [Cause::DeadClient, Cause::Damage, Cause::LivingClient] {
             let mut findings = Findings::default();
             findings.add_caused(ProblemKind::RowTorn, cause, "here", "a");
-            suspect.note(findings);
+            recheck.note(findings);
         }
-        assert_eq!(suspect.lasting(3).next().unwrap().cause, Cause::Damage);
+        assert_eq!(recheck.lasting(3).next().unwrap().cause, Cause::Damage);
         assert!(Findings::default().is_sound());
-        assert!(!Findings { unsettled: true, ..Findings::default() }.is_sound());
+        assert!(!Findings { inconclusive: true, ..Findings::default() }.is_sound());
     }
 }

@@ -1,18 +1,19 @@
-//! What tells whether a table is sound: the table scanner, which `guira check` runs, and the linearizability checker
-//! ([`history`]), which tests put their clients' answers to.
+//! Two checkers: the table scanner, which `guira check` runs, and the linearizability checker ([`history`]), with which
+//! tests check the histories of their clients.
 //!
-//! The scanner reads every byte of a table that means something, and says what cannot be. It only reads: no lock, no
-//! slot, no repair. It may run while clients change the table. What looks wrong then is usually a change under way (a
-//! row torn while it is written, a key in two rows while it moves, an extent just replaced), so it is looked at again
-//! under growing pauses, a bounded number of times, and reported only if it stays.
+//! The scanner reads every byte of a table that has a meaning, and reports everything that a sound table cannot
+//! contain. It only reads: it takes no lock and no client slot, and repairs nothing. It may run while clients change
+//! the table. Anything that looks wrong then is usually a change in progress (a row torn while it is written, a key in
+//! two rows while it moves, an extent just replaced), so it is checked again after growing pauses, a bounded number of
+//! times, and reported only if it persists.
 //!
 //! - [`check_table`]: every check, and the counts. Memory: 16 bytes and a hash table's overhead an extent; 64
 //!   rows and at most one more for each of their entries; nothing that grows with the number of inline entries.
-//! - [`check_rows`]: some rows, for whoever looks after every change.
+//! - [`check_rows`]: some rows, for tests that check after every change.
 //! - [`table_stats`]: the counts only.
 //!
-//! What it cannot see: that something is *missing*, and damage to single words whose damaged value is possible too (a
-//! lock word that names another living owner): they carry no checksum.
+//! It cannot detect *missing* entries, nor damage to single words whose damaged value is possible, too (a lock word
+//! with the id of another living owner), because these have no checksum.
 #![forbid(unsafe_code)]
 
 mod chunks;
@@ -30,6 +31,6 @@ mod space;
 mod stats;
 
 pub use report::{Cause, CheckError, CheckReport, Problem, ProblemKind, Progress, Stage};
-pub use scan::{CheckOptions, Quiet, check_rows, check_table};
+pub use scan::{CheckOptions, Concurrency, check_rows, check_table};
 pub use space::{ClassStats, OwnerChunks, SpaceStats};
 pub use stats::{ChunkCounts, TableStats, table_stats};

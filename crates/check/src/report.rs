@@ -1,4 +1,4 @@
-//! What a check found: problems made to be read, and counts.
+//! The result of a check: problems in readable form, and counts.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::TableStats;
 
 macro_rules! problem_kinds {
     ($($(#[doc = $doc:literal])+ $kind:ident,)*) => {
-        /// What is wrong. Serialized in snake case.
+        /// Kind of a problem. Serialized in snake case.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
@@ -26,19 +26,19 @@ macro_rules! problem_kinds {
 problem_kinds! {
     /// The superblock does not decode.
     SuperblockDamaged,
-    /// The superblock is another table's than the one that was opened. Nothing else was checked.
+    /// The superblock is that of another table than the one that was opened. Nothing else was checked.
     SuperblockReplaced,
-    /// The table was destroyed, and nothing else was checked; or it is being destroyed, and a row says so.
+    /// The table was destroyed, and nothing else was checked; or a row says that the table is being destroyed.
     TableDestroyed,
     /// The word that extent generations are drawn from is 0 or beyond 48 bits.
     GenerationCounter,
-    /// A row's checksum does not match, and nobody completes the row.
+    /// A row's checksum does not match, and no client completes the row.
     RowTorn,
-    /// A row says that it was split, but this table never doubled.
+    /// A row's level says that it was split, but tables are never doubled.
     RowLevel,
     /// A row's version has bits beyond the table's version bits.
     RowVersion,
-    /// Occupancy bits are set for entries that a row does not have.
+    /// Occupancy bits are set for entries that the row does not have.
     OccupancyBits,
     /// Type bits are set for entries that are free or do not exist, or in a format without extents.
     TypeBits,
@@ -48,79 +48,80 @@ problem_kinds! {
     PaddingNotZero,
     /// The lengths of an inline entry do not fit in it.
     EntryLengths,
-    /// The digest half in an inline entry's header is not its key's: no lookup finds the key.
+    /// The half digest in an inline entry's header is not that of its key: no lookup finds the key.
     EntryDigest,
     /// The unused bytes of an entry are not zero.
     EntryPadding,
-    /// The key of an entry belongs to other rows: no lookup finds it here.
+    /// The key of an entry belongs in other rows: no lookup finds it here.
     EntryMisplaced,
     /// A key is stored twice.
     DuplicateKey,
-    /// An entry refers to an extent where none can be.
+    /// An entry refers to an impossible extent address.
     ExtentAddress,
-    /// An entry's generation is 0, beyond 48 bits, or was not drawn yet.
+    /// The generation in an extent entry is 0, larger than 48 bits, or not used yet.
     ExtentGeneration,
     /// An extent lies in a chunk that is not in use, or holds another class.
     ExtentChunk,
     /// An extent is marked free though an entry refers to it: it will be overwritten.
     ExtentFreed,
-    /// An extent's place holds another generation.
+    /// The extent at the address in an entry has another generation.
     ExtentReplaced,
     /// An extent's lengths or checksum do not match.
     ExtentTorn,
-    /// An extent's key does not have the digest its entry says.
+    /// An extent's key does not have the digest in the entry.
     ExtentDigest,
     /// Two entries refer to one extent.
     ExtentShared,
-    /// A word of the chunk table means nothing.
+    /// A word of the chunk table is not valid.
     ChunkWord,
     /// A chunk in use has a size class that its size does not allow.
     ChunkClass,
-    /// A chunk is owned by nobody who lives.
+    /// The owner of a chunk is not a living client.
     ChunkOwner,
     /// A run of chunks is not followed by all of its tails.
     BrokenRun,
     /// A tail belongs to no run.
     StrayTail,
-    /// A lock is held by nobody who could release it.
+    /// A lock is held, but not by a client that can release it.
     StuckLock,
-    /// A lock holds an id beyond every client's, as those of a destroyed table do, but the table is not destroyed.
+    /// A lock is poisoned, as the locks of a destroyed table are, but the table is not destroyed.
     LockPoisoned,
     /// Bits of the lock table that belong to no lock are not zero.
     LockBits,
-    /// A client slot's state word means nothing.
+    /// A client slot's state word is not valid.
     SlotWord,
-    /// A client's redo record is sealed, though nobody works: rows may be half written.
+    /// A client's redo record is sealed, but no client works on the table: rows may be half written.
     UnfinishedCommit,
-    /// A sealed redo record does not match its seal, or names rows the table does not have.
+    /// A sealed redo record does not match its seal, or refers to something that the table does not have.
     RecordDamaged,
-    /// A dead client's slot is being recovered, though nobody works.
+    /// The recovery of a dead client was begun and not completed, and no client works on the table.
     UnfinishedRecovery,
 }
 
-/// Why something is as it is. Serialized in snake case.
+/// Cause of a problem. Serialized in snake case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Cause {
-    /// A client died in the middle of something: whoever needs what it held recovers it. Source: R-RECOVER-1.
+    /// A client died in the middle of an operation: any client that needs something it held recovers it. Source:
+    /// R-RECOVER-1.
     DeadClient,
-    /// A client that is not known to be dead is in the middle of a change, and holds the lock; it may be stopped.
+    /// A client that is not known to be dead is in the middle of a change and holds the lock; it may be stopped.
     LivingClient,
-    /// Nothing that clients do: damage, or an error of a program.
+    /// Damage, or an error of a program: no operation of a client explains the problem.
     Damage,
 }
 
-/// Something that cannot be in a sound table while nobody works on it.
+/// Something that a sound table cannot contain while no client works on it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Problem {
-    /// What is wrong.
+    /// The kind of the problem.
     pub kind: ProblemKind,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
-    /// Where: "entry 2 of row 17", "chunk 9".
+    /// The location, such as "entry 2 of row 17" or "chunk 9".
     pub place: String,
-    /// What was found there, and what it means.
+    /// A description of the problem and what it means.
     pub text: String,
 }
 
@@ -130,41 +131,41 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct CheckReport {
-    /// What the table holds.
+    /// The contents of the table in numbers.
     pub counts: TableStats,
-    /// Client slots that are not free.
+    /// Number of client slots that are not free.
     pub used_slots: u64,
-    /// Those of them whose clients are known to be dead, or are being recovered: what they hold is given back by
-    /// whoever needs it. Source: R-RECOVER-1.
+    /// Number of client slots whose clients are known to be dead, or are being recovered: any client that needs
+    /// something they held recovers it. Source: R-RECOVER-1.
     pub dead_clients: u64,
-    /// Locks that were held when they were first read.
+    /// Number of locks that were held when they were first read.
     pub held_locks: u64,
-    /// Extents that no entry refers to and that are not marked free: their space is lost until it is swept. Not a
-    /// problem; includes extents whose entry is about to be written.
+    /// Number of extents that no entry refers to and that are not marked free: their space is leaked until it is swept.
+    /// This is not a problem; it includes extents whose entries are about to be written.
     pub unreferenced_extents: u64,
-    /// The first problems, as many as the options' limit, in the order of their discovery: all are damage.
+    /// The problems whose cause is damage, in the order in which they were found, at most as many as
+    /// [`CheckOptions::problem_limit`](crate::CheckOptions::problem_limit).
     pub problems: Vec<Problem>,
-    /// All problems.
+    /// Number of all problems whose cause is damage.
     pub problems_total: u64,
-    /// What clients that died, or stand still, left in the middle of a change: no damage, and as many as the options'
-    /// limit. Always empty if nobody works: then they are problems.
+    /// The unfinished changes of clients that died or are stopped, which are no damage; the limit is the same. Always
+    /// empty with [`Concurrency::Exclusive`](crate::Concurrency::Exclusive): then unfinished changes are problems.
     pub under_way: Vec<Problem>,
-    /// All of these.
+    /// Number of all unfinished changes.
     pub under_way_total: u64,
 }
 
 impl CheckReport {
-    /// Whether nothing is damaged. What dead clients left to be recovered, and what others are in the middle of, is no
-    /// damage.
+    /// Whether nothing is damaged. Unfinished changes of dead and living clients are no damage.
     pub fn is_clean(&self) -> bool {
         self.problems_total == 0
     }
 }
 
-/// What a check is busy with, in this order, but that suspects may be looked at again whenever there are many.
+/// Stage of a check. The stages come in this order, but rechecks come earlier when there are many of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -179,8 +180,8 @@ pub enum Stage {
     Rows,
     /// The chunk table.
     Chunks,
-    /// Looking again at what seemed wrong.
-    Suspects,
+    /// Further looks at everything that seemed wrong.
+    Rechecks,
 }
 
 impl fmt::Display for Stage {
@@ -191,32 +192,32 @@ impl fmt::Display for Stage {
             Stage::Locks => "locks",
             Stage::Rows => "rows",
             Stage::Chunks => "chunks",
-            Stage::Suspects => "second looks",
+            Stage::Rechecks => "rechecks",
         })
     }
 }
 
-/// How far a check has come.
+/// Progress of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What it is busy with.
+    /// The present stage.
     pub stage: Stage,
-    /// How much of it is done: slots, lock words, rows, chunks, or looks.
+    /// Completed part of the stage: client slots, lock words, rows, chunks, or looks.
     pub done: u64,
-    /// Of how much.
+    /// Size of the stage, in the same unit.
     pub total: u64,
 }
 
-/// A check could not be carried out. Nothing was changed.
+/// A check failed. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckError {
     /// The fabric refused or lost a batch.
-    #[error("reading the table's {stage}: {source}")]
+    #[error("cannot read the table's {stage}: {source}")]
     Fabric {
-        /// What was being read.
+        /// The stage of the check.
         stage: Stage,
-        /// Why it failed.
+        /// The fabric's error.
         source: FabricError,
     },
     /// The table was destroyed: there is nothing to count.
@@ -239,7 +240,7 @@ mod tests {
         assert_eq!(json["problems"][0]["kind"], "free_entry_not_zero");
         assert_eq!((&json["problems"][0]["cause"], &json["problems_total"]), (&"damage".into(), &1.into()));
         let left = CheckReport { under_way_total: 1, dead_clients: 1, ..CheckReport::default() };
-        assert!(left.is_clean(), "what is recovered is no damage");
+        assert!(left.is_clean(), "unfinished changes are no damage");
         assert_eq!(json["counts"]["chunks"]["free"], 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Rows: checksum, trailer, and everything that is not an entry.
+//! Checks of rows: checksum, trailer, and everything that is not an entry.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use guira_layout::{LockId, OwnerId, RowId, Seal};
 
 use crate::findings::{Findings, Subject};
 use crate::sample::Block;
-use crate::scan::{Quiet, Scan};
+use crate::scan::{Concurrency, Scan};
 use crate::stats::BLOCK_ROWS;
 use crate::{Cause, ProblemKind, Stage};
 
-/// An entry of the table.
+/// Position of an entry in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct EntryPosition {
     pub(crate) row: RowId,
-    pub(crate) slot: usize,
+    pub(crate) index: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for EntryPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "entry {} of {}", self.slot, self.row)
+        write!(f, "entry {} of {}", self.index, self.row)
     }
 }
 
@@ -37,15 +37,15 @@ impl Scan<'_> {
                     self.count_row(&block, row);
                 }
                 let findings = self.inspect_row(&block, row).await?;
-                self.settle(Subject::Row(row), findings, counted).await?;
+                self.report_or_recheck(Subject::Row(row), findings, counted).await?;
             }
         }
         self.show(Stage::Rows, rows, rows);
         Ok(())
     }
 
-    /// Looks at some rows once, and at those where the primary copies of their entries' keys would be: only from there
-    /// is a second copy seen.
+    /// Checks some rows once, and the primary rows of the keys of their entries: a second copy of a key is found only
+    /// from its primary row.
     pub(crate) async fn check_some_rows(&mut self, rows: &[RowId]) -> Result<(), FabricError> {
         self.refresh_generation().await?;
         let mut block = Block::new(self.table);
@@ -54,12 +54,12 @@ impl Scan<'_> {
         while let Some(row) = wanted.get(next).copied() {
             block.sample(&mut *self.lane, self.table, row, 1).await?;
             let findings = self.inspect_row(&block, row).await?;
-            self.settle(Subject::Row(row), findings, true).await?;
+            self.report_or_recheck(Subject::Row(row), findings, true).await?;
             if next < rows.len()
                 && let Some(words) = block.valid(row)
             {
-                for slot in self.table.rows().occupied_slots(words) {
-                    let primary = self.table.entry_rows(words, slot, &mut key).first;
+                for index in self.table.rows().occupied_entries(words) {
+                    let primary = self.table.entry_rows(words, index, &mut key).first;
                     if !wanted.contains(&primary) {
                         wanted.push(primary);
                     }
@@ -76,13 +76,13 @@ impl Scan<'_> {
         self.report.counts.count_row(self.table, row, words, &mut self.buffers.key);
     }
 
-    /// Looks at `row` as `block` sampled it.
+    /// Checks `row` as `block` sampled it.
     pub(crate) async fn inspect_row(&mut self, block: &Block, row: RowId) -> Result<Findings, FabricError> {
         let mut findings = Findings::default();
         let Some(words) = block.valid(row) else {
             // [R-DESTROY-2]
             if block.at(row).is_some_and(|words| self.table.rows().is_destroyed(words)) {
-                findings.add(ProblemKind::TableDestroyed, row, "the row says that the table was destroyed");
+                findings.add(ProblemKind::TableDestroyed, row, "its trailer says that the table was destroyed");
                 return Ok(findings);
             }
             let zeroed = block.at(row).is_some_and(|words| words.iter().all(|word| *word == 0));
@@ -91,17 +91,20 @@ impl Scan<'_> {
         };
         self.inspect_trailer(row, words, &mut findings);
         self.inspect_free_words(row, words, &mut findings);
-        for slot in self.table.rows().occupied_slots(words) {
-            self.inspect_entry(block, words, Place { row, slot }, &mut findings).await?;
+        for index in self.table.rows().occupied_entries(words) {
+            self.inspect_entry(block, words, EntryPosition { row, index }, &mut findings).await?;
         }
-        self.excuse(row, &mut findings).await?;
+        self.attribute_moves(row, &mut findings).await?;
         Ok(findings)
     }
 
-    /// A key or an extent is in two rows while it is moved, under the locks of both. // [R-COMMIT-1]
-    async fn excuse(&mut self, row: RowId, findings: &mut Findings) -> Result<(), FabricError> {
+    /// Sets the cause of findings that a move explains: a key or an extent is in two rows while it is moved, under the
+    /// locks of both. [R-COMMIT-1]
+    async fn attribute_moves(&mut self, row: RowId, findings: &mut Findings) -> Result<(), FabricError> {
         let moved = [ProblemKind::DuplicateKey, ProblemKind::ExtentShared];
-        if self.quiet == Quiet::NobodyWorks || !findings.problems.iter().any(|problem| moved.contains(&problem.kind)) {
+        if self.concurrency == Concurrency::Exclusive
+            || !findings.problems.iter().any(|problem| moved.contains(&problem.kind))
+        {
             return Ok(());
         }
         let Some((_, owner)) = self.holder(row).await? else { return Ok(()) };
@@ -111,8 +114,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Why a row that `owner` has the lock of is not as it was, nor as it will be: only whoever has sealed a record,
-    /// where there are records, writes rows. 1 round trip. // [R-COMMIT-1]
+    /// Returns the cause of a half-written row whose lock `owner` holds: in tables with redo records, only a client
+    /// whose record is sealed writes rows. 1 round trip. [R-COMMIT-1]
     async fn cause_of_change(&mut self, owner: OwnerId) -> Result<Cause, FabricError> {
         let (table, cause) = (self.table, self.cause(owner));
         let slot = owner.slot().filter(|slot| *slot < table.config().max_clients);
@@ -124,7 +127,7 @@ impl Scan<'_> {
         Ok(if Seal(word[0]).is_sealed() { cause } else { Cause::Damage })
     }
 
-    /// The lock of `row` and who holds it now, if it is held. 2 round trips.
+    /// Returns the lock of `row` and its present holder, if it is held. 2 round trips.
     async fn holder(&mut self, row: RowId) -> Result<Option<(LockId, OwnerId)>, FabricError> {
         let locks = self.table.locks();
         let mask = locks.mask(locks.lock_of(row));
@@ -137,19 +140,19 @@ impl Scan<'_> {
         Ok(holder)
     }
 
-    /// A row that does not verify. // [R-ROW-1]
+    /// Adds the finding of a row that does not verify. [R-ROW-1]
     async fn add_torn(&mut self, row: RowId, zeroed: bool, findings: &mut Findings) -> Result<(), FabricError> {
         let holder = self.holder(row).await?;
         let what = match zeroed {
-            true => "the row is all zeros: it was never formatted, or its memory was lost",
-            false => "the row's checksum does not match its words: it is half written, or damaged",
+            true => "it is all zeros: it was never formatted, or its memory was lost",
+            false => "its checksum does not match: it is half written, or damaged",
         };
         let who = match holder {
-            Some((lock, owner)) if self.table.locks().names_owners() => {
+            Some((lock, owner)) if self.table.locks().has_owner_ids() => {
                 format!("{lock} is held by {}", self.describe(owner))
             }
             Some((lock, _)) => format!("{lock} is held"),
-            None => "nobody is writing it".to_owned(),
+            None => "no client is writing it".to_owned(),
         };
         // No writer leaves zeros. // [R-ROW-1]
         let cause = match holder.filter(|_| !zeroed) {
@@ -167,7 +170,7 @@ impl Scan<'_> {
             trailer.level() == 0,
             ProblemKind::RowLevel,
             row,
-            format_args!("its level is {}, but this table never doubled", trailer.level()),
+            format_args!("its level is {}, but tables are never doubled", trailer.level()),
         );
         // [R-ROW-2]
         let version = u64::from(trailer.version().0);
@@ -175,14 +178,14 @@ impl Scan<'_> {
             version >> config.version_bits == 0,
             ProblemKind::RowVersion,
             row,
-            format_args!("its {} exceeds the table's {} bits", trailer.version(), config.version_bits),
+            format_args!("its {} does not fit in {} bits", trailer.version(), config.version_bits),
         );
         let beyond = trailer.occupancy() & !rows.occupancy(words);
         findings.require(
             beyond == 0,
             ProblemKind::OccupancyBits,
             row,
-            format_args!("occupancy bits {beyond:#b} are set, but it has {} entries", rows.entries()),
+            format_args!("occupancy bits {beyond:#b} are set, but it has only {} entries", rows.entries()),
         );
         // [R-ROW-3]
         let allowed = if config.format.has_extents() { rows.occupancy(words) } else { 0 };
@@ -198,10 +201,10 @@ impl Scan<'_> {
     fn inspect_free_words(&self, row: RowId, words: &[u64], findings: &mut Findings) {
         let rows = self.table.rows();
         let occupied = rows.occupancy(words);
-        for slot in (0..rows.entries()).filter(|slot| occupied >> slot & 1 == 0) {
-            let zeroed = rows.entry(words, slot).iter().all(|word| *word == 0);
-            let text = "it is free but not zeroed";
-            findings.require(zeroed, ProblemKind::FreeEntryNotZero, Place { row, slot }, text);
+        for index in (0..rows.entries()).filter(|index| occupied >> index & 1 == 0) {
+            let zeroed = rows.entry(words, index).iter().all(|word| *word == 0);
+            let text = "it is free, but not zero";
+            findings.require(zeroed, ProblemKind::FreeEntryNotZero, EntryPosition { row, index }, text);
         }
         let padding = &words[rows.entries() * rows.entry_words()..rows.trailer_word()];
         let zeroed = padding.iter().all(|word| *word == 0);

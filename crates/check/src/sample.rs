@@ -1,13 +1,14 @@
-//! Rows sampled together, with the secondary rows of their entries, so that duplicates are found without a map of keys.
+//! Blocks of rows that are sampled together, with the secondary rows of their entries, so that duplicate keys are found
+//! without a map of keys.
 
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::RowId;
 use guira_rcuckoo::{Table, sample_rows};
 
-/// READs of one batch of single rows: half of the smallest `max_batch` of all fabrics.
+/// READs in one batch of single rows: half of the smallest `max_batch` of all fabrics.
 const BATCH_ROWS: usize = 64;
 
-/// A stretch of rows, and those others that their primary entries may be in as well.
+/// A block of consecutive rows, and the secondary rows of their primary entries.
 #[derive(Debug)]
 pub(crate) struct Block {
     first: RowId,
@@ -56,7 +57,7 @@ impl Block {
         Ok(())
     }
 
-    /// Notes the secondary rows, outside of the stretch, of the keys whose primary row is in it.
+    /// Lists the secondary rows, outside of the block, of the keys whose primary row is in it.
     fn find_others(&mut self, table: &Table) {
         let mut key = Vec::new();
         self.others.clear();
@@ -65,8 +66,8 @@ impl Block {
             if !self.valid[i] {
                 continue;
             }
-            for slot in table.rows().occupied_slots(words) {
-                let pair = table.entry_rows(words, slot, &mut key);
+            for index in table.rows().occupied_entries(words) {
+                let pair = table.entry_rows(words, index, &mut key);
                 if pair.first == row && self.at(pair.second).is_none() {
                     self.others.push(pair.second);
                 }
@@ -76,30 +77,30 @@ impl Block {
         self.others.dedup();
     }
 
-    /// The rows of the stretch.
+    /// Returns the rows of the block.
     pub(crate) fn rows(&self) -> impl Iterator<Item = RowId> + use<> {
         (self.first.0..self.first.0 + self.valid.len() as u64).map(RowId)
     }
 
-    /// A row of the stretch, whether it verifies or not.
+    /// Returns the words of a row of the block, whether it verifies or not.
     pub(crate) fn at(&self, row: RowId) -> Option<&[u64]> {
-        let place = usize::try_from(row.0.checked_sub(self.first.0)?).ok()?;
-        self.words.chunks_exact(self.row_words).nth(place)
+        let index = usize::try_from(row.0.checked_sub(self.first.0)?).ok()?;
+        self.words.chunks_exact(self.row_words).nth(index)
     }
 
-    /// A row of the stretch, if it verifies.
+    /// Returns the words of a row of the block, if it verifies.
     pub(crate) fn valid(&self, row: RowId) -> Option<&[u64]> {
-        let place = usize::try_from(row.0.checked_sub(self.first.0)?).ok()?;
-        if *self.valid.get(place)? { self.at(row) } else { None }
+        let index = usize::try_from(row.0.checked_sub(self.first.0)?).ok()?;
+        if *self.valid.get(index)? { self.at(row) } else { None }
     }
 
-    /// A row of the stretch or of the others, if it was sampled and verifies.
+    /// Returns the words of a row of the block or of the secondary rows, if it was sampled and verifies.
     pub(crate) fn valid_anywhere(&self, table: &Table, row: RowId) -> Option<&[u64]> {
         if self.at(row).is_some() {
             return self.valid(row);
         }
-        let place = self.others.binary_search(&row).ok()?;
-        let words = &self.other_words[place * self.row_words..][..self.row_words];
+        let index = self.others.binary_search(&row).ok()?;
+        let words = &self.other_words[index * self.row_words..][..self.row_words];
         table.rows().verify(row, words).is_ok().then_some(words)
     }
 }

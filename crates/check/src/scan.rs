@@ -1,7 +1,7 @@
-//! The check itself: one pass over everything, then further looks at what seemed wrong.
+//! The table scan: one pass over the table, then further looks at everything that seemed wrong.
 //!
-//! Invariants: every row is counted once, on its first verified sample; every suspect is either found sound by one
-//! look, or looked at [`LOOKS`] times.
+//! Invariants: every row is counted once, on its first verified sample; every subject that seemed wrong is either found
+//! sound by one further look, or looked at [`RECHECKS`] times.
 
 use std::collections::HashMap;
 
@@ -11,54 +11,56 @@ use guira_layout::{
 };
 use guira_rcuckoo::Table;
 
-use crate::findings::{Findings, Subject, Suspect};
+use crate::findings::{Findings, Recheck, Subject};
 use crate::sample::Block;
 use crate::{Cause, CheckError, CheckReport, Problem, ProblemKind, Progress, Stage};
 
-/// Looks at a suspect, the first sample not counted. With [`FIRST_PAUSE_NS`] they span 0.65 s: longer than a preempted
+/// Further looks at a subject that seemed wrong. With [`FIRST_PAUSE_NS`] they span 0.65 s: longer than a preempted
 /// writer is off its processor, short enough to wait for.
-const LOOKS: u32 = 15;
-/// The pause before the first look; it doubles with each.
+const RECHECKS: u32 = 15;
+/// Pause before the first further look; it doubles with each look.
 const FIRST_PAUSE_NS: u64 = 20_000;
-/// Suspects that wait for their looks together, at most. Bounds memory; many, because the pauses are shared.
-const MOST_SUSPECTS: usize = 16_384;
-/// Words of one READ of a table of words.
-pub(crate) const PIECE_WORDS: u64 = 4096;
+/// Maximum number of subjects that wait for further looks together. It bounds memory, and is large because the pauses
+/// are shared.
+const MAX_RECHECKS: usize = 16_384;
+/// Number of lock words or chunk words in one READ.
+pub(crate) const WORDS_PER_READ: u64 = 4096;
 
-/// Whether others may change the table during the check.
+/// Whether other clients may change the table during the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Quiet {
-    /// Nobody does: the first look counts, a lock that is held is stuck, and a sealed record is an unfinished commit.
-    NobodyWorks,
-    /// Others may: what looks wrong is looked at again before it is reported.
-    OthersWork,
+pub enum Concurrency {
+    /// No other client works on the table: the first look counts, a lock that is held is stuck, and a sealed record is
+    /// an unfinished commit.
+    Exclusive,
+    /// Other clients may work on the table: whatever looks wrong is checked again before it is reported.
+    Shared,
 }
 
-/// How to check.
+/// Options of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
-    /// Whether others may change the table during the check.
-    pub quiet: Quiet,
-    /// Problems kept in the report, at most; all are counted.
+    /// Whether other clients may change the table during the check.
+    pub concurrency: Concurrency,
+    /// Maximum number of problems kept in the report; all are counted.
     pub problem_limit: usize,
-    /// Slots whose clients are proved dead, though their words say live, and the generations under which these clients
-    /// took them, because others may have taken them since: the lane cannot know. What these clients hold
-    /// is held until somebody recovers them.
+    /// Client slots whose words say live, but whose clients are proved dead, each with the generation under which the
+    /// client took it, because another client may have taken it since. The lane cannot tell this. Everything that these
+    /// clients hold remains held until another client recovers them.
     pub dead: Vec<(u16, u64)>,
 }
 
 impl Default for CheckOptions {
-    /// Others may work; 100 problems; nobody is known to be dead.
+    /// Other clients may work; at most 100 problems are kept; no client is known to be dead.
     fn default() -> CheckOptions {
-        CheckOptions { quiet: Quiet::OthersWork, problem_limit: 100, dead: Vec::new() }
+        CheckOptions { concurrency: Concurrency::Shared, problem_limit: 100, dead: Vec::new() }
     }
 }
 
-/// Checks every row, entry, extent, chunk, lock and slot of `table`, and counts them. Changes nothing.
+/// Checks every row, entry, extent, chunk, lock and client slot of `table`, and counts them. Changes nothing.
 ///
-/// Round trips: 1 for 64 rows, and 1 for each further 64 secondary rows of their entries; 2 an extent; 1 for 64 places
-/// of an extent chunk, for 32 slots and for 4,096 lock or chunk words. What looks wrong while others work is read 15
-/// times more, over 0.65 s. `progress` is called about once a round trip.
+/// Round trips: 1 for 64 rows, and 1 for each further 64 secondary rows of their entries; 2 for an extent; 1 for 64
+/// slots of a chunk, for 32 client slots and for 4,096 lock or chunk words. Anything that looks wrong while other
+/// clients work is read 15 times more, over 0.65 s. `progress` is called about once a round trip.
 ///
 /// # Errors
 /// The fabric refused or lost a batch. A problem of the table is not an error.
@@ -78,19 +80,19 @@ pub async fn check_table(
     }
 }
 
-/// Checks `rows` and their entries as [`check_table`] does where nobody works, and with them the other copies that
-/// their keys may have: for whoever knows which rows changed since the whole table was found sound, and that no lock is
-/// held. That two entries share an extent is seen only if both are in these rows. Changes nothing.
+/// Checks `rows` and their entries as [`check_table`] does with [`Concurrency::Exclusive`], and searches for other
+/// copies of their keys. For callers that know which rows changed since the whole table was found sound, and that no
+/// lock is held. Two entries that share an extent are found only if both are in these rows. Changes nothing.
 ///
-/// Round trips: 1 or 2 for each row, and as many for each row that is the primary one of an entry of theirs; 2 an
-/// extent; 1.
+/// Round trips: 1 or 2 for each row, and as many for each primary row of the keys of their entries; 2 for an extent; 1
+/// more.
 ///
 /// # Errors
 /// The fabric refused or lost a batch. A problem of the table is not an error.
 pub async fn check_rows(lane: &mut dyn Lane, table: &Table, rows: &[RowId]) -> Result<Vec<Problem>, CheckError> {
-    let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
-    let mut nobody = |_: Progress| ();
-    let mut scan = Scan::new(lane, table, &options, &mut nobody);
+    let options = CheckOptions { concurrency: Concurrency::Exclusive, ..CheckOptions::default() };
+    let mut ignore = |_: Progress| ();
+    let mut scan = Scan::new(lane, table, &options, &mut ignore);
     scan.stage = Stage::Rows;
     match scan.check_some_rows(rows).await {
         Ok(()) => Ok(scan.report.problems),
@@ -98,14 +100,14 @@ pub async fn check_rows(lane: &mut dyn Lane, table: &Table, rows: &[RowId]) -> R
     }
 }
 
-/// Whether it makes sense to go on.
+/// Whether the rest of the table can be checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Proceed {
     Yes,
     No,
 }
 
-/// Buffers that are kept from one entry to the next.
+/// Buffers that are reused for each entry.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     pub(crate) key: Vec<u8>,
@@ -114,24 +116,24 @@ pub(crate) struct Buffers {
     pub(crate) extent: Vec<u64>,
 }
 
-/// A check under way.
+/// A check in progress.
 pub(crate) struct Scan<'s> {
     pub(crate) lane: &'s mut dyn Lane,
     pub(crate) table: &'s Table,
-    pub(crate) quiet: Quiet,
+    pub(crate) concurrency: Concurrency,
     pub(crate) report: CheckReport,
-    /// What each slot's state word last said.
+    /// The last known state word of each client slot.
     pub(crate) slots: Vec<Option<SlotWord>>,
-    /// Each referenced extent's offset, and the row whose entry referred to it last.
+    /// The offset of each referenced extent, and the last row with an entry that referred to it.
     pub(crate) extents: HashMap<u64, u64>,
-    /// Generations below this one were drawn.
+    /// The next generation: those below it were used.
     pub(crate) next_generation: u64,
     pub(crate) buffers: Buffers,
     problem_limit: usize,
     pub(crate) dead: &'s [(u16, u64)],
     progress: &'s mut dyn FnMut(Progress),
     stage: Stage,
-    suspects: Vec<Suspect>,
+    rechecks: Vec<Recheck>,
 }
 
 impl<'s> Scan<'s> {
@@ -144,7 +146,7 @@ impl<'s> Scan<'s> {
         Scan {
             lane,
             table,
-            quiet: options.quiet,
+            concurrency: options.concurrency,
             report: CheckReport::default(),
             slots: vec![None; usize::from(table.config().max_clients)],
             extents: HashMap::new(),
@@ -154,7 +156,7 @@ impl<'s> Scan<'s> {
             dead: &options.dead,
             progress,
             stage: Stage::Superblock,
-            suspects: Vec::new(),
+            rechecks: Vec::new(),
         }
     }
 
@@ -167,10 +169,10 @@ impl<'s> Scan<'s> {
         self.check_locks().await?;
         self.check_rows().await?;
         self.check_chunks().await?;
-        self.look_again().await
+        self.recheck_all().await
     }
 
-    /// Reads the superblock once more: the table was opened some time ago. // [R-OPEN-1]
+    /// Reads the superblock again, because the table was opened some time ago. [R-OPEN-1]
     async fn check_superblock(&mut self) -> Result<Proceed, FabricError> {
         self.show(Stage::Superblock, 0, 1);
         let mut words = vec![0; SUPERBLOCK_WORDS];
@@ -180,7 +182,7 @@ impl<'s> Scan<'s> {
         let mut proceed = Proceed::Yes;
         match Superblock::decode(&words) {
             Ok((found, _)) if &found != self.table.superblock() => {
-                let text = "it describes another table than the one that was opened; nothing else was checked";
+                let text = "it is that of another table than the one that was opened; nothing else was checked";
                 findings.add(ProblemKind::SuperblockReplaced, place, text);
                 proceed = Proceed::No;
             }
@@ -215,8 +217,8 @@ impl<'s> Scan<'s> {
         Ok(())
     }
 
-    /// What is to become of the first look's findings: reported if nobody works, looked at again otherwise.
-    pub(crate) async fn settle(
+    /// Reports the findings of the first look if no other client works on the table; otherwise schedules further looks.
+    pub(crate) async fn report_or_recheck(
         &mut self,
         subject: Subject,
         findings: Findings,
@@ -225,58 +227,58 @@ impl<'s> Scan<'s> {
         if findings.is_sound() {
             return Ok(());
         }
-        if self.quiet == Quiet::NobodyWorks {
+        if self.concurrency == Concurrency::Exclusive {
             self.report.counts.unverified_rows += u64::from(!counted);
             self.report_all(findings.problems);
             return Ok(());
         }
-        self.suspects.push(Suspect::new(subject, counted));
-        if self.suspects.len() < MOST_SUSPECTS {
+        self.rechecks.push(Recheck::new(subject, counted));
+        if self.rechecks.len() < MAX_RECHECKS {
             return Ok(());
         }
         let stage = self.stage;
-        self.look_again().await?;
+        self.recheck_all().await?;
         self.stage = stage;
         Ok(())
     }
 
-    /// Looks at all suspects again and again, and reports what lasts.
-    async fn look_again(&mut self) -> Result<(), FabricError> {
-        let mut suspects = std::mem::take(&mut self.suspects);
+    /// Repeats the looks at all subjects that seemed wrong, and reports the problems that last.
+    async fn recheck_all(&mut self) -> Result<(), FabricError> {
+        let mut rechecks = std::mem::take(&mut self.rechecks);
         let mut block = Block::new(self.table);
-        for look in 0..LOOKS {
-            if suspects.is_empty() {
+        for look in 0..RECHECKS {
+            if rechecks.is_empty() {
                 return Ok(());
             }
-            self.show(Stage::Suspects, u64::from(look), u64::from(LOOKS));
+            self.show(Stage::Rechecks, u64::from(look), u64::from(RECHECKS));
             let until_ns = self.lane.now_ns().saturating_add(FIRST_PAUSE_NS << look);
             pause_until(&mut *self.lane, until_ns).await;
             let mut kept = Vec::new();
-            for mut suspect in suspects {
-                let findings = self.look_at(&mut suspect, &mut block).await?;
+            for mut recheck in rechecks {
+                let findings = self.recheck(&mut recheck, &mut block).await?;
                 if !findings.is_sound() {
-                    suspect.note(findings);
-                    kept.push(suspect);
+                    recheck.note(findings);
+                    kept.push(recheck);
                 }
             }
-            suspects = kept;
+            rechecks = kept;
         }
-        for suspect in suspects {
-            self.report.counts.unverified_rows += u64::from(!suspect.counted);
-            self.report_all(suspect.lasting(LOOKS));
+        for recheck in rechecks {
+            self.report.counts.unverified_rows += u64::from(!recheck.counted);
+            self.report_all(recheck.lasting(RECHECKS));
         }
         Ok(())
     }
 
-    async fn look_at(&mut self, suspect: &mut Suspect, block: &mut Block) -> Result<Findings, FabricError> {
-        match suspect.subject {
+    async fn recheck(&mut self, recheck: &mut Recheck, block: &mut Block) -> Result<Findings, FabricError> {
+        match recheck.subject {
             Subject::Slot(slot) => self.inspect_slot(slot).await,
             Subject::LockWord(word) => self.inspect_lock_word(word).await,
             Subject::Chunk(chunk) => self.inspect_chunk(chunk).await,
             Subject::Row(row) => {
                 block.sample(&mut *self.lane, self.table, row, 1).await?;
-                if !suspect.counted && block.valid(row).is_some() {
-                    suspect.counted = true;
+                if !recheck.counted && block.valid(row).is_some() {
+                    recheck.counted = true;
                     self.count_row(block, row);
                 }
                 self.inspect_row(block, row).await
@@ -303,52 +305,53 @@ impl<'s> Scan<'s> {
         (self.progress)(Progress { stage, done, total });
     }
 
-    /// One READ. 1 round trip.
+    /// Reads words. 1 round trip.
     pub(crate) async fn read(&mut self, addr: Addr, into: &mut [u64]) -> Result<(), FabricError> {
         post(&mut *self.lane, [Verb::Read { addr, into }]).await
     }
 
-    /// Whether the owner id `owner` is that of a slot in use, as far as is known.
+    /// Whether `owner` is the id of a client slot in use whose client is not known to be dead.
     pub(crate) fn is_live(&self, owner: guira_layout::OwnerId) -> bool {
         let word = owner.slot().and_then(|slot| Some((slot, (*self.slots.get(usize::from(slot))?)?)));
         word.is_some_and(|(slot, word)| word.state == SlotState::Live && !self.is_dead(slot, word))
     }
 
-    /// Whether the client that took `slot` as `word` says is proved dead.
+    /// Whether the client that took `slot` with the generation in `word` is proved dead.
     pub(crate) fn is_dead(&self, slot: u16, word: SlotWord) -> bool {
         self.dead.contains(&(slot, word.generation))
     }
 
-    /// Why something is as it is that `owner` has, as far as is known. Who is dead is recovered only in tables with
-    /// records and locks that name their owners, and only while others work. // [R-RECOVER-1]
+    /// Returns the cause of a problem with something that `owner` holds, as far as is known. Dead clients are recovered
+    /// only in tables with redo records and locks that record their owners, and only while other clients work.
+    /// [R-RECOVER-1]
     pub(crate) fn cause(&self, owner: guira_layout::OwnerId) -> Cause {
-        if self.quiet == Quiet::NobodyWorks || !self.table.locks().names_owners() {
+        if self.concurrency == Concurrency::Exclusive || !self.table.locks().has_owner_ids() {
             return Cause::Damage;
         }
         if self.is_live(owner) {
             return Cause::LivingClient;
         }
         let word = owner.slot().and_then(|slot| Some((slot, (*self.slots.get(usize::from(slot))?)?)));
-        let is_dead = word.is_some_and(|(slot, word)| self.is_recovered(slot, word));
+        let is_dead = word.is_some_and(|(slot, word)| self.is_dead_or_recovering(slot, word));
         if is_dead && self.table.is_recoverable() { Cause::DeadClient } else { Cause::Damage }
     }
 
-    /// Whether the client of `slot` is proved dead, or being recovered.
-    pub(crate) fn is_recovered(&self, slot: u16, word: SlotWord) -> bool {
+    /// Whether the client of `slot` is proved dead or being recovered.
+    pub(crate) fn is_dead_or_recovering(&self, slot: u16, word: SlotWord) -> bool {
         word.state == SlotState::Recovering || self.is_dead(slot, word)
     }
 
-    /// What is known of the owner `owner`, in words.
+    /// Describes `owner` and the state of its client slot.
     pub(crate) fn describe(&self, owner: guira_layout::OwnerId) -> String {
         let slot = owner.slot().and_then(|slot| Some((slot, *self.slots.get(usize::from(slot))?)));
-        let Some((slot, word)) = slot else { return format!("{owner}, which is no client's id") };
+        let Some((slot, word)) = slot else { return format!("{owner}, which is not the id of a client") };
         let state = match word.map(|word| (word.state, self.is_dead(slot, word))) {
-            Some((SlotState::Live, true)) => "of a dead client",
+            Some((SlotState::Live, true)) => "that of a dead client",
             Some((SlotState::Live, false)) => "in use",
             Some((SlotState::Free, _)) => "free",
             Some((SlotState::Recovering, _)) => "being recovered",
             None => "damaged",
         };
-        format!("{owner}, whose slot is {state}")
+        format!("{owner}, whose client slot is {state}")
     }
 }

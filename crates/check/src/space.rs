@@ -1,64 +1,65 @@
-//! The space of extents in numbers: what lives in it, what it is cut into, who has it, and what is lost between.
+//! The extent space in numbers: live bytes, size classes, owners, and fragmentation.
 
 use guira_layout::{ChunkState, ExtentClass, ExtentRef, OwnerId};
 use guira_rcuckoo::Table;
 
 use crate::ChunkCounts;
 
-/// What the chunks of a table are used for. All zero in a table without extents.
+/// Use of a table's extent space. All zero in a table without extents.
 ///
-/// Of the bytes of chunks in use, `place_bytes` are places of extents that entries refer to; `live_bytes` of these are
-/// keys and values. The rest of the places are free, or held by operations under way.
+/// A *place* holds one extent: it is a chunk slot or a run of chunks. Of the bytes of chunks in use, `place_bytes` are
+/// places of extents that entries refer to; `live_bytes` of these are keys and values. The other places are free, or
+/// held by operations in progress.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct SpaceStats {
     /// Bytes of all chunks.
     pub total_bytes: u64,
     /// Bytes of the chunks that are not free.
     pub used_bytes: u64,
-    /// Bytes of the places of extents that entries refer to: slots, and runs of chunks.
+    /// Bytes of the places of extents that entries refer to.
     pub place_bytes: u64,
     /// Bytes of the keys and values in these places.
     pub live_bytes: u64,
-    /// `place_bytes` / `live_bytes`: internal fragmentation. 0 if nothing lives.
+    /// `place_bytes` / `live_bytes`: internal fragmentation. 0 if there are no live bytes.
     pub place_factor: f64,
-    /// `used_bytes` / `live_bytes`: what all fragmentation together costs. 0 if nothing lives.
+    /// `used_bytes` / `live_bytes`: total fragmentation. 0 if there are no live bytes.
     pub used_factor: f64,
-    /// The longest run of neighbouring free chunks: what the largest value needs.
+    /// Length of the longest run of consecutive free chunks, which bounds the largest new value.
     pub longest_free_run: u64,
-    /// Every size class in use, slots by size, then runs by length.
+    /// All size classes in use: chunk slots by size, then runs by length.
     pub classes: Vec<ClassStats>,
-    /// Chunks of each client that has any, by owner id.
+    /// The clients that own chunks, by owner id.
     pub owners: Vec<OwnerChunks>,
 }
 
-/// A size class: slots of one size, or runs of one length.
+/// Use of a size class: chunk slots of one size, or runs of one length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ClassStats {
     /// Bytes of a place.
     pub place_bytes: u64,
-    /// Chunks of a place; 0 if places are slots of a chunk.
+    /// Chunks of a place; 0 if places are chunk slots.
     pub run_chunks: u32,
-    /// Chunks of the class.
+    /// Number of chunks of the class.
     pub chunks: u64,
-    /// Places in them.
+    /// Number of places in these chunks.
     pub slots: u64,
-    /// Places of extents that entries refer to.
+    /// Number of places of extents that entries refer to.
     pub used: u64,
-    /// Places that no entry refers to: free, or held by operations under way.
+    /// Number of places that no entry refers to: free, or held by operations in progress.
     pub free: u64,
 }
 
-/// A client's chunks.
+/// The chunks of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct OwnerChunks {
     /// The client's owner id: its slot plus one.
     pub owner: u16,
-    /// Its chunks, those of runs included.
+    /// Number of its chunks, including those of runs.
     pub chunks: u64,
 }
 
 impl SpaceStats {
-    /// Counts an extent that an entry refers to; not if it lies where none can.
+    /// Counts an extent that an entry refers to, unless its address is impossible.
     pub(crate) fn count_extent(&mut self, table: &Table, extent: &ExtentRef) {
         let (config, geometry) = (table.config(), table.geometry());
         let (Some(words), Some(_)) = (extent.words(), extent.mark_offset(config, geometry)) else { return };
@@ -68,7 +69,8 @@ impl SpaceStats {
         self.class(class, config.chunk_bytes).used += 1;
     }
 
-    /// Counts chunk `chunk`, in the order of the table; `free` is how many free ones are right before it.
+    /// Counts chunk `chunk`; chunks are counted in order. `free` is the number of consecutive free chunks right before
+    /// it.
     pub(crate) fn count_chunk(&mut self, table: &Table, chunk: u64, state: Option<ChunkState>, free: &mut u64) {
         let config = table.config();
         *free = if state == Some(ChunkState::Free) { *free + 1 } else { 0 };
@@ -110,7 +112,7 @@ impl SpaceStats {
         &mut self.classes[at]
     }
 
-    /// Fills in what follows from the rest.
+    /// Computes the derived numbers.
     pub(crate) fn finish(&mut self, table: &Table, chunks: &ChunkCounts) {
         let config = table.config();
         self.total_bytes = config.chunks * config.chunk_bytes;

@@ -1,66 +1,68 @@
-//! What a table holds, in numbers.
+//! Contents of a table in numbers.
 
 use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
-use guira_layout::{ChunkState, ChunkWord, Placement, RowId};
+use guira_layout::{ChunkState, ChunkWord, EntryKind, RowId};
 use guira_rcuckoo::{Table, is_destroyed, sample_rows};
 
-use crate::scan::PIECE_WORDS;
+use crate::scan::WORDS_PER_READ;
 use crate::{CheckError, SpaceStats, Stage};
 
 /// Rows of one READ: tables have a multiple of this, and the largest rows fill the smallest `max_verb_words`.
 pub(crate) const BLOCK_ROWS: u64 = 64;
-/// Samples of a row that does not verify before it counts as unverified.
+/// Maximum number of samples of a row that does not verify.
 const SAMPLES: u32 = 12;
-/// Wait before the second sample of such a row; it doubles with each further one, to 41 ms in all.
+/// Pause before the second sample of such a row; it doubles with each further one, to 41 ms in all.
 const FIRST_PAUSE_NS: u64 = 20_000;
-/// Such rows that wait for their further samples together, at most. Bounds memory; many, because the pauses are shared.
-const MOST_TORN: usize = 16_384;
+/// Maximum number of such rows that wait for further samples together. It bounds memory, and is large because the
+/// pauses are shared.
+const MAX_TORN: usize = 16_384;
 
-/// What a table holds.
+/// Contents of a table in numbers.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct TableStats {
-    /// Rows of the table.
+    /// Number of rows of the table.
     pub rows: u64,
-    /// Rows that could not be counted: they did not verify, and stayed so.
+    /// Number of rows that were not counted, because no sample of them verified.
     pub unverified_rows: u64,
-    /// Entries the table has room for.
+    /// Number of entries the table has room for.
     pub capacity: u64,
-    /// Entries that are occupied.
+    /// Number of occupied entries.
     pub entries: u64,
-    /// Entries whose value is in the row.
+    /// Number of entries that hold key and value inline.
     pub inline_entries: u64,
-    /// Entries that refer to an extent.
+    /// Number of entries that refer to an extent.
     pub extent_entries: u64,
-    /// Entries in their key's primary row.
+    /// Number of entries in their key's primary row.
     pub primary_entries: u64,
-    /// Entries in their key's secondary row.
+    /// Number of entries in their key's secondary row.
     pub secondary_entries: u64,
     /// `entries` / `capacity`.
     pub fill: f64,
-    /// How many rows have 0, 1, 2, ... occupied entries.
+    /// Number of rows with 0, 1, 2, ... occupied entries.
     pub rows_by_occupancy: Vec<u64>,
-    /// Bytes of all extents that entries refer to, without what their places waste.
+    /// Bytes of all extents that entries refer to, without the unused bytes of their places.
     pub extent_bytes: u64,
-    /// The chunk table.
+    /// The chunk table in numbers.
     pub chunks: ChunkCounts,
-    /// The space of extents.
+    /// The extent space in numbers.
     pub space: SpaceStats,
 }
 
 /// The chunk table in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ChunkCounts {
-    /// Chunks that are used for nothing.
+    /// Number of free chunks.
     pub free: u64,
-    /// Chunks that a client allocates from, and heads of runs it filled.
+    /// Number of chunks that a client allocates from, and of heads of runs that it filled.
     pub owned: u64,
-    /// Chunks whose client closed or died.
+    /// Number of chunks without an owner, because their client closed or died, or because they are heads of runs that
+    /// hold a value.
     pub orphan: u64,
-    /// Chunks that are not the first of their run.
+    /// Number of chunks that are not the first of their run.
     pub tail: u64,
-    /// Chunks that a client is about to use, or to give back.
+    /// Number of chunks that a client is claiming or freeing.
     pub claiming: u64,
-    /// Chunks whose word means nothing.
+    /// Number of chunks whose word is not valid.
     pub damaged: u64,
 }
 
@@ -69,18 +71,18 @@ impl TableStats {
     pub(crate) fn count_row(&mut self, table: &Table, row: RowId, words: &[u64], key: &mut Vec<u8>) {
         self.rows_by_occupancy.resize(table.rows().entries() + 1, 0);
         self.rows_by_occupancy[table.rows().occupied(words) as usize] += 1;
-        for slot in table.rows().occupied_slots(words) {
+        for index in table.rows().occupied_entries(words) {
             self.entries += 1;
-            match table.rows().placement(words, slot) {
-                Placement::Inline => self.inline_entries += 1,
-                Placement::Extent => {
+            match table.rows().entry_kind(words, index) {
+                EntryKind::Inline => self.inline_entries += 1,
+                EntryKind::Extent => {
                     self.extent_entries += 1;
-                    let extent = table.rows().extent_of(words, slot);
+                    let extent = table.rows().extent_of(words, index);
                     self.extent_bytes += extent.words().unwrap_or(0) as u64 * 8;
                     self.space.count_extent(table, &extent);
                 }
             }
-            let pair = table.entry_rows(words, slot, key);
+            let pair = table.entry_rows(words, index, key);
             if pair.first == row {
                 self.primary_entries += 1;
             } else if pair.second == row {
@@ -89,16 +91,17 @@ impl TableStats {
         }
     }
 
-    /// Fills in what follows from the rest.
+    /// Computes the derived numbers.
     pub(crate) fn finish(&mut self, table: &Table) {
         self.rows = table.config().rows;
-        self.capacity = table.config().slots();
+        self.capacity = table.config().max_entries();
         self.rows_by_occupancy.resize(table.rows().entries() + 1, 0);
         self.fill = self.entries as f64 / self.capacity as f64;
         self.space.finish(table, &self.chunks);
     }
 
-    /// Counts chunk `chunk`, in the order of the table; `free` is how many free ones are right before it.
+    /// Counts chunk `chunk`; chunks are counted in order. `free` is the number of consecutive free chunks right before
+    /// it.
     pub(crate) fn count_chunk(&mut self, table: &Table, chunk: u64, state: Option<ChunkState>, free: &mut u64) {
         self.chunks.count(state);
         self.space.count_chunk(table, chunk, state, free);
@@ -106,7 +109,7 @@ impl TableStats {
 }
 
 impl ChunkCounts {
-    /// Chunks that are used for something.
+    /// Returns the number of chunks that are not free.
     pub fn in_use(&self) -> u64 {
         self.owned + self.orphan + self.tail + self.claiming + self.damaged
     }
@@ -123,12 +126,12 @@ impl ChunkCounts {
     }
 }
 
-/// Counts what `table` holds, without checking it. 1 round trip for 64 rows and for 4,096 chunks; rows that do not
-/// verify are sampled up to 11 times more, over 41 ms. 1 round trip more after rows that say that the table was
+/// Counts the contents of `table` without checking them. 1 round trip for 64 rows and for 4,096 chunks; rows that do
+/// not verify are sampled up to 11 times more, over 41 ms. 1 round trip more after rows that say that the table was
 /// destroyed. Source: R-DESTROY-2.
 ///
 /// # Errors
-/// `Destroyed` as soon as it met such rows, and the superblock says so, too; the fabric refused or lost a batch.
+/// `Destroyed` if rows, and the superblock, say that the table was destroyed; the fabric refused or lost a batch.
 pub async fn table_stats(lane: &mut dyn Lane, table: &Table) -> Result<TableStats, CheckError> {
     let mut stats = TableStats::default();
     let fabric = |stage| move |source| CheckError::Fabric { stage, source };
@@ -140,12 +143,12 @@ pub async fn table_stats(lane: &mut dyn Lane, table: &Table) -> Result<TableStat
     Ok(stats)
 }
 
-/// How far the rows were counted.
+/// Whether all rows were counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counted {
-    /// To the end.
+    /// All rows were counted.
     All,
-    /// Up to rows that are none any more.
+    /// The table was destroyed: counting ended early.
     UntilDestroyed,
 }
 
@@ -164,7 +167,7 @@ async fn count_rows(lane: &mut dyn Lane, table: &Table, stats: &mut TableStats) 
         if is_marked && is_destroyed(lane, table).await? {
             return Ok(Counted::UntilDestroyed);
         }
-        if torn.len() >= MOST_TORN {
+        if torn.len() >= MAX_TORN {
             count_torn(lane, table, stats, &mut torn).await?;
         }
     }
@@ -172,7 +175,8 @@ async fn count_rows(lane: &mut dyn Lane, table: &Table, stats: &mut TableStats) 
     Ok(Counted::All)
 }
 
-/// Samples the rows `torn` until they verify, or for good. The pauses between the samples are shared.
+/// Samples the rows `torn` until they verify or [`SAMPLES`] is reached, and counts them. All rows share the pauses
+/// between the samples.
 async fn count_torn(
     lane: &mut dyn Lane,
     table: &Table,
@@ -203,9 +207,9 @@ async fn count_torn(
 async fn count_chunks(lane: &mut dyn Lane, table: &Table, stats: &mut TableStats) -> Result<(), FabricError> {
     let chunks = table.config().chunks;
     let (mut words, mut free) = (Vec::new(), 0);
-    for first in (0..chunks).step_by(PIECE_WORDS as usize) {
+    for first in (0..chunks).step_by(WORDS_PER_READ as usize) {
         words.clear();
-        words.resize(PIECE_WORDS.min(chunks - first) as usize, 0);
+        words.resize(WORDS_PER_READ.min(chunks - first) as usize, 0);
         post(lane, [Verb::Read { addr: table.geometry().chunk_word(first), into: &mut words }]).await?;
         for (chunk, word) in (first..).zip(&words) {
             stats.count_chunk(table, chunk, ChunkWord(*word).decode(), &mut free);

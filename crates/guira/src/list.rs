@@ -172,7 +172,7 @@ fn summary(url: &Url) -> Result<TableSummary, Error> {
     }
     Ok(TableSummary {
         format: config.format.to_string(),
-        capacity: config.slots(),
+        capacity: config.max_entries(),
         entries: len.entries,
         entries_error: len.error,
         max_clients: config.max_clients,

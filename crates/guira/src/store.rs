@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use guira_check::{CheckOptions, CheckReport, ProblemKind, Quiet, check_table};
+use guira_check::{CheckOptions, CheckReport, Concurrency, ProblemKind, check_table};
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
 use guira_fabric_shm::ShmRegion;
 use guira_layout::{OwnerId, SlotState, SlotWord};
@@ -398,7 +398,7 @@ impl Store {
             let slots = block_on(slots(&mut region.lane(), &inner.table)).map_err(inner.fabric("cannot check"))?;
             let dead = slots.into_iter().filter(|info| liveness(inner, region, info.slot) == ClientState::Dead);
             let dead = dead.filter_map(|info| Some((info.slot, info.word?.generation))).collect();
-            let options = CheckOptions { quiet: Quiet::OthersWork, dead, ..CheckOptions::default() };
+            let options = CheckOptions { concurrency: Concurrency::Shared, dead, ..CheckOptions::default() };
             let report = block_on(check_table(&mut region.lane(), &inner.table, &options, &mut |_| ()))
                 .map_err(|source| Error::Admin(AdminError::Check { url: inner.url.clone(), source }))?;
             if report.problems.iter().any(|problem| problem.kind == ProblemKind::TableDestroyed) {

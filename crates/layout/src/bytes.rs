@@ -11,7 +11,7 @@ pub(crate) fn append(words: &[u64], at: usize, bytes: usize, into: &mut Vec<u8>)
     with_le_bytes(words, |all| into.extend_from_slice(&all[at..at + bytes]));
 }
 
-/// Appends the bytes of `from` to `words`, from a word of their own on; what they leave of their last word is zero.
+/// Appends the bytes of `from` to `words`, starting with a new word; the rest of the last word is zero.
 #[inline]
 pub(crate) fn append_words(words: &mut Vec<u64>, from: &[u8]) {
     let (whole, rest) = from.as_chunks();
@@ -50,7 +50,7 @@ pub(crate) fn equal(words: &[u64], at: usize, key: &[u8]) -> bool {
 /// Up to 8 bytes as a word, zero-extended.
 #[inline(always)]
 pub(crate) fn word_of(bytes: &[u8]) -> u64 {
-    // The lengths of most keys, without a call to copy a number of bytes that is not known.
+    // Most keys have one of these lengths; a fixed length needs no call of memcpy.
     if let Ok(eight) = bytes.try_into() {
         return u64::from_le_bytes(eight);
     }
@@ -76,7 +76,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_goes_in_comes_out(at in 0usize..40, from in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn stored_bytes_read_back(at in 0usize..40, from in prop::collection::vec(any::<u8>(), 0..60)) {
             let mut words = [0x5555_5555_5555_5555_u64; 13];
             copy_in(&mut words, at, &from);
             let mut back = vec![1, 2];
@@ -85,7 +85,7 @@ mod tests {
             prop_assert_eq!(&back[2..], &from);
             let mut all = Vec::new();
             append(&words, 0, 104, &mut all);
-            prop_assert!(all[..at].iter().chain(&all[at + from.len()..]).all(|b| *b == 0x55), "neighbours keep theirs");
+            prop_assert!(all[..at].iter().chain(&all[at + from.len()..]).all(|b| *b == 0x55), "other bytes are kept");
             if at % 8 == 0 {
                 prop_assert!(equal(&words, at, &from));
                 if !from.is_empty() {

@@ -1,22 +1,22 @@
-//! What everybody who uses a table must agree on: fixed at creation, fingerprinted in the superblock.
+//! The parameters that all clients of a table must agree on: fixed at creation, fingerprinted in the superblock.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::Placement;
+use crate::EntryKind;
 use crate::lease::MAX_REPAIR_REGIONS;
 
 pub use guira_sum::Algorithm as ChecksumKind;
 
-/// Entries in a row, at most: as many as the trailer has occupancy bits.
+/// Maximum number of entries in a row: the trailer has that many occupancy bits.
 pub const MAX_ENTRIES_PER_ROW: usize = 14;
-/// Bytes of a row, at most.
+/// Maximum size of a row, in bytes.
 pub const MAX_ROW_BYTES: u32 = 16 << 10;
-/// Bytes of a key, at most.
+/// Maximum size of a key, in bytes.
 pub const MAX_KEY_BYTES: usize = 64 << 10;
-/// Bytes of a value, at most.
+/// Maximum size of a value, in bytes.
 pub const MAX_VALUE_BYTES: usize = 64 << 20;
-/// Rows are created, locked and split in groups of this many.
+/// Number of rows in a group: rows are created, locked and split in groups.
 pub(crate) const ROW_GROUP: u64 = 64;
 /// Bytes of the trailer at the end of each row.
 pub(crate) const TRAILER_BYTES: u32 = 16;
@@ -26,10 +26,10 @@ pub(crate) const INLINE_HEADER_BYTES: usize = 8;
 pub(crate) const EXTENT_ENTRY_WORDS: usize = 4;
 /// The largest number of trailing zeros of h3 that the offset table distinguishes.
 pub(crate) const MAX_ZEROS: usize = 32;
-/// The largest inline key and value together.
+/// Maximum size of an inline key and value together, in bytes.
 pub(crate) const MAX_INLINE_BYTES: u32 = 1024;
 
-/// How keys and values are stored in a row.
+/// Format of the entries of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EntryFormat {
     /// Every key has exactly `key_bytes`, every value exactly `value_bytes`, both inline: the paper's format.
@@ -56,19 +56,19 @@ impl EntryFormat {
         }
     }
 
-    /// Whether some values of this format live in extents.
+    /// Whether entries of this format may refer to extents.
     pub const fn has_extents(self) -> bool {
         matches!(self, EntryFormat::Bytes { .. })
     }
 
-    /// Where a key and value of these lengths are stored.
+    /// Returns the kind of entry that stores a key and a value of these lengths.
     #[inline(always)]
-    pub const fn place(self, key_bytes: usize, value_bytes: usize) -> Placement {
+    pub const fn kind_for(self, key_bytes: usize, value_bytes: usize) -> EntryKind {
         match self {
-            EntryFormat::Fixed { .. } => Placement::Inline,
+            EntryFormat::Fixed { .. } => EntryKind::Inline,
             EntryFormat::Bytes { inline_bytes } => {
                 let fits = key_bytes.saturating_add(value_bytes) <= inline_bytes as usize;
-                if fits { Placement::Inline } else { Placement::Extent }
+                if fits { EntryKind::Inline } else { EntryKind::Extent }
             }
         }
     }
@@ -130,7 +130,7 @@ impl FromStr for EntryFormat {
         if parts.next().is_some() {
             return Err(bad());
         }
-        // One spelling each: no signs, no zeros in front.
+        // One spelling for each format: no signs, no leading zeros.
         if format.to_string() != text {
             return Err(bad());
         }
@@ -138,7 +138,7 @@ impl FromStr for EntryFormat {
     }
 }
 
-/// How the distance between a key's two rows is drawn.
+/// Rule that gives the distance between a key's two rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OffsetRule {
     /// `h2 mod m[z]`, as the paper prints it: 0 for some keys, so that both rows are one.
@@ -147,18 +147,19 @@ pub enum OffsetRule {
     Odd,
 }
 
-/// Protocol choices that all clients of a table must share.
+/// Protocol rules that all clients of a table must follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rules {
-    /// A mutation that a dying client could leave half done is first written to its slot as a redo record.
+    /// Whether a mutation that a dying client could leave half done is first written to its client slot as a redo
+    /// record.
     pub commit_records: bool,
-    /// Every mutation locks and reads both of its key's rows, not just those on its path.
+    /// Whether every mutation locks and reads both of its key's rows, not just those on its path.
     pub lock_both_rows: bool,
-    /// A miss is returned only after the trailers were sampled again.
+    /// Whether a miss is returned only after the trailers were sampled again.
     pub validate_misses: bool,
 }
 
-/// A table's parameters.
+/// Parameters of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableConfig {
     /// Rows of the index (T), a multiple of 64.
@@ -167,28 +168,28 @@ pub struct TableConfig {
     pub row_bytes: u32,
     /// Entries in a row, 1 to 14.
     pub entries_per_row: u8,
-    /// How keys and values are stored.
+    /// Format of the entries.
     pub format: EntryFormat,
-    /// The checksum in each row's trailer.
+    /// Checksum in the trailer of each row.
     pub checksum: ChecksumKind,
-    /// Bits of a row's version that are used, 8 to 32.
+    /// Width of a row's version in bits, 8 to 32.
     pub version_bits: u8,
-    /// How the offset is drawn.
+    /// Rule that gives the distance between a key's two rows.
     pub offset_rule: OffsetRule,
     /// m\[z\] = floor(f^(f+z)) for z = 0 to 32, capped at T and stored as integers because powers computed at run time
     /// may differ between hosts.
     pub offsets: [u64; MAX_ZEROS + 1],
     /// Rows that share a lock; divides 64.
     pub rows_per_lock: u32,
-    /// Bits of a lock, 1 to 16. One bit cannot tell its owner.
+    /// Width of a lock in bits, 1 to 16. A lock of one bit does not record its owner.
     pub lock_bits: u8,
-    /// Physical locks; divides `rows / rows_per_lock`.
+    /// Number of physical locks; divides `rows / rows_per_lock`.
     pub physical_locks: u64,
-    /// Client slots, 1 to 32,767; with narrower locks fewer: half of a lock's values, less one.
+    /// Number of client slots, 1 to 32,767; fewer with narrower locks: half of a lock's values, less one.
     pub max_clients: u16,
-    /// Rows one insert may change, 1 to 16: its search depth plus one. Sizes the redo record.
+    /// Rows that one insert may change, 1 to 16: its search depth plus one. Determines the size of the redo record.
     pub max_path_rows: u8,
-    /// Regions of the lock table that have a repair lease each, 0 to 128; 0 where the dead are recovered by their
+    /// Regions of the lock table with a repair lease each, 0 to 128; 0 where dead clients are recovered by their redo
     /// records, or not at all. [R-REPAIR-3]
     pub repair_regions: u8,
     /// Bytes of an extent chunk, a power of two; 0 if the format has no extents.
@@ -197,36 +198,34 @@ pub struct TableConfig {
     pub chunks: u64,
     /// Seed of the key hash.
     pub hash_seed: u64,
-    /// Protocol choices.
+    /// Protocol rules.
     pub rules: Rules,
 }
 
-/// A table cannot have these parameters. Nothing was changed.
+/// The parameters are not those of a valid table. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The entry format cannot be read, or is outside its bounds.
+    /// The entry format does not parse, or is outside its bounds.
     #[error(
         "entry format {text:?} is not fixed:K:V (K 1 to 256, K + V to 1024) or bytes:N (N 24 to 1024, a multiple of 8)"
     )]
     Format {
-        /// What was given.
+        /// The text.
         text: String,
     },
     /// A parameter is outside its bounds.
-    #[error("{name} cannot be {value}: {bounds}")]
+    #[error("{name} is {value}, but must be {bounds}")]
     OutOfRange {
-        /// The parameter.
+        /// The name of the parameter.
         name: &'static str,
-        /// What was given.
+        /// Its value.
         value: u64,
-        /// What it may be.
+        /// The values it may have.
         bounds: &'static str,
     },
     /// The table would be larger than the address space.
-    #[error(
-        "a table of {rows} rows of {row_bytes} bytes and {chunks} chunks of {chunk_bytes} bytes is beyond any memory"
-    )]
+    #[error("{rows} rows of {row_bytes} bytes and {chunks} chunks of {chunk_bytes} bytes need more than 2^62 bytes")]
     TooLarge {
         /// Rows.
         rows: u64,
@@ -240,13 +239,13 @@ pub enum ConfigError {
 }
 
 impl TableConfig {
-    /// Entries the table can hold if every row is full.
-    pub fn slots(&self) -> u64 {
+    /// Returns the number of entries the table holds if every row is full.
+    pub fn max_entries(&self) -> u64 {
         self.rows.saturating_mul(u64::from(self.entries_per_row))
     }
 
-    /// m\[z\] = floor(f^(f+z)), at least 1 and at most `rows` (paper, section 3.3). Computed once, by the creator.
-    /// [R-HASH-3]
+    /// Returns the offset table: m\[z\] = floor(f^(f+z)), at least 1 and at most `rows` (paper, section 3.3). Computed
+    /// once, by the creator. [R-HASH-3]
     pub fn offset_table(f: f64, rows: u64) -> [u64; MAX_ZEROS + 1] {
         std::array::from_fn(|z| {
             let power = f.powf(f + z as f64).floor();
@@ -288,9 +287,9 @@ impl TableConfig {
             "a divisor of rows / rows_per_lock",
         )?;
         let clients = u64::from(self.max_clients);
-        let most = most_clients(self.lock_bits);
+        let max = max_clients_of(self.lock_bits);
         bound(
-            (1..=most).contains(&clients),
+            (1..=max).contains(&clients),
             "max_clients",
             clients,
             "1 to 32767 with locks of 16 bits, fewer with narrower ones",
@@ -299,7 +298,7 @@ impl TableConfig {
         let regions = self.repair_regions;
         bound(regions <= MAX_REPAIR_REGIONS, "repair_regions", regions.into(), "0 to 128")?;
         let offsets_hold = self.offsets.iter().all(|m| (1..=self.rows).contains(m));
-        bound(offsets_hold, "offsets", self.offsets[0], "each 1 to the number of rows")?;
+        bound(offsets_hold, "offsets", self.offsets[0], "1 to the number of rows")?;
         self.check_chunks()
     }
 
@@ -322,9 +321,10 @@ impl TableConfig {
     }
 }
 
-/// Clients a table with locks of so many bits can have: owner ids of which none is what is left of a poisoned lock,
-/// all ones, after the release of another. A lock of one bit names nobody. [R-DESTROY-1]
-fn most_clients(lock_bits: u8) -> u64 {
+/// Maximum number of clients of a table with locks of `lock_bits` bits. A poisoned lock, all ones, that its holder
+/// releases is left at all ones less the holder's id; that must not be the id of another client. A lock of one bit
+/// records no owner. [R-DESTROY-1]
+fn max_clients_of(lock_bits: u8) -> u64 {
     if lock_bits == 1 { 0xfffe } else { (1 << (lock_bits - 1)) - 1 }
 }
 

@@ -1,11 +1,11 @@
-//! The options a table was created with, as far as its parameters tell: neither the preset's name nor the capacity is
-//! stored, but their consequences are.
+//! The options a table was created with, derived from its parameters: neither the preset's name nor the capacity is
+//! stored, but the parameters that follow from them are.
 
 use crate::{Preset, PresetOptions, TableConfig};
 
 impl Preset {
-    /// The preset that a table with these parameters was created with, or `None` if no preset of this program gives
-    /// them. Rows, extents, clients, seed and whether commits leave records are not compared: options choose them.
+    /// Returns the preset that a table with these parameters was created with, or `None` if no preset of this program
+    /// gives them. Rows, extents, clients, seed and redo records are not compared: options choose them.
     pub fn of(config: &TableConfig) -> Option<Preset> {
         let options = PresetOptions {
             capacity: 1,
@@ -30,15 +30,15 @@ impl Preset {
 }
 
 impl TableConfig {
-    /// Keys the table has room for: the largest capacity it could have been created with. At least the one that it was
-    /// created with, because rows come in groups.
+    /// Returns the number of keys the table has room for: the largest capacity it could have been created with. It is
+    /// at least the capacity that was asked for, because rows come in groups.
     pub fn capacity(&self) -> u64 {
         let percent = Preset::of(self).unwrap_or_default().fill_percent();
-        let keys = u128::from(self.slots()) * u128::from(percent) / 100;
+        let keys = u128::from(self.max_entries()) * u128::from(percent) / 100;
         u64::try_from(keys).unwrap_or(u64::MAX)
     }
 
-    /// Bytes for keys and values that do not fit in a row, in whole chunks.
+    /// Returns the bytes of extent space, for keys and values that do not fit in a row, in whole chunks.
     pub fn extent_bytes(&self) -> u64 {
         self.chunks.saturating_mul(self.chunk_bytes)
     }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_tell_their_preset_and_have_room_for_their_capacity() {
+    fn preset_and_capacity_are_derived_from_the_parameters() {
         for preset in Preset::ALL {
             for format in ["fixed:4:4", "fixed:8:8", "fixed:16:100", "bytes:24", "bytes:64", "bytes:1024"] {
                 for capacity in [1, 63, 1_000, 999_983, 100_000_000] {
@@ -66,7 +66,7 @@ mod tests {
                     assert_eq!(Preset::of(&config), Some(preset), "{case}");
                     let room = config.capacity();
                     assert!(room >= capacity, "{case}: {room}");
-                    // The largest of its kind, not more.
+                    // It is the largest such capacity.
                     let rows = |capacity| preset.config(&PresetOptions { capacity, ..options }).unwrap().rows;
                     assert!(rows(room + 1) > config.rows && rows(room - 1) <= config.rows, "{case}: {room}");
                 }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_of_no_preset_have_no_name() {
+    fn parameters_of_no_preset_give_none() {
         let options = PresetOptions {
             capacity: 1_000,
             format: "fixed:8:8".parse().unwrap(),

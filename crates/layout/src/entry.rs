@@ -1,4 +1,4 @@
-//! Entries: how a key is recognised in a row, and how keys and values are stored and taken out.
+//! Entries of a row: finding a key, and encoding and decoding keys and values.
 //!
 //! `fixed:K:V` packs key and value bytes into whole words. `bytes:N` starts an inline entry with a header word
 //! {key length 16, value length 16, high half of the key's digest 32}, then key and value without a gap; an
@@ -8,10 +8,10 @@ use guira_sum::with_le_bytes;
 
 use crate::bytes::{append, copy_in, equal, mask, word_of};
 use crate::config::{EXTENT_ENTRY_WORDS, EntryFormat, INLINE_HEADER_BYTES};
-use crate::row::Placement;
+use crate::row::EntryKind;
 use crate::{ExtentRef, Generation, RowFormat};
 
-/// A key prepared for looking up.
+/// A key prepared for lookups.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe<'k> {
     key: &'k [u8],
@@ -20,31 +20,31 @@ pub struct Probe<'k> {
     first_mask: u64,
 }
 
-/// An entry that holds, or may hold, the key looked for.
+/// An entry that holds, or may hold, the key of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Candidate {
-    /// Slot with this very key, and its value in the row.
+    /// The entry at this index has the key, and its value is in the row.
     Inline(usize),
-    /// Slot with the key's digest. Only the extent can tell whether it is the key.
+    /// The entry at this index has the key's digest. Only the extent tells whether it has the key.
     Extent(usize),
 }
 
 impl Candidate {
-    /// The slot.
-    pub fn slot(self) -> usize {
+    /// Returns the index of the entry in its row.
+    pub fn index(self) -> usize {
         match self {
-            Candidate::Inline(slot) | Candidate::Extent(slot) => slot,
+            Candidate::Inline(index) | Candidate::Extent(index) => index,
         }
     }
 }
 
 impl<'k> Probe<'k> {
-    /// The key as it was given.
+    /// Returns the key.
     pub fn key(&self) -> &'k [u8] {
         self.key
     }
 
-    /// The key's 64-bit digest.
+    /// Returns the key's 64-bit digest.
     #[inline(always)]
     pub fn digest(&self) -> u64 {
         self.digest
@@ -56,7 +56,7 @@ fn inline_header(key_bytes: usize, value_bytes: usize, digest: u64) -> u64 {
 }
 
 impl RowFormat {
-    /// Prepares `key`, whose digest is `digest`. The key's length is the caller's to check: see
+    /// Prepares `key`, whose digest is `digest`, for lookups. The caller checks the key's length: see
     /// [`RowFormat::accepts_key`].
     #[inline(always)]
     pub fn probe<'k>(&self, key: &'k [u8], digest: u64) -> Probe<'k> {
@@ -88,13 +88,13 @@ impl RowFormat {
         }
     }
 
-    /// Where a key and value of these sizes go.
-    pub fn place(&self, key_bytes: usize, value_bytes: usize) -> Placement {
-        self.format.place(key_bytes, value_bytes)
+    /// Returns the kind of entry that stores a key and a value of these lengths.
+    pub fn kind_for(&self, key_bytes: usize, value_bytes: usize) -> EntryKind {
+        self.format.kind_for(key_bytes, value_bytes)
     }
 
-    /// The first entry of `row`, from slot `from` on, that holds or may hold the key. Safe on unverified words: whoever
-    /// acts on the answer verifies the row.
+    /// Returns the first entry of `row`, from index `from` on, that holds or may hold the key. Safe on unverified
+    /// words: the caller verifies the row before it acts on the answer.
     #[inline(always)]
     pub fn find(&self, row: &[u64], probe: &Probe<'_>, from: usize) -> Option<Candidate> {
         let occupancy = self.occupancy(row) & (!0 << from);
@@ -108,21 +108,22 @@ impl RowFormat {
     fn find_fixed(&self, row: &[u64], probe: &Probe<'_>, occupancy: u64, key_bytes: usize) -> Option<Candidate> {
         let mut hits = self.first_word_hits(row, probe) & occupancy;
         while hits != 0 {
-            let slot = hits.trailing_zeros() as usize;
-            if key_bytes <= 8 || equal(self.entry(row, slot), 0, probe.key) {
-                return Some(Candidate::Inline(slot));
+            let index = hits.trailing_zeros() as usize;
+            if key_bytes <= 8 || equal(self.entry(row, index), 0, probe.key) {
+                return Some(Candidate::Inline(index));
             }
             hits &= hits - 1;
         }
         None
     }
 
-    /// Bit i: the first word of entry i matches. Compares all entries without a branch between them.
+    /// Returns a bit mask: bit i is set if the first word of entry i matches. Compares all entries without a branch
+    /// between them.
     #[inline(always)]
     fn first_word_hits(&self, row: &[u64], probe: &Probe<'_>) -> u64 {
         let test = |word: u64| u64::from((word ^ probe.first) & probe.first_mask == 0);
         let entries = &row[..self.entries() * self.entry_words()];
-        let fold = |hits: u64, (slot, word): (usize, u64)| hits | test(word) << slot;
+        let fold = |hits: u64, (index, word): (usize, u64)| hits | test(word) << index;
         match self.entry_words() {
             1 => entries.iter().copied().enumerate().fold(0, fold),
             2 => entries.chunks_exact(2).map(|entry| entry[0]).enumerate().fold(0, fold),
@@ -133,35 +134,35 @@ impl RowFormat {
     fn find_bytes(&self, row: &[u64], probe: &Probe<'_>, mut occupancy: u64) -> Option<Candidate> {
         let extents = self.trailer(row).extents();
         while occupancy != 0 {
-            let slot = occupancy.trailing_zeros() as usize;
-            let entry = self.entry(row, slot);
-            if extents & 1 << slot != 0 {
+            let index = occupancy.trailing_zeros() as usize;
+            let entry = self.entry(row, index);
+            if extents & 1 << index != 0 {
                 if entry[0] == probe.digest {
-                    return Some(Candidate::Extent(slot));
+                    return Some(Candidate::Extent(index));
                 }
             } else if (entry[0] ^ probe.first) & probe.first_mask == 0 && equal(entry, INLINE_HEADER_BYTES, probe.key) {
-                return Some(Candidate::Inline(slot));
+                return Some(Candidate::Inline(index));
             }
             occupancy &= occupancy - 1;
         }
         None
     }
 
-    /// Bytes of the value in the inline entry `slot`. Clamped to the entry, so that damaged lengths cannot reach
-    /// outside.
+    /// Returns the length of the value of the inline entry `index`. It is clamped to the entry, so that damaged lengths
+    /// cannot reach outside.
     #[inline(always)]
-    pub fn inline_value_bytes(&self, row: &[u64], slot: usize) -> usize {
+    pub fn inline_value_bytes(&self, row: &[u64], index: usize) -> usize {
         match self.format {
             EntryFormat::Fixed { value_bytes, .. } => usize::from(value_bytes),
             EntryFormat::Bytes { .. } => {
-                let (_, at, bytes) = self.inline_parts(self.entry(row, slot));
+                let (_, at, bytes) = self.inline_parts(self.entry(row, index));
                 debug_assert!(at + bytes <= self.entry_words() * 8);
                 bytes
             }
         }
     }
 
-    /// Key bytes, byte position of the value in the entry, and value bytes of an inline `bytes:N` entry.
+    /// Returns the key length, the byte position of the value, and the value length of an inline `bytes:N` entry.
     fn inline_parts(&self, entry: &[u64]) -> (usize, usize, usize) {
         let room = self.entry_words() * 8 - INLINE_HEADER_BYTES;
         let key_bytes = (entry[0] as usize & 0xffff).min(room);
@@ -169,7 +170,7 @@ impl RowFormat {
         (key_bytes, INLINE_HEADER_BYTES + key_bytes, value_bytes)
     }
 
-    /// Where the value stands in an inline entry, and how many bytes it has.
+    /// Returns the byte position and the length of the value in an inline entry.
     #[inline(always)]
     fn inline_value(&self, entry: &[u64]) -> (usize, usize) {
         match self.format {
@@ -181,31 +182,31 @@ impl RowFormat {
         }
     }
 
-    /// Appends the value of the inline entry `slot` to `into`.
+    /// Appends the value of the inline entry `index` to `into`.
     #[inline(always)]
-    pub fn append_inline_value(&self, row: &[u64], slot: usize, into: &mut Vec<u8>) {
-        let entry = self.entry(row, slot);
+    pub fn append_inline_value(&self, row: &[u64], index: usize, into: &mut Vec<u8>) {
+        let entry = self.entry(row, index);
         let (at, bytes) = self.inline_value(entry);
         append(entry, at, bytes, into);
     }
 
-    /// Whether the value of the inline entry `slot` is `value`.
-    pub fn inline_value_is(&self, row: &[u64], slot: usize, value: &[u8]) -> bool {
-        let entry = self.entry(row, slot);
+    /// Whether the value of the inline entry `index` is `value`.
+    pub fn inline_value_is(&self, row: &[u64], index: usize, value: &[u8]) -> bool {
+        let entry = self.entry(row, index);
         let (at, bytes) = self.inline_value(entry);
         value.len() == bytes && with_le_bytes(entry, |all| all[at..at + bytes] == *value)
     }
 
-    /// The value of the inline entry `slot` as a little-endian number, if it has eight bytes.
-    pub fn inline_number(&self, row: &[u64], slot: usize) -> Option<u64> {
-        let entry = self.entry(row, slot);
+    /// Returns the value of the inline entry `index` as a little-endian number, if it has eight bytes.
+    pub fn inline_number(&self, row: &[u64], index: usize) -> Option<u64> {
+        let entry = self.entry(row, index);
         let (at, bytes) = self.inline_value(entry);
         with_le_bytes(entry, |all| all[at..at + bytes].try_into().ok().map(u64::from_le_bytes))
     }
 
-    /// Appends the key of the inline entry `slot` to `into`.
-    pub fn append_inline_key(&self, row: &[u64], slot: usize, into: &mut Vec<u8>) {
-        let entry = self.entry(row, slot);
+    /// Appends the key of the inline entry `index` to `into`.
+    pub fn append_inline_key(&self, row: &[u64], index: usize, into: &mut Vec<u8>) {
+        let entry = self.entry(row, index);
         let (at, bytes) = match self.format {
             EntryFormat::Fixed { key_bytes, .. } => (0, usize::from(key_bytes)),
             EntryFormat::Bytes { .. } => (INLINE_HEADER_BYTES, self.inline_parts(entry).0),
@@ -216,11 +217,11 @@ impl RowFormat {
     /// Encodes an inline entry into `entry`, which must be one entry long.
     ///
     /// # Panics
-    /// If key and value do not fit: see [`RowFormat::place`].
+    /// If key and value do not fit: see [`RowFormat::kind_for`].
     pub fn encode_inline(&self, entry: &mut [u64], probe: &Probe<'_>, value: &[u8]) {
-        debug_assert_eq!(self.place(probe.key.len(), value.len()), Placement::Inline);
+        debug_assert_eq!(self.kind_for(probe.key.len(), value.len()), EntryKind::Inline);
         match (self.format, &mut *entry, probe.key.len(), value.len()) {
-            // Those of fixed:4:4 and fixed:8:8, of lengths the compiler knows.
+            // Entries of fixed:4:4 and fixed:8:8, whose lengths are constants.
             (EntryFormat::Fixed { .. }, [word], 4, 4) => *word = probe.first | word_of(value) << 32,
             (EntryFormat::Fixed { .. }, [key, word], 8, 8) => (*key, *word) = (probe.first, word_of(value)),
             (EntryFormat::Fixed { .. }, ..) => {
@@ -250,9 +251,9 @@ impl RowFormat {
         entry[3] = u64::from(extent.key_bytes) | u64::from(extent.value_bytes) << 32;
     }
 
-    /// The extent that the extent entry `slot` refers to.
-    pub fn extent_of(&self, row: &[u64], slot: usize) -> ExtentRef {
-        let entry = self.entry(row, slot);
+    /// Returns the extent that the extent entry `index` refers to.
+    pub fn extent_of(&self, row: &[u64], index: usize) -> ExtentRef {
+        let entry = self.entry(row, index);
         ExtentRef {
             digest: entry[0],
             offset: entry[1],
@@ -278,15 +279,15 @@ mod tests {
         format.format(RowId(1), &mut row);
         let mut entry = vec![0; format.entry_words()];
         format.encode_inline(&mut entry, &probe, value);
-        let slot = format.entries() - 1;
-        format.put_entry(&mut row, slot, &entry, Placement::Inline);
-        assert_eq!(format.find(&row, &probe, 0), Some(Candidate::Inline(slot)));
-        assert_eq!(format.find(&row, &probe, slot + 1), None);
+        let index = format.entries() - 1;
+        format.put_entry(&mut row, index, &entry, EntryKind::Inline);
+        assert_eq!(format.find(&row, &probe, 0), Some(Candidate::Inline(index)));
+        assert_eq!(format.find(&row, &probe, index + 1), None);
         let (mut key_back, mut value_back) = (Vec::new(), Vec::new());
-        format.append_inline_key(&row, slot, &mut key_back);
-        format.append_inline_value(&row, slot, &mut value_back);
+        format.append_inline_key(&row, index, &mut key_back);
+        format.append_inline_value(&row, index, &mut value_back);
         assert_eq!((key_back.as_slice(), value_back.as_slice()), (key, value));
-        assert_eq!(format.inline_value_bytes(&row, slot), value.len());
+        assert_eq!(format.inline_value_bytes(&row, index), value.len());
     }
 
     #[test]
@@ -315,12 +316,12 @@ mod tests {
             value in prop::collection::vec(any::<u8>(), 0..64),
         ) {
             let format = row_format(Preset::Hardened, "bytes:64");
-            if format.place(key.len(), value.len()) == Placement::Inline {
+            if format.kind_for(key.len(), value.len()) == EntryKind::Inline {
                 round_trip(&format, &key, &value);
             }
         }
 
-        /// Garbage in a row gives wrong answers at worst, never a panic: the row's checksum tells.
+        /// Garbage in a row gives wrong answers at worst, never a panic; the row's checksum does not match.
         #[test]
         fn garbage_rows_do_not_panic(
             words in prop::collection::vec(any::<u64>(), 80),
@@ -335,11 +336,11 @@ mod tests {
                     let mut out = Vec::new();
                     let mut from = 0;
                     while let Some(candidate) = format.find(row, &probe, from) {
-                        from = candidate.slot() + 1;
+                        from = candidate.index() + 1;
                     }
-                    for slot in 0..format.entries() {
-                        format.append_inline_key(row, slot, &mut out);
-                        format.append_inline_value(row, slot, &mut out);
+                    for index in 0..format.entries() {
+                        format.append_inline_key(row, index, &mut out);
+                        format.append_inline_value(row, index, &mut out);
                     }
                     prop_assert!(format.verify(RowId(0), row).is_err());
                 }
@@ -361,12 +362,12 @@ mod tests {
         format.format(RowId(1), &mut row);
         let mut entry = vec![0; format.entry_words()];
         format.encode_extent_entry(&mut entry, &extent);
-        format.put_entry(&mut row, 2, &entry, Placement::Extent);
+        format.put_entry(&mut row, 2, &entry, EntryKind::Extent);
         assert_eq!(format.extent_of(&row, 2), extent);
         let probe = format.probe(b"some key", 77);
         assert_eq!(format.find(&row, &probe, 0), Some(Candidate::Extent(2)));
-        assert_eq!(format.place(0, 65), Placement::Extent);
-        assert_eq!(format.place(0, 64), Placement::Inline);
-        assert_eq!(format.place(1, 63), Placement::Inline);
+        assert_eq!(format.kind_for(0, 65), EntryKind::Extent);
+        assert_eq!(format.kind_for(0, 64), EntryKind::Inline);
+        assert_eq!(format.kind_for(1, 63), EntryKind::Inline);
     }
 }

@@ -1,9 +1,9 @@
-//! Extents: where values that do not fit in a row live, and the chunks they are cut from.
+//! Extents, which hold the values that do not fit in a row, and the chunks that extents are cut from.
 //!
 //! An extent is {generation, key length 32 | value length 32, checksum}, then the key's bytes and, from the next word,
-//! the value's. Chunks are of equal size; a chunk is cut into slots of one size class, or is the head or the tail of a
-//! run of chunks that holds one larger extent. A chunk starts with a header: 8 words, then one *mark* a slot, the
-//! generation of the last extent freed there; then the slots.
+//! the value's. Chunks are of equal size; a chunk is cut into chunk slots of one size class, or is the head or a tail
+//! of a run of chunks that holds one larger extent. A chunk starts with a header: 8 words, then a *mark* for each chunk
+//! slot, which is the generation of the last extent freed there; then the slots.
 
 use guira_fabric::WORD_BYTES;
 
@@ -14,17 +14,17 @@ use crate::{Generation, Geometry, OwnerId, Sums, TableConfig};
 pub const EXTENT_HEADER_WORDS: usize = 3;
 /// Words in front of a chunk's marks.
 pub const CHUNK_HEADER_WORDS: u64 = 8;
-/// The word of a chunk's header that says how many recoveries had been counted when the chunk was last swept.
+/// Index of the word in a chunk's header with the number of recoveries counted when the chunk was last swept.
 pub const CHUNK_SWEPT_WORD: u64 = 0;
 
 const GENERATION_WORD: usize = 0;
 const LENGTHS_WORD: usize = 1;
 const CHECKSUM_WORD: usize = 2;
 
-/// What an entry says of its extent.
+/// A reference to an extent, as an entry stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExtentRef {
-    /// The key's digest, so that the entry can be moved without its key.
+    /// The key's digest, so that the entry can be moved without reading its key.
     pub digest: u64,
     /// Byte offset in the main space; 48 bits.
     pub offset: u64,
@@ -36,7 +36,7 @@ pub struct ExtentRef {
     pub value_bytes: u32,
 }
 
-/// An extent, read and verified.
+/// An extent that was read and verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent<'w> {
     words: &'w [u64],
@@ -44,33 +44,35 @@ pub struct Extent<'w> {
     value_bytes: usize,
 }
 
-/// The words at an extent's address are not the extent an entry refers to.
+/// The words at an extent's address are not those of the extent that an entry refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExtentError {
-    /// Another generation: the extent was freed and its place reused. The index has changed; start again from there.
-    #[error("the extent's place holds {found}, not {wanted}")]
+    /// The generation is another one: the extent was freed and its space reused. The index has changed; start again
+    /// from there.
+    #[error("the extent's address holds {found}, not {wanted}")]
     Replaced {
-        /// What the entry refers to.
+        /// The generation in the entry.
         wanted: Generation,
-        /// What is there.
+        /// The generation at the address.
         found: Generation,
     },
-    /// The right generation, but lengths or checksum do not match: read while written, or damaged.
-    #[error("the extent of {generation} does not verify")]
+    /// The generation is right, but lengths or checksum do not match: the extent was read while it was written, or it
+    /// is damaged.
+    #[error("the checksum or the lengths of the extent of {generation} do not match")]
     Torn {
-        /// What the entry refers to.
+        /// The generation in the entry.
         generation: Generation,
     },
 }
 
-/// Words of an extent for a key and value of these sizes.
+/// Returns the number of words of an extent for a key and a value of these lengths.
 pub const fn extent_words(key_bytes: usize, value_bytes: usize) -> usize {
     EXTENT_HEADER_WORDS + key_bytes.div_ceil(8) + value_bytes.div_ceil(8)
 }
 
 impl ExtentRef {
-    /// The extent whose first words, at byte `offset` of the main space, are `header`: without its digest, which its
-    /// key tells. Nothing of it is verified.
+    /// Makes a reference to the extent at byte `offset` of the main space, whose first words are `header`. Its digest
+    /// is 0, because that follows from the key. Nothing is verified.
     pub fn of_header(offset: u64, header: &[u64; EXTENT_HEADER_WORDS]) -> ExtentRef {
         let lengths = header[LENGTHS_WORD];
         ExtentRef {
@@ -82,7 +84,7 @@ impl ExtentRef {
         }
     }
 
-    /// Words of the extent; `None` if its lengths are impossible (a damaged entry).
+    /// Returns the number of words of the extent; `None` if its lengths are impossible (a damaged entry).
     pub fn words(&self) -> Option<usize> {
         let (key_bytes, value_bytes) = (self.key_bytes as usize, self.value_bytes as usize);
         let possible = key_bytes <= crate::MAX_KEY_BYTES && value_bytes <= crate::MAX_VALUE_BYTES;
@@ -98,7 +100,7 @@ fn checksum(words: &[u64], extent: &ExtentRef, sums: &Sums) -> u64 {
     sums.extent(extent.offset, &words[..CHECKSUM_WORD], &words[EXTENT_HEADER_WORDS..])
 }
 
-/// Encodes the extent that `extent` describes; `words` becomes exactly as long as it is.
+/// Encodes the extent that `extent` describes into `words`, whose length becomes that of the extent.
 pub fn encode_extent(words: &mut Vec<u64>, extent: &ExtentRef, key: &[u8], value: &[u8], sums: &Sums) {
     debug_assert_eq!((key.len(), value.len()), (extent.key_bytes as usize, extent.value_bytes as usize));
     words.clear();
@@ -111,7 +113,7 @@ pub fn encode_extent(words: &mut Vec<u64>, extent: &ExtentRef, key: &[u8], value
     words[CHECKSUM_WORD] = checksum(words, extent, sums);
 }
 
-/// The extent `extent` refers to, in the words read from its address.
+/// Parses the extent that `extent` refers to from the words read at its address.
 ///
 /// # Errors
 /// The words are not this extent.
@@ -130,8 +132,8 @@ pub fn parse_extent<'w>(words: &'w [u64], extent: &ExtentRef, sums: &Sums) -> Re
     Ok(Extent { words, key_bytes: extent.key_bytes as usize, value_bytes: extent.value_bytes as usize })
 }
 
-/// Whether `words`, the header and key of the extent `extent` refers to, hold `key`. Without the value nothing can be
-/// verified: the caller's lock on the entry's row keeps the extent as it is.
+/// Whether `words`, the header and key of the extent that `extent` refers to, hold `key`. Without the value nothing can
+/// be verified: the caller's lock on the entry's row keeps the extent from changing.
 ///
 /// # Errors
 /// The words belong to another extent.
@@ -149,7 +151,7 @@ impl Extent<'_> {
         key.len() == self.key_bytes && equal(self.words, EXTENT_HEADER_WORDS * 8, key)
     }
 
-    /// Whether its value is `value`.
+    /// Whether the extent's value is `value`.
     pub fn has_value(&self, value: &[u8]) -> bool {
         let at = EXTENT_HEADER_WORDS * 8 + self.key_bytes.next_multiple_of(8);
         value.len() == self.value_bytes && equal(self.words, at, value)
@@ -171,32 +173,33 @@ impl Extent<'_> {
     }
 }
 
-/// How an extent is accommodated.
+/// Size class of an extent: a chunk slot, or a run of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ExtentClass {
-    /// A slot of this class: 0 is 64 bytes, then alternately by half and by a third more (96, 128, 192, 256, ...).
+    /// A chunk slot of this class: class 0 has 64 bytes, and each class is larger than the one before, alternately by a
+    /// half and by a third (96, 128, 192, 256, ...).
     Slot(u8),
     /// A run of this many whole chunks.
     Run(u32),
 }
 
 const FIRST_CLASS_BYTES: u64 = 64;
-/// Size classes: the largest is 768 MiB, beyond half of the largest chunk.
+/// Number of classes of chunk slots: the largest has 768 MiB, more than half of the largest chunk.
 const CLASSES: u8 = 48;
 
-/// Bytes of a slot of class `class`.
+/// Returns the bytes of a chunk slot of class `class`.
 const fn class_bytes(class: u8) -> u64 {
     let base = FIRST_CLASS_BYTES << (class / 2);
     if class.is_multiple_of(2) { base } else { base + base / 2 }
 }
 
-/// The first class whose slots have `bytes` bytes or more; it may be none of [`CLASSES`].
+/// Returns the first class whose slots have `bytes` bytes or more; it may be beyond [`CLASSES`].
 const fn smallest_class(bytes: u64) -> u8 {
     if bytes <= FIRST_CLASS_BYTES {
         return 0;
     }
-    // Between 2^n and 2^(n + 1) lie the sizes 1.5 x 2^n and 2^(n + 1): the bit below the first tells whether the last
-    // byte is beyond the smaller of them.
+    // The two sizes above 2^n are 1.5 x 2^n and 2^(n + 1): the bit below the highest tells whether the last byte is
+    // beyond the smaller of them.
     let last = bytes - 1;
     let n = last.ilog2();
     let doublings = n - FIRST_CLASS_BYTES.ilog2();
@@ -204,13 +207,13 @@ const fn smallest_class(bytes: u64) -> u8 {
     (2 * doublings + 1) as u8 + is_beyond as u8
 }
 
-/// The largest slot: at least two fit in a chunk. Larger extents get chunks of their own.
+/// Returns the bytes of the largest chunk slot: at least two fit in a chunk. Larger extents get runs of chunks.
 const fn largest_slot(chunk_bytes: u64) -> u64 {
     (chunk_bytes - CHUNK_HEADER_WORDS * WORD_BYTES) / 2 - WORD_BYTES
 }
 
 impl ExtentClass {
-    /// The class of an extent of `words` words in chunks of `chunk_bytes`.
+    /// Returns the class of an extent of `words` words in chunks of `chunk_bytes`.
     pub fn of(words: usize, chunk_bytes: u64) -> ExtentClass {
         let bytes = words as u64 * WORD_BYTES;
         let largest = largest_slot(chunk_bytes);
@@ -224,7 +227,7 @@ impl ExtentClass {
         ExtentClass::Run(u32::try_from(whole).unwrap_or(u32::MAX))
     }
 
-    /// Whether chunks of `config` can be of this class: a damaged chunk word can name any.
+    /// Whether chunks of `config` can be of this class: a damaged chunk word may have any class.
     pub fn fits(self, config: &TableConfig) -> bool {
         match self {
             ExtentClass::Slot(class) => class < CLASSES && class_bytes(class) <= largest_slot(config.chunk_bytes),
@@ -232,7 +235,7 @@ impl ExtentClass {
         }
     }
 
-    /// Chunks that an extent, or the slots, of this class occupy.
+    /// Returns the number of chunks of a run of this class; 1 for chunk slots.
     pub fn chunks(self) -> u64 {
         match self {
             ExtentClass::Slot(_) => 1,
@@ -240,7 +243,7 @@ impl ExtentClass {
         }
     }
 
-    /// Slots in a chunk of this class; 1 for a run.
+    /// Returns the number of slots in a chunk of this class; 1 for a run.
     pub fn slots(self, chunk_bytes: u64) -> u64 {
         match self {
             ExtentClass::Slot(class) => {
@@ -251,7 +254,7 @@ impl ExtentClass {
         }
     }
 
-    /// Bytes an extent of this class occupies.
+    /// Returns the bytes that an extent of this class occupies.
     pub fn bytes(self, chunk_bytes: u64) -> u64 {
         match self {
             ExtentClass::Slot(class) => class_bytes(class),
@@ -259,7 +262,7 @@ impl ExtentClass {
         }
     }
 
-    /// Byte offset of slot `slot` within its chunk.
+    /// Returns the byte offset of slot `slot` within its chunk.
     pub fn slot_at(self, slot: u64, chunk_bytes: u64) -> u64 {
         match self {
             ExtentClass::Slot(class) => {
@@ -270,12 +273,12 @@ impl ExtentClass {
         }
     }
 
-    /// Byte offset of slot `slot`'s mark within its chunk.
+    /// Returns the byte offset of the mark of slot `slot` within its chunk.
     pub fn mark_at(self, slot: u64) -> u64 {
         (CHUNK_HEADER_WORDS + slot) * WORD_BYTES
     }
 
-    /// The slot that starts at byte `within` of its chunk; `None` if none does.
+    /// Returns the slot that starts at byte `within` of its chunk, if there is one.
     pub fn slot_of(self, within: u64, chunk_bytes: u64) -> Option<u64> {
         let from_first = within.checked_sub(self.slot_at(0, chunk_bytes))?;
         match self {
@@ -300,8 +303,8 @@ impl ExtentClass {
 }
 
 impl ExtentRef {
-    /// Byte offset, in the main space, of the mark that frees this extent; `None` if no extent can lie where this one
-    /// is said to (a damaged entry).
+    /// Returns the byte offset, in the main space, of the mark that frees this extent; `None` if no extent can lie at
+    /// its offset (a damaged entry).
     pub fn mark_offset(&self, config: &TableConfig, geometry: &Geometry) -> Option<u64> {
         let (chunk, within) = geometry.chunk_of(self.offset)?;
         let class = ExtentClass::of(self.words()?, config.chunk_bytes);
@@ -311,8 +314,8 @@ impl ExtentRef {
     }
 }
 
-/// Whether the mark of an extent can lie at byte `offset` of the main space: behind the header of a chunk, where the
-/// class of the most slots, or a run, has its marks.
+/// Whether the mark of an extent can lie at byte `offset` of the main space: behind the header of a chunk, among the
+/// marks of the smallest slots, which are the most, or of a run.
 pub(crate) fn is_mark(offset: u64, config: &TableConfig, geometry: &Geometry) -> bool {
     let Some((_, within)) = geometry.chunk_of(offset) else { return false };
     let smallest = ExtentClass::Slot(0);
@@ -321,50 +324,52 @@ pub(crate) fn is_mark(offset: u64, config: &TableConfig, geometry: &Geometry) ->
     offset.is_multiple_of(WORD_BYTES) && mark.is_some_and(|mark| mark / WORD_BYTES < marks)
 }
 
-/// What a chunk is used for.
+/// State of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkState {
-    /// Nothing.
+    /// Not in use.
     Free,
-    /// Cut up or filled by a living client, which alone allocates from it.
+    /// Owned by a client, which alone allocates from it.
     Owned {
-        /// The client.
+        /// The owner.
         owner: OwnerId,
-        /// What it holds.
+        /// The size class of its extents.
         class: ExtentClass,
     },
-    /// Nobody's: its client closed or died, or it is a run that holds a value. Whoever needs its class may adopt it.
+    /// Without an owner: its client closed or died, or it is a run that holds a value. Any client that needs its class
+    /// may adopt it.
     Orphan {
-        /// What it holds.
+        /// The size class of its extents.
         class: ExtentClass,
-        /// Slots that were free when it was given up, at most 65,535: a hint where to look first. More may be free by
-        /// now.
+        /// Number of slots that were free when the chunk was last examined, at most 65,535. It is a hint: more may be
+        /// free now.
         free: u16,
     },
-    /// Not the first chunk of a run.
+    /// A chunk of a run other than the first.
     Tail {
         /// The run's first chunk.
         head: u32,
     },
-    /// On its way from free to owned, or, if it heads a run, back: nothing in it counts, and no entry refers to it.
+    /// In transition from free to owned, or, if it heads a run, from owned to free: its contents have no meaning, and
+    /// no entry refers to it.
     Claiming {
-        /// The client that takes it, or gives it back.
+        /// The client that claims or frees the chunk.
         owner: OwnerId,
-        /// What it is to hold, or held. Of a run any number of tails may be missing.
+        /// The class that the chunk will have, or had. Any number of a run's tails may be missing.
         class: ExtentClass,
     },
 }
 
-/// A word of the chunk table: state 8 bits, class 8, owner or an orphan's free slots 16, chunks of a run or the head of
-/// a tail 32.
+/// A word of the chunk table: state 8 bits, class 8, owner or an orphan's number of free slots 16, chunks of a run or
+/// the head of a tail 32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkWord(pub u64);
 
 impl ChunkWord {
-    /// A free chunk's word: what a formatted chunk table is full of.
+    /// The word of a free chunk. In a new table, every word of the chunk table is this.
     pub const FREE: ChunkWord = ChunkWord(0);
 
-    /// The word of a chunk in `state`.
+    /// Returns the word of a chunk in `state`.
     pub fn encode(state: ChunkState) -> ChunkWord {
         let pack = |state: u64, class: ExtentClass, owner: u16| {
             let run = if let ExtentClass::Run(chunks) = class { u64::from(chunks) } else { 0 };
@@ -379,7 +384,7 @@ impl ChunkWord {
         })
     }
 
-    /// The state this word means; `None` if it means none (a damaged word).
+    /// Returns the state that this word encodes; `None` if it encodes none (a damaged word).
     pub fn decode(self) -> Option<ChunkState> {
         let class = match (self.0 >> 8 & 0xff, self.0 >> 32) {
             (0xff, chunks) => ExtentClass::Run(chunks as u32),
@@ -411,7 +416,8 @@ mod tests {
         Sums::new(&Superblock { incarnation, secret: Secret(secret), ..superblock })
     }
 
-    /// How many halves of two values verify that were chosen by `keys`: each is cut at each word, from either end.
+    /// Counts the mixtures of two extents that verify. Their values are chosen by `keys`; each mixture has the words of
+    /// one up to some word, and those of the other from there on.
     fn halves_that_verify(sums: &Sums, keys: &NhKeys, words: usize, fills: [u64; 2]) -> usize {
         let (value_bytes, generation) = (words as u32 * 8, Generation(9));
         let extent = ExtentRef { digest: 1, offset: 4096, generation, key_bytes: 0, value_bytes };
@@ -430,8 +436,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, cases: 16, ..ProptestConfig::default() })]
 
-        /// [R-READ-6] Values chosen by one who does not know the table's secret do not verify in part; by one who does,
-        /// they do, so the choice is a good one.
+        /// [R-READ-6] Values chosen without the table's secret do not verify half written. Values chosen with the
+        /// secret do, which shows that the choice is a good attack.
         #[test]
         fn chosen_extents_do_not_verify_half_written(secret: [u64; 4], words in 4usize..300, fills: [u64; 2]) {
             prop_assume!(fills[0] != fills[1] && secret != [0; 4]);
@@ -467,7 +473,7 @@ mod tests {
             prop_assert_eq!((key_back, value_back), (key, value));
             prop_assert!(parse_extent(&words, &extent, &elsewhere).is_err(), "another incarnation");
             let moved = ExtentRef { offset: 4104, ..extent };
-            prop_assert!(parse_extent(&words, &moved, &sums).is_err(), "another place");
+            prop_assert!(parse_extent(&words, &moved, &sums).is_err(), "another offset");
             let other = ExtentRef { generation: Generation(10), ..extent };
             prop_assert_eq!(
                 parse_extent(&words, &other, &sums),
@@ -480,7 +486,7 @@ mod tests {
             }
         }
 
-        /// [`smallest_class`] is the first of all classes that is large enough.
+        /// [`smallest_class`] is the first class that is large enough.
         #[test]
         fn no_smaller_class_is_large_enough(bits in 0u32..30, low: u64) {
             let bytes = 1 << bits | low & ((1 << bits) - 1);
@@ -518,7 +524,7 @@ mod tests {
         }
 
         #[test]
-        fn chunk_words_mean_one_state_or_none(word: u64) {
+        fn chunk_words_encode_one_state_or_none(word: u64) {
             for word in [word, word & 0xffff_ffff_ffff_ff07, word & 0xffff_ffff_0000_0003, word & 7] {
                 if let Some(state) = ChunkWord(word).decode() {
                     prop_assert_eq!(ChunkWord::encode(state), ChunkWord(word));
@@ -532,8 +538,7 @@ mod tests {
             prop_assert_eq!(ChunkWord::encode(state) == ChunkWord::FREE, state == ChunkState::Free);
         }
 
-        /// No word of a run's tail is one of another run, so that whoever cleans up after a dead client takes its own
-        /// tails only.
+        /// A tail's word names its run, so that the recovery of a dead client frees only tails of that client's runs.
         #[test]
         fn tails_name_their_head(a: u32, b: u32) {
             let word = |head| ChunkWord::encode(ChunkState::Tail { head });

@@ -1,7 +1,7 @@
-//! What a lookup needs of a row, and the two formats whose rows are known at compile time.
+//! The row interface of a lookup, and its two implementations with a layout known at compile time.
 //!
-//! A lookup is written once, over [`Rows`]. [`RowFormat`] answers for every table, branching on its geometry;
-//! [`FixedRows`] answers for `fixed:4:4` and `fixed:8:8` rows of the hardened geometry, where every length is a
+//! A lookup is written once, over [`Rows`]. [`RowFormat`] implements it for every table, with branches on the geometry;
+//! [`FixedRows`] implements it for `fixed:4:4` and `fixed:8:8` rows of the hardened geometry, where every length is a
 //! constant and the lookup becomes straight-line code. Both read the same bytes in the same way: a test compares them.
 
 use std::fmt::Debug;
@@ -11,39 +11,39 @@ use crate::bytes::word_of;
 use crate::config::EntryFormat;
 use crate::{Candidate, ChecksumKind, ExtentRef, Probe, RowFormat, RowId, Sums, Torn, Trailer, Version};
 
-/// Rows as a lookup reads them.
+/// Row access for lookups.
 pub trait Rows: Copy + Send + Sync {
-    /// A key prepared for looking up.
+    /// A key prepared for lookups.
     type Probe<'k>: Copy + Send;
-    /// What a sample has of a key.
+    /// The result of finding a key in a sampled row.
     type Hit: Copy + Debug + Send;
 
-    /// Words of a row.
+    /// Returns the number of words of a row.
     fn row_words(&self) -> usize;
 
-    /// Whether a key of `bytes` bytes can be in them.
+    /// Whether a key of `bytes` bytes can be stored.
     fn accepts_key(&self, bytes: usize) -> bool;
 
-    /// Prepares a key that is accepted, whose digest is `digest`.
+    /// Prepares a key of an accepted length, whose digest is `digest`, for lookups.
     fn probe<'k>(&self, key: &'k [u8], digest: u64) -> Self::Probe<'k>;
 
-    /// What `row` has of the key, other than extents known to hold another key. Safe on unverified words, of which the
-    /// answer says nothing.
+    /// Finds the key in `row`, skipping the extents in `rejected`, which hold other keys. Safe on unverified words, for
+    /// which the result means nothing.
     fn seek(&self, row: &[u64], probe: &Self::Probe<'_>, rejected: &[ExtentRef]) -> Option<Self::Hit>;
 
-    /// Whether the sample `words` of `row` is whole, by the checksums of its table.
+    /// Checks that the sample `words` of `row` is whole, by the checksums of its table.
     ///
     /// # Errors
-    /// It is not.
+    /// The row is torn or damaged.
     fn verify(&self, sums: &Sums, row: RowId, words: &[u64]) -> Result<(), Torn>;
 
-    /// The version of a sampled row.
+    /// Returns the version of a sampled row.
     fn version(&self, row: &[u64]) -> Version;
 
-    /// What the hit refers to, unless its value is in the row.
+    /// Returns the extent that the hit refers to, unless its value is in the row.
     fn extent_of(&self, row: &[u64], hit: &Self::Hit) -> Option<ExtentRef>;
 
-    /// Appends the value of a hit without an extent to `into`.
+    /// Appends the value of a hit that has no extent to `into`.
     fn append_value(&self, row: &[u64], hit: &Self::Hit, into: &mut Vec<u8>);
 }
 
@@ -72,7 +72,9 @@ impl Rows for &RowFormat {
         loop {
             let candidate = self.find(row, probe, from)?;
             match candidate {
-                Candidate::Extent(slot) if rejected.contains(&RowFormat::extent_of(self, row, slot)) => from = slot + 1,
+                Candidate::Extent(index) if rejected.contains(&RowFormat::extent_of(self, row, index)) => {
+                    from = index + 1
+                }
                 _ => return Some(candidate),
             }
         }
@@ -92,21 +94,21 @@ impl Rows for &RowFormat {
     fn extent_of(&self, row: &[u64], hit: &Candidate) -> Option<ExtentRef> {
         match hit {
             Candidate::Inline(_) => None,
-            Candidate::Extent(slot) => Some(RowFormat::extent_of(self, row, *slot)),
+            Candidate::Extent(index) => Some(RowFormat::extent_of(self, row, *index)),
         }
     }
 
     #[inline(always)]
     fn append_value(&self, row: &[u64], hit: &Candidate, into: &mut Vec<u8>) {
-        let (Candidate::Inline(slot) | Candidate::Extent(slot)) = hit;
-        self.append_inline_value(row, *slot, into);
+        let (Candidate::Inline(index) | Candidate::Extent(index)) = hit;
+        self.append_inline_value(row, *index, into);
     }
 }
 
 /// Rows of `ENTRIES` entries of `ENTRY_WORDS` words, half key and half value, in `ROW_WORDS` words with NH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedRows<const ENTRY_WORDS: usize, const ENTRIES: usize, const ROW_WORDS: usize> {
-    /// Made for rows of this kind only.
+    /// Private, so that a value exists only for tables with such rows.
     _checked: (),
 }
 
@@ -115,19 +117,19 @@ pub type Rows4x4 = FixedRows<1, 6, 8>;
 /// Rows of `fixed:8:8` in 128 bytes.
 pub type Rows8x8 = FixedRows<2, 7, 16>;
 
-/// A table's rows, as specially as they can be read.
+/// The fastest [`Rows`] implementation for a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowShape {
     /// Rows of `fixed:4:4` in 64 bytes.
     Fixed4x4(Rows4x4),
     /// Rows of `fixed:8:8` in 128 bytes.
     Fixed8x8(Rows8x8),
-    /// All others.
+    /// All other rows.
     General,
 }
 
 impl RowFormat {
-    /// Whether there is a faster way to look keys up in rows of this format.
+    /// Returns the fastest implementation of lookups in rows of this format.
     pub fn shape(&self) -> RowShape {
         Rows4x4::of(self)
             .map(RowShape::Fixed4x4)
@@ -139,7 +141,7 @@ impl RowFormat {
 impl<const ENTRY_WORDS: usize, const ENTRIES: usize, const ROW_WORDS: usize>
     FixedRows<ENTRY_WORDS, ENTRIES, ROW_WORDS>
 {
-    /// Bytes of a key, and of a value.
+    /// Length of a key, and of a value, in bytes.
     const HALF_BYTES: usize = ENTRY_WORDS * 4;
     const TRAILER_WORD: usize = ROW_WORDS - 2;
 
@@ -165,19 +167,19 @@ impl<const ENTRY_WORDS: usize, const ENTRIES: usize, const ROW_WORDS: usize>
         (if ENTRY_WORDS == 1 { differs << 32 } else { differs }) == 0
     }
 
-    /// The value in the entry `entry`.
+    /// Returns the value in `entry`.
     #[inline(always)]
     fn value(entry: &[u64]) -> u64 {
         if ENTRY_WORDS == 1 { entry[0] >> 32 } else { entry[1] }
     }
 
-    /// Free entries are zeros, and so is this key: only the occupancy tells them apart.
+    /// Finds the all-zero key. Free entries are zeros, too: only the occupancy tells them apart.
     #[cold]
     fn seek_zero_key(row: [u64; ROW_WORDS]) -> Option<u64> {
         let occupancy = Trailer(row[Self::TRAILER_WORD]).occupancy();
-        let entry = |slot: usize| &row[slot * ENTRY_WORDS..][..ENTRY_WORDS];
-        let is_hit = |slot: &usize| Self::has_key(entry(*slot)[0], 0) && occupancy >> slot & 1 != 0;
-        (0..ENTRIES).find(is_hit).map(|slot| Self::value(entry(slot)))
+        let entry = |index: usize| &row[index * ENTRY_WORDS..][..ENTRY_WORDS];
+        let is_hit = |index: &usize| Self::has_key(entry(*index)[0], 0) && occupancy >> index & 1 != 0;
+        (0..ENTRIES).find(is_hit).map(|index| Self::value(entry(index)))
     }
 }
 
@@ -203,14 +205,13 @@ impl<const ENTRY_WORDS: usize, const ENTRIES: usize, const ROW_WORDS: usize> Row
     fn probe(&self, key: &[u8], _digest: u64) -> u64 {
         match key.len() {
             4 | 8 => word_of(key),
-            // Nobody's key: it is not accepted.
+            // Not reached: such keys are not accepted.
             _ => 0,
         }
     }
 
-    /// Compares all entries without a branch, and indexes none: a sample whose places are all known to the compiler
-    /// stays in registers. A mispredicted branch would keep the processor from starting the next lookup while this one
-    /// waits for memory.
+    /// Compares all entries without a branch or a variable index, so that the sample stays in registers. A mispredicted
+    /// branch would keep the processor from starting the next lookup while this one waits for memory.
     #[inline(always)]
     fn seek(&self, row: &[u64], key: &u64, _rejected: &[ExtentRef]) -> Option<u64> {
         let row: &[u64; ROW_WORDS] = row.try_into().ok()?;
@@ -218,13 +219,13 @@ impl<const ENTRY_WORDS: usize, const ENTRIES: usize, const ROW_WORDS: usize> Row
             return Self::seek_zero_key(*row);
         }
         let entries = row[..ENTRIES * ENTRY_WORDS].chunks_exact(ENTRY_WORDS).enumerate();
-        let (slot, value) = entries.rev().fold((ENTRIES, 0), |(found, value), (slot, entry)| {
+        let (index, value) = entries.rev().fold((ENTRIES, 0), |(found, value), (index, entry)| {
             let is_hit = Self::has_key(entry[0], *key);
-            (select_unpredictable(is_hit, slot, found), select_unpredictable(is_hit, Self::value(entry), value))
+            (select_unpredictable(is_hit, index, found), select_unpredictable(is_hit, Self::value(entry), value))
         });
-        // Damaged rows may have more bits. To test the slot for being one would bring the branches back.
+        // Damaged rows may have more bits. A check that the index is in range would be a branch.
         let occupancy = Trailer(row[Self::TRAILER_WORD]).occupancy() & ((1 << ENTRIES) - 1);
-        (occupancy >> slot & 1 != 0).then_some(value)
+        (occupancy >> index & 1 != 0).then_some(value)
     }
 
     #[inline(always)]
@@ -257,10 +258,10 @@ mod tests {
 
     use super::*;
     use crate::row::tests::row_format;
-    use crate::{Placement, Preset};
+    use crate::{EntryKind, Preset};
 
-    /// Looks `key` up in `words` by both, and compares what they say. What a row that does not verify has of a key
-    /// means nothing, and may differ.
+    /// Looks `key` up in `words` with both implementations and compares the results. In a row that does not verify the
+    /// results mean nothing and may differ.
     fn agree<R: Rows>(general: &RowFormat, fixed: R, words: &[u64], key: &[u8]) -> Result<(), TestCaseError> {
         for row in [RowId(3), RowId(4)] {
             prop_assert_eq!(general.verify(row, words), fixed.verify(general.sums(), row, words));
@@ -288,10 +289,10 @@ mod tests {
         let mut words = vec![0; general.row_words()];
         general.format(RowId(3), &mut words);
         let mut entry = vec![0; general.entry_words()];
-        for slot in (0..general.entries()).filter(|slot| occupied >> slot & 1 != 0) {
-            let key = keys[slot].to_le_bytes();
-            general.encode_inline(&mut entry, &general.probe(&key[..key_bytes], 0), &[slot as u8; 8][..key_bytes]);
-            general.put_entry(&mut words, slot, &entry, Placement::Inline);
+        for index in (0..general.entries()).filter(|index| occupied >> index & 1 != 0) {
+            let key = keys[index].to_le_bytes();
+            general.encode_inline(&mut entry, &general.probe(&key[..key_bytes], 0), &[index as u8; 8][..key_bytes]);
+            general.put_entry(&mut words, index, &entry, EntryKind::Inline);
         }
         general.finish(RowId(3), &mut words);
         if let Some((word, bits)) = noise {
@@ -303,26 +304,26 @@ mod tests {
             match general.shape() {
                 RowShape::Fixed4x4(fixed) => agree(&general, fixed, &words, key)?,
                 RowShape::Fixed8x8(fixed) => agree(&general, fixed, &words, key)?,
-                RowShape::General => prop_assert!(false, "{} has a shape of its own", format),
+                RowShape::General => prop_assert!(false, "{} has a fixed shape", format),
             }
         }
         Ok(())
     }
 
     proptest! {
-        /// [R-READ-1] Both readings of a row agree, all-zero keys, free entries and damage included. The keys of a row
-        /// differ, as in any row a client writes.
+        /// [R-READ-1] Both implementations agree on every row, with all-zero keys, free entries and damage. The keys of
+        /// a row differ, as in any row a client writes.
         #[test]
-        fn the_fixed_reading_is_the_general_one(
+        fn fixed_and_general_rows_agree(
             keys in proptest::sample::subsequence((0..16u64).map(|i| i * 0x0101_0101_0101_0101).collect::<Vec<_>>(), 7)
                 .prop_shuffle(),
             occupied in 0u64..128,
             noise in proptest::option::of((0usize..16, any::<u64>())),
         ) {
             for format in ["fixed:4:4", "fixed:8:8"] {
-                let same_slot = noise.filter(|(word, _)| *word >= 14);
+                let same_entry = noise.filter(|(word, _)| *word >= 14);
                 compare(format, &keys, occupied, None)?;
-                compare(format, &keys, occupied, same_slot)?;
+                compare(format, &keys, occupied, same_entry)?;
             }
         }
     }
@@ -330,18 +331,18 @@ mod tests {
     /// An all-zero key is found behind free entries, which are all zero as well.
     #[test]
     fn free_entries_do_not_hide_the_zero_key() {
-        for (format, slots) in [("fixed:4:4", 6), ("fixed:8:8", 7)] {
-            for slot in 0..slots {
+        for (format, entries) in [("fixed:4:4", 6), ("fixed:8:8", 7)] {
+            for index in 0..entries {
                 let mut keys = [1, 2, 3, 4, 5, 6, 7];
-                keys[slot] = 0;
-                compare(format, &keys, 1 << slot, None).expect("both find it");
+                keys[index] = 0;
+                compare(format, &keys, 1 << index, None).expect("both find it");
             }
         }
     }
 
-    /// Other geometries and checksums are read in general.
+    /// Other geometries and checksums use the general implementation.
     #[test]
-    fn other_formats_have_no_shape_of_their_own() {
+    fn other_formats_use_the_general_shape() {
         for (preset, format) in
             [(Preset::Hardened, "fixed:8:16"), (Preset::Hardened, "bytes:64"), (Preset::Paper, "fixed:4:4")]
         {

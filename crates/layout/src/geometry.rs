@@ -1,14 +1,14 @@
-//! Where everything lies: addresses derived from a table's parameters, with checked arithmetic.
+//! Addresses of a table's areas, derived from its parameters with checked arithmetic.
 
 use guira_fabric::{Addr, WORD_BYTES};
 
 use crate::slot::slot_words;
 use crate::{ConfigError, LockLayout, RowFormat, RowId, SUPERBLOCK_BYTES, TableConfig};
 
-/// Areas of the main space start at multiples of this, a memory page.
+/// Alignment of the areas of the main space: a memory page.
 const PAGE_BYTES: u64 = 4096;
 
-/// The addresses of a table's areas. Main space: superblock, client slots, repair leases, rows, chunk table, chunks.
+/// Addresses of a table's areas. Main space: superblock, client slots, repair leases, rows, chunk table, chunks.
 /// Device space: locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
@@ -28,7 +28,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The addresses for `config`.
+    /// Computes the addresses for `config`.
     ///
     /// # Errors
     /// `TooLarge` if the areas do not fit in 62 bits of addresses.
@@ -73,36 +73,36 @@ impl Geometry {
         })
     }
 
-    /// Bytes of main space the table needs.
+    /// Returns the bytes of main space the table needs.
     pub fn main_bytes(&self) -> u64 {
         self.main_bytes
     }
 
-    /// Bytes of device space the table needs.
+    /// Returns the bytes of device space the table needs.
     pub fn device_bytes(&self) -> u64 {
         self.device_bytes
     }
 
-    /// Where word `word` of the superblock lies.
+    /// Returns the address of word `word` of the superblock.
     pub fn superblock_word(&self, word: usize) -> Addr {
         Addr::main(word as u64 * WORD_BYTES)
     }
 
-    /// Where client slot `slot` starts.
+    /// Returns the address of client slot `slot`.
     ///
     /// # Panics
     /// If there is no such slot.
     pub fn slot(&self, slot: u16) -> Addr {
-        assert!(slot < self.max_clients, "slot {slot} of {}", self.max_clients);
+        assert!(slot < self.max_clients, "client slot {slot} of {}", self.max_clients);
         Addr::main(self.slots_at + u64::from(slot) * self.slot_words * WORD_BYTES)
     }
 
-    /// Words of one client slot.
+    /// Returns the number of words of a client slot.
     pub fn slot_words(&self) -> usize {
         self.slot_words as usize
     }
 
-    /// Where the repair lease of region `region` lies. [R-REPAIR-3]
+    /// Returns the address of the repair lease of region `region`. [R-REPAIR-3]
     ///
     /// # Panics
     /// If there is no such region.
@@ -111,19 +111,19 @@ impl Geometry {
         Addr::main(self.leases_at + u64::from(region) * WORD_BYTES)
     }
 
-    /// Where `row` starts. The caller's rows are below T.
+    /// Returns the address of `row`, which the caller knows to be below T.
     #[inline(always)]
     pub fn row(&self, row: RowId) -> Addr {
         Addr::main(self.rows_at + row.0 * self.row_bytes)
     }
 
-    /// Where the trailer of `row` starts.
+    /// Returns the address of the trailer of `row`.
     #[inline(always)]
     pub fn trailer(&self, row: RowId, format: &RowFormat) -> Addr {
         self.row(row).add_words(format.trailer_word() as u64)
     }
 
-    /// Where the chunk table's word for chunk `chunk` lies.
+    /// Returns the address of the chunk table's word for chunk `chunk`.
     ///
     /// # Panics
     /// If there is no such chunk.
@@ -132,7 +132,7 @@ impl Geometry {
         Addr::main(self.chunk_table_at + chunk * WORD_BYTES)
     }
 
-    /// Where chunk `chunk` starts.
+    /// Returns the address of chunk `chunk`.
     ///
     /// # Panics
     /// If there is no such chunk.
@@ -141,7 +141,7 @@ impl Geometry {
         Addr::main(self.chunks_at + chunk * self.chunk_bytes)
     }
 
-    /// The chunk that byte `offset` of the main space lies in, and the offset within it.
+    /// Returns the chunk that byte `offset` of the main space lies in, and the offset within it.
     pub fn chunk_of(&self, offset: u64) -> Option<(u64, u64)> {
         let inside = offset.checked_sub(self.chunks_at)?;
         let chunk = inside.checked_div(self.chunk_bytes)?;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_beyond_any_memory_are_refused() {
+    fn tables_larger_than_the_address_space_are_refused() {
         let options = PresetOptions {
             capacity: 100,
             format: "fixed:8:8".parse().unwrap(),

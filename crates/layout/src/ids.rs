@@ -25,12 +25,12 @@ id! {
     LockId(u64), "lock"
 }
 id! {
-    /// Who holds a lock: the number of a client slot plus one. 0 means free, all ones of the lock's width means
-    /// poisoned.
+    /// The client that holds a lock: the number of its client slot plus one. 0 means free, all ones of the lock's width
+    /// means poisoned.
     OwnerId(u16), "owner"
 }
 id! {
-    /// A row's version; grows by one with each WRITE of the row and wraps at the table's version width.
+    /// A row's version. It grows by one with each WRITE of the row and wraps at the table's version width.
     Version(u32), "version"
 }
 id! {
@@ -39,17 +39,17 @@ id! {
 }
 
 impl Generation {
-    /// Generations have 48 bits: at a billion extents a second they last three days short of nine years.
+    /// The largest generation, of 48 bits. At a million extents a second, generations last for nearly nine years.
     pub const MAX: u64 = (1 << 48) - 1;
 }
 
 impl OwnerId {
-    /// The owner id of client slot `slot`.
+    /// Returns the owner id of client slot `slot`.
     pub const fn of_slot(slot: u16) -> OwnerId {
         OwnerId(slot + 1)
     }
 
-    /// The client slot of this owner, unless the id is 0 (free).
+    /// Returns the client slot of this owner, unless the id is 0 (free).
     pub const fn slot(self) -> Option<u16> {
         self.0.checked_sub(1)
     }

@@ -1,8 +1,8 @@
-//! Every byte of a table in remote memory, and nothing else: no I/O, no clock, no `unsafe`.
+//! The layout of a table in remote memory, byte by byte: no I/O, no clock, no `unsafe`.
 //!
-//! Remote words are parsed here once, into a valid type or an error; the protocol never looks at raw bits. All numbers
-//! are 64-bit words as the memory holds them; byte strings are packed into words little-endian. docs/layout.md draws it
-//! all.
+//! Remote words are parsed here once, into a valid type or an error; the protocol never sees raw bits. All numbers are
+//! 64-bit words as the memory holds them; byte strings are packed into words little-endian. docs/layout.md has the
+//! diagrams.
 #![forbid(unsafe_code)]
 
 mod bytes;
@@ -39,7 +39,7 @@ pub use lease::{LeaseWord, MAX_REPAIR_REGIONS};
 pub use lock::{LockLayout, LockMask};
 pub use preset::{Preset, PresetOptions};
 pub use record::{Delta, Part, Record, RecordError};
-pub use row::{DESTROYED_TRAILER, MAX_ROW_WORDS, Placement, RowFormat, Torn, Trailer};
+pub use row::{DESTROYED_TRAILER, EntryKind, MAX_ROW_WORDS, RowFormat, Torn, Trailer};
 pub use slot::{Seal, SlotState, SlotWord, slot_words};
 pub use space::{extent_bytes_for, record_space};
 pub use sums::Sums;

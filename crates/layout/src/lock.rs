@@ -1,36 +1,36 @@
-//! The lock table: which lock guards a row, and where its bits are.
+//! The lock table: the lock that guards a row, and the position of its bits.
 //!
-//! A lock guards `rows_per_lock` neighbouring rows. Logical lock l is physical lock l mod P (paper, section 3.4.2), so
-//! rows r and r + P x rows_per_lock share one. Physical locks lie side by side in 64-bit words; a lock's value is 0
-//! when free, its owner's id when held (1 for 1-bit locks), all ones when the table was destroyed.
+//! A lock guards `rows_per_lock` consecutive rows. Logical lock l is physical lock l mod P (paper, section 3.4.2), so
+//! rows r and r + P x rows_per_lock share one. Physical locks are bit fields of 64-bit words; a lock's value is 0 when
+//! free, its owner's id when held (1 for 1-bit locks), all ones when the table was destroyed.
 
 use guira_fabric::{Addr, WORD_BYTES};
 
 use crate::{LockId, OwnerId, RowId, TableConfig};
 
-/// Where locks lie.
+/// Layout of the lock table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockLayout {
     rows_per_lock_shift: u32,
     physical: u64,
     bits: u32,
     per_word: u64,
-    /// A word with a 1 in each lock.
+    /// A word with the value 1 in each lock's field.
     ones: u64,
     max_clients: u16,
 }
 
-/// Some locks of one word, as bits.
+/// A set of locks in one word, as a bit mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockMask {
-    /// The index of the word in the lock table.
+    /// Index of the word in the lock table.
     pub word: u64,
-    /// Every bit of the locks meant.
+    /// All bits of these locks.
     pub mask: u64,
 }
 
 impl LockLayout {
-    /// The lock table of `config`.
+    /// Makes the layout of the lock table of `config`.
     pub fn new(config: &TableConfig) -> LockLayout {
         let bits = u32::from(config.lock_bits);
         let per_word = 64 / u64::from(config.lock_bits.max(1));
@@ -44,106 +44,108 @@ impl LockLayout {
         }
     }
 
-    /// 64-bit words of the lock table.
+    /// Returns the number of 64-bit words of the lock table.
     pub fn words(&self) -> u64 {
         self.physical.div_ceil(self.per_word)
     }
 
-    /// Physical locks.
+    /// Returns the number of physical locks.
     pub fn locks(&self) -> u64 {
         self.physical
     }
 
-    /// The physical lock that guards `row`.
+    /// Returns the physical lock that guards `row`.
     #[inline(always)]
     pub fn lock_of(&self, row: RowId) -> LockId {
         let logical = row.0 >> self.rows_per_lock_shift;
         LockId(if logical < self.physical { logical } else { logical % self.physical })
     }
 
-    /// The word and bits of `lock`.
+    /// Returns the word and the bits of `lock`.
     #[inline(always)]
     pub fn mask(&self, lock: LockId) -> LockMask {
-        // Widths that divide 64 are the usual ones, and a division takes longer than all the rest.
-        let (word, lane) = match self.per_word.is_power_of_two() {
+        // Widths that divide 64 are the usual ones, and a division would take longer than the rest of this function.
+        let (word, field) = match self.per_word.is_power_of_two() {
             true => (lock.0 >> self.per_word.trailing_zeros(), lock.0 & (self.per_word - 1)),
             false => (lock.0 / self.per_word, lock.0 % self.per_word),
         };
-        LockMask { word, mask: self.lane_mask() << (lane * u64::from(self.bits)) }
+        LockMask { word, mask: self.field_mask() << (field * u64::from(self.bits)) }
     }
 
     #[inline(always)]
-    fn lane_mask(&self) -> u64 {
+    fn field_mask(&self) -> u64 {
         (1 << self.bits) - 1
     }
 
-    /// The address of lock word `word`.
+    /// Returns the address of lock word `word`.
     #[inline(always)]
     pub fn addr(&self, word: u64) -> Addr {
         Addr::device(word * WORD_BYTES)
     }
 
-    /// The value the locks in `mask` have while `owner` holds them. 1-bit locks hold a 1, whoever it is.
+    /// Returns the value that the locks in `mask` have while `owner` holds them. 1-bit locks have the value 1 for every
+    /// owner.
     #[inline(always)]
     pub fn held(&self, owner: OwnerId, mask: u64) -> u64 {
-        let value = if self.bits == 1 { 1 } else { u64::from(owner.0) & self.lane_mask() };
+        let value = if self.bits == 1 { 1 } else { u64::from(owner.0) & self.field_mask() };
         (self.ones * value) & mask
     }
 
-    /// What to add to a word to set the locks in `mask` from held by `owner` to free. Exact while `owner` holds them:
-    /// each lock's bits reach 0 without a borrow from its neighbour.
+    /// Returns the number that, added to a word, sets the locks in `mask` from held by `owner` to free. The addition is
+    /// exact while `owner` holds them: each lock's bits become 0 without a borrow from the next lock.
     #[inline(always)]
     pub fn release_addend(&self, owner: OwnerId, mask: u64) -> u64 {
         self.held(owner, mask).wrapping_neg()
     }
 
-    /// The rows that `lock` guards, in a table of `rows` rows: a stretch of neighbours, or several of equal length with
-    /// virtual locks.
+    /// Returns the rows that `lock` guards in a table of `rows` rows: a range of consecutive rows, or, where logical
+    /// locks share a physical one, several ranges of equal length.
     pub fn guarded_rows(&self, lock: LockId, rows: u64) -> impl Iterator<Item = RowId> + use<> {
         let shift = self.rows_per_lock_shift;
         let logical = (lock.0..rows >> shift).step_by(self.physical as usize);
         logical.flat_map(move |logical| (logical << shift..(logical + 1) << shift).map(RowId))
     }
 
-    /// The first lock in `mask` that is not free in `word_value`, and the owner it holds.
+    /// Returns the first lock in `mask` that is held in `word_value`, and its owner.
     pub fn first_held(&self, word: u64, word_value: u64, mask: u64) -> Option<(LockId, OwnerId)> {
-        (0..self.per_word).find_map(|lane| {
-            let shift = lane * u64::from(self.bits);
-            let value = (word_value & mask) >> shift & self.lane_mask();
-            (value != 0).then(|| (LockId(word * self.per_word + lane), OwnerId(value as u16)))
+        (0..self.per_word).find_map(|field| {
+            let shift = field * u64::from(self.bits);
+            let value = (word_value & mask) >> shift & self.field_mask();
+            (value != 0).then(|| (LockId(word * self.per_word + field), OwnerId(value as u16)))
         })
     }
 
-    /// Every held lock in `word_value`.
+    /// Returns all held locks in `word_value`, and their owners.
     pub fn all_held(&self, word: u64, word_value: u64) -> impl Iterator<Item = (LockId, OwnerId)> {
         let layout = *self;
-        (0..self.per_word).filter_map(move |lane| {
-            let shift = lane * u64::from(layout.bits);
-            let value = word_value >> shift & layout.lane_mask();
-            (value != 0).then(|| (LockId(word * layout.per_word + lane), OwnerId(value as u16)))
+        (0..self.per_word).filter_map(move |field| {
+            let shift = field * u64::from(layout.bits);
+            let value = word_value >> shift & layout.field_mask();
+            (value != 0).then(|| (LockId(word * layout.per_word + field), OwnerId(value as u16)))
         })
     }
 
-    /// Whether a lock of `owner`'s width can tell owners apart.
-    pub fn names_owners(&self) -> bool {
+    /// Whether a lock records its owner's id: locks of one bit do not.
+    pub fn has_owner_ids(&self) -> bool {
         self.bits > 1
     }
 
-    /// Every bit of every lock of a word: the word of a destroyed table. A lock that was held at that moment is left at
-    /// all ones less its owner's id when that owner releases it: never 0, so it is never taken again.
+    /// Returns the lock word of a destroyed table: every bit of every lock is set. A lock that was held when the table
+    /// was destroyed is left at all ones less its owner's id when that owner releases it. That is never 0, so the lock
+    /// is never taken again.
     pub fn poison(&self) -> u64 {
-        self.ones * self.lane_mask()
+        self.ones * self.field_mask()
     }
 
-    /// Whether `owner` is what destroying a table leaves in its locks: nobody's id.
+    /// Whether `owner`, the value of a lock, marks a destroyed table: it is larger than any client's id.
     pub fn is_poison(&self, owner: OwnerId) -> bool {
-        self.names_owners() && owner.0 > self.max_clients
+        self.has_owner_ids() && owner.0 > self.max_clients
     }
 }
 
-/// A word with a 1 in the lowest bit of each lock.
+/// Returns a word with the value 1 in each lock's field.
 fn ones(bits: u32, per_word: u64) -> u64 {
-    (0..per_word).fold(0, |ones, lane| ones | 1 << (lane * u64::from(bits)))
+    (0..per_word).fold(0, |ones, field| ones | 1 << (field * u64::from(bits)))
 }
 
 #[cfg(test)]
@@ -161,7 +163,7 @@ mod tests {
         }
     }
 
-    /// [R-LOCK-2] Taking and giving back a lock of any width leaves every neighbour as it was, for every owner id.
+    /// [R-LOCK-2] Acquiring and releasing a lock of any width leaves all other locks as they were, for every owner id.
     #[test]
     fn acquire_and_release_are_exact_for_every_width() {
         for bits in 1..=16u8 {
@@ -188,15 +190,15 @@ mod tests {
         }
     }
 
-    /// [R-LOCK-5] Rows that share a physical lock map to one.
+    /// [R-LOCK-5] Rows of logical locks that share a physical lock map to the same lock.
     #[test]
     fn virtual_locks_wrap() {
         let layout = layout(16, 8);
         assert_eq!(layout.lock_of(RowId(0)), layout.lock_of(RowId(8 * 16)));
         assert_eq!(layout.lock_of(RowId(17)), LockId(1));
         let guarded: Vec<RowId> = layout.guarded_rows(LockId(3), 32 * 16).collect();
-        let stretches = [3, 11, 19, 27].into_iter().flat_map(|logical| (logical * 16..(logical + 1) * 16).map(RowId));
-        assert_eq!(guarded, stretches.collect::<Vec<_>>());
+        let ranges = [3, 11, 19, 27].into_iter().flat_map(|logical| (logical * 16..(logical + 1) * 16).map(RowId));
+        assert_eq!(guarded, ranges.collect::<Vec<_>>());
         assert_eq!(layout.words(), 2);
         assert_eq!(
             layout.all_held(1, 0x7_0000_0000_0005).collect::<Vec<_>>(),

@@ -1,4 +1,4 @@
-//! Named sets of parameters: values of one configuration, never forks of code.
+//! Presets: named sets of parameters. They are values of one configuration, not forks of code.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,15 +8,15 @@ use crate::lease::MAX_REPAIR_REGIONS;
 use crate::space::{chunk_bytes_for, default_extent_bytes};
 use crate::{ChecksumKind, ConfigError, EntryFormat, OffsetRule, Rules, TableConfig};
 
-/// Which set of parameters a table starts from.
+/// A named set of parameters for new tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Preset {
-    /// The protocol as the paper prints it, with its holes: for measuring.
+    /// The protocol as the paper prints it, with its holes, for measurements.
     Paper,
-    /// Every known hole closed, same round trips: the default.
+    /// The default: every known hole is closed, with the same number of round trips.
     #[default]
     Hardened,
-    /// `Hardened` with every size shrunk, so that tests meet every edge.
+    /// `Hardened` with small sizes everywhere, so that tests reach every edge case.
     Tiny,
 }
 
@@ -44,46 +44,46 @@ impl FromStr for Preset {
     }
 }
 
-/// What a user says about a new table; the preset derives the rest.
+/// Options of a new table; the preset derives the other parameters from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PresetOptions {
-    /// Keys the table must hold. It is sized so that they fill it to 90 %.
+    /// Number of keys the table must hold. They fill the table to 90 %.
     pub capacity: u64,
-    /// How keys and values are stored.
+    /// Format of the entries.
     pub format: EntryFormat,
     /// Bytes for extents; `None` derives them from the capacity. Ignored by fixed formats.
     pub extent_bytes: Option<u64>,
-    /// Client slots; `None` is the preset's.
+    /// Number of client slots; `None` is the preset's number.
     pub max_clients: Option<u16>,
     /// Seed of the key hash.
     pub hash_seed: u64,
-    /// Bytes the lock table may have, at most: what the region's device space offers.
+    /// Maximum size of the lock table in bytes: the size of the region's device space.
     pub device_bytes: u64,
 }
 
-/// Fill at which a table of the asked capacity ends: every preset's tables reach it before their first `Full`.
+/// Fill of a table that holds the keys of its capacity: tables of these presets reach it before their first `Full`.
 const TARGET_FILL_PERCENT: u64 = 90;
-/// `tiny` rows hold 3 entries, which fill to about 80 % only.
+/// Same for `tiny`, whose rows of 3 entries fill to only about 80 %.
 const TINY_FILL_PERCENT: u64 = 60;
 /// The paper's locality factor (section 3.3).
 const PAPER_FACTOR: f64 = 2.3;
-/// docs/decisions/0001: with odd offsets, rows of 6 or 7 entries and L1 tried first, 2.3 reaches 92 %, 2.6 reaches 97
-/// %.
+/// Locality factor of the other presets. With odd offsets, rows of 6 or 7 entries and L1 tried first, 2.3 reaches a
+/// fill of 92 %, and 2.6 reaches 97 % (docs/decisions/0001).
 const HARDENED_FACTOR: f64 = 2.6;
-/// The paper's search depth, 5, plus the root.
+/// Rows of a cuckoo path: the paper's search depth, 5, plus the root.
 const PAPER_PATH_ROWS: u8 = 6;
-/// R-INSERT-1: depth 8, plus the root.
+/// Rows of a cuckoo path: search depth 8, plus the root (R-INSERT-1).
 const HARDENED_PATH_ROWS: u8 = 9;
-/// Default client slots (docs/protocol.md, liveness).
+/// Default number of client slots (docs/protocol.md, liveness).
 const DEFAULT_CLIENTS: u16 = 1024;
-/// Few enough that tests run out of slots.
+/// Number of client slots of `tiny`: few enough that tests run out of them.
 const TINY_CLIENTS: u16 = 24;
 
 impl Preset {
-    /// The parameters of a table of this preset.
+    /// Returns the parameters of a table of this preset.
     ///
     /// # Errors
-    /// A capacity of 0 or beyond any memory, or an option out of bounds.
+    /// The capacity is 0 or needs more than 2^62 bytes of rows, or an option is out of bounds.
     pub fn config(self, options: &PresetOptions) -> Result<TableConfig, ConfigError> {
         options.format.check()?;
         if options.capacity == 0 {
@@ -91,7 +91,7 @@ impl Preset {
         }
         let (entries, row_bytes) = self.row_shape(options.format);
         let needed = u128::from(options.capacity) * 100 / u128::from(self.fill_percent()) / u128::from(entries) + 1;
-        let bounds = "at most what 2^62 bytes of rows hold";
+        let bounds = "at most as many keys as 2^62 bytes of rows hold";
         let too_large = || ConfigError::OutOfRange { name: "capacity", value: options.capacity, bounds };
         let rows = u64::try_from(needed).ok().and_then(|rows| rows.checked_next_multiple_of(ROW_GROUP));
         let rows = rows
@@ -100,10 +100,10 @@ impl Preset {
         self.config_of_rows(rows, options)
     }
 
-    /// The parameters of a table of exactly `rows` rows, whatever the capacity in `options`.
+    /// Returns the parameters of a table of exactly `rows` rows; the capacity in `options` is ignored.
     ///
     /// # Errors
-    /// An option out of bounds.
+    /// An option is out of bounds.
     pub fn config_of_rows(self, rows: u64, options: &PresetOptions) -> Result<TableConfig, ConfigError> {
         options.format.check()?;
         let (entries_per_row, row_bytes) = self.row_shape(options.format);
@@ -141,12 +141,12 @@ impl Preset {
         config.check().map(|()| config)
     }
 
-    /// Fill at which a table of the asked capacity ends.
+    /// Returns the fill, in percent, of a table that holds the keys of its capacity.
     pub(crate) fn fill_percent(self) -> u64 {
         if self == Preset::Tiny { TINY_FILL_PERCENT } else { TARGET_FILL_PERCENT }
     }
 
-    /// Entries in a row and bytes of a row.
+    /// Returns the number of entries in a row and the bytes of a row.
     fn row_shape(self, format: EntryFormat) -> (u8, u32) {
         let entry_bytes = format.entry_words() as u32 * 8;
         let packed = |entries: u32| entries * entry_bytes + TRAILER_BYTES;
@@ -154,7 +154,7 @@ impl Preset {
             Preset::Paper => (8, packed(8)),
             Preset::Tiny => (3, packed(3)),
             Preset::Hardened => {
-                // Whole cache lines; among 6 to 8 entries, the densest row.
+                // Rows are whole cache lines; of 6 to 8 entries, the number that wastes the fewest bytes an entry.
                 let lines = |entries: u32| packed(entries).next_multiple_of(64);
                 let waste = |entries: &u32| (lines(*entries) - entries * entry_bytes) * 1000 / entries;
                 let entries = (6..=8).min_by_key(waste).unwrap_or(8);
@@ -163,7 +163,7 @@ impl Preset {
         }
     }
 
-    /// Bytes of a chunk and number of chunks.
+    /// Returns the bytes of a chunk and the number of chunks.
     fn chunks(self, options: &PresetOptions) -> (u64, u64) {
         let EntryFormat::Bytes { inline_bytes } = options.format else { return (0, 0) };
         debug_assert!(options.format.entry_words() >= EXTENT_ENTRY_WORDS);
@@ -177,7 +177,8 @@ impl Preset {
     }
 }
 
-/// The most physical locks that divide `locks` by a power of two and fit in `device_bytes`.
+/// Returns the number of physical locks: `locks`, halved until the lock table fits in `device_bytes` or the number is
+/// odd.
 fn physical_locks(locks: u64, lock_bits: u8, device_bytes: u64) -> u64 {
     let mut physical = locks.max(1);
     let per_word = 64 / u64::from(lock_bits);
@@ -209,7 +210,7 @@ mod tests {
             {
                 for capacity in [1, 63, 1000, 1 << 20, 100_000_000] {
                     let config = preset.config(&options(capacity, format)).unwrap();
-                    assert!(config.slots() >= capacity, "{preset} {format} {capacity}: {config:?}");
+                    assert!(config.max_entries() >= capacity, "{preset} {format} {capacity}: {config:?}");
                 }
             }
         }
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capacity_of_nothing_or_of_everything_is_refused() {
+    fn a_capacity_of_zero_or_beyond_the_address_space_is_refused() {
         assert!(matches!(
             Preset::Hardened.config(&options(0, "fixed:8:8")),
             Err(ConfigError::OutOfRange { name: "capacity", .. })

@@ -1,108 +1,108 @@
-//! Redo records: what the rows of a commit become, written to the client's slot before the first of them.
+//! Redo records: the changes of a commit, written to the client slot before the first row is written.
 //!
 //! ```text
 //! mark, generation        of the extent that the commit frees; written only if it frees one
-//! the first delta         row and slot, the trailer afterwards, the entry afterwards
-//! seal                    its place depends on the table's entries alone
-//! number of further deltas, further deltas        written only if there are any, in a WRITE of their own
+//! first delta             row and entry index, the trailer afterwards, the entry afterwards
+//! seal                    its position depends on the size of the table's entries only
+//! number of further deltas, further deltas        written only if there are any, in a separate WRITE
 //! ```
 //!
-//! The seal is the last word of a WRITE, so a commit of one row is recorded by one WRITE; the checksum in it covers
-//! everything that was written. A delta replaces one entry and the trailer, so applied to the row before, to the row
-//! after, and to any mixture of both it gives the row after. Nothing is stored that follows from the rest: the version
-//! before is the one that the version afterwards comes next to.
+//! The seal is the last word of a WRITE, so a commit of one row is recorded by one WRITE; the seal's checksum covers
+//! everything that was written. A delta replaces one entry and the trailer: applied to the row before the commit, to
+//! the row after it, or to any mixture of both, it gives the row after the commit. The version before the commit is not
+//! stored, because it is the one before the version in the trailer.
 
 use crate::extent::is_mark;
-use crate::row::Placement;
+use crate::row::EntryKind;
 use crate::slot::RECORD_WORD;
 use crate::{Generation, Geometry, RowFormat, RowId, Seal, Sums, TableConfig, Trailer, Version};
 
-/// Words of the freed extent, in front of the first delta.
+/// Words that describe the freed extent, in front of the first delta.
 const FREED_WORDS: usize = 2;
 /// Words of a delta in front of its entry.
 pub(crate) const DELTA_HEADER_WORDS: usize = 3;
-/// Words of a record in front of the first delta's entry, behind which is the seal.
+/// Words of a record in front of the first delta's entry, which the seal follows.
 pub(crate) const SEAL_AFTER_WORDS: usize = FREED_WORDS + DELTA_HEADER_WORDS;
 
-/// A delta's first word: row 58 bits, slot 4, and two bits that are set in the first delta only.
-const SLOT_SHIFT: u32 = 58;
-const SLOT_BITS: u64 = 0xf;
-const ROW_BITS: u64 = (1 << SLOT_SHIFT) - 1;
-/// The commit frees an extent.
-const FREES: u64 = 1 << 62;
-/// Further deltas follow.
-const FURTHER: u64 = 1 << 63;
+/// A delta's first word: row 58 bits, entry index 4, and two bits that are set in the first delta only.
+const INDEX_SHIFT: u32 = 58;
+const INDEX_BITS: u64 = 0xf;
+const ROW_BITS: u64 = (1 << INDEX_SHIFT) - 1;
+/// Flag: the commit frees an extent.
+const FREES_EXTENT: u64 = 1 << 62;
+/// Flag: further deltas follow.
+const HAS_FURTHER: u64 = 1 << 63;
 
-const _: () = assert!(SLOT_BITS << SLOT_SHIFT < FREES && crate::MAX_ENTRIES_PER_ROW as u64 <= SLOT_BITS + 1);
+const _: () = assert!(INDEX_BITS << INDEX_SHIFT < FREES_EXTENT && crate::MAX_ENTRIES_PER_ROW as u64 <= INDEX_BITS + 1);
 // Both spaces end below 2^62 bytes, and a row has an entry and a trailer.
 const _: () = assert!(1 << 62 < (ROW_BITS as u128 + 1) * 24);
 
-/// What one row of a commit becomes.
+/// The change that a commit makes to one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delta<'r> {
     /// The row.
     pub row: RowId,
-    /// Its version before.
+    /// The row's version before the commit.
     pub before: Version,
-    /// The one slot that changes.
-    pub slot: u8,
-    /// The entry it holds afterwards; zeros if it is free.
+    /// The index of the one entry that changes.
+    pub index: u8,
+    /// The words of that entry after the commit; zeros if it is free.
     pub entry: &'r [u64],
-    /// The two trailer words afterwards.
+    /// The two words of the trailer after the commit.
     pub trailer: [u64; 2],
 }
 
 /// A redo record in its encoded form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// The words of a slot from the record's first one on; zeros where a record without a freed extent has none.
+    /// The words of a client slot from the record's first word on; zeros in place of a freed extent if there is none.
     words: Vec<u64>,
-    /// Index of the seal among the words.
+    /// Index of the seal in `words`.
     seal: usize,
 }
 
-/// Words of a record that are one WRITE.
+/// Part of a record that is written by one WRITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part<'r> {
-    /// Index of the first word in a slot.
+    /// Index of the first word in the client slot.
     pub word: usize,
-    /// What is written.
+    /// The words to write.
     pub words: &'r [u64],
 }
 
-/// A sealed record cannot be replayed: it was damaged after it was sealed, or whoever sealed it was.
+/// A sealed record cannot be replayed: it was damaged after it was sealed, or the client that sealed it was faulty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// Its words are not those that were sealed.
+    /// The words are not those that were sealed.
     #[error("the redo record of sequence {sequence} does not match its seal")]
     Seal {
         /// The seal's sequence number.
         sequence: u32,
     },
-    /// It changes a row that the table does not have.
-    #[error("the redo record of sequence {sequence} changes {row} of {rows}")]
+    /// The record changes a row that the table does not have.
+    #[error("the redo record of sequence {sequence} changes {row}, but the table has {rows} rows")]
     Row {
         /// The seal's sequence number.
         sequence: u32,
         /// The row.
         row: RowId,
-        /// How many rows the table has.
+        /// The number of rows of the table.
         rows: u64,
     },
-    /// It changes an entry that rows do not have.
-    #[error("the redo record of sequence {sequence} changes entry {slot} of {row}, and rows have {entries}")]
-    Slot {
+    /// The record changes an entry that rows do not have.
+    #[error("the redo record of sequence {sequence} changes entry {index} of {row}, but rows have {entries} entries")]
+    Entry {
         /// The seal's sequence number.
         sequence: u32,
         /// The row.
         row: RowId,
-        /// The entry.
-        slot: u8,
-        /// How many entries a row has.
+        /// The index of the entry.
+        index: u8,
+        /// The number of entries of a row.
         entries: usize,
     },
-    /// It refers to an extent where none can be.
-    #[error("the redo record of sequence {sequence} gives {row} an extent at offset {offset:#x}, where none can be")]
+    /// The record writes an entry whose extent has an impossible address.
+    #[error("the redo record of sequence {sequence} gives {row} an extent at the impossible offset {offset:#x}")]
     Extent {
         /// The seal's sequence number.
         sequence: u32,
@@ -111,10 +111,8 @@ pub enum RecordError {
         /// Byte offset in the main space.
         offset: u64,
     },
-    /// It frees an extent by a mark where none can be.
-    #[error(
-        "the redo record of sequence {sequence} frees an extent by a mark at offset {offset:#x}, where none can be"
-    )]
+    /// The record frees an extent by a mark at an impossible address.
+    #[error("the redo record of sequence {sequence} frees an extent by a mark at the impossible offset {offset:#x}")]
     Mark {
         /// The seal's sequence number.
         sequence: u32,
@@ -124,87 +122,89 @@ pub enum RecordError {
 }
 
 impl Record {
-    /// Index of the record's first word in a slot.
+    /// Index of the record's first word in a client slot.
     pub const WORD: usize = RECORD_WORD;
-    /// Index in a slot of the first word that [`Record::of_one_row`] makes.
+    /// Index in a client slot of the first word that [`Record::of_one_row`] returns.
     pub const ONE_ROW_WORD: usize = RECORD_WORD + FREED_WORDS;
 
-    /// Starts an empty record, keeping the buffer.
+    /// Makes the record empty, and keeps its buffer.
     pub fn clear(&mut self) {
         self.words.clear();
         self.words.resize(FREED_WORDS, 0);
         self.seal = 0;
     }
 
-    /// Notes that the extent whose mark lies at `mark_offset`, which is not 0, is freed, by writing `generation` there.
+    /// Records that the commit frees an extent by writing `generation` to its mark at `mark_offset`, which is not 0.
     pub fn free_extent(&mut self, mark_offset: u64, generation: Generation) {
         self.words[..FREED_WORDS].copy_from_slice(&[mark_offset, generation.0]);
     }
 
-    /// Adds what `row` becomes: `after` is its finished image, in which only `slot` and the trailer differ from before.
-    pub fn push(&mut self, format: &RowFormat, row: RowId, slot: usize, after: &[u64]) {
+    /// Adds the change of `row`: `after` is the row after the commit, in which only entry `index` and the trailer
+    /// differ from before.
+    pub fn push(&mut self, format: &RowFormat, row: RowId, index: usize, after: &[u64]) {
         let is_first = self.seal == 0;
         if !is_first {
             self.words.resize(self.words.len().max(self.seal + 2), 0);
-            self.words[FREED_WORDS] |= FURTHER;
+            self.words[FREED_WORDS] |= HAS_FURTHER;
             self.words[self.seal + 1] += 1;
         }
-        self.words.push(row_word(row, slot));
+        self.words.push(row_word(row, index));
         self.words.extend_from_slice(&after[format.trailer_word()..][..2]);
-        self.words.extend_from_slice(format.entry(after, slot));
+        self.words.extend_from_slice(format.entry(after, index));
         if is_first {
             self.seal = self.words.len();
             self.words.push(0);
         }
     }
 
-    /// Ends the record: seals it as its client's `sequence`th.
+    /// Completes the record and seals it with the client's sequence number `sequence`.
     ///
     /// # Panics
-    /// If nothing was pushed.
+    /// If no change was added.
     pub fn seal(&mut self, sums: &Sums, sequence: u32) -> Seal {
-        assert!(self.seal != 0, "a record changes a row");
+        assert!(self.seal != 0, "a record changes at least one row");
         if self.words[0] != 0 {
-            self.words[FREED_WORDS] |= FREES;
+            self.words[FREED_WORDS] |= FREES_EXTENT;
         }
         let seal = self.seal_of(sums, sequence);
         self.words[self.seal] = seal.0;
         seal
     }
 
-    /// The words, from [`Record::ONE_ROW_WORD`] on, of the sealed record of a commit that changes `slot` of one row
-    /// and frees no extent: what [`Record::push`] and [`Record::seal`] make, for rows of `ROW` words with entries of
-    /// `N - 4`, as the compiler knows.
+    /// Returns the words, from [`Record::ONE_ROW_WORD`] on, of the sealed record of a commit that changes entry `index`
+    /// of one row and frees no extent. They are the same as [`Record::push`] and [`Record::seal`] make; the size of
+    /// rows, `ROW` words, and of entries, `N - 4` words, is known at compile time.
     ///
     /// # Panics
-    /// If the row has no such slot.
+    /// If the row has no such entry.
     #[inline(always)]
     pub fn of_one_row<const N: usize, const ROW: usize>(
         sums: &Sums,
         row: RowId,
-        slot: usize,
+        index: usize,
         after: &[u64; ROW],
         sequence: u32,
     ) -> [u64; N] {
         const { assert!(N > DELTA_HEADER_WORDS + 1 && ROW > 2) };
         let (entry_words, end) = (N - DELTA_HEADER_WORDS - 1, N - 1);
         let mut words = [0; N];
-        words[0] = row_word(row, slot);
+        words[0] = row_word(row, index);
         words[1..DELTA_HEADER_WORDS].copy_from_slice(&after[ROW - 2..]);
-        let entry = slot * entry_words;
-        // Once for all of its words.
-        assert!(entry < ROW - entry_words, "entry {slot} of a row of {ROW} words");
+        let entry = index * entry_words;
+        // One bounds check for all words of the entry.
+        assert!(entry < ROW - entry_words, "entry {index} of a row of {ROW} words");
         words[DELTA_HEADER_WORDS..end].copy_from_slice(&after[entry..entry + entry_words]);
         words[end] = Seal::of(sums.record(&words[..end], &[], sequence & Seal::SEQUENCES), sequence).0;
         words
     }
 
-    /// The record's words, the seal among them.
+    /// Returns the record's words, including the seal.
     pub fn words(&self) -> &[u64] {
         &self.words
     }
 
-    /// What is written, in order: the further deltas, if there are any, and then everything else, the seal at its end.
+    /// Returns the parts to write, in order: the further deltas, if there are any, then everything else, with the seal
+    /// at its end.
     // [R-COMMIT-1]
     pub fn parts(&self) -> (Option<Part<'_>>, Part<'_>) {
         let at = |word: usize, words| Part { word: RECORD_WORD + word, words };
@@ -213,11 +213,12 @@ impl Record {
         (further.map(|words| at(self.seal + 1, words)), at(first, &self.words[first..=self.seal]))
     }
 
-    /// The sealed record in `slot_words`, the words of a whole slot of the table of `config`. Whoever replays it writes
-    /// only rows, entries and marks that the table has, and no row refers to an extent outside the chunks.
+    /// Decodes the sealed record in `slot_words`, the words of a whole client slot of the table of `config`; `None` if
+    /// the seal is not set. Replaying the record writes only rows, entries and marks that the table has, and no row
+    /// refers to an extent outside the chunks.
     ///
     /// # Errors
-    /// The seal does not match, or the record names something that the table does not have.
+    /// The seal does not match, or the record refers to something that the table does not have.
     pub fn decode(
         slot_words: &[u64],
         format: &RowFormat,
@@ -231,13 +232,13 @@ impl Record {
         }
         let damaged = || RecordError::Seal { sequence: seal.sequence() };
         let mut end = seal_word + 1;
-        if slot_words[first_word] & FURTHER != 0 {
+        if slot_words[first_word] & HAS_FURTHER != 0 {
             let deltas = slot_words.get(end).and_then(|deltas| usize::try_from(*deltas).ok());
             let words = deltas.and_then(|deltas| deltas.checked_mul(delta_words(format)));
             end = words.and_then(|words| words.checked_add(end + 1)).ok_or_else(damaged)?;
         }
         let mut words = slot_words.get(RECORD_WORD..end).ok_or_else(damaged)?.to_vec();
-        if slot_words[first_word] & FREES == 0 {
+        if slot_words[first_word] & FREES_EXTENT == 0 {
             words[..FREED_WORDS].fill(0);
         }
         let record = Record { words, seal: seal_word - RECORD_WORD };
@@ -248,7 +249,7 @@ impl Record {
         Ok(Some(record))
     }
 
-    /// Whether the table has everything that the record names.
+    /// Checks that the table has everything that the record refers to.
     fn check(
         &self,
         sequence: u32,
@@ -257,15 +258,15 @@ impl Record {
         geometry: &Geometry,
     ) -> Result<(), RecordError> {
         for delta in self.deltas(format) {
-            let (row, slot, rows, entries) = (delta.row, delta.slot, config.rows, format.entries());
+            let (row, index, rows, entries) = (delta.row, delta.index, config.rows, format.entries());
             if row.0 >= rows {
                 return Err(RecordError::Row { sequence, row, rows });
             }
-            if usize::from(slot) >= entries {
-                return Err(RecordError::Slot { sequence, row, slot, entries });
+            if usize::from(index) >= entries {
+                return Err(RecordError::Entry { sequence, row, index, entries });
             }
-            if delta.placement(format) == Some(Placement::Extent) {
-                // As the only entry of a row.
+            if delta.entry_kind(format) == Some(EntryKind::Extent) {
+                // The entry's words are read as a row of one entry.
                 let extent = format.extent_of(delta.entry, 0);
                 if extent.mark_offset(config, geometry).is_none() {
                     return Err(RecordError::Extent { sequence, row, offset: extent.offset });
@@ -278,61 +279,62 @@ impl Record {
         }
     }
 
-    /// What each row becomes, in the order of the commit.
+    /// Returns the changes of the rows, in the order of the commit.
     pub fn deltas<'r>(&'r self, format: &RowFormat) -> impl Iterator<Item = Delta<'r>> {
         let further = self.words.get(self.seal + 2..).unwrap_or_default();
         let all = std::iter::once(&self.words[FREED_WORDS..self.seal]).chain(further.chunks_exact(delta_words(format)));
         all.map(|words| Delta {
             row: RowId(words[0] & ROW_BITS),
             before: format.version_before(Trailer(words[1])),
-            slot: (words[0] >> SLOT_SHIFT & SLOT_BITS) as u8,
+            index: (words[0] >> INDEX_SHIFT & INDEX_BITS) as u8,
             trailer: [words[1], words[2]],
             entry: &words[DELTA_HEADER_WORDS..],
         })
     }
 
-    /// Where the mark of the freed extent lies, and its generation.
+    /// Returns the offset of the freed extent's mark, and the extent's generation.
     pub fn freed_extent(&self) -> Option<(u64, Generation)> {
         (self.first_word() == 0).then(|| (self.words[0], Generation(self.words[1])))
     }
 
-    /// The seal that fits the words.
+    /// Computes the seal of the words.
     fn seal_of(&self, sums: &Sums, sequence: u32) -> Seal {
         let (first, further) = (&self.words[self.first_word()..self.seal], &self.words[self.seal + 1..]);
         Seal::of(sums.record(first, further, sequence & Seal::SEQUENCES), sequence)
     }
 
-    /// Index of the first word that belongs to the record.
+    /// Returns the index of the first word that belongs to the record.
     fn first_word(&self) -> usize {
-        if self.words[FREED_WORDS] & FREES != 0 { 0 } else { FREED_WORDS }
+        if self.words[FREED_WORDS] & FREES_EXTENT != 0 { 0 } else { FREED_WORDS }
     }
 }
 
-fn row_word(row: RowId, slot: usize) -> u64 {
-    debug_assert!(row.0 <= ROW_BITS && slot as u64 <= SLOT_BITS, "{row} and slot {slot} have room");
-    row.0 | (slot as u64) << SLOT_SHIFT
+fn row_word(row: RowId, index: usize) -> u64 {
+    debug_assert!(row.0 <= ROW_BITS && index as u64 <= INDEX_BITS, "{row} and index {index} fit");
+    row.0 | (index as u64) << INDEX_SHIFT
 }
 
-/// Words of a delta.
+/// Returns the number of words of a delta.
 fn delta_words(format: &RowFormat) -> usize {
     DELTA_HEADER_WORDS + format.entry_words()
 }
 
 impl Delta<'_> {
-    /// Turns `words`, the row before, after, or any mixture of both, into the row after. // [R-COMMIT-3]
+    /// Turns `words`, which are the row before the commit, after it, or any mixture of both, into the row after it.
+    /// [R-COMMIT-3]
     pub fn apply(&self, format: &RowFormat, words: &mut [u64]) {
-        match self.placement(format) {
-            Some(placement) => format.put_entry(words, usize::from(self.slot), self.entry, placement),
-            None => format.clear_entry(words, usize::from(self.slot)),
+        match self.entry_kind(format) {
+            Some(placement) => format.put_entry(words, usize::from(self.index), self.entry, placement),
+            None => format.clear_entry(words, usize::from(self.index)),
         }
         words[format.trailer_word()..][..2].copy_from_slice(&self.trailer);
     }
 
-    /// What the entry is afterwards; `None` if its slot is free.
-    fn placement(&self, format: &RowFormat) -> Option<Placement> {
-        let (trailer, bit) = (Trailer(self.trailer[0]), 1 << self.slot);
+    /// Returns the kind of the entry after the commit; `None` if it is free.
+    fn entry_kind(&self, format: &RowFormat) -> Option<EntryKind> {
+        let (trailer, bit) = (Trailer(self.trailer[0]), 1 << self.index);
         let extent = format.entry_format().has_extents() && trailer.extents() & bit != 0;
-        let placement = if extent { Placement::Extent } else { Placement::Inline };
+        let placement = if extent { EntryKind::Extent } else { EntryKind::Inline };
         (trailer.occupancy() & bit != 0).then_some(placement)
     }
 }
@@ -347,7 +349,7 @@ mod tests {
     use crate::row::tests::{row_format, superblock};
     use crate::{CHUNK_HEADER_WORDS, ExtentRef, Preset, slot_words};
 
-    /// A table: what records are decoded against.
+    /// A table that records are decoded for.
     struct Table {
         format: RowFormat,
         config: TableConfig,
@@ -365,7 +367,7 @@ mod tests {
             Record::decode(slot, &self.format, &self.config, &self.geometry)
         }
 
-        /// The words of a slot after `record` was sealed and written over something else.
+        /// Returns the words of a client slot after `record` was sealed and written over older contents.
         fn sealed(&self, record: &Record) -> Vec<u64> {
             let mut record = record.clone();
             record.seal(self.format.sums(), 5);
@@ -377,12 +379,12 @@ mod tests {
             slot
         }
 
-        /// What a slot says in which `record` was sealed.
+        /// Seals `record`, writes it to a client slot, and decodes the slot.
         fn round_trip(&self, record: &Record) -> Result<Option<Record>, RecordError> {
             self.decode(&self.sealed(record))
         }
 
-        /// Whether `bytes` bytes at `offset` lie in the chunks: counted from the areas' ends, not as `decode` does it.
+        /// Whether `bytes` bytes at `offset` lie in the chunks. Computed from the ends of the area, unlike in `decode`.
         fn in_chunks(&self, offset: u64, bytes: u64) -> bool {
             let (first, last) = (self.geometry.chunk(0), self.geometry.chunk(self.config.chunks - 1));
             first.offset() <= offset
@@ -390,17 +392,17 @@ mod tests {
         }
     }
 
-    /// A number near one of `bounds`, or any.
+    /// Generates a number near one of `bounds`, or any number.
     fn around(bounds: Vec<u64>) -> impl Strategy<Value = u64> {
         let near = (prop::sample::select(bounds), -70_i64..70).prop_map(|(bound, by)| bound.saturating_add_signed(by));
         prop_oneof![near, any::<u64>()]
     }
 
     proptest! {
-        /// No sealed record names a row, an entry, an extent or a mark that the table does not have; one that names
-        /// only what the table has is decoded.
+        /// A sealed record that refers to a row, an entry, an extent or a mark that the table does not have is refused;
+        /// any other is decoded.
         #[test]
-        fn decoded_records_name_only_what_the_table_has(
+        fn records_with_impossible_references_are_refused(
             (row, slot, offset, mark) in {
                 let Table { config, geometry, format } = Table::new("bytes:64");
                 let (chunk, end) = (geometry.chunk(0).offset(), geometry.main_bytes());
@@ -424,13 +426,13 @@ mod tests {
             table.format.encode_extent_entry(&mut entry, &extent);
             let stored = table.format.extent_of(&entry, 0);
             let mut record = Record::default();
-            let (row, slot) = (row & ROW_BITS, slot & SLOT_BITS);
+            let (row, slot) = (row & ROW_BITS, slot & INDEX_BITS);
             let mut image = vec![0; table.format.row_words()];
             image[..entry.len()].copy_from_slice(&entry);
             image[table.format.trailer_word()] = trailer;
             record.clear();
             record.push(&table.format, RowId(row), 0, &image);
-            record.words[FREED_WORDS] |= slot << SLOT_SHIFT;
+            record.words[FREED_WORDS] |= slot << INDEX_SHIFT;
             if mark != 0 {
                 record.free_extent(mark, Generation(3));
             }
@@ -451,7 +453,7 @@ mod tests {
         }
     }
 
-    /// [R-COMMIT-3] A delta completes a row torn at any word, is idempotent, and clears as well as it sets.
+    /// [R-COMMIT-3] A delta completes a row torn at any word, is idempotent, and can set or clear an entry.
     #[test]
     fn deltas_complete_rows_torn_anywhere() {
         for name in ["fixed:4:4", "fixed:8:8", "bytes:64"] {
@@ -459,13 +461,13 @@ mod tests {
             let mut before = vec![0; format.row_words()];
             format.format(RowId(3), &mut before);
             let entry = |seed: u64| vec![seed; format.entry_words()];
-            format.put_entry(&mut before, 1, &entry(11), Placement::Inline);
+            format.put_entry(&mut before, 1, &entry(11), EntryKind::Inline);
             format.finish(RowId(3), &mut before);
             for clears in [false, true] {
                 let mut after = before.clone();
                 match clears {
                     true => format.clear_entry(&mut after, 1),
-                    false => format.put_entry(&mut after, 1, &entry(22), Placement::Inline),
+                    false => format.put_entry(&mut after, 1, &entry(22), EntryKind::Inline),
                 }
                 format.finish(RowId(3), &mut after);
                 let mut record = Record::default();
@@ -486,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn records_round_trip_and_notice_damage() {
+    fn records_round_trip_and_detect_damage() {
         for (rows, frees) in [(1, false), (1, true), (2, false), (3, true)] {
             let table = Table::new("bytes:64");
             let format = &table.format;
@@ -503,7 +505,7 @@ mod tests {
             record.seal(table.format.sums(), 5);
             assert_eq!(table.decode(&slot), Ok(Some(record.clone())));
             assert_eq!(record.freed_extent(), frees.then_some((mark, Generation(55))));
-            let named = record.deltas(format).map(|delta| (delta.row.0, u64::from(delta.slot)));
+            let named = record.deltas(format).map(|delta| (delta.row.0, u64::from(delta.index)));
             assert!(named.eq((0..rows).map(|i| (3 + i, i))));
             let (further, first) = record.parts();
             assert_eq!(further.is_some(), rows > 1);
@@ -511,7 +513,7 @@ mod tests {
                 for bit in 0..64 {
                     slot[word] ^= 1 << bit;
                     let decoded = table.decode(&slot);
-                    // The seal's own bits: another sequence number, or none.
+                    // This bit of the seal says whether the record is sealed.
                     let unsealed = word == Seal::word(format) && bit == 63;
                     let noticed = matches!(decoded, Err(RecordError::Seal { .. })) || unsealed && decoded == Ok(None);
                     assert!(noticed, "word {word} bit {bit} of {rows} rows, {frees}: {decoded:?}");
@@ -524,9 +526,9 @@ mod tests {
         }
     }
 
-    /// A record that is cut off anywhere is not sealed, or does not count. // [R-COMMIT-1]
+    /// A record is sealed only when its last word is written. // [R-COMMIT-1]
     #[test]
-    fn a_record_counts_with_its_last_word_only() {
+    fn a_record_is_sealed_by_its_last_word() {
         let table = Table::new("fixed:8:8");
         let mut row = vec![7; table.format.row_words()];
         table.format.finish(RowId(3), &mut row);
@@ -552,9 +554,9 @@ mod tests {
         assert_eq!(table.decode(&slot), Ok(Some(record)));
     }
 
-    /// The short way and the long one make the same words.
+    /// [`Record::of_one_row`] makes the same words as [`Record::push`] and [`Record::seal`].
     #[test]
-    fn records_of_one_row_are_records() {
+    fn both_encoders_make_the_same_record() {
         fn compare<const N: usize, const ROW: usize>(name: &str) {
             let format = row_format(Preset::Hardened, name);
             let mut after: Vec<u64> = (0..format.row_words() as u64).map(|i| i * 0x0123_4567).collect();
@@ -577,7 +579,7 @@ mod tests {
         compare::<13, 56>("bytes:64");
     }
 
-    /// Bytes of a slot, word by word: docs/layout.md.
+    /// The words of a record are those of docs/layout.md.
     #[test]
     fn records_are_as_documented() {
         let format = row_format(Preset::Hardened, "fixed:8:8");
@@ -602,7 +604,7 @@ mod tests {
         assert_eq!(words[7], 1 << 63 | 0x11 << 32 | sum & 0xffff_ffff);
     }
 
-    /// Sealed records that name what the table does not have say what that is.
+    /// The error of a sealed record that refers to something the table does not have says what that is.
     #[test]
     fn records_of_another_table_are_refused() {
         let table = Table::new("bytes:64");
@@ -623,15 +625,15 @@ mod tests {
         let error = Err(RecordError::Row { sequence, row: RowId(rows), rows });
         assert_eq!(decoded(&|record| record.words[FREED_WORDS] += 1), error);
         assert_eq!(decoded(&|record| record.words[further] += 2), error);
-        let error = Err(RecordError::Slot { sequence, row, slot: entries as u8, entries });
-        assert_eq!(decoded(&|record| record.words[FREED_WORDS] += 1 << SLOT_SHIFT), error);
+        let error = Err(RecordError::Entry { sequence, row, index: entries as u8, entries });
+        assert_eq!(decoded(&|record| record.words[FREED_WORDS] += 1 << INDEX_SHIFT), error);
         let offset = table.geometry.row(RowId(0)).offset();
         let error = Err(RecordError::Mark { sequence, offset });
         assert_eq!(decoded(&|record| record.free_extent(offset, Generation(3))), error);
-        let full = Trailer(0).with_entry(entries - 1, Placement::Extent).0;
+        let full = Trailer(0).with_entry(entries - 1, EntryKind::Extent).0;
         let error = Err(RecordError::Extent { sequence, row, offset: 0 });
         assert_eq!(decoded(&|record| record.words[FREED_WORDS + 1] = full), error);
-        // Longer than its slot.
+        // A record longer than its client slot.
         let error = Err(RecordError::Seal { sequence });
         assert_eq!(decoded(&|record| record.words[further - 1] = 60), error);
         assert_eq!(decoded(&|record| record.words[further - 1] = u64::MAX), error);

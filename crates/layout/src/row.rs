@@ -1,16 +1,16 @@
-//! Rows: entries, padding, and the trailer that makes a sampled row trustworthy.
+//! Rows: entries, padding, and the trailer, by which a sampled row is verified.
 //!
 //! The last two words of a row are its trailer: word 0 holds version (32 bits), level (4), occupancy (14) and entry
 //! types (14); word 1 is the checksum of everything before it, seeded with table, incarnation and row number. A row of
-//! zeros, a row of another table, another incarnation or another place never verifies. Entry i occupies `entry_words`
-//! words from word i x `entry_words`; an all-zero key is legal because occupancy is not told by key bits.
+//! zeros, of another table, of another incarnation or with another row number never verifies. Entry i occupies
+//! `entry_words` words from word i x `entry_words`; an all-zero key is legal, because occupancy has bits of its own.
 
 use guira_fabric::WORD_BYTES;
 
 use crate::config::{EntryFormat, MAX_ROW_BYTES, TRAILER_BYTES};
 use crate::{RowId, Sums, Superblock, TableState, Version};
 
-/// Words of a row, at most.
+/// Maximum number of words of a row.
 pub const MAX_ROW_WORDS: usize = MAX_ROW_BYTES as usize / WORD_BYTES as usize;
 
 const TRAILER_WORDS: usize = TRAILER_BYTES as usize / WORD_BYTES as usize;
@@ -23,56 +23,56 @@ const _: () =
     assert!(TYPES_SHIFT + 14 == 64 && OCCUPANCY_SHIFT + 14 == TYPES_SHIFT && LEVEL_SHIFT + 4 == OCCUPANCY_SHIFT);
 const _: () = assert!(crate::config::MAX_ENTRIES_PER_ROW == 14);
 
-/// The trailer that destroying a table leaves in each of its rows, so that no lookup finds anything there any more: as
-/// good as never the checksum of a row, nor a trailer word of one, whose level is small. [R-DESTROY-2]
+/// Trailer that destroying a table leaves in each row, so that no lookup finds anything any more. It is practically
+/// never the checksum of a row, and never the first trailer word of one, whose level is small. [R-DESTROY-2]
 pub const DESTROYED_TRAILER: [u64; TRAILER_WORDS] = [TableState::Destroyed.encode(); TRAILER_WORDS];
 
-/// A sampled row's checksum does not match its words: it was read while being written, or it is damaged.
+/// A sampled row's checksum does not match its words: the row was read while it was written, or it is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Torn {
     /// The row.
     pub row: RowId,
 }
 
-/// The first trailer word, parsed.
+/// The first word of a trailer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer(pub u64);
 
 impl Trailer {
-    /// The row's version.
+    /// Returns the row's version.
     pub fn version(self) -> Version {
         Version(self.0 as u32)
     }
 
-    /// How often the table has doubled since this row was last split.
+    /// Returns how often the table has doubled since this row was last split.
     pub fn level(self) -> u8 {
         (self.0 >> LEVEL_SHIFT & 0xf) as u8
     }
 
-    /// Bit i: entry i is occupied.
+    /// Returns the occupancy bits: bit i is set if entry i is occupied.
     #[inline(always)]
     pub fn occupancy(self) -> u64 {
         self.0 >> OCCUPANCY_SHIFT & ENTRY_BITS
     }
 
-    /// Bit i: entry i refers to an extent.
+    /// Returns the type bits: bit i is set if entry i refers to an extent.
     #[inline(always)]
     pub fn extents(self) -> u64 {
         self.0 >> TYPES_SHIFT & ENTRY_BITS
     }
 
-    /// The same trailer with slot `slot` occupied, inline or by an extent.
-    pub fn with_entry(self, slot: usize, extent: Placement) -> Trailer {
-        let types = match extent {
-            Placement::Inline => self.extents() & !(1 << slot),
-            Placement::Extent => self.extents() | 1 << slot,
+    /// Returns the same trailer with entry `index` occupied by an entry of kind `kind`.
+    pub fn with_entry(self, index: usize, kind: EntryKind) -> Trailer {
+        let types = match kind {
+            EntryKind::Inline => self.extents() & !(1 << index),
+            EntryKind::Extent => self.extents() | 1 << index,
         };
-        self.with_bits(self.occupancy() | 1 << slot, types)
+        self.with_bits(self.occupancy() | 1 << index, types)
     }
 
-    /// The same trailer with slot `slot` free.
-    pub fn without_entry(self, slot: usize) -> Trailer {
-        self.with_bits(self.occupancy() & !(1 << slot), self.extents() & !(1 << slot))
+    /// Returns the same trailer with entry `index` free.
+    pub fn without_entry(self, index: usize) -> Trailer {
+        self.with_bits(self.occupancy() & !(1 << index), self.extents() & !(1 << index))
     }
 
     fn with_bits(self, occupancy: u64, extents: u64) -> Trailer {
@@ -90,23 +90,23 @@ fn version_mask(version_bits: u32) -> u32 {
     if version_bits >= 32 { u32::MAX } else { (1 << version_bits) - 1 }
 }
 
-/// Where an entry's value is.
+/// Kind of an occupied entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placement {
-    /// In the row.
+pub enum EntryKind {
+    /// The entry holds key and value.
     Inline,
-    /// In an extent the row refers to.
+    /// The entry refers to an extent that holds them.
     Extent,
 }
 
-/// The seed of a row's checksum. Spread over the table's seed, because that may differ from another table's in a few
-/// low bits only.
+/// Returns the seed of a row's checksum. The row number is spread over all bits, because the seeds of two tables may
+/// differ in a few low bits only.
 #[inline(always)]
 pub(crate) fn seed_of_row(seed: u64, row: RowId) -> u64 {
     seed ^ (row.0 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// How the rows of one table are read and written.
+/// Format of the rows of one table: reads and writes them.
 #[derive(Clone, Debug)]
 pub struct RowFormat {
     pub(crate) format: EntryFormat,
@@ -118,7 +118,7 @@ pub struct RowFormat {
 }
 
 impl RowFormat {
-    /// The rows of the table `superblock` describes.
+    /// Makes the row format of the table that `superblock` describes.
     pub fn new(superblock: &Superblock) -> RowFormat {
         let config = &superblock.config;
         RowFormat {
@@ -131,71 +131,72 @@ impl RowFormat {
         }
     }
 
-    /// Words of a row.
+    /// Returns the number of words of a row.
     #[inline(always)]
     pub fn row_words(&self) -> usize {
         self.row_words
     }
 
-    /// Entries of a row.
+    /// Returns the number of entries of a row.
     #[inline(always)]
     pub fn entries(&self) -> usize {
         self.entries
     }
 
-    /// Words of an entry.
+    /// Returns the number of words of an entry.
     #[inline(always)]
     pub fn entry_words(&self) -> usize {
         self.entry_words
     }
 
-    /// How entries are stored.
+    /// Returns the format of the entries.
     pub fn entry_format(&self) -> EntryFormat {
         self.format
     }
 
-    /// The index of the trailer's first word in a row.
+    /// Returns the index of the trailer's first word in a row.
     #[inline(always)]
     pub fn trailer_word(&self) -> usize {
         self.row_words - TRAILER_WORDS
     }
 
-    /// The first trailer word of a sampled row.
+    /// Returns the first trailer word of a sampled row.
     #[inline(always)]
     pub fn trailer(&self, row: &[u64]) -> Trailer {
         Trailer(row[self.trailer_word()])
     }
 
-    /// Bit i: entry i is occupied. Bits beyond the row's entries are never set, not even in a damaged row.
+    /// Returns the occupancy bits: bit i is set if entry i is occupied. Bits beyond the row's entries are never set,
+    /// not even in a damaged row.
     #[inline(always)]
     pub fn occupancy(&self, row: &[u64]) -> u64 {
         self.trailer(row).occupancy() & self.all_entries()
     }
 
-    /// The occupied slots of a row, in order.
-    pub fn occupied_slots(&self, row: &[u64]) -> impl Iterator<Item = usize> + use<> {
+    /// Returns the indices of the occupied entries of a row, in order.
+    pub fn occupied_entries(&self, row: &[u64]) -> impl Iterator<Item = usize> + use<> {
         let occupancy = self.occupancy(row);
-        (0..self.entries).filter(move |slot| occupancy >> slot & 1 != 0)
+        (0..self.entries).filter(move |index| occupancy >> index & 1 != 0)
     }
 
-    /// Whether a sampled row says that its table was destroyed. The superblock has the last word. [R-DESTROY-2]
+    /// Whether a sampled row says that its table was destroyed. The superblock decides whether it was. [R-DESTROY-2]
     pub fn is_destroyed(&self, row: &[u64]) -> bool {
         row[self.trailer_word()..] == DESTROYED_TRAILER
     }
 
-    /// The lowest free slot of a row.
+    /// Returns the lowest index of a free entry of a row.
     #[inline(always)]
-    pub fn free_slot(&self, row: &[u64]) -> Option<usize> {
+    pub fn free_entry(&self, row: &[u64]) -> Option<usize> {
         let free = !self.occupancy(row) & self.all_entries();
         (free != 0).then(|| free.trailing_zeros() as usize)
     }
 
-    /// How many entries of a row are occupied whose trailer starts with the word `trailer`.
+    /// Returns the number of occupied entries of a row whose trailer starts with the word `trailer`.
     pub fn occupied_by(&self, trailer: u64) -> u32 {
         (Trailer(trailer).occupancy() & self.all_entries()).count_ones()
     }
 
-    /// How many entries of a row are occupied.
+    /// Returns the number of occupied entries of a row.
     pub fn occupied(&self, row: &[u64]) -> u32 {
         self.occupancy(row).count_ones()
     }
@@ -205,38 +206,41 @@ impl RowFormat {
         (1 << self.entries) - 1
     }
 
-    /// Entry `slot` of a row.
+    /// Returns the words of entry `index` of a row.
     #[inline(always)]
-    pub fn entry<'r>(&self, row: &'r [u64], slot: usize) -> &'r [u64] {
-        &row[slot * self.entry_words..][..self.entry_words]
+    pub fn entry<'r>(&self, row: &'r [u64], index: usize) -> &'r [u64] {
+        &row[index * self.entry_words..][..self.entry_words]
     }
 
     #[inline(always)]
-    pub(crate) fn entry_mut<'r>(&self, row: &'r mut [u64], slot: usize) -> &'r mut [u64] {
-        &mut row[slot * self.entry_words..][..self.entry_words]
+    pub(crate) fn entry_mut<'r>(&self, row: &'r mut [u64], index: usize) -> &'r mut [u64] {
+        &mut row[index * self.entry_words..][..self.entry_words]
     }
 
-    /// Where the value of the occupied entry `slot` is.
-    pub fn placement(&self, row: &[u64], slot: usize) -> Placement {
+    /// Returns the kind of the occupied entry `index`.
+    pub fn entry_kind(&self, row: &[u64], index: usize) -> EntryKind {
         // A damaged row of a format without extents may have the bit set.
-        let extent = self.format.has_extents() && self.trailer(row).extents() & 1 << slot != 0;
-        if extent { Placement::Extent } else { Placement::Inline }
+        let extent = self.format.has_extents() && self.trailer(row).extents() & 1 << index != 0;
+        if extent { EntryKind::Extent } else { EntryKind::Inline }
     }
 
-    /// Whether the sample `words` of `row` is whole: written for this row of this table in this incarnation.
+    /// Checks that the sample `words` of `row` is whole: written for this row of this table in this incarnation.
     /// [R-ROW-1]
+    ///
+    /// # Errors
+    /// The row is torn or damaged.
     #[inline(always)]
     pub fn verify(&self, row: RowId, words: &[u64]) -> Result<(), Torn> {
         if self.checksum(row, words) == words[self.row_words - 1] { Ok(()) } else { Err(Torn { row }) }
     }
 
-    /// Not inlined: it is as long as all that surrounds it.
+    /// Computes the checksum of a row. Not inlined: it is as long as its callers.
     #[inline(never)]
     fn checksum(&self, row: RowId, words: &[u64]) -> u64 {
         self.sums.row(row, &words[..self.row_words - 1])
     }
 
-    /// The table's checksums.
+    /// Returns the table's checksums.
     #[inline(always)]
     pub fn sums(&self) -> &Sums {
         &self.sums
@@ -248,37 +252,37 @@ impl RowFormat {
         words[self.row_words - 1] = self.checksum(row, words);
     }
 
-    /// Ends a change of `words`: the next version, and the checksum over it. // [R-ROW-2]
+    /// Completes a change of `words`: sets the next version, then the checksum. // [R-ROW-2]
     pub fn finish(&self, row: RowId, words: &mut [u64]) {
         let trailer = self.trailer(words).next_version(self.version_bits);
         words[self.trailer_word()] = trailer.0;
         words[self.row_words - 1] = self.checksum(row, words);
     }
 
-    /// The version that a row had before [`RowFormat::finish`] gave it the one in `trailer`.
+    /// Returns the version that a row had before [`RowFormat::finish`] set the one in `trailer`.
     pub fn version_before(&self, trailer: Trailer) -> Version {
         Version(trailer.version().0.wrapping_sub(1) & version_mask(self.version_bits))
     }
 
-    /// Makes `words` verify as they are, half written or not, and leaves the version alone: what the printed repair
-    /// does, and nobody else. [R-REPAIR-7]
-    pub fn bless(&self, row: RowId, words: &mut [u64]) {
+    /// Makes `words` verify, half written or not, and keeps the version. Only the paper's repair does this.
+    /// [R-REPAIR-7]
+    pub fn rewrite_checksum(&self, row: RowId, words: &mut [u64]) {
         words[self.row_words - 1] = self.checksum(row, words);
     }
 
-    /// Stores the words of an entry in slot `slot`.
+    /// Stores `entry`, of kind `kind`, at index `index`.
     ///
     /// # Panics
     /// If `entry` is not one entry long.
-    pub fn put_entry(&self, words: &mut [u64], slot: usize, entry: &[u64], placement: Placement) {
-        self.entry_mut(words, slot).copy_from_slice(entry);
-        words[self.trailer_word()] = self.trailer(words).with_entry(slot, placement).0;
+    pub fn put_entry(&self, words: &mut [u64], index: usize, entry: &[u64], kind: EntryKind) {
+        self.entry_mut(words, index).copy_from_slice(entry);
+        words[self.trailer_word()] = self.trailer(words).with_entry(index, kind).0;
     }
 
-    /// Frees slot `slot`, and zeroes it: nothing is left of what it held.
-    pub fn clear_entry(&self, words: &mut [u64], slot: usize) {
-        self.entry_mut(words, slot).fill(0);
-        words[self.trailer_word()] = self.trailer(words).without_entry(slot).0;
+    /// Frees entry `index` and sets its words to zero.
+    pub fn clear_entry(&self, words: &mut [u64], index: usize) {
+        self.entry_mut(words, index).fill(0);
+        words[self.trailer_word()] = self.trailer(words).without_entry(index).0;
     }
 }
 
@@ -332,23 +336,23 @@ pub(crate) mod tests {
         }
     }
 
-    /// Words that make two rows alike to one who guesses `keys`: every other word cancels its key, wherever the format
-    /// leaves its bytes to who writes, and so the word beside it may be anything.
+    /// Returns a row chosen to have the same checksum as others under `keys`: where the writer chooses the bytes, every
+    /// other word cancels its key, so that the word beside it may be anything.
     fn chosen(row_format: &RowFormat, keys: &NhKeys, fill: u64) -> Vec<u64> {
         let mut words = vec![0; row_format.row_words()];
         row_format.format(RowId(7), &mut words);
-        for slot in 0..row_format.entries() {
-            let first = slot * row_format.entry_words();
+        for index in 0..row_format.entries() {
+            let first = index * row_format.entry_words();
             let word = |i: usize| if i.is_multiple_of(2) { keys.key(i).wrapping_neg() } else { fill ^ i as u64 };
             let entry: Vec<u64> = (first..first + row_format.entry_words()).map(word).collect();
-            row_format.put_entry(&mut words, slot, &entry, Placement::Inline);
+            row_format.put_entry(&mut words, index, &entry, EntryKind::Inline);
         }
         row_format.finish(RowId(7), &mut words);
         words
     }
 
-    /// How many halves of rows that were chosen by `keys` verify: an old and a new row, cut at each word, from either
-    /// end.
+    /// Counts the mixtures of two rows, chosen by `keys`, that verify: the words of one up to some word, and those of
+    /// the other from there on.
     fn halves_that_verify(row_format: &RowFormat, keys: &NhKeys, fills: [u64; 2]) -> usize {
         let [old, mut new] = fills.map(|fill| chosen(row_format, keys, fill));
         row_format.finish(RowId(7), &mut new);
@@ -360,8 +364,8 @@ pub(crate) mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
 
-        /// [R-ROW-1] Rows whose bytes were chosen by one who knows everything but the table's secret do not verify half
-        /// written; by one who knows the secret, they do, so the choice is a good one.
+        /// [R-ROW-1] Rows whose bytes were chosen without the table's secret do not verify half written. Rows chosen
+        /// with the secret do, which shows that the choice is a good attack.
         #[test]
         fn chosen_rows_do_not_verify_half_written(secret: [u64; 4], fills: [u64; 2]) {
             prop_assume!(fills[0] != fills[1] && secret != [0; 4]);
@@ -393,7 +397,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// [R-ROW-2] Each change has the next version; narrow versions wrap at their width.
+    /// [R-ROW-2] Each change increments the version; narrow versions wrap at their width.
     #[test]
     fn versions_grow_and_wrap() {
         let row_format = row_format(Preset::Paper, "fixed:4:4");
@@ -407,17 +411,17 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn entries_come_and_go() {
+    fn entries_are_stored_and_cleared() {
         let row_format = row_format(Preset::Hardened, "fixed:8:8");
         let mut words = vec![0; row_format.row_words()];
         row_format.format(RowId(0), &mut words);
-        for slot in 0..row_format.entries() {
-            assert_eq!(row_format.free_slot(&words), Some(slot));
-            row_format.put_entry(&mut words, slot, &[0, slot as u64], Placement::Inline);
+        for index in 0..row_format.entries() {
+            assert_eq!(row_format.free_entry(&words), Some(index));
+            row_format.put_entry(&mut words, index, &[0, index as u64], EntryKind::Inline);
         }
-        assert_eq!(row_format.free_slot(&words), None);
+        assert_eq!(row_format.free_entry(&words), None);
         row_format.clear_entry(&mut words, 3);
-        assert_eq!(row_format.free_slot(&words), Some(3));
+        assert_eq!(row_format.free_entry(&words), Some(3));
         assert_eq!(row_format.entry(&words, 3), [0, 0]);
         assert_eq!(row_format.occupied(&words), 6);
     }

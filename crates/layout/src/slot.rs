@@ -1,18 +1,18 @@
-//! Client slots: who is alive, and where the redo record of the commit is that a client has begun.
+//! Client slots: the state of each client, and the redo record of its commit in progress.
 //!
-//! Word 0 is the slot's state and generation, words 2 to 6 say who the client is, and from word 8 on lies the record,
-//! with its seal (record.rs).
+//! Word 0 is the slot's state and generation, words 2 to 6 identify the client, and the redo record with its seal
+//! starts at word 8 (record.rs).
 
 use crate::record::{DELTA_HEADER_WORDS, SEAL_AFTER_WORDS};
 use crate::{RowFormat, TableConfig};
 
-/// Index of a record's first word in a slot.
+/// Index of a record's first word in a client slot.
 pub(crate) const RECORD_WORD: usize = 8;
-/// Slots start at multiples of two cache lines, so that no two clients write one line.
+/// Alignment of client slots: two cache lines, so that no two clients write the same line.
 const SLOT_ALIGN_WORDS: usize = 16;
 
-/// Words of one client slot. Rows lie behind the slots, so this is part of where they are in tables without records,
-/// too; records take a few words less.
+/// Returns the number of words of a client slot. Rows lie behind the client slots, so this affects their addresses in
+/// tables without redo records, too; records take a few words less.
 pub const fn slot_words(config: &TableConfig) -> usize {
     let (path_rows, entry) = (config.max_path_rows as usize, config.format.entry_words());
     let words = RECORD_WORD + 3 + path_rows * (4 + entry);
@@ -23,38 +23,38 @@ pub const fn slot_words(config: &TableConfig) -> usize {
     words.next_multiple_of(SLOT_ALIGN_WORDS)
 }
 
-/// What a slot is used for.
+/// State of a client slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
-    /// By nobody.
+    /// Not in use.
     Free,
-    /// By a client, dead or alive: its fabric's liveness tells.
+    /// In use by a client, dead or alive: the fabric tells which.
     Live,
-    /// Its dead client is being recovered.
+    /// In use by a dead client that is being recovered.
     Recovering,
 }
 
-/// Word 0 of a slot: state 8 bits, generation 56. The generation grows each time the slot is taken.
+/// Word 0 of a client slot: state 8 bits, generation 56. The generation grows each time the slot is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotWord {
-    /// What the slot is used for.
+    /// The state.
     pub state: SlotState,
-    /// How often it was taken.
+    /// The number of times the slot was taken.
     pub generation: u64,
 }
 
 impl SlotWord {
-    /// Index of this word in a slot.
+    /// Index of this word in a client slot.
     pub const WORD: usize = 0;
     /// Index of the word with the client's process id.
     pub const PROCESS_WORD: usize = 2;
-    /// Index of the word with the time its client opened it, in nanoseconds since 1970.
+    /// Index of the word with the time at which the client took the slot, in nanoseconds since 1970.
     pub const SINCE_WORD: usize = 3;
-    /// Index of the first of three words that tell the process from others of the same number: when it was started,
-    /// its namespace, and the start of its machine, as the fabric has them; 0 where it does not say.
+    /// Index of the first of three words that distinguish the process from others with the same id: when it was
+    /// started, its PID namespace, and when its machine was booted, as the fabric reports them; 0 where it does not.
     pub const IDENTITY_WORD: usize = 4;
 
-    /// As a word.
+    /// Returns the word.
     pub const fn encode(self) -> u64 {
         let state = match self.state {
             SlotState::Free => 0,
@@ -64,7 +64,7 @@ impl SlotWord {
         state | self.generation << 8
     }
 
-    /// What a word means; `None` if nothing (a damaged word).
+    /// Decodes a word; `None` if it is no valid state (a damaged word).
     pub const fn decode(word: u64) -> Option<SlotWord> {
         let state = match word & 0xff {
             0 => SlotState::Free,
@@ -76,11 +76,11 @@ impl SlotWord {
     }
 }
 
-/// The last word of a record's WRITE: sealed 1 bit, sequence 31, checksum of the record 32. One aligned word, so it is
-/// never torn.
+/// The last word of a record's WRITE: sealed 1 bit, sequence 31, checksum of the record 32. It is one aligned word, so
+/// it is never torn.
 ///
-/// A sealed record says: its rows may be half written, its locks are all still held, and replaying it completes the
-/// operation. A retired one says: all of its rows are written.
+/// While a record is sealed, its rows may be half written, all of its locks are still held, and replaying it completes
+/// the operation. Once it is retired, all of its rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal(pub u64);
 
@@ -88,31 +88,31 @@ impl Seal {
     const SEALED: u64 = 1 << 63;
     pub(crate) const SEQUENCES: u32 = 0x7fff_ffff;
 
-    /// Index of the seal in a slot of a table with such rows: behind the record's first row.
+    /// Returns the index of the seal in a client slot of a table with rows of this format: behind the first delta.
     #[inline(always)]
     pub fn word(format: &RowFormat) -> usize {
         RECORD_WORD + SEAL_AFTER_WORDS + format.entry_words()
     }
 
-    /// The seal of the client's `sequence`th record, whose checksum, in 64 bits, is `sum`: its low half
-    /// counts.
+    /// Makes the seal of the record with sequence number `sequence`, whose 64-bit checksum is `sum`; the seal holds the
+    /// low half.
     #[inline(always)]
     pub(crate) fn of(sum: u64, sequence: u32) -> Seal {
         Seal(Seal::SEALED | u64::from(sequence & Seal::SEQUENCES) << 32 | sum & 0xffff_ffff)
     }
 
-    /// The word that retires the client's `sequence`th record.
+    /// Makes the word that retires the record with sequence number `sequence`.
     #[inline(always)]
     pub fn retired(sequence: u32) -> Seal {
         Seal(u64::from(sequence & Seal::SEQUENCES) << 32)
     }
 
-    /// Whether the record counts.
+    /// Whether the record is sealed.
     pub fn is_sealed(self) -> bool {
         self.0 & Seal::SEALED != 0
     }
 
-    /// The sequence number, 31 bits.
+    /// Returns the sequence number, 31 bits.
     #[inline(always)]
     pub fn sequence(self) -> u32 {
         (self.0 >> 32) as u32 & Seal::SEQUENCES

@@ -1,74 +1,76 @@
-//! Bytes of extent space: how much a record takes of it, and how much a new table gets. docs/space.md has the
+//! Sizes of the extent space: how much a key and value take, and how much a new table gets. docs/space.md has the
 //! measurements.
 
-use crate::{EntryFormat, ExtentClass, MAX_KEY_BYTES, MAX_VALUE_BYTES, Placement, TableConfig, extent_words};
+use crate::{EntryFormat, EntryKind, ExtentClass, MAX_KEY_BYTES, MAX_VALUE_BYTES, TableConfig, extent_words};
 
 /// Extent space of the smallest default table: 64 chunks of 64 KiB.
-const LEAST_EXTENT_BYTES: u64 = 4 << 20;
-/// A default table has a byte of extent space for so many inline bytes of its capacity. Most tables hold small values,
-/// and those that do not can be told so ([`extent_bytes_for`]).
+const MIN_EXTENT_BYTES: u64 = 4 << 20;
+/// Inline bytes of the capacity for each byte of extent space of a default table. Most tables hold small values; for
+/// those with larger ones, options say how large they are ([`extent_bytes_for`]).
 const INLINE_BYTES_PER_EXTENT_BYTE: u64 = 16;
-/// Chunks that clients have begun, beyond those that records fill: four clients that write values of four sizes.
-const BEGUN_CHUNKS: u64 = 16;
-/// Bytes of the smallest chunk, and of the largest.
-const LEAST_CHUNK_BYTES: u64 = 64 << 10;
-const LARGEST_CHUNK_BYTES: u64 = 1 << 20;
+/// Partly used chunks, beyond those that are full: four clients that write values of four size classes.
+const OPEN_CHUNKS: u64 = 16;
+/// Size of the smallest chunk, in bytes.
+const MIN_CHUNK_BYTES: u64 = 64 << 10;
+/// Size of the largest chunk, in bytes.
+const MAX_CHUNK_BYTES: u64 = 1 << 20;
 
-/// Extent space of a table for `capacity` keys of which nobody said how large their values are: 4 MiB at least.
+/// Returns the bytes of extent space of a table for `capacity` keys with values of unknown size: at least 4 MiB.
 pub(crate) fn default_extent_bytes(capacity: u64, inline_bytes: u16) -> u64 {
-    (capacity.saturating_mul(inline_bytes.into()) / INLINE_BYTES_PER_EXTENT_BYTE).max(LEAST_EXTENT_BYTES)
+    (capacity.saturating_mul(inline_bytes.into()) / INLINE_BYTES_PER_EXTENT_BYTE).max(MIN_EXTENT_BYTES)
 }
 
-/// Bytes of a chunk in `extent_bytes` of extent space: 1/256 of them, 64 KiB to 1 MiB, so that there are enough chunks
-/// for every client and size class to have one.
+/// Returns the bytes of a chunk in an extent space of `extent_bytes`: 1/256 of them, 64 KiB to 1 MiB, so that there are
+/// enough chunks for every client and size class.
 pub(crate) fn chunk_bytes_for(extent_bytes: u64) -> u64 {
-    (extent_bytes / 256).clamp(LEAST_CHUNK_BYTES, LARGEST_CHUNK_BYTES).next_power_of_two()
+    (extent_bytes / 256).clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES).next_power_of_two()
 }
 
-/// Extent space in which `capacity` records of `record_bytes`, key and value together, can live and be updated; that of
-/// a default table if they fit in rows of `format`.
+/// Returns the bytes of extent space in which `capacity` records of `record_bytes` bytes, key and value together, can
+/// be stored and updated; those of a default table if the records fit in rows of `format`.
 pub fn extent_bytes_for(format: EntryFormat, capacity: u64, record_bytes: u64) -> u64 {
     let EntryFormat::Bytes { inline_bytes } = format else { return 0 };
     let bytes = usize::try_from(record_bytes).unwrap_or(usize::MAX).min(MAX_KEY_BYTES + MAX_VALUE_BYTES);
     let least = default_extent_bytes(capacity, inline_bytes);
-    if format.place(0, bytes) == Placement::Inline {
+    if format.kind_for(0, bytes) == EntryKind::Inline {
         return least;
     }
-    // Key and value are rounded up to words each.
-    let live = capacity.saturating_mul(most_space(extent_words(0, bytes).saturating_add(1)));
-    // Half as much again for what is freed and not yet noticed, and for the size classes' rounding of records that are
-    // larger; and the largest value beside its old one.
+    // Key and value are each rounded up to whole words.
+    let live = capacity.saturating_mul(max_space(extent_words(0, bytes).saturating_add(1)));
+    // Half as much again for space that is freed and not yet reclaimed, and for the rounding to size classes of records
+    // that are larger; and space for the largest value beside its old version.
     let held = live.saturating_add(live / 2).saturating_add(record_bytes.saturating_mul(3));
-    held.saturating_add(BEGUN_CHUNKS * chunk_bytes_for(held)).max(least)
+    held.saturating_add(OPEN_CHUNKS * chunk_bytes_for(held)).max(least)
 }
 
-/// At most the bytes of extent space that a key and value take in a table that does not exist yet, whatever the size of
-/// its chunks will be: none if they fit in a row of `format`.
+/// Returns an upper bound for the bytes of extent space that a key and value take in a new table, for any size of its
+/// chunks: 0 if they fit in a row of `format`.
 pub fn record_space(format: EntryFormat, key_bytes: usize, value_bytes: usize) -> u64 {
-    match format.place(key_bytes, value_bytes) {
-        Placement::Inline => 0,
-        Placement::Extent => most_space(extent_words(key_bytes, value_bytes)),
+    match format.kind_for(key_bytes, value_bytes) {
+        EntryKind::Inline => 0,
+        EntryKind::Extent => max_space(extent_words(key_bytes, value_bytes)),
     }
 }
 
-/// At most the bytes of extent space that an extent of `words` words takes, with its share of its chunk's header.
-fn most_space(words: usize) -> u64 {
-    let sizes = (LEAST_CHUNK_BYTES.ilog2()..=LARGEST_CHUNK_BYTES.ilog2()).map(|shift| space_in(words, 1 << shift));
+/// Returns an upper bound for the bytes of extent space that an extent of `words` words takes, with its share of its
+/// chunk's header.
+fn max_space(words: usize) -> u64 {
+    let sizes = (MIN_CHUNK_BYTES.ilog2()..=MAX_CHUNK_BYTES.ilog2()).map(|shift| space_in(words, 1 << shift));
     sizes.max().unwrap_or(0)
 }
 
-/// Bytes of extent space that an extent of `words` words takes in chunks of `chunk_bytes`.
+/// Returns the bytes of extent space that an extent of `words` words takes in chunks of `chunk_bytes`.
 fn space_in(words: usize, chunk_bytes: u64) -> u64 {
     let class = ExtentClass::of(words, chunk_bytes);
     class.chunks().saturating_mul(chunk_bytes).div_ceil(class.slots(chunk_bytes))
 }
 
 impl TableConfig {
-    /// Bytes of extent space that a key and value take in this table: none if they fit in a row.
+    /// Returns the bytes of extent space that a key and value take in this table: 0 if they fit in a row.
     pub fn record_space(&self, key_bytes: usize, value_bytes: usize) -> u64 {
-        match self.format.place(key_bytes, value_bytes) {
-            Placement::Inline => 0,
-            Placement::Extent => space_in(extent_words(key_bytes, value_bytes), self.chunk_bytes),
+        match self.format.kind_for(key_bytes, value_bytes) {
+            EntryKind::Inline => 0,
+            EntryKind::Extent => space_in(extent_words(key_bytes, value_bytes), self.chunk_bytes),
         }
     }
 }
@@ -82,7 +84,7 @@ mod tests {
 
     #[test]
     fn small_records_cost_little_space() {
-        assert_eq!(extent_bytes_for(BYTES, 10, 64), LEAST_EXTENT_BYTES);
+        assert_eq!(extent_bytes_for(BYTES, 10, 64), MIN_EXTENT_BYTES);
         assert_eq!(extent_bytes_for(BYTES, 10_000_000, 16), 40_000_000);
         assert_eq!(extent_bytes_for(FIXED, 10_000_000, 1_000), 0);
         assert_eq!((record_space(BYTES, 8, 56), record_space(FIXED, 8, 8)), (0, 0));
@@ -92,13 +94,13 @@ mod tests {
     }
 
     #[test]
-    fn records_have_room_and_some_to_be_updated() {
+    fn records_fit_and_can_be_updated() {
         for (record_bytes, capacity) in [(100, 50_000), (1_000, 20_000), (10_000, 8_000), (1 << 20, 100)] {
             let space = extent_bytes_for(BYTES, capacity, record_bytes);
             let live = capacity * record_bytes;
             assert!(space >= live * 3 / 2 && space <= live * 7 / 2, "{record_bytes} x {capacity}: {space}");
         }
-        // Just beyond a size class, and however the bytes are split between key and value.
+        // Sizes just beyond a size class, and several splits of the bytes between key and value.
         for record_bytes in [990, 1_000, 1_001, 1_008, 24 << 10, 390 << 10, 1 << 20] {
             let space = extent_bytes_for(BYTES, 10_000, record_bytes);
             let config = TableConfig { chunk_bytes: chunk_bytes_for(space), ..config() };
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_at_least_as_large_as_what_is_in_it() {
+    fn record_space_is_at_least_the_size_of_the_record() {
         for value_bytes in [57, 100, 1_000, 24 << 10, 33 << 10, 1 << 20, 64 << 20] {
             for chunk_bytes in [64 << 10, 1 << 20] {
                 let config = TableConfig { chunk_bytes, ..config() };

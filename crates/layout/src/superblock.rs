@@ -1,4 +1,4 @@
-//! The first 4 KiB of the main space: what the table is, and the few words of it that change.
+//! The superblock, the first 4 KiB of the main space: the table's parameters, and a few words that change.
 
 use std::fmt;
 
@@ -9,19 +9,19 @@ use crate::{ChecksumKind, ConfigError, OffsetRule, Rules, TableConfig};
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 /// Words of the superblock.
 pub const SUPERBLOCK_WORDS: usize = 512;
-/// The word that holds the [`TableState`].
+/// Index of the word that holds the [`TableState`].
 pub const STATE_WORD: usize = 64;
-/// The word from which extent generations are drawn, by FETCH-ADD.
+/// Index of the word from which extent generations are drawn, by FETCH-ADD.
 pub const GENERATION_WORD: usize = 65;
-/// The word in which recoveries of dead clients are counted, by FETCH-ADD.
+/// Index of the word that counts recoveries of dead clients, by FETCH-ADD.
 pub const RECOVERIES_WORD: usize = 66;
-/// The first of the words in which clients add up what they met, by FETCH-ADD. // [R-TOTALS-1]
+/// Index of the first of the words to which clients add their event counts, by FETCH-ADD. // [R-TOTALS-1]
 pub const TOTALS_WORD: usize = 128;
-/// How many such words there are.
+/// Number of words for event counts.
 pub const TOTALS_WORDS: usize = 64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GUIRATAB");
-/// Raised whenever a table's bytes change their meaning.
+/// Version of the layout, incremented whenever the meaning of a table's bytes changes.
 const VERSION: u64 = 3;
 const MAGIC_WORD: usize = 0;
 const VERSION_WORD: usize = 1;
@@ -33,22 +33,23 @@ const OFFSETS_WORD: usize = CONFIG_WORD + 15;
 const SECRET_WORD: usize = OFFSETS_WORD + MAX_ZEROS + 1;
 const SECRET_WORDS: usize = 4;
 const CHECKED_WORDS: usize = SECRET_WORD + SECRET_WORDS;
-/// In the word of the client slots.
+/// Position of the path rows in the word of the client slots.
 const PATH_ROWS_SHIFT: u32 = 32;
+/// Position of the repair regions in the word of the client slots.
 const REPAIR_REGIONS_SHIFT: u32 = 48;
 const FINGERPRINT_SEED: u64 = 0x6775_6972_6131;
 
-const _: () = assert!(CHECKED_WORDS <= STATE_WORD, "what changes lies behind what is checked");
+const _: () = assert!(CHECKED_WORDS <= STATE_WORD, "the words that change lie behind those that are checked");
 const _: () = assert!(SUPERBLOCK_WORDS as u64 * 8 == SUPERBLOCK_BYTES);
-// Openers and those who draw generations read lines that nobody counts in.
+// Clients that open the table or draw generations read cache lines to which no event counts are added.
 const _: () = assert!(TOTALS_WORD >= GENERATION_WORD + 16 && TOTALS_WORD + TOTALS_WORDS <= SUPERBLOCK_WORDS);
 
-/// Whether a table may be used. Patterns far apart, so that no single flipped bit turns one into the other.
+/// State of a table. The two words differ in many bits, so that no single flipped bit turns one into the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableState {
     /// In use.
     Live,
-    /// Being destroyed, or destroyed: nobody may change it any more.
+    /// Destroyed, or being destroyed: clients may not change it any more.
     Destroyed,
 }
 
@@ -56,7 +57,7 @@ impl TableState {
     const LIVE: u64 = 0x4c49_5645_4c49_5645;
     const DESTROYED: u64 = 0xdead_dead_dead_dead;
 
-    /// The state as a word.
+    /// Returns the word of the state.
     pub const fn encode(self) -> u64 {
         match self {
             TableState::Live => TableState::LIVE,
@@ -64,7 +65,7 @@ impl TableState {
         }
     }
 
-    /// The state a word means, if any.
+    /// Returns the state that a word encodes, if any.
     pub const fn decode(word: u64) -> Option<TableState> {
         match word {
             TableState::LIVE => Some(TableState::Live),
@@ -74,13 +75,13 @@ impl TableState {
     }
 }
 
-/// 256 random bits, from which the keys of a table's checksums are drawn. Whoever may read the table knows them; who
-/// does not can choose no bytes that make a torn row look whole. [R-ROW-1]
+/// 256 random bits from which the keys of a table's checksums are derived. Anyone who may read the table knows them;
+/// without them, nobody can choose bytes that make a torn row look whole. [R-ROW-1]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret(pub [u64; SECRET_WORDS]);
 
 impl fmt::Debug for Secret {
-    /// Without the bits.
+    /// Omits the bits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
     }
@@ -89,76 +90,77 @@ impl fmt::Debug for Secret {
 /// The superblock of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Drawn at random each time bytes are formatted, and part of every checksum: memory that came back empty or
+    /// Random number, drawn each time the memory is formatted, and part of every checksum: memory that was lost or that
     /// belongs to an older table never verifies.
     pub incarnation: u64,
-    /// Drawn at random when the table is created.
+    /// Random number, drawn when the table is created.
     pub table: u64,
-    /// Drawn at random when the table is created. Its checksums depend on it.
+    /// Random bits, drawn when the table is created. Its checksums depend on them.
     pub secret: Secret,
     /// The table's parameters.
     pub config: TableConfig,
 }
 
-/// The first bytes of the region are not a superblock this program can use. Nothing was changed.
+/// The first bytes of the region are not a superblock that this program can use. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SuperblockError {
-    /// Fewer words than a superblock has.
-    #[error("{words} words are too few for a superblock")]
+    /// There are fewer words than a superblock has.
+    #[error("the region holds {words} words, fewer than a superblock has")]
     Truncated {
-        /// How many there were.
+        /// The number of words.
         words: usize,
     },
     /// The region is formatted, but not as a table.
     #[error("not a Guira table: its first word is {found:#018x}")]
     Foreign {
-        /// Its first word.
+        /// The region's first word.
         found: u64,
     },
-    /// The region was never formatted: its creator died, or the memory node came back empty.
+    /// The region was never formatted: its creator died, or the memory node lost its memory.
     #[error("the region holds no table: its superblock is empty")]
     Empty,
-    /// A later or earlier format.
+    /// The table has a later or an earlier format.
     #[error(
         "the table was made by another version of Guira: its format is {found}, and this program knows {supported}; \
          create it anew"
     )]
     Version {
-        /// The table's.
+        /// The table's format.
         found: u64,
-        /// This program's.
+        /// This program's format.
         supported: u64,
     },
     /// The parameters do not match their fingerprint.
     #[error("the superblock is damaged: fingerprint {stored:#018x}, computed {computed:#018x}")]
     Corrupt {
-        /// What the superblock says.
+        /// The fingerprint in the superblock.
         stored: u64,
-        /// What its words give.
+        /// The fingerprint of its words.
         computed: u64,
     },
-    /// The parameters match their fingerprint, but one of them means nothing to this program: a later one wrote it.
-    #[error("the superblock's word {word}, {found:#x}, means nothing to this program")]
+    /// The parameters match their fingerprint, but this program does not know the value of one of them: a later program
+    /// wrote it.
+    #[error("the superblock's word {word} has the unknown value {found:#x}: another version of Guira may know it")]
     Meaning {
-        /// Which word.
+        /// The index of the word.
         word: usize,
-        /// What it holds.
+        /// Its value.
         found: u64,
     },
-    /// The state word is neither live nor destroyed.
+    /// The state word is neither that of a live table nor that of a destroyed one.
     #[error("the superblock is damaged: the state word is {found:#018x}")]
     State {
-        /// The word.
+        /// The state word.
         found: u64,
     },
-    /// The parameters match their fingerprint, but no table can have them.
-    #[error("the superblock describes an impossible table: {0}")]
+    /// The parameters match their fingerprint, but they are not those of a valid table.
+    #[error("the superblock has invalid parameters: {0}")]
     Config(#[from] ConfigError),
 }
 
 impl Superblock {
-    /// The superblock of a live table, as words.
+    /// Encodes the superblock of a live table.
     pub fn encode(&self) -> Vec<u64> {
         let mut words = vec![0; SUPERBLOCK_WORDS];
         words[MAGIC_WORD] = MAGIC;
@@ -173,10 +175,10 @@ impl Superblock {
         words
     }
 
-    /// The superblock in `words`, and the table's state.
+    /// Decodes the superblock in `words`, and the table's state.
     ///
     /// # Errors
-    /// Why these are not the words of a superblock.
+    /// The words are not a superblock that this program can use.
     pub fn decode(words: &[u64]) -> Result<(Superblock, TableState), SuperblockError> {
         if words.len() < SUPERBLOCK_WORDS {
             return Err(SuperblockError::Truncated { words: words.len() });
@@ -193,11 +195,11 @@ impl Superblock {
         if stored != computed {
             return Err(SuperblockError::Corrupt { stored, computed });
         }
-        let meaningless = |word| SuperblockError::Meaning { word, found: words[word] };
+        let unknown = |word| SuperblockError::Meaning { word, found: words[word] };
         if let Some(reserved) = (FINGERPRINT_WORD + 1..CONFIG_WORD).find(|word| words[*word] != 0) {
-            return Err(meaningless(reserved));
+            return Err(unknown(reserved));
         }
-        let config = decode_config(words).map_err(meaningless)?;
+        let config = decode_config(words).map_err(unknown)?;
         config.check()?;
         let found = words[STATE_WORD];
         let state = TableState::decode(found).ok_or(SuperblockError::State { found })?;
@@ -205,12 +207,13 @@ impl Superblock {
         Ok((Superblock { incarnation: words[INCARNATION_WORD], table: words[TABLE_WORD], secret, config }, state))
     }
 
-    /// A number that all clients of one formatting of one table agree on, and hardly anyone else.
+    /// Returns the fingerprint of the superblock: the same for all clients of one formatting of one table, and almost
+    /// certainly different for any other.
     pub fn fingerprint(&self) -> u64 {
         self.encode()[FINGERPRINT_WORD]
     }
 
-    /// The seed of every checksum in the table.
+    /// Returns the seed of every checksum in the table.
     pub fn checksum_seed(&self) -> u64 {
         self.table.rotate_left(32) ^ self.incarnation
     }
@@ -250,7 +253,10 @@ fn encode_config(config: &TableConfig, words: &mut [u64]) {
     words[OFFSETS_WORD..SECRET_WORD].copy_from_slice(&config.offsets);
 }
 
-/// The parameters in `words`, or the index of a word that means nothing.
+/// Decodes the parameters in `words`.
+///
+/// # Errors
+/// The index of a word with an unknown value.
 fn decode_config(words: &[u64]) -> Result<TableConfig, usize> {
     let fields = Fields(words);
     let mut offsets = [0; MAX_ZEROS + 1];
@@ -277,11 +283,11 @@ fn decode_config(words: &[u64]) -> Result<TableConfig, usize> {
     })
 }
 
-/// The parameters, one a word.
+/// The words of the parameters.
 struct Fields<'w>(&'w [u64]);
 
 impl Fields<'_> {
-    /// What `read` makes of parameter `field`; if nothing, the index of its word.
+    /// Decodes parameter `field` by `read`; if that fails, returns the index of its word.
     fn read<T>(&self, field: usize, read: impl FnOnce(u64) -> Option<T>) -> Result<T, usize> {
         let word = CONFIG_WORD + field;
         read(self.0[word]).ok_or(word)
@@ -300,7 +306,7 @@ fn decode_offset_rule(word: u64) -> Option<OffsetRule> {
     }
 }
 
-/// A rule this program does not know is one it would not obey.
+/// Decodes the rules. An unknown rule is an error, because this program would not follow it.
 fn decode_rules(word: u64) -> Option<Rules> {
     let rules = Rules { commit_records: word & 1 != 0, lock_both_rows: word & 2 != 0, validate_misses: word & 4 != 0 };
     (encode_rules(rules) == word).then_some(rules)
@@ -336,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_of_the_checked_words_is_noticed() {
+    fn every_flipped_bit_of_the_checked_words_is_detected() {
         let words = superblock(Preset::Hardened).encode();
         for word in (0..CHECKED_WORDS).chain([STATE_WORD]) {
             for bit in 0..64 {
@@ -348,12 +354,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_superblock_is_named() {
+    fn errors_say_why_words_are_no_superblock() {
         assert_eq!(Superblock::decode(&[0; 8]), Err(SuperblockError::Truncated { words: 8 }));
         assert_eq!(Superblock::decode(&[0; 512]), Err(SuperblockError::Empty));
         assert_eq!(Superblock::decode(&[7; 512]), Err(SuperblockError::Foreign { found: 7 }));
         let mut words = superblock(Preset::Tiny).encode();
-        // [R-OPEN-1] The version comes before all that it gives its meaning to.
+        // [R-OPEN-1] The version is checked before all words whose meaning depends on it.
         for found in [0, 1, 2, 4] {
             words[VERSION_WORD] = found;
             words[CONFIG_WORD + 14] ^= 1 << 63;
@@ -363,9 +369,9 @@ mod tests {
         }
     }
 
-    /// [R-OPEN-1] A sound superblock that says something this program does not know is not opened.
+    /// [R-OPEN-1] A superblock that is intact but has an unknown value is not opened.
     #[test]
-    fn what_means_nothing_is_named() {
+    fn unknown_values_are_refused() {
         for (word, found) in [(5, 1), (7, 1 << 63), (CONFIG_WORD + 4, 4), (CONFIG_WORD + 6, 3), (CONFIG_WORD + 14, 15)]
         {
             let mut words = superblock(Preset::Tiny).encode();

@@ -1,19 +1,20 @@
-//! Prints what a checksum of a 128-byte row costs, for each algorithm. A report: nothing is compared or enforced.
+//! Prints the time of a checksum of a 128-byte row for each algorithm. It only reports: nothing is enforced.
 //!
-//! Two numbers each: independent rows, where the CPU works on several at once, and a chain, where each checksum seeds
-//! the next and the full latency shows. `cargo run --release -p guira-sum --example checksum_speed`
+//! There are two numbers for each: for independent rows, of which the CPU processes several at once, and for a chain,
+//! in which each checksum is the seed of the next, so that the full latency shows. `cargo run --release -p guira-sum
+//! --example checksum_speed`
 
 use std::{hint::black_box, time::Instant};
 
 use guira_sum::{Algorithm, NhKeys};
 
-/// Words in a 128-byte row.
+/// Number of words in a 128-byte row.
 const ROW_WORDS: usize = 16;
-/// Rows that stay in the first-level cache: 16 KiB.
+/// Number of rows: they fit in the first-level cache, with 16 KiB.
 const ROWS: usize = 128;
-/// Rounds over the rows in one measurement; some tens of milliseconds.
+/// Number of passes over the rows in one measurement, which takes some tens of milliseconds.
 const ROUNDS: u64 = 20_000;
-/// Measurements, of which the fastest counts: the others met an interrupt.
+/// Number of measurements, of which the fastest counts, because interrupts slow down the others.
 const TRIES: usize = 5;
 
 fn main() {
@@ -30,7 +31,7 @@ fn main() {
     }
 }
 
-/// Nanoseconds per row of the fastest of [`TRIES`] measurements.
+/// Returns the nanoseconds per row of the fastest of [`TRIES`] measurements.
 fn fastest_ns(mut one_round: impl FnMut() -> u64) -> f64 {
     let mut fastest = f64::INFINITY;
     for _ in 0..TRIES {

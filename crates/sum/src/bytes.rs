@@ -5,13 +5,13 @@
 use crc_fast::{CrcAlgorithm, Digest};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// XXH3-64 of the words under `seed`.
+/// Computes XXH3-64 of the words with `seed`.
 #[inline]
 pub(crate) fn xxh3(words: &[u64], seed: u64) -> u64 {
     with_le_bytes(words, |bytes| xxh3_64_with_seed(bytes, seed))
 }
 
-/// CRC-64/NVME of the seed, as one more word in front, and the words.
+/// Computes CRC-64/NVME of the seed, as one more word in front, and the words.
 pub(crate) fn crc64_nvme(words: &[u64], seed: u64) -> u64 {
     let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
     digest.update(&seed.to_le_bytes());
@@ -19,8 +19,8 @@ pub(crate) fn crc64_nvme(words: &[u64], seed: u64) -> u64 {
     digest.finalize()
 }
 
-/// Hands the words' little-endian bytes, as they stand in remote memory, to `read`, in place where this CPU has the
-/// same byte order.
+/// Passes the words' little-endian bytes, as remote memory holds them, to `read`. No copy is made, because this CPU has
+/// the same byte order.
 #[cfg(target_endian = "little")]
 #[inline]
 pub fn with_le_bytes<R>(words: &[u64], read: impl FnOnce(&[u8]) -> R) -> R {
@@ -29,14 +29,14 @@ pub fn with_le_bytes<R>(words: &[u64], read: impl FnOnce(&[u8]) -> R) -> R {
     read(unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words)) })
 }
 
-/// Hands the words' little-endian bytes, as they stand in remote memory, to `read`. Copies: this CPU holds them the
-/// other way round.
+/// Passes the words' little-endian bytes, as remote memory holds them, to `read`. A copy is made, because this CPU has
+/// the other byte order.
 #[cfg(target_endian = "big")]
 pub fn with_le_bytes<R>(words: &[u64], read: impl FnOnce(&[u8]) -> R) -> R {
     read(&copy_le_bytes(words))
 }
 
-/// The words' little-endian bytes, by definition.
+/// Copies the words' little-endian bytes.
 #[cfg(any(test, target_endian = "big"))]
 pub(crate) fn copy_le_bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(crc_fast::checksum(CrcAlgorithm::Crc64Nvme, b"123456789"), 0xae8b_1486_0a79_9888);
     }
 
-    /// The seed is one more word, so the whole is CRC-64/NVME of a longer byte string.
+    /// The seed is one more word, so the result is the CRC-64/NVME of a longer byte string.
     #[test]
     fn crc64_prepends_the_seed() {
         for len in 0..40 {

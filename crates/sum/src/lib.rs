@@ -1,7 +1,7 @@
 //! Row and extent checksums of the Guira key/value store: 64 bits over 8-byte words, seeded, never zero.
 //!
-//! This crate owns the mapping from an image in remote memory to the checksum stored beside it, and nothing else: which
-//! words a checksum covers and which seed a row uses is decided by the layout. Every client of a table must compute the
+//! This crate defines the mapping from an image in remote memory to the checksum stored beside it, and nothing else:
+//! the layout decides which words a checksum covers and which seed a row uses. Every client of a table must compute the
 //! same value, so all of it is part of the format: results are the same on every CPU and in both byte orders.
 //!
 //! Invariants, for every [`Algorithm`]:
@@ -11,9 +11,9 @@
 //!   one value that replaces 0: a row's image cannot verify as another row's. With [`Algorithm::Nh`] they do for less
 //!   than 2⁻⁵⁵ of all secrets.
 //!
-//! Both find torn writes, stray writes and bit rot. [`Algorithm::Nh`] also resists those who choose the bytes and do
-//! not know the table's secret: of two images of one length that they choose, both have the same sum for less than 2⁻⁵⁵
-//! of all secrets, [`nh()`] says why. Nothing here resists those who know it.
+//! Both detect torn writes, stray writes and bit rot. [`Algorithm::Nh`] also resists an attacker who chooses the bytes
+//! and does not know the table's secret: two images of one length that the attacker chooses have the same sum for less
+//! than 2⁻⁵⁵ of all secrets; [`nh()`] says why. Nothing here resists an attacker who knows the secret.
 //!
 //! ```
 //! use guira_sum::{Algorithm, NhKeys};
@@ -34,34 +34,33 @@ mod tests;
 pub use bytes::with_le_bytes;
 pub use nh::{Level, NhKeys};
 
-/// Stored in place of a checksum that came out as 0, so that 0 stays the mark of an image nobody wrote.
-/// ASCII "guira!Z1".
+/// Stored in place of a checksum of 0, so that 0 marks an image that was never written. ASCII "guira!Z1".
 const ZERO_SUBSTITUTE: u64 = 0x6775_6972_6121_5a31;
 
-/// Spreads a length over 64 bits. Odd, so different lengths give different words.
+/// Multiplier that spreads a length over 64 bits. Odd, so that different lengths give different words.
 const LENGTH_MULTIPLIER: u64 = 0x9fb2_1c65_1e98_df25;
 
 // A substitute of 0 would let zeroed memory verify; an even multiplier would lose the top bit of the length.
 const _: () = assert!(ZERO_SUBSTITUTE != 0 && LENGTH_MULTIPLIER % 2 == 1);
 
-/// The checksum of a table's rows (stored in the superblock as a `u8` code).
+/// Checksum algorithm of a table's rows (stored in the superblock as a `u8` code).
 ///
-/// The codes and the functions behind them are frozen: a change of either is a new format. Codes 1, 2 and 4 were those
-/// of checksums that nobody's tables have any more.
+/// The codes and their functions are frozen: a change of either is a new format. Codes 1, 2 and 4 belonged to
+/// algorithms that no table uses any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Algorithm {
-    /// CRC-64/NVME over the seed and the words: a table's keys are no part of it.
+    /// CRC-64/NVME over the seed and the words; it does not use the table's keys.
     Crc64 = 3,
     /// [`nh()`]: products of keyed pairs of words, added up.
     Nh = 5,
 }
 
 impl Algorithm {
-    /// Every algorithm, in the order of the codes.
+    /// All algorithms, in the order of their codes.
     pub const ALL: [Self; 2] = [Self::Crc64, Self::Nh];
 
-    /// The algorithm with this superblock code, or `None` when this build knows no such code.
+    /// Returns the algorithm with this superblock code; `None` if the code is unknown.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
@@ -71,13 +70,13 @@ impl Algorithm {
         }
     }
 
-    /// The code that the superblock stores. Never 0, which is what a superblock of zeros holds.
+    /// Returns the code that the superblock stores. It is never 0, which is the code in a superblock of zeros.
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// The name users write and read: `crc64-nvme` or `nh`.
+    /// Returns the name that users see: `crc64-nvme` or `nh`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -86,61 +85,62 @@ impl Algorithm {
         }
     }
 
-    /// Checksum of `words` (8-byte words, little-endian in memory) under `seed`, with a table's `keys`. Never 0.
+    /// Computes the checksum of `words` (8-byte words, little-endian in memory) with `seed` and a table's `keys`. Never
+    /// 0.
     #[inline]
     #[must_use]
     pub fn checksum(self, keys: &NhKeys, words: &[u64], seed: u64) -> u64 {
         match self {
-            Self::Crc64 => seal(bytes::crc64_nvme(words, seed) ^ of_length(words.len())),
+            Self::Crc64 => nonzero(bytes::crc64_nvme(words, seed) ^ length_term(words.len())),
             Self::Nh => nh(keys, words, seed),
         }
     }
 }
 
-/// XXH3-64 with `seed` over the little-endian bytes of `words`. Never 0.
+/// Computes XXH3-64 with `seed` over the little-endian bytes of `words`. Never 0.
 ///
 /// The length is part of XXH3 itself.
 #[inline]
 #[must_use]
 pub fn bytes_checksum(words: &[u64], seed: u64) -> u64 {
-    seal(bytes::xxh3(words, seed))
+    nonzero(bytes::xxh3(words, seed))
 }
 
-/// NH over `words` and the seed, as one more word, with a table's keys. Never 0.
+/// Computes NH over `words` and the seed, as one more word, with a table's keys. Never 0.
 ///
 /// Two images of one length, each with its seed, that were chosen without knowing the keys have the same sum for less
-/// than 2⁻⁵⁵ of all secrets, if ChaCha20 draws keys that cannot be told from random ones: 168 · 2⁻⁶⁴ by the proof in
-/// this crate's `nh.rs` (three times that beyond 256 words), and as much again, twice, for the one value that replaces
-/// 0. So does [`nh_or_zero`]; the low half of its sum is the same for less than 2⁻²⁴ of all secrets.
+/// than 2⁻⁵⁵ of all secrets, if the keys from ChaCha20 are indistinguishable from random ones: 168 · 2⁻⁶⁴ by the proof
+/// in this crate's `nh.rs` (three times that beyond 256 words), and twice as much again for the one value that replaces
+/// 0. The same holds for [`nh_or_zero`]; the low half of its sum is the same for less than 2⁻²⁴ of all secrets.
 #[inline(always)]
 #[must_use]
 pub fn nh(keys: &NhKeys, words: &[u64], seed: u64) -> u64 {
-    seal(nh_or_zero(keys, words, seed))
+    nonzero(nh_or_zero(keys, words, seed))
 }
 
-/// As [`nh`], with the keys of another level: for what becomes the seed of an image.
+/// Same as [`nh()`], with the keys of another level: for sums that become the seed of an image.
 #[inline(always)]
 #[must_use]
 pub fn nh_at(keys: &NhKeys, level: Level, words: &[u64], seed: u64) -> u64 {
-    seal(nh::nh(keys, level, words, seed).wrapping_add(of_length(words.len())))
+    nonzero(nh::nh(keys, level, words, seed).wrapping_add(length_term(words.len())))
 }
 
-/// As [`nh`], but 0 where that is another number: for sums that are stored beside a bit that is never 0.
+/// Same as [`nh()`], but a sum of 0 is returned as 0: for sums that are stored beside a bit that is never 0.
 #[inline(always)]
 #[must_use]
 pub fn nh_or_zero(keys: &NhKeys, words: &[u64], seed: u64) -> u64 {
-    // Added, because the proof is about differences.
-    nh::nh(keys, Level::First, words, seed).wrapping_add(of_length(words.len()))
+    // The length is added, not combined by exclusive or, because the proof is about differences.
+    nh::nh(keys, Level::First, words, seed).wrapping_add(length_term(words.len()))
 }
 
-/// Makes a checksum depend on the length also where its state stands at 0 and zeros would leave it there.
+/// Returns a term that makes a checksum depend on the length, even if all words are zeros and the state remains 0.
 #[inline]
-const fn of_length(words: usize) -> u64 {
+const fn length_term(words: usize) -> u64 {
     (words as u64).wrapping_mul(LENGTH_MULTIPLIER)
 }
 
-/// Replaces 0, the one value that memory nobody wrote can hold.
+/// Replaces 0, the checksum in memory that was never written.
 #[inline]
-const fn seal(raw: u64) -> u64 {
+const fn nonzero(raw: u64) -> u64 {
     if raw == 0 { ZERO_SUBSTITUTE } else { raw }
 }

@@ -1,10 +1,10 @@
 //! NH, the first stage of UMAC (Black, Halevi, Krawczyk, Krovetz, Rogaway: CRYPTO 1999), over 64-bit words, with keys
-//! that nobody knows who does not know the table's secret.
+//! derived from the table's secret.
 //!
 //! Words come in pairs; each has a key added, the two sums are multiplied, and the 128-bit products are added up: S.
 //! Its halves are combined to U = low − 13 · high, and U and a multiple of the length are added, all modulo 2⁶⁴.
 //!
-//! # What is promised
+//! # Guarantee
 //! Two images of one length that were chosen without the keys have the same sum for at most 168 in 2⁶⁴ choices of keys.
 //! Proof: let p = 2⁶⁴ + 13, which is prime. As 2⁶⁴ ≡ −13, the integer u = low − 13 · high is congruent to S modulo p.
 //! If both images have the same sum, their u differ by a multiple of 2⁶⁴ that is less than 14 · 2⁶⁴ either way: so S −
@@ -12,56 +12,59 @@
 //! but that of its second. The other pairs' products are fixed then, each S was reduced by 2¹²⁸ once at most when the
 //! pair's product was added to them, so the difference of the pair's products, AB − A′B′, is one of 27 · 3 numbers
 //! modulo p. With β the difference of the second words modulo 2⁶⁴, B′ is B + β or B + β − 2⁶⁴; in either case AB − A′B′
-//! is (A − A′)B less a number that is fixed, and as A − A′ is not 0 and between −2⁶⁴ and 2⁶⁴, thus not 0 modulo the
-//! prime p, one B at most gives each of the numbers: 162 of the 2⁶⁴ keys. Lengths that differ, or the low half of the
-//! sum alone, change the 27 to 28, and to 28 · 2³².
+//! is (A − A′)B minus a fixed number, and as A − A′ is not 0 and between −2⁶⁴ and 2⁶⁴, thus not 0 modulo the prime p,
+//! one B at most gives each of the numbers: 162 of the 2⁶⁴ keys. For different lengths the 27 becomes 28, and for the
+//! low half of the sum alone 28 · 2³².
 //!
-//! Images of more than 256 words are summed block by block, the sums of 256 blocks with other keys, and the sums of 256
-//! of those with others again; the seed belongs to the last sum. Where blocks differ their sums do, but for 162 in 2⁶⁴
-//! keys; these were made without the keys of the next level, and so on: three times 162, whatever the length. A seed
-//! that is itself a sum ([`Level`]) has keys of a level that its image does not use, for the same reason.
+//! Images of more than 256 words are summed block by block; the sums of 256 blocks are summed with other keys, and 256
+//! of those sums with others again. The seed is part of the last sum. Blocks that differ have different sums, except
+//! for 162 in 2⁶⁴ keys; the sums do not depend on the keys of the next level, and so on: three times 162 in total, for
+//! any length. A seed that is itself a sum ([`Level`]) uses keys of a level that its image does not use, for the same
+//! reason.
 //!
-//! A pair takes eight instructions that only meet in the last addition, and a row whose length is known to the compiler
-//! has no loop: this is what a lookup of a few hundred instructions can afford.
+//! A pair takes eight instructions, which depend on those of other pairs only through the last addition, and a row
+//! whose length is known at compile time needs no loop. This is cheap enough for a lookup of a few hundred
+//! instructions.
 
 use std::fmt;
 
 use chacha20::ChaCha20;
 use chacha20::cipher::{KeyIvInit, StreamCipher};
 
-/// Words that have a key of their own; longer images are summed in blocks of so many.
+/// Number of words with a key of their own; longer images are summed in blocks of this many words.
 const BLOCK_WORDS: usize = 256;
 
-/// A key for each word, one for the seed, and one that the seed is multiplied with where the words leave it alone.
+/// Number of keys of a level: one for each word, one for the seed, and one that the seed is multiplied by if it has no
+/// word to pair with.
 const KEYS: usize = BLOCK_WORDS + 2;
 
-/// 2⁶⁴ plus this is prime, and nothing less is.
+/// The smallest number that makes a prime when added to 2⁶⁴.
 const PRIME_EXCESS: u64 = 13;
 
-/// The keys of one level.
+/// Keys of one level.
 type LevelKeys = [u64; KEYS];
 
-/// The levels that keys are drawn for: three of the longest image, and one of its seed.
+/// Number of levels with keys: three for the longest image, and one for its seed.
 const LEVELS: usize = 4;
 
-/// The level whose keys an image has, or its blocks. The sums of blocks have those of the next, and of the one after.
+/// Level of the keys for an image or its blocks. The sums of blocks use the keys of the next two levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// That of rows, extents, and the first parts of records: up to 2²⁴ words.
+    /// Level of rows, extents, and the first parts of records: up to 2²⁴ words.
     First = 0,
-    /// That of seeds of images of at most 256 words: up to 2¹⁶ words.
+    /// Level of seeds of images of at most 256 words: up to 2¹⁶ words.
     Second = 1,
-    /// That of seeds of any image: up to 256 words.
+    /// Level of seeds of any image: up to 256 words.
     Last = 3,
 }
 
-/// The keys of NH in one table, drawn from its secret: 8 KiB, in whole cache lines.
+/// NH keys of one table, derived from its secret: 8 KiB, in whole cache lines.
 #[derive(Clone)]
 #[repr(align(64))]
 pub struct NhKeys([LevelKeys; LEVELS]);
 
 impl NhKeys {
-    /// The keys that belong to `secret`: as little-endian words, the first bytes of the key stream of ChaCha20
+    /// Derives the keys from `secret`: they are, as little-endian words, the first bytes of the key stream of ChaCha20
     /// (RFC 8439) with the secret's little-endian bytes as its key, a nonce of zeros, and the counter from 0.
     #[must_use]
     pub fn new(secret: [u64; 4]) -> NhKeys {
@@ -78,7 +81,7 @@ impl NhKeys {
         NhKeys(keys)
     }
 
-    /// The key that word `i` of an image has added, for 0 to 257: for tests that choose bytes by them.
+    /// Returns the key that is added to word `i` of an image, for 0 to 257: for tests that choose bytes by the keys.
     #[doc(hidden)]
     pub fn key(&self, i: usize) -> u64 {
         self.0[0][i]
@@ -86,23 +89,23 @@ impl NhKeys {
 }
 
 impl fmt::Debug for NhKeys {
-    /// Without the keys.
+    /// Omits the keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("NhKeys")
     }
 }
 
-/// The sum of `words` under `seed`.
+/// Computes the sum of `words` with `seed`.
 #[inline(always)]
 pub(crate) fn nh(NhKeys(keys): &NhKeys, level: Level, words: &[u64], seed: u64) -> u64 {
     let keys = &keys[level as usize..];
     if words.len() <= BLOCK_WORDS { block(&keys[0], words, seed) } else { blocks(keys, words, seed) }
 }
 
-/// The sum of more words than a block has, with the keys of as many levels as they need.
+/// Computes the sum of more words than a block has, with the keys of as many levels as they need.
 ///
 /// # Panics
-/// If there are more than those levels are for: 256 times as many words a level.
+/// If there are more words than the levels allow: 256 times as many for each level.
 #[inline(never)]
 fn blocks(keys: &[LevelKeys], words: &[u64], seed: u64) -> u64 {
     let mut below = keys.len() - 1;
@@ -118,7 +121,8 @@ fn blocks(keys: &[LevelKeys], words: &[u64], seed: u64) -> u64 {
     block(&keys[below], &sums[..parts], seed)
 }
 
-/// At most [`BLOCK_WORDS`] words, and the seed as one more word; it is alone if their number is even.
+/// Computes the sum of at most [`BLOCK_WORDS`] words, and the seed as one more word, which has no pair if the number of
+/// words is even.
 #[inline(always)]
 fn block(keys: &LevelKeys, words: &[u64], seed: u64) -> u64 {
     let at = words.len();
@@ -126,7 +130,7 @@ fn block(keys: &LevelKeys, words: &[u64], seed: u64) -> u64 {
         1 => product(words[at - 1].wrapping_add(keys[at - 1]), seed.wrapping_add(keys[at])),
         _ => product(seed.wrapping_add(keys[at]), keys[at + 1]),
     };
-    // Not folded: the compiler may leave a fold as a call for each pair.
+    // A loop, not a fold: the compiler may leave a fold as a call for each pair.
     for (pair, keys) in words.as_chunks::<2>().0.iter().zip(keys.as_chunks::<2>().0) {
         sum = sum.wrapping_add(product(pair[0].wrapping_add(keys[0]), pair[1].wrapping_add(keys[1])));
     }
@@ -155,7 +159,8 @@ mod tests {
         assert_eq!(format!("{keys:?}"), "NhKeys");
     }
 
-    /// What the bound rests on: a^(p-1) = 1 modulo p for p = 2^64 + 13 and the bases that decide it for such numbers.
+    /// The proof of the bound needs a prime: p = 2^64 + 13 passes the Miller-Rabin test for the bases that decide it
+    /// for numbers of this size.
     #[test]
     fn the_modulus_is_prime() {
         let p = (1_u128 << 64) + u128::from(PRIME_EXCESS);
@@ -182,7 +187,7 @@ mod tests {
         }
     }
 
-    /// By the definition, one product after the other.
+    /// The sum is the one given by the definition, computed product by product.
     #[test]
     fn pairs_are_multiplied_and_added() {
         let keys = NhKeys::new(SECRET);
@@ -196,13 +201,14 @@ mod tests {
                 let second = if i + 1 < image.len() { keyed(i + 1, &image) } else { keys.key(i + 1) };
                 expected = expected.wrapping_add(u128::from(keyed(i, &image)) * u128::from(second));
             }
-            // The halves as a number modulo 2^64 + 13, less a multiple of 2^64.
+            // The combined halves, reduced modulo 2^64.
             let combined = i128::from(expected as u64) - 13 * i128::from((expected >> 64) as u64);
             assert_eq!(sum, combined.rem_euclid(1 << 64) as u64, "{len} words");
         }
     }
 
-    /// By the definition: blocks with the keys of the first level, their sums with those of the second, and so on.
+    /// The sum is the one given by the definition: blocks with the keys of the first level, their sums with those of
+    /// the second, and so on.
     #[test]
     fn blocks_are_summed_in_levels() {
         let keys = NhKeys::new(SECRET);

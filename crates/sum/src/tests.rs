@@ -1,13 +1,13 @@
-//! What a row relies on: the same result everywhere, never 0, and every small accident found.
+//! Properties that rows rely on: the same result everywhere, never 0, and all small changes detected.
 
 use std::sync::LazyLock;
 
 use guira_fabric::SplitMix64;
 use proptest::prelude::*;
 
-use crate::{Algorithm, NhKeys, ZERO_SUBSTITUTE, nh, seal};
+use crate::{Algorithm, NhKeys, ZERO_SUBSTITUTE, nh, nonzero};
 
-/// Some table's.
+/// Keys of a table.
 static KEYS: LazyLock<NhKeys> = LazyLock::new(|| NhKeys::new([0x6775, 0x6972, 0x6131, 0]));
 
 /// Longest row image under test, in words: 256 bytes, twice the largest row the presets use.
@@ -18,7 +18,7 @@ fn random_words(len: usize, seed: u64) -> Vec<u64> {
     (0..len as u64).map(|i| SplitMix64::nth(0, seed << 8 | i)).collect()
 }
 
-/// The results are a format: these values were computed once, and a change of them makes old tables unreadable.
+/// The results are part of the format: these values were computed once, and a change makes old tables unreadable.
 #[test]
 fn results_are_frozen() {
     let words: Vec<u64> = (0..14).map(|i| i * 0x0101_0101_0101_0101).collect();
@@ -52,7 +52,7 @@ proptest! {
 
     /// Row r's image never verifies as row r'.
     #[test]
-    fn another_seed_is_another_sum(words in prop::collection::vec(any::<u64>(), 0..=64), seed: u64, other: u64) {
+    fn seeds_give_different_sums(words in prop::collection::vec(any::<u64>(), 0..=64), seed: u64, other: u64) {
         prop_assume!(seed != other);
         for algorithm in Algorithm::ALL {
             prop_assert_ne!(algorithm.checksum(&KEYS, &words, seed), algorithm.checksum(&KEYS, &words, other));
@@ -90,8 +90,8 @@ fn zeros_never_verify() {
             }
         }
     }
-    assert_eq!(seal(0), ZERO_SUBSTITUTE);
-    assert_eq!(seal(1), 1);
+    assert_eq!(nonzero(0), ZERO_SUBSTITUTE);
+    assert_eq!(nonzero(1), 1);
 }
 
 /// Zeros of different lengths have different sums.
@@ -108,7 +108,7 @@ fn lengths_matter() {
 }
 
 #[test]
-fn single_flips_are_found() {
+fn single_bit_flips_are_detected() {
     for algorithm in Algorithm::ALL {
         for len in 1..=WORDS_MAX {
             let mut words = random_words(len, len as u64);
@@ -123,7 +123,7 @@ fn single_flips_are_found() {
 }
 
 #[test]
-fn swapped_words_are_found() {
+fn swapped_words_are_detected() {
     for algorithm in Algorithm::ALL {
         let mut words = random_words(WORDS_MAX, 77);
         let sum = algorithm.checksum(&KEYS, &words, 5);
@@ -139,7 +139,7 @@ fn swapped_words_are_found() {
 
 /// A torn row: the first words from one image, the rest from another.
 #[test]
-fn torn_rows_are_found() {
+fn torn_rows_are_detected() {
     let (old, new) = (random_words(16, 1), random_words(16, 2));
     for algorithm in Algorithm::ALL {
         let sums = [algorithm.checksum(&KEYS, &old, 5), algorithm.checksum(&KEYS, &new, 5)];
@@ -150,8 +150,8 @@ fn torn_rows_are_found() {
     }
 }
 
-/// [R-ROW-1] Somebody who knows a table's keys makes two images of one sum: a word whose key it cancels makes its
-/// pair's product 0, whatever the word beside it is. With other keys, the same images differ.
+/// [R-ROW-1] With the keys of a table, two images with the same sum can be chosen: a word that cancels its key makes
+/// its pair's product 0 for any word beside it. With other keys, the same images have different sums.
 #[test]
 fn images_chosen_by_keys_collide_under_those_alone() {
     for len in [7, 15, 55, 64] {
@@ -162,13 +162,13 @@ fn images_chosen_by_keys_collide_under_those_alone() {
             new[2 * pair + 1] ^= 0xdead_beef;
             let sums = |keys: &NhKeys| [&old, &new].map(|image| Algorithm::Nh.checksum(keys, image, 5));
             let [known, unknown] = [sums(&KEYS), sums(&NhKeys::new([1; 4]))];
-            assert_eq!(known[0], known[1], "{len} words, pair {pair}: the choice is a good one");
+            assert_eq!(known[0], known[1], "{len} words, pair {pair}: the attack works with the keys");
             assert_ne!(unknown[0], unknown[1], "{len} words, pair {pair}");
         }
     }
 }
 
-/// The enum and the free functions are one thing under two names.
+/// The enum and the free functions give the same results.
 #[test]
 fn free_functions_agree() {
     for len in 0..=WORDS_MAX {

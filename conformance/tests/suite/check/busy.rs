@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use guira_check::{CheckOptions, ProblemKind, Progress, Quiet, Stage, check_table, table_stats};
+use guira_check::{CheckOptions, Concurrency, ProblemKind, Progress, Stage, check_table, table_stats};
 use guira_conformance::{Bench, Extents, TestClient, block_on};
 use guira_fabric::heap::Next;
 use guira_fabric::{Profile, Region, SplitMix64};
@@ -18,7 +18,7 @@ use crate::check::table::{SOME_ROW, assert_clean, check, check_through, craft, k
 fn changes_between_any_two_words_are_no_problems() {
     for (preset, format) in [(Preset::Hardened, "fixed:8:8"), (Preset::Tiny, "fixed:4:4"), (Preset::Tiny, "bytes:64")] {
         let bench = Bench::of_rows(preset, format, 64, Profile::Tcp, 5);
-        let keys = bench.table.config().slots() * 80 / 100;
+        let keys = bench.table.config().max_entries() * 80 / 100;
         let mut worker = Worker::new(&bench, 1, keys);
         (0..keys * 4).for_each(|_| worker.change_one());
         let mut rng = SplitMix64(77);
@@ -31,7 +31,7 @@ fn changes_between_any_two_words_are_no_problems() {
         let mut lane = bench.region.lane().hooked(Box::new(hook));
         let (mut looks, options) = (0, CheckOptions::default());
         for _ in 0..20 {
-            let mut show = |progress: Progress| looks += u64::from(progress.stage == Stage::Suspects);
+            let mut show = |progress: Progress| looks += u64::from(progress.stage == Stage::Rechecks);
             let checked = check_table(&mut lane, &bench.table, &options, &mut show);
             let report = block_on(checked).unwrap();
             assert_clean(&report, format);
@@ -58,7 +58,7 @@ fn busy_tables_have_no_false_problems() {
     ] {
         let bench = Bench::of_rows(preset, format, 64, profile, 5);
         let stop = AtomicBool::new(false);
-        let keys = bench.table.config().slots() * 90 / 100 / 3;
+        let keys = bench.table.config().max_entries() * 90 / 100 / 3;
         std::thread::scope(|scope| {
             let start = |worker| {
                 let (bench, stop) = (bench.clone(), &stop);
@@ -72,7 +72,7 @@ fn busy_tables_have_no_false_problems() {
             }
             assert!(busy.is_ok(), "{preset} {format} {profile}");
         });
-        assert_clean(&check(&bench, Quiet::NobodyWorks), "afterwards");
+        assert_clean(&check(&bench, Concurrency::Exclusive), "afterwards");
     }
 }
 
@@ -80,8 +80,8 @@ fn check_while_busy(bench: &Bench, format: &str) {
     let (mut looked_again, mut entries, mut checks) = (0, 0, 0);
     let started = std::time::Instant::now();
     while checks < 20 || started.elapsed().as_millis() < 1500 {
-        let mut show = |progress: Progress| looked_again += u64::from(progress.stage == Stage::Suspects);
-        let options = CheckOptions { quiet: Quiet::OthersWork, problem_limit: 50, ..CheckOptions::default() };
+        let mut show = |progress: Progress| looked_again += u64::from(progress.stage == Stage::Rechecks);
+        let options = CheckOptions { concurrency: Concurrency::Shared, problem_limit: 50, ..CheckOptions::default() };
         let report =
             block_on(check_table(&mut bench.region.lane(), &bench.table, &options, &mut show)).expect("a check");
         assert_clean(&report, format);
@@ -94,7 +94,7 @@ fn check_while_busy(bench: &Bench, format: &str) {
     assert!(entries > 0);
     // A slot that nobody uses.
     set_slot(bench, 20, 0x7f);
-    let report = check_through(&mut bench.region.lane(), bench, Quiet::OthersWork);
+    let report = check_through(&mut bench.region.lane(), bench, Concurrency::Shared);
     let kinds: Vec<_> = report.problems.iter().map(|problem| problem.kind).collect();
     set_slot(bench, 20, 0);
     assert_eq!(kinds, [ProblemKind::SlotWord]);

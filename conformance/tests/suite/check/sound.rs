@@ -1,6 +1,6 @@
 //! What a check says of sound tables.
 
-use guira_check::{CheckOptions, Progress, Quiet, Stage, TableStats, check_table, table_stats};
+use guira_check::{CheckOptions, Concurrency, Progress, Stage, TableStats, check_table, table_stats};
 use guira_conformance::{Extents, block_on};
 use guira_fabric::{Profile, Region};
 use guira_layout::{Preset, TableConfig};
@@ -19,8 +19,8 @@ fn sound_tables_are_clean() {
                 for i in 0..30 {
                     client.change(&key(&bench, i), Change::Remove).unwrap();
                 }
-                for quiet in [Quiet::NobodyWorks, Quiet::OthersWork] {
-                    let report = check(&bench, quiet);
+                for concurrency in [Concurrency::Exclusive, Concurrency::Shared] {
+                    let report = check(&bench, concurrency);
                     assert_clean(&report, &what);
                     let (counts, config) = (&report.counts, bench.table.config());
                     let extents = if config.format.has_extents() { 8 } else { 0 };
@@ -30,7 +30,7 @@ fn sound_tables_are_clean() {
                     assert_eq!(counts.rows_by_occupancy.iter().sum::<u64>(), 128);
                     let weighed = counts.rows_by_occupancy.iter().zip(0..).map(|(rows, entries)| rows * entries);
                     assert_eq!(weighed.sum::<u64>(), counts.entries);
-                    assert!((counts.fill - (70 + extents) as f64 / config.slots() as f64).abs() < 1e-9);
+                    assert!((counts.fill - (70 + extents) as f64 / config.max_entries() as f64).abs() < 1e-9);
                     let chunks = counts.chunks;
                     assert_eq!(chunks.free + chunks.owned + chunks.tail, config.chunks);
                     assert_eq!((report.used_slots, report.held_locks, report.unreferenced_extents), (1, 0, 0));
@@ -78,7 +78,7 @@ fn extents_nobody_refers_to_are_counted_not_reported() {
     for bytes in [100, 100, 200_000] {
         write_extent(&bench, &mut extents, b"lost", &vec![1; bytes]);
     }
-    let report = check(&bench, Quiet::NobodyWorks);
+    let report = check(&bench, Concurrency::Exclusive);
     assert_clean(&report, "leaked extents");
     assert_eq!(report.unreferenced_extents, 3);
 }

@@ -1,6 +1,6 @@
 //! Tables to check, and hands that reach past every lock.
 
-use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
+use guira_check::{CheckOptions, CheckReport, Concurrency, check_table};
 use guira_conformance::{Bench, Extents, Sampling, SteppedLane, TestClient, block_on};
 use guira_fabric::{Addr, Lane, Profile, Region};
 use guira_layout::{ExtentRef, Preset, RowFormat, RowId};
@@ -34,7 +34,7 @@ pub fn entry_of(bench: &Bench, key: &[u8]) -> (RowId, usize) {
     let placement = bench.table.placement();
     let (digest, rows) = (placement.digest(key), bench.table.rows());
     let RowPair { first, second } = placement.rows(digest);
-    let found = |row| rows.find(&bench.row_words(row), &rows.probe(key, digest), 0).map(|found| (row, found.slot()));
+    let found = |row| rows.find(&bench.row_words(row), &rows.probe(key, digest), 0).map(|found| (row, found.index()));
     found(first).or_else(|| found(second)).expect("a stored key")
 }
 
@@ -79,13 +79,13 @@ pub fn write_extent(bench: &Bench, extents: &mut Extents, key: &[u8], value: &[u
 }
 
 /// Checks a table that nobody changes. The pauses between further looks, 0.65 s each time, pass at once.
-pub fn check(bench: &Bench, quiet: Quiet) -> CheckReport {
-    check_through(&mut SteppedLane::new(&bench.region, Sampling::Ascending, Box::new(|_| ())), bench, quiet)
+pub fn check(bench: &Bench, concurrency: Concurrency) -> CheckReport {
+    check_through(&mut SteppedLane::new(&bench.region, Sampling::Ascending, Box::new(|_| ())), bench, concurrency)
 }
 
 #[expect(clippy::unwrap_used, reason = "a test's helper: a failure is the test's")]
-pub fn check_through(lane: &mut dyn Lane, bench: &Bench, quiet: Quiet) -> CheckReport {
-    let options = CheckOptions { quiet, problem_limit: 50, ..CheckOptions::default() };
+pub fn check_through(lane: &mut dyn Lane, bench: &Bench, concurrency: Concurrency) -> CheckReport {
+    let options = CheckOptions { concurrency, problem_limit: 50, ..CheckOptions::default() };
     block_on(check_table(lane, &bench.table, &options, &mut |_| ())).unwrap()
 }
 

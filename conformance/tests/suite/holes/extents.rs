@@ -85,7 +85,7 @@ async fn look_up_printed(lane: &mut TurnLane, table: &Table, key: &[u8]) -> Opti
         if sampled.iter().all(|(row, words)| rows.verify(*row, words).is_ok()) {
             let mut hits = sampled.iter().filter_map(|(_, words)| Some((words, rows.find(words, &probe, 0)?)));
             let (words, hit) = hits.next()?;
-            let extent = rows.extent_of(words, hit.slot());
+            let extent = rows.extent_of(words, hit.index());
             let mut words = vec![0; extent.words().expect("a sound entry")];
             post(lane, [Verb::Read { addr: Addr::main(extent.offset), into: &mut words }]).await.expect("it reads");
             return Some(printed::value_at(&words, &extent));

@@ -82,7 +82,7 @@ fn keys_of(scene: &Scene, row: RowId) -> Vec<[u8; 8]> {
         rows.append_inline_key(&words, slot, &mut key);
         key.try_into().expect("keys of 8 bytes")
     };
-    rows.occupied_slots(&words).map(key_of).collect()
+    rows.occupied_entries(&words).map(key_of).collect()
 }
 
 /// [R-LOCK-2] H20. Atomics that are atomic among themselves only, such as those of two NICs, let two clients take one

@@ -58,7 +58,7 @@ pub async fn look_up(lane: &mut TurnLane, table: &Table, key: &[u8], retry: Retr
         for (row, words) in [(pair.first, &first), (pair.second, &second)] {
             if let Some(hit) = rows.find(words, &probe, 0).filter(|_| whole(row, words)) {
                 let mut value = Vec::new();
-                rows.append_inline_value(words, hit.slot(), &mut value);
+                rows.append_inline_value(words, hit.index(), &mut value);
                 return Some(value);
             }
         }

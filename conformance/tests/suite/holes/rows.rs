@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use guira_conformance::{Bench, Flaw, Grain, TurnLane, Turns};
 use guira_fabric::Profile;
-use guira_layout::{ChecksumKind, Placement, Preset, RowId};
+use guira_layout::{ChecksumKind, EntryKind, Preset, RowId};
 use guira_sum::NhKeys;
 
 use crate::holes::logged::{Log, logged};
@@ -80,7 +80,7 @@ fn clear_printed_duplicates(bench: &Bench) -> usize {
     let mut cleared = 0;
     for row in (0..bench.table.config().rows).map(RowId) {
         let words = bench.row_words(row);
-        for slot in rows.occupied_slots(&words) {
+        for slot in rows.occupied_entries(&words) {
             let mut key = Vec::new();
             rows.append_inline_key(&words, slot, &mut key);
             let digest = placement.digest(&key);
@@ -88,7 +88,7 @@ fn clear_printed_duplicates(bench: &Bench) -> usize {
             let find = |row: RowId| rows.find(&bench.row_words(row), &probe, 0);
             if let (Some(_), Some(second)) = (find(pair.first), find(pair.second)) {
                 let mut words = bench.row_words(pair.second);
-                rows.clear_entry(&mut words, second.slot());
+                rows.clear_entry(&mut words, second.index());
                 rows.finish(pair.second, &mut words);
                 bench.store(bench.table.geometry().row(pair.second), &words);
                 cleared += 1;
@@ -221,7 +221,7 @@ fn h27_chosen_bytes_verify_half_written() {
         let crc = |image: &[u64; 8]| ChecksumKind::Crc64.checksum(&NhKeys::new([0; 4]), image, 0);
         let mut old = vec![0; rows.row_words()];
         rows.format(HOME, &mut old);
-        rows.put_entry(&mut old, 0, &[1, 10, 11, 12, 13], Placement::Inline);
+        rows.put_entry(&mut old, 0, &[1, 10, 11, 12, 13], EntryKind::Inline);
         rows.finish(HOME, &mut old);
         let mut torn = old.clone();
         torn[1] ^= 0xdead;

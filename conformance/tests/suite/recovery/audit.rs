@@ -1,6 +1,6 @@
 //! What must hold in every memory a client's death leaves, and what once all the dead are recovered.
 
-use guira_check::{CheckOptions, Quiet, check_table};
+use guira_check::{CheckOptions, Concurrency, check_table};
 use guira_conformance::{Bench, Model, Op, Seen, block_on};
 use guira_fabric::{Addr, FenceProof, Profile, Region, WORD_BYTES};
 use guira_layout::{OwnerId, Record, SlotState, SlotWord};
@@ -157,7 +157,7 @@ pub fn check_recovered(bench: &Bench) -> Result<(), String> {
 
 /// Checks the whole table, which nobody uses; how many extents nothing refers to that are not marked.
 pub fn check_sound(bench: &Bench) -> Result<u64, String> {
-    let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
+    let options = CheckOptions { concurrency: Concurrency::Exclusive, ..CheckOptions::default() };
     let mut lane = bench.under(Profile::Shm).region.lane();
     let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ()));
     let report = report.map_err(|it| it.to_string())?;

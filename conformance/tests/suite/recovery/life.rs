@@ -6,7 +6,7 @@ use std::sync::Arc;
 use guira_conformance::{Bench, Op, Seen, block_on};
 use guira_extents::Extents;
 use guira_fabric::{FenceProof, Lane, Region, SlotHold};
-use guira_layout::{OwnerId, Placement, SlotState, encode_extent};
+use guira_layout::{EntryKind, OwnerId, SlotState, encode_extent};
 use guira_rcuckoo::{
     Change, Changed, Client, ClientConfig, Counters, Error, ErrorKind, NewValue, Recovered, SlotClient, claim_slot,
     read_slot, recover, release_slot,
@@ -148,7 +148,7 @@ impl<L: Lane> Actor<L> {
             full => panic!("tables of this test have room: {full}"),
         };
         if let Some(extents) = &mut self.extents {
-            let value = op.value().filter(|it| table.rows().place(op.key().len(), it.len()) == Placement::Extent);
+            let value = op.value().filter(|it| table.rows().kind_for(op.key().len(), it.len()) == EntryKind::Extent);
             if let Some(value) = value {
                 let key = table.key(op.key()).expect("the table takes it");
                 let extent = extents.reserve(&mut self.lane, &key, value).await.map_err(no_room)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use guira_check::{CheckOptions, Quiet, check_table};
+use guira_check::{CheckOptions, Concurrency, check_table};
 use guira_conformance::{Bench, KeyFinder, Op, block_on};
 use guira_fabric::heap::{Next, Step};
 use guira_fabric::{Addr, Profile, Region};
@@ -74,7 +74,7 @@ fn die(bench: &Bench, image: &mut Image, slot: u16, loss: Loss, value: u8) {
 
 /// Extents that nothing refers to and nobody marked.
 fn unreferenced(bench: &Bench) -> u64 {
-    let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
+    let options = CheckOptions { concurrency: Concurrency::Exclusive, ..CheckOptions::default() };
     let report = block_on(check_table(&mut LoggedLane::new(&bench.region), &bench.table, &options, &mut |_| ()));
     report.expect("the heap reads").unreferenced_extents
 }

@@ -53,8 +53,8 @@ fn a_repair_takes_the_lease_of_its_region_and_gives_it_back() {
     assert_eq!(told[..3], [LockIncident::Suspected, leased, LockIncident::Found { state: 4 }]);
     let [LockIncident::Reclaimed { took_ns }] = told[3..] else { panic!("{told:?}") };
     assert!((1..100_000).contains(&took_ns), "some round trips: {took_ns}");
-    assert_eq!(lease(&bench, 5), taken.given_back());
-    assert_eq!(taken.given_back().counter(), 1);
+    assert_eq!(lease(&bench, 5), taken.released());
+    assert_eq!(taken.released().counter(), 1);
     assert!((0..5).all(|region| lease(&bench, region) == LeaseWord::of_region(region)), "other regions are others'");
 }
 
@@ -76,7 +76,7 @@ fn a_dead_repairers_lease_is_revoked() {
     assert_eq!(told(&actors, next, LockId(2))[..2], [LockIncident::Suspected, leased]);
     let took_ns = actors.now_ns() - before_ns;
     assert!((200_000_000..240_000_000).contains(&took_ns), "both timeouts: {took_ns}");
-    let expected = LeaseWord::of_region(2).taken_by(OwnerId::of_slot(1)).taken_by(OwnerId::of_slot(2)).given_back();
+    let expected = LeaseWord::of_region(2).taken_by(OwnerId::of_slot(1)).taken_by(OwnerId::of_slot(2)).released();
     assert_eq!(lease(&bench, 2), expected);
     // A lease of another region is no obstacle.
     strand(&bench, LockId(3));

@@ -37,7 +37,7 @@ impl Scene {
         let bench = Bench::of_rows(Preset::Paper, "fixed:8:8", ROWS, Profile::Tcp, seed);
         let mut model = Model::default();
         let mut client = bench.client(63);
-        for i in 0..bench.table.config().slots() * 9 / 10 {
+        for i in 0..bench.table.config().max_entries() * 9 / 10 {
             let op = Op::Insert(key(i), key(i | 1 << 32));
             if client.apply(&op).is_ok() {
                 model.apply(&op);

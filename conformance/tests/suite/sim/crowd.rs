@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use guira_check::{CheckOptions, CheckReport, Quiet, check_table};
+use guira_check::{CheckOptions, CheckReport, Concurrency, check_table};
 use guira_conformance::{Bench, block_on};
 use guira_fabric::{Effect, Lane, Profile, Region, SplitMix64};
 use guira_fabric_sim::{FaultPlan, Hazard, Network, Sim, SimOptions, SimRegion, Stopped, Swarm};
@@ -120,7 +120,7 @@ impl Crowd {
     pub fn run(&self) -> Run {
         println!("{self:?}");
         let bench = Bench::of_rows(self.preset, "fixed:8:8", self.rows, self.profile, self.seed);
-        let keys = bench.table.config().slots() * FILL_PERCENT / 100;
+        let keys = bench.table.config().max_entries() * FILL_PERCENT / 100;
         let mut plan = self.swarm(&bench.table).draw(self.seed);
         plan.relaxations.main_lag_ns = self.main_lag_ns;
         println!("{plan:?}");
@@ -356,7 +356,7 @@ impl Run {
     /// What the checker says of the table, now that nobody works.
     pub fn check(&self) -> CheckReport {
         let dead = self.dead.iter().map(|slot| (*slot, FIRST_GENERATION)).collect();
-        let options = CheckOptions { quiet: Quiet::NobodyWorks, problem_limit: 1000, dead };
+        let options = CheckOptions { concurrency: Concurrency::Exclusive, problem_limit: 1000, dead };
         let mut lane = self.bench.region.lane();
         block_on(check_table(&mut lane, &self.bench.table, &options, &mut |_| ())).expect("the heap reads")
     }

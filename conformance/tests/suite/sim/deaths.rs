@@ -23,7 +23,7 @@ type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 fn crowded(preset: Preset) -> (Bench, [u8; 8]) {
     let bench = Bench::of_rows(preset, "fixed:8:8", 64, Profile::Shm, SEED);
     let mut filler = bench.client(0);
-    let slots = bench.table.config().slots() as usize;
+    let slots = bench.table.config().max_entries() as usize;
     for key in 0..slots * 88 / 100 {
         filler.put(&key_bytes(key), &key_bytes(key)).expect("room");
     }

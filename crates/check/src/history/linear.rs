@@ -1,57 +1,58 @@
-//! The linearizability checker: Wing and Gong's search (1993) with Lowe's memory of dead ends (2017), for one key after
+//! The linearizability checker: Wing and Gong's search (1993) with Lowe's cache of dead ends (2017), for one key after
 //! the other.
 //!
-//! It builds an order from its start. An operation may come next if no other that is left was answered before it was
-//! called; it does if what it was answered fits the state. Where nothing fits, the last choice is taken back. A pair of
-//! the operations ordered so far and the state that was given up once is not tried again.
+//! The search builds an order from its start. An operation may come next if no other remaining one was answered before
+//! it was called, and its answer fits the state. If no operation fits, the last choice is undone. A pair of a set of
+//! ordered operations and a state that led to a dead end is not tried again.
 //!
-//! Six things keep it short, and none of them loses an order:
+//! Five rules make the search short, and none of them excludes a valid order:
 //!
-//! - An operation that fits and, answered so, changes nothing in any state, comes at once: later it would only be in
-//!   the way. (A put of the value that the key has is no such operation: later it may be needed.)
-//! - Whatever is answered first comes first, if it fits. Of those that are called and answered alike it is the only one
-//!   to come next: in an order that has another one here, the two can change places.
-//! - A pending operation comes only directly before one that could not have come, or not with the same result, without
-//!   it; of equal ones the first, and a put only where no pending
-//!   update or insert would do the same. The others never took effect.
-//! - Where the same answered operations led to the same state with fewer pending ones, nothing is to be found.
-//! - Values that no answer and no comparison names are one value.
+//! - An operation that fits, and whose answer says that it changed nothing, comes next at once: later it would only
+//!   restrict the order. (A put of the value that the key already has is not such an operation: it may be needed
+//!   later.)
+//! - Of the operations that fit, the one answered first is tried first. Of those with equal calls and answers only that
+//!   one is tried: in an order with another one here, the two can be swapped.
+//! - A pending operation comes only directly before one that would not fit, or not with the same result, without it. Of
+//!   equal pending ones the first is tried, and a put only if no pending update or insert would have the same effect.
+//!   The others never took effect.
+//! - If the same answered operations led to the same state with fewer pending ones, the search ends here.
+//! - Values that occur in no answer and no comparison are treated as one value.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use guira_fabric::SplitMix64;
 
+use super::error::{HistoryError, NotLinearizable};
 use super::operation::{Answer, Call, Operation, Outcome};
 use super::record::{History, Recorded};
-use super::refusal::{Impossible, Refusal};
 use super::timeline::{Event, Kind, Timeline};
 
-/// Steps of the search that are always enough for a history of some thousand operations on a key, of which some dozen
-/// are under way at a time and some dozen are pending; they take some 0.4 GiB and a second or two at worst.
+/// Steps that are enough to check a history of some thousand operations on a key, of which some dozen are concurrent
+/// and some dozen are pending. They take some 0.4 GiB and a second or two at worst.
 pub const SEARCH_STEPS: u64 = 4_000_000;
 
-/// What was checked.
+/// Summary of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Keys: each is a history of its own.
+    /// Number of keys.
     pub keys: u64,
-    /// Operations that were answered.
+    /// Number of answered operations.
     pub answered: u64,
-    /// Operations that are pending.
+    /// Number of pending operations.
     pub pending: u64,
-    /// Steps of all searches.
+    /// Number of steps of all searches.
     pub steps: u64,
 }
 
 impl History {
-    /// Looks, for each key, for an order of its operations that explains every answer. `max_steps` bounds the search
+    /// Searches, for each key, for an order of its operations that explains every answer. `max_steps` bounds the search
     /// for each key; [`SEARCH_STEPS`] is enough unless very many operations are pending.
     ///
     /// # Errors
-    /// [`Refusal::Impossible`] if a key has no such order; otherwise [`Refusal::Undecided`] if the search for one of
-    /// them took too long.
-    pub fn check(&self, max_steps: u64) -> Result<Checked, Refusal> {
+    /// [`HistoryError::NotLinearizable`] if a key has no such order; otherwise
+    /// [`HistoryError::Undecided`] if the search for one of them took too long.
+    pub fn check(&self, max_steps: u64) -> Result<Checked, HistoryError> {
         let recorded = self.recorded();
         let counts = |index: &u32| recorded[*index as usize].operation.outcome != Outcome::WithoutEffect;
         let mut order: Vec<u32> = (0..recorded.len() as u32).filter(counts).collect();
@@ -68,9 +69,10 @@ impl History {
             checked.pending += (group.len() - search.answers.len()) as u64;
             match search.run(max_steps) {
                 Ok(()) => {}
-                Err(Stop::Impossible) => return Err(search.explain(recorded, group)),
+                Err(Stop::NotLinearizable) => return Err(search.explain(recorded, group)),
                 Err(Stop::OutOfSteps) => {
-                    let refusal = Refusal::Undecided { key: key(&group[0]), operations: group.len(), steps: max_steps };
+                    let refusal =
+                        HistoryError::Undecided { key: key(&group[0]), operations: group.len(), steps: max_steps };
                     undecided.get_or_insert(refusal);
                 }
             }
@@ -80,74 +82,76 @@ impl History {
     }
 }
 
-/// Why a search ended without an order.
+/// Reason why a search ended without an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    Impossible,
+    NotLinearizable,
     OutOfSteps,
 }
 
 type State = Option<u64>;
 
-/// An operation that may come next, by its number: first those that were answered, then the pending ones.
+/// An operation that may come next, and the state after it. Answered operations are numbered first, then pending ones.
 #[derive(Clone, Copy, Debug)]
 struct Choice {
     operation: u32,
     after: State,
 }
 
-/// An order as it grew to here.
+/// An order of the search, up to its last operation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Frame {
-    /// The operation that came last; of the first frame, none.
+    /// The last operation of the order; none in the first frame.
     last: Option<u32>,
     state: State,
-    /// If a pending operation came last, the state before: what comes next must need it.
+    /// The state before the last operation, if that is pending: the next operation must need it.
     before_pending: Option<State>,
-    /// What was not tried yet starts here in the list of all choices, and ends where the list ends while this is the
-    /// last frame.
+    /// Index of the first choice not tried yet in the list of all choices. While this is the last frame, its choices
+    /// end where the list ends.
     untried: usize,
     first_choice: usize,
     digest: u128,
-    /// The answered ones of its operations.
+    /// Digest of the answered operations of the order.
     answered: u128,
-    /// The pending ones among the first 128.
+    /// The pending operations of the order, as bits; only the first 128 have one.
     pending: u128,
 }
 
-/// The order that explains most answers, and where it got stuck.
+/// The order that explains the most answers, and the operations that do not fit after it.
 #[derive(Clone, Debug, Default)]
 struct Longest {
-    /// Answers it explains.
+    /// Number of answers it explains.
     taken: usize,
     order: Vec<u32>,
-    /// How many of its operations the present order begins with.
+    /// Length of the common start of this order and the present one.
     shared: usize,
     due: u32,
     open: Vec<u32>,
 }
 
-/// The search for one key. Its memory serves the next one.
+/// The search for one key. Its buffers are reused for the next key.
 #[derive(Default)]
 struct Search {
-    /// Of operations that were answered, then of pending ones; values are renamed.
+    /// Calls of the answered operations, then of the pending ones, with renamed values.
     calls: Vec<Call>,
     answers: Vec<Answer>,
-    /// Their indices in the history.
+    /// Indices of the operations in the history.
     indices: Vec<u32>,
     timeline: Timeline,
-    /// Of each pending operation: whether it took effect, and the last one before it with the same call.
+    /// Whether each pending operation took effect.
     is_used: Vec<bool>,
-    twin: Vec<Option<u32>>,
+    /// Last earlier pending operation with the same call, for each pending operation.
+    previous_equal: Vec<Option<u32>>,
     choices: Vec<Choice>,
     frames: Vec<Frame>,
-    /// Pairs of operations and state that were entered: digests. A collision could refuse a history wrongly, never
-    /// accept one: with 2^22 steps, at a chance of 2^-84.
+    /// Digests of the pairs of operations and state that were visited. A collision could refuse a valid history, with
+    /// probability 2^-84 in 2^22 steps, but never accept an invalid one.
     entered: HashSet<u128, BuildHasherDefault<Folded>>,
-    /// Of answered operations and state, the pending operations of one way to them that has no other's.
+    /// For each pair of answered operations and state, the pending operations of a way to it that uses a minimal set of
+    /// them.
     cheapest: HashMap<u128, u128, BuildHasherDefault<Folded>>,
     longest: Longest,
-    /// Answers that the present order explains.
+    /// Number of answers that the present order explains.
     taken: usize,
     events: Vec<Event>,
     named: Vec<u64>,
@@ -155,7 +159,7 @@ struct Search {
 }
 
 impl Search {
-    /// Takes the operations of one key, which are sorted by their calls.
+    /// Starts a search for the operations of one key, which are sorted by their calls.
     fn reset(&mut self, recorded: &[Recorded], group: &[u32]) {
         self.calls.clear();
         self.answers.clear();
@@ -175,7 +179,7 @@ impl Search {
         }
         for index in group {
             let Recorded { operation, called_order, .. } = recorded[*index as usize];
-            // A lookup that nobody was told the answer of says nothing.
+            // A lookup without an answer says nothing.
             if operation.outcome == Outcome::Pending && operation.call != Call::Get {
                 self.indices.push(*index);
                 self.calls.push(renamed_call(&self.named, operation.call));
@@ -187,9 +191,9 @@ impl Search {
         let pending = &self.calls[answered..];
         self.is_used.clear();
         self.is_used.resize(pending.len(), false);
-        self.twin.clear();
-        let twin = |place: usize| pending[..place].iter().rposition(|call| *call == pending[place]);
-        self.twin.extend((0..pending.len()).map(|place| twin(place).map(|twin| twin as u32)));
+        self.previous_equal.clear();
+        let previous = |index: usize| pending[..index].iter().rposition(|call| *call == pending[index]);
+        self.previous_equal.extend((0..pending.len()).map(|index| previous(index).map(|index| index as u32)));
         self.entered.clear();
         self.cheapest.clear();
         self.choices.clear();
@@ -199,7 +203,7 @@ impl Search {
         self.steps = 0;
     }
 
-    /// Collects the values that answers and comparisons name.
+    /// Collects the values that occur in answers and comparisons.
     fn name_values(&mut self, recorded: &[Recorded], group: &[u32]) {
         self.named.clear();
         for index in group {
@@ -236,17 +240,17 @@ impl Search {
                 return Ok(());
             }
         }
-        Err(Stop::Impossible)
+        Err(Stop::NotLinearizable)
     }
 
-    /// Lets an operation come next.
+    /// Appends an operation to the order.
     fn take(&mut self, frame: &Frame, choice: Choice) {
         let operation = choice.operation;
         let digest = digest_of(0, u64::from(operation));
-        let (before_pending, answered, pending) = match self.pending_place(operation) {
-            Some(place) => {
-                self.is_used[place] = true;
-                (Some(frame.state), frame.answered, frame.pending | bit_of(place))
+        let (before_pending, answered, pending) = match self.pending_index(operation) {
+            Some(index) => {
+                self.is_used[index] = true;
+                (Some(frame.state), frame.answered, frame.pending | bit_of(index))
             }
             None => {
                 self.timeline.take(operation);
@@ -267,14 +271,14 @@ impl Search {
         });
     }
 
-    /// Takes the last operation back.
+    /// Removes the last operation from the order.
     fn leave(&mut self) {
         let Some(frame) = self.frames.pop() else { return };
         self.choices.truncate(frame.first_choice);
         let Some(operation) = frame.last else { return };
         self.longest.shared = self.longest.shared.min(self.frames.len() - 1);
-        match self.pending_place(operation) {
-            Some(place) => self.is_used[place] = false,
+        match self.pending_index(operation) {
+            Some(index) => self.is_used[index] = false,
             None => {
                 self.timeline.put_back(operation);
                 self.taken -= 1;
@@ -282,12 +286,12 @@ impl Search {
         }
     }
 
-    /// Of a pending operation, its place among them.
-    fn pending_place(&self, operation: u32) -> Option<usize> {
+    /// Returns the index of a pending operation among the pending ones; `None` for an answered one.
+    fn pending_index(&self, operation: u32) -> Option<usize> {
         (operation as usize).checked_sub(self.answers.len())
     }
 
-    /// Lists what may come next, unless the same operations led to the same state before.
+    /// Lists the operations that may come next, unless the same operations led to the same state before.
     fn enter(&mut self, frame: Frame) {
         self.frames.push(frame);
         for operation in self.timeline.open() {
@@ -296,7 +300,7 @@ impl Search {
             if frame.before_pending.is_some_and(|before| call.step(before, answer) == Some(after)) {
                 continue;
             }
-            if !answer.tells_of_change() {
+            if !answer.is_change() {
                 self.choices.truncate(frame.first_choice);
                 self.choices.push(Choice { operation, after });
                 return;
@@ -315,15 +319,16 @@ impl Search {
         self.list_pending(&frame);
     }
 
-    /// Orders the choices from this one on by their answers, and leaves out what is called and answered alike later.
+    /// Sorts the choices from `first` on by the times of their answers, and drops later ones with equal calls and
+    /// answers.
     fn sort_choices(&mut self, first: usize) {
         let (timeline, calls, answers) = (&self.timeline, &self.calls, &self.answers);
-        self.choices[first..].sort_unstable_by_key(|choice| timeline.answer_place(choice.operation));
-        let likeness = |choice: &Choice| (calls[choice.operation as usize], answers[choice.operation as usize]);
+        self.choices[first..].sort_unstable_by_key(|choice| timeline.answer_position(choice.operation));
+        let call_and_answer = |choice: &Choice| (calls[choice.operation as usize], answers[choice.operation as usize]);
         let mut kept = first;
-        for place in first..self.choices.len() {
-            let choice = self.choices[place];
-            if self.choices[first..kept].iter().all(|earlier| likeness(earlier) != likeness(&choice)) {
+        for index in first..self.choices.len() {
+            let choice = self.choices[index];
+            if self.choices[first..kept].iter().all(|earlier| call_and_answer(earlier) != call_and_answer(&choice)) {
                 self.choices[kept] = choice;
                 kept += 1;
             }
@@ -331,12 +336,13 @@ impl Search {
         self.choices.truncate(kept);
     }
 
-    /// Whether the same answered operations led to the same state, `place`, with some of the pending ones and no other.
-    fn was_cheaper(&mut self, frame: &Frame, place: u128) -> bool {
+    /// Whether the same answered operations led to the same state with a subset of the pending ones; `pair` is the
+    /// digest of both.
+    fn was_cheaper(&mut self, frame: &Frame, pair: u128) -> bool {
         if self.is_used.len() > u128::BITS as usize {
             return false;
         }
-        let cheapest = self.cheapest.entry(place).or_insert(frame.pending);
+        let cheapest = self.cheapest.entry(pair).or_insert(frame.pending);
         if *cheapest & frame.pending == frame.pending {
             *cheapest = frame.pending;
             return false;
@@ -348,22 +354,25 @@ impl Search {
     fn list_pending(&mut self, frame: &Frame) {
         let answered = self.answers.len();
         let called = self.timeline.due().map_or(0, |(_, pending)| pending as usize);
-        for place in 0..called {
-            if self.is_used[place] || self.twin[place].is_some_and(|twin| !self.is_used[twin as usize]) {
+        for index in 0..called {
+            if self.is_used[index]
+                || self.previous_equal[index].is_some_and(|previous| !self.is_used[previous as usize])
+            {
                 continue;
             }
-            let call = self.calls[answered + place];
+            let call = self.calls[answered + index];
             let after = call.apply(frame.state).0;
             let is_needless = frame.before_pending.is_some_and(|before| call.apply(before).0 == after);
             let is_spare =
                 |other: usize| !self.is_used[other] && Some(self.calls[answered + other]) == call.narrower(frame.state);
             if after != frame.state && !is_needless && !(0..called).any(is_spare) {
-                self.choices.push(Choice { operation: (answered + place) as u32, after });
+                self.choices.push(Choice { operation: (answered + index) as u32, after });
             }
         }
     }
 
-    /// Nothing that was answered may come next: remembers how far this was, if no other order explained as much.
+    /// Records the present order, after which no answered operation may come, if it explains more answers than any
+    /// before.
     fn stuck(&mut self) {
         let Some((due, _)) = self.timeline.due() else { return };
         let longest = &mut self.longest;
@@ -379,25 +388,31 @@ impl Search {
         }
     }
 
-    /// What to say of a key that has no order.
-    fn explain(&self, recorded: &[Recorded], group: &[u32]) -> Refusal {
+    /// Makes the error for a key without a valid order.
+    fn explain(&self, recorded: &[Recorded], group: &[u32]) -> HistoryError {
         let operation = |number: &u32| recorded[self.indices[*number as usize] as usize].operation;
         let Longest { order, due, open, .. } = &self.longest;
         let order: Vec<Operation> = order.iter().map(operation).collect();
         let state = order.iter().fold(None, |state, operation| operation.call.apply(state).0);
         let all = group.iter().map(|index| recorded[*index as usize].operation);
-        Refusal::Impossible(Box::new(Impossible::new(order, state, operation(due), open.iter().map(operation), all)))
+        HistoryError::NotLinearizable(Box::new(NotLinearizable::new(
+            order,
+            state,
+            operation(due),
+            open.iter().map(operation),
+            all,
+        )))
     }
 }
 
-/// Of a pending operation's place, its bit; none beyond the last one.
-fn bit_of(place: usize) -> u128 {
-    1_u128.checked_shl(place as u32).unwrap_or(0)
+/// Returns the bit of the pending operation with index `index`; 0 for those beyond the last bit.
+fn bit_of(index: usize) -> u128 {
+    1_u128.checked_shl(index as u32).unwrap_or(0)
 }
 
-/// The value's name: 0 for all that nobody names.
+/// Renames a value: to 0 if it is not in `named`.
 fn renamed(named: &[u64], value: u64) -> u64 {
-    named.binary_search(&value).map_or(0, |place| place as u64 + 1)
+    named.binary_search(&value).map_or(0, |index| index as u64 + 1)
 }
 
 fn renamed_call(named: &[u64], call: Call) -> Call {
@@ -424,18 +439,18 @@ fn code(state: State) -> u64 {
     state.map_or(0, |value| value + 1)
 }
 
-/// 128 bits that stand for a number of a kind: sets are the exclusive or of their members' (Zobrist 1970).
+/// Returns a digest of a number of a kind. The digest of a set is the exclusive or of its members' (Zobrist 1970).
 fn digest_of(kind: u64, number: u64) -> u128 {
     let half = |salt: u64| mix(mix(number.wrapping_mul(4) + kind) ^ salt);
     u128::from(half(0x243f_6a88_85a3_08d3)) << 64 | u128::from(half(0x1319_8a2e_0370_7344))
 }
 
-/// The first number of the generator with this seed: a bijection.
+/// Mixes a number: returns the first output of the generator with this seed, which is a bijection.
 fn mix(number: u64) -> u64 {
     SplitMix64::nth(number, 0)
 }
 
-/// Digests are mixed already.
+/// Hasher for digests, which are well mixed already.
 #[derive(Clone, Copy, Debug, Default)]
 struct Folded(u64);
 

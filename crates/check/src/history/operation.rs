@@ -1,55 +1,55 @@
-//! Operations on one key: what is asked, what may be answered, and what an atomic map does.
+//! Operations on one key: calls, answers, and the behaviour of an atomic map.
 
 use std::fmt;
 
-/// What a process asks of a key. Values are numbers that stand for the bytes written.
+/// A call on a key. Values are numbers that stand for the bytes written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// The key's value.
+    /// Returns the key's value.
     Get,
-    /// The key has this value from now on.
+    /// Sets the key's value.
     Put(u64),
-    /// It has this value, unless it exists.
+    /// Sets the key's value unless the key exists.
     Insert(u64),
-    /// It has this value, if it exists.
+    /// Sets the key's value if the key exists.
     Update(u64),
-    /// It exists no more.
+    /// Removes the key.
     Remove,
-    /// It has the value `new`, if it has the value `expected`.
+    /// Sets the key's value to `new` if it is `expected`.
     CompareAndSwap {
-        /// What it has to be.
+        /// The value that the key must have.
         expected: u64,
-        /// What it becomes.
+        /// The value that the key gets.
         new: u64,
     },
-    /// It exists no more, if it has this value.
+    /// Removes the key if it has this value.
     CompareAndRemove(u64),
 }
 
-/// What a process is told.
+/// An answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
-    /// To a lookup: the key has this value.
+    /// Answer to a lookup: the key has this value.
     Found(u64),
-    /// To a lookup: there is no such key.
+    /// Answer to a lookup: the key does not exist.
     Absent,
-    /// To any change: it was made. To a put, it leaves open whether the key existed.
+    /// Answer to any change: it was made. For a put, it leaves open whether the key existed.
     Done,
-    /// To a put: it was made, and the key is new.
+    /// Answer to a put: it was made, and the key is new.
     Inserted,
-    /// To a put: it was made, and the key existed.
+    /// Answer to a put: it was made, and the key existed.
     Replaced,
-    /// To an update, a removal or a comparison: nothing changed, there is no such key.
+    /// Answer to an update, a removal or a comparison: nothing changed, because the key does not exist.
     Missing,
-    /// To an insert: nothing changed, the key exists.
+    /// Answer to an insert: nothing changed, because the key exists.
     Exists,
-    /// To a comparison: nothing changed, the key has another value.
+    /// Answer to a comparison: nothing changed, because the key has another value.
     Mismatch,
 }
 
 impl Call {
-    /// What an atomic map does with the call in `state`: the state afterwards, and its answer, which is never
-    /// [`Answer::Done`] to a put.
+    /// Applies the call to an atomic map in `state`. Returns the state afterwards and the answer, which is never
+    /// [`Answer::Done`] for a put.
     pub fn apply(self, state: Option<u64>) -> (Option<u64>, Answer) {
         match (self, state) {
             (Call::Get, Some(value)) => (state, Answer::Found(value)),
@@ -73,8 +73,8 @@ impl Call {
         }
     }
 
-    /// The call that does the same in `state`, and nothing where `state` is otherwise, if there is one. A put can do
-    /// later what it would do then, but not the other way round.
+    /// Returns the call that has the same effect in `state`, and none if the key's existence differs from that in
+    /// `state`, if there is one. A put can replace it in an order, but not the other way round.
     pub(super) fn narrower(self, state: Option<u64>) -> Option<Call> {
         match (self, state) {
             (Call::Put(value), Some(_)) => Some(Call::Update(value)),
@@ -83,14 +83,14 @@ impl Call {
         }
     }
 
-    /// The state after the call, if it may be answered so in `state`.
+    /// Returns the state after the call, if `answer` is possible in `state`.
     pub fn step(self, state: Option<u64>, answer: Answer) -> Option<Option<u64>> {
         let (after, due) = self.apply(state);
         let is_any_put = matches!(self, Call::Put(_)) && answer == Answer::Done;
         (is_any_put || due == answer).then_some(after)
     }
 
-    /// Whether there is a state in which the call is answered so.
+    /// Whether there is a state in which the call has this answer.
     pub fn may_answer(self, answer: Answer) -> bool {
         match self {
             Call::Get => matches!(answer, Answer::Found(_) | Answer::Absent),
@@ -105,8 +105,8 @@ impl Call {
 }
 
 impl Answer {
-    /// Whether an operation that is answered so gave the key a value, be it the same as before, or removed it.
-    pub fn tells_of_change(self) -> bool {
+    /// Whether an operation with this answer set the key's value, perhaps to the same value, or removed the key.
+    pub fn is_change(self) -> bool {
         matches!(self, Answer::Done | Answer::Inserted | Answer::Replaced)
     }
 }
@@ -140,34 +140,35 @@ impl fmt::Display for Answer {
     }
 }
 
-/// How an operation ended, if it did.
+/// Outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It was answered.
+    /// The operation was answered.
     Answered {
-        /// With this.
+        /// The answer.
         answer: Answer,
-        /// When, in nanoseconds of the clock that told when it was called.
+        /// Time of the answer, in nanoseconds of the same clock as the time of the call.
         at_ns: u64,
     },
-    /// Nobody knows: the process died, or lost its connection. It takes effect at any time after its call, or never.
+    /// Unknown, because the process died or lost its connection. The operation takes effect at any time after its call,
+    /// or never.
     Pending,
-    /// It failed, and the failure says that it had no effect: it says nothing about the key.
+    /// The operation failed, and the error says that it had no effect. It says nothing about the key.
     WithoutEffect,
 }
 
 /// One operation of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Operation {
-    /// Who called. It is only named when something is wrong: a process may have several calls open.
+    /// The process that called. It is used in messages only: a process may have several calls in progress.
     pub process: u64,
     /// The key.
     pub key: u64,
-    /// What it asked.
+    /// The call.
     pub call: Call,
-    /// When, in nanoseconds of a clock that all processes share.
+    /// Time of the call, in nanoseconds of a clock that all processes share.
     pub called_ns: u64,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
 }
 

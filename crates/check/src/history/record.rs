@@ -1,4 +1,4 @@
-//! The recorder: operations as they begin and end, or as logs tell them afterwards.
+//! The recorder: operations as they begin and end, or from logs afterwards.
 //!
 //! Invariants: no operation ends before it began, and every answer fits its call.
 
@@ -6,87 +6,87 @@ use super::operation::{Answer, Call, Operation, Outcome};
 
 /// Operations of many processes on many keys, none of which exists at first.
 ///
-/// It is filled in one of two ways, or both:
+/// Operations are added in one of two ways, or both:
 ///
-/// - As things happen, all in one thread ([`History::begin`], [`History::answered`], [`History::withdraw`]): among
-///   equal times, which virtual clocks often show, the order of these calls says what came first.
-/// - From logs, in any order ([`History::push`]): among equal times, calls come before answers, so that two operations
-///   of which one was answered when the other was called count as concurrent.
+/// - As they happen, all in one thread ([`History::begin`], [`History::complete`], [`History::fail`]). Among equal
+///   times, which virtual clocks often show, the order of these calls counts.
+/// - From logs, in any order ([`History::push`]). Among equal times, calls come before answers: if one operation was
+///   answered at the time at which another was called, they count as concurrent.
 ///
-/// A key that exists at first has a put before everything else.
+/// For a key that exists at first, add a put before everything else.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     operations: Vec<Recorded>,
-    /// Calls and answers so far, for the order among equal times.
+    /// Number of calls and answers so far, for the order among equal times.
     moments: u64,
 }
 
-/// An operation that began: [`History::begin`].
+/// A handle to an operation that has begun ([`History::begin`]) and is not answered yet.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "an operation that is never answered is pending"]
-pub struct Begun(usize);
+pub struct PendingOperation(usize);
 
-/// An operation, and its place among equal times.
+/// An operation, and its position among equal times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recorded {
     pub(super) operation: Operation,
-    /// Of its call: 0 before all others of its time.
+    /// Position of its call: 0 is before all others of the same time.
     pub(super) called_order: u64,
-    /// Of its answer: `u64::MAX` after all others of its time.
+    /// Position of its answer: `u64::MAX` is after all others of the same time.
     pub(super) answered_order: u64,
 }
 
 impl History {
-    /// Without operations.
+    /// Makes a history without operations.
     pub fn new() -> History {
         History::default()
     }
 
-    /// `process` calls at `now_ns`. The operation is pending until it is said how it ended.
-    pub fn begin(&mut self, process: u64, key: u64, call: Call, now_ns: u64) -> Begun {
+    /// Adds a call of `process` at `now_ns`. The operation is pending until it completes or fails.
+    pub fn begin(&mut self, process: u64, key: u64, call: Call, now_ns: u64) -> PendingOperation {
         self.moments += 1;
         let operation = Operation { process, key, call, called_ns: now_ns, outcome: Outcome::Pending };
         self.operations.push(Recorded { operation, called_order: self.moments, answered_order: u64::MAX });
-        Begun(self.operations.len() - 1)
+        PendingOperation(self.operations.len() - 1)
     }
 
-    /// It was answered at `now_ns`.
+    /// Records that the operation was answered at `now_ns`.
     ///
     /// # Panics
-    /// If `now_ns` is before its call, or the call has no such answer.
-    pub fn answered(&mut self, begun: Begun, answer: Answer, now_ns: u64) {
+    /// If `now_ns` is before the call, or the call cannot have this answer.
+    pub fn complete(&mut self, pending: PendingOperation, answer: Answer, now_ns: u64) {
         self.moments += 1;
-        let recorded = &mut self.operations[begun.0];
+        let recorded = &mut self.operations[pending.0];
         recorded.operation.outcome = Outcome::Answered { answer, at_ns: now_ns };
         recorded.answered_order = self.moments;
         assert_possible(&recorded.operation);
     }
 
-    /// It failed, and the failure says that it had no effect.
-    pub fn withdraw(&mut self, begun: Begun) {
-        self.operations[begun.0].operation.outcome = Outcome::WithoutEffect;
+    /// Records that the operation failed with an error that says that it had no effect.
+    pub fn fail(&mut self, pending: PendingOperation) {
+        self.operations[pending.0].operation.outcome = Outcome::WithoutEffect;
     }
 
-    /// Adds an operation that a log tells of.
+    /// Adds an operation from a log.
     ///
     /// # Panics
-    /// If it was answered before its call, or the call has no such answer.
+    /// If it was answered before its call, or the call cannot have this answer.
     pub fn push(&mut self, operation: Operation) {
         assert_possible(&operation);
         self.operations.push(Recorded { operation, called_order: 0, answered_order: u64::MAX });
     }
 
-    /// The operations, in the order in which they were added.
+    /// Returns the operations, in the order in which they were added.
     pub fn operations(&self) -> impl ExactSizeIterator<Item = &Operation> {
         self.operations.iter().map(|recorded| &recorded.operation)
     }
 
-    /// How many operations there are.
+    /// Returns the number of operations.
     pub fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no operations.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }

@@ -1,6 +1,6 @@
-//! Histories whose verdict is known, and what is said of those that are refused.
+//! Histories with known verdicts, and the messages for those that are refused.
 
-use super::{Answer, Call, Checked, History, Operation, Outcome, Refusal, SEARCH_STEPS};
+use super::{Answer, Call, Checked, History, HistoryError, Operation, Outcome, SEARCH_STEPS};
 
 /// An operation of process `process` on key 5.
 fn operation(process: u64, call: Call, called_ns: u64, outcome: Outcome) -> Operation {
@@ -11,14 +11,14 @@ fn answered(process: u64, call: Call, times_ns: (u64, u64), answer: Answer) -> O
     operation(process, call, times_ns.0, Outcome::Answered { answer, at_ns: times_ns.1 })
 }
 
-fn check(operations: &[Operation]) -> Result<Checked, Refusal> {
+fn check(operations: &[Operation]) -> Result<Checked, HistoryError> {
     operations.iter().copied().collect::<History>().check(SEARCH_STEPS)
 }
 
 fn is_accepted(operations: &[Operation]) -> bool {
     match check(operations) {
         Ok(_) => true,
-        Err(Refusal::Impossible(_)) => false,
+        Err(HistoryError::NotLinearizable(_)) => false,
         Err(undecided) => panic!("{undecided}"),
     }
 }
@@ -27,7 +27,7 @@ const PUT_1: Call = Call::Put(1);
 const SWAP_1_2: Call = Call::CompareAndSwap { expected: 1, new: 2 };
 
 #[test]
-fn what_a_map_answers_in_turn_is_accepted_and_nothing_else() {
+fn only_the_answers_of_a_map_are_accepted() {
     let script = [
         (Call::Get, Answer::Absent),
         (Call::Update(9), Answer::Missing),
@@ -56,7 +56,7 @@ fn what_a_map_answers_in_turn_is_accepted_and_nothing_else() {
     let operations: Vec<Operation> = script.iter().enumerate().map(in_turn).collect();
     let checked = check(&operations).expect("a map answers so");
     assert_eq!(checked, Checked { keys: 1, answered: 19, pending: 0, steps: 19 });
-    // Each of them with any other answer is refused, because lookups come between all changes.
+    // With any other answer to one operation it is refused, because there are lookups between all changes.
     let answers = [Answer::Found(9), Answer::Absent, Answer::Done, Answer::Missing, Answer::Exists, Answer::Mismatch];
     let mut tried = 0;
     for (place, (call, answer)) in script.iter().enumerate() {
@@ -74,7 +74,7 @@ fn what_a_map_answers_in_turn_is_accepted_and_nothing_else() {
 }
 
 #[test]
-fn concurrent_operations_come_in_any_order_but_in_one_only() {
+fn concurrent_operations_have_one_order_for_all_readers() {
     let puts = [answered(1, Call::Put(1), (0, 100), Answer::Done), answered(2, Call::Put(2), (0, 100), Answer::Done)];
     let reads = |first: [u64; 2], second: [u64; 2]| {
         let get = |process, at_ns, value| answered(process, Call::Get, (at_ns, at_ns + 5), Answer::Found(value));
@@ -87,7 +87,7 @@ fn concurrent_operations_come_in_any_order_but_in_one_only() {
 }
 
 #[test]
-fn a_lookup_must_see_what_was_acknowledged_before_it_began() {
+fn a_lookup_must_see_writes_acknowledged_before_it_began() {
     let put = answered(1, PUT_1, (0, 10), Answer::Inserted);
     for (called_ns, accepted) in [(9, true), (10, true), (11, false)] {
         let get = answered(2, Call::Get, (called_ns, 20), Answer::Absent);
@@ -95,9 +95,9 @@ fn a_lookup_must_see_what_was_acknowledged_before_it_began() {
     }
 }
 
-/// Virtual clocks stand still while much happens: then the order in which it was told counts.
+/// Virtual clocks often show equal times: then the order of the calls to the history counts.
 #[test]
-fn what_is_told_in_order_is_ordered_at_equal_times() {
+fn recorded_operations_are_ordered_at_equal_times() {
     for (seen_early, seen_late, accepted) in [
         (Answer::Absent, Answer::Found(1), true),
         (Answer::Found(1), Answer::Found(1), true),
@@ -106,16 +106,16 @@ fn what_is_told_in_order_is_ordered_at_equal_times() {
         let mut history = History::new();
         let put = history.begin(1, 5, PUT_1, 10);
         let early = history.begin(2, 5, Call::Get, 10);
-        history.answered(put, Answer::Inserted, 10);
+        history.complete(put, Answer::Inserted, 10);
         let late = history.begin(3, 5, Call::Get, 10);
-        history.answered(early, seen_early, 10);
-        history.answered(late, seen_late, 10);
+        history.complete(early, seen_early, 10);
+        history.complete(late, seen_late, 10);
         assert_eq!(history.check(SEARCH_STEPS).is_ok(), accepted, "{seen_early} and {seen_late}");
     }
 }
 
 #[test]
-fn pending_operations_take_effect_late_or_never_but_not_twice_nor_early() {
+fn pending_operations_take_effect_at_most_once_after_their_call() {
     let pending = |call, called_ns| operation(1, call, called_ns, Outcome::Pending);
     let get = |at_ns, answer| answered(2, Call::Get, (at_ns, at_ns + 5), answer);
     let (absent, found) = (Answer::Absent, Answer::Found(1));
@@ -129,7 +129,7 @@ fn pending_operations_take_effect_late_or_never_but_not_twice_nor_early() {
         is_accepted(&[pending(PUT_1, 0), pending(PUT_1, 1), get(10, found), remove, get(30, found)]),
         "two of them"
     );
-    // One makes the other possible.
+    // The put makes the swap possible.
     let both = [pending(PUT_1, 0), pending(SWAP_1_2, 5), get(10, absent), get(20, Answer::Found(2))];
     assert!(is_accepted(&both));
     assert!(!is_accepted(&both[1..]));
@@ -142,11 +142,11 @@ fn operations_without_effect_explain_nothing() {
     assert!(!is_accepted(&[failed, answered(2, Call::Get, (10, 20), Answer::Found(1))]));
     let mut history = History::new();
     let put = history.begin(1, 5, PUT_1, 0);
-    history.withdraw(put);
+    history.fail(put);
     assert_eq!(history.operations().next(), Some(&failed));
 }
 
-/// A put that changes nothing where it fits first may be needed where it comes later.
+/// A put that changes nothing at the first position where it fits may be needed at a later one.
 #[test]
 fn a_put_of_the_same_value_is_not_taken_at_once() {
     assert!(is_accepted(&[
@@ -158,19 +158,19 @@ fn a_put_of_the_same_value_is_not_taken_at_once() {
 }
 
 #[test]
-fn keys_are_histories_of_their_own() {
+fn keys_are_checked_separately() {
     let put = answered(1, PUT_1, (0, 10), Answer::Inserted);
     let get = Operation { key: 6, ..answered(2, Call::Get, (20, 30), Answer::Absent) };
     let pending = Operation { key: 7, ..operation(3, PUT_1, 0, Outcome::Pending) };
     assert_eq!(check(&[put, get, pending]), Ok(Checked { keys: 3, answered: 2, pending: 1, steps: 2 }));
     let wrong = Operation { key: 6, ..answered(2, Call::Get, (20, 30), Answer::Found(1)) };
-    let Err(Refusal::Impossible(impossible)) = check(&[put, wrong, pending]) else { panic!("nobody put it") };
-    assert_eq!((impossible.key, impossible.operations, impossible.misfit), (6, 1, wrong));
+    let Err(HistoryError::NotLinearizable(impossible)) = check(&[put, wrong, pending]) else { panic!("nobody put it") };
+    assert_eq!((impossible.key, impossible.operations, impossible.unexplained), (6, 1, wrong));
     assert_eq!((impossible.order.len(), impossible.state, impossible.writer), (0, None, None));
 }
 
 #[test]
-fn a_refusal_tells_how_far_an_order_goes_and_what_fits_nowhere() {
+fn errors_show_the_longest_order_and_the_unexplained_operation() {
     let refusal = check(&[
         answered(1, PUT_1, (0, 10), Answer::Inserted),
         answered(2, Call::Put(2), (20, 30), Answer::Replaced),
@@ -181,52 +181,52 @@ fn a_refusal_tells_how_far_an_order_goes_and_what_fits_nowhere() {
     ]);
     let expected = "\
 key 5: no order of its 6 operations explains every answer.
-The longest order that explains as many has 3; it ends with
+The longest order that explains its answers has 3; it ends with
     0 to 10 ns: process 1: put(1): inserted
     20 to 30 ns: process 2: put(2): replaced
     45 to 60 ns: process 3: get: found(2)
 after which the key's value is 2,
-and what was answered next fits nowhere:
+and the operation answered next fits nowhere:
     40 to 50 ns: process 2: get: found(1)
-The value 1 is that of
+The value 1 was written by
     0 to 10 ns: process 1: put(1): inserted";
     assert_eq!(refusal.expect_err("the second put was acknowledged").to_string(), expected);
     let refusal =
         check(&[answered(1, SWAP_1_2, (0, 10), Answer::Done), answered(2, Call::Remove, (5, 15), Answer::Done)]);
     let expected = "\
 key 5: no order of its 2 operations explains every answer.
-None may come first: the key does not exist,
-and what was answered next fits nowhere:
+No operation can come first: the key does not exist,
+and the operation answered next fits nowhere:
     0 to 10 ns: process 1: compare_and_swap(1, 2): done
-Nobody wrote the value 1.
-Under way then, too:
+No operation wrote the value 1.
+Also in progress then:
     5 to 15 ns: process 2: remove: done";
     assert_eq!(refusal.expect_err("there was nothing").to_string(), expected);
 }
 
 #[test]
-fn a_search_that_takes_too_long_is_no_pass() {
+fn a_search_that_takes_too_long_is_an_error() {
     let gets = (0..20).map(|at_ns| answered(1, Call::Get, (at_ns, at_ns), Answer::Absent));
     let mut history: History = gets.collect();
     assert!(history.check(20).is_ok());
     let undecided = history.check(19).expect_err("20 operations take 20 steps");
-    assert_eq!(undecided, Refusal::Undecided { key: 5, operations: 20, steps: 19 });
+    assert_eq!(undecided, HistoryError::Undecided { key: 5, operations: 20, steps: 19 });
     assert_eq!(undecided.to_string(), "key 5: undecided after 19 steps for 20 operations");
-    // A key without an order is told, whatever could not be decided before.
+    // A key without an order is reported first, even if another key is undecided.
     history.push(Operation { key: 6, ..answered(1, Call::Get, (0, 1), Answer::Found(1)) });
-    assert!(matches!(history.check(19), Err(Refusal::Impossible(impossible)) if impossible.key == 6));
+    assert!(matches!(history.check(19), Err(HistoryError::NotLinearizable(impossible)) if impossible.key == 6));
 }
 
 #[test]
 #[should_panic(expected = "no such answer")]
-fn an_answer_that_no_lookup_has_is_a_mistake() {
+fn an_impossible_answer_panics() {
     History::new().push(answered(1, Call::Get, (0, 1), Answer::Done));
 }
 
 #[test]
 #[should_panic(expected = "answered before it was called")]
-fn an_answer_before_its_call_is_a_mistake() {
+fn an_answer_before_its_call_panics() {
     let mut history = History::new();
     let put = history.begin(1, 5, PUT_1, 10);
-    history.answered(put, Answer::Done, 9);
+    history.complete(put, Answer::Done, 9);
 }

@@ -1,19 +1,19 @@
 //! Calls and answers of one key in order of time, as a linked list from which operations are taken and put back.
 //!
-//! Invariant: operations are put back in the reverse order of taking, so that each finds the neighbours it had.
+//! Invariant: operations are put back in the reverse order of taking, so that each gets its old neighbours.
 
-/// Before the first event; its successor is that.
+/// Index of the list's head, which is before the first event.
 const HEAD: usize = 0;
 
-/// Something happened at a time: what comes earlier in the list can have caused what comes later.
+/// A call or an answer. Events earlier in the list may have caused later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Event {
-    /// When, and the place among equal times.
+    /// Time, and position among equal times.
     pub(super) at: (u64, u64),
     pub(super) kind: Kind,
 }
 
-/// Of what. Operations are numbered from 0, pending ones among themselves, in the order of their calls.
+/// Kind of an event, and its operation. Answered operations are numbered from 0 in the order of their calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Pending,
@@ -27,7 +27,7 @@ struct Link {
     previous: u32,
     operation: u32,
     is_answer: bool,
-    /// Pending operations that were called before.
+    /// Number of pending operations that were called before.
     pending: u32,
 }
 
@@ -35,18 +35,18 @@ struct Link {
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
     links: Vec<Link>,
-    /// Of each operation, the places of its call and of its answer in `links`.
-    places: Vec<[u32; 2]>,
+    /// Indices in `links` of the call and of the answer of each operation.
+    positions: Vec<[u32; 2]>,
 }
 
 impl Timeline {
-    /// Holds these events, and nothing else; `events` are sorted on the way.
+    /// Replaces all events by these; sorts `events`.
     pub(super) fn reset(&mut self, events: &mut [Event], operations: usize) {
         events.sort_unstable();
         self.links.clear();
         self.links.push(Link::default());
-        self.places.clear();
-        self.places.resize(operations, [0; 2]);
+        self.positions.clear();
+        self.positions.resize(operations, [0; 2]);
         let mut pending = 0;
         for event in &*events {
             let (operation, is_answer) = match event.kind {
@@ -57,9 +57,9 @@ impl Timeline {
                 Kind::Call(operation) => (operation, false),
                 Kind::Answer(operation) => (operation, true),
             };
-            let place = self.links.len() as u32;
-            self.places[operation as usize][usize::from(is_answer)] = place;
-            self.links.push(Link { next: place + 1, previous: place - 1, operation, is_answer, pending });
+            let position = self.links.len() as u32;
+            self.positions[operation as usize][usize::from(is_answer)] = position;
+            self.links.push(Link { next: position + 1, previous: position - 1, operation, is_answer, pending });
         }
         let last = self.links.len() - 1;
         self.links[HEAD].next = if last == HEAD { HEAD as u32 } else { 1 };
@@ -67,29 +67,30 @@ impl Timeline {
         self.links[last].next = HEAD as u32;
     }
 
-    /// Operations that may take effect next: those called before any that is left was answered. In order of calls.
+    /// Returns the operations that may take effect next: those called before any remaining one was answered. In the
+    /// order of their calls.
     pub(super) fn open(&self) -> impl Iterator<Item = u32> {
-        let mut place = self.links[HEAD].next as usize;
+        let mut position = self.links[HEAD].next as usize;
         std::iter::from_fn(move || {
-            let link = self.links[place];
-            place = link.next as usize;
-            // The head is not an answer, but the last of the links always is, so the walk ends before.
+            let link = self.links[position];
+            position = link.next as usize;
+            // The last link is always an answer, so the walk ends before it reaches the head, which is none.
             (!link.is_answer && !self.is_empty()).then_some(link.operation)
         })
     }
 
-    /// The operation that is answered first, and how many pending ones were called before it was.
+    /// Returns the operation that is answered first, and the number of pending ones called before its answer.
     pub(super) fn due(&self) -> Option<(u32, u32)> {
-        let mut place = self.links[HEAD].next as usize;
-        while place != HEAD && !self.links[place].is_answer {
-            place = self.links[place].next as usize;
+        let mut position = self.links[HEAD].next as usize;
+        while position != HEAD && !self.links[position].is_answer {
+            position = self.links[position].next as usize;
         }
-        (place != HEAD).then(|| (self.links[place].operation, self.links[place].pending))
+        (position != HEAD).then(|| (self.links[position].operation, self.links[position].pending))
     }
 
-    /// The place of an operation's answer: smaller ones are earlier.
-    pub(super) fn answer_place(&self, operation: u32) -> u32 {
-        self.places[operation as usize][1]
+    /// Returns the position of an operation's answer: smaller ones are earlier.
+    pub(super) fn answer_position(&self, operation: u32) -> u32 {
+        self.positions[operation as usize][1]
     }
 
     /// Whether every operation was taken.
@@ -97,10 +98,10 @@ impl Timeline {
         self.links[HEAD].next as usize == HEAD
     }
 
-    /// The operation takes effect: its call and its answer are no more.
+    /// Removes the call and the answer of an operation that takes effect.
     pub(super) fn take(&mut self, operation: u32) {
-        for place in self.places[operation as usize] {
-            let Link { next, previous, .. } = self.links[place as usize];
+        for position in self.positions[operation as usize] {
+            let Link { next, previous, .. } = self.links[position as usize];
             self.links[previous as usize].next = next;
             self.links[next as usize].previous = previous;
         }
@@ -108,11 +109,11 @@ impl Timeline {
 
     /// Undoes the last [`Timeline::take`] that was not undone.
     pub(super) fn put_back(&mut self, operation: u32) {
-        let [call, answer] = self.places[operation as usize];
-        for place in [answer, call] {
-            let Link { next, previous, .. } = self.links[place as usize];
-            self.links[previous as usize].next = place;
-            self.links[next as usize].previous = place;
+        let [call, answer] = self.positions[operation as usize];
+        for position in [answer, call] {
+            let Link { next, previous, .. } = self.links[position as usize];
+            self.links[previous as usize].next = position;
+            self.links[next as usize].previous = position;
         }
     }
 }
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!((open(&line), line.due()), (vec![0, 2], Some((0, 2))));
         line.put_back(1);
         assert_eq!((open(&line), line.due()), (vec![0, 1], Some((1, 1))));
-        assert!(line.answer_place(1) < line.answer_place(0) && line.answer_place(0) < line.answer_place(2));
+        assert!(line.answer_position(1) < line.answer_position(0) && line.answer_position(0) < line.answer_position(2));
     }
 
     #[test]

@@ -261,7 +261,7 @@ impl Created {
             preset: preset.to_string(),
             entry: config.format.to_string(),
             capacity,
-            slots: config.slots(),
+            slots: config.max_entries(),
             rows: config.rows,
             row_bytes: config.row_bytes,
             entries_per_row: config.entries_per_row,

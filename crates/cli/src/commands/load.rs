@@ -100,7 +100,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let lack = announce(arguments, fit, config, &before, output);
     let entries_before = before.table.entries;
     let progress = Progress::new(output, "loading", None);
-    let outbox = Rc::new(RefCell::new(Outbox::new(progress, entries_before, config.slots())));
+    let outbox = Rc::new(RefCell::new(Outbox::new(progress, entries_before, config.max_entries())));
     let opened = input::open_watched(&arguments.file, arguments.input, fit, outbox.clone());
     let (mut records, input_bytes) = opened.map_err(|source| match interrupt::requested() {
         true => Failure::Interrupted(Loaded(0)),
@@ -131,7 +131,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         elapsed_ns: report.elapsed_ns,
         records_per_s: per_second(report.records, report.elapsed_ns),
         entries,
-        fill: share(entries, config.slots()),
+        fill: share(entries, config.max_entries()),
         put: report.tally.figures(),
     };
     let said = output.answer(&answer, || human(&answer, &report));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use guira_extents::{ExtentError, Extents};
 use guira_fabric::{Effect, FabricError, Lane, SlotHold, Traffic};
-use guira_layout::{ExtentRef, OwnerId, Placement};
+use guira_layout::{EntryKind, ExtentRef, OwnerId};
 use guira_rcuckoo::{
     Begun, Change, Changed, Counters, Key, NewValue, Now, Operation, Outcome, SlotClient, Table, is_destroyed,
     release_slot,
@@ -154,7 +154,7 @@ impl<'r> Request<'r> {
 /// What a table says of a request: that it can store its key and its value, and where.
 struct Accepted<'a> {
     key: Key<'a>,
-    place: Placement,
+    place: EntryKind,
     request: Request<'a>,
 }
 
@@ -162,7 +162,7 @@ impl<'a> Accepted<'a> {
     #[inline(always)]
     fn of(table: &Table, key: &'a [u8], request: Request<'a>) -> Result<Accepted<'a>, OperationErrorKind> {
         let key = table.key(key)?;
-        let place = request.value().map_or(Ok(Placement::Inline), |value| table.place(&key, value.len()))?;
+        let place = request.value().map_or(Ok(EntryKind::Inline), |value| table.place(&key, value.len()))?;
         Ok(Accepted { key, place, request })
     }
 }
@@ -424,8 +424,8 @@ impl Client {
         let Ok(accepted) = Accepted::of(self.client.table(), key, request) else { return Err(None) };
         let extent = match (accepted.place, &mut self.extents) {
             _ if self.pending.is_some() => return Err(None),
-            (Placement::Inline, extents) if !extents.as_ref().is_some_and(Extents::is_due) => None,
-            (Placement::Extent, Some(extents)) => {
+            (EntryKind::Inline, extents) if !extents.as_ref().is_some_and(Extents::is_due) => None,
+            (EntryKind::Extent, Some(extents)) => {
                 let value = request.value().unwrap_or_default();
                 Some(extents.reserve_now(&accepted.key, value).ok_or(None::<Begun>)?)
             }
@@ -569,7 +569,7 @@ impl Client {
     async fn reserve(&mut self, accepted: &Accepted<'_>) -> Result<Option<ExtentRef>, Error> {
         let operation = accepted.request.operation();
         self.settle_extent(operation).await?;
-        let (Placement::Extent, Some(extents)) = (accepted.place, &mut self.extents) else {
+        let (EntryKind::Extent, Some(extents)) = (accepted.place, &mut self.extents) else {
             self.tend_extents(operation).await?;
             return Ok(None);
         };

@@ -22,7 +22,7 @@ fn a_table_is_listed_as_it_is() {
         (url, 0o640, file.file_bytes, file.owner_uid)
     );
     let ListedState::Table(seen) = found.state else { panic!("{:?}", found.state) };
-    assert_eq!((seen.entries, seen.entries_error, seen.capacity), (1, 0, store.table().config().slots()));
+    assert_eq!((seen.entries, seen.entries_error, seen.capacity), (1, 0, store.table().config().max_entries()));
     assert_eq!((seen.max_clients, seen.created_unix_ns), (7, file.created_unix_ns));
     assert_eq!((seen.clients.live, seen.clients.dead, seen.clients.unknown), (2, 0, 0));
     let after = store.stat().expect("a table");

@@ -86,7 +86,7 @@ pub(crate) fn decide(table: &Table, locked: &LockedPair<'_>, task: Task<'_>, roo
         let is_root = which == 0 || roots == SearchRoots::Both;
         if locked.at_hand[which]
             && is_root
-            && let Some(slot) = rows.free_slot(words)
+            && let Some(slot) = rows.free_entry(words)
         {
             return Decision::Change { at: At { which, slot }, outcome: Outcome::Inserted };
         }

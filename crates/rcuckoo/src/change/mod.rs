@@ -13,7 +13,7 @@ pub(crate) mod window;
 mod workspace;
 
 use guira_fabric::Lane;
-use guira_layout::{ExtentRef, Placement, Probe};
+use guira_layout::{EntryKind, ExtentRef, Probe};
 
 pub(crate) use self::pair::Stage;
 use self::pair::is_idle;
@@ -245,8 +245,8 @@ impl Client {
     pub(crate) fn check_value(&self, key: &Key<'_>, change: &Change<'_>) -> Result<(), ErrorKind> {
         match change.value() {
             Some(NewValue::Inline(value)) => match self.table.place(key, value.len())? {
-                Placement::Inline => Ok(()),
-                Placement::Extent => Err(self.table.refuse_value(value.len())),
+                EntryKind::Inline => Ok(()),
+                EntryKind::Extent => Err(self.table.refuse_value(value.len())),
             },
             _ => Ok(()),
         }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use guira_fabric::{Addr, FabricError, Lane, LocalLane, MaskedCas, Verb, post, post_in_place};
 use guira_in_place::in_place;
 use guira_layout::{
-    EXTENT_HEADER_WORDS, ExtentRef, MAX_KEY_BYTES, Placement, Probe, RowId, extent_key_matches, parse_extent,
+    EXTENT_HEADER_WORDS, EntryKind, ExtentRef, MAX_KEY_BYTES, Probe, RowId, extent_key_matches, parse_extent,
 };
 
 use super::commit::{Commit, Marked, Write};
@@ -264,22 +264,22 @@ impl Client {
     }
 
     /// Makes the entry of the key.
-    pub(super) fn encode_entry(&mut self, probe: &Probe<'_>, value: NewValue<'_>) -> Placement {
+    pub(super) fn encode_entry(&mut self, probe: &Probe<'_>, value: NewValue<'_>) -> EntryKind {
         match value {
             NewValue::Inline(value) => {
                 self.table.rows().encode_inline(&mut self.work.entry, probe, value);
-                Placement::Inline
+                EntryKind::Inline
             }
             NewValue::Extent { extent, .. } => {
                 self.table.rows().encode_extent_entry(&mut self.work.entry, &extent);
-                Placement::Extent
+                EntryKind::Extent
             }
         }
     }
 
     /// Makes the entry of a key to whose number, at `at`, `addend` is added, or that is new. // [R-ADD-1]
     #[inline(never)]
-    fn encode_sum(&mut self, probe: &Probe<'_>, at: At, addend: &[u8; 8], outcome: Outcome) -> Placement {
+    fn encode_sum(&mut self, probe: &Probe<'_>, at: At, addend: &[u8; 8], outcome: Outcome) -> EntryKind {
         let rows = self.table.rows();
         let row = &self.work.pair[at.which * rows.row_words()..][..rows.row_words()];
         // Decided: a key that is there has a number.
@@ -310,7 +310,7 @@ impl Client {
             [one, other] => Some((one, Some(other))),
             _ => None,
         };
-        let few = few.filter(|_| freed.is_none() && table.locks().names_owners());
+        let few = few.filter(|_| freed.is_none() && table.locks().has_owner_ids());
         // Rows of fixed:4:4, fixed:8:8 and bytes:64, so that a record is a few registers.
         let posted = if let (Some(locks), 1, Ok(row)) = (few, rows.entry_words(), words.try_into()) {
             commit.post_row::<5, 8>(lane, row, locks, sequence).await.map(|()| 0)

@@ -327,7 +327,7 @@ impl Client {
                         return Ok(Attempt::Again);
                     };
                     self.work.entry.copy_from_slice(self.table.rows().entry(from, slot));
-                    self.table.rows().placement(from, slot)
+                    self.table.rows().entry_kind(from, slot)
                 }
             };
             let words = self.work.window.at_mut(place);

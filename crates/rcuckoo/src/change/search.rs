@@ -138,7 +138,7 @@ impl Search {
             match sight(node.row) {
                 Sight::Closed => {}
                 Sight::PresumedRoom => self.candidate(table, None),
-                Sight::Row(words) => match table.rows().free_slot(words) {
+                Sight::Row(words) => match table.rows().free_entry(words) {
                     Some(slot) => self.candidate(table, Some(slot)),
                     None if self.best.is_none() => self.expand(table, node, words),
                     None => {}
@@ -196,7 +196,7 @@ impl Search {
         if usize::from(node.depth) >= self.limits.depth {
             return;
         }
-        for slot in table.rows().occupied_slots(words) {
+        for slot in table.rows().occupied_entries(words) {
             if self.visited.len() >= self.limits.rows {
                 return;
             }

@@ -32,7 +32,7 @@ impl Conflict {
     pub(crate) fn of(table: &Table, locks: &LockMask, found: u64, is_partial: bool) -> Option<Conflict> {
         let layout = table.locks();
         let (lock, owner) = layout.first_held(locks.word, found, locks.mask)?;
-        Some(Conflict { lock, owner: layout.names_owners().then_some(owner), is_partial })
+        Some(Conflict { lock, owner: layout.has_owner_ids().then_some(owner), is_partial })
     }
 }
 

@@ -152,7 +152,7 @@ pub(crate) fn clear_verb<'b>(
     found: &'b mut u64,
 ) -> Verb<'b> {
     let layout = table.locks();
-    if layout.names_owners() || masked_cas == MaskedCas::CasLoop {
+    if layout.has_owner_ids() || masked_cas == MaskedCas::CasLoop {
         return release_verb(table, owner, locks, found);
     }
     let addr = layout.addr(locks.word);

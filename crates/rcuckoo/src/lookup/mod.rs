@@ -316,7 +316,7 @@ impl Reader {
                     match value_of(&lookup.rows, row, sample, &hit, into) {
                         Value::Inline(token) => return Ok(Some(token)),
                         Value::Extent(extent) => {
-                            let (entry, key) = (Place::Entry { row, slot: hit.slot() }, lookup.probe.key());
+                            let (entry, key) = (Place::Entry { row, slot: hit.index() }, lookup.probe.key());
                             if self.read_value(lane, entry, &extent, key, into, &mut patience).await? {
                                 return Ok(Some(Token::Extent { generation: extent.generation }));
                             }
@@ -438,7 +438,7 @@ impl Reader {
         }
         if is_late {
             self.counters.timeouts += 1;
-            let owner = owner.filter(|_| self.table.locks().names_owners());
+            let owner = owner.filter(|_| self.table.locks().has_owner_ids());
             return Err(ErrorKind::Busy { lock, owner, waited_ms: waited_ns / 1_000_000 });
         }
         let until_ns = now_ns + self.backoff.wait_ns(patience.samples - self.config.row_samples + 1);

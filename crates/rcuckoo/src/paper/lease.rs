@@ -19,7 +19,7 @@ pub(crate) struct Lease {
 impl Lease {
     /// Clears the set flag, unless somebody else has the lease by now. // [R-REPAIR-3]
     pub(crate) fn return_verb(self, found: &mut u64) -> Verb<'_> {
-        Verb::Cas { addr: self.addr, compare: self.taken.0, swap: self.taken.given_back().0, found }
+        Verb::Cas { addr: self.addr, compare: self.taken.0, swap: self.taken.released().0, found }
     }
 }
 

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use guira_fabric::{FabricError, Lane, Verb, post};
-use guira_layout::{LockId, OwnerId, Placement, RowId};
+use guira_layout::{EntryKind, LockId, OwnerId, RowId};
 
 use crate::locks::batch::clear_verb;
 use crate::locks::journal::Flight;
@@ -156,14 +156,14 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
     /// The entries of a row, whether it verifies or not.
     fn entries<'s>(&'s self, row: RowId, words: &'s [u64]) -> impl Iterator<Item = Entry> + 's {
         let rows = self.table.rows();
-        rows.occupied_slots(words).map(move |slot| {
-            let (digest, key_bytes) = match rows.placement(words, slot) {
-                Placement::Inline => {
+        rows.occupied_entries(words).map(move |slot| {
+            let (digest, key_bytes) = match rows.entry_kind(words, slot) {
+                EntryKind::Inline => {
                     let mut key = Vec::new();
                     rows.append_inline_key(words, slot, &mut key);
                     (self.table.placement().digest(&key), key.len())
                 }
-                Placement::Extent => {
+                EntryKind::Extent => {
                     let extent = rows.extent_of(words, slot);
                     (extent.digest, extent.key_bytes as usize)
                 }
@@ -199,7 +199,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
     async fn bless(&mut self, row: RowId, samples: &Samples) -> Result<(), FabricError> {
         let (geometry, rows) = (self.table.geometry(), self.table.rows());
         let mut words = samples[&row].clone();
-        rows.bless(row, &mut words);
+        rows.rewrite_checksum(row, &mut words);
         let checksum = &words[rows.trailer_word() + 1..];
         let addr = geometry.trailer(row, rows).add_words(1);
         post(&mut *self.lane, [Verb::Write { addr, words: checksum }]).await

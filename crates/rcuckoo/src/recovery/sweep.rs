@@ -5,7 +5,7 @@
 //! that of R-RECOVER-7 in docs/protocol.md.
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
-use guira_layout::{EXTENT_HEADER_WORDS, ExtentRef, Generation, Placement, RECOVERIES_WORD, parse_extent};
+use guira_layout::{EXTENT_HEADER_WORDS, EntryKind, ExtentRef, Generation, RECOVERIES_WORD, parse_extent};
 
 use crate::lookup::{TRAILER_WORDS, Verdict, Without, absence};
 use crate::{RowPair, Table, read_extent};
@@ -97,7 +97,7 @@ async fn find_entry(
 /// entry counts, and reason enough to leave the extent alone.
 fn refers_to(table: &Table, words: &[u64], extent: &ExtentRef) -> bool {
     let rows = table.rows();
-    let mut extents = rows.occupied_slots(words).filter(|slot| rows.placement(words, *slot) == Placement::Extent);
+    let mut extents = rows.occupied_entries(words).filter(|slot| rows.entry_kind(words, *slot) == EntryKind::Extent);
     extents.any(|slot| {
         let found = rows.extent_of(words, slot);
         (found.offset, found.generation) == (extent.offset, extent.generation)

@@ -3,7 +3,7 @@
 pub(crate) mod snapshot;
 
 use guira_fabric::{FabricError, Lane, post};
-use guira_layout::{ExtentRef, Placement, RowId, parse_extent};
+use guira_layout::{EntryKind, ExtentRef, RowId, parse_extent};
 
 use crate::lookup::{Patience, Unsettled, read_extent};
 use crate::{Error, ErrorKind, Operation, Place, Reader, Table};
@@ -164,15 +164,15 @@ impl Reader {
         let table = std::sync::Arc::clone(&self.table);
         let rows = table.rows();
         items.clear();
-        for slot in rows.occupied_slots(words) {
-            let key_end = match rows.placement(words, slot) {
-                Placement::Inline => {
+        for slot in rows.occupied_entries(words) {
+            let key_end = match rows.entry_kind(words, slot) {
+                EntryKind::Inline => {
                     rows.append_inline_key(words, slot, &mut items.bytes);
                     let key_end = items.bytes.len();
                     rows.append_inline_value(words, slot, &mut items.bytes);
                     key_end
                 }
-                Placement::Extent => {
+                EntryKind::Extent => {
                     let extent = rows.extent_of(words, slot);
                     if items.passes_over(row, slot, &extent) {
                         continue;

@@ -1,6 +1,6 @@
 //! Keys and values that a table can store, and their places.
 
-use guira_layout::{Placement, Probe};
+use guira_layout::{EntryKind, Probe};
 
 use super::Table;
 use crate::{ErrorKind, RowPair};
@@ -52,18 +52,18 @@ impl Table {
     /// # Errors
     /// `ValueLength`.
     #[inline(always)]
-    pub fn place(&self, key: &Key<'_>, bytes: usize) -> Result<Placement, ErrorKind> {
+    pub fn place(&self, key: &Key<'_>, bytes: usize) -> Result<EntryKind, ErrorKind> {
         if !self.rows().accepts_value(bytes) {
             return Err(self.refuse_value(bytes));
         }
-        Ok(self.rows().place(key.bytes.len(), bytes))
+        Ok(self.rows().kind_for(key.bytes.len(), bytes))
     }
 
     /// The rows of the entry in `slot` of a row, by the digest that it stores or its key has; `buffer` is for the key.
     pub fn entry_rows(&self, words: &[u64], slot: usize, buffer: &mut Vec<u8>) -> RowPair {
-        let digest = match self.rows().placement(words, slot) {
-            Placement::Extent => self.rows().extent_of(words, slot).digest,
-            Placement::Inline => {
+        let digest = match self.rows().entry_kind(words, slot) {
+            EntryKind::Extent => self.rows().extent_of(words, slot).digest,
+            EntryKind::Inline => {
                 buffer.clear();
                 self.rows().append_inline_key(words, slot, buffer);
                 self.placement().digest(buffer)

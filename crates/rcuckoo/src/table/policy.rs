@@ -40,7 +40,7 @@ impl Policy {
     pub(crate) fn of(config: &TableConfig, locks: &LockLayout) -> Policy {
         let rules = config.rules;
         Policy {
-            deaths: match (locks.names_owners(), rules.commit_records) {
+            deaths: match (locks.has_owner_ids(), rules.commit_records) {
                 (true, true) => Deaths::Recovered,
                 (false, false) if config.repair_regions > 0 => Deaths::Repaired,
                 _ => Deaths::Left,

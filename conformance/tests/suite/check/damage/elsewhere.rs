@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use guira_check::{ProblemKind, Quiet};
+use guira_check::{Concurrency, ProblemKind};
 use guira_conformance::Bench;
 use guira_fabric::Profile;
 use guira_layout::{LockId, Preset, RowFormat};
@@ -15,7 +15,7 @@ use crate::check::table::{SOME_ROW, craft, filled, xor};
 type DamageElsewhere = (ProblemKind, Preset, &'static str, fn(&Bench));
 
 /// Damage that `bytes:64` in `hardened` cannot have.
-pub fn provoke(quiet: Quiet, provoked: &mut HashSet<ProblemKind>) {
+pub fn provoke(concurrency: Concurrency, provoked: &mut HashSet<ProblemKind>) {
     let cases: [DamageElsewhere; 6] = [
         (ProblemKind::PaddingNotZero, Preset::Hardened, "fixed:8:56", |bench| {
             craft(bench, SOME_ROW, |rows, words| words[rows.trailer_word() - 1] = 1);
@@ -53,7 +53,7 @@ pub fn provoke(quiet: Quiet, provoked: &mut HashSet<ProblemKind>) {
             ProblemKind::LockBits => odd_locks(),
             _ => filled(preset, format, Profile::Tcp).0,
         };
-        let kinds = kinds_after(&bench, damage, quiet);
+        let kinds = kinds_after(&bench, damage, concurrency);
         assert_eq!(kinds, [kind]);
         provoked.insert(kind);
     }

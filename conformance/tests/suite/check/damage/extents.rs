@@ -3,7 +3,7 @@
 use guira_check::ProblemKind;
 use guira_conformance::Bench;
 use guira_fabric::Addr;
-use guira_layout::{ChunkState, ChunkWord, ExtentClass, ExtentRef, OwnerId, Placement, encode_extent};
+use guira_layout::{ChunkState, ChunkWord, EntryKind, ExtentClass, ExtentRef, OwnerId, encode_extent};
 
 use super::Damage;
 use super::entries::{copy_entry, extent_at, extent_entry, other_row};
@@ -122,7 +122,7 @@ fn change_extent(bench: &Bench, change: impl FnOnce(&mut ExtentRef)) {
     change(&mut extent);
     let mut entry = vec![0; bench.table.rows().entry_words()];
     bench.table.rows().encode_extent_entry(&mut entry, &extent);
-    craft(bench, at.0, |rows, words| rows.put_entry(words, at.1, &entry, Placement::Extent));
+    craft(bench, at.0, |rows, words| rows.put_entry(words, at.1, &entry, EntryKind::Extent));
 }
 
 fn set_chunk(bench: &Bench, chunk: u64, state: ChunkState) {

@@ -8,7 +8,7 @@ mod rows;
 
 use std::collections::HashSet;
 
-use guira_check::{CheckOptions, ProblemKind, Quiet, check_table, table_stats};
+use guira_check::{CheckOptions, Concurrency, ProblemKind, check_table, table_stats};
 use guira_conformance::{Bench, block_on};
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{Preset, RowId};
@@ -24,24 +24,27 @@ pub type Damage = (ProblemKind, &'static str, fn(&Bench));
 /// reported as what it is, at the first look and after many.
 #[test]
 fn every_kind_of_damage_is_reported() {
-    for quiet in [Quiet::NobodyWorks, Quiet::OthersWork] {
+    for concurrency in [Concurrency::Exclusive, Concurrency::Shared] {
         let mut provoked = HashSet::new();
         for damages in [rows::DAMAGES, entries::DAMAGES, extents::DAMAGES, extents::OF_CHUNKS, owners::DAMAGES] {
-            provoke(damages, quiet, &mut provoked);
+            provoke(damages, concurrency, &mut provoked);
         }
-        elsewhere::provoke(quiet, &mut provoked);
-        let mut quiet_only: HashSet<ProblemKind> = owners::QUIET_ONLY.iter().map(|(kind, _, _)| *kind).collect();
-        if quiet == Quiet::NobodyWorks {
-            provoke(owners::QUIET_ONLY, quiet, &mut provoked);
-            quiet_only.clear();
+        elsewhere::provoke(concurrency, &mut provoked);
+        let mut exclusive_only: HashSet<ProblemKind> = owners::QUIET_ONLY.iter().map(|(kind, _, _)| *kind).collect();
+        if concurrency == Concurrency::Exclusive {
+            provoke(owners::QUIET_ONLY, concurrency, &mut provoked);
+            exclusive_only.clear();
         }
         let missing: Vec<_> = ProblemKind::ALL.iter().filter(|kind| !provoked.contains(kind)).collect();
-        assert!(missing.iter().all(|kind| quiet_only.contains(kind)), "{quiet:?}: {missing:?} were not provoked");
+        assert!(
+            missing.iter().all(|kind| exclusive_only.contains(kind)),
+            "{concurrency:?}: {missing:?} were not provoked"
+        );
     }
     for (kind, name, damage) in owners::QUIET_ONLY {
         let (bench, _client) = filled(Preset::Hardened, "bytes:64", Profile::Shm);
         assert_eq!(
-            kinds_after(&bench, *damage, Quiet::OthersWork),
+            kinds_after(&bench, *damage, Concurrency::Shared),
             [],
             "{kind:?}, {name}: others may be about to end it"
         );
@@ -52,8 +55,8 @@ fn every_kind_of_damage_is_reported() {
 fn locks_of_one_bit_are_stuck_only_while_nobody_works() {
     let (bench, _client) = filled(Preset::Paper, "fixed:8:8", Profile::Shm);
     let hold: fn(&Bench) = |bench| hold_lock(bench, 3, 1);
-    assert_eq!(kinds_after(&bench, hold, Quiet::NobodyWorks), [ProblemKind::StuckLock]);
-    assert_eq!(kinds_after(&bench, |_| (), Quiet::OthersWork), []);
+    assert_eq!(kinds_after(&bench, hold, Concurrency::Exclusive), [ProblemKind::StuckLock]);
+    assert_eq!(kinds_after(&bench, |_| (), Concurrency::Shared), []);
 }
 
 #[test]
@@ -62,8 +65,8 @@ fn reports_keep_what_they_are_asked_to_keep() {
     for row in 0..128 {
         xor(&bench, bench.table.geometry().row(RowId(row)), 1);
     }
-    for quiet in [Quiet::NobodyWorks, Quiet::OthersWork] {
-        let options = CheckOptions { quiet, problem_limit: 5, ..CheckOptions::default() };
+    for concurrency in [Concurrency::Exclusive, Concurrency::Shared] {
+        let options = CheckOptions { concurrency, problem_limit: 5, ..CheckOptions::default() };
         let report = block_on(check_table(&mut bench.region.lane(), &bench.table, &options, &mut |_| ())).unwrap();
         assert_eq!((report.problems.len(), report.problems_total), (5, 128));
         assert_eq!((report.counts.unverified_rows, report.counts.entries), (128, 0));
@@ -86,7 +89,7 @@ fn every_flipped_bit_of_a_row_is_reported() {
                 let at = bench.table.geometry().row(row).add_words(rng.below(bench.table.rows().row_words() as u64));
                 let bit = 1 << rng.below(64);
                 xor(&bench, at, bit);
-                let report = check(&bench, Quiet::NobodyWorks);
+                let report = check(&bench, Concurrency::Exclusive);
                 assert_eq!(report.problems_total, 1, "{preset} {format}: {row}, {at}, bit {bit:#x}");
                 assert_eq!(
                     (report.problems[0].kind, &report.problems[0].place),
@@ -94,27 +97,27 @@ fn every_flipped_bit_of_a_row_is_reported() {
                 );
                 xor(&bench, at, bit);
             }
-            assert_clean(&check(&bench, Quiet::NobodyWorks), format);
+            assert_clean(&check(&bench, Concurrency::Exclusive), format);
         }
     }
 }
 
 /// Does `damage`, and returns the kinds the check reports, what dead clients left included.
-fn kinds_after(bench: &Bench, damage: fn(&Bench), quiet: Quiet) -> Vec<ProblemKind> {
+fn kinds_after(bench: &Bench, damage: fn(&Bench), concurrency: Concurrency) -> Vec<ProblemKind> {
     damage(bench);
-    let report = check(bench, quiet);
+    let report = check(bench, concurrency);
     assert_eq!(report.problems.len() as u64, report.problems_total.min(50));
     let all = report.problems.iter().chain(&report.under_way);
     all.inspect(|problem| println!("  {problem}")).map(|problem| problem.kind).collect()
 }
 
 /// Each damage has a table and a thread of its own, because a check that looks again mostly waits.
-fn provoke(damages: &[Damage], quiet: Quiet, provoked: &mut HashSet<ProblemKind>) {
+fn provoke(damages: &[Damage], concurrency: Concurrency, provoked: &mut HashSet<ProblemKind>) {
     std::thread::scope(|scope| {
         for (kind, name, damage) in damages {
             scope.spawn(move || {
                 let (bench, _client) = filled(Preset::Hardened, "bytes:64", Profile::Shm);
-                let kinds = kinds_after(&bench, *damage, quiet);
+                let kinds = kinds_after(&bench, *damage, concurrency);
                 assert!(kinds.contains(kind), "{kind:?}, {name}: {kinds:?}");
             });
         }

@@ -299,7 +299,7 @@ impl Ready {
             differences: backed.differences.clone(),
             entry: config.format.to_string(),
             rows: config.rows,
-            slots: config.slots(),
+            slots: config.max_entries(),
             extent_bytes: config.chunks * config.chunk_bytes,
             max_clients: config.max_clients,
             main_bytes: geometry.main_bytes(),

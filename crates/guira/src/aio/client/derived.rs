@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use guira_fabric::Lane;
-use guira_layout::Placement;
+use guira_layout::EntryKind;
 use guira_rcuckoo::{Operation, Outcome};
 
 use super::{Client, Request};
@@ -49,7 +49,7 @@ impl Client {
     #[inline(always)]
     pub(crate) fn is_number_in_row(&self, key: &[u8]) -> bool {
         let table = self.client.table();
-        table.key(key).and_then(|key| table.place(&key, size_of::<u64>())) != Ok(Placement::Extent)
+        table.key(key).and_then(|key| table.place(&key, size_of::<u64>())) != Ok(EntryKind::Extent)
     }
 
     /// The sum that an addition of `by` left.
@@ -175,7 +175,7 @@ impl Client {
         let table = self.client.table();
         let place = table.key(key).and_then(|key| table.place(&key, into.len()));
         // A token of a row changes with the neighbours.
-        Ok(Some(Some(token).filter(|_| place == Ok(Placement::Extent))))
+        Ok(Some(Some(token).filter(|_| place == Ok(EntryKind::Extent))))
     }
 
     fn attempts(&mut self, operation: Operation) -> Attempts {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use guira::Store;
-use guira_check::history::{Answer, Call, History, Operation, Outcome, Refusal, SEARCH_STEPS};
+use guira_check::history::{Answer, Call, History, HistoryError, Operation, Outcome, SEARCH_STEPS};
 use guira_fabric::SplitMix64;
 
 use crate::histories::log::{Counts, Told, add, now_ns};
@@ -91,7 +91,7 @@ impl Sums {
             operations[place].outcome = stale;
             self.falsehoods += 1;
             let refusal = operations.into_iter().collect::<History>().check(SEARCH_STEPS);
-            self.found_falsehoods += u64::from(matches!(refusal, Err(Refusal::Impossible(_))));
+            self.found_falsehoods += u64::from(matches!(refusal, Err(HistoryError::NotLinearizable(_))));
         }
     }
 }

@@ -149,7 +149,7 @@ impl Worker {
         match (call, ended) {
             (_, Ended::Answered(Answer::Found(value))) => self.seen.insert(key, value),
             (Call::Put(value) | Call::Insert(value) | Call::Update(value), Ended::Answered(answer))
-                if answer.tells_of_change() =>
+                if answer.is_change() =>
             {
                 self.seen.insert(key, value)
             }

@@ -161,15 +161,15 @@ impl Log {
         self.start.elapsed().as_nanos() as u64
     }
 
-    fn begin(&self, process: u64, key: u64, call: Call) -> guira_check::history::Begun {
+    fn begin(&self, process: u64, key: u64, call: Call) -> guira_check::history::PendingOperation {
         self.history.lock().unwrap().begin(process, key, call, self.now_ns())
     }
 
-    fn end(&self, begun: guira_check::history::Begun, result: Result<Answer, Error>) {
+    fn end(&self, begun: guira_check::history::PendingOperation, result: Result<Answer, Error>) {
         let mut history = self.history.lock().unwrap();
         match result {
-            Ok(answer) => history.answered(begun, answer, self.now_ns()),
-            Err(error) if error.effect() == Effect::None => history.withdraw(begun),
+            Ok(answer) => history.complete(begun, answer, self.now_ns()),
+            Err(error) if error.effect() == Effect::None => history.fail(begun),
             // Nobody knows: it is pending for ever.
             Err(_) => {}
         }

@@ -7,7 +7,7 @@
 //! Fix: a class must fit the table, and its run must end within it, before anything is read there. [R-EXTENT-2]
 
 use guira::{Blame, CreateOptions, Preset, Store, Url};
-use guira_check::{CheckOptions, ProblemKind, Quiet, check_table};
+use guira_check::{CheckOptions, Concurrency, ProblemKind, check_table};
 use guira_conformance::{Bench, Sampling, SteppedLane, block_on};
 use guira_fabric::{Profile, Region, Verb, post};
 use guira_fabric_shm::{Access, Location, ShmRegion};
@@ -35,8 +35,8 @@ fn a_check_reports_it() {
             ChunkState::Orphan { class: class(u32::MAX.into()), free: 1 },
         ] {
             bench.store(bench.table.geometry().chunk_word(at), &[ChunkWord::encode(state).0]);
-            for quiet in [Quiet::NobodyWorks, Quiet::OthersWork] {
-                let options = CheckOptions { quiet, ..CheckOptions::default() };
+            for concurrency in [Concurrency::Exclusive, Concurrency::Shared] {
+                let options = CheckOptions { concurrency, ..CheckOptions::default() };
                 // Its waits, 0.65 s each time, pass at once.
                 let mut lane = SteppedLane::new(&bench.region, Sampling::Ascending, Box::new(|_| ()));
                 let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).unwrap();

@@ -1,65 +1,66 @@
-//! Why a history is refused, made to be read.
+//! Errors of the linearizability check, in readable form.
 
 use std::fmt;
 
 use super::operation::{Answer, Call, Operation, Outcome};
 
-/// Operations of the longest order that are shown: its end.
+/// Number of operations that a message shows, at most: of the longest order, the last ones.
 const SHOWN: usize = 8;
 
 /// A history is not known to be linearizable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum HistoryError {
     /// A key has no order that explains every answer.
     #[error(transparent)]
-    Impossible(Box<Impossible>),
-    /// The search took too long. This is no pass.
+    NotLinearizable(Box<NotLinearizable>),
+    /// The search took too many steps. The history may or may not be linearizable.
     #[error("key {key}: undecided after {steps} steps for {operations} operations")]
     Undecided {
         /// The key.
         key: u64,
-        /// Its operations.
+        /// The number of its operations.
         operations: usize,
-        /// Steps that were taken.
+        /// The number of steps taken.
         steps: u64,
     },
 }
 
-/// A key whose answers no order of its operations explains.
+/// A key for which no order of its operations explains every answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Impossible {
+pub struct NotLinearizable {
     /// The key.
     pub key: u64,
-    /// How many operations it has, the pending ones included.
+    /// The number of its operations, including pending ones.
     pub operations: usize,
-    /// The longest order, from the beginning, that explains as many answers: nothing may follow it.
+    /// The longest order that explains its answers: no operation may follow it.
     pub order: Vec<Operation>,
-    /// The key's value after it.
+    /// The key's value after this order.
     pub state: Option<u64>,
-    /// What fits nowhere: it was answered before any other that is left, so it must come next.
-    pub misfit: Operation,
-    /// Who wrote the value that the misfit names, if it names one and anybody did.
+    /// The operation that fits nowhere: of the remaining ones it was answered first, so it would have to come next.
+    pub unexplained: Operation,
+    /// The operation that wrote the value that the unexplained operation read, if there is one.
     pub writer: Option<Operation>,
-    /// What else was under way when the misfit was answered, and is not in the order.
+    /// The other operations in progress when the unexplained one was answered that are not in the order.
     pub others: Vec<Operation>,
 }
 
-impl Impossible {
+impl NotLinearizable {
     pub(super) fn new(
         order: Vec<Operation>,
         state: Option<u64>,
-        misfit: Operation,
+        unexplained: Operation,
         open: impl Iterator<Item = Operation>,
         mut all: impl ExactSizeIterator<Item = Operation>,
-    ) -> Impossible {
+    ) -> NotLinearizable {
         let operations = all.len();
-        let writer = named_by(&misfit).and_then(|value| all.find(|operation| written_by(operation) == Some(value)));
-        let others = open.filter(|operation| *operation != misfit).collect();
-        Impossible { key: misfit.key, operations, order, state, misfit, writer, others }
+        let writer =
+            named_by(&unexplained).and_then(|value| all.find(|operation| written_by(operation) == Some(value)));
+        let others = open.filter(|operation| *operation != unexplained).collect();
+        NotLinearizable { key: unexplained.key, operations, order, state, unexplained, writer, others }
     }
 }
 
-/// The value an operation says the key had.
+/// Returns the value that the key had according to an operation's answer.
 fn named_by(operation: &Operation) -> Option<u64> {
     match (operation.call, operation.outcome) {
         (_, Outcome::Answered { answer: Answer::Found(value), .. }) => Some(value),
@@ -71,7 +72,7 @@ fn named_by(operation: &Operation) -> Option<u64> {
     }
 }
 
-/// The value an operation gives the key, if it takes effect.
+/// Returns the value that the key has after an operation that takes effect.
 fn written_by(operation: &Operation) -> Option<u64> {
     match operation.call {
         Call::Put(value) | Call::Insert(value) | Call::Update(value) => Some(value),
@@ -80,14 +81,14 @@ fn written_by(operation: &Operation) -> Option<u64> {
     }
 }
 
-impl fmt::Display for Impossible {
+impl fmt::Display for NotLinearizable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Impossible { key, operations, order, state, misfit, writer, others } = self;
+        let NotLinearizable { key, operations, order, state, unexplained, writer, others } = self;
         writeln!(f, "key {key}: no order of its {operations} operations explains every answer.")?;
         match order.len() {
-            0 => writeln!(f, "None may come first: the key does not exist,")?,
+            0 => writeln!(f, "No operation can come first: the key does not exist,")?,
             length => {
-                writeln!(f, "The longest order that explains as many has {length}; it ends with")?;
+                writeln!(f, "The longest order that explains its answers has {length}; it ends with")?;
                 let shown = &order[length.saturating_sub(SHOWN)..];
                 shown.iter().try_for_each(|operation| writeln!(f, "    {operation}"))?;
                 match state {
@@ -96,14 +97,14 @@ impl fmt::Display for Impossible {
                 }
             }
         }
-        write!(f, "and what was answered next fits nowhere:\n    {misfit}")?;
-        match (named_by(misfit), writer) {
-            (Some(value), Some(writer)) => write!(f, "\nThe value {value} is that of\n    {writer}")?,
-            (Some(value), None) => write!(f, "\nNobody wrote the value {value}.")?,
+        write!(f, "and the operation answered next fits nowhere:\n    {unexplained}")?;
+        match (named_by(unexplained), writer) {
+            (Some(value), Some(writer)) => write!(f, "\nThe value {value} was written by\n    {writer}")?,
+            (Some(value), None) => write!(f, "\nNo operation wrote the value {value}.")?,
             (None, _) => {}
         }
         if !others.is_empty() {
-            f.write_str("\nUnder way then, too:")?;
+            f.write_str("\nAlso in progress then:")?;
             others.iter().take(SHOWN).try_for_each(|operation| write!(f, "\n    {operation}"))?;
         }
         match others.len().saturating_sub(SHOWN) {
