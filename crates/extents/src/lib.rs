@@ -14,14 +14,14 @@
 
 #![forbid(unsafe_code)]
 
-mod lost;
-mod patrol;
-mod places;
+mod leaked;
+mod owned_chunks;
+mod pending_claims;
+mod reclaim_scan;
 mod runs;
 mod table;
 #[cfg(test)]
 mod tests;
-mod under_way;
 
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass, ExtentRef, GENERATION_WORD, Generation, OwnerId, extent_words};
 use guira_rcuckoo::{Key, NoSpace, Table};
 
-use patrol::{Orphan, Patrol};
-use places::{Freed, Places};
+use owned_chunks::{Freed, OwnedChunks};
+use reclaim_scan::{Orphan, ReclaimScan};
 use runs::Runs;
 use table::orphans;
 
@@ -62,14 +62,14 @@ pub struct Extents {
     table: Arc<Table>,
     owner: OwnerId,
     generations: std::ops::Range<u64>,
-    places: Places,
-    patrol: Patrol,
+    chunks: OwnedChunks,
+    scan: ReclaimScan,
     runs: Runs,
     /// Generations of extents that were handed out and neither linked nor taken back: nobody's entry refers to them
     /// yet.
     handed_out: Vec<u64>,
     /// Chunks whose words an operation is changing, or was when it was dropped.
-    under_way: Vec<u64>,
+    pending_claims: Vec<u64>,
     /// Extents found that deaths had lost.
     swept: u64,
     adopted_chunks: u64,
@@ -80,16 +80,16 @@ impl Extents {
     pub fn new(table: Arc<Table>, owner: OwnerId) -> Extents {
         // Clients start their rounds at different places, so that they look at different orphans.
         let first = u64::from(owner.0).wrapping_mul(0x9e37_79b9) % table.config().chunks.max(1);
-        let patrol = Patrol::starting_at(first);
+        let scan = ReclaimScan::starting_at(first);
         Extents {
             table,
             owner,
             generations: 0..0,
-            places: Places::default(),
-            patrol,
+            chunks: OwnedChunks::default(),
+            scan,
             runs: Runs::default(),
             handed_out: Vec::new(),
-            under_way: Vec::new(),
+            pending_claims: Vec::new(),
             swept: 0,
             adopted_chunks: 0,
         }
@@ -102,14 +102,14 @@ impl Extents {
 
     /// A place for `key` and `value`, if one is at hand and there is nothing to tend. No round trip.
     #[inline]
-    pub fn reserve_now(&mut self, key: &Key<'_>, value: &[u8]) -> Option<ExtentRef> {
+    pub fn try_reserve(&mut self, key: &Key<'_>, value: &[u8]) -> Option<ExtentRef> {
         if self.is_due() {
             return None;
         }
         let generation = self.generation_at_hand()?;
         let class = self.class_of(key, value);
-        let place = self.places.take(class, generation)?;
-        Some(self.hand_out(class, place, generation, key, value))
+        let slot = self.chunks.take(class, generation)?;
+        Some(self.hand_out(class, slot, generation, key, value))
     }
 
     /// A place for `key` and `value`. No round trip as long as this client has a free slot of the class.
@@ -119,18 +119,18 @@ impl Extents {
         key: &Key<'_>,
         value: &[u8],
     ) -> Result<ExtentRef, ExtentError> {
-        self.tend(lane).await?;
+        self.maintain(lane).await?;
         let generation = self.next_generation(lane).await?;
         let class = self.class_of(key, value);
-        let place = match self.places.take(class, generation) {
-            Some(place) => place,
+        let slot = match self.chunks.take(class, generation) {
+            Some(slot) => slot,
             None => {
                 self.refill(lane, class, value.len()).await?;
-                let place = self.places.take(class, generation);
-                place.ok_or_else(|| self.full(class, value.len(), &[]))?
+                let slot = self.chunks.take(class, generation);
+                slot.ok_or_else(|| self.full(class, value.len(), &[]))?
             }
         };
-        Ok(self.hand_out(class, place, generation, key, value))
+        Ok(self.hand_out(class, slot, generation, key, value))
     }
 
     fn hand_out(
@@ -141,7 +141,7 @@ impl Extents {
         key: &Key<'_>,
         value: &[u8],
     ) -> ExtentRef {
-        self.patrol.worked += 1;
+        self.scan.handled += 1;
         self.handed_out.push(generation);
         ExtentRef {
             digest: key.digest(),
@@ -165,7 +165,7 @@ impl Extents {
     /// Takes back an extent whose mark is written, if it lies in one of this client's chunks, or is a run.
     #[inline]
     pub fn give_back(&mut self, extent: &ExtentRef) {
-        self.patrol.worked += 1;
+        self.scan.handled += 1;
         self.take_back(extent, Freed::Marked);
     }
 
@@ -178,8 +178,8 @@ impl Extents {
     fn take_back(&mut self, extent: &ExtentRef, how: Freed) {
         let chunk_bytes = self.table.config().chunk_bytes;
         let Some((index, within)) = self.table.geometry().chunk_of(extent.offset) else { return };
-        match self.places.get(index).map(|chunk| chunk.class.slot_of(within, chunk_bytes)) {
-            Some(Some(slot)) => self.places.give_back(index, slot, extent.generation.0, how),
+        match self.chunks.get(index).map(|chunk| chunk.class.slot_of(within, chunk_bytes)) {
+            Some(Some(slot)) => self.chunks.give_back(index, slot, extent.generation.0, how),
             Some(None) => {}
             None => self.free_run(extent),
         }
@@ -204,14 +204,14 @@ impl Extents {
     /// Finds free slots: freed ones in chunks this client has, an orphan's, a free chunk's; and if there is none, what
     /// this client and the dead no longer need.
     async fn refill(&mut self, lane: &mut dyn Lane, class: ExtentClass, bytes: usize) -> Result<(), ExtentError> {
-        if self.places.is_sweep_due(class) && self.sweep(lane, class).await? {
+        if self.chunks.is_mark_read_due(class) && self.read_class_marks(lane, class).await? {
             return Ok(());
         }
         if self.find_chunk(lane, class).await? {
             return Ok(());
         }
         for search in 0..SEARCHES {
-            if self.gather(lane, class).await? {
+            if self.reclaim_space(lane, class).await? {
                 return Ok(());
             }
             let words = self.read_chunk_table(lane).await?;
@@ -228,23 +228,23 @@ impl Extents {
     /// Reads every mark of this client, sweeps up what the dead have lost in its chunks, gives back what is empty, then
     /// looks through the orphans, taking over one at a time so that none is missing to others: those of `class` first.
     /// True if there is a free slot of `class` then. // [R-EXTENT-5] [R-RECOVER-7]
-    async fn gather(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> Result<bool, FabricError> {
+    async fn reclaim_space(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> Result<bool, FabricError> {
         self.settle_runs(lane).await?;
-        self.sweep_all(lane).await?;
-        if !self.places.has_free(class) {
+        self.read_all_marks(lane).await?;
+        if !self.chunks.has_free(class) {
             self.sweep_own(lane).await?;
         }
-        if self.places.has_free(class) {
+        if self.chunks.has_free(class) {
             return Ok(true);
         }
-        self.give_back_chunks(lane, &self.places.all_empty()).await?;
+        self.give_back_chunks(lane, &self.chunks.all_empty()).await?;
         if self.find_chunk(lane, class).await? {
             return Ok(true);
         }
         let words = self.read_chunk_table(lane).await?;
         let (same, others): (Vec<Orphan>, Vec<Orphan>) = orphans(&words).partition(|(_, of, _)| *of == class);
         for (index, ..) in same {
-            if self.adopt(lane, index, words[index as usize], class).await? && self.places.has_free(class) {
+            if self.adopt(lane, index, words[index as usize], class).await? && self.chunks.has_free(class) {
                 return Ok(true);
             }
             self.give_up(lane, &[index]).await?;
@@ -252,7 +252,7 @@ impl Extents {
         let mut others = &others[..];
         while !others.is_empty() {
             let (now, later) = others.split_at(self.fitting_samples(others).max(1));
-            self.drain_orphans(lane, now, |index| words[index as usize]).await?;
+            self.reclaim_drained(lane, now, |index| words[index as usize]).await?;
             others = later;
         }
         let words = self.read_chunk_table(lane).await?;
@@ -294,11 +294,11 @@ impl Extents {
 
     /// Gives up every chunk: empty ones become free, others orphans that the next client adopts. // [R-EXTENT-2]
     pub async fn close(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
-        self.settle_under_way(lane).await?;
+        self.settle_pending_claims(lane).await?;
         self.settle_runs(lane).await?;
-        self.sweep_all(lane).await?;
-        self.give_back_chunks(lane, &self.places.all_empty()).await?;
-        let chunks: Vec<u64> = self.places.from(0).map(|(index, _)| index).collect();
+        self.read_all_marks(lane).await?;
+        self.give_back_chunks(lane, &self.chunks.all_empty()).await?;
+        let chunks: Vec<u64> = self.chunks.from(0).map(|(index, _)| index).collect();
         self.give_up(lane, &chunks).await
     }
 }

@@ -41,7 +41,7 @@ impl Extents {
     pub fn link(&mut self, extent: &ExtentRef) {
         self.settle_handed_out(extent);
         let Some((index, _)) = self.table.geometry().chunk_of(extent.offset) else { return };
-        if let Some(chunk) = self.places.get(index)
+        if let Some(chunk) = self.chunks.get(index)
             && matches!(chunk.class, ExtentClass::Run(_))
         {
             self.runs.chunks += chunk.class.chunks();
@@ -51,8 +51,8 @@ impl Extents {
 
     /// Notes that this client freed an extent that lies in none of its chunks.
     pub(super) fn free_run(&mut self, extent: &ExtentRef) {
-        let place = self.table.geometry().chunk_of(extent.offset);
-        let (Some((index, _)), Some(words)) = (place, extent.words()) else { return };
+        let location = self.table.geometry().chunk_of(extent.offset);
+        let (Some((index, _)), Some(words)) = (location, extent.words()) else { return };
         let class = ExtentClass::of(words, self.table.config().chunk_bytes);
         if matches!(class, ExtentClass::Run(_)) && self.is_possible(index, class) {
             self.runs.chunks += class.chunks();
@@ -71,12 +71,12 @@ impl Extents {
             let some = self.runs.linked.len().min(RUNS_OF_BATCH);
             // One that was freed since is in the reserve, or about to be given back, or has become something else.
             let in_use = self.runs.linked[..some].iter().filter_map(|(index, generation)| {
-                let chunk = self.places.get(*index).filter(|chunk| chunk.slots[0] == *generation)?;
+                let chunk = self.chunks.get(*index).filter(|chunk| chunk.slots[0] == *generation)?;
                 Some((*index, chunk.class, *generation))
             });
             let in_use: Vec<(u64, ExtentClass, u64)> = in_use.collect();
             if !in_use.is_empty() {
-                self.leave_linked(lane, &in_use).await?;
+                self.orphan_linked(lane, &in_use).await?;
             }
             self.runs.linked.drain(..some);
         }
@@ -85,7 +85,7 @@ impl Extents {
         while freed > 0 {
             let some = freed.min(RUNS_OF_BATCH);
             let runs = self.runs.freed[..some].to_vec();
-            self.take_freed(lane, &runs).await?;
+            self.take_over_freed(lane, &runs).await?;
             self.runs.freed.drain(..some);
             freed -= some;
         }
@@ -94,27 +94,32 @@ impl Extents {
     }
 
     /// Makes runs with the given generations orphans.
-    async fn leave_linked(&mut self, lane: &mut dyn Lane, runs: &[(u64, ExtentClass, u64)]) -> Result<(), FabricError> {
-        let swap = |(index, class, _): &(u64, ExtentClass, u64)| (*index, *class, self.owned(*class), orphan(*class));
+    async fn orphan_linked(
+        &mut self,
+        lane: &mut dyn Lane,
+        runs: &[(u64, ExtentClass, u64)],
+    ) -> Result<(), FabricError> {
+        let swap =
+            |(index, class, _): &(u64, ExtentClass, u64)| (*index, *class, self.owned(*class), orphan_word(*class));
         let swaps: Vec<Swap> = runs.iter().map(swap).collect();
-        self.begin(runs.iter().map(|(index, ..)| *index));
+        self.mark_pending(runs.iter().map(|(index, ..)| *index));
         let settled = self.settle_words(lane, &swaps).await?;
         for ((index, class, generation), settled) in runs.iter().zip(settled) {
-            self.places.remove(*index);
+            self.chunks.remove(*index);
             // Freed before it was an orphan: whoever freed it could not take it over.
             if settled.mark == *generation {
                 self.runs.freed.push((*index, *class));
             }
         }
-        self.end();
+        self.clear_pending();
         Ok(())
     }
 
     /// Takes over orphans whose extent was freed. One that is in use again is left as it was.
-    async fn take_freed(&mut self, lane: &mut dyn Lane, runs: &[(u64, ExtentClass)]) -> Result<(), FabricError> {
-        let swap = |(index, class): &(u64, ExtentClass)| (*index, *class, orphan(*class), self.owned(*class));
+    async fn take_over_freed(&mut self, lane: &mut dyn Lane, runs: &[(u64, ExtentClass)]) -> Result<(), FabricError> {
+        let swap = |(index, class): &(u64, ExtentClass)| (*index, *class, orphan_word(*class), self.owned(*class));
         let swaps: Vec<Swap> = runs.iter().map(swap).collect();
-        self.begin(runs.iter().map(|(index, _)| *index));
+        self.mark_pending(runs.iter().map(|(index, _)| *index));
         let settled = self.settle_words(lane, &swaps).await?;
         let mut in_use = Vec::new();
         for ((index, class, compare, _), Settled { found, mark, generation }) in swaps.into_iter().zip(settled) {
@@ -122,12 +127,12 @@ impl Extents {
                 continue;
             }
             let is_free = generation == 0 || generation == mark;
-            self.places.add(index, class, vec![if is_free { 0 } else { generation }], 0);
+            self.chunks.add(index, class, vec![if is_free { 0 } else { generation }], 0);
             if !is_free {
                 in_use.push(index);
             }
         }
-        self.end();
+        self.clear_pending();
         if in_use.is_empty() { Ok(()) } else { self.give_up(lane, &in_use).await }
     }
 
@@ -149,6 +154,6 @@ impl Extents {
 }
 
 /// The word of a run of nobody that holds an extent.
-fn orphan(class: ExtentClass) -> ChunkWord {
+fn orphan_word(class: ExtentClass) -> ChunkWord {
     ChunkWord::encode(ChunkState::Orphan { class, free: 0 })
 }

@@ -7,7 +7,7 @@
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
 use guira_layout::{CHUNK_HEADER_WORDS, CHUNK_SWEPT_WORD, ChunkState, ChunkWord, ExtentClass, RECOVERIES_WORD};
 
-use super::patrol::Orphan;
+use super::reclaim_scan::Orphan;
 use super::{BATCH_VERBS, Extents, ZERO_WORDS};
 
 /// Words of the chunk table looked at in one READ.
@@ -55,7 +55,7 @@ impl Extents {
         known.retain(|(index, ..)| self.is_possible(*index, class));
         known.sort_unstable_by_key(|(index, _, free)| (*free, *index));
         while let Some((index, ..)) = known.pop_if(|(_, _, free)| is_roomy(u64::from(*free))) {
-            if self.adopt(lane, index, words[index as usize], class).await? && self.places.has_free(class) {
+            if self.adopt(lane, index, words[index as usize], class).await? && self.chunks.has_free(class) {
                 return Ok(true);
             }
         }
@@ -71,7 +71,7 @@ impl Extents {
         roomy.retain(|(free, _)| *free > 0 && is_roomy(*free));
         roomy.sort_unstable();
         for (_, index) in roomy.into_iter().rev() {
-            if self.adopt(lane, index, words[index as usize], class).await? && self.places.has_free(class) {
+            if self.adopt(lane, index, words[index as usize], class).await? && self.chunks.has_free(class) {
                 return Ok(true);
             }
         }
@@ -99,13 +99,13 @@ impl Extents {
         let first = SPREAD.min(free.len());
         free[..first].rotate_left(usize::from(self.owner.0) % first.max(1));
         for index in free {
-            self.begin([index]);
+            self.mark_pending([index]);
             if self.swap(lane, index, ChunkWord::FREE, self.claiming(class)).await? {
                 self.format(lane, index, class).await?;
-                self.end();
+                self.clear_pending();
                 return Ok(true);
             }
-            self.end();
+            self.clear_pending();
         }
         Ok(false)
     }
@@ -121,13 +121,13 @@ impl Extents {
             }
             free = 0;
             let head = index as u64 + 1 - chunks;
-            self.begin([head]);
+            self.mark_pending([head]);
             if self.claim_run(lane, head, class).await? {
                 self.format(lane, head, class).await?;
-                self.end();
+                self.clear_pending();
                 return Ok(true);
             }
-            self.end();
+            self.clear_pending();
         }
         Ok(false)
     }
@@ -184,7 +184,7 @@ impl Extents {
         let (addr, compare) = (self.table.geometry().chunk_word(index), self.claiming(class).0);
         batch.push(Verb::Cas { addr, compare, swap: self.owned(class).0, found: &mut found });
         post(lane, batch).await?;
-        self.places.add(index, class, vec![0; slots as usize], 0);
+        self.chunks.add(index, class, vec![0; slots as usize], 0);
         Ok(())
     }
 
@@ -201,27 +201,27 @@ impl Extents {
         if !self.is_possible(index, class) {
             return Ok(false);
         }
-        self.begin([index]);
+        self.mark_pending([index]);
         if !self.swap(lane, index, seen, self.owned(class)).await? {
-            self.end();
+            self.clear_pending();
             return Ok(false);
         }
         self.adopted_chunks += 1;
-        let Adopted { recoveries, header, marks, mut generations } = self.read_places(lane, index, class).await?;
+        let Adopted { recoveries, header, marks, mut generations } = self.read_slots(lane, index, class).await?;
         for (generation, mark) in generations.iter_mut().zip(&marks) {
             if generation == mark {
                 *generation = 0;
             }
         }
-        self.places.add(index, class, generations, header[CHUNK_SWEPT_WORD as usize]);
-        self.end();
-        self.sweep_lost(lane, index, recoveries).await?;
+        self.chunks.add(index, class, generations, header[CHUNK_SWEPT_WORD as usize]);
+        self.clear_pending();
+        self.sweep_leaked(lane, index, recoveries).await?;
         Ok(true)
     }
 
     /// What a chunk of this client's says of its places. 1 round trip for 62 of them, marks first: a generation that
     /// equals its mark was freed.
-    async fn read_places(&self, lane: &mut dyn Lane, index: u64, class: ExtentClass) -> Result<Adopted, FabricError> {
+    async fn read_slots(&self, lane: &mut dyn Lane, index: u64, class: ExtentClass) -> Result<Adopted, FabricError> {
         let slots = class.slots(self.table.config().chunk_bytes) as usize;
         let mut recoveries = [0];
         let mut head = vec![0; CHUNK_HEADER_WORDS as usize + slots];
@@ -249,20 +249,20 @@ impl Extents {
     /// Makes chunks of this client orphans. 1 round trip for 64 of them, 2 for each slot that has yet to be marked.
     pub(super) async fn give_up(&mut self, lane: &mut dyn Lane, indices: &[u64]) -> Result<(), FabricError> {
         for index in indices {
-            while let (Some(chunk), Some(slot)) = (self.places.get(*index), self.places.first_unmarked(*index)) {
+            while let (Some(chunk), Some(slot)) = (self.chunks.get(*index), self.chunks.first_unmarked(*index)) {
                 self.mark_free(lane, chunk.class, *index, slot).await?;
-                self.places.note_marked(*index, slot);
+                self.chunks.note_marked(*index, slot);
             }
         }
-        self.begin(indices.iter().copied());
+        self.mark_pending(indices.iter().copied());
         let mut swaps = Vec::new();
         for index in indices {
-            let Some(chunk) = self.places.remove(*index) else { continue };
+            let Some(chunk) = self.chunks.remove(*index) else { continue };
             let orphan = ChunkWord::encode(ChunkState::Orphan { class: chunk.class, free: chunk.free_hint() });
             swaps.push((*index, self.owned(chunk.class), orphan));
         }
         self.swap_all(lane, &swaps).await?;
-        self.end();
+        self.clear_pending();
         Ok(())
     }
 
@@ -284,10 +284,10 @@ impl Extents {
     /// so that a run is never claimed in part. 1 round trip for 64 chunks.
     pub(super) async fn give_back_chunks(&mut self, lane: &mut dyn Lane, indices: &[u64]) -> Result<(), FabricError> {
         let mut swaps = Vec::new();
-        let empty: Vec<u64> = indices.iter().copied().filter(|index| self.places.is_empty(*index)).collect();
-        self.begin(empty.iter().copied());
+        let empty: Vec<u64> = indices.iter().copied().filter(|index| self.chunks.is_empty(*index)).collect();
+        self.mark_pending(empty.iter().copied());
         for index in empty {
-            let Some(chunk) = self.places.remove(index) else { continue };
+            let Some(chunk) = self.chunks.remove(index) else { continue };
             let class = chunk.class;
             if class.chunks() == 1 {
                 swaps.push((index, self.owned(class), ChunkWord::FREE));
@@ -298,7 +298,7 @@ impl Extents {
             swaps.push((index, self.claiming(class), ChunkWord::FREE));
         }
         self.swap_all(lane, &swaps).await?;
-        self.end();
+        self.clear_pending();
         Ok(())
     }
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use guira_fabric::{Effect, FabricError, Lane, Liveness, LocalLane};
 use guira_layout::OwnerId;
 
-use crate::change::{Course, Paths, Workspace};
+use crate::change::{ChangeProgress, Paths, Workspace};
 use crate::locks::journal::{Flight, Journal};
-use crate::recovery::mourn::Mourner;
+use crate::recovery::failure_detector::FailureDetector;
 use crate::table::policy::LockedRows;
-use crate::{Counters, Error, ErrorKind, Now, Observer, Operation, Reader, SlotClient, Table, Token};
+use crate::{Counters, Error, ErrorKind, Observer, Operation, Reader, SlotClient, Table, Token, TryGet};
 
 /// The paper's failure timeout (section 4.1).
 const PRINTED_TIMEOUT_NS: u64 = 100_000_000;
@@ -103,10 +103,10 @@ pub struct Client {
     /// Index in the main space of the first word of its slot.
     pub(crate) slot_word: u64,
     pub(crate) journal: Journal,
-    pub(crate) mourner: Mourner,
+    pub(crate) failure_detector: FailureDetector,
     pub(crate) paths: Paths,
     pub(crate) work: Workspace,
-    pub(crate) course: Course,
+    pub(crate) progress: ChangeProgress,
     /// What the client shares with its lookups: its configuration, its waits, its suspects, and what it counts.
     pub(crate) reader: Reader,
 }
@@ -120,10 +120,10 @@ impl Client {
             owner,
             slot_word: table.geometry().slot(owner.0 - 1).word(),
             journal: Journal::default(),
-            mourner: Mourner::default(),
+            failure_detector: FailureDetector::default(),
             paths: Paths::new(&config, row_words),
             work: Workspace::new(&table),
-            course: Course::default(),
+            progress: ChangeProgress::default(),
             table,
         }
     }
@@ -131,15 +131,15 @@ impl Client {
     /// The same client, which asks `liveness` about those it waits for, and recovers the dead. // [R-RECOVER-1]
     #[must_use]
     pub fn with_liveness(mut self, liveness: Box<dyn Liveness>) -> Client {
-        self.mourner.ask(liveness);
+        self.failure_detector.set_liveness(liveness);
         self
     }
 
-    /// The same client, of the process `own`: as it is named in its slot, it is in the slots of the dead whom it
+    /// The same client, of the process `process`: as it is named in its slot, it is in the slots of the dead whom it
     /// recovers. Without this, what it is stopped in cannot be told. // [R-RECOVER-4]
     #[must_use]
-    pub fn with_process(mut self, own: &SlotClient) -> Client {
-        self.mourner.is_of(own);
+    pub fn with_process(mut self, process: &SlotClient) -> Client {
+        self.failure_detector.set_process(process);
         self
     }
 
@@ -162,14 +162,14 @@ impl Client {
 
     /// The change that comes next, on a lane that does not execute in place, has waited in a line of its process since
     /// `since_ns` of the lane's clock: its deadline counts from there. // [R-LOCK-4]
-    pub fn count_wait(&mut self, since_ns: u64) {
-        self.course.came_ns = Some(since_ns);
-        self.reader.counters.line_waits += 1;
+    pub fn count_queue_wait(&mut self, since_ns: u64) {
+        self.progress.queued_since_ns = Some(since_ns);
+        self.reader.counters.queue_waits += 1;
     }
 
     /// The change that comes next has not waited, whatever became of one that had.
-    pub fn forget_wait(&mut self) {
-        self.course.came_ns = None;
+    pub fn clear_queue_wait(&mut self) {
+        self.progress.queued_since_ns = None;
     }
 
     /// Whether there is nothing left of earlier changes: no lock, no batch that is not known to have ended, and no lost
@@ -179,9 +179,9 @@ impl Client {
     }
 
     /// A change waited in a line of its process, and was answered as one that came before another. // [R-LOCK-8]
-    pub fn count_overwritten(&mut self) {
-        self.reader.counters.line_waits += 1;
-        self.reader.counters.overwritten += 1;
+    pub fn count_combined(&mut self) {
+        self.reader.counters.queue_waits += 1;
+        self.reader.counters.combined += 1;
     }
 
     /// What the client met.
@@ -192,13 +192,13 @@ impl Client {
     /// Whether the last change, dropped or not, posted its commit, which then takes effect as a whole. Meaningful after
     /// [`Client::settle`].
     pub fn has_committed(&self) -> bool {
-        self.course.committed
+        self.progress.committed
     }
 
     /// The number that the last [`crate::Change::Add`] of this client made of one that was there.
     /// // [R-ADD-1]
     pub fn sum(&self) -> u64 {
-        self.course.sum
+        self.progress.sum
     }
 
     /// Looks `key` up through the client's own lane; see [`Reader::get`]. Settles first, because a change that was
@@ -218,16 +218,16 @@ impl Client {
         self.reader.get(lane, key, into).await
     }
 
-    /// See [`Reader::get_now`].
+    /// See [`Reader::try_get`].
     #[inline(always)]
-    pub fn get_now<L: LocalLane>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now {
-        if self.journal.is_clean() { self.reader.get_now(lane, key, into) } else { Now::Wait }
+    pub fn try_get<L: LocalLane>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> TryGet {
+        if self.journal.is_clean() { self.reader.try_get(lane, key, into) } else { TryGet::MustWait }
     }
 
-    /// See [`Reader::get_value_now`].
+    /// See [`Reader::try_get_value`].
     #[inline(always)]
-    pub fn get_value_now<L: LocalLane>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
-        if self.journal.is_clean() { self.reader.get_value_now(lane, key, into) } else { Now::Wait }
+    pub fn try_get_value<L: LocalLane>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> TryGet<()> {
+        if self.journal.is_clean() { self.reader.try_get_value(lane, key, into) } else { TryGet::MustWait }
     }
 
     async fn settle_for_get<L: Lane + ?Sized>(&mut self, lane: &mut L) -> Result<(), ErrorKind> {
@@ -309,7 +309,7 @@ impl Client {
             Err(error) => error.effect() != Effect::None,
         };
         if was_releasing && !had_effect {
-            self.course.committed = false;
+            self.progress.committed = false;
         }
         drained?;
         self.journal.release(lane, &self.table, self.owner).await

@@ -82,9 +82,9 @@ counters! {
     /// Those of the row retries because a row did not verify. Source: R-READ-5.
     crc_retries,
     /// Samples of rows whose writer stood still, taken with the help of its record. Source: R-READ-9.
-    looks_past,
+    reads_through_record,
     /// Those of them that gave a whole row.
-    rows_past,
+    rows_through_record,
     /// Orphaned chunks adopted.
     adopted_chunks,
     /// Repair leases taken, preset `paper`. Source: R-REPAIR-3.
@@ -104,10 +104,10 @@ counters! {
     /// Extents that deaths had lost, and that sweeps found. Source: R-RECOVER-7.
     swept_extents,
     /// Changes that waited for another one of the same key and process, behind a memory node. Source: R-LOCK-4.
-    line_waits,
+    queue_waits,
     /// Those of them that were answered as if they had come right before the other: it overwrote them. Source:
     /// R-LOCK-8.
-    overwritten,
+    combined,
 }
 
 const _: () = assert!(Counters::COUNT <= TOTALS_WORDS, "the superblock has room for all");
@@ -192,7 +192,8 @@ mod tests {
         let first = ["lock_conflicts", "stale_paths", "moves", "sampled_searches", "row_retries", "records"];
         let second = ["recoveries", "replays", "idle_deaths", "take_overs", "failed_recoveries", "torn_rows"];
         let third = ["released_locks", "reclaimed_chunks", "timeouts", "suspicions", "false_suspicions"];
-        let fourth = ["partial_conflicts", "neighbour_retries", "crc_retries", "looks_past", "rows_past"];
+        let fourth =
+            ["partial_conflicts", "neighbour_retries", "crc_retries", "reads_through_record", "rows_through_record"];
         let fifth = ["adopted_chunks", "leases", "revocations", "repair_state_1", "repair_state_2", "repair_state_3"];
         let all =
             [&first[..], &second, &third, &fourth, &fifth, &["repair_state_4", "reclaimed_locks", "swept_extents"]]

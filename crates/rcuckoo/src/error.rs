@@ -56,7 +56,7 @@ impl fmt::Display for Operation {
 
 /// Where damage was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum DamagedItem {
     /// A row whose checksum does not match though nobody is writing it.
     Row(RowId),
     /// An extent whose checksum does not match though its entry still refers to it.
@@ -71,29 +71,29 @@ pub enum Place {
         /// The entry's row.
         row: RowId,
         /// The entry's slot.
-        slot: usize,
+        index: usize,
     },
     /// A client slot.
-    Slot(u16),
+    ClientSlot(u16),
     /// A lock that names a client slot which the table does not have. Source: R-LOCK-9.
     Lock(LockId),
 }
 
-impl Place {
+impl DamagedItem {
     /// The place of `extent`.
-    pub(crate) fn of(extent: &ExtentRef) -> Place {
-        Place::Extent { offset: extent.offset, generation: extent.generation }
+    pub(crate) fn of(extent: &ExtentRef) -> DamagedItem {
+        DamagedItem::Extent { offset: extent.offset, generation: extent.generation }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for DamagedItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Row(row) => write!(f, "{row}"),
-            Place::Extent { offset, generation } => write!(f, "the extent of {generation} at offset {offset:#x}"),
-            Place::Entry { row, slot } => write!(f, "entry {slot} of {row}"),
-            Place::Slot(slot) => write!(f, "client slot {slot}"),
-            Place::Lock(lock) => write!(f, "{lock}"),
+            DamagedItem::Row(row) => write!(f, "{row}"),
+            DamagedItem::Extent { offset, generation } => write!(f, "the extent of {generation} at offset {offset:#x}"),
+            DamagedItem::Entry { row, index } => write!(f, "entry {index} of {row}"),
+            DamagedItem::ClientSlot(slot) => write!(f, "client slot {slot}"),
+            DamagedItem::Lock(lock) => write!(f, "{lock}"),
         }
     }
 }
@@ -163,10 +163,10 @@ pub enum ErrorKind {
         source: FabricError,
     },
     /// The memory: something is damaged. Nothing was changed.
-    #[error("{place} is damaged: {}", symptom(*place))]
+    #[error("{item} is damaged: {}", symptom(*item))]
     Corrupt {
         /// Where.
-        place: Place,
+        item: DamagedItem,
     },
     /// The table: no cuckoo path leads to a free entry. Nothing was changed.
     #[error(
@@ -212,7 +212,7 @@ pub enum ErrorKind {
         waited_ms: u64,
     },
     /// Somebody else: a lock stayed taken until the deadline. Nothing was changed.
-    #[error("{lock} stayed taken{} for {waited_ms} ms", by(owner))]
+    #[error("{lock} stayed taken{} for {waited_ms} ms", held_by(owner))]
     Busy {
         /// The lock.
         lock: LockId,
@@ -251,14 +251,14 @@ pub enum ErrorKind {
 }
 
 /// How damage at `place` shows.
-fn symptom(place: Place) -> &'static str {
-    match place {
-        Place::Lock(_) => "it names a client slot that the table does not have",
+fn symptom(item: DamagedItem) -> &'static str {
+    match item {
+        DamagedItem::Lock(_) => "it names a client slot that the table does not have",
         _ => "its checksum does not match and nobody is writing it",
     }
 }
 
-fn by(owner: &Option<OwnerId>) -> String {
+fn held_by(owner: &Option<OwnerId>) -> String {
     let slot = |owner: OwnerId| owner.slot().map_or_else(String::new, |slot| format!(" (client slot {slot})"));
     owner.map_or_else(String::new, |owner| format!(" by {owner}{}", slot(owner)))
 }
@@ -335,7 +335,7 @@ mod tests {
             [(Operation::Get, false), (Operation::Scan, false), (Operation::Put, true), (Operation::Remove, true)]
         {
             for kind in [
-                ErrorKind::Corrupt { place: Place::Row(RowId(1)) },
+                ErrorKind::Corrupt { item: DamagedItem::Row(RowId(1)) },
                 ErrorKind::Busy { lock: LockId(1), owner: None, waited_ms: 5 },
                 ErrorKind::Destroyed,
                 ErrorKind::KeyLength { bytes: 1, format },

@@ -196,20 +196,20 @@ impl Commit<'_> {
 impl Client {
     /// Books what became of a commit, which gave all locks back; so many of them had been reclaimed before.
     #[inline(always)]
-    pub(crate) fn book_end(&mut self, posted: Result<u64, FabricError>) -> Result<(), ErrorKind> {
+    pub(crate) fn finish_commit(&mut self, posted: Result<u64, FabricError>) -> Result<(), ErrorKind> {
         match posted {
             Ok(reclaimed) => {
                 self.reader.counters.reclaimed_locks += reclaimed;
-                self.journal.landed_release();
+                self.journal.release_completed();
                 Ok(())
             }
-            Err(error) => Err(self.book_failed(error)),
+            Err(error) => Err(self.commit_failed(error)),
         }
     }
 
     #[cold]
-    fn book_failed(&mut self, source: FabricError) -> ErrorKind {
-        self.course.committed &= source.effect() != Effect::None;
+    fn commit_failed(&mut self, source: FabricError) -> ErrorKind {
+        self.progress.committed &= source.effect() != Effect::None;
         self.journal.failed(&source);
         ErrorKind::Fabric { source }
     }
@@ -219,7 +219,7 @@ impl Client {
     #[inline(always)]
     pub(crate) fn expect_commit(&mut self, caps: &Caps, rows: usize) -> Option<u32> {
         self.journal.flight = Flight::Release;
-        self.course.committed = true;
+        self.progress.committed = true;
         needs_record(&self.table, caps, rows).then(|| {
             self.reader.counters.records += 1;
             self.reader.counters.sequence()

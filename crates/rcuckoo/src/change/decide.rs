@@ -11,9 +11,9 @@ pub(crate) enum Decision {
     /// Nothing: only give the locks back.
     Leave(Outcome),
     /// Change this slot of one of the rows.
-    Change { at: At, outcome: Outcome },
+    Change { at: Position, outcome: Outcome },
     /// Read the key in the extent of this slot, which has the same digest.
-    ReadKey(At),
+    ReadKey(Position),
     /// The key is new, and none of the rows it may go to has room.
     NoRoom,
     /// A row does not verify that has to.
@@ -22,18 +22,18 @@ pub(crate) enum Decision {
 
 /// A slot of one of a key's rows: of the first (0) or the second (1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct At {
+pub(crate) struct Position {
     pub(crate) which: usize,
     pub(crate) slot: usize,
 }
 
-impl At {
+impl Position {
     /// The first slot of the first row.
-    pub(crate) const START: At = At { which: 0, slot: 0 };
+    pub(crate) const START: Position = Position { which: 0, slot: 0 };
 
     /// The slot behind it.
-    pub(crate) fn next(self) -> At {
-        At { slot: self.slot + 1, ..self }
+    pub(crate) fn next(self) -> Position {
+        Position { slot: self.slot + 1, ..self }
     }
 }
 
@@ -49,7 +49,13 @@ pub(crate) struct LockedPair<'r> {
 /// the key, or one that may be the key's, answers if its row verifies, whatever the other row is; without one, all rows
 /// at hand have to. // [R-LOCK-7]
 #[inline(always)]
-pub(crate) fn decide(table: &Table, locked: &LockedPair<'_>, task: Task<'_>, roots: SearchRoots, from: At) -> Decision {
+pub(crate) fn decide(
+    table: &Table,
+    locked: &LockedPair<'_>,
+    task: Task<'_>,
+    roots: SearchRoots,
+    from: Position,
+) -> Decision {
     let Task { probe, pair, change } = task;
     let rows = table.rows();
     let is_whole = |which: usize| rows.verify(pair.row(which), locked.words[which]).is_ok();
@@ -71,9 +77,9 @@ pub(crate) fn decide(table: &Table, locked: &LockedPair<'_>, task: Task<'_>, roo
                         token == Token::Inline { row: pair.row(which), version: rows.trailer(words).version() }
                     }
                 };
-                return decide_found(change, At { which, slot }, as_expected);
+                return decide_found(change, Position { which, slot }, as_expected);
             }
-            Some(Candidate::Extent(slot)) => return Decision::ReadKey(At { which, slot }),
+            Some(Candidate::Extent(slot)) => return Decision::ReadKey(Position { which, slot }),
         }
     }
     if (0..2).any(|which| locked.at_hand[which] && !is_whole(which)) {
@@ -88,14 +94,14 @@ pub(crate) fn decide(table: &Table, locked: &LockedPair<'_>, task: Task<'_>, roo
             && is_root
             && let Some(slot) = rows.free_slot(words)
         {
-            return Decision::Change { at: At { which, slot }, outcome: Outcome::Inserted };
+            return Decision::Change { at: Position { which, slot }, outcome: Outcome::Inserted };
         }
     }
     Decision::NoRoom
 }
 
 /// What to do about the key that is in this slot.
-pub(crate) fn decide_found(change: &Change<'_>, at: At, as_expected: bool) -> Decision {
+pub(crate) fn decide_found(change: &Change<'_>, at: Position, as_expected: bool) -> Decision {
     match change {
         Change::Insert(_) => Decision::Leave(Outcome::Exists),
         _ if !as_expected => Decision::Leave(Outcome::Different),

@@ -17,8 +17,8 @@ use guira_layout::{ExtentRef, Placement, Probe};
 
 pub(crate) use self::pair::Stage;
 use self::pair::is_idle;
-pub use self::pair::{Begun, Rest};
-pub(crate) use self::workspace::{Course, Paths, Workspace};
+pub use self::pair::{Begun, Continuation};
+pub(crate) use self::workspace::{ChangeProgress, Paths, Workspace};
 use crate::locks::ExtentWrite;
 use crate::table::policy::LockedRows;
 use crate::{Client, Error, ErrorKind, Key, Operation, RowPair, Token};
@@ -197,7 +197,7 @@ impl Client {
         let result = match begun {
             Begun::Done(changed) => Ok(changed),
             Begun::Failed(error) => Err(error),
-            Begun::Rest(rest) => self.change_rest(lane, key, change, rest).await,
+            Begun::Continue(rest) => self.continue_change(lane, key, change, rest).await,
         };
         if !self.journal.is_clean()
             && let Err(error) = self.settle(lane).await
@@ -208,28 +208,28 @@ impl Client {
         result.map_err(|kind| kind.during(change.operation()))
     }
 
-    async fn change_rest(
+    async fn continue_change(
         &mut self,
         lane: &mut dyn Lane,
         key: &Key<'_>,
         change: Change<'_>,
-        rest: Rest,
+        rest: Continuation,
     ) -> Result<Changed, ErrorKind> {
         if let Err(refused) = self.check_value(key, &change) {
             return Err(self.refuse(lane, refused).await);
         }
         // Its extent is written, and nothing of what the client did since is under way. // [R-EXTENT-1]
-        let is_written = change.extent().is_none_or(|write| self.course.written == Some(write.extent.generation));
-        let goes_on = is_written && self.journal.lost.is_none() && self.journal.is_landed() && is_idle(lane);
-        self.course.stage = if goes_on { rest.0 } else { Stage::Beginning };
-        if self.course.stage == Stage::Beginning {
+        let is_written = change.extent().is_none_or(|write| self.progress.written == Some(write.extent.generation));
+        let goes_on = is_written && self.journal.lost.is_none() && self.journal.has_completed() && is_idle(lane);
+        self.progress.stage = if goes_on { rest.0 } else { Stage::Start };
+        if self.progress.stage == Stage::Start {
             self.refuse_if_lost()?;
             self.settle(lane).await?;
         }
-        self.course.committed = false;
-        self.course.waiting_since_ns = self.course.came_ns.take();
-        if self.course.waiting_since_ns.is_some() {
-            self.reader.suspects.clear();
+        self.progress.committed = false;
+        self.progress.waiting_since_ns = self.progress.queued_since_ns.take();
+        if self.progress.waiting_since_ns.is_some() {
+            self.reader.failure_timers.clear();
         }
         let table = std::sync::Arc::clone(&self.table);
         let (probe, pair) = (table.probe(key), key.rows());

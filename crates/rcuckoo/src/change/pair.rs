@@ -12,13 +12,13 @@ use guira_layout::{
 };
 
 use super::commit::{Commit, Marked, Write};
-use super::decide::{At, Decision, LockedPair, decide, decide_found, is_as_expected};
+use super::decide::{Decision, LockedPair, Position, decide, decide_found, is_as_expected};
 use super::{Change, Changed, NewValue, Outcome, Task};
 use crate::locks::journal::{Flight, Try};
 use crate::locks::{Conflict, ExtentWrite, LockBatch, WRITE_WORDS, lock_set};
 use crate::lookup::{read_extent, read_extent_in_place};
 use crate::table::policy::LockedRows;
-use crate::{Client, ErrorKind, Expected, Key, Place, RowPair, Synchronize};
+use crate::{Client, DamagedItem, ErrorKind, Expected, Key, RowPair, Synchronize};
 
 /// Lock words of one key's rows.
 pub(crate) const PAIR_WORDS: usize = 2;
@@ -31,17 +31,17 @@ pub enum Begun {
     /// It failed.
     Failed(ErrorKind),
     /// Not to its end: [`Client::finish`] does the rest.
-    Rest(Rest),
+    Continue(Continuation),
 }
 
 /// What is left of a change: for [`Client::finish`] of the client that began it, with the same key and change. It is a
 /// hint where to go on, and wrong for none: nothing is believed that was sampled, or held, when it was made.
 #[derive(Debug)]
-pub struct Rest(pub(super) Stage);
+pub struct Continuation(pub(super) Stage);
 
-impl Rest {
+impl Continuation {
     /// All of it.
-    pub(crate) const ALL: Rest = Rest(Stage::Beginning);
+    pub(crate) const WHOLE: Continuation = Continuation(Stage::Start);
 }
 
 /// Where a change goes on.
@@ -49,7 +49,7 @@ impl Rest {
 pub(crate) enum Stage {
     /// At its beginning.
     #[default]
-    Beginning,
+    Start,
     /// Its key is new, and none of the key's rows had room: with a path.
     NoRoom,
     /// Somebody else holds a lock: with a wait.
@@ -63,7 +63,7 @@ impl Client {
     /// Round trips: as [`Client::change`].
     #[in_place(inline)]
     pub async fn begin(&mut self, lane: &mut dyn Lane, key: &Key<'_>, change: &Change<'_>) -> Begun {
-        self.course.committed = false;
+        self.progress.committed = false;
         let caps = lane.caps();
         let (is_local, by_masks) = (lane.is_local(), caps.masked_cas != MaskedCas::CasLoop);
         let by_path = self.reader.config.synchronize == Synchronize::Path
@@ -72,11 +72,11 @@ impl Client {
         let is_one_write = extent.as_ref().is_none_or(|extent| extent.words.len() <= WRITE_WORDS);
         let applies = by_masks && by_path && is_one_write && self.journal.is_clean();
         if !applies || self.check_value(key, change).is_err() || !is_idle(lane) {
-            return Begun::Rest(Rest::ALL);
+            return Begun::Continue(Continuation::WHOLE);
         }
         let pair = key.rows();
         if !is_local && self.goes_by_path(pair, change) {
-            return Begun::Rest(Rest::ALL);
+            return Begun::Continue(Continuation::WHOLE);
         }
         match self.lock_pair(lane, pair, extent).await {
             Ok(None) => {
@@ -87,15 +87,15 @@ impl Client {
                 }
                 let begun = self.change_locked(lane, task, at_hand).await;
                 // Rows seen under locks are the best hints there are.
-                if let Begun::Done(_) | Begun::Rest(Rest(Stage::NoRoom)) = begun {
+                if let Begun::Done(_) | Begun::Continue(Continuation(Stage::NoRoom)) = begun {
                     self.remember_pair(pair, at_hand);
                 }
                 if let Begun::Done(_) | Begun::Failed(_) = begun {
-                    self.course.came_ns = None;
+                    self.progress.queued_since_ns = None;
                 }
                 begun
             }
-            Ok(Some(stage)) => Begun::Rest(Rest(stage)),
+            Ok(Some(stage)) => Begun::Continue(Continuation(stage)),
             Err(source) => Begun::Failed(ErrorKind::Fabric { source }),
         }
     }
@@ -146,15 +146,15 @@ impl Client {
         if is_one_read && pair.second < pair.first {
             self.work.pair.rotate_left(row_words);
         }
-        self.course.written = extent.map(|write| write.extent.generation);
-        self.journal.landed(&found);
+        self.progress.written = extent.map(|write| write.extent.generation);
+        self.journal.completed(&found);
         if self.journal.held.len() == plan.len() {
             return Ok(None);
         }
         let is_partial = !self.journal.held.is_empty();
         let mut tried = plan.iter().zip(found);
         let conflict = tried.find_map(|(locks, found)| Conflict::of(table, locks, found, is_partial));
-        Ok(Some(conflict.map_or(Stage::Beginning, Stage::Contended)))
+        Ok(Some(conflict.map_or(Stage::Start, Stage::Contended)))
     }
 
     /// Carries `task` out in its rows, which are locked and sampled as far as they are at hand. With the
@@ -188,18 +188,18 @@ impl Client {
                 self.table.rows().finish(row, words);
                 self.commit_pair(lane, row, at, freed.as_ref(), outcome).await
             }
-            Decision::NoRoom => Begun::Rest(Rest(Stage::NoRoom)),
-            Decision::ReadKey(_) | Decision::Torn => Begun::Rest(Rest::ALL),
+            Decision::NoRoom => Begun::Continue(Continuation(Stage::NoRoom)),
+            Decision::ReadKey(_) | Decision::Torn => Begun::Continue(Continuation::WHOLE),
         }
     }
 
     /// [`Client::decide_from`] the start, compiled for it.
     fn decide_first(&self, task: Task<'_>, at_hand: [bool; 2]) -> Decision {
-        self.decide_from(task, at_hand, At::START)
+        self.decide_from(task, at_hand, Position::START)
     }
 
     #[inline(always)]
-    fn decide_from(&self, task: Task<'_>, at_hand: [bool; 2], from: At) -> Decision {
+    fn decide_from(&self, task: Task<'_>, at_hand: [bool; 2], from: Position) -> Decision {
         let (first, second) = self.work.pair.split_at(self.table.rows().row_words());
         let locked = LockedPair { words: [first, second], at_hand };
         decide(&self.table, &locked, task, self.reader.config.search_roots, from)
@@ -215,7 +215,7 @@ impl Client {
         lane: &mut dyn Lane,
         task: Task<'_>,
         at_hand: [bool; 2],
-        mut at: At,
+        mut at: Position,
     ) -> Result<(Decision, Option<Marked>), ErrorKind> {
         let (change, key) = (task.change, task.probe.key());
         const { assert!(MAX_KEY_BYTES / 8 + EXTENT_HEADER_WORDS < 1 << 17, "one READ on every fabric") };
@@ -224,10 +224,10 @@ impl Client {
             let table = &self.table;
             let extent = table.rows().extent_of(&self.work.pair[at.which * table.rows().row_words()..], at.slot);
             let Some(mark) = extent.mark_offset(table.config(), table.geometry()) else {
-                let place = Place::Entry { row: task.pair.row(at.which), slot: at.slot };
-                return Err(ErrorKind::Corrupt { place });
+                let item = DamagedItem::Entry { row: task.pair.row(at.which), index: at.slot };
+                return Err(ErrorKind::Corrupt { item });
             };
-            let damaged = || ErrorKind::Corrupt { place: Place::of(&extent) };
+            let damaged = || ErrorKind::Corrupt { item: DamagedItem::of(&extent) };
             let mut has_key = extent.key_bytes as usize == key.len();
             if has_key {
                 self.work.extent.resize(EXTENT_HEADER_WORDS + key.len().div_ceil(8), 0);
@@ -260,7 +260,7 @@ impl Client {
         let Some(Expected::Value(value)) = change.expected() else { return Ok(true) };
         read_extent(lane, extent, &mut self.work.extent).await?;
         let parsed = parse_extent(&self.work.extent, extent, self.table.rows().sums());
-        Ok(parsed.map_err(|_| ErrorKind::Corrupt { place: Place::of(extent) })?.has_value(value))
+        Ok(parsed.map_err(|_| ErrorKind::Corrupt { item: DamagedItem::of(extent) })?.has_value(value))
     }
 
     /// Makes the entry of the key.
@@ -279,13 +279,13 @@ impl Client {
 
     /// Makes the entry of a key to whose number, at `at`, `addend` is added, or that is new. // [R-ADD-1]
     #[inline(never)]
-    fn encode_sum(&mut self, probe: &Probe<'_>, at: At, addend: &[u8; 8], outcome: Outcome) -> Placement {
+    fn encode_sum(&mut self, probe: &Probe<'_>, at: Position, addend: &[u8; 8], outcome: Outcome) -> Placement {
         let rows = self.table.rows();
         let row = &self.work.pair[at.which * rows.row_words()..][..rows.row_words()];
         // Decided: a key that is there has a number.
         let found = if outcome == Outcome::Inserted { None } else { rows.inline_number(row, at.slot) };
         let sum = found.unwrap_or_default().wrapping_add(u64::from_le_bytes(*addend));
-        self.course.sum = sum;
+        self.progress.sum = sum;
         self.encode_entry(probe, NewValue::Inline(&sum.to_le_bytes()))
     }
 
@@ -295,7 +295,7 @@ impl Client {
         &mut self,
         lane: &mut dyn Lane,
         row: RowId,
-        at: At,
+        at: Position,
         freed: Option<&Marked>,
         outcome: Outcome,
     ) -> Begun {
@@ -321,7 +321,7 @@ impl Client {
         } else {
             commit.post_all(lane, (&mut self.work.buffer, &mut self.work.record), sequence).await
         };
-        match self.book_end(posted) {
+        match self.finish_commit(posted) {
             Ok(()) => Begun::Done(Changed { outcome, freed: freed.map(|freed| freed.extent) }),
             Err(kind) => Begun::Failed(kind),
         }

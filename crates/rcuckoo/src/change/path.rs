@@ -6,13 +6,13 @@ use guira_fabric::{Lane, Verb, post};
 use guira_layout::{Probe, RowId};
 
 use super::commit::{Commit, Write};
-use super::pair::{Begun, Rest, Stage};
-use super::search::{Limits, MAX_PATH_ROWS, Path, Progress, Sight};
+use super::pair::{Begun, Continuation, Stage};
+use super::search::{Limits, MAX_PATH_ROWS, Path, Progress, RowView};
 use super::{Changed, NewValue, Outcome, Task};
 use crate::change::window::cover;
 use crate::locks::{LockSet, lock_set};
 use crate::table::destroy::is_marked_destroyed;
-use crate::{Client, ErrorKind, Place, RowPair, SearchRoots, Synchronize};
+use crate::{Client, DamagedItem, ErrorKind, RowPair, SearchRoots, Synchronize};
 
 /// Attempts of one insert before it gives up with [`ErrorKind::Busy`]: each failed one means that another client moved
 /// entries along the path in the meantime.
@@ -54,8 +54,8 @@ impl Client {
         // Where batches execute in place, the rows themselves are as near as any cache.
         let speculations = if lane.caps().local { 1 } else { self.reader.config.speculations.max(1) };
         // What was begun in place has written it.
-        let mut extent = change.extent().filter(|_| self.course.stage == Stage::Beginning);
-        let first_attempt = u32::from(self.course.stage == Stage::NoRoom);
+        let mut extent = change.extent().filter(|_| self.progress.stage == Stage::Start);
+        let first_attempt = u32::from(self.progress.stage == Stage::NoRoom);
         let mut started_ns = if first_attempt > 0 { lane.now_ns() } else { 0 };
         for attempt in first_attempt..INSERT_ATTEMPTS {
             let path = if !inserts || attempt == 0 && lane.caps().local {
@@ -66,16 +66,16 @@ impl Client {
                 self.release_held(lane).await?;
                 match self.sampled_path(lane, pair).await {
                     // The room that was there may have gone to this very key, put by somebody else. // [R-INSERT-5]
-                    Err(ErrorKind::Full { .. }) if !always.is_empty() && self.seems_there(lane, task).await? => None,
+                    Err(ErrorKind::Full { .. }) if !always.is_empty() && self.seems_present(lane, task).await? => None,
                     path => Some(path?),
                 }
             };
-            match std::mem::take(&mut self.course.stage) {
+            match std::mem::take(&mut self.progress.stage) {
                 Stage::Contended(conflict) => {
                     let locks = self.plan_rows(always, path.as_ref(), pair);
                     self.acquire_contended(lane, &locks, conflict).await?;
                 }
-                Stage::Beginning | Stage::NoRoom => {
+                Stage::Start | Stage::NoRoom => {
                     let locks = self.plan_rows(always, path.as_ref(), pair);
                     self.acquire(lane, &locks, extent.take()).await?;
                 }
@@ -124,7 +124,7 @@ impl Client {
         let limits = self.limits();
         self.paths.search.start(pair, self.roots(&[pair.first, pair.second]), limits);
         let cache = &self.paths.cache;
-        self.paths.search.advance(&self.table, |row| cache.get(row).map_or(Sight::PresumedRoom, Sight::Row));
+        self.paths.search.advance(&self.table, |row| cache.get(row).map_or(RowView::PresumedRoom, RowView::Row));
         self.paths.search.found()
     }
 
@@ -160,7 +160,7 @@ impl Client {
     }
 
     /// Whether the rows of `task`, sampled now, seem to hold its key. 1 round trip.
-    async fn seems_there(&mut self, lane: &mut dyn Lane, task: Task<'_>) -> Result<bool, ErrorKind> {
+    async fn seems_present(&mut self, lane: &mut dyn Lane, task: Task<'_>) -> Result<bool, ErrorKind> {
         let Task { probe, pair, .. } = task;
         self.work.window.clear();
         self.work.window.extend(&[pair.first, pair.second]);
@@ -184,11 +184,11 @@ impl Client {
         loop {
             let (sampled, rows) = (&self.paths.sampled, self.table.rows());
             let progress = self.paths.search.advance(&self.table, |row| match sampled.row(row) {
-                None => Sight::Unsampled,
-                Some(words) if rows.verify(row, words).is_ok() => Sight::Row(words),
+                None => RowView::Unsampled,
+                Some(words) if rows.verify(row, words).is_ok() => RowView::Row(words),
                 // The key's own rows have to be locked anyway.
-                Some(_) if torn == TornRows::PresumedRoom || both.contains(&row) => Sight::PresumedRoom,
-                Some(_) => Sight::Closed,
+                Some(_) if torn == TornRows::PresumedRoom || both.contains(&row) => RowView::PresumedRoom,
+                Some(_) => RowView::Closed,
             });
             match progress {
                 Progress::Found | Progress::Exhausted => return Ok(self.paths.search.found()),
@@ -224,7 +224,7 @@ impl Client {
         match torn {
             // A lock that was won before the table was destroyed guards rows that no longer are any. // [R-DESTROY-2]
             Some(_) if is_marked_destroyed(lane, &self.table).await? => Err(ErrorKind::Destroyed),
-            Some(row) => Err(ErrorKind::Corrupt { place: Place::Row(row) }),
+            Some(row) => Err(ErrorKind::Corrupt { item: DamagedItem::Row(row) }),
             None => Ok(()),
         }
     }
@@ -242,7 +242,7 @@ impl Client {
                 Ok(Attempt::Done(changed))
             }
             Begun::Failed(error) => Err(error),
-            Begun::Rest(Rest(Stage::NoRoom)) => match (change.value(), self.second_search(pair)) {
+            Begun::Continue(Continuation(Stage::NoRoom)) => match (change.value(), self.second_search(pair)) {
                 (Some(value), Some(path)) => self.insert_along(lane, probe, &path, value).await,
                 _ => {
                     self.remember_window();
@@ -250,7 +250,7 @@ impl Client {
                 }
             },
             // A row that verified before: somebody writes it without its lock.
-            Begun::Rest(_) => Ok(Attempt::Again),
+            Begun::Continue(_) => Ok(Attempt::Again),
         }
     }
 
@@ -299,8 +299,8 @@ impl Client {
         self.paths.search.start(pair, roots, limits);
         let (table, window, journal) = (&self.table, &self.work.window, &self.journal);
         self.paths.search.advance(table, |row| match window.row(row) {
-            Some(words) if journal.holds_row(table, row) => Sight::Row(words),
-            _ => Sight::Closed,
+            Some(words) if journal.holds_row(table, row) => RowView::Row(words),
+            _ => RowView::Closed,
         });
         self.paths.search.found()
     }
@@ -355,6 +355,6 @@ impl Client {
         let commit = Commit { table, owner, slot_word, moved: &moved, last: write(last), freed: None, held };
         let posted = commit.post_all(lane, (&mut self.work.buffer, &mut self.work.record), sequence).await;
         drop(moved);
-        self.book_end(posted)
+        self.finish_commit(posted)
     }
 }

@@ -18,7 +18,7 @@ pub(crate) const MAX_PATH_ROWS: usize = 16;
 pub(crate) const SEARCH_ROWS: usize = 256;
 
 /// What a source says of a row.
-pub(crate) enum Sight<'r> {
+pub(crate) enum RowView<'r> {
     /// Its words.
     Row(&'r [u64]),
     /// Nothing is known: presume that it has room. // [R-INSERT-2]
@@ -127,7 +127,7 @@ impl Search {
     }
 
     /// Goes on until a path is found, none is left, or rows are missing.
-    pub(crate) fn advance<'r>(&mut self, table: &Table, sight: impl Fn(RowId) -> Sight<'r>) -> Progress {
+    pub(crate) fn advance<'r>(&mut self, table: &Table, view: impl Fn(RowId) -> RowView<'r>) -> Progress {
         let least = crate::locks::lock_set(table, [self.roots.first, self.roots.second]).len();
         while let Some(node) = self.nodes.get(self.head).copied() {
             if let Some(best) = self.best
@@ -135,17 +135,17 @@ impl Search {
             {
                 break;
             }
-            match sight(node.row) {
-                Sight::Closed => {}
-                Sight::PresumedRoom => self.candidate(table, None),
-                Sight::Row(words) => match table.rows().free_slot(words) {
+            match view(node.row) {
+                RowView::Closed => {}
+                RowView::PresumedRoom => self.candidate(table, None),
+                RowView::Row(words) => match table.rows().free_slot(words) {
                     Some(slot) => self.candidate(table, Some(slot)),
                     None if self.best.is_none() => self.expand(table, node, words),
                     None => {}
                 },
                 // A path of this length is known already; a row that would have to be fetched cannot be worth a trip.
-                Sight::Unsampled if self.best.is_some() => {}
-                Sight::Unsampled => return Progress::NeedsRows,
+                RowView::Unsampled if self.best.is_some() => {}
+                RowView::Unsampled => return Progress::NeedsRows,
             }
             self.head += 1;
             if self.best.is_some_and(|best| best.lock_words <= least) {

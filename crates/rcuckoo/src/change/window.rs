@@ -179,16 +179,16 @@ mod tests {
     #[test]
     fn an_index_finds_what_it_holds() {
         let mut index = RowIndex::with_capacity(4);
-        for round in 0..3u64 {
+        for fill in 0..3u64 {
             for i in 0..100 {
-                assert!(index.insert(RowId(i * 7 + round), i as u32));
-                assert!(!index.insert(RowId(i * 7 + round), 9999));
+                assert!(index.insert(RowId(i * 7 + fill), i as u32));
+                assert!(!index.insert(RowId(i * 7 + fill), 9999));
             }
             assert_eq!(index.len(), 100);
-            assert!((0..100).all(|i| index.get(RowId(i * 7 + round)) == Some(i as u32)));
-            assert_eq!(index.get(RowId(3 + round + 1)), None);
+            assert!((0..100).all(|i| index.get(RowId(i * 7 + fill)) == Some(i as u32)));
+            assert_eq!(index.get(RowId(3 + fill + 1)), None);
             index.clear();
-            assert_eq!(index.get(RowId(round)), None);
+            assert_eq!(index.get(RowId(fill)), None);
         }
     }
 

@@ -69,7 +69,7 @@ impl Paths {
 
 /// The course of a change, and since when the next one has waited.
 #[derive(Debug, Default)]
-pub(crate) struct Course {
+pub(crate) struct ChangeProgress {
     /// The stage it had reached when its first attempt began.
     pub(crate) stage: Stage,
     /// The extent that it has written; no other ever has this generation. // [R-EXTENT-3]
@@ -81,5 +81,5 @@ pub(crate) struct Course {
     /// Since when it has waited for a lock.
     pub(crate) waiting_since_ns: Option<u64>,
     /// Since when the caller has waited for the change that comes next.
-    pub(crate) came_ns: Option<u64>,
+    pub(crate) queued_since_ns: Option<u64>,
 }

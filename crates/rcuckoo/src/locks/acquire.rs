@@ -6,7 +6,7 @@ use guira_layout::{LockId, LockMask, OwnerId};
 
 use super::batch::{ExtentWrite, LockBatch};
 use super::journal::{Flight, Try};
-use crate::recovery::mourn::Patience;
+use crate::recovery::failure_detector::WaitProgress;
 use crate::table::destroy::is_destroyed;
 use crate::{Client, ErrorKind, MAX_LOCK_WORDS, Table, locks::unowned};
 
@@ -53,11 +53,11 @@ struct Wait {
 
 /// What a wait came to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Waited {
+enum WaitOutcome {
     /// Pauses, or none.
-    ForTheLiving,
+    Paused,
     /// A recovery: what was in the way is gone, and nothing is held.
-    ForTheDead,
+    Recovered,
 }
 
 /// What a batch of tries does first.
@@ -115,10 +115,10 @@ impl Client {
     #[cold]
     async fn contend(&mut self, lane: &mut dyn Lane, plan: &LockSet, mut conflict: Conflict) -> Result<(), ErrorKind> {
         // The deadline is the operation's, however many paths it tries. // [R-LOCK-4]
-        if self.course.waiting_since_ns.is_none() {
-            self.reader.suspects.clear();
+        if self.progress.waiting_since_ns.is_none() {
+            self.reader.failure_timers.clear();
         }
-        let started_ns = *self.course.waiting_since_ns.get_or_insert_with(|| lane.now_ns());
+        let started_ns = *self.progress.waiting_since_ns.get_or_insert_with(|| lane.now_ns());
         let reads = Reads::of_retry(&self.table);
         let deadline_ns = started_ns.saturating_add(self.reader.config.deadline_ns);
         let mut wait = Wait { started_ns, deadline_ns, pauses: 0 };
@@ -130,14 +130,14 @@ impl Client {
             }
             match self.try_all(lane, plan, Before::Release, reads, None).await? {
                 Tried::All => {
-                    self.reader.suspects.clear();
+                    self.reader.failure_timers.clear();
                     return Ok(());
                 }
                 Tried::Conflict(again) => conflict = again,
             }
         }
-        while self.acquire_in_order(lane, plan, &mut wait).await? == Waited::ForTheDead {}
-        self.reader.suspects.clear();
+        while self.acquire_in_order(lane, plan, &mut wait).await? == WaitOutcome::Recovered {}
+        self.reader.failure_timers.clear();
         Ok(())
     }
 
@@ -148,7 +148,7 @@ impl Client {
         lane: &mut dyn Lane,
         plan: &LockSet,
         wait: &mut Wait,
-    ) -> Result<Waited, ErrorKind> {
+    ) -> Result<WaitOutcome, ErrorKind> {
         let reads = Reads::of_retry(&self.table);
         for locks in plan {
             let word: LockSet = std::iter::once(*locks).collect();
@@ -156,8 +156,8 @@ impl Client {
                 let tried = self.try_all(lane, &word, Before::Keep, reads, None).await?;
                 let Tried::Conflict(conflict) = tried else { break };
                 match self.wait_once(lane, wait, attempt, conflict).await {
-                    Ok(Waited::ForTheLiving) => {}
-                    Ok(Waited::ForTheDead) => return Ok(Waited::ForTheDead),
+                    Ok(WaitOutcome::Paused) => {}
+                    Ok(WaitOutcome::Recovered) => return Ok(WaitOutcome::Recovered),
                     Err(error) => {
                         self.release_held(lane).await?;
                         return Err(error);
@@ -165,7 +165,7 @@ impl Client {
                 }
             }
         }
-        Ok(Waited::ForTheLiving)
+        Ok(WaitOutcome::Paused)
     }
 
     /// Pauses, unless the table is gone, the deadline has passed, or whoever is in the way turned out to be dead, and
@@ -176,19 +176,20 @@ impl Client {
         wait: &mut Wait,
         attempt: u32,
         conflict: Conflict,
-    ) -> Result<Waited, ErrorKind> {
+    ) -> Result<WaitOutcome, ErrorKind> {
         let is_late = lane.now_ns() >= wait.deadline_ns;
-        let patience = if is_late { Patience::Over } else { Patience::Pauses(wait.pauses) };
+        let progress = if is_late { WaitProgress::Expired } else { WaitProgress::Pauses(wait.pauses) };
         // Rare, and larger than the rest of a change's future.
         if let Some(owner) = conflict.owner.filter(|owner| !self.table.locks().is_poison(*owner))
-            && self.may_mourn(lane.now_ns(), patience)
-            && Box::pin(self.recover_if_dead(lane, owner, patience)).await?
+            && self.may_probe(lane.now_ns(), progress)
+            && Box::pin(self.recover_if_dead(lane, owner, progress)).await?
         {
-            return Ok(Waited::ForTheDead);
+            return Ok(WaitOutcome::Recovered);
         }
-        if self.table.is_repairable() && Box::pin(self.repair_if_suspect(lane, conflict.lock, wait.deadline_ns)).await?
+        if self.table.is_repairable()
+            && Box::pin(self.repair_if_suspected(lane, conflict.lock, wait.deadline_ns)).await?
         {
-            return Ok(Waited::ForTheDead);
+            return Ok(WaitOutcome::Recovered);
         }
         self.check_conflict(lane, conflict, wait, is_late).await?;
         self.reader.counters.lock_conflicts += 1;
@@ -197,7 +198,7 @@ impl Client {
         wait.pauses += 1;
         let until_ns = lane.now_ns() + self.reader.backoff.wait_ns(attempt);
         pause_until(lane, until_ns.min(wait.deadline_ns)).await;
-        Ok(Waited::ForTheLiving)
+        Ok(WaitOutcome::Paused)
     }
 
     /// Ends the wait when the table is gone, the lock is damaged, or the deadline has passed.
@@ -244,7 +245,7 @@ impl Client {
                 let is_partial = before == Before::Release && !self.journal.held.is_empty();
                 if let Some(conflict) = Conflict::of(&self.table, locks, found, is_partial) {
                     let (table, journal) = (&self.table, &self.journal);
-                    self.reader.suspects.retain(|lock| !journal.holds(&table.locks().mask(lock)));
+                    self.reader.failure_timers.retain(|lock| !journal.holds(&table.locks().mask(lock)));
                     return Ok(Tried::Conflict(conflict));
                 }
                 missing.push(*locks);
@@ -288,7 +289,7 @@ impl Client {
         let posted = batch.post_all(lane, &mut self.work.buffer, stretches, &mut found).await;
         posted.inspect_err(|error| self.journal.failed(error))?;
         let atomics = released.len() + wanted.len();
-        self.journal.landed(&found[..atomics]);
+        self.journal.completed(&found[..atomics]);
         Ok(found[released.len()..atomics].iter().copied().collect())
     }
 

@@ -74,11 +74,11 @@ pub(crate) struct Journal {
 
 impl Journal {
     pub(crate) fn is_clean(&self) -> bool {
-        self.held.is_empty() && self.is_landed() && self.lost.is_none()
+        self.held.is_empty() && self.has_completed() && self.lost.is_none()
     }
 
     /// Whether the completion of every batch was seen.
-    pub(crate) fn is_landed(&self) -> bool {
+    pub(crate) fn has_completed(&self) -> bool {
         self.flight == Flight::None
     }
 
@@ -112,7 +112,7 @@ impl Journal {
 
     /// Books the outcome of a flight whose atomics found `found`, in batch order.
     #[inline]
-    pub(crate) fn landed(&mut self, found: &[u64]) {
+    pub(crate) fn completed(&mut self, found: &[u64]) {
         let skip = match std::mem::take(&mut self.flight) {
             Flight::None | Flight::Recovery => return,
             Flight::Release => return self.held.clear(),
@@ -127,10 +127,10 @@ impl Journal {
         }
     }
 
-    /// Books that the [`Flight::Release`] which is under way released all that is held: as [`Journal::landed`], for who
+    /// Books that the [`Flight::Release`] which is under way released all that is held: as [`Journal::completed`], for who
     /// knows that it is one.
     #[inline(always)]
-    pub(crate) fn landed_release(&mut self) {
+    pub(crate) fn release_completed(&mut self) {
         debug_assert!(self.flight == Flight::Release);
         self.flight = Flight::None;
         self.held.clear();
@@ -145,7 +145,7 @@ impl Journal {
         let drained = poll_fn(|cx| lane.poll_drain(&mut found, cx)).await;
         let atomics = drained.inspect_err(|error| self.failed(error))?;
         if atomics > 0 {
-            self.landed(&found[..atomics.min(found.len())]);
+            self.completed(&found[..atomics.min(found.len())]);
         } else {
             // Nothing was forgotten: the batch was refused, and had no effect.
             self.flight = Flight::None;
@@ -171,7 +171,7 @@ impl Journal {
         self.flight = Flight::Release;
         let posted = post(lane, &mut batch[..]).await;
         match &posted {
-            Ok(()) => self.landed(&[]),
+            Ok(()) => self.completed(&[]),
             Err(error) => self.failed(error),
         }
         posted

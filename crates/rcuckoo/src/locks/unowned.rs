@@ -7,7 +7,7 @@ use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{LockId, LockMask, STATE_WORD, TableState};
 
 use crate::table::destroy::is_destroyed;
-use crate::{ErrorKind, Place, Table};
+use crate::{DamagedItem, ErrorKind, Table};
 
 /// Lock words that one READ carries: a page.
 const PIECE_WORDS: u64 = 512;
@@ -17,7 +17,7 @@ const FREE_TRIES: u32 = 1024;
 /// The error of an operation that met `lock`, which names an owner beyond the table's client slots although the table
 /// is not destroyed. // [R-LOCK-9]
 pub(crate) fn damaged(lock: LockId) -> ErrorKind {
-    ErrorKind::Corrupt { place: Place::Lock(lock) }
+    ErrorKind::Corrupt { item: DamagedItem::Lock(lock) }
 }
 
 /// The locks that name an owner beyond the table's client slots; none if the table is destroyed, where that is no

@@ -14,8 +14,8 @@ use guira_fabric::{Addr, FabricError, Lane, LocalLane, Verb, post};
 use guira_in_place::in_place;
 use guira_layout::{ExtentRef, RowId, RowShape, Rows};
 
-use super::judge::{Held, Value, Verdict, Without, held_value, value_of};
 use super::sample::{Lookup, Second, Trailers};
+use super::verdict::{ExtentMatch, MissSample, Value, Verdict, match_extent, value_of};
 use super::{READ_WORDS, Reader};
 use crate::{Batch, Error};
 
@@ -43,7 +43,7 @@ enum Step {
     /// Its value is in this of the group's extents, if that holds this key.
     Extent(u32),
     /// It has to be looked up by itself.
-    Alone,
+    Separate,
 }
 
 /// The group under way, without an allocation for each key.
@@ -96,7 +96,7 @@ impl Reader {
             group.clear();
             // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
             let stepped = match poll_fn(|cx| lane.poll_drain(&mut [], cx)).await {
-                Ok(_) if lane.caps().local => self.steps_in_any(lane, keys, &mut group).await,
+                Ok(_) if lane.caps().local => self.steps_general(lane, keys, &mut group).await,
                 Ok(_) => self.steps_by_batch(lane, keys, &mut group).await,
                 Err(error) => Err(error),
             };
@@ -121,7 +121,7 @@ impl Reader {
             let stepped = match self.shape {
                 RowShape::Fixed4x4(rows) => self.steps_in_turn_in_place(lane, rows, keys, &mut [0; 8], &mut group),
                 RowShape::Fixed8x8(rows) => self.steps_in_turn_in_place(lane, rows, keys, &mut [0; 16], &mut group),
-                RowShape::General => self.steps_in_any_in_place(lane, keys, &mut group),
+                RowShape::General => self.steps_general_in_place(lane, keys, &mut group),
             };
             self.finish_group(lane, keys, stepped, &mut group, |key, found| visit(i * GROUP_KEYS + key, found)).await;
         }
@@ -129,7 +129,7 @@ impl Reader {
     }
 
     #[in_place]
-    async fn steps_in_any<L: Lane + ?Sized, K: AsRef<[u8]>>(
+    async fn steps_general<L: Lane + ?Sized, K: AsRef<[u8]>>(
         &self,
         lane: &mut L,
         keys: &[K],
@@ -163,20 +163,20 @@ impl Reader {
         for i in 0..keys.len().min(AHEAD_KEYS) {
             prefetch(lane, i, &mut digests);
         }
-        let mut second = ArrayVec::<(u8, Without), GROUP_KEYS>::new();
+        let mut second = ArrayVec::<(u8, MissSample), GROUP_KEYS>::new();
         for (i, key) in keys.iter().enumerate() {
             if i + AHEAD_KEYS < keys.len() {
                 prefetch(lane, i + AHEAD_KEYS, &mut digests);
             }
             let key = key.as_ref();
-            let mut step = Step::Alone;
+            let mut step = Step::Separate;
             if rows.accepts_key(key.len()) {
                 let lookup = Lookup::of_digest(table, rows, key, digests[i]);
                 match lookup.sample_first(table, lane, words, &[]).await? {
                     Some(hit) => step = group.hit(&rows, lookup.first_row(), words, &hit),
                     None => {
                         lookup.prefetch_second(table, lane);
-                        second.push((i as u8, lookup.first_without(table, words)));
+                        second.push((i as u8, lookup.first_miss_sample(table, words)));
                     }
                 }
             }
@@ -187,8 +187,8 @@ impl Reader {
             let lookup = Lookup::of_digest(table, rows, keys[i].as_ref(), digests[i]);
             match lookup.sample_second(table, lane, words, &[]).await? {
                 Second::Hit(hit) => group.steps[i] = group.hit(&rows, lookup.second(table), words, &hit),
-                Second::Without(second, again) => {
-                    let verdict = Lookup::<R>::absent_in_turn(table, [&first, &second], again);
+                Second::Miss(second, again) => {
+                    let verdict = Lookup::<R>::miss_verdict_in_turn(table, [&first, &second], again);
                     if matches!(verdict, Verdict::Absent) {
                         group.steps[i] = Step::Absent;
                     }
@@ -224,14 +224,14 @@ impl Reader {
         let mut samples = words.chunks_exact(pair_words).zip(&trailers);
         for key in keys {
             let step = match lookup(key).and_then(|lookup| Some((lookup, samples.next()?))) {
-                None => Step::Alone,
+                None => Step::Separate,
                 Some((lookup, (words, trailers))) => match lookup.verdict(table, words, trailers, ordered, &[]) {
                     Some(Verdict::Hit(which, hit)) => {
-                        let (row, sample) = lookup.half(table, words, which);
+                        let (row, sample) = lookup.row_sample(table, words, which);
                         group.hit(&rows, row, sample, &hit)
                     }
                     Some(Verdict::Absent) => Step::Absent,
-                    Some(Verdict::Torn(_) | Verdict::Changed(_)) | None => Step::Alone,
+                    Some(Verdict::Torn(_) | Verdict::Changed(_)) | None => Step::Separate,
                 },
             };
             group.steps.push(step);
@@ -252,7 +252,7 @@ impl Reader {
         if stepped.is_err() {
             // Each lookup finds out for itself.
             group.clear();
-            group.steps = keys.iter().map(|_| Step::Alone).collect();
+            group.steps = keys.iter().map(|_| Step::Separate).collect();
         }
         let mut words = std::mem::take(&mut self.extent);
         let ranges = self.read_extents(lane, &group.extents, &mut words).await.unwrap_or_default();
@@ -271,12 +271,12 @@ impl Reader {
                 Step::Extent(place) => {
                     let (place, sums) = (*place as usize, self.table.rows().sums());
                     let words = ranges.get(place).cloned().flatten().map(|range| &words[range]);
-                    words.map(|words| held_value(words, &extents[place], sums, key.as_ref(), bytes))
+                    words.map(|words| match_extent(words, &extents[place], sums, key.as_ref(), bytes))
                 }
-                Step::Alone => None,
+                Step::Separate => None,
             };
             let found = match held {
-                Some(Held::Value) => Ok(true),
+                Some(ExtentMatch::Value) => Ok(true),
                 // An extent that is not what its entry says was replaced meanwhile. // [R-READ-6]
                 _ => self.get(lane, key.as_ref(), bytes).await.map(|token| token.is_some()),
             };

@@ -9,7 +9,7 @@ use guira_fabric::{FabricError, Lane, LocalLane, Verb, post, post_in_place};
 use guira_in_place::in_place;
 use guira_layout::{ExtentRef, RowId, Rows};
 
-use super::judge::{TRAILER_WORDS, TrailerSample, Verdict, Which, Without, absence};
+use super::verdict::{MissSample, TRAILER_WORDS, TrailerSample, Verdict, WhichRow, miss_verdict};
 use crate::Table;
 
 /// A key that is looked for, in rows read as `R` says.
@@ -26,7 +26,7 @@ pub(crate) enum Second<H> {
     /// It verifies and has the key, here.
     Hit(H),
     /// It is without it, and this was L1's trailer afterwards.
-    Without(Without, TrailerSample),
+    Miss(MissSample, TrailerSample),
 }
 
 /// The first trailer of each row, sampled again after the rows.
@@ -59,10 +59,10 @@ impl<'k, R: Rows> Lookup<'k, R> {
 
     /// The row `which` names, and its sample among `words`, which hold both.
     #[inline(always)]
-    pub(crate) fn half<'w>(&self, table: &Table, words: &'w [u64], which: Which) -> (RowId, &'w [u64]) {
+    pub(crate) fn row_sample<'w>(&self, table: &Table, words: &'w [u64], which: WhichRow) -> (RowId, &'w [u64]) {
         match which {
-            Which::First => (self.first, &words[..self.rows.row_words()]),
-            Which::Second => (self.second(table), &words[self.rows.row_words()..]),
+            WhichRow::First => (self.first, &words[..self.rows.row_words()]),
+            WhichRow::Second => (self.second(table), &words[self.rows.row_words()..]),
         }
     }
 
@@ -82,8 +82,8 @@ impl<'k, R: Rows> Lookup<'k, R> {
 
     /// What to keep of a sample of L1 that was without the key.
     #[inline(always)]
-    pub(crate) fn first_without(&self, table: &Table, first: &[u64]) -> Without {
-        Without::of(table, &self.rows, self.first, first)
+    pub(crate) fn first_miss_sample(&self, table: &Table, first: &[u64]) -> MissSample {
+        MissSample::of(table, &self.rows, self.first, first)
     }
 
     /// Samples L1 alone, and says what it has of the key. 1 round trip.
@@ -116,16 +116,20 @@ impl<'k, R: Rows> Lookup<'k, R> {
         post(lane, [table.read_row(second_row, &mut *second), again]).await?;
         Ok(match self.verified(table, second_row, second, rejected) {
             Some(hit) => Second::Hit(hit),
-            None => Second::Without(Without::of(table, &self.rows, second_row, second), trailer),
+            None => Second::Miss(MissSample::of(table, &self.rows, second_row, second), trailer),
         })
     }
 
     /// What it means that both rows were sampled in turn without the key: `first_again` is L1's trailer, sampled behind
     /// L2. // [R-READ-3]
     #[inline(always)]
-    pub(crate) fn absent_in_turn(table: &Table, rows: [&Without; 2], first_again: TrailerSample) -> Verdict<R::Hit> {
+    pub(crate) fn miss_verdict_in_turn(
+        table: &Table,
+        rows: [&MissSample; 2],
+        first_again: TrailerSample,
+    ) -> Verdict<R::Hit> {
         let again = table.policy().validates_misses.then_some(first_again);
-        absence(rows, [again, None])
+        miss_verdict(rows, [again, None])
     }
 
     /// Samples L1, and L2 only without a hit: in place, a second post costs nothing but its bytes. 1 or 2 round trips.
@@ -139,12 +143,12 @@ impl<'k, R: Rows> Lookup<'k, R> {
     ) -> Result<Verdict<R::Hit>, FabricError> {
         let (first, second) = words.split_at_mut(self.rows.row_words());
         if let Some(hit) = self.sample_first(table, lane, first, rejected).await? {
-            return Ok(Verdict::Hit(Which::First, hit));
+            return Ok(Verdict::Hit(WhichRow::First, hit));
         }
         Ok(match self.sample_second(table, lane, second, rejected).await? {
-            Second::Hit(hit) => Verdict::Hit(Which::Second, hit),
-            Second::Without(second, again) => {
-                Self::absent_in_turn(table, [&self.first_without(table, first), &second], again)
+            Second::Hit(hit) => Verdict::Hit(WhichRow::Second, hit),
+            Second::Miss(second, again) => {
+                Self::miss_verdict_in_turn(table, [&self.first_miss_sample(table, first), &second], again)
             }
         })
     }
@@ -187,7 +191,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
             let again = [table.read_trailer(self.first, first), table.read_trailer(self.second(table), second)];
             post(lane, again).await?;
         }
-        Ok(self.absence(table, words, trailers.map(Some)))
+        Ok(self.miss_verdict(table, words, trailers.map(Some)))
     }
 
     /// The READs of both rows, one READ if they are neighbours, and of the trailers that validate a miss where READs of
@@ -228,8 +232,8 @@ impl<'k, R: Rows> Lookup<'k, R> {
         ordered: bool,
         rejected: &[ExtentRef],
     ) -> Option<Verdict<R::Hit>> {
-        for which in [Which::First, Which::Second] {
-            let (row, sample) = self.half(table, words, which);
+        for which in [WhichRow::First, WhichRow::Second] {
+            let (row, sample) = self.row_sample(table, words, which);
             if let Some(hit) = self.verified(table, row, sample, rejected) {
                 return Some(Verdict::Hit(which, hit));
             }
@@ -240,16 +244,16 @@ impl<'k, R: Rows> Lookup<'k, R> {
             false => [None, None],
             true => [Some(first), self.are_neighbours(table).then_some(second)],
         };
-        let verdict = self.absence(table, words, again);
+        let verdict = self.miss_verdict(table, words, again);
         let is_settled = !validates || ordered || !matches!(verdict, Verdict::Absent);
         is_settled.then_some(verdict)
     }
 
-    fn absence(&self, table: &Table, words: &[u64], again: [Option<TrailerSample>; 2]) -> Verdict<R::Hit> {
-        let [first, second] = [Which::First, Which::Second].map(|which| {
-            let (row, sample) = self.half(table, words, which);
-            Without::of(table, &self.rows, row, sample)
+    fn miss_verdict(&self, table: &Table, words: &[u64], again: [Option<TrailerSample>; 2]) -> Verdict<R::Hit> {
+        let [first, second] = [WhichRow::First, WhichRow::Second].map(|which| {
+            let (row, sample) = self.row_sample(table, words, which);
+            MissSample::of(table, &self.rows, row, sample)
         });
-        absence([&first, &second], again)
+        miss_verdict([&first, &second], again)
     }
 }

@@ -29,17 +29,17 @@ pub(crate) enum Leased {
     /// This client has it.
     Taken(Lease),
     /// It does not: the lock is not stranded, or the deadline passed.
-    Not,
+    NotTaken,
     /// The table is destroyed, and all of its locks are taken for good. // [R-DESTROY-1]
     Destroyed,
 }
 
 /// What a look at a suspect finds.
-enum Sight {
+enum LeaseCheck {
     /// The lock is taken still, and nothing under it changed; the lease is this.
     Stranded(LeaseWord),
     /// It is not so.
-    Alive,
+    NotStranded,
     /// The table is destroyed.
     Destroyed,
 }
@@ -52,14 +52,14 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
         let addr = self.table.geometry().lease(LeaseWord::region_of(self.suspect.lock, locks, regions));
         let mut seen: Option<(LeaseWord, u64)> = None;
         for attempt in 1u32.. {
-            let lease = match self.look(addr).await? {
-                Sight::Stranded(lease) => lease,
-                Sight::Alive => {
+            let lease = match self.check_lease(addr).await? {
+                LeaseCheck::Stranded(lease) => lease,
+                LeaseCheck::NotStranded => {
                     self.reader.counters.false_suspicions += 1;
-                    self.tell(&LockIncident::Withdrawn);
-                    return Ok(Leased::Not);
+                    self.report(&LockIncident::Withdrawn);
+                    return Ok(Leased::NotTaken);
                 }
-                Sight::Destroyed => return Ok(Leased::Destroyed),
+                LeaseCheck::Destroyed => return Ok(Leased::Destroyed),
             };
             let now_ns = self.lane.now_ns();
             let since_ns = seen.filter(|(before, _)| *before == lease).map_or(now_ns, |(_, since_ns)| since_ns);
@@ -74,22 +74,22 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
                     self.reader.counters.leases += 1;
                     self.reader.counters.revocations += u64::from(lease.is_set());
                     let revoked = lease.is_set().then(|| lease.holder());
-                    self.tell(&LockIncident::Leased { region: lease.region(), revoked });
+                    self.report(&LockIncident::Leased { region: lease.region(), revoked });
                     return Ok(Leased::Taken(Lease { addr, taken }));
                 }
             }
             if now_ns >= self.deadline_ns {
-                return Ok(Leased::Not);
+                return Ok(Leased::NotTaken);
             }
             let until_ns = now_ns + self.reader.backoff.wait_ns(attempt);
             pause_until(&mut *self.lane, until_ns.min(self.deadline_ns)).await;
         }
-        Ok(Leased::Not)
+        Ok(Leased::NotTaken)
     }
 
     /// Reads the lease, and whether the lock is taken still and none of the rows sampled under it has changed: if it is
     /// not so, the suspicion was wrong, or somebody else has repaired. 1 round trip for 64 rows. // [R-REPAIR-5]
-    async fn look(&mut self, lease: Addr) -> Result<Sight, FabricError> {
+    async fn check_lease(&mut self, lease: Addr) -> Result<LeaseCheck, FabricError> {
         let (table, suspect) = (self.table, self.suspect);
         let lock = table.locks().mask(suspect.lock);
         let (mut lease_word, mut lock_word, mut state) = ([0], [0], [0]);
@@ -106,10 +106,10 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
         }
         let is_unchanged = suspect.rows.iter().zip(&checksums).all(|((_, before), [now])| before == now);
         if TableState::decode(state[0]) != Some(TableState::Live) {
-            return Ok(Sight::Destroyed);
+            return Ok(LeaseCheck::Destroyed);
         }
         let is_stranded = lock_word[0] & lock.mask != 0 && is_unchanged;
-        Ok(if is_stranded { Sight::Stranded(LeaseWord(lease_word[0])) } else { Sight::Alive })
+        Ok(if is_stranded { LeaseCheck::Stranded(LeaseWord(lease_word[0])) } else { LeaseCheck::NotStranded })
     }
 }
 

@@ -2,7 +2,7 @@
 //! path alone (section 3 of the paper), deaths are presumed by time, leases are taken, and states repaired (section 4).
 //! Hardened tables enter none of this: [`crate::table::policy`] chooses.
 
+pub(crate) mod failure_timer;
 mod inserts;
 pub(crate) mod lease;
 pub(crate) mod repair;
-pub(crate) mod suspect;

@@ -15,8 +15,8 @@ use guira_layout::{LockId, OwnerId, Placement, RowId};
 
 use crate::locks::batch::clear_verb;
 use crate::locks::journal::Flight;
+use crate::paper::failure_timer::FailureTimer;
 use crate::paper::lease::{Lease, Leased, READS};
-use crate::paper::suspect::Suspect;
 use crate::{Client, ErrorKind, LockIncident, Reader, Table};
 
 /// Transitions of one repair, at most: a single death asks for two.
@@ -29,7 +29,7 @@ pub(crate) struct Repair<'r, L: ?Sized> {
     /// Counts, waits, and tells its observer.
     pub(crate) reader: &'r mut Reader,
     pub(crate) holder: OwnerId,
-    pub(crate) suspect: &'r Suspect,
+    pub(crate) suspect: &'r FailureTimer,
     pub(crate) deadline_ns: u64,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum Repaired {
 type Samples = BTreeMap<RowId, Vec<u64>>;
 
 impl<L: Lane + ?Sized> Repair<'_, L> {
-    pub(crate) fn tell(&mut self, incident: &LockIncident) {
+    pub(crate) fn report(&mut self, incident: &LockIncident) {
         if let Some(observer) = &mut self.reader.observer {
             observer.observe_lock(self.suspect.lock, incident);
         }
@@ -71,10 +71,10 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
     /// 16 for each state the table is found in, 1 for each transition, 1 to end.
     pub(crate) async fn run(&mut self) -> Result<Repaired, FabricError> {
         self.reader.counters.suspicions += 1;
-        self.tell(&LockIncident::Suspected);
+        self.report(&LockIncident::Suspected);
         let repaired = self.take_lease_and_repair().await;
         if let Err(error) = &repaired {
-            self.tell(&LockIncident::Failed { error: error.clone() });
+            self.report(&LockIncident::Failed { error: error.clone() });
         }
         repaired
     }
@@ -83,7 +83,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
         let began_ns = self.lane.now_ns();
         let lease = match self.take_lease().await? {
             Leased::Taken(lease) => lease,
-            Leased::Not => return Ok(Repaired::Nothing),
+            Leased::NotTaken => return Ok(Repaired::Nothing),
             Leased::Destroyed => return Ok(Repaired::Destroyed),
         };
         for _ in 0..MAX_TRANSITIONS {
@@ -95,15 +95,15 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
                 State::Clean => (4, &mut self.reader.counters.repair_state_4),
             };
             *count += 1;
-            self.tell(&LockIncident::Found { state: number });
+            self.report(&LockIncident::Found { state: number });
             // [R-REPAIR-7]
             match state {
-                State::TornDuplicate { torn: row } | State::Torn { row } => self.bless(row, &samples).await?,
-                State::Duplicate { second, slot } => self.clear(second, slot, &samples).await?,
+                State::TornDuplicate { torn: row } | State::Torn { row } => self.write_checksum(row, &samples).await?,
+                State::Duplicate { second, slot } => self.clear_duplicate(second, slot, &samples).await?,
                 State::Clean => {
-                    self.end(lease).await?;
+                    self.clear_lock(lease).await?;
                     let took_ns = self.lane.now_ns().saturating_sub(began_ns);
-                    self.tell(&LockIncident::Reclaimed { took_ns });
+                    self.report(&LockIncident::Reclaimed { took_ns });
                     return Ok(Repaired::Reclaimed);
                 }
             }
@@ -111,7 +111,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
         // Somebody else changes these rows all the time: the next one who suspects goes on.
         let mut found = 0;
         post(&mut *self.lane, [lease.return_verb(&mut found)]).await?;
-        self.tell(&LockIncident::GivenUp);
+        self.report(&LockIncident::GivenUp);
         Ok(Repaired::Nothing)
     }
 
@@ -139,13 +139,15 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
         for row in guarded {
             for entry in self.entries(*row, &samples[row]) {
                 let Some(other) = entry.other.filter(|other| samples.contains_key(other)) else { continue };
-                let Some(twin) = self.entries(other, &samples[&other]).find(|twin| twin.is_of(&entry)) else {
+                let Some(duplicate) =
+                    self.entries(other, &samples[&other]).find(|duplicate| duplicate.has_same_key(&entry))
+                else {
                     continue;
                 };
                 if let Some(torn) = [*row, other].into_iter().find(is_torn) {
                     return State::TornDuplicate { torn };
                 }
-                let (second, slot) = if entry.is_in_second { (*row, entry.slot) } else { (other, twin.slot) };
+                let (second, slot) = if entry.is_in_second { (*row, entry.slot) } else { (other, duplicate.slot) };
                 return State::Duplicate { second, slot };
             }
         }
@@ -178,8 +180,8 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
     /// Samples `wanted`; a row that does not verify up to `row_samples` times: its writer may be alive.
     async fn sample(&mut self, mut wanted: Vec<RowId>, samples: &mut Samples) -> Result<(), FabricError> {
         let rows = self.table.rows();
-        for turn in 0..self.reader.config.row_samples.max(1) {
-            self.reader.counters.row_retries += if turn > 0 { wanted.len() as u64 } else { 0 };
+        for sample in 0..self.reader.config.row_samples.max(1) {
+            self.reader.counters.row_retries += if sample > 0 { wanted.len() as u64 } else { 0 };
             for wanted in wanted.chunks(READS) {
                 let mut words = vec![0; wanted.len() * rows.row_words()];
                 post(&mut *self.lane, self.table.read_rows(wanted, &mut words).collect::<Vec<_>>()).await?;
@@ -196,7 +198,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
 
     /// From state 1 to 2, and from 3 to 4: a checksum that makes the row verify as it is. If a WRITE can be torn, that
     /// may be a row nobody ever wrote (hole H10); the row may also be somebody else's by now (H8). // [R-REPAIR-7]
-    async fn bless(&mut self, row: RowId, samples: &Samples) -> Result<(), FabricError> {
+    async fn write_checksum(&mut self, row: RowId, samples: &Samples) -> Result<(), FabricError> {
         let (geometry, rows) = (self.table.geometry(), self.table.rows());
         let mut words = samples[&row].clone();
         rows.bless(row, &mut words);
@@ -206,7 +208,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
     }
 
     /// From state 2 to 4: the copy in the key's second row goes. // [R-REPAIR-7]
-    async fn clear(&mut self, second: RowId, slot: usize, samples: &Samples) -> Result<(), FabricError> {
+    async fn clear_duplicate(&mut self, second: RowId, slot: usize, samples: &Samples) -> Result<(), FabricError> {
         let rows = self.table.rows();
         let mut words = samples[&second].clone();
         rows.clear_entry(&mut words, slot);
@@ -216,7 +218,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
     }
 
     /// State 4: clears the lock, whoever has it by now (hole H7), and returns the lease. 1 round trip. // [R-REPAIR-8]
-    async fn end(&mut self, lease: Lease) -> Result<(), FabricError> {
+    async fn clear_lock(&mut self, lease: Lease) -> Result<(), FabricError> {
         let lock = self.table.locks().mask(self.suspect.lock);
         let masked_cas = self.lane.caps().masked_cas;
         let mut found = [0; 2];
@@ -239,7 +241,7 @@ struct Entry {
 impl Entry {
     /// Whether both are of one key. Equal digests of equally long keys count as such: entries of extents have no more,
     /// where the printed ones have the key.
-    fn is_of(&self, entry: &Entry) -> bool {
+    fn has_same_key(&self, entry: &Entry) -> bool {
         (self.digest, self.key_bytes) == (entry.digest, entry.key_bytes)
     }
 }
@@ -247,7 +249,7 @@ impl Entry {
 impl Client {
     /// Notes that `lock` was found taken, and repairs what it guards if its holder is suspected: true then, if the lock
     /// was reclaimed, and this client holds no lock any more. // [R-REPAIR-1]
-    pub(crate) async fn repair_if_suspect(
+    pub(crate) async fn repair_if_suspected(
         &mut self,
         lane: &mut dyn Lane,
         lock: LockId,
@@ -257,14 +259,14 @@ impl Client {
         let checksum = table.rows().trailer_word() + 1;
         let guarded = window.rows().iter().enumerate().filter(|(_, row)| table.locks().lock_of(**row) == lock);
         let rows = guarded.map(|(place, row)| (*row, window.at(place)[checksum]));
-        let Some(suspect) = self.reader.suspect(lane.now_ns(), lock, rows) else { return Ok(false) };
+        let Some(suspect) = self.reader.observe_taken_lock(lane.now_ns(), lock, rows) else { return Ok(false) };
         self.release_held(lane).await?;
         // From here on a batch of the repair may be in flight, if this operation is dropped: its atomics are not locks.
         self.journal.flight = Flight::Recovery;
         let repaired = self.reader.repair(lane, self.owner, &suspect, deadline_ns).await;
         match &repaired {
             Err(ErrorKind::Fabric { source }) => self.journal.failed(source),
-            _ => self.journal.landed(&[]),
+            _ => self.journal.completed(&[]),
         }
         repaired
     }
@@ -273,7 +275,7 @@ impl Client {
 impl Reader {
     /// The same for `row`, which does not verify and whose `lock` was found taken, by a reader that is a client's.
     /// // [R-REPAIR-2]
-    pub(crate) async fn repair_if_suspect<L: Lane + ?Sized>(
+    pub(crate) async fn repair_if_suspected<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
         row: RowId,
@@ -283,15 +285,20 @@ impl Reader {
         let Some(holder) = self.repairs_as else { return Ok(false) };
         let mut checksum = [0];
         post(lane, [self.table.read_checksum(row, &mut checksum)]).await?;
-        match self.suspect(lane.now_ns(), lock, std::iter::once((row, checksum[0]))) {
+        match self.observe_taken_lock(lane.now_ns(), lock, std::iter::once((row, checksum[0]))) {
             Some(suspect) => self.repair(lane, holder, &suspect, deadline_ns).await,
             None => Ok(false),
         }
     }
 
     /// The suspect, if `lock`, found taken with these rows and their checksums, has been so for too long.
-    fn suspect(&mut self, now_ns: u64, lock: LockId, rows: impl Iterator<Item = (RowId, u64)>) -> Option<Suspect> {
-        self.suspects.observe(lock, rows, now_ns, self.config.failure_timeout_ns)
+    fn observe_taken_lock(
+        &mut self,
+        now_ns: u64,
+        lock: LockId,
+        rows: impl Iterator<Item = (RowId, u64)>,
+    ) -> Option<FailureTimer> {
+        self.failure_timers.observe(lock, rows, now_ns, self.config.failure_timeout_ns)
     }
 
     /// Whether a repair reclaimed the suspect's lock.
@@ -299,7 +306,7 @@ impl Reader {
         &mut self,
         lane: &mut L,
         holder: OwnerId,
-        suspect: &Suspect,
+        suspect: &FailureTimer,
         deadline_ns: u64,
     ) -> Result<bool, ErrorKind> {
         let table = &std::sync::Arc::clone(&self.table);

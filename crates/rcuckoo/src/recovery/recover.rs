@@ -12,8 +12,8 @@ use guira_layout::{
 };
 
 use crate::locks::batch::release_verb;
-use crate::table::session::WHO_WORDS;
-use crate::{Error, ErrorKind, Operation, Place, SlotClient, Table};
+use crate::table::session::CLIENT_WORDS;
+use crate::{DamagedItem, Error, ErrorKind, Operation, SlotClient, Table};
 
 /// Words of one READ of the lock table or the chunk table.
 const SCAN_WORDS: u64 = 4096;
@@ -44,14 +44,14 @@ impl Recovered {
 
 /// Whose death was proved.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Dead {
+pub(crate) struct DeadClient {
     slot: u16,
     generation: u64,
 }
 
-impl Dead {
-    pub(crate) fn of(proof: &FenceProof) -> Dead {
-        Dead { slot: proof.slot(), generation: proof.generation() }
+impl DeadClient {
+    pub(crate) fn of(proof: &FenceProof) -> DeadClient {
+        DeadClient { slot: proof.slot(), generation: proof.generation() }
     }
 }
 
@@ -75,21 +75,21 @@ pub async fn recover(
     proof: &FenceProof,
     by: &SlotClient,
 ) -> Result<Option<Recovered>, Error> {
-    recover_dead(lane, table, Dead::of(proof), by).await.map_err(|kind| kind.during(Operation::Session))
+    recover_dead(lane, table, DeadClient::of(proof), by).await.map_err(|kind| kind.during(Operation::Session))
 }
 
 /// As [`recover`], for another operation.
 pub(crate) async fn recover_dead(
     lane: &mut dyn Lane,
     table: &Table,
-    dead: Dead,
+    dead: DeadClient,
     by: &SlotClient,
 ) -> Result<Option<Recovered>, ErrorKind> {
     if !table.is_recoverable() && !table.is_repairable() {
         return Ok(None);
     }
-    let who = Some(by.words());
-    let mut recovery = Recovery { lane, table, dead, who, recovered: Recovered::default() };
+    let recoverer = Some(by.words());
+    let mut recovery = Recovery { lane, table, dead, recoverer, recovered: Recovered::default() };
     let Some(record) = recovery.claim().await? else { return Ok(None) };
     // [R-RECOVER-3]: from here on in this order, and each step again by whoever follows a recoverer that died.
     if let (Some(record), seal) = record {
@@ -106,9 +106,9 @@ pub(crate) async fn recover_dead(
 struct Recovery<'r> {
     lane: &'r mut dyn Lane,
     table: &'r Table,
-    dead: Dead,
+    dead: DeadClient,
     /// Who recovers, until he has said so.
-    who: Option<[u64; WHO_WORDS]>,
+    recoverer: Option<[u64; CLIENT_WORDS]>,
     recovered: Recovered,
 }
 
@@ -139,7 +139,7 @@ impl Recovery<'_> {
         if TableState::decode(state[0]) == Some(TableState::Destroyed) {
             return Err(ErrorKind::Destroyed);
         }
-        let corrupt = ErrorKind::Corrupt { place: Place::Slot(self.dead.slot) };
+        let corrupt = ErrorKind::Corrupt { item: DamagedItem::ClientSlot(self.dead.slot) };
         if SlotWord::decode(found).is_none() {
             return Err(corrupt);
         }
@@ -157,8 +157,8 @@ impl Recovery<'_> {
     /// recoverer who has no recovery under way, and could be killed for one. // [R-RECOVER-4]
     async fn post<'v>(&mut self, batch: impl IntoIterator<Item = Verb<'v>>) -> Result<(), FabricError> {
         let addr = self.table.geometry().slot(self.dead.slot).add_words(SlotWord::PROCESS_WORD as u64);
-        let who = self.who.take();
-        let mut verbs: Vec<Verb<'_>> = who.iter().map(|words| Verb::Write { addr, words }).collect();
+        let recoverer = self.recoverer.take();
+        let mut verbs: Vec<Verb<'_>> = recoverer.iter().map(|words| Verb::Write { addr, words }).collect();
         for verb in batch {
             verbs.push(verb);
         }

@@ -7,16 +7,16 @@
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
 use guira_layout::{EXTENT_HEADER_WORDS, ExtentRef, Generation, Placement, RECOVERIES_WORD, parse_extent};
 
-use crate::lookup::{TRAILER_WORDS, Verdict, Without, absence};
+use crate::lookup::{MissSample, TRAILER_WORDS, Verdict, miss_verdict};
 use crate::{RowPair, Table, read_extent};
 
 /// What is known of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ExtentUse {
     /// An entry refers to it.
     Linked,
     /// Nothing refers to it, and nothing will.
-    Lost,
+    Leaked,
     /// Somebody is changing a row that its entry may be in, or died in doing so, or that row is damaged.
     Unsettled,
 }
@@ -44,19 +44,19 @@ pub async fn look_up_extent(
     offset: u64,
     generation: Generation,
     place_words: u64,
-) -> Result<Standing, FabricError> {
+) -> Result<ExtentUse, FabricError> {
     let mut header = [0; EXTENT_HEADER_WORDS];
     post(lane, [Verb::Read { addr: Addr::main(offset), into: &mut header }]).await?;
     let extent = ExtentRef::of_header(offset, &header);
     let fits = |words: usize| words as u64 <= place_words;
     // What was not written whole was never linked. // [R-EXTENT-1]
     if extent.generation != generation || !extent.words().is_some_and(fits) {
-        return Ok(Standing::Lost);
+        return Ok(ExtentUse::Leaked);
     }
     let mut words = Vec::new();
     read_extent(lane, &extent, &mut words).await?;
     let Ok(parsed) = parse_extent(&words, &extent, table.rows().sums()) else {
-        return Ok(Standing::Lost);
+        return Ok(ExtentUse::Leaked);
     };
     let mut key = Vec::new();
     parsed.append_key(&mut key);
@@ -71,26 +71,26 @@ async fn find_entry(
     table: &Table,
     pair: RowPair,
     extent: &ExtentRef,
-) -> Result<Standing, FabricError> {
+) -> Result<ExtentUse, FabricError> {
     let (rows, locks) = (table.rows(), table.locks());
     let numbers = [pair.first, pair.second];
     let mut words = vec![0; 2 * rows.row_words()];
     post(lane, table.read_rows(&numbers, &mut words).collect::<Vec<_>>()).await?;
     if words.chunks_exact(rows.row_words()).any(|words| refers_to(table, words, extent)) {
-        return Ok(Standing::Linked);
+        return Ok(ExtentUse::Linked);
     }
     let mut trailers = [[0; TRAILER_WORDS]; 2];
     let mut held = [[0]; 2];
     let masks = numbers.map(|row| locks.mask(locks.lock_of(row)));
     let again = numbers.iter().zip(&mut trailers).map(|(row, into)| table.read_trailer(*row, into));
-    let looks = masks.iter().zip(&mut held).map(|(mask, into)| Verb::Read { addr: locks.addr(mask.word), into });
-    post(lane, again.chain(looks).collect::<Vec<_>>()).await?;
+    let lock_reads = masks.iter().zip(&mut held).map(|(mask, into)| Verb::Read { addr: locks.addr(mask.word), into });
+    post(lane, again.chain(lock_reads).collect::<Vec<_>>()).await?;
     let is_free = masks.iter().zip(&held).all(|(mask, [word])| word & mask.mask == 0);
     let (first, second) = words.split_at(rows.row_words());
-    let without = [Without::of(table, &rows, pair.first, first), Without::of(table, &rows, pair.second, second)];
-    let verdict = absence::<()>([&without[0], &without[1]], trailers.map(Some));
+    let missed = [MissSample::of(table, &rows, pair.first, first), MissSample::of(table, &rows, pair.second, second)];
+    let verdict = miss_verdict::<()>([&missed[0], &missed[1]], trailers.map(Some));
     let is_settled = is_free && matches!(verdict, Verdict::Absent);
-    Ok(if is_settled { Standing::Lost } else { Standing::Unsettled })
+    Ok(if is_settled { ExtentUse::Leaked } else { ExtentUse::Unsettled })
 }
 
 /// Whether an entry of a row, sampled as `words`, refers to `extent`. A row that does not verify is no proof that the

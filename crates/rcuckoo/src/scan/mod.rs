@@ -5,8 +5,8 @@ pub(crate) mod snapshot;
 use guira_fabric::{FabricError, Lane, post};
 use guira_layout::{ExtentRef, Placement, RowId, parse_extent};
 
-use crate::lookup::{Patience, Unsettled, read_extent};
-use crate::{Error, ErrorKind, Operation, Place, Reader, Table};
+use crate::lookup::{RetryReason, RetryState, read_extent};
+use crate::{DamagedItem, Error, ErrorKind, Operation, Reader, Table};
 
 /// One row of a bulk sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub type Trailer = [u64; 2];
 pub struct RowItems {
     bytes: Vec<u8>,
     ends: Vec<(usize, usize)>,
-    passed_over: Vec<Place>,
+    passed_over: Vec<DamagedItem>,
 }
 
 impl RowItems {
@@ -66,8 +66,8 @@ impl RowItems {
     pub fn pass_over(&mut self, error: &Error) -> bool {
         self.clear();
         match &error.kind {
-            ErrorKind::Corrupt { place: place @ (Place::Entry { .. } | Place::Extent { .. }) } => {
-                self.passed_over.push(*place);
+            ErrorKind::Corrupt { item: item @ (DamagedItem::Entry { .. } | DamagedItem::Extent { .. }) } => {
+                self.passed_over.push(*item);
                 true
             }
             _ => false,
@@ -75,7 +75,9 @@ impl RowItems {
     }
 
     fn passes_over(&self, row: RowId, slot: usize, extent: &ExtentRef) -> bool {
-        [Place::Entry { row, slot }, Place::of(extent)].iter().any(|place| self.passed_over.contains(place))
+        [DamagedItem::Entry { row, index: slot }, DamagedItem::of(extent)]
+            .iter()
+            .any(|item| self.passed_over.contains(item))
     }
 
     fn clear(&mut self) {
@@ -130,26 +132,26 @@ impl Reader {
     ) -> Result<Trailer, ErrorKind> {
         let table = std::sync::Arc::clone(&self.table);
         let mut words = vec![0; table.rows().row_words()];
-        let mut patience = Patience::default();
+        let mut retries = RetryState::default();
         loop {
-            let trailer = if self.looks_past(&patience) {
-                self.sample_past(lane, row, &mut words).await
+            let trailer = if self.may_read_through_record(&retries) {
+                self.sample_through_record(lane, row, &mut words).await
             } else {
                 sample_row(lane, &table, row, &mut words).await
             };
             let trailer = trailer?;
-            let why = if trailer.is_some() { Unsettled::Changed } else { Unsettled::Torn };
+            let why = if trailer.is_some() { RetryReason::Changed } else { RetryReason::Torn };
             if let Some(trailer) = trailer {
                 match self.row_items(lane, row, &words, items).await? {
                     None => return Ok(trailer),
-                    Some(extent) => patience.note_unfit(&extent)?,
+                    Some(extent) => retries.note_mismatch(&extent)?,
                 }
             }
-            if why == Unsettled::Torn {
+            if why == RetryReason::Torn {
                 self.refuse_destroyed(lane, &words).await?;
             }
             // Ends: by the deadline, or when the row turns out to be damaged. // [R-READ-5]
-            self.wait_for(lane, row, why, &mut patience).await?;
+            self.wait_for(lane, row, why, &mut retries).await?;
         }
     }
 
@@ -178,7 +180,7 @@ impl Reader {
                         continue;
                     }
                     if extent.mark_offset(table.config(), table.geometry()).is_none() {
-                        return Err(ErrorKind::Corrupt { place: Place::Entry { row, slot } });
+                        return Err(ErrorKind::Corrupt { item: DamagedItem::Entry { row, index: slot } });
                     }
                     read_extent(lane, &extent, &mut self.extent).await?;
                     let Ok(parsed) = parse_extent(&self.extent, &extent, table.rows().sums()) else {

@@ -19,14 +19,14 @@ pub struct SlotClient {
 }
 
 /// Words of a slot that say who has it.
-pub(crate) const WHO_WORDS: usize = 5;
+pub(crate) const CLIENT_WORDS: usize = 5;
 /// Slots that [`slots`] reads with one batch, at most. More would only be more memory: those of the largest records, of
 /// entries of 1,032 bytes, take 300 KB.
 const MAX_BATCH_SLOTS: u16 = 256;
 
 impl SlotClient {
     /// As they stand in a slot, from [`SlotWord::PROCESS_WORD`] on.
-    pub(crate) fn words(&self) -> [u64; WHO_WORDS] {
+    pub(crate) fn words(&self) -> [u64; CLIENT_WORDS] {
         let [start, namespace, boot] = self.identity;
         [self.process, self.since_unix_ns, start, namespace, boot]
     }

@@ -14,7 +14,7 @@ pub(crate) type TrailerSample = [u64; TRAILER_WORDS];
 #[derive(Debug)]
 pub(crate) enum Verdict<H> {
     /// This verified row has the key, here.
-    Hit(Which, H),
+    Hit(WhichRow, H),
     /// Both rows verify, and neither has the key.
     Absent,
     /// This row does not verify.
@@ -25,26 +25,26 @@ pub(crate) enum Verdict<H> {
 
 /// One of a key's two rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
+pub(crate) enum WhichRow {
     First,
     Second,
 }
 
 /// A row that was sampled without finding the key: what an absence is judged by.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Without {
+pub(crate) struct MissSample {
     pub(crate) row: RowId,
     pub(crate) is_whole: bool,
     pub(crate) trailer: TrailerSample,
 }
 
-impl Without {
+impl MissSample {
     /// The sample `words` of `row`.
     #[inline(always)]
-    pub(crate) fn of<R: Rows>(table: &Table, rows: &R, row: RowId, words: &[u64]) -> Without {
+    pub(crate) fn of<R: Rows>(table: &Table, rows: &R, row: RowId, words: &[u64]) -> MissSample {
         let at = rows.row_words() - TRAILER_WORDS;
         let is_whole = rows.verify(table.rows().sums(), row, words).is_ok();
-        Without { row, is_whole, trailer: [words[at], words[at + 1]] }
+        MissSample { row, is_whole, trailer: [words[at], words[at + 1]] }
     }
 }
 
@@ -52,9 +52,9 @@ impl Without {
 /// were until both had been sampled. `again` are their trailers in later samples; there is none of a row that was
 /// sampled after the other one, nor where misses are not validated. // [R-READ-3]
 #[inline(always)]
-pub(crate) fn absence<H>(rows: [&Without; 2], again: [Option<TrailerSample>; 2]) -> Verdict<H> {
+pub(crate) fn miss_verdict<H>(rows: [&MissSample; 2], again: [Option<TrailerSample>; 2]) -> Verdict<H> {
     let [(first, first_again), (second, second_again)] = [(rows[0], again[0]), (rows[1], again[1])];
-    let stayed = |row: &Without, again: Option<TrailerSample>| again.is_none_or(|again| again == row.trailer);
+    let stayed = |row: &MissSample, again: Option<TrailerSample>| again.is_none_or(|again| again == row.trailer);
     // A torn row may have a writer that stands still, and is told of first, however often the other one changes.
     if !first.is_whole {
         Verdict::Torn(first.row)
@@ -70,7 +70,7 @@ pub(crate) fn absence<H>(rows: [&Without; 2], again: [Option<TrailerSample>; 2])
 }
 
 /// What a lookup is to remember of the state it found its key in.
-pub(crate) trait State: Sized {
+pub(crate) trait KeyState: Sized {
     /// In a row.
     fn inline(row: RowId, version: Version) -> Self;
 
@@ -78,7 +78,7 @@ pub(crate) trait State: Sized {
     fn extent(generation: Generation) -> Self;
 }
 
-impl State for Token {
+impl KeyState for Token {
     #[inline(always)]
     fn inline(row: RowId, version: Version) -> Token {
         Token::Inline { row, version }
@@ -91,7 +91,7 @@ impl State for Token {
 }
 
 /// Nothing.
-impl State for () {
+impl KeyState for () {
     #[inline(always)]
     fn inline(_: RowId, _: Version) {}
 
@@ -109,7 +109,7 @@ pub(crate) enum Value<S> {
 
 /// Appends the value of `hit`, which verified sample `words` of `row` has, to `into`, unless it is in an extent.
 #[inline(always)]
-pub(crate) fn value_of<R: Rows, S: State>(
+pub(crate) fn value_of<R: Rows, S: KeyState>(
     rows: &R,
     row: RowId,
     words: &[u64],
@@ -125,25 +125,31 @@ pub(crate) fn value_of<R: Rows, S: State>(
 
 /// What the words of an extent say to who looks for a key by an entry that refers to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum ExtentMatch {
     /// They have the key: its value was appended.
     Value,
     /// They have another key, with the same digest.
     OtherKey,
     /// They are not what the entry says: the extent is being written, or was replaced.
-    Unfit,
+    Mismatch,
 }
 
 /// Appends the value of `key` in `extent`, sampled as `words`, to `into`, if it is what its entry says and holds the
 /// key. // [R-READ-6]
 #[inline]
-pub(crate) fn held_value(words: &[u64], extent: &ExtentRef, sums: &Sums, key: &[u8], into: &mut Vec<u8>) -> Held {
+pub(crate) fn match_extent(
+    words: &[u64],
+    extent: &ExtentRef,
+    sums: &Sums,
+    key: &[u8],
+    into: &mut Vec<u8>,
+) -> ExtentMatch {
     match parse_extent(words, extent, sums) {
         Ok(parsed) if parsed.has_key(key) => {
             parsed.append_value(into);
-            Held::Value
+            ExtentMatch::Value
         }
-        Ok(_) => Held::OtherKey,
-        Err(ExtentError::Torn { .. } | ExtentError::Replaced { .. }) => Held::Unfit,
+        Ok(_) => ExtentMatch::OtherKey,
+        Err(ExtentError::Torn { .. } | ExtentError::Replaced { .. }) => ExtentMatch::Mismatch,
     }
 }

@@ -10,14 +10,14 @@ use guira_fabric::{Effect, FabricError, FenceProof, Lane, Liveness};
 use guira_layout::{LockId, OwnerId, SlotState, SlotWord};
 
 use crate::locks::journal::Flight;
-use crate::recovery::recover::{Dead, recover_dead};
+use crate::recovery::recover::{DeadClient, recover_dead};
 use crate::{Client, Error, ErrorKind, Operation, Recovered, SlotClient, read_slot};
 
 /// Pauses for one lock before its owner is asked about: with the backoff's default they add up to 0.05 ms, and nearly
 /// every wait is shorter.
-const PATIENT_PAUSES: u32 = 10;
+const PAUSES_BEFORE_PROBE: u32 = 10;
 /// Between two questions that found the owner alive. One is a few system calls.
-const QUESTION_NS: u64 = 1_000_000;
+const PROBE_INTERVAL_NS: u64 = 1_000_000;
 
 /// What a client has to do with somebody who stands in its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,53 +98,53 @@ impl fmt::Debug for dyn Observer {
 
 /// Whom a client asks, and when.
 #[derive(Debug, Default)]
-pub(crate) struct Mourner {
+pub(crate) struct FailureDetector {
     /// Whom; a client without it recovers nobody.
     liveness: Option<Box<dyn Liveness>>,
     /// Not before this moment of the lane's clock.
-    next_ns: u64,
+    next_probe_ns: u64,
     /// Who recovers the dead, for those who wait for him.
-    own: SlotClient,
+    process: SlotClient,
 }
 
 /// How far a wait has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum WaitProgress {
     /// After so many pauses.
     Pauses(u32),
     /// At its deadline.
-    Over,
+    Expired,
 }
 
-impl Mourner {
-    pub(crate) fn ask(&mut self, liveness: Box<dyn Liveness>) {
+impl FailureDetector {
+    pub(crate) fn set_liveness(&mut self, liveness: Box<dyn Liveness>) {
         self.liveness = Some(liveness);
     }
 
-    pub(crate) fn is_of(&mut self, own: &SlotClient) {
-        self.own = *own;
+    pub(crate) fn set_process(&mut self, process: &SlotClient) {
+        self.process = *process;
     }
 
-    fn is_due(&self, now_ns: u64, patience: Patience) -> bool {
-        let is_late = match patience {
-            Patience::Pauses(pauses) => pauses >= PATIENT_PAUSES,
-            Patience::Over => true,
+    fn is_due(&self, now_ns: u64, progress: WaitProgress) -> bool {
+        let is_late = match progress {
+            WaitProgress::Pauses(pauses) => pauses >= PAUSES_BEFORE_PROBE,
+            WaitProgress::Expired => true,
         };
-        self.liveness.is_some() && is_late && now_ns >= self.next_ns
+        self.liveness.is_some() && is_late && now_ns >= self.next_probe_ns
     }
 }
 
 impl Client {
-    fn tell(&mut self, slot: u16, generation: u64, incident: &Incident) {
+    fn report(&mut self, slot: u16, generation: u64, incident: &Incident) {
         if let Some(observer) = &mut self.reader.observer {
             observer.observe(slot, generation, incident);
         }
     }
 
     /// Whether it is time to ask about somebody who stands in this client's way. // [R-RECOVER-1]
-    pub(crate) fn may_mourn(&self, now_ns: u64, patience: Patience) -> bool {
-        let leaves_slots = self.table.is_recoverable() || self.table.is_repairable();
-        self.mourner.is_due(now_ns, patience) && leaves_slots
+    pub(crate) fn may_probe(&self, now_ns: u64, progress: WaitProgress) -> bool {
+        let has_slots_to_recover = self.table.is_recoverable() || self.table.is_repairable();
+        self.failure_detector.is_due(now_ns, progress) && has_slots_to_recover
     }
 
     /// Recovers those of `owners` who are dead, for a client that needs what they have; says how many. Asks no more
@@ -159,15 +159,16 @@ impl Client {
         owners: &[OwnerId],
         operation: Operation,
     ) -> Result<usize, Error> {
-        if !self.may_mourn(lane.now_ns(), Patience::Over) {
+        if !self.may_probe(lane.now_ns(), WaitProgress::Expired) {
             return Ok(0);
         }
         let mut dead = 0;
         for owner in owners {
-            let recovered = self.recover_if_dead(lane, *owner, Patience::Over).await;
+            let recovered = self.recover_if_dead(lane, *owner, WaitProgress::Expired).await;
             dead += usize::from(recovered.map_err(|kind| kind.during(operation))?);
         }
-        self.mourner.next_ns = lane.now_ns().saturating_add(QUESTION_NS.saturating_mul(owners.len() as u64));
+        self.failure_detector.next_probe_ns =
+            lane.now_ns().saturating_add(PROBE_INTERVAL_NS.saturating_mul(owners.len() as u64));
         Ok(dead)
     }
 
@@ -177,36 +178,36 @@ impl Client {
         &mut self,
         lane: &mut dyn Lane,
         owner: OwnerId,
-        patience: Patience,
+        progress: WaitProgress,
     ) -> Result<bool, ErrorKind> {
-        let proof = self.prove_dead(lane, owner, patience).await?;
+        let proof = self.prove_dead(lane, owner, progress).await?;
         let Some(proof) = proof else { return Ok(false) };
         self.release_held(lane).await?;
-        let dead = Dead::of(&proof);
+        let dead = DeadClient::of(&proof);
         let (slot, generation, began_ns) = (proof.slot(), proof.generation(), lane.now_ns());
-        self.tell(slot, generation, &Incident::RecoveryBegun);
+        self.report(slot, generation, &Incident::RecoveryBegun);
         // From here on a batch of the recovery may be in flight, if this operation is dropped.
         self.journal.proof = Some(proof);
         self.journal.flight = Flight::Recovery;
-        let recovered = recover_dead(lane, &self.table, dead, &self.mourner.own).await;
+        let recovered = recover_dead(lane, &self.table, dead, &self.failure_detector.process).await;
         let took_ns = lane.now_ns().saturating_sub(began_ns);
         match &recovered {
             Err(ErrorKind::Fabric { source, .. }) => self.journal.failed(source),
             _ => {
-                self.journal.landed(&[]);
+                self.journal.completed(&[]);
                 self.journal.proof = None;
             }
         }
         match recovered {
             Ok(recovered) => {
                 recovered.iter().for_each(|recovered| self.reader.counters.note_recovery(recovered));
-                self.tell(slot, generation, &Incident::Recovered { recovered, took_ns });
+                self.report(slot, generation, &Incident::Recovered { recovered, took_ns });
                 Ok(true)
             }
             Err(kind) => {
                 self.reader.counters.failed_recoveries += u64::from(matches!(kind, ErrorKind::Corrupt { .. }));
                 let failed = Incident::RecoveryFailed { kind: kind.clone(), took_ns };
-                self.tell(slot, generation, &failed);
+                self.report(slot, generation, &failed);
                 Err(kind)
             }
         }
@@ -218,33 +219,33 @@ impl Client {
         &mut self,
         lane: &mut dyn Lane,
         owner: OwnerId,
-        patience: Patience,
+        progress: WaitProgress,
     ) -> Result<Option<FenceProof>, FabricError> {
         let slot = owner.slot().filter(|slot| *slot < self.table.config().max_clients && owner != self.owner);
-        let (Some(slot), true) = (slot, self.mourner.liveness.is_some()) else { return Ok(None) };
+        let (Some(slot), true) = (slot, self.failure_detector.liveness.is_some()) else { return Ok(None) };
         let proof = match read_slot(lane, &self.table, slot).await?.word {
             None | Some(SlotWord { state: SlotState::Free, .. }) => None,
-            Some(SlotWord { generation, .. }) => match self.suspect(slot, generation).await {
+            Some(SlotWord { generation, .. }) => match self.probe(slot, generation).await {
                 // Most owners are alive, and release their lock in time: no reason to fail, nor to count as an answer.
-                Err(error) if patience != Patience::Over && error.effect() == Effect::None => return Ok(None),
+                Err(error) if progress != WaitProgress::Expired && error.effect() == Effect::None => return Ok(None),
                 answer => answer?,
             },
         };
         if proof.is_none() {
-            self.mourner.next_ns = lane.now_ns().saturating_add(QUESTION_NS);
+            self.failure_detector.next_probe_ns = lane.now_ns().saturating_add(PROBE_INTERVAL_NS);
         }
         Ok(proof)
     }
 
     /// Asks whether the client that took `slot` under `generation` is dead, and notes the answer.
-    async fn suspect(&mut self, slot: u16, generation: u64) -> Result<Option<FenceProof>, FabricError> {
+    async fn probe(&mut self, slot: u16, generation: u64) -> Result<Option<FenceProof>, FabricError> {
         self.reader.counters.suspicions += 1;
-        self.tell(slot, generation, &Incident::Suspected);
-        let Some(liveness) = &mut self.mourner.liveness else { return Ok(None) };
+        self.report(slot, generation, &Incident::Suspected);
+        let Some(liveness) = &mut self.failure_detector.liveness else { return Ok(None) };
         let proof = poll_fn(|cx| liveness.poll_fence(slot, generation, cx)).await?;
         if proof.is_none() {
             self.reader.counters.false_suspicions += 1;
-            self.tell(slot, generation, &Incident::FoundAlive);
+            self.report(slot, generation, &Incident::FoundAlive);
         }
         Ok(proof)
     }

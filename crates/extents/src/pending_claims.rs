@@ -11,18 +11,18 @@ use super::table::{tail_of, tails};
 
 impl Extents {
     /// Notes that the words of these chunks are about to be changed.
-    pub(super) fn begin(&mut self, chunks: impl IntoIterator<Item = u64>) {
-        self.under_way.extend(chunks);
+    pub(super) fn mark_pending(&mut self, chunks: impl IntoIterator<Item = u64>) {
+        self.pending_claims.extend(chunks);
     }
 
     /// Notes that all changes are booked.
-    pub(super) fn end(&mut self) {
-        self.under_way.clear();
+    pub(super) fn clear_pending(&mut self) {
+        self.pending_claims.clear();
     }
 
     /// Whether no chunk is under way.
     pub fn is_settled(&self) -> bool {
-        self.under_way.is_empty()
+        self.pending_claims.is_empty()
     }
 
     /// Begins to claim the first chunk, which is free, and gets no further: for tests of what becomes of operations
@@ -37,7 +37,7 @@ impl Extents {
     pub async fn claim_in_part(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         let class = guira_layout::ExtentClass::Run(1);
         let claiming = ChunkWord::encode(ChunkState::Claiming { owner: self.owner, class });
-        self.begin([0]);
+        self.mark_pending([0]);
         let is_claimed = self.swap(lane, 0, ChunkWord::FREE, claiming).await?;
         assert!(is_claimed, "it is free");
         Ok(())
@@ -47,28 +47,28 @@ impl Extents {
     /// that was being claimed or given back becomes free, one that was being adopted an orphan again, and one that is
     /// no longer this client's is forgotten. Round trips: none if no operation was dropped; otherwise 1 or 2 a chunk,
     /// and for a run 1 more for 64 of its chunks.
-    pub(super) async fn settle_under_way(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
-        while let Some(index) = self.under_way.last().copied() {
+    pub(super) async fn settle_pending_claims(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        while let Some(index) = self.pending_claims.last().copied() {
             let mut word = [0];
             post(lane, [Verb::Read { addr: self.table.geometry().chunk_word(index), into: &mut word }]).await?;
             let word = ChunkWord(word[0]);
             match word.decode() {
                 Some(ChunkState::Owned { owner, class }) if owner == self.owner => {
-                    if self.places.get(index).is_none() {
+                    if self.chunks.get(index).is_none() {
                         let orphan = ChunkWord::encode(ChunkState::Orphan { class, free: 0 });
                         self.swap(lane, index, word, orphan).await?;
                     }
                 }
                 Some(ChunkState::Claiming { owner, class }) if owner == self.owner => {
-                    self.places.remove(index);
+                    self.chunks.remove(index);
                     let mut swaps: Vec<_> =
                         tails(index, class).into_iter().map(|tail| (tail, tail_of(index), ChunkWord::FREE)).collect();
                     swaps.push((index, word, ChunkWord::FREE));
                     self.swap_all(lane, &swaps).await?;
                 }
-                _ => drop(self.places.remove(index)),
+                _ => drop(self.chunks.remove(index)),
             }
-            self.under_way.pop();
+            self.pending_claims.pop();
         }
         Ok(())
     }

@@ -11,20 +11,20 @@ const TIMERS: usize = 16;
 
 /// The timers of one operation.
 #[derive(Debug, Default)]
-pub(crate) struct Suspects {
-    timers: Vec<Suspect>,
+pub(crate) struct FailureTimers {
+    timers: Vec<FailureTimer>,
 }
 
 /// A lock that was found taken, and what its rows held then.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Suspect {
+pub(crate) struct FailureTimer {
     pub(crate) lock: LockId,
     /// Rows that the lock guards, and the checksum word each was sampled with.
     pub(crate) rows: Vec<(RowId, u64)>,
     since_ns: u64,
 }
 
-impl Suspects {
+impl FailureTimers {
     /// Stops every timer: the operation has its locks, or another one begins.
     pub(crate) fn clear(&mut self) {
         self.timers.clear();
@@ -32,10 +32,10 @@ impl Suspects {
 
     /// Stops the timers of locks that were taken meanwhile, so were free.
     pub(crate) fn retain(&mut self, mut is_waited_for: impl FnMut(LockId) -> bool) {
-        self.timers.retain(|suspect| is_waited_for(suspect.lock));
+        self.timers.retain(|timer| is_waited_for(timer.lock));
     }
 
-    /// Notes that `lock` was found taken at `now_ns`, while the rows it guards had these checksum words. The suspect,
+    /// Notes that `lock` was found taken at `now_ns`, while the rows it guards had these checksum words. The timer,
     /// if that was so, without a change, for `timeout_ns`, and its timer stops; a change before that starts it anew.
     // [R-REPAIR-1]
     pub(crate) fn observe(
@@ -44,29 +44,29 @@ impl Suspects {
         rows: impl Iterator<Item = (RowId, u64)>,
         now_ns: u64,
         timeout_ns: u64,
-    ) -> Option<Suspect> {
-        let at = match self.timers.iter().position(|suspect| suspect.lock == lock) {
+    ) -> Option<FailureTimer> {
+        let at = match self.timers.iter().position(|timer| timer.lock == lock) {
             Some(at) => at,
             None => {
                 if self.timers.len() == TIMERS {
                     self.timers.remove(0);
                 }
-                self.timers.push(Suspect { lock, rows: Vec::new(), since_ns: now_ns });
+                self.timers.push(FailureTimer { lock, rows: Vec::new(), since_ns: now_ns });
                 self.timers.len() - 1
             }
         };
-        let suspect = &mut self.timers[at];
+        let timer = &mut self.timers[at];
         for (row, checksum) in rows {
-            match suspect.rows.iter_mut().find(|(known, _)| *known == row) {
+            match timer.rows.iter_mut().find(|(known, _)| *known == row) {
                 Some((_, before)) if *before == checksum => {}
                 Some((_, before)) => {
                     *before = checksum;
-                    suspect.since_ns = now_ns;
+                    timer.since_ns = now_ns;
                 }
-                None => suspect.rows.push((row, checksum)),
+                None => timer.rows.push((row, checksum)),
             }
         }
-        let is_over = now_ns.saturating_sub(suspect.since_ns) >= timeout_ns;
+        let is_over = now_ns.saturating_sub(timer.since_ns) >= timeout_ns;
         is_over.then(|| self.timers.remove(at))
     }
 }
@@ -78,40 +78,40 @@ mod tests {
     const LOCK: LockId = LockId(7);
     const OTHER: LockId = LockId(8);
 
-    fn observe(suspects: &mut Suspects, lock: LockId, checksums: &[u64], now_ns: u64) -> bool {
+    fn observe(timers: &mut FailureTimers, lock: LockId, checksums: &[u64], now_ns: u64) -> bool {
         let rows = checksums.iter().enumerate().map(|(row, checksum)| (RowId(row as u64), *checksum));
-        suspects.observe(lock, rows, now_ns, 100).is_some()
+        timers.observe(lock, rows, now_ns, 100).is_some()
     }
 
     /// [R-REPAIR-1] A lock is suspected when it stayed taken for the timeout and nothing changed under it.
     #[test]
     fn a_lock_whose_rows_stand_still_is_suspected() {
-        let mut suspects = Suspects::default();
-        assert!(!observe(&mut suspects, LOCK, &[1, 2], 1_000));
-        assert!(!observe(&mut suspects, LOCK, &[1, 2], 1_099));
-        assert!(!observe(&mut suspects, OTHER, &[1, 2], 1_099), "each lock has a timer of its own");
-        assert!(observe(&mut suspects, LOCK, &[1, 2], 1_100));
-        assert!(!observe(&mut suspects, LOCK, &[1, 2], 1_101));
-        assert!(observe(&mut suspects, OTHER, &[1, 2], 1_199));
+        let mut timers = FailureTimers::default();
+        assert!(!observe(&mut timers, LOCK, &[1, 2], 1_000));
+        assert!(!observe(&mut timers, LOCK, &[1, 2], 1_099));
+        assert!(!observe(&mut timers, OTHER, &[1, 2], 1_099), "each lock has a timer of its own");
+        assert!(observe(&mut timers, LOCK, &[1, 2], 1_100));
+        assert!(!observe(&mut timers, LOCK, &[1, 2], 1_101));
+        assert!(observe(&mut timers, OTHER, &[1, 2], 1_199));
     }
 
     /// [R-REPAIR-1] A checksum that changes starts the timer again; rows that are sampled first later do not.
     #[test]
     fn a_change_starts_the_timer_again() {
-        let mut suspects = Suspects::default();
-        assert!(!observe(&mut suspects, LOCK, &[1], 0));
-        assert!(!observe(&mut suspects, LOCK, &[1, 2], 90));
-        assert!(!observe(&mut suspects, LOCK, &[1, 2], 99));
-        assert!(!observe(&mut suspects, LOCK, &[1, 3], 110));
-        assert!(!observe(&mut suspects, LOCK, &[1, 3], 209));
-        assert!(observe(&mut suspects, LOCK, &[], 210), "nothing that was sampled again changed");
+        let mut timers = FailureTimers::default();
+        assert!(!observe(&mut timers, LOCK, &[1], 0));
+        assert!(!observe(&mut timers, LOCK, &[1, 2], 90));
+        assert!(!observe(&mut timers, LOCK, &[1, 2], 99));
+        assert!(!observe(&mut timers, LOCK, &[1, 3], 110));
+        assert!(!observe(&mut timers, LOCK, &[1, 3], 209));
+        assert!(observe(&mut timers, LOCK, &[], 210), "nothing that was sampled again changed");
     }
 
     /// An operation that meets more locks than anybody waits for forgets the oldest.
     #[test]
     fn timers_are_bounded() {
-        let mut suspects = Suspects::default();
-        (0..100).for_each(|lock| assert!(!observe(&mut suspects, LockId(lock), &[], lock)));
-        assert_eq!(suspects.timers.len(), TIMERS);
+        let mut timers = FailureTimers::default();
+        (0..100).for_each(|lock| assert!(!observe(&mut timers, LockId(lock), &[], lock)));
+        assert_eq!(timers.timers.len(), TIMERS);
     }
 }

@@ -5,10 +5,10 @@
 
 use guira_fabric::{FabricError, Lane, Verb, WORD_BYTES, post};
 use guira_layout::{CHUNK_SWEPT_WORD, ChunkWord, ExtentClass, Generation};
-use guira_rcuckoo::{Standing, count_recoveries, look_up_extent};
+use guira_rcuckoo::{ExtentUse, count_recoveries, look_up_extent};
 
-use super::patrol::Orphan;
-use super::places::Freed;
+use super::owned_chunks::Freed;
+use super::reclaim_scan::Orphan;
 use super::table::orphans;
 use super::{BATCH_VERBS, Extents};
 
@@ -21,24 +21,24 @@ impl Extents {
     /// Frees the places of chunk `index`, one of this client's, whose extents a death has lost, unless none can have
     /// been since the chunk was last swept. Those that were handed out and not linked yet are the caller's. Round
     /// trips: those of [`look_up_extent`] for each extent that is not marked, and 1; none if nothing can be lost.
-    pub(super) async fn sweep_lost(
+    pub(super) async fn sweep_leaked(
         &mut self,
         lane: &mut dyn Lane,
         index: u64,
         recoveries: u64,
     ) -> Result<(), FabricError> {
-        let Some(chunk) = self.places.get(index).filter(|chunk| chunk.swept != recoveries) else { return Ok(()) };
-        let (class, words) = (chunk.class, self.place_words(chunk.class));
+        let Some(chunk) = self.chunks.get(index).filter(|chunk| chunk.swept != recoveries) else { return Ok(()) };
+        let (class, words) = (chunk.class, self.slot_words(chunk.class));
         let taken = chunk.slots.iter().zip(0..).filter(|(held, _)| **held != 0 && !self.handed_out.contains(held));
         let taken: Vec<(u64, u64)> = taken.map(|(held, slot)| (*held, slot)).collect();
         let mut is_settled = true;
         for (generation, slot) in taken {
             let offset = self.slot_addr(index, class, slot).offset();
             match look_up_extent(lane, &self.table, offset, Generation(generation), words).await? {
-                Standing::Linked => {}
-                Standing::Unsettled => is_settled = false,
-                Standing::Lost => {
-                    self.places.give_back(index, slot, generation, Freed::Unlinked);
+                ExtentUse::Linked => {}
+                ExtentUse::Unsettled => is_settled = false,
+                ExtentUse::Leaked => {
+                    self.chunks.give_back(index, slot, generation, Freed::Unlinked);
                     self.swept += 1;
                 }
             }
@@ -46,13 +46,13 @@ impl Extents {
         if is_settled {
             let addr = self.table.geometry().chunk(index).add_words(CHUNK_SWEPT_WORD);
             post(lane, [Verb::Write { addr, words: &[recoveries] }]).await?;
-            self.places.note_swept(index, recoveries);
+            self.chunks.note_swept(index, recoveries);
         }
         Ok(())
     }
 
     /// Words from the start of an extent of `class` to the end of its place.
-    fn place_words(&self, class: ExtentClass) -> u64 {
+    fn slot_words(&self, class: ExtentClass) -> u64 {
         let chunk_bytes = self.table.config().chunk_bytes;
         let bytes = match class {
             ExtentClass::Slot(_) => class.bytes(chunk_bytes),
@@ -64,9 +64,9 @@ impl Extents {
     /// The same for all chunks of this client.
     pub(super) async fn sweep_own(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         let recoveries = count_recoveries(lane, &self.table).await?;
-        let chunks: Vec<u64> = self.places.from(0).map(|(index, _)| index).collect();
+        let chunks: Vec<u64> = self.chunks.from(0).map(|(index, _)| index).collect();
         for index in chunks {
-            self.sweep_lost(lane, index, recoveries).await?;
+            self.sweep_leaked(lane, index, recoveries).await?;
         }
         Ok(())
     }

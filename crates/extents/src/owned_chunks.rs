@@ -13,7 +13,7 @@ pub(super) const RESERVE_CHUNKS: u64 = 8;
 /// Empty chunks, or runs, that a client keeps of each class.
 const RESERVE_OF_CLASS: usize = 1;
 /// Reading all marks of a class is worth its trips once this part of its slots, one in so many, was handed out since.
-const SWEEP_SHARE: u64 = 4;
+const MARK_READ_SHARE: u64 = 4;
 
 /// How an extent came to be free.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,12 +56,12 @@ struct Class {
     open: BTreeSet<u64>,
     slots: u64,
     /// Slots handed out since the marks were last read.
-    since_sweep: u64,
+    since_mark_read: u64,
 }
 
 /// A client's chunks.
 #[derive(Default)]
-pub(super) struct Places {
+pub(super) struct OwnedChunks {
     chunks: BTreeMap<u64, Chunk>,
     classes: BTreeMap<ExtentClass, Class>,
     /// Chunks that hold nothing, longest empty first.
@@ -70,7 +70,7 @@ pub(super) struct Places {
     emptied: bool,
 }
 
-impl Places {
+impl OwnedChunks {
     /// A free slot of `class`, as chunk and slot, which now holds `generation`. The highest chunk that is in use anyway
     /// comes first, so that the lower ones drain.
     pub(super) fn take(&mut self, class: ExtentClass, generation: u64) -> Option<(u64, u64)> {
@@ -87,7 +87,7 @@ impl Places {
         if chunk.free.is_empty() {
             owned.open.remove(&index);
         }
-        owned.since_sweep += 1;
+        owned.since_mark_read += 1;
         Some((index, slot))
     }
 
@@ -112,7 +112,7 @@ impl Places {
     }
 
     /// Gives back every slot of chunk `index` whose extent `marks` say to be free.
-    pub(super) fn see_marks(&mut self, index: u64, marks: &[u64]) {
+    pub(super) fn apply_marks(&mut self, index: u64, marks: &[u64]) {
         let Some(chunk) = self.chunks.get(&index) else { return };
         let slots = chunk.slots.iter().zip(marks).zip(0..);
         let freed = slots.filter(|((generation, mark), _)| **generation != 0 && generation == mark);
@@ -189,14 +189,14 @@ impl Places {
     }
 
     /// Whether enough slots of `class` were handed out since its marks were last read that some are likely to be free.
-    pub(super) fn is_sweep_due(&self, class: ExtentClass) -> bool {
-        self.classes.get(&class).is_some_and(|owned| owned.since_sweep * SWEEP_SHARE >= owned.slots)
+    pub(super) fn is_mark_read_due(&self, class: ExtentClass) -> bool {
+        self.classes.get(&class).is_some_and(|owned| owned.since_mark_read * MARK_READ_SHARE >= owned.slots)
     }
 
     /// The chunks of `class`, whose marks are about to be read.
-    pub(super) fn begin_sweep(&mut self, class: ExtentClass) -> Vec<u64> {
+    pub(super) fn begin_mark_read(&mut self, class: ExtentClass) -> Vec<u64> {
         let Some(owned) = self.classes.get_mut(&class) else { return Vec::new() };
-        owned.since_sweep = 0;
+        owned.since_mark_read = 0;
         owned.chunks.iter().copied().collect()
     }
 
@@ -243,63 +243,63 @@ mod tests {
 
     const CLASS: ExtentClass = ExtentClass::Slot(3);
 
-    fn with_empty(class: ExtentClass, chunks: std::ops::Range<u64>) -> Places {
-        let mut places = Places::default();
-        chunks.for_each(|index| places.add(index, class, vec![0; 2], 0));
-        places
+    fn with_empty(class: ExtentClass, chunks: std::ops::Range<u64>) -> OwnedChunks {
+        let mut owned = OwnedChunks::default();
+        chunks.for_each(|index| owned.add(index, class, vec![0; 2], 0));
+        owned
     }
 
     #[test]
     fn the_highest_chunk_in_use_fills_first() {
-        let mut places = with_empty(CLASS, 4..7);
-        let taken: Vec<_> = (1..=6).map(|generation| places.take(CLASS, generation).unwrap()).collect();
+        let mut owned = with_empty(CLASS, 4..7);
+        let taken: Vec<_> = (1..=6).map(|generation| owned.take(CLASS, generation).unwrap()).collect();
         assert_eq!(taken, [(6, 0), (6, 1), (5, 0), (5, 1), (4, 0), (4, 1)]);
-        assert_eq!(places.take(CLASS, 7), None);
-        places.give_back(4, 1, 6, Freed::Marked);
-        places.give_back(6, 0, 1, Freed::Marked);
-        places.give_back(6, 1, 2, Freed::Marked);
-        assert_eq!(places.take(CLASS, 8), Some((4, 1)), "6 is empty, and may go");
-        assert_eq!(places.take(CLASS, 9), Some((6, 0)), "first freed, first used");
+        assert_eq!(owned.take(CLASS, 7), None);
+        owned.give_back(4, 1, 6, Freed::Marked);
+        owned.give_back(6, 0, 1, Freed::Marked);
+        owned.give_back(6, 1, 2, Freed::Marked);
+        assert_eq!(owned.take(CLASS, 8), Some((4, 1)), "6 is empty, and may go");
+        assert_eq!(owned.take(CLASS, 9), Some((6, 0)), "first freed, first used");
     }
 
     #[test]
     fn an_extent_is_taken_back_once_and_by_its_generation() {
-        let mut places = with_empty(CLASS, 0..1);
-        places.take(CLASS, 5);
+        let mut owned = with_empty(CLASS, 0..1);
+        owned.take(CLASS, 5);
         for (index, slot, generation) in [(0, 0, 6), (0, 1, 5), (0, 1, 0), (1, 0, 5), (0, 9, 5)] {
-            places.give_back(index, slot, generation, Freed::Marked);
-            assert!(!places.is_empty(0));
+            owned.give_back(index, slot, generation, Freed::Marked);
+            assert!(!owned.is_empty(0));
         }
-        places.see_marks(0, &[4, 5]);
-        assert!(!places.is_empty(0));
-        places.see_marks(0, &[5, 5]);
-        places.see_marks(0, &[5, 5]);
-        assert_eq!((places.is_empty(0), places.get(0).unwrap().free_hint()), (true, 2));
+        owned.apply_marks(0, &[4, 5]);
+        assert!(!owned.is_empty(0));
+        owned.apply_marks(0, &[5, 5]);
+        owned.apply_marks(0, &[5, 5]);
+        assert_eq!((owned.is_empty(0), owned.get(0).unwrap().free_hint()), (true, 2));
     }
 
     #[test]
     fn the_reserve_is_bounded_by_class_and_in_all() {
-        let mut places = with_empty(CLASS, 0..5);
-        assert_eq!(places.surplus(), [3, 2, 1, 0], "one of a class");
-        assert_eq!(places.surplus(), [0; 0], "asked once");
-        let mut places = Places::default();
-        (0..20).for_each(|class| places.add(class, ExtentClass::Slot(class as u8), vec![0], 0));
-        assert_eq!(places.surplus().len() as u64, 20 - RESERVE_CHUNKS);
-        places.add(40, ExtentClass::Run(9), vec![0], 0);
-        assert!(places.surplus().contains(&40), "a run beyond the reserve goes at once");
-        places.remove(3);
-        assert!(places.get(3).is_none() && !places.all_empty().contains(&3) && !places.has_free(ExtentClass::Slot(3)));
+        let mut owned = with_empty(CLASS, 0..5);
+        assert_eq!(owned.surplus(), [3, 2, 1, 0], "one of a class");
+        assert_eq!(owned.surplus(), [0; 0], "asked once");
+        let mut owned = OwnedChunks::default();
+        (0..20).for_each(|class| owned.add(class, ExtentClass::Slot(class as u8), vec![0], 0));
+        assert_eq!(owned.surplus().len() as u64, 20 - RESERVE_CHUNKS);
+        owned.add(40, ExtentClass::Run(9), vec![0], 0);
+        assert!(owned.surplus().contains(&40), "a run beyond the reserve goes at once");
+        owned.remove(3);
+        assert!(owned.get(3).is_none() && !owned.all_empty().contains(&3) && !owned.has_free(ExtentClass::Slot(3)));
     }
 
     #[test]
     fn a_sweep_is_due_when_a_quarter_was_handed_out() {
-        let mut places = with_empty(CLASS, 0..4);
-        assert!(!places.is_sweep_due(CLASS));
-        places.take(CLASS, 1);
-        assert!(!places.is_sweep_due(CLASS));
-        places.take(CLASS, 2);
-        assert!(places.is_sweep_due(CLASS));
-        assert_eq!(places.begin_sweep(CLASS), [0, 1, 2, 3]);
-        assert!(!places.is_sweep_due(CLASS));
+        let mut owned = with_empty(CLASS, 0..4);
+        assert!(!owned.is_mark_read_due(CLASS));
+        owned.take(CLASS, 1);
+        assert!(!owned.is_mark_read_due(CLASS));
+        owned.take(CLASS, 2);
+        assert!(owned.is_mark_read_due(CLASS));
+        assert_eq!(owned.begin_mark_read(CLASS), [0, 1, 2, 3]);
+        assert!(!owned.is_mark_read_due(CLASS));
     }
 }
