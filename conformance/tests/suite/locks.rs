@@ -307,7 +307,7 @@ fn a_lock_of_nobody_is_damage_at_once_and_is_freed() {
                 let mut client = scene
                     .client(move |moment| _ = counted.fetch_add(u64::from(moment == Moment::Pause), Ordering::AcqRel));
                 let before = scene.bench.words();
-                let damaged = |error: &Error| matches!(error.kind, ErrorKind::Corrupt { item: DamagedItem::Lock(at) } if at == lock);
+                let damaged = |error: &Error| error.kind == ErrorKind::Corrupt { item: DamagedItem::Lock(lock) };
                 for op in changes(scene.narrow) {
                     let error = client.apply(&op).unwrap_err();
                     assert!(damaged(&error), "{preset} {profile} {op:x?}: {error}");
@@ -371,8 +371,7 @@ fn a_torn_row_with_a_free_lock_is_corrupt() {
         let row = tear(&scene, &scene.narrow);
         let before = scene.bench.words();
         let (found, traffic) = client.traffic_of(|client| client.get(&scene.narrow));
-        let corrupt =
-            |error: &Error| matches!(error.kind, ErrorKind::Corrupt { item: DamagedItem::Row(at) } if at == row);
+        let corrupt = |error: &Error| error.kind == ErrorKind::Corrupt { item: DamagedItem::Row(row) };
         assert!(corrupt(found.as_ref().unwrap_err()), "{profile}: {found:?}");
         // 16 samples, 17 more with a look at the lock each, and the last one; a sample is one or two posts. And a look
         // past a writer, which finds the lock free: 3 posts. And one at the state of the table. // [R-READ-9]
@@ -496,7 +495,7 @@ fn every_flipped_bit_of_a_row_is_noticed() {
                 words[bit / 64] ^= 1 << (bit % 64);
                 scene.bench.store(addr, &words);
                 let seen = client.get(&scene.narrow);
-                let corrupt = |error: &Error| matches!(error.kind, ErrorKind::Corrupt { item: DamagedItem::Row(at) } if at == row);
+                let corrupt = |error: &Error| error.kind == ErrorKind::Corrupt { item: DamagedItem::Row(row) };
                 assert!(seen.as_ref().is_err_and(corrupt), "{preset} {profile} bit {bit}: {seen:?}");
                 let put = client.apply(&Op::Put(scene.narrow.to_vec(), vec![8; 8]));
                 assert!(put.as_ref().is_err_and(corrupt), "{preset} {profile} bit {bit}: {put:?}");

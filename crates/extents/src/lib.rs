@@ -1,16 +1,17 @@
-//! Where values that do not fit in a row go: a client's own chunks, cut into slots of one size class each.
+//! Space for values that do not fit in a row: a client's own chunks, each cut into slots of one size class.
 //!
-//! As in the protocol, an operation is an `async fn` over a lane. docs/space.md says why the space is cut as it is, and
+//! As in the protocol, an operation is an `async fn` over a lane. docs/space.md explains the division of the space, and
 //! docs/protocol.md has the rules that the comments cite.
 //!
 //! Invariants: a slot is handed out by the owner of its chunk only; a slot is free if its mark equals the generation of
-//! the extent in it, or if no extent ever was in it; a generation is used once in a table's life. Whoever takes the
-//! last reference to an extent out of the index writes its mark, so owners learn of free slots by reading their marks.
+//! the extent in it, or if it never held an extent; a generation is used once in a table's life. The client that
+//! removes the last reference to an extent from the index writes the extent's mark, so owners find free slots by
+//! reading their marks.
 //!
-//! Six parts: what this client knows of its chunks (`places`), how it gets and gives up chunks (`table`), what
-//! becomes of those it was getting or giving up in an operation that was dropped (`under_way`), how it learns what
-//! others have freed (`patrol`), how it finds what the dead have lost (`lost`), and why a run in use is nobody's
-//! (`runs`).
+//! Six modules: the client's record of its chunks (`owned_chunks`); claiming and giving up chunks (`table`); chunks
+//! whose claim or release was interrupted by a drop (`pending_claims`); finding what other clients have freed
+//! (`reclaim_scan`); finding extents that dead clients leaked (`leaked`); and runs, which have no owner while they are
+//! in use (`runs`).
 
 #![forbid(unsafe_code)]
 
@@ -40,24 +41,24 @@ const GENERATION_BLOCK: u64 = 1024;
 const BATCH_VERBS: usize = 64;
 /// Words one WRITE zeroes, at most: the smallest `max_verb_words` of all fabrics.
 const ZERO_WORDS: usize = 1 << 17;
-/// Searches for room while others claim chunks that they may give back: neither side of such a race needs to be told
-/// that the table is full. Their pauses add up to 0.3 ms, longer than a claim takes.
+/// Searches for space while other clients claim chunks that they may give back: neither side of such a race should
+/// report that the table is full. Their pauses add up to 0.3 ms, longer than a claim takes.
 const SEARCHES: u32 = 5;
-/// The pause after the first of them; it doubles with each.
+/// Pause after the first search; it doubles with each.
 const FIRST_PAUSE_NS: u64 = 20_000;
 
-/// There is no room for a value that needs an extent. Nothing was changed in the index.
+/// No space was reserved for a value that needs an extent. The index is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExtentError {
     /// No chunk, or no run of neighbouring chunks, is free.
     #[error("{0}")]
     Full(NoSpace),
-    /// The fabric failed; nothing was changed in the index.
-    #[error("cannot make room for a value: {0}")]
+    /// The fabric failed; the index is unchanged.
+    #[error("cannot reserve space for a value: {0}")]
     Fabric(#[from] FabricError),
 }
 
-/// A client's chunks.
+/// The chunks of one client, and the extents it cuts from them.
 pub struct Extents {
     table: Arc<Table>,
     owner: OwnerId,
@@ -65,20 +66,19 @@ pub struct Extents {
     chunks: OwnedChunks,
     scan: ReclaimScan,
     runs: Runs,
-    /// Generations of extents that were handed out and neither linked nor taken back: nobody's entry refers to them
-    /// yet.
+    /// Generations of extents that were handed out and neither linked nor taken back: no entry refers to them yet.
     handed_out: Vec<u64>,
-    /// Chunks whose words an operation is changing, or was when it was dropped.
+    /// Chunks whose words an operation is changing, or was changing when it was dropped.
     pending_claims: Vec<u64>,
-    /// Extents found that deaths had lost.
+    /// Leaked extents that this client found.
     swept: u64,
     adopted_chunks: u64,
 }
 
 impl Extents {
-    /// Those of `owner`, who has none yet.
+    /// Creates the state of `owner`, which has no chunks yet.
     pub fn new(table: Arc<Table>, owner: OwnerId) -> Extents {
-        // Clients start their rounds at different places, so that they look at different orphans.
+        // Clients start their scans at different chunks, so that they look at different orphans.
         let first = u64::from(owner.0).wrapping_mul(0x9e37_79b9) % table.config().chunks.max(1);
         let scan = ReclaimScan::starting_at(first);
         Extents {
@@ -95,12 +95,12 @@ impl Extents {
         }
     }
 
-    /// Orphaned chunks that this client adopted so far.
+    /// Returns the number of orphaned chunks that this client has adopted.
     pub fn adopted_chunks(&self) -> u64 {
         self.adopted_chunks
     }
 
-    /// A place for `key` and `value`, if one is at hand and there is nothing to tend. No round trip.
+    /// Reserves space for `key` and `value` if a free slot is known and no maintenance is due. No round trip.
     #[inline]
     pub fn try_reserve(&mut self, key: &Key<'_>, value: &[u8]) -> Option<ExtentRef> {
         if self.is_due() {
@@ -112,7 +112,7 @@ impl Extents {
         Some(self.hand_out(class, slot, generation, key, value))
     }
 
-    /// A place for `key` and `value`. No round trip as long as this client has a free slot of the class.
+    /// Reserves space for `key` and `value`. No round trip as long as this client has a free slot of the class.
     pub async fn reserve(
         &mut self,
         lane: &mut dyn Lane,
@@ -196,13 +196,13 @@ impl Extents {
         self.generation_at_hand().ok_or_else(used_up)
     }
 
-    /// The next generation of the block that was drawn. // [R-EXTENT-3]
+    /// Returns the next generation of the block that was drawn. // [R-EXTENT-3]
     fn generation_at_hand(&mut self) -> Option<u64> {
         self.generations.next().filter(|generation| *generation <= Generation::MAX)
     }
 
-    /// Finds free slots: freed ones in chunks this client has, an orphan's, a free chunk's; and if there is none, what
-    /// this client and the dead no longer need.
+    /// Finds free slots: in this client's chunks, in an orphan, or in a free chunk; if there are none, reclaims space
+    /// that this client or dead clients no longer need.
     async fn refill(&mut self, lane: &mut dyn Lane, class: ExtentClass, bytes: usize) -> Result<(), ExtentError> {
         if self.chunks.is_mark_read_due(class) && self.read_class_marks(lane, class).await? {
             return Ok(());
@@ -225,9 +225,9 @@ impl Extents {
         Err(self.full(class, bytes, &words))
     }
 
-    /// Reads every mark of this client, sweeps up what the dead have lost in its chunks, gives back what is empty, then
-    /// looks through the orphans, taking over one at a time so that none is missing to others: those of `class` first.
-    /// True if there is a free slot of `class` then. // [R-EXTENT-5] [R-RECOVER-7]
+    /// Reads every mark of this client, frees leaked extents in its chunks, gives back its empty chunks, then looks
+    /// through the orphans, those of `class` first, taking over one at a time so that the others stay available to
+    /// other clients. Returns true if there is a free slot of `class` afterwards. // [R-EXTENT-5] [R-RECOVER-7]
     async fn reclaim_space(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> Result<bool, FabricError> {
         self.settle_runs(lane).await?;
         self.read_all_marks(lane).await?;
@@ -260,7 +260,7 @@ impl Extents {
         self.find_chunk(lane, class).await
     }
 
-    /// Who owns chunks, or is claiming some, beside this client. 1 round trip for 4,096 chunks.
+    /// Returns the other clients that own or are claiming chunks. 1 round trip for 4,096 chunks.
     pub async fn owners(&self, lane: &mut dyn Lane) -> Result<Vec<OwnerId>, FabricError> {
         let words = self.read_chunk_table(lane).await?;
         let mut owners: Vec<OwnerId> = words
@@ -292,7 +292,7 @@ impl Extents {
         })
     }
 
-    /// Gives up every chunk: empty ones become free, others orphans that the next client adopts. // [R-EXTENT-2]
+    /// Gives up every chunk: empty ones become free, others become orphans that another client adopts. // [R-EXTENT-2]
     pub async fn close(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         self.settle_pending_claims(lane).await?;
         self.settle_runs(lane).await?;

@@ -1,39 +1,41 @@
-//! What a client knows of its own chunks: which slots are in use, which are free, which chunks hold nothing.
+//! A client's record of its own chunks: which slots are in use, which are free, and which chunks are empty.
 //!
 //! Invariants: `free` of a chunk lists exactly its slots of generation 0; `open` of a class its chunks with a free
-//! slot; `empty` the chunks without any other.
+//! slot; `empty` the chunks in which every slot is free.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use guira_layout::ExtentClass;
 
-/// Empty chunks that a client keeps, in all: it need not claim and format one anew whenever a class has emptied for a
-/// moment. More would be space that an idle client keeps from others. // [R-EXTENT-5]
+/// Empty chunks that a client keeps, in total, so that it need not claim and format a chunk whenever a class was empty
+/// for a moment. A larger reserve would be space that an idle client withholds from others. // [R-EXTENT-5]
 pub(super) const RESERVE_CHUNKS: u64 = 8;
 /// Empty chunks, or runs, that a client keeps of each class.
 const RESERVE_OF_CLASS: usize = 1;
-/// Reading all marks of a class is worth its trips once this part of its slots, one in so many, was handed out since.
+/// All marks of a class are read when one in this many of its slots was handed out since the last time: then it is
+/// worth the round trips.
 const MARK_READ_SHARE: u64 = 4;
 
-/// How an extent came to be free.
+/// The way in which an extent became free.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Freed {
-    /// Its mark says so.
+    /// Its mark is written.
     Marked,
-    /// It was never linked, so nobody marked it.
+    /// It was never linked, so no client marked it.
     Unlinked,
 }
 
-/// A chunk, and what is in it.
+/// A chunk and the extents in it.
 pub(super) struct Chunk {
     pub(super) class: ExtentClass,
-    /// The generation of the extent in each slot; 0 if it is free.
+    /// The generation of the extent in each slot; 0 for a free slot.
     pub(super) slots: Vec<u64>,
-    /// Free slots, first freed first: a reader that is late finds its extent as long as possible. // [R-EXTENT-4]
+    /// Free slots, first freed first: a slow reader finds its extent as long as possible. // [R-EXTENT-4]
     free: VecDeque<u64>,
     /// Free slots whose extent was, or may have been, written and never linked.
     unmarked: BTreeSet<u64>,
-    /// Recoveries counted when the chunk was last swept: its header says the same, or less. // [R-RECOVER-7]
+    /// Recoveries counted when the chunk was last swept: its header has the same number, or a smaller one.
+    /// // [R-RECOVER-7]
     pub(super) swept: u64,
 }
 
@@ -42,7 +44,7 @@ impl Chunk {
         self.free.len() == self.slots.len()
     }
 
-    /// Its free slots, as an orphan's word counts them.
+    /// Returns the number of free slots, as an orphan's word stores it.
     pub(super) fn free_hint(&self) -> u16 {
         u16::try_from(self.free.len()).unwrap_or(u16::MAX)
     }
@@ -52,7 +54,7 @@ impl Chunk {
 #[derive(Default)]
 struct Class {
     chunks: BTreeSet<u64>,
-    /// Those with a free slot.
+    /// Chunks with a free slot.
     open: BTreeSet<u64>,
     slots: u64,
     /// Slots handed out since the marks were last read.
@@ -66,13 +68,13 @@ pub(super) struct OwnedChunks {
     classes: BTreeMap<ExtentClass, Class>,
     /// Chunks that hold nothing, longest empty first.
     empty: VecDeque<u64>,
-    /// Whether `empty` grew since the surplus was last asked for.
+    /// Whether `empty` grew since the surplus was last taken.
     emptied: bool,
 }
 
 impl OwnedChunks {
-    /// A free slot of `class`, as chunk and slot, which now holds `generation`. The highest chunk that is in use anyway
-    /// comes first, so that the lower ones drain.
+    /// Takes a free slot of `class` for `generation`, and returns its chunk and index. The highest chunk that is in use
+    /// anyway comes first, so that the lower ones become empty.
     pub(super) fn take(&mut self, class: ExtentClass, generation: u64) -> Option<(u64, u64)> {
         let owned = self.classes.get_mut(&class)?;
         let in_use = owned.open.iter().rev().find(|index| !self.empty.contains(index));
@@ -91,7 +93,7 @@ impl OwnedChunks {
         Some((index, slot))
     }
 
-    /// Takes back a slot that holds `generation`; nothing if it does not, or is not this client's.
+    /// Takes back a slot that holds `generation`; does nothing if it does not, or is not this client's.
     pub(super) fn give_back(&mut self, index: u64, slot: u64, generation: u64, how: Freed) {
         let Some(chunk) = self.chunks.get_mut(&index) else { return };
         if generation == 0 || chunk.slots.get(slot as usize) != Some(&generation) {
@@ -111,7 +113,7 @@ impl OwnedChunks {
         }
     }
 
-    /// Gives back every slot of chunk `index` whose extent `marks` say to be free.
+    /// Takes back every slot of chunk `index` whose extent is free by `marks`.
     pub(super) fn apply_marks(&mut self, index: u64, marks: &[u64]) {
         let Some(chunk) = self.chunks.get(&index) else { return };
         let slots = chunk.slots.iter().zip(marks).zip(0..);
@@ -122,26 +124,26 @@ impl OwnedChunks {
         }
     }
 
-    /// The first slot of chunk `index` whose extent has yet to be marked.
+    /// Returns the first slot of chunk `index` whose extent has yet to be marked.
     pub(super) fn first_unmarked(&self, index: u64) -> Option<u64> {
         self.chunks.get(&index)?.unmarked.first().copied()
     }
 
-    /// Notes that a free slot of chunk `index` is marked now.
+    /// Records that a free slot of chunk `index` is marked now.
     pub(super) fn note_marked(&mut self, index: u64, slot: u64) {
         if let Some(chunk) = self.chunks.get_mut(&index) {
             chunk.unmarked.remove(&slot);
         }
     }
 
-    /// Notes how many recoveries had been counted when chunk `index` was swept.
+    /// Records how many recoveries had been counted when chunk `index` was swept.
     pub(super) fn note_swept(&mut self, index: u64, recoveries: u64) {
         if let Some(chunk) = self.chunks.get_mut(&index) {
             chunk.swept = recoveries;
         }
     }
 
-    /// Adds a chunk whose slots hold `slots`, and which was swept after `swept` recoveries.
+    /// Adds a chunk whose slots hold the generations `slots`, and which was swept after `swept` recoveries.
     pub(super) fn add(&mut self, index: u64, class: ExtentClass, slots: Vec<u64>, swept: u64) {
         let free: VecDeque<u64> = slots.iter().zip(0..).filter(|(held, _)| **held == 0).map(|(_, slot)| slot).collect();
         let chunk = Chunk { class, slots, free, unmarked: BTreeSet::new(), swept };
@@ -158,7 +160,7 @@ impl OwnedChunks {
         self.chunks.insert(index, chunk);
     }
 
-    /// Forgets a chunk.
+    /// Removes a chunk from this client's record.
     pub(super) fn remove(&mut self, index: u64) -> Option<Chunk> {
         let chunk = self.chunks.remove(&index)?;
         if chunk.is_empty() {
@@ -193,30 +195,30 @@ impl OwnedChunks {
         self.classes.get(&class).is_some_and(|owned| owned.since_mark_read * MARK_READ_SHARE >= owned.slots)
     }
 
-    /// The chunks of `class`, whose marks are about to be read.
+    /// Returns the chunks of `class`, whose marks are about to be read.
     pub(super) fn begin_mark_read(&mut self, class: ExtentClass) -> Vec<u64> {
         let Some(owned) = self.classes.get_mut(&class) else { return Vec::new() };
         owned.since_mark_read = 0;
         owned.chunks.iter().copied().collect()
     }
 
-    /// All chunks from `first` on, then those before it.
+    /// Returns all chunks from `first` on, then those before it.
     pub(super) fn from(&self, first: u64) -> impl Iterator<Item = (u64, &Chunk)> {
         let around = self.chunks.range(first..).chain(self.chunks.range(..first));
         around.map(|(index, chunk)| (*index, chunk))
     }
 
-    /// All chunks that hold nothing.
+    /// Returns all chunks that hold nothing.
     pub(super) fn all_empty(&self) -> Vec<u64> {
         self.empty.iter().copied().collect()
     }
 
-    /// Whether a chunk became empty since the surplus was last asked for.
+    /// Whether a chunk became empty since the surplus was last taken.
     pub(super) fn may_have_surplus(&self) -> bool {
         self.emptied
     }
 
-    /// The empty chunks beyond the reserve; the latest to become empty stay. // [R-EXTENT-5]
+    /// Takes the empty chunks beyond the reserve; the latest to become empty stay. // [R-EXTENT-5]
     pub(super) fn surplus(&mut self) -> Vec<u64> {
         if !std::mem::take(&mut self.emptied) {
             return Vec::new();
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_is_due_when_a_quarter_was_handed_out() {
+    fn marks_are_read_when_a_quarter_was_handed_out() {
         let mut owned = with_empty(CLASS, 0..4);
         assert!(!owned.is_mark_read_due(CLASS));
         owned.take(CLASS, 1);

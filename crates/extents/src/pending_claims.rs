@@ -1,7 +1,7 @@
-//! Changes of chunk words that an operation had begun when it was dropped. // [R-DROP-1]
+//! Changes of chunk words that were pending when their operation was dropped. // [R-DROP-1]
 //!
-//! Invariant: while the word of a chunk may say something else than what this client has booked, the chunk is under
-//! way. Whoever goes on reads those words first, as one who recovers this client would read all of them.
+//! Invariant: while the word of a chunk may differ from this client's record, the chunk is in `pending_claims`. The
+//! next operation reads those words first, as a client that recovers this one would read all of them.
 
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{ChunkState, ChunkWord};
@@ -10,23 +10,22 @@ use super::Extents;
 use super::table::{tail_of, tails};
 
 impl Extents {
-    /// Notes that the words of these chunks are about to be changed.
+    /// Records that the words of these chunks are about to be changed.
     pub(super) fn mark_pending(&mut self, chunks: impl IntoIterator<Item = u64>) {
         self.pending_claims.extend(chunks);
     }
 
-    /// Notes that all changes are booked.
+    /// Records that all pending changes are complete.
     pub(super) fn clear_pending(&mut self) {
         self.pending_claims.clear();
     }
 
-    /// Whether no chunk is under way.
+    /// Whether no change of a chunk word is pending.
     pub fn is_settled(&self) -> bool {
         self.pending_claims.is_empty()
     }
 
-    /// Begins to claim the first chunk, which is free, and gets no further: for tests of what becomes of operations
-    /// that are dropped. 1 round trip.
+    /// Starts to claim the first chunk, which is free, and stops there: for tests of dropped operations. 1 round trip.
     ///
     /// # Errors
     /// The fabric's.
@@ -43,10 +42,10 @@ impl Extents {
         Ok(())
     }
 
-    /// Finds out what became of the chunks of an operation that was dropped, whose batch has completed meanwhile: one
-    /// that was being claimed or given back becomes free, one that was being adopted an orphan again, and one that is
-    /// no longer this client's is forgotten. Round trips: none if no operation was dropped; otherwise 1 or 2 a chunk,
-    /// and for a run 1 more for 64 of its chunks.
+    /// Settles the chunks of a dropped operation, whose batch has completed meanwhile: a chunk that was being claimed
+    /// or given back becomes free, one that was being adopted becomes an orphan again, and one that this client no
+    /// longer owns is forgotten. Round trips: none if no operation was dropped; otherwise 1 or 2 a chunk, and for a run
+    /// 1 more for 64 of its chunks.
     pub(super) async fn settle_pending_claims(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         while let Some(index) = self.pending_claims.last().copied() {
             let mut word = [0];

@@ -1,8 +1,9 @@
-//! Learning what others have freed: marks of this client's chunks, and orphans that have drained. // [R-EXTENT-5]
+//! The reclaim scan: finds extents that other clients have freed, by the marks of this client's chunks, and orphans
+//! that have become empty. // [R-EXTENT-5]
 //!
-//! Nobody tells an owner that one of its extents was freed; it reads marks. It does so when a class runs out of slots,
-//! and on patrol, a few round trips once in [`SCAN_EVERY`] extents, so that chunks of classes which it no longer
-//! allocates from come back as well. On the same patrol it looks into orphans, which nobody else watches.
+//! Owners are not notified when one of their extents is freed; they read marks. A client does so when a class runs out
+//! of slots, and in a scan of a few round trips once in [`SCAN_EVERY`] extents, so that chunks of classes from which it
+//! no longer allocates are reclaimed as well. The same scan looks into orphans, which have no owner.
 
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass};
@@ -11,32 +12,32 @@ use super::owned_chunks::Chunk;
 use super::table::orphans;
 use super::{BATCH_VERBS, Extents};
 
-/// Extents handed out or freed by this client between two patrols.
+/// Extents handed out or freed by this client between two scans.
 pub(super) const SCAN_EVERY: u64 = 64;
-/// Words of marks that one batch reads, at most, unless one chunk alone has more: 128 KiB.
+/// Words of marks that one batch reads, at most, unless a single chunk has more: 128 KiB.
 const SCAN_MARK_WORDS: usize = 1 << 14;
-/// Words of the chunk table that a patrol reads to find orphans.
+/// Words of the chunk table that a scan reads to find orphans.
 const SCAN_TABLE_WORDS: u64 = 512;
-/// Neighbouring slots of an orphan that are looked at, at most: with the READ of their marks a quarter of a batch.
+/// Neighbouring slots of an orphan that are sampled, at most: with the READ of their marks a quarter of a batch.
 const SAMPLE_SLOTS: u64 = BATCH_VERBS as u64 / 4 - 1;
-/// An orphan's word is written anew if its count of free slots is wrong by more than one in so many of its slots.
+/// An orphan's word is rewritten if its count of free slots is too low by more than one in this many of its slots.
 const HINT_SHARE: u64 = 8;
 
-/// One of this client's chunks whose marks are to be read: its number, its class, and its slots.
+/// One of this client's chunks whose marks are to be read: index, class, and number of slots.
 type Marks = (u64, ExtentClass, usize);
-/// An orphan: its chunk, its class, and the free slots its word tells of.
+/// An orphan: its chunk, its class, and the number of free slots in its word.
 pub(super) type Orphan = (u64, ExtentClass, u16);
 
-/// How far this client has come on its rounds.
+/// The progress of this client's scans.
 #[derive(Default)]
 pub(super) struct ReclaimScan {
-    /// Extents handed out or freed since the last patrol.
+    /// Extents handed out or freed since the last scan.
     pub(super) handled: u64,
-    /// The next of this client's chunks.
+    /// The next of this client's chunks to scan.
     next_own: u64,
-    /// The next word of the chunk table.
+    /// The next word of the chunk table to scan.
     next_table_word: u64,
-    /// Samples taken, so that each looks elsewhere.
+    /// Number of samples taken, so that each samples other slots.
     samples: u64,
 }
 
@@ -47,14 +48,14 @@ impl ReclaimScan {
 }
 
 impl Extents {
-    /// Whether [`Extents::maintain`] has a reason to do anything.
+    /// Whether [`Extents::maintain`] has anything to do.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.scan.handled >= SCAN_EVERY || self.are_runs_due() || self.chunks.may_have_surplus() || !self.is_settled()
     }
 
-    /// What a client does before each operation on extents, lest space gather: patrols if one is due, and gives back
-    /// empty chunks beyond the reserve. No round trip unless there is a reason.
+    /// Does the maintenance that is due, before each operation on extents: a reclaim scan, and giving back empty chunks
+    /// beyond the reserve. No round trip if nothing is due.
     pub async fn maintain(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         self.settle_pending_claims(lane).await?;
         if self.scan.handled >= SCAN_EVERY {
@@ -70,7 +71,8 @@ impl Extents {
         if surplus.is_empty() { Ok(()) } else { self.give_back_chunks(lane, &surplus).await }
     }
 
-    /// Reads the marks of all chunks of `class`; true if one has a free slot then. 1 round trip for 64 chunks.
+    /// Reads the marks of all chunks of `class`. Returns true if one has a free slot afterwards. 1 round trip for 64
+    /// chunks.
     pub(super) async fn read_class_marks(
         &mut self,
         lane: &mut dyn Lane,
@@ -89,7 +91,7 @@ impl Extents {
         self.read_marks(lane, &chunks).await
     }
 
-    /// Reads the marks of as many of this client's chunks as fit in a batch, going on where the last patrol stopped.
+    /// Reads the marks of as many of this client's chunks as fit in a batch, continuing where the last scan stopped.
     async fn scan_own(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         let chunks: Vec<Marks> = self.chunks.from(self.scan.next_own).map(marks_of).take(BATCH_VERBS).collect();
         let chunks = &chunks[..fitting(&chunks)];
@@ -139,8 +141,8 @@ impl Extents {
         self.reclaim_drained(lane, &orphans, |index| words[(index - first) as usize]).await
     }
 
-    /// Looks into orphans, as many as one batch can sample: one that has drained becomes free, and the word of one that
-    /// has more room than it says is written anew.
+    /// Looks into orphans, as many as one batch can sample: an empty one becomes free, and the word of one that has
+    /// more free slots than it says is rewritten.
     pub(super) async fn reclaim_drained(
         &mut self,
         lane: &mut dyn Lane,
@@ -170,12 +172,12 @@ impl Extents {
         Ok(())
     }
 
-    /// Whether a chunk at `index` can be of `class`: a damaged word may say anything.
+    /// Whether a chunk at `index` can be of `class`: a damaged word may have any value.
     pub(super) fn is_possible(&self, index: u64, class: ExtentClass) -> bool {
         class.fits(self.table.config()) && index + class.chunks() <= self.table.config().chunks
     }
 
-    /// How many of the first `orphans` one batch can sample; at least 1 of some.
+    /// Returns how many of the first `orphans` one batch can sample; at least 1 unless there are none.
     pub(super) fn fitting_samples(&self, orphans: &[Orphan]) -> usize {
         let (chunk_bytes, mut verbs) = (self.table.config().chunk_bytes, 0);
         let fits = |(_, class, _): &&Orphan| {
@@ -185,8 +187,8 @@ impl Extents {
         orphans.iter().take_while(fits).count()
     }
 
-    /// Estimates from some neighbouring slots how many slots of each orphan are free; all of them only if all that were
-    /// looked at are. 1 round trip.
+    /// Estimates the number of free slots of each orphan from a few neighbouring slots; returns the number of all slots
+    /// only if all that were sampled are free. 1 round trip.
     pub(super) async fn estimate(&mut self, lane: &mut dyn Lane, orphans: &[Orphan]) -> Result<Vec<u64>, FabricError> {
         let chunk_bytes = self.table.config().chunk_bytes;
         self.scan.samples += 1;
@@ -214,7 +216,7 @@ impl Extents {
         Ok(estimates.collect())
     }
 
-    /// Takes an orphan over, and makes it free if nothing is in it, else an orphan again.
+    /// Adopts an orphan, and makes it free if it holds nothing, otherwise an orphan again.
     pub(super) async fn give_back_if_empty(
         &mut self,
         lane: &mut dyn Lane,
@@ -237,7 +239,7 @@ fn marks_of((index, chunk): (u64, &Chunk)) -> Marks {
     (index, chunk.class, chunk.slots.len())
 }
 
-/// How many of the first `chunks` one batch of marks can hold; at least 1 of some.
+/// Returns how many of the first `chunks` one batch of marks can hold; at least 1 unless there are none.
 fn fitting(chunks: &[Marks]) -> usize {
     let mut words = 0;
     let fits = |(.., slots): &&Marks| {

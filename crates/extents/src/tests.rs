@@ -18,12 +18,12 @@ use super::*;
 
 const CHUNKS: u64 = 16;
 const MOST_STEPS: u64 = 20_000;
-/// More than the steps of most recoveries here; a prime, so that these meet deaths of every kind.
+/// More than the steps of most recoveries here; a prime, so that the recoveries meet deaths of every kind.
 const RECOVERY_STEPS: u64 = 251;
 const DEAD: OwnerId = OwnerId(1);
 const OTHER: OwnerId = OwnerId(2);
 const RIVAL: OwnerId = OwnerId(3);
-/// Values of a slot that 13 of fit in a chunk, of a whole chunk, and of a run of three.
+/// Values for a slot of which 13 fit in a chunk, for a whole chunk, and for a run of three chunks.
 const SMALL: [u8; 200] = [1; 200];
 const CHUNK: [u8; 3_000] = [2; 3_000];
 const RUN: [u8; 10_000] = [3; 10_000];
@@ -54,7 +54,7 @@ impl Fixture {
         let table = Table::new(Superblock { incarnation: 1, table: 2, secret: Secret([3; 4]), config })
             .expect("a possible table");
         block_on(format_table(&mut region.lane(), &table, |_| ControlFlow::Continue(()))).expect("the heap writes");
-        // What earlier values left in the chunks: no format may rely on zeros.
+        // Old content of the chunks: formatting must not rely on zeros.
         let fixture = Fixture { region, table };
         for chunk in 0..chunks {
             let first = fixture.table.geometry().chunk(chunk).word() as usize;
@@ -82,7 +82,8 @@ impl Fixture {
         Extents::new(Arc::clone(&self.table), owner)
     }
 
-    /// Recovers the dead client; decision 0007, "What a recoverer sees", tells what is left then.
+    /// Recovers the dead client, and checks the chunk table; decision 0007, "What a recoverer sees", says what is left
+    /// then.
     fn recover(&self, dead: OwnerId) {
         self.recover_until(dead, u64::MAX);
         let is_tail = |tail: u64, head: u64| self.word(tail).decode() == Some(ChunkState::Tail { head: head as u32 });
@@ -106,7 +107,7 @@ impl Fixture {
         }
     }
 
-    /// The same by a recoverer that dies before its step `last`.
+    /// Recovers the dead client by a recoverer that dies before its step `last`.
     fn recover_until(&self, dead: OwnerId, last: u64) {
         let slot = dead.slot().expect("an owner");
         let at = self.table.geometry().slot(slot).word() as usize;
@@ -126,7 +127,7 @@ impl Fixture {
         assert!(lane.is_dead() || recovered.is_ok(), "{recovered:?}");
     }
 
-    /// Everything that was not the intruder's can be had again: the dead client linked nothing.
+    /// Asserts that every chunk that is not the rival's can be claimed again: the dead client linked nothing.
     fn assert_nothing_is_lost(&self, what: &str) {
         let mut other = self.extents(OTHER);
         let owner = |chunk| match self.word(chunk).decode() {
@@ -149,14 +150,14 @@ fn short_key(extents: &Extents) -> Key<'static> {
     extents.table.key(&[1]).expect("tables of this test take keys of any length")
 }
 
-/// A client that does everything that touches the chunk table: claims slots and runs, gives back, adopts, looks into
-/// orphans, closes.
+/// Runs a client that does everything that touches the chunk table: claims slots and runs, gives back, adopts, looks
+/// into orphans, closes.
 async fn run_client(extents: &mut Extents, lane: &mut HeapLane) -> Result<(), ExtentError> {
     let mut first = Vec::new();
     for value in [&SMALL[..], &CHUNK, &RUN, &RUN, &CHUNK] {
         first.push(extents.reserve(lane, &short_key(extents), value).await?);
     }
-    // Drained: one run and one chunk stay in reserve, the others go.
+    // Empty now: one run and one chunk stay in reserve, the others are given back.
     first.iter().for_each(|extent| extents.cancel(extent));
     extents.maintain(lane).await?;
     // Orphans of this client, which it then finds itself.
@@ -166,21 +167,21 @@ async fn run_client(extents: &mut Extents, lane: &mut HeapLane) -> Result<(), Ex
     extents.scan.handled = SCAN_EVERY;
     extents.maintain(lane).await?;
     extents.reserve(lane, &short_key(extents), &SMALL).await?;
-    // A run that was linked is nobody's, and who frees it takes it over.
+    // A run that was linked has no owner, and the client that frees it takes it over.
     let linked = extents.reserve(lane, &short_key(extents), &RUN).await?;
     extents.link(&linked);
     extents.settle_runs(lane).await?;
     extents.give_back(&linked);
     extents.settle_runs(lane).await?;
-    // No room for this until everything else was given back.
+    // There is no space for this value until everything else was given back.
     let most = vec![4; CHUNKS as usize * 4096 - 200];
     drop(extents.reserve(lane, &short_key(extents), &most).await.map(|extent| extents.cancel(&extent)));
     extents.close(lane).await?;
     Ok(())
 }
 
-/// Runs `live` and kills it before step `last`; before verb `verb` another client takes chunk `wanted` if it is free.
-/// True if it died.
+/// Runs the client and kills it before step `last`; before verb `verb` another client takes chunk `wanted` if it is
+/// free. Returns true if the client died.
 fn run_and_die(fixture: &Fixture, last: u64, verb: u64, wanted: u64) -> bool {
     let (mut steps, mut verbs, others) = (0, 0, fixture.clone());
     let hook = move |step| {
@@ -220,7 +221,7 @@ fn lack_of_space_is_reported_in_bytes() {
 }
 
 /// [R-EXTENT-2] [R-RECOVER-3] A client that dies before any verb, or in any WRITE, leaves words from which everything
-/// is taken back, by recoverers that die anywhere, too.
+/// is reclaimed, even if recoverers die anywhere, too.
 #[test]
 fn a_death_at_any_step_loses_nothing() {
     let mut deaths = 0;
@@ -252,7 +253,7 @@ fn a_dropped_operation_forgets_no_chunk() {
         };
         block_on(poll_fn(|cx| lane.poll_drain(&mut [], cx))).expect("the heap loses nothing");
         let mut lane = lane.paced(Pace::Immediate);
-        // It goes on with whatever it was at, and with something else.
+        // It continues with whatever it was doing, and with something else.
         drop(block_on(extents.reserve(&mut lane, &short_key(&extents), &SMALL)).map(|extent| extents.cancel(&extent)));
         block_on(extents.close(&mut lane)).expect("the heap loses nothing");
         for chunk in 0..CHUNKS {
@@ -270,8 +271,8 @@ fn a_dropped_operation_forgets_no_chunk() {
     assert!(drops > 50, "the life has many batches");
 }
 
-/// [R-EXTENT-2] Whichever chunk another client takes at whichever moment: runs go around it, and nothing is left of
-/// their attempts, nor if their client dies in one.
+/// [R-EXTENT-2] Whichever chunk another client takes at whichever moment: runs are claimed around it, and nothing is
+/// left of the failed attempts, even if their client dies during one.
 #[test]
 fn a_race_for_any_chunk_leaves_nothing_behind() {
     let mut races = 0;
@@ -293,7 +294,7 @@ fn a_race_for_any_chunk_leaves_nothing_behind() {
     println!("{races} races");
 }
 
-/// [R-EXTENT-6] Between freeing a run's extent and taking the run over, others may have used the same chunks for
+/// [R-EXTENT-6] Between freeing a run's extent and taking the run over, other clients may have used the same chunks for
 /// another run of that length: the word is the same then, and the new extent is left alone.
 #[test]
 fn a_run_that_is_in_use_again_is_not_taken_over() {
@@ -309,7 +310,7 @@ fn a_run_that_is_in_use_again_is_not_taken_over() {
     late.give_back(&run);
     let mark = run.mark_offset(fixture.table.config(), fixture.table.geometry()).unwrap();
     fixture.store(mark, run.generation.0);
-    // Somebody else's extent, written and linked since.
+    // Another client's extent, written and linked since.
     fixture.store(run.offset, run.generation.0 + 1);
     block_on(late.settle_runs(&mut lane)).unwrap();
     assert_eq!(fixture.word(index), word);
@@ -320,8 +321,8 @@ fn a_run_that_is_in_use_again_is_not_taken_over() {
     assert!(late.chunks.is_empty(index), "freed again, it is taken over");
 }
 
-/// Round trips that two clients spend on their extents in 10,000 updates of 60 keys, each by either client, with values
-/// of `sizes` in verb: beside those of the updates themselves.
+/// Returns the round trips that two clients spend on their extents in 10,000 updates of 60 keys, each by either client,
+/// with values of `sizes` in turn: without those of the updates themselves.
 fn maintenance_trips(sizes: &[usize]) -> u64 {
     const UPDATES: usize = 10_000;
     let fixture = Fixture::with_chunks(2_000);

@@ -1,26 +1,26 @@
-//! What both of a key's rows, locked and sampled, mean for a change: the one place that says so.
+//! Decides on a change from both of a key's rows, locked and sampled: the only code that does.
 
 use guira_layout::{Candidate, ExtentRef};
 
 use super::{Change, Outcome, Task};
 use crate::{Expected, SearchRoots, Table, Token};
 
-/// What to do under the locks.
+/// The action to take under the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Nothing: only give the locks back.
+    /// Change nothing, and release the locks.
     Leave(Outcome),
-    /// Change this slot of one of the rows.
+    /// Change the slot at this position.
     Change { at: Position, outcome: Outcome },
     /// Read the key in the extent of this slot, which has the same digest.
     ReadKey(Position),
-    /// The key is new, and none of the rows it may go to has room.
+    /// The key is new, and none of the rows it may go to has a free slot.
     NoRoom,
-    /// A row does not verify that has to.
+    /// A row that must verify does not.
     Torn,
 }
 
-/// A slot of one of a key's rows: of the first (0) or the second (1).
+/// A slot in one of a key's rows: in the first (0) or the second (1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) which: usize,
@@ -31,7 +31,7 @@ impl Position {
     /// The first slot of the first row.
     pub(crate) const START: Position = Position { which: 0, slot: 0 };
 
-    /// The slot behind it.
+    /// Returns the position of the next slot in the same row.
     pub(crate) fn next(self) -> Position {
         Position { slot: self.slot + 1, ..self }
     }
@@ -41,13 +41,13 @@ impl Position {
 #[derive(Clone, Copy)]
 pub(crate) struct LockedPair<'r> {
     pub(crate) words: [&'r [u64]; 2],
-    /// Which of them are locked and sampled. The second is not, if it is the first once more.
+    /// Whether each row is locked and sampled. The second is not if it is the same row as the first.
     pub(crate) at_hand: [bool; 2],
 }
 
-/// What the rows ask for, as far as slots from `from` on tell; before that are keys with the same digest. An entry of
-/// the key, or one that may be the key's, answers if its row verifies, whatever the other row is; without one, all rows
-/// at hand have to. // [R-LOCK-7]
+/// Decides from the rows' slots at `from` and after it; slots before `from` hold other keys with the same digest. An
+/// entry that has or may have the key decides if its row verifies, whatever the other row contains; without such an
+/// entry, all rows at hand must verify. // [R-LOCK-7]
 #[inline(always)]
 pub(crate) fn decide(
     table: &Table,
@@ -100,7 +100,7 @@ pub(crate) fn decide(
     Decision::NoRoom
 }
 
-/// What to do about the key that is in this slot.
+/// Decides about the key that is in this slot.
 pub(crate) fn decide_found(change: &Change<'_>, at: Position, as_expected: bool) -> Decision {
     match change {
         Change::Insert(_) => Decision::Leave(Outcome::Exists),
@@ -110,8 +110,8 @@ pub(crate) fn decide_found(change: &Change<'_>, at: Position, as_expected: bool)
     }
 }
 
-/// Whether a key in `extent` is as the change expects; `None` if its value has to be read.
-/// // [R-CAS-1] [R-CAS-2] [R-ADD-1]
+/// Whether a key in `extent` has the state that the change expects; `None` if its value must be read. // [R-CAS-1]
+/// [R-CAS-2] [R-ADD-1]
 pub(crate) fn is_as_expected(change: &Change<'_>, extent: &ExtentRef) -> Option<bool> {
     match change.expected() {
         None => Some(true),

@@ -1,7 +1,7 @@
-//! Changes of one row, which most are: an entry that changes, or an insert into a row with room.
+//! Changes of one row, the most common ones: a changed entry, or an insert into a row with a free slot.
 //!
 //! The posts: the new value's extent, locks of both rows and their READs; for an entry with an extent, its key; then
-//! the commit. What more than one row, a wait or a second sample asks for goes on in path.rs.
+//! the commit. Changes that need more rows, a wait or a second sample continue in path.rs.
 
 use std::task::{Context, Poll, Waker};
 
@@ -23,44 +23,45 @@ use crate::{Client, DamagedItem, ErrorKind, Expected, Key, RowPair, Synchronize}
 /// Lock words of one key's rows.
 pub(crate) const PAIR_WORDS: usize = 2;
 
-/// How far a change came in one go.
+/// The result of [`Client::begin`].
 #[derive(Debug)]
 pub enum Begun {
-    /// To its end.
+    /// The change is complete.
     Done(Changed),
-    /// It failed.
+    /// The change failed.
     Failed(ErrorKind),
-    /// Not to its end: [`Client::finish`] does the rest.
+    /// The change is incomplete: [`Client::finish`] continues it.
     Continue(Continuation),
 }
 
-/// What is left of a change: for [`Client::finish`] of the client that began it, with the same key and change. It is a
-/// hint where to go on, and wrong for none: nothing is believed that was sampled, or held, when it was made.
+/// The state of an incomplete change, for [`Client::finish`] of the client that began it, with the same key and change.
+/// It is a hint where to continue, and safe with any other: nothing that was sampled or held when it was made is relied
+/// on.
 #[derive(Debug)]
 pub struct Continuation(pub(super) Stage);
 
 impl Continuation {
-    /// All of it.
+    /// Nothing was done: the whole change remains.
     pub(crate) const WHOLE: Continuation = Continuation(Stage::Start);
 }
 
-/// Where a change goes on.
+/// The point at which a change continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// At its beginning.
+    /// The start of the change.
     #[default]
     Start,
-    /// Its key is new, and none of the key's rows had room: with a path.
+    /// The search for a path: the key is new, and none of its rows had a free slot.
     NoRoom,
-    /// Somebody else holds a lock: with a wait.
+    /// The wait for a lock that another client holds.
     Contended(Conflict),
 }
 
 impl Client {
-    /// Carries out `change` on `key`, as far as it concerns one row and nobody is in the way. Not where locks are taken
-    /// by plain CAS, rows are sampled with all that their locks guard, or the cache knows that an insert takes a path.
+    /// Carries out `change` on `key`, as far as it needs one row and no wait. Does nothing where locks are taken by
+    /// plain CAS, rows are sampled with all that their locks guard, or the cache shows that an insert needs a path.
     ///
-    /// Round trips: as [`Client::change`].
+    /// Round trips: same as [`Client::change`].
     #[in_place(inline)]
     pub async fn begin(&mut self, lane: &mut dyn Lane, key: &Key<'_>, change: &Change<'_>) -> Begun {
         self.progress.committed = false;
@@ -86,7 +87,7 @@ impl Client {
                     return self.change_locked(lane, task, at_hand).await;
                 }
                 let begun = self.change_locked(lane, task, at_hand).await;
-                // Rows seen under locks are the best hints there are.
+                // Rows seen under locks are the best hints.
                 if let Begun::Done(_) | Begun::Continue(Continuation(Stage::NoRoom)) = begun {
                     self.remember_pair(pair, at_hand);
                 }
@@ -100,14 +101,14 @@ impl Client {
         }
     }
 
-    /// Whether a change on a lane whose batches travel is better begun with other rows than `pair` in its first batch.
+    /// Whether a change on a lane whose batches travel should begin with other rows than `pair` in its first batch.
     #[inline(never)]
     fn goes_by_path(&mut self, pair: RowPair, change: &Change<'_>) -> bool {
         let samples_others = pair.is_single() || self.reader.config.covering_gap_rows > 0;
         samples_others || change.inserts() && self.speculate(pair).is_some_and(|path| path.len() > 1)
     }
 
-    /// Writes `extent`, locks and samples both rows. Returns where to go on unless both are locked.
+    /// Writes `extent`, locks and samples both rows. Returns where to continue unless both are locked.
     // [R-EXTENT-1] [R-LOCK-2]
     #[in_place]
     async fn lock_pair(
@@ -126,7 +127,7 @@ impl Client {
         let mut found = [0; PAIR_WORDS];
         let is_one_read = !lane.is_local() && pair.first.0.abs_diff(pair.second.0) == 1;
         let posted = if is_one_read {
-            // In their own order. // [R-READ-2]
+            // In the order of their addresses. // [R-READ-2]
             let both = std::iter::once((pair.first.min(pair.second), &mut self.work.pair[..]));
             batch.post_all(lane, &mut self.work.buffer, both, &mut found).await
         } else {
@@ -157,8 +158,8 @@ impl Client {
         Ok(Some(conflict.map_or(Stage::Start, Stage::Contended)))
     }
 
-    /// Carries `task` out in its rows, which are locked and sampled as far as they are at hand. With the
-    /// locks held, it may leave a rest: a row is torn, or there is no room.
+    /// Carries out `task` in its rows, as far as they are locked and sampled. May return an incomplete change with the
+    /// locks held: a row is torn, or there is no free slot.
     #[in_place]
     pub(super) async fn change_locked(&mut self, lane: &mut dyn Lane, task: Task<'_>, at_hand: [bool; 2]) -> Begun {
         let (decision, freed) = match self.decide_first(task, at_hand) {
@@ -193,7 +194,7 @@ impl Client {
         }
     }
 
-    /// [`Client::decide_from`] the start, compiled for it.
+    /// Same as [`Client::decide_from`] the start, compiled separately.
     fn decide_first(&self, task: Task<'_>, at_hand: [bool; 2]) -> Decision {
         self.decide_from(task, at_hand, Position::START)
     }
@@ -205,10 +206,10 @@ impl Client {
         decide(&self.table, &locked, task, self.reader.config.search_roots, from)
     }
 
-    /// The decision about the entry at `at`, which has the key's digest and refers to an extent, and that extent, if
-    /// the extent has the key as well; otherwise the decision about what is behind it. The lock keeps the extent in
-    /// place. 1 round trip more for the key, unless the keys' lengths differ, and 1 for the value, if that is expected
-    /// to be a certain one of its length. // [R-UPDATE-2] [R-CAS-1]
+    /// Decides about the entry at `at`, which has the key's digest and refers to an extent, and returns that extent if
+    /// it has the key; otherwise decides about the slots after it. The lock keeps the extent in place. 1 more round
+    /// trip for the key, unless the keys' lengths differ, and 1 for the value, if the change expects one of its length.
+    /// // [R-UPDATE-2] [R-CAS-1]
     #[in_place]
     async fn decide_by_extent(
         &mut self,
@@ -219,7 +220,7 @@ impl Client {
     ) -> Result<(Decision, Option<Marked>), ErrorKind> {
         let (change, key) = (task.change, task.probe.key());
         const { assert!(MAX_KEY_BYTES / 8 + EXTENT_HEADER_WORDS < 1 << 17, "one READ on every fabric") };
-        // Ends: each turn begins behind the slot of the one before.
+        // Ends: each iteration begins after the slot of the previous one.
         loop {
             let table = &self.table;
             let extent = table.rows().extent_of(&self.work.pair[at.which * table.rows().row_words()..], at.slot);
@@ -263,7 +264,7 @@ impl Client {
         Ok(parsed.map_err(|_| ErrorKind::Corrupt { item: DamagedItem::of(extent) })?.has_value(value))
     }
 
-    /// Makes the entry of the key.
+    /// Encodes the entry of the key, and returns where its value is stored.
     pub(super) fn encode_entry(&mut self, probe: &Probe<'_>, value: NewValue<'_>) -> Placement {
         match value {
             NewValue::Inline(value) => {
@@ -277,12 +278,12 @@ impl Client {
         }
     }
 
-    /// Makes the entry of a key to whose number, at `at`, `addend` is added, or that is new. // [R-ADD-1]
+    /// Encodes the entry of a key that is new, or to whose number at `at` `addend` is added. // [R-ADD-1]
     #[inline(never)]
     fn encode_sum(&mut self, probe: &Probe<'_>, at: Position, addend: &[u8; 8], outcome: Outcome) -> Placement {
         let rows = self.table.rows();
         let row = &self.work.pair[at.which * rows.row_words()..][..rows.row_words()];
-        // Decided: a key that is there has a number.
+        // It has been decided that an existing key has a number.
         let found = if outcome == Outcome::Inserted { None } else { rows.inline_number(row, at.slot) };
         let sum = found.unwrap_or_default().wrapping_add(u64::from_le_bytes(*addend));
         self.progress.sum = sum;

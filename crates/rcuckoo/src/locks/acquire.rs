@@ -1,4 +1,4 @@
-//! Taking locks: several words in one batch, retries that carry only atomics, and an ordered last resort.
+//! Taking locks: several words in one batch, retries that carry only atomics, and as a last resort one by one in order.
 
 use arrayvec::ArrayVec;
 use guira_fabric::{FabricError, Lane, MaskedCas, pause_until};
@@ -13,22 +13,23 @@ use crate::{Client, ErrorKind, MAX_LOCK_WORDS, Table, locks::unowned};
 /// Locks by word, in address order. No word occurs twice.
 pub(crate) type LockSet = ArrayVec<LockMask, MAX_LOCK_WORDS>;
 
-/// After this many failures to take all locks at once, they are taken one by one in address order. // [R-LOCK-3]
+/// Failures to take all locks at once before they are taken one by one in address order. // [R-LOCK-3]
 const TRIES_AT_ONCE: u32 = 3;
-/// Without masked CAS: posts in a row whose only obstacle is a neighbouring lock in the same word. // [R-LOCK-6]
+/// Without masked CAS: consecutive posts that failed only because of a neighbouring lock in the same word.
+/// // [R-LOCK-6]
 const NEIGHBOUR_TRIES: u32 = 16;
 
-/// Why a lock was not taken.
+/// A lock that another client holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conflict {
     lock: LockId,
     owner: Option<OwnerId>,
-    /// Whether other locks of the same batch were won.
+    /// Whether the same batch won other locks.
     is_partial: bool,
 }
 
 impl Conflict {
-    /// The lock among `locks` that is taken in `found`, the word as a try found it.
+    /// Returns the lock among `locks` that is taken in `found`, the word as a try found it.
     pub(crate) fn of(table: &Table, locks: &LockMask, found: u64, is_partial: bool) -> Option<Conflict> {
         let layout = table.locks();
         let (lock, owner) = layout.first_held(locks.word, found, locks.mask)?;
@@ -36,11 +37,11 @@ impl Conflict {
     }
 }
 
-/// What a try came to.
+/// The result of a try.
 enum Tried {
     /// Every lock is held.
     All,
-    /// Somebody holds one.
+    /// Another client holds a lock.
     Conflict(Conflict),
 }
 
@@ -51,21 +52,21 @@ struct Wait {
     pauses: u32,
 }
 
-/// What a wait came to.
+/// The result of a wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WaitOutcome {
-    /// Pauses, or none.
+    /// The client paused, or did not have to.
     Paused,
-    /// A recovery: what was in the way is gone, and nothing is held.
+    /// The holder was recovered: its lock is free, and this client holds nothing.
     Recovered,
 }
 
 /// What a batch of tries does first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
-    /// Gives back all that is held.
+    /// Releases all locks that are held.
     Release,
-    /// Nothing: what is held stays held.
+    /// Keeps the locks that are held.
     Keep,
 }
 
@@ -77,15 +78,15 @@ enum Reads {
 }
 
 impl Reads {
-    /// Of a retry: none, unless the rows' checksums are all that tells of a holder's progress. // [R-LOCK-4]
-    /// [R-REPAIR-1]
+    /// Returns the setting for a retry: without, unless the rows' checksums are the only sign of a holder's progress.
+    /// // [R-LOCK-4] [R-REPAIR-1]
     fn of_retry(table: &Table) -> Reads {
         if table.is_repairable() { Reads::With } else { Reads::Without }
     }
 }
 
 impl Client {
-    /// Takes the locks of `plan` and samples the window's rows under them, after giving back what was held before. 1
+    /// Takes the locks of `plan` and samples the window's rows under them, after releasing the locks held before. 1
     /// round trip without contention. `extent` is written first, in the same batch. // [R-LOCK-2] [R-LOCK-3]
     /// [R-EXTENT-1]
     pub(crate) async fn acquire(
@@ -100,7 +101,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::acquire`], after a first try met `conflict`.
+    /// Same as [`Client::acquire`], after a first try met `conflict`.
     pub(crate) async fn acquire_contended(
         &mut self,
         lane: &mut dyn Lane,
@@ -141,8 +142,9 @@ impl Client {
         Ok(())
     }
 
-    /// One word after the other in address order, holding: whoever waits holds only smaller words, so nobody waits in a
-    /// circle. Begins anew after it had to release everything, to recover who was in the way. // [R-LOCK-3]
+    /// Takes one word after the other in address order, keeping those it has: a waiting client holds only smaller
+    /// words, so clients never wait in a circle. Starts again if it had to release everything to recover a dead holder.
+    /// // [R-LOCK-3]
     async fn acquire_in_order(
         &mut self,
         lane: &mut dyn Lane,
@@ -168,8 +170,8 @@ impl Client {
         Ok(WaitOutcome::Paused)
     }
 
-    /// Pauses, unless the table is gone, the deadline has passed, or whoever is in the way turned out to be dead, and
-    /// was recovered.
+    /// Pauses, unless the table is destroyed, the deadline has passed, or the lock's holder was dead and has been
+    /// recovered.
     async fn wait_once(
         &mut self,
         lane: &mut dyn Lane,
@@ -201,7 +203,7 @@ impl Client {
         Ok(WaitOutcome::Paused)
     }
 
-    /// Ends the wait when the table is gone, the lock is damaged, or the deadline has passed.
+    /// Ends the wait when the table is destroyed, the lock is damaged, or the deadline has passed.
     async fn check_conflict(
         &mut self,
         lane: &mut dyn Lane,
@@ -216,7 +218,7 @@ impl Client {
         if is_destroyed(lane, &self.table).await? {
             return Err(ErrorKind::Destroyed);
         }
-        // Nobody can release it: the state is marked before the first lock is poisoned. // [R-LOCK-9]
+        // No client can release it: the state is marked before the first lock is poisoned. // [R-LOCK-9]
         if poisoned {
             return Err(unowned::damaged(conflict.lock));
         }
@@ -254,7 +256,7 @@ impl Client {
             if missing.is_empty() {
                 return Ok(Tried::All);
             }
-            // Only neighbours changed: post the CAS again with the words found, and the READs behind it. // [R-LOCK-6]
+            // Only neighbours changed: post the CAS again with the words found, and the READs after it. // [R-LOCK-6]
             lane.traffic_mut().retries += 1;
             self.reader.counters.neighbour_retries += 1;
             wanted = missing;
@@ -264,7 +266,7 @@ impl Client {
         Ok(Tried::Conflict(Conflict { lock, owner: None, is_partial: false }))
     }
 
-    /// Posts one batch of tries and books what it won. Returns the words found, in the order of `wanted`.
+    /// Posts one batch of tries and records what it won. Returns the words found, in the order of `wanted`.
     async fn post_tries(
         &mut self,
         lane: &mut dyn Lane,
@@ -300,11 +302,11 @@ impl Client {
         batch.post_all(lane, &mut self.work.buffer, self.work.window.stretches(), &mut []).await
     }
 
-    /// Gives back every lock. 1 round trip, none if none is held.
+    /// Releases every lock. 1 round trip, none if no lock is held.
     pub(crate) async fn release_held(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         self.journal.release(lane, &self.table, self.owner).await
     }
 }
 
-/// Words found by tries, in their order.
+/// Words found by tries, in the order of the tries.
 type Guesses = ArrayVec<u64, MAX_LOCK_WORDS>;

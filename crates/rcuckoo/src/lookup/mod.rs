@@ -1,7 +1,7 @@
 //! Lookups: lock-free, one round trip for an inline hit, never a wrong miss.
 //!
-//! Linearization points: a hit, the sample of the row that holds the key; a miss, the sample of the second row, because
-//! the first row was the same before and after it.
+//! Linearization points: of a hit, the sample of the row that holds the key; of a miss, the sample of the second row,
+//! because the first row was the same before and after it.
 
 mod many;
 mod read_through_record;
@@ -28,12 +28,12 @@ use crate::{
 
 /// Times an extent may fail to verify while its entry stays the same. // [R-READ-6]
 const EXTENT_SAMPLES: u32 = 3;
-/// Keys of one row pair that can share a 64-bit digest before the reader gives up: two is a once-in-ages event.
+/// Keys of one row pair that can share a 64-bit digest before the reader gives up: even two are extremely rare.
 const DIGEST_TWINS: usize = 8;
-/// Extent words one READ carries, at most: the smallest `max_verb_words` of all fabrics.
+/// Maximum number of extent words that one READ carries: the smallest `max_verb_words` of all fabrics.
 pub(crate) const READ_WORDS: usize = 1 << 17;
 
-/// Looks keys up. Holds no slot and no lock: any number of readers may use a table.
+/// A reader of a table. Holds no slot and no lock: any number of readers may use a table.
 #[derive(Debug)]
 pub struct Reader {
     pub(crate) table: Arc<Table>,
@@ -43,34 +43,34 @@ pub struct Reader {
     words: Vec<u64>,
     pub(crate) group: Box<Group>,
     pub(crate) backoff: Backoff,
-    /// The client whose reader it is. // [R-REPAIR-2]
+    /// The client whose reader this is, where tables are repaired. // [R-REPAIR-2]
     pub(crate) repairs_as: Option<OwnerId>,
-    /// Who is told whom that client suspects, recovers and repairs after.
+    /// Receives reports of the clients that this one suspects, recovers and repairs after.
     pub(crate) observer: Option<Box<dyn Observer>>,
     pub(crate) failure_timers: FailureTimers,
     pub(crate) counters: Counters,
 }
 
-/// Why a row is to be sampled again.
+/// The reason to sample a row again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetryReason {
-    /// It does not verify.
+    /// The row does not verify.
     Torn,
-    /// It changed between two samples, or what it refers to does not fit.
+    /// The row changed between two samples, or its entry does not match the extent it refers to.
     Changed,
 }
 
-/// How far a lookup came in place.
+/// The result of a lookup in place that never waits.
 #[derive(Debug)]
 pub enum TryGet<S = Token> {
-    /// To its end: the state the key was in, or `None` if there is no such key.
+    /// The lookup is complete: the state of the key, or `None` if there is no such key.
     Done(Option<S>),
-    /// Nowhere: nothing is known, and the value's buffer is as it was. [`Reader::get`] has to wait for somebody, or to
-    /// say what is wrong.
+    /// Nothing is known, and the value's buffer is unchanged: [`Reader::get`] must wait for another client, or report
+    /// an error.
     MustWait,
 }
 
-/// Counts a lookup's samples and decides when to stop.
+/// State of a lookup's retries: counts its samples and decides when to stop.
 #[derive(Default)]
 pub(crate) struct RetryState {
     pub(crate) samples: u32,
@@ -81,7 +81,8 @@ pub(crate) struct RetryState {
 }
 
 impl RetryState {
-    /// Notes that `extent` does not fit its entry: damage, if the entry has said so several times. // [R-READ-6]
+    /// Records that `extent` does not match its entry. Fails with `Corrupt` if the entry has stayed the same for
+    /// several samples. // [R-READ-6]
     pub(crate) fn note_mismatch(&mut self, extent: &ExtentRef) -> Result<(), ErrorKind> {
         let times = match self.mismatched_extent {
             Some((before, times)) if before == *extent => times + 1,
@@ -93,7 +94,7 @@ impl RetryState {
 }
 
 impl Reader {
-    /// A reader of `table`.
+    /// Creates a reader of `table`.
     pub fn new(table: Arc<Table>, config: ClientConfig) -> Reader {
         Reader {
             config,
@@ -110,42 +111,42 @@ impl Reader {
         }
     }
 
-    /// The reader of a client, which repairs in its name where tables are repaired. // [R-REPAIR-2]
+    /// Creates the reader of a client, which repairs in the client's name where tables are repaired. // [R-REPAIR-2]
     pub(crate) fn of_client(table: Arc<Table>, config: ClientConfig, owner: OwnerId) -> Reader {
         let repairs_as = table.is_repairable().then_some(owner);
         let seed = config.seed ^ u64::from(owner.0) << 48;
         Reader { repairs_as, ..Reader::new(table, ClientConfig { seed, ..config }) }
     }
 
-    /// The table.
+    /// Returns the table.
     pub fn table(&self) -> &Arc<Table> {
         &self.table
     }
 
-    /// From now on each operation waits for others no longer than `deadline_ns`; zero waits for nobody.
+    /// Sets how long each later operation waits for other clients; zero never waits.
     pub fn set_deadline_ns(&mut self, deadline_ns: u64) {
         self.config.deadline_ns = deadline_ns;
     }
 
-    /// What the reader met: rows sampled again, writers looked past, lookups that gave up.
+    /// Returns the reader's counters: rows sampled again, rows read through records, lookups that timed out.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Looks `key` up without a future, on a lane that executes in place: as far as nobody has to be waited for. On a
-    /// table of records in rows that is every lookup of a key whose rows nobody is writing.
+    /// Looks `key` up without a future and without waiting, on a lane that executes in place. On a table of records in
+    /// rows this completes every lookup of a key whose rows are not being written.
     #[inline(always)]
     pub fn try_get<L: LocalLane>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> TryGet {
         self.try_lookup(lane, key, into)
     }
 
-    /// As [`Reader::try_get`], for who does not ask what state the key was in.
+    /// Same as [`Reader::try_get`], for callers that do not need the state of the key.
     #[inline(always)]
     pub fn try_get_value<L: LocalLane>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> TryGet<()> {
         self.try_lookup(lane, key, into)
     }
 
-    /// In rows whose lengths are all known at compile time, if the table's are.
+    /// Looks `key` up in rows whose lengths are all known at compile time, if the table's are.
     #[inline(always)]
     fn try_lookup<L: LocalLane, S: KeyState>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> TryGet<S> {
         match self.shape {
@@ -155,7 +156,7 @@ impl Reader {
         }
     }
 
-    /// Each sample is made where it is looked at: so it stays in registers.
+    /// Makes each sample where it is read, so that it stays in registers.
     #[inline(always)]
     fn try_lookup_in_turn<L: LocalLane, R: Rows, S: KeyState, const ROW_WORDS: usize>(
         &mut self,
@@ -200,7 +201,7 @@ impl Reader {
         result
     }
 
-    /// Samples L1. `None` if that is without the key. // [R-READ-7]
+    /// Samples L1. Returns `None` if it does not have the key. // [R-READ-7]
     #[inline(always)]
     fn try_first_row<L: LocalLane, R: Rows, S: KeyState>(
         &mut self,
@@ -217,7 +218,7 @@ impl Reader {
         }
     }
 
-    /// Samples L2, after a sample `first` of L1 that was without the key.
+    /// Samples L2, after a sample `first` of L1 that does not have the key.
     #[inline(always)]
     fn try_second_row<L: LocalLane, R: Rows, S: KeyState>(
         &mut self,
@@ -243,7 +244,7 @@ impl Reader {
         }
     }
 
-    /// The value of a hit, from the row or its extent.
+    /// Reads the value of a hit from the row or its extent.
     #[expect(clippy::too_many_arguments, reason = "a sample with its row, and what is asked of it")]
     #[inline(always)]
     fn finish_hit<L: LocalLane, R: Rows, S: KeyState>(
@@ -305,7 +306,7 @@ impl Reader {
     ) -> Result<Option<Token>, ErrorKind> {
         let mut retries = RetryState::default();
         loop {
-            // A retry samples both rows again: what was sampled before is stale. // [R-READ-4]
+            // A retry samples both rows again: the earlier samples are stale. // [R-READ-4]
             let (row, why) = match self.sample_rows(lane, &lookup, words, &retries).await? {
                 Verdict::Absent => return Ok(None),
                 Verdict::Torn(row) => {
@@ -334,7 +335,7 @@ impl Reader {
         }
     }
 
-    /// Samples both rows; past those who stand still in one, if that takes long already. // [R-READ-9]
+    /// Samples both rows; through the records of their writers, if that already takes long. // [R-READ-9]
     async fn sample_rows<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
@@ -352,7 +353,7 @@ impl Reader {
         Ok(sampled?)
     }
 
-    /// Reads the extent of an entry. 1 round trip. False means: look into the index again. // [R-READ-6]
+    /// Reads the extent of an entry. 1 round trip. False means that the index must be read again. // [R-READ-6]
     async fn read_value<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
@@ -379,7 +380,7 @@ impl Reader {
         }
     }
 
-    /// Appends the value of `key` in `extent`, if the extent is what its entry says and holds the key. 1 round trip.
+    /// Appends the value of `key` in `extent`, if the extent matches its entry and holds the key. 1 round trip.
     // [R-READ-6]
     #[in_place(inline)]
     async fn sample_extent<L: Lane + ?Sized>(
@@ -393,7 +394,7 @@ impl Reader {
         Ok(match_extent(&self.extent, extent, self.table.rows().sums(), key, into))
     }
 
-    /// Before another sample: at once the first times, then with a look at the row's lock. // [R-READ-5]
+    /// Waits before another sample: not at all the first times, later after a READ of the row's lock. // [R-READ-5]
     pub(crate) async fn wait_for<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
@@ -437,7 +438,7 @@ impl Reader {
         if is_damaged {
             return Err(ErrorKind::Corrupt { item: DamagedItem::Row(row) });
         }
-        // Whoever may have held it cannot be asked, and nobody can release it. // [R-LOCK-9]
+        // It is unknown who held it, and no client can release it. // [R-LOCK-9]
         if is_poisoned {
             return Err(unowned::damaged(lock));
         }
@@ -464,8 +465,8 @@ impl Reader {
         Ok((lock, locks.first_held(mask.word, word[0], mask.mask).map(|(_, owner)| owner)))
     }
 
-    /// Two samples of one torn image with a free lock between them: nobody is writing it. A writer who came and went
-    /// would have left another version, and one who is in the middle of it holds the lock.
+    /// Whether two samples of a torn row are equal with a free lock between them: no client is writing it. A writer
+    /// that came and went would have left another version, and a writer in the middle of the row holds the lock.
     async fn row_is_damaged<L: Lane + ?Sized>(&mut self, lane: &mut L, row: RowId) -> Result<bool, ErrorKind> {
         let row_words = self.table.rows().row_words();
         let (mut before, mut after) = (vec![0; row_words], vec![0; row_words]);
@@ -486,16 +487,16 @@ pub async fn read_extent<L: Lane + ?Sized>(
     extent: &ExtentRef,
     words: &mut Vec<u64>,
 ) -> Result<(), FabricError> {
-    // What is left of the last extent is overwritten.
+    // The words of the last extent are overwritten.
     words.resize(extent.words().unwrap_or(0), 0);
     if (1..=READ_WORDS).contains(&words.len()) {
-        // Nearly every extent: its batch needs no memory of its own.
+        // Nearly every extent fits: its batch needs no memory of its own.
         return post(lane, [Verb::Read { addr: Addr::main(extent.offset), into: words }]).await;
     }
     read_long(lane, extent, words).await
 }
 
-/// Reads as many words as READs carry, one behind the other.
+/// Reads an extent in consecutive READs of at most [`READ_WORDS`] words each.
 #[cold]
 #[in_place]
 async fn read_long<L: Lane + ?Sized>(lane: &mut L, extent: &ExtentRef, words: &mut [u64]) -> Result<(), FabricError> {

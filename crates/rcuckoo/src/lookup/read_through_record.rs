@@ -1,8 +1,9 @@
-//! Reading past writers that stand still: a row that is half written becomes whole by the record of its writer.
+//! Reading through the record of a stopped writer: a row that is half written is completed, in the reader's memory
+//! only, from the writer's record.
 //!
-//! A sealed record is always completed, by its writer or by whoever recovers it, so once the WRITE of a row has begun,
-//! the row as the record leaves it is what the row holds. Nothing is written here: whoever was stopped goes on as if
-//! nobody had looked.
+//! A sealed record is always completed, by its writer or by a client that recovers it, so once the WRITE of a row has
+//! begun, the row holds what the record makes of it. Nothing is written here: a writer that was only paused continues
+//! unaffected.
 
 use std::sync::Arc;
 
@@ -15,14 +16,15 @@ use super::{Reader, RetryState};
 use crate::ErrorKind;
 
 impl Reader {
-    /// Whether rows that do not verify were sampled so often that somebody may stand still in one. // [R-READ-9]
+    /// Whether rows that do not verify were sampled so often that a writer may have stopped inside one. // [R-READ-9]
     pub(crate) fn may_read_through_record(&self, retries: &RetryState) -> bool {
-        // A lock that was free when it was last looked at has no owner whose record could help.
+        // A lock that was free when it was last read has no owner whose record could help.
         retries.samples + 1 >= self.config.row_samples && retries.unlocked_checks == 0 && self.table.is_recoverable()
     }
 
-    /// Samples both rows of a lookup, the first one first, each past its writer. `None` if that settles nothing. Round
-    /// trips: those of [`Reader::sample_through_record`] twice, and 1 for a miss. // [R-READ-9] [R-READ-3]
+    /// Samples both rows of a lookup, in order, each through its writer's record. Returns `None` if that settles
+    /// nothing. Round trips: those of [`Reader::sample_through_record`] twice, and 1 for a miss. // [R-READ-9]
+    /// [R-READ-3]
     pub(crate) async fn read_through_record<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
@@ -50,8 +52,9 @@ impl Reader {
         Ok(matches!(verdict, Verdict::Absent).then_some(verdict))
     }
 
-    /// Samples `row` into `words`, and completes it if somebody stands still in its WRITE. Returns its trailer as it
-    /// was sampled, or `None` if the row does not verify all the same. Round trips: 1 if it verifies, up to 5 if not.
+    /// Samples `row` into `words`, and completes it from its writer's record if a writer stopped inside it. Returns its
+    /// trailer as it was sampled, or `None` if the row does not verify even so. Round trips: 1 if it verifies, up to 5
+    /// if not.
     // [R-READ-9]
     pub(crate) async fn sample_through_record<L: Lane + ?Sized>(
         &mut self,
@@ -82,8 +85,8 @@ impl Reader {
         if rows.verify(row, words).is_ok() {
             return Ok(Some(sampled));
         }
-        // Sealed before and after the sample, under one sequence number of one client: so it was in between. And whole,
-        // not of two commits: the words were read again after their seal had been.
+        // The record was sealed before and after the sample, under one sequence number of one client: so it was sealed
+        // in between. And it is whole, not a mix of two commits: its words were read again after their seal.
         let version = Trailer(sampled[0]).version();
         let fits = version == delta.before || version == Trailer(delta.trailer[0]).version();
         if before != after || !fits {

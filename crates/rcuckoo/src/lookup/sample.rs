@@ -1,8 +1,8 @@
 //! Samples of a key's two rows: one after the other where a batch is executed in place, and otherwise both in one
 //! batch.
 //!
-//! A verdict is about one sample: a hit is true at the sample of its row, an absence at the sample of the second row,
-//! because the first row was the same before and after it. Everything else is to be sampled again, both rows.
+//! A verdict concerns one sample: a hit is true at the sample of its row, a miss at the sample of the second row,
+//! because the first row was the same before and after it. In all other cases both rows are sampled again.
 
 use arrayvec::ArrayVec;
 use guira_fabric::{FabricError, Lane, LocalLane, Verb, post, post_in_place};
@@ -12,52 +12,52 @@ use guira_layout::{ExtentRef, RowId, Rows};
 use super::verdict::{MissSample, TRAILER_WORDS, TrailerSample, Verdict, WhichRow, miss_verdict};
 use crate::Table;
 
-/// A key that is looked for, in rows read as `R` says.
+/// A lookup of a key in rows of format `R`.
 pub(crate) struct Lookup<'k, R: Rows> {
     pub(crate) rows: R,
     pub(crate) probe: R::Probe<'k>,
     pub(crate) digest: u64,
-    /// The primary row. The other one is computed when it is needed: most hits do without.
+    /// The primary row. The secondary row is computed when it is needed: most hits do not need it.
     first: RowId,
 }
 
-/// What a sample of L2 says, after one of L1 that was without the key.
+/// The result of sampling L2 after L1 did not have the key.
 pub(crate) enum Second<H> {
-    /// It verifies and has the key, here.
+    /// L2 verifies and has the key, at this entry.
     Hit(H),
-    /// It is without it, and this was L1's trailer afterwards.
+    /// L2 does not have the key; with L1's trailer as sampled afterwards.
     Miss(MissSample, TrailerSample),
 }
 
-/// The first trailer of each row, sampled again after the rows.
+/// The trailers of both rows, sampled again after the rows.
 pub(crate) type Trailers = [TrailerSample; 2];
 
 impl<'k, R: Rows> Lookup<'k, R> {
-    /// A lookup of `key`, whose length the caller has checked.
+    /// Creates a lookup of `key`, whose length the caller has checked.
     #[inline(always)]
     pub(crate) fn new(table: &Table, rows: R, key: &'k [u8]) -> Lookup<'k, R> {
         Lookup::of_digest(table, rows, key, table.placement().digest(key))
     }
 
-    /// A lookup of `key`, whose digest is known.
+    /// Creates a lookup of `key`, whose digest is known.
     #[inline(always)]
     pub(crate) fn of_digest(table: &Table, rows: R, key: &'k [u8], digest: u64) -> Lookup<'k, R> {
         Lookup { rows, probe: rows.probe(key, digest), digest, first: table.placement().first(digest) }
     }
 
-    /// The primary row.
+    /// Returns the primary row.
     #[inline(always)]
     pub(crate) fn first_row(&self) -> RowId {
         self.first
     }
 
-    /// The secondary row.
+    /// Returns the secondary row.
     #[inline(always)]
     pub(crate) fn second(&self, table: &Table) -> RowId {
         table.placement().second(self.digest, self.first)
     }
 
-    /// The row `which` names, and its sample among `words`, which hold both.
+    /// Returns the row that `which` names, and its sample in `words`, which hold both.
     #[inline(always)]
     pub(crate) fn row_sample<'w>(&self, table: &Table, words: &'w [u64], which: WhichRow) -> (RowId, &'w [u64]) {
         match which {
@@ -72,21 +72,21 @@ impl<'k, R: Rows> Lookup<'k, R> {
         lane.prefetch(table.geometry().row(self.second(table)), self.rows.row_words());
     }
 
-    /// What a sampled row has of the key, if the row verifies. One that does not says nothing: the other row may hold
-    /// the key all the same. // [R-READ-1]
+    /// Returns the hit in a sampled row, if the row verifies. A row that does not verify decides nothing: the other row
+    /// may still hold the key. // [R-READ-1]
     #[inline(always)]
     pub(crate) fn verified(&self, table: &Table, row: RowId, words: &[u64], rejected: &[ExtentRef]) -> Option<R::Hit> {
         let hit = self.rows.seek(words, &self.probe, rejected)?;
         self.rows.verify(table.rows().sums(), row, words).is_ok().then_some(hit)
     }
 
-    /// What to keep of a sample of L1 that was without the key.
+    /// Returns what to keep of a sample of L1 that does not have the key.
     #[inline(always)]
     pub(crate) fn first_miss_sample(&self, table: &Table, first: &[u64]) -> MissSample {
         MissSample::of(table, &self.rows, self.first, first)
     }
 
-    /// Samples L1 alone, and says what it has of the key. 1 round trip.
+    /// Samples L1 only, and returns its hit. 1 round trip.
     #[in_place(inline(always))]
     pub(crate) async fn sample_first<L: Lane + ?Sized>(
         &self,
@@ -99,7 +99,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
         Ok(self.verified(table, self.first, first, rejected))
     }
 
-    /// Samples L2, after a sample of L1 that was without the key, and L1's trailer once more. 1 round trip.
+    /// Samples L2, after a sample of L1 that does not have the key, and L1's trailer once more. 1 round trip.
     // [R-READ-3]
     #[in_place(inline(always))]
     pub(crate) async fn sample_second<L: Lane + ?Sized>(
@@ -120,8 +120,8 @@ impl<'k, R: Rows> Lookup<'k, R> {
         })
     }
 
-    /// What it means that both rows were sampled in turn without the key: `first_again` is L1's trailer, sampled behind
-    /// L2. // [R-READ-3]
+    /// Returns the verdict on both rows, sampled one after the other without the key: `first_again` is L1's trailer,
+    /// sampled after L2. // [R-READ-3]
     #[inline(always)]
     pub(crate) fn miss_verdict_in_turn(
         table: &Table,
@@ -132,7 +132,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
         miss_verdict(rows, [again, None])
     }
 
-    /// Samples L1, and L2 only without a hit: in place, a second post costs nothing but its bytes. 1 or 2 round trips.
+    /// Samples L1, and L2 only without a hit: in place, a second post costs only its bytes. 1 or 2 round trips.
     // [R-READ-7]
     async fn sample_in_turn<L: Lane + ?Sized>(
         &self,
@@ -153,7 +153,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
         })
     }
 
-    /// Samples both rows, in the way that suits the lane.
+    /// Samples both rows in the order that suits the lane.
     pub(crate) async fn sample<L: Lane + ?Sized>(
         &self,
         table: &Table,
@@ -194,8 +194,8 @@ impl<'k, R: Rows> Lookup<'k, R> {
         Ok(self.miss_verdict(table, words, trailers.map(Some)))
     }
 
-    /// The READs of both rows, one READ if they are neighbours, and of the trailers that validate a miss where READs of
-    /// one batch sample in order. // [R-READ-1] [R-READ-2] [R-READ-3]
+    /// Adds the READs of both rows, one READ if they are neighbours, and of the trailers that validate a miss where
+    /// READs of one batch sample in order. // [R-READ-1] [R-READ-2] [R-READ-3]
     pub(crate) fn reads<'b>(
         &self,
         table: &Table,
@@ -222,8 +222,8 @@ impl<'k, R: Rows> Lookup<'k, R> {
         self.first.0 + 1 == self.second(table).0
     }
 
-    /// What the words that [`Lookup::reads`] fetched say. `None`: a miss that only another sample of both trailers can
-    /// validate, because a covering READ or an unordered batch may have sampled L2 first.
+    /// Returns the verdict on the words that [`Lookup::reads`] fetched. `None`: a miss that only another sample of both
+    /// trailers can validate, because a covering READ or an unordered batch may have sampled L2 first.
     pub(crate) fn verdict(
         &self,
         table: &Table,

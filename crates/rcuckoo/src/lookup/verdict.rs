@@ -1,4 +1,4 @@
-//! What samples say about a key: the one place that believes a miss, and the one that takes a value for an answer.
+//! Verdicts on samples of a key's rows: the only code that decides a miss, and the only code that accepts a value.
 
 use guira_layout::{ExtentError, ExtentRef, Generation, RowId, Rows, Sums, Version, parse_extent};
 
@@ -7,13 +7,13 @@ use crate::{Table, Token};
 /// Words of a trailer.
 pub(crate) const TRAILER_WORDS: usize = 2;
 
-/// A row's trailer, as it was sampled.
+/// The sampled trailer of a row.
 pub(crate) type TrailerSample = [u64; TRAILER_WORDS];
 
-/// What a sample of both rows says.
+/// The verdict on a sample of both rows.
 #[derive(Debug)]
 pub(crate) enum Verdict<H> {
-    /// This verified row has the key, here.
+    /// This verified row has the key, at this entry.
     Hit(WhichRow, H),
     /// Both rows verify, and neither has the key.
     Absent,
@@ -30,7 +30,7 @@ pub(crate) enum WhichRow {
     Second,
 }
 
-/// A row that was sampled without finding the key: what an absence is judged by.
+/// A sample of a row in which the key was not found, from which a miss is decided.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MissSample {
     pub(crate) row: RowId,
@@ -39,7 +39,7 @@ pub(crate) struct MissSample {
 }
 
 impl MissSample {
-    /// The sample `words` of `row`.
+    /// Keeps what a miss needs of the sample `words` of `row`.
     #[inline(always)]
     pub(crate) fn of<R: Rows>(table: &Table, rows: &R, row: RowId, words: &[u64]) -> MissSample {
         let at = rows.row_words() - TRAILER_WORDS;
@@ -48,14 +48,14 @@ impl MissSample {
     }
 }
 
-/// Whether a key is absent that neither of its rows, in order, was sampled with: if both are whole, and stayed as they
-/// were until both had been sampled. `again` are their trailers in later samples; there is none of a row that was
-/// sampled after the other one, nor where misses are not validated. // [R-READ-3]
+/// Decides whether a key is missing that was found in neither of its rows, given in order: it is if both rows are
+/// whole, and neither changed until both had been sampled. `again` are the rows' trailers in later samples: `None` for
+/// a row that was sampled after the other one, and where misses are not validated. // [R-READ-3]
 #[inline(always)]
 pub(crate) fn miss_verdict<H>(rows: [&MissSample; 2], again: [Option<TrailerSample>; 2]) -> Verdict<H> {
     let [(first, first_again), (second, second_again)] = [(rows[0], again[0]), (rows[1], again[1])];
     let stayed = |row: &MissSample, again: Option<TrailerSample>| again.is_none_or(|again| again == row.trailer);
-    // A torn row may have a writer that stands still, and is told of first, however often the other one changes.
+    // A torn row is reported first, however often the other one changes: its writer may have stopped.
     if !first.is_whole {
         Verdict::Torn(first.row)
     } else if !second.is_whole {
@@ -69,12 +69,12 @@ pub(crate) fn miss_verdict<H>(rows: [&MissSample; 2], again: [Option<TrailerSamp
     }
 }
 
-/// What a lookup is to remember of the state it found its key in.
+/// A record of the state in which a lookup found its key.
 pub(crate) trait KeyState: Sized {
-    /// In a row.
+    /// The state of a key in a row.
     fn inline(row: RowId, version: Version) -> Self;
 
-    /// In an extent.
+    /// The state of a key in an extent.
     fn extent(generation: Generation) -> Self;
 }
 
@@ -90,7 +90,7 @@ impl KeyState for Token {
     }
 }
 
-/// Nothing.
+/// Records nothing.
 impl KeyState for () {
     #[inline(always)]
     fn inline(_: RowId, _: Version) {}
@@ -99,15 +99,15 @@ impl KeyState for () {
     fn extent(_: Generation) {}
 }
 
-/// Where the value of a hit is.
+/// The location of a hit's value.
 pub(crate) enum Value<S> {
-    /// In the row: it was appended.
+    /// The row: the value was appended.
     Inline(S),
-    /// In this extent, if that holds this key.
+    /// This extent, if it holds this key.
     Extent(ExtentRef),
 }
 
-/// Appends the value of `hit`, which verified sample `words` of `row` has, to `into`, unless it is in an extent.
+/// Appends the value of `hit`, found in the verified sample `words` of `row`, to `into`, unless it is in an extent.
 #[inline(always)]
 pub(crate) fn value_of<R: Rows, S: KeyState>(
     rows: &R,
@@ -123,18 +123,18 @@ pub(crate) fn value_of<R: Rows, S: KeyState>(
     Value::Inline(S::inline(row, rows.version(words)))
 }
 
-/// What the words of an extent say to who looks for a key by an entry that refers to it.
+/// The result of comparing the words of an extent with an entry that refers to it, and with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExtentMatch {
-    /// They have the key: its value was appended.
+    /// The extent holds the key: its value was appended.
     Value,
-    /// They have another key, with the same digest.
+    /// The extent holds another key with the same digest.
     OtherKey,
-    /// They are not what the entry says: the extent is being written, or was replaced.
+    /// The extent is not the one in the entry: it is being written, or was replaced.
     Mismatch,
 }
 
-/// Appends the value of `key` in `extent`, sampled as `words`, to `into`, if it is what its entry says and holds the
+/// Appends the value of `key` in `extent`, sampled as `words`, to `into`, if the extent matches its entry and holds the
 /// key. // [R-READ-6]
 #[inline]
 pub(crate) fn match_extent(

@@ -1,12 +1,12 @@
-//! Failure timers, as printed: what a client remembers of locks that it finds taken again and again.
+//! Failure timers, as printed: a client's record of locks that it repeatedly finds taken.
 //!
-//! For tables whose locks name nobody (preset `paper`), time is all there is to tell a dead owner from a busy one: a
-//! timer runs as long as the lock stays taken and none of the rows sampled under it changes its checksum (paper,
-//! section 4.1). It may be wrong in both ways that the holes H3 and H11 describe.
+//! In tables whose locks do not name their owners (preset `paper`), only time distinguishes a dead owner from a busy
+//! one: a timer runs as long as the lock stays taken and none of the rows sampled under it changes its checksum (paper,
+//! section 4.1). It may be wrong in the two ways that the holes H3 and H11 describe.
 
 use guira_layout::{LockId, RowId};
 
-/// Locks whose timers run at once, at most: an operation waits for one of its locks at a time.
+/// Maximum number of timers that run at once: an operation waits for one of its locks at a time.
 const TIMERS: usize = 16;
 
 /// The timers of one operation.
@@ -15,11 +15,11 @@ pub(crate) struct FailureTimers {
     timers: Vec<FailureTimer>,
 }
 
-/// A lock that was found taken, and what its rows held then.
+/// The timer of a lock that was found taken, with the content of its rows at that time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FailureTimer {
     pub(crate) lock: LockId,
-    /// Rows that the lock guards, and the checksum word each was sampled with.
+    /// Rows that the lock guards, each with the checksum word it was sampled with.
     pub(crate) rows: Vec<(RowId, u64)>,
     since_ns: u64,
 }
@@ -30,13 +30,13 @@ impl FailureTimers {
         self.timers.clear();
     }
 
-    /// Stops the timers of locks that were taken meanwhile, so were free.
+    /// Stops the timers of locks that were won meanwhile, and so had been free.
     pub(crate) fn retain(&mut self, mut is_waited_for: impl FnMut(LockId) -> bool) {
         self.timers.retain(|timer| is_waited_for(timer.lock));
     }
 
-    /// Notes that `lock` was found taken at `now_ns`, while the rows it guards had these checksum words. The timer,
-    /// if that was so, without a change, for `timeout_ns`, and its timer stops; a change before that starts it anew.
+    /// Records that `lock` was found taken at `now_ns`, while the rows it guards had these checksum words. Stops and
+    /// returns the timer if that has been so, without a change, for `timeout_ns`; a change before that restarts it.
     // [R-REPAIR-1]
     pub(crate) fn observe(
         &mut self,
@@ -85,7 +85,7 @@ mod tests {
 
     /// [R-REPAIR-1] A lock is suspected when it stayed taken for the timeout and nothing changed under it.
     #[test]
-    fn a_lock_whose_rows_stand_still_is_suspected() {
+    fn a_lock_whose_rows_do_not_change_is_suspected() {
         let mut timers = FailureTimers::default();
         assert!(!observe(&mut timers, LOCK, &[1, 2], 1_000));
         assert!(!observe(&mut timers, LOCK, &[1, 2], 1_099));
@@ -95,9 +95,9 @@ mod tests {
         assert!(observe(&mut timers, OTHER, &[1, 2], 1_199));
     }
 
-    /// [R-REPAIR-1] A checksum that changes starts the timer again; rows that are sampled first later do not.
+    /// [R-REPAIR-1] A checksum that changes restarts the timer; rows that are sampled for the first time later do not.
     #[test]
-    fn a_change_starts_the_timer_again() {
+    fn a_change_restarts_the_timer() {
         let mut timers = FailureTimers::default();
         assert!(!observe(&mut timers, LOCK, &[1], 0));
         assert!(!observe(&mut timers, LOCK, &[1, 2], 90));
@@ -107,7 +107,7 @@ mod tests {
         assert!(observe(&mut timers, LOCK, &[], 210), "nothing that was sampled again changed");
     }
 
-    /// An operation that meets more locks than anybody waits for forgets the oldest.
+    /// An operation that meets more locks than the limit forgets the oldest.
     #[test]
     fn timers_are_bounded() {
         let mut timers = FailureTimers::default();

@@ -1,7 +1,7 @@
 //! Repair leases, as printed: of all clients that suspect the holder of a lock, one repairs at a time.
 //!
 //! A lease is taken by CAS if it is free, and also if its word did not change for a timeout: then its holder is
-//! presumed dead as well (paper, section 4.2). Nothing stops a holder that only was slow (hole H9).
+//! presumed dead as well (paper, section 4.2). Nothing stops a holder that was only slow (hole H9).
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{LeaseWord, STATE_WORD, TableState};
@@ -17,36 +17,36 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Clears the set flag, unless somebody else has the lease by now. // [R-REPAIR-3]
+    /// Returns the verb that clears the set flag, unless another client has the lease by now. // [R-REPAIR-3]
     pub(crate) fn return_verb(self, found: &mut u64) -> Verb<'_> {
         Verb::Cas { addr: self.addr, compare: self.taken.0, swap: self.taken.given_back().0, found }
     }
 }
 
-/// What became of an attempt to take a lease.
+/// The result of an attempt to take a lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Leased {
-    /// This client has it.
+    /// This client has the lease.
     Taken(Lease),
-    /// It does not: the lock is not stranded, or the deadline passed.
+    /// This client does not have the lease: the lock is not stranded, or the deadline passed.
     NotTaken,
     /// The table is destroyed, and all of its locks are taken for good. // [R-DESTROY-1]
     Destroyed,
 }
 
-/// What a look at a suspect finds.
+/// The result of checking a suspected lock and its lease.
 enum LeaseCheck {
-    /// The lock is taken still, and nothing under it changed; the lease is this.
+    /// The lock is still taken, and nothing under it changed; the lease has this word.
     Stranded(LeaseWord),
-    /// It is not so.
+    /// The lock is free, or a row under it changed.
     NotStranded,
     /// The table is destroyed.
     Destroyed,
 }
 
 impl<L: Lane + ?Sized> Repair<'_, L> {
-    /// Takes the lease of the suspect's region. 2 round trips, 1 more for each look at a lease that somebody else has.
-    /// // [R-REPAIR-3]
+    /// Takes the lease of the suspected lock's region. 2 round trips, 1 more for each check of a lease that another
+    /// client has. // [R-REPAIR-3]
     pub(crate) async fn take_lease(&mut self) -> Result<Leased, FabricError> {
         let (locks, regions) = (self.table.locks().locks(), self.table.config().repair_regions);
         let addr = self.table.geometry().lease(LeaseWord::region_of(self.suspect.lock, locks, regions));
@@ -87,8 +87,8 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
         Ok(Leased::NotTaken)
     }
 
-    /// Reads the lease, and whether the lock is taken still and none of the rows sampled under it has changed: if it is
-    /// not so, the suspicion was wrong, or somebody else has repaired. 1 round trip for 64 rows. // [R-REPAIR-5]
+    /// Reads the lease, and whether the lock is still taken and none of the rows sampled under it has changed.
+    /// Otherwise the suspicion was wrong, or another client has repaired. 1 round trip for 64 rows. // [R-REPAIR-5]
     async fn check_lease(&mut self, lease: Addr) -> Result<LeaseCheck, FabricError> {
         let (table, suspect) = (self.table, self.suspect);
         let lock = table.locks().mask(suspect.lock);
@@ -113,5 +113,5 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
     }
 }
 
-/// READs of one batch: half of the smallest `max_batch` of all fabrics.
+/// Maximum number of READs in one batch: half of the smallest `max_batch` of all fabrics.
 pub(crate) const READS: usize = 64;

@@ -1,12 +1,12 @@
-//! Repair as the paper prints it: for tables whose locks name nobody and whose commits leave no record.
+//! Repair as the paper prints it: for tables whose locks do not name their owners and whose commits leave no record.
 //!
-//! A client that suspects the holder of a lock takes the repair lease of the lock's region, finds out in which of four
+//! A client that suspects the holder of a lock takes the repair lease of the lock's region, determines in which of four
 //! states the death left the table, takes it from state to state by one WRITE each, and clears the lock (paper, section
-//! 4.3). What it has to go by is what rows say; docs/protocol.md, R-REPAIR-1 to R-REPAIR-8, says what that cannot
+//! 4.3). It knows only what the rows contain; docs/protocol.md, R-REPAIR-1 to R-REPAIR-8, states what this cannot
 //! guarantee, and docs/holes.md shows it.
 //!
-//! Invariants: nothing here runs on tables that can be recovered ([`Table::is_recoverable`]); whoever repairs holds no
-//! lock.
+//! Invariants: nothing here runs on tables that can be recovered ([`Table::is_recoverable`]); a repairing client holds
+//! no lock.
 
 use std::collections::BTreeMap;
 
@@ -19,39 +19,39 @@ use crate::paper::failure_timer::FailureTimer;
 use crate::paper::lease::{Lease, Leased, READS};
 use crate::{Client, ErrorKind, LockIncident, Reader, Table};
 
-/// Transitions of one repair, at most: a single death asks for two.
+/// Maximum number of transitions of one repair: a single death needs two.
 const MAX_TRANSITIONS: usize = 64;
 
-/// What a repair needs.
+/// A repair in progress.
 pub(crate) struct Repair<'r, L: ?Sized> {
     pub(crate) lane: &'r mut L,
     pub(crate) table: &'r Table,
-    /// Counts, waits, and tells its observer.
+    /// Provides counters, backoff and the observer.
     pub(crate) reader: &'r mut Reader,
     pub(crate) holder: OwnerId,
     pub(crate) suspect: &'r FailureTimer,
     pub(crate) deadline_ns: u64,
 }
 
-/// The paper's four states (section 4.3), and what the step out of each is about.
+/// The paper's four states (section 4.3), each with the target of the step out of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// 1: an entry stands in both of its rows, and one of these does not verify.
+    /// 1: an entry is in both of its rows, and one of these does not verify.
     TornDuplicate { torn: RowId },
-    /// 2: an entry stands in both of its rows, which verify.
+    /// 2: an entry is in both of its rows, which verify.
     Duplicate { second: RowId, slot: usize },
-    /// 3: no entry stands twice, but a row does not verify.
+    /// 3: no entry is in two rows, but a row does not verify.
     Torn { row: RowId },
-    /// 4: neither.
+    /// 4: no duplicate entry, and every row verifies.
     Clean,
 }
 
-/// What a repair came to.
+/// The result of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repaired {
     /// The lock was reclaimed.
     Reclaimed,
-    /// Nothing was: the suspicion was wrong, somebody else repaired, or the deadline passed.
+    /// Nothing was done: the suspicion was wrong, another client repaired, or the deadline passed.
     Nothing,
     /// The table is destroyed.
     Destroyed,
@@ -67,8 +67,8 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
         }
     }
 
-    /// Repairs what the suspect's lock guards, and clears the lock. Round trips: those of [`Repair::take_lease`], 2 to
-    /// 16 for each state the table is found in, 1 for each transition, 1 to end.
+    /// Repairs the rows that the suspected lock guards, and clears the lock. Round trips: those of
+    /// [`Repair::take_lease`], 2 to 16 for each state the table is found in, 1 for each transition, 1 to end.
     pub(crate) async fn run(&mut self) -> Result<Repaired, FabricError> {
         self.reader.counters.suspicions += 1;
         self.report(&LockIncident::Suspected);
@@ -108,16 +108,16 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
                 }
             }
         }
-        // Somebody else changes these rows all the time: the next one who suspects goes on.
+        // Other clients keep changing these rows: the next client that suspects the holder continues.
         let mut found = 0;
         post(&mut *self.lane, [lease.return_verb(&mut found)]).await?;
         self.report(&LockIncident::GivenUp);
         Ok(Repaired::Nothing)
     }
 
-    /// Which state the table is in, and the rows that were looked at: those the lock guards, and the other row of each
-    /// entry in them. The first finding in the order of rows and slots, so that everybody finds the same.
-    /// // [R-REPAIR-6]
+    /// Determines the state of the table from the rows that the lock guards, and the other row of each entry in them;
+    /// returns the samples as well. Takes the first finding in the order of rows and slots, so that all clients find
+    /// the same. // [R-REPAIR-6]
     async fn examine(&mut self) -> Result<(State, Samples), FabricError> {
         let guarded: Vec<RowId> =
             self.table.locks().guarded_rows(self.suspect.lock, self.table.config().rows).collect();
@@ -155,7 +155,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
         torn.map_or(State::Clean, |row| State::Torn { row })
     }
 
-    /// The entries of a row, whether it verifies or not.
+    /// Returns the entries of a row, whether it verifies or not.
     fn entries<'s>(&'s self, row: RowId, words: &'s [u64]) -> impl Iterator<Item = Entry> + 's {
         let rows = self.table.rows();
         rows.occupied_slots(words).map(move |slot| {
@@ -171,7 +171,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
                 }
             };
             let pair = self.table.placement().rows(digest);
-            // A key whose two rows are one has no other, and is no duplicate of itself: H13.
+            // A key whose two rows are one has no other row, and is no duplicate of itself: H13.
             let other = pair.other(row).filter(|other| *other != row);
             Entry { slot, digest, key_bytes, other, is_in_second: pair.second == row }
         })
@@ -196,8 +196,9 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
         Ok(())
     }
 
-    /// From state 1 to 2, and from 3 to 4: a checksum that makes the row verify as it is. If a WRITE can be torn, that
-    /// may be a row nobody ever wrote (hole H10); the row may also be somebody else's by now (H8). // [R-REPAIR-7]
+    /// Goes from state 1 to 2, or from 3 to 4: writes a checksum that makes the row verify as it is. If a WRITE can be
+    /// torn, no client may ever have written that row (hole H10); the row may also belong to another client by now
+    /// (H8). // [R-REPAIR-7]
     async fn write_checksum(&mut self, row: RowId, samples: &Samples) -> Result<(), FabricError> {
         let (geometry, rows) = (self.table.geometry(), self.table.rows());
         let mut words = samples[&row].clone();
@@ -207,7 +208,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
         post(&mut *self.lane, [Verb::Write { addr, words: checksum }]).await
     }
 
-    /// From state 2 to 4: the copy in the key's second row goes. // [R-REPAIR-7]
+    /// Goes from state 2 to 4: removes the copy in the key's second row. // [R-REPAIR-7]
     async fn clear_duplicate(&mut self, second: RowId, slot: usize, samples: &Samples) -> Result<(), FabricError> {
         let rows = self.table.rows();
         let mut words = samples[&second].clone();
@@ -217,7 +218,8 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
         post(&mut *self.lane, [Verb::Write { addr, words: &words }]).await
     }
 
-    /// State 4: clears the lock, whoever has it by now (hole H7), and returns the lease. 1 round trip. // [R-REPAIR-8]
+    /// Ends in state 4: clears the lock, whichever client has it by now (hole H7), and returns the lease. 1 round trip.
+    /// // [R-REPAIR-8]
     async fn clear_lock(&mut self, lease: Lease) -> Result<(), FabricError> {
         let lock = self.table.locks().mask(self.suspect.lock);
         let masked_cas = self.lane.caps().masked_cas;
@@ -239,16 +241,16 @@ struct Entry {
 }
 
 impl Entry {
-    /// Whether both are of one key. Equal digests of equally long keys count as such: entries of extents have no more,
-    /// where the printed ones have the key.
+    /// Whether both entries have the same key. Equal digests of equally long keys count as such: entries of extents
+    /// store no more, where the printed ones store the key.
     fn has_same_key(&self, entry: &Entry) -> bool {
         (self.digest, self.key_bytes) == (entry.digest, entry.key_bytes)
     }
 }
 
 impl Client {
-    /// Notes that `lock` was found taken, and repairs what it guards if its holder is suspected: true then, if the lock
-    /// was reclaimed, and this client holds no lock any more. // [R-REPAIR-1]
+    /// Records that `lock` was found taken, and repairs what it guards if its holder is suspected. Returns true if the
+    /// lock was reclaimed; this client holds no lock any more then. // [R-REPAIR-1]
     pub(crate) async fn repair_if_suspected(
         &mut self,
         lane: &mut dyn Lane,
@@ -261,7 +263,7 @@ impl Client {
         let rows = guarded.map(|(place, row)| (*row, window.at(place)[checksum]));
         let Some(suspect) = self.reader.observe_taken_lock(lane.now_ns(), lock, rows) else { return Ok(false) };
         self.release_held(lane).await?;
-        // From here on a batch of the repair may be in flight, if this operation is dropped: its atomics are not locks.
+        // If this operation is dropped from here on, a batch of the repair may be in flight: its atomics take no locks.
         self.journal.flight = Flight::Recovery;
         let repaired = self.reader.repair(lane, self.owner, &suspect, deadline_ns).await;
         match &repaired {
@@ -273,8 +275,8 @@ impl Client {
 }
 
 impl Reader {
-    /// The same for `row`, which does not verify and whose `lock` was found taken, by a reader that is a client's.
-    /// // [R-REPAIR-2]
+    /// Same as [`Client::repair_if_suspected`] for `row`, which does not verify and whose `lock` was found taken, by a
+    /// client's reader. // [R-REPAIR-2]
     pub(crate) async fn repair_if_suspected<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
@@ -291,7 +293,8 @@ impl Reader {
         }
     }
 
-    /// The suspect, if `lock`, found taken with these rows and their checksums, has been so for too long.
+    /// Updates the timer of `lock`, found taken with these rows and their checksums. Returns the timer if it has
+    /// expired.
     fn observe_taken_lock(
         &mut self,
         now_ns: u64,
@@ -301,7 +304,7 @@ impl Reader {
         self.failure_timers.observe(lock, rows, now_ns, self.config.failure_timeout_ns)
     }
 
-    /// Whether a repair reclaimed the suspect's lock.
+    /// Repairs after the holder of the suspected lock. Returns whether the lock was reclaimed.
     async fn repair<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,

@@ -1,7 +1,7 @@
-//! When a client asks whether somebody it waits for is alive, and what it does if not.
+//! The failure detector: when a client asks whether the owner of a lock it waits for is alive, and what it does if not.
 //!
-//! Invariants: an answer decides who is dead, and the time only when to ask [R-RECOVER-1]; everything is released
-//! before somebody else is recovered [R-RECOVER-5].
+//! Invariants: only an answer decides that a client is dead; time only decides when to ask [R-RECOVER-1]. A client
+//! releases everything it holds before it recovers another [R-RECOVER-5].
 
 use std::fmt;
 use std::future::poll_fn;
@@ -13,80 +13,82 @@ use crate::locks::journal::Flight;
 use crate::recovery::recover::{DeadClient, recover_dead};
 use crate::{Client, Error, ErrorKind, Operation, Recovered, SlotClient, read_slot};
 
-/// Pauses for one lock before its owner is asked about: with the backoff's default they add up to 0.05 ms, and nearly
-/// every wait is shorter.
+/// Pauses for one lock before its owner is probed: with the backoff's default they add up to 0.05 ms, and nearly every
+/// wait is shorter.
 const PAUSES_BEFORE_PROBE: u32 = 10;
-/// Between two questions that found the owner alive. One is a few system calls.
+/// Time between two probes that found the owner alive. One probe is a few system calls.
 const PROBE_INTERVAL_NS: u64 = 1_000_000;
 
-/// What a client has to do with somebody who stands in its way.
+/// An event between a client and another client whose lock or chunks it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Incident {
-    /// It is asked whether the other one lives.
+    /// The other client is suspected: it is asked whether it is alive.
     Suspected,
-    /// It does.
+    /// The other client is alive.
     FoundAlive,
-    /// It is dead, and its recovery begins.
+    /// The other client is dead, and its recovery begins.
     RecoveryBegun,
-    /// It is recovered; `None` if there was nothing to do: it gave its slot back before it ended.
+    /// The other client is recovered; `None` if there was nothing to do: it gave its slot back before it ended.
     Recovered {
         /// What was left to do.
         recovered: Option<Recovered>,
-        /// How long that took, in nanoseconds of the lane's clock.
+        /// Duration of the recovery, in nanoseconds of the lane's clock.
         took_ns: u64,
     },
-    /// It could not be recovered, or not in whole.
+    /// The other client could not be recovered, or not completely.
     RecoveryFailed {
-        /// Why.
+        /// The error.
         kind: ErrorKind,
-        /// How long that took, in nanoseconds of the lane's clock.
+        /// Duration of the attempt, in nanoseconds of the lane's clock.
         took_ns: u64,
     },
 }
 
-/// What a client does about a lock that names nobody, in preset `paper`, when it presumes that its holder is dead.
+/// A step of a client that presumes the holder of a lock dead, in preset `paper`, where locks do not name their owners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockIncident {
     /// The lock stayed taken for the failure timeout, and no row under it changed. Source: R-REPAIR-1.
     Suspected,
     /// Before the client had the lease, the lock was free, or a row under it had changed: the suspicion was wrong, or
-    /// somebody else has repaired. Source: R-REPAIR-5.
+    /// another client has repaired. Source: R-REPAIR-5.
     Withdrawn,
     /// The client took the lease of the lock's region, and its repair begins. Source: R-REPAIR-3.
     Leased {
         /// The region.
         region: u8,
-        /// Whose lease it was, and who counts as failed, too, if it was not free. Source: R-REPAIR-4.
+        /// Previous holder of the lease, if it was not free: presumed dead as well. Source: R-REPAIR-4.
         revoked: Option<OwnerId>,
     },
-    /// What the lock guards is in this state, 1 to 4, and a step out of it follows. Source: R-REPAIR-6, R-REPAIR-7.
+    /// The rows that the lock guards are in this state, 1 to 4, and a step out of it follows. Source: R-REPAIR-6,
+    /// R-REPAIR-7.
     Found {
         /// The state, by its number in the paper.
         state: u8,
     },
     /// The lock was cleared, and the lease returned. Source: R-REPAIR-8.
     Reclaimed {
-        /// How long that took from the suspicion on, in nanoseconds of the lane's clock.
+        /// Time since the suspicion, in nanoseconds of the lane's clock.
         took_ns: u64,
     },
-    /// The repair did not come to an end in its bound of steps: others change these rows all the time.
+    /// The repair did not finish within its bound of steps: other clients keep changing these rows.
     GivenUp,
-    /// The fabric failed in the middle; the lease, if it was taken, is to be revoked.
+    /// The fabric failed during the repair; the lease, if it was taken, must be revoked.
     Failed {
-        /// Why.
+        /// The fabric's error.
         error: FabricError,
     },
 }
 
-/// Learns of incidents at the moment they happen, which is rare: nothing is told on the way of an operation that meets
-/// nobody.
+/// A receiver of incidents, called at the moment they happen. They are rare: an operation that meets no other client
+/// reports nothing.
 pub trait Observer: Send + Sync {
-    /// This `incident` concerns the client that took `slot` under `generation`. Must not wait.
+    /// Receives an `incident` with the client that took `slot` under `generation`. Must not wait.
     fn observe(&mut self, slot: u16, generation: u64, incident: &Incident);
 
-    /// This `incident` concerns whoever holds `lock`, in a table whose locks name nobody. Must not wait.
+    /// Receives an `incident` with the holder of `lock`, in a table whose locks do not name their owners. Must not
+    /// wait.
     fn observe_lock(&mut self, lock: LockId, incident: &LockIncident);
 }
 
@@ -96,23 +98,23 @@ impl fmt::Debug for dyn Observer {
     }
 }
 
-/// Whom a client asks, and when.
+/// A client's failure detector: the source of answers, and the time of the next probe.
 #[derive(Debug, Default)]
 pub(crate) struct FailureDetector {
-    /// Whom; a client without it recovers nobody.
+    /// Answers whether a client is alive; a client without it recovers no other.
     liveness: Option<Box<dyn Liveness>>,
-    /// Not before this moment of the lane's clock.
+    /// Earliest time of the next probe, by the lane's clock.
     next_probe_ns: u64,
-    /// Who recovers the dead, for those who wait for him.
+    /// The process of this client, shown to other clients while it recovers a dead one.
     process: SlotClient,
 }
 
-/// How far a wait has come.
+/// The progress of a wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitProgress {
-    /// After so many pauses.
+    /// This many pauses are over.
     Pauses(u32),
-    /// At its deadline.
+    /// The deadline has passed.
     Expired,
 }
 
@@ -141,14 +143,14 @@ impl Client {
         }
     }
 
-    /// Whether it is time to ask about somebody who stands in this client's way. // [R-RECOVER-1]
+    /// Whether it is time to probe a client that this one waits for. // [R-RECOVER-1]
     pub(crate) fn may_probe(&self, now_ns: u64, progress: WaitProgress) -> bool {
         let has_slots_to_recover = self.table.is_recoverable() || self.table.is_repairable();
         self.failure_detector.is_due(now_ns, progress) && has_slots_to_recover
     }
 
-    /// Recovers those of `owners` who are dead, for a client that needs what they have; says how many. Asks no more
-    /// than once a millisecond for each. Round trips: 1 for each, and those of [`crate::recover`] for each of the dead.
+    /// Recovers those of `owners` that are dead, for a client that needs what they hold; returns how many. Probes each
+    /// at most once a millisecond. Round trips: 1 for each, and those of [`crate::recover`] for each dead client.
     /// Source: R-RECOVER-1.
     ///
     /// # Errors
@@ -172,8 +174,8 @@ impl Client {
         Ok(dead)
     }
 
-    /// Recovers `owner` if it is dead: true then, and this client holds no lock any more. Round trips: 1 to ask, and
-    /// those of [`crate::recover`]. // [R-RECOVER-1] [R-RECOVER-5]
+    /// Recovers `owner` if it is dead. Returns true then, and this client holds no lock any more. Round trips: 1 to
+    /// probe, and those of [`crate::recover`]. // [R-RECOVER-1] [R-RECOVER-5]
     pub(crate) async fn recover_if_dead(
         &mut self,
         lane: &mut dyn Lane,
@@ -186,7 +188,7 @@ impl Client {
         let dead = DeadClient::of(&proof);
         let (slot, generation, began_ns) = (proof.slot(), proof.generation(), lane.now_ns());
         self.report(slot, generation, &Incident::RecoveryBegun);
-        // From here on a batch of the recovery may be in flight, if this operation is dropped.
+        // If this operation is dropped from here on, a batch of the recovery may be in flight.
         self.journal.proof = Some(proof);
         self.journal.flight = Flight::Recovery;
         let recovered = recover_dead(lane, &self.table, dead, &self.failure_detector.process).await;
@@ -213,8 +215,8 @@ impl Client {
         }
     }
 
-    /// The proof that `owner`, whose lock was met, is dead; `None` if it lives, gave its slot back, or cannot be asked
-    /// about as long as there is time to ask again. 1 round trip.
+    /// Returns the proof that `owner`, the owner of a taken lock, is dead; `None` if it is alive, gave its slot back,
+    /// or cannot be probed while there is still time to probe again. 1 round trip.
     async fn prove_dead(
         &mut self,
         lane: &mut dyn Lane,
@@ -226,7 +228,8 @@ impl Client {
         let proof = match read_slot(lane, &self.table, slot).await?.word {
             None | Some(SlotWord { state: SlotState::Free, .. }) => None,
             Some(SlotWord { generation, .. }) => match self.probe(slot, generation).await {
-                // Most owners are alive, and release their lock in time: no reason to fail, nor to count as an answer.
+                // Most owners are alive and release their lock in time: this is no reason to fail, nor does it count as
+                // an answer.
                 Err(error) if progress != WaitProgress::Expired && error.effect() == Effect::None => return Ok(None),
                 answer => answer?,
             },
@@ -237,7 +240,7 @@ impl Client {
         Ok(proof)
     }
 
-    /// Asks whether the client that took `slot` under `generation` is dead, and notes the answer.
+    /// Asks whether the client that took `slot` under `generation` is dead, and counts the answer.
     async fn probe(&mut self, slot: u16, generation: u64) -> Result<Option<FenceProof>, FabricError> {
         self.reader.counters.suspicions += 1;
         self.report(slot, generation, &Incident::Suspected);
