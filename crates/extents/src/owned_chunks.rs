@@ -19,9 +19,9 @@ const MARK_READ_SHARE: u64 = 4;
 /// The way in which an extent became free.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Freed {
-    /// Its mark is written.
+    /// The extent's mark is written.
     Marked,
-    /// It was never linked, so no client marked it.
+    /// The extent was never linked, so no client marked it.
     Unlinked,
 }
 
@@ -260,7 +260,7 @@ mod tests {
         owned.give_back(4, 1, 6, Freed::Marked);
         owned.give_back(6, 0, 1, Freed::Marked);
         owned.give_back(6, 1, 2, Freed::Marked);
-        assert_eq!(owned.take(CLASS, 8), Some((4, 1)), "6 is empty, and may go");
+        assert_eq!(owned.take(CLASS, 8), Some((4, 1)), "chunk 6 is empty, and may be given back");
         assert_eq!(owned.take(CLASS, 9), Some((6, 0)), "first freed, first used");
     }
 
@@ -283,12 +283,12 @@ mod tests {
     fn the_reserve_is_bounded_by_class_and_in_all() {
         let mut owned = with_empty(CLASS, 0..5);
         assert_eq!(owned.surplus(), [3, 2, 1, 0], "one of a class");
-        assert_eq!(owned.surplus(), [0; 0], "asked once");
+        assert_eq!(owned.surplus(), [0; 0], "taken once");
         let mut owned = OwnedChunks::default();
         (0..20).for_each(|class| owned.add(class, ExtentClass::Slot(class as u8), vec![0], 0));
         assert_eq!(owned.surplus().len() as u64, 20 - RESERVE_CHUNKS);
         owned.add(40, ExtentClass::Run(9), vec![0], 0);
-        assert!(owned.surplus().contains(&40), "a run beyond the reserve goes at once");
+        assert!(owned.surplus().contains(&40), "a run beyond the reserve is given back at once");
         owned.remove(3);
         assert!(owned.get(3).is_none() && !owned.all_empty().contains(&3) && !owned.has_free(ExtentClass::Slot(3)));
     }

@@ -28,7 +28,7 @@ impl Extents {
     /// Starts to claim the first chunk, which is free, and stops there: for tests of dropped operations. 1 round trip.
     ///
     /// # Errors
-    /// The fabric's.
+    /// The fabric refused or lost a batch.
     ///
     /// # Panics
     /// If the chunk is not free.

@@ -120,7 +120,7 @@ impl Fixture {
             steps += 1;
             if steps > last { Next::Die } else { Next::Continue }
         };
-        let hold = self.region.hold(slot).expect("the heap holds").expect("nobody else recovers it");
+        let hold = self.region.hold(slot).expect("the heap holds").expect("no other client recovers it");
         let mut lane = self.region.lane().hooked(Box::new(hook));
         let recovered =
             block_on(recover(&mut lane, &self.table, &FenceProof::new(slot, 1, hold), &SlotClient::default()));
@@ -235,7 +235,7 @@ fn a_death_at_any_step_loses_nothing() {
         assert!(deaths < MOST_STEPS);
     }
     println!("{deaths} deaths");
-    assert!(deaths > 100, "the life has many steps");
+    assert!(deaths > 100, "the client takes many steps");
 }
 
 /// [R-DROP-1] [R-EXTENT-2] A client whose operation was dropped after any number of polls, with a batch in flight,
@@ -268,7 +268,7 @@ fn a_dropped_operation_forgets_no_chunk() {
         drops += 1;
     }
     println!("{drops} drops");
-    assert!(drops > 50, "the life has many batches");
+    assert!(drops > 50, "the client posts many batches");
 }
 
 /// [R-EXTENT-2] Whichever chunk another client takes at whichever moment: runs are claimed around it, and nothing is

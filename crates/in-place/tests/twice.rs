@@ -48,7 +48,7 @@ fn poll(lane: &mut HeapLane) -> (u32, Result<Option<u64>, FabricError>) {
             return (polls, found);
         }
     }
-    unreachable!("there is no end of numbers");
+    unreachable!("the range has no end");
 }
 
 #[test]

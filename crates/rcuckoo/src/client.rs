@@ -18,9 +18,9 @@ const PRINTED_TIMEOUT_NS: u64 = 100_000_000;
 /// Rows from which a cuckoo path may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchRoots {
-    /// From both of the key's rows, the primary first.
+    /// Both of the key's rows, the primary first.
     Both,
-    /// From the primary row only, as the paper prints it.
+    /// The primary row only, as the paper prints it.
     Primary,
 }
 

@@ -111,7 +111,7 @@ counters! {
     combined,
 }
 
-const _: () = assert!(Counters::COUNT <= TOTALS_WORDS, "the superblock has room for all");
+const _: () = assert!(Counters::COUNT <= TOTALS_WORDS, "all counters fit in the superblock");
 
 impl Counters {
     /// Returns each counter with its name.

@@ -137,7 +137,7 @@ impl fmt::Display for NoSpace {
 pub struct Error {
     /// The cause.
     pub operation: Operation,
-    /// Its cause.
+    /// The cause.
     pub kind: ErrorKind,
 }
 
@@ -159,7 +159,7 @@ pub enum ErrorKind {
          it holds; open a new client"
     )]
     Lost {
-        /// How the batch was lost.
+        /// The fabric's error when the batch was lost.
         source: FabricError,
     },
     /// The memory: part of the table is damaged. Nothing was changed.
@@ -218,7 +218,7 @@ pub enum ErrorKind {
         lock: LockId,
         /// The holder, if locks name their owners.
         owner: Option<OwnerId>,
-        /// How long the operation waited, in milliseconds.
+        /// Time that the operation waited, in milliseconds.
         waited_ms: u64,
     },
     /// Another client: the table was destroyed. Nothing was changed.

@@ -47,7 +47,7 @@ pub(crate) struct LockedPair<'r> {
 
 /// Decides from the rows' slots at `from` and after it; slots before `from` hold other keys with the same digest. An
 /// entry that has or may have the key decides if its row verifies, whatever the other row contains; without such an
-/// entry, all rows at hand must verify. // [R-LOCK-7]
+/// entry, all rows that are locked and sampled must verify. // [R-LOCK-7]
 #[inline(always)]
 pub(crate) fn decide(
     table: &Table,

@@ -24,12 +24,12 @@ use crate::locks::ExtentWrite;
 use crate::table::policy::LockedRows;
 use crate::{Client, Error, ErrorKind, Key, Operation, RowPair, Token};
 
-/// A value to be stored, by where it goes.
+/// A value to be stored, in the row or in an extent.
 #[derive(Clone, Copy, Debug)]
 pub enum NewValue<'v> {
-    /// In the row.
+    /// A value in the row.
     Inline(&'v [u8]),
-    /// In an extent, which the operation writes before it points to it.
+    /// A value in an extent, which the operation writes before it refers to it.
     Extent {
         /// The extent's location.
         extent: ExtentRef,
@@ -77,7 +77,7 @@ pub enum Outcome {
     Inserted,
     /// The key had another value before.
     Replaced,
-    /// The key is gone.
+    /// The key was removed.
     Removed,
     /// Nothing changed: the key exists.
     Exists,
@@ -162,7 +162,7 @@ impl Client {
     /// case); 3 for an existing extent key, and for most inserts that have to move others.
     ///
     /// # Errors
-    /// See [`Error`]; [`Error::effect`] tells whether anything changed. `Full` only if no path exists among rows
+    /// See [`Error`]; [`Error::effect`] says whether anything changed. `Full` only if no path exists among rows
     /// sampled in this operation. // [R-INSERT-5]
     pub async fn change(&mut self, lane: &mut dyn Lane, key: &[u8], change: Change<'_>) -> Result<Changed, Error> {
         match self.table.key(key) {

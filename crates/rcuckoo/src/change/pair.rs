@@ -118,7 +118,7 @@ impl Client {
         extent: Option<ExtentWrite<'_>>,
     ) -> Result<Option<Stage>, FabricError> {
         let (table, row_words, masked_cas) = (&self.table, self.table.rows().row_words(), lane.caps().masked_cas);
-        debug_assert!(self.journal.held.is_empty(), "nothing is given back before");
+        debug_assert!(self.journal.held.is_empty(), "the batch releases no lock");
         let plan = lock_set(table, [pair.first, pair.second]);
         self.journal.expect_tries(Flight::Acquire, plan.iter().map(|locks| Try::masked(*locks)));
         let (owner, tries) = (self.owner, &self.journal.tries);

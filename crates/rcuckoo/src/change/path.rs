@@ -30,7 +30,7 @@ const LOCKED_ROW_SAMPLES: u32 = 3;
 enum TornRows {
     /// No path leads through the row.
     Avoided,
-    /// The row may have a free slot: its lock will tell.
+    /// The row is presumed to have a free slot, which is checked under its lock.
     PresumedRoom,
 }
 

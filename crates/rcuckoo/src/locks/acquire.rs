@@ -61,7 +61,7 @@ enum WaitOutcome {
     Recovered,
 }
 
-/// What a batch of tries does first.
+/// The first step of a batch of tries.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
     /// Releases all locks that are held.

@@ -245,7 +245,7 @@ impl Reader {
     }
 
     /// Reads the value of a hit from the row or its extent.
-    #[expect(clippy::too_many_arguments, reason = "a sample with its row, and what is asked of it")]
+    #[expect(clippy::too_many_arguments, reason = "a sample, its row, and the lookup")]
     #[inline(always)]
     fn finish_hit<L: LocalLane, R: Rows, S: KeyState>(
         &mut self,
@@ -466,7 +466,8 @@ impl Reader {
     }
 
     /// Whether two samples of a torn row are equal with a free lock between them: no client is writing it. A writer
-    /// that came and went would have left another version, and a writer in the middle of the row holds the lock.
+    /// that started and finished meanwhile would have left another version, and a writer in the middle of the row holds
+    /// the lock.
     async fn row_is_damaged<L: Lane + ?Sized>(&mut self, lane: &mut L, row: RowId) -> Result<bool, ErrorKind> {
         let row_words = self.table.rows().row_words();
         let (mut before, mut after) = (vec![0; row_words], vec![0; row_words]);

@@ -107,7 +107,7 @@ mod tests {
         assert!(observe(&mut timers, LOCK, &[], 210), "nothing that was sampled again changed");
     }
 
-    /// An operation that meets more locks than the limit forgets the oldest.
+    /// An operation that waits for more locks than the limit drops the oldest timer.
     #[test]
     fn timers_are_bounded() {
         let mut timers = FailureTimers::default();

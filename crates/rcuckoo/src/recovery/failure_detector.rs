@@ -31,7 +31,7 @@ pub enum Incident {
     RecoveryBegun,
     /// The other client is recovered; `None` if there was nothing to do: it gave its slot back before it ended.
     Recovered {
-        /// What was left to do.
+        /// The work that was left.
         recovered: Option<Recovered>,
         /// Duration of the recovery, in nanoseconds of the lane's clock.
         took_ns: u64,
@@ -112,7 +112,7 @@ pub(crate) struct FailureDetector {
 /// The progress of a wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitProgress {
-    /// This many pauses are over.
+    /// The client has paused this many times.
     Pauses(u32),
     /// The deadline has passed.
     Expired,

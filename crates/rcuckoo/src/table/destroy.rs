@@ -15,8 +15,8 @@ const POISON_WORDS: usize = 64;
 const POISON_TRIES: u32 = 1024;
 /// Rows overwritten by one batch.
 const OVERWRITTEN_ROWS: usize = 64;
-/// How long destroying waits for pending changes. They take microseconds, unless their process gets no processor time,
-/// is stopped, or is dead.
+/// Longest time that destroying waits for pending changes. They take microseconds, unless their process gets no
+/// processor time, is stopped, or is dead.
 const LONGEST_WAIT_NS: u64 = 100_000_000;
 /// First pause of that wait; it doubles with each.
 const FIRST_PAUSE_NS: u64 = 50_000;

@@ -57,7 +57,7 @@ impl Table {
     /// Creates the table that `superblock` describes.
     ///
     /// # Errors
-    /// Its parameters are impossible.
+    /// The superblock's parameters are impossible.
     pub fn new(superblock: Superblock) -> Result<Arc<Table>, SuperblockError> {
         superblock.config.check()?;
         let geometry = Geometry::new(&superblock.config)?;

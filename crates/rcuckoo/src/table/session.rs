@@ -11,8 +11,8 @@ use crate::Table;
 pub struct SlotClient {
     /// Process id, in the process's own namespace.
     pub process: u64,
-    /// When the client opened the slot, in nanoseconds since 1970; for a recoverer, when it opened its own slot, or
-    /// began to recover.
+    /// Time at which the client opened the slot, in nanoseconds since 1970; for a recoverer, when it opened its own
+    /// slot, or began to recover.
     pub since_unix_ns: u64,
     /// Distinguishes the process from others with the same id, in the fabric's terms: its start time, its namespace,
     /// and the boot time of its machine; 0 where unknown.
@@ -38,7 +38,7 @@ impl SlotClient {
 pub struct SlotInfo {
     /// The slot's number.
     pub slot: u16,
-    /// Its state word; `None` if it is damaged.
+    /// The slot's state word; `None` if it is damaged.
     pub word: Option<SlotWord>,
     /// The seal of its record.
     pub seal: Seal,
