@@ -16,11 +16,11 @@ pub(crate) struct Marked {
     pub(crate) mark: Addr,
 }
 
-/// The new content of a row, and the one slot in which it differs.
+/// The new content of a row, and the index of the one entry in which it differs.
 #[derive(Clone, Copy)]
 pub(crate) struct Write<'c> {
     pub(crate) row: RowId,
-    pub(crate) slot: usize,
+    pub(crate) index: usize,
     pub(crate) words: &'c [u64],
 }
 
@@ -68,7 +68,7 @@ impl Commit<'_> {
             None => self.post_plain(lane, row, locks).await,
             Some(sequence) => {
                 let (sums, last) = (self.table.rows().sums(), &self.last);
-                let words = Record::of_one_row::<RECORD, ROW>(sums, last.row, last.slot, row, sequence);
+                let words = Record::of_one_row::<RECORD, ROW>(sums, last.row, last.index, row, sequence);
                 let record = Part { word: Record::ONE_ROW_WORD, words: &words };
                 self.post_recorded(lane, row, record, locks, sequence).await
             }
@@ -168,7 +168,7 @@ impl Commit<'_> {
     fn seal<'r>(&self, record: &'r mut Record, sequence: u32) -> (Option<Part<'r>>, Part<'r>) {
         record.clear();
         for write in self.moved.iter().chain([&self.last]) {
-            record.push(self.table.rows(), write.row, write.slot, write.words);
+            record.push(self.table.rows(), write.row, write.index, write.words);
         }
         if let Some(freed) = self.freed {
             record.free_extent(freed.mark.offset(), freed.extent.generation);

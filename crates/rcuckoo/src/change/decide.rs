@@ -10,30 +10,30 @@ use crate::{Expected, SearchRoots, Table, Token};
 pub(crate) enum Decision {
     /// Change nothing, and release the locks.
     Leave(Outcome),
-    /// Change the slot at this position.
+    /// Change the entry at this position.
     Change { at: Position, outcome: Outcome },
-    /// Read the key in the extent of this slot, which has the same digest.
+    /// Read the key in the extent of this entry, which has the same digest.
     ReadKey(Position),
-    /// The key is new, and none of the rows it may go to has a free slot.
+    /// The key is new, and none of the rows it may go to has a free entry.
     NoRoom,
     /// A row that must verify does not.
     Torn,
 }
 
-/// A slot in one of a key's rows: in the first (0) or the second (1).
+/// The position of an entry in one of a key's rows: in the first (0) or the second (1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) which: usize,
-    pub(crate) slot: usize,
+    pub(crate) index: usize,
 }
 
 impl Position {
-    /// The first slot of the first row.
-    pub(crate) const START: Position = Position { which: 0, slot: 0 };
+    /// The first entry of the first row.
+    pub(crate) const START: Position = Position { which: 0, index: 0 };
 
-    /// Returns the position of the next slot in the same row.
+    /// Returns the position of the next entry in the same row.
     pub(crate) fn next(self) -> Position {
-        Position { slot: self.slot + 1, ..self }
+        Position { index: self.index + 1, ..self }
     }
 }
 
@@ -45,8 +45,8 @@ pub(crate) struct LockedPair<'r> {
     pub(crate) at_hand: [bool; 2],
 }
 
-/// Decides from the rows' slots at `from` and after it; slots before `from` hold other keys with the same digest. An
-/// entry that has or may have the key decides if its row verifies, whatever the other row contains; without such an
+/// Decides from the rows' entries at `from` and after it; entries before `from` have other keys with the same digest.
+/// An entry that has or may have the key decides if its row verifies, whatever the other row contains; without such an
 /// entry, all rows that are locked and sampled must verify. // [R-LOCK-7]
 #[inline(always)]
 pub(crate) fn decide(
@@ -60,26 +60,26 @@ pub(crate) fn decide(
     let rows = table.rows();
     let is_whole = |which: usize| rows.verify(pair.row(which), locked.words[which]).is_ok();
     for (which, words) in locked.words.into_iter().enumerate() {
-        let first_slot = if which == from.which { from.slot } else { 0 };
+        let first_index = if which == from.which { from.index } else { 0 };
         if which < from.which || !locked.at_hand[which] {
             continue;
         }
-        match rows.find(words, probe, first_slot) {
+        match rows.find(words, probe, first_index) {
             None => {}
             Some(_) if !is_whole(which) => return Decision::Torn,
-            Some(Candidate::Inline(slot)) => {
+            Some(Candidate::Inline(index)) => {
                 // [R-CAS-1] [R-CAS-2] [R-ADD-1]
                 let as_expected = match change.expected() {
                     None => true,
-                    Some(Expected::Value(value)) => rows.inline_value_is(words, slot, value),
-                    Some(Expected::Number) => rows.inline_number(words, slot).is_some(),
+                    Some(Expected::Value(value)) => rows.inline_value_is(words, index, value),
+                    Some(Expected::Number) => rows.inline_number(words, index).is_some(),
                     Some(Expected::Unchanged(token)) => {
                         token == Token::Inline { row: pair.row(which), version: rows.trailer(words).version() }
                     }
                 };
-                return decide_found(change, Position { which, slot }, as_expected);
+                return decide_found(change, Position { which, index }, as_expected);
             }
-            Some(Candidate::Extent(slot)) => return Decision::ReadKey(Position { which, slot }),
+            Some(Candidate::Extent(index)) => return Decision::ReadKey(Position { which, index }),
         }
     }
     if (0..2).any(|which| locked.at_hand[which] && !is_whole(which)) {
@@ -92,15 +92,15 @@ pub(crate) fn decide(
         let is_root = which == 0 || roots == SearchRoots::Both;
         if locked.at_hand[which]
             && is_root
-            && let Some(slot) = rows.free_slot(words)
+            && let Some(index) = rows.free_slot(words)
         {
-            return Decision::Change { at: Position { which, slot }, outcome: Outcome::Inserted };
+            return Decision::Change { at: Position { which, index }, outcome: Outcome::Inserted };
         }
     }
     Decision::NoRoom
 }
 
-/// Decides about the key that is in this slot.
+/// Decides about the key of this entry.
 pub(crate) fn decide_found(change: &Change<'_>, at: Position, as_expected: bool) -> Decision {
     match change {
         Change::Insert(_) => Decision::Leave(Outcome::Exists),

@@ -1,7 +1,7 @@
 //! Changes: put, insert, update, remove, compare-and-swap, compare-and-remove.
 //!
 //! All follow the same steps: lock both of the key's rows and sample them, look for the key, then change it in place or
-//! find a free slot for it. Linearization point: the WRITE of the one row that holds the key afterwards, or held it
+//! find a free entry for it. Linearization point: the WRITE of the one row that holds the key afterwards, or held it
 //! before.
 
 mod cache;

@@ -1,4 +1,4 @@
-//! Changes of one row, the most common ones: a changed entry, or an insert into a row with a free slot.
+//! Changes of one row, the most common ones: a changed entry, or an insert into a row with a free entry.
 //!
 //! The posts: the new value's extent, locks of both rows and their READs; for an entry with an extent, its key; then
 //! the commit. Changes that need more rows, a wait or a second sample continue in path.rs.
@@ -51,7 +51,7 @@ pub(crate) enum Stage {
     /// The start of the change.
     #[default]
     Start,
-    /// The search for a path: the key is new, and none of its rows had a free slot.
+    /// The search for a path: the key is new, and none of its rows had a free entry.
     NoRoom,
     /// The wait for a lock that another client holds.
     Contended(Conflict),
@@ -159,7 +159,7 @@ impl Client {
     }
 
     /// Carries out `task` in its rows, as far as they are locked and sampled. May return an incomplete change with the
-    /// locks held: a row is torn, or there is no free slot.
+    /// locks held: a row is torn, or there is no free entry.
     #[in_place]
     pub(super) async fn change_locked(&mut self, lane: &mut dyn Lane, task: Task<'_>, at_hand: [bool; 2]) -> Begun {
         let (decision, freed) = match self.decide_first(task, at_hand) {
@@ -182,8 +182,8 @@ impl Client {
                 };
                 let words = &mut self.work.pair[at.which * row_words..][..row_words];
                 match placement {
-                    Some(placement) => self.table.rows().put_entry(words, at.slot, &self.work.entry, placement),
-                    None => self.table.rows().clear_entry(words, at.slot),
+                    Some(placement) => self.table.rows().put_entry(words, at.index, &self.work.entry, placement),
+                    None => self.table.rows().clear_entry(words, at.index),
                 }
                 let row = task.pair.row(at.which);
                 self.table.rows().finish(row, words);
@@ -207,7 +207,7 @@ impl Client {
     }
 
     /// Decides about the entry at `at`, which has the key's digest and refers to an extent, and returns that extent if
-    /// it has the key; otherwise decides about the slots after it. The lock keeps the extent in place. 1 more round
+    /// it has the key; otherwise decides about the entries after it. The lock keeps the extent in place. 1 more round
     /// trip for the key, unless the keys' lengths differ, and 1 for the value, if the change expects one of its length.
     /// // [R-UPDATE-2] [R-CAS-1]
     #[in_place]
@@ -220,12 +220,12 @@ impl Client {
     ) -> Result<(Decision, Option<Marked>), ErrorKind> {
         let (change, key) = (task.change, task.probe.key());
         const { assert!(MAX_KEY_BYTES / 8 + EXTENT_HEADER_WORDS < 1 << 17, "one READ on every fabric") };
-        // Ends: each iteration begins after the slot of the previous one.
+        // Ends: each iteration begins after the entry of the previous one.
         loop {
             let table = &self.table;
-            let extent = table.rows().extent_of(&self.work.pair[at.which * table.rows().row_words()..], at.slot);
+            let extent = table.rows().extent_of(&self.work.pair[at.which * table.rows().row_words()..], at.index);
             let Some(mark) = extent.mark_offset(table.config(), table.geometry()) else {
-                let item = DamagedItem::Entry { row: task.pair.row(at.which), index: at.slot };
+                let item = DamagedItem::Entry { row: task.pair.row(at.which), index: at.index };
                 return Err(ErrorKind::Corrupt { item });
             };
             let damaged = || ErrorKind::Corrupt { item: DamagedItem::of(&extent) };
@@ -284,7 +284,7 @@ impl Client {
         let rows = self.table.rows();
         let row = &self.work.pair[at.which * rows.row_words()..][..rows.row_words()];
         // It has been decided that an existing key has a number.
-        let found = if outcome == Outcome::Inserted { None } else { rows.inline_number(row, at.slot) };
+        let found = if outcome == Outcome::Inserted { None } else { rows.inline_number(row, at.index) };
         let sum = found.unwrap_or_default().wrapping_add(u64::from_le_bytes(*addend));
         self.progress.sum = sum;
         self.encode_entry(probe, NewValue::Inline(&sum.to_le_bytes()))
@@ -304,7 +304,7 @@ impl Client {
         let (table, owner, slot_word) = (&self.table, self.owner, self.slot_word);
         let rows = table.rows();
         let words = &self.work.pair[at.which * rows.row_words()..][..rows.row_words()];
-        let last = Write { row, slot: at.slot, words };
+        let last = Write { row, index: at.index, words };
         let commit = Commit { table, owner, slot_word, moved: &[], last, freed, held: &self.journal.held };
         let few = match commit.held {
             [one] => Some((one, None)),

@@ -30,7 +30,7 @@ const LOCKED_ROW_SAMPLES: u32 = 3;
 enum TornRows {
     /// No path leads through the row.
     Avoided,
-    /// The row is presumed to have a free slot, which is checked under its lock.
+    /// The row is presumed to have a free entry, which is checked under its lock.
     PresumedRoom,
 }
 
@@ -65,7 +65,7 @@ impl Client {
             } else {
                 self.release_held(lane).await?;
                 match self.sampled_path(lane, pair).await {
-                    // The last free slot may have gone to this very key, put by another client. // [R-INSERT-5]
+                    // The last free entry may have gone to this very key, put by another client. // [R-INSERT-5]
                     Err(ErrorKind::Full { .. }) if !always.is_empty() && self.seems_present(lane, task).await? => None,
                     path => Some(path?),
                 }
@@ -143,7 +143,7 @@ impl Client {
     /// Finds a path over rows sampled now, without locks. // [R-INSERT-5]
     ///
     /// Rows that are being written are avoided as long as there is a path around them: their writer may have died, and
-    /// waiting for their locks would be in vain. Only if there is no such path are they presumed to have a free slot.
+    /// waiting for their locks would be in vain. Only if there is no such path are they presumed to have a free entry.
     async fn sampled_path(&mut self, lane: &mut dyn Lane, pair: RowPair) -> Result<Path, ErrorKind> {
         self.reader.counters.sampled_searches += 1;
         for torn in [TornRows::Avoided, TornRows::PresumedRoom] {
@@ -316,23 +316,23 @@ impl Client {
         let mut changed: ArrayVec<(RowId, usize, usize), MAX_PATH_ROWS> = ArrayVec::new();
         for at in (0..path.len()).rev() {
             let hop = path[at];
-            let (Some(place), Some(slot)) = (self.work.window.place(hop.row), hop.slot) else {
+            let (Some(place), Some(index)) = (self.work.window.place(hop.row), hop.index) else {
                 return Ok(Attempt::Again);
             };
             let placement = match at.checked_sub(1).map(|before| path[before]) {
                 None => self.encode_entry(probe, value),
                 Some(before) => {
-                    let (Some(from), Some(slot)) = (self.work.window.row(before.row), before.slot) else {
+                    let (Some(from), Some(index)) = (self.work.window.row(before.row), before.index) else {
                         return Ok(Attempt::Again);
                     };
-                    self.work.entry.copy_from_slice(self.table.rows().entry(from, slot));
-                    self.table.rows().placement(from, slot)
+                    self.work.entry.copy_from_slice(self.table.rows().entry(from, index));
+                    self.table.rows().placement(from, index)
                 }
             };
             let words = self.work.window.at_mut(place);
-            self.table.rows().put_entry(words, slot, &self.work.entry, placement);
+            self.table.rows().put_entry(words, index, &self.work.entry, placement);
             self.table.rows().finish(hop.row, words);
-            changed.push((hop.row, slot, place));
+            changed.push((hop.row, index, place));
         }
         self.reader.counters.moves += path.len() as u64 - 1;
         self.commit_path(lane, &changed).await?;
@@ -342,13 +342,13 @@ impl Client {
         Ok(Attempt::Done(Changed { outcome: Outcome::Inserted, freed: None }))
     }
 
-    /// Commits rows of the window, by their indices, each with the slot that changed. 1 round trip.
+    /// Commits rows of the window, by their indices, each with the index of the entry that changed. 1 round trip.
     async fn commit_path(&mut self, lane: &mut dyn Lane, changed: &[(RowId, usize, usize)]) -> Result<(), ErrorKind> {
         let Some((last, moved)) = changed.split_last() else { return Ok(()) };
         let sequence = self.expect_commit(lane.caps(), changed.len());
         let window = &self.work.window;
         let write =
-            |(row, slot, place): &(RowId, usize, usize)| Write { row: *row, slot: *slot, words: window.at(*place) };
+            |(row, index, place): &(RowId, usize, usize)| Write { row: *row, index: *index, words: window.at(*place) };
         let moved: ArrayVec<Write<'_>, MAX_PATH_ROWS> = moved.iter().map(write).collect();
         let (table, owner, slot_word, held) = (&self.table, self.owner, self.slot_word, &self.journal.held);
         let commit = Commit { table, owner, slot_word, moved: &moved, last: write(last), freed: None, held };

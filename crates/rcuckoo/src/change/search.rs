@@ -1,4 +1,4 @@
-//! Cuckoo paths: breadth-first, from the key's rows to the nearest row with a free slot. // [R-INSERT-1]
+//! Cuckoo paths: breadth-first, from the key's rows to the nearest row with a free entry. // [R-INSERT-1]
 //!
 //! One search serves three sources of rows: the client's cache (a hint), the rows that this operation sampled (to
 //! decide that the table is full), and the rows that it holds locks on (to act). Each row is visited once, so a path
@@ -21,7 +21,7 @@ pub(crate) const SEARCH_ROWS: usize = 256;
 pub(crate) enum RowView<'r> {
     /// The row's words.
     Row(&'r [u64]),
-    /// The row is unknown and presumed to have a free slot. // [R-INSERT-2]
+    /// The row is unknown and presumed to have a free entry. // [R-INSERT-2]
     PresumedRoom,
     /// The row must not be on a path.
     Closed,
@@ -29,15 +29,15 @@ pub(crate) enum RowView<'r> {
     Unsampled,
 }
 
-/// A row on a path and the slot that changes there: the entry to be moved on, or for the last row the free slot (`None`
-/// if it is only presumed).
+/// A row on a path and the index of the entry that changes there: the entry to be moved on, or for the last row the
+/// free entry (`None` if it is only presumed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
     pub(crate) row: RowId,
-    pub(crate) slot: Option<usize>,
+    pub(crate) index: Option<usize>,
 }
 
-/// A path from the row that the new key goes to, to the row with a free slot.
+/// A path from the row that the new key goes to, to the row with a free entry.
 pub(crate) type Path = ArrayVec<Hop, MAX_PATH_ROWS>;
 
 /// The limits of a search.
@@ -64,7 +64,7 @@ pub(crate) enum Progress {
 struct Node {
     row: RowId,
     parent: u32,
-    slot: u8,
+    index: u8,
     depth: u8,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Search {
 #[derive(Clone, Copy, Debug)]
 struct Best {
     node: usize,
-    slot: Option<usize>,
+    index: Option<usize>,
     lock_words: usize,
 }
 
@@ -116,7 +116,7 @@ impl Search {
         self.roots = pair;
         for row in roots {
             if self.visited.insert(*row, 0) {
-                self.nodes.push(Node { row: *row, parent: ROOT, slot: 0, depth: 0 });
+                self.nodes.push(Node { row: *row, parent: ROOT, index: 0, depth: 0 });
             }
         }
     }
@@ -139,7 +139,7 @@ impl Search {
                 RowView::Closed => {}
                 RowView::PresumedRoom => self.candidate(table, None),
                 RowView::Row(words) => match table.rows().free_slot(words) {
-                    Some(slot) => self.candidate(table, Some(slot)),
+                    Some(index) => self.candidate(table, Some(index)),
                     None if self.best.is_none() => self.expand(table, node, words),
                     None => {}
                 },
@@ -171,14 +171,14 @@ impl Search {
     }
 
     /// Takes the node at the head as the path's end, if that path needs fewer lock words than the best so far.
-    fn candidate(&mut self, table: &Table, slot: Option<usize>) {
+    fn candidate(&mut self, table: &Table, index: Option<usize>) {
         let lock_words = self.lock_words(table, self.head);
         let better = self.best.is_none_or(|best| {
-            let known_beats_presumed = slot.is_some() && best.slot.is_none();
+            let known_beats_presumed = index.is_some() && best.index.is_none();
             lock_words < best.lock_words || lock_words == best.lock_words && known_beats_presumed
         });
         if better {
-            self.best = Some(Best { node: self.head, slot, lock_words });
+            self.best = Some(Best { node: self.head, index, lock_words });
         }
     }
 
@@ -197,26 +197,26 @@ impl Search {
         if usize::from(node.depth) >= self.limits.depth {
             return;
         }
-        for slot in table.rows().occupied_slots(words) {
+        for index in table.rows().occupied_slots(words) {
             if self.visited.len() >= self.limits.rows {
                 return;
             }
-            let pair = table.entry_rows(words, slot, &mut self.key);
+            let pair = table.entry_rows(words, index, &mut self.key);
             // A stale or torn row can hold an entry that does not belong to it.
             let Some(row) = pair.other(node.row) else { continue };
             if self.visited.insert(row, 0) {
                 let (parent, depth) = (self.head as u32, node.depth + 1);
-                self.nodes.push(Node { row, parent, slot: slot as u8, depth });
+                self.nodes.push(Node { row, parent, index: index as u8, depth });
             }
         }
     }
 
     fn path(&self, best: Best) -> Path {
-        let mut slot = best.slot;
+        let mut index = best.index;
         let mut path = Path::new();
         for node in self.ancestors(best.node) {
-            path.push(Hop { row: node.row, slot });
-            slot = Some(usize::from(node.slot));
+            path.push(Hop { row: node.row, index });
+            index = Some(usize::from(node.index));
         }
         path.reverse();
         path

@@ -116,7 +116,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
     }
 
     /// Determines the state of the table from the rows that the lock guards, and the other row of each entry in them;
-    /// returns the samples as well. Takes the first finding in the order of rows and slots, so that all clients find
+    /// returns the samples as well. Takes the first finding in the order of rows and entries, so that all clients find
     /// the same. // [R-REPAIR-6]
     async fn examine(&mut self) -> Result<(State, Samples), FabricError> {
         let guarded: Vec<RowId> =
@@ -147,7 +147,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
                 if let Some(torn) = [*row, other].into_iter().find(is_torn) {
                     return State::TornDuplicate { torn };
                 }
-                let (second, slot) = if entry.is_in_second { (*row, entry.slot) } else { (other, duplicate.slot) };
+                let (second, slot) = if entry.is_in_second { (*row, entry.index) } else { (other, duplicate.index) };
                 return State::Duplicate { second, slot };
             }
         }
@@ -173,7 +173,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
             let pair = self.table.placement().rows(digest);
             // A key whose two rows are one has no other row, and is no duplicate of itself: H13.
             let other = pair.other(row).filter(|other| *other != row);
-            Entry { slot, digest, key_bytes, other, is_in_second: pair.second == row }
+            Entry { index: slot, digest, key_bytes, other, is_in_second: pair.second == row }
         })
     }
 
@@ -232,7 +232,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
 
 /// An entry of a row.
 struct Entry {
-    slot: usize,
+    index: usize,
     digest: u64,
     key_bytes: usize,
     /// The key's other row; `None` if it has none, or does not belong into this one.

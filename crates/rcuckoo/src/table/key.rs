@@ -59,7 +59,7 @@ impl Table {
         Ok(self.rows().place(key.bytes.len(), bytes))
     }
 
-    /// Returns the rows of the entry in `slot` of a row, from its stored digest or its key's; `buffer` is scratch space
+    /// Returns the rows of the entry `slot` of a row, from its stored digest or its key's; `buffer` is scratch space
     /// for the key.
     pub fn entry_rows(&self, words: &[u64], slot: usize, buffer: &mut Vec<u8>) -> RowPair {
         let digest = match self.rows().placement(words, slot) {
