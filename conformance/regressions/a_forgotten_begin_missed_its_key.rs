@@ -11,26 +11,26 @@
 use guira_conformance::{Bench, TestClient};
 use guira_fabric::{Profile, Region};
 use guira_layout::Preset;
-use guira_rcuckoo::{Begun, Change, NewValue, Outcome, Rest, Token};
+use guira_rcuckoo::{Begun, Change, Continuation, NewValue, Outcome, Token};
 
 const INLINE: Change<'_> = Change::Put(NewValue::Inline(b"2"));
 const KEYS: u64 = 10_000;
 
 /// A table so full that some put has to move others, and a client that has begun it: key and rest.
-fn with_rest() -> (Bench, TestClient, [u8; 8], Rest) {
+fn with_rest() -> (Bench, TestClient, [u8; 8], Continuation) {
     let bench = Bench::of_rows(Preset::Hardened, "bytes:64", 64, Profile::Shm, 3);
     let mut client = bench.client(0);
     for key in (0..KEYS).map(u64::to_le_bytes) {
         match client.begin(&key, &INLINE) {
             Begun::Done(_) => {}
-            Begun::Rest(rest) => return (bench, client, key, rest),
+            Begun::Continue(rest) => return (bench, client, key, rest),
             Begun::Failed(error) => panic!("{error}"),
         }
     }
     panic!("no put needs a path");
 }
 
-fn finish(client: &mut TestClient, key: &[u8], change: Change<'_>, rest: Rest) -> Outcome {
+fn finish(client: &mut TestClient, key: &[u8], change: Change<'_>, rest: Continuation) -> Outcome {
     client.finish(key, change, rest).expect("nobody is in the way").outcome
 }
 

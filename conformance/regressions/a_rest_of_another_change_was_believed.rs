@@ -11,7 +11,7 @@ use guira_conformance::{Bench, TestClient, delegate};
 use guira_fabric::heap::HeapLane;
 use guira_fabric::{FabricError, Lane, LocalLane, Profile, Region, Verb};
 use guira_layout::Preset;
-use guira_rcuckoo::{Begun, Change, Changed, ClientConfig, NewValue, Outcome, Rest};
+use guira_rcuckoo::{Begun, Change, Changed, ClientConfig, Continuation, NewValue, Outcome};
 
 /// More keys than a table of this test holds.
 const KEYS: u64 = 1_000;
@@ -53,18 +53,18 @@ fn put(value: &[u8]) -> Change<'_> {
 }
 
 /// Puts keys until one has to be handed over, with both of its rows locked and sampled: they are full.
-fn begin(client: &mut TestClient<FickleLane>) -> (Vec<u8>, Rest) {
+fn begin(client: &mut TestClient<FickleLane>) -> (Vec<u8>, Continuation) {
     for key in (0..KEYS).map(|i| i.to_le_bytes().to_vec()) {
         match client.begin(&key, &put(b"1")) {
             Begun::Done(changed) => assert_eq!(changed.outcome, Outcome::Inserted),
-            Begun::Rest(rest) => return (key, rest),
+            Begun::Continue(rest) => return (key, rest),
             Begun::Failed(error) => panic!("{error}"),
         }
     }
     panic!("no put needs a path");
 }
 
-fn finish(client: &mut TestClient<FickleLane>, key: &[u8], change: Change<'_>, rest: Rest) -> Changed {
+fn finish(client: &mut TestClient<FickleLane>, key: &[u8], change: Change<'_>, rest: Continuation) -> Changed {
     client.finish(key, change, rest).expect("nobody is in the way")
 }
 

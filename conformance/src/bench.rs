@@ -11,8 +11,8 @@ use guira_fabric::memory::Ordering;
 use guira_fabric::{Caps, Lane, LocalLane, Profile, Region, SlotHold, Traffic};
 use guira_layout::{Geometry, Preset, PresetOptions, Secret, Superblock, TableConfig};
 use guira_rcuckoo::{
-    Begun, Change, Changed, Client, ClientConfig, Error, Expected, NewValue, Observer, Outcome, Rest, SlotClient,
-    Table, Token, claim_slot, format_table,
+    Begun, Change, Changed, Client, ClientConfig, Continuation, Error, Expected, NewValue, Observer, Outcome,
+    SlotClient, Table, Token, claim_slot, format_table,
 };
 
 use crate::{Extents, Op, Seen};
@@ -281,9 +281,9 @@ impl<L: Lane> TestClient<L> {
     ///
     /// # Panics
     /// If the table cannot store the key.
-    pub fn finish(&mut self, key: &[u8], change: Change<'_>, rest: Rest) -> Result<Changed, Error> {
+    pub fn finish(&mut self, key: &[u8], change: Change<'_>, rest: Continuation) -> Result<Changed, Error> {
         let key = self.client.table().key(key).expect("a key that the table can store");
-        block_on(self.client.finish(&mut self.lane, &key, change, Begun::Rest(rest)))
+        block_on(self.client.finish(&mut self.lane, &key, change, Begun::Continue(rest)))
     }
 
     /// Puts an inline value.

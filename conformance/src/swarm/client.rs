@@ -220,7 +220,7 @@ impl SimClient {
     pub async fn change(&mut self, key: &[u8], change: Change<'_>) -> Result<Outcome, Failure> {
         self.client.refuse_if_lost().map_err(|kind| kind.during(Operation::Remove))?;
         if let Some(extents) = &mut self.extents {
-            extents.tend(&mut self.lane).await.map_err(ExtentError::Fabric)?;
+            extents.maintain(&mut self.lane).await.map_err(ExtentError::Fabric)?;
         }
         let changed = self.client.change(&mut self.lane, key, change);
         let Some(changed) = within(&mut self.timer, self.patience_ns.take(), changed).await else {
@@ -241,8 +241,8 @@ impl SimClient {
         let key = table.key(key).map_err(|kind| kind.during(operation))?;
         let placement = table.place(&key, value.len()).map_err(|kind| kind.during(operation))?;
         let Some(extents) = &mut self.extents else { return Ok(None) };
-        if placement == EntryKind::Inline {
-            extents.tend(&mut self.lane).await.map_err(ExtentError::Fabric)?;
+        if placement == Placement::Inline {
+            extents.maintain(&mut self.lane).await.map_err(ExtentError::Fabric)?;
             return Ok(None);
         }
         let full = match extents.reserve(&mut self.lane, &key, value).await {

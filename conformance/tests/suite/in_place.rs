@@ -4,7 +4,7 @@
 use guira_conformance::{Bench, Op, Seen, TestClient};
 use guira_fabric::{Caps, Profile, Region, SplitMix64, Traffic};
 use guira_layout::Preset;
-use guira_rcuckoo::{Begun, Change, Expected, NewValue, Outcome, Rest, Token};
+use guira_rcuckoo::{Begun, Change, Continuation, Expected, NewValue, Outcome, Token};
 
 const SEED: u64 = 11;
 const STEPS: u64 = 3_000;
@@ -89,13 +89,13 @@ fn a_change_in_place_is_that_of_every_other_fabric() {
 }
 
 /// A put of a value in an extent that has to be handed over with its extent written: its key's rows are full.
-fn handed_over(bench: &Bench, client: &mut TestClient) -> (Vec<u8>, Rest) {
+fn handed_over(bench: &Bench, client: &mut TestClient) -> (Vec<u8>, Continuation) {
     for i in 0..1_000_u64 {
         let key = i.to_le_bytes().to_vec();
         let prepared = client.extents.prepare(&mut bench.region.lane(), &key, &[1; 60]).expect("it needs an extent");
         match client.begin(&key, &Change::Put(prepared.value())) {
             Begun::Done(changed) => assert_eq!(changed.outcome, Outcome::Inserted),
-            Begun::Rest(rest) => {
+            Begun::Continue(rest) => {
                 let words = bench.words_at(guira_fabric::Addr::main(prepared.offset()), prepared.words().len());
                 assert_eq!(words, prepared.words(), "it is written in the batch that locks");
                 return (key, rest);

@@ -10,7 +10,8 @@ use guira_fabric::memory::Ordering;
 use guira_fabric::{Profile, Region, Traffic};
 use guira_layout::{LockMask, OwnerId, Preset, RowId};
 use guira_rcuckoo::{
-    Change, ClientConfig, Error, ErrorKind, NewValue, Outcome, Place, destroy_table, free_unowned_locks, unowned_locks,
+    Change, ClientConfig, DamagedItem, Error, ErrorKind, NewValue, Outcome, destroy_table, free_unowned_locks,
+    unowned_locks,
 };
 
 const SEED: u64 = 3;
@@ -306,8 +307,7 @@ fn a_lock_of_nobody_is_damage_at_once_and_is_freed() {
                 let mut client = scene
                     .client(move |moment| _ = counted.fetch_add(u64::from(moment == Moment::Pause), Ordering::AcqRel));
                 let before = scene.bench.words();
-                let damaged =
-                    |error: &Error| matches!(error.kind, ErrorKind::Corrupt { place: Place::Lock(at) } if at == lock);
+                let damaged = |error: &Error| error.kind == ErrorKind::Corrupt { item: DamagedItem::Lock(lock) };
                 for op in changes(scene.narrow) {
                     let error = client.apply(&op).unwrap_err();
                     assert!(damaged(&error), "{preset} {profile} {op:x?}: {error}");
@@ -371,7 +371,7 @@ fn a_torn_row_with_a_free_lock_is_corrupt() {
         let row = tear(&scene, &scene.narrow);
         let before = scene.bench.words();
         let (found, traffic) = client.traffic_of(|client| client.get(&scene.narrow));
-        let corrupt = |error: &Error| matches!(error.kind, ErrorKind::Corrupt { place: Place::Row(at) } if at == row);
+        let corrupt = |error: &Error| error.kind == ErrorKind::Corrupt { item: DamagedItem::Row(row) };
         assert!(corrupt(found.as_ref().unwrap_err()), "{profile}: {found:?}");
         // 16 samples, 17 more with a look at the lock each, and the last one; a sample is one or two posts. And a look
         // past a writer, which finds the lock free: 3 posts. And one at the state of the table. // [R-READ-9]
@@ -436,7 +436,7 @@ fn a_hit_does_not_need_the_other_row() {
         let missing = [other(), other()].into_iter().find(|key| *key != scene.narrow && *key != scene.wide);
         let error = client.get(&missing.unwrap()).unwrap_err();
         assert!(
-            matches!(error.kind, ErrorKind::Corrupt { place: Place::Row(at) } if at == pair.second),
+            matches!(error.kind, ErrorKind::Corrupt { item: DamagedItem::Row(at) } if at == pair.second),
             "{profile}: {error}"
         );
     }
@@ -452,10 +452,10 @@ fn only_a_miss_verifies_the_other_row() {
         let torn = [0xabcd; 3];
         scene.bench.store(scene.bench.table.geometry().row(second), &torn);
         let mut client = scene.client(|_| ());
-        let corrupt = Err(Some(Place::Row(second)));
+        let corrupt = Err(Some(DamagedItem::Row(second)));
         let mut change = |op: &Op| {
             let damaged =
-                |error| if let Error { kind: ErrorKind::Corrupt { place }, .. } = error { Some(place) } else { None };
+                |error| if let Error { kind: ErrorKind::Corrupt { item }, .. } = error { Some(item) } else { None };
             client.apply(op).map_err(damaged)
         };
         let (key, value) = (scene.narrow.to_vec(), scene.narrow.to_vec());
@@ -495,8 +495,7 @@ fn every_flipped_bit_of_a_row_is_noticed() {
                 words[bit / 64] ^= 1 << (bit % 64);
                 scene.bench.store(addr, &words);
                 let seen = client.get(&scene.narrow);
-                let corrupt =
-                    |error: &Error| matches!(error.kind, ErrorKind::Corrupt { place: Place::Row(at) } if at == row);
+                let corrupt = |error: &Error| error.kind == ErrorKind::Corrupt { item: DamagedItem::Row(row) };
                 assert!(seen.as_ref().is_err_and(corrupt), "{preset} {profile} bit {bit}: {seen:?}");
                 let put = client.apply(&Op::Put(scene.narrow.to_vec(), vec![8; 8]));
                 assert!(put.as_ref().is_err_and(corrupt), "{preset} {profile} bit {bit}: {put:?}");

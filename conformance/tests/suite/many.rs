@@ -10,7 +10,7 @@ use guira_conformance::{Bench, Moment, Op, Sampling, Seen, SteppedLane, TestClie
 use guira_fabric::heap::Pace;
 use guira_fabric::{Addr, Profile, Region, SplitMix64};
 use guira_layout::{EntryFormat, MAX_KEY_BYTES, OwnerId, Preset, PresetOptions, RowId};
-use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Outcome, Place, Token};
+use guira_rcuckoo::{ClientConfig, DamagedItem, Error, ErrorKind, Outcome, Token};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 
 const SEED: u64 = 23;
@@ -223,8 +223,8 @@ fn torn_and_damaged_rows_concern_their_keys_only() {
             }
             concerned += 1;
             match (answer, held_by) {
-                (Err(Error { kind: ErrorKind::Corrupt { place }, .. }), None) => {
-                    assert_eq!(place, Place::Row(row), "{profile}: key {i}")
+                (Err(Error { kind: ErrorKind::Corrupt { item }, .. }), None) => {
+                    assert_eq!(item, DamagedItem::Row(row), "{profile}: key {i}")
                 }
                 (Err(Error { kind: ErrorKind::Busy { owner, .. }, .. }), Some(_)) => {
                     assert_eq!(owner, held_by, "{profile}: key {i}")

@@ -277,7 +277,7 @@ fn damage_ends_a_stable_scan() {
     words[0] ^= 1;
     bench.store(bench.table.geometry().row(RowId(17)), &words);
     let error = block_on(reader(&bench).snapshot(&mut bench.region.lane(), 2, |_, _| ())).unwrap_err();
-    assert!(matches!(error.kind, ErrorKind::Corrupt { place: guira_rcuckoo::Place::Row(RowId(17)) }), "{error}");
+    assert!(matches!(error.kind, ErrorKind::Corrupt { item: guira_rcuckoo::DamagedItem::Row(RowId(17)) }), "{error}");
 }
 
 /// [R-SCAN-2] Up to 4,096 rows every row is counted: exact, in 1 round trip for 64 rows.

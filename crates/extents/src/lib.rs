@@ -1,27 +1,28 @@
-//! Where values that do not fit in a row go: a client's own chunks, cut into slots of one size class each.
+//! Space for values that do not fit in a row: a client's own chunks, each cut into slots of one size class.
 //!
-//! As in the protocol, an operation is an `async fn` over a lane. docs/space.md says why the space is cut as it is, and
+//! As in the protocol, an operation is an `async fn` over a lane. docs/space.md explains the division of the space, and
 //! docs/protocol.md has the rules that the comments cite.
 //!
 //! Invariants: a slot is handed out by the owner of its chunk only; a slot is free if its mark equals the generation of
-//! the extent in it, or if no extent ever was in it; a generation is used once in a table's life. Whoever takes the
-//! last reference to an extent out of the index writes its mark, so owners learn of free slots by reading their marks.
+//! the extent in it, or if it never held an extent; a generation is used once in a table's life. The client that
+//! removes the last reference to an extent from the index writes the extent's mark, so owners find free slots by
+//! reading their marks.
 //!
-//! Six parts: what this client knows of its chunks (`places`), how it gets and gives up chunks (`table`), what
-//! becomes of those it was getting or giving up in an operation that was dropped (`under_way`), how it learns what
-//! others have freed (`patrol`), how it finds what the dead have lost (`lost`), and why a run in use is nobody's
-//! (`runs`).
+//! Six modules: the client's record of its chunks (`owned_chunks`); claiming and giving up chunks (`table`); chunks
+//! whose claim or release was interrupted by a drop (`pending_claims`); finding what other clients have freed
+//! (`reclaim_scan`); finding extents that dead clients leaked (`leaked`); and runs, which have no owner while they are
+//! in use (`runs`).
 
 #![forbid(unsafe_code)]
 
-mod lost;
-mod patrol;
-mod places;
+mod leaked;
+mod owned_chunks;
+mod pending_claims;
+mod reclaim_scan;
 mod runs;
 mod table;
 #[cfg(test)]
 mod tests;
-mod under_way;
 
 use std::sync::Arc;
 
@@ -29,8 +30,8 @@ use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass, ExtentRef, GENERATION_WORD, Generation, OwnerId, extent_words};
 use guira_rcuckoo::{Key, NoSpace, Table};
 
-use patrol::{Orphan, Patrol};
-use places::{Freed, Places};
+use owned_chunks::{Freed, OwnedChunks};
+use reclaim_scan::{Orphan, ReclaimScan};
 use runs::Runs;
 use table::orphans;
 
@@ -40,97 +41,96 @@ const GENERATION_BLOCK: u64 = 1024;
 const BATCH_VERBS: usize = 64;
 /// Words one WRITE zeroes, at most: the smallest `max_verb_words` of all fabrics.
 const ZERO_WORDS: usize = 1 << 17;
-/// Searches for room while others claim chunks that they may give back: neither side of such a race needs to be told
-/// that the table is full. Their pauses add up to 0.3 ms, longer than a claim takes.
+/// Searches for space while other clients claim chunks that they may give back: neither side of such a race should
+/// report that the table is full. Their pauses add up to 0.3 ms, longer than a claim takes.
 const SEARCHES: u32 = 5;
-/// The pause after the first of them; it doubles with each.
+/// Pause after the first search; it doubles with each.
 const FIRST_PAUSE_NS: u64 = 20_000;
 
-/// There is no room for a value that needs an extent. Nothing was changed in the index.
+/// No space was reserved for a value that needs an extent. The index is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExtentError {
     /// No chunk, or no run of neighbouring chunks, is free.
     #[error("{0}")]
     Full(NoSpace),
-    /// The fabric failed; nothing was changed in the index.
-    #[error("cannot make room for a value: {0}")]
+    /// The fabric failed; the index is unchanged.
+    #[error("cannot reserve space for a value: {0}")]
     Fabric(#[from] FabricError),
 }
 
-/// A client's chunks.
+/// The chunks of one client, and the extents it cuts from them.
 pub struct Extents {
     table: Arc<Table>,
     owner: OwnerId,
     generations: std::ops::Range<u64>,
-    places: Places,
-    patrol: Patrol,
+    chunks: OwnedChunks,
+    scan: ReclaimScan,
     runs: Runs,
-    /// Generations of extents that were handed out and neither linked nor taken back: nobody's entry refers to them
-    /// yet.
+    /// Generations of extents that were handed out and neither linked nor taken back: no entry refers to them yet.
     handed_out: Vec<u64>,
-    /// Chunks whose words an operation is changing, or was when it was dropped.
-    under_way: Vec<u64>,
-    /// Extents found that deaths had lost.
+    /// Chunks whose words an operation is changing, or was changing when it was dropped.
+    pending_claims: Vec<u64>,
+    /// Leaked extents that this client found.
     swept: u64,
     adopted_chunks: u64,
 }
 
 impl Extents {
-    /// Those of `owner`, who has none yet.
+    /// Creates the state of `owner`, which has no chunks yet.
     pub fn new(table: Arc<Table>, owner: OwnerId) -> Extents {
-        // Clients start their rounds at different places, so that they look at different orphans.
+        // Clients start their scans at different chunks, so that they look at different orphans.
         let first = u64::from(owner.0).wrapping_mul(0x9e37_79b9) % table.config().chunks.max(1);
-        let patrol = Patrol::starting_at(first);
+        let scan = ReclaimScan::starting_at(first);
         Extents {
             table,
             owner,
             generations: 0..0,
-            places: Places::default(),
-            patrol,
+            chunks: OwnedChunks::default(),
+            scan,
             runs: Runs::default(),
             handed_out: Vec::new(),
-            under_way: Vec::new(),
+            pending_claims: Vec::new(),
             swept: 0,
             adopted_chunks: 0,
         }
     }
 
-    /// Orphaned chunks that this client adopted so far.
+    /// Returns the number of orphaned chunks that this client has adopted.
     pub fn adopted_chunks(&self) -> u64 {
         self.adopted_chunks
     }
 
-    /// A place for `key` and `value`, if one is at hand and there is nothing to tend. No round trip.
+    /// Reserves space for `key` and `value` if a free slot is known and no maintenance is due. No round trip.
     #[inline]
-    pub fn reserve_now(&mut self, key: &Key<'_>, value: &[u8]) -> Option<ExtentRef> {
+    pub fn try_reserve(&mut self, key: &Key<'_>, value: &[u8]) -> Option<ExtentRef> {
         if self.is_due() {
             return None;
         }
         let generation = self.generation_at_hand()?;
         let class = self.class_of(key, value);
-        let place = self.places.take(class, generation)?;
-        Some(self.hand_out(class, place, generation, key, value))
+        let slot = self.chunks.take(class, generation)?;
+        Some(self.hand_out(class, slot, generation, key, value))
     }
 
-    /// A place for `key` and `value`. No round trip as long as this client has a free slot of the class.
+    /// Reserves space for `key` and `value`. No round trip as long as this client has a free slot of the class.
     pub async fn reserve(
         &mut self,
         lane: &mut dyn Lane,
         key: &Key<'_>,
         value: &[u8],
     ) -> Result<ExtentRef, ExtentError> {
-        self.tend(lane).await?;
+        self.maintain(lane).await?;
         let generation = self.next_generation(lane).await?;
         let class = self.class_of(key, value);
-        let place = match self.places.take(class, generation) {
-            Some(place) => place,
+        let slot = match self.chunks.take(class, generation) {
+            Some(slot) => slot,
             None => {
                 self.refill(lane, class, value.len()).await?;
-                let place = self.places.take(class, generation);
-                place.ok_or_else(|| self.full(class, value.len(), &[]))?
+                let slot = self.chunks.take(class, generation);
+                slot.ok_or_else(|| self.full(class, value.len(), &[]))?
             }
         };
-        Ok(self.hand_out(class, place, generation, key, value))
+        Ok(self.hand_out(class, slot, generation, key, value))
     }
 
     fn hand_out(
@@ -141,7 +141,7 @@ impl Extents {
         key: &Key<'_>,
         value: &[u8],
     ) -> ExtentRef {
-        self.patrol.worked += 1;
+        self.scan.handled += 1;
         self.handed_out.push(generation);
         ExtentRef {
             digest: key.digest(),
@@ -165,7 +165,7 @@ impl Extents {
     /// Takes back an extent whose mark is written, if it lies in one of this client's chunks, or is a run.
     #[inline]
     pub fn give_back(&mut self, extent: &ExtentRef) {
-        self.patrol.worked += 1;
+        self.scan.handled += 1;
         self.take_back(extent, Freed::Marked);
     }
 
@@ -178,8 +178,8 @@ impl Extents {
     fn take_back(&mut self, extent: &ExtentRef, how: Freed) {
         let chunk_bytes = self.table.config().chunk_bytes;
         let Some((index, within)) = self.table.geometry().chunk_of(extent.offset) else { return };
-        match self.places.get(index).map(|chunk| chunk.class.slot_of(within, chunk_bytes)) {
-            Some(Some(slot)) => self.places.give_back(index, slot, extent.generation.0, how),
+        match self.chunks.get(index).map(|chunk| chunk.class.slot_of(within, chunk_bytes)) {
+            Some(Some(slot)) => self.chunks.give_back(index, slot, extent.generation.0, how),
             Some(None) => {}
             None => self.free_run(extent),
         }
@@ -196,22 +196,22 @@ impl Extents {
         self.generation_at_hand().ok_or_else(used_up)
     }
 
-    /// The next generation of the block that was drawn. // [R-EXTENT-3]
+    /// Returns the next generation of the block that was drawn. // [R-EXTENT-3]
     fn generation_at_hand(&mut self) -> Option<u64> {
         self.generations.next().filter(|generation| *generation <= Generation::MAX)
     }
 
-    /// Finds free slots: freed ones in chunks this client has, an orphan's, a free chunk's; and if there is none, what
-    /// this client and the dead no longer need.
+    /// Finds free slots: in this client's chunks, in an orphan, or in a free chunk; if there are none, reclaims space
+    /// that this client or dead clients no longer need.
     async fn refill(&mut self, lane: &mut dyn Lane, class: ExtentClass, bytes: usize) -> Result<(), ExtentError> {
-        if self.places.is_sweep_due(class) && self.sweep(lane, class).await? {
+        if self.chunks.is_mark_read_due(class) && self.read_class_marks(lane, class).await? {
             return Ok(());
         }
         if self.find_chunk(lane, class).await? {
             return Ok(());
         }
         for search in 0..SEARCHES {
-            if self.gather(lane, class).await? {
+            if self.reclaim_space(lane, class).await? {
                 return Ok(());
             }
             let words = self.read_chunk_table(lane).await?;
@@ -225,26 +225,26 @@ impl Extents {
         Err(self.full(class, bytes, &words))
     }
 
-    /// Reads every mark of this client, sweeps up what the dead have lost in its chunks, gives back what is empty, then
-    /// looks through the orphans, taking over one at a time so that none is missing to others: those of `class` first.
-    /// True if there is a free slot of `class` then. // [R-EXTENT-5] [R-RECOVER-7]
-    async fn gather(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> Result<bool, FabricError> {
+    /// Reads every mark of this client, frees leaked extents in its chunks, gives back its empty chunks, then looks
+    /// through the orphans, those of `class` first, taking over one at a time so that the others stay available to
+    /// other clients. Returns true if there is a free slot of `class` afterwards. // [R-EXTENT-5] [R-RECOVER-7]
+    async fn reclaim_space(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> Result<bool, FabricError> {
         self.settle_runs(lane).await?;
-        self.sweep_all(lane).await?;
-        if !self.places.has_free(class) {
+        self.read_all_marks(lane).await?;
+        if !self.chunks.has_free(class) {
             self.sweep_own(lane).await?;
         }
-        if self.places.has_free(class) {
+        if self.chunks.has_free(class) {
             return Ok(true);
         }
-        self.give_back_chunks(lane, &self.places.all_empty()).await?;
+        self.give_back_chunks(lane, &self.chunks.all_empty()).await?;
         if self.find_chunk(lane, class).await? {
             return Ok(true);
         }
         let words = self.read_chunk_table(lane).await?;
         let (same, others): (Vec<Orphan>, Vec<Orphan>) = orphans(&words).partition(|(_, of, _)| *of == class);
         for (index, ..) in same {
-            if self.adopt(lane, index, words[index as usize], class).await? && self.places.has_free(class) {
+            if self.adopt(lane, index, words[index as usize], class).await? && self.chunks.has_free(class) {
                 return Ok(true);
             }
             self.give_up(lane, &[index]).await?;
@@ -252,7 +252,7 @@ impl Extents {
         let mut others = &others[..];
         while !others.is_empty() {
             let (now, later) = others.split_at(self.fitting_samples(others).max(1));
-            self.drain_orphans(lane, now, |index| words[index as usize]).await?;
+            self.reclaim_drained(lane, now, |index| words[index as usize]).await?;
             others = later;
         }
         let words = self.read_chunk_table(lane).await?;
@@ -260,7 +260,7 @@ impl Extents {
         self.find_chunk(lane, class).await
     }
 
-    /// Who owns chunks, or is claiming some, beside this client. 1 round trip for 4,096 chunks.
+    /// Returns the other clients that own or are claiming chunks. 1 round trip for 4,096 chunks.
     pub async fn owners(&self, lane: &mut dyn Lane) -> Result<Vec<OwnerId>, FabricError> {
         let words = self.read_chunk_table(lane).await?;
         let mut owners: Vec<OwnerId> = words
@@ -292,13 +292,13 @@ impl Extents {
         })
     }
 
-    /// Gives up every chunk: empty ones become free, others orphans that the next client adopts. // [R-EXTENT-2]
+    /// Gives up every chunk: empty ones become free, others become orphans that another client adopts. // [R-EXTENT-2]
     pub async fn close(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
-        self.settle_under_way(lane).await?;
+        self.settle_pending_claims(lane).await?;
         self.settle_runs(lane).await?;
-        self.sweep_all(lane).await?;
-        self.give_back_chunks(lane, &self.places.all_empty()).await?;
-        let chunks: Vec<u64> = self.places.from(0).map(|(index, _)| index).collect();
+        self.read_all_marks(lane).await?;
+        self.give_back_chunks(lane, &self.chunks.all_empty()).await?;
+        let chunks: Vec<u64> = self.chunks.from(0).map(|(index, _)| index).collect();
         self.give_up(lane, &chunks).await
     }
 }

@@ -1,24 +1,24 @@
 //! The chunk table: finding, claiming, formatting, adopting and giving up chunks. // [R-EXTENT-2]
 //!
-//! Invariants: a chunk word is changed by CAS only; a word that names this client is changed by nobody else while it
-//! lives. A chunk that is neither formatted nor whole is `Claiming`, so whoever cleans up after a client that died
-//! anywhere in here knows that nothing refers to it, and which tails are its own: docs/decisions/0007.
+//! Invariants: a chunk word is changed by CAS only; a word that names this client is changed by no other client while
+//! it lives. A chunk that is not formatted or not complete is `Claiming`, so a recoverer of a client that died at any
+//! point in this module knows that nothing refers to it, and which tails belong to it: docs/decisions/0007.
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
 use guira_layout::{CHUNK_HEADER_WORDS, CHUNK_SWEPT_WORD, ChunkState, ChunkWord, ExtentClass, RECOVERIES_WORD};
 
-use super::patrol::Orphan;
+use super::reclaim_scan::Orphan;
 use super::{BATCH_VERBS, Extents, ZERO_WORDS};
 
-/// Words of the chunk table looked at in one READ.
+/// Words of the chunk table that one READ fetches.
 const TABLE_WORDS: u64 = 4096;
-/// An orphan is adopted before a free chunk is claimed if one in so many of its slots, or more, was free when its word
-/// was written: reading who is in the others costs a trip for 64 of them.
+/// An orphan is adopted before a free chunk is claimed if one in this many of its slots, or more, was free when its
+/// word was written: reading the generations in the others costs a round trip for 64 of them.
 const ROOMY_SHARE: u64 = 8;
-/// Clients that want a free chunk at the same moment try this many different ones first.
+/// Number of different chunks that clients try first when they claim at the same moment.
 const SPREAD: usize = 4;
 
-/// What an adopted chunk says of its places.
+/// The state of an adopted chunk's slots.
 struct Adopted {
     /// Recoveries counted by now.
     recoveries: u64,
@@ -28,8 +28,9 @@ struct Adopted {
 }
 
 impl Extents {
-    /// Claims a chunk, or a run of chunks, for `class`: a roomy orphan first, else free ones. Slots are cut from the
-    /// highest free chunk and runs from the lowest, so that free chunks stay beside each other. False if there is none.
+    /// Claims a chunk, or a run of chunks, for `class`: an orphan with many free slots first, otherwise free chunks.
+    /// Slots are cut from the highest free chunk and runs from the lowest, so that free chunks stay adjacent. Returns
+    /// false if there is none.
     pub(super) async fn find_chunk(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> Result<bool, FabricError> {
         let words = self.read_chunk_table(lane).await?;
         if self.find_orphan(lane, &words, class).await? {
@@ -41,8 +42,8 @@ impl Extents {
         }
     }
 
-    /// Adopts an orphan of `class` that has room: by its word, or else by a sample of some whose words may be out of
-    /// date. 1 round trip for the sample, 2 or more for the orphan. False if none was found.
+    /// Adopts an orphan of `class` with many free slots: by its word, or else by a sample of some whose words may be
+    /// out of date. 1 round trip for the sample, 2 or more for the orphan. Returns false if none was found.
     async fn find_orphan(
         &mut self,
         lane: &mut dyn Lane,
@@ -55,11 +56,11 @@ impl Extents {
         known.retain(|(index, ..)| self.is_possible(*index, class));
         known.sort_unstable_by_key(|(index, _, free)| (*free, *index));
         while let Some((index, ..)) = known.pop_if(|(_, _, free)| is_roomy(u64::from(*free))) {
-            if self.adopt(lane, index, words[index as usize], class).await? && self.places.has_free(class) {
+            if self.adopt(lane, index, words[index as usize], class).await? && self.chunks.has_free(class) {
                 return Ok(true);
             }
         }
-        // Nobody but a client that died leaves a run empty; patrols find those.
+        // Only a client that died leaves an empty run; reclaim scans find those.
         if known.is_empty() || matches!(class, ExtentClass::Run(_)) {
             return Ok(false);
         }
@@ -71,7 +72,7 @@ impl Extents {
         roomy.retain(|(free, _)| *free > 0 && is_roomy(*free));
         roomy.sort_unstable();
         for (_, index) in roomy.into_iter().rev() {
-            if self.adopt(lane, index, words[index as usize], class).await? && self.places.has_free(class) {
+            if self.adopt(lane, index, words[index as usize], class).await? && self.chunks.has_free(class) {
                 return Ok(true);
             }
         }
@@ -99,13 +100,13 @@ impl Extents {
         let first = SPREAD.min(free.len());
         free[..first].rotate_left(usize::from(self.owner.0) % first.max(1));
         for index in free {
-            self.begin([index]);
+            self.mark_pending([index]);
             if self.swap(lane, index, ChunkWord::FREE, self.claiming(class)).await? {
                 self.format(lane, index, class).await?;
-                self.end();
+                self.clear_pending();
                 return Ok(true);
             }
-            self.end();
+            self.clear_pending();
         }
         Ok(false)
     }
@@ -121,18 +122,18 @@ impl Extents {
             }
             free = 0;
             let head = index as u64 + 1 - chunks;
-            self.begin([head]);
+            self.mark_pending([head]);
             if self.claim_run(lane, head, class).await? {
                 self.format(lane, head, class).await?;
-                self.end();
+                self.clear_pending();
                 return Ok(true);
             }
-            self.end();
+            self.clear_pending();
         }
         Ok(false)
     }
 
-    /// Claims the head, then the tails, 64 a batch; gives back what it got if somebody else was faster.
+    /// Claims the head, then the tails, 64 a batch; gives back what it claimed if another client was faster.
     async fn claim_run(&self, lane: &mut dyn Lane, head: u64, class: ExtentClass) -> Result<bool, FabricError> {
         if !self.swap(lane, head, ChunkWord::FREE, self.claiming(class)).await? {
             return Ok(false);
@@ -153,9 +154,9 @@ impl Extents {
         Ok(true)
     }
 
-    /// Zeroes the header, the marks and the first word of every slot of a chunk this client is claiming, which may be
-    /// left from its former use, and then owns it. Scattered WRITEs if they fit in a batch, else the whole chunk, 1 MiB
-    /// a verb.
+    /// Zeroes the header, the marks and the first word of every slot of a chunk that this client is claiming, which may
+    /// have old content, and then owns it. Scattered WRITEs if they fit in a batch, otherwise the whole chunk, 1 MiB a
+    /// verb.
     async fn format(&mut self, lane: &mut dyn Lane, index: u64, class: ExtentClass) -> Result<(), FabricError> {
         let chunk_bytes = self.table.config().chunk_bytes;
         let start = self.table.geometry().chunk(index);
@@ -184,13 +185,13 @@ impl Extents {
         let (addr, compare) = (self.table.geometry().chunk_word(index), self.claiming(class).0);
         batch.push(Verb::Cas { addr, compare, swap: self.owned(class).0, found: &mut found });
         post(lane, batch).await?;
-        self.places.add(index, class, vec![0; slots as usize], 0);
+        self.chunks.add(index, class, vec![0; slots as usize], 0);
         Ok(())
     }
 
     /// Takes over an orphan whose word is `seen`: its marks and its slots' generations say which slots are free, and a
-    /// sweep finds what deaths have lost. 2 round trips, 1 more for each further 62 slots, and those of the sweep if
-    /// somebody was recovered since the last one. False if somebody else was faster. // [R-EXTENT-2] [R-RECOVER-7]
+    /// sweep finds leaked extents. 2 round trips, 1 more for each further 62 slots, and those of the sweep if a client
+    /// was recovered since the last one. Returns false if another client was faster. // [R-EXTENT-2] [R-RECOVER-7]
     pub(super) async fn adopt(
         &mut self,
         lane: &mut dyn Lane,
@@ -201,27 +202,27 @@ impl Extents {
         if !self.is_possible(index, class) {
             return Ok(false);
         }
-        self.begin([index]);
+        self.mark_pending([index]);
         if !self.swap(lane, index, seen, self.owned(class)).await? {
-            self.end();
+            self.clear_pending();
             return Ok(false);
         }
         self.adopted_chunks += 1;
-        let Adopted { recoveries, header, marks, mut generations } = self.read_places(lane, index, class).await?;
+        let Adopted { recoveries, header, marks, mut generations } = self.read_slots(lane, index, class).await?;
         for (generation, mark) in generations.iter_mut().zip(&marks) {
             if generation == mark {
                 *generation = 0;
             }
         }
-        self.places.add(index, class, generations, header[CHUNK_SWEPT_WORD as usize]);
-        self.end();
-        self.sweep_lost(lane, index, recoveries).await?;
+        self.chunks.add(index, class, generations, header[CHUNK_SWEPT_WORD as usize]);
+        self.clear_pending();
+        self.sweep_leaked(lane, index, recoveries).await?;
         Ok(true)
     }
 
-    /// What a chunk of this client's says of its places. 1 round trip for 62 of them, marks first: a generation that
-    /// equals its mark was freed.
-    async fn read_places(&self, lane: &mut dyn Lane, index: u64, class: ExtentClass) -> Result<Adopted, FabricError> {
+    /// Reads the state of the slots of a chunk of this client. 1 round trip for 62 of them, marks first: an extent
+    /// whose generation equals its mark was freed.
+    async fn read_slots(&self, lane: &mut dyn Lane, index: u64, class: ExtentClass) -> Result<Adopted, FabricError> {
         let slots = class.slots(self.table.config().chunk_bytes) as usize;
         let mut recoveries = [0];
         let mut head = vec![0; CHUNK_HEADER_WORDS as usize + slots];
@@ -249,25 +250,25 @@ impl Extents {
     /// Makes chunks of this client orphans. 1 round trip for 64 of them, 2 for each slot that has yet to be marked.
     pub(super) async fn give_up(&mut self, lane: &mut dyn Lane, indices: &[u64]) -> Result<(), FabricError> {
         for index in indices {
-            while let (Some(chunk), Some(slot)) = (self.places.get(*index), self.places.first_unmarked(*index)) {
+            while let (Some(chunk), Some(slot)) = (self.chunks.get(*index), self.chunks.first_unmarked(*index)) {
                 self.mark_free(lane, chunk.class, *index, slot).await?;
-                self.places.note_marked(*index, slot);
+                self.chunks.note_marked(*index, slot);
             }
         }
-        self.begin(indices.iter().copied());
+        self.mark_pending(indices.iter().copied());
         let mut swaps = Vec::new();
         for index in indices {
-            let Some(chunk) = self.places.remove(*index) else { continue };
+            let Some(chunk) = self.chunks.remove(*index) else { continue };
             let orphan = ChunkWord::encode(ChunkState::Orphan { class: chunk.class, free: chunk.free_hint() });
             swaps.push((*index, self.owned(chunk.class), orphan));
         }
         self.swap_all(lane, &swaps).await?;
-        self.end();
+        self.clear_pending();
         Ok(())
     }
 
-    /// Writes the mark of a slot whose extent nothing refers to, so that whoever adopts the chunk finds it free. The
-    /// extent may never have been written: then an older one's generation is there, and freed already.
+    /// Writes the mark of a slot whose extent nothing refers to, so that a client that adopts the chunk finds it free.
+    /// The extent may never have been written: then the slot has an older extent's generation, which was freed already.
     async fn mark_free(
         &self,
         lane: &mut dyn Lane,
@@ -280,14 +281,14 @@ impl Extents {
         post(lane, [Verb::Write { addr: self.mark_addr(index, class, slot), words: &generation }]).await
     }
 
-    /// Gives back chunks of this client that hold nothing. Of a run the tails go first, while its head is `Claiming`,
-    /// so that a run is never claimed in part. 1 round trip for 64 chunks.
+    /// Gives back chunks of this client that hold nothing. The tails of a run go first, while its head is `Claiming`,
+    /// so that a run is never partly claimed. 1 round trip for 64 chunks.
     pub(super) async fn give_back_chunks(&mut self, lane: &mut dyn Lane, indices: &[u64]) -> Result<(), FabricError> {
         let mut swaps = Vec::new();
-        let empty: Vec<u64> = indices.iter().copied().filter(|index| self.places.is_empty(*index)).collect();
-        self.begin(empty.iter().copied());
+        let empty: Vec<u64> = indices.iter().copied().filter(|index| self.chunks.is_empty(*index)).collect();
+        self.mark_pending(empty.iter().copied());
         for index in empty {
-            let Some(chunk) = self.places.remove(index) else { continue };
+            let Some(chunk) = self.chunks.remove(index) else { continue };
             let class = chunk.class;
             if class.chunks() == 1 {
                 swaps.push((index, self.owned(class), ChunkWord::FREE));
@@ -298,7 +299,7 @@ impl Extents {
             swaps.push((index, self.claiming(class), ChunkWord::FREE));
         }
         self.swap_all(lane, &swaps).await?;
-        self.end();
+        self.clear_pending();
         Ok(())
     }
 
@@ -313,7 +314,7 @@ impl Extents {
         Ok(found == [compare])
     }
 
-    /// CAS of chunk words, in order, 64 a batch; returns what each found.
+    /// Swaps chunk words by CAS, in order, 64 a batch; returns the words found.
     pub(super) async fn swap_all(
         &self,
         lane: &mut dyn Lane,
@@ -349,7 +350,7 @@ impl Extents {
     }
 }
 
-/// The orphans among `words`, the chunk table: index, class, and free slots by its word.
+/// Returns the orphans among `words`, the chunk table: index, class, and free slots by its word.
 pub(super) fn orphans(words: &[ChunkWord]) -> impl Iterator<Item = Orphan> {
     (0..).zip(words).filter_map(|(index, word)| match word.decode() {
         Some(ChunkState::Orphan { class, free }) => Some((index, class, free)),
@@ -361,7 +362,7 @@ pub(super) fn tail_of(head: u64) -> ChunkWord {
     ChunkWord::encode(ChunkState::Tail { head: head as u32 })
 }
 
-/// The tails of the run at `head`.
+/// Returns the tails of the run at `head`.
 pub(super) fn tails(head: u64, class: ExtentClass) -> Vec<u64> {
     (head + 1..head + class.chunks()).collect()
 }

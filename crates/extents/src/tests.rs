@@ -13,33 +13,33 @@ use guira_layout::{Geometry, Preset, PresetOptions, Secret, SlotState, SlotWord,
 use guira_rcuckoo::{Key, SlotClient, format_table, recover};
 use pollster::block_on;
 
-use super::patrol::PATROL_EVERY;
+use super::reclaim_scan::SCAN_EVERY;
 use super::*;
 
 const CHUNKS: u64 = 16;
 const MOST_STEPS: u64 = 20_000;
-/// More than the steps of most recoveries here; a prime, so that these meet deaths of every kind.
+/// More than the steps of most recoveries here; a prime, so that the recoveries meet deaths of every kind.
 const RECOVERY_STEPS: u64 = 251;
 const DEAD: OwnerId = OwnerId(1);
-const HEIR: OwnerId = OwnerId(2);
-const INTRUDER: OwnerId = OwnerId(3);
-/// Values of a slot that 13 of fit in a chunk, of a whole chunk, and of a run of three.
+const OTHER: OwnerId = OwnerId(2);
+const RIVAL: OwnerId = OwnerId(3);
+/// Values for a slot of which 13 fit in a chunk, for a whole chunk, and for a run of three chunks.
 const SMALL: [u8; 200] = [1; 200];
 const CHUNK: [u8; 3_000] = [2; 3_000];
 const RUN: [u8; 10_000] = [3; 10_000];
 
 #[derive(Clone)]
-struct Bench {
+struct Fixture {
     region: HeapRegion,
     table: Arc<Table>,
 }
 
-impl Bench {
-    fn new() -> Bench {
-        Bench::with_chunks(CHUNKS)
+impl Fixture {
+    fn new() -> Fixture {
+        Fixture::with_chunks(CHUNKS)
     }
 
-    fn with_chunks(chunks: u64) -> Bench {
+    fn with_chunks(chunks: u64) -> Fixture {
         let options = PresetOptions {
             capacity: 100,
             format: "bytes:24".parse().expect("a format"),
@@ -54,14 +54,14 @@ impl Bench {
         let table = Table::new(Superblock { incarnation: 1, table: 2, secret: Secret([3; 4]), config })
             .expect("a possible table");
         block_on(format_table(&mut region.lane(), &table, |_| ControlFlow::Continue(()))).expect("the heap writes");
-        // What earlier values left in the chunks: no format may rely on zeros.
-        let bench = Bench { region, table };
+        // Old content of the chunks: formatting must not rely on zeros.
+        let fixture = Fixture { region, table };
         for chunk in 0..chunks {
-            let first = bench.table.geometry().chunk(chunk).word() as usize;
-            let words = &bench.region.memory().main[first..first + 512];
+            let first = fixture.table.geometry().chunk(chunk).word() as usize;
+            let words = &fixture.region.memory().main[first..first + 512];
             words.iter().zip(1..).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
         }
-        bench
+        fixture
     }
 
     fn word(&self, chunk: u64) -> ChunkWord {
@@ -82,7 +82,8 @@ impl Bench {
         Extents::new(Arc::clone(&self.table), owner)
     }
 
-    /// Recovers the dead client; decision 0007, "What a recoverer sees", tells what is left then.
+    /// Recovers the dead client, and checks the chunk table; decision 0007, "What a recoverer sees", says what is left
+    /// then.
     fn recover(&self, dead: OwnerId) {
         self.recover_until(dead, u64::MAX);
         let is_tail = |tail: u64, head: u64| self.word(tail).decode() == Some(ChunkState::Tail { head: head as u32 });
@@ -106,7 +107,7 @@ impl Bench {
         }
     }
 
-    /// The same by a recoverer that dies before its step `last`.
+    /// Recovers the dead client by a recoverer that dies before its step `last`.
     fn recover_until(&self, dead: OwnerId, last: u64) {
         let slot = dead.slot().expect("an owner");
         let at = self.table.geometry().slot(slot).word() as usize;
@@ -119,27 +120,27 @@ impl Bench {
             steps += 1;
             if steps > last { Next::Die } else { Next::Continue }
         };
-        let hold = self.region.hold(slot).expect("the heap holds").expect("nobody else recovers it");
+        let hold = self.region.hold(slot).expect("the heap holds").expect("no other client recovers it");
         let mut lane = self.region.lane().hooked(Box::new(hook));
         let recovered =
             block_on(recover(&mut lane, &self.table, &FenceProof::new(slot, 1, hold), &SlotClient::default()));
         assert!(lane.is_dead() || recovered.is_ok(), "{recovered:?}");
     }
 
-    /// Everything that was not the intruder's can be had again: the dead client linked nothing.
+    /// Asserts that every chunk that is not the rival's can be claimed again: the dead client linked nothing.
     fn assert_nothing_is_lost(&self, what: &str) {
-        let mut heir = self.extents(HEIR);
+        let mut other = self.extents(OTHER);
         let owner = |chunk| match self.word(chunk).decode() {
             Some(ChunkState::Owned { owner, .. }) => Some(owner),
             _ => None,
         };
-        let taken = (0..CHUNKS).filter(|chunk| owner(*chunk) == Some(INTRUDER)).count() as u64;
+        let taken = (0..CHUNKS).filter(|chunk| owner(*chunk) == Some(RIVAL)).count() as u64;
         for i in 0..CHUNKS - taken {
-            let reserved = block_on(heir.reserve(&mut self.region.lane(), &short_key(&heir), &CHUNK));
+            let reserved = block_on(other.reserve(&mut self.region.lane(), &short_key(&other), &CHUNK));
             assert!(reserved.is_ok(), "{what}: chunk {i} of {}: {reserved:?}", CHUNKS - taken);
         }
         assert!(
-            block_on(heir.reserve(&mut self.region.lane(), &short_key(&heir), &CHUNK)).is_err(),
+            block_on(other.reserve(&mut self.region.lane(), &short_key(&other), &CHUNK)).is_err(),
             "{what}: and no more"
         );
     }
@@ -149,61 +150,61 @@ fn short_key(extents: &Extents) -> Key<'static> {
     extents.table.key(&[1]).expect("tables of this test take keys of any length")
 }
 
-/// A client that does everything that touches the chunk table: claims slots and runs, gives back, adopts, looks into
-/// orphans, closes.
-async fn live(extents: &mut Extents, lane: &mut HeapLane) -> Result<(), ExtentError> {
+/// Runs a client that does everything that touches the chunk table: claims slots and runs, gives back, adopts, looks
+/// into orphans, closes.
+async fn run_client(extents: &mut Extents, lane: &mut HeapLane) -> Result<(), ExtentError> {
     let mut first = Vec::new();
     for value in [&SMALL[..], &CHUNK, &RUN, &RUN, &CHUNK] {
         first.push(extents.reserve(lane, &short_key(extents), value).await?);
     }
-    // Drained: one run and one chunk stay in reserve, the others go.
+    // Empty now: one run and one chunk stay in reserve, the others are given back.
     first.iter().for_each(|extent| extents.cancel(extent));
-    extents.tend(lane).await?;
+    extents.maintain(lane).await?;
     // Orphans of this client, which it then finds itself.
     extents.reserve(lane, &short_key(extents), &RUN).await?;
     extents.reserve(lane, &short_key(extents), &SMALL).await?;
     extents.close(lane).await?;
-    extents.patrol.worked = PATROL_EVERY;
-    extents.tend(lane).await?;
+    extents.scan.handled = SCAN_EVERY;
+    extents.maintain(lane).await?;
     extents.reserve(lane, &short_key(extents), &SMALL).await?;
-    // A run that was linked is nobody's, and who frees it takes it over.
+    // A run that was linked has no owner, and the client that frees it takes it over.
     let linked = extents.reserve(lane, &short_key(extents), &RUN).await?;
     extents.link(&linked);
     extents.settle_runs(lane).await?;
     extents.give_back(&linked);
     extents.settle_runs(lane).await?;
-    // No room for this until everything else was given back.
+    // There is no space for this value until everything else was given back.
     let most = vec![4; CHUNKS as usize * 4096 - 200];
     drop(extents.reserve(lane, &short_key(extents), &most).await.map(|extent| extents.cancel(&extent)));
     extents.close(lane).await?;
     Ok(())
 }
 
-/// Runs `live` and kills it before step `last`; before verb `turn` another client takes chunk `wanted` if it is free.
-/// True if it died.
-fn live_and_die(bench: &Bench, last: u64, turn: u64, wanted: u64) -> bool {
-    let (mut steps, mut verbs, others) = (0, 0, bench.clone());
+/// Runs the client and kills it before step `last`; before verb `verb` another client takes chunk `wanted` if it is
+/// free. Returns true if the client died.
+fn run_and_die(fixture: &Fixture, last: u64, verb: u64, wanted: u64) -> bool {
+    let (mut steps, mut verbs, others) = (0, 0, fixture.clone());
     let hook = move |step| {
         if steps == last {
             return Next::Die;
         }
         steps += 1;
         if matches!(step, Step::Verb { .. }) {
-            if verbs == turn && others.word(wanted) == ChunkWord::FREE {
-                others.set(wanted, ChunkState::Owned { owner: INTRUDER, class: ExtentClass::Run(1) });
+            if verbs == verb && others.word(wanted) == ChunkWord::FREE {
+                others.set(wanted, ChunkState::Owned { owner: RIVAL, class: ExtentClass::Run(1) });
             }
             verbs += 1;
         }
         Next::Continue
     };
-    let mut lane = bench.region.lane().hooked(Box::new(hook));
-    let lived = block_on(live(&mut bench.extents(DEAD), &mut lane));
-    assert!(lived.is_ok() || lane.is_dead() || turn < u64::MAX, "{lived:?}");
+    let mut lane = fixture.region.lane().hooked(Box::new(hook));
+    let finished = block_on(run_client(&mut fixture.extents(DEAD), &mut lane));
+    assert!(finished.is_ok() || lane.is_dead() || verb < u64::MAX, "{finished:?}");
     lane.is_dead()
 }
 
 #[test]
-fn a_lack_of_room_is_told_in_bytes() {
+fn lack_of_space_is_reported_in_bytes() {
     let full = |chunks, free, longest_run, total| {
         NoSpace { value_bytes: 5000, chunks, chunk_bytes: 1 << 20, free, longest_run, total }.to_string()
     };
@@ -220,21 +221,21 @@ fn a_lack_of_room_is_told_in_bytes() {
 }
 
 /// [R-EXTENT-2] [R-RECOVER-3] A client that dies before any verb, or in any WRITE, leaves words from which everything
-/// is taken back, by recoverers that die anywhere, too.
+/// is reclaimed, even if recoverers die anywhere, too.
 #[test]
 fn a_death_at_any_step_loses_nothing() {
     let mut deaths = 0;
-    while live_and_die(&{ Bench::new() }, deaths, u64::MAX, 0) {
-        let bench = Bench::new();
-        live_and_die(&bench, deaths, u64::MAX, 0);
-        bench.recover_until(DEAD, deaths % RECOVERY_STEPS);
-        bench.recover(DEAD);
-        bench.assert_nothing_is_lost(&format!("died before step {deaths}"));
+    while run_and_die(&{ Fixture::new() }, deaths, u64::MAX, 0) {
+        let fixture = Fixture::new();
+        run_and_die(&fixture, deaths, u64::MAX, 0);
+        fixture.recover_until(DEAD, deaths % RECOVERY_STEPS);
+        fixture.recover(DEAD);
+        fixture.assert_nothing_is_lost(&format!("died before step {deaths}"));
         deaths += 1;
         assert!(deaths < MOST_STEPS);
     }
     println!("{deaths} deaths");
-    assert!(deaths > 100, "the life has many steps");
+    assert!(deaths > 100, "the client takes many steps");
 }
 
 /// [R-DROP-1] [R-EXTENT-2] A client whose operation was dropped after any number of polls, with a batch in flight,
@@ -243,100 +244,100 @@ fn a_death_at_any_step_loses_nothing() {
 fn a_dropped_operation_forgets_no_chunk() {
     let mut drops = 0;
     for polls in 0.. {
-        let bench = Bench::new();
-        let (mut extents, mut lane) = (bench.extents(DEAD), bench.region.lane().paced(Pace::Deferred(1)));
-        let lived = {
-            let mut life = pin!(live(&mut extents, &mut lane));
+        let fixture = Fixture::new();
+        let (mut extents, mut lane) = (fixture.extents(DEAD), fixture.region.lane().paced(Pace::Deferred(1)));
+        let finished = {
+            let mut life = pin!(run_client(&mut extents, &mut lane));
             let mut cx = Context::from_waker(Waker::noop());
             (0..polls).any(|_| life.as_mut().poll(&mut cx).is_ready())
         };
         block_on(poll_fn(|cx| lane.poll_drain(&mut [], cx))).expect("the heap loses nothing");
         let mut lane = lane.paced(Pace::Immediate);
-        // It goes on with whatever it was at, and with something else.
+        // It continues with whatever it was doing, and with something else.
         drop(block_on(extents.reserve(&mut lane, &short_key(&extents), &SMALL)).map(|extent| extents.cancel(&extent)));
         block_on(extents.close(&mut lane)).expect("the heap loses nothing");
         for chunk in 0..CHUNKS {
-            let state = bench.word(chunk).decode();
+            let state = fixture.word(chunk).decode();
             let is_left = !matches!(state, Some(ChunkState::Owned { .. } | ChunkState::Claiming { .. }));
             assert!(is_left, "dropped after {polls} polls: chunk {chunk} is {state:?}");
         }
-        bench.assert_nothing_is_lost(&format!("dropped after {polls} polls"));
-        if lived {
+        fixture.assert_nothing_is_lost(&format!("dropped after {polls} polls"));
+        if finished {
             break;
         }
         drops += 1;
     }
     println!("{drops} drops");
-    assert!(drops > 50, "the life has many batches");
+    assert!(drops > 50, "the client posts many batches");
 }
 
-/// [R-EXTENT-2] Whichever chunk another client takes at whichever moment: runs go around it, and nothing is left of
-/// their attempts, nor if their client dies in one.
+/// [R-EXTENT-2] Whichever chunk another client takes at whichever moment: runs are claimed around it, and nothing is
+/// left of the failed attempts, even if their client dies during one.
 #[test]
 fn a_race_for_any_chunk_leaves_nothing_behind() {
     let mut races = 0;
     for wanted in [0, 1, 2, 4, CHUNKS - 1] {
-        for turn in 0..90 {
-            let bench = Bench::new();
-            live_and_die(&bench, u64::MAX, turn, wanted);
-            bench.recover(DEAD);
-            bench.assert_nothing_is_lost(&format!("chunk {wanted} taken before verb {turn}"));
+        for verb in 0..90 {
+            let fixture = Fixture::new();
+            run_and_die(&fixture, u64::MAX, verb, wanted);
+            fixture.recover(DEAD);
+            fixture.assert_nothing_is_lost(&format!("chunk {wanted} taken before verb {verb}"));
             races += 1;
             for last in (0..400).step_by(7) {
-                let bench = Bench::new();
-                live_and_die(&bench, last, turn, wanted);
-                bench.recover(DEAD);
-                bench.assert_nothing_is_lost(&format!("chunk {wanted} taken before verb {turn}, died at {last}"));
+                let fixture = Fixture::new();
+                run_and_die(&fixture, last, verb, wanted);
+                fixture.recover(DEAD);
+                fixture.assert_nothing_is_lost(&format!("chunk {wanted} taken before verb {verb}, died at {last}"));
             }
         }
     }
     println!("{races} races");
 }
 
-/// [R-EXTENT-6] Between freeing a run's extent and taking the run over, others may have used the same chunks for
+/// [R-EXTENT-6] Between freeing a run's extent and taking the run over, other clients may have used the same chunks for
 /// another run of that length: the word is the same then, and the new extent is left alone.
 #[test]
 fn a_run_that_is_in_use_again_is_not_taken_over() {
-    let bench = Bench::new();
-    let mut lane = bench.region.lane();
-    let (mut owner, mut late) = (bench.extents(DEAD), bench.extents(HEIR));
+    let fixture = Fixture::new();
+    let mut lane = fixture.region.lane();
+    let (mut owner, mut late) = (fixture.extents(DEAD), fixture.extents(OTHER));
     let run = block_on(owner.reserve(&mut lane, &short_key(&owner), &RUN)).unwrap();
-    bench.store(run.offset, run.generation.0);
+    fixture.store(run.offset, run.generation.0);
     owner.link(&run);
     block_on(owner.settle_runs(&mut lane)).unwrap();
-    let (index, _) = bench.table.geometry().chunk_of(run.offset).unwrap();
-    let word = bench.word(index);
+    let (index, _) = fixture.table.geometry().chunk_of(run.offset).unwrap();
+    let word = fixture.word(index);
     late.give_back(&run);
-    let mark = run.mark_offset(bench.table.config(), bench.table.geometry()).unwrap();
-    bench.store(mark, run.generation.0);
-    // Somebody else's extent, written and linked since.
-    bench.store(run.offset, run.generation.0 + 1);
+    let mark = run.mark_offset(fixture.table.config(), fixture.table.geometry()).unwrap();
+    fixture.store(mark, run.generation.0);
+    // Another client's extent, written and linked since.
+    fixture.store(run.offset, run.generation.0 + 1);
     block_on(late.settle_runs(&mut lane)).unwrap();
-    assert_eq!(bench.word(index), word);
-    assert!(late.places.get(index).is_none());
+    assert_eq!(fixture.word(index), word);
+    assert!(late.chunks.get(index).is_none());
     late.give_back(&run);
-    bench.store(mark, run.generation.0 + 1);
+    fixture.store(mark, run.generation.0 + 1);
     block_on(late.settle_runs(&mut lane)).unwrap();
-    assert!(late.places.is_empty(index), "freed again, it is taken over");
+    assert!(late.chunks.is_empty(index), "freed again, it is taken over");
 }
 
-/// Round trips that two clients spend on their extents in 10,000 updates of 60 keys, each by either client, with values
-/// of `sizes` in turn: beside those of the updates themselves.
-fn upkeep_trips(sizes: &[usize]) -> u64 {
+/// Returns the round trips that two clients spend on their extents in 10,000 updates of 60 keys, each by either client,
+/// with values of `sizes` in turn: without those of the updates themselves.
+fn maintenance_trips(sizes: &[usize]) -> u64 {
     const UPDATES: usize = 10_000;
-    let bench = Bench::with_chunks(2_000);
-    let mut lane = bench.region.lane();
-    let mut clients = [bench.extents(DEAD), bench.extents(HEIR)];
+    let fixture = Fixture::with_chunks(2_000);
+    let mut lane = fixture.region.lane();
+    let mut clients = [fixture.extents(DEAD), fixture.extents(OTHER)];
     let mut live: Vec<Option<ExtentRef>> = vec![None; 60];
     for update in 0..UPDATES {
         let (key, client) = (update * 7 % live.len(), &mut clients[update % 3 % 2]);
         let value = vec![1; sizes[update % sizes.len()]];
         let extent = block_on(client.reserve(&mut lane, &short_key(client), &value)).expect("room");
-        bench.store(extent.offset, extent.generation.0);
+        fixture.store(extent.offset, extent.generation.0);
         client.link(&extent);
         if let Some(freed) = live[key].replace(extent) {
-            let mark = freed.mark_offset(bench.table.config(), bench.table.geometry()).expect("a possible extent");
-            bench.store(mark, freed.generation.0);
+            let mark = freed.mark_offset(fixture.table.config(), fixture.table.geometry()).expect("a possible extent");
+            fixture.store(mark, freed.generation.0);
             client.give_back(&freed);
         }
     }
@@ -345,11 +346,11 @@ fn upkeep_trips(sizes: &[usize]) -> u64 {
 
 /// [R-EXTENT-5] [R-EXTENT-6] Reuse costs little: exact counts, of 10,000 updates.
 #[test]
-fn upkeep_is_amortised() {
-    let one_class = upkeep_trips(&[200]);
+fn maintenance_is_amortised() {
+    let one_class = maintenance_trips(&[200]);
     let slots: Vec<usize> = (0..40).map(|i| 60 + i * 33).collect();
-    let every_class = upkeep_trips(&slots);
-    let runs = upkeep_trips(&[3_000, 10_000, 3_100, 14_000]);
+    let every_class = maintenance_trips(&slots);
+    let runs = maintenance_trips(&[3_000, 10_000, 3_100, 14_000]);
     println!("trips in 10,000 updates: one class {one_class}, every class of slots {every_class}, runs {runs}");
     assert!(one_class <= 700 && every_class <= 1_000 && runs <= 20_000);
 }

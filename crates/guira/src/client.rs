@@ -6,7 +6,7 @@
 use std::pin::{Pin, pin};
 
 use guira_fabric::Traffic;
-use guira_rcuckoo::{Begun, Counters, Now, Operation, Outcome};
+use guira_rcuckoo::{Begun, Counters, Operation, Outcome, TryGet};
 
 use crate::aio::{self, Request};
 use crate::reader::lookups;

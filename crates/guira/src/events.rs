@@ -32,8 +32,8 @@ impl Events {
                 let slot = owner.and_then(|owner| owner.slot());
                 warn!(target: "guira", table, %operation, lock = lock.0, slot, waited_ms, "operation timed out");
             }
-            OperationErrorKind::Corrupt { place } => {
-                error!(target: "guira", table, %operation, %place, "table is damaged");
+            OperationErrorKind::Corrupt { item } => {
+                error!(target: "guira", table, %operation, place = %item, "table is damaged");
             }
             _ => {}
         }

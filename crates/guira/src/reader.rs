@@ -3,7 +3,7 @@
 //! [`lookups`] writes each lookup once, for [`Reader`] and for [`crate::Client`].
 
 use guira_fabric::Traffic;
-use guira_rcuckoo::{Counters, Now};
+use guira_rcuckoo::{Counters, TryGet};
 
 use crate::wait::block_on;
 use crate::{Error, Token, Versioned};
@@ -53,8 +53,8 @@ macro_rules! lookups {
             #[inline]
             pub fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
                 match self.0.get_now(key, into) {
-                    Now::Done(found) => Ok(found.is_some()),
-                    Now::Wait => self.get_waiting(key, into),
+                    TryGet::Done(found) => Ok(found.is_some()),
+                    TryGet::MustWait => self.get_waiting(key, into),
                 }
             }
 

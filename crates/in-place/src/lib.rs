@@ -1,27 +1,27 @@
-//! One text of an operation, compiled twice: as it stands for every lane, and without a future for lanes that execute
-//! their batches in place.
+//! One source text of an operation, compiled twice: as written for every lane, and without a future for lanes that
+//! execute their batches in place.
 //!
 //! A future costs more instructions than a whole lookup in shared memory (docs/decisions/0021), and two copies of a
-//! protocol drift apart. So the protocol is written once, as `async fn`s, and those that are to cost nothing but their
-//! memory accesses carry [`macro@in_place`].
+//! protocol drift apart. So the protocol is written once, as `async fn`s, and the functions that must cost no more than
+//! their memory accesses carry [`macro@in_place`].
 #![forbid(unsafe_code)]
 
 use proc_macro::{Delimiter, Group, Ident, TokenStream, TokenTree};
 
-/// The end of the second name.
+/// Suffix of the second function's name.
 const SUFFIX: &str = "_in_place";
 
-/// Keeps the `async fn` that follows, and adds `NAME_in_place` after it, made of the same text:
+/// Keeps the `async fn` that follows, and adds `NAME_in_place` after it, made from the same text:
 ///
 /// - it is not `async`, and each awaited call `f(..).await` is `f_in_place(..)`, a function or method that exists
-///   under that name (of batches: `guira_fabric::post_in_place`);
-/// - the trait `Lane` is `LocalLane`, which has to be in scope, and `dyn Lane` is `impl LocalLane`.
+/// under that name (for batches: `guira_fabric::post_in_place`);
+/// - the trait `Lane` is `LocalLane`, which must be in scope, and `dyn Lane` is `impl LocalLane`.
 ///
-/// Attributes and documentation are those of both. The arguments of the attribute, if there are any, are attributes
-/// of the second function alone: `#[in_place(inline(always))]`.
+/// Both functions have the same attributes and documentation. The arguments of the attribute, if there are any, are
+/// attributes of the second function only: `#[in_place(inline(always))]`.
 ///
 /// # Errors
-/// Does not compile if what follows is no `async fn`, or awaits what is not a call by name.
+/// Does not compile if the item is not an `async fn`, or awaits anything but a call by name.
 #[proc_macro_attribute]
 pub fn in_place(attributes: TokenStream, function: TokenStream) -> TokenStream {
     match second(attributes, function.clone()) {
@@ -30,7 +30,7 @@ pub fn in_place(attributes: TokenStream, function: TokenStream) -> TokenStream {
     }
 }
 
-/// The second function.
+/// Returns the second function, or the error message of the macro.
 fn second(attributes: TokenStream, function: TokenStream) -> Result<TokenStream, String> {
     let mut made = Vec::new();
     if !attributes.is_empty() {
@@ -51,7 +51,7 @@ fn second(attributes: TokenStream, function: TokenStream) -> Result<TokenStream,
     if is_named { Ok(made.into_iter().collect()) } else { Err("in_place is for an async fn".to_owned()) }
 }
 
-/// Adds a token of the first function as it is in the second.
+/// Appends a token of the first function, rewritten for the second.
 fn push(made: &mut Vec<TokenTree>, token: TokenTree) -> Result<(), String> {
     match token {
         TokenTree::Group(group) => {
@@ -79,7 +79,7 @@ fn push(made: &mut Vec<TokenTree>, token: TokenTree) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes `f_in_place(..)` of `f(..).`, or `f::<..>(..).`, which stands before an `await`.
+/// Rewrites `f(..).` or `f::<..>(..).`, which stands before an `await`, to `f_in_place(..)`.
 fn call_in_place(made: &mut Vec<TokenTree>) -> Result<(), String> {
     let is_call = matches!(made.as_slice(), [.., TokenTree::Group(arguments), TokenTree::Punct(dot)]
         if dot.as_char() == '.' && arguments.delimiter() == Delimiter::Parenthesis);
@@ -92,7 +92,7 @@ fn call_in_place(made: &mut Vec<TokenTree>) -> Result<(), String> {
     Err("in place, only a call by name can be awaited".to_owned())
 }
 
-/// Where the name of the call is that ends `made`, with a dot behind it.
+/// Returns the index of the name of the call that ends `made`, which has a dot after it.
 fn name_before(made: &[TokenTree]) -> Option<usize> {
     let is = |at: usize, sign: char| matches!(&made[at], TokenTree::Punct(punct) if punct.as_char() == sign);
     let mut at = made.len().checked_sub(3)?;
@@ -105,7 +105,7 @@ fn name_before(made: &[TokenTree]) -> Option<usize> {
                 break;
             }
         }
-        // The two colons before.
+        // Skips the two colons before the generics.
         at = at.checked_sub(2)?;
     }
     Some(at)

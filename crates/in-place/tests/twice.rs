@@ -1,4 +1,4 @@
-//! What `in_place` makes of an operation: the same batches, without a future.
+//! The two forms of an operation post the same batches.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -12,7 +12,7 @@ struct Counter {
 }
 
 impl Counter {
-    /// Adds so many, one batch each, and returns what was found last.
+    /// Adds `STEP` `times` times, one batch each, and returns the last value found.
     #[in_place(inline)]
     async fn add<const STEP: u64>(&self, lane: &mut dyn Lane, times: u32) -> Result<u64, FabricError> {
         let mut found = 0;
@@ -24,7 +24,7 @@ impl Counter {
     }
 }
 
-/// Calls by name and with arguments between angle brackets, in blocks, arms and conditions.
+/// Contains calls by name and with generic arguments, in blocks, arms and conditions.
 #[in_place]
 async fn add_twice<L: Lane>(lane: &mut L, counter: &Counter) -> Result<Option<u64>, FabricError> {
     if counter.add::<2>(lane, 1).await? > 0 {
@@ -48,7 +48,7 @@ fn poll(lane: &mut HeapLane) -> (u32, Result<Option<u64>, FabricError>) {
             return (polls, found);
         }
     }
-    unreachable!("there is no end of numbers");
+    unreachable!("the range has no end");
 }
 
 #[test]

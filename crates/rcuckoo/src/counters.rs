@@ -1,34 +1,34 @@
-//! What clients met, as numbers; and the table's totals of them, which outlive the clients.
+//! Counters of client events, and the table's totals of them, which outlive the clients.
 //!
-//! Invariant: a counter's place among the totals is its place in the list below. New ones are added at the end, and
-//! none is ever removed: programs of different age count in one table.
+//! Invariant: a counter's index in the list below is its index among the totals. New counters are added at the end, and
+//! none is ever removed: programs of different versions count in one table.
 
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{TOTALS_WORD, TOTALS_WORDS};
 
 use crate::{Recovered, Table};
 
-/// Declares [`Counters`] and what follows from the list of its fields.
+/// Declares [`Counters`] and the items derived from the list of its fields.
 macro_rules! counters {
     ($($(#[$documentation:meta])* $name:ident,)*) => {
-        /// What a client met, or all clients of a table. Only grows.
+        /// Counters of events that one client, or all clients of a table, met. They only grow.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[$documentation])* pub $name: u64,)*
         }
 
         impl Counters {
-            /// How many there are.
+            /// Number of counters.
             pub const COUNT: usize = [$(stringify!($name)),*].len();
-            /// Their names, in the order of the totals.
+            /// Names of the counters, in the order of the totals.
             pub const NAMES: [&'static str; Counters::COUNT] = [$(stringify!($name)),*];
 
-            /// The counters in the order of the totals.
+            /// Returns the counters in the order of the totals.
             pub const fn to_words(&self) -> [u64; Counters::COUNT] {
                 [$(self.$name),*]
             }
 
-            /// The counters that these words are, in the order of the totals.
+            /// Returns the counters of `words`, which are in the order of the totals.
             pub const fn from_words(words: [u64; Counters::COUNT]) -> Counters {
                 let [$($name),*] = words;
                 Counters { $($name),* }
@@ -40,7 +40,7 @@ macro_rules! counters {
 counters! {
     /// Times a lock was found taken, and waited for.
     lock_conflicts,
-    /// Paths that did not hold under locks, so that the insert searched again.
+    /// Paths that no longer held under their locks, so that the insert searched again.
     stale_paths,
     /// Entries moved to make room.
     moves,
@@ -53,78 +53,79 @@ counters! {
     records,
     /// Dead clients recovered.
     recoveries,
-    /// Those of them whose commit was completed.
+    /// Recovered clients whose commit was completed.
     replays,
-    /// Those of them that left nothing but their slot: no commit begun, no lock, no chunk.
+    /// Recovered clients that left nothing but their slot: no commit begun, no lock, no chunk.
     idle_deaths,
-    /// Those of them that somebody else had begun to recover, and died. Source: R-RECOVER-4.
+    /// Recoveries that continued one whose recoverer had died. Source: R-RECOVER-4.
     take_overs,
-    /// Recoveries refused, because the dead client's slot or record is damaged.
+    /// Recoveries that failed because the dead client's slot or record is damaged.
     failed_recoveries,
-    /// Rows that dead clients left half written, and that recoveries made whole. Source: R-RECOVER-2.
+    /// Rows that dead clients left half written, and that recoveries completed. Source: R-RECOVER-2.
     torn_rows,
     /// Locks of dead clients that were released.
     released_locks,
     /// Chunks of dead clients that became orphans or free; a run counts as one.
     reclaimed_chunks,
-    /// Operations that gave up at their deadline: `Busy`.
+    /// Operations that failed at their deadline: `Busy`.
     timeouts,
-    /// Questions whether somebody in the way is alive; in preset `paper`, locks whose holder was presumed dead. Source:
-    /// R-RECOVER-1, R-REPAIR-1.
+    /// Liveness checks of clients whose locks were waited for; in preset `paper`, locks whose holder was presumed dead.
+    /// Source: R-RECOVER-1, R-REPAIR-1.
     suspicions,
-    /// Those of them whose answer was yes; in preset `paper`, those where the lock was free, or a row under it had
-    /// changed, before anything was repaired: others may be wrong, too, and nobody knows. Source: R-REPAIR-5.
+    /// Liveness checks that found the client alive; in preset `paper`, suspicions withdrawn before anything was
+    /// repaired, because the lock was free or a row under it had changed. Other suspicions there may be wrong, too,
+    /// undetected. Source: R-REPAIR-5.
     false_suspicions,
-    /// Those of the lock conflicts in which other locks were won by the same batch, and given back. Source: R-LOCK-3.
+    /// Lock conflicts in which the same batch won other locks, which were given back. Source: R-LOCK-3.
     partial_conflicts,
     /// Tries posted again because only neighbours of the wanted locks had changed. Source: R-LOCK-6.
     neighbour_retries,
-    /// Those of the row retries because a row did not verify. Source: R-READ-5.
+    /// Row retries because a row did not verify. Source: R-READ-5.
     crc_retries,
-    /// Samples of rows whose writer stood still, taken with the help of its record. Source: R-READ-9.
-    looks_past,
-    /// Those of them that gave a whole row.
-    rows_past,
+    /// Rows sampled together with the record of a writer that had stopped inside them. Source: R-READ-9.
+    reads_through_record,
+    /// Samples read through a record that gave a whole row.
+    rows_through_record,
     /// Orphaned chunks adopted.
     adopted_chunks,
     /// Repair leases taken, preset `paper`. Source: R-REPAIR-3.
     leases,
-    /// Those of them that somebody else had. Source: R-REPAIR-4.
+    /// Repair leases revoked from another client, of those taken. Source: R-REPAIR-4.
     revocations,
     /// Times a repair found an entry twice, once in a row that did not verify: state 1. Source: R-REPAIR-6.
     repair_state_1,
-    /// The same in rows that verified: state 2.
+    /// Times a repair found an entry twice in rows that verified: state 2.
     repair_state_2,
-    /// Times a repair found no entry twice, but a row that did not verify: state 3.
+    /// Times a repair found no duplicate entry, but a row that did not verify: state 3.
     repair_state_3,
     /// Times a repair found neither, and cleared the lock: state 4.
     repair_state_4,
-    /// Locks of this client that were not its own any more when its commit released them: it was presumed dead.
+    /// Locks of this client that were no longer its own when its commit released them: it had been presumed dead.
     reclaimed_locks,
-    /// Extents that deaths had lost, and that sweeps found. Source: R-RECOVER-7.
+    /// Leaked extents that sweeps found. Source: R-RECOVER-7.
     swept_extents,
-    /// Changes that waited for another one of the same key and process, behind a memory node. Source: R-LOCK-4.
-    line_waits,
-    /// Those of them that were answered as if they had come right before the other: it overwrote them. Source:
+    /// Changes that waited for another change of the same key in the same process, on a memory node. Source: R-LOCK-4.
+    queue_waits,
+    /// Queued changes that were combined with a later one: completed as if carried out right before it. Source:
     /// R-LOCK-8.
-    overwritten,
+    combined,
 }
 
-const _: () = assert!(Counters::COUNT <= TOTALS_WORDS, "the superblock has room for all");
+const _: () = assert!(Counters::COUNT <= TOTALS_WORDS, "all counters fit in the superblock");
 
 impl Counters {
-    /// Each counter, with its name.
+    /// Returns each counter with its name.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Counters::NAMES.into_iter().zip(self.to_words())
     }
 
-    /// These and `other` together.
+    /// Returns the sums of these counters and `other`.
     #[must_use]
     pub fn plus(&self, other: &Counters) -> Counters {
         self.with(other, u64::wrapping_add)
     }
 
-    /// What was counted since these were `earlier`.
+    /// Returns the differences between these counters and `earlier` ones.
     #[must_use]
     pub fn since(&self, earlier: &Counters) -> Counters {
         self.with(earlier, u64::wrapping_sub)
@@ -136,7 +137,7 @@ impl Counters {
         Counters::from_words(words)
     }
 
-    /// Counts a recovery that was completed.
+    /// Counts a completed recovery.
     pub fn note_recovery(&mut self, recovered: &Recovered) {
         self.recoveries += 1;
         self.replays += u64::from(recovered.replayed_rows > 0);
@@ -147,13 +148,13 @@ impl Counters {
         self.reclaimed_chunks += recovered.chunks;
     }
 
-    /// The sequence number of the client's last redo record, as far as a seal has room for it.
+    /// Returns the sequence number of the client's last redo record, truncated to the width of a seal.
     #[inline(always)]
     pub(crate) fn sequence(&self) -> u32 {
         self.records as u32
     }
 
-    /// How often this client had to do with somebody who was dead or stood still: what is worth telling at once.
+    /// Returns the number of events that involved dead or stopped clients: those worth reporting at once.
     pub fn incidents(&self) -> u64 {
         self.timeouts + self.suspicions + self.recoveries + self.failed_recoveries
     }
@@ -172,7 +173,7 @@ pub async fn add_totals(lane: &mut dyn Lane, table: &Table, counters: &Counters)
     if adds.is_empty() { Ok(()) } else { post(lane, adds).await }
 }
 
-/// The table's totals: what its clients met and told. 1 round trip. // [R-TOTALS-1]
+/// Reads the table's totals, as reported by its clients. 1 round trip. // [R-TOTALS-1]
 ///
 /// # Errors
 /// The fabric refused or lost the batch.
@@ -186,13 +187,14 @@ pub async fn read_totals(lane: &mut dyn Lane, table: &Table) -> Result<Counters,
 mod tests {
     use super::*;
 
-    /// [R-TOTALS-1] Whoever moves a counter makes programs of different age count different things in one word.
+    /// [R-TOTALS-1] Moving a counter would make programs of different versions count different things in one word.
     #[test]
-    fn counters_keep_their_places() {
+    fn counters_keep_their_positions() {
         let first = ["lock_conflicts", "stale_paths", "moves", "sampled_searches", "row_retries", "records"];
         let second = ["recoveries", "replays", "idle_deaths", "take_overs", "failed_recoveries", "torn_rows"];
         let third = ["released_locks", "reclaimed_chunks", "timeouts", "suspicions", "false_suspicions"];
-        let fourth = ["partial_conflicts", "neighbour_retries", "crc_retries", "looks_past", "rows_past"];
+        let fourth =
+            ["partial_conflicts", "neighbour_retries", "crc_retries", "reads_through_record", "rows_through_record"];
         let fifth = ["adopted_chunks", "leases", "revocations", "repair_state_1", "repair_state_2", "repair_state_3"];
         let all =
             [&first[..], &second, &third, &fourth, &fifth, &["repair_state_4", "reclaimed_locks", "swept_extents"]]
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_counters_and_back() {
+    fn counters_convert_to_words_and_back() {
         let words = std::array::from_fn(|i| i as u64 + 1);
         let counters = Counters::from_words(words);
         assert_eq!((counters.to_words(), counters.lock_conflicts, counters.adopted_chunks), (words, 1, 23));

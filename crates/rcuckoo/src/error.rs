@@ -1,4 +1,4 @@
-//! Errors of operations, sorted by blame, and whether the operation had an effect. Within this crate an error is an
+//! Errors of operations, sorted by blame, and the effect of the failed operation. Within this crate an error is an
 //! [`ErrorKind`]; the operation's name is attached where it returns to its caller.
 
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use guira_fabric::{ByteCount, Effect, FabricError};
 use guira_layout::{EntryFormat, ExtentRef, Generation, LockId, MAX_KEY_BYTES, MAX_VALUE_BYTES, OwnerId, RowId};
 
-/// What was attempted.
+/// The operation that was attempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// A lookup.
@@ -19,15 +19,15 @@ pub enum Operation {
     Update,
     /// Remove a key.
     Remove,
-    /// Add to the number that a key's value is.
+    /// Add to a key's numeric value.
     Increment,
-    /// Replace a key's value by what is made of it.
+    /// Replace a key's value by one computed from it.
     UpdateWith,
     /// Look a key up, and insert it if it is missing.
     GetOrInsertWith,
-    /// Replace an existing key's value if it is what is expected.
+    /// Replace an existing key's value if it is the expected one.
     CompareAndSwap,
-    /// Remove a key if its value is what is expected.
+    /// Remove a key if its value is the expected one.
     CompareAndRemove,
     /// Read rows in bulk.
     Scan,
@@ -54,64 +54,64 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Where damage was found.
+/// The part of the table that is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// A row whose checksum does not match though nobody is writing it.
+pub enum DamagedItem {
+    /// A row whose checksum does not match although no client is writing it.
     Row(RowId),
-    /// An extent whose checksum does not match though its entry still refers to it.
+    /// An extent whose checksum does not match although its entry still refers to it.
     Extent {
         /// Byte offset in the main space.
         offset: u64,
-        /// The generation the entry refers to.
+        /// The generation that the entry refers to.
         generation: Generation,
     },
-    /// An entry that refers to an extent where none can be.
+    /// An entry that refers to an impossible extent.
     Entry {
         /// The entry's row.
         row: RowId,
-        /// The entry's slot.
-        slot: usize,
+        /// The entry's index in the row.
+        index: usize,
     },
     /// A client slot.
-    Slot(u16),
+    ClientSlot(u16),
     /// A lock that names a client slot which the table does not have. Source: R-LOCK-9.
     Lock(LockId),
 }
 
-impl Place {
-    /// The place of `extent`.
-    pub(crate) fn of(extent: &ExtentRef) -> Place {
-        Place::Extent { offset: extent.offset, generation: extent.generation }
+impl DamagedItem {
+    /// Returns the damaged item that `extent` is.
+    pub(crate) fn of(extent: &ExtentRef) -> DamagedItem {
+        DamagedItem::Extent { offset: extent.offset, generation: extent.generation }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for DamagedItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Row(row) => write!(f, "{row}"),
-            Place::Extent { offset, generation } => write!(f, "the extent of {generation} at offset {offset:#x}"),
-            Place::Entry { row, slot } => write!(f, "entry {slot} of {row}"),
-            Place::Slot(slot) => write!(f, "client slot {slot}"),
-            Place::Lock(lock) => write!(f, "{lock}"),
+            DamagedItem::Row(row) => write!(f, "{row}"),
+            DamagedItem::Extent { offset, generation } => write!(f, "the extent of {generation} at offset {offset:#x}"),
+            DamagedItem::Entry { row, index } => write!(f, "entry {index} of {row}"),
+            DamagedItem::ClientSlot(slot) => write!(f, "client slot {slot}"),
+            DamagedItem::Lock(lock) => write!(f, "{lock}"),
         }
     }
 }
 
-/// The space that a large value needs, and the space that there is.
+/// The space that a large value needs, and the space that the table has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoSpace {
     /// Bytes of the value.
     pub value_bytes: usize,
-    /// Neighbouring chunks it needs.
+    /// Neighbouring chunks that the value needs.
     pub chunks: u32,
     /// Bytes of a chunk.
     pub chunk_bytes: u64,
-    /// Free chunks, anywhere.
+    /// Free chunks in total.
     pub free: u64,
-    /// The longest run of neighbouring free chunks.
+    /// Length of the longest run of neighbouring free chunks, in chunks.
     pub longest_run: u64,
-    /// All chunks.
+    /// Chunks of the table.
     pub total: u64,
 }
 
@@ -132,12 +132,12 @@ impl fmt::Display for NoSpace {
     }
 }
 
-/// An operation failed. A miss is not an error.
+/// A failed operation. A miss is not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// The operation that failed.
+    /// The cause.
     pub operation: Operation,
-    /// Its cause.
+    /// The cause.
     pub kind: ErrorKind,
 }
 
@@ -148,25 +148,25 @@ pub enum ErrorKind {
     /// The fabric: the batch could not be carried out.
     #[error("{source}")]
     Fabric {
-        /// Why it failed.
+        /// The fabric's error.
         #[from]
         source: FabricError,
     },
-    /// The fabric: an earlier batch of this client was lost, and nobody knows which locks it took or gave back. Nothing
-    /// was changed. // [R-DROP-2]
+    /// The fabric: an earlier batch of this client was lost, so it is unknown which locks the client holds. Nothing was
+    /// changed. // [R-DROP-2]
     #[error(
-        "nothing was changed: this client lost a batch before ({source}) and no longer knows which locks it holds; \
-         open a new client"
+        "nothing was changed: an earlier batch of this client was lost ({source}), so it no longer knows which locks \
+         it holds; open a new client"
     )]
     Lost {
-        /// How the batch was lost.
+        /// The fabric's error when the batch was lost.
         source: FabricError,
     },
-    /// The memory: something is damaged. Nothing was changed.
-    #[error("{place} is damaged: {}", symptom(*place))]
+    /// The memory: part of the table is damaged. Nothing was changed.
+    #[error("{item} is damaged: {}", symptom(*item))]
     Corrupt {
-        /// Where.
-        place: Place,
+        /// The damaged part.
+        item: DamagedItem,
     },
     /// The table: no cuckoo path leads to a free entry. Nothing was changed.
     #[error(
@@ -180,51 +180,51 @@ pub enum ErrorKind {
     /// The table: a key and its value need an extent, and there is no space for it. Nothing was changed.
     #[error("{0}")]
     NoSpace(Box<NoSpace>),
-    /// The caller: the value of a key that was to be incremented does not have 8 bytes, or is in an extent. Nothing was
-    /// changed. // [R-ADD-1]
+    /// The caller: the value to be incremented does not have 8 bytes, or is in an extent. Nothing was changed.
+    /// // [R-ADD-1]
     #[error("the value of the key is not a number of 8 bytes")]
     NotANumber,
-    /// The caller: a key or value cannot be encoded or decoded as the type it is to have. Nothing was changed.
-    #[error("bytes and type {name} do not fit: {reason}")]
+    /// The caller: a key or value cannot be encoded as, or decoded from, its type. Nothing was changed.
+    #[error("cannot encode or decode {name}: {reason}")]
     WrongType {
         /// Name of the type.
         name: &'static str,
-        /// What is wrong.
+        /// The reason.
         reason: Box<str>,
     },
-    /// The caller: tokens need row versions of 32 bits, and this table's are narrower (preset `paper`). Nothing was
-    /// changed. // [R-CAS-2]
+    /// The caller: tokens need row versions of 32 bits, and this table's versions are narrower (preset `paper`).
+    /// Nothing was changed. // [R-CAS-2]
     #[error("versioned reads need row versions of 32 bits, and this table's have {version_bits} (preset `paper`)")]
     NarrowVersions {
         /// Bits of a row version in this table.
         version_bits: u8,
     },
-    /// The caller: the change was to depend on a token that was read from another table. Nothing was changed.
+    /// The caller: the change depends on a token that was read from another table. Nothing was changed.
     #[error("the token was read from another table")]
     ForeignToken,
-    /// Somebody else: others changed the key between lookup and change, in each attempt until the deadline. Nothing was
-    /// changed.
-    #[error("others changed the key in each of {attempts} attempts within {waited_ms} ms")]
+    /// Another client: other clients changed the key between lookup and change, in each attempt until the deadline.
+    /// Nothing was changed.
+    #[error("other clients changed the key during each of {attempts} attempts in {waited_ms} ms")]
     Contended {
-        /// How often it was attempted.
+        /// Number of attempts.
         attempts: u32,
-        /// For how long.
+        /// Time of all attempts, in milliseconds.
         waited_ms: u64,
     },
-    /// Somebody else: a lock stayed taken until the deadline. Nothing was changed.
-    #[error("{lock} stayed taken{} for {waited_ms} ms", by(owner))]
+    /// Another client: a lock was held until the deadline. Nothing was changed.
+    #[error("{lock} was still held{} after {waited_ms} ms", held_by(owner))]
     Busy {
         /// The lock.
         lock: LockId,
-        /// Who holds it, if locks name their owners.
+        /// The holder, if locks name their owners.
         owner: Option<OwnerId>,
-        /// How long the operation waited, in milliseconds.
+        /// Time that the operation waited, in milliseconds.
         waited_ms: u64,
     },
-    /// Somebody else: the table was destroyed. Nothing was changed.
+    /// Another client: the table was destroyed. Nothing was changed.
     #[error("the table was destroyed")]
     Destroyed,
-    /// The caller: this key cannot be stored in this table. Nothing was changed.
+    /// The caller: a key of this length cannot be stored in this table. Nothing was changed.
     #[error(
         "a key of {bytes} byte{} does not fit the table's format {format}{}",
         plural(*bytes),
@@ -236,7 +236,7 @@ pub enum ErrorKind {
         /// The table's format.
         format: EntryFormat,
     },
-    /// The caller: this value cannot be stored in this table. Nothing was changed.
+    /// The caller: a value of this length cannot be stored in this table. Nothing was changed.
     #[error(
         "a value of {bytes} byte{} does not fit the table's format {format}{}",
         plural(*bytes),
@@ -250,25 +250,25 @@ pub enum ErrorKind {
     },
 }
 
-/// How damage at `place` shows.
-fn symptom(place: Place) -> &'static str {
-    match place {
-        Place::Lock(_) => "it names a client slot that the table does not have",
-        _ => "its checksum does not match and nobody is writing it",
+/// Returns the symptom of the damage of `item`.
+fn symptom(item: DamagedItem) -> &'static str {
+    match item {
+        DamagedItem::Lock(_) => "it names a client slot that the table does not have",
+        _ => "its checksum does not match and no client is writing it",
     }
 }
 
-fn by(owner: &Option<OwnerId>) -> String {
+fn held_by(owner: &Option<OwnerId>) -> String {
     let slot = |owner: OwnerId| owner.slot().map_or_else(String::new, |slot| format!(" (client slot {slot})"));
     owner.map_or_else(String::new, |owner| format!(" by {owner}{}", slot(owner)))
 }
 
-/// The end of the word for so many things.
+/// Returns the plural ending for `number` items.
 fn plural(number: usize) -> &'static str {
     if number == 1 { "" } else { "s" }
 }
 
-/// The bound of a format whose name does not tell it.
+/// Returns the length limit of a format whose name does not include it.
 fn at_most(format: EntryFormat, bytes: usize) -> String {
     match format {
         EntryFormat::Fixed { .. } => String::new(),
@@ -277,13 +277,13 @@ fn at_most(format: EntryFormat, bytes: usize) -> String {
 }
 
 impl ErrorKind {
-    /// The error of `operation`, in which this went wrong.
+    /// Returns the error of `operation` with this cause.
     #[must_use]
     pub fn during(self, operation: Operation) -> Error {
         Error { operation, kind: self }
     }
 
-    /// The operation's effect on the table.
+    /// Returns the operation's effect on the table.
     pub fn effect(&self) -> Effect {
         match self {
             ErrorKind::Fabric { source } => source.effect(),
@@ -291,8 +291,8 @@ impl ErrorKind {
         }
     }
 
-    /// The end of its message in `operation`: that nothing was changed, unless the message says so already, or tells
-    /// what may have been, or the operation only reads, of which nobody expects a change.
+    /// Returns the end of the message for `operation`: that nothing was changed, unless the message already says so or
+    /// states what may have been changed, or the operation only reads.
     fn ending(&self, operation: Operation) -> &'static str {
         match (self, operation) {
             (_, Operation::Get | Operation::Scan) => "",
@@ -305,7 +305,7 @@ impl ErrorKind {
 }
 
 impl Error {
-    /// The operation's effect on the table.
+    /// Returns the operation's effect on the table.
     pub fn effect(&self) -> Effect {
         self.kind.effect()
     }
@@ -329,13 +329,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_could_have_changed_something_says_that_it_did_not() {
+    fn only_failed_changes_say_that_nothing_was_changed() {
         let format = EntryFormat::Fixed { key_bytes: 8, value_bytes: 8 };
         for (operation, is_change) in
             [(Operation::Get, false), (Operation::Scan, false), (Operation::Put, true), (Operation::Remove, true)]
         {
             for kind in [
-                ErrorKind::Corrupt { place: Place::Row(RowId(1)) },
+                ErrorKind::Corrupt { item: DamagedItem::Row(RowId(1)) },
                 ErrorKind::Busy { lock: LockId(1), owner: None, waited_ms: 5 },
                 ErrorKind::Destroyed,
                 ErrorKind::KeyLength { bytes: 1, format },
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_counted_as_people_do() {
+    fn lengths_of_one_are_singular() {
         let (operation, format) = (Operation::Get, EntryFormat::Fixed { key_bytes: 8, value_bytes: 8 });
         let of = |bytes| ErrorKind::KeyLength { bytes, format }.during(operation).to_string();
         assert_eq!(of(1), "get: a key of 1 byte does not fit the table's format fixed:8:8");

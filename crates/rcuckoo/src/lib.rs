@@ -1,11 +1,11 @@
 //! The RCuckoo protocol (ATC'25), hardened: every operation is an `async fn` over a [`guira_fabric::Lane`].
 //!
-//! An operation awaits two things only: a batch of verbs, which is one round trip, and a pause, when somebody else
-//! holds a lock. There is no clock, no randomness, no thread and no log in here; time comes from the lane and a seed
-//! from the caller. docs/protocol.md numbers the rules this code obeys; comments cite them.
+//! An operation awaits two things only: a batch of verbs, which is one round trip, and a pause while another client
+//! holds a lock. There is no clock, no randomness, no thread and no log in this crate; time comes from the lane and a
+//! seed from the caller. docs/protocol.md numbers the rules that this code obeys; comments cite them.
 //!
-//! - [`Table`]: what everybody agrees on. [`Reader`]: lock-free lookups. [`Client`]: one logical owner that changes the
-//!   table.
+//! - [`Table`]: what all clients agree on. [`Reader`]: lock-free lookups. [`Client`]: one logical owner that changes
+//! the   table.
 #![forbid(unsafe_code)]
 
 mod change;
@@ -20,15 +20,15 @@ mod scan;
 mod table;
 mod token;
 
-pub use change::{Begun, Change, Changed, Expected, NewValue, Outcome, Rest};
+pub use change::{Begun, Change, Changed, Continuation, Expected, NewValue, Outcome};
 pub use client::{Client, ClientConfig, SearchRoots, Synchronize};
 pub use counters::{Counters, add_totals, read_totals};
-pub use error::{Error, ErrorKind, NoSpace, Operation, Place};
+pub use error::{DamagedItem, Error, ErrorKind, NoSpace, Operation};
 pub use locks::unowned::{free_unowned_locks, unowned_locks};
-pub use lookup::{Now, Reader, read_extent};
-pub use recovery::mourn::{Incident, LockIncident, Observer};
+pub use lookup::{Reader, TryGet, read_extent};
+pub use recovery::failure_detector::{Incident, LockIncident, Observer};
 pub use recovery::recover::{Recovered, recover};
-pub use recovery::sweep::{Standing, count_recoveries, look_up_extent};
+pub use recovery::sweep::{ExtentUse, count_recoveries, look_up_extent};
 pub use scan::snapshot::{LEN_SAMPLES, Len, Snapshot};
 pub use scan::{RowItems, RowSample, sample_rows};
 pub use table::destroy::{destroy_table, is_destroyed};
@@ -38,31 +38,31 @@ pub use table::session::{SlotClient, SlotInfo, claim_slot, read_slot, release_sl
 pub use table::{FormatError, Table, TableError, format_table, open_table};
 pub use token::Token;
 
-/// Lock words one operation can need: a path of 16 rows and both rows of the key.
+/// Lock words that one operation can need: a path of 16 rows and both rows of the key.
 pub(crate) const MAX_LOCK_WORDS: usize = 18;
-/// Verbs of one batch, at most, on every fabric: releases, tries and READs for all lock words, and a value of 64 MiB
-/// and a key of 64 KiB in WRITEs of 1 MiB.
+/// Bound on the verbs of one batch, on every fabric: releases, tries and READs for all lock words, and a value of 64
+/// MiB and a key of 64 KiB in WRITEs of 1 MiB.
 const _: () = assert!(3 * MAX_LOCK_WORDS + 66 <= 128, "Rxe's max_batch is the smallest");
 
-/// A batch under construction. Its memory comes from the client and goes back to it: see [`Buffer`].
+/// A batch under construction. Its memory comes from a [`Buffer`] and returns to it.
 pub(crate) type Batch<'b> = Vec<guira_fabric::Verb<'b>>;
 
-/// The memory of a batch between batches: never holds a verb.
+/// The memory of a batch, kept from one batch to the next: never holds a verb.
 #[derive(Debug)]
 pub(crate) struct Buffer(Vec<guira_fabric::Verb<'static>>);
 
 impl Buffer {
-    /// Memory for batches of `verbs` verbs; longer ones need an allocation.
+    /// Returns memory for batches of `verbs` verbs; longer ones need an allocation.
     pub(crate) fn with_capacity(verbs: usize) -> Buffer {
         Buffer(Vec::with_capacity(verbs))
     }
 
-    /// An empty batch, with the memory of the last one.
+    /// Returns an empty batch in the memory of the last one.
     pub(crate) fn take<'b>(&mut self) -> Batch<'b> {
         std::mem::take(&mut self.0)
     }
 
-    /// Keeps the batch's memory. A batch that is dropped instead costs the next one an allocation.
+    /// Keeps the batch's memory. If a batch is dropped instead, the next one needs an allocation.
     pub(crate) fn keep(&mut self, mut batch: Batch<'_>) {
         batch.clear();
         // Collecting an emptied vector reuses its memory, and gives it another lifetime.

@@ -14,7 +14,7 @@
 //! - [`Order::Ordered`]: `Lookup::reads` where READs sample in order: L1, L2, L1's trailer; R-READ-3.
 //! - [`Order::Covering`]: the same, of neighbours: one READ of both rows, then both trailers; R-READ-2, R-READ-3.
 //! - [`Order::Unordered`]: elsewhere: both rows; in a second trip both trailers; R-READ-3.
-//! - The verdict: `Lookup::verdict`, and `absence` (lookup/judge.rs); R-READ-1, R-READ-3.
+//! - The verdict: `Lookup::verdict`, and `miss_verdict` (lookup/verdict.rs); R-READ-1, R-READ-3.
 //! - [`Looking::Again`]: the loop of `Reader::get_sampled` (lookup/mod.rs), R-READ-4.
 
 use stateright::{Model, Property};

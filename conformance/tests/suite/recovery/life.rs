@@ -155,7 +155,7 @@ impl<L: Lane> Actor<L> {
                 encode_extent(&mut words, &extent, op.key(), value, table.rows().sums());
                 pending = Some(extent);
             } else {
-                let tended = extents.tend(&mut self.lane).await;
+                let tended = extents.maintain(&mut self.lane).await;
                 tended.map_err(|source| Error {
                     operation: guira_rcuckoo::Operation::Put,
                     kind: ErrorKind::Fabric { source },

@@ -8,7 +8,7 @@ use guira_conformance::{Bench, KeyFinder, Op, block_on};
 use guira_fabric::heap::{Next, Step};
 use guira_fabric::{Addr, Profile, Region};
 use guira_layout::{OwnerId, Preset, Record, RowId, Seal};
-use guira_rcuckoo::{NewValue, Standing, look_up_extent};
+use guira_rcuckoo::{ExtentUse, NewValue, look_up_extent};
 
 use crate::recovery::audit::{check_marks, check_recovered, recover_all, recover_slot};
 use crate::recovery::deaths::memories;
@@ -219,7 +219,7 @@ fn an_extent_that_moves_is_not_lost() {
             let mut lane = bench.region.lane().hooked(Box::new(hook));
             let lookup = look_up_extent(&mut lane, &bench.table, extent.offset, extent.generation, place_words);
             let standing = block_on(lookup).expect("the heap reads");
-            assert_ne!(standing, Standing::Lost, "from {from} to {to} before verbs {begin} and {end}");
+            assert_ne!(standing, ExtentUse::Leaked, "from {from} to {to} before verbs {begin} and {end}");
             *found.entry(format!("{standing:?}")).or_insert(0) += 1;
         }
     }

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use clap::Args;
 use guira::admin::LivingClient;
-use guira::errors::{LockFileProblem, Place, ShmError};
+use guira::errors::{DamagedItem, LockFileProblem, ShmError};
 use guira::{Error, OpenError, OpenOptions, OperationError, OperationErrorKind, Store, Url};
 
 use crate::arguments::Command;
@@ -133,9 +133,9 @@ fn advice(command: &Command, url: &Url, error: &Error) -> Option<String> {
             };
             Some(format!("process {process} has client slot {slot}{doing}: guira stat {url} lists the clients, {kill}"))
         }
-        Error::Operation(OperationError { kind: OperationErrorKind::Corrupt { place: Place::Lock(_) }, .. }) => {
-            Some(format!("guira check --repair {url} frees it once no client is alive"))
-        }
+        Error::Operation(OperationError {
+            kind: OperationErrorKind::Corrupt { item: DamagedItem::Lock(_) }, ..
+        }) => Some(format!("guira check --repair {url} frees it once no client is alive")),
         Error::Open(OpenError::TooManyClients { .. }) => Some(format!(
             "guira stat {url} lists them, guira kick {url} --slot N kills the process of one; guira create \
              --max-clients N makes a table for more"

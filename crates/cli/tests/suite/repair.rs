@@ -190,7 +190,7 @@ fn a_dump_waits_one_deadline_for_all_that_is_damaged() {
     let took = start.elapsed();
     let rows = run.stderr.lines().count() - 1;
     assert!(rows >= 3, "some values share a row, not all: {}", run.stderr);
-    assert!(run.stderr.contains("stayed taken"), "{}", run.stderr);
+    assert!(run.stderr.contains("was still held"), "{}", run.stderr);
     assert!((Duration::from_secs(1)..Duration::from_millis(2_500)).contains(&took), "{rows} rows took {took:?}");
     let printed = run.text().lines().count();
     assert!(printed < before && printed > before / 2, "{printed} of {before}: everything else is printed");

@@ -14,7 +14,7 @@ use guira_extents::{ExtentError, Extents};
 use guira_fabric::{Effect, FabricError, Lane, SlotHold, Traffic};
 use guira_layout::{EntryKind, ExtentRef, OwnerId};
 use guira_rcuckoo::{
-    Begun, Change, Changed, Counters, Key, NewValue, Now, Operation, Outcome, SlotClient, Table, is_destroyed,
+    Begun, Change, Changed, Counters, Key, NewValue, Operation, Outcome, SlotClient, Table, TryGet, is_destroyed,
     release_slot,
 };
 
@@ -427,7 +427,7 @@ impl Client {
             (EntryKind::Inline, extents) if !extents.as_ref().is_some_and(Extents::is_due) => None,
             (EntryKind::Extent, Some(extents)) => {
                 let value = request.value().unwrap_or_default();
-                Some(extents.reserve_now(&accepted.key, value).ok_or(None::<Begun>)?)
+                Some(extents.try_reserve(&accepted.key, value).ok_or(None::<Begun>)?)
             }
             _ => return Err(None),
         };
@@ -502,7 +502,7 @@ impl Client {
     #[inline(always)]
     async fn turn(&mut self, key: &Key<'_>, overwrite: Option<Overwrite>) -> Waited {
         let Some(turns) = &self.turns else { return Waited::Nothing };
-        self.client.forget_wait();
+        self.client.clear_queue_wait();
         if !self.holds_nothing() || self.lane.is_lost() {
             // What an operation that was dropped holds is given back first: nobody is to wait for it behind this one.
             // Nor for another session.
@@ -527,8 +527,8 @@ impl Client {
         let limits = Limits { patience: PATIENCE.min(longest), longest };
         let waited = place.wait(limits, self.waiting, self.lane.any()).await;
         match waited {
-            Waited::Answered(_) => self.client.count_overwritten(),
-            Waited::Turn(_) | Waited::Nothing => self.client.count_wait(since_ns),
+            Waited::Answered(_) => self.client.count_combined(),
+            Waited::Turn(_) | Waited::Nothing => self.client.count_queue_wait(since_ns),
         }
         waited
     }
@@ -629,7 +629,7 @@ impl Client {
     /// Lets no space gather with a client that removes or replaces and never stores. // [R-EXTENT-5]
     async fn tend_extents(&mut self, operation: Operation) -> Result<(), Error> {
         let Some(extents) = &mut self.extents else { return Ok(()) };
-        let tended = extents.tend(self.lane.any()).await;
+        let tended = extents.maintain(self.lane.any()).await;
         tended.map_err(|source| OperationErrorKind::Fabric { source }.during(operation).into())
     }
 

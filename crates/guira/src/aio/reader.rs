@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use guira_fabric::{Lane, Traffic};
-use guira_rcuckoo::{Counters, Now, Operation, Table};
+use guira_rcuckoo::{Counters, Operation, Table, TryGet};
 
 use crate::attachment::{Attachment, Holds, Until, is_session_lost};
 use crate::events::Events;
@@ -57,18 +57,18 @@ macro_rules! lookups {
             #[inline(always)]
             pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
                 match self.get_now(key, into) {
-                    Now::Done(found) => Ok(found.is_some()),
-                    Now::Wait => self.get_waiting(key, into).await,
+                    TryGet::Done(found) => Ok(found.is_some()),
+                    TryGet::MustWait => self.get_waiting(key, into).await,
                 }
             }
 
             /// The first part of [`Self::get_into`]: all of it, unless it has to wait.
             #[inline(always)]
-            pub(crate) fn get_now(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
+            pub(crate) fn get_now(&mut self, key: &[u8], into: &mut Vec<u8>) -> TryGet<()> {
                 into.clear();
                 match self.lane.in_place() {
-                    Some(lane) => self.$protocol.get_value_now(lane, key, into),
-                    None => Now::Wait,
+                    Some(lane) => self.$protocol.try_get_value(lane, key, into),
+                    None => TryGet::MustWait,
                 }
             }
 
@@ -126,12 +126,12 @@ macro_rules! lookups {
                 into.clear();
                 check_versions(self.$protocol.table())?;
                 let now = match self.lane.in_place() {
-                    Some(lane) => self.$protocol.get_now(lane, key, into),
-                    None => Now::Wait,
+                    Some(lane) => self.$protocol.try_get(lane, key, into),
+                    None => TryGet::MustWait,
                 };
                 let found = match now {
-                    Now::Done(found) => found,
-                    Now::Wait => self.get_from(key, into).await?,
+                    TryGet::Done(found) => found,
+                    TryGet::MustWait => self.get_from(key, into).await?,
                 };
                 Ok(found.map(|state| Token::new(self.$protocol.table(), state)))
             }

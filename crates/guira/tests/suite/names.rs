@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use guira::admin::Stage;
 use guira::errors::{
-    Attempt, CheckError, ConfigError, FabricError, FileKind, Place, ShmError, SuperblockError, TableError, UrlError,
+    Attempt, CheckError, ConfigError, DamagedItem, FabricError, FileKind, ShmError, SuperblockError, TableError,
+    UrlError,
 };
 use guira::raw::layout::{Geometry, LockLayout, RowFormat, Rules, Superblock, TableConfig};
 use guira::raw::{Addr, Generation, LockId, OwnerId, Placement, RowId, RowPair, Space, VerbCounts};
@@ -97,7 +98,7 @@ fn operation(error: &OperationError) -> String {
         OperationError { operation, kind: OperationErrorKind::ForeignToken } => format!("{operation}: foreign token"),
         OperationError { operation, kind: OperationErrorKind::Destroyed } => format!("{operation}: destroyed"),
         OperationError { kind: OperationErrorKind::Busy { lock, owner, .. }, .. } => busy(*lock, *owner),
-        OperationError { kind: OperationErrorKind::Corrupt { place }, .. } => damaged(*place),
+        OperationError { kind: OperationErrorKind::Corrupt { item }, .. } => damaged(*item),
         OperationError { kind: OperationErrorKind::Fabric { source }, .. }
         | OperationError { kind: OperationErrorKind::Lost { source }, .. } => fabric(source),
         _ => "later".to_owned(),
@@ -108,12 +109,12 @@ fn busy(LockId(lock): LockId, owner: Option<OwnerId>) -> String {
     format!("lock {lock} of {owner:?}")
 }
 
-fn damaged(place: Place) -> String {
-    match place {
-        Place::Row(RowId(row)) | Place::Entry { row: RowId(row), .. } => format!("row {row}"),
-        Place::Extent { generation: Generation(generation), .. } => format!("extent of {generation}"),
-        Place::Slot(slot) => format!("slot {slot}"),
-        Place::Lock(LockId(lock)) => format!("lock {lock}"),
+fn damaged(item: DamagedItem) -> String {
+    match item {
+        DamagedItem::Row(RowId(row)) | DamagedItem::Entry { row: RowId(row), .. } => format!("row {row}"),
+        DamagedItem::Extent { generation: Generation(generation), .. } => format!("extent of {generation}"),
+        DamagedItem::ClientSlot(slot) => format!("slot {slot}"),
+        DamagedItem::Lock(LockId(lock)) => format!("lock {lock}"),
     }
 }
 

@@ -1,7 +1,7 @@
-//! The client's cache of rows: bounded, and only ever a hint. // [R-INSERT-2]
+//! The client's row cache: bounded, and only a hint. // [R-INSERT-2]
 //!
-//! Direct-mapped by row number, so that a stretch of neighbouring rows never evicts itself. What it says is checked
-//! under locks before anything is built on it.
+//! Direct-mapped by row number, so that a range of neighbouring rows never evicts itself. Its content is checked under
+//! locks before anything relies on it.
 
 use guira_layout::RowId;
 
@@ -14,7 +14,7 @@ pub(crate) struct RowCache {
 }
 
 impl RowCache {
-    /// A cache of at most `bytes` bytes of rows, and at least one row.
+    /// Creates a cache of at most `bytes` bytes of rows, and at least one row.
     pub(crate) fn new(bytes: usize, row_words: usize) -> RowCache {
         let rows = (bytes / (row_words * 8)).max(1);
         RowCache { rows: vec![None; rows], words: vec![0; rows * row_words], row_words }
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_remembered_until_another_takes_its_place() {
+    fn a_row_is_cached_until_another_replaces_it() {
         let mut cache = RowCache::new(64, 4);
         assert_eq!(cache.get(RowId(1)), None);
         cache.put(RowId(1), &[1, 2, 3, 4]);

@@ -1,4 +1,5 @@
-//! The commit: one post that makes a change durable against its client's death, visible, and free to others.
+//! The commit: one post that makes a change durable against its client's death, makes it visible, and releases its
+//! locks.
 
 use guira_fabric::{Addr, Caps, Effect, FabricError, Lane, LocalLane, Verb, WORD_BYTES, post, post_in_place};
 use guira_in_place::in_place;
@@ -8,35 +9,35 @@ use crate::locks::batch::{clear_verbs, release_verb};
 use crate::locks::journal::Flight;
 use crate::{Buffer, Client, ErrorKind, MAX_LOCK_WORDS, Table};
 
-/// An extent, and where its mark lies.
+/// An extent, with the address of its mark.
 #[derive(Clone, Copy)]
 pub(crate) struct Marked {
     pub(crate) extent: ExtentRef,
     pub(crate) mark: Addr,
 }
 
-/// A row as it is to be, and the one slot in which that differs.
+/// The new content of a row, and the index of the one entry in which it differs.
 #[derive(Clone, Copy)]
 pub(crate) struct Write<'c> {
     pub(crate) row: RowId,
-    pub(crate) slot: usize,
+    pub(crate) index: usize,
     pub(crate) words: &'c [u64],
 }
 
-/// What a commit posts: `sealed record | rows in order | retire | mark | release`. // [R-COMMIT-1]
+/// A commit, posted as `sealed record | rows in order | retire | mark | release`. // [R-COMMIT-1]
 ///
-/// The linearization point is the WRITE of the last row: the one the key is in afterwards, or was in before. Commits of
-/// one row of usual lengths are written out: a batch that is made where it is posted, in an array of a length that the
-/// compiler knows, never exists in memory (docs/decisions/0010). All others are [`Commit::post_all`].
+/// The linearization point is the WRITE of the last row: the row that holds the key afterwards, or held it before.
+/// Commits of one row of usual lengths are written out: a batch that is built where it is posted, in an array of a
+/// length known to the compiler, never exists in memory (docs/decisions/0010). All others are [`Commit::post_all`].
 pub(crate) struct Commit<'c> {
     pub(crate) table: &'c Table,
     pub(crate) owner: OwnerId,
-    /// Where its slot lies, by the index of its first word.
+    /// Index of the first word of the client's slot.
     pub(crate) slot_word: u64,
     /// Rows of a path, from its empty end, that are written before the last one.
     pub(crate) moved: &'c [Write<'c>],
     pub(crate) last: Write<'c>,
-    /// The extent that it frees.
+    /// The extent that the commit frees.
     pub(crate) freed: Option<&'c Marked>,
     pub(crate) held: &'c [LockMask],
 }
@@ -44,8 +45,8 @@ pub(crate) struct Commit<'c> {
 /// The locks of one word, and those of another, if there is one.
 pub(crate) type FewLocks<'c> = (&'c LockMask, Option<&'c LockMask>);
 
-/// Whether a client that dies in a commit of so many rows could leave it half done: more than one row changes, or a row
-/// is larger than what a WRITE cannot tear. // [R-COMMIT-2]
+/// Whether a client that dies in a commit of `rows` rows could leave it half done: more than one row changes, or a row
+/// is larger than a WRITE that cannot be torn. // [R-COMMIT-2]
 #[inline(always)]
 fn needs_record(table: &Table, caps: &Caps, rows: usize) -> bool {
     let row_bytes = table.rows().row_words() as u64 * WORD_BYTES;
@@ -53,8 +54,8 @@ fn needs_record(table: &Table, caps: &Caps, rows: usize) -> bool {
 }
 
 impl Commit<'_> {
-    /// Posts it, for one row of `ROW` words whose records have `RECORD`, under `locks` in one word or two, with the
-    /// client's `sequence`th record if it needs one.
+    /// Posts the commit of one row of `ROW` words whose records have `RECORD` words, under `locks` in one word or two,
+    /// with the client's record number `sequence` if it needs one.
     #[in_place(inline(always))]
     pub(crate) async fn post_row<const RECORD: usize, const ROW: usize>(
         &self,
@@ -67,14 +68,14 @@ impl Commit<'_> {
             None => self.post_plain(lane, row, locks).await,
             Some(sequence) => {
                 let (sums, last) = (self.table.rows().sums(), &self.last);
-                let words = Record::of_one_row::<RECORD, ROW>(sums, last.row, last.slot, row, sequence);
+                let words = Record::of_one_row::<RECORD, ROW>(sums, last.row, last.index, row, sequence);
                 let record = Part { word: Record::ONE_ROW_WORD, words: &words };
                 self.post_recorded(lane, row, record, locks, sequence).await
             }
         }
     }
 
-    /// Posts one row without a record, and without a mark: apart, so that what nearly every commit does has the
+    /// Posts one row without a record and without a mark: a separate function, so that this common case has the
     /// registers for itself.
     #[in_place(inline(never))]
     async fn post_plain<const ROW: usize>(
@@ -92,7 +93,7 @@ impl Commit<'_> {
         }
     }
 
-    /// Posts one row with a record, and without a mark.
+    /// Posts one row with a record and without a mark.
     #[in_place(inline(always))]
     async fn post_recorded(
         &self,
@@ -117,8 +118,8 @@ impl Commit<'_> {
         }
     }
 
-    /// Posts it, whatever it is, with the client's `sequence`th record, made in `record`, if it needs one. How many of
-    /// the locks it gave back had been reclaimed before.
+    /// Posts any commit, with the client's record number `sequence`, built in `record`, if it needs one. Returns how
+    /// many of the locks that it released had been reclaimed before.
     #[in_place]
     pub(crate) async fn post_all(
         &self,
@@ -144,8 +145,8 @@ impl Commit<'_> {
         }
         if let (Some(freed), Some(generation)) = (self.freed, &generation) {
             // After the retirement: a sealed record implies that the extent it frees is still allocated, so replaying
-            // it never writes into somebody else's. Before the release: once the lock is free, nobody else may free
-            // this extent again. // [R-EXTENT-4]
+            // it never writes into another client's extent. Before the release: once the lock is free, no other client
+            // may free this extent again. // [R-EXTENT-4]
             batch.push(Verb::Write { addr: freed.mark, words: generation });
         }
         batch.extend(clear_verbs(self.table, self.owner, masked_cas, self.held, &mut found));
@@ -154,8 +155,8 @@ impl Commit<'_> {
         posted.map(|()| self.reclaimed(&found))
     }
 
-    /// Locks that it gave back, of those it held, and that had been reclaimed before: `found` are the lock words as
-    /// they were.
+    /// Returns how many of the released locks had been reclaimed before: `found` are the lock words as the release
+    /// found them.
     fn reclaimed(&self, found: &[u64]) -> u64 {
         if !self.table.is_repairable() {
             return 0;
@@ -163,11 +164,11 @@ impl Commit<'_> {
         self.held.iter().zip(found).map(|(locks, found)| u64::from((locks.mask & !found).count_ones())).sum()
     }
 
-    /// Makes the commit's record, and returns its parts: the further deltas, if there are any, and the rest.
+    /// Builds the commit's record, and returns its parts: the further deltas, if there are any, and the rest.
     fn seal<'r>(&self, record: &'r mut Record, sequence: u32) -> (Option<Part<'r>>, Part<'r>) {
         record.clear();
         for write in self.moved.iter().chain([&self.last]) {
-            record.push(self.table.rows(), write.row, write.slot, write.words);
+            record.push(self.table.rows(), write.row, write.index, write.words);
         }
         if let Some(freed) = self.freed {
             record.free_extent(freed.mark.offset(), freed.extent.generation);
@@ -181,7 +182,7 @@ impl Commit<'_> {
         Addr::main_word(self.slot_word.wrapping_add(word as u64))
     }
 
-    /// Where the seal is: the last word of a record's first part.
+    /// Returns the address of the seal: the last word of a record's first part.
     #[inline(always)]
     fn seal_of(&self, first: &Part<'_>) -> Addr {
         self.slot_at(first.word + first.words.len() - 1)
@@ -194,32 +195,32 @@ impl Commit<'_> {
 }
 
 impl Client {
-    /// Books what became of a commit, which gave all locks back; so many of them had been reclaimed before.
+    /// Finishes a commit that released all locks, with the number of locks that had been reclaimed before.
     #[inline(always)]
-    pub(crate) fn book_end(&mut self, posted: Result<u64, FabricError>) -> Result<(), ErrorKind> {
+    pub(crate) fn finish_commit(&mut self, posted: Result<u64, FabricError>) -> Result<(), ErrorKind> {
         match posted {
             Ok(reclaimed) => {
                 self.reader.counters.reclaimed_locks += reclaimed;
-                self.journal.landed_release();
+                self.journal.release_completed();
                 Ok(())
             }
-            Err(error) => Err(self.book_failed(error)),
+            Err(error) => Err(self.commit_failed(error)),
         }
     }
 
     #[cold]
-    fn book_failed(&mut self, source: FabricError) -> ErrorKind {
-        self.course.committed &= source.effect() != Effect::None;
+    fn commit_failed(&mut self, source: FabricError) -> ErrorKind {
+        self.progress.committed &= source.effect() != Effect::None;
         self.journal.failed(&source);
         ErrorKind::Fabric { source }
     }
 
-    /// Notes, before it is posted, that the next batch is a commit of so many rows: it gives all locks back. The number
-    /// of its record, if it needs one. // [R-DROP-1]
+    /// Records, before it is posted, that the next batch is a commit of `rows` rows: it releases all locks. Returns the
+    /// number of its record, if it needs one. // [R-DROP-1]
     #[inline(always)]
     pub(crate) fn expect_commit(&mut self, caps: &Caps, rows: usize) -> Option<u32> {
         self.journal.flight = Flight::Release;
-        self.course.committed = true;
+        self.progress.committed = true;
         needs_record(&self.table, caps, rows).then(|| {
             self.reader.counters.records += 1;
             self.reader.counters.sequence()

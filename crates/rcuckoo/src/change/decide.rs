@@ -1,39 +1,39 @@
-//! What both of a key's rows, locked and sampled, mean for a change: the one place that says so.
+//! Decides on a change from both of a key's rows, locked and sampled: the only code that does.
 
 use guira_layout::{Candidate, ExtentRef};
 
 use super::{Change, Outcome, Task};
 use crate::{Expected, SearchRoots, Table, Token};
 
-/// What to do under the locks.
+/// The action to take under the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Nothing: only give the locks back.
+    /// Change nothing, and release the locks.
     Leave(Outcome),
-    /// Change this slot of one of the rows.
-    Change { at: At, outcome: Outcome },
-    /// Read the key in the extent of this slot, which has the same digest.
-    ReadKey(At),
-    /// The key is new, and none of the rows it may go to has room.
+    /// Change the entry at this position.
+    Change { at: Position, outcome: Outcome },
+    /// Read the key in the extent of this entry, which has the same digest.
+    ReadKey(Position),
+    /// The key is new, and none of the rows it may go to has a free entry.
     NoRoom,
-    /// A row does not verify that has to.
+    /// A row that must verify does not.
     Torn,
 }
 
-/// A slot of one of a key's rows: of the first (0) or the second (1).
+/// The position of an entry in one of a key's rows: in the first (0) or the second (1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct At {
+pub(crate) struct Position {
     pub(crate) which: usize,
-    pub(crate) slot: usize,
+    pub(crate) index: usize,
 }
 
-impl At {
-    /// The first slot of the first row.
-    pub(crate) const START: At = At { which: 0, slot: 0 };
+impl Position {
+    /// The first entry of the first row.
+    pub(crate) const START: Position = Position { which: 0, index: 0 };
 
-    /// The slot behind it.
-    pub(crate) fn next(self) -> At {
-        At { slot: self.slot + 1, ..self }
+    /// Returns the position of the next entry in the same row.
+    pub(crate) fn next(self) -> Position {
+        Position { index: self.index + 1, ..self }
     }
 }
 
@@ -41,39 +41,45 @@ impl At {
 #[derive(Clone, Copy)]
 pub(crate) struct LockedPair<'r> {
     pub(crate) words: [&'r [u64]; 2],
-    /// Which of them are locked and sampled. The second is not, if it is the first once more.
+    /// Whether each row is locked and sampled. The second is not if it is the same row as the first.
     pub(crate) at_hand: [bool; 2],
 }
 
-/// What the rows ask for, as far as slots from `from` on tell; before that are keys with the same digest. An entry of
-/// the key, or one that may be the key's, answers if its row verifies, whatever the other row is; without one, all rows
-/// at hand have to. // [R-LOCK-7]
+/// Decides from the rows' entries at `from` and after it; entries before `from` have other keys with the same digest.
+/// An entry that has or may have the key decides if its row verifies, whatever the other row contains; without such an
+/// entry, all rows that are locked and sampled must verify. // [R-LOCK-7]
 #[inline(always)]
-pub(crate) fn decide(table: &Table, locked: &LockedPair<'_>, task: Task<'_>, roots: SearchRoots, from: At) -> Decision {
+pub(crate) fn decide(
+    table: &Table,
+    locked: &LockedPair<'_>,
+    task: Task<'_>,
+    roots: SearchRoots,
+    from: Position,
+) -> Decision {
     let Task { probe, pair, change } = task;
     let rows = table.rows();
     let is_whole = |which: usize| rows.verify(pair.row(which), locked.words[which]).is_ok();
     for (which, words) in locked.words.into_iter().enumerate() {
-        let first_slot = if which == from.which { from.slot } else { 0 };
+        let first_index = if which == from.which { from.index } else { 0 };
         if which < from.which || !locked.at_hand[which] {
             continue;
         }
-        match rows.find(words, probe, first_slot) {
+        match rows.find(words, probe, first_index) {
             None => {}
             Some(_) if !is_whole(which) => return Decision::Torn,
-            Some(Candidate::Inline(slot)) => {
+            Some(Candidate::Inline(index)) => {
                 // [R-CAS-1] [R-CAS-2] [R-ADD-1]
                 let as_expected = match change.expected() {
                     None => true,
-                    Some(Expected::Value(value)) => rows.inline_value_is(words, slot, value),
-                    Some(Expected::Number) => rows.inline_number(words, slot).is_some(),
+                    Some(Expected::Value(value)) => rows.inline_value_is(words, index, value),
+                    Some(Expected::Number) => rows.inline_number(words, index).is_some(),
                     Some(Expected::Unchanged(token)) => {
                         token == Token::Inline { row: pair.row(which), version: rows.trailer(words).version() }
                     }
                 };
-                return decide_found(change, At { which, slot }, as_expected);
+                return decide_found(change, Position { which, index }, as_expected);
             }
-            Some(Candidate::Extent(slot)) => return Decision::ReadKey(At { which, slot }),
+            Some(Candidate::Extent(index)) => return Decision::ReadKey(Position { which, index }),
         }
     }
     if (0..2).any(|which| locked.at_hand[which] && !is_whole(which)) {
@@ -86,16 +92,16 @@ pub(crate) fn decide(table: &Table, locked: &LockedPair<'_>, task: Task<'_>, roo
         let is_root = which == 0 || roots == SearchRoots::Both;
         if locked.at_hand[which]
             && is_root
-            && let Some(slot) = rows.free_entry(words)
+            && let Some(index) = rows.free_slot(words)
         {
-            return Decision::Change { at: At { which, slot }, outcome: Outcome::Inserted };
+            return Decision::Change { at: Position { which, index }, outcome: Outcome::Inserted };
         }
     }
     Decision::NoRoom
 }
 
-/// What to do about the key that is in this slot.
-pub(crate) fn decide_found(change: &Change<'_>, at: At, as_expected: bool) -> Decision {
+/// Decides about the key of this entry.
+pub(crate) fn decide_found(change: &Change<'_>, at: Position, as_expected: bool) -> Decision {
     match change {
         Change::Insert(_) => Decision::Leave(Outcome::Exists),
         _ if !as_expected => Decision::Leave(Outcome::Different),
@@ -104,8 +110,8 @@ pub(crate) fn decide_found(change: &Change<'_>, at: At, as_expected: bool) -> De
     }
 }
 
-/// Whether a key in `extent` is as the change expects; `None` if its value has to be read.
-/// // [R-CAS-1] [R-CAS-2] [R-ADD-1]
+/// Whether a key in `extent` has the state that the change expects; `None` if its value must be read. // [R-CAS-1]
+/// [R-CAS-2] [R-ADD-1]
 pub(crate) fn is_as_expected(change: &Change<'_>, extent: &ExtentRef) -> Option<bool> {
     match change.expected() {
         None => Some(true),

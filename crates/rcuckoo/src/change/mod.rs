@@ -1,7 +1,8 @@
 //! Changes: put, insert, update, remove, compare-and-swap, compare-and-remove.
 //!
-//! All are one: lock both of the key's rows and sample them, look for the key, then change it in place or find it
-//! a place. Linearization point: the WRITE of the one row that holds the key afterwards, or held it before.
+//! All follow the same steps: lock both of the key's rows and sample them, look for the key, then change it in place or
+//! find a free entry for it. Linearization point: the WRITE of the one row that holds the key afterwards, or held it
+//! before.
 
 mod cache;
 mod commit;
@@ -17,93 +18,93 @@ use guira_layout::{EntryKind, ExtentRef, Probe};
 
 pub(crate) use self::pair::Stage;
 use self::pair::is_idle;
-pub use self::pair::{Begun, Rest};
-pub(crate) use self::workspace::{Course, Paths, Workspace};
+pub use self::pair::{Begun, Continuation};
+pub(crate) use self::workspace::{ChangeProgress, Paths, Workspace};
 use crate::locks::ExtentWrite;
 use crate::table::policy::LockedRows;
 use crate::{Client, Error, ErrorKind, Key, Operation, RowPair, Token};
 
-/// What a value is stored as.
+/// A value to be stored, in the row or in an extent.
 #[derive(Clone, Copy, Debug)]
 pub enum NewValue<'v> {
-    /// In the row.
+    /// A value in the row.
     Inline(&'v [u8]),
-    /// In an extent, which the operation writes before it points to it.
+    /// A value in an extent, which the operation writes before it refers to it.
     Extent {
-        /// Where it goes.
+        /// The extent's location.
         extent: ExtentRef,
         /// The encoded extent; see [`guira_layout::encode_extent`].
         words: &'v [u64],
     },
 }
 
-/// What to do with a key.
+/// A change of a key.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'v> {
-    /// Insert it, or replace its value.
+    /// Insert the key, or replace its value.
     Put(NewValue<'v>),
-    /// Insert it; change nothing if it exists.
+    /// Insert the key; change nothing if it exists.
     Insert(NewValue<'v>),
-    /// Replace its value; change nothing if it is missing.
+    /// Replace the key's value; change nothing if the key is missing.
     Update(NewValue<'v>),
-    /// Add this little-endian number to its value, if that is one, modulo 2^64; insert it with this number as its
-    /// value if it is missing. [`Client::sum`] is the value then. Only for keys with which a value of eight bytes has
-    /// its place in the row: one that refers to an extent is not in the state that is expected. // [R-ADD-1]
+    /// Add this little-endian number to the key's value, if that is a number, modulo 2^64; if the key is missing,
+    /// insert it with this number as its value. [`Client::sum`] returns the new value. Only for keys with which a value
+    /// of eight bytes fits in the row: an entry that refers to an extent is not in the expected state. // [R-ADD-1]
     Add(&'v [u8; 8]),
-    /// Remove it.
+    /// Remove the key.
     Remove,
-    /// Replace its value if it is what is expected; change nothing otherwise. // [R-CAS-1]
+    /// Replace the key's value if it is the expected one; change nothing otherwise. // [R-CAS-1]
     Swap(Expected<'v>, NewValue<'v>),
-    /// Remove it if its value is what is expected; change nothing otherwise. // [R-CAS-1]
+    /// Remove the key if its value is the expected one; change nothing otherwise. // [R-CAS-1]
     RemoveIf(Expected<'v>),
 }
 
-/// The state a key has to be in for a change that depends on it.
+/// The state that a key must have for a conditional change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected<'v> {
-    /// It has this value, whatever it had in the meantime. // [R-CAS-1]
+    /// The key has this value, whatever it had in the meantime. // [R-CAS-1]
     Value(&'v [u8]),
-    /// Nobody has changed it since it was read. // [R-CAS-2]
+    /// No client has changed the key since it was read. // [R-CAS-2]
     Unchanged(Token),
-    /// It has a value of eight bytes, in its row. // [R-ADD-1]
+    /// The key has a value of eight bytes, in its row. // [R-ADD-1]
     Number,
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The key is new.
     Inserted,
     /// The key had another value before.
     Replaced,
-    /// The key is gone.
+    /// The key was removed.
     Removed,
     /// Nothing changed: the key exists.
     Exists,
     /// Nothing changed: there is no such key.
     Missing,
-    /// Nothing changed: the key is not in the state that was expected.
+    /// Nothing changed: the key is not in the expected state.
     Different,
 }
 
 /// A change that was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// What became of it.
+    /// The change's outcome.
     pub outcome: Outcome,
-    /// The extent that the key no longer refers to. Its mark is written already.
+    /// The extent that the key no longer refers to. Its mark is already written.
     pub freed: Option<ExtentRef>,
 }
 
 impl Changed {
-    /// Whether the table changed, and an extent that came with the change is in use.
+    /// Whether the table changed, so that an extent that came with the change is in use.
     pub fn took_effect(&self) -> bool {
         !matches!(self.outcome, Outcome::Exists | Outcome::Missing | Outcome::Different)
     }
 }
 
 impl<'v> Change<'v> {
-    /// The operation that it is.
+    /// Returns the operation that corresponds to this change.
     pub fn operation(&self) -> Operation {
         match self {
             Change::Put(_) => Operation::Put,
@@ -124,7 +125,7 @@ impl<'v> Change<'v> {
         }
     }
 
-    /// The value that it brings, for a key that is new at least.
+    /// Returns the value that the change stores, at least if the key is new.
     pub(crate) fn value(&self) -> Option<NewValue<'v>> {
         match self {
             Change::Add(addend) => Some(NewValue::Inline(*addend)),
@@ -133,7 +134,7 @@ impl<'v> Change<'v> {
         }
     }
 
-    /// Whether it stores a key that there is not.
+    /// Whether the change stores a key that does not exist.
     pub(crate) fn inserts(&self) -> bool {
         matches!(self, Change::Put(_) | Change::Insert(_) | Change::Add(_))
     }
@@ -146,7 +147,7 @@ impl<'v> Change<'v> {
     }
 }
 
-/// A change, the key that it is about, and the key's rows.
+/// A change with its key and the key's rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Task<'t> {
     pub(crate) probe: &'t Probe<'t>,
@@ -161,7 +162,7 @@ impl Client {
     /// case); 3 for an existing extent key, and for most inserts that have to move others.
     ///
     /// # Errors
-    /// See [`Error`]; [`Error::effect`] tells whether anything changed. `Full` only if no path exists among rows
+    /// See [`Error`]; [`Error::effect`] says whether anything changed. `Full` only if no path exists among rows
     /// sampled in this operation. // [R-INSERT-5]
     pub async fn change(&mut self, lane: &mut dyn Lane, key: &[u8], change: Change<'_>) -> Result<Changed, Error> {
         match self.table.key(key) {
@@ -173,7 +174,7 @@ impl Client {
         }
     }
 
-    /// Ends a change that the table cannot carry out, as one that it can: what a dropped operation left is given back.
+    /// Ends a change that the table cannot carry out like one that it can: releases what a dropped operation left.
     // [R-DROP-1]
     async fn refuse(&mut self, lane: &mut dyn Lane, refused: ErrorKind) -> ErrorKind {
         match self.refuse_if_lost() {
@@ -182,11 +183,11 @@ impl Client {
         }
     }
 
-    /// The rest of a change that [`Client::begin`] of this client began with the same key and change. If it was another
-    /// client, key or change, or if the client was used in between, the change begins anew.
+    /// Completes a change that [`Client::begin`] of this client began with the same key and change. If the client, key
+    /// or change differs, or if the client was used in between, the change starts again.
     ///
     /// # Errors
-    /// As [`Client::change`].
+    /// Same as [`Client::change`].
     pub async fn finish(
         &mut self,
         lane: &mut dyn Lane,
@@ -197,7 +198,7 @@ impl Client {
         let result = match begun {
             Begun::Done(changed) => Ok(changed),
             Begun::Failed(error) => Err(error),
-            Begun::Rest(rest) => self.change_rest(lane, key, change, rest).await,
+            Begun::Continue(rest) => self.continue_change(lane, key, change, rest).await,
         };
         if !self.journal.is_clean()
             && let Err(error) = self.settle(lane).await
@@ -208,28 +209,28 @@ impl Client {
         result.map_err(|kind| kind.during(change.operation()))
     }
 
-    async fn change_rest(
+    async fn continue_change(
         &mut self,
         lane: &mut dyn Lane,
         key: &Key<'_>,
         change: Change<'_>,
-        rest: Rest,
+        rest: Continuation,
     ) -> Result<Changed, ErrorKind> {
         if let Err(refused) = self.check_value(key, &change) {
             return Err(self.refuse(lane, refused).await);
         }
-        // Its extent is written, and nothing of what the client did since is under way. // [R-EXTENT-1]
-        let is_written = change.extent().is_none_or(|write| self.course.written == Some(write.extent.generation));
-        let goes_on = is_written && self.journal.lost.is_none() && self.journal.is_landed() && is_idle(lane);
-        self.course.stage = if goes_on { rest.0 } else { Stage::Beginning };
-        if self.course.stage == Stage::Beginning {
+        // The extent is written, and no later batch of the client is in flight. // [R-EXTENT-1]
+        let is_written = change.extent().is_none_or(|write| self.progress.written == Some(write.extent.generation));
+        let goes_on = is_written && self.journal.lost.is_none() && self.journal.has_completed() && is_idle(lane);
+        self.progress.stage = if goes_on { rest.0 } else { Stage::Start };
+        if self.progress.stage == Stage::Start {
             self.refuse_if_lost()?;
             self.settle(lane).await?;
         }
-        self.course.committed = false;
-        self.course.waiting_since_ns = self.course.came_ns.take();
-        if self.course.waiting_since_ns.is_some() {
-            self.reader.suspects.clear();
+        self.progress.committed = false;
+        self.progress.waiting_since_ns = self.progress.queued_since_ns.take();
+        if self.progress.waiting_since_ns.is_some() {
+            self.reader.failure_timers.clear();
         }
         let table = std::sync::Arc::clone(&self.table);
         let (probe, pair) = (table.probe(key), key.rows());
@@ -240,7 +241,7 @@ impl Client {
         }
     }
 
-    /// Refuses a value that cannot stand where `change` wants it.
+    /// Refuses an inline value that does not belong in the row.
     #[inline]
     pub(crate) fn check_value(&self, key: &Key<'_>, change: &Change<'_>) -> Result<(), ErrorKind> {
         match change.value() {

@@ -1,7 +1,7 @@
-//! Changes of one row, which most are: an entry that changes, or an insert into a row with room.
+//! Changes of one row, the most common ones: a changed entry, or an insert into a row with a free entry.
 //!
 //! The posts: the new value's extent, locks of both rows and their READs; for an entry with an extent, its key; then
-//! the commit. What more than one row, a wait or a second sample asks for goes on in path.rs.
+//! the commit. Changes that need more rows, a wait or a second sample continue in path.rs.
 
 use std::task::{Context, Poll, Waker};
 
@@ -12,58 +12,59 @@ use guira_layout::{
 };
 
 use super::commit::{Commit, Marked, Write};
-use super::decide::{At, Decision, LockedPair, decide, decide_found, is_as_expected};
+use super::decide::{Decision, LockedPair, Position, decide, decide_found, is_as_expected};
 use super::{Change, Changed, NewValue, Outcome, Task};
 use crate::locks::journal::{Flight, Try};
 use crate::locks::{Conflict, ExtentWrite, LockBatch, WRITE_WORDS, lock_set};
 use crate::lookup::{read_extent, read_extent_in_place};
 use crate::table::policy::LockedRows;
-use crate::{Client, ErrorKind, Expected, Key, Place, RowPair, Synchronize};
+use crate::{Client, DamagedItem, ErrorKind, Expected, Key, RowPair, Synchronize};
 
 /// Lock words of one key's rows.
 pub(crate) const PAIR_WORDS: usize = 2;
 
-/// How far a change came in one go.
+/// The result of [`Client::begin`].
 #[derive(Debug)]
 pub enum Begun {
-    /// To its end.
+    /// The change is complete.
     Done(Changed),
-    /// It failed.
+    /// The change failed.
     Failed(ErrorKind),
-    /// Not to its end: [`Client::finish`] does the rest.
-    Rest(Rest),
+    /// The change is incomplete: [`Client::finish`] continues it.
+    Continue(Continuation),
 }
 
-/// What is left of a change: for [`Client::finish`] of the client that began it, with the same key and change. It is a
-/// hint where to go on, and wrong for none: nothing is believed that was sampled, or held, when it was made.
+/// The state of an incomplete change, for [`Client::finish`] of the client that began it, with the same key and change.
+/// It is a hint where to continue, and safe with any other: nothing that was sampled or held when it was made is relied
+/// on.
 #[derive(Debug)]
-pub struct Rest(pub(super) Stage);
+pub struct Continuation(pub(super) Stage);
 
-impl Rest {
-    /// All of it.
-    pub(crate) const ALL: Rest = Rest(Stage::Beginning);
+impl Continuation {
+    /// Nothing was done: the whole change remains.
+    pub(crate) const WHOLE: Continuation = Continuation(Stage::Start);
 }
 
-/// Where a change goes on.
+/// The point at which a change continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// At its beginning.
+    /// The start of the change.
     #[default]
-    Beginning,
-    /// Its key is new, and none of the key's rows had room: with a path.
+    Start,
+    /// The search for a path: the key is new, and none of its rows had a free entry.
     NoRoom,
-    /// Somebody else holds a lock: with a wait.
+    /// The wait for a lock that another client holds.
     Contended(Conflict),
 }
 
 impl Client {
-    /// Carries out `change` on `key`, as far as it concerns one row and nobody is in the way. Not where locks are taken
-    /// by plain CAS, rows are sampled with all that their locks guard, or the cache knows that an insert takes a path.
+    /// Carries out `change` on `key`, as far as it needs one row and no wait. Does nothing where locks are taken by
+    /// plain CAS, rows are sampled with all that their locks guard, or the cache shows that an insert needs a path.
     ///
-    /// Round trips: as [`Client::change`].
+    /// Round trips: same as [`Client::change`].
     #[in_place(inline)]
     pub async fn begin(&mut self, lane: &mut dyn Lane, key: &Key<'_>, change: &Change<'_>) -> Begun {
-        self.course.committed = false;
+        self.progress.committed = false;
         let caps = lane.caps();
         let (is_local, by_masks) = (lane.is_local(), caps.masked_cas != MaskedCas::CasLoop);
         let by_path = self.reader.config.synchronize == Synchronize::Path
@@ -72,11 +73,11 @@ impl Client {
         let is_one_write = extent.as_ref().is_none_or(|extent| extent.words.len() <= WRITE_WORDS);
         let applies = by_masks && by_path && is_one_write && self.journal.is_clean();
         if !applies || self.check_value(key, change).is_err() || !is_idle(lane) {
-            return Begun::Rest(Rest::ALL);
+            return Begun::Continue(Continuation::WHOLE);
         }
         let pair = key.rows();
         if !is_local && self.goes_by_path(pair, change) {
-            return Begun::Rest(Rest::ALL);
+            return Begun::Continue(Continuation::WHOLE);
         }
         match self.lock_pair(lane, pair, extent).await {
             Ok(None) => {
@@ -86,28 +87,28 @@ impl Client {
                     return self.change_locked(lane, task, at_hand).await;
                 }
                 let begun = self.change_locked(lane, task, at_hand).await;
-                // Rows seen under locks are the best hints there are.
-                if let Begun::Done(_) | Begun::Rest(Rest(Stage::NoRoom)) = begun {
+                // Rows seen under locks are the best hints.
+                if let Begun::Done(_) | Begun::Continue(Continuation(Stage::NoRoom)) = begun {
                     self.remember_pair(pair, at_hand);
                 }
                 if let Begun::Done(_) | Begun::Failed(_) = begun {
-                    self.course.came_ns = None;
+                    self.progress.queued_since_ns = None;
                 }
                 begun
             }
-            Ok(Some(stage)) => Begun::Rest(Rest(stage)),
+            Ok(Some(stage)) => Begun::Continue(Continuation(stage)),
             Err(source) => Begun::Failed(ErrorKind::Fabric { source }),
         }
     }
 
-    /// Whether a change on a lane whose batches travel is better begun with other rows than `pair` in its first batch.
+    /// Whether a change on a lane whose batches travel should begin with other rows than `pair` in its first batch.
     #[inline(never)]
     fn goes_by_path(&mut self, pair: RowPair, change: &Change<'_>) -> bool {
         let samples_others = pair.is_single() || self.reader.config.covering_gap_rows > 0;
         samples_others || change.inserts() && self.speculate(pair).is_some_and(|path| path.len() > 1)
     }
 
-    /// Writes `extent`, locks and samples both rows. Returns where to go on unless both are locked.
+    /// Writes `extent`, locks and samples both rows. Returns where to continue unless both are locked.
     // [R-EXTENT-1] [R-LOCK-2]
     #[in_place]
     async fn lock_pair(
@@ -117,7 +118,7 @@ impl Client {
         extent: Option<ExtentWrite<'_>>,
     ) -> Result<Option<Stage>, FabricError> {
         let (table, row_words, masked_cas) = (&self.table, self.table.rows().row_words(), lane.caps().masked_cas);
-        debug_assert!(self.journal.held.is_empty(), "nothing is given back before");
+        debug_assert!(self.journal.held.is_empty(), "the batch releases no lock");
         let plan = lock_set(table, [pair.first, pair.second]);
         self.journal.expect_tries(Flight::Acquire, plan.iter().map(|locks| Try::masked(*locks)));
         let (owner, tries) = (self.owner, &self.journal.tries);
@@ -126,7 +127,7 @@ impl Client {
         let mut found = [0; PAIR_WORDS];
         let is_one_read = !lane.is_local() && pair.first.0.abs_diff(pair.second.0) == 1;
         let posted = if is_one_read {
-            // In their own order. // [R-READ-2]
+            // In the order of their addresses. // [R-READ-2]
             let both = std::iter::once((pair.first.min(pair.second), &mut self.work.pair[..]));
             batch.post_all(lane, &mut self.work.buffer, both, &mut found).await
         } else {
@@ -146,19 +147,19 @@ impl Client {
         if is_one_read && pair.second < pair.first {
             self.work.pair.rotate_left(row_words);
         }
-        self.course.written = extent.map(|write| write.extent.generation);
-        self.journal.landed(&found);
+        self.progress.written = extent.map(|write| write.extent.generation);
+        self.journal.completed(&found);
         if self.journal.held.len() == plan.len() {
             return Ok(None);
         }
         let is_partial = !self.journal.held.is_empty();
         let mut tried = plan.iter().zip(found);
         let conflict = tried.find_map(|(locks, found)| Conflict::of(table, locks, found, is_partial));
-        Ok(Some(conflict.map_or(Stage::Beginning, Stage::Contended)))
+        Ok(Some(conflict.map_or(Stage::Start, Stage::Contended)))
     }
 
-    /// Carries `task` out in its rows, which are locked and sampled as far as they are at hand. With the
-    /// locks held, it may leave a rest: a row is torn, or there is no room.
+    /// Carries out `task` in its rows, as far as they are locked and sampled. May return an incomplete change with the
+    /// locks held: a row is torn, or there is no free entry.
     #[in_place]
     pub(super) async fn change_locked(&mut self, lane: &mut dyn Lane, task: Task<'_>, at_hand: [bool; 2]) -> Begun {
         let (decision, freed) = match self.decide_first(task, at_hand) {
@@ -181,53 +182,53 @@ impl Client {
                 };
                 let words = &mut self.work.pair[at.which * row_words..][..row_words];
                 match placement {
-                    Some(placement) => self.table.rows().put_entry(words, at.slot, &self.work.entry, placement),
-                    None => self.table.rows().clear_entry(words, at.slot),
+                    Some(placement) => self.table.rows().put_entry(words, at.index, &self.work.entry, placement),
+                    None => self.table.rows().clear_entry(words, at.index),
                 }
                 let row = task.pair.row(at.which);
                 self.table.rows().finish(row, words);
                 self.commit_pair(lane, row, at, freed.as_ref(), outcome).await
             }
-            Decision::NoRoom => Begun::Rest(Rest(Stage::NoRoom)),
-            Decision::ReadKey(_) | Decision::Torn => Begun::Rest(Rest::ALL),
+            Decision::NoRoom => Begun::Continue(Continuation(Stage::NoRoom)),
+            Decision::ReadKey(_) | Decision::Torn => Begun::Continue(Continuation::WHOLE),
         }
     }
 
-    /// [`Client::decide_from`] the start, compiled for it.
+    /// Same as [`Client::decide_from`] the start, compiled separately.
     fn decide_first(&self, task: Task<'_>, at_hand: [bool; 2]) -> Decision {
-        self.decide_from(task, at_hand, At::START)
+        self.decide_from(task, at_hand, Position::START)
     }
 
     #[inline(always)]
-    fn decide_from(&self, task: Task<'_>, at_hand: [bool; 2], from: At) -> Decision {
+    fn decide_from(&self, task: Task<'_>, at_hand: [bool; 2], from: Position) -> Decision {
         let (first, second) = self.work.pair.split_at(self.table.rows().row_words());
         let locked = LockedPair { words: [first, second], at_hand };
         decide(&self.table, &locked, task, self.reader.config.search_roots, from)
     }
 
-    /// The decision about the entry at `at`, which has the key's digest and refers to an extent, and that extent, if
-    /// the extent has the key as well; otherwise the decision about what is behind it. The lock keeps the extent in
-    /// place. 1 round trip more for the key, unless the keys' lengths differ, and 1 for the value, if that is expected
-    /// to be a certain one of its length. // [R-UPDATE-2] [R-CAS-1]
+    /// Decides about the entry at `at`, which has the key's digest and refers to an extent, and returns that extent if
+    /// it has the key; otherwise decides about the entries after it. The lock keeps the extent in place. 1 more round
+    /// trip for the key, unless the keys' lengths differ, and 1 for the value, if the change expects one of its length.
+    /// // [R-UPDATE-2] [R-CAS-1]
     #[in_place]
     async fn decide_by_extent(
         &mut self,
         lane: &mut dyn Lane,
         task: Task<'_>,
         at_hand: [bool; 2],
-        mut at: At,
+        mut at: Position,
     ) -> Result<(Decision, Option<Marked>), ErrorKind> {
         let (change, key) = (task.change, task.probe.key());
         const { assert!(MAX_KEY_BYTES / 8 + EXTENT_HEADER_WORDS < 1 << 17, "one READ on every fabric") };
-        // Ends: each turn begins behind the slot of the one before.
+        // Ends: each iteration begins after the entry of the previous one.
         loop {
             let table = &self.table;
-            let extent = table.rows().extent_of(&self.work.pair[at.which * table.rows().row_words()..], at.slot);
+            let extent = table.rows().extent_of(&self.work.pair[at.which * table.rows().row_words()..], at.index);
             let Some(mark) = extent.mark_offset(table.config(), table.geometry()) else {
-                let place = Place::Entry { row: task.pair.row(at.which), slot: at.slot };
-                return Err(ErrorKind::Corrupt { place });
+                let item = DamagedItem::Entry { row: task.pair.row(at.which), index: at.index };
+                return Err(ErrorKind::Corrupt { item });
             };
-            let damaged = || ErrorKind::Corrupt { place: Place::of(&extent) };
+            let damaged = || ErrorKind::Corrupt { item: DamagedItem::of(&extent) };
             let mut has_key = extent.key_bytes as usize == key.len();
             if has_key {
                 self.work.extent.resize(EXTENT_HEADER_WORDS + key.len().div_ceil(8), 0);
@@ -260,11 +261,11 @@ impl Client {
         let Some(Expected::Value(value)) = change.expected() else { return Ok(true) };
         read_extent(lane, extent, &mut self.work.extent).await?;
         let parsed = parse_extent(&self.work.extent, extent, self.table.rows().sums());
-        Ok(parsed.map_err(|_| ErrorKind::Corrupt { place: Place::of(extent) })?.has_value(value))
+        Ok(parsed.map_err(|_| ErrorKind::Corrupt { item: DamagedItem::of(extent) })?.has_value(value))
     }
 
-    /// Makes the entry of the key.
-    pub(super) fn encode_entry(&mut self, probe: &Probe<'_>, value: NewValue<'_>) -> EntryKind {
+    /// Encodes the entry of the key, and returns where its value is stored.
+    pub(super) fn encode_entry(&mut self, probe: &Probe<'_>, value: NewValue<'_>) -> Placement {
         match value {
             NewValue::Inline(value) => {
                 self.table.rows().encode_inline(&mut self.work.entry, probe, value);
@@ -277,15 +278,15 @@ impl Client {
         }
     }
 
-    /// Makes the entry of a key to whose number, at `at`, `addend` is added, or that is new. // [R-ADD-1]
+    /// Encodes the entry of a key that is new, or to whose number at `at` `addend` is added. // [R-ADD-1]
     #[inline(never)]
-    fn encode_sum(&mut self, probe: &Probe<'_>, at: At, addend: &[u8; 8], outcome: Outcome) -> EntryKind {
+    fn encode_sum(&mut self, probe: &Probe<'_>, at: Position, addend: &[u8; 8], outcome: Outcome) -> Placement {
         let rows = self.table.rows();
         let row = &self.work.pair[at.which * rows.row_words()..][..rows.row_words()];
-        // Decided: a key that is there has a number.
-        let found = if outcome == Outcome::Inserted { None } else { rows.inline_number(row, at.slot) };
+        // It has been decided that an existing key has a number.
+        let found = if outcome == Outcome::Inserted { None } else { rows.inline_number(row, at.index) };
         let sum = found.unwrap_or_default().wrapping_add(u64::from_le_bytes(*addend));
-        self.course.sum = sum;
+        self.progress.sum = sum;
         self.encode_entry(probe, NewValue::Inline(&sum.to_le_bytes()))
     }
 
@@ -295,7 +296,7 @@ impl Client {
         &mut self,
         lane: &mut dyn Lane,
         row: RowId,
-        at: At,
+        at: Position,
         freed: Option<&Marked>,
         outcome: Outcome,
     ) -> Begun {
@@ -303,7 +304,7 @@ impl Client {
         let (table, owner, slot_word) = (&self.table, self.owner, self.slot_word);
         let rows = table.rows();
         let words = &self.work.pair[at.which * rows.row_words()..][..rows.row_words()];
-        let last = Write { row, slot: at.slot, words };
+        let last = Write { row, index: at.index, words };
         let commit = Commit { table, owner, slot_word, moved: &[], last, freed, held: &self.journal.held };
         let few = match commit.held {
             [one] => Some((one, None)),
@@ -321,7 +322,7 @@ impl Client {
         } else {
             commit.post_all(lane, (&mut self.work.buffer, &mut self.work.record), sequence).await
         };
-        match self.book_end(posted) {
+        match self.finish_commit(posted) {
             Ok(()) => Begun::Done(Changed { outcome, freed: freed.map(|freed| freed.extent) }),
             Err(kind) => Begun::Failed(kind),
         }

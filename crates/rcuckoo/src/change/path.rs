@@ -1,43 +1,43 @@
-//! Changes that take more than one row, or more than one try: locks that somebody else holds, rows that are sampled
-//! again, and inserts that move entries along a cuckoo path.
+//! Changes that need more than one row, or more than one try: locks held by other clients, rows that are sampled again,
+//! and inserts that move entries along a cuckoo path.
 
 use arrayvec::ArrayVec;
 use guira_fabric::{Lane, Verb, post};
 use guira_layout::{Probe, RowId};
 
 use super::commit::{Commit, Write};
-use super::pair::{Begun, Rest, Stage};
-use super::search::{Limits, MAX_PATH_ROWS, Path, Progress, Sight};
+use super::pair::{Begun, Continuation, Stage};
+use super::search::{Limits, MAX_PATH_ROWS, Path, Progress, RowView};
 use super::{Changed, NewValue, Outcome, Task};
 use crate::change::window::cover;
 use crate::locks::{LockSet, lock_set};
 use crate::table::destroy::is_marked_destroyed;
-use crate::{Client, ErrorKind, Place, RowPair, SearchRoots, Synchronize};
+use crate::{Client, DamagedItem, ErrorKind, RowPair, SearchRoots, Synchronize};
 
-/// Attempts of one insert before it gives up with [`ErrorKind::Busy`]: each failed one means that another client moved
+/// Attempts of one insert before it fails with [`ErrorKind::Busy`]: each failed one means that another client moved
 /// entries along the path in the meantime.
 const INSERT_ATTEMPTS: u32 = 1024;
-/// Rows one batch of a sampled search fetches.
+/// Rows that one batch of a sampled search fetches.
 const SEARCH_BATCH_ROWS: usize = 32;
-/// The same where a batch executes in place, and costs nothing to split.
+/// Rows that one such batch fetches where batches execute in place, and splitting them costs nothing.
 const LOCAL_SEARCH_BATCH_ROWS: usize = 8;
-/// Samples of a locked row before it counts as damaged: a READ that overtakes the previous owner's last WRITE is
-/// possible on no fabric, so one repetition is for the fabric's sake only.
+/// Samples of a locked row before it counts as damaged. No fabric lets a READ overtake the previous owner's last WRITE;
+/// the repetition only guards against a fabric that does.
 const LOCKED_ROW_SAMPLES: u32 = 3;
 
-/// What a search makes of a row that was sampled while it was being written.
+/// Treatment of rows that a search sampled while they were being written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TornRows {
-    /// It leads nowhere.
+    /// No path leads through the row.
     Avoided,
-    /// It may have room: the locks will tell.
+    /// The row is presumed to have a free entry, which is checked under its lock.
     PresumedRoom,
 }
 
-/// What an attempt under locks came to.
+/// The result of an attempt under locks.
 enum Attempt {
     Done(Changed),
-    /// The path did not hold; another has to be found.
+    /// The path no longer holds; another one must be found.
     Again,
 }
 
@@ -51,11 +51,11 @@ impl Client {
     ) -> Result<Changed, ErrorKind> {
         let Task { pair, change, .. } = task;
         let inserts = change.inserts();
-        // Where batches execute in place, the rows themselves are as near as any cache.
+        // Where batches execute in place, reading the rows is as cheap as any cache.
         let speculations = if lane.caps().local { 1 } else { self.reader.config.speculations.max(1) };
-        // What was begun in place has written it.
-        let mut extent = change.extent().filter(|_| self.course.stage == Stage::Beginning);
-        let first_attempt = u32::from(self.course.stage == Stage::NoRoom);
+        // If the change was begun in place, its extent is written.
+        let mut extent = change.extent().filter(|_| self.progress.stage == Stage::Start);
+        let first_attempt = u32::from(self.progress.stage == Stage::NoRoom);
         let mut started_ns = if first_attempt > 0 { lane.now_ns() } else { 0 };
         for attempt in first_attempt..INSERT_ATTEMPTS {
             let path = if !inserts || attempt == 0 && lane.caps().local {
@@ -65,17 +65,17 @@ impl Client {
             } else {
                 self.release_held(lane).await?;
                 match self.sampled_path(lane, pair).await {
-                    // The room that was there may have gone to this very key, put by somebody else. // [R-INSERT-5]
-                    Err(ErrorKind::Full { .. }) if !always.is_empty() && self.seems_there(lane, task).await? => None,
+                    // The last free entry may have gone to this very key, put by another client. // [R-INSERT-5]
+                    Err(ErrorKind::Full { .. }) if !always.is_empty() && self.seems_present(lane, task).await? => None,
                     path => Some(path?),
                 }
             };
-            match std::mem::take(&mut self.course.stage) {
+            match std::mem::take(&mut self.progress.stage) {
                 Stage::Contended(conflict) => {
                     let locks = self.plan_rows(always, path.as_ref(), pair);
                     self.acquire_contended(lane, &locks, conflict).await?;
                 }
-                Stage::Beginning | Stage::NoRoom => {
+                Stage::Start | Stage::NoRoom => {
                     let locks = self.plan_rows(always, path.as_ref(), pair);
                     self.acquire(lane, &locks, extent.take()).await?;
                 }
@@ -94,7 +94,7 @@ impl Client {
         Err(ErrorKind::Busy { lock, owner: None, waited_ms })
     }
 
-    /// Fills the window with the rows to lock and sample, and says which locks they need.
+    /// Fills the window with the rows to lock and sample, and returns the locks they need.
     fn plan_rows(&mut self, always: &[RowId], path: Option<&Path>, pair: RowPair) -> LockSet {
         let mut rows = std::mem::take(&mut self.paths.plan);
         rows.clear();
@@ -119,12 +119,12 @@ impl Client {
         locks
     }
 
-    /// A path by the cache alone. // [R-INSERT-2]
+    /// Finds a path from the cache alone. // [R-INSERT-2]
     pub(super) fn speculate(&mut self, pair: RowPair) -> Option<Path> {
         let limits = self.limits();
         self.paths.search.start(pair, self.roots(&[pair.first, pair.second]), limits);
         let cache = &self.paths.cache;
-        self.paths.search.advance(&self.table, |row| cache.get(row).map_or(Sight::PresumedRoom, Sight::Row));
+        self.paths.search.advance(&self.table, |row| cache.get(row).map_or(RowView::PresumedRoom, RowView::Row));
         self.paths.search.found()
     }
 
@@ -140,10 +140,10 @@ impl Client {
         }
     }
 
-    /// A path over rows sampled now, without locks. // [R-INSERT-5]
+    /// Finds a path over rows sampled now, without locks. // [R-INSERT-5]
     ///
     /// Rows that are being written are avoided as long as there is a path around them: their writer may have died, and
-    /// whoever wants their locks would wait for nothing. Only if there is none are they presumed to have room.
+    /// waiting for their locks would be in vain. Only if there is no such path are they presumed to have a free entry.
     async fn sampled_path(&mut self, lane: &mut dyn Lane, pair: RowPair) -> Result<Path, ErrorKind> {
         self.reader.counters.sampled_searches += 1;
         for torn in [TornRows::Avoided, TornRows::PresumedRoom] {
@@ -159,8 +159,8 @@ impl Client {
         Err(ErrorKind::Full { rows: self.paths.search.visited() })
     }
 
-    /// Whether the rows of `task`, sampled now, seem to hold its key. 1 round trip.
-    async fn seems_there(&mut self, lane: &mut dyn Lane, task: Task<'_>) -> Result<bool, ErrorKind> {
+    /// Whether the rows of `task`, sampled now, appear to hold its key. 1 round trip.
+    async fn seems_present(&mut self, lane: &mut dyn Lane, task: Task<'_>) -> Result<bool, ErrorKind> {
         let Task { probe, pair, .. } = task;
         self.work.window.clear();
         self.work.window.extend(&[pair.first, pair.second]);
@@ -184,11 +184,11 @@ impl Client {
         loop {
             let (sampled, rows) = (&self.paths.sampled, self.table.rows());
             let progress = self.paths.search.advance(&self.table, |row| match sampled.row(row) {
-                None => Sight::Unsampled,
-                Some(words) if rows.verify(row, words).is_ok() => Sight::Row(words),
-                // The key's own rows have to be locked anyway.
-                Some(_) if torn == TornRows::PresumedRoom || both.contains(&row) => Sight::PresumedRoom,
-                Some(_) => Sight::Closed,
+                None => RowView::Unsampled,
+                Some(words) if rows.verify(row, words).is_ok() => RowView::Row(words),
+                // The key's own rows must be locked anyway.
+                Some(_) if torn == TornRows::PresumedRoom || both.contains(&row) => RowView::PresumedRoom,
+                Some(_) => RowView::Closed,
             });
             match progress {
                 Progress::Found | Progress::Exhausted => return Ok(self.paths.search.found()),
@@ -202,7 +202,7 @@ impl Client {
         }
     }
 
-    /// Makes sure that every row sampled under a lock is whole: nobody but this client may be writing it.
+    /// Ensures that every row sampled under a lock is whole: no other client may be writing it.
     async fn verify_window(&mut self, lane: &mut dyn Lane) -> Result<(), ErrorKind> {
         let mut torn = None;
         for sample in 0..LOCKED_ROW_SAMPLES {
@@ -212,8 +212,7 @@ impl Client {
                 self.sample_window(lane).await?;
             }
             let (window, rows) = (&self.work.window, self.table.rows());
-            // Rows that a covering READ fetched along may belong to somebody else's lock, and be in the middle of a
-            // write.
+            // Rows that a covering READ also fetched may belong to another client's lock, and be half written.
             let mine = window.rows().iter().copied().filter(|row| self.journal.holds_row(&self.table, *row));
             let is_torn = |row: RowId| window.row(row).is_none_or(|words| rows.verify(row, words).is_err());
             torn = mine.into_iter().find(|row| is_torn(*row));
@@ -222,14 +221,14 @@ impl Client {
             }
         }
         match torn {
-            // A lock that was won before the table was destroyed guards rows that no longer are any. // [R-DESTROY-2]
+            // A lock that was won before the table was destroyed guards rows that are no longer valid. // [R-DESTROY-2]
             Some(_) if is_marked_destroyed(lane, &self.table).await? => Err(ErrorKind::Destroyed),
-            Some(row) => Err(ErrorKind::Corrupt { place: Place::Row(row) }),
+            Some(row) => Err(ErrorKind::Corrupt { item: DamagedItem::Row(row) }),
             None => Ok(()),
         }
     }
 
-    /// Under the locks: changes the key where it is, or inserts it along a path among the locked rows.
+    /// Changes the key where it is, or inserts it along a path among the locked rows. Called with the locks held.
     async fn attempt(&mut self, lane: &mut dyn Lane, task: Task<'_>) -> Result<Attempt, ErrorKind> {
         let Task { probe, pair, change } = task;
         let at_hand = self.take_pair(pair);
@@ -242,19 +241,19 @@ impl Client {
                 Ok(Attempt::Done(changed))
             }
             Begun::Failed(error) => Err(error),
-            Begun::Rest(Rest(Stage::NoRoom)) => match (change.value(), self.second_search(pair)) {
+            Begun::Continue(Continuation(Stage::NoRoom)) => match (change.value(), self.second_search(pair)) {
                 (Some(value), Some(path)) => self.insert_along(lane, probe, &path, value).await,
                 _ => {
                     self.remember_window();
                     Ok(Attempt::Again)
                 }
             },
-            // A row that verified before: somebody writes it without its lock.
-            Begun::Rest(_) => Ok(Attempt::Again),
+            // A row that verified before: another client writes it without its lock.
+            Begun::Continue(_) => Ok(Attempt::Again),
         }
     }
 
-    /// Takes the rows of `pair` out of the window, and tells which are locked and were sampled under their locks.
+    /// Copies the rows of `pair` from the window, and returns which are locked and were sampled under their locks.
     fn take_pair(&mut self, pair: RowPair) -> [bool; 2] {
         let row_words = self.table.rows().row_words();
         self.work.pair.resize(2 * row_words, 0);
@@ -270,7 +269,7 @@ impl Client {
         at_hand
     }
 
-    /// Keeps the rows of `pair` as they are after a change, for searches.
+    /// Caches the rows of `pair` as they are after a change, for searches.
     pub(super) fn remember_pair(&mut self, pair: RowPair, at_hand: [bool; 2]) {
         let words = self.work.pair.chunks_exact(self.table.rows().row_words());
         for ((row, at_hand), words) in [pair.first, pair.second].into_iter().zip(at_hand).zip(words) {
@@ -280,10 +279,10 @@ impl Client {
         }
     }
 
-    /// Rows seen under locks are the best hints there are.
+    /// Caches the window's rows: rows seen under locks are the best hints.
     fn remember_window(&mut self) {
         for (place, row) in self.work.window.rows().iter().enumerate() {
-            // Rows that a covering READ fetched along may be torn.
+            // Rows that a covering READ also fetched may be torn.
             let words = self.work.window.at(place);
             if self.reader.config.covering_gap_rows == 0 || self.table.rows().verify(*row, words).is_ok() {
                 self.paths.cache.put(*row, words);
@@ -291,7 +290,7 @@ impl Client {
         }
     }
 
-    /// A path among the rows that are locked and were sampled under these locks. // [R-INSERT-3]
+    /// Finds a path among the rows that are locked and were sampled under these locks. // [R-INSERT-3]
     fn second_search(&mut self, pair: RowPair) -> Option<Path> {
         let limits = self.limits();
         let both = [pair.first, pair.second];
@@ -299,8 +298,8 @@ impl Client {
         self.paths.search.start(pair, roots, limits);
         let (table, window, journal) = (&self.table, &self.work.window, &self.journal);
         self.paths.search.advance(table, |row| match window.row(row) {
-            Some(words) if journal.holds_row(table, row) => Sight::Row(words),
-            _ => Sight::Closed,
+            Some(words) if journal.holds_row(table, row) => RowView::Row(words),
+            _ => RowView::Closed,
         });
         self.paths.search.found()
     }
@@ -317,23 +316,23 @@ impl Client {
         let mut changed: ArrayVec<(RowId, usize, usize), MAX_PATH_ROWS> = ArrayVec::new();
         for at in (0..path.len()).rev() {
             let hop = path[at];
-            let (Some(place), Some(slot)) = (self.work.window.place(hop.row), hop.slot) else {
+            let (Some(place), Some(index)) = (self.work.window.place(hop.row), hop.index) else {
                 return Ok(Attempt::Again);
             };
             let placement = match at.checked_sub(1).map(|before| path[before]) {
                 None => self.encode_entry(probe, value),
                 Some(before) => {
-                    let (Some(from), Some(slot)) = (self.work.window.row(before.row), before.slot) else {
+                    let (Some(from), Some(index)) = (self.work.window.row(before.row), before.index) else {
                         return Ok(Attempt::Again);
                     };
-                    self.work.entry.copy_from_slice(self.table.rows().entry(from, slot));
-                    self.table.rows().entry_kind(from, slot)
+                    self.work.entry.copy_from_slice(self.table.rows().entry(from, index));
+                    self.table.rows().placement(from, index)
                 }
             };
             let words = self.work.window.at_mut(place);
-            self.table.rows().put_entry(words, slot, &self.work.entry, placement);
+            self.table.rows().put_entry(words, index, &self.work.entry, placement);
             self.table.rows().finish(hop.row, words);
-            changed.push((hop.row, slot, place));
+            changed.push((hop.row, index, place));
         }
         self.reader.counters.moves += path.len() as u64 - 1;
         self.commit_path(lane, &changed).await?;
@@ -343,18 +342,18 @@ impl Client {
         Ok(Attempt::Done(Changed { outcome: Outcome::Inserted, freed: None }))
     }
 
-    /// Commits rows of the window, by their places, each with the slot that changed. 1 round trip.
+    /// Commits rows of the window, by their indices, each with the index of the entry that changed. 1 round trip.
     async fn commit_path(&mut self, lane: &mut dyn Lane, changed: &[(RowId, usize, usize)]) -> Result<(), ErrorKind> {
         let Some((last, moved)) = changed.split_last() else { return Ok(()) };
         let sequence = self.expect_commit(lane.caps(), changed.len());
         let window = &self.work.window;
         let write =
-            |(row, slot, place): &(RowId, usize, usize)| Write { row: *row, slot: *slot, words: window.at(*place) };
+            |(row, index, place): &(RowId, usize, usize)| Write { row: *row, index: *index, words: window.at(*place) };
         let moved: ArrayVec<Write<'_>, MAX_PATH_ROWS> = moved.iter().map(write).collect();
         let (table, owner, slot_word, held) = (&self.table, self.owner, self.slot_word, &self.journal.held);
         let commit = Commit { table, owner, slot_word, moved: &moved, last: write(last), freed: None, held };
         let posted = commit.post_all(lane, (&mut self.work.buffer, &mut self.work.record), sequence).await;
         drop(moved);
-        self.book_end(posted)
+        self.finish_commit(posted)
     }
 }

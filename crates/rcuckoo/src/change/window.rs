@@ -1,4 +1,4 @@
-//! Rows at hand: sampled in this operation, in one buffer, found by number.
+//! Rows sampled in this operation, in one buffer, found by number.
 
 use guira_layout::RowId;
 
@@ -18,7 +18,7 @@ struct Cell {
 }
 
 impl RowIndex {
-    /// An index that grows beyond `rows` rows only with an allocation.
+    /// Creates an index that grows beyond `rows` rows only with an allocation.
     pub(crate) fn with_capacity(rows: usize) -> RowIndex {
         let cells = (2 * rows).next_power_of_two().max(16);
         RowIndex { cells: vec![Cell::default(); cells], stamp: 1, len: 0 }
@@ -52,7 +52,7 @@ impl RowIndex {
         (cell.stamp == self.stamp).then_some(cell.value)
     }
 
-    /// Adds `row`; false if it was there already, and keeps its value then.
+    /// Adds `row`. Returns false if it was there already; it keeps its value then.
     pub(crate) fn insert(&mut self, row: RowId, value: u32) -> bool {
         let at = self.cell(row);
         if self.cells[at].stamp == self.stamp {
@@ -77,14 +77,14 @@ impl RowIndex {
     }
 }
 
-/// A stretch of neighbouring rows that one READ covers.
+/// A range of neighbouring rows that one READ covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
     first: RowId,
     rows: usize,
 }
 
-/// Rows sampled together, each in its place of one buffer.
+/// Rows sampled together, each at its index in one buffer.
 #[derive(Debug)]
 pub(crate) struct Window {
     index: RowIndex,
@@ -94,7 +94,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// A window that grows beyond `rows` rows only with an allocation.
+    /// Creates a window that grows beyond `rows` rows only with an allocation.
     pub(crate) fn new(row_words: usize, rows: usize) -> Window {
         let words = Vec::with_capacity(rows * row_words);
         Window { index: RowIndex::with_capacity(rows), rows: Vec::with_capacity(rows), words, row_words }
@@ -106,8 +106,7 @@ impl Window {
         self.words.clear();
     }
 
-    /// Makes room for `rows`, which are sorted here and must not be in the window yet; returns the words to read them
-    /// into.
+    /// Adds `rows`, which are sorted and not in the window yet; returns the words to read them into.
     pub(crate) fn extend(&mut self, rows: &[RowId]) -> &mut [u64] {
         let start = self.words.len();
         for row in rows {
@@ -140,7 +139,7 @@ impl Window {
         &mut self.words[place * self.row_words..][..self.row_words]
     }
 
-    /// The stretches of neighbouring rows, by their first rows, with their words: one READ each. // [R-READ-2]
+    /// Returns the ranges of neighbouring rows, by their first rows, with their words: one READ each. // [R-READ-2]
     pub(crate) fn stretches(&mut self) -> impl Iterator<Item = (RowId, &mut [u64])> {
         let (mut words, row_words) = (&mut self.words[..], self.row_words);
         spans(&self.rows).map(move |span| {
@@ -151,7 +150,8 @@ impl Window {
     }
 }
 
-/// Sorts `rows`, drops doubles, and fills gaps of up to `gap` rows between neighbours, so that one READ covers them.
+/// Sorts `rows`, removes duplicates, and fills gaps of up to `gap` rows between neighbours, so that one READ covers
+/// them.
 pub(crate) fn cover(rows: &mut Vec<RowId>, gap: u64) {
     rows.sort_unstable();
     rows.dedup();
@@ -167,7 +167,7 @@ pub(crate) fn cover(rows: &mut Vec<RowId>, gap: u64) {
     }
 }
 
-/// The stretches of neighbours in `rows`, which are sorted.
+/// Returns the ranges of neighbours in `rows`, which are sorted.
 fn spans(rows: &[RowId]) -> impl Iterator<Item = Span> {
     rows.chunk_by(|a, b| a.0 + 1 == b.0).map(|rows| Span { first: rows[0], rows: rows.len() })
 }
@@ -177,18 +177,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_finds_what_it_holds() {
+    fn an_index_finds_every_row_it_holds() {
         let mut index = RowIndex::with_capacity(4);
-        for round in 0..3u64 {
+        for fill in 0..3u64 {
             for i in 0..100 {
-                assert!(index.insert(RowId(i * 7 + round), i as u32));
-                assert!(!index.insert(RowId(i * 7 + round), 9999));
+                assert!(index.insert(RowId(i * 7 + fill), i as u32));
+                assert!(!index.insert(RowId(i * 7 + fill), 9999));
             }
             assert_eq!(index.len(), 100);
-            assert!((0..100).all(|i| index.get(RowId(i * 7 + round)) == Some(i as u32)));
-            assert_eq!(index.get(RowId(3 + round + 1)), None);
+            assert!((0..100).all(|i| index.get(RowId(i * 7 + fill)) == Some(i as u32)));
+            assert_eq!(index.get(RowId(3 + fill + 1)), None);
             index.clear();
-            assert_eq!(index.get(RowId(round)), None);
+            assert_eq!(index.get(RowId(fill)), None);
         }
     }
 

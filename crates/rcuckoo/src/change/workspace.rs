@@ -1,5 +1,4 @@
-//! A client's means of changing the table: memory that is used again, rows that were seen, and the course of the change
-//! under way.
+//! A client's working memory for changes: reused buffers, cached rows, and the progress of the current change.
 
 use guira_layout::{Generation, Record, RowId};
 
@@ -9,19 +8,19 @@ use super::search::{SEARCH_ROWS, Search};
 use super::window::Window;
 use crate::{Buffer, ClientConfig, MAX_LOCK_WORDS, Table};
 
-/// Rows a client has room for under its locks from the start: both of a key and a path. What `Synchronize::Locks` adds
-/// costs an allocation the first time.
+/// Rows under locks for which a client has memory from the start: both of a key and a path. The rows that
+/// `Synchronize::Locks` adds cost an allocation the first time.
 const WINDOW_ROWS: usize = MAX_LOCK_WORDS;
-/// Verbs a client has room for in a batch from the start: releases, tries and READs for every lock word, which is more
-/// than a commit needs. Only the WRITEs of a long value come on top.
+/// Verbs for which a client's batch has memory from the start: releases, tries and READs for every lock word, which is
+/// more than a commit needs. Only the WRITEs of a long value are added to this.
 const BATCH_VERBS: usize = 3 * MAX_LOCK_WORDS;
 
-/// The memory that changes are made in. Nothing in it outlives the change that put it there.
+/// Buffers in which changes are made. Nothing in them outlives the change that put it there.
 #[derive(Debug)]
 pub(crate) struct Workspace {
     /// Both rows of the key.
     pub(crate) pair: Vec<u64>,
-    /// Rows that are locked, or were sampled with those.
+    /// Rows that are locked, or were sampled together with locked ones.
     pub(crate) window: Window,
     /// The entry to be written.
     pub(crate) entry: Vec<u64>,
@@ -45,7 +44,7 @@ impl Workspace {
     }
 }
 
-/// Everything that paths are found with.
+/// The state of path searches.
 #[derive(Debug)]
 pub(crate) struct Paths {
     pub(crate) cache: RowCache,
@@ -67,19 +66,19 @@ impl Paths {
     }
 }
 
-/// The course of a change, and since when the next one has waited.
+/// The progress of a change, and how long the next one has waited.
 #[derive(Debug, Default)]
-pub(crate) struct Course {
-    /// The stage it had reached when its first attempt began.
+pub(crate) struct ChangeProgress {
+    /// The stage that the change had reached when its first attempt began.
     pub(crate) stage: Stage,
-    /// The extent that it has written; no other ever has this generation. // [R-EXTENT-3]
+    /// The extent that the change has written; no other ever has this generation. // [R-EXTENT-3]
     pub(crate) written: Option<Generation>,
-    /// Whether it has posted its commit.
+    /// Whether the change has posted its commit.
     pub(crate) committed: bool,
-    /// The number that the last addition to one left.
+    /// The sum that the last addition stored.
     pub(crate) sum: u64,
-    /// Since when it has waited for a lock.
+    /// Time since which the change has waited for a lock.
     pub(crate) waiting_since_ns: Option<u64>,
-    /// Since when the caller has waited for the change that comes next.
-    pub(crate) came_ns: Option<u64>,
+    /// Time since which the next change has waited in a lock queue.
+    pub(crate) queued_since_ns: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! Taking locks: several words in one batch, retries that carry only atomics, and an ordered last resort.
+//! Taking locks: several words in one batch, retries that carry only atomics, and as a last resort one by one in order.
 
 use arrayvec::ArrayVec;
 use guira_fabric::{FabricError, Lane, MaskedCas, pause_until};
@@ -6,29 +6,30 @@ use guira_layout::{LockId, LockMask, OwnerId};
 
 use super::batch::{ExtentWrite, LockBatch};
 use super::journal::{Flight, Try};
-use crate::recovery::mourn::Patience;
+use crate::recovery::failure_detector::WaitProgress;
 use crate::table::destroy::is_destroyed;
 use crate::{Client, ErrorKind, MAX_LOCK_WORDS, Table, locks::unowned};
 
 /// Locks by word, in address order. No word occurs twice.
 pub(crate) type LockSet = ArrayVec<LockMask, MAX_LOCK_WORDS>;
 
-/// After this many failures to take all locks at once, they are taken one by one in address order. // [R-LOCK-3]
+/// Failures to take all locks at once before they are taken one by one in address order. // [R-LOCK-3]
 const TRIES_AT_ONCE: u32 = 3;
-/// Without masked CAS: posts in a row whose only obstacle is a neighbouring lock in the same word. // [R-LOCK-6]
+/// Without masked CAS: consecutive posts that failed only because of a neighbouring lock in the same word.
+/// // [R-LOCK-6]
 const NEIGHBOUR_TRIES: u32 = 16;
 
-/// Why a lock was not taken.
+/// A lock that another client holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conflict {
     lock: LockId,
     owner: Option<OwnerId>,
-    /// Whether other locks of the same batch were won.
+    /// Whether the same batch won other locks.
     is_partial: bool,
 }
 
 impl Conflict {
-    /// The lock among `locks` that is taken in `found`, the word as a try found it.
+    /// Returns the lock among `locks` that is taken in `found`, the word as a try found it.
     pub(crate) fn of(table: &Table, locks: &LockMask, found: u64, is_partial: bool) -> Option<Conflict> {
         let layout = table.locks();
         let (lock, owner) = layout.first_held(locks.word, found, locks.mask)?;
@@ -36,11 +37,11 @@ impl Conflict {
     }
 }
 
-/// What a try came to.
+/// The result of a try.
 enum Tried {
     /// Every lock is held.
     All,
-    /// Somebody holds one.
+    /// Another client holds a lock.
     Conflict(Conflict),
 }
 
@@ -51,21 +52,21 @@ struct Wait {
     pauses: u32,
 }
 
-/// What a wait came to.
+/// The result of a wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Waited {
-    /// Pauses, or none.
-    ForTheLiving,
-    /// A recovery: what was in the way is gone, and nothing is held.
-    ForTheDead,
+enum WaitOutcome {
+    /// The client paused, or did not have to.
+    Paused,
+    /// The holder was recovered: its lock is free, and this client holds nothing.
+    Recovered,
 }
 
-/// What a batch of tries does first.
+/// The first step of a batch of tries.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
-    /// Gives back all that is held.
+    /// Releases all locks that are held.
     Release,
-    /// Nothing: what is held stays held.
+    /// Keeps the locks that are held.
     Keep,
 }
 
@@ -77,15 +78,15 @@ enum Reads {
 }
 
 impl Reads {
-    /// Of a retry: none, unless the rows' checksums are all that tells of a holder's progress. // [R-LOCK-4]
-    /// [R-REPAIR-1]
+    /// Returns the setting for a retry: without, unless the rows' checksums are the only sign of a holder's progress.
+    /// // [R-LOCK-4] [R-REPAIR-1]
     fn of_retry(table: &Table) -> Reads {
         if table.is_repairable() { Reads::With } else { Reads::Without }
     }
 }
 
 impl Client {
-    /// Takes the locks of `plan` and samples the window's rows under them, after giving back what was held before. 1
+    /// Takes the locks of `plan` and samples the window's rows under them, after releasing the locks held before. 1
     /// round trip without contention. `extent` is written first, in the same batch. // [R-LOCK-2] [R-LOCK-3]
     /// [R-EXTENT-1]
     pub(crate) async fn acquire(
@@ -100,7 +101,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::acquire`], after a first try met `conflict`.
+    /// Same as [`Client::acquire`], after a first try met `conflict`.
     pub(crate) async fn acquire_contended(
         &mut self,
         lane: &mut dyn Lane,
@@ -115,10 +116,10 @@ impl Client {
     #[cold]
     async fn contend(&mut self, lane: &mut dyn Lane, plan: &LockSet, mut conflict: Conflict) -> Result<(), ErrorKind> {
         // The deadline is the operation's, however many paths it tries. // [R-LOCK-4]
-        if self.course.waiting_since_ns.is_none() {
-            self.reader.suspects.clear();
+        if self.progress.waiting_since_ns.is_none() {
+            self.reader.failure_timers.clear();
         }
-        let started_ns = *self.course.waiting_since_ns.get_or_insert_with(|| lane.now_ns());
+        let started_ns = *self.progress.waiting_since_ns.get_or_insert_with(|| lane.now_ns());
         let reads = Reads::of_retry(&self.table);
         let deadline_ns = started_ns.saturating_add(self.reader.config.deadline_ns);
         let mut wait = Wait { started_ns, deadline_ns, pauses: 0 };
@@ -130,25 +131,26 @@ impl Client {
             }
             match self.try_all(lane, plan, Before::Release, reads, None).await? {
                 Tried::All => {
-                    self.reader.suspects.clear();
+                    self.reader.failure_timers.clear();
                     return Ok(());
                 }
                 Tried::Conflict(again) => conflict = again,
             }
         }
-        while self.acquire_in_order(lane, plan, &mut wait).await? == Waited::ForTheDead {}
-        self.reader.suspects.clear();
+        while self.acquire_in_order(lane, plan, &mut wait).await? == WaitOutcome::Recovered {}
+        self.reader.failure_timers.clear();
         Ok(())
     }
 
-    /// One word after the other in address order, holding: whoever waits holds only smaller words, so nobody waits in a
-    /// circle. Begins anew after it had to release everything, to recover who was in the way. // [R-LOCK-3]
+    /// Takes one word after the other in address order, keeping those it has: a waiting client holds only smaller
+    /// words, so clients never wait in a circle. Starts again if it had to release everything to recover a dead holder.
+    /// // [R-LOCK-3]
     async fn acquire_in_order(
         &mut self,
         lane: &mut dyn Lane,
         plan: &LockSet,
         wait: &mut Wait,
-    ) -> Result<Waited, ErrorKind> {
+    ) -> Result<WaitOutcome, ErrorKind> {
         let reads = Reads::of_retry(&self.table);
         for locks in plan {
             let word: LockSet = std::iter::once(*locks).collect();
@@ -156,8 +158,8 @@ impl Client {
                 let tried = self.try_all(lane, &word, Before::Keep, reads, None).await?;
                 let Tried::Conflict(conflict) = tried else { break };
                 match self.wait_once(lane, wait, attempt, conflict).await {
-                    Ok(Waited::ForTheLiving) => {}
-                    Ok(Waited::ForTheDead) => return Ok(Waited::ForTheDead),
+                    Ok(WaitOutcome::Paused) => {}
+                    Ok(WaitOutcome::Recovered) => return Ok(WaitOutcome::Recovered),
                     Err(error) => {
                         self.release_held(lane).await?;
                         return Err(error);
@@ -165,30 +167,31 @@ impl Client {
                 }
             }
         }
-        Ok(Waited::ForTheLiving)
+        Ok(WaitOutcome::Paused)
     }
 
-    /// Pauses, unless the table is gone, the deadline has passed, or whoever is in the way turned out to be dead, and
-    /// was recovered.
+    /// Pauses, unless the table is destroyed, the deadline has passed, or the lock's holder was dead and has been
+    /// recovered.
     async fn wait_once(
         &mut self,
         lane: &mut dyn Lane,
         wait: &mut Wait,
         attempt: u32,
         conflict: Conflict,
-    ) -> Result<Waited, ErrorKind> {
+    ) -> Result<WaitOutcome, ErrorKind> {
         let is_late = lane.now_ns() >= wait.deadline_ns;
-        let patience = if is_late { Patience::Over } else { Patience::Pauses(wait.pauses) };
+        let progress = if is_late { WaitProgress::Expired } else { WaitProgress::Pauses(wait.pauses) };
         // Rare, and larger than the rest of a change's future.
         if let Some(owner) = conflict.owner.filter(|owner| !self.table.locks().is_poison(*owner))
-            && self.may_mourn(lane.now_ns(), patience)
-            && Box::pin(self.recover_if_dead(lane, owner, patience)).await?
+            && self.may_probe(lane.now_ns(), progress)
+            && Box::pin(self.recover_if_dead(lane, owner, progress)).await?
         {
-            return Ok(Waited::ForTheDead);
+            return Ok(WaitOutcome::Recovered);
         }
-        if self.table.is_repairable() && Box::pin(self.repair_if_suspect(lane, conflict.lock, wait.deadline_ns)).await?
+        if self.table.is_repairable()
+            && Box::pin(self.repair_if_suspected(lane, conflict.lock, wait.deadline_ns)).await?
         {
-            return Ok(Waited::ForTheDead);
+            return Ok(WaitOutcome::Recovered);
         }
         self.check_conflict(lane, conflict, wait, is_late).await?;
         self.reader.counters.lock_conflicts += 1;
@@ -197,10 +200,10 @@ impl Client {
         wait.pauses += 1;
         let until_ns = lane.now_ns() + self.reader.backoff.wait_ns(attempt);
         pause_until(lane, until_ns.min(wait.deadline_ns)).await;
-        Ok(Waited::ForTheLiving)
+        Ok(WaitOutcome::Paused)
     }
 
-    /// Ends the wait when the table is gone, the lock is damaged, or the deadline has passed.
+    /// Ends the wait when the table is destroyed, the lock is damaged, or the deadline has passed.
     async fn check_conflict(
         &mut self,
         lane: &mut dyn Lane,
@@ -215,7 +218,7 @@ impl Client {
         if is_destroyed(lane, &self.table).await? {
             return Err(ErrorKind::Destroyed);
         }
-        // Nobody can release it: the state is marked before the first lock is poisoned. // [R-LOCK-9]
+        // No client can release it: the state is marked before the first lock is poisoned. // [R-LOCK-9]
         if poisoned {
             return Err(unowned::damaged(conflict.lock));
         }
@@ -244,7 +247,7 @@ impl Client {
                 let is_partial = before == Before::Release && !self.journal.held.is_empty();
                 if let Some(conflict) = Conflict::of(&self.table, locks, found, is_partial) {
                     let (table, journal) = (&self.table, &self.journal);
-                    self.reader.suspects.retain(|lock| !journal.holds(&table.locks().mask(lock)));
+                    self.reader.failure_timers.retain(|lock| !journal.holds(&table.locks().mask(lock)));
                     return Ok(Tried::Conflict(conflict));
                 }
                 missing.push(*locks);
@@ -253,7 +256,7 @@ impl Client {
             if missing.is_empty() {
                 return Ok(Tried::All);
             }
-            // Only neighbours changed: post the CAS again with the words found, and the READs behind it. // [R-LOCK-6]
+            // Only neighbours changed: post the CAS again with the words found, and the READs after it. // [R-LOCK-6]
             lane.traffic_mut().retries += 1;
             self.reader.counters.neighbour_retries += 1;
             wanted = missing;
@@ -263,7 +266,7 @@ impl Client {
         Ok(Tried::Conflict(Conflict { lock, owner: None, is_partial: false }))
     }
 
-    /// Posts one batch of tries and books what it won. Returns the words found, in the order of `wanted`.
+    /// Posts one batch of tries and records what it won. Returns the words found, in the order of `wanted`.
     async fn post_tries(
         &mut self,
         lane: &mut dyn Lane,
@@ -288,7 +291,7 @@ impl Client {
         let posted = batch.post_all(lane, &mut self.work.buffer, stretches, &mut found).await;
         posted.inspect_err(|error| self.journal.failed(error))?;
         let atomics = released.len() + wanted.len();
-        self.journal.landed(&found[..atomics]);
+        self.journal.completed(&found[..atomics]);
         Ok(found[released.len()..atomics].iter().copied().collect())
     }
 
@@ -299,11 +302,11 @@ impl Client {
         batch.post_all(lane, &mut self.work.buffer, self.work.window.stretches(), &mut []).await
     }
 
-    /// Gives back every lock. 1 round trip, none if none is held.
+    /// Releases every lock. 1 round trip, none if no lock is held.
     pub(crate) async fn release_held(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         self.journal.release(lane, &self.table, self.owner).await
     }
 }
 
-/// Words found by tries, in their order.
+/// Words found by tries, in the order of the tries.
 type Guesses = ArrayVec<u64, MAX_LOCK_WORDS>;

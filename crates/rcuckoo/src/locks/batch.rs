@@ -1,4 +1,4 @@
-//! The batch that takes locks and samples what they guard, and the verbs that give locks back.
+//! The batch that takes locks and samples the rows they guard, and the verbs that release locks.
 
 use guira_fabric::{Addr, FabricError, Lane, LocalLane, MaskedCas, Verb, post, post_in_place};
 use guira_in_place::in_place;
@@ -8,10 +8,10 @@ use super::LockSet;
 use super::journal::Try;
 use crate::{Batch, Buffer, RowPair, Table};
 
-/// Extent words one WRITE carries, at most: the smallest `max_verb_words` of all fabrics.
+/// Maximum number of extent words that one WRITE carries: the smallest `max_verb_words` of all fabrics.
 pub(crate) const WRITE_WORDS: usize = 1 << 17;
 
-/// An extent to be written before anything can point to it.
+/// An extent to be written before anything can refer to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExtentWrite<'v> {
     pub(crate) extent: ExtentRef,
@@ -31,7 +31,7 @@ impl<'v> ExtentWrite<'v> {
     }
 }
 
-/// The locks of `rows`: mapped, without doubles, in address order. // [R-LOCK-5]
+/// Returns the locks of `rows`: mapped, without duplicates, in address order. // [R-LOCK-5]
 #[inline(always)]
 pub(crate) fn lock_set(table: &Table, rows: impl IntoIterator<Item = RowId>) -> LockSet {
     let mut set = LockSet::new();
@@ -48,22 +48,22 @@ pub(crate) fn lock_set(table: &Table, rows: impl IntoIterator<Item = RowId>) -> 
 
 /// The batch that takes locks: `releases | extent | tries | READs`. // [R-LOCK-2] [R-EXTENT-1]
 ///
-/// The tries of one key's rows are written out, as [`crate::change`]'s usual commits are; all others are
+/// The tries of one key's rows are written out, like the usual commits of [`crate::change`]; all others are
 /// [`LockBatch::post_all`].
 pub(crate) struct LockBatch<'l> {
     pub(crate) table: &'l Table,
     pub(crate) owner: OwnerId,
     pub(crate) masked_cas: MaskedCas,
-    /// Locks that it gives back first.
+    /// Locks to release first.
     pub(crate) released: &'l [LockMask],
-    /// Written before it has a lock.
+    /// Extent to write before any lock is held.
     pub(crate) extent: Option<&'l ExtentWrite<'l>>,
     pub(crate) tries: &'l [Try],
 }
 
 impl LockBatch<'_> {
-    /// Posts the tries of the one or two lock words of `pair`, and READs of both rows, alone. `found` receives the lock
-    /// words as they were.
+    /// Posts the tries of the one or two lock words of `pair`, and READs of both rows, and nothing else. `found`
+    /// receives the previous lock words.
     #[in_place(inline(always))]
     pub(crate) async fn post_pair(
         &self,
@@ -90,8 +90,8 @@ impl LockBatch<'_> {
         }
     }
 
-    /// Posts all of it, with `reads` of stretches of rows, each from its first row on. `found` receives the lock words
-    /// as they were: those given back, and those tried.
+    /// Posts the whole batch, with `reads` of ranges of rows, each from its first row on. `found` receives the previous
+    /// lock words: those released, then those tried.
     #[in_place]
     pub(crate) async fn post_all<'b>(
         &'b self,
@@ -126,7 +126,7 @@ impl LockBatch<'_> {
         let layout = self.table.locks();
         let (addr, mask, held) = (layout.addr(locks.word), locks.mask, layout.held(self.owner, locks.mask));
         if self.masked_cas == MaskedCas::CasLoop {
-            // With all the neighbours' locks, as they were seen last. // [R-LOCK-6]
+            // Compares with all the neighbours' locks, as they were last seen. // [R-LOCK-6]
             debug_assert!(*compare_mask == !0, "a try of the whole word");
             return Verb::Cas { addr, compare: *compare, swap: *compare & !mask | held, found };
         }
@@ -134,15 +134,16 @@ impl LockBatch<'_> {
     }
 }
 
-/// Gives back locks of one word. Never fails, never disturbs a neighbour, needs no retry. // [R-LOCK-2]
+/// Returns the verb that releases locks of one word. It never fails, never disturbs a neighbour, needs no retry.
+/// // [R-LOCK-2]
 pub(crate) fn release_verb<'b>(table: &Table, owner: OwnerId, locks: &LockMask, found: &'b mut u64) -> Verb<'b> {
     let layout = table.locks();
     Verb::FetchAdd { addr: layout.addr(locks.word), add: layout.release_addend(owner, locks.mask), found }
 }
 
-/// Gives back locks of one word. Locks that name nobody may have been reclaimed, and be free or somebody else's, so
-/// they are cleared, as printed: to subtract would borrow from their neighbours. Where a region has no masked CAS there
-/// is no other way. // [R-REPAIR-8]
+/// Returns the verb that releases locks of one word. Locks that do not name their owners may have been reclaimed, and
+/// be free or another client's, so they are cleared, as printed: a subtraction would borrow from their neighbours.
+/// Where a region has no masked CAS there is no other way. // [R-REPAIR-8]
 #[inline]
 pub(crate) fn clear_verb<'b>(
     table: &Table,
@@ -159,7 +160,7 @@ pub(crate) fn clear_verb<'b>(
     Verb::MaskedCas { addr, compare: 0, swap: 0, compare_mask: 0, swap_mask: locks.mask, found }
 }
 
-/// Gives back all of `held`, as [`clear_verb`] does.
+/// Returns the verbs that release all of `held`, as [`clear_verb`] does.
 pub(crate) fn clear_verbs<'b>(
     table: &Table,
     owner: OwnerId,

@@ -1,8 +1,8 @@
-//! What a client must not forget when its operation is dropped in the middle. // [R-DROP-1]
+//! The state that a client must keep when its operation is dropped in the middle. // [R-DROP-1]
 //!
 //! Invariant: before a batch with atomics is posted, `flight` says what it will do; after its completion was seen,
-//! `held` says exactly which locks this client holds and `flight` is `None`. If its completion never will be seen,
-//! nobody knows which locks those are, and `lost` says why.
+//! `held` says exactly which locks this client holds and `flight` is `None`. If its completion will never be seen, the
+//! locks held are unknown, and `lost` says why.
 
 use std::future::poll_fn;
 
@@ -15,24 +15,24 @@ use super::LockSet;
 use super::batch::clear_verbs;
 use crate::{MAX_LOCK_WORDS, Table};
 
-/// A lock word a batch tries to take.
+/// A lock word that a batch tries to take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Try {
     pub(crate) locks: LockMask,
-    /// The word compared with.
+    /// The word to compare with.
     pub(crate) compare: u64,
-    /// Which of its bits are compared.
+    /// The bits that are compared.
     pub(crate) compare_mask: u64,
 }
 
 impl Try {
-    /// A try by masked CAS, whatever the neighbours of `locks` are.
+    /// Creates a try by masked CAS, whatever the neighbours of `locks` are.
     #[inline(always)]
     pub(crate) fn masked(locks: LockMask) -> Try {
         Try { locks, compare: 0, compare_mask: locks.mask }
     }
 
-    /// A try by plain CAS of the whole word, presumed to be `word`. // [R-LOCK-6]
+    /// Creates a try by plain CAS of the whole word, presumed to be `word`. // [R-LOCK-6]
     pub(crate) fn plain(locks: LockMask, word: u64) -> Try {
         Try { locks, compare: word, compare_mask: !0 }
     }
@@ -45,40 +45,40 @@ impl Try {
 /// The batch whose completion was not seen yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Flight {
-    /// None is.
+    /// No batch is in flight.
     #[default]
     None,
-    /// One that first releases all that is held, and then makes the journal's tries.
+    /// A batch that first releases all locks held, and then makes the journal's tries.
     Acquire,
-    /// One that makes the journal's tries, and keeps what is held.
+    /// A batch that makes the journal's tries, and keeps the locks held.
     Extend,
-    /// One that releases all that is held, last of all.
+    /// A batch that releases all locks held, as its last step.
     Release,
-    /// One of those that recover somebody else, or repair what they left, while nothing is held.
+    /// A batch that recovers or repairs after another client, while no lock is held.
     Recovery,
 }
 
-/// A client's locks.
+/// A client's locks, and the batch that is changing them.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     pub(crate) held: LockSet,
     pub(crate) flight: Flight,
     /// The tries of [`Flight::Acquire`] and [`Flight::Extend`].
     pub(crate) tries: ArrayVec<Try, MAX_LOCK_WORDS>,
-    /// That the client which is being recovered is dead. Kept until the last batch of its recovery has completed:
-    /// before that nobody else may recover it. // [R-RECOVER-4]
+    /// Proof that the client being recovered is dead. Kept until the last batch of its recovery has completed: before
+    /// that no other client may recover it. // [R-RECOVER-4]
     pub(crate) proof: Option<FenceProof>,
-    /// Why it is not known any more which locks are held. Never becomes `None` again. // [R-DROP-2]
+    /// The reason why it is unknown which locks are held. Never becomes `None` again. // [R-DROP-2]
     pub(crate) lost: Option<FabricError>,
 }
 
 impl Journal {
     pub(crate) fn is_clean(&self) -> bool {
-        self.held.is_empty() && self.is_landed() && self.lost.is_none()
+        self.held.is_empty() && self.has_completed() && self.lost.is_none()
     }
 
     /// Whether the completion of every batch was seen.
-    pub(crate) fn is_landed(&self) -> bool {
+    pub(crate) fn has_completed(&self) -> bool {
         self.flight == Flight::None
     }
 
@@ -92,8 +92,8 @@ impl Journal {
         self.holds(&table.locks().mask(table.locks().lock_of(row)))
     }
 
-    /// Books a batch that failed. If it may have taken effect, the client is lost, and what it held is for recovery to
-    /// give back: releasing a lock twice would corrupt its neighbours. // [R-DROP-2]
+    /// Records that a batch failed. If it may have taken effect, the client is lost, and its locks are left to
+    /// recovery: releasing a lock twice would corrupt its neighbours. // [R-DROP-2]
     pub(crate) fn failed(&mut self, error: &FabricError) {
         self.flight = Flight::None;
         if error.effect() != Effect::None {
@@ -102,7 +102,7 @@ impl Journal {
         }
     }
 
-    /// Notes, before it is posted, that the next batch is `flight`, with these tries.
+    /// Records, before it is posted, that the next batch is `flight`, with these tries.
     #[inline(always)]
     pub(crate) fn expect_tries(&mut self, flight: Flight, tries: impl IntoIterator<Item = Try>) {
         self.tries.clear();
@@ -110,9 +110,9 @@ impl Journal {
         self.flight = flight;
     }
 
-    /// Books the outcome of a flight whose atomics found `found`, in batch order.
+    /// Records the outcome of the batch in flight, whose atomics found `found`, in batch order.
     #[inline]
-    pub(crate) fn landed(&mut self, found: &[u64]) {
+    pub(crate) fn completed(&mut self, found: &[u64]) {
         let skip = match std::mem::take(&mut self.flight) {
             Flight::None | Flight::Recovery => return,
             Flight::Release => return self.held.clear(),
@@ -127,16 +127,17 @@ impl Journal {
         }
     }
 
-    /// Books that the [`Flight::Release`] which is under way released all that is held: as [`Journal::landed`], for who
-    /// knows that it is one.
+    /// Records that the [`Flight::Release`] in flight has released all locks: same as [`Journal::completed`], where the
+    /// kind of batch is known.
     #[inline(always)]
-    pub(crate) fn landed_release(&mut self) {
+    pub(crate) fn release_completed(&mut self) {
         debug_assert!(self.flight == Flight::Release);
         self.flight = Flight::None;
         self.held.clear();
     }
 
-    /// Waits for a batch that a dropped operation left in flight, and books what it found. False if it had no effect.
+    /// Waits for a batch that a dropped operation left in flight, and records what it found. Returns false if the batch
+    /// had no effect.
     pub(crate) async fn drain<L: Lane + ?Sized>(&mut self, lane: &mut L) -> Result<bool, FabricError> {
         if let Some(error) = &self.lost {
             return Err(error.clone());
@@ -145,16 +146,16 @@ impl Journal {
         let drained = poll_fn(|cx| lane.poll_drain(&mut found, cx)).await;
         let atomics = drained.inspect_err(|error| self.failed(error))?;
         if atomics > 0 {
-            self.landed(&found[..atomics.min(found.len())]);
+            self.completed(&found[..atomics.min(found.len())]);
         } else {
-            // Nothing was forgotten: the batch was refused, and had no effect.
+            // Nothing is in flight: the batch was refused, and had no effect.
             self.flight = Flight::None;
         }
         self.proof = None;
         Ok(atomics > 0)
     }
 
-    /// Releases everything that is held. 1 round trip, none if nothing is.
+    /// Releases every lock held. 1 round trip, none if no lock is held.
     #[in_place]
     pub(crate) async fn release<L: Lane + ?Sized>(
         &mut self,
@@ -171,7 +172,7 @@ impl Journal {
         self.flight = Flight::Release;
         let posted = post(lane, &mut batch[..]).await;
         match &posted {
-            Ok(()) => self.landed(&[]),
+            Ok(()) => self.completed(&[]),
             Err(error) => self.failed(error),
         }
         posted

@@ -1,6 +1,6 @@
-//! Locks: how a client takes those of many rows at once, waits for who holds one, and gives back every one it took,
-//! whatever became of the operation that took it. Nobody else writes lock words, but for who recovers, repairs or
-//! destroys.
+//! Locks: how a client takes those of many rows at once, waits for their holders, and releases every lock it took,
+//! however the operation that took it ended. Only clients that recover, repair or destroy write other clients' lock
+//! words.
 
 mod acquire;
 pub(crate) mod batch;

@@ -1,28 +1,28 @@
-//! Locks that name a client slot which the table does not have: how they are found, and freed.
+//! Locks that name a client slot which the table does not have: finding and freeing them.
 //!
-//! Invariant: such a lock is never taken by anybody while it stands, so whoever may have held it before it was damaged
-//! was a client already when it was found.
+//! Invariant: no client takes such a lock while it exists, so a client that may have held it before it was damaged was
+//! already a client when it was found.
 
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{LockId, LockMask, STATE_WORD, TableState};
 
 use crate::table::destroy::is_destroyed;
-use crate::{ErrorKind, Place, Table};
+use crate::{DamagedItem, ErrorKind, Table};
 
 /// Lock words that one READ carries: a page.
 const PIECE_WORDS: u64 = 512;
-/// Tries to free a lock whose neighbours in the same word are taken and released all the time.
+/// Tries to free a lock whose neighbours in the same word keep changing.
 const FREE_TRIES: u32 = 1024;
 
-/// The error of an operation that met `lock`, which names an owner beyond the table's client slots although the table
-/// is not destroyed. // [R-LOCK-9]
+/// Returns the error of an operation that found `lock`, which names an owner beyond the table's client slots although
+/// the table is not destroyed. // [R-LOCK-9]
 pub(crate) fn damaged(lock: LockId) -> ErrorKind {
-    ErrorKind::Corrupt { place: Place::Lock(lock) }
+    ErrorKind::Corrupt { item: DamagedItem::Lock(lock) }
 }
 
-/// The locks that name an owner beyond the table's client slots; none if the table is destroyed, where that is no
-/// damage, or if locks name nobody (preset `paper`). 1 round trip for 512 lock words, and 1 if there are any. Source:
-/// R-LOCK-9.
+/// Returns the locks that name an owner beyond the table's client slots; none if the table is destroyed, where that is
+/// no damage, or if locks do not name their owners (preset `paper`). 1 round trip for 512 lock words, and 1 if there
+/// are any. Source: R-LOCK-9.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
@@ -45,8 +45,8 @@ pub async fn unowned_locks(lane: &mut dyn Lane, table: &Table) -> Result<Vec<Loc
     Ok(found)
 }
 
-/// Frees those of `locks` that still name an owner beyond the table's client slots; returns them. The caller has found
-/// each client slot free, or recovered its client, after it found these locks. If somebody destroys the table
+/// Frees those of `locks` that still name an owner beyond the table's client slots; returns them. After the caller
+/// found these locks, it has found each client slot free, or recovered its client. If another client destroys the table
 /// meanwhile, its locks stay poisoned. 2 round trips for each, 2 more each time a neighbour changed, and 1. Source:
 /// R-LOCK-9.
 ///
@@ -80,7 +80,8 @@ pub async fn free_unowned_locks(
                 continue;
             }
             if TableState::decode(state[0]) == Some(TableState::Destroyed) {
-                // Marked before its first lock was poisoned: this may have been that poison. // [R-DESTROY-1]
+                // The table was marked before its first lock was poisoned: this lock may have been poisoned by that.
+                // // [R-DESTROY-1]
                 poison_again(&mut *lane, table, mask).await?;
                 return Ok(freed);
             }
@@ -91,7 +92,7 @@ pub async fn free_unowned_locks(
     Ok(freed)
 }
 
-/// Takes a lock for good, as destroying does, if it is free.
+/// Takes a lock permanently, as destroying does, if it is free.
 async fn poison_again(lane: &mut dyn Lane, table: &Table, lock: LockMask) -> Result<(), FabricError> {
     let addr = table.locks().addr(lock.word);
     for _ in 0..FREE_TRIES {

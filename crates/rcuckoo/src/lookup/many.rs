@@ -1,10 +1,10 @@
 //! Lookups of many keys at once, whose memory accesses overlap. [R-READ-8]
 //!
 //! Where batches execute in place, the first rows of a group of keys are prefetched before the first of them is read;
-//! keys that are not there have their second rows prefetched before the first of those is read, and keys in extents
-//! likewise. Elsewhere all READs of a group travel in one batch, and those of its extents in another. Each answer is
-//! that of a lookup of its own: there is no snapshot of several keys. What does not settle at once (a row that is being
-//! written, a miss that does not validate) is looked up again by itself.
+//! for keys that are not there, the second rows are prefetched before the first of those is read, and likewise the
+//! extents. Elsewhere all READs of a group travel in one batch, and those of its extents in another. Each answer is
+//! that of a separate lookup: there is no snapshot of several keys. A key whose answer is not settled at once (its row
+//! is being written, or a miss does not validate) is looked up again separately.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -14,39 +14,39 @@ use guira_fabric::{Addr, FabricError, Lane, LocalLane, Verb, post};
 use guira_in_place::in_place;
 use guira_layout::{ExtentRef, RowId, RowShape, Rows};
 
-use super::judge::{Held, Value, Verdict, Without, held_value, value_of};
 use super::sample::{Lookup, Second, Trailers};
+use super::verdict::{ExtentMatch, MissSample, Value, Verdict, match_extent, value_of};
 use super::{READ_WORDS, Reader};
 use crate::{Batch, Error};
 
-/// Keys whose accesses overlap. More than the lines a core can wait for at once; where a batch is sent, two rows and a
-/// trailer for each of them fit in the smallest batch of all fabrics.
+/// Keys whose accesses overlap. More than the cache lines that a core can wait for at once; where a batch is sent, two
+/// rows and a trailer for each key fit in the smallest batch of all fabrics.
 const GROUP_KEYS: usize = 32;
-/// Keys whose first rows are loaded ahead of the one that is looked at.
+/// Keys whose first rows are loaded ahead of the one being read.
 const AHEAD_KEYS: usize = 16;
-/// READs for one key, at most: two rows, and one or two trailers.
+/// Maximum number of READs for one key: two rows, and one or two trailers.
 const KEY_READS: usize = 4;
 
-/// Extent words one group reads together: beyond them reading one after the other costs nothing.
+/// Maximum number of extent words that one group reads together: beyond it, reading extents one by one costs nothing.
 const GROUP_EXTENT_WORDS: usize = 1 << 16;
 
 const _: () = assert!(GROUP_EXTENT_WORDS < READ_WORDS, "every extent of a group is one READ");
 const _: () = assert!(GROUP_KEYS * KEY_READS <= 128, "Rxe's max_batch is the smallest");
 
-/// How far one key of a group has come.
+/// Progress of one key of a group.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Its value is in the group's bytes, from and to here.
+    /// The value is in this range of the group's bytes.
     Value(u32, u32),
-    /// It does not exist.
+    /// The key does not exist.
     Absent,
-    /// Its value is in this of the group's extents, if that holds this key.
+    /// The value is in the group's extent of this index, if that holds this key.
     Extent(u32),
-    /// It has to be looked up by itself.
-    Alone,
+    /// The key must be looked up separately.
+    Separate,
 }
 
-/// The group under way, without an allocation for each key.
+/// The group being looked up, without an allocation for each key.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     words: Vec<u64>,
@@ -62,7 +62,7 @@ impl Group {
         self.extents.clear();
     }
 
-    /// Notes what the verified sample `words` of `row` has of a key: an inline value goes to the group's bytes.
+    /// Records the hit in the verified sample `words` of `row`: an inline value is appended to the group's bytes.
     #[inline(always)]
     fn hit<R: Rows>(&mut self, rows: &R, row: RowId, words: &[u64], hit: &R::Hit) -> Step {
         let start = self.bytes.len() as u32;
@@ -77,14 +77,14 @@ impl Group {
 }
 
 impl Reader {
-    /// Looks up `keys` in groups whose memory accesses overlap, and hands the place of each in `keys`, and its value or
-    /// `None`, to `visit`, in order. Answers are as those of [`Reader::get`] for each key.
+    /// Looks up `keys` in groups whose memory accesses overlap, and passes the index of each in `keys`, with its value
+    /// or `None`, to `visit`, in order. Each answer is that of [`Reader::get`] for the key.
     ///
     /// Round trips without contention, where batches travel: 1 for 32 inline keys, 2 with extents among them; where
     /// misses need a second trip, 2 more for each. On a local fabric 1 post for a key in its first row, 2 for others.
     ///
     /// # Errors
-    /// Each key has its own, as [`Reader::get`].
+    /// Each key has its own: same as [`Reader::get`].
     pub async fn get_many<L: Lane + ?Sized, K: AsRef<[u8]>>(
         &mut self,
         lane: &mut L,
@@ -96,7 +96,7 @@ impl Reader {
             group.clear();
             // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
             let stepped = match poll_fn(|cx| lane.poll_drain(&mut [], cx)).await {
-                Ok(_) if lane.caps().local => self.steps_in_any(lane, keys, &mut group).await,
+                Ok(_) if lane.caps().local => self.steps_general(lane, keys, &mut group).await,
                 Ok(_) => self.steps_by_batch(lane, keys, &mut group).await,
                 Err(error) => Err(error),
             };
@@ -105,10 +105,10 @@ impl Reader {
         self.group = group;
     }
 
-    /// [`Reader::get_many`], on a lane that executes in place: without a future as far as nobody has to be waited for.
+    /// Same as [`Reader::get_many`], on a lane that executes in place: without a future unless it has to wait.
     ///
     /// # Errors
-    /// Each key has its own, as [`Reader::get`].
+    /// Each key has its own: same as [`Reader::get`].
     pub async fn get_many_in_place<L: LocalLane, K: AsRef<[u8]>>(
         &mut self,
         lane: &mut L,
@@ -121,7 +121,7 @@ impl Reader {
             let stepped = match self.shape {
                 RowShape::Fixed4x4(rows) => self.steps_in_turn_in_place(lane, rows, keys, &mut [0; 8], &mut group),
                 RowShape::Fixed8x8(rows) => self.steps_in_turn_in_place(lane, rows, keys, &mut [0; 16], &mut group),
-                RowShape::General => self.steps_in_any_in_place(lane, keys, &mut group),
+                RowShape::General => self.steps_general_in_place(lane, keys, &mut group),
             };
             self.finish_group(lane, keys, stepped, &mut group, |key, found| visit(i * GROUP_KEYS + key, found)).await;
         }
@@ -129,7 +129,7 @@ impl Reader {
     }
 
     #[in_place]
-    async fn steps_in_any<L: Lane + ?Sized, K: AsRef<[u8]>>(
+    async fn steps_general<L: Lane + ?Sized, K: AsRef<[u8]>>(
         &self,
         lane: &mut L,
         keys: &[K],
@@ -143,7 +143,8 @@ impl Reader {
         stepped
     }
 
-    /// Where a batch costs no round trip: first rows of all keys, then second rows of those that need them.
+    /// For lanes on which a batch costs no round trip: first rows of all keys, then second rows of those that need
+    /// them.
     // [R-READ-7]
     #[in_place(inline(always))]
     async fn steps_in_turn<L: Lane + ?Sized, K: AsRef<[u8]>, R: Rows>(
@@ -163,20 +164,20 @@ impl Reader {
         for i in 0..keys.len().min(AHEAD_KEYS) {
             prefetch(lane, i, &mut digests);
         }
-        let mut second = ArrayVec::<(u8, Without), GROUP_KEYS>::new();
+        let mut second = ArrayVec::<(u8, MissSample), GROUP_KEYS>::new();
         for (i, key) in keys.iter().enumerate() {
             if i + AHEAD_KEYS < keys.len() {
                 prefetch(lane, i + AHEAD_KEYS, &mut digests);
             }
             let key = key.as_ref();
-            let mut step = Step::Alone;
+            let mut step = Step::Separate;
             if rows.accepts_key(key.len()) {
                 let lookup = Lookup::of_digest(table, rows, key, digests[i]);
                 match lookup.sample_first(table, lane, words, &[]).await? {
                     Some(hit) => step = group.hit(&rows, lookup.first_row(), words, &hit),
                     None => {
                         lookup.prefetch_second(table, lane);
-                        second.push((i as u8, lookup.first_without(table, words)));
+                        second.push((i as u8, lookup.first_miss_sample(table, words)));
                     }
                 }
             }
@@ -187,8 +188,8 @@ impl Reader {
             let lookup = Lookup::of_digest(table, rows, keys[i].as_ref(), digests[i]);
             match lookup.sample_second(table, lane, words, &[]).await? {
                 Second::Hit(hit) => group.steps[i] = group.hit(&rows, lookup.second(table), words, &hit),
-                Second::Without(second, again) => {
-                    let verdict = Lookup::<R>::absent_in_turn(table, [&first, &second], again);
+                Second::Miss(second, again) => {
+                    let verdict = Lookup::<R>::miss_verdict_in_turn(table, [&first, &second], again);
                     if matches!(verdict, Verdict::Absent) {
                         group.steps[i] = Step::Absent;
                     }
@@ -198,7 +199,7 @@ impl Reader {
         Ok(())
     }
 
-    /// On other lanes: all rows in one batch.
+    /// For other lanes: all rows in one batch.
     async fn steps_by_batch<'k, L: Lane + ?Sized, K: AsRef<[u8]>>(
         &self,
         lane: &mut L,
@@ -224,14 +225,14 @@ impl Reader {
         let mut samples = words.chunks_exact(pair_words).zip(&trailers);
         for key in keys {
             let step = match lookup(key).and_then(|lookup| Some((lookup, samples.next()?))) {
-                None => Step::Alone,
+                None => Step::Separate,
                 Some((lookup, (words, trailers))) => match lookup.verdict(table, words, trailers, ordered, &[]) {
                     Some(Verdict::Hit(which, hit)) => {
-                        let (row, sample) = lookup.half(table, words, which);
+                        let (row, sample) = lookup.row_sample(table, words, which);
                         group.hit(&rows, row, sample, &hit)
                     }
                     Some(Verdict::Absent) => Step::Absent,
-                    Some(Verdict::Torn(_) | Verdict::Changed(_)) | None => Step::Alone,
+                    Some(Verdict::Torn(_) | Verdict::Changed(_)) | None => Step::Separate,
                 },
             };
             group.steps.push(step);
@@ -240,7 +241,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The second part, after the first went so: extents, and every answer.
+    /// Finishes a group whose rows were sampled with the result `stepped`: reads extents, and reports every answer.
     async fn finish_group<L: Lane + ?Sized, K: AsRef<[u8]>>(
         &mut self,
         lane: &mut L,
@@ -250,9 +251,9 @@ impl Reader {
         mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
     ) {
         if stepped.is_err() {
-            // Each lookup finds out for itself.
+            // Each lookup finds the error by itself.
             group.clear();
-            group.steps = keys.iter().map(|_| Step::Alone).collect();
+            group.steps = keys.iter().map(|_| Step::Separate).collect();
         }
         let mut words = std::mem::take(&mut self.extent);
         let ranges = self.read_extents(lane, &group.extents, &mut words).await.unwrap_or_default();
@@ -271,13 +272,13 @@ impl Reader {
                 Step::Extent(place) => {
                     let (place, sums) = (*place as usize, self.table.rows().sums());
                     let words = ranges.get(place).cloned().flatten().map(|range| &words[range]);
-                    words.map(|words| held_value(words, &extents[place], sums, key.as_ref(), bytes))
+                    words.map(|words| match_extent(words, &extents[place], sums, key.as_ref(), bytes))
                 }
-                Step::Alone => None,
+                Step::Separate => None,
             };
             let found = match held {
-                Some(Held::Value) => Ok(true),
-                // An extent that is not what its entry says was replaced meanwhile. // [R-READ-6]
+                Some(ExtentMatch::Value) => Ok(true),
+                // An extent that does not match its entry was replaced meanwhile. // [R-READ-6]
                 _ => self.get(lane, key.as_ref(), bytes).await.map(|token| token.is_some()),
             };
             visit(i, found.map(|found| found.then(|| &bytes[at..])));
@@ -286,8 +287,8 @@ impl Reader {
         self.extent = words;
     }
 
-    /// Reads the extents of a group into `words`, and returns which words belong to each; large ones are left to be
-    /// read alone. 1 round trip, none if there are none.
+    /// Reads the extents of a group into `words`, and returns the range of words of each; large extents are left to
+    /// separate lookups. 1 round trip, none if there are none.
     async fn read_extents<L: Lane + ?Sized>(
         &self,
         lane: &mut L,

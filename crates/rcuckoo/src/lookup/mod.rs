@@ -1,12 +1,12 @@
 //! Lookups: lock-free, one round trip for an inline hit, never a wrong miss.
 //!
-//! Linearization points: a hit, the sample of the row that holds the key; a miss, the sample of the second row, because
-//! the first row was the same before and after it.
+//! Linearization points: of a hit, the sample of the row that holds the key; of a miss, the sample of the second row,
+//! because the first row was the same before and after it.
 
-mod judge;
 mod many;
-mod past;
+mod read_through_record;
 mod sample;
+mod verdict;
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use guira_fabric::{Addr, Backoff, FabricError, Lane, LocalLane, Verb, pause_unti
 use guira_in_place::in_place;
 use guira_layout::{Candidate, ExtentRef, LockId, OwnerId, RowFormat, RowId, RowShape, Rows};
 
-use self::judge::{Held, State, Value, Which, held_value, value_of};
-pub(crate) use self::judge::{TRAILER_WORDS, Verdict, Without, absence};
 use self::many::Group;
 use self::sample::{Lookup, Second};
-use crate::paper::suspect::Suspects;
+use self::verdict::{ExtentMatch, KeyState, Value, WhichRow, match_extent, value_of};
+pub(crate) use self::verdict::{MissSample, TRAILER_WORDS, Verdict, miss_verdict};
+use crate::paper::failure_timer::FailureTimers;
 use crate::table::destroy::is_marked_destroyed;
 use crate::{
-    Batch, ClientConfig, Counters, Error, ErrorKind, Observer, Operation, Place, Table, Token, locks::unowned,
+    Batch, ClientConfig, Counters, DamagedItem, Error, ErrorKind, Observer, Operation, Table, Token, locks::unowned,
 };
 
 /// Times an extent may fail to verify while its entry stays the same. // [R-READ-6]
 const EXTENT_SAMPLES: u32 = 3;
-/// Keys of one row pair that can share a 64-bit digest before the reader gives up: two is a once-in-ages event.
+/// Keys of one row pair that can share a 64-bit digest before the reader gives up: even two are extremely rare.
 const DIGEST_TWINS: usize = 8;
-/// Extent words one READ carries, at most: the smallest `max_verb_words` of all fabrics.
+/// Maximum number of extent words that one READ carries: the smallest `max_verb_words` of all fabrics.
 pub(crate) const READ_WORDS: usize = 1 << 17;
 
-/// Looks keys up. Holds no slot and no lock: any number of readers may use a table.
+/// A reader of a table. Holds no slot and no lock: any number of readers may use a table.
 #[derive(Debug)]
 pub struct Reader {
     pub(crate) table: Arc<Table>,
@@ -43,57 +43,58 @@ pub struct Reader {
     words: Vec<u64>,
     pub(crate) group: Box<Group>,
     pub(crate) backoff: Backoff,
-    /// The client whose reader it is. // [R-REPAIR-2]
+    /// The client whose reader this is, where tables are repaired. // [R-REPAIR-2]
     pub(crate) repairs_as: Option<OwnerId>,
-    /// Who is told whom that client suspects, recovers and repairs after.
+    /// Receives reports of the clients that this one suspects, recovers and repairs after.
     pub(crate) observer: Option<Box<dyn Observer>>,
-    pub(crate) suspects: Suspects,
+    pub(crate) failure_timers: FailureTimers,
     pub(crate) counters: Counters,
 }
 
-/// Why a row is to be sampled again.
+/// The reason to sample a row again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unsettled {
-    /// It does not verify.
+pub(crate) enum RetryReason {
+    /// The row does not verify.
     Torn,
-    /// It changed between two samples, or what it refers to does not fit.
+    /// The row changed between two samples, or its entry does not match the extent it refers to.
     Changed,
 }
 
-/// How far a lookup came in place.
+/// The result of a lookup in place that never waits.
 #[derive(Debug)]
-pub enum Now<S = Token> {
-    /// To its end: the state the key was in, or `None` if there is no such key.
+pub enum TryGet<S = Token> {
+    /// The lookup is complete: the state of the key, or `None` if there is no such key.
     Done(Option<S>),
-    /// Nowhere: nothing is known, and the value's buffer is as it was. [`Reader::get`] has to wait for somebody, or to
-    /// say what is wrong.
-    Wait,
+    /// Nothing is known, and the value's buffer is unchanged: [`Reader::get`] must wait for another client, or report
+    /// an error.
+    MustWait,
 }
 
-/// Counts a lookup's samples and decides when to stop.
+/// State of a lookup's retries: counts its samples and decides when to stop.
 #[derive(Default)]
-pub(crate) struct Patience {
+pub(crate) struct RetryState {
     pub(crate) samples: u32,
     started_ns: u64,
-    pub(crate) unlocked: u32,
-    torn_extent: Option<(ExtentRef, u32)>,
+    pub(crate) unlocked_checks: u32,
+    mismatched_extent: Option<(ExtentRef, u32)>,
     pub(crate) rejected: ArrayVec<ExtentRef, DIGEST_TWINS>,
 }
 
-impl Patience {
-    /// Notes that `extent` does not fit its entry: damage, if the entry has said so several times. // [R-READ-6]
-    pub(crate) fn note_unfit(&mut self, extent: &ExtentRef) -> Result<(), ErrorKind> {
-        let times = match self.torn_extent {
+impl RetryState {
+    /// Records that `extent` does not match its entry. Fails with `Corrupt` if the entry has stayed the same for
+    /// several samples. // [R-READ-6]
+    pub(crate) fn note_mismatch(&mut self, extent: &ExtentRef) -> Result<(), ErrorKind> {
+        let times = match self.mismatched_extent {
             Some((before, times)) if before == *extent => times + 1,
             _ => 1,
         };
-        self.torn_extent = Some((*extent, times));
-        if times < EXTENT_SAMPLES { Ok(()) } else { Err(ErrorKind::Corrupt { place: Place::of(extent) }) }
+        self.mismatched_extent = Some((*extent, times));
+        if times < EXTENT_SAMPLES { Ok(()) } else { Err(ErrorKind::Corrupt { item: DamagedItem::of(extent) }) }
     }
 }
 
 impl Reader {
-    /// A reader of `table`.
+    /// Creates a reader of `table`.
     pub fn new(table: Arc<Table>, config: ClientConfig) -> Reader {
         Reader {
             config,
@@ -104,117 +105,122 @@ impl Reader {
             backoff: Backoff::new(config.seed ^ 0x7265_6164, config.backoff_ns, config.longest_backoff_ns),
             repairs_as: None,
             observer: None,
-            suspects: Suspects::default(),
+            failure_timers: FailureTimers::default(),
             counters: Counters::default(),
             table,
         }
     }
 
-    /// The reader of a client, which repairs in its name where tables are repaired. // [R-REPAIR-2]
+    /// Creates the reader of a client, which repairs in the client's name where tables are repaired. // [R-REPAIR-2]
     pub(crate) fn of_client(table: Arc<Table>, config: ClientConfig, owner: OwnerId) -> Reader {
         let repairs_as = table.is_repairable().then_some(owner);
         let seed = config.seed ^ u64::from(owner.0) << 48;
         Reader { repairs_as, ..Reader::new(table, ClientConfig { seed, ..config }) }
     }
 
-    /// The table.
+    /// Returns the table.
     pub fn table(&self) -> &Arc<Table> {
         &self.table
     }
 
-    /// From now on each operation waits for others no longer than `deadline_ns`; zero waits for nobody.
+    /// Sets how long each later operation waits for other clients; zero never waits.
     pub fn set_deadline_ns(&mut self, deadline_ns: u64) {
         self.config.deadline_ns = deadline_ns;
     }
 
-    /// What the reader met: rows sampled again, writers looked past, lookups that gave up.
+    /// Returns the reader's counters: rows sampled again, rows read through records, lookups that timed out.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Looks `key` up without a future, on a lane that executes in place: as far as nobody has to be waited for. On a
-    /// table of records in rows that is every lookup of a key whose rows nobody is writing.
+    /// Looks `key` up without a future and without waiting, on a lane that executes in place. On a table of records in
+    /// rows this completes every lookup of a key whose rows are not being written.
     #[inline(always)]
-    pub fn get_now<L: LocalLane>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now {
-        self.look(lane, key, into)
+    pub fn try_get<L: LocalLane>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> TryGet {
+        self.try_lookup(lane, key, into)
     }
 
-    /// As [`Reader::get_now`], for who does not ask what state the key was in.
+    /// Same as [`Reader::try_get`], for callers that do not need the state of the key.
     #[inline(always)]
-    pub fn get_value_now<L: LocalLane>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
-        self.look(lane, key, into)
+    pub fn try_get_value<L: LocalLane>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> TryGet<()> {
+        self.try_lookup(lane, key, into)
     }
 
-    /// In rows whose lengths are all known at compile time, if the table's are.
+    /// Looks `key` up in rows whose lengths are all known at compile time, if the table's are.
     #[inline(always)]
-    fn look<L: LocalLane, S: State>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<S> {
+    fn try_lookup<L: LocalLane, S: KeyState>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> TryGet<S> {
         match self.shape {
-            RowShape::Fixed8x8(rows) => self.look_in_turn::<_, _, _, 16>(lane, rows, key, into),
-            RowShape::Fixed4x4(rows) => self.look_in_turn::<_, _, _, 8>(lane, rows, key, into),
-            RowShape::General => self.look_in_any(lane, key, into),
+            RowShape::Fixed8x8(rows) => self.try_lookup_in_turn::<_, _, _, 16>(lane, rows, key, into),
+            RowShape::Fixed4x4(rows) => self.try_lookup_in_turn::<_, _, _, 8>(lane, rows, key, into),
+            RowShape::General => self.try_lookup_general(lane, key, into),
         }
     }
 
-    /// Each sample is made where it is looked at: so it stays in registers.
+    /// Makes each sample where it is read, so that it stays in registers.
     #[inline(always)]
-    fn look_in_turn<L: LocalLane, R: Rows, S: State, const ROW_WORDS: usize>(
+    fn try_lookup_in_turn<L: LocalLane, R: Rows, S: KeyState, const ROW_WORDS: usize>(
         &mut self,
         lane: &mut L,
         rows: R,
         key: &[u8],
         into: &mut Vec<u8>,
-    ) -> Now<S> {
+    ) -> TryGet<S> {
         if !rows.accepts_key(key.len()) {
-            return Now::Wait;
+            return TryGet::MustWait;
         }
         let lookup = Lookup::new(&self.table, rows, key);
         let mut first = [0; ROW_WORDS];
-        if let Some(now) = self.look_first(lane, &lookup, key, &mut first, into) {
-            return now;
+        if let Some(result) = self.try_first_row(lane, &lookup, key, &mut first, into) {
+            return result;
         }
         let mut second = [0; ROW_WORDS];
-        self.look_second(lane, &lookup, key, &first, &mut second, into)
+        self.try_second_row(lane, &lookup, key, &first, &mut second, into)
     }
 
     #[inline(never)]
-    fn look_in_any<L: LocalLane, S: State>(&mut self, lane: &mut L, key: &[u8], into: &mut Vec<u8>) -> Now<S> {
+    fn try_lookup_general<L: LocalLane, S: KeyState>(
+        &mut self,
+        lane: &mut L,
+        key: &[u8],
+        into: &mut Vec<u8>,
+    ) -> TryGet<S> {
         let table = Arc::clone(&self.table);
         let rows = table.rows();
         if !rows.accepts_key(key.len()) {
-            return Now::Wait;
+            return TryGet::MustWait;
         }
         let lookup = Lookup::new(&table, rows, key);
         let mut words = std::mem::take(&mut self.words);
         words.resize(2 * rows.row_words(), 0);
         let (first, second) = words.split_at_mut(rows.row_words());
-        let now = match self.look_first(lane, &lookup, key, first, into) {
-            Some(now) => now,
-            None => self.look_second(lane, &lookup, key, first, second, into),
+        let result = match self.try_first_row(lane, &lookup, key, first, into) {
+            Some(result) => result,
+            None => self.try_second_row(lane, &lookup, key, first, second, into),
         };
         self.words = words;
-        now
+        result
     }
 
-    /// Samples L1. `None` if that is without the key. // [R-READ-7]
+    /// Samples L1. Returns `None` if it does not have the key. // [R-READ-7]
     #[inline(always)]
-    fn look_first<L: LocalLane, R: Rows, S: State>(
+    fn try_first_row<L: LocalLane, R: Rows, S: KeyState>(
         &mut self,
         lane: &mut L,
         lookup: &Lookup<'_, R>,
         key: &[u8],
         first: &mut [u64],
         into: &mut Vec<u8>,
-    ) -> Option<Now<S>> {
+    ) -> Option<TryGet<S>> {
         match lookup.sample_first_in_place(&self.table, lane, first, &[]) {
-            Ok(Some(hit)) => Some(self.answer(lane, &lookup.rows, lookup.first_row(), first, &hit, key, into)),
+            Ok(Some(hit)) => Some(self.finish_hit(lane, &lookup.rows, lookup.first_row(), first, &hit, key, into)),
             Ok(None) => None,
-            Err(_) => Some(Now::Wait),
+            Err(_) => Some(TryGet::MustWait),
         }
     }
 
-    /// Samples L2, after a sample `first` of L1 that was without the key.
+    /// Samples L2, after a sample `first` of L1 that does not have the key.
     #[inline(always)]
-    fn look_second<L: LocalLane, R: Rows, S: State>(
+    fn try_second_row<L: LocalLane, R: Rows, S: KeyState>(
         &mut self,
         lane: &mut L,
         lookup: &Lookup<'_, R>,
@@ -222,26 +228,26 @@ impl Reader {
         first: &[u64],
         second: &mut [u64],
         into: &mut Vec<u8>,
-    ) -> Now<S> {
+    ) -> TryGet<S> {
         match lookup.sample_second_in_place(&self.table, lane, second, &[]) {
             Ok(Second::Hit(hit)) => {
-                self.answer(lane, &lookup.rows, lookup.second(&self.table), second, &hit, key, into)
+                self.finish_hit(lane, &lookup.rows, lookup.second(&self.table), second, &hit, key, into)
             }
-            Ok(Second::Without(second, again)) => {
-                let first = lookup.first_without(&self.table, first);
-                match Lookup::<R>::absent_in_turn(&self.table, [&first, &second], again) {
-                    Verdict::Absent => Now::Done(None),
-                    _ => Now::Wait,
+            Ok(Second::Miss(second, again)) => {
+                let first = lookup.first_miss_sample(&self.table, first);
+                match Lookup::<R>::miss_verdict_in_turn(&self.table, [&first, &second], again) {
+                    Verdict::Absent => TryGet::Done(None),
+                    _ => TryGet::MustWait,
                 }
             }
-            Err(_) => Now::Wait,
+            Err(_) => TryGet::MustWait,
         }
     }
 
-    /// The value of a hit, from the row or its extent.
-    #[expect(clippy::too_many_arguments, reason = "a sample with its row, and what is asked of it")]
+    /// Reads the value of a hit from the row or its extent.
+    #[expect(clippy::too_many_arguments, reason = "a sample, its row, and the lookup")]
     #[inline(always)]
-    fn answer<L: LocalLane, R: Rows, S: State>(
+    fn finish_hit<L: LocalLane, R: Rows, S: KeyState>(
         &mut self,
         lane: &mut L,
         rows: &R,
@@ -250,12 +256,12 @@ impl Reader {
         hit: &R::Hit,
         key: &[u8],
         into: &mut Vec<u8>,
-    ) -> Now<S> {
+    ) -> TryGet<S> {
         match value_of(rows, row, words, hit, into) {
-            Value::Inline(state) => Now::Done(Some(state)),
+            Value::Inline(state) => TryGet::Done(Some(state)),
             Value::Extent(extent) => match self.sample_extent_in_place(lane, &extent, key, into) {
-                Ok(Held::Value) => Now::Done(Some(S::extent(extent.generation))),
-                Ok(Held::OtherKey | Held::Unfit) | Err(_) => Now::Wait,
+                Ok(ExtentMatch::Value) => TryGet::Done(Some(S::extent(extent.generation))),
+                Ok(ExtentMatch::OtherKey | ExtentMatch::Mismatch) | Err(_) => TryGet::MustWait,
             },
         }
     }
@@ -298,83 +304,83 @@ impl Reader {
         into: &mut Vec<u8>,
         words: &mut [u64],
     ) -> Result<Option<Token>, ErrorKind> {
-        let mut patience = Patience::default();
+        let mut retries = RetryState::default();
         loop {
-            // A retry samples both rows again: what was sampled before is stale. // [R-READ-4]
-            let (unsettled, why) = match self.sample_rows(lane, &lookup, words, &patience).await? {
+            // A retry samples both rows again: the earlier samples are stale. // [R-READ-4]
+            let (row, why) = match self.sample_rows(lane, &lookup, words, &retries).await? {
                 Verdict::Absent => return Ok(None),
                 Verdict::Torn(row) => {
-                    let which = if row == lookup.first_row() { Which::First } else { Which::Second };
-                    let (_, sample) = lookup.half(&self.table, words, which);
+                    let which = if row == lookup.first_row() { WhichRow::First } else { WhichRow::Second };
+                    let (_, sample) = lookup.row_sample(&self.table, words, which);
                     // Rare, and larger than the rest of a lookup's future.
                     Box::pin(self.refuse_destroyed(lane, sample)).await?;
-                    (row, Unsettled::Torn)
+                    (row, RetryReason::Torn)
                 }
-                Verdict::Changed(row) => (row, Unsettled::Changed),
+                Verdict::Changed(row) => (row, RetryReason::Changed),
                 Verdict::Hit(which, hit) => {
-                    let (row, sample) = lookup.half(&self.table, words, which);
+                    let (row, sample) = lookup.row_sample(&self.table, words, which);
                     match value_of(&lookup.rows, row, sample, &hit, into) {
                         Value::Inline(token) => return Ok(Some(token)),
                         Value::Extent(extent) => {
-                            let (entry, key) = (Place::Entry { row, slot: hit.index() }, lookup.probe.key());
-                            if self.read_value(lane, entry, &extent, key, into, &mut patience).await? {
+                            let (entry, key) = (DamagedItem::Entry { row, index: hit.slot() }, lookup.probe.key());
+                            if self.read_value(lane, entry, &extent, key, into, &mut retries).await? {
                                 return Ok(Some(Token::Extent { generation: extent.generation }));
                             }
-                            (row, Unsettled::Changed)
+                            (row, RetryReason::Changed)
                         }
                     }
                 }
             };
-            self.wait_for(lane, unsettled, why, &mut patience).await?;
+            self.wait_for(lane, row, why, &mut retries).await?;
         }
     }
 
-    /// Samples both rows; past those who stand still in one, if that takes long already. // [R-READ-9]
+    /// Samples both rows; through the records of their writers, if that already takes long. // [R-READ-9]
     async fn sample_rows<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
         lookup: &Lookup<'_, &RowFormat>,
         words: &mut [u64],
-        patience: &Patience,
+        retries: &RetryState,
     ) -> Result<Verdict<Candidate>, ErrorKind> {
         // Rare, and larger than the rest of a lookup's future.
-        if self.looks_past(patience)
-            && let Some(verdict) = Box::pin(self.look_past(lane, lookup, words, patience)).await?
+        if self.may_read_through_record(retries)
+            && let Some(verdict) = Box::pin(self.read_through_record(lane, lookup, words, retries)).await?
         {
             return Ok(verdict);
         }
-        let sampled = lookup.sample(&self.table, lane, words, &patience.rejected).await;
+        let sampled = lookup.sample(&self.table, lane, words, &retries.rejected).await;
         Ok(sampled?)
     }
 
-    /// Reads the extent of an entry. 1 round trip. False means: look into the index again. // [R-READ-6]
+    /// Reads the extent of an entry. 1 round trip. False means that the index must be read again. // [R-READ-6]
     async fn read_value<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
-        entry: Place,
+        entry: DamagedItem,
         extent: &ExtentRef,
         key: &[u8],
         into: &mut Vec<u8>,
-        patience: &mut Patience,
+        retries: &mut RetryState,
     ) -> Result<bool, ErrorKind> {
-        let damaged = ErrorKind::Corrupt { place: entry };
+        let damaged = ErrorKind::Corrupt { item: entry };
         if extent.mark_offset(self.table.config(), self.table.geometry()).is_none() {
             return Err(damaged);
         }
         match self.sample_extent(lane, extent, key, into).await? {
-            Held::Value => Ok(true),
-            Held::OtherKey => {
-                patience.rejected.try_push(*extent).map_err(|_| damaged)?;
+            ExtentMatch::Value => Ok(true),
+            ExtentMatch::OtherKey => {
+                retries.rejected.try_push(*extent).map_err(|_| damaged)?;
                 Ok(false)
             }
-            Held::Unfit => {
-                patience.note_unfit(extent)?;
+            ExtentMatch::Mismatch => {
+                retries.note_mismatch(extent)?;
                 Ok(false)
             }
         }
     }
 
-    /// Appends the value of `key` in `extent`, if the extent is what its entry says and holds the key. 1 round trip.
+    /// Appends the value of `key` in `extent`, if the extent matches its entry and holds the key. 1 round trip.
     // [R-READ-6]
     #[in_place(inline)]
     async fn sample_extent<L: Lane + ?Sized>(
@@ -383,46 +389,46 @@ impl Reader {
         extent: &ExtentRef,
         key: &[u8],
         into: &mut Vec<u8>,
-    ) -> Result<Held, FabricError> {
+    ) -> Result<ExtentMatch, FabricError> {
         read_extent(lane, extent, &mut self.extent).await?;
-        Ok(held_value(&self.extent, extent, self.table.rows().sums(), key, into))
+        Ok(match_extent(&self.extent, extent, self.table.rows().sums(), key, into))
     }
 
-    /// Before another sample: at once the first times, then with a look at the row's lock. // [R-READ-5]
+    /// Waits before another sample: not at all the first times, later after a READ of the row's lock. // [R-READ-5]
     pub(crate) async fn wait_for<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
         row: RowId,
-        why: Unsettled,
-        patience: &mut Patience,
+        why: RetryReason,
+        retries: &mut RetryState,
     ) -> Result<(), ErrorKind> {
         self.counters.row_retries += 1;
-        self.counters.crc_retries += u64::from(why == Unsettled::Torn);
+        self.counters.crc_retries += u64::from(why == RetryReason::Torn);
         lane.traffic_mut().retries += 1;
-        patience.samples += 1;
-        if patience.samples < self.config.row_samples {
+        retries.samples += 1;
+        if retries.samples < self.config.row_samples {
             return Ok(());
         }
         let now_ns = lane.now_ns();
-        if patience.samples == self.config.row_samples {
-            patience.started_ns = now_ns;
-            self.suspects.clear();
+        if retries.samples == self.config.row_samples {
+            retries.started_ns = now_ns;
+            self.failure_timers.clear();
         }
         let (lock, owner) = self.lock_owner(lane, row).await?;
-        let waited_ns = now_ns.saturating_sub(patience.started_ns);
-        let deadline_ns = patience.started_ns.saturating_add(self.config.deadline_ns);
+        let waited_ns = now_ns.saturating_sub(retries.started_ns);
+        let deadline_ns = retries.started_ns.saturating_add(self.config.deadline_ns);
         if owner.is_some()
             && self.repairs_as.is_some()
-            && Box::pin(self.repair_if_suspect(lane, row, lock, deadline_ns)).await?
+            && Box::pin(self.repair_if_suspected(lane, row, lock, deadline_ns)).await?
         {
             return Ok(());
         }
         match owner {
-            Some(_) => patience.unlocked = 0,
-            None => patience.unlocked += 1,
+            Some(_) => retries.unlocked_checks = 0,
+            None => retries.unlocked_checks += 1,
         }
         let is_late = waited_ns >= self.config.deadline_ns;
-        let may_be_damaged = patience.unlocked > self.config.row_samples || is_late && owner.is_none();
+        let may_be_damaged = retries.unlocked_checks > self.config.row_samples || is_late && owner.is_none();
         let is_damaged = may_be_damaged && self.row_is_damaged(lane, row).await?;
         let is_poisoned = owner.is_some_and(|owner| self.table.locks().is_poison(owner));
         // Destroying poisons the locks before it overwrites the rows, and may have died in between. // [R-DESTROY-2]
@@ -430,9 +436,9 @@ impl Reader {
             return Err(ErrorKind::Destroyed);
         }
         if is_damaged {
-            return Err(ErrorKind::Corrupt { place: Place::Row(row) });
+            return Err(ErrorKind::Corrupt { item: DamagedItem::Row(row) });
         }
-        // Whoever may have held it cannot be asked, and nobody can release it. // [R-LOCK-9]
+        // It is unknown who held it, and no client can release it. // [R-LOCK-9]
         if is_poisoned {
             return Err(unowned::damaged(lock));
         }
@@ -441,7 +447,7 @@ impl Reader {
             let owner = owner.filter(|_| self.table.locks().has_owner_ids());
             return Err(ErrorKind::Busy { lock, owner, waited_ms: waited_ns / 1_000_000 });
         }
-        let until_ns = now_ns + self.backoff.wait_ns(patience.samples - self.config.row_samples + 1);
+        let until_ns = now_ns + self.backoff.wait_ns(retries.samples - self.config.row_samples + 1);
         pause_until(lane, until_ns).await;
         Ok(())
     }
@@ -459,8 +465,9 @@ impl Reader {
         Ok((lock, locks.first_held(mask.word, word[0], mask.mask).map(|(_, owner)| owner)))
     }
 
-    /// Two samples of one torn image with a free lock between them: nobody is writing it. A writer who came and went
-    /// would have left another version, and one who is in the middle of it holds the lock.
+    /// Whether two samples of a torn row are equal with a free lock between them: no client is writing it. A writer
+    /// that started and finished meanwhile would have left another version, and a writer in the middle of the row holds
+    /// the lock.
     async fn row_is_damaged<L: Lane + ?Sized>(&mut self, lane: &mut L, row: RowId) -> Result<bool, ErrorKind> {
         let row_words = self.table.rows().row_words();
         let (mut before, mut after) = (vec![0; row_words], vec![0; row_words]);
@@ -481,16 +488,16 @@ pub async fn read_extent<L: Lane + ?Sized>(
     extent: &ExtentRef,
     words: &mut Vec<u64>,
 ) -> Result<(), FabricError> {
-    // What is left of the last extent is overwritten.
+    // The words of the last extent are overwritten.
     words.resize(extent.words().unwrap_or(0), 0);
     if (1..=READ_WORDS).contains(&words.len()) {
-        // Nearly every extent: its batch needs no memory of its own.
+        // Nearly every extent fits: its batch needs no memory of its own.
         return post(lane, [Verb::Read { addr: Addr::main(extent.offset), into: words }]).await;
     }
     read_long(lane, extent, words).await
 }
 
-/// Reads as many words as READs carry, one behind the other.
+/// Reads an extent in consecutive READs of at most [`READ_WORDS`] words each.
 #[cold]
 #[in_place]
 async fn read_long<L: Lane + ?Sized>(lane: &mut L, extent: &ExtentRef, words: &mut [u64]) -> Result<(), FabricError> {

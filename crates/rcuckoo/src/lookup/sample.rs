@@ -1,68 +1,68 @@
 //! Samples of a key's two rows: one after the other where a batch is executed in place, and otherwise both in one
 //! batch.
 //!
-//! A verdict is about one sample: a hit is true at the sample of its row, an absence at the sample of the second row,
-//! because the first row was the same before and after it. Everything else is to be sampled again, both rows.
+//! A verdict concerns one sample: a hit is true at the sample of its row, a miss at the sample of the second row,
+//! because the first row was the same before and after it. In all other cases both rows are sampled again.
 
 use arrayvec::ArrayVec;
 use guira_fabric::{FabricError, Lane, LocalLane, Verb, post, post_in_place};
 use guira_in_place::in_place;
 use guira_layout::{ExtentRef, RowId, Rows};
 
-use super::judge::{TRAILER_WORDS, TrailerSample, Verdict, Which, Without, absence};
+use super::verdict::{MissSample, TRAILER_WORDS, TrailerSample, Verdict, WhichRow, miss_verdict};
 use crate::Table;
 
-/// A key that is looked for, in rows read as `R` says.
+/// A lookup of a key in rows of format `R`.
 pub(crate) struct Lookup<'k, R: Rows> {
     pub(crate) rows: R,
     pub(crate) probe: R::Probe<'k>,
     pub(crate) digest: u64,
-    /// The primary row. The other one is computed when it is needed: most hits do without.
+    /// The primary row. The secondary row is computed when it is needed: most hits do not need it.
     first: RowId,
 }
 
-/// What a sample of L2 says, after one of L1 that was without the key.
+/// The result of sampling L2 after L1 did not have the key.
 pub(crate) enum Second<H> {
-    /// It verifies and has the key, here.
+    /// L2 verifies and has the key, at this entry.
     Hit(H),
-    /// It is without it, and this was L1's trailer afterwards.
-    Without(Without, TrailerSample),
+    /// L2 does not have the key; with L1's trailer as sampled afterwards.
+    Miss(MissSample, TrailerSample),
 }
 
-/// The first trailer of each row, sampled again after the rows.
+/// The trailers of both rows, sampled again after the rows.
 pub(crate) type Trailers = [TrailerSample; 2];
 
 impl<'k, R: Rows> Lookup<'k, R> {
-    /// A lookup of `key`, whose length the caller has checked.
+    /// Creates a lookup of `key`, whose length the caller has checked.
     #[inline(always)]
     pub(crate) fn new(table: &Table, rows: R, key: &'k [u8]) -> Lookup<'k, R> {
         Lookup::of_digest(table, rows, key, table.placement().digest(key))
     }
 
-    /// A lookup of `key`, whose digest is known.
+    /// Creates a lookup of `key`, whose digest is known.
     #[inline(always)]
     pub(crate) fn of_digest(table: &Table, rows: R, key: &'k [u8], digest: u64) -> Lookup<'k, R> {
         Lookup { rows, probe: rows.probe(key, digest), digest, first: table.placement().first(digest) }
     }
 
-    /// The primary row.
+    /// Returns the primary row.
     #[inline(always)]
     pub(crate) fn first_row(&self) -> RowId {
         self.first
     }
 
-    /// The secondary row.
+    /// Returns the secondary row.
     #[inline(always)]
     pub(crate) fn second(&self, table: &Table) -> RowId {
         table.placement().second(self.digest, self.first)
     }
 
-    /// The row `which` names, and its sample among `words`, which hold both.
+    /// Returns the row that `which` names, and its sample in `words`, which hold both.
     #[inline(always)]
-    pub(crate) fn half<'w>(&self, table: &Table, words: &'w [u64], which: Which) -> (RowId, &'w [u64]) {
+    pub(crate) fn row_sample<'w>(&self, table: &Table, words: &'w [u64], which: WhichRow) -> (RowId, &'w [u64]) {
         match which {
-            Which::First => (self.first, &words[..self.rows.row_words()]),
-            Which::Second => (self.second(table), &words[self.rows.row_words()..]),
+            WhichRow::First => (self.first, &words[..self.rows.row_words()]),
+            WhichRow::Second => (self.second(table), &words[self.rows.row_words()..]),
         }
     }
 
@@ -72,21 +72,21 @@ impl<'k, R: Rows> Lookup<'k, R> {
         lane.prefetch(table.geometry().row(self.second(table)), self.rows.row_words());
     }
 
-    /// What a sampled row has of the key, if the row verifies. One that does not says nothing: the other row may hold
-    /// the key all the same. // [R-READ-1]
+    /// Returns the hit in a sampled row, if the row verifies. A row that does not verify decides nothing: the other row
+    /// may still hold the key. // [R-READ-1]
     #[inline(always)]
     pub(crate) fn verified(&self, table: &Table, row: RowId, words: &[u64], rejected: &[ExtentRef]) -> Option<R::Hit> {
         let hit = self.rows.seek(words, &self.probe, rejected)?;
         self.rows.verify(table.rows().sums(), row, words).is_ok().then_some(hit)
     }
 
-    /// What to keep of a sample of L1 that was without the key.
+    /// Returns what to keep of a sample of L1 that does not have the key.
     #[inline(always)]
-    pub(crate) fn first_without(&self, table: &Table, first: &[u64]) -> Without {
-        Without::of(table, &self.rows, self.first, first)
+    pub(crate) fn first_miss_sample(&self, table: &Table, first: &[u64]) -> MissSample {
+        MissSample::of(table, &self.rows, self.first, first)
     }
 
-    /// Samples L1 alone, and says what it has of the key. 1 round trip.
+    /// Samples L1 only, and returns its hit. 1 round trip.
     #[in_place(inline(always))]
     pub(crate) async fn sample_first<L: Lane + ?Sized>(
         &self,
@@ -99,7 +99,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
         Ok(self.verified(table, self.first, first, rejected))
     }
 
-    /// Samples L2, after a sample of L1 that was without the key, and L1's trailer once more. 1 round trip.
+    /// Samples L2, after a sample of L1 that does not have the key, and L1's trailer once more. 1 round trip.
     // [R-READ-3]
     #[in_place(inline(always))]
     pub(crate) async fn sample_second<L: Lane + ?Sized>(
@@ -116,19 +116,23 @@ impl<'k, R: Rows> Lookup<'k, R> {
         post(lane, [table.read_row(second_row, &mut *second), again]).await?;
         Ok(match self.verified(table, second_row, second, rejected) {
             Some(hit) => Second::Hit(hit),
-            None => Second::Without(Without::of(table, &self.rows, second_row, second), trailer),
+            None => Second::Miss(MissSample::of(table, &self.rows, second_row, second), trailer),
         })
     }
 
-    /// What it means that both rows were sampled in turn without the key: `first_again` is L1's trailer, sampled behind
-    /// L2. // [R-READ-3]
+    /// Returns the verdict on both rows, sampled one after the other without the key: `first_again` is L1's trailer,
+    /// sampled after L2. // [R-READ-3]
     #[inline(always)]
-    pub(crate) fn absent_in_turn(table: &Table, rows: [&Without; 2], first_again: TrailerSample) -> Verdict<R::Hit> {
+    pub(crate) fn miss_verdict_in_turn(
+        table: &Table,
+        rows: [&MissSample; 2],
+        first_again: TrailerSample,
+    ) -> Verdict<R::Hit> {
         let again = table.policy().validates_misses.then_some(first_again);
-        absence(rows, [again, None])
+        miss_verdict(rows, [again, None])
     }
 
-    /// Samples L1, and L2 only without a hit: in place, a second post costs nothing but its bytes. 1 or 2 round trips.
+    /// Samples L1, and L2 only without a hit: in place, a second post costs only its bytes. 1 or 2 round trips.
     // [R-READ-7]
     async fn sample_in_turn<L: Lane + ?Sized>(
         &self,
@@ -139,17 +143,17 @@ impl<'k, R: Rows> Lookup<'k, R> {
     ) -> Result<Verdict<R::Hit>, FabricError> {
         let (first, second) = words.split_at_mut(self.rows.row_words());
         if let Some(hit) = self.sample_first(table, lane, first, rejected).await? {
-            return Ok(Verdict::Hit(Which::First, hit));
+            return Ok(Verdict::Hit(WhichRow::First, hit));
         }
         Ok(match self.sample_second(table, lane, second, rejected).await? {
-            Second::Hit(hit) => Verdict::Hit(Which::Second, hit),
-            Second::Without(second, again) => {
-                Self::absent_in_turn(table, [&self.first_without(table, first), &second], again)
+            Second::Hit(hit) => Verdict::Hit(WhichRow::Second, hit),
+            Second::Miss(second, again) => {
+                Self::miss_verdict_in_turn(table, [&self.first_miss_sample(table, first), &second], again)
             }
         })
     }
 
-    /// Samples both rows, in the way that suits the lane.
+    /// Samples both rows in the order that suits the lane.
     pub(crate) async fn sample<L: Lane + ?Sized>(
         &self,
         table: &Table,
@@ -187,11 +191,11 @@ impl<'k, R: Rows> Lookup<'k, R> {
             let again = [table.read_trailer(self.first, first), table.read_trailer(self.second(table), second)];
             post(lane, again).await?;
         }
-        Ok(self.absence(table, words, trailers.map(Some)))
+        Ok(self.miss_verdict(table, words, trailers.map(Some)))
     }
 
-    /// The READs of both rows, one READ if they are neighbours, and of the trailers that validate a miss where READs of
-    /// one batch sample in order. // [R-READ-1] [R-READ-2] [R-READ-3]
+    /// Adds the READs of both rows, one READ if they are neighbours, and of the trailers that validate a miss where
+    /// READs of one batch sample in order. // [R-READ-1] [R-READ-2] [R-READ-3]
     pub(crate) fn reads<'b>(
         &self,
         table: &Table,
@@ -218,8 +222,8 @@ impl<'k, R: Rows> Lookup<'k, R> {
         self.first.0 + 1 == self.second(table).0
     }
 
-    /// What the words that [`Lookup::reads`] fetched say. `None`: a miss that only another sample of both trailers can
-    /// validate, because a covering READ or an unordered batch may have sampled L2 first.
+    /// Returns the verdict on the words that [`Lookup::reads`] fetched. `None`: a miss that only another sample of both
+    /// trailers can validate, because a covering READ or an unordered batch may have sampled L2 first.
     pub(crate) fn verdict(
         &self,
         table: &Table,
@@ -228,8 +232,8 @@ impl<'k, R: Rows> Lookup<'k, R> {
         ordered: bool,
         rejected: &[ExtentRef],
     ) -> Option<Verdict<R::Hit>> {
-        for which in [Which::First, Which::Second] {
-            let (row, sample) = self.half(table, words, which);
+        for which in [WhichRow::First, WhichRow::Second] {
+            let (row, sample) = self.row_sample(table, words, which);
             if let Some(hit) = self.verified(table, row, sample, rejected) {
                 return Some(Verdict::Hit(which, hit));
             }
@@ -240,16 +244,16 @@ impl<'k, R: Rows> Lookup<'k, R> {
             false => [None, None],
             true => [Some(first), self.are_neighbours(table).then_some(second)],
         };
-        let verdict = self.absence(table, words, again);
+        let verdict = self.miss_verdict(table, words, again);
         let is_settled = !validates || ordered || !matches!(verdict, Verdict::Absent);
         is_settled.then_some(verdict)
     }
 
-    fn absence(&self, table: &Table, words: &[u64], again: [Option<TrailerSample>; 2]) -> Verdict<R::Hit> {
-        let [first, second] = [Which::First, Which::Second].map(|which| {
-            let (row, sample) = self.half(table, words, which);
-            Without::of(table, &self.rows, row, sample)
+    fn miss_verdict(&self, table: &Table, words: &[u64], again: [Option<TrailerSample>; 2]) -> Verdict<R::Hit> {
+        let [first, second] = [WhichRow::First, WhichRow::Second].map(|which| {
+            let (row, sample) = self.row_sample(table, words, which);
+            MissSample::of(table, &self.rows, row, sample)
         });
-        absence([&first, &second], again)
+        miss_verdict([&first, &second], again)
     }
 }

@@ -1,4 +1,4 @@
-//! Changes as printed: inserts lock the rows of their path alone.
+//! Inserts as printed: they lock only the rows of their path.
 
 use guira_fabric::Lane;
 
@@ -6,7 +6,7 @@ use crate::change::{Change, Changed, Outcome, Task};
 use crate::{Client, ErrorKind};
 
 impl Client {
-    /// Carries `task` out as printed: updates and deletes lock both rows, inserts only the rows of their path.
+    /// Carries out `task` as printed: updates and deletes lock both rows, inserts only the rows of their path.
     // [R-LOCK-7]
     pub(crate) async fn change_as_printed(
         &mut self,
@@ -17,7 +17,7 @@ impl Client {
         let update;
         let begun = match task.change {
             Change::Insert(_) => None,
-            // The paper has none: as in the other presets.
+            // The paper has no such operation: same as in the other presets.
             Change::Add(_) => return self.attempts(lane, task, &both).await,
             Change::Put(value) => {
                 update = Change::Update(*value);

@@ -1,7 +1,7 @@
 //! Repair leases, as printed: of all clients that suspect the holder of a lock, one repairs at a time.
 //!
 //! A lease is taken by CAS if it is free, and also if its word did not change for a timeout: then its holder is
-//! presumed dead as well (paper, section 4.2). Nothing stops a holder that only was slow (hole H9).
+//! presumed dead as well (paper, section 4.2). Nothing stops a holder that was only slow (hole H9).
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{LeaseWord, STATE_WORD, TableState};
@@ -17,49 +17,49 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Clears the set flag, unless somebody else has the lease by now. // [R-REPAIR-3]
+    /// Returns the verb that clears the set flag, unless another client has the lease by now. // [R-REPAIR-3]
     pub(crate) fn return_verb(self, found: &mut u64) -> Verb<'_> {
         Verb::Cas { addr: self.addr, compare: self.taken.0, swap: self.taken.released().0, found }
     }
 }
 
-/// What became of an attempt to take a lease.
+/// The result of an attempt to take a lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Leased {
-    /// This client has it.
+    /// This client has the lease.
     Taken(Lease),
-    /// It does not: the lock is not stranded, or the deadline passed.
-    Not,
+    /// This client does not have the lease: the lock is not stranded, or the deadline passed.
+    NotTaken,
     /// The table is destroyed, and all of its locks are taken for good. // [R-DESTROY-1]
     Destroyed,
 }
 
-/// What a look at a suspect finds.
-enum Sight {
-    /// The lock is taken still, and nothing under it changed; the lease is this.
+/// The result of checking a suspected lock and its lease.
+enum LeaseCheck {
+    /// The lock is still taken, and nothing under it changed; the lease has this word.
     Stranded(LeaseWord),
-    /// It is not so.
-    Alive,
+    /// The lock is free, or a row under it changed.
+    NotStranded,
     /// The table is destroyed.
     Destroyed,
 }
 
 impl<L: Lane + ?Sized> Repair<'_, L> {
-    /// Takes the lease of the suspect's region. 2 round trips, 1 more for each look at a lease that somebody else has.
-    /// // [R-REPAIR-3]
+    /// Takes the lease of the suspected lock's region. 2 round trips, 1 more for each check of a lease that another
+    /// client has. // [R-REPAIR-3]
     pub(crate) async fn take_lease(&mut self) -> Result<Leased, FabricError> {
         let (locks, regions) = (self.table.locks().locks(), self.table.config().repair_regions);
         let addr = self.table.geometry().lease(LeaseWord::region_of(self.suspect.lock, locks, regions));
         let mut seen: Option<(LeaseWord, u64)> = None;
         for attempt in 1u32.. {
-            let lease = match self.look(addr).await? {
-                Sight::Stranded(lease) => lease,
-                Sight::Alive => {
+            let lease = match self.check_lease(addr).await? {
+                LeaseCheck::Stranded(lease) => lease,
+                LeaseCheck::NotStranded => {
                     self.reader.counters.false_suspicions += 1;
-                    self.tell(&LockIncident::Withdrawn);
-                    return Ok(Leased::Not);
+                    self.report(&LockIncident::Withdrawn);
+                    return Ok(Leased::NotTaken);
                 }
-                Sight::Destroyed => return Ok(Leased::Destroyed),
+                LeaseCheck::Destroyed => return Ok(Leased::Destroyed),
             };
             let now_ns = self.lane.now_ns();
             let since_ns = seen.filter(|(before, _)| *before == lease).map_or(now_ns, |(_, since_ns)| since_ns);
@@ -74,22 +74,22 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
                     self.reader.counters.leases += 1;
                     self.reader.counters.revocations += u64::from(lease.is_set());
                     let revoked = lease.is_set().then(|| lease.holder());
-                    self.tell(&LockIncident::Leased { region: lease.region(), revoked });
+                    self.report(&LockIncident::Leased { region: lease.region(), revoked });
                     return Ok(Leased::Taken(Lease { addr, taken }));
                 }
             }
             if now_ns >= self.deadline_ns {
-                return Ok(Leased::Not);
+                return Ok(Leased::NotTaken);
             }
             let until_ns = now_ns + self.reader.backoff.wait_ns(attempt);
             pause_until(&mut *self.lane, until_ns.min(self.deadline_ns)).await;
         }
-        Ok(Leased::Not)
+        Ok(Leased::NotTaken)
     }
 
-    /// Reads the lease, and whether the lock is taken still and none of the rows sampled under it has changed: if it is
-    /// not so, the suspicion was wrong, or somebody else has repaired. 1 round trip for 64 rows. // [R-REPAIR-5]
-    async fn look(&mut self, lease: Addr) -> Result<Sight, FabricError> {
+    /// Reads the lease, and whether the lock is still taken and none of the rows sampled under it has changed.
+    /// Otherwise the suspicion was wrong, or another client has repaired. 1 round trip for 64 rows. // [R-REPAIR-5]
+    async fn check_lease(&mut self, lease: Addr) -> Result<LeaseCheck, FabricError> {
         let (table, suspect) = (self.table, self.suspect);
         let lock = table.locks().mask(suspect.lock);
         let (mut lease_word, mut lock_word, mut state) = ([0], [0], [0]);
@@ -106,12 +106,12 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
         }
         let is_unchanged = suspect.rows.iter().zip(&checksums).all(|((_, before), [now])| before == now);
         if TableState::decode(state[0]) != Some(TableState::Live) {
-            return Ok(Sight::Destroyed);
+            return Ok(LeaseCheck::Destroyed);
         }
         let is_stranded = lock_word[0] & lock.mask != 0 && is_unchanged;
-        Ok(if is_stranded { Sight::Stranded(LeaseWord(lease_word[0])) } else { Sight::Alive })
+        Ok(if is_stranded { LeaseCheck::Stranded(LeaseWord(lease_word[0])) } else { LeaseCheck::NotStranded })
     }
 }
 
-/// READs of one batch: half of the smallest `max_batch` of all fabrics.
+/// Maximum number of READs in one batch: half of the smallest `max_batch` of all fabrics.
 pub(crate) const READS: usize = 64;

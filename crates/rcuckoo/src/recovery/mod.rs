@@ -1,6 +1,6 @@
-//! What becomes of what the dead leave: who is dead, what of a commit is completed, which locks are released, and which
-//! extents nothing refers to any more. For tables whose locks name their owners and whose commits leave records.
+//! Recovery of dead clients: detecting a death, completing the client's commit, releasing its locks, and finding the
+//! extents it leaked. For tables whose locks name their owners and whose commits leave records.
 
-pub(crate) mod mourn;
+pub(crate) mod failure_detector;
 pub(crate) mod recover;
 pub(crate) mod sweep;

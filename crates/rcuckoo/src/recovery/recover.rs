@@ -1,6 +1,6 @@
-//! Recovery: what a client's death leaves behind is completed, released, orphaned, and its slot freed.
+//! Recovery: completes a dead client's commit, releases its locks, orphans its chunks, and frees its slot.
 //!
-//! Invariants: whoever recovers a client has the proof of its death, which nobody else can have at the same time, and
+//! Invariants: a recoverer has the proof of the client's death, which no other client can have at the same time, and
 //! holds no lock of its own [R-RECOVER-4] [R-RECOVER-5]. Rows are written only while their locks still carry the dead
 //! client's id [R-RECOVER-3]. Every step may be repeated from the first one on: a recoverer that dies is followed by
 //! another, which does the same.
@@ -12,26 +12,27 @@ use guira_layout::{
 };
 
 use crate::locks::batch::release_verb;
-use crate::table::session::WHO_WORDS;
-use crate::{Error, ErrorKind, Operation, Place, SlotClient, Table};
+use crate::table::session::CLIENT_WORDS;
+use crate::{DamagedItem, Error, ErrorKind, Operation, SlotClient, Table};
 
 /// Words of one READ of the lock table or the chunk table.
 const SCAN_WORDS: u64 = 4096;
 /// Verbs in one batch of releases or of CAS of chunk words: half of the smallest `max_batch` of all fabrics.
 const BATCH_VERBS: usize = 64;
 
-/// What was left to do for a dead client.
+/// The work that the recovery of a dead client did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Rows that the commit it had begun was to change, all of which are written now; 0 if it had begun none.
+    /// Rows that the client's pending commit was to change, all of which are written now; 0 if there was no such
+    /// commit.
     pub replayed_rows: u64,
-    /// Those of them that were half written: they did not verify.
+    /// Rows of that commit that were half written: they did not verify.
     pub torn_rows: u64,
-    /// Locks that carried its id.
+    /// Locks that carried the client's id.
     pub locks: u64,
-    /// Chunks that it owned or was about to own or give back; a run counts as one.
+    /// Chunks that the client owned or was about to own or give back; a run counts as one.
     pub chunks: u64,
-    /// Whether somebody else had begun to recover it, and died. // [R-RECOVER-4]
+    /// Whether an earlier recoverer had begun, and died. // [R-RECOVER-4]
     pub was_begun: bool,
 }
 
@@ -42,25 +43,25 @@ impl Recovered {
     }
 }
 
-/// Whose death was proved.
+/// A client whose death was proved.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Dead {
+pub(crate) struct DeadClient {
     slot: u16,
     generation: u64,
 }
 
-impl Dead {
-    pub(crate) fn of(proof: &FenceProof) -> Dead {
-        Dead { slot: proof.slot(), generation: proof.generation() }
+impl DeadClient {
+    pub(crate) fn of(proof: &FenceProof) -> DeadClient {
+        DeadClient { slot: proof.slot(), generation: proof.generation() }
     }
 }
 
-/// Recovers the client whose death `proof` proves: completes the commit it had begun, releases its locks, makes its
-/// chunks orphans or free, and frees its slot, which says until then that `by` does this. The caller holds no lock, and
-/// keeps the proof until the last batch has completed. `None`, and nothing changed, if the client gave its slot back
-/// before it ended, or was recovered already, or if the table's locks name nobody and it is not repaired either. Where
-/// dead clients' locks are reclaimed by repair (preset `paper`), they are left to it, and there is no commit to
-/// complete. // [R-REPAIR-1]
+/// Recovers the client whose death `proof` proves: completes its pending commit, releases its locks, makes its chunks
+/// orphans or free, and frees its slot, which names `by` as the recoverer until then. The caller holds no lock, and
+/// keeps the proof until the last batch has completed. Returns `None`, and changes nothing, if the client gave its slot
+/// back before it ended, or was recovered already, or if the table is neither recoverable nor repairable. Where dead
+/// clients' locks are reclaimed by repair (preset `paper`), they are left to it, and there is no commit to complete.
+/// // [R-REPAIR-1]
 ///
 /// Round trips: 3, 2 more if a commit had begun, 1 for 4,096 lock words and for 4,096 chunks, 1 for 64 lock words with
 /// the dead client's locks, 1 for 64 of its chunks and of the tails of a run it was claiming. Source: R-RECOVER-2 to
@@ -68,30 +69,30 @@ impl Dead {
 ///
 /// # Errors
 /// `Destroyed` if the table was: no row was written. `Corrupt` if the slot, or the record in it, is damaged: its locks
-/// stay held. The fabric's. What was done stays done, and whoever comes next goes on.
+/// stay held. The fabric's. Completed steps stay done, and the next recoverer continues.
 pub async fn recover(
     lane: &mut dyn Lane,
     table: &Table,
     proof: &FenceProof,
     by: &SlotClient,
 ) -> Result<Option<Recovered>, Error> {
-    recover_dead(lane, table, Dead::of(proof), by).await.map_err(|kind| kind.during(Operation::Session))
+    recover_dead(lane, table, DeadClient::of(proof), by).await.map_err(|kind| kind.during(Operation::Session))
 }
 
-/// As [`recover`], for another operation.
+/// Same as [`recover`], for another operation.
 pub(crate) async fn recover_dead(
     lane: &mut dyn Lane,
     table: &Table,
-    dead: Dead,
+    dead: DeadClient,
     by: &SlotClient,
 ) -> Result<Option<Recovered>, ErrorKind> {
     if !table.is_recoverable() && !table.is_repairable() {
         return Ok(None);
     }
-    let who = Some(by.words());
-    let mut recovery = Recovery { lane, table, dead, who, recovered: Recovered::default() };
+    let recoverer = Some(by.words());
+    let mut recovery = Recovery { lane, table, dead, recoverer, recovered: Recovered::default() };
     let Some(record) = recovery.claim().await? else { return Ok(None) };
-    // [R-RECOVER-3]: from here on in this order, and each step again by whoever follows a recoverer that died.
+    // [R-RECOVER-3]: from here on in this order, and each step is repeated by the successor of a recoverer that died.
     if let (Some(record), seal) = record {
         recovery.replay(&record, seal).await?;
     }
@@ -106,9 +107,9 @@ pub(crate) async fn recover_dead(
 struct Recovery<'r> {
     lane: &'r mut dyn Lane,
     table: &'r Table,
-    dead: Dead,
-    /// Who recovers, until he has said so.
-    who: Option<[u64; WHO_WORDS]>,
+    dead: DeadClient,
+    /// The recovering process, until it has been written to the slot.
+    recoverer: Option<[u64; CLIENT_WORDS]>,
     recovered: Recovered,
 }
 
@@ -121,10 +122,10 @@ impl Recovery<'_> {
         SlotWord { state, generation: self.dead.generation }.encode()
     }
 
-    /// Marks the slot as being recovered, and reads the record of the commit that its client had begun, if it had.
-    /// `None` if the slot is not the dead client's any more. A destroyed table's rows are not written again: its state
-    /// is read along, so that whoever destroys it later finds the dead client's locks held, and waits. 1 round trip.
-    /// // [R-RECOVER-4] [R-DESTROY-2]
+    /// Marks the slot as being recovered, and reads the record of the client's pending commit, if there is one. Returns
+    /// `None` if the slot is no longer the dead client's. A destroyed table's rows are not written again: its state is
+    /// read in the same batch, so that a client that destroys it later finds the dead client's locks held, and waits. 1
+    /// round trip. // [R-RECOVER-4] [R-DESTROY-2]
     async fn claim(&mut self) -> Result<Option<(Option<Record>, Seal)>, ErrorKind> {
         let (table, addr) = (self.table, self.table.geometry().slot(self.dead.slot));
         let (live, recovering) = (self.word(SlotState::Live), self.word(SlotState::Recovering));
@@ -139,11 +140,11 @@ impl Recovery<'_> {
         if TableState::decode(state[0]) == Some(TableState::Destroyed) {
             return Err(ErrorKind::Destroyed);
         }
-        let corrupt = ErrorKind::Corrupt { place: Place::Slot(self.dead.slot) };
+        let corrupt = ErrorKind::Corrupt { item: DamagedItem::ClientSlot(self.dead.slot) };
         if SlotWord::decode(found).is_none() {
             return Err(corrupt);
         }
-        // A recoverer that died left it `Recovering`.
+        // A recoverer that died left the slot `Recovering`.
         if found != live && found != recovering {
             return Ok(None);
         }
@@ -152,22 +153,22 @@ impl Recovery<'_> {
         Ok(Some((record, Seal(words[Seal::word(table.rows())]))))
     }
 
-    /// Posts a batch of the recovery; the first one begins by writing into the slot who recovers its client, so that
-    /// who is stopped in that can be told from the dead. Not before the claim has succeeded: nobody is called a
-    /// recoverer who has no recovery under way, and could be killed for one. // [R-RECOVER-4]
+    /// Posts a batch of the recovery; the first one begins by writing the recovering process into the slot, so that a
+    /// recoverer that is stopped can be told from the dead client. Not before the claim has succeeded: a process must
+    /// not be named, and perhaps killed, for a recovery that it is not doing. // [R-RECOVER-4]
     async fn post<'v>(&mut self, batch: impl IntoIterator<Item = Verb<'v>>) -> Result<(), FabricError> {
         let addr = self.table.geometry().slot(self.dead.slot).add_words(SlotWord::PROCESS_WORD as u64);
-        let who = self.who.take();
-        let mut verbs: Vec<Verb<'_>> = who.iter().map(|words| Verb::Write { addr, words }).collect();
+        let recoverer = self.recoverer.take();
+        let mut verbs: Vec<Verb<'_>> = recoverer.iter().map(|words| Verb::Write { addr, words }).collect();
         for verb in batch {
             verbs.push(verb);
         }
         post(&mut *self.lane, verbs).await
     }
 
-    /// Completes the commit: `rows | retire | mark`, as its client would have. Its locks carry the dead client's id
-    /// still, because a sealed record implies that none was released. A row torn anywhere becomes whole by its delta,
-    /// with the checksum its writer computed. 2 round trips. // [R-RECOVER-2] [R-RECOVER-6] [R-COMMIT-3]
+    /// Completes the commit: `rows | retire | mark`, as its client would have. The rows' locks still carry the dead
+    /// client's id, because a sealed record implies that none was released. A row torn anywhere becomes whole by its
+    /// delta, with the checksum that its writer computed. 2 round trips. // [R-RECOVER-2] [R-RECOVER-6] [R-COMMIT-3]
     async fn replay(&mut self, record: &Record, seal: Seal) -> Result<(), FabricError> {
         let (geometry, rows) = (self.table.geometry(), self.table.rows());
         let numbers: Vec<RowId> = record.deltas(rows).map(|delta| delta.row).collect();
@@ -187,7 +188,7 @@ impl Recovery<'_> {
         let seal_at = geometry.slot(self.dead.slot).add_words(Seal::word(rows) as u64);
         batch.push(Verb::Write { addr: seal_at, words: &retired });
         if record.freed_extent().is_some() {
-            // After the retirement, as in a commit: a place that was marked may be in use again. // [R-EXTENT-4]
+            // After the retirement, as in a commit: space that was marked may be in use again. // [R-EXTENT-4]
             batch.push(Verb::Write { addr: Addr::main(mark), words: &generation });
         }
         self.post(batch).await?;
@@ -195,8 +196,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Releases every lock that carries the dead client's id. Nobody else takes or releases these, so each is released
-    /// once. // [R-RECOVER-3] [R-LOCK-2]
+    /// Releases every lock that carries the dead client's id. No other client takes or releases these, so each is
+    /// released once. // [R-RECOVER-3] [R-LOCK-2]
     async fn release_locks(&mut self) -> Result<(), FabricError> {
         let (table, owner, locks) = (self.table, self.owner(), self.table.locks());
         let mut words = Vec::new();
@@ -222,8 +223,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Makes the dead client's chunks orphans, and those free in which nothing counts: docs/decisions/0007. Each step
-    /// is a CAS from a word that only the dead client, and its recoverers, change. // [R-EXTENT-2]
+    /// Makes the dead client's chunks orphans, and frees those that hold no linked extent: docs/decisions/0007. Each
+    /// step is a CAS from a word that only the dead client and its recoverers change. // [R-EXTENT-2]
     async fn orphan_chunks(&mut self) -> Result<(), FabricError> {
         let (chunks, owner) = (self.table.config().chunks, self.owner());
         let mut words = Vec::new();
@@ -250,10 +251,11 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// The tails that a run under way at `head` may have: freed before the head is, so that they never lose their name.
+    /// Returns the tails that a run being claimed at `head` may have: freed before the head is, so that they always
+    /// have one.
     fn freed_tails(&self, head: u64, class: ExtentClass) -> impl Iterator<Item = (u64, ChunkWord, ChunkWord)> {
         let tail = ChunkWord::encode(ChunkState::Tail { head: head as u32 });
-        // A damaged word may say any length.
+        // A damaged word may give any length.
         let end = (head + class.chunks()).min(self.table.config().chunks);
         (head + 1..end).map(move |chunk| (chunk, tail, ChunkWord::FREE))
     }
@@ -273,9 +275,9 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Counts the recovery, and frees the slot. Last of all: from here on the id may be somebody else's. Counted
-    /// before, and perhaps twice if the recoverer dies in between, so that what this death lost is swept. //
-    /// [R-RECOVER-3] [R-RECOVER-7]
+    /// Counts the recovery, and frees the slot. This comes last: afterwards the id may belong to another client. The
+    /// recovery is counted before the slot is free, perhaps twice if the recoverer dies in between, so that extents
+    /// that this death leaked are swept. // [R-RECOVER-3] [R-RECOVER-7]
     async fn free_slot(&mut self) -> Result<(), FabricError> {
         let (compare, swap) = (self.word(SlotState::Recovering), self.word(SlotState::Free));
         let (geometry, mut found) = (self.table.geometry(), [0; 2]);

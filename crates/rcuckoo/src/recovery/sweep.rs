@@ -1,28 +1,29 @@
-//! Whether an entry refers to an extent whose mark does not say that it is free. A death leaves extents that nothing
-//! refers to and nobody marked.
+//! Finds out whether an extent that is not marked free is still in use. Dead clients leak extents: no entry refers to
+//! them, and no client marked them.
 //!
-//! Invariant: an extent is called lost only if nobody will refer to it, or write its mark, ever again. The argument is
-//! that of R-RECOVER-7 in docs/protocol.md.
+//! Invariant: an extent counts as leaked only if no client will ever refer to it, or write its mark, again. R-RECOVER-7
+//! in docs/protocol.md has the argument.
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
 use guira_layout::{EXTENT_HEADER_WORDS, EntryKind, ExtentRef, Generation, RECOVERIES_WORD, parse_extent};
 
-use crate::lookup::{TRAILER_WORDS, Verdict, Without, absence};
+use crate::lookup::{MissSample, TRAILER_WORDS, Verdict, miss_verdict};
 use crate::{RowPair, Table, read_extent};
 
-/// What is known of an extent.
+/// The use of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// An entry refers to it.
+pub enum ExtentUse {
+    /// An entry refers to the extent.
     Linked,
-    /// Nothing refers to it, and nothing will.
-    Lost,
-    /// Somebody is changing a row that its entry may be in, or died in doing so, or that row is damaged.
+    /// Nothing refers to the extent, and nothing will.
+    Leaked,
+    /// Not known: a client is changing a row that the entry may be in, or died while doing so, or that row is damaged.
     Unsettled,
 }
 
-/// How many dead clients were recovered in the table so far, or more: whoever recovers one counts it before it frees
-/// its slot. What a death has lost, it had lost before it was counted. 1 round trip. Source: R-RECOVER-7.
+/// Returns how many dead clients were recovered in the table so far, or a larger number: a recoverer counts the client
+/// before it frees the slot. Everything that a death leaked was leaked before it was counted. 1 round trip. Source:
+/// R-RECOVER-7.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
@@ -32,9 +33,9 @@ pub async fn count_recoveries(lane: &mut dyn Lane, table: &Table) -> Result<u64,
     Ok(count[0])
 }
 
-/// How the extent of `generation` stands that begins at byte `offset` of the main space, in a place of `place_words`
-/// words. The caller owns the chunk of that place, and no change of the caller's that brings the extent is under way.
-/// Round trips: 3 if an entry refers to it; 1 or 2 if it was not written whole; 4 otherwise. Source: R-RECOVER-7.
+/// Returns the use of the extent of `generation` that begins at byte `offset` of the main space, in a slot of
+/// `slot_words` words. The caller owns the chunk of that slot, and has no pending change that links the extent. Round
+/// trips: 3 if an entry refers to it; 1 or 2 if it was not written completely; 4 otherwise. Source: R-RECOVER-7.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
@@ -44,19 +45,19 @@ pub async fn look_up_extent(
     offset: u64,
     generation: Generation,
     place_words: u64,
-) -> Result<Standing, FabricError> {
+) -> Result<ExtentUse, FabricError> {
     let mut header = [0; EXTENT_HEADER_WORDS];
     post(lane, [Verb::Read { addr: Addr::main(offset), into: &mut header }]).await?;
     let extent = ExtentRef::of_header(offset, &header);
     let fits = |words: usize| words as u64 <= place_words;
-    // What was not written whole was never linked. // [R-EXTENT-1]
+    // An extent that was not written completely was never linked. // [R-EXTENT-1]
     if extent.generation != generation || !extent.words().is_some_and(fits) {
-        return Ok(Standing::Lost);
+        return Ok(ExtentUse::Leaked);
     }
     let mut words = Vec::new();
     read_extent(lane, &extent, &mut words).await?;
     let Ok(parsed) = parse_extent(&words, &extent, table.rows().sums()) else {
-        return Ok(Standing::Lost);
+        return Ok(ExtentUse::Leaked);
     };
     let mut key = Vec::new();
     parsed.append_key(&mut key);
@@ -64,37 +65,37 @@ pub async fn look_up_extent(
     find_entry(lane, table, pair, &extent).await
 }
 
-/// A lookup of `extent` among the entries of `pair`, validated as a miss is, and then of the rows' locks: whoever took
-/// the extent out of the index, and has yet to mark it, holds one of them. // [R-RECOVER-7] [R-READ-3]
+/// Looks for `extent` among the entries of `pair`, validated as a miss is, and then reads the rows' locks: a client
+/// that took the extent out of the index, and has yet to mark it, holds one of them. // [R-RECOVER-7] [R-READ-3]
 async fn find_entry(
     lane: &mut dyn Lane,
     table: &Table,
     pair: RowPair,
     extent: &ExtentRef,
-) -> Result<Standing, FabricError> {
+) -> Result<ExtentUse, FabricError> {
     let (rows, locks) = (table.rows(), table.locks());
     let numbers = [pair.first, pair.second];
     let mut words = vec![0; 2 * rows.row_words()];
     post(lane, table.read_rows(&numbers, &mut words).collect::<Vec<_>>()).await?;
     if words.chunks_exact(rows.row_words()).any(|words| refers_to(table, words, extent)) {
-        return Ok(Standing::Linked);
+        return Ok(ExtentUse::Linked);
     }
     let mut trailers = [[0; TRAILER_WORDS]; 2];
     let mut held = [[0]; 2];
     let masks = numbers.map(|row| locks.mask(locks.lock_of(row)));
     let again = numbers.iter().zip(&mut trailers).map(|(row, into)| table.read_trailer(*row, into));
-    let looks = masks.iter().zip(&mut held).map(|(mask, into)| Verb::Read { addr: locks.addr(mask.word), into });
-    post(lane, again.chain(looks).collect::<Vec<_>>()).await?;
+    let lock_reads = masks.iter().zip(&mut held).map(|(mask, into)| Verb::Read { addr: locks.addr(mask.word), into });
+    post(lane, again.chain(lock_reads).collect::<Vec<_>>()).await?;
     let is_free = masks.iter().zip(&held).all(|(mask, [word])| word & mask.mask == 0);
     let (first, second) = words.split_at(rows.row_words());
-    let without = [Without::of(table, &rows, pair.first, first), Without::of(table, &rows, pair.second, second)];
-    let verdict = absence::<()>([&without[0], &without[1]], trailers.map(Some));
+    let missed = [MissSample::of(table, &rows, pair.first, first), MissSample::of(table, &rows, pair.second, second)];
+    let verdict = miss_verdict::<()>([&missed[0], &missed[1]], trailers.map(Some));
     let is_settled = is_free && matches!(verdict, Verdict::Absent);
-    Ok(if is_settled { Standing::Lost } else { Standing::Unsettled })
+    Ok(if is_settled { ExtentUse::Leaked } else { ExtentUse::Unsettled })
 }
 
-/// Whether an entry of a row, sampled as `words`, refers to `extent`. A row that does not verify is no proof that the
-/// entry counts, and reason enough to leave the extent alone.
+/// Whether an entry of a row, sampled as `words`, refers to `extent`. In a row that does not verify the entry may be
+/// invalid, but it is reason enough to leave the extent alone.
 fn refers_to(table: &Table, words: &[u64], extent: &ExtentRef) -> bool {
     let rows = table.rows();
     let mut extents = rows.occupied_entries(words).filter(|slot| rows.entry_kind(words, *slot) == EntryKind::Extent);

@@ -1,26 +1,26 @@
-//! Rows in bulk: for scans, dumps, statistics and the table checker.
+//! Bulk reads of rows: for scans, dumps, statistics and the table checker.
 
 pub(crate) mod snapshot;
 
 use guira_fabric::{FabricError, Lane, post};
 use guira_layout::{EntryKind, ExtentRef, RowId, parse_extent};
 
-use crate::lookup::{Patience, Unsettled, read_extent};
-use crate::{Error, ErrorKind, Operation, Place, Reader, Table};
+use crate::lookup::{RetryReason, RetryState, read_extent};
+use crate::{DamagedItem, Error, ErrorKind, Operation, Reader, Table};
 
 /// One row of a bulk sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowSample<'w> {
     /// The row.
     pub row: RowId,
-    /// Its words.
+    /// The row's words.
     pub words: &'w [u64],
-    /// Whether it verifies.
+    /// Whether the row verifies.
     pub valid: bool,
 }
 
-/// Samples `count` rows from `first` on with one READ, and hands each to `visit`. 1 round trip. The caller's rows are
-/// below T.
+/// Samples `count` rows from `first` on with one READ, and passes each to `visit`. 1 round trip. The caller ensures
+/// that the rows are below T.
 ///
 /// # Errors
 /// The fabric refused or lost the batch.
@@ -51,23 +51,23 @@ pub type Trailer = [u64; 2];
 pub struct RowItems {
     bytes: Vec<u8>,
     ends: Vec<(usize, usize)>,
-    passed_over: Vec<Place>,
+    passed_over: Vec<DamagedItem>,
 }
 
 impl RowItems {
-    /// Forgets every item and every entry that was to be passed over: the next row is another one.
+    /// Clears the items, and the entries to skip: the next row is a different one.
     pub fn reset(&mut self) {
         self.clear();
         self.passed_over.clear();
     }
 
-    /// After [`Reader::read_row`] failed: if one entry is to blame, reads of this row pass over it from now on, and the
-    /// rest of the row can be read. Otherwise there are no items, and the answer is false.
+    /// Excludes the damaged entry that made [`Reader::read_row`] fail, so that further reads of this row skip it and
+    /// return the other entries. Returns false, and leaves no items, if the error does not name one entry.
     pub fn pass_over(&mut self, error: &Error) -> bool {
         self.clear();
         match &error.kind {
-            ErrorKind::Corrupt { place: place @ (Place::Entry { .. } | Place::Extent { .. }) } => {
-                self.passed_over.push(*place);
+            ErrorKind::Corrupt { item: item @ (DamagedItem::Entry { .. } | DamagedItem::Extent { .. }) } => {
+                self.passed_over.push(*item);
                 true
             }
             _ => false,
@@ -75,7 +75,9 @@ impl RowItems {
     }
 
     fn passes_over(&self, row: RowId, slot: usize, extent: &ExtentRef) -> bool {
-        [Place::Entry { row, slot }, Place::of(extent)].iter().any(|place| self.passed_over.contains(place))
+        [DamagedItem::Entry { row, index: slot }, DamagedItem::of(extent)]
+            .iter()
+            .any(|item| self.passed_over.contains(item))
     }
 
     fn clear(&mut self) {
@@ -83,22 +85,22 @@ impl RowItems {
         self.ends.clear();
     }
 
-    /// Each key and its value.
+    /// Returns each key and its value.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         (0..).map_while(|at| self.get(at))
     }
 
-    /// How many there are.
+    /// Returns the number of items.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// One key and its value, by its place from 0.
+    /// Returns the key and value at index `at`.
     pub fn get(&self, at: usize) -> Option<(&[u8], &[u8])> {
         let (key, end) = *self.ends.get(at)?;
         let start = at.checked_sub(1).map_or(0, |before| self.ends[before].1);
@@ -107,12 +109,12 @@ impl RowItems {
 }
 
 impl Reader {
-    /// Reads every key and value that `row` holds, as they are at one sample of the row, whose trailer it returns. 1
-    /// round trip, and 1 more for each extent.
+    /// Reads every key and value that `row` holds, as of one sample of the row, and returns the row's trailer. 1 round
+    /// trip, and 1 more for each extent.
     ///
     /// # Errors
-    /// `Corrupt` if the row or an extent does not verify, stays so, and nobody is writing it; `Busy` if somebody is,
-    /// and does not finish within the deadline; the fabric's.
+    /// `Corrupt` if the row or an extent does not verify, stays so, and no client is writing it; `Busy` if a client is
+    /// writing it and does not finish within the deadline; the fabric's.
     pub async fn read_row<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
@@ -130,30 +132,31 @@ impl Reader {
     ) -> Result<Trailer, ErrorKind> {
         let table = std::sync::Arc::clone(&self.table);
         let mut words = vec![0; table.rows().row_words()];
-        let mut patience = Patience::default();
+        let mut retries = RetryState::default();
         loop {
-            let trailer = if self.looks_past(&patience) {
-                self.sample_past(lane, row, &mut words).await
+            let trailer = if self.may_read_through_record(&retries) {
+                self.sample_through_record(lane, row, &mut words).await
             } else {
                 sample_row(lane, &table, row, &mut words).await
             };
             let trailer = trailer?;
-            let why = if trailer.is_some() { Unsettled::Changed } else { Unsettled::Torn };
+            let why = if trailer.is_some() { RetryReason::Changed } else { RetryReason::Torn };
             if let Some(trailer) = trailer {
                 match self.row_items(lane, row, &words, items).await? {
                     None => return Ok(trailer),
-                    Some(extent) => patience.note_unfit(&extent)?,
+                    Some(extent) => retries.note_mismatch(&extent)?,
                 }
             }
-            if why == Unsettled::Torn {
+            if why == RetryReason::Torn {
                 self.refuse_destroyed(lane, &words).await?;
             }
             // Ends: by the deadline, or when the row turns out to be damaged. // [R-READ-5]
-            self.wait_for(lane, row, why, &mut patience).await?;
+            self.wait_for(lane, row, why, &mut retries).await?;
         }
     }
 
-    /// Takes the items out of the valid sample `words`; the extent that no longer fits its entry, if there is one.
+    /// Extracts the items of the valid sample `words`. Returns the extent that no longer matches its entry, if there is
+    /// one.
     async fn row_items<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
@@ -178,7 +181,7 @@ impl Reader {
                         continue;
                     }
                     if extent.mark_offset(table.config(), table.geometry()).is_none() {
-                        return Err(ErrorKind::Corrupt { place: Place::Entry { row, slot } });
+                        return Err(ErrorKind::Corrupt { item: DamagedItem::Entry { row, index: slot } });
                     }
                     read_extent(lane, &extent, &mut self.extent).await?;
                     let Ok(parsed) = parse_extent(&self.extent, &extent, table.rows().sums()) else {
@@ -196,7 +199,7 @@ impl Reader {
     }
 }
 
-/// Samples one row into `words`; its trailer, if it verifies. 1 round trip.
+/// Samples one row into `words`, and returns its trailer if it verifies. 1 round trip.
 async fn sample_row<L: Lane + ?Sized>(
     lane: &mut L,
     table: &Table,

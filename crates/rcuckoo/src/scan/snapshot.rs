@@ -1,12 +1,12 @@
-//! Scans of a whole table that say whether they are a snapshot, and estimates of how many entries there are.
+//! Scans of a whole table that report whether they are a snapshot, and estimates of the number of entries.
 //!
 //! A snapshot is a double collect: every row is read, then all trailers are sampled again, sweep after sweep, and rows
-//! whose trailer is another one are read again. If one whole sweep finds no change, then all rows were as they were
-//! read at every moment between the sweep before and this one, because a trailer never returns: its version grows, and
-//! its checksum covers the row. // [R-SCAN-1]
+//! whose trailer has changed are read again. If one whole sweep finds no change, then all rows were as they were read
+//! at every moment between the previous sweep and this one, because a trailer never recurs: its version grows, and its
+//! checksum covers the row. // [R-SCAN-1]
 //!
 //! At such a moment an insert may be half committed: an entry that it moves is in its new row already, and in the old
-//! one still [R-INSERT-4]. What lookups see first is returned, the other copy is not.
+//! one still [R-INSERT-4]. The copy that lookups find first is returned, the other copy is not.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use crate::{Error, ErrorKind, Operation, Reader, RowItems, Table};
 
 /// Trailers sampled by one batch: within the smallest `max_batch` of all fabrics.
 const BATCH_TRAILERS: u64 = 64;
-/// Row versions of fewer bits come round within one scan of a busy table.
+/// Minimum width of row versions in a stable snapshot: narrower versions wrap within one scan of a busy table.
 const STABLE_VERSION_BITS: u8 = 32;
 /// Rows whose occupancy is sampled for an estimate. // [R-SCAN-2]
 pub const LEN_SAMPLES: u64 = 4096;
@@ -30,14 +30,14 @@ const _: () = assert!(BATCH_TRAILERS <= 128 && LEN_SAMPLES.is_multiple_of(BATCH_
 #[derive(Debug)]
 pub struct Snapshot {
     rows: Vec<(Trailer, RowItems)>,
-    /// Second copies, by row and place among the row's items.
+    /// Second copies of keys, by row and index among the row's items.
     copies: BTreeSet<(usize, usize)>,
     sweeps: u32,
     is_stable: bool,
 }
 
 impl Snapshot {
-    /// Each key and its value. If all rows were so at one moment, no key comes twice; otherwise one that was moved
+    /// Returns each key and its value. If the snapshot is stable, no key occurs twice; otherwise a key that was moved
     /// meanwhile may.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let items = self
@@ -48,34 +48,34 @@ impl Snapshot {
         items.filter(|(at, _)| !self.copies.contains(at)).map(|(_, item)| item)
     }
 
-    /// How many keys [`Snapshot::iter`] returns.
+    /// Returns the number of keys that [`Snapshot::iter`] returns.
     pub fn len(&self) -> usize {
         self.rows.iter().map(|(_, items)| items.len()).sum::<usize>() - self.copies.len()
     }
 
-    /// Whether it returns none.
+    /// Whether the snapshot has no keys.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Rows of the table.
+    /// Returns the number of rows of the table.
     pub fn rows(&self) -> u64 {
         self.rows.len() as u64
     }
 
-    /// Times every trailer was sampled after the rows had been read.
+    /// Returns how often every trailer was sampled after the rows had been read.
     pub fn sweeps(&self) -> u32 {
         self.sweeps
     }
 
-    /// Whether all rows were so at one moment. Never for a table with versions of less than 32 bits (preset `paper`):
-    /// there a row may have come back to an earlier trailer.
+    /// Whether all rows had this content at one moment. Never for a table with versions of less than 32 bits (preset
+    /// `paper`): there a row may have returned to an earlier trailer.
     pub fn is_stable(&self) -> bool {
         self.is_stable
     }
 }
 
-/// How many entries a table has.
+/// An estimate of the number of entries of a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Len {
     /// Entries.
@@ -89,14 +89,14 @@ fn failed(kind: impl Into<ErrorKind>) -> Error {
 }
 
 impl Reader {
-    /// Reads every row, and again those that change, until a sweep over all trailers finds no change or there were
-    /// `max_sweeps` of them. Keeps every key and value in memory. `progress` is called with the rows read or swept, and
-    /// how many there will be if no further sweep is needed. // [R-SCAN-1]
+    /// Reads every row, and again those that change, until a sweep over all trailers finds no change or `max_sweeps`
+    /// sweeps are done. Keeps every key and value in memory. `progress` is called with the number of rows read or
+    /// swept, and their total if no further sweep is needed. // [R-SCAN-1]
     ///
     /// Round trips: 1 a row, 1 more for each extent, and 1 for 64 rows of each sweep.
     ///
     /// # Errors
-    /// As [`Reader::read_row`].
+    /// Same as [`Reader::read_row`].
     pub async fn snapshot<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
@@ -137,8 +137,8 @@ impl Reader {
         Ok(Snapshot { rows, copies: BTreeSet::new(), sweeps: max_sweeps, is_stable: false })
     }
 
-    /// Counts the entries of 4,096 rows drawn with `seed`, and concludes how many the table has; counts all rows if
-    /// there are no more. 1 round trip for 64 rows. // [R-SCAN-2]
+    /// Estimates the number of entries from 4,096 rows drawn with `seed`; counts all rows if the table has no more. 1
+    /// round trip for 64 rows. // [R-SCAN-2]
     ///
     /// # Errors
     /// `Destroyed`; the fabric refused or lost a batch.
@@ -151,7 +151,7 @@ impl Reader {
         let (mut sum, mut squares) = (0u64, 0u64);
         for start in (0..samples).step_by(BATCH_TRAILERS as usize) {
             let batch = start..(start + BATCH_TRAILERS).min(samples);
-            // Strata of equal size, one row of each: no more variance than independent rows have.
+            // Strata of equal size, one row of each: the variance is no larger than that of independent rows.
             let rows = batch.map(|i| if is_exact { i } else { stratum(i, count, &mut random) });
             let found = sample_trailers(lane, &table, rows).await.map_err(failed)?;
             if found.contains(&DESTROYED_TRAILER) && is_destroyed(lane, &table).await.map_err(failed)? {
@@ -169,14 +169,14 @@ impl Reader {
         let (n, rows) = (samples as f64, count as f64);
         let mean = sum as f64 / n;
         let variance = (squares as f64 - n * mean * mean) / (n - 1.0);
-        // Of the sampled entries. One more in the variance and two in the width make the interval right where entries
-        // are so rare that a sample sees none, or a few; they are lost in the rest otherwise.
+        // The half width of the sampled entries. Adding one to the variance and two to the width makes the interval
+        // right where entries are so rare that a sample contains none, or a few; elsewhere they are negligible.
         let half_width = 1.96 * (n * variance.max(0.0) * (1.0 - n / rows) + 1.0).sqrt() + 2.0;
         Ok(Len { entries: (mean * rows).round() as u64, error: (half_width / n * rows).ceil() as u64 })
     }
 }
 
-/// Keys in their second rows that are in their first rows, too.
+/// Returns the keys in their second rows that are also in their first rows.
 fn second_copies(table: &Table, rows: &[(Trailer, RowItems)]) -> BTreeSet<(usize, usize)> {
     let mut copies = BTreeSet::new();
     for (row, (_, items)) in rows.iter().enumerate() {
@@ -191,7 +191,7 @@ fn second_copies(table: &Table, rows: &[(Trailer, RowItems)]) -> BTreeSet<(usize
     copies
 }
 
-/// A row of the `i`-th of [`LEN_SAMPLES`] equal parts of a table.
+/// Draws a row of the `i`-th of [`LEN_SAMPLES`] equal parts of a table.
 fn stratum(i: u64, rows: u64, random: &mut SplitMix64) -> u64 {
     let part = |i: u64| (u128::from(i) * u128::from(rows) / u128::from(LEN_SAMPLES)) as u64;
     let (start, end) = (part(i), part(i + 1));

@@ -1,8 +1,8 @@
-//! Destroying a table: no client can change it any more, and no reader finds anything in it.
+//! Destroying a table: afterwards no client can change it, and no reader finds anything in it.
 //!
-//! Order: the state, then every lock, then every row. Once the locks are poisoned only those who held one can write a
-//! row, so a row that is overwritten then stays so, but for theirs: for them destroying waits a while, and overwrites
-//! what they wrote.
+//! Order: the state, then every lock, then every row. Once the locks are poisoned, only clients that already held one
+//! can write a row. So a row that is overwritten stays so unless one of these writes it: destroying waits for them a
+//! while, and overwrites what they wrote.
 
 use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{DESTROYED_TRAILER, LockId, LockMask, RowId, STATE_WORD, TableState};
@@ -11,25 +11,25 @@ use crate::{Batch, ErrorKind, Reader, Table};
 
 /// Lock words poisoned by one batch.
 const POISON_WORDS: usize = 64;
-/// Tries before a lock word that changes all the time is left to the state word alone.
+/// Tries to poison a lock word that keeps changing; after them only the state word protects it.
 const POISON_TRIES: u32 = 1024;
 /// Rows overwritten by one batch.
 const OVERWRITTEN_ROWS: usize = 64;
-/// How long destroying waits for changes that were under way. They are over in microseconds, unless their process gets
-/// no processor, is stopped, or dead.
+/// Longest time that destroying waits for pending changes. They take microseconds, unless their process gets no
+/// processor time, is stopped, or is dead.
 const LONGEST_WAIT_NS: u64 = 100_000_000;
-/// The first pause of that wait; it doubles with each.
+/// First pause of that wait; it doubles with each.
 const FIRST_PAUSE_NS: u64 = 50_000;
 
-/// Marks the table destroyed; takes every lock for good, so that no client that still maps it can change it and think
-/// the change was kept; and overwrites the trailer of every row, so that no lookup finds anything. // [R-DESTROY-1]
-/// [R-DESTROY-2]
+/// Marks the table destroyed; takes every lock permanently, so that no client that still maps the table can change it
+/// and believe that the change was kept; and overwrites the trailer of every row, so that no lookup finds anything.
+/// // [R-DESTROY-1] [R-DESTROY-2]
 ///
-/// A client that holds a lock at this moment completes its commit; its release leaves that lock neither free nor
-/// anybody's. (1-bit locks cannot tell: there the release frees the lock, which is poisoned again.)
-/// It is waited for up to 100 ms; what it writes later stays, and so does what is written later by who recovers it and
-/// had begun that before. Round trips: 1 for 64 lock words and 1 for 64 rows; if
-/// locks were held, 1 for each pause until they are not, and 1 for 64 of their rows.
+/// A client that holds a lock at this moment completes its commit; its release leaves that lock neither free nor owned.
+/// (1-bit locks are the exception: there the release frees the lock, which is poisoned again.) Destroying waits for
+/// such a client up to 100 ms. Rows that it writes later stay, and so do those that a recovery of it writes later if
+/// that recovery had begun before. Round trips: 1 for 64 lock words and 1 for 64 rows; if locks were held, 1 for each
+/// pause until they are released, and 1 for 64 of their rows.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
@@ -46,7 +46,7 @@ pub async fn destroy_table(lane: &mut dyn Lane, table: &Table) -> Result<(), Fab
     Ok(())
 }
 
-/// Poisons every lock; returns those that somebody held.
+/// Poisons every lock; returns those that were held.
 async fn poison_locks(lane: &mut dyn Lane, table: &Table) -> Result<Vec<LockId>, FabricError> {
     let locks = table.locks();
     let mut held = Vec::new();
@@ -73,7 +73,7 @@ async fn poison_locks(lane: &mut dyn Lane, table: &Table) -> Result<Vec<LockId>,
     Ok(held)
 }
 
-/// Tries to poison words by what they held when last seen; returns what they held.
+/// Tries to poison `wanted` lock words, each if it is unchanged since it was last read; returns the words found.
 async fn poison_words(lane: &mut dyn Lane, table: &Table, wanted: &[(u64, u64)]) -> Result<Vec<u64>, FabricError> {
     let mut found = vec![0; wanted.len()];
     let mut batch: Vec<Verb<'_>> = Vec::with_capacity(wanted.len());
@@ -85,14 +85,14 @@ async fn poison_words(lane: &mut dyn Lane, table: &Table, wanted: &[(u64, u64)])
     Ok(found)
 }
 
-/// Poisons a lock that is free in `seen`, its word when last seen; whether the word was still the same.
+/// Poisons a lock that is free in `seen`, its word as last read. Returns whether the word was unchanged.
 async fn poison_free(lane: &mut dyn Lane, table: &Table, lock: LockMask, seen: u64) -> Result<bool, FabricError> {
     let (addr, mut found) = (table.locks().addr(lock.word), 0);
     post(lane, [Verb::Cas { addr, compare: seen, swap: seen | lock.mask, found: &mut found }]).await?;
     Ok(found == seen)
 }
 
-/// Makes these rows say that their table was destroyed.
+/// Overwrites the trailers of these rows with the mark of a destroyed table.
 async fn overwrite_rows(
     lane: &mut dyn Lane,
     table: &Table,
@@ -103,7 +103,7 @@ async fn overwrite_rows(
         batch.clear();
         let write = |row| Verb::Write { addr: table.geometry().trailer(row, table.rows()), words: &DESTROYED_TRAILER };
         batch.extend(rows.by_ref().take(OVERWRITTEN_ROWS).map(write));
-        // Ends: there are so many rows.
+        // Ends: the iterator of rows is finite.
         if batch.is_empty() {
             return Ok(());
         }
@@ -111,19 +111,20 @@ async fn overwrite_rows(
     }
 }
 
-/// Waits until those who held these locks when they were poisoned have released them: their bits are all ones no more.
-/// One that is free then is poisoned again.
+/// Waits until the locks `held`, which were poisoned while held, are released: their bits are no longer all ones. A
+/// lock that is free then is poisoned again.
 async fn await_release(lane: &mut dyn Lane, table: &Table, held: &[LockId]) -> Result<(), FabricError> {
     let locks = table.locks();
     let deadline_ns = lane.now_ns().saturating_add(LONGEST_WAIT_NS);
     let mut pause_ns = FIRST_PAUSE_NS;
     for mask in held.iter().map(|lock| locks.mask(*lock)) {
-        // Ends: by the deadline, which is that of all.
+        // Ends: by the deadline, which all locks share.
         loop {
             let mut word = [0];
             post(lane, [Verb::Read { addr: locks.addr(mask.word), into: &mut word }]).await?;
             let (held, now_ns) = (word[0] & mask.mask, lane.now_ns());
-            // A 1-bit lock is free then, and would be taken again: nobody may write the rows that are overwritten next.
+            // A 1-bit lock is free then, and would be taken again: no client may write the rows that are overwritten
+            // next.
             let is_poisoned = match held {
                 0 => poison_free(lane, table, mask, word[0]).await?,
                 _ => held != mask.mask,
@@ -138,7 +139,7 @@ async fn await_release(lane: &mut dyn Lane, table: &Table, held: &[LockId]) -> R
     Ok(())
 }
 
-/// Whether the table was destroyed, or is being so. 1 round trip. // [R-DESTROY-1]
+/// Whether the table was destroyed, or is being destroyed. 1 round trip. // [R-DESTROY-1]
 ///
 /// # Errors
 /// The fabric refused or lost the batch.
@@ -146,8 +147,8 @@ pub async fn is_destroyed<L: Lane + ?Sized>(lane: &mut L, table: &Table) -> Resu
     Ok(state(lane, table).await? != Some(TableState::Live))
 }
 
-/// Whether the table says that it was destroyed: one whose memory came back empty, or is damaged, does not. 1 round
-/// trip. // [R-DESTROY-2]
+/// Whether the table is marked destroyed: one whose memory came back empty, or is damaged, is not. 1 round trip.
+/// // [R-DESTROY-2]
 pub(crate) async fn is_marked_destroyed<L: Lane + ?Sized>(lane: &mut L, table: &Table) -> Result<bool, FabricError> {
     Ok(state(lane, table).await? == Some(TableState::Destroyed))
 }
@@ -160,8 +161,8 @@ async fn state<L: Lane + ?Sized>(lane: &mut L, table: &Table) -> Result<Option<T
 }
 
 impl Reader {
-    /// Fails with `Destroyed` if `sample`, of a row that does not verify, says that the table was destroyed, and the
-    /// superblock does, too. 1 round trip then, and none otherwise. // [R-DESTROY-2]
+    /// Fails with `Destroyed` if `sample`, of a row that does not verify, has the mark of a destroyed table, and the
+    /// superblock has it, too. 1 round trip then, and none otherwise. // [R-DESTROY-2]
     pub(crate) async fn refuse_destroyed<L: Lane + ?Sized>(
         &self,
         lane: &mut L,

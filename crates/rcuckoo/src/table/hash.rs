@@ -1,7 +1,7 @@
 //! Dependent hashing: a key's 64-bit digest gives both of its rows (paper, section 3.3).
 //!
-//! Everything derives from the digest, so that an extent entry, which stores it, can be moved without its key. The
-//! first row is uniform; the second lies a short, probabilistically bounded distance behind it.
+//! Everything derives from the digest, so that an extent entry, which stores the digest, can be moved without its key.
+//! The first row is uniform; the second lies a short, probabilistically bounded distance after it.
 
 use guira_layout::{OffsetRule, RowId, TableConfig};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// Mixes the digest into the bits that h2 and h3 are taken from. Odd, with about as many ones as zeros.
 const SECOND_HASH_MULTIPLIER: u64 = 0xd6e8_feb8_6659_fd93;
 
-/// A key's two rows. They are one row for some keys under [`OffsetRule::Printed`].
+/// A key's two rows. For some keys they are the same row under [`OffsetRule::Printed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowPair {
     /// The primary row, L1.
@@ -19,13 +19,13 @@ pub struct RowPair {
 }
 
 impl RowPair {
-    /// The first row (0) or the second (1).
+    /// Returns the first row (0) or the second (1).
     #[inline(always)]
     pub(crate) fn row(self, which: usize) -> RowId {
         if which == 0 { self.first } else { self.second }
     }
 
-    /// The one that is not `row`; `None` if neither is.
+    /// Returns the row of the pair that is not `row`; `None` if `row` is not in the pair.
     #[inline(always)]
     pub fn other(self, row: RowId) -> Option<RowId> {
         if row == self.first {
@@ -37,19 +37,19 @@ impl RowPair {
         }
     }
 
-    /// Whether both are one row.
+    /// Whether both rows are the same.
     #[inline(always)]
     pub fn is_single(self) -> bool {
         self.first == self.second
     }
 }
 
-/// floor(2^64 / rows), for more than one row.
+/// Returns floor(2^64 / rows), for more than one row.
 fn inverse_of(rows: u64) -> u64 {
     ((1 << 64) / u128::from(rows)) as u64
 }
 
-/// Where keys live in a table.
+/// The mapping from keys to rows of a table.
 #[derive(Clone, Debug)]
 pub struct Placement {
     rows: u64,
@@ -61,7 +61,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The placement of `config`.
+    /// Creates the placement of a table with `config`.
     pub fn new(config: &TableConfig) -> Placement {
         let mut offsets = config.offsets;
         if config.offset_rule == OffsetRule::Odd {
@@ -72,26 +72,26 @@ impl Placement {
         Placement { rows: config.rows, inverse, seed: config.hash_seed, rule: config.offset_rule, offsets }
     }
 
-    /// The key's digest: XXH3-64 with the table's seed.
+    /// Returns the key's digest: XXH3-64 with the table's seed.
     #[inline(always)]
     pub fn digest(&self, key: &[u8]) -> u64 {
         xxh3_64_with_seed(key, self.seed)
     }
 
-    /// The rows of the key with this digest. // [R-HASH-1] [R-HASH-2]
+    /// Returns the rows of the key with this digest. // [R-HASH-1] [R-HASH-2]
     #[inline(always)]
     pub fn rows(&self, digest: u64) -> RowPair {
         let first = self.first(digest);
         RowPair { first, second: self.second(digest, first) }
     }
 
-    /// The primary row of the key with this digest. // [R-HASH-1]
+    /// Returns the primary row of the key with this digest. // [R-HASH-1]
     #[inline(always)]
     pub(crate) fn first(&self, digest: u64) -> RowId {
         RowId(self.reduce(digest))
     }
 
-    /// The secondary row of the key with this digest, whose primary row is `first`. // [R-HASH-2]
+    /// Returns the secondary row of the key with this digest, whose primary row is `first`. // [R-HASH-2]
     #[inline(always)]
     pub(crate) fn second(&self, digest: u64, first: RowId) -> RowId {
         let product = u128::from(digest) * u128::from(SECOND_HASH_MULTIPLIER);
@@ -105,7 +105,7 @@ impl Placement {
         RowId(self.wrap(first.0 + offset))
     }
 
-    /// `value` mod T, by two multiplications: a division would take as long as all the rest of the hash.
+    /// Returns `value` mod T, by two multiplications: a division would take as long as the rest of the hash.
     ///
     /// With m = floor(2^64 / T), value x m / 2^64 lies below value / T by less than 1: its floor is the quotient, or
     /// one less.
@@ -115,7 +115,7 @@ impl Placement {
         self.wrap(value - quotient * self.rows)
     }
 
-    /// `row` mod T, for a row below 2 T.
+    /// Returns `row` mod T, for a row below 2 T.
     #[inline(always)]
     fn wrap(&self, row: u64) -> u64 {
         debug_assert!(row < 2 * self.rows);
@@ -145,7 +145,7 @@ mod tests {
         (0..200_000u64).map(|i| placement.rows(placement.digest(&i.to_le_bytes())))
     }
 
-    /// [R-HASH-1] Two multiplications are the remainder of a division.
+    /// [R-HASH-1] Two multiplications give the remainder of a division.
     #[test]
     fn rows_are_remainders() {
         for rows in [64, 128, 192, 64 * 3 * 1_000_003, 1 << 20, (1 << 40) - 64, 1 << 40] {
@@ -158,9 +158,9 @@ mod tests {
         }
     }
 
-    /// [R-HASH-2] Under the odd rule no key has one row twice, for any even number of rows.
+    /// [R-HASH-2] Under the odd rule both rows of a key differ, for any even number of rows.
     #[test]
-    fn odd_offsets_never_meet() {
+    fn odd_offsets_give_two_distinct_rows() {
         for rows in [64, 128, 192, 320, 1 << 17, 100_032] {
             let placement = placement(Preset::Hardened, rows);
             for pair in pairs(&placement) {
@@ -173,7 +173,7 @@ mod tests {
 
     /// The hole H13 of the printed formula: about a tenth of all keys have L1 = L2 (10.5 % at f = 2.3).
     #[test]
-    fn printed_offsets_meet_for_a_tenth_of_the_keys() {
+    fn printed_offsets_give_one_row_for_a_tenth_of_the_keys() {
         let placement = placement(Preset::Paper, 1 << 17);
         let single = pairs(&placement).filter(|pair| pair.is_single()).count();
         assert!((18_000..24_000).contains(&single), "{single} of 200,000");
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// Most keys' rows share a lock word of 64 rows: what makes one masked CAS enough (paper, section 3.4.1).
+    /// Most keys' rows share a lock word of 64 rows, so that one masked CAS is enough (paper, section 3.4.1).
     #[test]
     fn most_keys_need_one_lock_word() {
         let placement = placement(Preset::Hardened, 1 << 17);

@@ -1,11 +1,11 @@
-//! Keys and values that a table can store, and their places.
+//! Keys and values that a table can store, and where each is stored.
 
 use guira_layout::{EntryKind, Probe};
 
 use super::Table;
 use crate::{ErrorKind, RowPair};
 
-/// A key that a table can store, hashed once: for that table, and no other.
+/// A key that a table can store, with its digest and rows in that table.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<'k> {
     bytes: &'k [u8],
@@ -14,19 +14,19 @@ pub struct Key<'k> {
 }
 
 impl<'k> Key<'k> {
-    /// Its bytes.
+    /// Returns the key's bytes.
     #[inline(always)]
     pub fn bytes(&self) -> &'k [u8] {
         self.bytes
     }
 
-    /// Its digest.
+    /// Returns the key's digest.
     #[inline(always)]
     pub fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// Both rows that may hold it.
+    /// Returns both rows that may hold the key.
     #[inline(always)]
     pub fn rows(&self) -> RowPair {
         self.pair
@@ -34,7 +34,7 @@ impl<'k> Key<'k> {
 }
 
 impl Table {
-    /// The key of these bytes, and its rows.
+    /// Returns the key of these bytes, with its rows.
     ///
     /// # Errors
     /// `KeyLength`.
@@ -47,7 +47,7 @@ impl Table {
         Ok(Key { bytes, digest, pair: self.placement().rows(digest) })
     }
 
-    /// The place for a value of `bytes` bytes of `key`: in its row or in an extent.
+    /// Returns where a value of `bytes` bytes of `key` is stored: in its row or in an extent.
     ///
     /// # Errors
     /// `ValueLength`.
@@ -59,7 +59,8 @@ impl Table {
         Ok(self.rows().kind_for(key.bytes.len(), bytes))
     }
 
-    /// The rows of the entry in `slot` of a row, by the digest that it stores or its key has; `buffer` is for the key.
+    /// Returns the rows of the entry `slot` of a row, from its stored digest or its key's; `buffer` is scratch space
+    /// for the key.
     pub fn entry_rows(&self, words: &[u64], slot: usize, buffer: &mut Vec<u8>) -> RowPair {
         let digest = match self.rows().entry_kind(words, slot) {
             EntryKind::Extent => self.rows().extent_of(words, slot).digest,
@@ -80,7 +81,7 @@ impl Table {
         ErrorKind::ValueLength { bytes, format: self.rows().entry_format() }
     }
 
-    /// The probe that finds `key` in rows.
+    /// Returns the probe that finds `key` in rows.
     #[inline(always)]
     pub(crate) fn probe<'k>(&self, key: &Key<'k>) -> Probe<'k> {
         self.rows().probe(key.bytes, key.digest)

@@ -1,5 +1,5 @@
-//! A table as every client sees it, and how one comes to be and goes: formatting, opening, destroying; where its keys
-//! live; who has its client slots; which of two protocols its clients follow.
+//! A table as all clients see it: formatting, opening and destroying it, the rows of its keys, its client slots, and
+//! the choice between the two protocols.
 
 pub(crate) mod destroy;
 pub(crate) mod hash;
@@ -19,7 +19,7 @@ use guira_layout::{
 use self::policy::{Deaths, Policy};
 use crate::Placement;
 
-/// What all clients of a table agree on, derived from its superblock.
+/// The properties of a table that all its clients share, derived from its superblock.
 #[derive(Clone, Debug)]
 pub struct Table {
     superblock: Superblock,
@@ -37,15 +37,15 @@ pub enum TableError {
     /// The superblock could not be read.
     #[error("cannot read the superblock: {0}")]
     Fabric(#[from] FabricError),
-    /// The superblock is not one.
+    /// The superblock is invalid.
     #[error(transparent)]
     Superblock(#[from] SuperblockError),
     /// The region is smaller than the table in it.
-    #[error("the table needs {wanted} bytes but its region has {found}: it was cut short")]
+    #[error("the table needs {wanted} bytes but its region has {found}: it was truncated")]
     Truncated {
-        /// Bytes the superblock implies.
+        /// Bytes that the superblock implies.
         wanted: u64,
-        /// Bytes there are.
+        /// Bytes of the region.
         found: u64,
     },
     /// The table was destroyed.
@@ -54,10 +54,10 @@ pub enum TableError {
 }
 
 impl Table {
-    /// The table that `superblock` describes.
+    /// Creates the table that `superblock` describes.
     ///
     /// # Errors
-    /// Its parameters are impossible.
+    /// The superblock's parameters are impossible.
     pub fn new(superblock: Superblock) -> Result<Arc<Table>, SuperblockError> {
         superblock.config.check()?;
         let geometry = Geometry::new(&superblock.config)?;
@@ -68,76 +68,76 @@ impl Table {
         Ok(Arc::new(Table { superblock, geometry, rows, locks, placement, policy }))
     }
 
-    /// The parameters.
+    /// Returns the table's parameters.
     #[inline(always)]
     pub fn config(&self) -> &TableConfig {
         &self.superblock.config
     }
 
-    /// The superblock.
+    /// Returns the superblock.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// Where everything lies.
+    /// Returns the addresses of the table's areas.
     #[inline(always)]
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// How rows are read and written.
+    /// Returns the format of rows.
     #[inline(always)]
     pub fn rows(&self) -> &RowFormat {
         &self.rows
     }
 
-    /// The lock table.
+    /// Returns the layout of the lock table.
     #[inline(always)]
     pub fn locks(&self) -> &LockLayout {
         &self.locks
     }
 
-    /// The protocol that its clients follow.
+    /// Returns the protocol that the table's clients follow.
     #[inline(always)]
     pub(crate) fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Whether clients that died can be recovered: locks name their owners, and commits leave records. // [R-RECOVER-3]
+    /// Whether dead clients can be recovered: locks name their owners, and commits leave records. // [R-RECOVER-3]
     pub fn is_recoverable(&self) -> bool {
         self.policy.deaths == Deaths::Recovered
     }
 
-    /// Whether what the dead leave is repaired as printed: locks name nobody, commits leave no record, and there are
-    /// leases. // [R-REPAIR-1]
+    /// Whether the locks and rows of dead clients are repaired as printed: locks do not name their owners, commits
+    /// leave no record, and there are leases. // [R-REPAIR-1]
     #[inline]
     pub fn is_repairable(&self) -> bool {
         self.policy.deaths == Deaths::Repaired
     }
 
-    /// The READ of `row`.
+    /// Returns a READ of `row`.
     #[inline(always)]
     pub(crate) fn read_row<'v>(&self, row: RowId, into: &'v mut [u64]) -> Verb<'v> {
         Verb::Read { addr: self.geometry.row(row), into }
     }
 
-    /// The READs of `rows`, one each, into as many parts of `words`.
+    /// Returns READs of `rows`, one each, into consecutive parts of `words`.
     pub(crate) fn read_rows<'v>(&self, rows: &[RowId], words: &'v mut [u64]) -> impl Iterator<Item = Verb<'v>> {
         let into = words.chunks_exact_mut(self.rows.row_words());
         rows.iter().zip(into).map(|(row, into)| self.read_row(*row, into))
     }
 
-    /// The READ of the trailer of `row`.
+    /// Returns a READ of the trailer of `row`.
     pub(crate) fn read_trailer<'v>(&self, row: RowId, into: &'v mut [u64]) -> Verb<'v> {
         Verb::Read { addr: self.geometry.trailer(row, &self.rows), into }
     }
 
-    /// The READ of the checksum of `row`.
+    /// Returns a READ of the checksum of `row`.
     pub(crate) fn read_checksum<'v>(&self, row: RowId, into: &'v mut [u64; 1]) -> Verb<'v> {
         Verb::Read { addr: self.geometry.trailer(row, &self.rows).add_words(1), into }
     }
 
-    /// Where keys live.
+    /// Returns the mapping from keys to rows.
     #[inline(always)]
     pub fn placement(&self) -> &Placement {
         &self.placement
@@ -158,11 +158,12 @@ pub enum FormatError {
 /// Rows formatted by one WRITE: large enough to be fast, small enough for every fabric's limits.
 const FORMAT_ROWS: u64 = 64;
 
-/// Formats a region that nobody else can see yet: rows, slots, leases, locks and chunk table; the superblock last, so
-/// that a region whose creator died is never taken for a table. // [R-CREATE-1]
+/// Formats a region that is not visible to other clients yet: rows, slots, leases, locks and chunk table; the
+/// superblock last, so that a region whose creator died is never taken for a table. // [R-CREATE-1]
 ///
 /// The region must be zeroed and as large as the table's [`Geometry`] says. Round trips: one for 64 rows, one for
-/// repair leases. `progress` is called after each of the batches of rows, with the rows done; `Break` stops it there.
+/// repair leases. `progress` is called after each batch of rows, with the number of rows done; `Break` stops formatting
+/// there.
 ///
 /// # Errors
 /// The fabric refused or lost a batch, or `progress` stopped it.
@@ -198,7 +199,7 @@ pub async fn format_table(
 /// Reads the superblock of a region of `main_bytes` bytes. 1 round trip. // [R-OPEN-1]
 ///
 /// # Errors
-/// There is no table, or not one this program can use.
+/// The region holds no table, or one that this program cannot use.
 pub async fn open_table(lane: &mut dyn Lane, main_bytes: u64) -> Result<Arc<Table>, TableError> {
     let mut words = vec![0; SUPERBLOCK_WORDS];
     if main_bytes < words.len() as u64 * 8 {

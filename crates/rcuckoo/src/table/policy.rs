@@ -1,27 +1,27 @@
-//! The protocol that a table's clients follow, as its parameters say: here the hardened one and the printed one part.
-//! The part that only the printed one has is [`crate::paper`]; whether locks name their owners, and how keys find their
-//! rows, is a matter of the layout, and asked there.
+//! The protocol that a table's clients follow, from the table's parameters: the differences between the hardened
+//! protocol and the printed one. The code that only the printed protocol uses is in [`crate::paper`]. The layout
+//! decides whether locks name their owners, and how keys map to rows.
 
 use guira_layout::{LockLayout, TableConfig};
 
-/// The fate of locks and half-written rows that the dead leave.
+/// Treatment of the locks and half-written rows of dead clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deaths {
-    /// They are recovered: locks name their owners, and commits leave records. // [R-RECOVER-3]
+    /// Dead clients are recovered: locks name their owners, and commits leave records. // [R-RECOVER-3]
     Recovered,
-    /// They are repaired, as printed, once their holder is presumed dead: locks name nobody, commits leave no record,
-    /// and there are leases. // [R-REPAIR-1]
+    /// Locks and rows are repaired, as printed, once their holder is presumed dead: locks do not name their owners,
+    /// commits leave no record, and there are leases. // [R-REPAIR-1]
     Repaired,
-    /// They stay: some of what either way needs is missing.
+    /// Locks stay taken: a precondition of recovery and of repair is missing.
     Left,
 }
 
-/// Which rows a change locks. // [R-LOCK-7]
+/// Rows that a change locks. // [R-LOCK-7]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockedRows {
-    /// Both of its key, and those of its path.
+    /// Both rows of its key, and those of its path.
     OfKeyAndPath,
-    /// As printed: an insert locks the rows of its path alone.
+    /// As printed: an insert locks only the rows of its path.
     OfPath,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Policy {
     pub(crate) locked_rows: LockedRows,
     /// Whether a miss samples a trailer again. // [R-READ-3]
     pub(crate) validates_misses: bool,
-    /// Whether a commit that could be left half done leaves a record. // [R-COMMIT-2]
+    /// Whether a commit that a death could leave half done leaves a record. // [R-COMMIT-2]
     pub(crate) keeps_records: bool,
 }
 

@@ -1,54 +1,56 @@
-//! Client slots: taking one, giving it back, listing them. // [R-SLOT-1]
+//! Client slots: claiming, releasing and listing them. // [R-SLOT-1]
 
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{OwnerId, Seal, SlotState, SlotWord};
 
 use crate::Table;
 
-/// The process of a client, or of whoever recovers one, for people, and for those who want it killed: nothing of the
-/// protocol depends on it.
+/// The process of a client, or of a client that recovers another one: for display, and for killing it on request. The
+/// protocol does not depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotClient {
-    /// Its process id, in its own namespace.
+    /// Process id, in the process's own namespace.
     pub process: u64,
-    /// When it opened the slot, in nanoseconds since 1970; of a recoverer, when it opened its own, or began to recover.
+    /// Time at which the client opened the slot, in nanoseconds since 1970; for a recoverer, when it opened its own
+    /// slot, or began to recover.
     pub since_unix_ns: u64,
-    /// What tells the process from others of the same id, as the fabric has it: when it was started, its namespace, and
-    /// the start of its machine; 0 where nobody says.
+    /// Distinguishes the process from others with the same id, in the fabric's terms: its start time, its namespace,
+    /// and the boot time of its machine; 0 where unknown.
     pub identity: [u64; 3],
 }
 
-/// Words of a slot that say who has it.
-pub(crate) const WHO_WORDS: usize = 5;
-/// Slots that [`slots`] reads with one batch, at most. More would only be more memory: those of the largest records, of
-/// entries of 1,032 bytes, take 300 KB.
+/// Words of a slot that describe its client.
+pub(crate) const CLIENT_WORDS: usize = 5;
+/// Maximum number of slots that [`slots`] reads with one batch. A larger batch would only need more memory: slots of
+/// the largest records, with entries of 1,032 bytes, already take 300 KB.
 const MAX_BATCH_SLOTS: u16 = 256;
 
 impl SlotClient {
-    /// As they stand in a slot, from [`SlotWord::PROCESS_WORD`] on.
-    pub(crate) fn words(&self) -> [u64; WHO_WORDS] {
+    /// Returns the words stored in a slot, from [`SlotWord::PROCESS_WORD`] on.
+    pub(crate) fn words(&self) -> [u64; CLIENT_WORDS] {
         let [start, namespace, boot] = self.identity;
         [self.process, self.since_unix_ns, start, namespace, boot]
     }
 }
 
-/// A slot as it was found.
+/// The content of a slot as it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotInfo {
     /// The slot's number.
     pub slot: u16,
-    /// Its state word; `None` if it is damaged.
+    /// The slot's state word; `None` if it is damaged.
     pub word: Option<SlotWord>,
     /// The seal of its record.
     pub seal: Seal,
-    /// Its client, for the generation in the state word; nobody's if that is free. While it is being recovered, whoever
-    /// does that, as soon as he has said so, and until then who did before him, or the client. // [R-RECOVER-4]
+    /// The slot's client, for the generation in the state word; meaningless if the slot is free. While the client is
+    /// being recovered, its recoverer, as soon as that has written its process, and until then the previous recoverer,
+    /// or the client. // [R-RECOVER-4]
     pub client: SlotClient,
 }
 
-/// Takes `slot` for `client` if it is free. The caller holds the slot's liveness ([`guira_fabric::Region::hold`]) and
-/// keeps it as long as it uses the slot. 2 round trips. `None` if the slot is not free: its last client died in it. //
-/// [R-SLOT-1]
+/// Claims `slot` for `client` if it is free. The caller holds the slot's liveness ([`guira_fabric::Region::hold`]) and
+/// keeps it as long as it uses the slot. 2 round trips. Returns `None` if the slot is not free: its last client died in
+/// it. // [R-SLOT-1]
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
@@ -64,14 +66,14 @@ pub async fn claim_slot(
     let compare = SlotWord { state: SlotState::Free, generation }.encode();
     let swap = SlotWord { state: SlotState::Live, generation: generation + 1 }.encode();
     let (about, mut found) = (client.words(), 0);
-    // Written first: what stands beside a live generation is about the client of that generation, at any moment.
+    // Written first, so that the words beside a live generation always describe the client of that generation.
     let words = Verb::Write { addr: addr.add_words(SlotWord::PROCESS_WORD as u64), words: &about };
     let cas = Verb::Cas { addr, compare, swap, found: &mut found };
     post(lane, [words, cas]).await?;
     Ok((found == compare).then(|| OwnerId::of_slot(slot)))
 }
 
-/// Gives a slot back. The client holds no lock and has no record under way. 2 round trips.
+/// Releases a slot. The client holds no lock and has no commit in progress. 2 round trips.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
@@ -85,7 +87,7 @@ pub async fn release_slot(lane: &mut dyn Lane, table: &Table, owner: OwnerId) ->
     post(lane, [Verb::Cas { addr, compare: live.encode(), swap, found: &mut found }]).await
 }
 
-/// What a slot's words say now. 1 round trip.
+/// Reads a slot. 1 round trip.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
@@ -95,9 +97,9 @@ pub async fn read_slot(lane: &mut dyn Lane, table: &Table, slot: u16) -> Result<
     Ok(SlotInfo::of(slot, &words))
 }
 
-/// Every slot that is not free. 1 round trip for as many slots as the fabric takes READs in one batch, 256 at most: 4
-/// for the 1,024 slots of a table on a memory node. Each slot is sampled by itself, so two of them may be told as they
-/// were at different moments.
+/// Returns every slot that is not free. 1 round trip for as many slots as the fabric takes READs in one batch, at most
+/// 256: 4 for the 1,024 slots of a table on a memory node. Each slot is sampled separately, so two of them may be from
+/// different moments.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
@@ -119,13 +121,13 @@ pub async fn slots(lane: &mut dyn Lane, table: &Table) -> Result<Vec<SlotInfo>, 
     Ok(used)
 }
 
-/// Words of a slot up to its seal, which is in its second line or a little further.
+/// Returns the words of a slot up to its seal, which is in its second cache line or a little further.
 fn info_words(table: &Table) -> usize {
     Seal::word(table.rows()) + 1
 }
 
 impl SlotInfo {
-    /// What `words` of slot `slot` say, up to its seal.
+    /// Decodes `words` of slot `slot`, up to its seal.
     fn of(slot: u16, words: &[u64]) -> SlotInfo {
         SlotInfo {
             slot,

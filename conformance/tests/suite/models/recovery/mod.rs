@@ -14,9 +14,9 @@
 //! - [`At::Record`], [`At::Seal`], [`At::Write`], [`At::Retire`], [`At::Mark`], [`At::Unlock`]: `Commit`
 //!   (change/commit.rs), verb by verb, and the last word of the record's by itself; R-COMMIT-1, R-EXTENT-4.
 //! - [`Action::Suspect`], [`At::Met`]: `Client::wait_once` (locks/acquire.rs), `read_slot` in `Client::prove_dead`
-//!   (recovery/mourn.rs); R-RECOVER-1.
+//!   (recovery/failure_detector.rs); R-RECOVER-1.
 //! - [`At::Asked`]: `Liveness::poll_fence` in `Client::prove_dead`; R-RECOVER-1, R-RECOVER-4.
-//! - [`At::GiveBack`]: `Client::release_held` in `Client::recover_if_dead` (recovery/mourn.rs); R-RECOVER-5.
+//! - [`At::GiveBack`]: `Client::release_held` in `Client::recover_if_dead` (recovery/failure_detector.rs); R-RECOVER-5.
 //! - [`At::Claim`], [`At::Load`]: `Recovery::claim` (recovery/recover.rs): the CAS, the READ of the record;
 //!   R-RECOVER-4. Its READ of the state is not modelled: no table of this model is destroyed.
 //! - [`At::Fetch`], [`At::Rewrite`], [`At::RetireIt`], [`At::MarkIt`]: `Recovery::replay`; R-RECOVER-2.
@@ -25,7 +25,7 @@
 //! - [`At::Finish`]: the end of `Client::recover_if_dead`, which drops the proof; R-RECOVER-4.
 //! - [`At::Away`], [`At::Look`], [`At::Take`]: `Store::claim` and `Store::take` (`crates/guira/src/store.rs`),
 //!   `claim_slot` (table/session.rs); R-SLOT-1.
-//! - [`Reading`]: `Reader::sample_past` (lookup/past.rs); R-READ-9.
+//! - [`Reading`]: `Reader::sample_through_record` (lookup/read_through_record.rs); R-READ-9.
 //! - [`Action::Reuse`]: the owner of a chunk hands out a place whose mark says that it is free; R-EXTENT-4.
 //! - [`At::Rename`]: nothing; a recovery that a rule forbids.
 //!

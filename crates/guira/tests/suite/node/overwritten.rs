@@ -45,7 +45,7 @@ fn at_last(scene: impl Fn(&Store) -> Option<()>) {
 fn costs<const N: usize>(clients: &[guira::aio::Client; N]) -> [[u64; 3]; N] {
     clients.each_ref().map(|client| {
         let counters = client.counters();
-        [client.traffic().round_trips, counters.line_waits, counters.overwritten]
+        [client.traffic().round_trips, counters.queue_waits, counters.combined]
     })
 }
 
@@ -288,7 +288,7 @@ fn thread(store: &Store, process: u64, rest: Duration, log: &Log) -> u64 {
         log.end(begun, result);
         std::thread::sleep(rest);
     }
-    client.counters().overwritten
+    client.counters().combined
 }
 
 /// What becomes of a future within so many polls; otherwise it is dropped.
@@ -317,7 +317,7 @@ async fn task(mut client: guira::aio::Client, process: u64, log: Arc<Log>) -> u6
         }
         log.end(begun, result);
     }
-    client.counters().overwritten
+    client.counters().combined
 }
 
 /// [R-LOCK-8] Tasks and threads of one process that want the same few keys, over a way that is cut all the while, and

@@ -30,7 +30,7 @@ fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
 }
 
 fn cost(round_trips: u64, counters: Counters) -> Cost {
-    [round_trips, counters.lock_conflicts, counters.overwritten]
+    [round_trips, counters.lock_conflicts, counters.combined]
 }
 
 fn key(number: u64) -> [u8; 8] {
@@ -165,7 +165,7 @@ fn who_holds_a_lock_stands_in_no_line() {
         assert!(pollster::block_on(idle.update(KEY, b"idle")).unwrap());
         assert!(pollster::block_on(waiting).unwrap());
         assert!(start.elapsed() < DEADLINE, "{:?}", start.elapsed());
-        assert_eq!(idle.counters().line_waits, 0);
+        assert_eq!(idle.counters().queue_waits, 0);
         assert_eq!(store.check().unwrap().held_locks, 0);
         true
     });
@@ -222,7 +222,7 @@ fn a_wait_counts_for_its_own_operation() {
         pollster::block_on(first).unwrap();
         let mut client = waiting.join().unwrap();
         // On a busy machine the other thread may have come when the turn was free again.
-        if client.counters().line_waits == 0 {
+        if client.counters().queue_waits == 0 {
             return false;
         }
         // Some time later the lock is taken by somebody who stands in other lines.

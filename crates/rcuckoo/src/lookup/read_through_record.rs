@@ -1,59 +1,62 @@
-//! Reading past writers that stand still: a row that is half written becomes whole by the record of its writer.
+//! Reading through the record of a stopped writer: a row that is half written is completed, in the reader's memory
+//! only, from the writer's record.
 //!
-//! A sealed record is always completed, by its writer or by whoever recovers it, so once the WRITE of a row has begun,
-//! the row as the record leaves it is what the row holds. Nothing is written here: whoever was stopped goes on as if
-//! nobody had looked.
+//! A sealed record is always completed, by its writer or by a client that recovers it, so once the WRITE of a row has
+//! begun, the row holds what the record makes of it. Nothing is written here: a writer that was only paused continues
+//! unaffected.
 
 use std::sync::Arc;
 
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{Candidate, Record, RowFormat, RowId, SlotState, SlotWord, Trailer};
 
-use super::judge::{TrailerSample, Verdict, Which, Without, absence};
 use super::sample::{Lookup, Trailers};
-use super::{Patience, Reader};
+use super::verdict::{MissSample, TrailerSample, Verdict, WhichRow, miss_verdict};
+use super::{Reader, RetryState};
 use crate::ErrorKind;
 
 impl Reader {
-    /// Whether rows that do not verify were sampled so often that somebody may stand still in one. // [R-READ-9]
-    pub(crate) fn looks_past(&self, patience: &Patience) -> bool {
-        // A lock that was free when it was last looked at has no owner whose record could help.
-        patience.samples + 1 >= self.config.row_samples && patience.unlocked == 0 && self.table.is_recoverable()
+    /// Whether rows that do not verify were sampled so often that a writer may have stopped inside one. // [R-READ-9]
+    pub(crate) fn may_read_through_record(&self, retries: &RetryState) -> bool {
+        // A lock that was free when it was last read has no owner whose record could help.
+        retries.samples + 1 >= self.config.row_samples && retries.unlocked_checks == 0 && self.table.is_recoverable()
     }
 
-    /// Samples both rows of a lookup, the first one first, each past its writer. `None` if that settles nothing. Round
-    /// trips: those of [`Reader::sample_past`] twice, and 1 for a miss. // [R-READ-9] [R-READ-3]
-    pub(crate) async fn look_past<L: Lane + ?Sized>(
+    /// Samples both rows of a lookup, in order, each through its writer's record. Returns `None` if that settles
+    /// nothing. Round trips: those of [`Reader::sample_through_record`] twice, and 1 for a miss. // [R-READ-9]
+    /// [R-READ-3]
+    pub(crate) async fn read_through_record<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
         lookup: &Lookup<'_, &RowFormat>,
         words: &mut [u64],
-        patience: &Patience,
+        retries: &RetryState,
     ) -> Result<Option<Verdict<Candidate>>, ErrorKind> {
         let table = Arc::clone(&self.table);
-        let (table, rejected) = (&*table, &patience.rejected);
+        let (table, rejected) = (&*table, &retries.rejected);
         let (first, second) = words.split_at_mut(table.rows().row_words());
         let mut samples = [None; 2];
-        let rows_at = [(Which::First, lookup.first_row(), first), (Which::Second, lookup.second(table), second)];
+        let rows_at = [(WhichRow::First, lookup.first_row(), first), (WhichRow::Second, lookup.second(table), second)];
         for ((which, row, words), sample) in rows_at.into_iter().zip(&mut samples) {
-            let Some(trailer) = self.sample_past(lane, row, words).await? else { continue };
+            let Some(trailer) = self.sample_through_record(lane, row, words).await? else { continue };
             if let Some(hit) = lookup.verified(table, row, words, rejected) {
                 return Ok(Some(Verdict::Hit(which, hit)));
             }
-            *sample = Some(Without { row, is_whole: true, trailer });
+            *sample = Some(MissSample { row, is_whole: true, trailer });
         }
         let [Some(first), Some(second)] = samples else { return Ok(None) };
         let mut again = Trailers::default();
         let [into_first, into_second] = &mut again;
         post(lane, [table.read_trailer(first.row, into_first), table.read_trailer(second.row, into_second)]).await?;
-        let verdict = absence([&first, &second], again.map(Some));
+        let verdict = miss_verdict([&first, &second], again.map(Some));
         Ok(matches!(verdict, Verdict::Absent).then_some(verdict))
     }
 
-    /// Samples `row` into `words`, and completes it if somebody stands still in its WRITE. Returns its trailer as it
-    /// was sampled, or `None` if the row does not verify all the same. Round trips: 1 if it verifies, up to 5 if not.
+    /// Samples `row` into `words`, and completes it from its writer's record if a writer stopped inside it. Returns its
+    /// trailer as it was sampled, or `None` if the row does not verify even so. Round trips: 1 if it verifies, up to 5
+    /// if not.
     // [R-READ-9]
-    pub(crate) async fn sample_past<L: Lane + ?Sized>(
+    pub(crate) async fn sample_through_record<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
         row: RowId,
@@ -75,15 +78,15 @@ impl Reader {
         let record = Record::decode(&before, rows, table.config(), geometry).ok().flatten().filter(|_| is_used);
         let Some(record) = record else { return Ok(None) };
         let Some(delta) = record.deltas(rows).find(|delta| delta.row == row) else { return Ok(None) };
-        self.counters.looks_past += 1;
+        self.counters.reads_through_record += 1;
         post(lane, [table.read_row(row, &mut *words)]).await?;
         post(lane, [Verb::Read { addr: geometry.slot(slot), into: &mut after }]).await?;
         let sampled = trailer(words);
         if rows.verify(row, words).is_ok() {
             return Ok(Some(sampled));
         }
-        // Sealed before and after the sample, under one sequence number of one client: so it was in between. And whole,
-        // not of two commits: the words were read again after their seal had been.
+        // The record was sealed before and after the sample, under one sequence number of one client: so it was sealed
+        // in between. And it is whole, not a mix of two commits: its words were read again after their seal.
         let version = Trailer(sampled[0]).version();
         let fits = version == delta.before || version == Trailer(delta.trailer[0]).version();
         if before != after || !fits {
@@ -91,7 +94,7 @@ impl Reader {
         }
         delta.apply(rows, words);
         let is_whole = rows.verify(row, words).is_ok();
-        self.counters.rows_past += u64::from(is_whole);
+        self.counters.rows_through_record += u64::from(is_whole);
         Ok(is_whole.then_some(sampled))
     }
 }

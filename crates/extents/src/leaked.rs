@@ -1,44 +1,45 @@
-//! What a death has lost: extents that nothing refers to and whose mark does not say so. // [R-RECOVER-7]
+//! Leaked extents: dead clients leave extents that nothing refers to and whose marks do not say so. // [R-RECOVER-7]
 //!
-//! Invariants: a chunk is swept by its owner only; its header says how many recoveries had been counted when a sweep of
-//! it began that settled every place, so nothing is lost in it until another is counted.
+//! Invariants: a chunk is swept by its owner only; its header says how many recoveries had been counted when the last
+//! sweep that settled every slot began, so nothing is leaked in it until another recovery is counted.
 
 use guira_fabric::{FabricError, Lane, Verb, WORD_BYTES, post};
 use guira_layout::{CHUNK_SWEPT_WORD, ChunkWord, ExtentClass, Generation};
-use guira_rcuckoo::{Standing, count_recoveries, look_up_extent};
+use guira_rcuckoo::{ExtentUse, count_recoveries, look_up_extent};
 
-use super::patrol::Orphan;
-use super::places::Freed;
+use super::owned_chunks::Freed;
+use super::reclaim_scan::Orphan;
 use super::table::orphans;
 use super::{BATCH_VERBS, Extents};
 
 impl Extents {
-    /// Extents that deaths had lost, and whose places this client found.
+    /// Returns the number of leaked extents that this client found and freed.
     pub fn swept(&self) -> u64 {
         self.swept
     }
 
-    /// Frees the places of chunk `index`, one of this client's, whose extents a death has lost, unless none can have
-    /// been since the chunk was last swept. Those that were handed out and not linked yet are the caller's. Round
-    /// trips: those of [`look_up_extent`] for each extent that is not marked, and 1; none if nothing can be lost.
-    pub(super) async fn sweep_lost(
+    /// Frees the slots of chunk `index`, one of this client's, whose extents a dead client leaked, unless no recovery
+    /// was counted since the chunk was last swept. Extents that were handed out and not linked yet belong to the
+    /// caller. Round trips: those of [`look_up_extent`] for each extent that is not marked, and 1; none if nothing can
+    /// be leaked.
+    pub(super) async fn sweep_leaked(
         &mut self,
         lane: &mut dyn Lane,
         index: u64,
         recoveries: u64,
     ) -> Result<(), FabricError> {
-        let Some(chunk) = self.places.get(index).filter(|chunk| chunk.swept != recoveries) else { return Ok(()) };
-        let (class, words) = (chunk.class, self.place_words(chunk.class));
+        let Some(chunk) = self.chunks.get(index).filter(|chunk| chunk.swept != recoveries) else { return Ok(()) };
+        let (class, words) = (chunk.class, self.slot_words(chunk.class));
         let taken = chunk.slots.iter().zip(0..).filter(|(held, _)| **held != 0 && !self.handed_out.contains(held));
         let taken: Vec<(u64, u64)> = taken.map(|(held, slot)| (*held, slot)).collect();
         let mut is_settled = true;
         for (generation, slot) in taken {
             let offset = self.slot_addr(index, class, slot).offset();
             match look_up_extent(lane, &self.table, offset, Generation(generation), words).await? {
-                Standing::Linked => {}
-                Standing::Unsettled => is_settled = false,
-                Standing::Lost => {
-                    self.places.give_back(index, slot, generation, Freed::Unlinked);
+                ExtentUse::Linked => {}
+                ExtentUse::Unsettled => is_settled = false,
+                ExtentUse::Leaked => {
+                    self.chunks.give_back(index, slot, generation, Freed::Unlinked);
                     self.swept += 1;
                 }
             }
@@ -46,13 +47,13 @@ impl Extents {
         if is_settled {
             let addr = self.table.geometry().chunk(index).add_words(CHUNK_SWEPT_WORD);
             post(lane, [Verb::Write { addr, words: &[recoveries] }]).await?;
-            self.places.note_swept(index, recoveries);
+            self.chunks.note_swept(index, recoveries);
         }
         Ok(())
     }
 
-    /// Words from the start of an extent of `class` to the end of its place.
-    fn place_words(&self, class: ExtentClass) -> u64 {
+    /// Returns the words from the start of an extent of `class` to the end of its slot.
+    fn slot_words(&self, class: ExtentClass) -> u64 {
         let chunk_bytes = self.table.config().chunk_bytes;
         let bytes = match class {
             ExtentClass::Slot(_) => class.bytes(chunk_bytes),
@@ -61,18 +62,18 @@ impl Extents {
         bytes / WORD_BYTES
     }
 
-    /// The same for all chunks of this client.
+    /// Sweeps leaked extents in all chunks of this client.
     pub(super) async fn sweep_own(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         let recoveries = count_recoveries(lane, &self.table).await?;
-        let chunks: Vec<u64> = self.places.from(0).map(|(index, _)| index).collect();
+        let chunks: Vec<u64> = self.chunks.from(0).map(|(index, _)| index).collect();
         for index in chunks {
-            self.sweep_lost(lane, index, recoveries).await?;
+            self.sweep_leaked(lane, index, recoveries).await?;
         }
         Ok(())
     }
 
-    /// The same for all orphans among `words`, the chunk table, in which something may be lost: one that holds nothing
-    /// then becomes free. 1 round trip for 64 orphans, and those of adopting and sweeping each.
+    /// Sweeps leaked extents in all orphans among `words`, the chunk table, that may have some: one that holds nothing
+    /// afterwards becomes free. 1 round trip for 64 orphans, and those of adopting and sweeping each.
     pub(super) async fn sweep_orphans(&mut self, lane: &mut dyn Lane, words: &[ChunkWord]) -> Result<(), FabricError> {
         let recoveries = count_recoveries(lane, &self.table).await?;
         let orphans: Vec<Orphan> =

@@ -1,39 +1,41 @@
-//! What a client knows of its own chunks: which slots are in use, which are free, which chunks hold nothing.
+//! A client's record of its own chunks: which slots are in use, which are free, and which chunks are empty.
 //!
 //! Invariants: `free` of a chunk lists exactly its slots of generation 0; `open` of a class its chunks with a free
-//! slot; `empty` the chunks without any other.
+//! slot; `empty` the chunks in which every slot is free.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use guira_layout::ExtentClass;
 
-/// Empty chunks that a client keeps, in all: it need not claim and format one anew whenever a class has emptied for a
-/// moment. More would be space that an idle client keeps from others. // [R-EXTENT-5]
+/// Empty chunks that a client keeps, in total, so that it need not claim and format a chunk whenever a class was empty
+/// for a moment. A larger reserve would be space that an idle client withholds from others. // [R-EXTENT-5]
 pub(super) const RESERVE_CHUNKS: u64 = 8;
 /// Empty chunks, or runs, that a client keeps of each class.
 const RESERVE_OF_CLASS: usize = 1;
-/// Reading all marks of a class is worth its trips once this part of its slots, one in so many, was handed out since.
-const SWEEP_SHARE: u64 = 4;
+/// All marks of a class are read when one in this many of its slots was handed out since the last time: then it is
+/// worth the round trips.
+const MARK_READ_SHARE: u64 = 4;
 
-/// How an extent came to be free.
+/// The way in which an extent became free.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Freed {
-    /// Its mark says so.
+    /// The extent's mark is written.
     Marked,
-    /// It was never linked, so nobody marked it.
+    /// The extent was never linked, so no client marked it.
     Unlinked,
 }
 
-/// A chunk, and what is in it.
+/// A chunk and the extents in it.
 pub(super) struct Chunk {
     pub(super) class: ExtentClass,
-    /// The generation of the extent in each slot; 0 if it is free.
+    /// The generation of the extent in each slot; 0 for a free slot.
     pub(super) slots: Vec<u64>,
-    /// Free slots, first freed first: a reader that is late finds its extent as long as possible. // [R-EXTENT-4]
+    /// Free slots, first freed first: a slow reader finds its extent as long as possible. // [R-EXTENT-4]
     free: VecDeque<u64>,
     /// Free slots whose extent was, or may have been, written and never linked.
     unmarked: BTreeSet<u64>,
-    /// Recoveries counted when the chunk was last swept: its header says the same, or less. // [R-RECOVER-7]
+    /// Recoveries counted when the chunk was last swept: its header has the same number, or a smaller one.
+    /// // [R-RECOVER-7]
     pub(super) swept: u64,
 }
 
@@ -42,7 +44,7 @@ impl Chunk {
         self.free.len() == self.slots.len()
     }
 
-    /// Its free slots, as an orphan's word counts them.
+    /// Returns the number of free slots, as an orphan's word stores it.
     pub(super) fn free_hint(&self) -> u16 {
         u16::try_from(self.free.len()).unwrap_or(u16::MAX)
     }
@@ -52,27 +54,27 @@ impl Chunk {
 #[derive(Default)]
 struct Class {
     chunks: BTreeSet<u64>,
-    /// Those with a free slot.
+    /// Chunks with a free slot.
     open: BTreeSet<u64>,
     slots: u64,
     /// Slots handed out since the marks were last read.
-    since_sweep: u64,
+    since_mark_read: u64,
 }
 
 /// A client's chunks.
 #[derive(Default)]
-pub(super) struct Places {
+pub(super) struct OwnedChunks {
     chunks: BTreeMap<u64, Chunk>,
     classes: BTreeMap<ExtentClass, Class>,
     /// Chunks that hold nothing, longest empty first.
     empty: VecDeque<u64>,
-    /// Whether `empty` grew since the surplus was last asked for.
+    /// Whether `empty` grew since the surplus was last taken.
     emptied: bool,
 }
 
-impl Places {
-    /// A free slot of `class`, as chunk and slot, which now holds `generation`. The highest chunk that is in use anyway
-    /// comes first, so that the lower ones drain.
+impl OwnedChunks {
+    /// Takes a free slot of `class` for `generation`, and returns its chunk and index. The highest chunk that is in use
+    /// anyway comes first, so that the lower ones become empty.
     pub(super) fn take(&mut self, class: ExtentClass, generation: u64) -> Option<(u64, u64)> {
         let owned = self.classes.get_mut(&class)?;
         let in_use = owned.open.iter().rev().find(|index| !self.empty.contains(index));
@@ -87,11 +89,11 @@ impl Places {
         if chunk.free.is_empty() {
             owned.open.remove(&index);
         }
-        owned.since_sweep += 1;
+        owned.since_mark_read += 1;
         Some((index, slot))
     }
 
-    /// Takes back a slot that holds `generation`; nothing if it does not, or is not this client's.
+    /// Takes back a slot that holds `generation`; does nothing if it does not, or is not this client's.
     pub(super) fn give_back(&mut self, index: u64, slot: u64, generation: u64, how: Freed) {
         let Some(chunk) = self.chunks.get_mut(&index) else { return };
         if generation == 0 || chunk.slots.get(slot as usize) != Some(&generation) {
@@ -111,8 +113,8 @@ impl Places {
         }
     }
 
-    /// Gives back every slot of chunk `index` whose extent `marks` say to be free.
-    pub(super) fn see_marks(&mut self, index: u64, marks: &[u64]) {
+    /// Takes back every slot of chunk `index` whose extent is free by `marks`.
+    pub(super) fn apply_marks(&mut self, index: u64, marks: &[u64]) {
         let Some(chunk) = self.chunks.get(&index) else { return };
         let slots = chunk.slots.iter().zip(marks).zip(0..);
         let freed = slots.filter(|((generation, mark), _)| **generation != 0 && generation == mark);
@@ -122,26 +124,26 @@ impl Places {
         }
     }
 
-    /// The first slot of chunk `index` whose extent has yet to be marked.
+    /// Returns the first slot of chunk `index` whose extent has yet to be marked.
     pub(super) fn first_unmarked(&self, index: u64) -> Option<u64> {
         self.chunks.get(&index)?.unmarked.first().copied()
     }
 
-    /// Notes that a free slot of chunk `index` is marked now.
+    /// Records that a free slot of chunk `index` is marked now.
     pub(super) fn note_marked(&mut self, index: u64, slot: u64) {
         if let Some(chunk) = self.chunks.get_mut(&index) {
             chunk.unmarked.remove(&slot);
         }
     }
 
-    /// Notes how many recoveries had been counted when chunk `index` was swept.
+    /// Records how many recoveries had been counted when chunk `index` was swept.
     pub(super) fn note_swept(&mut self, index: u64, recoveries: u64) {
         if let Some(chunk) = self.chunks.get_mut(&index) {
             chunk.swept = recoveries;
         }
     }
 
-    /// Adds a chunk whose slots hold `slots`, and which was swept after `swept` recoveries.
+    /// Adds a chunk whose slots hold the generations `slots`, and which was swept after `swept` recoveries.
     pub(super) fn add(&mut self, index: u64, class: ExtentClass, slots: Vec<u64>, swept: u64) {
         let free: VecDeque<u64> = slots.iter().zip(0..).filter(|(held, _)| **held == 0).map(|(_, slot)| slot).collect();
         let chunk = Chunk { class, slots, free, unmarked: BTreeSet::new(), swept };
@@ -158,7 +160,7 @@ impl Places {
         self.chunks.insert(index, chunk);
     }
 
-    /// Forgets a chunk.
+    /// Removes a chunk from this client's record.
     pub(super) fn remove(&mut self, index: u64) -> Option<Chunk> {
         let chunk = self.chunks.remove(&index)?;
         if chunk.is_empty() {
@@ -189,34 +191,34 @@ impl Places {
     }
 
     /// Whether enough slots of `class` were handed out since its marks were last read that some are likely to be free.
-    pub(super) fn is_sweep_due(&self, class: ExtentClass) -> bool {
-        self.classes.get(&class).is_some_and(|owned| owned.since_sweep * SWEEP_SHARE >= owned.slots)
+    pub(super) fn is_mark_read_due(&self, class: ExtentClass) -> bool {
+        self.classes.get(&class).is_some_and(|owned| owned.since_mark_read * MARK_READ_SHARE >= owned.slots)
     }
 
-    /// The chunks of `class`, whose marks are about to be read.
-    pub(super) fn begin_sweep(&mut self, class: ExtentClass) -> Vec<u64> {
+    /// Returns the chunks of `class`, whose marks are about to be read.
+    pub(super) fn begin_mark_read(&mut self, class: ExtentClass) -> Vec<u64> {
         let Some(owned) = self.classes.get_mut(&class) else { return Vec::new() };
-        owned.since_sweep = 0;
+        owned.since_mark_read = 0;
         owned.chunks.iter().copied().collect()
     }
 
-    /// All chunks from `first` on, then those before it.
+    /// Returns all chunks from `first` on, then those before it.
     pub(super) fn from(&self, first: u64) -> impl Iterator<Item = (u64, &Chunk)> {
         let around = self.chunks.range(first..).chain(self.chunks.range(..first));
         around.map(|(index, chunk)| (*index, chunk))
     }
 
-    /// All chunks that hold nothing.
+    /// Returns all chunks that hold nothing.
     pub(super) fn all_empty(&self) -> Vec<u64> {
         self.empty.iter().copied().collect()
     }
 
-    /// Whether a chunk became empty since the surplus was last asked for.
+    /// Whether a chunk became empty since the surplus was last taken.
     pub(super) fn may_have_surplus(&self) -> bool {
         self.emptied
     }
 
-    /// The empty chunks beyond the reserve; the latest to become empty stay. // [R-EXTENT-5]
+    /// Takes the empty chunks beyond the reserve; the latest to become empty stay. // [R-EXTENT-5]
     pub(super) fn surplus(&mut self) -> Vec<u64> {
         if !std::mem::take(&mut self.emptied) {
             return Vec::new();
@@ -243,63 +245,63 @@ mod tests {
 
     const CLASS: ExtentClass = ExtentClass::Slot(3);
 
-    fn with_empty(class: ExtentClass, chunks: std::ops::Range<u64>) -> Places {
-        let mut places = Places::default();
-        chunks.for_each(|index| places.add(index, class, vec![0; 2], 0));
-        places
+    fn with_empty(class: ExtentClass, chunks: std::ops::Range<u64>) -> OwnedChunks {
+        let mut owned = OwnedChunks::default();
+        chunks.for_each(|index| owned.add(index, class, vec![0; 2], 0));
+        owned
     }
 
     #[test]
     fn the_highest_chunk_in_use_fills_first() {
-        let mut places = with_empty(CLASS, 4..7);
-        let taken: Vec<_> = (1..=6).map(|generation| places.take(CLASS, generation).unwrap()).collect();
+        let mut owned = with_empty(CLASS, 4..7);
+        let taken: Vec<_> = (1..=6).map(|generation| owned.take(CLASS, generation).unwrap()).collect();
         assert_eq!(taken, [(6, 0), (6, 1), (5, 0), (5, 1), (4, 0), (4, 1)]);
-        assert_eq!(places.take(CLASS, 7), None);
-        places.give_back(4, 1, 6, Freed::Marked);
-        places.give_back(6, 0, 1, Freed::Marked);
-        places.give_back(6, 1, 2, Freed::Marked);
-        assert_eq!(places.take(CLASS, 8), Some((4, 1)), "6 is empty, and may go");
-        assert_eq!(places.take(CLASS, 9), Some((6, 0)), "first freed, first used");
+        assert_eq!(owned.take(CLASS, 7), None);
+        owned.give_back(4, 1, 6, Freed::Marked);
+        owned.give_back(6, 0, 1, Freed::Marked);
+        owned.give_back(6, 1, 2, Freed::Marked);
+        assert_eq!(owned.take(CLASS, 8), Some((4, 1)), "chunk 6 is empty, and may be given back");
+        assert_eq!(owned.take(CLASS, 9), Some((6, 0)), "first freed, first used");
     }
 
     #[test]
     fn an_extent_is_taken_back_once_and_by_its_generation() {
-        let mut places = with_empty(CLASS, 0..1);
-        places.take(CLASS, 5);
+        let mut owned = with_empty(CLASS, 0..1);
+        owned.take(CLASS, 5);
         for (index, slot, generation) in [(0, 0, 6), (0, 1, 5), (0, 1, 0), (1, 0, 5), (0, 9, 5)] {
-            places.give_back(index, slot, generation, Freed::Marked);
-            assert!(!places.is_empty(0));
+            owned.give_back(index, slot, generation, Freed::Marked);
+            assert!(!owned.is_empty(0));
         }
-        places.see_marks(0, &[4, 5]);
-        assert!(!places.is_empty(0));
-        places.see_marks(0, &[5, 5]);
-        places.see_marks(0, &[5, 5]);
-        assert_eq!((places.is_empty(0), places.get(0).unwrap().free_hint()), (true, 2));
+        owned.apply_marks(0, &[4, 5]);
+        assert!(!owned.is_empty(0));
+        owned.apply_marks(0, &[5, 5]);
+        owned.apply_marks(0, &[5, 5]);
+        assert_eq!((owned.is_empty(0), owned.get(0).unwrap().free_hint()), (true, 2));
     }
 
     #[test]
     fn the_reserve_is_bounded_by_class_and_in_all() {
-        let mut places = with_empty(CLASS, 0..5);
-        assert_eq!(places.surplus(), [3, 2, 1, 0], "one of a class");
-        assert_eq!(places.surplus(), [0; 0], "asked once");
-        let mut places = Places::default();
-        (0..20).for_each(|class| places.add(class, ExtentClass::Slot(class as u8), vec![0], 0));
-        assert_eq!(places.surplus().len() as u64, 20 - RESERVE_CHUNKS);
-        places.add(40, ExtentClass::Run(9), vec![0], 0);
-        assert!(places.surplus().contains(&40), "a run beyond the reserve goes at once");
-        places.remove(3);
-        assert!(places.get(3).is_none() && !places.all_empty().contains(&3) && !places.has_free(ExtentClass::Slot(3)));
+        let mut owned = with_empty(CLASS, 0..5);
+        assert_eq!(owned.surplus(), [3, 2, 1, 0], "one of a class");
+        assert_eq!(owned.surplus(), [0; 0], "taken once");
+        let mut owned = OwnedChunks::default();
+        (0..20).for_each(|class| owned.add(class, ExtentClass::Slot(class as u8), vec![0], 0));
+        assert_eq!(owned.surplus().len() as u64, 20 - RESERVE_CHUNKS);
+        owned.add(40, ExtentClass::Run(9), vec![0], 0);
+        assert!(owned.surplus().contains(&40), "a run beyond the reserve is given back at once");
+        owned.remove(3);
+        assert!(owned.get(3).is_none() && !owned.all_empty().contains(&3) && !owned.has_free(ExtentClass::Slot(3)));
     }
 
     #[test]
-    fn a_sweep_is_due_when_a_quarter_was_handed_out() {
-        let mut places = with_empty(CLASS, 0..4);
-        assert!(!places.is_sweep_due(CLASS));
-        places.take(CLASS, 1);
-        assert!(!places.is_sweep_due(CLASS));
-        places.take(CLASS, 2);
-        assert!(places.is_sweep_due(CLASS));
-        assert_eq!(places.begin_sweep(CLASS), [0, 1, 2, 3]);
-        assert!(!places.is_sweep_due(CLASS));
+    fn marks_are_read_when_a_quarter_was_handed_out() {
+        let mut owned = with_empty(CLASS, 0..4);
+        assert!(!owned.is_mark_read_due(CLASS));
+        owned.take(CLASS, 1);
+        assert!(!owned.is_mark_read_due(CLASS));
+        owned.take(CLASS, 2);
+        assert!(owned.is_mark_read_due(CLASS));
+        assert_eq!(owned.begin_mark_read(CLASS), [0, 1, 2, 3]);
+        assert!(!owned.is_mark_read_due(CLASS));
     }
 }

@@ -1,99 +1,102 @@
-//! Learning what others have freed: marks of this client's chunks, and orphans that have drained. // [R-EXTENT-5]
+//! The reclaim scan: finds extents that other clients have freed, by the marks of this client's chunks, and orphans
+//! that have become empty. // [R-EXTENT-5]
 //!
-//! Nobody tells an owner that one of its extents was freed; it reads marks. It does so when a class runs out of slots,
-//! and on patrol, a few round trips once in [`PATROL_EVERY`] extents, so that chunks of classes which it no longer
-//! allocates from come back as well. On the same patrol it looks into orphans, which nobody else watches.
+//! Owners are not notified when one of their extents is freed; they read marks. A client does so when a class runs out
+//! of slots, and in a scan of a few round trips once in [`SCAN_EVERY`] extents, so that chunks of classes from which it
+//! no longer allocates are reclaimed as well. The same scan looks into orphans, which have no owner.
 
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass};
 
-use super::places::Chunk;
+use super::owned_chunks::Chunk;
 use super::table::orphans;
 use super::{BATCH_VERBS, Extents};
 
-/// Extents handed out or freed by this client between two patrols.
-pub(super) const PATROL_EVERY: u64 = 64;
-/// Words of marks that one batch reads, at most, unless one chunk alone has more: 128 KiB.
-const PATROL_WORDS: usize = 1 << 14;
-/// Words of the chunk table that a patrol reads to find orphans.
-const PATROL_TABLE_WORDS: u64 = 512;
-/// Neighbouring slots of an orphan that are looked at, at most: with the READ of their marks a quarter of a batch.
+/// Extents handed out or freed by this client between two scans.
+pub(super) const SCAN_EVERY: u64 = 64;
+/// Words of marks that one batch reads, at most, unless a single chunk has more: 128 KiB.
+const SCAN_MARK_WORDS: usize = 1 << 14;
+/// Words of the chunk table that a scan reads to find orphans.
+const SCAN_TABLE_WORDS: u64 = 512;
+/// Neighbouring slots of an orphan that are sampled, at most: with the READ of their marks a quarter of a batch.
 const SAMPLE_SLOTS: u64 = BATCH_VERBS as u64 / 4 - 1;
-/// An orphan's word is written anew if its count of free slots is wrong by more than one in so many of its slots.
+/// An orphan's word is rewritten if its count of free slots is too low by more than one in this many of its slots.
 const HINT_SHARE: u64 = 8;
 
-/// One of this client's chunks whose marks are to be read: its number, its class, and its slots.
+/// One of this client's chunks whose marks are to be read: index, class, and number of slots.
 type Marks = (u64, ExtentClass, usize);
-/// An orphan: its chunk, its class, and the free slots its word tells of.
+/// An orphan: its chunk, its class, and the number of free slots in its word.
 pub(super) type Orphan = (u64, ExtentClass, u16);
 
-/// How far this client has come on its rounds.
+/// The progress of this client's scans.
 #[derive(Default)]
-pub(super) struct Patrol {
-    /// Extents handed out or freed since the last patrol.
-    pub(super) worked: u64,
-    /// The next of this client's chunks.
-    own: u64,
-    /// The next word of the chunk table.
-    table: u64,
-    /// Samples taken, so that each looks elsewhere.
+pub(super) struct ReclaimScan {
+    /// Extents handed out or freed since the last scan.
+    pub(super) handled: u64,
+    /// The next of this client's chunks to scan.
+    next_own: u64,
+    /// The next word of the chunk table to scan.
+    next_table_word: u64,
+    /// Number of samples taken, so that each samples other slots.
     samples: u64,
 }
 
-impl Patrol {
-    pub(super) fn starting_at(chunk: u64) -> Patrol {
-        Patrol { table: chunk, ..Patrol::default() }
+impl ReclaimScan {
+    pub(super) fn starting_at(chunk: u64) -> ReclaimScan {
+        ReclaimScan { next_table_word: chunk, ..ReclaimScan::default() }
     }
 }
 
 impl Extents {
-    /// Whether [`Extents::tend`] has a reason to do anything.
+    /// Whether [`Extents::maintain`] has anything to do.
     #[inline]
     pub fn is_due(&self) -> bool {
-        self.patrol.worked >= PATROL_EVERY
-            || self.are_runs_due()
-            || self.places.may_have_surplus()
-            || !self.is_settled()
+        self.scan.handled >= SCAN_EVERY || self.are_runs_due() || self.chunks.may_have_surplus() || !self.is_settled()
     }
 
-    /// What a client does before each operation on extents, lest space gather: patrols if one is due, and gives back
-    /// empty chunks beyond the reserve. No round trip unless there is a reason.
-    pub async fn tend(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
-        self.settle_under_way(lane).await?;
-        if self.patrol.worked >= PATROL_EVERY {
-            self.patrol.worked = 0;
+    /// Does the maintenance that is due, before each operation on extents: a reclaim scan, and giving back empty chunks
+    /// beyond the reserve. No round trip if nothing is due.
+    pub async fn maintain(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        self.settle_pending_claims(lane).await?;
+        if self.scan.handled >= SCAN_EVERY {
+            self.scan.handled = 0;
             self.settle_runs(lane).await?;
-            self.patrol_own(lane).await?;
-            self.patrol_orphans(lane).await?;
+            self.scan_own(lane).await?;
+            self.scan_orphans(lane).await?;
         }
         if self.are_runs_due() {
             self.settle_runs(lane).await?;
         }
-        let surplus = self.places.surplus();
+        let surplus = self.chunks.surplus();
         if surplus.is_empty() { Ok(()) } else { self.give_back_chunks(lane, &surplus).await }
     }
 
-    /// Reads the marks of all chunks of `class`; true if one has a free slot then. 1 round trip for 64 chunks.
-    pub(super) async fn sweep(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> Result<bool, FabricError> {
-        let chunks = self.places.begin_sweep(class);
+    /// Reads the marks of all chunks of `class`. Returns true if one has a free slot afterwards. 1 round trip for 64
+    /// chunks.
+    pub(super) async fn read_class_marks(
+        &mut self,
+        lane: &mut dyn Lane,
+        class: ExtentClass,
+    ) -> Result<bool, FabricError> {
+        let chunks = self.chunks.begin_mark_read(class);
         let chunks: Vec<Marks> =
-            chunks.into_iter().filter_map(|index| Some(marks_of((index, self.places.get(index)?)))).collect();
+            chunks.into_iter().filter_map(|index| Some(marks_of((index, self.chunks.get(index)?)))).collect();
         self.read_marks(lane, &chunks).await?;
-        Ok(self.places.has_free(class))
+        Ok(self.chunks.has_free(class))
     }
 
     /// Reads all marks of this client's chunks.
-    pub(super) async fn sweep_all(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
-        let chunks: Vec<Marks> = self.places.from(0).map(marks_of).collect();
+    pub(super) async fn read_all_marks(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        let chunks: Vec<Marks> = self.chunks.from(0).map(marks_of).collect();
         self.read_marks(lane, &chunks).await
     }
 
-    /// Reads the marks of as many of this client's chunks as fit in a batch, going on where the last patrol stopped.
-    async fn patrol_own(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
-        let chunks: Vec<Marks> = self.places.from(self.patrol.own).map(marks_of).take(BATCH_VERBS).collect();
+    /// Reads the marks of as many of this client's chunks as fit in a batch, continuing where the last scan stopped.
+    async fn scan_own(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        let chunks: Vec<Marks> = self.chunks.from(self.scan.next_own).map(marks_of).take(BATCH_VERBS).collect();
         let chunks = &chunks[..fitting(&chunks)];
         let Some((last, ..)) = chunks.last() else { return Ok(()) };
-        self.patrol.own = last + 1;
+        self.scan.next_own = last + 1;
         self.read_marks(lane, chunks).await
     }
 
@@ -113,7 +116,7 @@ impl Extents {
             for (index, _, slots) in now {
                 let (marks, others) = rest.split_at(*slots);
                 rest = others;
-                self.places.see_marks(*index, marks);
+                self.chunks.apply_marks(*index, marks);
             }
             chunks = later;
         }
@@ -121,26 +124,26 @@ impl Extents {
     }
 
     /// Looks into the next few orphans. 2 round trips if there are any, 1 more if a word is wrong.
-    async fn patrol_orphans(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+    async fn scan_orphans(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         let chunks = self.table.config().chunks;
-        let first = self.patrol.table % chunks;
-        let mut words = vec![0; PATROL_TABLE_WORDS.min(chunks - first) as usize];
+        let first = self.scan.next_table_word % chunks;
+        let mut words = vec![0; SCAN_TABLE_WORDS.min(chunks - first) as usize];
         post(lane, [Verb::Read { addr: self.table.geometry().chunk_word(first), into: &mut words }]).await?;
         let words: Vec<ChunkWord> = words.into_iter().map(ChunkWord).collect();
-        self.patrol.table = first + words.len() as u64;
+        self.scan.next_table_word = first + words.len() as u64;
         let mut orphans: Vec<Orphan> = orphans(&words).map(|(at, class, free)| (first + at, class, free)).collect();
         orphans.retain(|(index, class, _)| self.is_possible(*index, *class));
         let fitting = self.fitting_samples(&orphans);
         if fitting < orphans.len() {
-            self.patrol.table = orphans[fitting].0;
+            self.scan.next_table_word = orphans[fitting].0;
             orphans.truncate(fitting);
         }
-        self.drain_orphans(lane, &orphans, |index| words[(index - first) as usize]).await
+        self.reclaim_drained(lane, &orphans, |index| words[(index - first) as usize]).await
     }
 
-    /// Looks into orphans, as many as one batch can sample: one that has drained becomes free, and the word of one that
-    /// has more room than it says is written anew.
-    pub(super) async fn drain_orphans(
+    /// Looks into orphans, as many as one batch can sample: an empty one becomes free, and the word of one that has
+    /// more free slots than it says is rewritten.
+    pub(super) async fn reclaim_drained(
         &mut self,
         lane: &mut dyn Lane,
         orphans: &[Orphan],
@@ -169,12 +172,12 @@ impl Extents {
         Ok(())
     }
 
-    /// Whether a chunk at `index` can be of `class`: a damaged word may say anything.
+    /// Whether a chunk at `index` can be of `class`: a damaged word may have any value.
     pub(super) fn is_possible(&self, index: u64, class: ExtentClass) -> bool {
         class.fits(self.table.config()) && index + class.chunks() <= self.table.config().chunks
     }
 
-    /// How many of the first `orphans` one batch can sample; at least 1 of some.
+    /// Returns how many of the first `orphans` one batch can sample; at least 1 unless there are none.
     pub(super) fn fitting_samples(&self, orphans: &[Orphan]) -> usize {
         let (chunk_bytes, mut verbs) = (self.table.config().chunk_bytes, 0);
         let fits = |(_, class, _): &&Orphan| {
@@ -184,12 +187,12 @@ impl Extents {
         orphans.iter().take_while(fits).count()
     }
 
-    /// Estimates from some neighbouring slots how many slots of each orphan are free; all of them only if all that were
-    /// looked at are. 1 round trip.
+    /// Estimates the number of free slots of each orphan from a few neighbouring slots; returns the number of all slots
+    /// only if all that were sampled are free. 1 round trip.
     pub(super) async fn estimate(&mut self, lane: &mut dyn Lane, orphans: &[Orphan]) -> Result<Vec<u64>, FabricError> {
         let chunk_bytes = self.table.config().chunk_bytes;
-        self.patrol.samples += 1;
-        let turn = self.patrol.samples.wrapping_mul(SAMPLE_SLOTS);
+        self.scan.samples += 1;
+        let turn = self.scan.samples.wrapping_mul(SAMPLE_SLOTS);
         let window = |class: ExtentClass| {
             let slots = class.slots(chunk_bytes);
             let count = slots.min(SAMPLE_SLOTS);
@@ -213,7 +216,7 @@ impl Extents {
         Ok(estimates.collect())
     }
 
-    /// Takes an orphan over, and makes it free if nothing is in it, else an orphan again.
+    /// Adopts an orphan, and makes it free if it holds nothing, otherwise an orphan again.
     pub(super) async fn give_back_if_empty(
         &mut self,
         lane: &mut dyn Lane,
@@ -224,7 +227,7 @@ impl Extents {
         if !self.adopt(lane, index, seen, class).await? {
             return Ok(());
         }
-        if self.places.is_empty(index) {
+        if self.chunks.is_empty(index) {
             self.give_back_chunks(lane, &[index]).await
         } else {
             self.give_up(lane, &[index]).await
@@ -236,12 +239,12 @@ fn marks_of((index, chunk): (u64, &Chunk)) -> Marks {
     (index, chunk.class, chunk.slots.len())
 }
 
-/// How many of the first `chunks` one batch of marks can hold; at least 1 of some.
+/// Returns how many of the first `chunks` one batch of marks can hold; at least 1 unless there are none.
 fn fitting(chunks: &[Marks]) -> usize {
     let mut words = 0;
     let fits = |(.., slots): &&Marks| {
         words += slots;
-        words <= PATROL_WORDS
+        words <= SCAN_MARK_WORDS
     };
     chunks.iter().take(BATCH_VERBS).take_while(fits).count().max(usize::from(!chunks.is_empty()))
 }
