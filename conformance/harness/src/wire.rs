@@ -3,7 +3,7 @@
 
 use guira_fabric::Verb;
 use guira_fabric_tcp::wire::{
-    self, Bye, FenceAnswer, Grant, HEADER_WORDS, Header, HeldAnswer, Hello, Kind, SessionId, Token, Welcome,
+    self, CloseReason, FenceReply, Grant, HEADER_WORDS, Header, Hello, HoldReply, Kind, SessionId, Token, Welcome,
 };
 
 use super::{Answer, Seed};
@@ -38,11 +38,11 @@ fn read(header: Header, body: &[u64]) -> bool {
         Kind::Done => found(body),
         Kind::Hello => Hello::decode(body).map(|hello| hello_comes_back(&hello)).is_ok(),
         Kind::Welcome => same(Welcome::decode(body).ok().map(|welcome| welcome.encode())),
-        Kind::Bye => same(Bye::decode(body).ok().map(|bye| bye.encode().to_vec())),
-        Kind::Held => same(HeldAnswer::decode(body).ok().map(|answer| answer.encode().to_vec())),
-        Kind::Fenced => same(FenceAnswer::decode(body).ok().map(|answer| answer.encode().to_vec())),
+        Kind::Close => same(CloseReason::decode(body).ok().map(|reason| reason.encode().to_vec())),
+        Kind::Held => same(HoldReply::decode(body).ok().map(|answer| answer.encode().to_vec())),
+        Kind::Fenced => same(FenceReply::decode(body).ok().map(|answer| answer.encode().to_vec())),
         Kind::Hold | Kind::Release | Kind::Fence => {
-            same(wire::slot(body).ok().map(|slot| wire::encode_slot(slot).to_vec()))
+            same(wire::decode_slot(body).ok().map(|slot| wire::encode_slot(slot).to_vec()))
         }
         Kind::Refused => refusal(body),
         Kind::Count | Kind::Counted => true,
@@ -123,10 +123,10 @@ pub(super) fn seeds() -> Vec<Seed> {
     wire::encode_batch(&mut batch, 1 << 32, &verbs).expect("it fits");
     let session = SessionId([5, 6]);
     let hello =
-        Hello { wanted: Grant::ReadWrite, token: Some(Token([1, 2])), previous: Some(session), sample_words: 512 };
+        Hello { wanted: Grant::ReadWrite, token: Some(Token([1, 2])), prior_session: Some(session), sample_words: 512 };
     let welcome = Welcome {
         grant: Grant::ReadOnly,
-        fate: wire::Fate::Fenced,
+        prior_session: wire::PriorSession::Fenced,
         session,
         region: [7, 8],
         main_bytes: 1 << 20,
@@ -153,11 +153,11 @@ pub(super) fn seeds() -> Vec<Seed> {
         ("welcome", framed(Kind::Welcome, &welcome.encode())),
         ("done", framed(Kind::Done, &[1, 2, 3])),
         ("hold", framed(Kind::Hold, &wire::encode_slot(3))),
-        ("held", framed(Kind::Held, &HeldAnswer::Granted.encode())),
+        ("held", framed(Kind::Held, &HoldReply::Granted.encode())),
         ("release", framed(Kind::Release, &wire::encode_slot(3))),
         ("fence", framed(Kind::Fence, &wire::encode_slot(65_535))),
-        ("fenced", framed(Kind::Fenced, &FenceAnswer::Dropped.encode())),
-        ("bye", framed(Kind::Bye, &Bye::Full { limit: 7 }.encode())),
+        ("fenced", framed(Kind::Fenced, &FenceReply::Dropped.encode())),
+        ("close", framed(Kind::Close, &CloseReason::Full { limit: 7 }.encode())),
         ("count", framed(Kind::Count, &[])),
         ("refused", refused),
         ("failed", failed),

@@ -93,7 +93,7 @@ impl Client {
         let stream = TcpStream::connect(addr).expect("the kernel connects");
         stream.set_read_timeout(Some(PATIENCE)).expect("an option of the socket");
         let mut client = Client { stream };
-        let hello = Hello { wanted: Grant::ReadOnly, token: None, previous: None, sample_words: 0 };
+        let hello = Hello { wanted: Grant::ReadOnly, token: None, prior_session: None, sample_words: 0 };
         client.send(Kind::Hello, &hello.encode());
         client
     }

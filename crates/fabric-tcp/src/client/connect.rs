@@ -21,7 +21,7 @@ use super::region::Connection;
 use super::tls::Encrypted;
 use super::transport::{Patience, Plain, Transport};
 use crate::tls::TlsError;
-use crate::wire::{Bye, Kind, Welcome, WireError, append};
+use crate::wire::{CloseReason, Kind, Welcome, WireError, append};
 
 /// No session began. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -97,7 +97,7 @@ pub enum ConnectError {
         /// The address.
         address: SocketAddr,
         /// Why.
-        reason: Bye,
+        reason: CloseReason,
     },
 }
 
@@ -215,8 +215,8 @@ fn greet(
         if let Some((header, body)) = receiver.next().map_err(not_a_node)? {
             return match header.kind {
                 Kind::Welcome => Welcome::decode(body).map_err(not_a_node),
-                Kind::Bye => {
-                    let reason = Bye::decode(body).map_err(not_a_node)?;
+                Kind::Close => {
+                    let reason = CloseReason::decode(body).map_err(not_a_node)?;
                     Err(ConnectError::Rejected { address, reason })
                 }
                 kind => Err(not_a_node(WireError::Kind { kind: kind as u8 })),

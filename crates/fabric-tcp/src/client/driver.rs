@@ -120,7 +120,7 @@ impl Driver {
         let mut releases = Vec::new();
         let mut state = self.link.state();
         let result = loop {
-            match self.receiver.next().map_err(Loss::Nonsense) {
+            match self.receiver.next().map_err(Loss::ProtocolError) {
                 Ok(None) => break Ok(()),
                 Err(loss) => break Err(loss),
                 Ok(Some((header, body))) => match state.slots.deliver(header, body) {

@@ -8,7 +8,7 @@ use guira_fabric::{Effect, FabricError, SlotHold};
 use super::link::Request;
 use super::region::Connection;
 use super::slots::{Expected, MAX_SLOTS};
-use crate::wire::{Grant, HeldAnswer, Kind, WireError, append, encode_slot};
+use crate::wire::{Grant, HoldReply, Kind, WireError, append, encode_slot};
 
 /// A client slot's liveness; given back on drop, if the connection lives that long.
 struct Held {
@@ -100,22 +100,22 @@ impl Question {
     /// The liveness it asked for, if nobody else has it.
     pub(super) fn wait_for_hold(self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
         let connection = Arc::clone(&self.connection);
-        let answer = self.wait(Effect::None, HeldAnswer::decode)?;
+        let answer = self.wait(Effect::None, HoldReply::decode)?;
         Ok(held(connection, slot, answer))
     }
 
     /// As [`Question::wait_for_hold`], for a task.
     pub(super) fn poll_hold(&self, slot: u16, cx: &mut Context<'_>) -> Poll<Result<Option<SlotHold>, FabricError>> {
-        let mut answer = HeldAnswer::Taken;
-        let mut take = |words: &[u64]| HeldAnswer::decode(words).map(|decoded| answer = decoded);
+        let mut answer = HoldReply::Taken;
+        let mut take = |words: &[u64]| HoldReply::decode(words).map(|decoded| answer = decoded);
         let asked = self.connection.link.ask(self.request, &mut Vec::new(), &mut take, cx.waker());
         let hold = |()| held(Arc::clone(&self.connection), slot, answer);
         asked.map(|result| result.map(hold).map_err(|failure| failure.error(|_| Effect::None)))
     }
 }
 
-fn held(connection: Arc<Connection>, slot: u16, answer: HeldAnswer) -> Option<SlotHold> {
-    (answer == HeldAnswer::Granted).then(|| SlotHold::new(Held { connection, slot }))
+fn held(connection: Arc<Connection>, slot: u16, answer: HoldReply) -> Option<SlotHold> {
+    (answer == HoldReply::Granted).then(|| SlotHold::new(Held { connection, slot }))
 }
 
 impl Drop for Question {

@@ -393,10 +393,10 @@ impl Link {
 
     /// Hands out the frames that are here, up to the request's answer.
     fn hand_out(&self, receiver: &mut Receiver, request: Request, take: Take<'_>) -> Result<Option<Answered>, Loss> {
-        while let Some((header, body)) = receiver.next().map_err(Loss::Nonsense)? {
+        while let Some((header, body)) = receiver.next().map_err(Loss::ProtocolError)? {
             let is_whole = request.expected == Expected::Found { words: body.len(), frames: 1 };
             if header.kind == Kind::Done && header.id == request.id && is_whole {
-                take(body).map_err(Loss::Nonsense)?;
+                take(body).map_err(Loss::ProtocolError)?;
                 return Ok(Some(Answered::Here));
             }
             let mut state = self.state();
@@ -433,7 +433,7 @@ impl Link {
     /// Takes in what has arrived.
     pub(super) fn receive(&self, receiver: &mut Receiver, patience: Patience) -> Result<Received, Loss> {
         match receiver.fill(&*self.transport, patience) {
-            Ok(0) => Err(Loss::Closed),
+            Ok(0) => Err(Loss::EndOfStream),
             Ok(_) => Ok(Received::Bytes),
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => Ok(Received::Nothing),
@@ -448,8 +448,8 @@ impl Link {
 
     fn take(&self, take: Take<'_>, words: &[u64]) -> Result<(), Failure> {
         take(words).map_err(|wrong| {
-            self.lose(Loss::Nonsense(wrong));
-            Failure::Lost(Unanswered { loss: self.lost().unwrap_or(Loss::Nonsense(wrong)), is_cut: true })
+            self.lose(Loss::ProtocolError(wrong));
+            Failure::Lost(Unanswered { loss: self.lost().unwrap_or(Loss::ProtocolError(wrong)), is_cut: true })
         })
     }
 }

@@ -108,7 +108,7 @@ impl ConnectOptions {
     /// of Main space, 5 s to connect and 10 s for each batch.
     pub fn new(endpoint: Endpoint) -> ConnectOptions {
         let sample_words = Hello::MAX_SAMPLE_WORDS;
-        let hello = Hello { wanted: Grant::ReadWrite, token: None, previous: None, sample_words };
+        let hello = Hello { wanted: Grant::ReadWrite, token: None, prior_session: None, sample_words };
         let (connect_timeout, batch_timeout) = (Duration::from_secs(5), Duration::from_secs(10));
         ConnectOptions {
             endpoint,
@@ -146,8 +146,8 @@ impl ConnectOptions {
 
     /// The session that this client had before, so that the node tells what became of it.
     #[must_use]
-    pub fn with_previous(mut self, session: SessionId) -> ConnectOptions {
-        self.hello.previous = Some(session);
+    pub fn with_prior_session(mut self, session: SessionId) -> ConnectOptions {
+        self.hello.prior_session = Some(session);
         self
     }
 

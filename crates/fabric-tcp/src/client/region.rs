@@ -17,13 +17,13 @@ use super::loss::Loss;
 use super::options::{ConnectOptions, Waiting};
 use super::plan::Bounds;
 use crate::node::NodeCounters;
-use crate::wire::{Bye, Fate, FenceAnswer, Grant, Kind, SessionId, Welcome, encode_slot};
+use crate::wire::{CloseReason, FenceReply, Grant, Kind, PriorSession, SessionId, Welcome, encode_slot};
 
 /// The region of a memory node, through one connection, which is one session. Clones, lanes and holds share it; it is
 /// closed with the last of them.
 ///
 /// A connection that was lost stays lost: every batch on it fails, and whoever goes on connects anew, with
-/// [`ConnectOptions::with_previous`]. A forked child has no part in the connection: it connects itself. As long as it
+/// [`ConnectOptions::with_prior_session`]. A forked child has no part in the connection: it connects itself. As long as it
 /// has the region, or anything made from it, the node does not learn that its parent has ended, though: it should drop
 /// them, or run another program.
 pub struct TcpRegion {
@@ -83,10 +83,10 @@ impl TcpRegion {
         self.connection.welcome.session
     }
 
-    /// What became of the session that [`ConnectOptions::with_previous`] named.
+    /// What became of the session that [`ConnectOptions::with_prior_session`] named.
     #[must_use]
-    pub fn previous_fate(&self) -> Fate {
-        self.connection.welcome.fate
+    pub fn prior_session(&self) -> PriorSession {
+        self.connection.welcome.prior_session
     }
 
     /// What the session may do.
@@ -130,12 +130,12 @@ impl TcpRegion {
     ///
     /// # Errors
     /// The connection was lost, and whether the session was dropped is unknown; the node refused.
-    pub fn fence(&self, slot: u16) -> Result<FenceAnswer, FabricError> {
+    pub fn fence(&self, slot: u16) -> Result<FenceReply, FabricError> {
         if self.grant() == Grant::ReadOnly {
             return Err(FabricError::ReadOnly { verb: "a fence" });
         }
         let question = Question::ask(&self.connection, Kind::Fence, Kind::Fenced, &encode_slot(slot))?;
-        question.wait(Effect::Unknown, FenceAnswer::decode)
+        question.wait(Effect::Unknown, FenceReply::decode)
     }
 
     /// What the node has counted since it was started. 1 round trip, waited for in place.
@@ -171,7 +171,7 @@ impl Region for TcpRegion {
 
     /// As far as the node has told: it says so when it ends the session for it.
     fn has_lost_bytes(&self) -> bool {
-        self.loss() == Some(Loss::Bye(Bye::MemoryLost))
+        self.loss() == Some(Loss::Closed(CloseReason::MemoryLost))
     }
 
     fn lane(&self) -> TcpLane {

@@ -12,7 +12,7 @@ use std::task::Waker;
 use guira_fabric::FabricError;
 
 use super::loss::Loss;
-use crate::wire::{Bye, Header, HeldAnswer, Kind, decode_refusal};
+use crate::wire::{CloseReason, Header, HoldReply, Kind, decode_refusal};
 
 /// Slots of a connection, at most.
 pub(super) const MAX_SLOTS: usize = 1 << 16;
@@ -165,31 +165,32 @@ impl Slots {
     /// # Errors
     /// A farewell, or what is no answer to anything that was asked: the connection is over.
     pub(super) fn deliver(&mut self, header: Header, body: &[u64]) -> Result<Delivered, Loss> {
-        if header.kind == Kind::Bye {
-            return Err(Bye::decode(body).map_or_else(Loss::Nonsense, Loss::Bye));
+        if header.kind == Kind::Close {
+            return Err(CloseReason::decode(body).map_or_else(Loss::ProtocolError, Loss::Closed));
         }
         let (index, number) = (header.id as u32, (header.id >> 32) as u32);
-        let slot = self.slots.get_mut(index as usize).filter(|slot| slot.number == number).ok_or(Loss::Unasked)?;
-        let Stage::Waiting { expected, is_cut } = slot.stage else { return Err(Loss::Unasked) };
+        let slot =
+            self.slots.get_mut(index as usize).filter(|slot| slot.number == number).ok_or(Loss::UnexpectedReply)?;
+        let Stage::Waiting { expected, is_cut } = slot.stage else { return Err(Loss::UnexpectedReply) };
         slot.number = slot.number.wrapping_add(1);
         let result = match (header.kind, expected) {
             (Kind::Done, Expected::Found { words, frames }) => {
-                let left = words.checked_sub(body.len()).ok_or(Loss::Unasked)?;
+                let left = words.checked_sub(body.len()).ok_or(Loss::UnexpectedReply)?;
                 slot.words.extend_from_slice(body);
                 if frames > 1 {
                     let expected = Expected::Found { words: left, frames: frames - 1 };
                     slot.stage = Stage::Waiting { expected, is_cut: true };
                     return Ok(Delivered::default());
                 }
-                if left == 0 { Ok(()) } else { return Err(Loss::Unasked) }
+                if left == 0 { Ok(()) } else { return Err(Loss::UnexpectedReply) }
             }
             (kind, Expected::Answer(expected)) if kind == expected => {
                 slot.words.extend_from_slice(body);
                 Ok(())
             }
             (Kind::Refused, Expected::Found { frames, .. }) if frames > 1 || is_cut => return Err(Loss::PartRefused),
-            (Kind::Refused, _) => Err(decode_refusal(body).map_err(Loss::Nonsense)?),
-            _ => return Err(Loss::Unasked),
+            (Kind::Refused, _) => Err(decode_refusal(body).map_err(Loss::ProtocolError)?),
+            _ => return Err(Loss::UnexpectedReply),
         };
         slot.stage = Stage::Answered(result);
         match slot.abandoned {
@@ -202,7 +203,7 @@ impl Slots {
     fn free(&mut self, index: u32) -> Option<u16> {
         let slot = &mut self.slots[index as usize];
         let is_answered = matches!(slot.stage, Stage::Answered(Ok(())));
-        let granted = is_answered && HeldAnswer::decode(&slot.words) == Ok(HeldAnswer::Granted);
+        let granted = is_answered && HoldReply::decode(&slot.words) == Ok(HoldReply::Granted);
         let release = match slot.abandoned.take() {
             Some(Abandoned::Hold(slot)) if granted => Some(slot),
             _ => None,

@@ -24,7 +24,7 @@ use super::plan::Bounds;
 use super::receive::Receiver;
 use super::region::Connection;
 use super::transport::{Patience, SLICE, Transport};
-use crate::wire::{Fate, Grant, Kind, SessionId, Welcome, append, to_wire};
+use crate::wire::{Grant, Kind, PriorSession, SessionId, Welcome, append, to_wire};
 
 /// Bytes of a request with one READ.
 const READ_BYTES: usize = 4 * 8;
@@ -74,7 +74,7 @@ impl Setup {
         let transport = Counting { stream, sends: Arc::clone(&sends) };
         let welcome = Welcome {
             grant: Grant::ReadWrite,
-            fate: Fate::None,
+            prior_session: PriorSession::None,
             session: SessionId([1, 2]),
             region: [3, 4],
             main_bytes: 1 << 20,
@@ -211,7 +211,7 @@ fn what_has_not_left_has_no_effect() {
     setup.connection.link.add_to_round(2);
     let mut write = [Verb::Write { addr: Addr::main(0), words: &[1] }];
     assert!(matches!(lane.submit(&mut write), Submitted::InFlight));
-    setup.connection.link.lose(Loss::Closed);
+    setup.connection.link.lose(Loss::EndOfStream);
     let polled = lane.poll(&mut write, &mut Context::from_waker(Waker::noop()));
     let Poll::Ready(Err(error)) = polled else { panic!("it is lost") };
     assert_eq!(error.effect(), Effect::None, "{error}");

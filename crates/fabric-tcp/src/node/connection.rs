@@ -22,7 +22,9 @@ use super::session::{MAX_HOLDS, Session, answer, batch, execute_in_place};
 use super::shared::{MAX_NODE_HOLDS, Message, Place, Shared, Why};
 use super::transport::{More, Transport};
 use crate::tls::{self, TlsError};
-use crate::wire::{Bye, Fate, FenceAnswer, Grant, HEADER_WORDS, Hello, Kind, SessionId, VERSION, Welcome, WireError};
+use crate::wire::{
+    CloseReason, FenceReply, Grant, HEADER_WORDS, Hello, Kind, PriorSession, SessionId, VERSION, Welcome, WireError,
+};
 
 /// Requests of one session that wait for the end of others, at most; it executes nothing more before one is answered.
 const MAX_PENDING: u32 = 64;
@@ -131,8 +133,8 @@ enum State {
 
 /// Why a connection ends, other than by its client.
 pub(super) enum End {
-    Misunderstood(WireError),
-    Bye(Bye),
+    ProtocolError(WireError),
+    Reason(CloseReason),
     /// A batch had an effect that cannot be told.
     Broken(FabricError),
     /// Bytes of the region are gone.
@@ -141,7 +143,7 @@ pub(super) enum End {
 
 impl From<WireError> for End {
     fn from(error: WireError) -> End {
-        End::Misunderstood(error)
+        End::ProtocolError(error)
     }
 }
 
@@ -358,9 +360,9 @@ impl Connection {
         let shared = tools.shared;
         if shared.access().granted(&hello, shared.options.grant).is_none() {
             tools.count(Counter::RefusedToken, 1);
-            return Err(End::Bye(Bye::Unauthorized));
+            return Err(End::Reason(CloseReason::Unauthorized));
         }
-        let Some(place) = hello.previous.and_then(|previous| shared.find(previous)) else {
+        let Some(place) = hello.prior_session.and_then(|prior| shared.find(prior)) else {
             return self.welcome(tools, id, &hello);
         };
         let asked = Place { loop_index: tools.loop_index, key: self.key };
@@ -374,12 +376,12 @@ impl Connection {
         let shared = tools.shared;
         let options = &shared.options;
         let known = shared.access().granted(hello, options.grant);
-        let (grant, token) = known.ok_or(End::Bye(Bye::Unauthorized))?;
+        let (grant, token) = known.ok_or(End::Reason(CloseReason::Unauthorized))?;
         let session = draw().map_err(End::Broken)?;
         if let Err(bye) = shared.admit(grant, self.peer.ip()) {
-            let is_of_address = matches!(bye, Bye::AddressFull { .. });
+            let is_of_address = matches!(bye, CloseReason::AddressFull { .. });
             tools.count(if is_of_address { Counter::RefusedAddress } else { Counter::RefusedFull }, 1);
-            return Err(End::Bye(bye));
+            return Err(End::Reason(bye));
         }
         if let Some(ticket) = self.ticket.take() {
             shared.door.leave(ticket);
@@ -398,10 +400,10 @@ impl Connection {
         if tools.region.has_lost_bytes() {
             return Err(End::MemoryLost);
         }
-        let fate = hello.previous.map_or(Fate::None, |previous| shared.fate(previous));
+        let prior_session = hello.prior_session.map_or(PriorSession::None, |prior| shared.prior_session(prior));
         let welcome = Welcome {
             grant,
-            fate,
+            prior_session,
             session,
             region: options.region_id,
             main_bytes: tools.region.main_bytes(),
@@ -413,7 +415,7 @@ impl Connection {
             sample,
         };
         answer(tools, &mut self.output, Kind::Welcome, id, &welcome.encode());
-        tracing::info!(peer = %self.peer, ?grant, ?fate, "a session was opened");
+        tracing::info!(peer = %self.peer, ?grant, ?prior_session, "a session was opened");
         let (may_write, name) = (grant == Grant::ReadWrite, || self.transport.peer_name());
         let opened = || NodeEventKind::SessionOpened { session: number, may_write, token, name: name() };
         options.observer.tell(self.peer, opened);
@@ -432,7 +434,7 @@ impl Connection {
             (State::Open(session), Why::Fenced) => {
                 session.pending -= 1;
                 tools.count(Counter::FencesDropped, 1);
-                answer(tools, &mut self.output, Kind::Fenced, request, &FenceAnswer::Dropped.encode());
+                answer(tools, &mut self.output, Kind::Fenced, request, &FenceReply::Dropped.encode());
             }
             _ => {}
         }
@@ -453,15 +455,20 @@ impl Connection {
                 let fenced = || NodeEventKind::Fenced { session: number, by, by_peer };
                 tools.shared.options.observer.tell(self.peer, fenced);
             }
-            self.bid(tools, Bye::Fenced, if why == Why::Fenced { Fate::Fenced } else { Fate::Ended });
+            self.bid(
+                tools,
+                CloseReason::Fenced,
+                if why == Why::Fenced { PriorSession::Fenced } else { PriorSession::Ended },
+            );
         }
     }
 
     /// The node ends.
     pub(super) fn shut_down<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>) {
         if !matches!(self.state, State::Closing { .. }) {
-            let bye = if tools.shared.memory_loss().is_some() { Bye::MemoryLost } else { Bye::Shutdown };
-            self.bid(tools, bye, Fate::Ended);
+            let bye =
+                if tools.shared.memory_loss().is_some() { CloseReason::MemoryLost } else { CloseReason::Shutdown };
+            self.bid(tools, bye, PriorSession::Ended);
         }
     }
 
@@ -475,9 +482,9 @@ impl Connection {
             State::Closing { deadline } if tools.now >= *deadline => self.remove(tools),
             State::Greeting { deadline } | State::Succeeding { deadline, .. } if tools.now >= *deadline => {
                 tools.count(Counter::GreetedLate, 1);
-                let bye = Bye::TooSlow { seconds: seconds(options.greeting_timeout) };
+                let bye = CloseReason::TooSlow { seconds: seconds(options.greeting_timeout) };
                 options.observer.tell(self.peer, || NodeEventKind::Refused { reason: bye.to_string() });
-                self.bid(tools, bye, Fate::Ended);
+                self.bid(tools, bye, PriorSession::Ended);
                 Verdict::Again
             }
             State::Open(_) => {
@@ -486,7 +493,11 @@ impl Connection {
                     return Verdict::Wait;
                 }
                 tools.count(Counter::SessionsTooSlow, 1);
-                self.bid(tools, Bye::TooSlow { seconds: seconds(options.session_timeout) }, Fate::Fenced);
+                self.bid(
+                    tools,
+                    CloseReason::TooSlow { seconds: seconds(options.session_timeout) },
+                    PriorSession::Fenced,
+                );
                 Verdict::Again
             }
             _ => Verdict::Wait,
@@ -498,37 +509,37 @@ impl Connection {
         let is_open = matches!(self.state, State::Open(_));
         let peer = self.peer;
         let bye = match end {
-            End::Misunderstood(WireError::Value { what: "version", value }) if !is_open => {
+            End::ProtocolError(WireError::Value { what: "version", value }) if !is_open => {
                 tools.count(Counter::RefusedVersion, 1);
                 tracing::info!(?peer, version = value, "a client of another version was refused");
-                Bye::Version { node: VERSION }
+                CloseReason::Version { node: VERSION }
             }
-            End::Misunderstood(_) if !is_open && tls::is_handshake(self.input.at_hand()) => {
+            End::ProtocolError(_) if !is_open && tls::is_handshake(self.input.at_hand()) => {
                 tools.count(Counter::RefusedTls, 1);
                 tracing::info!(?peer, "a client that speaks TLS was refused: this node does not");
-                Bye::Misunderstood
+                CloseReason::ProtocolError
             }
-            End::Misunderstood(error) => {
+            End::ProtocolError(error) => {
                 let counter = if is_open { Counter::SessionsMisunderstood } else { Counter::GreetedWrongly };
                 tools.count(counter, 1);
                 tracing::info!(?peer, %error, "a client was not understood");
-                Bye::Misunderstood
+                CloseReason::ProtocolError
             }
-            End::Bye(bye) => {
+            End::Reason(bye) => {
                 tracing::info!(?peer, reason = %bye, "a client was refused");
                 bye
             }
             End::Broken(error) => {
                 tracing::error!(?peer, %error, "a session was ended, because what it asked for cannot be told");
-                Bye::Shutdown
+                CloseReason::Shutdown
             }
             End::MemoryLost => {
                 tools.lose_memory();
-                Bye::MemoryLost
+                CloseReason::MemoryLost
             }
         };
         tools.shared.options.observer.tell(peer, || NodeEventKind::Refused { reason: bye.to_string() });
-        self.bid(tools, bye, Fate::Ended);
+        self.bid(tools, bye, PriorSession::Ended);
     }
 
     /// Ends the connection, because there is no TLS with the client, or not any more: nothing that it sends is looked
@@ -541,13 +552,13 @@ impl Connection {
             (State::Greeting { .. }, TlsError::NotSpoken) => {
                 tools.count(Counter::RefusedPlain, 1);
                 self.transport.speak_plainly();
-                return self.bid(tools, Bye::TlsWanted, Fate::Ended);
+                return self.bid(tools, CloseReason::TlsRequired, PriorSession::Ended);
             }
             (State::Greeting { .. }, _) => tools.count(Counter::RefusedHandshake, 1),
             (State::Open(_), _) => tools.count(Counter::SessionsMisunderstood, 1),
             _ => {}
         }
-        self.end_session(tools, Fate::Ended);
+        self.end_session(tools, PriorSession::Ended);
         self.input.discard();
         self.output.discard();
         self.linger(tools);
@@ -575,10 +586,10 @@ impl Connection {
     }
 
     /// Ends the session, if there is one, and adds a farewell.
-    fn bid<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, bye: Bye, fate: Fate) {
-        self.end_session(tools, fate);
+    fn bid<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, bye: CloseReason, outcome: PriorSession) {
+        self.end_session(tools, outcome);
         self.linger(tools);
-        answer(tools, &mut self.output, Kind::Bye, 0, &bye.encode());
+        answer(tools, &mut self.output, Kind::Close, 0, &bye.encode());
     }
 
     /// Ends the session, if there is one, because its connection is lost: by the client, or by the kernel, which has
@@ -589,30 +600,30 @@ impl Connection {
         if !is_by_client && matches!(self.state, State::Open(_)) {
             tools.count(Counter::SessionsCutOff, 1);
             tracing::warn!(peer = %self.peer, cause = %error, "a client was cut off");
-            self.end_session(tools, Fate::Fenced);
+            self.end_session(tools, PriorSession::Fenced);
         }
         self.remove(tools)
     }
 
     /// Ends the session, if there is one.
     fn remove<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>) -> Verdict {
-        self.end_session(tools, Fate::Ended);
+        self.end_session(tools, PriorSession::Ended);
         Verdict::Remove
     }
 
     /// Ends the session, if there is one: no verb of it executes after this, and its slots are free.
-    pub(super) fn end_session<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, fate: Fate) {
+    pub(super) fn end_session<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, outcome: PriorSession) {
         let ended = State::Closing { deadline: tools.now };
         let State::Open(session) = std::mem::replace(&mut self.state, ended) else { return };
         let ended = session.end();
         tools.count(Counter::HoldsEnded, ended.slots.len() as u64);
         tools.count(Counter::SessionsEnded, 1);
         let place = Place { loop_index: tools.loop_index, key: self.key };
-        tracing::info!(peer = %self.peer, ?fate, slots = ended.slots.len(), "a session ended");
-        let (session, slots, dropped) = (ended.number, ended.slots.len(), fate == Fate::Fenced);
+        tracing::info!(peer = %self.peer, ?outcome, slots = ended.slots.len(), "a session ended");
+        let (session, slots, dropped) = (ended.number, ended.slots.len(), outcome == PriorSession::Fenced);
         let event = || NodeEventKind::SessionEnded { session, slots, dropped };
         tools.shared.options.observer.tell(self.peer, event);
-        tools.shared.close(&ended, place, fate);
+        tools.shared.close(&ended, place, outcome);
     }
 }
 

@@ -23,7 +23,7 @@ use super::door::{Phase, Ticket};
 use super::options::NodeError;
 use super::shared::{Message, Place, Shared};
 use super::transport::Transport;
-use crate::wire::Fate;
+use crate::wire::PriorSession;
 
 /// Reports of one poll, at most.
 const MAX_EVENTS: usize = 1024;
@@ -221,7 +221,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
 
     fn remove(&mut self, key: Key) {
         let Some(mut connection) = self.connections.remove(key) else { return };
-        connection.end_session(&mut self.tools, Fate::Ended);
+        connection.end_session(&mut self.tools, PriorSession::Ended);
         if let Err(cause) = self.parts.poll.registry().deregister(connection.transport().source()) {
             tracing::debug!(%cause, "a connection could not be taken off the poll");
         }

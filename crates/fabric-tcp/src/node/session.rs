@@ -14,7 +14,7 @@ use super::connection::{End, Tools};
 use super::connections::Key;
 use super::counters::Counter;
 use super::shared::{Ended, MAX_NODE_HOLDS, Message, Place, Why};
-use crate::wire::{self, FenceAnswer, Grant, HEADER_WORDS, Header, HeldAnswer, Kind, SessionId, WireError};
+use crate::wire::{self, FenceReply, Grant, HEADER_WORDS, Header, HoldReply, Kind, SessionId, WireError};
 
 /// Client slots whose liveness one session has, at most.
 pub const MAX_HOLDS: usize = 4096;
@@ -56,7 +56,7 @@ impl Session {
         let read_only = |verb| (self.grant == Grant::ReadOnly).then_some(FabricError::ReadOnly { verb });
         match header.kind {
             Kind::Hold => {
-                let slot = wire::slot(body)?;
+                let slot = wire::decode_slot(body)?;
                 if let Some(refusal) = read_only("a hold") {
                     refuse(tools, output, header.id, &refusal);
                 } else {
@@ -64,14 +64,14 @@ impl Session {
                 }
             }
             Kind::Release => {
-                let slot = wire::slot(body)?;
+                let slot = wire::decode_slot(body)?;
                 if self.holds.as_mut().is_some_and(|holds| holds.release(slot)) {
                     tools.shared.release(slot, place);
                     tools.count(Counter::HoldsEnded, 1);
                 }
             }
             Kind::Fence => {
-                let slot = wire::slot(body)?;
+                let slot = wire::decode_slot(body)?;
                 if let Some(refusal) = read_only("a fence") {
                     refuse(tools, output, header.id, &refusal);
                 } else if let Some(victim) = tools.shared.holder(slot) {
@@ -82,7 +82,7 @@ impl Session {
                     tools.shared.mailboxes[victim.loop_index].send(message);
                 } else {
                     tools.count(Counter::FencesNoSession, 1);
-                    answer(tools, output, Kind::Fenced, header.id, &FenceAnswer::NoSession.encode());
+                    answer(tools, output, Kind::Fenced, header.id, &FenceReply::NoSession.encode());
                 }
             }
             Kind::Count if body.is_empty() => {
@@ -99,7 +99,7 @@ impl Session {
         // The kernel is asked about slots only that no session has.
         if tools.shared.holder(slot).is_some() {
             tools.count(Counter::HoldsTaken, 1);
-            return answer(tools, output, Kind::Held, id, &HeldAnswer::Taken.encode());
+            return answer(tools, output, Kind::Held, id, &HoldReply::Taken.encode());
         }
         if holds.count() >= MAX_HOLDS {
             return refuse_text(tools, output, id, format!("a session has the liveness of {MAX_HOLDS} slots at most"));
@@ -112,11 +112,11 @@ impl Session {
             Ok(true) => {
                 tools.shared.hold(slot, place);
                 tools.count(Counter::HoldsGranted, 1);
-                answer(tools, output, Kind::Held, id, &HeldAnswer::Granted.encode());
+                answer(tools, output, Kind::Held, id, &HoldReply::Granted.encode());
             }
             Ok(false) => {
                 tools.count(Counter::HoldsTaken, 1);
-                answer(tools, output, Kind::Held, id, &HeldAnswer::Taken.encode());
+                answer(tools, output, Kind::Held, id, &HoldReply::Taken.encode());
             }
             Err(error) => refuse(tools, output, id, &error),
         }

@@ -17,7 +17,7 @@ use super::connections::Key;
 use super::counters::{LoopCounters, NodeCounters};
 use super::door::{Door, Shed, Ticket, network};
 use super::options::NodeOptions;
-use crate::wire::{Bye, Fate, Grant, SessionId};
+use crate::wire::{CloseReason, Grant, PriorSession, SessionId};
 
 /// Sessions that ended and are remembered, so that their clients can be told.
 const REMEMBERED_SESSIONS: usize = 4096;
@@ -112,7 +112,7 @@ pub(super) struct Shared {
 struct Registry {
     slots: HashMap<u16, Place>,
     open: HashMap<SessionId, Place>,
-    ended: HashMap<SessionId, Fate>,
+    ended: HashMap<SessionId, PriorSession>,
     /// The sessions of `ended`, the oldest first.
     order: VecDeque<SessionId>,
 }
@@ -180,18 +180,18 @@ impl Shared {
     ///
     /// # Errors
     /// Why there may be no other: `Full`, `AddressFull`.
-    pub(super) fn admit(&self, grant: Grant, addr: IpAddr) -> Result<(), Bye> {
+    pub(super) fn admit(&self, grant: Grant, addr: IpAddr) -> Result<(), CloseReason> {
         if let Some(limit) = self.options.max_sessions_per_address {
             let mut by_address = self.by_address();
             let sessions = by_address.entry(network(addr)).or_default();
             if *sessions >= limit {
-                return Err(Bye::AddressFull { limit });
+                return Err(CloseReason::AddressFull { limit });
             }
             *sessions += 1;
         }
         self.admit_from_anywhere(grant).map_err(|limit| {
             self.release_address(addr);
-            Bye::Full { limit }
+            CloseReason::Full { limit }
         })
     }
 
@@ -246,13 +246,13 @@ impl Shared {
     }
 
     /// The session's verbs are over and its slots are free.
-    pub(super) fn close(&self, Ended { session, grant, addr, slots, .. }: &Ended, place: Place, fate: Fate) {
+    pub(super) fn close(&self, Ended { session, grant, addr, slots, .. }: &Ended, place: Place, outcome: PriorSession) {
         let mut registry = self.registry();
         for slot in slots {
             registry.release(*slot, place);
         }
         registry.open.remove(session);
-        registry.ended.insert(*session, fate);
+        registry.ended.insert(*session, outcome);
         registry.order.push_back(*session);
         if registry.order.len() > REMEMBERED_SESSIONS {
             let oldest = registry.order.pop_front();
@@ -268,8 +268,8 @@ impl Shared {
         self.registry().open.get(&session).copied()
     }
 
-    pub(super) fn fate(&self, session: SessionId) -> Fate {
-        self.registry().ended.get(&session).copied().unwrap_or(Fate::Unknown)
+    pub(super) fn prior_session(&self, session: SessionId) -> PriorSession {
+        self.registry().ended.get(&session).copied().unwrap_or(PriorSession::Unknown)
     }
 
     /// Whether sessions have fewer slots than they may. Loops that ask at the same time may each get one more.

@@ -41,7 +41,7 @@ fn allocations(bursts: u64) -> u64 {
 /// Sends bursts of batches with verbs of every kind, and waits for each burst's answers.
 fn send(addr: SocketAddr, bursts: u64) {
     let mut stream = TcpStream::connect(addr).expect("the node listens");
-    let hello = Hello { wanted: Grant::ReadWrite, token: None, previous: None, sample_words: 0 };
+    let hello = Hello { wanted: Grant::ReadWrite, token: None, prior_session: None, sample_words: 0 };
     let mut frames = Vec::new();
     wire::append(&mut frames, Kind::Hello, 0, &hello.encode());
     stream.write_all(frames.as_bytes()).expect("a greeting");

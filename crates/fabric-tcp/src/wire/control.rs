@@ -38,7 +38,7 @@ pub enum Grant {
 
 /// What became of a client's session before this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum PriorSession {
     /// The client named none.
     None,
     /// The node does not know it: it was started anew since, or it is long ago.
@@ -57,14 +57,14 @@ pub struct Hello {
     /// Its secret, if it has one.
     pub token: Option<Token>,
     /// The session it had before, if it lost one.
-    pub previous: Option<SessionId>,
+    pub prior_session: Option<SessionId>,
     /// Words of the beginning of Main space that the node is to send, at most [`Hello::MAX_SAMPLE_WORDS`].
     pub sample_words: u16,
 }
 
 const WANTS_WRITES: u64 = 1;
 const HAS_TOKEN: u64 = 2;
-const HAS_PREVIOUS: u64 = 4;
+const HAS_PRIOR_SESSION: u64 = 4;
 
 impl Hello {
     /// Words of a sample, at most.
@@ -74,11 +74,11 @@ impl Hello {
     pub fn encode(&self) -> [u64; 7] {
         let mut flags = if self.wanted == Grant::ReadWrite { WANTS_WRITES } else { 0 };
         flags |= if self.token.is_some() { HAS_TOKEN } else { 0 };
-        flags |= if self.previous.is_some() { HAS_PREVIOUS } else { 0 };
+        flags |= if self.prior_session.is_some() { HAS_PRIOR_SESSION } else { 0 };
         let token = self.token.map_or([0; 2], |token| token.0);
-        let previous = self.previous.map_or([0; 2], |session| session.0);
+        let prior = self.prior_session.map_or([0; 2], |session| session.0);
         let what = u64::from(VERSION) | flags << 32 | u64::from(self.sample_words) << 40;
-        [MAGIC, what, token[0], token[1], previous[0], previous[1], 0]
+        [MAGIC, what, token[0], token[1], prior[0], prior[1], 0]
     }
 
     /// Reads a body.
@@ -86,7 +86,7 @@ impl Hello {
     /// # Errors
     /// `Value` for another protocol, version (`what` is "version", then), or flags; `Body` for another length.
     pub fn decode(body: &[u64]) -> Result<Hello, WireError> {
-        let &[magic, what, token_low, token_high, previous_low, previous_high, 0] = body else {
+        let &[magic, what, token_low, token_high, prior_low, prior_high, 0] = body else {
             return Err(WireError::Body { what: "a greeting", words: body.len() });
         };
         if magic != MAGIC {
@@ -96,16 +96,16 @@ impl Hello {
             return Err(WireError::Value { what: "version", value: u64::from(what as u32) });
         }
         let (flags, sample_words) = (what >> 32 & 0xff, (what >> 40) as u16);
-        let is_known = flags & !(WANTS_WRITES | HAS_TOKEN | HAS_PREVIOUS) == 0 && what >> 56 == 0;
+        let is_known = flags & !(WANTS_WRITES | HAS_TOKEN | HAS_PRIOR_SESSION) == 0 && what >> 56 == 0;
         if !is_known || sample_words > Hello::MAX_SAMPLE_WORDS {
             return Err(WireError::Value { what: "greeting", value: what });
         }
         let token = [token_low, token_high];
-        let previous = [previous_low, previous_high];
+        let prior = [prior_low, prior_high];
         Ok(Hello {
             wanted: if flags & WANTS_WRITES == 0 { Grant::ReadOnly } else { Grant::ReadWrite },
             token: (flags & HAS_TOKEN != 0).then_some(Token(token)),
-            previous: (flags & HAS_PREVIOUS != 0).then_some(SessionId(previous)),
+            prior_session: (flags & HAS_PRIOR_SESSION != 0).then_some(SessionId(prior)),
             sample_words,
         })
     }
@@ -117,7 +117,7 @@ pub struct Welcome {
     /// What the session may do: what the client wanted, or less.
     pub grant: Grant,
     /// What became of the session before.
-    pub fate: Fate,
+    pub prior_session: PriorSession,
     /// The session's name.
     pub session: SessionId,
     /// The region's name: memory that came back empty has another one.
@@ -150,14 +150,14 @@ impl Welcome {
     /// The body's words.
     pub fn encode(&self) -> Vec<u64> {
         let grant = u64::from(self.grant == Grant::ReadWrite);
-        let fate = match self.fate {
-            Fate::None => 0,
-            Fate::Unknown => 1,
-            Fate::Ended => 2,
-            Fate::Fenced => 3,
+        let prior_session = match self.prior_session {
+            PriorSession::None => 0,
+            PriorSession::Unknown => 1,
+            PriorSession::Ended => 2,
+            PriorSession::Fenced => 3,
         };
         let mut body = vec![
-            u64::from(VERSION) | grant << 32 | fate << 40,
+            u64::from(VERSION) | grant << 32 | prior_session << 40,
             self.session.0[0],
             self.session.0[1],
             self.region[0],
@@ -182,7 +182,7 @@ impl Welcome {
         let (fixed, sample) = body.split_first_chunk::<{ Welcome::FIXED_WORDS }>().ok_or(cut)?;
         let &[what, session_low, session_high, region_low, region_high, main, device, unit, timeout, holds, sampled] =
             fixed;
-        let (grant, fate) = (what >> 32 & 0xff, what >> 40);
+        let (grant, prior_session) = (what >> 32 & 0xff, what >> 40);
         let wrong = WireError::Value { what: "welcome", value: what };
         if what as u32 != VERSION {
             return Err(WireError::Value { what: "version", value: u64::from(what as u32) });
@@ -196,11 +196,11 @@ impl Welcome {
                 1 => Grant::ReadWrite,
                 _ => return Err(wrong),
             },
-            fate: match fate {
-                0 => Fate::None,
-                1 => Fate::Unknown,
-                2 => Fate::Ended,
-                3 => Fate::Fenced,
+            prior_session: match prior_session {
+                0 => PriorSession::None,
+                1 => PriorSession::Unknown,
+                2 => PriorSession::Ended,
+                3 => PriorSession::Fenced,
                 _ => return Err(wrong),
             },
             session: SessionId([session_low, session_high]),
@@ -220,10 +220,10 @@ impl Welcome {
 /// Why the node closes a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Bye {
+pub enum CloseReason {
     /// What came is no frame of this protocol, or none that may come now.
     #[error("the node did not understand what it was sent")]
-    Misunderstood,
+    ProtocolError,
     /// The client speaks another version.
     #[error("the node speaks version {node} of the protocol")]
     Version {
@@ -253,7 +253,7 @@ pub enum Bye {
     Shutdown,
     /// The client does not speak TLS, and the node nothing else. This is said in plain words.
     #[error("the node wants TLS, and this client does not speak it")]
-    TlsWanted,
+    TlsRequired,
     /// Bytes of the region are gone, and so is all that was in it: its file was truncated, mostly. The node ends.
     #[error("the node has lost the memory: its file was truncated, or cannot be read any more")]
     MemoryLost,
@@ -265,20 +265,20 @@ pub enum Bye {
     },
 }
 
-impl Bye {
+impl CloseReason {
     /// The body's words.
     pub fn encode(&self) -> [u64; 2] {
         match *self {
-            Bye::Misunderstood => [1, 0],
-            Bye::Version { node } => [2, u64::from(node)],
-            Bye::Unauthorized => [3, 0],
-            Bye::Full { limit } => [4, u64::from(limit)],
-            Bye::Fenced => [5, 0],
-            Bye::TooSlow { seconds } => [6, u64::from(seconds)],
-            Bye::Shutdown => [7, 0],
-            Bye::TlsWanted => [8, 0],
-            Bye::MemoryLost => [9, 0],
-            Bye::AddressFull { limit } => [10, u64::from(limit)],
+            CloseReason::ProtocolError => [1, 0],
+            CloseReason::Version { node } => [2, u64::from(node)],
+            CloseReason::Unauthorized => [3, 0],
+            CloseReason::Full { limit } => [4, u64::from(limit)],
+            CloseReason::Fenced => [5, 0],
+            CloseReason::TooSlow { seconds } => [6, u64::from(seconds)],
+            CloseReason::Shutdown => [7, 0],
+            CloseReason::TlsRequired => [8, 0],
+            CloseReason::MemoryLost => [9, 0],
+            CloseReason::AddressFull { limit } => [10, u64::from(limit)],
         }
     }
 
@@ -286,20 +286,20 @@ impl Bye {
     ///
     /// # Errors
     /// `Body` and `Value` if it is none.
-    pub fn decode(body: &[u64]) -> Result<Bye, WireError> {
+    pub fn decode(body: &[u64]) -> Result<CloseReason, WireError> {
         let &[reason, detail] = body else { return Err(WireError::Body { what: "a farewell", words: body.len() }) };
         let number = u32::try_from(detail).map_err(|_| WireError::Value { what: "farewell", value: detail })?;
         match (reason, number) {
-            (1, 0) => Ok(Bye::Misunderstood),
-            (2, node) => Ok(Bye::Version { node }),
-            (3, 0) => Ok(Bye::Unauthorized),
-            (4, limit) => Ok(Bye::Full { limit }),
-            (5, 0) => Ok(Bye::Fenced),
-            (6, seconds) => Ok(Bye::TooSlow { seconds }),
-            (7, 0) => Ok(Bye::Shutdown),
-            (8, 0) => Ok(Bye::TlsWanted),
-            (9, 0) => Ok(Bye::MemoryLost),
-            (10, limit) => Ok(Bye::AddressFull { limit }),
+            (1, 0) => Ok(CloseReason::ProtocolError),
+            (2, node) => Ok(CloseReason::Version { node }),
+            (3, 0) => Ok(CloseReason::Unauthorized),
+            (4, limit) => Ok(CloseReason::Full { limit }),
+            (5, 0) => Ok(CloseReason::Fenced),
+            (6, seconds) => Ok(CloseReason::TooSlow { seconds }),
+            (7, 0) => Ok(CloseReason::Shutdown),
+            (8, 0) => Ok(CloseReason::TlsRequired),
+            (9, 0) => Ok(CloseReason::MemoryLost),
+            (10, limit) => Ok(CloseReason::AddressFull { limit }),
             _ => Err(WireError::Value { what: "farewell", value: reason }),
         }
     }
@@ -307,27 +307,27 @@ impl Bye {
 
 /// The answer to a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeldAnswer {
+pub enum HoldReply {
     /// A living owner has the slot's liveness.
     Taken,
     /// The session has it now: whoever had the slot before is dead, and none of its verbs executes any more.
     Granted,
 }
 
-impl HeldAnswer {
+impl HoldReply {
     /// The body's words.
     pub fn encode(&self) -> [u64; 1] {
-        [u64::from(*self == HeldAnswer::Granted)]
+        [u64::from(*self == HoldReply::Granted)]
     }
 
     /// Reads a body.
     ///
     /// # Errors
     /// `Body` and `Value` if it is none.
-    pub fn decode(body: &[u64]) -> Result<HeldAnswer, WireError> {
+    pub fn decode(body: &[u64]) -> Result<HoldReply, WireError> {
         match *body {
-            [0] => Ok(HeldAnswer::Taken),
-            [1] => Ok(HeldAnswer::Granted),
+            [0] => Ok(HoldReply::Taken),
+            [1] => Ok(HoldReply::Granted),
             [value] => Err(WireError::Value { what: "answer to a hold", value }),
             _ => Err(WireError::Body { what: "an answer to a hold", words: body.len() }),
         }
@@ -336,27 +336,27 @@ impl HeldAnswer {
 
 /// The answer to a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FenceAnswer {
+pub enum FenceReply {
     /// No session of this node has the slot's liveness.
     NoSession,
     /// The session that had it is gone, and none of its verbs executes any more.
     Dropped,
 }
 
-impl FenceAnswer {
+impl FenceReply {
     /// The body's words.
     pub fn encode(&self) -> [u64; 1] {
-        [u64::from(*self == FenceAnswer::Dropped)]
+        [u64::from(*self == FenceReply::Dropped)]
     }
 
     /// Reads a body.
     ///
     /// # Errors
     /// `Body` and `Value` if it is none.
-    pub fn decode(body: &[u64]) -> Result<FenceAnswer, WireError> {
+    pub fn decode(body: &[u64]) -> Result<FenceReply, WireError> {
         match *body {
-            [0] => Ok(FenceAnswer::NoSession),
-            [1] => Ok(FenceAnswer::Dropped),
+            [0] => Ok(FenceReply::NoSession),
+            [1] => Ok(FenceReply::Dropped),
             [value] => Err(WireError::Value { what: "answer to a fence", value }),
             _ => Err(WireError::Body { what: "an answer to a fence", words: body.len() }),
         }
@@ -372,7 +372,7 @@ pub fn encode_slot(slot: u16) -> [u64; 1] {
 ///
 /// # Errors
 /// `Body` and `Value` if it is about none.
-pub fn slot(body: &[u64]) -> Result<u16, WireError> {
+pub fn decode_slot(body: &[u64]) -> Result<u16, WireError> {
     let &[value] = body else { return Err(WireError::Body { what: "a client slot", words: body.len() }) };
     u16::try_from(value).map_err(|_| WireError::Value { what: "client slot", value })
 }

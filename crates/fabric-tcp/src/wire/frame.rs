@@ -39,7 +39,7 @@ pub enum Kind {
     /// A request was refused whole; nothing of it was executed.
     Refused = 0x87,
     /// The node closes the connection, and why. Its last frame.
-    Bye = 0x88,
+    Close = 0x88,
 }
 
 impl Kind {
@@ -57,7 +57,7 @@ impl Kind {
         Kind::Fenced,
         Kind::Counted,
         Kind::Refused,
-        Kind::Bye,
+        Kind::Close,
     ];
 
     #[inline(always)]

@@ -13,7 +13,9 @@ mod refusal;
 pub use batch::{
     BatchShape, MAX_BATCH_VERBS, MAX_VERB_WORDS, decode_reply, encode_batch, found_words, parse_batch, parse_batch_into,
 };
-pub use control::{Bye, Fate, FenceAnswer, Grant, HeldAnswer, Hello, SessionId, Token, Welcome, encode_slot, slot};
+pub use control::{
+    CloseReason, FenceReply, Grant, Hello, HoldReply, PriorSession, SessionId, Token, Welcome, decode_slot, encode_slot,
+};
 pub use frame::{HEADER_WORDS, Header, Kind, MAX_FRAME_WORDS, append, from_wire, to_wire};
 pub use refusal::{Refusal, decode_refusal, encode_refusal};
 

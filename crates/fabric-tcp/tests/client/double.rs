@@ -14,8 +14,8 @@ use guira_fabric::{FabricError, Profile, Region};
 use guira_fabric_tcp::client::{ConnectOptions, Endpoint, TcpRegion, Waiting};
 use guira_fabric_tcp::node::NodeCounters;
 use guira_fabric_tcp::wire::{
-    Bye, Fate, FenceAnswer, Grant, HEADER_WORDS, Header, HeldAnswer, Hello, Kind, SessionId, Welcome, append,
-    encode_refusal, found_words, parse_batch, slot,
+    CloseReason, FenceReply, Grant, HEADER_WORDS, Header, Hello, HoldReply, Kind, PriorSession, SessionId, Welcome,
+    append, decode_slot, encode_refusal, found_words, parse_batch,
 };
 
 /// Both ways of waiting.
@@ -140,7 +140,7 @@ pub fn welcome(region: &HeapRegion, hello: &Hello, session: u64) -> Welcome {
     let words = main.len().min(hello.sample_words.into());
     Welcome {
         grant: hello.wanted,
-        fate: if hello.previous.is_some() { Fate::Ended } else { Fate::None },
+        prior_session: if hello.prior_session.is_some() { PriorSession::Ended } else { PriorSession::None },
         session: SessionId([session, !session]),
         region: [7, 8],
         main_bytes: region.main_bytes(),
@@ -170,21 +170,21 @@ fn serve(shared: &Shared, region: &HeapRegion, mut stream: TcpStream, session: u
                 shared.batches.fetch_add(1, Ordering::SeqCst);
             }
             Kind::Hold => {
-                let slot = slot(&body).map_err(std::io::Error::other)?;
+                let slot = decode_slot(&body).map_err(std::io::Error::other)?;
                 let answer = match shared.holds().entry(slot) {
-                    Entry::Occupied(_) => HeldAnswer::Taken,
+                    Entry::Occupied(_) => HoldReply::Taken,
                     Entry::Vacant(free) => {
                         free.insert(session);
-                        HeldAnswer::Granted
+                        HoldReply::Granted
                     }
                 };
                 append(&mut out, Kind::Held, header.id, &answer.encode());
             }
             Kind::Release => {
-                shared.holds().remove(&slot(&body).map_err(std::io::Error::other)?);
+                shared.holds().remove(&decode_slot(&body).map_err(std::io::Error::other)?);
             }
             Kind::Fence => {
-                let slot = slot(&body).map_err(std::io::Error::other)?;
+                let slot = decode_slot(&body).map_err(std::io::Error::other)?;
                 let owner = shared.holds().get(&slot).copied();
                 append(&mut out, Kind::Fenced, header.id, &fence(shared, owner).encode());
             }
@@ -199,16 +199,16 @@ fn serve(shared: &Shared, region: &HeapRegion, mut stream: TcpStream, session: u
     }
 }
 
-fn fence(shared: &Shared, owner: Option<u64>) -> FenceAnswer {
+fn fence(shared: &Shared, owner: Option<u64>) -> FenceReply {
     let Some(mut stream) = owner.and_then(|owner| shared.streams().remove(&owner)) else {
-        return FenceAnswer::NoSession;
+        return FenceReply::NoSession;
     };
     shared.holds().retain(|_, held| Some(*held) != owner);
     let mut out = Vec::new();
-    append(&mut out, Kind::Bye, 0, &Bye::Fenced.encode());
+    append(&mut out, Kind::Close, 0, &CloseReason::Fenced.encode());
     // It may have gone by itself.
     let _ = stream.write_all(&bytes(&out)).and_then(|()| stream.shutdown(std::net::Shutdown::Both));
-    FenceAnswer::Dropped
+    FenceReply::Dropped
 }
 
 fn execute_batch(region: &HeapRegion, grant: Grant, header: Header, body: &[u64], out: &mut Vec<u64>) {

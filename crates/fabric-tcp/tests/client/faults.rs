@@ -55,7 +55,8 @@ fn greetings_are_as_long_as_this_test_believes() {
     let _region = connect_through(&proxy, Waiting::InPlace, Duration::from_secs(10));
     let passed = [0, 1].map(|way: usize| proxy.passed[way].load(Ordering::SeqCst));
     assert_eq!(passed, [HELLO_BYTES, WELCOME_BYTES]);
-    let hello = Hello { wanted: guira_fabric_tcp::wire::Grant::ReadOnly, token: None, previous: None, sample_words: 0 };
+    let hello =
+        Hello { wanted: guira_fabric_tcp::wire::Grant::ReadOnly, token: None, prior_session: None, sample_words: 0 };
     assert_eq!(hello.encode().len() as u64 * 8 + 16, HELLO_BYTES);
 }
 

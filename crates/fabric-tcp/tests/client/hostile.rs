@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, FabricError, Profile, Region, Verb, post};
 use guira_fabric_tcp::client::{ConnectError, Loss, TcpRegion, Waiting};
-use guira_fabric_tcp::wire::{Bye, Hello, Kind, WireError, append};
+use guira_fabric_tcp::wire::{CloseReason, Hello, Kind, WireError, append};
 use pollster::block_on;
 use proptest::prelude::*;
 
@@ -123,16 +123,16 @@ fn answers_that_fit_no_question_end_the_connection() {
         ] {
             let (result, loss) = ask(waiting, move |id| frame(kind, id ^ change, &body));
             assert!(matches!(result, Err(FabricError::Disconnected { .. })), "{waiting:?} {name}: {result:?}");
-            assert_eq!(loss, Some(Loss::Unasked), "{waiting:?} {name}");
+            assert_eq!(loss, Some(Loss::UnexpectedReply), "{waiting:?} {name}");
         }
-        let (_, loss) = ask(waiting, |_| frame(Kind::Bye, 0, &Bye::Shutdown.encode()));
-        assert_eq!(loss, Some(Loss::Bye(Bye::Shutdown)));
-        let (_, loss) = ask(waiting, |_| frame(Kind::Bye, 0, &[77, 0]));
-        assert!(matches!(loss, Some(Loss::Nonsense(WireError::Value { .. }))), "{loss:?}");
+        let (_, loss) = ask(waiting, |_| frame(Kind::Close, 0, &CloseReason::Shutdown.encode()));
+        assert_eq!(loss, Some(Loss::Closed(CloseReason::Shutdown)));
+        let (_, loss) = ask(waiting, |_| frame(Kind::Close, 0, &[77, 0]));
+        assert!(matches!(loss, Some(Loss::ProtocolError(WireError::Value { .. }))), "{loss:?}");
         let (_, loss) = ask(waiting, |_| vec![0xff; 16]);
-        assert!(matches!(loss, Some(Loss::Nonsense(WireError::Length { .. }))), "{loss:?}");
+        assert!(matches!(loss, Some(Loss::ProtocolError(WireError::Length { .. }))), "{loss:?}");
         let (_, loss) = ask(waiting, |id| frame(Kind::Refused, id, &[99]));
-        assert!(matches!(loss, Some(Loss::Nonsense(_))), "{loss:?}");
+        assert!(matches!(loss, Some(Loss::ProtocolError(_))), "{loss:?}");
     }
 }
 
@@ -179,8 +179,14 @@ fn what_is_no_node_is_told_from_one() {
     assert!(attempts > 3 && late <= 1, "{error}, and {late} more");
     assert!((150..=500).contains(&tried_ms), "{error}");
     assert!(error.to_string().contains(&format!("{attempts} times within {tried_ms} ms")), "{error}");
-    for reason in [Bye::Unauthorized, Bye::Version { node: 9 }, Bye::Full { limit: 3 }, Bye::Shutdown, Bye::Fenced] {
-        let error = connect(stranger(frame(Kind::Bye, 0, &reason.encode()))).unwrap_err();
+    for reason in [
+        CloseReason::Unauthorized,
+        CloseReason::Version { node: 9 },
+        CloseReason::Full { limit: 3 },
+        CloseReason::Shutdown,
+        CloseReason::Fenced,
+    ] {
+        let error = connect(stranger(frame(Kind::Close, 0, &reason.encode()))).unwrap_err();
         assert!(matches!(error, ConnectError::Rejected { reason: told, .. } if told == reason), "{error}");
         assert!(error.to_string().ends_with("nothing was changed"), "{error}");
     }

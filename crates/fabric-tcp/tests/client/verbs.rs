@@ -3,7 +3,7 @@
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, FabricError, Lane, Profile, Region, Verb, post};
 use guira_fabric_tcp::client::{TcpRegion, Waiting};
-use guira_fabric_tcp::wire::{Fate, FenceAnswer, Grant};
+use guira_fabric_tcp::wire::{FenceReply, Grant, PriorSession};
 use pollster::block_on;
 use proptest::prelude::*;
 
@@ -181,12 +181,12 @@ fn a_session_says_who_it_is_and_samples_the_beginning() {
     assert_eq!(result, Ok(()));
     let region = node.connect(Waiting::InPlace);
     assert_eq!((region.sample().len(), &region.sample()[..4]), (512, &[3, 4, 5, 0][..]));
-    assert_eq!((region.region_id(), region.previous_fate()), ([7, 8], Fate::None));
+    assert_eq!((region.region_id(), region.prior_session()), ([7, 8], PriorSession::None));
     assert_eq!((region.main_bytes(), region.device_bytes()), (MAIN_BYTES, DEVICE_BYTES));
     assert_eq!(*region.caps(), guira_fabric::Caps { device_bytes: DEVICE_BYTES, ..Profile::Tcp.caps() });
-    let options = node.options().with_previous(region.session()).with_sample_words(2);
+    let options = node.options().with_prior_session(region.session()).with_sample_words(2);
     let next = TcpRegion::connect(&options).unwrap();
-    assert_eq!((next.previous_fate(), next.sample()), (Fate::Ended, &[3, 4][..]));
+    assert_eq!((next.prior_session(), next.sample()), (PriorSession::Ended, &[3, 4][..]));
     assert_ne!(next.session(), region.session());
 }
 
@@ -202,8 +202,8 @@ fn one_session_holds_a_slot_until_it_is_released_or_fenced() {
         // Released once the node has read it, which the answer to what was sent later proves.
         first.counters().unwrap();
         let hold = second.hold(3).unwrap().expect("released");
-        assert_eq!(first.fence(9), Ok(FenceAnswer::NoSession));
-        assert_eq!(first.fence(3), Ok(FenceAnswer::Dropped));
+        assert_eq!(first.fence(9), Ok(FenceReply::NoSession));
+        assert_eq!(first.fence(3), Ok(FenceReply::Dropped));
         let refused = second.hold(5).map(|hold| hold.is_some());
         assert_eq!(refused, Err(FabricError::Fenced { effect: guira_fabric::Effect::None }), "{waiting:?}");
         drop((hold, other));

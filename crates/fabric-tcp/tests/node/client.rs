@@ -7,14 +7,14 @@ use std::time::Duration;
 use guira_fabric::{FabricError, Verb};
 use guira_fabric_tcp::node::NodeCounters;
 use guira_fabric_tcp::wire::{
-    self, Bye, FenceAnswer, Grant, HEADER_WORDS, Header, HeldAnswer, Hello, Kind, SessionId, Welcome,
+    self, CloseReason, FenceReply, Grant, HEADER_WORDS, Header, Hello, HoldReply, Kind, SessionId, Welcome,
 };
 
 /// How long a test waits for anything.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A greeting without a token, by a client that had no session.
-pub const HELLO: Hello = Hello { wanted: Grant::ReadWrite, token: None, previous: None, sample_words: 0 };
+pub const HELLO: Hello = Hello { wanted: Grant::ReadWrite, token: None, prior_session: None, sample_words: 0 };
 
 /// A connection to a node.
 pub struct Client {
@@ -39,18 +39,18 @@ impl Client {
     }
 
     /// A session, or why there is none.
-    pub fn greet(addr: SocketAddr, hello: &Hello) -> Result<(Client, Welcome), Bye> {
+    pub fn greet(addr: SocketAddr, hello: &Hello) -> Result<(Client, Welcome), CloseReason> {
         Client::greet_over(Client::connect(addr).stream, hello)
     }
 
     /// A session over a connection that has said nothing, or why there is none.
-    pub fn greet_over(stream: TcpStream, hello: &Hello) -> Result<(Client, Welcome), Bye> {
+    pub fn greet_over(stream: TcpStream, hello: &Hello) -> Result<(Client, Welcome), CloseReason> {
         let mut client = Client { stream, next_id: 1 };
         client.send(Kind::Hello, &hello.encode());
         let frame = client.frame().expect("an answer to the greeting");
         match frame.header.kind {
             Kind::Welcome => Ok((client, Welcome::decode(&frame.body).expect("a welcome"))),
-            Kind::Bye => Err(Bye::decode(&frame.body).expect("a farewell")),
+            Kind::Close => Err(CloseReason::decode(&frame.body).expect("a farewell")),
             kind => panic!("{kind:?} is no answer to a greeting"),
         }
     }
@@ -132,14 +132,14 @@ impl Client {
         into
     }
 
-    pub fn hold(&mut self, slot: u16) -> Result<HeldAnswer, FabricError> {
+    pub fn hold(&mut self, slot: u16) -> Result<HoldReply, FabricError> {
         let id = self.send(Kind::Hold, &wire::encode_slot(slot));
-        self.answer(id, Kind::Held).map(|body| HeldAnswer::decode(&body).expect("an answer to a hold"))
+        self.answer(id, Kind::Held).map(|body| HoldReply::decode(&body).expect("an answer to a hold"))
     }
 
-    pub fn fence(&mut self, slot: u16) -> Result<FenceAnswer, FabricError> {
+    pub fn fence(&mut self, slot: u16) -> Result<FenceReply, FabricError> {
         let id = self.send(Kind::Fence, &wire::encode_slot(slot));
-        self.answer(id, Kind::Fenced).map(|body| FenceAnswer::decode(&body).expect("an answer to a fence"))
+        self.answer(id, Kind::Fenced).map(|body| FenceReply::decode(&body).expect("an answer to a fence"))
     }
 
     pub fn count(&mut self) -> NodeCounters {
@@ -149,12 +149,12 @@ impl Client {
     }
 
     /// The farewell that comes next, behind which there is nothing; answers before it are left out.
-    pub fn farewell(&mut self) -> Bye {
+    pub fn farewell(&mut self) -> CloseReason {
         loop {
             let frame = self.frame().expect("a farewell");
-            if frame.header.kind == Kind::Bye {
+            if frame.header.kind == Kind::Close {
                 assert!(self.frame().is_err(), "a farewell is the last frame");
-                return Bye::decode(&frame.body).expect("a farewell");
+                return CloseReason::decode(&frame.body).expect("a farewell");
             }
         }
     }

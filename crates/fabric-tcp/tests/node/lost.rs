@@ -10,7 +10,7 @@ use guira_fabric::{Addr, Region, Verb};
 use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
 use guira_fabric_tcp::client::{ConnectOptions, Endpoint, Loss, TcpRegion};
 use guira_fabric_tcp::node::{Node, NodeError, NodeHandle};
-use guira_fabric_tcp::wire::{self, Bye, Kind};
+use guira_fabric_tcp::wire::{self, CloseReason, Kind};
 
 use crate::client::{Client, PATIENCE};
 use crate::served::{self, DEVICE_BYTES, MAIN_BYTES, options};
@@ -92,11 +92,11 @@ fn nobody_is_answered_with_zeros_and_everybody_is_told() {
             }
             let cut_at = Instant::now();
             fragile.cut(bytes);
-            let heard = |(bye, at): (Bye, Instant)| (bye, at.saturating_duration_since(cut_at));
+            let heard = |(bye, at): (CloseReason, Instant)| (bye, at.saturating_duration_since(cut_at));
             clients.into_iter().map(|client| heard(client.join().expect("no zeros"))).collect::<Vec<_>>()
         });
         println!("{bytes} bytes: {} READs, then {heard:?}", answered.load(Ordering::Relaxed));
-        assert!(heard.iter().all(|(bye, after)| *bye == Bye::MemoryLost && *after < SOON), "{heard:?}");
+        assert!(heard.iter().all(|(bye, after)| *bye == CloseReason::MemoryLost && *after < SOON), "{heard:?}");
         let reason = fragile.end();
         assert!(
             reason.contains(&format!("was truncated to {bytes} of ")) && reason.contains("guira-lost-"),
@@ -109,7 +109,7 @@ fn nobody_is_answered_with_zeros_and_everybody_is_told() {
 }
 
 /// READs of one part of the region after the other, none of which finds anything but marks.
-fn read(mut client: Client, number: u64, answered: &AtomicUsize) -> Bye {
+fn read(mut client: Client, number: u64, answered: &AtomicUsize) -> CloseReason {
     let places = MAIN_BYTES / (8 * WORDS as u64);
     for place in (0..places).cycle().skip((number * places / READERS) as usize) {
         let mut into = vec![0; WORDS];
@@ -124,7 +124,7 @@ fn read(mut client: Client, number: u64, answered: &AtomicUsize) -> Bye {
 }
 
 /// WRITEs of what is there.
-fn write(mut client: Client, number: u64) -> Bye {
+fn write(mut client: Client, number: u64) -> CloseReason {
     let places = MAIN_BYTES / (8 * WORDS as u64);
     for place in (0..places).cycle().skip((number * places / WRITERS) as usize) {
         let batch = [Verb::Write { addr: Addr::main(place * 8 * WORDS as u64), words: &[MARK; WORDS] }];
@@ -136,7 +136,7 @@ fn write(mut client: Client, number: u64) -> Bye {
 }
 
 /// What a batch finds, or the farewell that comes instead.
-fn post(client: &mut Client, batch: &[Verb<'_>]) -> Result<Vec<u64>, Bye> {
+fn post(client: &mut Client, batch: &[Verb<'_>]) -> Result<Vec<u64>, CloseReason> {
     let mut frame = Vec::new();
     wire::encode_batch(&mut frame, 1, batch).expect("a batch that fits");
     // A connection that is closed takes nothing: what was said before is read all the same.
@@ -144,7 +144,7 @@ fn post(client: &mut Client, batch: &[Verb<'_>]) -> Result<Vec<u64>, Bye> {
     let answer = client.frame().expect("an answer or a farewell");
     match answer.header.kind {
         Kind::Done => Ok(answer.body),
-        Kind::Bye => Err(Bye::decode(&answer.body).expect("a farewell")),
+        Kind::Close => Err(CloseReason::decode(&answer.body).expect("a farewell")),
         kind => panic!("{kind:?}"),
     }
 }
@@ -157,7 +157,7 @@ fn a_node_finds_out_by_itself_that_its_file_was_cut() {
     let region = TcpRegion::connect(&ConnectOptions::new(endpoint)).expect("a session");
     let (mut silent, _) = Client::open(fragile.handle.local_addrs()[0]);
     fragile.cut(MAIN_BYTES / 2);
-    assert_eq!(silent.farewell(), Bye::MemoryLost);
+    assert_eq!(silent.farewell(), CloseReason::MemoryLost);
     let start = Instant::now();
     while !region.has_lost_bytes() {
         assert!(start.elapsed() < SOON, "{:?}", region.loss());
@@ -167,7 +167,7 @@ fn a_node_finds_out_by_itself_that_its_file_was_cut() {
             println!("{error}");
         }
     }
-    assert_eq!(region.loss(), Some(Loss::Bye(Bye::MemoryLost)));
+    assert_eq!(region.loss(), Some(Loss::Closed(CloseReason::MemoryLost)));
     assert!(!fragile.region.has_lost_bytes(), "nothing that is gone was touched");
     fragile.end();
 }

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use guira_fabric::{Addr, Verb};
 use guira_fabric_tcp::node::{MAX_HOLDS, Node, NodeError, Stop};
-use guira_fabric_tcp::wire::{self, Bye, Fate, FenceAnswer, Grant, HeldAnswer, Hello, Kind, SessionId, Token, VERSION};
+use guira_fabric_tcp::wire::{
+    self, CloseReason, FenceReply, Grant, Hello, HoldReply, Kind, PriorSession, SessionId, Token, VERSION,
+};
 
 use crate::client::{Client, HELLO};
 use crate::served::{heap, heap_region, on_each_region, options};
@@ -17,20 +19,20 @@ fn a_slot_is_granted_only_when_its_last_session_has_ended() {
     on_each_region(options, |served| {
         let (mut first, _) = Client::open(served.addr);
         let (mut second, _) = Client::open(served.addr);
-        assert_eq!(first.hold(3), Ok(HeldAnswer::Granted));
-        assert_eq!(first.hold(3), Ok(HeldAnswer::Taken), "it has it already");
-        assert_eq!(second.hold(3), Ok(HeldAnswer::Taken));
+        assert_eq!(first.hold(3), Ok(HoldReply::Granted));
+        assert_eq!(first.hold(3), Ok(HoldReply::Taken), "it has it already");
+        assert_eq!(second.hold(3), Ok(HoldReply::Taken));
         assert!(served.hold(3).is_none(), "local clients see it, too");
         let local = served.hold(4).expect("nobody has it");
-        assert_eq!(second.hold(4), Ok(HeldAnswer::Taken), "a local client has it");
+        assert_eq!(second.hold(4), Ok(HoldReply::Taken), "a local client has it");
         drop(local);
-        assert_eq!(second.hold(4), Ok(HeldAnswer::Granted));
+        assert_eq!(second.hold(4), Ok(HoldReply::Granted));
         first.send(Kind::Release, &wire::encode_slot(3));
         first.read(Addr::main(0), 1);
-        assert_eq!(second.hold(3), Ok(HeldAnswer::Granted));
+        assert_eq!(second.hold(3), Ok(HoldReply::Granted));
         drop(second);
         served.wait_until("the end of a session", |now| now.sessions_ended == 1);
-        assert_eq!((first.hold(3), first.hold(4)), (Ok(HeldAnswer::Granted), Ok(HeldAnswer::Granted)));
+        assert_eq!((first.hold(3), first.hold(4)), (Ok(HoldReply::Granted), Ok(HoldReply::Granted)));
     });
 }
 
@@ -46,7 +48,7 @@ fn nothing_of_a_session_executes_after_its_slot_is_granted() {
         for round in 0..ROUNDS {
             let (mut writer, id) = Client::open(served.addr);
             let (mut other, _) = Client::open(served.addr);
-            assert_eq!(writer.hold(9), Ok(HeldAnswer::Granted));
+            assert_eq!(writer.hold(9), Ok(HoldReply::Granted));
             served.write(Addr::main(128), &[0; 16]);
             let stream = writer.stream.try_clone().unwrap();
             let sent = Arc::new(AtomicU64::new(0));
@@ -58,11 +60,11 @@ fn nothing_of_a_session_executes_after_its_slot_is_granted() {
                 std::thread::yield_now();
             }
             if round % 2 == 0 {
-                assert_eq!(other.fence(9), Ok(FenceAnswer::Dropped));
+                assert_eq!(other.fence(9), Ok(FenceReply::Dropped));
             } else {
                 stream.shutdown(Shutdown::Both).unwrap();
             }
-            while other.hold(9) != Ok(HeldAnswer::Granted) {
+            while other.hold(9) != Ok(HoldReply::Granted) {
                 std::thread::yield_now();
             }
             let last = served.read(Addr::main(128), 16);
@@ -77,9 +79,10 @@ fn nothing_of_a_session_executes_after_its_slot_is_granted() {
             drop(stream.shutdown(Shutdown::Both));
             writing.join().unwrap();
             unfinished += u64::from(last[0] < sent.load(Ordering::Relaxed));
-            let fate = if round % 2 == 0 { Fate::Fenced } else { Fate::Ended };
-            let (_, welcome) = Client::greet(served.addr, &Hello { previous: Some(id), ..HELLO }).expect("a session");
-            assert_eq!(welcome.fate, fate);
+            let expected = if round % 2 == 0 { PriorSession::Fenced } else { PriorSession::Ended };
+            let (_, welcome) =
+                Client::greet(served.addr, &Hello { prior_session: Some(id), ..HELLO }).expect("a session");
+            assert_eq!(welcome.prior_session, expected);
         }
         println!("{unfinished} of {ROUNDS} sessions ended before their last batch");
         assert!(unfinished >= ROUNDS / 3, "most sessions ended when all was done, which shows nothing");
@@ -109,19 +112,20 @@ fn a_fenced_client_is_told_and_its_later_batches_do_nothing() {
     on_each_region(options, |served| {
         let (mut victim, id) = Client::open(served.addr);
         let (mut other, _) = Client::open(served.addr);
-        assert_eq!(other.fence(5), Ok(FenceAnswer::NoSession));
-        assert_eq!(victim.hold(5), Ok(HeldAnswer::Granted));
+        assert_eq!(other.fence(5), Ok(FenceReply::NoSession));
+        assert_eq!(victim.hold(5), Ok(HoldReply::Granted));
         victim.submit(&mut [Verb::Write { addr: Addr::main(0), words: &[1] }]).unwrap();
-        assert_eq!(other.fence(5), Ok(FenceAnswer::Dropped));
+        assert_eq!(other.fence(5), Ok(FenceReply::Dropped));
         let mut frame = Vec::new();
         wire::encode_batch(&mut frame, 77, &[Verb::Write { addr: Addr::main(0), words: &[2] }]).unwrap();
         drop(victim.send_words(&frame));
-        assert_eq!(victim.farewell(), Bye::Fenced);
+        assert_eq!(victim.farewell(), CloseReason::Fenced);
         assert_eq!(other.read(Addr::main(0), 1), [1]);
-        assert_eq!(other.fence(5), Ok(FenceAnswer::NoSession));
-        assert_eq!(other.hold(5), Ok(HeldAnswer::Granted));
-        let (_client, welcome) = Client::greet(served.addr, &Hello { previous: Some(id), ..HELLO }).expect("a session");
-        assert_eq!(welcome.fate, Fate::Fenced);
+        assert_eq!(other.fence(5), Ok(FenceReply::NoSession));
+        assert_eq!(other.hold(5), Ok(HoldReply::Granted));
+        let (_client, welcome) =
+            Client::greet(served.addr, &Hello { prior_session: Some(id), ..HELLO }).expect("a session");
+        assert_eq!(welcome.prior_session, PriorSession::Fenced);
         let counters = other.count();
         assert_eq!((counters.sessions_fenced, counters.fences_dropped, counters.fences_no_session), (1, 1, 2));
     });
@@ -131,9 +135,9 @@ fn a_fenced_client_is_told_and_its_later_batches_do_nothing() {
 fn a_session_may_drop_itself() {
     let served = heap(options());
     let (mut client, _) = Client::open(served.addr);
-    assert_eq!(client.hold(5), Ok(HeldAnswer::Granted));
+    assert_eq!(client.hold(5), Ok(HoldReply::Granted));
     client.send(Kind::Fence, &wire::encode_slot(5));
-    assert_eq!(client.farewell(), Bye::Fenced);
+    assert_eq!(client.farewell(), CloseReason::Fenced);
     assert!(served.hold(5).is_some());
 }
 
@@ -142,15 +146,15 @@ fn a_session_may_drop_itself() {
 fn a_session_ends_when_its_client_comes_back() {
     on_each_region(options, |served| {
         let (mut lost, id) = Client::open(served.addr);
-        assert_eq!(lost.hold(6), Ok(HeldAnswer::Granted));
-        let hello = Hello { previous: Some(id), ..HELLO };
+        assert_eq!(lost.hold(6), Ok(HoldReply::Granted));
+        let hello = Hello { prior_session: Some(id), ..HELLO };
         let (mut client, welcome) = Client::greet(served.addr, &hello).expect("a session");
-        assert_eq!(welcome.fate, Fate::Ended);
-        assert_eq!(client.hold(6), Ok(HeldAnswer::Granted));
-        assert_eq!(lost.farewell(), Bye::Fenced);
-        let stranger = Hello { previous: Some(SessionId([1, 2])), ..HELLO };
-        assert_eq!(Client::greet(served.addr, &stranger).expect("a session").1.fate, Fate::Unknown);
-        assert_eq!(Client::greet(served.addr, &HELLO).expect("a session").1.fate, Fate::None);
+        assert_eq!(welcome.prior_session, PriorSession::Ended);
+        assert_eq!(client.hold(6), Ok(HoldReply::Granted));
+        assert_eq!(lost.farewell(), CloseReason::Fenced);
+        let stranger = Hello { prior_session: Some(SessionId([1, 2])), ..HELLO };
+        assert_eq!(Client::greet(served.addr, &stranger).expect("a session").1.prior_session, PriorSession::Unknown);
+        assert_eq!(Client::greet(served.addr, &HELLO).expect("a session").1.prior_session, PriorSession::None);
     });
 }
 
@@ -162,7 +166,7 @@ fn a_session_has_so_many_slots_and_no_more() {
         client.send(Kind::Hold, &wire::encode_slot(slot));
     }
     for _ in 0..MAX_HOLDS {
-        assert_eq!(client.frame().unwrap().body, HeldAnswer::Granted.encode());
+        assert_eq!(client.frame().unwrap().body, HoldReply::Granted.encode());
     }
     let error = client.hold(MAX_HOLDS as u16).unwrap_err();
     assert!(error.to_string().contains("4096"), "{error}");
@@ -177,7 +181,7 @@ fn only_those_who_know_a_token_come_in() {
     let served = heap(options().token(token).reader_token(reader));
     let greet = |token, wanted| Client::greet(served.addr, &Hello { token, wanted, ..HELLO });
     for wrong in [None, Some(Token([1, 3])), Some(Token([0, 2])), Some(Token([1 | 1 << 63, 2]))] {
-        assert_eq!(greet(wrong, Grant::ReadWrite).map(|_| ()), Err(Bye::Unauthorized), "{wrong:?}");
+        assert_eq!(greet(wrong, Grant::ReadWrite).map(|_| ()), Err(CloseReason::Unauthorized), "{wrong:?}");
     }
     for (token, wanted, granted) in [
         (token, Grant::ReadWrite, Grant::ReadWrite),
@@ -210,12 +214,12 @@ fn strangers_are_told_why_they_may_not_come_in() {
     let mut other_version = HELLO.encode();
     other_version[1] += 1;
     for (kind, body, bye) in [
-        (Kind::Hello, other_version.to_vec(), Bye::Version { node: VERSION }),
-        (Kind::Hello, vec![0; 7], Bye::Misunderstood),
-        (Kind::Hello, HELLO.encode()[..6].to_vec(), Bye::Misunderstood),
-        (Kind::Hold, vec![1], Bye::Misunderstood),
-        (Kind::Count, vec![], Bye::Misunderstood),
-        (Kind::Welcome, vec![0; 100_000], Bye::Misunderstood),
+        (Kind::Hello, other_version.to_vec(), CloseReason::Version { node: VERSION }),
+        (Kind::Hello, vec![0; 7], CloseReason::ProtocolError),
+        (Kind::Hello, HELLO.encode()[..6].to_vec(), CloseReason::ProtocolError),
+        (Kind::Hold, vec![1], CloseReason::ProtocolError),
+        (Kind::Count, vec![], CloseReason::ProtocolError),
+        (Kind::Welcome, vec![0; 100_000], CloseReason::ProtocolError),
     ] {
         let mut client = Client::connect(served.addr);
         let mut frame = Vec::new();
@@ -228,7 +232,10 @@ fn strangers_are_told_why_they_may_not_come_in() {
         let mut client = Client::connect(served.addr);
         client.send_words(&HELLO.encode()[..words]).unwrap();
         let farewell = client.farewell();
-        assert!(farewell == Bye::TooSlow { seconds: 0 } || farewell == Bye::Misunderstood, "{farewell:?}");
+        assert!(
+            farewell == CloseReason::TooSlow { seconds: 0 } || farewell == CloseReason::ProtocolError,
+            "{farewell:?}"
+        );
     }
     let counters = served.handle.counters();
     assert_eq!((counters.refused_version, counters.sessions_opened), (1, 0));
@@ -253,7 +260,7 @@ fn a_client_that_is_not_understood_is_told_and_dropped() {
             let (mut client, _) = Client::open(served.addr);
             client.hold(1).unwrap();
             client.send_words(&words).unwrap();
-            assert_eq!(client.farewell(), Bye::Misunderstood, "{words:x?}");
+            assert_eq!(client.farewell(), CloseReason::ProtocolError, "{words:x?}");
             assert!(served.hold(1).is_some(), "the session has ended");
             assert_eq!(served.handle.counters().sessions_misunderstood, number as u64 + 1);
         }
@@ -265,7 +272,7 @@ fn there_are_so_many_sessions_and_no_more() {
     let served = heap(options().max_sessions(3));
     let mut clients: Vec<Client> = (0..3).map(|_| Client::open(served.addr).0).collect();
     let refused = Client::greet(served.addr, &HELLO).map(|_| ());
-    assert_eq!(refused, Err(Bye::Full { limit: 3 }));
+    assert_eq!(refused, Err(CloseReason::Full { limit: 3 }));
     clients.pop();
     served.wait_until("the end of a session", |now| now.sessions_open() == 2);
     clients.push(Client::open(served.addr).0);
@@ -299,7 +306,7 @@ fn a_client_that_takes_no_answers_stalls_nobody_and_is_dropped() {
             let (mut other, _) = Client::open(served.addr);
             let start = Instant::now();
             let mut batches = 0;
-            while other.hold(2).unwrap() == HeldAnswer::Taken {
+            while other.hold(2).unwrap() == HoldReply::Taken {
                 other.read(Addr::main(0), 1);
                 batches += 1;
                 assert!(start.elapsed() < Duration::from_secs(20), "the client was not dropped");
@@ -311,8 +318,9 @@ fn a_client_that_takes_no_answers_stalls_nobody_and_is_dropped() {
             // The kernel and the node look after the same time; whoever is first drops it.
             assert_eq!(counters.sessions_too_slow + counters.sessions_cut_off, 1);
             assert!(counters.reads - batches < 200, "not all was executed: {counters:?}");
-            let (_, welcome) = Client::greet(served.addr, &Hello { previous: Some(id), ..HELLO }).expect("a session");
-            assert_eq!(welcome.fate, Fate::Fenced);
+            let (_, welcome) =
+                Client::greet(served.addr, &Hello { prior_session: Some(id), ..HELLO }).expect("a session");
+            assert_eq!(welcome.prior_session, PriorSession::Fenced);
         },
     );
 }
@@ -350,7 +358,7 @@ fn a_node_that_stops_tells_its_clients() {
         served.handle.stop().unwrap();
         assert!(start.elapsed() < Duration::from_secs(3));
         for client in [&mut first, &mut second, &mut silent] {
-            assert_eq!(client.farewell(), Bye::Shutdown);
+            assert_eq!(client.farewell(), CloseReason::Shutdown);
         }
         assert!(std::net::TcpStream::connect(addr).is_err(), "nobody listens");
     });

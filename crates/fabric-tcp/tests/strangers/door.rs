@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use guira_fabric_tcp::node::Node;
-use guira_fabric_tcp::wire::{Bye, Grant, Hello, Kind};
+use guira_fabric_tcp::wire::{CloseReason, Grant, Hello, Kind};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use crate::client::{Client, HELLO};
@@ -122,7 +122,7 @@ fn who_is_shed_for_a_farewell_is_counted() {
     served.wait_until("all of them", |now| now.connections_accepted == 1 + STRANGERS_OF_ADDRESS as u64);
     assert_eq!(served.handle.counters().connections_shed, 0, "there is a place for each");
     client.send(Kind::Hello, &HELLO.encode());
-    assert_eq!(client.farewell(), Bye::Misunderstood);
+    assert_eq!(client.farewell(), CloseReason::ProtocolError);
     // It is counted before it is closed, which a loop other than its own has to be told.
     served.wait_until("one that goes", |now| now.connections_shed == 1);
     std::thread::sleep(SOON / 10);
@@ -140,20 +140,20 @@ fn sessions_of_one_address_leave_room_for_others() {
     };
     let mut near: Vec<Client> = (0..3).map(|_| greet_from(1).expect("a session")).collect();
     let refused = greet_from(1).map(drop).expect_err("it has three");
-    assert_eq!(refused, Bye::AddressFull { limit: 3 });
+    assert_eq!(refused, CloseReason::AddressFull { limit: 3 });
     assert!(refused.to_string().contains("this client's address"), "{refused}");
     let _far: Vec<Client> = (2..6).map(|host| greet_from(host).expect("a session")).collect();
     near.pop();
     served.wait_until("the end of one", |now| now.sessions_ended == 1);
     near.push(greet_from(1).expect("a session"));
-    assert_eq!(greet_from(1).map(drop), Err(Bye::AddressFull { limit: 3 }));
+    assert_eq!(greet_from(1).map(drop), Err(CloseReason::AddressFull { limit: 3 }));
     let counters = served.handle.counters();
     assert_eq!((counters.refused_address, counters.refused_full, counters.sessions_open()), (2, 0, 7));
     // Who was refused for want of room holds no place of its address.
     let served = heap(options().max_sessions_per_address(3).max_sessions(1));
     let first = Client::open(served.addr);
     for _ in 0..4 {
-        assert_eq!(Client::greet(served.addr, &HELLO).map(drop), Err(Bye::Full { limit: 1 }));
+        assert_eq!(Client::greet(served.addr, &HELLO).map(drop), Err(CloseReason::Full { limit: 1 }));
     }
     drop(first);
     served.wait_until("the end of one", |now| now.sessions_ended == 1);
@@ -167,16 +167,16 @@ fn readers_leave_room_for_writers() {
     let served = heap(options().max_sessions(8));
     let reader = Hello { wanted: Grant::ReadOnly, ..HELLO };
     let mut readers: Vec<Client> = (0..6).map(|_| Client::greet(served.addr, &reader).expect("a session").0).collect();
-    assert_eq!(Client::greet(served.addr, &reader).map(drop), Err(Bye::Full { limit: 6 }));
+    assert_eq!(Client::greet(served.addr, &reader).map(drop), Err(CloseReason::Full { limit: 6 }));
     let _writers = [Client::open(served.addr), Client::open(served.addr)];
-    assert_eq!(Client::greet(served.addr, &HELLO).map(drop), Err(Bye::Full { limit: 8 }));
+    assert_eq!(Client::greet(served.addr, &HELLO).map(drop), Err(CloseReason::Full { limit: 8 }));
     readers.pop();
     served.wait_until("the end of a reader", |now| now.sessions_ended == 1);
     readers.push(Client::greet(served.addr, &reader).expect("a session").0);
     // Where nobody may write, nothing is kept for those who do.
     let served = heap(options().max_sessions(8).grant(Grant::ReadOnly));
     let _all: Vec<Client> = (0..8).map(|_| Client::greet(served.addr, &reader).expect("a session").0).collect();
-    assert_eq!(Client::greet(served.addr, &reader).map(drop), Err(Bye::Full { limit: 8 }));
+    assert_eq!(Client::greet(served.addr, &reader).map(drop), Err(CloseReason::Full { limit: 8 }));
 }
 
 /// So many clients come in one after the other, each of them soon.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use guira_fabric_tcp::client::{ConnectError, ConnectOptions, Endpoint, TcpRegion};
 use guira_fabric_tcp::node::{Node, NodeCounters, NodeError};
 use guira_fabric_tcp::tls::{TlsClient, TlsConfigError, TlsError, TlsServer};
-use guira_fabric_tcp::wire::{Bye, Token};
+use guira_fabric_tcp::wire::{CloseReason, Token};
 
 use super::pki::{Authority, HOST, Protected, Usage, Valid, client, server};
 use crate::client::Client;
@@ -39,7 +39,7 @@ fn refused(counters: &NodeCounters) -> [u64; 3] {
 fn plain_clients_and_nodes_that_want_tls_tell_each_other() {
     let node = Protected::start();
     let error = connect(&node.served, HOST, None).unwrap_err();
-    assert!(matches!(error, ConnectError::Rejected { reason: Bye::TlsWanted, .. }), "{error}");
+    assert!(matches!(error, ConnectError::Rejected { reason: CloseReason::TlsRequired, .. }), "{error}");
     assert!(error.to_string().contains("wants TLS") && error.to_string().ends_with("nothing was changed"), "{error}");
     assert_eq!(refused(&node.served.handle.counters()), [1, 0, 0]);
 
@@ -138,9 +138,9 @@ fn a_token_may_be_wanted_besides() {
         Err(ConnectError::Rejected { reason, .. }) => reason,
         other => panic!("{other:?}"),
     };
-    assert_eq!(rejected(true, None), Bye::Unauthorized);
-    assert_eq!(rejected(true, Some(Token([3, 5]))), Bye::Unauthorized);
-    assert_eq!(rejected(false, Some(token)), Bye::TlsWanted);
+    assert_eq!(rejected(true, None), CloseReason::Unauthorized);
+    assert_eq!(rejected(true, Some(Token([3, 5]))), CloseReason::Unauthorized);
+    assert_eq!(rejected(false, Some(token)), CloseReason::TlsRequired);
     assert!(TcpRegion::connect(&options(true, Some(token))).is_ok());
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use guira_fabric::{Addr, Effect, FabricError, Lane, Region, Submitted, Verb, post};
 use guira_fabric_tcp::client::{TcpLane, TcpRegion, Waiting};
-use guira_fabric_tcp::wire::{Fate, FenceAnswer, MAX_BATCH_VERBS, MAX_VERB_WORDS};
+use guira_fabric_tcp::wire::{FenceReply, MAX_BATCH_VERBS, MAX_VERB_WORDS, PriorSession};
 use pollster::block_on;
 
 use self::pki::Protected;
@@ -136,14 +136,14 @@ fn sessions_behind_tls_are_succeeded_and_fenced() {
         let hold = first.hold(3).unwrap().expect("free");
         assert!(second.hold(3).unwrap().is_none());
         // The client comes back before the node has noticed that it was gone.
-        let options = node.options(node.served.addr, waiting).with_previous(first.session());
+        let options = node.options(node.served.addr, waiting).with_prior_session(first.session());
         let again = TcpRegion::connect(&options).expect("a session");
-        assert_eq!(again.previous_fate(), Fate::Ended);
+        assert_eq!(again.prior_session(), PriorSession::Ended);
         let mut into = [0];
         let read = block_on(post(&mut first.lane(), &mut [Verb::Read { addr: Addr::main(0), into: &mut into }]));
         assert_eq!(read, Err(FabricError::Fenced { effect: Effect::None }), "{waiting:?}");
         let _held = again.hold(3).unwrap().expect("its last owner is gone");
-        assert_eq!(second.fence(3), Ok(FenceAnswer::Dropped));
+        assert_eq!(second.fence(3), Ok(FenceReply::Dropped));
         let write = block_on(post(&mut again.lane(), &mut [Verb::Write { addr: Addr::main(0), words: &[7] }]));
         assert_eq!(write, Err(FabricError::Fenced { effect: Effect::None }), "{waiting:?}");
         assert_eq!(node.served.read(Addr::main(0), 1), [0], "nothing of a dropped session is executed");
